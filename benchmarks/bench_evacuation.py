@@ -156,11 +156,11 @@ class Asked:
             response = await respond(request)
             if ours:
                 self.waits = False
-                if not self._given and cloud.told[source.key] != source.goes_on:
+                if not self._given and cloud.values[source.key] != source.goes_on:
                     self._given = time.monotonic_ns()
             return response
 
-        cloud.told.setdefault(source.key, source.goes_on)
+        cloud.values.setdefault(source.key, source.goes_on)
         cloud.respond = noting  # type: ignore[method-assign]
 
     def take(self) -> int:
@@ -171,13 +171,13 @@ class Asked:
 def announce(service: Simulator, source: Source) -> int:
     """When, in nanoseconds."""
     began = time.monotonic_ns()
-    service.tell_from_outside(source.key, source.ends())
+    service.set_value_from_thread(source.key, source.ends())
     return began
 
 
 def withdraw(service: Simulator, source: Source, daemon: RunningDaemon, asked: Asked) -> None:
     """Until all is as before it."""
-    service.tell_from_outside(source.key, source.goes_on)
+    service.set_value_from_thread(source.key, source.goes_on)
     hangs = source.goes_on is not None
     until(lambda: not daemon.heartbeat()["notice"] and asked.waits is hangs, "the notice to be gone")
     asked.take()

@@ -63,7 +63,7 @@ def departed(slurm: Slurm, after: str) -> list[float]:
     with beside(cloud) as service, node(slurm, min(training.nodes()), service) as daemon:
         until(lambda: asked.waits, "the daemon to wait for an answer")
         began = time.time()
-        service.tell_from_outside(SOURCE.key, SOURCE.ends())
+        service.set_value_from_thread(SOURCE.key, SOURCE.ends())
         runs_elsewhere(slurm, training)
         daemon.wait(lambda: b'"requeued"' in daemon.get("/v1/events")[1], "to say so")
         events = json.loads(daemon.get("/v1/events")[1])["events"]

@@ -63,7 +63,7 @@ def mishaps(host: Host, dice: Random, number: int) -> None:
     host.run(60)
     host.gpus[gpu] = gone
     host.step(host.xid(gpu, 95))
-    host.tell(EventKind.EXCLUDED)
+    host.record_event(EventKind.EXCLUDED)
     host.step(GpuResetEvent(at=host.now, slot=slot(gpu), ok=True))
     if number % 3 == 0:
         host.reboot()

@@ -147,7 +147,7 @@ class Round:
 
 
 def a_round(job: Job, service: Simulator, asked: Asked, delay: float) -> Round:
-    service.tell_from_outside(SOURCE.key, SOURCE.goes_on)
+    service.set_value_from_thread(SOURCE.key, SOURCE.goes_on)
     shutil.rmtree(job.host.state_dir, ignore_errors=True)
     job.begins()
     with running(job) as daemon:
@@ -155,7 +155,7 @@ def a_round(job: Job, service: Simulator, asked: Asked, delay: float) -> Round:
         asked.waits = False
         daemon.wait(lambda: asked.waits, "it to wait for an answer")
         before = job.signals()
-        service.tell_from_outside(SOURCE.key, SOURCE.ends())
+        service.set_value_from_thread(SOURCE.key, SOURCE.ends())
         time.sleep(delay)
         daemon.process.kill()
     time.sleep(ORPHANS_END)

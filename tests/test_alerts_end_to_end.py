@@ -1,4 +1,4 @@
-"""Real Prometheus, real Alertmanager, real daemons: what is injected here is what somebody is told there.
+"""Real Prometheus, real Alertmanager, real daemons: what is injected here is what somebody is notified of there.
 
 The rules run sixty times as fast: each minute of theirs is a second. The daemons' own times are the real ones.
 """
@@ -28,7 +28,7 @@ PLACEHOLDER = "http://127.0.0.1:9099"
 
 
 def alertmanager_config(folder: Path, port: int) -> Path:
-    """The example as it is shipped, but for the address that it tells, and as fast as the rules."""
+    """The example as it is shipped, but for the address that it notifies, and as fast as the rules."""
     text = (FOLDER / "alertmanager.yml").read_text().replace(PLACEHOLDER, f"http://127.0.0.1:{port}")
     file = folder / "alertmanager.yml"
     file.write_text(re.sub(r"(group_wait|group_interval): (\w+)", lambda time: f"{time[1]}: {PACE(time[2])}", text))
@@ -59,7 +59,7 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    """Three nodes that Prometheus has scraped, on a site that is set up as the examples say."""
+    """Three nodes that Prometheus has scraped, on a site that is set up as in the examples."""
     with ExitStack() as stack:
         hook = stack.enter_context(webhook())
         manager = stack.enter_context(alertmanager(alertmanager_config(tmp_path, hook.port), tmp_path))
@@ -73,7 +73,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield Site(nodes, server, hook)
 
 
-def test_a_fault_and_a_killed_daemon_reach_a_person_with_the_right_words(site: Site) -> None:
+def test_a_fault_and_a_killed_daemon_reach_a_person_with_the_right_text(site: Site) -> None:
     _, broken, killed = site.nodes
     broken.order("inject", "--gpu", "3", "xid", "95")
     page = site.webhook.wait_alert("GpuwardenNodeFailure", node="n2")
@@ -113,7 +113,7 @@ def test_a_thousand_nodes_with_a_bad_driver_are_one_page(tmp_path: Path) -> None
         ask(manager.port, "/api/v2/alerts", fleet)
         hook.wait_alert("GpuwardenManyNodesFailing")
         ask(manager.port, "/api/v2/alerts", single)
-        # what is told of another cluster afterwards shows that the groups of before had their turn
+        # what is notified of another cluster afterwards shows that the groups of before had their turn
         ask(manager.port, "/api/v2/alerts", [other])
         hook.wait_alert("GpuwardenGpuMissing", cluster="gpu-west")
         suppressed = ask(manager.port, "/api/v2/alerts?inhibited=true&active=false")

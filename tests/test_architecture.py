@@ -1,4 +1,4 @@
-"""The house: what may import what, and words that must be the same in several places."""
+"""The house: what may import what, and names that must be the same in several places."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that check this tree: what fails makes them fail, and what does not run is said with what runs it."""
+"""The commands that check this tree: what fails makes them fail, and what does not run is listed with what runs it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NEEDS_A_DISPOSABLE_HOST = (
 
 
 def pytest_by_make(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """`make pytest` as a person calls it, in the environment that these tests run in, which is not set up anew."""
+    """`make pytest` as a person calls it, in the environment that these tests run in, which is not set up again."""
     if not shutil.which("make"):
         unmet("no make: apt-get install make")
     hidden = ("PYTEST_", "GPUWARDEN_", "MAKE", "CI")

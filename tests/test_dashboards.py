@@ -43,7 +43,7 @@ def test_there_is_no_other_dashboard() -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_dashboard_says_the_same_after_the_sdk_has_read_it(name: str) -> None:
+def test_a_dashboard_is_the_same_after_the_sdk_has_read_it(name: str) -> None:
     register_default_plugins()
     again = Dashboard.from_json(read(name))
     assert json.loads(JSONEncoder().encode(again)) == read(name)
@@ -63,7 +63,7 @@ def test_panels_fill_their_lines_and_none_covers_another(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_panel_says_what_it_shows_and_a_table_shows_what_its_queries_give(name: str) -> None:
+def test_a_panel_describes_what_it_shows_and_a_table_shows_what_its_queries_give(name: str) -> None:
     for panel in panels(name):
         assert 10 < len(panel["description"]) < 260, panel["title"]
         if panel["type"] != "table":
@@ -151,7 +151,7 @@ def test_every_series_is_chosen_by_cluster_and_every_variable_exists(name: str) 
         assert all('cluster=~"$cluster"' in selector for _, selector in SERIES.findall(one.expr)), one.panel
 
 
-def test_every_owner_state_and_value_has_its_word() -> None:
+def test_every_owner_state_and_value_has_its_text() -> None:
     assert set(texts.OWNER) == {"failure", "termination", "operator", Owner.FOREIGN.value}
     assert {word for word, _ in texts.HEALTH.values()} == {state.value for state in Health}
     assert set(texts.SEVERITY) == VALUES["severity"]

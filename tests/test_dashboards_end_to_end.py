@@ -25,7 +25,7 @@ Series = tuple[dict[str, str], float]
 """Labels, and the last number."""
 
 NO_SCHEDULER = "there is no scheduler here, and a simulated GPU excludes nobody"
-NO_JOB = "no job is told of an end that is rehearsed"
+NO_JOB = "no job is notified of an end that is rehearsed"
 EMPTY: Mapping[tuple[str, str], str] = {
     ("fleet.json", "Wanted, not done"): NO_SCHEDULER,
     ("fleet.json", "What gpuwarden did"): NO_SCHEDULER,
@@ -60,7 +60,7 @@ COMMON = {"cluster": ".*", "gpu": ".*", "__rate_interval": "10s", "__range": "30
 
 
 def _values(one: Asked, site: Site) -> list[dict[str, str]]:
-    """The dashboard of one node is looked at for each node that has something to tell."""
+    """The dashboard of one node is queried for each node that has something to show."""
     if one.page != "node.json":
         return [COMMON | {"node": ".*"}]
     return [COMMON | {"node": node.name, "instance": f"127.0.0.1:{node.port}"} for node in (site.failing, site.ending)]
@@ -160,7 +160,7 @@ STORY: tuple[tuple[str, str, str, int, int, float, float], ...] = (
     ("gpuwarden_finding_info", "n9", 'check="xid",severity="failure",gpu="3",title="Xid"', END - HOUR, END, 1, 1),
     ("gpuwarden_finding_info", "n9", 'check="power_brake",severity="warning",gpu="1",title="brake"', SINCE, END - 2 * HOUR, 1, 1),
     ("gpuwarden_finding_info", "n9", 'check="lemon_node",severity="warning",gpu="",title="lemon"', SINCE, END, 1, 1),
-    # a machine that ended three hours ago, two minutes after it was announced, and had told two jobs
+    # a machine that ended three hours ago, two minutes after it was announced, and had signalled two jobs
     ("gpuwarden_node_info", "n8", 'node="n8",boot_id="b"', SINCE, ENDED, 1, 1),
     ("gpuwarden_termination_deadline_timestamp_seconds", "n8", "", ENDED - 120, ENDED, 0, ENDED),
     ("gpuwarden_jobs_signalled_total", "n8", 'outcome="sent"', SINCE, ENDED, 0, 2),

@@ -1,4 +1,4 @@
-"""What the documents say is what the code does."""
+"""What is documented is what the code does."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_all_that_is_named_as_evidence_exists() -> None:
     assert [name for name in files if not (folder[name] / name).exists()] == []
 
 
-def test_each_part_was_tested_somehow_or_is_said_never_to_have_been() -> None:
+def test_each_part_was_tested_somehow_or_is_listed_as_never_tested() -> None:
     rows = [line.strip("| ").split(" | ") for line in TESTED.splitlines() if line.startswith("| ")][2:]
     parts = {row[0].split(":")[0].strip("`"): row[1:] for row in rows}
     assert all(EVIDENCE.search(" ".join(cells)) for cells in parts.values())
@@ -126,5 +126,5 @@ def test_the_readme_leads_to_what_was_tested() -> None:
     assert "(docs/tested.md)" in README
 
 
-def test_every_condition_says_why_and_where_the_rule_comes_from() -> None:
+def test_every_condition_documents_why_and_where_the_rule_comes_from() -> None:
     assert all(row.title and row.why and row.source for row in CONDITIONS.values())

@@ -1,4 +1,4 @@
-"""A real Prometheus that scrapes a real daemon in both of its formats, and what promtool says of the page."""
+"""A real Prometheus that scrapes a real daemon in both of its formats, and promtool's check of the page."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ VARIABLES = ("instance", "gpu")
 
 @contextmanager
 def as_text(port: int) -> Iterator[int]:
-    """A door before the daemon that asks for text 0.0.4, as older scrapers do: this Prometheus cannot be told to."""
+    """A door before the daemon that asks for text 0.0.4, as older scrapers do: this Prometheus cannot be configured to."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -113,8 +113,8 @@ def test_every_counter_and_the_official_dashboard_have_data_in_both_formats(scra
             assert ask(server.port, f"/api/v1/label/{label}/values?{words}")["data"], label
     kinds = {job: _kinds(server, address) for job, address in scraped.addresses.items()}
     for row in DEFAULTS:
-        told = [kinds[job][row.name] for job in (TEXT, OPENMETRICS)]
-        assert told == [row.kind, "unknown" if row.kind == "counter" else row.kind], row.name
+        kinds_found = [kinds[job][row.name] for job in (TEXT, OPENMETRICS)]
+        assert kinds_found == [row.kind, "unknown" if row.kind == "counter" else row.kind], row.name
     # OpenMetrics knows the family of our own counters without its ending, and Prometheus stores what is scraped of it with
     assert (kinds[TEXT]["gpuwarden_xid_total"], kinds[OPENMETRICS]["gpuwarden_xid"]) == ("counter", "counter")
     assert server.query('gpuwarden_xid_total{job="openmetrics",gpu="0",xid="31"} == 1')
@@ -134,10 +134,10 @@ def test_promtool_has_nothing_against_our_own_names_and_of_dcgms_what_is_known()
     done = subprocess.run(
         [program("promtool"), "check", "metrics"], input=page, capture_output=True, timeout=300, check=False
     )
-    said = set(done.stderr.decode().splitlines())
+    messages = set(done.stderr.decode().splitlines())
     known = (DATA / "dcgm_exporter" / "promtool.txt").read_text().splitlines()
-    assert sorted(line for line in said if not line.startswith(PREFIX)) == []
-    assert said == {line for line in known if not line.startswith("#")}
+    assert sorted(line for line in messages if not line.startswith(PREFIX)) == []
+    assert messages == {line for line in known if not line.startswith("#")}
 
 
 def _with_every_reading(nvlink_tx_kib: int, at: Stamp) -> Snapshot:

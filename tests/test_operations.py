@@ -1,4 +1,4 @@
-"""What docs/operations.md tells an operator to type and to ask: it exists, and says what the page says it does."""
+"""What docs/operations.md has an operator type and query: it exists, and does what the page documents."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_question_asks_for_what_there_is(query: str) -> None:
     assert names(query) <= known
 
 
-def test_prometheus_understands_every_question_and_they_find_what_the_page_says(tmp_path: Path) -> None:
+def test_prometheus_understands_every_query_and_they_return_what_the_page_shows(tmp_path: Path) -> None:
     rules = "".join(f"  - record: asked:{n}\n    expr: |-\n      {query}\n" for n, query in enumerate(QUERIES))
     (tmp_path / "asked.yml").write_text(f"groups:\n- name: asked\n  rules:\n{rules}")
     run = promtool("check", "rules", tmp_path / "asked.yml")
@@ -95,4 +95,4 @@ def test_the_row_of_what_a_reload_changes_at_once_is_what_a_reload_does() -> Non
     }
     assert {"percent", "count", "window", "recount_after", "inventory.expected_gpus"} <= listed
     policy = {f"policy.{key.name}" for key in keys(type(Config().policy))}
-    assert policy == {key for key in TAKEN_OVER if key.startswith("policy.")}, "the page says: all of [policy]"
+    assert policy == {key for key in TAKEN_OVER if key.startswith("policy.")}, "the page has: all of [policy]"

@@ -56,7 +56,7 @@ def test_the_lock_has_what_the_project_wants_within_its_bounds(requirement: str)
 
 
 @pytest.mark.parametrize("lock", [REQUIREMENTS, TOOLS], ids=lambda lock: lock.name)
-def test_every_entry_of_a_lock_has_hashes_and_none_says_where_it_comes_from(lock: Path) -> None:
+def test_every_entry_of_a_lock_has_hashes_and_none_names_its_index(lock: Path) -> None:
     assert all(count > 0 for _, count in locked(lock).values())
     assert not re.search(r"://|^\s*-[-\w]*(index|find-links|extra)", lock.read_text(), re.MULTILINE)
 
@@ -100,7 +100,7 @@ def test_the_manual_page_has_every_verb_with_every_option() -> None:
 
 
 def completed(script: Path, *words: str) -> set[str]:
-    """What bash offers for the last of these words, as if they had been typed."""
+    """What bash offers for the last of these arguments, as if they had been typed."""
     typed = " ".join(f"'{word}'" for word in words)
     asked = f'. "{script}"; COMP_WORDS=({typed}); COMP_CWORD={len(words) - 1}; _gpuwarden; printf "%s\\n" "${{COMPREPLY[@]}}"'
     done = subprocess.run(
@@ -110,7 +110,7 @@ def completed(script: Path, *words: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_bash_completes_verbs_options_words_values_files_and_folders(tmp_path: Path) -> None:
+def test_bash_completes_verbs_options_values_files_and_folders(tmp_path: Path) -> None:
     script = tmp_path / "gpuwarden"
     script.write_text(completions.bash(ALL))
     (tmp_path / "folder").mkdir()
@@ -159,7 +159,7 @@ def test_every_file_of_systemd_has_its_place_and_the_units_are_named_in_the_scri
 
 
 @pytest.mark.parametrize(
-    ("path", "data", "said"),
+    ("path", "data", "message"),
     [
         ("usr/share/x", f"built in {WORK}/stage".encode(), "names"),
         ("opt/gpuwarden/bin/gpuwarden", b"#!/usr/bin/python3\n", "is not started by the Python"),
@@ -169,12 +169,12 @@ def test_every_file_of_systemd_has_its_place_and_the_units_are_named_in_the_scri
     ],
 )
 def test_what_should_not_leave_the_place_of_the_build_ends_it(
-    tmp_path: Path, path: str, data: bytes, said: str
+    tmp_path: Path, path: str, data: bytes, message: str
 ) -> None:
     contents.write(tmp_path / "usr/share/fine", b"text")
     inspect(tmp_path)
     contents.write(tmp_path / path, data)
-    with pytest.raises(BuildError, match=f"/{re.escape(path)} .*{said}"):
+    with pytest.raises(BuildError, match=f"/{re.escape(path)} .*{message}"):
         inspect(tmp_path)
 
 

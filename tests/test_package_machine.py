@@ -73,8 +73,8 @@ class Node:
         return done.stdout + done.stderr
 
     def status(self) -> dict[str, Any]:
-        said: dict[str, Any] = json.loads(self.machine.say("gpuwarden", "status", "--json") or "{}")
-        return said
+        output: dict[str, Any] = json.loads(self.machine.output("gpuwarden", "status", "--json") or "{}")
+        return output
 
     def has(self, path: str) -> bool:
         return self.machine.path(path).exists()
@@ -83,11 +83,11 @@ class Node:
         self.machine.wait(lambda: self.status().get("status") == "healthy", "the node to be healthy")
 
     def fail(self) -> str:
-        """An Xid after which the GPU needs a reset, and its exclusion; since when it stands."""
+        """An Xid after which the GPU needs a reset, and its exclusion; since when it is in force."""
 
         def out() -> bool:
-            self.gpus.fake.xid(0, 95)  # who listens only later hears the next one
-            return " since " in self.machine.say("gpuwarden", "exclusions")
+            self.gpus.fake.xid(0, 95)  # a listener that starts later gets the next one
+            return " since " in self.machine.output("gpuwarden", "exclusions")
 
         self.machine.wait(out, "the exclusion")
         assert self.has(MARKER)
@@ -121,14 +121,14 @@ class Node:
         self.machine.run("systemd-run", "--unit=shim", *serve)
         self.machine.run("systemctl", "enable", "--now", *ANSWERING)
 
-    def told(self) -> tuple[str, str]:
-        """What dstack and ft_launcher hear, each from a process with a user of its own."""
+    def responses(self) -> tuple[str, str]:
+        """What dstack and ft_launcher get, each from a process with a user of its own."""
         ask = "/opt/gpuwarden/bin/python"
         dstack = self.machine.run("python3", "-c", ASK_DSTACK).stdout.strip()
         return dstack, self.machine.run(ask, "-c", ASK_NVHCD).stdout
 
-    def happened(self) -> set[str]:
-        return {json.loads(line)["kind"] for line in self.machine.say("gpuwarden", "events", "--json").splitlines()}
+    def event_kinds(self) -> set[str]:
+        return {json.loads(line)["kind"] for line in self.machine.output("gpuwarden", "events", "--json").splitlines()}
 
     def ledger(self, script: str) -> None:
         """Run on it while no daemon has it."""
@@ -140,7 +140,7 @@ class Node:
 
 
 def test_the_bill_of_materials_names_all_that_is_in_it_by_the_hashes_of_the_lock(packages: Packages) -> None:
-    """What ours is built from is the tree: only its hash is in no lock."""
+    """What gpuwarden is built from is the tree: only its hash is in no lock."""
     (site,) = (packages.root / "opt/gpuwarden/lib").glob("python3*/site-packages")
     bill = json.loads((packages.root / "usr/share/doc/gpuwarden/sbom.cdx.json").read_text())
     named = {(part["name"], part["version"]): part["hashes"][0]["content"] for part in bill["components"]}
@@ -176,11 +176,11 @@ def test_a_fault_outlasts_restart_upgrade_and_downgrade_and_nothing_is_restored(
     machine = node.machine
     node.apt("install", "/root/this.deb")
     assert machine.show("gpuwarden.service", "ActiveState") == "active"
-    assert machine.say("systemctl", "is-enabled", "gpuwarden.service") == "enabled"
+    assert machine.output("systemctl", "is-enabled", "gpuwarden.service") == "enabled"
     node.wait_until_healthy()
     assert machine.run("gpuwarden", "config", "check").stdout.startswith("the configuration is valid")
     node.answer_others()
-    dstack, nvhcd = node.told()
+    dstack, nvhcd = node.responses()
     assert dstack == '{"dcgm":null}'
     assert '"fail_count":0' in nvhcd
     since, inodes = node.fail(), node.inodes()
@@ -188,11 +188,11 @@ def test_a_fault_outlasts_restart_upgrade_and_downgrade_and_nothing_is_restored(
     def check(last: str) -> str:
         assert node.since() == since
         assert node.has(MARKER)
-        dstack, nvhcd = node.told()
+        dstack, nvhcd = node.responses()
         assert json.loads(dstack)["dcgm"]["overall_health"] == 20
         assert '"fail_count":1' in nvhcd
         assert node.inodes() == inodes
-        assert "restored" not in node.happened()
+        assert "restored" not in node.event_kinds()
         assert node.pid() not in ("0", last)
         return node.pid()
 
@@ -200,7 +200,7 @@ def test_a_fault_outlasts_restart_upgrade_and_downgrade_and_nothing_is_restored(
     machine.run("systemctl", "restart", "gpuwarden")
     pid = check(pid)
     node.dpkg("--install", "/root/next.deb")
-    assert machine.say("dpkg-query", "--show", "--showformat=${Version}", "gpuwarden") == f"{packages.version}+next"
+    assert machine.output("dpkg-query", "--show", "--showformat=${Version}", "gpuwarden") == f"{packages.version}+next"
     pid = check(pid)
     machine.run("systemctl", "stop", "gpuwarden.service", "gpuwarden-job.socket")
     node.ledger(NEWER.read_text())
@@ -210,23 +210,23 @@ def test_a_fault_outlasts_restart_upgrade_and_downgrade_and_nothing_is_restored(
     assert node.dpkg("--verify", "gpuwarden") == "", "nothing that was installed has changed, and it ran"
 
 
-def test_a_purge_keeps_the_ledger_while_an_exclusion_stands_and_says_so(node: Node) -> None:
+def test_a_purge_keeps_the_ledger_while_an_exclusion_is_in_force_and_shows_it(node: Node) -> None:
     node.dpkg("--install", "/root/this.deb")
     node.wait_until_healthy()
     node.machine.run("systemctl", "enable", "--now", *ANSWERING)
     since = node.fail()
     node.machine.write("/etc/slurm/slurm.conf", "Prolog=/usr/libexec/gpuwarden/gpuwarden-slurm-prolog\n")
-    said = node.apt("remove", "gpuwarden")
-    assert "a prolog that is\nmissing drains the node" in said
-    assert "removed and lifts nothing" in said
-    assert "dstack reaches this host through gpuwarden" in said
-    assert "nvhcd: in force since" in said
+    output = node.apt("remove", "gpuwarden")
+    assert "a prolog that is\nmissing drains the node" in output
+    assert "removed and lifts nothing" in output
+    assert "dstack reaches this host through gpuwarden" in output
+    assert "nvhcd: in force since" in output
     assert (node.has("/opt/gpuwarden"), node.has(MARKER), node.has(LEDGER)) == (False, True, True)
-    said = node.dpkg("--purge", "gpuwarden")
-    assert "The ledger stays in /var/lib/gpuwarden" in said
-    assert "nvhcd: in force since" in said
+    output = node.dpkg("--purge", "gpuwarden")
+    assert "The ledger stays in /var/lib/gpuwarden" in output
+    assert "nvhcd: in force since" in output
     assert node.has(LEDGER)
-    assert node.machine.say("find", "/etc/systemd/system", "-name", "gpuwarden-*.socket") == "", (
+    assert node.machine.output("find", "/etc/systemd/system", "-name", "gpuwarden-*.socket") == "", (
         "nothing that was enabled"
     )
     node.dpkg("--install", "/root/this.deb")
@@ -240,20 +240,22 @@ def test_a_purge_keeps_the_ledger_while_an_exclusion_stands_and_says_so(node: No
     node.machine.wait(lambda: node.machine.run("gpuwarden", "exclusions", check=False).returncode == 0, "the ledger")
     assert "stays" not in node.dpkg("--purge", "gpuwarden")
     assert [node.has(path) for path in ("/var/lib/gpuwarden", "/run/gpuwarden", "/opt/gpuwarden")] == [False] * 3
-    assert node.machine.say("find", "/etc/gpuwarden", "-type", "f") == "/etc/gpuwarden/conf.d/10-site.toml"
+    assert node.machine.output("find", "/etc/gpuwarden", "-type", "f") == "/etc/gpuwarden/conf.d/10-site.toml"
 
 
 def test_on_a_ledger_of_another_major_version_nothing_starts_and_only_force_purges_it(node: Node) -> None:
     node.dpkg("--install", "/root/this.deb")
     node.machine.run("systemctl", "enable", "--now", *ANSWERING)
     node.dpkg("--remove", "gpuwarden")
-    assert node.machine.say("systemctl", "is-active", *ANSWERING).split() == ["inactive"] * 2
+    assert node.machine.output("systemctl", "is-active", *ANSWERING).split() == ["inactive"] * 2
     node.dpkg("--install", "/root/this.deb")
-    assert node.machine.say("systemctl", "is-active", *ANSWERING).split() == ["active"] * 2
+    assert node.machine.output("systemctl", "is-active", *ANSWERING).split() == ["active"] * 2
     node.wait_until_healthy()
     node.machine.run("systemctl", "stop", "gpuwarden.service", "gpuwarden-job.socket")
     node.ledger("UPDATE meta SET value = '2.0' WHERE key = 'schema'; PRAGMA wal_checkpoint(TRUNCATE)")
-    node.machine.run("rm", "/var/lib/gpuwarden/ledger.db-seal")  # ours, which a newer version replaces by its own
+    node.machine.run(
+        "rm", "/var/lib/gpuwarden/ledger.db-seal"
+    )  # gpuwarden's own, which a newer version replaces by its own
     before = node.machine.path(LEDGER).read_bytes()
     assert "gpuwarden does not start" in node.dpkg("--install", "/root/next.deb")
     assert node.machine.show("gpuwarden.service", "ExecMainStatus") == "64"

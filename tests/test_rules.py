@@ -1,4 +1,4 @@
-"""The rules for Prometheus: what they ask for exists, each says what to do, and each fires when it should and only then."""
+"""The rules for Prometheus: what they ask for exists, each has what to do, and each fires when it should and only then."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_prometheus_and_alertmanager_accept_rules_and_examples() -> None:
 
 
 @pytest.mark.parametrize("file", TESTS, ids=lambda file: file.stem)
-def test_the_rules_do_what_their_unit_tests_say(file: Path) -> None:
+def test_the_rules_pass_their_unit_tests(file: Path) -> None:
     run = promtool("test", "rules", file)
     assert run.returncode == 0, run.stdout + run.stderr
 
@@ -147,11 +147,11 @@ def test_unit_tests_feed_metrics_as_the_daemon_exports_them(file: Path) -> None:
         assert labels <= KNOWN[name] | TARGET | extra, (name, labels)
 
 
-# --- what an alert says
+# --- the text of an alert
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: f"{alert.name}-{alert.severity}")
-def test_an_alert_has_a_severity_and_a_summary_that_says_where_and_what_to_do(alert: Alert) -> None:
+def test_an_alert_has_a_severity_and_a_summary_that_names_where_and_what_to_do(alert: Alert) -> None:
     assert alert.severity in SEVERITIES
     assert len(alert.description) > 30
     where = set(re.findall(r"\$labels\.(\w+)", alert.summary))

@@ -1,4 +1,4 @@
-"""Azure's word for word: an event is approved once, of this machine alone, and whatever the service does, a job comes first."""
+"""Azure to the letter: an event is approved once, of this machine alone, and whatever the service does, a job comes first."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def event(*resources: str, **more: Any) -> dict[str, Any]:
 OWN = "GPU-VM-3"
 
 
-# --- asking
+# --- requests
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ async def test_what_is_called_off_while_it_is_asked_is_left_alone(service: Simul
 
 
 @pytest.mark.parametrize("code", [400, 404, 429, 500, 503, 302, 204])
-async def test_an_approval_that_is_not_taken_is_told_with_its_status_and_can_be_repeated(
+async def test_an_approval_that_is_refused_is_reported_with_its_status_and_can_be_repeated(
     service: Simulator, code: int
 ) -> None:
     assert isinstance(service.cloud, AzureCloud)
@@ -103,7 +103,7 @@ async def test_whatever_the_service_does_to_a_request_nothing_is_taken_for_done(
     """Its name, its events, the approval: each may go wrong."""
     service.faults += [None] * request_ + [fault]
     result, text = await approves(service)
-    if (fault, request_) == (PORTAL, 2):  # what a page says is not looked at: the status is the answer
+    if (fault, request_) == (PORTAL, 2):  # the text of a page is ignored: the status is the response
         assert result is Result.DONE
     else:
         assert (result, bool(text)) == (Result.RETRY, True)
@@ -154,18 +154,18 @@ def test_once_the_job_has_ended_its_machine_s_event_is_approved_and_a_killed_dae
         occupies(host, one)
         with host.daemon() as daemon:
             daemon.wait_status("healthy")
-            azure.tell_from_outside("events", [event(OWN)])
+            azure.set_value_from_thread("events", [event(OWN)])
             daemon.wait(lambda: f"nothing is left to wait for: process/{one.pid}" in plan(daemon), "it to wait")
             assert cloud.approved == []
             cloud.post.append(Response(503))
-            assert one.heard() == "TERM"
-            one.heard_all()  # it has ended
+            assert one.received() == "TERM"
+            one.received_all()  # it has ended
             daemon.wait(lambda: cloud.approved == ["E1"], "the approval")
             daemon.wait(lambda: b'"approving"' in daemon.get("/v1/events")[1], "it to be on disk")
             daemon.kill()
         with host.daemon() as daemon:
             daemon.wait(lambda: cloud.approved == ["E1", "E1"], "the service to take it at last")
-            daemon.wait(lambda: approval(daemon)["result"] == "done", "to say so")
+            daemon.wait(lambda: approval(daemon)["result"] == "done", "the status to show it")
             assert approval(daemon)["tries"] == 2
             assert "approval of the end, attempt 2: done" in host.command("status", "--run-dir", host.run_dir).stdout
             daemon.wait(lambda: b'"approved"' in daemon.get("/v1/events")[1], "it to be on disk, too")
@@ -179,7 +179,7 @@ def test_once_the_job_has_ended_its_machine_s_event_is_approved_and_a_killed_dae
 
 def test_in_mode_observe_it_is_shown_and_nothing_is_approved(tmp_path: Path, azure: Simulator) -> None:
     host = configured(tmp_path, azure, mode="observe")
-    azure.cloud.told["events"] = [event(OWN)]
+    azure.cloud.values["events"] = [event(OWN)]
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
         daemon.wait(lambda: "in 0 s at the earliest: nothing is left" in plan(daemon), "nothing to be left")

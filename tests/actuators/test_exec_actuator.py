@@ -37,7 +37,7 @@ def answering(folder: Path, answer: str, code: int = 0, timeout: float = PATIENC
         ('{"excluded":true}', Owner.FOREIGN, ""),
     ],
 )
-async def test_who_holds_the_node_out_is_told_by_the_reason(
+async def test_the_owner_of_an_exclusion_follows_from_its_reason(
     tmp_path: Path, answer: str, owner: Owner, reason: str
 ) -> None:
     node_state = await answering(tmp_path, answer).read()
@@ -48,7 +48,7 @@ ODD = {
     "nothing": "",
     "no object": "[]",
     "no answer to the question": "{}",
-    "a word for it": '{"excluded":"no"}',
+    "a string for it": '{"excluded":"no"}',
     "a time without end": f'{{"excluded":true,"since":{"9" * 400}}}',
     "no number": '{"excluded":true,"since":NaN}',
     "deep": "[" * 16_000,
@@ -57,13 +57,13 @@ ODD = {
 
 
 @pytest.mark.parametrize("answer", ODD.values(), ids=ODD)
-async def test_an_odd_answer_is_none_and_says_what_was_expected(tmp_path: Path, answer: str) -> None:
+async def test_an_invalid_response_is_an_error_that_names_the_expected_form(tmp_path: Path, answer: str) -> None:
     with pytest.raises(ActuatorUnavailable, match=r'expected \{"excluded":false\}'):
         await answering(tmp_path, answer).read()
 
 
 @pytest.mark.parametrize(("code", "error"), [(77, ActuatorRefused), (127, ActuatorRefused), (1, ActuatorUnavailable)])
-async def test_its_exit_code_says_whether_a_person_must_mend_something(
+async def test_the_exit_code_decides_whether_a_person_must_intervene(
     tmp_path: Path, code: int, error: type[ActuatorError]
 ) -> None:
     with pytest.raises(error, match=f"cannot look n1: .*lb exits with {code}: no such pool"):

@@ -79,10 +79,10 @@ async def test_an_exclusion_is_a_taint_a_label_and_an_annotation_and_its_restora
     acts = actuator(server, tmp_path)
     assert (await acts.read()).owner is Owner.NONE
     await exclude(acts)
-    stands = server.nodes["n1"]
-    assert stands["spec"]["taints"] == [BUILT_IN, {"key": KEY, "value": "failure", "effect": "NoSchedule"}]
-    assert stands["metadata"]["labels"][KEY] == "failure"
-    assert "unschedulable" not in stands["spec"]
+    current = server.nodes["n1"]
+    assert current["spec"]["taints"] == [BUILT_IN, {"key": KEY, "value": "failure", "effect": "NoSchedule"}]
+    assert current["metadata"]["labels"][KEY] == "failure"
+    assert "unschedulable" not in current["spec"]
     read = await acts.read()
     assert (read.owner, read.why, read.reason, read.schedulable) == (Owner.OURS, Why.FAILURE, REASON, False)
     assert read.since > 0
@@ -92,10 +92,10 @@ async def test_an_exclusion_is_a_taint_a_label_and_an_annotation_and_its_restora
     await acts.close()
 
 
-async def test_the_taints_of_others_survive_a_hundred_edits_beside_ours(
+async def test_taints_of_others_survive_a_hundred_concurrent_edits(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody writes the node before nearly every patch of ours, until a hundred have been written."""
+    """Somebody writes the node before nearly every patch of gpuwarden, until a hundred have been written."""
     monkeypatch.setattr(module, "PAUSE", 0.0)
     chance = random.Random(7)
     added: list[str] = []
@@ -113,7 +113,7 @@ async def test_the_taints_of_others_survive_a_hundred_edits_beside_ours(
         for step in (exclude, restore):
             try:
                 await step(acts)
-            except ActuatorUnavailable as error:  # it was written twenty times meanwhile, or between look and write
+            except ActuatorUnavailable as error:  # it was written twenty times meanwhile, or between read and write
                 assert "conflicted with others" in str(error) or "changed since" in str(error)  # noqa: PT017
     server.before_patch = lambda: None
     await exclude(acts)
@@ -124,7 +124,7 @@ async def test_the_taints_of_others_survive_a_hundred_edits_beside_ours(
 
 
 @pytest.mark.parametrize("by_hand", ["nothing", "uncordoned", "cordoned before"])
-async def test_a_cordon_is_lifted_only_where_it_is_ours(server: ApiServer, tmp_path: Path, by_hand: str) -> None:
+async def test_only_a_cordon_of_gpuwarden_is_lifted(server: ApiServer, tmp_path: Path, by_hand: str) -> None:
     acts = actuator(server, tmp_path, cordon=True)
     read = await acts.read()
     if by_hand == "cordoned before":
@@ -142,7 +142,9 @@ async def test_a_cordon_is_lifted_only_where_it_is_ours(server: ApiServer, tmp_p
     await acts.close()
 
 
-async def test_a_taint_of_our_key_that_another_hand_wrote_is_not_ours(server: ApiServer, tmp_path: Path) -> None:
+async def test_a_taint_with_gpuwardens_key_but_without_its_annotation_is_foreign(
+    server: ApiServer, tmp_path: Path
+) -> None:
     server.edit("n1", lambda found: _taint(found, KEY))
     acts = actuator(server, tmp_path)
     read = await acts.read()
@@ -164,7 +166,7 @@ async def test_a_taint_that_was_taken_away_by_hand_is_no_exclusion_and_does_not_
     await acts.close()
 
 
-async def test_a_cordon_of_later_is_not_ours_by_an_annotation_that_was_left_behind(
+async def test_a_later_cordon_is_foreign_though_gpuwardens_annotation_was_left_behind(
     server: ApiServer, tmp_path: Path
 ) -> None:
     """Somebody lifted our exclusion by hand, and cordons the node for maintenance afterwards."""
@@ -184,7 +186,7 @@ async def test_a_cordon_of_later_is_not_ours_by_an_annotation_that_was_left_behi
     await acts.close()
 
 
-async def test_what_changed_between_look_and_write_is_looked_at_again(server: ApiServer, tmp_path: Path) -> None:
+async def test_a_node_that_changed_between_read_and_write_is_read_again(server: ApiServer, tmp_path: Path) -> None:
     acts = actuator(server, tmp_path)
     read = await acts.read()
     server.edit("n1", lambda found: found["spec"].update(unschedulable=True))
@@ -216,7 +218,7 @@ async def test_the_census_is_in_the_order_of_the_servers_clock_and_of_failures_a
         await acts.close()
 
 
-async def test_the_first_look_of_a_big_cluster_is_two_small_requests(tmp_path: Path) -> None:
+async def test_the_first_read_of_a_big_cluster_is_two_small_requests(tmp_path: Path) -> None:
     """Writes are spread by the size of the cluster, without going through its nodes: all of them may be started at once."""
     async with ApiServer(*(node(f"n{number}") for number in range(1200))) as server:
         acts = actuator(server, tmp_path)
@@ -226,7 +228,7 @@ async def test_the_first_look_of_a_big_cluster_is_two_small_requests(tmp_path: P
         await acts.close()
 
 
-async def test_a_node_that_more_than_ten_have_written_counts_by_the_time_that_its_annotation_tells(
+async def test_a_node_with_more_than_ten_field_managers_is_dated_by_its_annotation(
     server: ApiServer, tmp_path: Path
 ) -> None:
     """The server then has merged our entry with others."""
@@ -239,7 +241,7 @@ async def test_a_node_that_more_than_ten_have_written_counts_by_the_time_that_it
     await acts.close()
 
 
-async def test_the_node_of_another_machine_is_neither_written_nor_taken_for_ours(
+async def test_a_node_of_another_machine_is_neither_written_nor_counted_as_gpuwardens(
     server: ApiServer, tmp_path: Path
 ) -> None:
     """A configuration that was copied, a node that was renamed: whose boot the kubelet reports is not this machine."""
@@ -257,7 +259,7 @@ async def test_the_node_of_another_machine_is_neither_written_nor_taken_for_ours
     await acts.close()
 
 
-async def test_a_node_that_was_deleted_and_came_back_has_nothing_of_ours_and_one_without_a_version_is_not_written(
+async def test_a_recreated_node_has_no_exclusion_of_gpuwarden_and_one_without_a_version_is_not_written(
     server: ApiServer, tmp_path: Path
 ) -> None:
     acts = actuator(server, tmp_path)
@@ -285,7 +287,7 @@ def _stamp(found: Json, time: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "permanent", "said"),
+    ("fault", "permanent", "message"),
     [
         (refusing(401), False, "does not accept the token"),
         (refusing(403), True, "rbac.yaml"),
@@ -302,13 +304,13 @@ def _stamp(found: Json, time: str) -> None:
     ],
     ids=["401", "403", "400", "404", "422", "429", "500", "redirect", "garbage", "half-closed", "silent", "endless"],
 )  # fmt: skip
-async def test_every_bad_answer_is_one_error_that_says_what_to_do(
-    server: ApiServer, tmp_path: Path, fault: Fault, permanent: bool, said: str
+async def test_every_bad_response_is_one_error_with_a_remedy(
+    server: ApiServer, tmp_path: Path, fault: Fault, permanent: bool, message: str
 ) -> None:
-    """And the next call is asked anew."""
+    """And the next call sends a new request."""
     acts = actuator(server, tmp_path, timeout=1.0 if fault is silent else 20.0)
-    server.faults += [fault, fault] if said.startswith("does not accept") else [fault]  # a token is read anew once
-    with pytest.raises(ActuatorError, match=said) as caught:
+    server.faults += [fault, fault] if message.startswith("does not accept") else [fault]  # a token is read again once
+    with pytest.raises(ActuatorError, match=message) as caught:
         await acts.read()
     assert caught.value.permanent is permanent
     assert (await acts.read()).owner is Owner.NONE
@@ -365,20 +367,20 @@ def _tls(path: Path) -> ssl.SSLContext:
     return context
 
 
-async def test_a_kubeconfig_that_cannot_be_used_says_which_and_what(tmp_path: Path) -> None:
+async def test_an_unusable_kubeconfig_is_an_error_that_names_the_file_and_the_cause(tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.write_text("clusters: [")
-    for path, said in ((tmp_path / "absent", "absent"), (broken, "cannot be used")):
+    for path, message in ((tmp_path / "absent", "absent"), (broken, "cannot be used")):
         options = KubernetesOptions(kubeconfig=path, node="n1")
         acts = KubernetesActuator(options, clock=host_clock, hostname="n1", inherited={})
-        with pytest.raises(ActuatorRefused, match=said):
+        with pytest.raises(ActuatorRefused, match=message):
             await acts.read()
     options = KubernetesOptions(service_account=tmp_path, node="n1")
     with pytest.raises(ActuatorRefused, match="token"):
         await KubernetesActuator(options, clock=host_clock, hostname="n1", inherited={}).read()
 
 
-async def test_a_write_that_timed_out_may_still_be_done_and_the_next_look_sees_it(
+async def test_a_write_that_timed_out_may_still_take_effect_and_the_next_read_shows_it(
     server: ApiServer, tmp_path: Path
 ) -> None:
     acts = actuator(server, tmp_path, timeout=1.0)

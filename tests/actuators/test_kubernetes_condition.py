@@ -1,4 +1,4 @@
-"""The condition `GpuwardenHealthy` tells what the daemon says, at once when that changes."""
+"""The condition `GpuwardenHealthy` shows the daemon's health, at once when that changes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def keeper(server: ApiServer, folder: Path, heartbeat: float = 300.0) -> A
     await acts.close()
 
 
-async def test_a_change_is_told_at_once_and_since_when_it_holds_outlives_a_restart(tmp_path: Path) -> None:
+async def test_a_change_is_published_at_once_and_its_transition_time_survives_a_restart(tmp_path: Path) -> None:
     async with ApiServer(node("n1")) as server:
         async with keeper(server, tmp_path) as first:
             first.publish(shown(Health.HEALTHY))
@@ -86,10 +86,10 @@ def _since(found: Json, time: str) -> None:
         one["lastTransitionTime"] = time
 
 
-async def test_a_node_that_is_not_there_yet_or_is_anothers_is_told_when_that_lasts(
+async def test_a_node_that_is_missing_or_of_another_machine_is_reported_if_that_lasts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kubelet that boots passes by; and the first word is told once it has registered its node."""
+    """A kubelet that boots causes no error; the first condition is published once it has registered its node."""
     monkeypatch.setattr(module, "RETRY_FIRST", 0.01)
     monkeypatch.setattr(module, "RETRY_MOST", 0.01)
     async with ApiServer() as server, keeper(server, tmp_path) as keeps:
@@ -105,7 +105,7 @@ async def test_a_node_that_is_not_there_yet_or_is_anothers_is_told_when_that_las
         await until(lambda: condition(server).get("status") == "True" and not keeps.error)
 
 
-async def test_a_second_daemon_for_the_same_node_is_told_and_a_write_without_an_answer_is_none(
+async def test_a_second_daemon_for_the_same_node_is_reported_and_a_lost_response_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "RETRY_FIRST", 0.01)
@@ -132,7 +132,7 @@ def _heartbeat(found: Json, time: str) -> None:
         one["lastHeartbeatTime"] = time
 
 
-async def test_the_same_is_told_again_with_each_heartbeat_and_a_server_that_fails_is_not_stormed(
+async def test_an_unchanged_condition_is_published_at_each_heartbeat_and_a_failing_server_is_not_flooded(
     tmp_path: Path,
 ) -> None:
     async with ApiServer(node("n1")) as server, keeper(server, tmp_path, heartbeat=0.05) as keeps:

@@ -158,7 +158,7 @@ async def test_three_hundred_calls_that_fail_leave_nothing_open(tmp_path: Path) 
                 await asyncio.sleep(0.01)
 
 
-def test_without_the_package_the_configuration_says_what_to_install(tmp_path: Path) -> None:
+def test_without_the_package_the_configuration_error_names_what_to_install(tmp_path: Path) -> None:
     config = tmp_path / "gpuwarden.toml"
     config.write_text("[kubernetes]\nenabled = true\n")
     program = (

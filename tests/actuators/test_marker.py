@@ -1,4 +1,4 @@
-"""The marker: a file that says who is held out, made, read back and removed; and nothing that is not ours is touched."""
+"""The marker: a file that names who is excluded, written, read back and removed; nothing that is not gpuwarden's is touched."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def applied(one: MarkerActuator, what: Intent) -> NodeState:
         (Why.OPERATOR, operator("alice", "rack move"), "person", ""),
     ],
 )
-async def test_it_stands_as_it_was_written_and_says_why(
+async def test_a_marker_reads_back_as_it_was_written_with_its_reason(
     tmp_path: Path, why: Why, reason: str, cause: str, check: str
 ) -> None:
     path = tmp_path / "out"
@@ -62,8 +62,8 @@ async def test_it_stands_as_it_was_written_and_says_why(
     assert same(reason, NOW.wall, node_state)
     text = path.read_text()
     assert (text.count("\n"), stat.S_IMODE(path.stat().st_mode)) == (1, 0o644)
-    told = json.loads(text)
-    assert told == {
+    written = json.loads(text)
+    assert written == {
         "format": 1, "node": "n1", "actuator": "file", "cause": cause, "reason": reason, "check": check,
         "since": "2026-03-01T12:00:00.250Z", "boot_id": BOOT, "owner": "gpuwarden",
     }  # fmt: skip
@@ -74,7 +74,7 @@ async def test_it_stands_as_it_was_written_and_says_why(
 FOREIGN: dict[str, bytes] = {
     "a note": b"rack move, do not touch\n",
     "empty": b"",
-    "half of ours": b'{"format":1,"node":"n1"',
+    "half of a marker": b'{"format":1,"node":"n1"',
     "another node's": json.dumps({"format": 1, "owner": "gpuwarden", "actuator": "file", "node": "n2", "reason": FAILED,
                                   "since": "2026-03-01T12:00:00Z", "boot_id": BOOT}).encode(),
     "a reason that would drive a terminal": json.dumps({"format": 1, "owner": "gpuwarden", "actuator": "file", "node": "n1",
@@ -117,15 +117,15 @@ async def test_a_place_that_cannot_hold_one_is_for_a_person_to_mend(tmp_path: Pa
     assert not (tmp_path / "away").exists()
 
 
-async def test_a_folder_that_is_gone_does_not_say_that_somebody_lifted_the_exclusion(tmp_path: Path) -> None:
-    """A file system that was unmounted; a folder that is ours to make may be away."""
+async def test_a_missing_folder_does_not_mean_that_the_exclusion_was_lifted(tmp_path: Path) -> None:
+    """A file system that was unmounted; a folder that gpuwarden creates itself may be missing."""
     with pytest.raises(ActuatorRefused, match="No such file or directory; check the folder"):
         await marker(tmp_path / "away" / "out").read()
     counter = NoCounter("n1", allowed=True)
-    ours = MarkerActuator(
+    own = MarkerActuator(
         "dstack", tmp_path / "away" / "dstack", node="n1", boot_id=BOOT, counter=counter, clock=lambda: NOW, make_folder=True
     )  # fmt: skip
-    assert (await ours.read()).owner is Owner.NONE
+    assert (await own.read()).owner is Owner.NONE
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
@@ -145,20 +145,20 @@ async def test_where_anybody_may_write_only_what_belongs_to_us_counts(tmp_path: 
     assert path.exists()
 
 
-async def test_of_an_earlier_boot_it_is_void_where_readers_know_the_boot_and_stands_where_they_do_not(
+async def test_a_marker_of_an_earlier_boot_is_void_only_where_readers_know_the_boot(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "out"
     await applied(marker(path, EARLIER), intent())
     assert (await marker(path).read()).owner is Owner.NONE
-    stands = await marker(path, over_boots=True).read()
-    assert (stands.owner, stands.reason) == (Owner.OURS, FAILED)
+    kept = await marker(path, over_boots=True).read()
+    assert (kept.owner, kept.reason) == (Owner.OURS, FAILED)
     again = await applied(marker(path), intent(reason="gpuwarden: failure gpu_missing"))
     assert again.reason == "gpuwarden: failure gpu_missing"
     assert json.loads(path.read_text())["boot_id"] == BOOT
 
 
-async def test_whoever_answers_by_it_can_read_it_whatever_the_umask_of_the_daemon(tmp_path: Path) -> None:
+async def test_responders_of_other_users_can_read_the_marker_under_any_umask_of_the_daemon(tmp_path: Path) -> None:
     """Those that answer dstack and ft_launcher run as other users; the daemon's unit has a umask of 077."""
     path = tmp_path / "excluded" / "file"
     one = MarkerActuator(
@@ -194,7 +194,7 @@ async def test_a_reader_sees_all_of_it_or_nothing(tmp_path: Path) -> None:
 async def test_a_file_system_that_hangs_holds_nobody_up_and_no_second_call_is_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A FIFO in place of the folder's file would not hang it; a thread that waits stands for a dead file system."""
+    """A FIFO in place of the folder's file would not hang it; a thread that waits represents a dead file system."""
     monkeypatch.setattr("gpuwarden.actuators.marker_file.RESPONSE_WITHIN", 0.05)
     one = marker(tmp_path / "out")
     reading, writing = os.pipe()
@@ -217,7 +217,7 @@ async def test_a_fifo_is_no_marker_and_holds_nobody_up(tmp_path: Path) -> None:
 
 
 async def test_what_is_held_and_refused_ever_since_is_a_finding_and_no_secret() -> None:
-    """A node that was renamed finds the marker of another; the scheduler stands for it."""
+    """A node that was renamed finds the marker of another; the scheduler accounts for it."""
     rig = Rig(Cluster(time.time, {"n1": Node()}))
     rig.enforcement.run()
     rig.passes(xid())

@@ -71,11 +71,11 @@ async def test_it_counts_nodes_in_the_order_in_which_they_went_out() -> None:
     assert "2 of 8 nodes are held out" in refusal(Budget(percent=25), found)
     assert refusal(Budget(percent=50), found) == ""
     assert found.visible_after >= 60.0  # what is written now may be scraped as late as that
-    ours = await fleet_count(site(n1=NOW - 200, n2=NOW - 100, n3=NOW - 50, pool=8))
-    assert refusal(Budget(percent=25), ours) == ""
+    own = await fleet_count(site(n1=NOW - 200, n2=NOW - 100, n3=NOW - 50, pool=8))
+    assert refusal(Budget(percent=25), own) == ""
 
 
-async def test_a_node_that_two_jobs_scrape_does_not_stand_before_itself() -> None:
+async def test_a_node_that_two_jobs_scrape_is_not_counted_as_excluded_before_itself() -> None:
     once = site(pool=2, n1=NOW - 50)
     twice = {**named("n1"), "job": "again"}
 
@@ -105,18 +105,18 @@ NO_COUNT: dict[str, tuple[Callable[..., Answer], str]] = {
 }
 
 
-@pytest.mark.parametrize(("respond", "told"), NO_COUNT.values(), ids=NO_COUNT)
+@pytest.mark.parametrize(("respond", "message"), NO_COUNT.values(), ids=NO_COUNT)
 async def test_what_cannot_be_counted_by_is_no_count(
-    respond: Callable[..., Answer], told: str, monkeypatch: pytest.MonkeyPatch
+    respond: Callable[..., Answer], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if "within" in told:
+    if "within" in message:
         monkeypatch.setattr("gpuwarden.actuators.prometheus_count.RESPONSE_WITHIN", 0.2)
     with pytest.raises(BudgetUnknown, match="budget_unknown") as raised:
         await fleet_count(respond)
-    assert told in str(raised.value)
+    assert message in str(raised.value)
 
 
-async def test_the_size_of_the_pool_is_learned_beside_the_looks_and_long_after_the_start() -> None:
+async def test_the_pool_size_is_queried_in_the_background_and_long_after_the_start() -> None:
     now = [1_000.0]
     with api_server(site(pool=8)) as port:
         options = BreakerOptions(prometheus=f"http://127.0.0.1:{port}", prometheus_match='cluster="a"')
@@ -129,7 +129,7 @@ async def test_the_size_of_the_pool_is_learned_beside_the_looks_and_long_after_t
         assert (await counting.fleet_count()).pool == counting.pool == 8
 
 
-async def test_credentials_come_from_a_file_and_are_read_anew_each_time(
+async def test_credentials_come_from_a_file_that_is_read_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = tmp_path / "token"
@@ -140,19 +140,19 @@ async def test_credentials_come_from_a_file_and_are_read_anew_each_time(
         return site()(path, query, headers)
 
     with api_server(respond) as port:
-        asking = counter(port, prometheus_token=SecretFile(str(token)))
+        with_token = counter(port, prometheus_token=SecretFile(str(token)))
         for text in ("first", "second"):
             token.write_text(text)
-            await asking.fleet_count()
+            await with_token.fleet_count()
         token.unlink()
         with pytest.raises(BudgetUnknown, match=f"cannot read {token}"):
-            await asking.fleet_count()
+            await with_token.fleet_count()
         monkeypatch.setattr("gpuwarden.actuators.prometheus_count.RESPONSE_WITHIN", 0.0)
         monkeypatch.setattr("gpuwarden.actuators.prometheus_count.READ_WITHIN", 0.1)
         os.mkfifo(token)
         with pytest.raises(BudgetUnknown, match="does their file system hang"):
-            await asking.fleet_count()
-        with token.open("w"):  # whoever waits for it ends
+            await with_token.fleet_count()
+        with token.open("w"):  # a process that waits for it ends
             pass
     assert list(dict.fromkeys(seen)) == ["Bearer first", "Bearer second"]
 
@@ -255,10 +255,10 @@ def test_by_a_real_prometheus_a_node_is_kept_in_and_taken_out(tmp_path: Path) ->
     since = int(time.time() - 7200)
     scraped: list[RunningDaemon] = []  # one, behind an address that is known before its own
 
-    def ours() -> str:
+    def own() -> str:
         return scraped[0].get("/metrics")[1].decode() if scraped else ""
 
-    with page(ours) as us, page(lambda: f"{OUT}{since}\n") as other:
+    with page(own) as us, page(lambda: f"{OUT}{since}\n") as other:
         config.write_text(
             "global: {scrape_interval: 1s, scrape_timeout: 1s}\n"
             "scrape_configs: [{job_name: gpuwarden, static_configs: [{labels: {cluster: a}, "

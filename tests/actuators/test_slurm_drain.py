@@ -31,7 +31,7 @@ async def test_a_drain_lets_the_running_job_end_and_no_other_begin(slurm: Slurm)
     assert slurm.job_state(later) == "PENDING"
 
 
-async def test_a_drain_that_stands_is_not_written_again(slurm: Slurm) -> None:
+async def test_a_drain_in_force_is_not_written_again(slurm: Slurm) -> None:
     """Not even its time would move, but a text of its own would be lost in the log of the controller."""
     before = len(slurm.log())
     first = await attempt(slurm, exclude())
@@ -40,7 +40,7 @@ async def test_a_drain_that_stands_is_not_written_again(slurm: Slurm) -> None:
     assert reasons_written(slurm, since=before) == [FAILURE]
 
 
-async def test_what_is_ours_is_lifted_and_the_node_takes_work_again(slurm: Slurm) -> None:
+async def test_a_drain_of_gpuwarden_is_lifted_and_the_node_takes_work_again(slurm: Slurm) -> None:
     done = await attempt(slurm, exclude())
     assert (await attempt(slurm, restore(since=done.since))).result is Result.DONE
     job = slurm.submit("true", "-w", "n1")
@@ -66,7 +66,7 @@ async def test_a_drain_that_an_administrator_took_over_is_theirs(slurm: Slurm) -
     assert (slurm.state("n1"), slurm.reason("n1")) == ({"IDLE", "DRAIN"}, "mine now")
 
 
-async def test_a_text_of_ours_that_somebody_wrote_later_is_theirs(slurm: Slurm) -> None:
+async def test_gpuwardens_reason_written_later_by_another_user_is_foreign(slurm: Slurm) -> None:
     slurm.drain("n1", FAILURE)
     assert (await attempt(slurm, restore(since=1.0))).result is Result.DROPPED
     assert slurm.state("n1") == {"IDLE", "DRAIN"}
@@ -112,12 +112,12 @@ async def test_a_termination_goes_before_a_failure_and_not_the_other_way(slurm: 
 
 
 async def test_detail_goes_to_a_field_that_nobody_else_uses(slurm: Slurm) -> None:
-    done = await attempt(slurm, exclude(), tell=lambda: "Xid 79 at 12:00 | job 4711", detail="comment")
+    done = await attempt(slurm, exclude(), describe=lambda: "Xid 79 at 12:00 | job 4711", detail="comment")
     assert "Comment=gpuwarden: Xid 79 at 12:00 / job 4711" in slurm.show("n1")
     await attempt(slurm, restore(since=done.since), detail="comment")
     assert "Comment=" not in slurm.show("n1")
     slurm.scontrol("update", "NodeName=n1", "Comment=rack 4")
-    await attempt(slurm, exclude(), tell=lambda: "more", detail="comment")
+    await attempt(slurm, exclude(), describe=lambda: "more", detail="comment")
     assert "Comment=rack 4" in slurm.show("n1")
 
 
@@ -146,8 +146,8 @@ async def test_a_stopped_controller_is_waited_for(slurm: Slurm) -> None:
     assert reasons_written(slurm, since=before) == [FAILURE]
 
 
-async def test_a_drain_that_timed_out_is_looked_for_before_it_is_written_again(slurm: Slurm) -> None:
-    """The controller hangs between our look and our write, and carries it out when it wakes up."""
+async def test_a_drain_that_timed_out_is_read_back_before_it_is_written_again(slurm: Slurm) -> None:
+    """The controller hangs between read and write, and carries it out when it wakes up."""
     actuator = an_actuator(slurm, timeout=3.0)
     reconciler, intent = a_reconciler(actuator), exclude()
     before, calls = len(slurm.log()), actuator.commands.client.calls
@@ -176,7 +176,7 @@ async def test_a_controller_that_restarts_remembers_our_drain(slurm: Slurm) -> N
     assert (await attempt(slurm, restore(since=done.since))).result is Result.DONE
 
 
-async def test_who_may_not_drain_is_told_once_and_waits_for_an_hour(slurm: Slurm) -> None:
+async def test_a_missing_permission_to_drain_is_reported_once_and_retried_after_an_hour(slurm: Slurm) -> None:
     reconciler = a_reconciler(
         an_actuator(slurm, folder=scripts(slurm, scontrol='exec runuser -u nobody -- /usr/bin/scontrol "$@"'))
     )
@@ -188,7 +188,7 @@ async def test_who_may_not_drain_is_told_once_and_waits_for_an_hour(slurm: Slurm
 
 
 @pytest.mark.parametrize("scontrol", ["echo 'slurm_update error: whatever' >&2", "true", "echo warning; echo done"])
-async def test_a_command_that_says_it_drained_and_did_not_is_not_believed(slurm: Slurm, scontrol: str) -> None:
+async def test_a_command_that_reports_success_without_draining_is_detected(slurm: Slurm, scontrol: str) -> None:
     outcome = await attempt(slurm, exclude(), folder=scripts(slurm, scontrol=scontrol))
     assert (outcome.result, outcome.text) == (Result.RETRY, "it was written, but does not read back")
 

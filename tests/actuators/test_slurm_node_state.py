@@ -1,4 +1,4 @@
-"""What Slurm says of a node in the words of policy, and who counts in the budget: tables, without a Slurm."""
+"""Slurm's state of a node in the terms of policy, and which nodes count in the budget: tables, without a Slurm."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_states_and_reasons(state: str, reason: str, owner: Owner, why: Why | No
     "suffix",
     ["Not responding", "reboot issued", "reboot complete", "Low RealMemory (reported:1 < 100.00% of configured:2)"],
 )
-def test_what_slurm_appends_from_23_02_on_is_told_apart_from_what_we_wrote(suffix: str) -> None:
+def test_a_suffix_that_slurm_appends_from_23_02_on_is_separated_from_gpuwardens_reason(suffix: str) -> None:
     """Written from its source (src/slurmctld/node_mgr.c): " : " and the message; the user becomes SlurmUser."""
     node_state = node_state_of(node("down+drain", f"{FAILURE} : {suffix}", reason_by="slurm"), NOW, pool=None)
     assert (node_state.owner, node_state.reason, node_state.suffix) == (Owner.OURS, FAILURE, suffix)
@@ -71,7 +71,7 @@ def test_a_termination_names_boot_and_instance() -> None:
     assert (node_state.boot, node_state.instance, node_state.since) == ("1b4e28ba", "i-0af01c23", 1_700_000_000.0)
 
 
-def test_failures_of_ours_are_counted_and_nothing_else_is() -> None:
+def test_only_failures_of_gpuwarden_are_counted() -> None:
     members = (
         node(name="n1"),
         node("idle+drain", FAILURE, name="n2", at=20.0),

@@ -31,8 +31,8 @@ def cluster() -> Iterator[Slurm]:
 
 
 def drained(slurm: Slurm) -> int:
-    said = slurm.command("sinfo", "--noheader", "--Node", "--partition=gpu", "--Format=StateComplete:0")
-    return sum("drain" in line for line in said.splitlines())
+    output = slurm.command("sinfo", "--noheader", "--Node", "--partition=gpu", "--Format=StateComplete:0")
+    return sum("drain" in line for line in output.splitlines())
 
 
 @pytest.mark.timeout(300)
@@ -46,11 +46,11 @@ def test_a_hundred_nodes_that_fail_at_once_end_within_the_budget(cluster: Slurm)
         )
         for first in range(1, NODES, size)
     ]  # fmt: skip
-    said = "".join(racer.communicate(timeout=240)[0] for racer in racers).splitlines()
-    kept = [line for line in said if " done" in line]
+    output = "".join(racer.communicate(timeout=240)[0] for racer in racers).splitlines()
+    kept = [line for line in output if " done" in line]
     wrote = sum(bool(reasons_written(cluster, f"f{n}")) for n in range(1, NODES + 1))
-    assert len(said) == NODES
+    assert len(output) == NODES
     assert 1 <= drained(cluster) <= BUDGET
     assert drained(cluster) == len(kept)
-    assert all("breaker is open" in line for line in said if line not in kept)
-    assert wrote > BUDGET, "nobody raced: this says nothing"
+    assert all("breaker is open" in line for line in output if line not in kept)
+    assert wrote > BUDGET, "nobody raced: this proves nothing"

@@ -1,4 +1,4 @@
-"""Whoever writes through the background never waits for a write that hangs."""
+"""A caller that writes in the background never waits for a write that hangs."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def test_a_slot_writes_the_newest_once_it_can(make: Make, gate: Gate) -> N
     assert writer.dropped == 0
 
 
-async def test_a_job_that_raises_is_told_of_and_ends_nothing(make: Make, errors: list[Exception]) -> None:
+async def test_a_job_that_raises_is_reported_and_ends_nothing(make: Make, errors: list[Exception]) -> None:
     writer, done = make(), list[int]()
     writer.submit(lambda: done.append(1 // 0))
     writer.submit(lambda: done.append(1))

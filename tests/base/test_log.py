@@ -1,4 +1,4 @@
-"""Log lines reach whoever reads stderr, and never hold up the daemon."""
+"""Log lines reach the reader of stderr and never block the daemon."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ assert out.close(30)
 """
 
 
-def test_a_reader_that_stops_does_not_hold_up_the_loop_and_is_told_what_it_missed() -> None:
+def test_a_stalled_reader_does_not_block_the_loop_and_the_number_of_lost_lines_is_logged() -> None:
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", PREAMBLE + STOPPED_READER]
     pipe = subprocess.PIPE
@@ -162,10 +162,10 @@ def test_a_reader_that_stops_does_not_hold_up_the_loop_and_is_told_what_it_misse
         assert child.stdout.readline() == "looped\n"  # although nobody has read stderr so far
         _, stderr = child.communicate("read again\n", timeout=60)
     lines = [json.loads(line) for line in stderr.splitlines()]
-    told = [line for line in lines if line["logger_name"] == "log"]
+    losses = [line for line in lines if line["logger_name"] == "log"]
     assert lines[-1]["event"] == "the last"
-    assert sum(line["count"] for line in told) + len(lines) - len(told) == 5_001
-    assert told[0]["level"] == "warning"
+    assert sum(line["count"] for line in losses) + len(lines) - len(losses) == 5_001
+    assert losses[0]["level"] == "warning"
 
 
 def test_a_reader_that_is_gone_ends_nothing() -> None:

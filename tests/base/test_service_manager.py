@@ -1,4 +1,4 @@
-"""What systemd hands over, what it is told, and when the daemon counts as ready and as alive."""
+"""What systemd passes on, what it is notified of, and when the daemon counts as ready and as alive."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def test_it_is_ready_after_fifteen_seconds_whatever_is_in() -> None:
     assert READY_WITHIN == 15.0
 
 
-def test_it_is_alive_while_passes_come_in_whatever_they_say() -> None:
-    heard = {"nvml": 100.0, "pci": 100.0}
-    assert silent(PACES, heard, 100.0 + 15.0 + SLACK) == ()
-    assert silent(PACES, heard, 100.1 + 15.0 + SLACK) == ("nvml",)
-    assert silent(PACES, {**heard, "nvml": 130.0}, 100.1 + 20.0 + SLACK) == ("pci",)
+def test_the_daemon_is_alive_while_passes_come_in_whatever_their_outcome() -> None:
+    last_passes = {"nvml": 100.0, "pci": 100.0}
+    assert silent(PACES, last_passes, 100.0 + 15.0 + SLACK) == ()
+    assert silent(PACES, last_passes, 100.1 + 15.0 + SLACK) == ("nvml",)
+    assert silent(PACES, {**last_passes, "nvml": 130.0}, 100.1 + 20.0 + SLACK) == ("pci",)
 
 
 def test_a_new_start_helps_only_where_the_driver_came_after_the_first_one() -> None:
@@ -56,7 +56,7 @@ def test_a_new_start_helps_only_where_the_driver_came_after_the_first_one() -> N
     assert not restart_helps(True, seen(None))
 
 
-def test_what_is_handed_over_is_taken_out_of_the_environment_whoever_it_was_for() -> None:
+def test_systemds_variables_are_removed_from_the_environment_whatever_process_they_are_for() -> None:
     mine = {"NOTIFY_SOCKET": "/run/n", "WATCHDOG_USEC": "90000000", "WATCHDOG_PID": str(os.getpid()), "HOME": "/"}
     manager = ServiceManager.of(mine)
     assert (manager.address, manager.watchdog, manager.sockets) == ("/run/n", 90.0, {})
@@ -71,7 +71,7 @@ def test_a_watchdog_of_no_number_is_none(value: str) -> None:
     assert ServiceManager.of({"WATCHDOG_USEC": value}).watchdog == 0.0
 
 
-def test_it_tells_its_manager_and_is_not_held_up_where_nobody_listens(tmp_path: Path) -> None:
+def test_it_notifies_its_manager_and_is_not_blocked_where_nobody_listens(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "notify"))
         ServiceManager(address=str(tmp_path / "notify")).send("READY=1", "STATUS=well")
@@ -126,7 +126,7 @@ def test_a_socket_that_systemd_listens_on_is_used_and_left_to_it(tmp_path: Path)
         assert path.exists()
 
 
-def test_a_socket_of_systemd_whose_file_is_gone_is_made_anew_and_is_then_ours(tmp_path: Path) -> None:
+def test_a_passed_socket_whose_file_is_gone_is_replaced_by_one_of_gpuwarden(tmp_path: Path) -> None:
     path = tmp_path / "job.sock"
     passed = socket.socket(socket.AF_UNIX)
     passed.bind(str(path))

@@ -47,7 +47,7 @@ def test_a_refusal_ends_the_command_with_the_daemon_s_message_and_code(run_dir: 
         b'{"ok": false, "error": "no"}\n', b'{"ok": false, "error": "no", "code": 0}\n', b'{"ok": false, "error": "no", "code": 256}\n',
     ],
 )  # fmt: skip
-def test_an_answer_in_another_form_is_said_to_be_none_of_ours(line: bytes, run_dir: Path) -> None:
+def test_a_response_in_another_format_is_reported_as_another_program(line: bytes, run_dir: Path) -> None:
     with serving(run_dir, lambda _: line), pytest.raises(CommandError, match="not gpuwarden of this version") as caught:
         daemon(run_dir).call("status")
     assert caught.value.code == 69
@@ -90,7 +90,7 @@ def test_without_a_socket_or_a_listener_there_is_no_daemon(run_dir: Path) -> Non
         daemon(run_dir).call("status")
 
 
-def test_a_daemon_with_simulated_gpus_is_told_of_only_where_one_listens(run_dir: Path) -> None:
+def test_a_daemon_with_simulated_gpus_is_mentioned_only_where_one_listens(run_dir: Path) -> None:
     hint = r"with simulated GPUs answers elsewhere: add --run-dir run/simulated$"
     with serving(run_dir / "simulated", lambda _: result(None)), pytest.raises(NoDaemon, match=hint):
         daemon(run_dir).call("status")
@@ -99,7 +99,7 @@ def test_a_daemon_with_simulated_gpus_is_told_of_only_where_one_listens(run_dir:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes on another user's id, which only root may")
-def test_who_may_not_talk_to_the_daemon_is_told_who_may(run_dir: Path) -> None:
+def test_a_client_without_permission_is_shown_who_has_it(run_dir: Path) -> None:
     with serving(run_dir, lambda _: result(None)):
         (run_dir / "control.sock").chmod(0o600)
         os.seteuid(65534)

@@ -26,7 +26,7 @@ def test_config_show_is_toml_with_the_source_of_every_value(tmp_path: Path) -> N
     assert f"# {file}\n" in done.stdout
 
 
-def test_config_check_says_what_it_has_read(tmp_path: Path) -> None:
+def test_config_check_lists_what_it_has_read(tmp_path: Path) -> None:
     file = tmp_path / "gpuwarden.toml"
     file.write_text('mode = "observe"')
     done = gpuwarden("config", "check", "--config", file, temporary=tmp_path, more={"GPUWARDEN_NODE": "n"})
@@ -34,7 +34,9 @@ def test_config_check_says_what_it_has_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [("config", "check"), ("config", "show"), ("run",), ("check",)])
-def test_faults_are_told_one_on_a_line_and_nothing_is_started(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_configuration_faults_are_printed_one_a_line_and_nothing_is_started(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
     file = tmp_path / "gpuwarden.toml"
     file.write_text("mode = 1\nnodes = 2\n")
     done = gpuwarden(*words, "--config", file, temporary=tmp_path)

@@ -1,4 +1,4 @@
-"""`events`: from the daemon, from the ledger it left, and as they happen."""
+"""`events`: from the daemon, from the ledger it left, and as they occur."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def raised(wall: float, xid: int = 79, text: str = "fallen off the bus") -> Even
 
 
 def test_events_come_from_the_daemon_in_its_order_and_with_what_a_person_needs(tmp_path: Path) -> None:
-    told = [event(raised(1_800_000_000.5)), event(Event(kind="boot", at=Stamp(1, 1_700_000_000), boot_id="b"))]
-    with serving(tmp_path / "run", lambda _: result(told)) as asked:
+    served = [event(raised(1_800_000_000.5)), event(Event(kind="boot", at=Stamp(1, 1_700_000_000), boot_id="b"))]
+    with serving(tmp_path / "run", lambda _: result(served)) as asked:
         done = gpuwarden("events", "--run-dir", tmp_path / "run", "--since", "2026-01-31T08:00Z", temporary=tmp_path)
     assert asked == [{"verb": "events", "since": 1769846400.0, "limit": 10_000}]
     assert done.stdout.splitlines() == [
@@ -36,10 +36,10 @@ def test_events_come_from_the_daemon_in_its_order_and_with_what_a_person_needs(t
 
 
 def test_json_is_one_event_on_a_line_with_everything(tmp_path: Path) -> None:
-    told = [event(raised(1_800_000_000.5)), event(raised(1_800_000_001, 94))]
-    with serving(tmp_path / "run", lambda _: result(told)):
+    served = [event(raised(1_800_000_000.5)), event(raised(1_800_000_001, 94))]
+    with serving(tmp_path / "run", lambda _: result(served)):
         done = gpuwarden("events", "--json", "--run-dir", tmp_path / "run", temporary=tmp_path)
-    assert [json.loads(line) for line in done.stdout.splitlines()] == told
+    assert [json.loads(line) for line in done.stdout.splitlines()] == served
 
 
 def test_text_of_events_cannot_move_the_cursor(tmp_path: Path) -> None:
@@ -49,8 +49,8 @@ def test_text_of_events_cannot_move_the_cursor(tmp_path: Path) -> None:
 
 
 def test_more_events_than_are_asked_for_are_not_passed_over_in_silence(tmp_path: Path) -> None:
-    told = [event(raised(1.0))] * 10_000
-    with serving(tmp_path / "run", lambda _: result(told)):
+    served = [event(raised(1.0))] * 10_000
+    with serving(tmp_path / "run", lambda _: result(served)):
         done = gpuwarden("events", "--run-dir", tmp_path / "run", temporary=tmp_path)
     assert "only the first 10000 events" in done.stderr
 
@@ -91,26 +91,26 @@ def test_with_neither_daemon_nor_ledger_both_are_named(tmp_path: Path) -> None:
     assert f"no daemon answers at {tmp_path}/control.sock, and cannot use ledger {tmp_path}/ledger.db" in done.stderr
 
 
-def test_following_tells_each_event_once_also_when_the_clock_was_set_back_or_the_daemon_restarted(
+def test_following_prints_each_event_once_also_when_the_clock_was_set_back_or_the_daemon_restarted(
     tmp_path: Path,
 ) -> None:
     now = time.time()
-    told: list[dict[str, Any]] = [event(raised(now, 1))]
+    served: list[dict[str, Any]] = [event(raised(now, 1))]
     command = [*COMMAND, "events", "--follow", "--json", "--run-dir", str(tmp_path / "run")]
     variables = environment(tmp_path, {"GPUWARDEN_STATE__DIR": str(tmp_path)})
     with (
-        serving(tmp_path / "run", lambda _: result(told)),
+        serving(tmp_path / "run", lambda _: result(served)),
         subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True) as follower,
     ):
         try:
             assert follower.stdout is not None
             numbers = (json.loads(line)["id"] for line in follower.stdout)
             assert next(numbers) == f"xid.1@gpu/{SLOT}"
-            told += [event(raised(now + 1, 2)), event(raised(now - 5, 3))]
+            served += [event(raised(now + 1, 2)), event(raised(now - 5, 3))]
             assert [next(numbers), next(numbers)] == [f"xid.2@gpu/{SLOT}", f"xid.3@gpu/{SLOT}"]
             (tmp_path / "run/control.sock").rename(tmp_path / "run/away")
             time.sleep(1.5)
-            told += [event(raised(now + 2, 4))]
+            served += [event(raised(now + 2, 4))]
             (tmp_path / "run/away").rename(tmp_path / "run/control.sock")
             assert next(numbers) == f"xid.4@gpu/{SLOT}"
         finally:

@@ -1,4 +1,4 @@
-"""A person takes a node out, brings it back, and tells of its end: real daemon, real command line, no scheduler."""
+"""A person excludes a node, returns it, and announces its end: real daemon, real command line, no scheduler."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def verdict_file(host: FakeHost) -> dict[str, str]:
 def test_an_excluded_node_takes_no_work_until_a_person_restores_it_whatever_ends_the_daemon(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
-        done, told = order(host, "exclude", "--reason", "replacing a fan")
-        assert (done, told.startswith("excluded:"), "no scheduler is configured" in told) == (0, True, True)
-        daemon.wait(lambda: daemon.get("/heartbeat")[0] == 503, "the heartbeat to say so")
-        daemon.wait(lambda: verdict_file(host)["excluded"] == "1", "the verdict file to say so")
+        done, output = order(host, "exclude", "--reason", "replacing a fan")
+        assert (done, output.startswith("excluded:"), "no scheduler is configured" in output) == (0, True, True)
+        daemon.wait(lambda: daemon.get("/heartbeat")[0] == 503, "the heartbeat to show it")
+        daemon.wait(lambda: verdict_file(host)["excluded"] == "1", "the verdict file to show it")
         assert verdict_file(host)["schedulable"] == "0"
         daemon.wait(lambda: any(e["kind"] == "ordered" for e in events(daemon, host)), "the order to be on disk")
         daemon.kill()
@@ -48,9 +48,9 @@ def test_an_excluded_node_takes_no_work_until_a_person_restores_it_whatever_ends
         shown = order(host, "status")[1]
         assert "gpuwarden restore" in shown
         assert "replacing a fan" in shown
-        done, told = order(host, "restore")
-        assert (done, told.startswith("no longer excluded")) == (0, True)
-        daemon.wait(lambda: daemon.get("/heartbeat")[0] == 200, "the heartbeat to say so")
+        done, output = order(host, "restore")
+        assert (done, output.startswith("no longer excluded")) == (0, True)
+        daemon.wait(lambda: daemon.get("/heartbeat")[0] == 200, "the heartbeat to show it")
         assert verdict_file(host)["excluded"] == "0"
 
 
@@ -73,10 +73,10 @@ def test_a_notice_is_in_the_heartbeat_at_once_outlives_the_daemon_and_can_be_cal
         beat = daemon.heartbeat()
         assert (beat["schedulable"], beat["notice"]["source"]) == (False, "operator")
         assert "host maintenance" in beat["notice"]["reason"]
-        refused, told = order(host, "restore")
-        assert (refused, "notify-termination --cancel" in told) == (64, True)
+        refused, output = order(host, "restore")
+        assert (refused, "notify-termination --cancel" in output) == (64, True)
         assert order(host, "notify-termination", "--cancel")[0] == 0
-        daemon.wait(lambda: daemon.get("/heartbeat")[0] == 200, "the heartbeat to say so")
+        daemon.wait(lambda: daemon.get("/heartbeat")[0] == 200, "the heartbeat to show it")
 
 
 NONSENSE: tuple[tuple[str, ...], ...] = (

@@ -1,4 +1,4 @@
-"""`explain`: every code that status can show has words."""
+"""`explain`: every code that status can show has a text."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ def explained(what: str) -> str:
 
 @pytest.mark.parametrize("what", ["xid 79", "79", "Xid79", "xid.79", "xid.79@gpu/0000:4e:00.0", " XID 79 "])
 def test_an_xid_may_be_written_in_each_way_that_it_is_met(what: str) -> None:
-    told = explained(what)
-    assert told.startswith("Xid 79: GPU has fallen off the bus\n  class:           failure")
-    assert "to do:           drain the node and reboot it" in told
-    assert "from:            NVIDIA Xid catalogue" in told
+    text = explained(what)
+    assert text.startswith("Xid 79: GPU has fallen off the bus\n  class:           failure")
+    assert "to do:           drain the node and reboot it" in text
+    assert "from:            NVIDIA Xid catalogue" in text
 
 
-def test_an_xid_that_nobody_described_is_a_warning_and_said_to_be_unknown() -> None:
+def test_an_xid_that_is_not_described_is_a_warning_and_shown_as_unknown() -> None:
     assert "not described" in explained("xid 99999")
     assert "warning" in explained("xid 99999")
 
 
-def test_an_sxid_says_whether_it_is_fatal() -> None:
+def test_an_sxid_is_shown_as_fatal_or_not_fatal() -> None:
     assert explained("sxid 20034").startswith("SXid 20034: Link: fault, the link went down\n  class:           fatal")
     assert "not fatal" in explained("sxid.20001@switch/0000:05:00.0")
 
 
-def test_a_condition_tells_what_raises_it_ends_it_and_silences_it() -> None:
-    told = explained("pcie_link_degraded@gpu/0000:4e:00.0")
-    assert "raised:          after it was observed for 4m" in told
-    assert "ends when:       it is no longer seen, for 1m" in told
-    assert "quiet during:    driver_unresponsive, driver_not_loaded, gpu_missing" in told
+def test_a_condition_is_explained_with_what_raises_ends_and_silences_it() -> None:
+    text = explained("pcie_link_degraded@gpu/0000:4e:00.0")
+    assert "raised:          after it was observed for 4m" in text
+    assert "ends when:       it is no longer seen, for 1m" in text
+    assert "quiet during:    driver_unresponsive, driver_not_loaded, gpu_missing" in text
 
 
 @pytest.mark.parametrize("code", [*CONDITIONS, *UNKNOWN_REASONS])
@@ -63,29 +63,29 @@ LINK_EVENT = "NVRM: Xid (PCI:0000:00:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 
 
 
 @pytest.mark.parametrize("front", ["", "[ 1234.567890] ", "Jan 31 08:00:00 gpu-node01 kernel: ", "4,1,1,-;"])
-def test_a_pasted_line_is_explained_by_what_it_says(front: str) -> None:
-    told = explained(front + LINK_EVENT)
-    assert told.startswith("Xid 149: NVLink 5, unit NETIR\n  GPU:             0000:00:00.0\n")
-    assert "sub-code 2, error status 0x0, read as of either driver generation" in told
-    assert "class:           failure" in told
-    assert "to do:           drain the node and reset the GPU" in told
-    assert "if it recurs:    have the hardware inspected" in told
-    assert "decode sheet for Xids 144 to 150" in told
+def test_a_pasted_line_is_explained_from_its_content(front: str) -> None:
+    text = explained(front + LINK_EVENT)
+    assert text.startswith("Xid 149: NVLink 5, unit NETIR\n  GPU:             0000:00:00.0\n")
+    assert "sub-code 2, error status 0x0, read as of either driver generation" in text
+    assert "class:           failure" in text
+    assert "to do:           drain the node and reset the GPU" in text
+    assert "if it recurs:    have the hardware inspected" in text
+    assert "decode sheet for Xids 144 to 150" in text
 
 
 def test_a_pasted_line_is_read_as_the_driver_wrote_it(tmp_path: Path) -> None:
-    told = {
+    text = {
         driver: gpuwarden("explain", "--driver", driver, LINK_EVENT, temporary=tmp_path).stdout
         for driver in ("570.86.15", "575.51.02")
     }
-    assert "read as of drivers before R575" in told["570.86.15"]
-    assert "class:           failure" in told["570.86.15"]
-    assert "no rule of the vendor's sheet fits" in told["575.51.02"]
-    assert "class:           warning" in told["575.51.02"]
+    assert "read as of drivers before R575" in text["570.86.15"]
+    assert "class:           failure" in text["570.86.15"]
+    assert "no rule of the vendor's sheet fits" in text["575.51.02"]
+    assert "class:           warning" in text["575.51.02"]
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "expected"),
     [
         ("NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", "the driver requests: reboot"),
         ("NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x2 (Node Reboot Required) to 0x0 (None)", "no recovery is needed any more"),
@@ -96,11 +96,11 @@ def test_a_pasted_line_is_read_as_the_driver_wrote_it(tmp_path: Path) -> None:
         ("NVRM: Xid (PCI:0000:01:00): 149, in a form of its own", "does not have the form of the vendor's sheet"),
     ],
 )  # fmt: skip
-def test_a_line_says_more_than_its_number(line: str, says: str) -> None:
-    assert says in explained(line)
+def test_a_line_gives_more_details_than_its_number(line: str, expected: str) -> None:
+    assert expected in explained(line)
 
 
-def test_a_line_that_tells_of_no_xid_is_bad_usage() -> None:
+def test_a_line_without_an_xid_is_bad_usage() -> None:
     with pytest.raises(CommandError, match="has no Xid") as caught:
         explained("NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.183.01")
     assert caught.value.code == 64
@@ -113,17 +113,17 @@ def test_a_line_that_tells_of_no_xid_is_bad_usage() -> None:
     "what", ["dcgm 120", "dcgm FALLEN_OFF_BUS", "dcgm DCGM_FR_FALLEN_OFF_BUS", "dcgm fallen_off_bus"]
 )
 def test_a_code_of_dcgm_is_explained_with_the_condition_that_it_belongs_to(what: str) -> None:
-    told = explained(what)
-    assert told.startswith("DCGM code 120 (FALLEN_OFF_BUS): The GPU has fallen off the bus")
-    assert "vendor's class:  isolate" in told
-    assert "\nxid: The driver reported an Xid\n" in told
+    text = explained(what)
+    assert text.startswith("DCGM code 120 (FALLEN_OFF_BUS): The GPU has fallen off the bus")
+    assert "vendor's class:  isolate" in text
+    assert "\nxid: The driver reported an Xid\n" in text
 
 
 def test_every_code_of_dcgm_can_be_explained_by_number_and_name() -> None:
     for code, row in DCGM_CODES.items():
-        told = explained(f"dcgm {code}")
-        assert "to do:" in told
-        assert explained(f"dcgm {row.name}") == told
+        text = explained(f"dcgm {code}")
+        assert "to do:" in text
+        assert explained(f"dcgm {row.name}") == text
 
 
 @pytest.mark.parametrize(
@@ -136,10 +136,10 @@ def test_every_code_of_dcgm_can_be_explained_by_number_and_name() -> None:
     ],
 )
 def test_codes_that_are_known_only_when_they_are_seen_can_be_explained(code: str, title: str) -> None:
-    told = explained(code)
-    assert told.startswith(title)
-    assert "to do:" in told
-    assert "from:" in told
+    text = explained(code)
+    assert text.startswith(title)
+    assert "to do:" in text
+    assert "from:" in text
 
 
 # --- what the site makes of it
@@ -158,24 +158,24 @@ rise = "10m"
 """
 
 
-def test_the_class_of_the_table_and_of_the_site_are_both_told(tmp_path: Path) -> None:
+def test_the_class_of_the_table_and_of_the_site_are_both_shown(tmp_path: Path) -> None:
     (tmp_path / "site.toml").write_text(SITE)
 
-    def told(*what: str) -> str:
+    def text(*what: str) -> str:
         done = gpuwarden("explain", *what, "--config", tmp_path / "site.toml", temporary=tmp_path)
         assert done.returncode == 0, done.stderr
         return " ".join(done.stdout.split())
 
-    xid = told("xid", "79")
+    xid = text("xid", "79")
     assert "class: failure: the node should take no more work class here: warning: the node may go on" in xid
     assert "to do here: open a case with the vendor (the site's configuration: xids.79)" in xid
-    assert "class here: failure: the node should take no more work; to do here: drain the node and reset" in told("43")
-    assert "class here: record" in told("sxid", "20034")
-    assert "here: shadow: reported, without effect on health, rise 10m (the site's" in told("pcie_link_degraded")
-    assert "class here" not in told("xid", "48")
+    assert "class here: failure: the node should take no more work; to do here: drain the node and reset" in text("43")
+    assert "class here: record" in text("sxid", "20034")
+    assert "here: shadow: reported, without effect on health, rise 10m (the site's" in text("pcie_link_degraded")
+    assert "class here" not in text("xid", "48")
 
 
-def test_a_faulty_configuration_is_told_in_full_when_it_was_asked_for(tmp_path: Path) -> None:
+def test_all_faults_of_a_configuration_named_on_the_command_line_are_shown(tmp_path: Path) -> None:
     (tmp_path / "site.toml").write_text('[xids.79]\nseverity = "dire"\n[xids.eighty]\nadvice = "none"\n')
     done = gpuwarden("explain", "xid", "79", "--config", tmp_path / "site.toml", temporary=tmp_path)
     assert done.returncode == 64
@@ -183,7 +183,7 @@ def test_a_faulty_configuration_is_told_in_full_when_it_was_asked_for(tmp_path: 
     assert "xids.eighty" in done.stderr
 
 
-def test_a_repeat_and_what_comes_after_the_advice_are_told() -> None:
+def test_the_class_of_a_repeat_and_the_advice_for_a_recurrence_are_shown() -> None:
     assert "repeated:        failure" in explained("xid 74")
     assert "if it recurs:    have the hardware inspected" in explained("xid 79")
     assert "if it recurs" not in explained("xid 94")

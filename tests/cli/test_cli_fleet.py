@@ -68,13 +68,13 @@ class Site:
         """The fleet, as soon as this is known of it."""
         last: list[dict[str, Json]] = []
 
-        def look() -> bool:
+        def holds() -> bool:
             done = self.fleet("--json", *words)
             last[:] = [nodes_of(done) if done.stdout else {}]
             return condition(last[0])
 
         try:
-            wait(look, what, self.server.log)
+            wait(holds, what, self.server.log)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{json.dumps(last, indent=1)}") from error
         return last[0]
@@ -92,7 +92,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 @pytest.mark.xdist_group("prometheus")
-def test_a_failed_a_dead_and_a_vanished_node_are_told_and_the_worst_is_first(site: Site) -> None:
+def test_failed_dead_and_vanished_nodes_are_listed_worst_first(site: Site) -> None:
     assert "has no series of gpuwarden" in site.fleet().stderr
     well, broken, dead = site.nodes
     targets(site.folder, *site.nodes)
@@ -129,13 +129,13 @@ def test_a_failed_a_dead_and_a_vanished_node_are_told_and_the_worst_is_first(sit
     overdue = ("--termination-deadline", "1s")
     found = site.known("n3 to be overdue", lambda nodes: nodes["n3"]["seconds_left"] < 0, *overdue)
     assert list(found) == ["n2", "n3", "n1"]
-    told_to_a_person(site)
+    shown_as_a_table(site)
 
 
-def told_to_a_person(site: Site) -> None:
-    told = site.fleet()
-    assert told.returncode == 2
-    head, _, columns, first, second, third = told.stdout.splitlines()
+def shown_as_a_table(site: Site) -> None:
+    shown = site.fleet()
+    assert shown.returncode == 2
+    head, _, columns, first, second, third = shown.stdout.splitlines()
     assert head == "3 nodes: 1 failure, 1 unreachable, 1 healthy; 1 kept out of scheduling"
     assert columns.split()[:3] == ["NODE", "CLUSTER", "GPUS"]
     assert first.split()[:3] == ["n2", "east", "8/8"]
@@ -156,7 +156,7 @@ def told_to_a_person(site: Site) -> None:
 
 
 class Script:
-    """Answers each query of ours from `samples`, by its name in QUERIES, and anything from `instead` if that is given."""
+    """Answers each query of gpuwarden from `samples`, by its name in QUERIES, and anything from `instead` if that is given."""
 
     def __init__(self) -> None:
         self.samples: dict[str, list[Json]] = {}
@@ -169,7 +169,7 @@ class Script:
         return self.instead or vector(self.samples.get(names[query], []))
 
     def node(self, name: str, instance: str, state: str = "healthy", **labels: str) -> None:
-        """A node that answers and is well seen, unless `state` says otherwise."""
+        """A node that responds and is healthy, unless `state` is another."""
         of = {"job": "gpuwarden", "instance": instance, **labels}
         self.add("nodes", 1, of | {"node": name})
         self.add("states", 1, of | {"__name__": "gpuwarden_node_health", "state": state})
@@ -196,8 +196,8 @@ BAD_ANSWERS: dict[str, tuple[Answer, str]] = {
     "an error": (plain(500, b'{"status":"error","error":"out of \\u001b[2J memory"}'), r"answers 500: out of \x1b[2J memory"),
     "a redirect": (plain(302, b"", Location="http://169.254.169.254/"), "which is not followed"),
     "truncated": (Answer(200, (b'{"status":',), {"Content-Length": "5000"}), "closed the connection in mid-response"),
-    "too large by its word": (Answer(200, endless(), {"Content-Length": str(1 << 30)}), "more than 64 MiB"),
-    "too large without a word": (Answer(200, endless(), {}), "more than 64 MiB"),
+    "too large by its header": (Answer(200, endless(), {"Content-Length": str(1 << 30)}), "more than 64 MiB"),
+    "too large without a header": (Answer(200, endless(), {}), "more than 64 MiB"),
     "nothing": (Answer(0, (), {}), "cannot query http"),
     "no HTTP": (Answer(0, (b"SSH-2.0-OpenSSH_9.2\r\n",), {}), "cannot query http"),
     "other JSON": (plain(200, b'{"status":"success","data":{"resultType":"scalar","result":[1,"1"]}}'), "is not Prometheus"),
@@ -208,7 +208,7 @@ BAD_ANSWERS: dict[str, tuple[Answer, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD_ANSWERS)
-def test_a_bad_answer_is_said_in_one_line_and_no_health_is_made_of_it(
+def test_a_bad_response_is_one_line_of_error_without_any_health(
     name: str, tmp_path: Path, script: Script, port: int
 ) -> None:
     script.instead, message = BAD_ANSWERS[name]
@@ -254,7 +254,7 @@ def test_odd_series_make_no_node_better_and_hide_none(tmp_path: Path, script: Sc
     assert "\x1b" not in fleet(tmp_path, port).stdout
 
 
-def test_two_daemons_with_one_name_are_both_shown_and_said_to_be_two(tmp_path: Path, script: Script, port: int) -> None:
+def test_two_daemons_with_one_name_are_both_shown_and_marked(tmp_path: Path, script: Script, port: int) -> None:
     script.node("n1", "a:1")
     script.node("n1", "b:1", state="warning")
     done = fleet(tmp_path, port)
@@ -297,17 +297,15 @@ def test_a_daemon_that_answers_and_sees_no_gpu_any_more_is_unreachable_but_a_fai
     assert found["n1"]["seconds_left"] == 900
 
 
-def test_work_is_shown_where_daemons_tell_of_it(tmp_path: Path, script: Script, port: int) -> None:
+def test_work_is_shown_where_daemons_publish_it(tmp_path: Path, script: Script, port: int) -> None:
     for name, state, busy in (("n1", "warning", 0), ("n2", "failure", 1), ("n3", "healthy", 0)):
         script.node(name, name, state=state)
         script.add("numbers", busy, {"__name__": "gpuwarden_node_busy", "job": "gpuwarden", "instance": name})
-    told = fleet(tmp_path, port).stdout
-    assert all(words in told for words in ("busy (failure)", "idle (warning)", "  idle  "))
+    shown = fleet(tmp_path, port).stdout
+    assert all(words in shown for words in ("busy (failure)", "idle (warning)", "  idle  "))
 
 
-def test_secrets_come_from_files_and_a_partial_answer_is_said_to_be_one(
-    tmp_path: Path, script: Script, port: int
-) -> None:
+def test_secrets_come_from_files_and_a_partial_response_is_marked(tmp_path: Path, script: Script, port: int) -> None:
     script.node("n1", "a:1")
     (tmp_path / "token").write_text("s3cret\n")
     (tmp_path / "basic").write_text("me:pass word\n")
@@ -360,7 +358,7 @@ def test_bad_usage_exits_with_64_and_asks_nobody(words: tuple[str, ...], message
     assert message in done.stderr
 
 
-def test_a_cluster_that_no_node_has_is_said_and_a_lost_node_belongs_to_any(
+def test_an_unknown_cluster_is_reported_and_a_lost_node_belongs_to_any(
     tmp_path: Path, script: Script, port: int
 ) -> None:
     script.node("n1", "a:1", cluster="east")

@@ -47,7 +47,7 @@ def test_without_a_verb_the_verbs_are_listed_and_that_is_bad_usage(tmp_path: Pat
         (["events", "--since", "soon"], "gpuwarden events: argument --since: expected a duration (2h) or a time (2026-01-31T08:00), found 'soon'"),
     ],
 )  # fmt: skip
-def test_bad_usage_exits_with_64_and_says_what_is_wrong(words: list[str], message: str, tmp_path: Path) -> None:
+def test_bad_usage_exits_with_64_and_a_message(words: list[str], message: str, tmp_path: Path) -> None:
     done = gpuwarden(*words, temporary=tmp_path)
     assert (done.returncode, done.stdout) == (64, "")
     assert done.stderr.splitlines()[-1] == message
@@ -81,7 +81,7 @@ def test_a_reader_that_has_seen_enough_is_no_error_to_complain_about(tmp_path: P
         assert command.wait(60) == 141
 
 
-def test_a_bug_of_ours_is_not_taken_for_the_health_of_a_gpu(tmp_path: Path) -> None:
+def test_an_internal_error_is_not_taken_for_the_health_of_a_gpu(tmp_path: Path) -> None:
     with serving(tmp_path / "run", lambda _: result({"status": "healthy"})):
         done = gpuwarden("status", "--run-dir", tmp_path / "run", temporary=tmp_path)
     assert done.returncode == 70
@@ -98,7 +98,7 @@ def test_a_closed_stdout_does_not_change_the_answer(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_a_name_that_is_no_utf_8_is_told_all_the_same(tmp_path: Path) -> None:
+def test_a_name_that_is_not_utf_8_is_shown_escaped(tmp_path: Path) -> None:
     done = subprocess.run(
         [*COMMAND, "config", "check", "--config", os.fsencode(tmp_path) + b"/\xff.toml"],
         env=environment(tmp_path), capture_output=True, text=True, check=False, timeout=60,

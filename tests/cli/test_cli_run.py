@@ -1,4 +1,4 @@
-"""`run` and `check`: what a simulation may touch, and that both do what they say."""
+"""`run` and `check`: what a simulation may touch, and that both do what is documented."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_file_named_with_simulate_is_read(tmp_path: Path) -> None:
         {"config": Path("/etc/gpuwarden/conf.d/x.toml")},
     ],
 )
-def test_simulation_keeps_away_from_the_places_of_real_gpus(given: dict[str, Path], tmp_path: Path) -> None:
+def test_simulation_keeps_away_from_the_directories_of_real_gpus(given: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="is for real GPUs"):
         configuration(options(simulate=1, **given), {"TMPDIR": str(tmp_path)})
 
@@ -88,23 +88,23 @@ def test_a_folder_that_somebody_else_prepared_is_refused(tmp_path: Path) -> None
             check_private(home)
 
 
-def test_a_temporary_directory_that_does_not_exist_is_told(tmp_path: Path) -> None:
+def test_a_temporary_directory_that_does_not_exist_is_reported(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="No such file or directory; give --run-dir and --state-dir"):
         configuration(options(simulate=1), {"TMPDIR": str(tmp_path / "missing")}, secure=make_private)
 
 
-def test_looking_prepares_nothing(tmp_path: Path) -> None:
+def test_reading_the_configuration_creates_nothing(tmp_path: Path) -> None:
     configuration(options(simulate=1), {"TMPDIR": str(tmp_path)})
     assert list(tmp_path.iterdir()) == []
 
 
-def test_check_of_simulated_gpus_says_so_and_ends_with_their_health(tmp_path: Path) -> None:
+def test_check_of_simulated_gpus_is_marked_and_ends_with_their_health(tmp_path: Path) -> None:
     done = gpuwarden("check", "--simulate", "2", temporary=tmp_path)
     assert done.stdout.startswith("SIMULATED")
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_run_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
+def test_run_serves_until_it_is_signalled(tmp_path: Path) -> None:
     command = [*COMMAND, "run", "--simulate", "2", "--listen", "127.0.0.1:0"]
     with subprocess.Popen(command, env=environment(tmp_path), stderr=subprocess.DEVNULL) as daemon:
         try:

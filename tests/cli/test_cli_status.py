@@ -1,4 +1,4 @@
-"""What `status` tells a person and a script."""
+"""What `status` shows a person and a script."""
 
 from __future__ import annotations
 
@@ -61,29 +61,29 @@ def test_a_healthy_node_is_a_headline_and_a_row_for_each_gpu() -> None:
     assert len(lines) == 6
 
 
-def test_that_gpus_are_simulated_is_said_first() -> None:
+def test_simulated_gpus_are_marked_first() -> None:
     assert text(snapshot(1, simulated=True)).startswith("SIMULATED")
 
 
-def test_a_gpu_that_is_gone_is_told_with_what_to_do_and_how_it_ends() -> None:
-    told = text(missing(snapshot(4), 2))
-    assert "3 of 4 GPUs present" in told
-    assert "may not take work" in told
-    assert f"FAILURE: the title of gpu_missing: {slot(2)}\n  id: gpu_missing@gpu/{slot(2)}\n" in told
-    assert "  to do: keep an eye on it\n  ends when it has not been seen for 10s" in told
-    assert "  evidence: count 1, text what was seen\n" in told
+def test_a_missing_gpu_is_shown_with_its_advice_and_how_it_ends() -> None:
+    printed = text(missing(snapshot(4), 2))
+    assert "3 of 4 GPUs present" in printed
+    assert "may not take work" in printed
+    assert f"FAILURE: the title of gpu_missing: {slot(2)}\n  id: gpu_missing@gpu/{slot(2)}\n" in printed
+    assert "  to do: keep an eye on it\n  ends when it has not been seen for 10s" in printed
+    assert "  evidence: count 1, text what was seen\n" in printed
 
 
-def test_a_finding_that_is_latched_says_that_it_is_no_longer_seen() -> None:
+def test_a_latched_finding_is_shown_as_no_longer_observed() -> None:
     held = replace(finding("xid", gpu(slot(0)), detail="79", latch=Latch.RESET), latched=True, count=12)
-    told = text(snapshot(1, health=Health.FAILURE, findings=[held]))
-    assert "gpu-node01 is FAILURE: xid" in told
-    assert f": GPU 0 ({slot(0)})\n" in told
-    assert ", 12 times; latched: no longer observed; needs reset, reboot or ack\n" in told
-    assert "ends when the GPU was reset, the node rebooted or an operator acknowledged it" in told
+    printed = text(snapshot(1, health=Health.FAILURE, findings=[held]))
+    assert "gpu-node01 is FAILURE: xid" in printed
+    assert f": GPU 0 ({slot(0)})\n" in printed
+    assert ", 12 times; latched: no longer observed; needs reset, reboot or ack\n" in printed
+    assert "ends when the GPU was reset, the node rebooted or an operator acknowledged it" in printed
 
 
-def test_consequences_and_what_the_daemon_cannot_see_are_told_apart_from_findings() -> None:
+def test_consequences_and_blind_spots_are_shown_apart_from_findings() -> None:
     shown = snapshot(1)
     quiet = replace(finding("gpu_missing", gpu(slot(0))), silenced_by="driver_not_loaded@node")
     shown = replace(
@@ -96,9 +96,9 @@ def test_consequences_and_what_the_daemon_cannot_see_are_told_apart_from_finding
         ),
         dropped={"log": 3},
     )
-    told = text(shown).split("\n\n")
-    assert told[-2] == f"consequences, not counted:\n  gpu_missing@gpu/{slot(0)} (because of driver_not_loaded@node)"
-    assert told[-1].splitlines()[1:] == [
+    printed = text(shown).split("\n\n")
+    assert printed[-2] == f"consequences, not counted:\n  gpu_missing@gpu/{slot(0)} (because of driver_not_loaded@node)"
+    assert printed[-1].splitlines()[1:] == [
         "  nvml: not read yet",
         "  pci: not on this host: no PCI bus",
         "  kernel_log: failed: no permission",
@@ -119,9 +119,9 @@ def test_what_users_wrote_into_names_and_kernel_lines_cannot_move_the_cursor() -
     evil = replace(
         finding("xid", NODE, Severity.WARNING), evidence={"name": "\x1b[2J\rHEALTHY\n", "x": "\u202e", "ok": "ü"}
     )
-    told = text(snapshot(1, health=Health.WARNING, findings=[evil]))
-    assert "evidence: name \\x1b[2J\\rHEALTHY\\n, x \\u202e, ok ü" in told
+    printed = text(snapshot(1, health=Health.WARNING, findings=[evil]))
+    assert "evidence: name \\x1b[2J\\rHEALTHY\\n, x \\u202e, ok ü" in printed
 
 
-def test_every_advice_has_words() -> None:
+def test_every_advice_has_a_text() -> None:
     assert set(ADVICE) == {advice.value for advice in Advice}

@@ -64,7 +64,7 @@ def test_the_inventory_shows_what_belongs_here_and_where_it_is(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("words", [["ack", "x"], ["inject", "lost"], ["inventory", "show"]])
-def test_a_refusal_is_told_with_its_exit_code_and_no_daemon_is_69(words: list[str], tmp_path: Path) -> None:
+def test_a_refusal_is_shown_with_its_exit_code_and_no_daemon_is_69(words: list[str], tmp_path: Path) -> None:
     with serving(tmp_path / "run", lambda _: refusal("not for you", 77)):
         done = gpuwarden(*words, "--run-dir", tmp_path / "run", temporary=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (77, "", f"gpuwarden {words[0]}: not for you\n")

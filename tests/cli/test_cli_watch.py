@@ -70,15 +70,17 @@ def watching(folder: Path, *words: str | Path, command: tuple[str, ...] = COMMAN
             process.kill()
 
 
-def test_on_a_terminal_a_fault_shows_and_a_daemon_that_hangs_or_dies_is_told_and_waited_for(tmp_path: Path) -> None:
+def test_on_a_terminal_a_fault_is_shown_and_a_daemon_that_hangs_or_dies_is_reported_and_waited_for(
+    tmp_path: Path,
+) -> None:
     host = FakeHost(tmp_path, gpus=2)
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
         with on_a_terminal("watch", "--run-dir", host.run_dir, temporary=tmp_path, columns=70, rows=24) as terminal:
             terminal.wait_shows("node7 is HEALTHY")
             host.xid(1, 95)
-            told = terminal.wait_shows("node7 is FAILURE: xid", "GPU 1 (0000:28:00.0)")
-            assert max(map(len, told)) <= 70
+            lines = terminal.wait_shows("node7 is FAILURE: xid", "GPU 1 (0000:28:00.0)")
+            assert max(map(len, lines)) <= 70
             terminal.resize(40, 60)
             narrow = terminal.wait_shows("node7 is FAILURE: xid", "ends when the GPU was reset, the node\n")
             assert 24 < len(narrow) <= 59
@@ -98,17 +100,17 @@ def test_on_a_terminal_a_fault_shows_and_a_daemon_that_hangs_or_dies_is_told_and
 
 def test_over_a_pipe_each_change_is_a_block_and_ages_and_readings_are_none(tmp_path: Path) -> None:
     healthy, failing = snapshot(2), missing(snapshot(2), 1)
-    said = [document(healthy)]
+    responses = [document(healthy)]
     with watching(tmp_path, "--interval", "200ms") as watch:
         watch.wait_block(0, "NO RESPONSE since")
-        with serving(tmp_path / "run", lambda _: result(said[-1])) as asked:
+        with serving(tmp_path / "run", lambda _: result(responses[-1])) as asked:
             watch.wait_block(1, "gpu-node01 is HEALTHY")
             hotter = document(healthy, UPTIME + 9)
             hotter["gpus"][0]["readings"]["temperature"] += 1
-            said.append(hotter)
+            responses.append(hotter)
             count = len(asked)
             wait(lambda: len(asked) > count + 3, "three more questions")
-            said.append(document(failing))
+            responses.append(document(failing))
             watch.wait_block(2, "gpu-node01 is FAILURE\nmay not take work")
             assert watch.end(signal.SIGTERM) == 2
         assert len(watch.blocks()) == 3
@@ -116,16 +118,14 @@ def test_over_a_pipe_each_change_is_a_block_and_ages_and_readings_are_none(tmp_p
 
 
 @pytest.mark.parametrize(("health", "by", "code"), [("warning", signal.SIGINT, 1), ("unknown", signal.SIGTERM, 3)])
-def test_the_exit_code_is_that_of_what_was_said_last(
-    health: str, by: signal.Signals, code: int, tmp_path: Path
-) -> None:
+def test_the_exit_code_is_that_of_the_last_response(health: str, by: signal.Signals, code: int, tmp_path: Path) -> None:
     shown = document(snapshot(1, health=Health(health)))
     with serving(tmp_path / "run", lambda _: result(shown)), watching(tmp_path) as watch:
         watch.wait_block(0, health.upper())
         assert watch.end(by) == code
 
 
-def test_who_may_not_ask_is_told_so_at_once(tmp_path: Path) -> None:
+def test_a_client_without_permission_is_refused_at_once(tmp_path: Path) -> None:
     with serving(tmp_path / "run", lambda _: refusal("be root", 77)):
         done = gpuwarden("watch", "--run-dir", tmp_path / "run", temporary=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (3, "", "gpuwarden watch: be root\n")
@@ -149,23 +149,21 @@ def test_it_loads_what_status_does_and_two_small_modules_more(tmp_path: Path) ->
     assert more == {"gpuwarden.cli.watch", "gpuwarden.cli.watch_text", "gpuwarden.base.durations", "signal"}
 
 
-FAULTS = [
-    finding(f"code_{n}", NODE, Severity.WARNING, detail="a word or two that need some room " * n) for n in range(4)
-]
+FAULTS = [finding(f"code_{n}", NODE, Severity.WARNING, detail="some text that needs some room " * n) for n in range(4)]
 LONG = replace(FAULTS[0], evidence={"name": "x" * 500})
 
 
 @settings(max_examples=60, deadline=None)
 @given(
     columns=st.integers(1, 200), rows=st.integers(3, 60), gpus=st.integers(0, 16), faults=st.integers(0, 4),
-    trouble=st.sampled_from(["", "no daemon answers at /run/gpuwarden/control.sock"]),
+    error=st.sampled_from(["", "no daemon answers at /run/gpuwarden/control.sock"]),
 )  # fmt: skip
 def test_a_screen_fits_the_terminal_whatever_its_size(
-    columns: int, rows: int, gpus: int, faults: int, trouble: str
+    columns: int, rows: int, gpus: int, faults: int, error: str
 ) -> None:
     shown = document(snapshot(gpus, health=Health.WARNING, findings=[*FAULTS[:faults], LONG]))
     known = Known().answer(shown, UPTIME)
-    known = known.silence(trouble, UPTIME) if trouble else known
+    known = known.silence(error, UPTIME) if error else known
     drawn = screen(known, UPTIME, columns, rows)
     lines = drawn.split("\n")
     assert len(lines) <= rows
@@ -173,7 +171,7 @@ def test_a_screen_fits_the_terminal_whatever_its_size(
     assert all(len(line) <= columns or line.startswith("… ") for line in shown_lines)
 
 
-def test_for_want_of_room_healthy_gpus_and_the_columns_that_tell_least_are_left_out() -> None:
+def test_healthy_gpus_and_the_least_important_columns_are_left_out_for_want_of_room() -> None:
     known = Known().answer(document(missing(snapshot(8), 5)), UPTIME)
     wide, narrow = screen(known, UPTIME, 120, 40), screen(known, UPTIME, 50, 18)
     assert wide.count("NVIDIA H100") == 8

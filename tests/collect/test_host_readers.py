@@ -49,7 +49,7 @@ async def test_each_collector_makes_a_pass_of_this_machine() -> None:
         assert isinstance(passes[name].facts, kind), passes[name].error
 
 
-async def test_what_is_switched_off_is_not_read_and_of_site_checks_it_is_said_that_there_are_none() -> None:
+async def test_disabled_sources_are_not_read_and_the_absence_of_site_checks_is_reported() -> None:
     assert sources(OFF) == {}
     checks = {"one": SiteCheck(command=("/bin/true",))}
     assert (await site_checks(OFF.plugin, checks, host_clock).once()).outcome is PassOutcome.ABSENT
@@ -105,7 +105,7 @@ async def test_before_any_site_check_has_run_it_is_known_which_there_are() -> No
         assert facts.names == ("slow", "fast")
 
 
-async def test_one_look_runs_each_site_check_once(tmp_path: Path) -> None:
+async def test_one_pass_runs_each_site_check_once(tmp_path: Path) -> None:
     text = f"echo run >> {tmp_path}/runs"
     facts = await found(checks(limit=1, one=text, two=text, three="exit 2"))
     assert sorted(result.name for result in facts.results) == ["one", "three", "two"]

@@ -26,7 +26,7 @@ from gpuwarden_collectors.slurm.jobs_gres import expanded, gpu_files, minors
 from gpuwarden_collectors.slurm.jobs_process import Claim, claimed
 from gpuwarden_collectors.slurm.jobs_register import FILES_MAX, KEPT, KEPT_FOR, parse, registered, tidy
 
-PLACES = {
+CGROUP_PATHS = {
     "4:devices:/slurm/uid_1001/job_4711/step_0/task_0": JobCgroup(job=4711),
     "11:cpuset:/slurm_n2/uid_0/job_12/step_batch\n1:name=systemd:/system.slice/slurmd.service": JobCgroup(job=12),
     "0::/system.slice/slurmstepd.scope/job_4711/step_batch/user/task_0": JobCgroup(job=4711),
@@ -41,10 +41,10 @@ PLACES = {
     "": NO_JOB,
     "rubbish\0\n::::": NO_JOB,
 }
-"""v1, v1 with several slurmd, v2, v2 with several, SLUIDs (26.05, written from its source), and what only looks like it."""
+"""v1, v1 with several slurmd, v2, v2 with several, SLUIDs (26.05, written from its source), and what only resembles it."""
 
 
-@pytest.mark.parametrize(("text", "place"), PLACES.items())
+@pytest.mark.parametrize(("text", "place"), CGROUP_PATHS.items())
 def test_a_control_group_of_slurm_s_names_the_job(text: str, place: JobCgroup) -> None:
     assert job_cgroup_in(text) == place
 
@@ -58,7 +58,7 @@ SHOW_JOB = """JobId=12 JobName=two nodes
 """
 
 
-def test_a_job_s_gpus_are_told_for_each_node() -> None:
+def test_the_gpus_of_a_job_are_listed_for_each_node() -> None:
     assert jobs_text.gpus_of(SHOW_JOB, "n1") == (0, 3)
     assert jobs_text.gpus_of(SHOW_JOB, "n3") == jobs_text.gpus_of(SHOW_JOB, "n010") == (1, 2, 5)
     assert jobs_text.gpus_of(SHOW_JOB, "n4") == ()
@@ -94,7 +94,7 @@ def test_numbers_of_any_size_stay_within_bounds() -> None:
     assert len(jobs_text.numbers("0-99999")) <= 4096
     tracemalloc.start()
     assert len(jobs_text.numbers("0-4096," * 30_000)) == 4096
-    assert tracemalloc.get_traced_memory()[1] < 16 << 20, "whoever writes an environment does not fill our memory"
+    assert tracemalloc.get_traced_memory()[1] < 16 << 20, "a large environment does not fill the daemon's memory"
     tracemalloc.stop()
     assert jobs_text.numbers("9" * 5000) == []
 
@@ -114,7 +114,7 @@ def test_gres_conf_gives_the_order_in_which_slurm_counts() -> None:
     assert expanded("/dev/a[0-1],/dev/b") == ["/dev/a0", "/dev/a1", "/dev/b"]
 
 
-def test_a_device_tells_its_minor_number_itself(tmp_path: Path) -> None:
+def test_a_device_gives_its_own_minor_number(tmp_path: Path) -> None:
     """Its name may be another: only where there is no device the name has to do."""
     if os.geteuid():
         pytest.skip("only root can make a device")
@@ -160,7 +160,7 @@ def test_notes_of_prolog_and_epilog_are_read_and_rubbish_is_passed_over(tmp_path
 
 
 class Node:
-    """A host with Slurm whose GPU users are real processes of ours."""
+    """A host with Slurm whose GPU users are real processes of the test."""
 
     def __init__(self, folder: Path) -> None:
         self.register = folder / "jobs"
@@ -245,7 +245,7 @@ def test_a_process_is_its_job_s_by_its_environment(node: Node) -> None:
     assert node.asked == [("scontrol", "listpids")], "slurmd was asked, the controller was not"
 
 
-def test_slurmd_s_word_counts_more_than_the_environment(node: Node) -> None:
+def test_slurmds_list_takes_precedence_over_the_environment(node: Node) -> None:
     with node.process(SLURM_JOB_ID="99") as pid:
         node.answers["scontrol listpids"] = f"PID JOBID STEPID LOCALID GLOBALID\n{pid} 12 0 0 0\n"
         (process,) = node.reader.read().processes
@@ -291,7 +291,7 @@ def test_a_service_of_root_s_is_nobody_s_job(node: Node) -> None:
     assert node.asked == []
 
 
-def test_what_holds_a_gpu_after_its_job_is_told_for_as_long_as_it_does(node: Node) -> None:
+def test_a_process_that_holds_a_gpu_after_its_job_is_reported_as_long_as_it_does(node: Node) -> None:
     with node.process(SLURM_JOB_ID="12"):
         node.later = 100
         node.note(12, since=200, ended=30)
@@ -363,7 +363,7 @@ def test_a_job_that_runs_here_a_second_time_holds_nothing_from_the_first(node: N
         assert node.reader.read().processes[0].ended is None
 
 
-def test_the_controller_is_asked_twice_in_four_hours_whatever_happens(node: Node) -> None:
+def test_the_controller_is_queried_at_most_twice_in_four_hours(node: Node) -> None:
     with node.process(), node.process(user=1001):
         for _ in range(3 * 240):
             node.reader.read()
@@ -372,7 +372,7 @@ def test_the_controller_is_asked_twice_in_four_hours_whatever_happens(node: Node
     assert 3 <= len(asked) <= 3 * 2
 
 
-def test_the_controller_tells_what_no_local_source_does(node: Node) -> None:
+def test_the_controller_gives_what_no_local_source_has(node: Node) -> None:
     node.answers = {"squeue": "12|65534|nobody|RUNNING|train\n", "scontrol show job": SHOW_JOB}
     with node.process(SLURM_JOB_ID="12"), node.process():
         (job,) = node.reader.read().jobs
@@ -399,7 +399,7 @@ def test_a_job_whose_epilog_never_ran_is_forgotten_when_slurm_does_not_know_it(n
 async def test_gpus_are_counted_under_the_name_that_slurm_has_for_this_host(
     tmp_path: Path, scontrol: str, found: tuple[int, ...]
 ) -> None:
-    """Where Slurm does not say it, under the short name."""
+    """Where Slurm does not report it, under the short name."""
     (tmp_path / "scontrol").write_text(
         f'#!/bin/sh\n[ "$2" = aliases ] || exit 1\necho >>{tmp_path}/asked\n{scontrol}\n'
     )

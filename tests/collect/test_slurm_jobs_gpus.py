@@ -1,4 +1,4 @@
-"""Slurm's numbers of GPUs become slots, and jobs are told where they belong: in findings, metrics and the verdict."""
+"""Slurm's numbers of GPUs become slots, and jobs are named where they belong: in findings, metrics and the verdict."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_files_are_found_by_their_minor_numbers_wherever_they_are() -> None:
 def test_a_lost_gpu_keeps_its_number_and_no_other_gets_it() -> None:
     listed = {key: value for key, value in gpus(0, 1, 2, 3).items() if key != SLOTS[1]}
     assert order(SLOTS, listed, (0, 1, 2, 3)) == tuple(SLOTS)
-    moved = gpus(3, None, 1, 0)  # who is lost cannot be told by its place
+    moved = gpus(3, None, 1, 0)  # a lost GPU cannot be identified by its position
     assert order(SLOTS, moved, (2,)) == ("",)
 
 
@@ -96,14 +96,14 @@ def sight(jobs: JobsFacts | None, processes: tuple[int, ...] = (71, 72, 73, 74))
 
 
 def test_who_holds_a_gpu_after_the_job_is_found_with_its_processes() -> None:
-    look = gpu_held_after_job(State(), sight(FACTS))
-    (sighting,) = look.sightings
+    result = gpu_held_after_job(State(), sight(FACTS))
+    (sighting,) = result.sightings
     assert sighting.key.subject == gpu(SLOTS[0])
     assert sighting.evidence == {"job": "12", "uid": "1002", "pids": "72", "processes": 1}
-    assert look.examined == {gpu(SLOTS[0]), gpu(SLOTS[1])}
+    assert result.examined == {gpu(SLOTS[0]), gpu(SLOTS[1])}
 
 
-def test_nothing_is_said_of_jobs_that_nobody_reads() -> None:
+def test_without_readings_of_jobs_nothing_is_reported() -> None:
     assert gpu_held_after_job(State(), sight(None)).examined == frozenset()
     assert gpu_held_after_job(State(), sight(FACTS, processes=())).sightings == ()
 
@@ -126,11 +126,11 @@ def published(shown: Snapshot) -> list[tuple[str, ...]]:
     return [labels for labels, value in metric.samples(shown) if value == 1]
 
 
-@pytest.mark.parametrize("told", [False, True])
-def test_names_are_published_only_on_request(told: bool) -> None:
+@pytest.mark.parametrize("publish", [False, True])
+def test_names_are_published_only_on_request(publish: bool) -> None:
     shown = replace(snapshot(2), jobs=FACTS)
-    shown = replace(shown, service=replace(shown.service, publish_jobs=told))
-    names = ("alice", "train") if told else ("", "")
+    shown = replace(shown, service=replace(shown.service, publish_jobs=publish))
+    names = ("alice", "train") if publish else ("", "")
     assert published(shown) == [(str(n), f"GPU-{n:04d}", slot(n), "11", *names) for n in (0, 1)]
     assert published(snapshot(2)) == []
 
@@ -154,7 +154,7 @@ def test_a_gpu_that_is_gone_fails_under_slurm_s_number() -> None:
     ],
     ids=str,
 )
-def test_the_verdict_tells_what_is_wrong_with_the_node_apart(
+def test_the_verdict_separates_faults_of_the_node(
     subject: Subject, severity: Severity, shadow: bool, state: str
 ) -> None:
     shown = snapshot(2, findings=[replace(finding("code", subject, severity), shadow=shadow)])

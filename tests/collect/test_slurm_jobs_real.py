@@ -42,7 +42,7 @@ def rig(module_rig: Rig) -> Rig:
 
 @pytest.fixture
 def host(rig: Rig, tmp_path: Path) -> FakeHost:
-    """The GPUs of n1; its run and state directories are those that the scripts of n1 look into."""
+    """The GPUs of n1; its run and state directories are those that the scripts of n1 read."""
     host = FakeHost(tmp_path, 4)
     host.run_dir, host.state_dir = rig.folder / "run-n1", rig.folder / "state-n1"
     for folder in (host.run_dir, host.state_dir, rig.notes("n1")):
@@ -70,7 +70,7 @@ def findings(daemon: RunningDaemon, code: str) -> list[dict[str, Any]]:
     return [f for f in daemon.status()["findings"] if f["check"] == code]
 
 
-def test_jobs_are_told_by_gpu_in_findings_and_to_dcgm_exporter(rig: Rig, host: FakeHost, tmp_path: Path) -> None:
+def test_findings_and_dcgm_exporter_name_the_jobs_of_each_gpu(rig: Rig, host: FakeHost, tmp_path: Path) -> None:
     mapping = tmp_path / "hpc"
     configure(host, rig, f'job_mapping_dir = "{mapping}"')
     with host.daemon() as daemon:
@@ -90,7 +90,7 @@ def test_jobs_are_told_by_gpu_in_findings_and_to_dcgm_exporter(rig: Rig, host: F
 
 
 def test_a_process_that_outlives_its_job_is_a_finding_until_it_is_gone(rig: Rig, host: FakeHost) -> None:
-    """Process tracking by parents loses whoever leaves its session."""
+    """Process tracking by parents misses a process that leaves its session."""
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
         pid_file = rig.folder / "jobs/left"
@@ -129,7 +129,7 @@ def test_with_drain_by_hook_the_node_is_drained_when_slurmd_asks(rig: Rig, host:
     assert rig.slurm.reason("n1").startswith("gpuwarden: failure gpu=3")
     asked = "the daemon is asked to act"
     rig.slurm.wait(
-        lambda: asked in rig.said("healthcheck", "n1"), "the health check's line, which follows what it asked for"
+        lambda: asked in rig.output("healthcheck", "n1"), "the health check's line, which follows what it asked for"
     )
 
 
@@ -154,7 +154,7 @@ def test_with_drain_by_hook_a_node_with_full_disks_is_drained_too(rig: Rig, host
 def test_the_doctor_finds_this_slurm_in_order_but_for_what_is_not(rig: Rig, host: FakeHost) -> None:
     done = host.command("doctor", "--config", host.config)
     rows = [line for line in done.stdout.splitlines() if line[:4].strip()]
-    told = {line[6:].split("  ")[0]: line[:4].strip() for line in rows}
+    grades = {line[6:].split("  ")[0]: line[:4].strip() for line in rows}
     good = (
         "controller",
         "scripts",
@@ -167,12 +167,12 @@ def test_the_doctor_finds_this_slurm_in_order_but_for_what_is_not(rig: Rig, host
         "SchedulerParameters",
         "Epilog",
     )
-    assert {name: told.get(f"slurm {name}") for name in good} == dict.fromkeys(good, "ok"), done.stdout
-    assert told["slurm ProctrackType"] == "warn"
-    assert "slurm HealthCheckProgram" in told
+    assert {name: grades.get(f"slurm {name}") for name in good} == dict.fromkeys(good, "ok"), done.stdout
+    assert grades["slurm ProctrackType"] == "warn"
+    assert "slurm HealthCheckProgram" in grades
 
 
-def test_the_doctor_tells_a_controller_that_is_away(rig: Rig, host: FakeHost) -> None:
+def test_the_doctor_reports_an_unreachable_controller(rig: Rig, host: FakeHost) -> None:
     rig.slurm.stop(CONTROLLER)
     done = host.command("doctor", "--config", host.config)
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""What jobs leave to say that they saved, by real users: nothing is believed that another could have put there."""
+"""Acknowledgements that jobs leave as files, by real users: nothing is accepted that another user could have put there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATIENCE = 60.0
 ME = os.geteuid()
 ROOT_ONLY = pytest.mark.skipif(ME != 0, reason="needs root, to become other users")
 NOTICE = "aws/spot:stop@1000"
-SAID = {"notice": NOTICE, "rank": 3, "saved": True, "step": 1200}
+CONTENT = {"notice": NOTICE, "rank": 3, "saved": True, "step": 1200}
 
 
 # --- files
@@ -45,17 +45,17 @@ def test_the_library_of_the_job_side_is_read(tmp_path: Path, files: Acknowledgem
     files.make("71", ME)
     assert acknowledge(tmp_path, "71", NOTICE, 3, saved=True, step=1200)
     assert acknowledge(tmp_path, "71", NOTICE, 0, saved=False, step=None, all_ranks=True)
-    look = files.read({"71": ME, "72": ME})
-    assert look.acknowledgements["71"] == (
+    result = files.read({"71": ME, "72": ME})
+    assert result.acknowledgements["71"] == (
         Acknowledgement(notice=NOTICE, rank=0, saved=False, step=None, all_ranks=True), Acknowledgement(notice=NOTICE, rank=3, saved=True, step=1200),
     )  # fmt: skip
-    assert (look.acknowledgements["72"], look.refused) == ((), ())
+    assert (result.acknowledgements["72"], result.refused) == ((), ())
     assert files.remove("71") == ""
     assert files.read({"71": ME}).acknowledgements == {"71": ()}
     assert files.remove("71") == ""
 
 
-def test_before_the_first_folder_nothing_is_said(files: AcknowledgementFiles) -> None:
+def test_without_a_folder_nothing_is_reported(files: AcknowledgementFiles) -> None:
     assert files.read({"71": ME}).acknowledgements == {}
     assert files.read({"71": ME}).refused == ()
     assert files.remove_others(frozenset()) == ""
@@ -64,7 +64,7 @@ def test_before_the_first_folder_nothing_is_said(files: AcknowledgementFiles) ->
 def test_a_folder_that_is_there_already_keeps_what_is_in_it(tmp_path: Path, files: AcknowledgementFiles) -> None:
     for _ in range(2):
         files.make("71", ME)
-        put(tmp_path, SAID)
+        put(tmp_path, CONTENT)
     assert len(files.read({"71": ME}).acknowledgements["71"]) == 1
 
 
@@ -79,7 +79,7 @@ def test_a_folder_with_more_files_than_are_read_at_once_is_removed(tmp_path: Pat
 def test_what_an_earlier_daemon_left_is_removed(tmp_path: Path, files: AcknowledgementFiles) -> None:
     for job in ("70", "71", "72"):
         files.make(job, ME)
-    put(tmp_path, SAID)
+    put(tmp_path, CONTENT)
     assert files.remove_others(frozenset({"72"})) == ""
     assert [path.name for path in (tmp_path / "ack").iterdir()] == ["72"]
 
@@ -92,7 +92,7 @@ def test_a_name_that_is_none_for_a_folder_is_refused(tmp_path: Path, files: Ackn
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "no JSON"),
         ("{", "no JSON"),
@@ -100,88 +100,90 @@ def test_a_name_that_is_none_for_a_folder_is_refused(tmp_path: Path, files: Ackn
         ("x" * 4097, "4096 bytes"),
         ("[1]", "no JSON object"),
         ("null", "no JSON object"),
-        (json.dumps({**SAID, "rank": 4}), "it is for rank 4"),
-        (json.dumps({**SAID, "rank": True}), '"rank"'),
-        (json.dumps({**SAID, "saved": 1}), '"saved"'),
-        (json.dumps({**SAID, "step": float("nan")}), '"step"'),
-        (json.dumps({**SAID, "step": 10**300}), '"step"'),
-        (json.dumps({**SAID, "notice": ["x"]}), '"notice"'),
-        (json.dumps({**SAID, "all_ranks": 1}), '"all_ranks"'),
+        (json.dumps({**CONTENT, "rank": 4}), "it is for rank 4"),
+        (json.dumps({**CONTENT, "rank": True}), '"rank"'),
+        (json.dumps({**CONTENT, "saved": 1}), '"saved"'),
+        (json.dumps({**CONTENT, "step": float("nan")}), '"step"'),
+        (json.dumps({**CONTENT, "step": 10**300}), '"step"'),
+        (json.dumps({**CONTENT, "notice": ["x"]}), '"notice"'),
+        (json.dumps({**CONTENT, "all_ranks": 1}), '"all_ranks"'),
     ],
 )
-def test_a_file_that_says_nothing_of_the_kind_is_refused(
-    tmp_path: Path, files: AcknowledgementFiles, text: str, told: str
+def test_a_file_that_is_not_an_acknowledgement_is_refused(
+    tmp_path: Path, files: AcknowledgementFiles, text: str, message: str
 ) -> None:
     files.make("71", ME)
     put(tmp_path, text)
-    look = files.read({"71": ME})
-    assert look.acknowledgements["71"] == ()
-    assert look.refused[0].startswith("ack/71/3.json: ")
-    assert told in look.refused[0]
+    result = files.read({"71": ME})
+    assert result.acknowledgements["71"] == ()
+    assert result.refused[0].startswith("ack/71/3.json: ")
+    assert message in result.refused[0]
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary(max_size=300) | st.text().map(str.encode))
 def test_whatever_is_in_a_file_the_others_are_read(tmp_path: Path, files: AcknowledgementFiles, content: bytes) -> None:
     files.make("71", ME)
-    put(tmp_path, SAID)
+    put(tmp_path, CONTENT)
     (tmp_path / "ack/71/4.json").write_bytes(content)
-    assert Acknowledgement(**SAID) in files.read({"71": ME}).acknowledgements["71"]  # type: ignore[arg-type]  # the values are of those types
+    assert Acknowledgement(**CONTENT) in files.read({"71": ME}).acknowledgements["71"]  # type: ignore[arg-type]  # the values are of those types
 
 
 @pytest.mark.parametrize(
     ("more", "holds_for_all"), [({}, False), ({"all_ranks": False}, False), ({"all_ranks": True}, True)]
 )
-def test_a_file_holds_for_its_own_rank_unless_it_says_that_it_holds_for_all(
+def test_a_file_holds_for_its_own_rank_unless_it_declares_all_ranks(
     tmp_path: Path, files: AcknowledgementFiles, more: dict[str, bool], holds_for_all: bool
 ) -> None:
     """Clients of before, and shell scripts, know nothing of it."""
     files.make("71", ME)
-    put(tmp_path, {**SAID, **more})
-    assert [said.all_ranks for said in files.read({"71": ME}).acknowledgements["71"]] == [holds_for_all]
+    put(tmp_path, {**CONTENT, **more})
+    assert [acknowledgement.all_ranks for acknowledgement in files.read({"71": ME}).acknowledgements["71"]] == [
+        holds_for_all
+    ]
 
 
 def test_names_that_are_no_rank_are_passed_over(tmp_path: Path, files: AcknowledgementFiles) -> None:
     files.make("71", ME)
     for name in ("03.json", "3.JSON", ".3.812", "3", "-3.json", "3.json~", "1234567.json", "٣.json"):
-        put(tmp_path, SAID, name)
-    look = files.read({"71": ME})
-    assert (look.acknowledgements["71"], look.refused) == ((), ())
+        put(tmp_path, CONTENT, name)
+    result = files.read({"71": ME})
+    assert (result.acknowledgements["71"], result.refused) == ((), ())
 
 
 def test_links_pipes_and_folders_are_not_read(tmp_path: Path, files: AcknowledgementFiles) -> None:
     files.make("71", ME)
     outside = tmp_path / "secret"
-    outside.write_text(json.dumps({**SAID, "rank": 0}))
+    outside.write_text(json.dumps({**CONTENT, "rank": 0}))
     folder = tmp_path / "ack/71"
     (folder / "0.json").symlink_to(outside)
     (folder / "1.json").hardlink_to(outside)
-    os.mkfifo(folder / "2.json")  # nobody writes: whoever waits for that waits for ever
-    put(tmp_path, SAID)
+    os.mkfifo(folder / "2.json")  # nobody writes: a reader would wait for ever
+    put(tmp_path, CONTENT)
     (folder / "4.json").mkdir()
     (folder / "5.json").symlink_to(folder / "5.json")
-    look = files.read({"71": ME})
-    assert [said.rank for said in look.acknowledgements["71"]] == [3]
-    assert len(look.refused) == 5
+    result = files.read({"71": ME})
+    assert [acknowledgement.rank for acknowledgement in result.acknowledgements["71"]] == [3]
+    assert len(result.refused) == 5
     assert files.remove("71") == ""
     assert outside.exists()
 
 
-def test_refusals_are_bounded_and_a_crowd_of_files_hides_nothing_of_another_job(
+def test_refusals_are_bounded_and_many_files_of_one_job_hide_nothing_of_another(
     tmp_path: Path, files: AcknowledgementFiles
 ) -> None:
     files.make("71", ME)
     files.make("72", ME)
     for number in range(2000):
         put(tmp_path, "{", f"{number}.json")
-    (tmp_path / "ack/72/3.json").write_text(json.dumps(SAID))
-    look = files.read({"71": ME, "72": ME})
-    assert len(look.refused) == 16
-    assert len(look.acknowledgements["72"]) == 1
+    (tmp_path / "ack/72/3.json").write_text(json.dumps(CONTENT))
+    result = files.read({"71": ME, "72": ME})
+    assert len(result.refused) == 16
+    assert len(result.acknowledgements["72"]) == 1
     assert files.remove("71") == ""
 
 
-def test_what_a_user_nested_is_left_and_said(tmp_path: Path, files: AcknowledgementFiles) -> None:
+def test_a_nested_folder_of_a_user_is_left_and_reported(tmp_path: Path, files: AcknowledgementFiles) -> None:
     files.make("71", ME)
     (tmp_path / "ack/71/deep/deeper").mkdir(parents=True)
     assert "ack/71 is left: Directory not empty" in files.remove("71")
@@ -202,7 +204,7 @@ def test_a_folder_is_its_user_s_alone_and_the_one_above_nobody_s(tmp_path: Path,
 @ROOT_ONLY
 def test_what_another_user_put_there_is_not_believed(tmp_path: Path, files: AcknowledgementFiles) -> None:
     files.make("71", NOBODY)
-    path = put(tmp_path, SAID)  # root's
+    path = put(tmp_path, CONTENT)  # root's
     assert files.read({"71": NOBODY}).acknowledgements["71"] == ()
     os.chown(path, NOBODY, -1)
     assert len(files.read({"71": NOBODY}).acknowledgements["71"]) == 1
@@ -221,7 +223,7 @@ def test_a_link_in_place_of_a_folder_is_not_followed(tmp_path: Path, files: Ackn
     files.make("70", ME)
     outside = tmp_path / "outside"
     outside.mkdir()
-    (outside / "3.json").write_text(json.dumps(SAID))
+    (outside / "3.json").write_text(json.dumps(CONTENT))
     (tmp_path / "ack/71").symlink_to(outside)
     with pytest.raises(CollectorError, match="ack/71"):
         files.make("71", ME)

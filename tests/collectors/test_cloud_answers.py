@@ -32,11 +32,11 @@ BODIES = {
     "a portal": HTML, "null": b"null", "a text": b'"x"', "NaN": b"NaN", "an object": b"{}", "a number": b"5",
     "twice": b'{"action":"stop","action":"terminate","time":"2026-11-21T03:02:00Z","Events":[],"Events":[]}',
     "wrong types": b'{"action":5,"time":5,"Events":{},"noticeTime":[],"window_start_time":7}',
-    "unknown words": b'{"action":"explode","time":"2026-11-21T03:02:00Z"}', "deep": b"[" * 100_000,
+    "unknown text": b'{"action":"explode","time":"2026-11-21T03:02:00Z"}', "deep": b"[" * 100_000,
     "deep objects": b'{"Events":' * 50_000, "binary": bytes(range(256)), "UTF-16": '{"action"'.encode("utf-16"),
     "a huge number": b'{"time":' + b"9" * 60_000 + b"}", "1970": b'{"action":"stop","time":"1970-01-01T00:00:00Z"}',
     "9999": b'{"action":"stop","time":"9999-12-31T23:59:59Z"}', "no zone": b'{"action":"stop","time":"2026-11-21T03:02:00"}',
-    "words": b"TRUE LOVE", "lower case": b"true",
+    "text": b"TRUE LOVE", "lower case": b"true",
 }  # fmt: skip
 
 
@@ -45,14 +45,14 @@ BODIES = {
 def test_an_answer_of_the_wrong_shape_is_unknown(parser: str, body: str) -> None:
     """With the header that Google's answers have, and without."""
     for answer in (google(BODIES[body]), reply(BODIES[body])):
-        said = PARSERS[parser](answer, HERE)
-        assert (said.kind, said.notices) == (AnswerKind.UNKNOWN, ())
-        assert said.error.isprintable()
+        parsed = PARSERS[parser](answer, HERE)
+        assert (parsed.kind, parsed.notices) == (AnswerKind.UNKNOWN, ())
+        assert parsed.error.isprintable()
 
 
 @pytest.mark.parametrize("parser", PARSERS)
 @pytest.mark.parametrize(("body", "means_none"), [(b"", ("alibaba", "tencent")), (b"[]", ("aws maintenance",))])
-def test_an_empty_answer_means_nothing_announced_only_where_the_vendor_says_so(
+def test_an_empty_response_means_nothing_announced_only_where_the_vendor_documents_it(
     parser: str, body: bytes, means_none: tuple[str, ...]
 ) -> None:
     expected = AnswerKind.NONE if parser in means_none else AnswerKind.UNKNOWN
@@ -75,7 +75,7 @@ def test_nothing_but_a_200_is_acted_on(parser: str, code: int) -> None:
 
 
 @pytest.mark.parametrize("parser", PARSERS)
-def test_no_such_key_is_nothing_announced_where_the_vendor_says_so(parser: str) -> None:
+def test_no_such_key_means_nothing_announced_where_the_vendor_documents_it(parser: str) -> None:
     expected = AnswerKind.UNKNOWN if parser.startswith(("gcp", "azure")) else AnswerKind.NONE
     assert PARSERS[parser](google(HTML, 404), HERE).kind is expected
 
@@ -108,12 +108,12 @@ def test_aws_maintenance_each_event_for_itself() -> None:
         event(EventId="f", Code="instance-ascension"), "nonsense", event(EventId="g", State="perhaps"),
         event(NotBefore="30 Nov 2026 09:00:43 GMT"),
     ]  # fmt: skip
-    said = aws.maintenance(reply(items), HERE)
-    assert {(n.id, n.hard) for n in said.notices} == {
+    parsed = aws.maintenance(reply(items), HERE)
+    assert {(n.id, n.hard) for n in parsed.notices} == {
         ("maintenance:instance-event-0d59937288b749b32", True), ("maintenance:e", False),
     }  # fmt: skip
-    assert said.partial
-    assert left(said.notices[0]) == pytest.approx(9.25 * 86_400, abs=43.5)  # the earlier of the two with the same id
+    assert parsed.partial
+    assert left(parsed.notices[0]) == pytest.approx(9.25 * 86_400, abs=43.5)  # the earlier of the two with the same id
     assert aws.maintenance(reply([]), HERE).kind is AnswerKind.NONE
     assert aws.maintenance(reply([event(State="canceled")]), HERE).kind is AnswerKind.NONE
 
@@ -179,7 +179,7 @@ def document(*items: Any) -> Reply:
     return reply({"DocumentIncarnation": 7, "Events": list(items)})
 
 
-def test_azure_tells_of_the_whole_set_and_only_this_machine_counts() -> None:
+def test_azure_reports_events_of_the_whole_set_and_only_this_machine_counts() -> None:
     for name in (OWN, OWN.upper(), f"_{OWN}"):
         assert left(only(own_events(document(scheduled(Resources=["vm-1", name])), HERE))) == 30.0
     for others in (["gpu-vm-4"], [], ["vm-1", "vm-2"], ["gpu-vm-33"], [5, None]):
@@ -205,7 +205,7 @@ def test_azure_started_has_no_time_and_is_now() -> None:
         ({"EventType": "Freeze"}, Approval.NONE),
     ],
 )
-def test_azure_may_be_told_to_begin_what_is_hard_not_begun_and_of_this_machine_alone(
+def test_azure_events_are_approvable_only_if_hard_not_begun_and_of_this_machine_alone(
     more: dict[str, Any], approval: Approval
 ) -> None:
     assert only(own_events(document(scheduled(**more)), HERE)).approval is approval
@@ -217,8 +217,8 @@ def test_azure_a_freeze_is_a_hint_and_one_odd_event_hides_no_other() -> None:
     for seconds in (-1, 0, 9):
         assert not only(own_events(document(scheduled(EventType="Freeze", DurationInSeconds=seconds)), HERE)).hard
     assert own_events(document(scheduled(EventStatus="Completed")), HERE).kind is AnswerKind.UNKNOWN
-    said = own_events(document(scheduled(EventType="Vanish", EventId="x"), scheduled()), HERE)
-    assert (len(said.notices), said.partial) == (1, True)
+    parsed = own_events(document(scheduled(EventType="Vanish", EventId="x"), scheduled()), HERE)
+    assert (len(parsed.notices), parsed.partial) == (1, True)
     assert own_events(document(), HERE).kind is AnswerKind.NONE
     assert len(own_events(document(scheduled(), scheduled()), HERE).notices) == 1
 
@@ -226,7 +226,7 @@ def test_azure_a_freeze_is_a_hint_and_one_odd_event_hides_no_other() -> None:
 # --- Alibaba, Tencent
 
 
-def test_alibaba_and_tencent_tell_a_bare_time() -> None:
+def test_alibaba_and_tencent_report_a_bare_time() -> None:
     assert left(only(alibaba.spot(reply(IN_120), HERE))) == 120.0
     assert left(only(tencent.spot(reply("2026-11-21 11:02:00"), HERE))) == 120.0  # in China's time
     assert left(only(tencent.spot(reply(IN_120), HERE))) == 120.0
@@ -246,7 +246,7 @@ def test_alibaba_and_tencent_tell_a_bare_time() -> None:
         (-30.0, 110.0),  # away by less than a minute: a clock that is steered
         (-600.0, 710.0),  # away in one step: the clock was wrong before
         (600.0, 0.0),  # by this clock it is over
-        (7_200.0, 110.0),  # by hours: no time of an end that still stands, and what is held goes on
+        (7_200.0, 110.0),  # by hours: no time of an end that is still in force, and a known notice goes on
     ],
 )
 def test_where_a_reply_has_no_date_a_step_of_this_host_s_clock_moves_an_end_and_never_loses_it(
@@ -266,7 +266,7 @@ def test_where_a_reply_has_no_date_a_step_of_this_host_s_clock_moves_an_end_and_
 
 AHEAD = "2026-11-21T08:00:00Z"
 WINDOW = {"window_start_time": AHEAD, "maintenance_status": "PENDING"}
-STANDS_AND_GOES: dict[str, tuple[str, Reply, Reply]] = {
+IN_FORCE_THEN_ENDED: dict[str, tuple[str, Reply, Reply]] = {
     "aws spot": ("aws spot", reply({"action": "stop", "time": IN_120}), reply(HTML, 404)),
     "aws rebalance": ("aws rebalance", reply({"noticeTime": IN_120}), reply(HTML, 404)),
     "aws maintenance, canceled": ("aws maintenance", reply([event()]), reply([event(State="canceled")])),
@@ -282,13 +282,22 @@ STANDS_AND_GOES: dict[str, tuple[str, Reply, Reply]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", STANDS_AND_GOES)
+@pytest.mark.parametrize("case", IN_FORCE_THEN_ENDED)
 def test_one_that_its_cloud_takes_back_is_over_after_three_such_answers_and_comes_again(case: str) -> None:
     """What cannot be read in between neither ends it nor counts."""
-    parser, stands, goes = STANDS_AND_GOES[case]
+    parser, in_force, ended = IN_FORCE_THEN_ENDED[case]
     held: Held = {}
     for number, (answer, node_state) in enumerate(
-        [(goes, 0), (stands, 1), (goes, 1), (google(HTML), 1), (google(b"", 503), 1), (goes, 1), (goes, 0), (stands, 1)]
+        [
+            (ended, 0),
+            (in_force, 1),
+            (ended, 1),
+            (google(HTML), 1),
+            (google(b"", 503), 1),
+            (ended, 1),
+            (ended, 0),
+            (in_force, 1),
+        ]
     ):
         held = follow(held, PARSERS[parser](answer, Stamp(HERE.boottime + number, HERE.wall + number)))
         assert len(held) == node_state, number

@@ -31,7 +31,7 @@ MACHINES = {
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_a_machine_s_cloud_is_what_its_firmware_says(machine: str, tmp_path: Path) -> None:
+def test_the_cloud_of_a_machine_follows_from_its_firmware(machine: str, tmp_path: Path) -> None:
     folder = tmp_path / "class/dmi/id"
     folder.mkdir(parents=True)
     for name, text in MACHINES[machine].items():
@@ -58,8 +58,8 @@ def test_a_table_of_garbage_names_nobody(tmp_path: Path) -> None:
     assert recognise(tmp_path) == ""
 
 
-def test_no_name_is_looked_up_for_a_service_that_has_an_address() -> None:
-    """Whoever answers for metadata.google.internal is not asked. Tencent Cloud's has a name alone: it has to name an instance."""
+def test_no_name_is_resolved_for_a_service_that_has_an_address() -> None:
+    """What responds at metadata.google.internal is not used. Tencent Cloud's has a name alone: it has to name an instance."""
     hosts = {name: urlsplit(cloud.endpoint).hostname or "" for name, cloud in CLOUDS.items()}
     assert hosts.pop("tencent") == "metadata.tencentyun.com"
     assert sorted(hosts) == ["alibaba", "aws", "azure", "gcp"]

@@ -79,21 +79,21 @@ def test_no_answer_that_nobody_ever_gave_makes_a_crash_or_a_false_notice() -> No
         status = chance.choice((200, 200, 200, 200, 404, 500, 302))
         found = mutated(body(seed), chance)
         answer = PARSERS[name](Reply(status, found, headers), HERE)
-        told = (name, status, found, answer)
-        assert answer.kind in tuple(AnswerKind), told
+        case = (name, status, found, answer)
+        assert answer.kind in tuple(AnswerKind), case
         if quiet or status != 200:
-            assert not answer.notices, told
+            assert not answer.notices, case
         for notice in answer.notices:
-            sound(answer, told)
-            assert notice.id.split(":")[0] in (*PARSERS, "events"), told
+            sound(answer, case)
+            assert notice.id.split(":")[0] in (*PARSERS, "events"), case
 
 
-def sound(answer: Answer, told: object) -> None:
+def sound(answer: Answer, case: object) -> None:
     """Whatever is believed is bounded, printable, and about a time that can be meant."""
     for notice in answer.notices:
-        assert len(notice.id) <= 128, told
-        assert len(notice.reason) <= REASON_MOST, told
-        assert notice.id.isprintable(), told
-        assert notice.reason.isprintable(), told
+        assert len(notice.id) <= 128, case
+        assert len(notice.reason) <= REASON_MOST, case
+        assert notice.id.isprintable(), case
+        assert notice.reason.isprintable(), case
         if notice.deadline is not None:
-            assert 0.0 <= notice.deadline.boottime - HERE.boottime <= AHEAD_MOST, told
+            assert 0.0 <= notice.deadline.boottime - HERE.boottime <= AHEAD_MOST, case

@@ -80,7 +80,7 @@ async def test_no_redirect_is_followed(service: Simulator, metadata: Metadata, c
         assert (elsewhere.requests, len(service.requests)) == ([], 3)
 
 
-async def test_no_proxy_is_asked_whatever_the_environment_says(
+async def test_no_proxy_is_used_whatever_the_environment_sets(
     service: Simulator, metadata: Metadata, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Simulator(AwsCloud()) as proxy:

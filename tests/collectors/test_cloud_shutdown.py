@@ -60,7 +60,7 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_shutdown_is_held_up_told_and_let_go(bus: Path, source: Shutdown) -> None:
+async def test_a_shutdown_is_inhibited_reported_and_released(bus: Path, source: Shutdown) -> None:
     with logind_on(bus, delay=20.0) as logind:
         assert (await asked(source)).kind is AnswerKind.NONE
         await until(lambda: logind.inhibited() == 1)
@@ -116,7 +116,7 @@ async def test_a_bus_that_goes_away_is_unknown_and_no_shutdown(tmp_path: Path) -
     await source.close()
 
 
-async def test_a_machine_that_sleeps_does_not_end_and_a_shutdown_after_it_is_told(bus: Path, source: Shutdown) -> None:
+async def test_sleep_is_no_notice_and_a_shutdown_after_it_is_one(bus: Path, source: Shutdown) -> None:
     with logind_on(bus) as logind:
         assert (await asked(source)).kind is AnswerKind.NONE
         waiting = asyncio.create_task(asked(source))
@@ -128,7 +128,7 @@ async def test_a_machine_that_sleeps_does_not_end_and_a_shutdown_after_it_is_tol
 
 
 async def test_a_signal_of_somebody_else_is_none(bus: Path, source: Shutdown) -> None:
-    """Only logind has its name; whoever else says the same is not heard."""
+    """Only logind owns its name; the same signal from another sender is ignored."""
     with logind_on(bus) as logind, logind_on(bus) as stranger:  # the second one does not get the name
         await asked(source)
         stranger.prepare_for_shutdown(to=":1.2")
@@ -169,11 +169,11 @@ async def test_no_message_is_so_odd_that_reading_it_does_more_than_fail() -> Non
         data = bytearray(good)
         for _ in range(chance.randint(1, 4)):
             data[chance.randrange(len(data))] = chance.randrange(256)
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
+        own, theirs = socket.socketpair()
+        own.setblocking(False)
         connection = Bus(PATIENCE)
         connection._socket.close()
-        connection._socket = ours
+        connection._socket = own
         theirs.sendall(good + data)
         theirs.close()
         with pytest.raises(BusError):
@@ -209,7 +209,7 @@ async def test_where_systemd_does_not_wait_for_us_a_stop_is_as_quick_as_ever(bus
 
 
 async def asked_again(source: Shutdown) -> Answer:
-    """As after a signal that says nothing new."""
+    """As after a signal without news."""
     source._plain = 1
     return await asked(source)
 

@@ -1,4 +1,4 @@
-"""A notice stands from its first sight until good answers are without it; the unknown changes nothing."""
+"""A notice is in force from its first sight until valid responses lack it; the unknown changes nothing."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def test_it_ends_after_three_good_answers_without_it_and_never_by_what_is_unknow
     assert after([UNKNOWN] * 100) == {}
 
 
-def test_one_that_stood_before_the_daemon_started_ends_in_the_same_way() -> None:
+def test_a_notice_from_before_the_start_of_the_daemon_ends_in_the_same_way() -> None:
     held = held_before({"spot:terminate": notice()})
     assert after([UNKNOWN] * 9 + [NONE, NONE], held)
     assert after([NONE] * 3, held) == {}
     assert after([SEEN], held) == {"spot:terminate": 120.0}
 
 
-def test_an_answer_of_which_a_part_could_not_be_read_says_nothing_of_what_it_lacks() -> None:
+def test_a_partial_response_does_not_end_the_notices_that_it_lacks() -> None:
     partial = Answer(AnswerKind.NOTICE, (notice(name="b"),), "one event is odd", partial=True)
     assert set(after([SEEN, *[partial] * 10])) == {"spot:terminate", "b"}
 
@@ -81,8 +81,8 @@ def test_without_a_sight_there_is_no_notice_and_without_three_misses_no_end(scri
     held: Held = {}
     for one in script:
         before, held = held, follow(held, one)
-        told = {n.id for n in one.notices}
-        assert set(held) - set(before) <= told
+        ids = {n.id for n in one.notices}
+        assert set(held) - set(before) <= ids
         for gone in set(before) - set(held):
             assert one.kind is not AnswerKind.UNKNOWN
             assert before[gone].missing == 2

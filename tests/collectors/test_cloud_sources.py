@@ -1,4 +1,4 @@
-"""Each source against a service that behaves as its cloud's does, and against those that only look like it."""
+"""Each source against a service that behaves as its cloud's does, and against those that only resemble it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def rfc3339(seconds: float) -> str:
 
 
 def announced(name: str, seconds: float = 120.0) -> tuple[str, Any]:
-    """What this cloud tells of an end in so many seconds, by the name under which its simulator keeps it."""
+    """What this cloud announces of an end in so many seconds, by the name under which its simulator keeps it."""
     wall = time.time() + seconds
     match name:
         case "aws":
@@ -92,17 +92,17 @@ class Listener:
     def __init__(self, source: CloudSource) -> None:
         self.answers: list[tuple[str, Answer]] = []
         self._news = asyncio.Event()
-        self._task = asyncio.create_task(follow(source, self._told, random.Random(1)))
+        self._task = asyncio.create_task(follow(source, self._keep, random.Random(1)))
 
-    def _told(self, question: Question, answer: Answer) -> None:
+    def _keep(self, question: Question, answer: Answer) -> None:
         self.answers.append((question.name, answer))
         self._news.set()
 
     def last(self, name: str) -> AnswerKind | None:
-        return next((answer.kind for told, answer in reversed(self.answers) if told == name), None)
+        return next((answer.kind for asked, answer in reversed(self.answers) if asked == name), None)
 
-    def count(self, name: str, said: AnswerKind, begun: int) -> int:
-        return sum(told == name and answer.kind is said for told, answer in self.answers[begun:])
+    def count(self, name: str, kind: AnswerKind, begun: int) -> int:
+        return sum(asked == name and answer.kind is kind for asked, answer in self.answers[begun:])
 
     async def until(self, condition: Callable[[], object]) -> None:
         async with asyncio.timeout(PATIENCE):
@@ -119,15 +119,15 @@ class Listener:
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_a_notice_comes_is_told_with_each_answer_and_goes(name: str) -> None:
+async def test_a_notice_appears_is_in_each_response_and_goes(name: str) -> None:
     main = MAIN[name]
     async with Simulator(CLOUDS[name]()) as service, source_of(name, service) as source:
         listener = Listener(source)
         await listener.until(lambda: listener.last(main) is AnswerKind.NONE)
-        service.tell(*announced(name))
+        service.set_value(*announced(name))
         await listener.until(lambda: listener.last(main) is AnswerKind.NOTICE)
-        seen = {only(a).id for told, a in listener.answers if told == main and a.kind is AnswerKind.NOTICE}
-        service.tell(announced(name)[0], QUIET.get(name))
+        seen = {only(a).id for asked, a in listener.answers if asked == main and a.kind is AnswerKind.NOTICE}
+        service.set_value(announced(name)[0], QUIET.get(name))
         begun = len(listener.answers)
         await listener.until(lambda: listener.count(main, AnswerKind.NONE, begun) >= 3)
         assert len(seen) == 1
@@ -154,7 +154,7 @@ async def test_a_storm_of_errors_hides_no_notice_once_it_is_over(name: str, code
         await listener.until(lambda: listener.last(main) is AnswerKind.NONE)
         service.always = status(code)
         await listener.until(lambda: listener.last(main) is AnswerKind.UNKNOWN)
-        service.tell(*announced(name))
+        service.set_value(*announced(name))
         service.always = None
         await listener.until(lambda: listener.last(main) is AnswerKind.NOTICE)
         await listener.stop()
@@ -211,11 +211,11 @@ async def test_where_the_firmware_is_a_cloud_s_and_its_service_is_not_nothing_is
 
 
 async def test_aws_an_interruption_beside_its_recommendation_is_announced_and_ends_alone() -> None:
-    told = {"rebalance": {"noticeTime": rfc3339(-900.0)}, "spot": announced("aws")[1]}
-    async with Simulator(AwsCloud(**told)) as service, source_of("aws", service) as source:
+    values = {"rebalance": {"noticeTime": rfc3339(-900.0)}, "spot": announced("aws")[1]}
+    async with Simulator(AwsCloud(**values)) as service, source_of("aws", service) as source:
         soft, hard = question(source, "rebalance"), question(source, "spot")
         assert [only(await soft()).hard, only(await hard()).hard] == [False, True]
-        service.tell("spot", None)
+        service.set_value("spot", None)
         assert [(await soft()).kind, (await hard()).kind] == [AnswerKind.NOTICE, AnswerKind.NONE]
 
 
@@ -234,7 +234,7 @@ async def test_a_service_that_comes_up_after_us_is_found() -> None:
         await listener.until(lambda: listener.last("spot") is AnswerKind.UNKNOWN)
         service.always = None
         await listener.until(lambda: listener.last("spot") is AnswerKind.NONE)
-        assert {told for told, _ in listener.answers} >= {"spot"}
+        assert {asked for asked, _ in listener.answers} >= {"spot"}
         await listener.stop()
 
 
@@ -285,10 +285,10 @@ async def test_where_a_token_cannot_reach_us_questions_go_without_and_are_not_he
         assert service.asked("token") == 1
 
 
-async def test_where_a_token_is_needed_and_none_is_given_the_source_says_so() -> None:
+async def test_a_source_that_gets_no_token_where_one_is_needed_reports_it() -> None:
     async with Simulator(AwsCloud(tokens=False)) as service, source_of("aws", service) as source:
-        said = await question(source, "spot")()
-        assert (said.kind, "token" in said.error) == (AnswerKind.UNKNOWN, True)
+        answer = await question(source, "spot")()
+        assert (answer.kind, "token" in answer.error) == (AnswerKind.UNKNOWN, True)
 
 
 # --- a hanging GET
@@ -301,13 +301,13 @@ async def test_gcp_waits_for_a_change_on_one_connection_and_asks_no_more_than_it
         waiting = asyncio.create_task(ask())
         while service.asked("preempted") < 2:
             await asyncio.sleep(0.01)
-        service.tell("preempted", "TRUE")
+        service.set_value("preempted", "TRUE")
         assert (await waiting).kind is AnswerKind.NOTICE
         assert service.requests[-1].query["last_etag"]
         assert service.requests[-1].query["timeout_sec"] == "60"
 
 
-async def test_gcp_the_end_of_the_wait_is_an_answer_and_one_key_says_nothing_of_another() -> None:
+async def test_gcp_a_wait_that_times_out_is_a_response_and_one_key_is_independent_of_another() -> None:
     cloud = GcpCloud(preempted="TRUE")
     cloud.longest = 0.05
     async with Simulator(cloud) as service, source_of("gcp", service) as source:
@@ -346,7 +346,7 @@ async def test_gcp_a_connection_lost_in_a_wait_is_read_again_before_the_next_one
         service.always = reset
         assert (await ask()).kind is AnswerKind.UNKNOWN
         service.always = None
-        service.tell("preempted", "TRUE")
+        service.set_value("preempted", "TRUE")
         assert (await ask()).kind is AnswerKind.NOTICE
         assert "wait_for_change" not in service.requests[-1].query
 
@@ -381,10 +381,10 @@ async def test_azure_goes_by_the_name_that_the_cloud_gave_and_whatever_number_th
     async with Simulator(AzureCloud(name="vmss_12")) as service, source_of("azure", service) as source:
         assert await source.confirm() == ""
         for number in (9, 3, 9):
-            service.tell("document", {"DocumentIncarnation": number, "Events": events})
+            service.set_value("document", {"DocumentIncarnation": number, "Events": events})
             assert (await question(source, "events")()).kind is AnswerKind.NONE
             named = [{**events[0], "Resources": ["VMSS_12"]}]
-            service.tell("document", {"DocumentIncarnation": number, "Events": named})
+            service.set_value("document", {"DocumentIncarnation": number, "Events": named})
             assert (await question(source, "events")()).kind is AnswerKind.NOTICE
 
 

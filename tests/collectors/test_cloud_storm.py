@@ -1,4 +1,4 @@
-"""A service that fails for minutes is asked at its usual pace, and heard as soon as it answers."""
+"""A service that fails for minutes is polled at its usual interval, and read as soon as it responds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Hurried(selectors.DefaultSelector):
 def test_after_five_minutes_of_errors_a_notice_is_known_within_one_interval(within: float) -> None:
     """`within`: seconds that each failure takes. All through the storm the service is asked no more often than in peace."""
     loop = HurriedLoop()
-    storm, asked, told = 300.0, [], []
+    storm, asked, kinds = 300.0, [], []
 
     async def ask() -> Answer:
         asked.append(loop.time())
@@ -57,24 +57,24 @@ def test_after_five_minutes_of_errors_a_notice_is_known_within_one_interval(with
 
         async def close(self) -> None: ...
 
-    async def until_told() -> float:
-        heard = asyncio.Event()
+    async def until_noticed() -> float:
+        noticed = asyncio.Event()
 
-        def hear(_: Question, answer: Answer) -> None:
-            told.append(answer.kind)
+        def receive(_: Question, answer: Answer) -> None:
+            kinds.append(answer.kind)
             if answer.kind is AnswerKind.NOTICE:
-                heard.set()
+                noticed.set()
 
-        following = asyncio.create_task(follow(Stormy(), hear, random.Random(1)))
-        await heard.wait()
+        following = asyncio.create_task(follow(Stormy(), receive, random.Random(1)))
+        await noticed.wait()
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
         return loop.time()
 
     try:
-        known = loop.run_until_complete(until_told())
+        known = loop.run_until_complete(until_noticed())
     finally:
         loop.close()
     assert known - storm <= within + 1.0
-    assert set(told[:-1]) == {AnswerKind.UNKNOWN}
+    assert set(kinds[:-1]) == {AnswerKind.UNKNOWN}
     assert storm / (within + 1.0) - 1.0 <= len(asked) <= storm + 5.0

@@ -45,7 +45,7 @@ def test_a_day_of_one_digit_and_a_zone_that_the_caller_knows() -> None:
 
 
 @pytest.mark.parametrize("skew", [-600.0, 0.0, 600.0, 86_400.0 * 365])
-def test_what_is_left_is_counted_from_the_reply_s_own_date_whatever_this_clock_says(skew: float) -> None:
+def test_the_time_left_is_counted_from_the_date_of_the_response_whatever_the_local_clock(skew: float) -> None:
     at = Stamp(100.0, NOW + skew)
     assert reply().deadline(NOW + 120.0, at) == Stamp(220.0, NOW + 120.0)
 

@@ -124,10 +124,10 @@ def test_a_whole_number_serves_as_a_float() -> None:
         (Stamp, {"boottime": "x" * 10_000}, "boottime: expected float, found str 'xxxxxxxxxxxx...xxxxxxxxxxxxx'"),
     ],
 )
-def test_a_wrong_value_is_told_with_its_place(kind: type, data: object, message: str) -> None:
-    with pytest.raises(CodecError) as told:
+def test_a_wrong_value_is_an_error_that_names_its_path(kind: type, data: object, message: str) -> None:
+    with pytest.raises(CodecError) as raised:
         from_wire(kind, data)
-    assert str(told.value) == message
+    assert str(raised.value) == message
 
 
 @pytest.mark.parametrize("data", [None, {}, {"type": "Meteor"}, {"type": ["XidEvent"]}])

@@ -45,14 +45,14 @@ def test_an_address_is_a_socket_or_a_port(text: str, address: Address) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "unix://run", "/run/nv.sock", "host:0", "host:65536", "host:x", "a:1:2"])
-def test_what_is_no_address_is_told(text: str) -> None:
+def test_an_invalid_address_is_an_error(text: str) -> None:
     with pytest.raises(CollectorError, match="expected unix:///path, host or host:port"):
         parse_address(text)
 
 
 def test_a_socket_that_is_listened_on_is_found(listener: Path, tmp_path: Path) -> None:
-    places = (f"unix://{tmp_path}/none", f"unix://{listener}")
-    assert running_engine(places, tmp_path) == Address(path=str(listener))
+    candidates = (f"unix://{tmp_path}/none", f"unix://{listener}")
+    assert running_engine(candidates, tmp_path) == Address(path=str(listener))
 
 
 def test_a_socket_that_nobody_listens_on_any_more_is_no_engine(tmp_path: Path) -> None:

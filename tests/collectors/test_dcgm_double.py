@@ -15,7 +15,7 @@ import pytest
 from gpuwarden_collectors.dcgm.bindings import NEEDED, Bindings, open_bindings
 from support.dcgm import BINDINGS, LOST, FakeDcgm, engine_process, reading
 
-# Names as they stand in testing/python3 of DCGM 4.6.0 (commit 72fa3fe).
+# Names as in testing/python3 of DCGM 4.6.0 (commit 72fa3fe).
 PARAMETERS = {
     "pydcgm.DcgmHandle": "handle ipAddress opMode persistAfterDisconnect unixSocketPath timeoutMs decoratorHandle",
     "dcgm_agent.dcgmFP": "name",
@@ -206,7 +206,7 @@ def test_a_hung_engine_blocks_and_then_times_out_but_takes_a_connection(fake: Fa
     assert dcgm.agent.dcgmGetAllDevices(handle) == [0, 1]
 
 
-def test_a_process_that_stands_for_the_engine_takes_it_along(fake: FakeDcgm, dcgm: Bindings, tmp_path: Path) -> None:
+def test_killing_the_process_of_the_engine_ends_the_engine(fake: FakeDcgm, dcgm: Bindings, tmp_path: Path) -> None:
     with engine_process(fake, tmp_path / "socket") as process:
         handle = connected(dcgm)
         fake.set(hang_limit=0.05)
@@ -221,7 +221,9 @@ def test_a_process_that_stands_for_the_engine_takes_it_along(fake: FakeDcgm, dcg
         assert dcgm.agent.dcgmGetAllDevices(connected(dcgm)) == [0, 1]
 
 
-def test_a_field_that_nobody_watches_says_so_and_one_without_a_sample_too(fake: FakeDcgm, dcgm: Bindings) -> None:
+def test_a_field_that_is_not_watched_and_one_without_a_sample_have_their_own_status(
+    fake: FakeDcgm, dcgm: Bindings
+) -> None:
     handle = connected(dcgm)
     pair = dcgm.structs.c_dcgmGroupEntityPair_t(*GPU_0)
     values = dcgm.agent.dcgmEntitiesGetLatestValues(handle, [pair], [150, 230], 0)

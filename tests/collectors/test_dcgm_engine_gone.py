@@ -29,7 +29,7 @@ def reader(fake: FakeDcgm) -> Iterator[DcgmReader]:
         yield reader
 
 
-def test_after_a_restart_of_the_engine_everything_is_made_anew(reader: DcgmReader, fake: FakeDcgm) -> None:
+def test_after_a_restart_of_the_engine_everything_is_created_again(reader: DcgmReader, fake: FakeDcgm) -> None:
     fake.xid(0, 48)
     reader.read()
     fake.restart()
@@ -54,7 +54,7 @@ def test_an_engine_that_hangs_ends_in_a_timeout(reader: DcgmReader, fake: FakeDc
         reader.read()
 
 
-def test_a_group_that_another_client_deleted_is_made_anew(reader: DcgmReader, fake: FakeDcgm) -> None:
+def test_a_group_that_another_client_deleted_is_created_again(reader: DcgmReader, fake: FakeDcgm) -> None:
     fake.set(groups={})
     with pytest.raises(CollectorError, match=r"Setting not configured \(-5\)") as error:
         reader.read()
@@ -65,7 +65,7 @@ def test_a_group_that_another_client_deleted_is_made_anew(reader: DcgmReader, fa
 
 
 @pytest.mark.parametrize("call", ["dcgmGroupCreate", "dcgmFieldGroupCreate"])
-def test_an_engine_full_of_groups_is_told_and_left(fake: FakeDcgm, call: str) -> None:
+def test_an_engine_full_of_groups_is_reported_and_left(fake: FakeDcgm, call: str) -> None:
     fake.fail(call, -24)
     with pytest.raises(CollectorError, match="no more than 64 groups"):
         reader_of().connect()
@@ -73,7 +73,7 @@ def test_an_engine_full_of_groups_is_told_and_left(fake: FakeDcgm, call: str) ->
 
 
 @pytest.mark.parametrize("code", [-10, -11, -21])
-def test_an_engine_that_is_gone_or_hangs_is_told_apart_from_every_other_error(fake: FakeDcgm, code: int) -> None:
+def test_an_engine_that_is_gone_or_hangs_is_distinguished_from_every_other_error(fake: FakeDcgm, code: int) -> None:
     fake.fail("dcgmGetAllDevices", code)
     with reading() as reader, pytest.raises(CollectorError) as error:
         reader.read()
@@ -81,14 +81,14 @@ def test_an_engine_that_is_gone_or_hangs_is_told_apart_from_every_other_error(fa
 
 
 @pytest.mark.parametrize("code", [-3, -12, -17, -20, -25, -56, -57, -67])
-def test_an_error_of_an_engine_that_answers_is_not_told_as_silence(fake: FakeDcgm, code: int) -> None:
+def test_an_error_of_a_responding_engine_is_not_reported_as_unresponsive(fake: FakeDcgm, code: int) -> None:
     fake.fail("dcgmConnect_v3", code)
     with pytest.raises(CollectorError) as error:
         reader_of().connect()
     assert not str(error.value).startswith(NOT_ANSWERING)
 
 
-def test_an_engine_that_is_paused_says_so(reader: DcgmReader, fake: FakeDcgm) -> None:
+def test_a_paused_engine_is_reported(reader: DcgmReader, fake: FakeDcgm) -> None:
     fake.fail("dcgmGetAllDevices", -54)
     with pytest.raises(CollectorError, match=PAUSED):
         reader.read()
@@ -98,13 +98,17 @@ INSTALL = "install the bindings and libdcgm of the DCGM that nv-hostengine belon
 
 
 @pytest.mark.parametrize(("call", "code"), [("dcgmConnect_v3", -12), ("dcgmInit", -25), ("dcgmGroupCreate", -12)])
-def test_bindings_of_another_version_say_what_to_install(fake: FakeDcgm, call: str, code: int) -> None:
+def test_bindings_of_another_version_are_an_error_that_names_what_to_install(
+    fake: FakeDcgm, call: str, code: int
+) -> None:
     fake.fail(call, code)
     with pytest.raises(Misfit, match=INSTALL):
         reader_of().connect()
 
 
-def test_a_check_of_another_version_says_what_to_install(reader: DcgmReader, fake: FakeDcgm) -> None:
+def test_a_health_check_of_another_version_is_an_error_that_names_what_to_install(
+    reader: DcgmReader, fake: FakeDcgm
+) -> None:
     fake.fail("dcgmHealthCheck", -20)
     with pytest.raises(Misfit, match=INSTALL):
         reader.read()
@@ -120,7 +124,7 @@ def test_a_process_that_used_to_fit_is_spent_at_once(reader: DcgmReader, fake: F
 
 def test_a_process_that_never_fitted_is_spent_after_a_minute(fake: FakeDcgm) -> None:
     fake.fail("dcgmInit", -25)
-    moments = iter((0.0, 0.0, 59.0, 60.0))  # the first failure looks twice
+    moments = iter((0.0, 0.0, 59.0, 60.0))  # the first failure reads twice
     reader = DcgmReader(DcgmOptions(bindings=BINDINGS, address=ADDRESS), clock=lambda: next(moments))
     for spent in (False, False, True):
         with pytest.raises(Misfit):
@@ -133,6 +137,6 @@ def test_a_pass_without_a_connection_is_an_error() -> None:
         reader_of().read()
 
 
-def test_an_address_that_is_none_is_told(fake: FakeDcgm) -> None:
+def test_connecting_to_an_invalid_address_is_an_error(fake: FakeDcgm) -> None:
     with pytest.raises(CollectorError, match="expected unix:///path, host or host:port"):
         reader_of(address="/run/nv.sock").connect()

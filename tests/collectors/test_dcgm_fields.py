@@ -28,7 +28,7 @@ def value(field: int, kind: str, number: Any, *, status: int = 0, entity: tuple[
     )
 
 
-def test_values_are_told_apart_by_entity() -> None:
+def test_values_are_grouped_by_entity() -> None:
     values = [value(1523, "i", 2), value(1523, "i", 7, entity=(1, 3)), value(1502, "s", "UP", entity=(0, 0))]
     assert by_entity(values) == {
         GPU_0: {"recovery_action": 2},

@@ -1,4 +1,4 @@
-"""Incidents as DCGM tells them: about which GPU, from which Xid, and since when."""
+"""Incidents as DCGM reports them: about which GPU, from which Xid, and since when."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def reader(fake: FakeDcgm) -> Iterator[DcgmReader]:
 
 def test_the_slot_comes_from_the_entity_and_never_from_the_text(reader: DcgmReader, fake: FakeDcgm) -> None:
     fake.field(1, 395, 1)
-    told = incident(reader.read())
-    assert (told.code, told.health, told.system, told.slot) == (80, 20, 0x10, "0000:02:00.0")
-    assert "GPU 1178568848" in told.message
-    assert not told.latched
+    reported = incident(reader.read())
+    assert (reported.code, reported.health, reported.system, reported.slot) == (80, 20, 0x10, "0000:02:00.0")
+    assert "GPU 1178568848" in reported.message
+    assert not reported.latched
 
 
-def test_one_nanosecond_of_capping_is_passed_on_as_dcgm_says_it(reader: DcgmReader, fake: FakeDcgm) -> None:
+def test_one_nanosecond_of_capping_is_reported_with_dcgms_severity(reader: DcgmReader, fake: FakeDcgm) -> None:
     reader.read()
     fake.field(0, 240, 1)
-    told = incident(reader.read())
-    assert (told.code, told.health, told.xid) == (12, 10, None)
+    reported = incident(reader.read())
+    assert (reported.code, reported.health, reported.xid) == (12, 10, None)
 
 
 def test_totals_of_a_link_are_one_incident_with_one_beginning(reader: DcgmReader, fake: FakeDcgm) -> None:
@@ -50,14 +50,20 @@ def test_totals_of_a_link_are_one_incident_with_one_beginning(reader: DcgmReader
 
 
 @pytest.mark.parametrize(("xid", "code"), [(79, 120), (95, 81), (94, 131), (48, 101), (63, 6), (64, 80)])
-def test_the_xid_is_told_and_known_to_be_kept_by_the_engine(
+def test_an_xid_is_reported_and_marked_as_kept_by_the_engine(
     reader: DcgmReader, fake: FakeDcgm, xid: int, code: int
 ) -> None:
     reader.read()
     fake.xid(1, xid)
     facts = reader.read()
-    told = incident(facts)
-    assert (told.code, told.xid, told.latched, told.preexisting, told.slot) == (code, xid, True, False, "0000:02:00.0")
+    reported = incident(facts)
+    assert (reported.code, reported.xid, reported.latched, reported.preexisting, reported.slot) == (
+        code,
+        xid,
+        True,
+        False,
+        "0000:02:00.0",
+    )
     assert facts.gpus[1].readings.last_xid == xid
     assert facts.gpus[1].readings.last_xid_at is not None
 
@@ -65,7 +71,7 @@ def test_the_xid_is_told_and_known_to_be_kept_by_the_engine(
 def test_an_older_dcgm_does_not_write_the_xid_into_every_text(reader: DcgmReader, fake: FakeDcgm) -> None:
     fake.incident(81, "an uncontained error", health=20, system=ALL_SYSTEMS, of=(1, 0))
     fake.incident(101, "an Xid", health=20, system=ALL_SYSTEMS, of=(1, 0))
-    assert [(told.xid, told.latched) for told in reader.read().incidents] == [(95, True), (None, True)]
+    assert [(reported.xid, reported.latched) for reported in reader.read().incidents] == [(95, True), (None, True)]
 
 
 def test_what_was_there_at_the_first_check_may_be_of_any_age(fake: FakeDcgm) -> None:
@@ -73,7 +79,7 @@ def test_what_was_there_at_the_first_check_may_be_of_any_age(fake: FakeDcgm) -> 
     with reading() as reader:
         assert incident(reader.read()).preexisting
         fake.xid(1, 48)
-        assert [told.preexisting for told in reader.read().incidents] == [True, False]
+        assert [reported.preexisting for reported in reader.read().incidents] == [True, False]
 
 
 def test_an_xid_of_a_gpu_that_was_away_is_no_new_one(reader: DcgmReader, fake: FakeDcgm) -> None:
@@ -106,16 +112,19 @@ def test_a_fault_that_went_away_and_comes_again_is_a_new_one(reader: DcgmReader,
     assert (first.preexisting, again.preexisting) == (True, False)
 
 
-def test_links_that_are_down_are_told_apart(reader: DcgmReader, fake: FakeDcgm) -> None:
+def test_links_that_are_down_are_distinguished(reader: DcgmReader, fake: FakeDcgm) -> None:
     for link in (3, 11):
         fake.incident(14, f"GPU 7's NvLink link {link} is currently down", health=20, system=2, of=(1, 1))
-    assert [(told.slot, told.link) for told in reader.read().incidents] == [("0000:02:00.0", 3), ("0000:02:00.0", 11)]
+    assert [(reported.slot, reported.link) for reported in reader.read().incidents] == [
+        ("0000:02:00.0", 3),
+        ("0000:02:00.0", 11),
+    ]
 
 
 def test_an_unknown_code_and_an_odd_text_are_kept(reader: DcgmReader, fake: FakeDcgm) -> None:
     fake.incident(9999, "\udcff" + "x" * 1000, of=(1, 0))
-    told = incident(reader.read())
-    assert (told.code, len(told.message), told.message[:2]) == (9999, 512, "\ufffdx")
+    reported = incident(reader.read())
+    assert (reported.code, len(reported.message), reported.message[:2]) == (9999, 512, "\ufffdx")
 
 
 @pytest.mark.parametrize("action", [5, 6, 7])

@@ -1,4 +1,4 @@
-"""One pass through DCGM, and every way in which its engine says less, or more, than is true."""
+"""One pass through DCGM, and every way in which its engine reports less, or more, than is true."""
 
 from __future__ import annotations
 
@@ -77,8 +77,14 @@ def test_switches_are_watched_in_a_group_of_their_own(fake: FakeDcgm) -> None:
     fake.incident(15, "fatal error on a switch", health=20, system=0x800, of=SWITCH_0)
     with reading() as reader:
         facts = reader.read()
-        told = incident(facts)
-        assert (told.code, told.entity_kind, told.entity_id, told.slot, facts.overall) == (15, 3, 0, "", 20)
+        reported = incident(facts)
+        assert (reported.code, reported.entity_kind, reported.entity_id, reported.slot, facts.overall) == (
+            15,
+            3,
+            0,
+            "",
+            20,
+        )
         assert errors(facts) == []
 
 
@@ -114,7 +120,7 @@ def test_several_clients_do_not_disturb_each_other(reader: DcgmReader) -> None:
         (99, DcgmGpuStatus.UNKNOWN),
     ],
 )
-def test_the_status_of_every_gpu_is_told_though_the_check_forgets_it(
+def test_the_status_of_every_gpu_is_reported_though_the_health_check_forgets_it(
     reader: DcgmReader, fake: FakeDcgm, number: int, status: DcgmGpuStatus
 ) -> None:
     fake.xid(1, 79)
@@ -151,7 +157,7 @@ def test_a_gpu_that_was_lost_at_the_start_is_taken_in_later(fake: FakeDcgm) -> N
         assert (facts.gpus[1].watched, incident(facts).code, incident(facts).slot) == (True, 4, "0000:02:00.0")
 
 
-def test_a_gpu_that_comes_back_is_asked_anew_and_no_blank_of_its_absence_is_taken_for_a_fault(
+def test_a_gpu_that_comes_back_is_read_again_and_blank_values_of_its_absence_are_no_fault(
     reader: DcgmReader, fake: FakeDcgm
 ) -> None:
     reader.read()
@@ -171,7 +177,7 @@ def test_a_new_gpu_is_taken_in(reader: DcgmReader, fake: FakeDcgm) -> None:
     assert (facts.gpus[2].slot, incident(facts).slot) == ("0000:03:00.0", "0000:03:00.0")
 
 
-def test_a_gpu_that_no_group_takes_is_told(fake: FakeDcgm) -> None:
+def test_a_gpu_that_no_group_accepts_is_reported(fake: FakeDcgm) -> None:
     fake.fail("dcgmGroupAddEntity", -22)
     with reading() as reader:
         facts = reader.read()
@@ -179,7 +185,7 @@ def test_a_gpu_that_no_group_takes_is_told(fake: FakeDcgm) -> None:
         assert "0000:01:00.0, 0000:02:00.0 is not watched" in facts.problems[0].text
 
 
-def test_watches_that_cannot_be_set_are_told_and_tried_again(fake: FakeDcgm) -> None:
+def test_watches_that_cannot_be_set_are_reported_and_retried(fake: FakeDcgm) -> None:
     fake.fail("dcgmHealthSet_v2", -56)
     with reading() as reader:
         facts = reader.read()
@@ -189,7 +195,7 @@ def test_watches_that_cannot_be_set_are_told_and_tried_again(fake: FakeDcgm) -> 
         assert errors(reader.read()) == []
 
 
-def test_switches_that_cannot_be_watched_say_nothing_against_the_gpus(fake: FakeDcgm) -> None:
+def test_switches_that_cannot_be_watched_do_not_affect_the_gpus(fake: FakeDcgm) -> None:
     fake.set(others=[list(SWITCH_0)])
     fake.fail("dcgmHealthSet_v2 of others", -33)
     with reading() as reader:
@@ -207,7 +213,7 @@ def test_an_engine_without_gpus_is_a_problem_though_it_passes(fake: FakeDcgm) ->
         assert (facts.overall, facts.gpus, errors(facts)) == (0, (), [DcgmProblemKind.NO_GPUS])
 
 
-def test_a_gpu_that_never_said_where_it_is_has_no_slot(fake: FakeDcgm) -> None:
+def test_a_gpu_that_never_reported_its_slot_has_none(fake: FakeDcgm) -> None:
     with fake.change() as engine:
         engine["gpus"][1]["slot"] = "<<<NULL>>>"
     with reading() as reader:
@@ -218,7 +224,7 @@ def test_an_engine_that_asks_the_driver_nothing_is_blind(reader: DcgmReader, fak
     """As after an Xid 119 in the kernel log: no incident names it, and every GPU counts as ok."""
     fake.set(blind=True)
     facts = reader.read()
-    assert [told.code for told in facts.incidents] == [11, 11]
+    assert [reported.code for reported in facts.incidents] == [11, 11]
     assert {gpu.status for gpu in facts.gpus} == {DcgmGpuStatus.OK}
     assert errors(facts) == [DcgmProblemKind.BLIND]
 
@@ -227,7 +233,7 @@ def test_an_engine_that_asks_the_driver_nothing_is_blind(reader: DcgmReader, fak
 
 
 @pytest.mark.parametrize("mask", [0, 0x10])
-def test_watches_that_another_client_changed_are_told_and_set_again(
+def test_watches_that_another_client_changed_are_reported_and_set_again(
     reader: DcgmReader, fake: FakeDcgm, mask: int
 ) -> None:
     fake.xid(0, 31)

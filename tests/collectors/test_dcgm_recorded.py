@@ -30,12 +30,12 @@ def without_texts(answer: Any) -> Any:
 def test_the_double_answers_as_the_real_engine_did(story: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in FakeDcgm(tmp_path).environment.items():
         monkeypatch.setenv(name, value)
-    told: list[tuple[str, Any]] = []
+    answers: list[tuple[str, Any]] = []
     with DoubleRig(tmp_path) as rig:
-        STORIES[story](rig, lambda step, answer: told.append((step, json.loads(json.dumps(answer)))))
+        STORIES[story](rig, lambda step, answer: answers.append((step, json.loads(json.dumps(answer)))))
     steps = recorded(story)
-    assert [step for step, _ in told] == [each["step"] for each in steps]
-    for (step, answer), real in zip(told, steps, strict=True):
+    assert [step for step, _ in answers] == [each["step"] for each in steps]
+    for (step, answer), real in zip(answers, steps, strict=True):
         assert without_texts(answer) == without_texts(real["answer"]), step
 
 

@@ -178,8 +178,8 @@ async def test_the_response_of_dcgm_3_is_read_too(make: Make, fake: FakeDcgm, tm
     older = bindings_with(tmp_path / "a", "HealthResponse_v5", "HealthResponse_v4", "*.py")
     older = bindings_with(tmp_path / "b", "HealthResponse_version5", "HealthResponse_version4", "*.py", older)
     fake.xid(0, 79)
-    (told,) = facts_of(await dcgm(make, fake, bindings=older).observe()).incidents
-    assert told.xid == 79
+    (reported,) = facts_of(await dcgm(make, fake, bindings=older).observe()).incidents
+    assert reported.xid == 79
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ async def test_the_response_of_dcgm_3_is_read_too(make: Make, fake: FakeDcgm, tm
         ("import ctypes", "import no_such_module", "cannot be imported: ModuleNotFoundError: "),
     ],
 )
-async def test_bindings_that_are_of_no_use_are_told(make: Make, tmp_path: Path, old: str, new: str, error: str) -> None:
+async def test_unusable_bindings_are_reported(make: Make, tmp_path: Path, old: str, new: str, error: str) -> None:
     folder = bindings_with(tmp_path / "odd", old, new, "dcgm_agent.py")
     seen = await dcgm(make, FakeDcgm(tmp_path), bindings=folder).observe()
     assert seen.outcome is PassOutcome.FAILED

@@ -59,12 +59,12 @@ LAYOUTS = {
 
 
 def test_structures_of_nvidia_ml_py_are_laid_out_as_in_the_vendors_header(tmp_path: Path) -> None:
-    places = [
+    offsets = [
         (name, field_name, getattr(structure, field_name).offset)
         for name, structure in LAYOUTS.items()
         for field_name, *_ in structure._fields_
     ]
-    checks = [f"_Static_assert(offsetof({name}, {member}) == {at}, {member!r});" for name, member, at in places]
+    checks = [f"_Static_assert(offsetof({name}, {member}) == {at}, {member!r});" for name, member, at in offsets]
     checks += [
         f"_Static_assert(sizeof({name}) == {ctypes.sizeof(structure)}, {name!r});"
         for name, structure in LAYOUTS.items()
@@ -84,13 +84,15 @@ def test_the_library_is_built_once_and_found_again(tmp_path: Path) -> None:
     assert [file.name for file in library.parent.iterdir()] == ["libnvidia-ml.so.1"]
 
 
-def test_without_a_compiler_the_build_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_the_build_error_names_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(FakeNvmlError, match="gcc is missing"):
         FakeNvml.build(tmp_path)
 
 
-def test_without_the_header_the_build_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_header_the_build_error_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.files", lambda _: [])
     with pytest.raises(FakeNvmlError, match="nvidia-nvml-dev"):
         nvml_header()

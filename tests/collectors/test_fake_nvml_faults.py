@@ -1,4 +1,4 @@
-"""What may be told to the fake NVML library: values, faults, events; seen through the real nvidia-ml-py."""
+"""What the fake NVML library may be set to: values, faults, events; seen through the real nvidia-ml-py."""
 
 from __future__ import annotations
 
@@ -323,7 +323,7 @@ def test_an_xid_reaches_each_event_set_that_was_there_before_it_once(fake: FakeN
         assert late.ask(WAIT.format(60_000)) == [8, 13, 0xFFFFFFFF]
 
 
-def test_an_event_set_hears_only_of_its_gpus_and_supported_types(fake: FakeNvml, client: NvmlClient) -> None:
+def test_an_event_set_gets_events_of_its_gpus_and_supported_types_only(fake: FakeNvml, client: NvmlClient) -> None:
     client.ask(NEW_SET.format("[2]"))
     assert client.code("nvmlDeviceRegisterEvents(gpu(3), 1 << 40, kept['set'])") == NOT_SUPPORTED
     fake.xid(3, 79).xid(2, 31)

@@ -1,4 +1,4 @@
-"""Which boot and which machine this is, on hosts that say it well, badly or not at all."""
+"""Which boot and which machine this is, on hosts with good, bad or no identifiers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GCE = "GoogleCloud-4C4C4544004A35108043CAC04F563533"
 
 
 def host(root: Path, *, machine_id: str = "", cloud_init: str = "", **dmi: str) -> tuple[Path, Path, Path]:
-    """The folders sys, etc and var/lib of a host whose files say this; no file where nothing is said."""
+    """The folders sys, etc and var/lib of a host with files of this content; no file where none is given."""
     files = {"etc/machine-id": machine_id, "lib/cloud/data/instance-id": cloud_init}
     files |= {f"sys/class/dmi/id/{name}": text for name, text in dmi.items()}
     for name, text in files.items():
@@ -29,7 +29,7 @@ def test_the_firmware_names_the_machine(tmp_path: Path) -> None:
     assert str(identify(*host(tmp_path, product_uuid=UUID.upper(), machine_id=MACHINE_ID))) == f"dmi:{UUID}"
 
 
-def test_without_a_firmware_name_the_machine_id_does_and_the_reason_is_told(tmp_path: Path) -> None:
+def test_without_a_firmware_name_the_machine_id_is_used_and_the_reason_is_given(tmp_path: Path) -> None:
     identity = identify(*host(tmp_path, machine_id=MACHINE_ID))
     assert str(identity) == f"machine-id:{MACHINE_ID}"
     assert identity.reasons == (f"{tmp_path}/sys/class/dmi/id/product_uuid: No such file or directory",)
@@ -88,12 +88,12 @@ def test_a_copied_disk_is_another_machine_in_another_instance(tmp_path: Path) ->
     assert str(identify(*original)) != str(identify(*copy))
 
 
-def test_the_names_are_kept_apart_for_whoever_compares_them(tmp_path: Path) -> None:
+def test_the_identifiers_are_kept_apart_for_comparison(tmp_path: Path) -> None:
     folders = host(tmp_path, product_uuid=UUID, machine_id=MACHINE_ID, board_asset_tag=AWS)
     assert identify(*folders) == MachineIdentity(dmi=UUID, machine_id=MACHINE_ID, instance=AWS)
 
 
-def test_a_host_that_says_nothing_has_an_empty_name_and_no_error(tmp_path: Path) -> None:
+def test_a_host_without_identifiers_has_an_empty_name_and_no_error(tmp_path: Path) -> None:
     assert str(identify(tmp_path / "sys", tmp_path / "etc", tmp_path / "lib")) == ""
 
 

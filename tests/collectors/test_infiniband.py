@@ -1,4 +1,4 @@
-"""What the InfiniBand collector says of recorded, odd and changing ports."""
+"""The InfiniBand collector on recorded, odd and changing ports."""
 
 from __future__ import annotations
 
@@ -77,9 +77,7 @@ def test_a_host_without_rdma_has_no_source(tmp_path: Path) -> None:
         ("hw_counters/rnr_nak_retry_err", "18446744073709551615", "rnr_nak_retry_err", 2**64 - 1),
     ],
 )
-def test_what_an_attribute_says_in_odd_words(
-    tmp_path: Path, file: str, content: str, field: str, value: object
-) -> None:
+def test_unusual_values_of_an_attribute(tmp_path: Path, file: str, content: str, field: str, value: object) -> None:
     add_port(tmp_path, **{file: content})
     assert getattr(read_one(tmp_path), field) == value
 
@@ -125,7 +123,7 @@ def test_roce_port_over_which_the_default_route_goes_is_known(tmp_path: Path) ->
     assert set(over_default_route(tmp_path, None).values()) == {None}  # absent for a moment
 
 
-def test_two_ports_of_one_function_are_told_apart_by_their_network_devices(tmp_path: Path) -> None:
+def test_two_ports_of_one_function_are_distinguished_by_their_network_devices(tmp_path: Path) -> None:
     roce(tmp_path, "mlx4_0", "eth0", port=1, gid=False)
     roce(tmp_path, "mlx4_0", "eth1", port=2, gid=False)
     assert over_default_route(tmp_path, "eth1") == {"mlx4_0/1": False, "mlx4_0/2": True}
@@ -171,7 +169,7 @@ def test_an_excluded_device_is_never_touched(tmp_path: Path) -> None:
     add_port(tmp_path)
     state = add_port(tmp_path, "class/infiniband/mlx5_5/ports/1") / "state"
     state.unlink()
-    os.mkfifo(state)  # whoever opens it hangs
+    os.mkfifo(state)  # a reader that opens it hangs
     ports = InfinibandCollector(tmp_path, exclude=["mlx5_[45]"]).read().ports
     assert [port.name for port in ports] == ["mlx5_0/1"]
 
@@ -199,7 +197,7 @@ def test_a_counter_that_was_refused_is_not_asked_for_again(tmp_path: Path) -> No
     assert (port.link_downed, port.symbol_error) == (None, 5)
 
 
-def test_a_port_that_came_back_is_asked_anew(tmp_path: Path) -> None:
+def test_a_port_that_came_back_is_read_again(tmp_path: Path) -> None:
     folder = add_port(tmp_path, **{"counters/symbol_error": "5"})
     (folder / "counters/link_downed").symlink_to(refusing())
     collector = InfinibandCollector(tmp_path)

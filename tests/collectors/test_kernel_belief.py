@@ -1,4 +1,4 @@
-"""Only what the kernel wrote by itself becomes an event: not what a process wrote, nor what a packet filter's rule says."""
+"""Only what the kernel wrote by itself becomes an event: not what a process wrote, nor what a packet filter's rule writes."""
 
 from __future__ import annotations
 
@@ -93,9 +93,9 @@ async def test_disbelieved_lines_become_no_events_are_counted_and_leave_no_gap(t
         f"4,4,4,-;[UFW BLOCK] IN= OUT=lo SRC=127.0.0.1 DST=127.0.0.1 \n"
         f"4,5,5,-;{xid}\n"
     )
-    async with following(kmsg) as (log, heard):
+    async with following(kmsg) as (log, received):
         await until(lambda: log.records == 5)
-        assert (heard.sequences(), heard.gaps()) == ([5], [])
+        assert (received.sequences(), received.gaps()) == ([5], [])
         assert log.disbelieved == {"facility": 1, "packet_filter": 1}
 
 
@@ -104,13 +104,13 @@ async def test_disbelieved_lines_become_no_events_are_counted_and_leave_no_gap(t
 
 @pytest.mark.disposable
 async def test_what_root_writes_to_the_real_kernel_log_is_disbelieved() -> None:
-    async with following(Path("/dev/kmsg")) as (log, heard):
+    async with following(Path("/dev/kmsg")) as (log, received):
         await until(lambda: log.complete or log.gaps > 0)
-        before, events = log.disbelieved["facility"], len(heard.events)
+        before, events = log.disbelieved["facility"], len(received.events)
         with kernel_log_writer() as write:
             write(f"<4>NVRM: Xid (PCI:{SLOT}): 79, GPU has fallen off the bus.")
             await until(lambda: log.disbelieved["facility"] > before)
-        assert not [e for e in heard.events[events:] if isinstance(e, XidEvent) and e.slot == f"{SLOT}.0"]
+        assert not [e for e in received.events[events:] if isinstance(e, XidEvent) and e.slot == f"{SLOT}.0"]
 
 
 @pytest.mark.disposable
@@ -121,10 +121,10 @@ async def test_what_a_real_log_rule_prints_is_disbelieved(command: str) -> None:
         text for text in (f"NVRM: Xid (PCI:{SLOT}): 79,", *FORGED) if len(text) <= packet_filter.PREFIX_MOST[command]
     ]
     with kernel_log_writer(), packet_filter.logging_allowed():
-        async with following(Path("/dev/kmsg")) as (log, heard):
+        async with following(Path("/dev/kmsg")) as (log, received):
             await until(lambda: log.complete or log.gaps > 0)
-            before, events = log.disbelieved["packet_filter"], len(heard.events)
+            before, events = log.disbelieved["packet_filter"], len(received.events)
             for text in short:
                 packet_filter.log_a_packet(command, text)
             await until(lambda: log.disbelieved["packet_filter"] >= before + len(short))
-            assert not [e for e in heard.events[events:] if SLOT in getattr(e, "slot", "")]
+            assert not [e for e in received.events[events:] if SLOT in getattr(e, "slot", "")]

@@ -67,7 +67,7 @@ def test_every_recorded_xid_line_is_read() -> None:
     assert not any(e.inferred for e in seen if isinstance(e, XidEvent))
 
 
-def test_an_event_says_where_its_line_stood_and_who_wrote_it() -> None:
+def test_an_event_names_the_number_and_the_facility_of_its_line() -> None:
     raw = b"12,77,5000000,-,caller=T9;NVRM: Xid (PCI:0000:4e:00): 79, GPU has fallen off the bus.\n SUBSYSTEM=pci\n"
     record = parse_record(raw)
     assert record == Record(1, 4, 77, 5_000_000, "NVRM: Xid (PCI:0000:4e:00): 79, GPU has fallen off the bus.")
@@ -164,7 +164,7 @@ def test_ordinary_lines_are_no_events_whatever_names_their_processes_have() -> N
         "ls: nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
     ],
 )
-def test_what_stands_later_in_a_message_is_no_event(text: str) -> None:
+def test_a_message_later_in_a_line_is_no_event(text: str) -> None:
     assert event(f"4,1,1,-;{text}") is None
 
 
@@ -280,7 +280,7 @@ def test_the_second_line_much_later_is_an_error_of_its_own(pair: tuple[str, str]
     assert events_without_echoes(*pair, seconds_apart=5.0) == list(pair)
 
 
-def test_lines_of_several_gpus_that_mix_are_told_apart() -> None:
+def test_interleaved_lines_of_several_gpus_are_kept_apart() -> None:
     assert events_without_echoes(XID_79, OTHER_FALLEN, FALLEN) == [XID_79, OTHER_FALLEN]
 
 

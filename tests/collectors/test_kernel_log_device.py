@@ -14,7 +14,7 @@ import pytest
 from gpuwarden_collectors.event_facts import LogGap, XidEvent
 from gpuwarden_collectors.kernel_log.sources import KmsgDevice
 from support.disposable import kernel_log_writer
-from support.kernel_log import BOOT, Heard, following, line, until
+from support.kernel_log import BOOT, Received, following, line, until
 
 KMSG = Path("/dev/kmsg")
 SYSLOG_ACTION_SIZE_BUFFER = 10
@@ -22,19 +22,19 @@ ANY = (0, 1)
 """What these tests write has the facility of a user, as all that root writes there."""
 
 
-def texts(heard: Heard, token: str) -> list[str]:
-    return [e.text for e in heard.events if isinstance(e, XidEvent) and token in e.text]
+def texts(received: Received, token: str) -> list[str]:
+    return [e.text for e in received.events if isinstance(e, XidEvent) and token in e.text]
 
 
-async def test_a_device_is_read_record_by_record_and_a_dead_one_is_said_to_be_dead() -> None:
-    writer, terminal = os.openpty()  # a character device that gives one line for each read and breaks when told to
+async def test_a_device_is_read_record_by_record_and_a_broken_one_is_reported() -> None:
+    writer, terminal = os.openpty()  # a character device that gives one line for each read and breaks on request
     path = Path(os.ttyname(terminal))
     os.write(writer, (line(1) + line(2)).encode())
-    async with following(path) as (log, heard):
-        await until(lambda: heard.sequences() == [1, 2])
+    async with following(path) as (log, received):
+        await until(lambda: received.sequences() == [1, 2])
         os.write(writer, line(4).encode())
-        await until(lambda: heard.sequences() == [1, 2, 4])
-        assert heard.gaps() == [1]
+        await until(lambda: received.sequences() == [1, 2, 4])
+        assert received.gaps() == [1]
         os.close(terminal)
         os.close(writer)
         await until(lambda: log.errors > 0)
@@ -42,16 +42,16 @@ async def test_a_device_is_read_record_by_record_and_a_dead_one_is_said_to_be_de
 
 
 @pytest.mark.disposable
-async def test_a_line_written_to_the_kernel_log_is_told_at_once_and_marked_as_not_the_kernels() -> None:
+async def test_a_line_written_to_the_kernel_log_is_read_at_once_and_marked_as_not_the_kernels() -> None:
     token = uuid4().hex
-    async with following(KMSG, facilities=ANY) as (log, heard):
+    async with following(KMSG, facilities=ANY) as (log, received):
         await until(lambda: log.position is not None)
         await asyncio.sleep(0.1)
         before = time.clock_gettime(time.CLOCK_BOOTTIME)
         with kernel_log_writer() as write:
             write(f"<4>NVRM: Xid (PCI:0000:4e:00): 13, pid=1, name=x, {token}")
-            await until(lambda: bool(texts(heard, token)))
-        [seen] = [e for e in heard.events if isinstance(e, XidEvent) and token in e.text]
+            await until(lambda: bool(texts(received, token)))
+        [seen] = [e for e in received.events if isinstance(e, XidEvent) and token in e.text]
         assert seen.at.boottime >= before
         assert seen.origin is not None
         assert (seen.origin.boot_id, seen.origin.facility) == (BOOT, 1)
@@ -61,16 +61,16 @@ async def test_a_line_written_to_the_kernel_log_is_told_at_once_and_marked_as_no
 async def test_more_than_the_kernels_ten_lines_arrive_and_a_restart_repeats_and_loses_none() -> None:
     token = uuid4().hex
     with kernel_log_writer() as write:
-        async with following(KMSG, facilities=ANY) as (log, heard):
+        async with following(KMSG, facilities=ANY) as (log, received):
             for number in range(50):
                 write(f"<4>NVRM: Xid (PCI:0000:4e:00): 13, {token} {number}")
-            await until(lambda: len(texts(heard, token)) == 50)
+            await until(lambda: len(texts(received, token)) == 50)
             position = log.position
         for number in range(50, 60):
             write(f"<4>NVRM: Xid (PCI:0000:4e:00): 13, {token} {number}")
         async with following(KMSG, facilities=ANY, resume=position) as (log, again):
             await until(lambda: len(texts(again, token)) == 10)
-            assert texts(heard, token) + texts(again, token) == [f"{token} {number}" for number in range(60)]
+            assert texts(received, token) + texts(again, token) == [f"{token} {number}" for number in range(60)]
             assert log.gaps == 0
 
 
@@ -79,18 +79,18 @@ async def test_a_ring_that_was_overwritten_before_it_was_read_is_a_gap_of_as_man
     ring = ctypes.CDLL(None).klogctl(SYSLOG_ACTION_SIZE_BUFFER, None, 0)
     token = uuid4().hex
     with kernel_log_writer() as write:
-        async with following(KMSG, facilities=ANY) as (log, heard):
+        async with following(KMSG, facilities=ANY) as (log, received):
             write(f"<4>NVRM: Xid (PCI:0000:4e:00): 13, {token} first")
-            await until(lambda: len(texts(heard, token)) == 1)
+            await until(lambda: len(texts(received, token)) == 1)
             written = 2 * ring // 512
             for _ in range(written):  # the loop does not turn meanwhile
                 write(f"<15>gpuwarden test: filling the ring {'.' * 512}")
             write(f"<4>NVRM: Xid (PCI:0000:4e:00): 13, {token} last")
-            await until(lambda: len(texts(heard, token)) == 2)
-            [lost] = heard.gaps()
+            await until(lambda: len(texts(received, token)) == 2)
+            [lost] = received.gaps()
             assert 0 < lost <= written
             assert (log.gaps, log.lost) == (1, lost)
-            kinds = [e for e in heard.events if isinstance(e, LogGap) or token in e.text]
+            kinds = [e for e in received.events if isinstance(e, LogGap) or token in e.text]
             assert [isinstance(e, LogGap) for e in kinds] == [False, True, False]
 
 

@@ -1,4 +1,4 @@
-"""What the memory collector says of whole, odd and real hosts."""
+"""The memory collector on whole, odd and real hosts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_meminfo_that_cannot_be_read_fails_the_pass(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("count", "value"), [("0", 0), ("4294967295", 4294967295), ("", None), ("-1", None), ("many", None)]
 )
-def test_what_a_controller_says_in_odd_words(tmp_path: Path, count: str, value: int | None) -> None:
+def test_unusual_counts_of_a_memory_controller(tmp_path: Path, count: str, value: int | None) -> None:
     plant(tmp_path, {"meminfo": "MemTotal: 1024 kB", f"{MC}/mc0/ue_count": count})
     assert MemoryCollector(tmp_path, tmp_path).read() == MemoryFacts(
         total_bytes=1 << 20, controllers=(MemoryController(name="mc0", uncorrected=value),)

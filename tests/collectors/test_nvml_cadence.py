@@ -117,7 +117,7 @@ def test_without_the_cadences_it_would_take_four_times_that() -> None:
 
 
 @pytest.mark.parametrize("gpus", [1, 8])
-def test_ten_minutes_of_passes_cost_what_the_table_says_and_no_pass_is_a_burst(node: Node, gpus: int) -> None:
+def test_ten_minutes_of_passes_cost_what_the_table_gives_and_no_pass_is_a_burst(node: Node, gpus: int) -> None:
     node.fake.write(gpus=gpus, frozen=True)
     node.reader.connect()
     for _ in range(2 * gpus):  # the first is in full, and each GPU has its turn for what takes long
@@ -161,7 +161,7 @@ def test_the_times_are_of_what_is_not_read_in_each_pass_and_of_nothing_else(node
     assert all(getattr(gpu.readings, name) is not None for name in gpu.read_at)
 
 
-def test_between_two_readings_the_last_value_stands_with_its_own_time(node: Node) -> None:
+def test_between_two_readings_the_last_value_is_kept_with_its_own_time(node: Node) -> None:
     node.reader.connect()
     node.gpu()
     node.fake.reading(0, "energy_mj", 111)
@@ -309,13 +309,13 @@ def test_a_gpu_that_was_away_is_read_in_full_in_its_first_pass(node: Node, how: 
 CHANGES: dict[str, Callable[[Node], object]] = {
     "another board": lambda node: node.fake.text(3, "uuid", "GPU-another-board"),
     "another handle": lambda node: node.fake.renew(3),
-    "counting anew": lambda node: node.fake.reading(3, "violation_low_utilization_ns", 5),
-    "the library began anew": lambda node: node.reader.close(),
+    "counting again": lambda node: node.fake.reading(3, "violation_low_utilization_ns", 5),
+    "the library began again": lambda node: node.reader.close(),
 }
 
 
 @pytest.mark.parametrize("how", CHANGES)
-def test_a_gpu_that_is_another_or_begins_anew_between_two_passes_is_read_in_full(node: Node, how: str) -> None:
+def test_a_gpu_that_was_replaced_or_reset_between_two_passes_is_read_in_full(node: Node, how: str) -> None:
     node.fake.reading(3, "energy_mj", 9_000_000).reading(3, "violation_low_utilization_ns", 70)
     node.reader.connect()
     for _ in range(4):

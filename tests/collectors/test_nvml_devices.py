@@ -1,4 +1,4 @@
-"""Devices that may not be opened: said as what they are, whatever NVML makes of it, and never over a plain word about a GPU."""
+"""Devices that may not be opened: reported as such, whatever NVML makes of it, and never over a definite result about a GPU."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_an_unknown_error_with_a_device_that_may_not_be_opened_is_a_lack_of_perm
     assert read(node, dev).problem is NvmlProblem.OTHER
 
 
-def test_what_nvml_says_plainly_stands(node: Node, dev: Path) -> None:
+def test_a_definite_result_of_nvml_is_accepted(node: Node, dev: Path) -> None:
     assert read(node, dev).problem is None
     node.fake.lost(1)
     assert read(node, dev).problem is None

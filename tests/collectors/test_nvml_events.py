@@ -26,7 +26,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
 
 @contextmanager
 def following(node: Node, emit: Callable[[XidEvent], None]) -> Iterator[None]:
-    """The event thread at work; it must end soon after `stop`, whatever happened to it."""
+    """The event thread at work; it must end soon after `stop`, whatever became of it."""
     stop = threading.Event()
     thread = threading.Thread(target=node.reader.events, args=(emit, stop))
     thread.start()
@@ -53,11 +53,11 @@ def wait_for_xid(node: Node, events: list[XidEvent], gpu: int, xid: int) -> XidE
 def wait_for(condition: Callable[[], bool]) -> None:
     until = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < until, "it did not happen in time"
+        assert time.monotonic() < until, "it was not in time"
         time.sleep(0.01)
 
 
-def test_an_xid_says_which_gpu_and_when(node: Node) -> None:
+def test_an_xid_names_its_gpu_and_time(node: Node) -> None:
     node.reader.connect()
     slots = [gpu.slot for gpu in node.read().gpus]
     events: list[XidEvent] = []
@@ -82,7 +82,7 @@ def test_xids_arrive_in_order_and_name_their_mig_instance(node: Node) -> None:
     assert (events[0].gpu_instance, events[0].compute_instance) == (2, 1)
 
 
-def test_an_xid_that_nvml_cannot_tell_says_so(node: Node) -> None:
+def test_an_xid_that_nvml_cannot_read_is_marked(node: Node) -> None:
     node.reader.connect()
     node.read()
     events: list[XidEvent] = []
@@ -110,7 +110,7 @@ def test_events_go_on_when_the_gpus_change(node: Node) -> None:
         assert wait_for_xid(node, events, 2, 64).slot == slots[2]
 
 
-def test_a_gpu_that_was_lost_is_heard_again_when_it_is_back(node: Node) -> None:
+def test_events_of_a_lost_gpu_are_received_again_when_it_is_back(node: Node) -> None:
     node.reader.connect()
     slot = node.gpu(2).slot
     node.fake.lost(2)

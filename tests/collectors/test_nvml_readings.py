@@ -120,13 +120,13 @@ def test_a_field_value_is_read_as_the_type_it_declares(kind: int, member: str, g
 
 
 def test_every_reading_of_the_driver_arrives_in_its_own_attribute(node: Node) -> None:
-    told = {name: SMALL.get(name, 20 + number) for number, name in enumerate(READINGS) if name in names("READING")}
-    assert len(told) > 100
-    node.fake.add(*(f"set 0 {name} {value}" for name, value in told.items()))
+    given = {name: SMALL.get(name, 20 + number) for number, name in enumerate(READINGS) if name in names("READING")}
+    assert len(given) > 100
+    node.fake.add(*(f"set 0 {name} {value}" for name, value in given.items()))
     node.reader.connect()
     node.read()
     readings = node.gpu().readings
-    assert {name: getattr(readings, name) for name in told} == told
+    assert {name: getattr(readings, name) for name in given} == given
     assert readings.memory_free_bytes is not None
     assert readings.bar1_free_bytes is not None
 
@@ -193,7 +193,7 @@ def test_gpm_is_read_of_each_gpu_instance_and_its_compute_instances_share_it(nod
     assert (gpu.readings.gpm_sm_active, gpu.errors) == (87, ())
 
 
-def test_an_instance_that_is_made_anew_is_measured_from_then_on(node: Node) -> None:
+def test_a_recreated_instance_is_measured_from_then_on(node: Node) -> None:
     node.fake.write(frozen=True).mig(0, 5, 0, "1g.10gb", 9728).mig(0, 6, 0, "1g.10gb", 9728)
     node.reader.connect()
     node.read()
@@ -223,7 +223,7 @@ def test_gpm_allocates_once_and_a_gpu_without_it_is_asked_once(node: Node, monke
 
 
 @pytest.mark.parametrize("code", [Code.GPU_IS_LOST, Code.TIMEOUT, Code.RESET_REQUIRED, Code.UNKNOWN, 4711])
-def test_gpm_that_fails_costs_its_metrics_for_a_minute_and_says_nothing_of_the_gpu(node: Node, code: int) -> None:
+def test_a_gpm_error_costs_its_metrics_for_a_minute_and_does_not_affect_the_gpu(node: Node, code: int) -> None:
     node.fake.write(gpus=1, frozen=True)
     node.reader.connect()
     node.read()
@@ -281,7 +281,7 @@ def test_a_share_that_is_none_is_left_out(node: Node, monkeypatch: pytest.Monkey
     assert (readings.gpm_graphics_active, readings.gpm_sm_active is None) == (None, False)
 
 
-def test_an_instance_that_got_the_number_of_another_between_two_passes_is_measured_anew(node: Node) -> None:
+def test_an_instance_that_reuses_a_number_between_two_passes_is_measured_from_then_on(node: Node) -> None:
     node.fake.write(gpus=1, frozen=True).mig(0, 5, 0, "1g.10gb", 9728)
     node.reader.connect()
     node.read()
@@ -290,7 +290,7 @@ def test_an_instance_that_got_the_number_of_another_between_two_passes_is_measur
     assert node.gpu().mig[0].gpm_sm_active is None
 
 
-def test_gpm_gives_every_buffer_back_whatever_happens_to_the_gpu(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpm_frees_every_buffer_whatever_becomes_of_the_gpu(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: Counter[str] = Counter()
     for name in ("nvmlGpmSampleAlloc", "nvmlGpmSampleFree"):
         monkeypatch.setattr(pynvml, name, _counted(asked, name))
@@ -333,7 +333,7 @@ def _counted(counts: Counter[str], name: str) -> Callable[..., object]:
 
 
 @pytest.mark.parametrize("licensed", [0, 1])
-def test_a_vgpu_license_is_told(node: Node, licensed: int) -> None:
+def test_a_vgpu_license_is_reported(node: Node, licensed: int) -> None:
     node.fake.reading(0, "vgpu_license", licensed)
     node.reader.connect()
     assert node.gpu().readings.vgpu_license == licensed
@@ -431,7 +431,7 @@ def test_a_call_that_the_driver_does_not_know_is_not_asked_again(node: Node, cod
 
 
 @pytest.mark.parametrize("code", [Code.INVALID_ARGUMENT, Code.NOT_SUPPORTED])
-def test_what_was_answered_once_is_asked_again_whatever_is_said_of_it_meanwhile(node: Node, code: Code) -> None:
+def test_a_call_that_once_succeeded_is_repeated_whatever_error_it_gives_meanwhile(node: Node, code: Code) -> None:
     node.reader.connect()
     node.read()
     node.fake.error(0, "nvmlDeviceGetRemappedRows", code).error(0, "field:230", code)
@@ -453,7 +453,7 @@ def test_an_older_driver_is_asked_in_its_own_way(node: Node) -> None:
     assert readings.clock_event_reasons == 0
 
 
-def test_turning_mig_on_and_off_asks_everything_anew(node: Node) -> None:
+def test_switching_mig_on_or_off_repeats_every_call(node: Node) -> None:
     node.fake.mig(0, 1, 0, "3g.40gb", 40448).reading(0, "remapped_rows_pending", "none")
     node.reader.connect()
     assert node.gpu().readings.remapped_rows_pending is None
@@ -462,7 +462,7 @@ def test_turning_mig_on_and_off_asks_everything_anew(node: Node) -> None:
     assert node.gpu().readings.remapped_rows_pending == 0
 
 
-def test_another_board_in_a_slot_is_asked_everything_anew(node: Node) -> None:
+def test_another_board_in_a_slot_repeats_every_call(node: Node) -> None:
     node.fake.reading(0, "temperature_margin", "none")
     node.reader.connect()
     assert node.gpu().readings.temperature_margin is None

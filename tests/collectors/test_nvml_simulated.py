@@ -39,7 +39,7 @@ for line in sys.stdin:
 
 
 class Simulation:
-    """Simulated GPUs and the folder through which faults reach them. The clock of slow readings is ours."""
+    """Simulated GPUs and the folder through which faults reach them. The clock of slow readings is the test's."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -102,14 +102,14 @@ def inject(directory: Path, words: str) -> None:
 def wait_for(condition: Callable[[], bool]) -> None:
     until = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < until, "it did not happen in time"
+        assert time.monotonic() < until, "it was not in time"
         time.sleep(0.01)
 
 
 # --- healthy GPUs
 
 
-def test_healthy_simulated_gpus_answer_everything_and_say_that_they_are_simulated(simulation: Simulation) -> None:
+def test_healthy_simulated_gpus_respond_to_everything_and_are_marked_as_simulated(simulation: Simulation) -> None:
     simulation.read()
     facts = simulation.read()
     assert facts.simulated
@@ -210,7 +210,7 @@ def test_a_link_that_is_down_is_inactive_and_the_others_are_not(simulation: Simu
     assert [link.link for link in simulation.gpu().links if not link.active] == [5]
 
 
-def test_a_lost_gpu_says_so_and_keeps_its_place_and_identity(simulation: Simulation) -> None:
+def test_a_lost_gpu_is_reported_as_lost_and_keeps_its_slot_and_identity(simulation: Simulation) -> None:
     simulation.read()
     simulation.inject("lost")
     facts = simulation.read()
@@ -229,7 +229,7 @@ def test_a_vanished_gpu_is_not_listed_and_those_after_it_are_renumbered(simulati
     ]
 
 
-def test_a_gpu_that_needs_a_reset_says_so(simulation: Simulation) -> None:
+def test_a_gpu_that_needs_a_reset_is_reported_as_such(simulation: Simulation) -> None:
     simulation.inject("reset-required")
     gpu = simulation.gpu()
     assert (gpu.answer, gpu.uuid) == (GpuAnswer.RESET_REQUIRED, simulated_uuid(1))
@@ -334,7 +334,7 @@ def ignores_term(pid: int) -> bool:
     return bool(int(line.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
-def test_a_crash_happens_once_and_takes_itself_out_of_the_file(child: subprocess.Popen[str], tmp_path: Path) -> None:
+def test_a_crash_occurs_once_and_removes_itself_from_the_file(child: subprocess.Popen[str], tmp_path: Path) -> None:
     assert answer(child) == "connected"
     inject(tmp_path, "crash")
     ask(child)

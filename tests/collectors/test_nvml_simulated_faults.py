@@ -42,7 +42,7 @@ def test_every_fault_of_the_table_can_be_injected_and_read_back(tmp_path: Path) 
     assert len(faults) == len(FAULTS)
 
 
-def test_the_same_fault_again_begins_anew_but_each_xid_counts() -> None:
+def test_the_same_fault_again_restarts_its_time_but_each_xid_counts() -> None:
     overheat, xid = parse_fault(["overheat"], 0), parse_fault(["xid", "79"], 0)
     assert add(add((), overheat, 1.0), overheat, 2.0) == (replace(overheat, at=2.0),)
     assert len(add(add((), xid, 1.0), xid, 2.0)) == 2

@@ -48,7 +48,7 @@ def run_python(code: str, environment: dict[str, str]) -> str:
 # --- healthy GPUs
 
 
-def test_eight_healthy_gpus_answer_and_say_who_they_are(node: Node) -> None:
+def test_eight_healthy_gpus_respond_with_their_identity(node: Node) -> None:
     node.reader.connect()
     facts = node.read()
     assert (facts.problem, facts.simulated) == (None, False)
@@ -278,7 +278,7 @@ def test_a_text_that_is_no_utf_8_is_kept_with_replacements(node: Node, name: str
     )
 
 
-def test_of_two_gpus_in_one_slot_the_first_is_kept_and_the_second_told(node: Node) -> None:
+def test_of_two_gpus_in_one_slot_the_first_is_kept_and_the_second_reported(node: Node) -> None:
     node.fake.text(5, "pci_bus_id", "00000000:4F:00.0")  # that of GPU 4
     node.reader.connect()
     facts = node.read()
@@ -340,7 +340,7 @@ def test_a_library_that_stops_counting_is_initialised_again(node: Node, code: Co
     assert len(node.read().gpus) == 8
 
 
-def test_a_library_that_cannot_be_loaded_is_absent_and_says_which(tmp_path: Path) -> None:
+def test_a_library_that_cannot_be_loaded_is_absent_and_named(tmp_path: Path) -> None:
     for path in (tmp_path / "nowhere.so", tmp_path / "text.so"):
         (tmp_path / "text.so").write_text("this is no library")
         with pytest.raises(SourceAbsent, match=rf"{path.name} \(collectors.nvml.library\) could not be loaded"):

@@ -1,4 +1,4 @@
-"""What the PCI collector says of recorded, odd and changing buses."""
+"""The PCI collector on recorded, odd and changing buses."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_bus_without_nvidia_functions_is_observed_and_empty(tmp_path: Path) ->
         ("0x060400", PciKind.OTHER),  # root port of a Grace host
     ],
 )
-def test_the_class_says_what_a_function_is(tmp_path: Path, klass: str, kind: PciKind) -> None:
+def test_the_kind_of_a_function_follows_from_its_class(tmp_path: Path, klass: str, kind: PciKind) -> None:
     add_function(tmp_path, SLOT, vendor="0x10de", device="0x2330", **{"class": klass})
     assert read_one(tmp_path).kind is kind
 
@@ -134,7 +134,7 @@ def test_a_virtual_function_of_a_gpu_is_not_counted_as_a_gpu(tmp_path: Path) -> 
         ("aer_dev_fatal", "A" * 100_000 + ";TOTAL_ERR_FATAL 3", "aer_fatal", None),  # longer than a page: cut
     ],
 )
-def test_what_an_attribute_says_in_odd_words(
+def test_unusual_values_of_an_attribute(
     tmp_path: Path, attribute: str, text: str, field: str, value: float | None
 ) -> None:
     add_function(tmp_path, SLOT, **GPU, **{attribute: text})
@@ -149,7 +149,7 @@ def test_only_a_configuration_space_of_all_ones_is_no_answer(tmp_path: Path, con
     assert read_one(tmp_path).responds is responds
 
 
-def test_a_configuration_space_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
+def test_a_configuration_space_that_cannot_be_read_is_no_evidence(tmp_path: Path) -> None:
     add_function(tmp_path, "0000:01:00.0", **GPU)  # missing
     (add_function(tmp_path, "0000:02:00.0", **GPU) / "config").mkdir()  # open succeeds, read is refused
     (add_function(tmp_path, "0000:03:00.0", **GPU) / "config").write_bytes(b"\xff\xff")  # cut short
@@ -177,7 +177,7 @@ def test_a_device_that_vanished_after_it_was_listed_is_not_there(tmp_path: Path)
     assert [device.slot for device in collector_of(tmp_path).read().devices] == ["0000:5d:00.0"]
 
 
-def test_a_function_that_does_not_say_what_it_is_fails_the_pass(tmp_path: Path) -> None:
+def test_a_function_without_a_vendor_fails_the_pass(tmp_path: Path) -> None:
     add_function(tmp_path, SLOT, device="0x2330", **{"class": "0x030200"})
     with pytest.raises(CollectorError, match=f"cannot identify .*{SLOT}:"):
         collector_of(tmp_path).read()
@@ -220,7 +220,7 @@ def test_more_functions_than_any_host_has_are_refused_whole(tmp_path: Path) -> N
         collector_of(tmp_path, max_functions=3).read()
 
 
-def test_a_function_that_is_silent_for_the_time_of_a_reset_is_not_said_to_be(tmp_path: Path) -> None:
+def test_a_function_that_does_not_respond_for_the_time_of_a_reset_is_not_reported(tmp_path: Path) -> None:
     gpu = h100("0000:4e:00.0")
     write_tree(tmp_path, [replace(gpu, responds=False)])
     back = threading.Timer(0.2, write_tree, (tmp_path, [gpu]))
@@ -229,7 +229,7 @@ def test_a_function_that_is_silent_for_the_time_of_a_reset_is_not_said_to_be(tmp
     back.join()
 
 
-def test_a_function_that_stays_silent_is_said_to_be(tmp_path: Path) -> None:
+def test_a_function_that_stays_unresponsive_is_reported(tmp_path: Path) -> None:
     dead = replace(h100("0000:4e:00.0"), responds=False)
     write_tree(tmp_path, [dead])
     assert [device.responds for device in collector_of(tmp_path, again_after=0.1).read().devices] == [False]

@@ -1,4 +1,4 @@
-"""Site checks that are real processes: what they say, and how they are kept within bounds whatever they do."""
+"""Site checks that are real processes: their results, and how they are kept within bounds whatever they do."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-# --- What they say -------------------------------------------------------------------------------------------------
+# --- Their results -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def alive(pid: int) -> bool:
     ],
 )
 async def test_the_exit_code_is_the_state(code: int, state: PluginState) -> None:
-    said = await result(f"echo DISK so so; exit {code}")
-    assert (said.state, said.exit_code, said.text) == (state, code, "DISK so so")
+    outcome = await result(f"echo DISK so so; exit {code}")
+    assert (outcome.state, outcome.exit_code, outcome.text) == (state, code, "DISK so so")
 
 
 async def test_a_site_names_the_exit_codes_of_its_script() -> None:
@@ -113,14 +113,14 @@ async def test_the_message_is_one_printable_line(script_text: str, text: str) ->
     assert (await result(script_text)).text == text
 
 
-async def test_a_check_reads_nothing_and_stands_in_the_root() -> None:
+async def test_a_check_has_empty_stdin_and_runs_in_the_root_directory() -> None:
     assert (await result("cat; pwd")).text == "/"
 
 
-async def test_its_words_are_read_by_no_shell(tmp_path: Path) -> None:
-    words = ("/bin/echo", "$HOME", "`id`", ";", ">", str(tmp_path / "file"), "a b")
-    said = (await results(("echo", SiteCheck(words))))["echo"]
-    assert said.text == " ".join(words[1:])
+async def test_its_arguments_are_not_interpreted_by_a_shell(tmp_path: Path) -> None:
+    arguments = ("/bin/echo", "$HOME", "`id`", ";", ">", str(tmp_path / "file"), "a b")
+    outcome = (await results(("echo", SiteCheck(arguments))))["echo"]
+    assert outcome.text == " ".join(arguments[1:])
     assert not list(tmp_path.iterdir())
 
 
@@ -128,15 +128,17 @@ async def test_its_words_are_read_by_no_shell(tmp_path: Path) -> None:
     ("program", "code", "why"),
     [("/no/such", 127, "/no/such"), ("/etc/passwd", 126, "ermission denied"), ("a\0b", None, "cannot be started")],
 )
-async def test_a_check_that_cannot_be_started_says_why(program: str, code: int | None, why: str) -> None:
-    said = (await results(("one", SiteCheck((program,)))))["one"]
-    assert (said.state, said.exit_code) == (PluginState.UNKNOWN, code)
-    assert why in said.text
+async def test_a_check_that_cannot_be_started_is_unknown_with_the_cause(
+    program: str, code: int | None, why: str
+) -> None:
+    outcome = (await results(("one", SiteCheck((program,)))))["one"]
+    assert (outcome.state, outcome.exit_code) == (PluginState.UNKNOWN, code)
+    assert why in outcome.text
 
 
-async def test_a_check_that_is_killed_says_by_what() -> None:
-    said = await result("echo so far; kill -SEGV $$")
-    assert (said.state, said.exit_code, said.text) == (PluginState.UNKNOWN, None, "died by SIGSEGV: so far")
+async def test_a_check_that_is_killed_is_unknown_with_the_signal() -> None:
+    outcome = await result("echo so far; kill -SEGV $$")
+    assert (outcome.state, outcome.exit_code, outcome.text) == (PluginState.UNKNOWN, None, "died by SIGSEGV: so far")
 
 
 def test_a_check_gets_no_more_of_our_environment_than_it_needs() -> None:
@@ -150,7 +152,7 @@ def test_a_check_gets_no_more_of_our_environment_than_it_needs() -> None:
 # --- Over and over -------------------------------------------------------------------------------------------------
 
 
-async def test_runs_that_tell_nothing_are_counted_until_one_tells(tmp_path: Path) -> None:
+async def test_inconclusive_runs_are_counted_until_a_conclusive_one(tmp_path: Path) -> None:
     text = f"[ -e {tmp_path}/fixed ] || exit 3"
     async with running(script("one", text, interval=0.01)) as seen:
         await until(lambda: newest(seen).get("one") and newest(seen)["one"].unknown_runs >= 3)
@@ -179,29 +181,33 @@ async def test_each_observation_carries_the_newest_result_of_every_check() -> No
 
 
 async def test_a_check_that_never_ends_is_ended(tmp_path: Path) -> None:
-    said = await result(f"echo $$ > {tmp_path}/pid; echo working; sleep 1000", within=SOON)
-    assert (said.state, said.exit_code, said.text) == (PluginState.UNKNOWN, None, "has not ended within 0.3 s: working")
+    outcome = await result(f"echo $$ > {tmp_path}/pid; echo working; sleep 1000", within=SOON)
+    assert (outcome.state, outcome.exit_code, outcome.text) == (
+        PluginState.UNKNOWN,
+        None,
+        "has not ended within 0.3 s: working",
+    )
     assert not alive(int((tmp_path / "pid").read_text()))
 
 
 async def test_a_check_that_ignores_sigterm_is_killed_and_all_that_it_started_with_it(tmp_path: Path) -> None:
     text = f"trap '' TERM; (trap '' TERM; echo $$ > {tmp_path}/a; sleep 1000) & echo $! > {tmp_path}/b; wait; wait"
-    said = await result(text, within=SOON)
-    assert said.state is PluginState.UNKNOWN
+    outcome = await result(text, within=SOON)
+    assert outcome.state is PluginState.UNKNOWN
     await until(lambda: not any(alive(int((tmp_path / name).read_text())) for name in "ab"))
 
 
 async def test_what_a_shell_with_job_control_started_is_killed_too(tmp_path: Path) -> None:
     text = f"set -m; sleep 1000 & echo $! > {tmp_path}/pid; wait"
-    said = (await results(("one", SiteCheck(("/bin/bash", "-c", text), timeout=SOON))))["one"]
-    assert said.state is PluginState.UNKNOWN
+    outcome = (await results(("one", SiteCheck(("/bin/bash", "-c", text), timeout=SOON))))["one"]
+    assert outcome.state is PluginState.UNKNOWN
     await until(lambda: not alive(int((tmp_path / "pid").read_text())))
 
 
 async def test_a_check_that_cleans_up_on_sigterm_may(tmp_path: Path) -> None:
     text = f"trap 'touch {tmp_path}/clean; exit 0' TERM; while :; do sleep 0.01; done"
-    said = await result(text, within=SOON)
-    assert (said.state, said.exit_code) == (PluginState.UNKNOWN, None)
+    outcome = await result(text, within=SOON)
+    assert (outcome.state, outcome.exit_code) == (PluginState.UNKNOWN, None)
     assert (tmp_path / "clean").exists()
 
 
@@ -215,26 +221,26 @@ async def test_a_flood_is_kept_short_and_leaves_the_loop_its_turns() -> None:
             turns += 1
 
     ticking = asyncio.create_task(tick())
-    said = await result("yes flood; yes >&2", within=SOON)
+    outcome = await result("yes flood; yes >&2", within=SOON)
     ticking.cancel()
-    assert (said.state, said.output) == (PluginState.UNKNOWN, ("flood\n" * 1000)[:4096])
+    assert (outcome.state, outcome.output) == (PluginState.UNKNOWN, ("flood\n" * 1000)[:4096])
     assert turns > 100
 
 
 async def test_a_long_report_is_read_to_its_end() -> None:
-    said = await result("head -c 1000000 /dev/zero | tr '\\0' x; echo end >&2; exit 1")
-    assert (said.state, len(said.output)) == (PluginState.WARNING, 4096)
+    outcome = await result("head -c 1000000 /dev/zero | tr '\\0' x; echo end >&2; exit 1")
+    assert (outcome.state, len(outcome.output)) == (PluginState.WARNING, 4096)
 
 
 async def test_what_a_check_leaves_behind_holds_nothing_up_and_is_killed(tmp_path: Path) -> None:
-    said = await result(f"sleep 1000 & echo $! > {tmp_path}/pid; echo done")
-    assert (said.state, said.text) == (PluginState.OK, "done")
+    outcome = await result(f"sleep 1000 & echo $! > {tmp_path}/pid; echo done")
+    assert (outcome.state, outcome.text) == (PluginState.OK, "done")
     await until(lambda: not alive(int((tmp_path / "pid").read_text())))
 
 
 async def test_what_escapes_into_a_session_of_its_own_holds_nothing_up(tmp_path: Path) -> None:
-    said = await result(f"setsid sh -c 'echo $$ > {tmp_path}/pid; exec sleep 1000' & sleep 0.2; echo done; exit 1")
-    assert (said.state, said.text) == (PluginState.WARNING, "done")
+    outcome = await result(f"setsid sh -c 'echo $$ > {tmp_path}/pid; exec sleep 1000' & sleep 0.2; echo done; exit 1")
+    assert (outcome.state, outcome.text) == (PluginState.WARNING, "done")
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
@@ -250,17 +256,17 @@ async def test_what_runs_is_killed_when_the_daemon_ends(tmp_path: Path) -> None:
 
 @pytest.mark.disposable
 @pytest.mark.parametrize(
-    ("killable", "said"),
+    ("killable", "message"),
     [(True, "has not ended within 0.3 s"), (False, "of an earlier run is still stuck in the kernel")],
 )
 async def test_a_check_on_a_dead_file_system_holds_nobody_up_and_runs_again_when_it_can(
-    tmp_path: Path, said: str, *, killable: bool
+    tmp_path: Path, message: str, *, killable: bool
 ) -> None:
     dead = "dead", SiteCheck((str(tmp_path / "gone/check"),), timeout=SOON, interval=0.01)
     async with running(dead, script("alive", "echo fine", interval=0.01), limit=1) as seen:
         with hung_mount(tmp_path / "gone", killable=killable):
             await until(lambda: newest(seen).get("dead") and newest(seen)["dead"].unknown_runs >= 2)
-            assert said in newest(seen)["dead"].text
+            assert message in newest(seen)["dead"].text
             before = len(seen)
             await until(lambda: len(seen) > before + 10)
             assert newest(seen)["alive"].state is PluginState.OK

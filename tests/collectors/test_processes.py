@@ -1,4 +1,4 @@
-"""What the processes collector says of trees like /proc, and of real processes that cannot be ended."""
+"""The processes collector on trees like /proc, and on real processes that cannot be ended."""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ def test_a_host_without_proc_has_no_source(tmp_path: Path) -> None:
 
 def test_a_process_that_ran_in_between_is_not_stuck(tmp_path: Path) -> None:
     collector = minute_by_minute(tmp_path)
-    for runs in range(10):  # it writes a checkpoint: asleep at every look, and yet at work
+    for runs in range(10):  # it writes a checkpoint: asleep at every pass, and yet at work
         add_process(tmp_path, 700, "D", runs=f"1 2 {runs}", gpu=True)
         assert collector.read().stuck == ()
 
 
-def test_another_process_with_the_same_number_starts_anew(tmp_path: Path) -> None:
+def test_another_process_with_the_same_number_restarts_the_count(tmp_path: Path) -> None:
     collector = minute_by_minute(tmp_path)
     add_process(tmp_path, 700, "D")
     collector.read()
@@ -98,7 +98,7 @@ def test_another_process_with_the_same_number_starts_anew(tmp_path: Path) -> Non
     assert [process.seen_for for process in collector.read().stuck] == [60.0]
 
 
-def test_a_process_that_was_missed_once_starts_anew(tmp_path: Path) -> None:
+def test_a_process_that_was_missed_once_restarts_its_count(tmp_path: Path) -> None:
     collector = minute_by_minute(tmp_path)
     for state in ("D", "S", "D"):
         add_process(tmp_path, 700, state)
@@ -169,7 +169,7 @@ def test_a_name_may_hold_anything(tmp_path: Path, comm: str, shown: str) -> None
     assert [process.comm for process in collector.read().stuck] == [shown]
 
 
-def test_a_kernel_that_counts_no_runs_leaves_the_looks_alone_to_tell(tmp_path: Path) -> None:
+def test_where_the_kernel_counts_no_runs_only_repeated_observation_counts(tmp_path: Path) -> None:
     (add_process(tmp_path, 700, "D") / "schedstat").unlink()
     collector = minute_by_minute(tmp_path)
     collector.read()
@@ -264,7 +264,7 @@ def test_a_real_process_in_another_pid_namespace_is_seen_by_its_name(tmp_path: P
 
 
 READ = "from pathlib import Path; from gpuwarden_collectors.host_collectors.processes import ProcessesCollector; import os, sys; "
-"""What a Python that cannot see all processes runs; printed is what it says of the fabric manager."""
+"""What a Python that cannot see all processes runs; printed is what it reports of the fabric manager."""
 
 
 def test_a_reader_in_a_pid_namespace_of_its_own_knows_that_it_does_not_see_all() -> None:

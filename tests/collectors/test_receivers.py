@@ -101,7 +101,7 @@ def test_a_wrapper_s_trainer_is_the_rank_and_its_workers_are_helpers(trees: Fore
 
 
 def test_a_batch_script_that_became_its_trainer_is_a_rank_of_the_batch_step(trees: Forest) -> None:
-    """`exec python`: one number, first a shell's and then a rank's, for one reader that looked at both."""
+    """`exec python`: one number, first a shell's and then a rank's, for one reader that read both."""
     group = v2(trees, step="batch")
     env = {"SLURM_JOB_ID": str(trees.job), "SLURM_PROCID": "0", "GPUWARDEN_SIGNAL": None}
     gate = trees.folder / "gate"
@@ -204,7 +204,7 @@ def test_what_runs_beside_a_rank_in_its_script_is_none(trees: Forest) -> None:
     assert under_mps["train"].role is RANK, "the server holds the GPU for a client that does not show"
 
 
-def test_what_its_parent_left_is_judged_by_what_it_says(trees: Forest) -> None:
+def test_orphans_are_classified_by_what_they_declare(trees: Forest) -> None:
     """Processes whose parent is gone: one that works on alone, one beside the rank that it was of, and MPS."""
     left = member("gone", member("worker", catch=["TERM"], orphan=True, env=slurm(trees, 1)), leaves=True)
     beside = member("gone too", member("service", catch=["TERM"], orphan=True), leaves=True)
@@ -227,7 +227,7 @@ def test_a_process_of_another_user_in_a_job_is_not_the_job_s(trees: Forest) -> N
     assert found.job("train").uid == USER
 
 
-def test_where_control_groups_tell_nothing_slurmd_s_list_does(trees: Forest) -> None:
+def test_without_control_groups_slurmds_list_is_used(trees: Forest) -> None:
     """proctrack/linuxproc and pgid. A number that meanwhile is another process's is passed over."""
     pids = trees.start(
         stepd(
@@ -257,25 +257,25 @@ def test_where_nobody_lists_them_a_gpu_user_s_environment_names_its_job(trees: F
     assert other.job("rank0").kind is Kind.PROCESS
 
 
-def test_the_number_of_a_job_in_groups_of_a_sluid_is_what_its_processes_say(trees: Forest) -> None:
+def test_under_a_sluid_the_job_number_comes_from_its_processes(trees: Forest) -> None:
     sluid = "system.slice/slurmstepd.scope/s5K1P9VPN8R8C00/step_0/user/task_{}"
     plain = member("plain", catch=["TERM"], cgroup=trees.cgroup(sluid.format(0)))
-    says = member("says", catch=["TERM"], cgroup=trees.cgroup(sluid.format(1)), env=slurm(trees, 1))
-    pids = trees.start(stepd(plain, says))
+    declares = member("declares", catch=["TERM"], cgroup=trees.cgroup(sluid.format(1)), env=slurm(trees, 1))
+    pids = trees.start(stepd(plain, declares))
     found = Found(pids)
-    assert (found.job("plain").id, found.ranks()) == (str(trees.job), {"plain", "says"})
+    assert (found.job("plain").id, found.ranks()) == (str(trees.job), {"plain", "declares"})
     other = Found(pids, listed={pids["plain"]: ListedPid(job=99, step="0", local=0, rank=0)})
-    assert other.job("says").id == "99", "slurmd knows better"
+    assert other.job("declares").id == "99", "slurmd knows better"
 
 
-# --- containers and lone processes ---------------------------------------------------------------------------------
+# --- containers and unmanaged processes ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "first", [{"shell": "{} & wait", "interpreter": ["sh", "-c"]}, {"program": "tini"}, {"program": "docker-init"}],
     ids=["sh", "tini", "docker-init"],
 )  # fmt: skip
-def test_a_container_s_first_process_is_not_the_one_to_tell(trees: Forest, first: Mapping[str, Any]) -> None:
+def test_the_first_process_of_a_container_is_not_signalled(trees: Forest, first: Mapping[str, Any]) -> None:
     train = member("train", member("loader"), catch=["TERM"], fork=True, env={"DSTACK_JOB_ID": f"task-{trees.job}"})
     pids = trees.start(member("first", train, cgroup=trees.cgroup(f"docker/{trees.container}"), **first))
     found = Found(pids, gpu=["train"])
@@ -300,7 +300,7 @@ def test_a_job_of_dstack_is_seen_through_its_runner(trees: Forest) -> None:
     assert found.job("train").id == trees.container
 
 
-def test_a_container_counts_if_it_works_and_says_so(trees: Forest) -> None:
+def test_a_container_counts_if_it_works_or_declares_it(trees: Forest) -> None:
     """It holds a GPU, has a rank's number or declares a signal; a web server that catches TERM is left alone, as is DCGM."""
     ids = [f"{trees.container[1:]}{n}" for n in range(4)]
     groups = [trees.cgroup(f"docker/{name}") for name in ids]
@@ -309,12 +309,14 @@ def test_a_container_counts_if_it_works_and_says_so(trees: Forest) -> None:
             "host",
             member("web", catch=["TERM", "HUP"], cgroup=groups[0]),
             member("dcgm", program="dcgm-exporter", catch=["TERM"], cgroup=groups[1]),
-            member("says", catch=["HUP"], cgroup=groups[2], env={"GPUWARDEN_SIGNAL": "HUP", "DSTACK_JOB_ID": "same"}),
+            member(
+                "declares", catch=["HUP"], cgroup=groups[2], env={"GPUWARDEN_SIGNAL": "HUP", "DSTACK_JOB_ID": "same"}
+            ),
             member("claims", catch=["HUP"], cgroup=groups[3], env={"GPUWARDEN_SIGNAL": "HUP", "DSTACK_JOB_ID": "same"}),
         )
     )
     found = Found(pids, gpu=["dcgm"])
-    assert found.roles() == {"says": RANK, "claims": RANK}
+    assert found.roles() == {"declares": RANK, "claims": RANK}
     assert len({job.id for job in found.jobs}) == 2, "two that call themselves the same are not one"
 
 
@@ -330,7 +332,7 @@ def test_a_container_counts_if_it_works_and_says_so(trees: Forest) -> None:
         ({"SLURM_JOB_NUM_NODES": "2", "WORLD_SIZE": "many"}, True),
     ],
 )
-def test_ranks_say_that_others_are_elsewhere_by_their_number_or_that_of_their_nodes(
+def test_ranks_show_that_others_are_elsewhere_by_their_number_or_that_of_their_nodes(
     trees: Forest, env: Mapping[str, str], elsewhere: bool
 ) -> None:
     ranks = [member(f"rank{n}", env={"RANK": str(n), "LOCAL_RANK": str(n), **env}, catch=["TERM"]) for n in range(2)]
@@ -365,7 +367,7 @@ def test_a_container_in_a_job_is_the_job_s_if_its_group_is(trees: Forest) -> Non
     assert found.roles() == {"crun": SERVICE, "train": RANK, "docker": SERVICE, "other": RANK}
 
 
-def test_lone_processes_are_one_job_for_each_tree(trees: Forest) -> None:
+def test_unmanaged_processes_are_one_job_for_each_tree(trees: Forest) -> None:
     """Started over ssh from one shell: a launcher with two ranks, and another program. The desktop is nobody's job."""
     launcher = torchrun(worker(0), worker(1, member("loader")))
     other = member("other", member("crutch"), catch=["TERM"], comm="a) R (b\n\xe9")
@@ -374,16 +376,16 @@ def test_lone_processes_are_one_job_for_each_tree(trees: Forest) -> None:
     )
     pids = trees.start(member("sshd", shell, program="sshd"))
     found = Found(pids, gpu=["rank0", "rank1", "other", "Xorg"])
-    ours = [job for job in found.jobs if job.kind is Kind.PROCESS]
-    assert {job.id for job in ours} == {str(pids["launcher"]), str(pids["other"])}
+    own = [job for job in found.jobs if job.kind is Kind.PROCESS]
+    assert {job.id for job in own} == {str(pids["launcher"]), str(pids["other"])}
     assert found.roles() == {
         "launcher": LAUNCHER, "rank0": RANK, "rank1": RANK, "loader": HELPER, "other": RANK, "crutch": HELPER,
     }  # fmt: skip
     assert found["other"].name == "a) R (b?\u00e9"
 
 
-def test_who_asks_workers_that_catch_nothing_is_the_one_to_tell(trees: Forest) -> None:
-    """Structure alone does not say whether a process without a GPU launches or leads: what it started must be able to save."""
+def test_a_parent_of_workers_that_catch_nothing_is_signalled(trees: Forest) -> None:
+    """Structure alone does not show whether a process without a GPU launches or leads: what it started must be able to save."""
     for label, catches, expected in (("leads", [], {"leads"}), ("starts", ["TERM"], {"starts below"})):
         below = member(f"{label} below", catch=catches)
         pids = trees.start(stepd(member(label, below, catch=["TERM"], cgroup=v2(trees), env=slurm(trees, 0))))

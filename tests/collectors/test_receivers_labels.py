@@ -26,7 +26,7 @@ def description(labels: object, name: object = "/llama-0-0-1a2b3c4d") -> bytes:
     ).encode()
 
 
-def told(body: bytes, status: bytes = b"200 OK") -> Answer:
+def response_of(body: bytes, status: bytes = b"200 OK") -> Answer:
     head = b"HTTP/1.0 " + status + b"\r\nContent-Type: application/json\r\n\r\n"
     return lambda _, talk: talk.sendall(head + body)
 
@@ -76,7 +76,7 @@ def runtime(folder: Path, answer: Answer) -> Iterator[Runtime]:
 
 def test_a_container_is_asked_for_once(tmp_path: Path) -> None:
     body = description({"gpuwarden.signal": "sigusr2", "ai.dstack.shim.task-id": "0c7b-77", "other": "1"})
-    with runtime(tmp_path, told(body)) as docker:
+    with runtime(tmp_path, response_of(body)) as docker:
         labels = Labels(docker.path)
         for _ in range(3):
             assert labels.of([ID]) == {ID: ContainerLabels(declared="USR2", task="0c7b-77", name="llama-0-0-1a2b3c4d")}
@@ -99,7 +99,7 @@ BODIES = {
 def test_whatever_the_description_is_it_has_labels_or_none(
     tmp_path: Path, body: bytes, labels: ContainerLabels
 ) -> None:
-    with runtime(tmp_path, told(body)) as docker:
+    with runtime(tmp_path, response_of(body)) as docker:
         assert Labels(docker.path).of([ID]) == {ID: labels}
 
 
@@ -118,8 +118,8 @@ FAILURES: dict[str, Answer] = {
     "silent": silent,
     "closed": lambda _, talk: None,
     "another protocol": lambda _, talk: talk.sendall(b"SSH-2.0-x\r\n"),
-    "an error": told(b"{}", b"500 Internal Server Error"),
-    "a redirect": told(b"{}", b"301 Moved"),
+    "an error": response_of(b"{}", b"500 Internal Server Error"),
+    "a redirect": response_of(b"{}", b"301 Moved"),
 }
 
 
@@ -131,14 +131,14 @@ def test_a_runtime_that_fails_costs_one_wait_and_is_left_alone_for_a_while(tmp_p
         for _ in range(3):
             assert labels.of([ID, "cd" * 32]) == {ID: UNLABELLED, "cd" * 32: UNLABELLED}
         assert len(docker.asked) == 1
-        docker.answer = told(description({"gpuwarden.signal": "HUP"}))
+        docker.answer = response_of(description({"gpuwarden.signal": "HUP"}))
         while labels.of([ID])[ID].declared != "HUP":
             now[0] += QUIET
 
 
 def test_a_runtime_that_is_not_there_or_does_not_know_it_is_no_error(tmp_path: Path) -> None:
     assert Labels(tmp_path / "docker.sock").of([ID]) == {ID: UNLABELLED}
-    with runtime(tmp_path, told(b'{"message":"No such container"}', b"404 Not Found")) as docker:
+    with runtime(tmp_path, response_of(b'{"message":"No such container"}', b"404 Not Found")) as docker:
         assert Labels(docker.path).of([ID]) == {ID: UNLABELLED}
 
 
@@ -165,12 +165,12 @@ def test_the_label_s_name_of_a_job_goes_before_the_one_in_an_environment(trees: 
 
     def answer(path: str, talk: socket.socket) -> None:
         labels = {"ai.dstack.shim.task-id": name, "gpuwarden.signal": "USR1"} if mine in path else {}
-        told(description(labels))(path, talk)
+        response_of(description(labels))(path, talk)
 
     with runtime(tmp_path, answer) as docker:
         jobs = ReceiversReader(Path("/proc"), containers=Labels(docker.path)).read({pids["mine"], pids["other"]})
-        ours = {job.processes[0].pid: job for job in jobs if job.processes[0].pid in pids.values()}
-        assert (ours[pids["mine"]].id, ours[pids["mine"]].declared) == (name, "USR1")
-        assert (ours[pids["other"]].id, ours[pids["other"]].declared) == (other, "")
-        assert {job.name for job in ours.values()} == {job.folder for job in ours.values()} == {"my-run"}
+        by_pid = {job.processes[0].pid: job for job in jobs if job.processes[0].pid in pids.values()}
+        assert (by_pid[pids["mine"]].id, by_pid[pids["mine"]].declared) == (name, "USR1")
+        assert (by_pid[pids["other"]].id, by_pid[pids["other"]].declared) == (other, "")
+        assert {job.name for job in by_pid.values()} == {job.folder for job in by_pid.values()} == {"my-run"}
         assert not any(idle in path for path in docker.asked)

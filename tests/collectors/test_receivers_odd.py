@@ -25,7 +25,7 @@ STEP = "0::/system.slice/slurmstepd.scope/job_{}/step_{}/user/task_{}\n"
 
 
 class Proc:
-    """A folder like /proc. Nothing in it is younger than the scan unless it says so."""
+    """A folder like /proc. Nothing in it is younger than the scan unless given otherwise."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -49,7 +49,7 @@ class Proc:
         status = f"Name:\tx\nUid:\t{uid}\t0\t{uid}\t{uid}\nSigBlk:\t{TERM:016x}\nSigCgt:\t{caught:016x}\nCapInh:\t0\n"
         (folder / "status").write_text(status)
         (folder / "cgroup").write_text(cgroup)
-        (folder / "cmdline").write_bytes(b"".join(word.encode() + b"\0" for word in argv))
+        (folder / "cmdline").write_bytes(b"".join(argument.encode() + b"\0" for argument in argv))
         (folder / "environ").write_bytes(environ)
         return pid
 
@@ -57,7 +57,7 @@ class Proc:
         return self.add(name=b"slurmstepd", uid=0, cgroup="0::/system.slice/slurmstepd.scope/system\n")
 
     def hang(self, pid: int) -> None:
-        """Whoever opens it waits for a writer, as one waits for a memory lock."""
+        """A reader that opens it waits for a writer, as one waits for a memory lock."""
         (self.root / str(pid) / "environ").unlink()
         os.mkfifo(self.root / str(pid) / "environ")
 
@@ -84,8 +84,8 @@ def proc(tmp_path: Path) -> Iterator[Proc]:
             made.let_go(int(fifo.parent.name), b"")
 
 
-def test_mps_and_dcgm_hold_gpus_for_others_and_are_never_to_be_told(proc: Proc) -> None:
-    """As they stand on hosts: MPS's server holds the GPU in the place of its client, DCGM's engine holds all of them."""
+def test_mps_and_dcgm_hold_gpus_for_others_and_are_never_signalled(proc: Proc) -> None:
+    """As on hosts: MPS's server holds the GPU in the place of its client, DCGM's engine holds all of them."""
     engine = proc.add(name=b"nv-hostengine", uid=0, argv=("/usr/bin/nv-hostengine", "-n"))
     exporter = proc.add(
         name=b"dcgm-exporter", uid=0, cgroup=f"0::/system.slice/docker-{'d' * 64}.scope\n", argv=("dcgm-exporter",)
@@ -111,16 +111,18 @@ def test_a_name_may_hold_anything(proc: Proc, name: bytes) -> None:
 
 
 def test_who_is_stuck_for_a_moment_is_known_from_before(proc: Proc) -> None:
-    """A rank that writes its checkpoint sleeps in D state in most looks; what it said does not change by that."""
-    says = b"GPUWARDEN_SIGNAL=USR1\0"
-    pid = proc.add(cgroup=STEP.format(7, 0, 0), environ=says, state="D")
+    """A rank that writes its checkpoint sleeps in D state in most scans; what it declared does not change by that."""
+    declared = b"GPUWARDEN_SIGNAL=USR1\0"
+    pid = proc.add(cgroup=STEP.format(7, 0, 0), environ=declared, state="D")
     assert (proc.receivers()[pid].stuck, proc.receivers()[pid].declared) == (True, "")
-    proc.add(pid, cgroup=STEP.format(7, 0, 0), environ=says)
+    proc.add(pid, cgroup=STEP.format(7, 0, 0), environ=declared)
     assert (proc.receivers()[pid].stuck, proc.receivers()[pid].declared) == (False, "USR1")
     proc.add(pid, cgroup=STEP.format(7, 0, 0), environ=b"written over", state="D")
     assert (proc.receivers()[pid].stuck, proc.receivers()[pid].declared) == (False, "USR1")
     proc.add(pid, cgroup=STEP.format(7, 0, 0), environ=b"GPUWARDEN_SIGNAL=HUP\0", data=6000)
-    assert proc.receivers()[pid].declared == "HUP", "it has executed another program, and that one says something else"
+    assert proc.receivers()[pid].declared == "HUP", (
+        "it has executed another program, and that one declares something else"
+    )
 
 
 def test_a_process_that_cannot_be_read_holds_nobody_up(proc: Proc) -> None:
@@ -175,7 +177,7 @@ def test_who_has_ended_is_nobody(proc: Proc, state: str) -> None:
     assert proc.receivers(pid) == {}
 
 
-def test_what_may_not_be_read_says_nothing(proc: Proc) -> None:
+def test_what_may_not_be_read_is_no_evidence(proc: Proc) -> None:
     """Without root: the control group and the state are there for everybody."""
     pid = proc.add(cgroup=STEP.format(7, 0, 0), environ=b"GPUWARDEN_SIGNAL=USR1\0", parent=proc.stepd())
     (proc.root / str(pid) / "environ").chmod(0)
@@ -186,16 +188,16 @@ def test_what_may_not_be_read_says_nothing(proc: Proc) -> None:
 
 def test_of_a_job_of_too_many_processes_the_first_are_asked(proc: Proc) -> None:
     """Ranks are older than what they start; who holds a GPU comes first of all."""
-    step, says = STEP.format(7, 0, 0), b"GPUWARDEN_SIGNAL=USR1\0"
-    first = proc.add(parent=proc.stepd(), cgroup=step, environ=says)
-    others = [proc.add(parent=first, cgroup=step, start=901 + n, environ=says) for n in range(READ_MOST)]
+    step, declared = STEP.format(7, 0, 0), b"GPUWARDEN_SIGNAL=USR1\0"
+    first = proc.add(parent=proc.stepd(), cgroup=step, environ=declared)
+    others = [proc.add(parent=first, cgroup=step, start=901 + n, environ=declared) for n in range(READ_MOST)]
     found = proc.receivers(others[-1])
     assert [found[pid].declared for pid in (first, others[0], others[-2], others[-1])] == ["USR1", "USR1", "", "USR1"]
     assert not any(one.stuck for one in found.values())
 
 
 def test_who_fills_environments_delays_nobody_for_long(proc: Proc) -> None:
-    """A job's are read up to a bound in one scan: ranks that were not reached are in no state to be told, until the next one."""
+    """A job's are read up to a bound in one scan: ranks that were not reached cannot be signalled until the next one."""
     big = b"X=" + b"y" * (1 << 20) + b"\0"
     pids = [proc.add(cgroup=STEP.format(7, 0, n), parent=1, environ=big) for n in range(40)]
     one = proc.add(cgroup=STEP.format(8, 0, 0), environ=b"GPUWARDEN_SIGNAL=USR1\0")
@@ -234,7 +236,7 @@ PROCESSES = st.lists(
 
 @given(PROCESSES, st.sets(st.integers(1, 13)))
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_the_processes_are_each_stands_once_and_only_ranks_and_helpers_are_unknown(
+def test_each_process_is_listed_once_and_only_ranks_and_helpers_are_unknown(
     tmp_path_factory: pytest.TempPathFactory, processes: list[tuple[int, str, str, int, int, bytes, str]], gpu: set[int]
 ) -> None:
     proc = Proc(tmp_path_factory.mktemp("proc"))
@@ -265,7 +267,7 @@ def test_whatever_the_processes_are_each_stands_once_and_only_ranks_and_helpers_
 
 
 def test_a_process_that_is_stuck_is_named_and_not_asked(tmp_path: Path) -> None:
-    """In D state, for real: its environment would hang whoever reads it."""
+    """In D state, for real: reading its environment would hang the reader."""
     held = tmp_path / "held"
     held.touch()
     with stuck_process("main", held) as pid:
@@ -274,7 +276,7 @@ def test_a_process_that_is_stuck_is_named_and_not_asked(tmp_path: Path) -> None:
 
 
 def test_threads_are_no_processes_and_zombies_are_nobody() -> None:
-    """A process whose first thread has ended looks like a zombie, and lives."""
+    """A process whose first thread has ended appears as a zombie, and lives."""
     code = "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(300,)).start(); ctypes.CDLL(None).pthread_exit(0)"
     headless = subprocess.Popen([sys.executable, "-c", code])
     zombie = subprocess.Popen([sys.executable, "-c", ""])

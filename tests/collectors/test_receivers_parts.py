@@ -1,4 +1,4 @@
-"""What names, control groups and environments tell of a process, whatever somebody wrote into them."""
+"""What names, control groups and environments show of a process, whatever their content."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ GROUPS = {
     "0::/": OUTSIDE,
     "": OUTSIDE,
 }  # fmt: skip
-"""The forms of Docker, Podman, containerd, CRI-O and Slurm, of both versions, and what only looks like them."""
+"""The forms of Docker, Podman, containerd, CRI-O and Slurm, of both versions, and what only resembles them."""
 
 
 @pytest.mark.parametrize(("text", "group"), GROUPS.items())
@@ -79,7 +79,7 @@ NAMES: list[tuple[str, Sequence[str], Role | None]] = [
 
 
 @pytest.mark.parametrize(("name", "command", "role"), NAMES)
-def test_a_name_says_what_a_program_is(name: str, command: Sequence[str], role: Role | None) -> None:
+def test_the_role_of_a_program_follows_from_its_name(name: str, command: Sequence[str], role: Role | None) -> None:
     assert named(name, command) is role
 
 
@@ -92,7 +92,7 @@ def test_a_name_says_what_a_program_is(name: str, command: Sequence[str], role: 
     ],
 )  # fmt: skip
 def test_what_we_may_not_send_is_not_replaced_by_something_else(text: str, signal_name: str) -> None:
-    """Whoever asks for KILL did not ask for TERM."""
+    """A job that declares KILL did not declare TERM."""
     assert declared_signal(text) == signal_name
 
 
@@ -115,7 +115,7 @@ IDENTITIES: list[tuple[dict[str, str], object]] = [
 
 
 @pytest.mark.parametrize(("variables", "identity"), IDENTITIES)
-def test_an_environment_says_which_rank_it_is(variables: Mapping[str, str], identity: object) -> None:
+def test_the_rank_of_a_process_follows_from_its_environment(variables: Mapping[str, str], identity: object) -> None:
     assert declarations_in(environ(variables), b"").identity == identity
 
 
@@ -125,7 +125,7 @@ def test_of_a_huge_environment_what_is_whole_counts_and_the_first_of_two() -> No
     last = b"GPUWARDEN_SIGNAL=TERM"
     cut = b"X=" + b"y" * (ENVIRON_MOST - 3 - len(last)) + b"\0" + last
     assert len(cut) == ENVIRON_MOST
-    assert declarations_in(cut, b"").declared == "", "what was cut off may have said TERMINAL"
+    assert declarations_in(cut, b"").declared == "", "what was cut off may have been TERMINAL"
     assert declarations_in(cut[1:], b"").declared == "TERM"
 
 
@@ -136,7 +136,7 @@ def test_of_a_huge_environment_what_is_whole_counts_and_the_first_of_two() -> No
 )
 @settings(max_examples=300, deadline=None)
 def test_any_bytes_are_an_environment_and_a_command_line(data: bytes, more: bytes, name: bytes) -> None:
-    """Replaced, not UTF-8, not ended: it says something that may be said, or nothing."""
+    """Replaced, not UTF-8, not ended: the declaration is a valid one, or none."""
     found = declarations_in(data + b"\0" + name + more, more)
     assert found.declared in ("", NOTHING, *SIGNALS)
     assert found.job is None or 0 <= found.job < 10**9
@@ -150,7 +150,7 @@ def test_any_bytes_are_an_environment_and_a_command_line(data: bytes, more: byte
     )
 )
 @settings(max_examples=200, deadline=None)
-def test_acknowledgements_are_looked_for_where_the_job_leaves_them(variables: Mapping[str, str]) -> None:
+def test_acknowledgements_are_read_from_the_folder_that_the_job_uses(variables: Mapping[str, str]) -> None:
     assert declarations_in(environ(variables), b"").folder == (job_name(variables) or "")
 
 
@@ -209,6 +209,6 @@ def test_with_too_many_that_hang_nothing_more_is_read() -> None:
     gate.set()
 
 
-def test_a_fault_of_ours_is_not_taken_for_a_read_that_hangs() -> None:
+def test_an_internal_error_is_not_taken_for_a_read_that_hangs() -> None:
     with pytest.raises(ZeroDivisionError):
         TimedReads[int, float]().all(lambda item: 1 / item, [0])

@@ -1,4 +1,4 @@
-"""Who is found in the jobs of a real Slurm, which gives their processes no control groups here: slurmd's list tells."""
+"""Who is found in the jobs of a real Slurm, which gives their processes no control groups here: slurmd's list shows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the services collector says of recorded answers, of odd ones, and of a real systemd."""
+"""The services collector on recorded responses, on odd ones, and on a real systemd."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def test_only_the_units_are_asked_for_and_no_shell_reads_them(tmp_path: Path) ->
         configured=["a;reboot", "data.mount"], units=(), command=("sh", "-c", script, "sh"), run=tmp_path
     )
     collector.read()
-    words = (tmp_path / "words").read_text().splitlines()
-    assert words[0] == "show"
-    assert words[2:] == ["--", "a;reboot.service", "data.mount"]
+    arguments = (tmp_path / "words").read_text().splitlines()
+    assert arguments[0] == "show"
+    assert arguments[2:] == ["--", "a;reboot.service", "data.mount"]
 
 
 @pytest.mark.parametrize(
@@ -101,12 +101,12 @@ def test_a_host_without_systemctl_fails_the_pass(tmp_path: Path) -> None:
         ("\\377=\\377", ServiceFacts(unit="nvidia-dcgm.service")),
     ],
 )
-def test_what_systemd_says_in_odd_words(tmp_path: Path, answer: str, facts: ServiceFacts) -> None:
+def test_unusual_responses_of_systemd(tmp_path: Path, answer: str, facts: ServiceFacts) -> None:
     assert answering(tmp_path, f"printf '{answer}\\n'").read() == ServicesFacts(services=(facts,))
 
 
 @pytest.mark.disposable
-def test_a_real_systemd_tells_what_runs_what_failed_and_what_keeps_restarting(tmp_path: Path) -> None:
+def test_real_systemd_reports_what_runs_what_failed_and_what_keeps_restarting(tmp_path: Path) -> None:
     units = {
         "good-enabled": "ExecStart=/bin/sleep 1000",
         "bad-enabled": "ExecStart=/bin/false",

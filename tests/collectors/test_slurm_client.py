@@ -109,12 +109,12 @@ async def test_a_flood_is_cut_and_refused(programs: Programs, monkeypatch: pytes
         await programs(sinfo="head -c 1000000 /dev/zero | tr '\\0' x").ask("cannot ask", "sinfo")
 
 
-async def test_a_program_that_is_not_there_is_said_to_be_missing(programs: Programs) -> None:
+async def test_a_program_that_is_not_there_is_reported_as_missing(programs: Programs) -> None:
     with pytest.raises(Unreachable, match=r"set slurm.folder to where"):
         await programs().ask("cannot ask", "sinfo")
 
 
-async def test_a_refusal_is_told_from_a_controller_that_is_away(programs: Programs) -> None:
+async def test_a_refusal_is_distinguished_from_an_unreachable_controller(programs: Programs) -> None:
     with pytest.raises(Refused, match="Operator is not enough"):
         await programs(scontrol="echo 'slurm_update error: Invalid user id' >&2; exit 1").change("cannot", "scontrol")
     with pytest.raises(Unreachable, match="see 'scontrol ping'"):
@@ -161,7 +161,7 @@ async def test_warnings_beside_an_answer_do_no_harm(programs: Programs) -> None:
     assert (await read_node(commands, "n1")).state == "idle"
 
 
-async def test_a_host_of_several_names_has_to_be_told_which(programs: Programs) -> None:
+async def test_a_host_of_several_node_names_needs_one_configured(programs: Programs) -> None:
     with pytest.raises(Refused, match=r"it has 2, n1, n2; set slurm.node"):
         await find_name(programs(scontrol="echo n1 n2"), "host")
     assert await find_name(programs(scontrol='[ "$3" = host ] && echo n7; true'), "host.example.org") == "n7"

@@ -1,4 +1,4 @@
-"""What Slurm's commands print of jobs that are to be told and requeued, recorded and made up, becomes facts."""
+"""What Slurm's commands print of jobs that are to be signalled and requeued, recorded and made up, becomes facts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuwarden_collectors.slurm.departing_text import job_format, jobs, listed_p
 from gpuwarden_collectors.slurm.errors import OddAnswer
 
 RECORDED = json.loads(
-    (Path(__file__).parents[1] / "data/slurm/departing-debian-12-22.05.8.json").read_text(encoding="utf-8")
+    (Path(__file__).parents[1] / "data/slurm/evacuation-debian-12-22.05.8.json").read_text(encoding="utf-8")
 )
 TOKEN = RECORDED["token"]
 TRAINING = SlurmJob(
@@ -70,7 +70,7 @@ def test_no_jobs_are_no_jobs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "said", "fact", "value"),
+    ("field", "text", "fact", "value"),
     [
         ("StartTime", "N/A", "started", 0.0),
         ("StartTime", "Unknown", "started", 0.0),
@@ -83,12 +83,12 @@ def test_no_jobs_are_no_jobs() -> None:
         ("Name", b"\xff\xfe".decode("utf-8", "surrogateescape"), "name", "  "),
     ],
 )
-def test_odd_values_mean_what_they_do(field: str, said: str, fact: str, value: object) -> None:
-    assert getattr(jobs(record(*changed(**{field: said})), TOKEN)[7], fact) == value
+def test_odd_values_mean_what_they_do(field: str, text: str, fact: str, value: object) -> None:
+    assert getattr(jobs(record(*changed(**{field: text})), TOKEN)[7], fact) == value
 
 
 @pytest.mark.parametrize(
-    "said",
+    "text",
     [
         "slurm_load_jobs error",
         record(*PLAIN)[:-9],
@@ -98,9 +98,9 @@ def test_odd_values_mean_what_they_do(field: str, said: str, fact: str, value: o
         record(*changed(RestartCnt="9" * 20)),
     ],
 )
-def test_what_is_no_list_of_jobs_is_an_error(said: str) -> None:
+def test_what_is_no_list_of_jobs_is_an_error(text: str) -> None:
     with pytest.raises(OddAnswer):
-        jobs(said, TOKEN)
+        jobs(text, TOKEN)
 
 
 @settings(max_examples=200, deadline=None)

@@ -24,9 +24,7 @@ async def commands(slurm: Slurm) -> AsyncIterator[Commands]:
     await commands.client.close()
 
 
-async def test_each_node_is_told_its_jobs_and_their_processes_by_one_call_each(
-    slurm: Slurm, commands: Commands
-) -> None:
+async def test_each_node_gets_its_jobs_and_their_processes_with_one_call_each(slurm: Slurm, commands: Commands) -> None:
     ranks = Ranks(slurm)
     array = slurm.submit("sleep 300", "--array=0-1", "-w", "n3", "--no-requeue")
     number = ranks.start("-N2", "-w", "n[1-2]", f"--comment={COMMENT}", "--job-name=a|b\nc")
@@ -80,7 +78,7 @@ async def test_the_steps_of_a_job_are_read_from_all_of_its_nodes_until_they_have
         await read_steps(commands, job)
 
 
-async def test_what_is_not_there_is_empty_or_said(slurm: Slurm, commands: Commands) -> None:
+async def test_missing_data_is_empty_or_an_error(slurm: Slurm, commands: Commands) -> None:
     assert await read_jobs(commands, "n1") == {}
     assert await listpids(commands, "n1") == {}
     with pytest.raises(UnknownNode):

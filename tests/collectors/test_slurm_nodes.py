@@ -1,4 +1,4 @@
-"""Nodes and partitions as a real controller tells of them."""
+"""Nodes and partitions as a real controller reports them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_a_node_in_no_partition_is_read(slurm: Slurm, commands: Commands) 
     assert (node.state, node.reason, node.partitions, node.has_gpu) == ("idle+drain", "two\nlines", (), True)
 
 
-async def test_names_that_slurm_does_not_know_are_told(slurm: Slurm, commands: Commands) -> None:
+async def test_names_that_slurm_does_not_know_are_an_error(slurm: Slurm, commands: Commands) -> None:
     with pytest.raises(UnknownNode, match=r"set slurm\.node"):
         await read_node(commands, "n9")
     with pytest.raises(UnknownNode, match=r"set slurm\.node"):
@@ -83,20 +83,22 @@ async def test_who_may_not_drain_is_refused(slurm: Slurm) -> None:
 
 def questions(slurm: Slurm) -> int:
     """That the controller has answered about nodes, partitions and jobs."""
-    said = slurm.command("sdiag").partition("Remote Procedure Call statistics by message type")[2].partition("\n\n")[0]
-    counts = dict(re.findall(r"(REQUEST_\w*INFO\w*) .*count:(\d+)", said))
+    statistics = (
+        slurm.command("sdiag").partition("Remote Procedure Call statistics by message type")[2].partition("\n\n")[0]
+    )
+    counts = dict(re.findall(r"(REQUEST_\w*INFO\w*) .*count:(\d+)", statistics))
     return sum(int(count) for name, count in counts.items() if name != "REQUEST_STATS_INFO")
 
 
 async def test_a_node_that_is_well_costs_the_controller_twelve_requests_an_hour(
     slurm: Slurm, commands: Commands
 ) -> None:
-    """In any hour: its looks, and all that may be asked about jobs. Once a day the size of its partition comes on top."""
+    """In any hour: its reads, and all that may be asked about jobs. Once a day the size of its partition comes on top."""
     before = questions(slurm)
     await read_node(commands, "n1")
-    look = questions(slurm) - before
+    read = questions(slurm) - before
     await partition_sizes(commands)
-    size = questions(slurm) - before - look
+    size = questions(slurm) - before - read
     controller = Controller("n1", lambda words: slurm.command(*words), questions=2)
     job = slurm.submit("sleep 600", "-w", "n1", "--gres=gpu:1")
     slurm.wait(lambda: slurm.job_state(job) == "RUNNING", "the job to run")
@@ -104,5 +106,5 @@ async def test_a_node_that_is_well_costs_the_controller_twelve_requests_an_hour(
     assert job in (controller.jobs(0.0) or {})
     assert controller.gpus(job, 0.0) == (0,)
     jobs = questions(slurm) - before
-    assert min(look, size, jobs) > 0
-    assert HOUR / Settings().look_every * look + jobs <= 12.0
+    assert min(read, size, jobs) > 0
+    assert HOUR / Settings().look_every * read + jobs <= 12.0

@@ -18,19 +18,19 @@ from gpuwarden_collectors.slurm.parse import NODE_FORMAT, shown_node, shown_part
 
 DATA = Path(__file__).parents[1] / "data/slurm"
 RELEASES = ("debian-12-22.05.8", "debian-13-24.11.5")
-OURS = "gpuwarden: failure gpu=3 xid=79"
+OWN_REASON = "gpuwarden: failure gpu=3 xid=79"
 ODD = "a \"b\" 'c' |d; e=f [g@h] ü\n   State=IDLE\nline"
 
-SAID: dict[str, tuple[set[str], str]] = {
+CASES: dict[str, tuple[set[str], str]] = {
     "idle": (set(), ""),
     "with a comment and an extra": (set(), ""),
-    "drained by gpuwarden": ({"drain"}, OURS),
+    "drained by gpuwarden": ({"drain"}, OWN_REASON),
     "drained with an odd reason": ({"drain"}, ODD),
     "drained with a reason of 5000 characters": ({"drain"}, ("long " * 1000).strip()),
     "fail": ({"fail"}, "failing"),
     "down": (set(), "gpuwarden: termination boot=1b4e28ba instance=i-1"),
-    "draining": ({"drain"}, OURS),
-    "drained by gpuwarden and to be rebooted": ({"drain", "reboot_requested"}, OURS),
+    "draining": ({"drain"}, OWN_REASON),
+    "drained by gpuwarden and to be rebooted": ({"drain", "reboot_requested"}, OWN_REASON),
     "registered with too few GPUs": (
         {"drain", "invalid_reg"},
         "gres/gpu count reported lower than configured (2 < 4)",
@@ -45,7 +45,7 @@ def recorded(release: str) -> Any:
 
 
 @pytest.fixture(params=RELEASES)
-def told(request: pytest.FixtureRequest) -> Any:
+def recording(request: pytest.FixtureRequest) -> Any:
     return recorded(request.param)
 
 
@@ -54,49 +54,49 @@ def from_sinfo(case: Any) -> NodeFacts:
     return replace(first, partitions=tuple(node.partitions[0] for node in (first, *others)))
 
 
-@pytest.mark.parametrize("case", SAID)
-def test_state_and_reason_are_read_whole_from_both_commands(told: Any, case: str) -> None:
-    flags, reason = SAID[case]
-    seen, shown = from_sinfo(told["nodes"][case]), shown_node(told["nodes"][case]["scontrol"])
+@pytest.mark.parametrize("case", CASES)
+def test_state_and_reason_are_read_whole_from_both_commands(recording: Any, case: str) -> None:
+    flags, reason = CASES[case]
+    seen, shown = from_sinfo(recording["nodes"][case]), shown_node(recording["nodes"][case]["scontrol"])
     assert seen.flags == flags
     assert seen.reason == reason
-    # the two commands have different words for a node that runs a job
+    # the two commands have different terms for a node that runs a job
     assert replace(shown, base=seen.base, reason_by=seen.reason_by) == seen
     assert (seen.reason_at is not None) is bool(reason)
 
 
-def test_releases_say_the_same() -> None:
+def test_releases_give_the_same_result() -> None:
     old, new = (recorded(release) for release in RELEASES)
-    for case in SAID:
+    for case in CASES:
         a, b = from_sinfo(old["nodes"][case]), from_sinfo(new["nodes"][case])
         assert replace(b, base=a.base, reason_at=a.reason_at, reason_by=a.reason_by) == a, case
 
 
-def test_maintenance_is_a_flag_beside_others(told: Any) -> None:
-    assert from_sinfo(told["nodes"]["maintenance"]).flags == {"maintenance", "reserved"}
+def test_maintenance_is_a_flag_beside_others(recording: Any) -> None:
+    assert from_sinfo(recording["nodes"]["maintenance"]).flags == {"maintenance", "reserved"}
 
 
-def test_partitions_gpus_comment_and_extra_are_read(told: Any) -> None:
-    node = from_sinfo(told["nodes"]["with a comment and an extra"])
+def test_partitions_gpus_comment_and_extra_are_read(recording: Any) -> None:
+    node = from_sinfo(recording["nodes"]["with a comment and an extra"])
     assert (node.partitions, node.has_gpu) == (("gpu", "all", "secret"), True)
     assert (node.comment, node.extra) == ("ticket 12", "rack=4")
-    assert not from_sinfo(told["nodes"]["phantom"]).has_gpu
+    assert not from_sinfo(recording["nodes"]["phantom"]).has_gpu
 
 
-def test_a_node_that_there_is_not_is_nothing_to_sinfo(told: Any) -> None:
-    assert sinfo_nodes(told["nodes"]["no such node"]["sinfo"]) == []
+def test_a_node_that_there_is_not_is_nothing_to_sinfo(recording: Any) -> None:
+    assert sinfo_nodes(recording["nodes"]["no such node"]["sinfo"]) == []
 
 
-def test_a_partition_is_a_row_for_each_node_and_partition(told: Any) -> None:
-    rows = sinfo_rows(told["rows"])
+def test_a_partition_is_a_row_for_each_node_and_partition(recording: Any) -> None:
+    rows = sinfo_rows(recording["rows"])
     assert sorted((row.name, row.partitions[0]) for row in rows) == [
         ("f1", "all"), *((f"n{n}", part) for n in (1, 2, 3) for part in ("all", "gpu")),
     ]  # fmt: skip
     assert {row.name for row in rows if "drain" in row.flags} == {"n1"}
 
 
-def test_sizes_of_partitions_are_read(told: Any) -> None:
-    assert shown_partition_sizes(told["partitions"]) == {"gpu": 3, "all": 4, "secret": 1}
+def test_sizes_of_partitions_are_read(recording: Any) -> None:
+    assert shown_partition_sizes(recording["partitions"]) == {"gpu": 3, "all": 4, "secret": 1}
 
 
 @pytest.mark.parametrize(
@@ -109,15 +109,15 @@ def test_sizes_of_partitions_are_read(told: Any) -> None:
         ("state does not allow it", SlurmError),
     ],
 )
-def test_a_complaint_says_whether_a_person_must_act(told: Any, case: str, kind: type[SlurmError]) -> None:
-    error = failure("cannot drain n1", "scontrol update", told["complaints"][case])
+def test_an_error_message_shows_whether_a_person_must_act(recording: Any, case: str, kind: type[SlurmError]) -> None:
+    error = failure("cannot drain n1", "scontrol update", recording["complaints"][case])
     assert type(error) is kind
     assert str(error).startswith("cannot drain n1: scontrol update says ")
     assert "\n" not in str(error)
 
 
-def test_a_warning_before_the_answer_does_no_harm(told: Any) -> None:
-    text = "sinfo: warning: something is deprecated\n" + told["nodes"]["drained by gpuwarden"]["sinfo"]
+def test_a_warning_before_the_answer_does_no_harm(recording: Any) -> None:
+    text = "sinfo: warning: something is deprecated\n" + recording["nodes"]["drained by gpuwarden"]["sinfo"]
     assert [node.name for node in sinfo_nodes(text)] == ["n1"] * 3
 
 

@@ -1,4 +1,4 @@
-"""What the storage collector says of mount tables, and of real mounts that are full, read-only, gone or hung."""
+"""The storage collector on mount tables, and on real mounts that are full, read-only, gone or hung."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_probe_that_cannot_be_started_fails_the_pass(tmp_path: Path) -> None:
         StorageCollector(table(tmp_path, mounted(tmp_path)), command=("/no/stat",)).read()
 
 
-def test_a_probe_that_hangs_is_aged_joined_by_no_second_one_and_heard_when_it_answers(tmp_path: Path) -> None:
+def test_a_hanging_probe_is_aged_not_started_twice_and_its_late_response_is_used(tmp_path: Path) -> None:
     """The probe waits for a file here; further below a real mount hangs."""
     release, starts = tmp_path / "release", tmp_path / "starts"
     slow = f"echo >> {starts}; while [ ! -e {release} ]; do sleep 0.01; done; {ANSWER[2]}"
@@ -150,7 +150,7 @@ def test_a_probe_that_hangs_is_aged_joined_by_no_second_one_and_heard_when_it_an
     assert (mount.bytes_total, mount.error) == (4096000, "")
 
 
-def test_a_mount_that_hung_and_was_replaced_is_asked_anew(tmp_path: Path) -> None:
+def test_a_mount_that_hung_and_was_replaced_is_probed_again(tmp_path: Path) -> None:
     command = ("sh", "-c", f"[ -e {tmp_path}/release ] || exec sleep 1000; {ANSWER[2]}")
     proc = table(tmp_path, mounted(tmp_path))
     with closing(StorageCollector(proc, command=command, patience=0.3)) as collector:
@@ -206,7 +206,7 @@ def test_a_mount_that_is_taken_away_is_missing(tmp_path: Path) -> None:
 
 
 def probes(mount: Path) -> set[str]:
-    """The processes of ours that ask this mount."""
+    """The processes of the collector that probe this mount."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     return {pid for pid in children if f"\0{mount}\0" in Path(f"/proc/{pid}/cmdline").read_text()}
 

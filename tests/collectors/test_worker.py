@@ -24,10 +24,10 @@ from support.workers import (
     SOON,
     Make,
     exited,
+    facts_of,
     observed,
     pid_of,
     report,
-    said,
     seen_when,
     workers,
 )
@@ -40,9 +40,9 @@ async def worker() -> AsyncIterator[Make]:
 
 
 @pytest.fixture
-def trouble(tmp_path: Path) -> Path:
+def trigger(tmp_path: Path) -> Path:
     """A file that switches the misbehaviour of a reader on while it exists."""
-    return tmp_path / "trouble"
+    return tmp_path / "trigger"
 
 
 # --- Answers -------------------------------------------------------------------------------------------------------
@@ -53,8 +53,8 @@ async def test_one_process_answers_every_pass(worker: Make) -> None:
     first, second = await good.observe(), await good.observe()
     assert first.outcome is second.outcome is PassOutcome.OBSERVED
     assert first.started <= first.finished <= second.started
-    assert (said(first).pid, said(first).reads, said(second).reads) == (said(second).pid, 1, 2)
-    assert report(second) == WorkerReport(pid=said(second).pid, ever_answered=True)
+    assert (facts_of(first).pid, facts_of(first).reads, facts_of(second).reads) == (facts_of(second).pid, 1, 2)
+    assert report(second) == WorkerReport(pid=facts_of(second).pid, ever_answered=True)
 
 
 def test_a_worker_sends_only_what_changed_since_the_facts_that_are_held() -> None:
@@ -87,48 +87,48 @@ def test_a_worker_sends_only_what_changed_since_the_facts_that_are_held() -> Non
     ]
 
 
-async def test_after_a_failed_pass_the_facts_are_whole(worker: Make, trouble: Path) -> None:
-    failing = worker(Options(how="fail", trouble=str(trouble)))
-    first = said(await failing.observe())
-    trouble.touch()
+async def test_after_a_failed_pass_the_facts_are_whole(worker: Make, trigger: Path) -> None:
+    failing = worker(Options(how="fail", trigger=str(trigger)))
+    first = facts_of(await failing.observe())
+    trigger.touch()
     assert (await failing.observe()).outcome is PassOutcome.FAILED
-    trouble.unlink()
-    assert [(each.pid, each.reads) for each in (said(await failing.observe()), said(await failing.observe()))] == [
+    trigger.unlink()
+    assert [(each.pid, each.reads) for each in (facts_of(await failing.observe()), facts_of(await failing.observe()))] == [
         (first.pid, 3), (first.pid, 4),
     ]  # fmt: skip
 
 
 async def test_a_reader_that_finds_no_source_is_absent_and_asked_again_by_the_same_process(
-    worker: Make, trouble: Path
+    worker: Make, trigger: Path
 ) -> None:
-    trouble.touch()
-    absent = worker(Options(how="be_absent", where="connect", trouble=str(trouble)))
+    trigger.touch()
+    absent = worker(Options(how="be_absent", where="connect", trigger=str(trigger)))
     seen = await absent.observe()
     assert (seen.outcome, seen.error) == (PassOutcome.ABSENT, "there is no such library here")
     assert report(seen).silent_since is None
-    trouble.unlink()
-    assert said(await absent.observe()).pid == report(seen).pid
+    trigger.unlink()
+    assert facts_of(await absent.observe()).pid == report(seen).pid
 
 
 @pytest.mark.parametrize(
     ("how", "error"),
     [
-        ("fail", "the library said no"),
+        ("fail", "the library refused"),
         ("raise_anything", "ZeroDivisionError: by a library"),
         ("answer_hugely", "FrameError: a frame of "),
     ],
 )
-async def test_a_failed_read_is_told_and_connects_anew(
-    worker: Make, trouble: Path, tmp_path: Path, how: str, error: str
+async def test_a_failed_read_is_reported_and_the_reader_connects_again(
+    worker: Make, trigger: Path, tmp_path: Path, how: str, error: str
 ) -> None:
-    trouble.touch()
-    failing = worker(Options(how=how, trouble=str(trouble), closed=str(tmp_path / "closed")))
+    trigger.touch()
+    failing = worker(Options(how=how, trigger=str(trigger), closed=str(tmp_path / "closed")))
     seen = await failing.observe()
     assert seen.outcome is PassOutcome.FAILED
     assert seen.error.startswith(error)
     assert report(seen).last_error == seen.error
-    trouble.unlink()
-    assert said(await failing.observe()).pid == report(seen).pid
+    trigger.unlink()
+    assert facts_of(await failing.observe()).pid == report(seen).pid
     assert (tmp_path / "closed").read_text() == str(pid_of(seen))
 
 
@@ -144,48 +144,48 @@ async def test_facts_of_another_shape_are_a_failed_pass(worker: Make) -> None:
 
 async def test_what_a_library_prints_does_not_reach_the_answers(worker: Make) -> None:
     printing = worker(Options(how="print_garbage"))
-    assert [said(await printing.observe()).text for _ in range(3)] == ["printed"] * 3
+    assert [facts_of(await printing.observe()).text for _ in range(3)] == ["printed"] * 3
 
 
 async def test_a_worker_does_not_speak_to_the_service_manager(worker: Make) -> None:
-    telling = worker(
-        Options(how="tell_environment"),
+    reporting = worker(
+        Options(how="print_environment"),
         environment={**ENVIRONMENT, "NOTIFY_SOCKET": "/nowhere", "WATCHDOG_USEC": "1", "KEPT": "1"},
     )
-    told = said(await telling.observe()).text.split()
-    assert "KEPT" in told
-    assert not {"NOTIFY_SOCKET", "WATCHDOG_USEC"} & set(told)
+    variables = facts_of(await reporting.observe()).text.split()
+    assert "KEPT" in variables
+    assert not {"NOTIFY_SOCKET", "WATCHDOG_USEC"} & set(variables)
 
 
 async def test_ctrl_c_in_the_terminal_does_not_end_a_worker(worker: Make) -> None:
     good = worker()
-    pid = said(await good.observe()).pid
+    pid = facts_of(await good.observe()).pid
     os.kill(pid, signal.SIGINT)
-    assert said(await good.observe()).pid == pid
+    assert facts_of(await good.observe()).pid == pid
 
 
 async def test_a_spent_process_is_replaced_without_a_failed_pass(worker: Make) -> None:
     spent = worker(Options(how="spend"))
     first = await spent.observe()
-    await exited(said(first).pid)
+    await exited(facts_of(first).pid)
     second = await spent.observe()
     assert second.outcome is PassOutcome.OBSERVED
-    assert said(second).pid != said(first).pid
+    assert facts_of(second).pid != facts_of(first).pid
     assert (report(second).restarts, report(second).crashes) == (1, 0)
 
 
 # --- Deadlines -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_hanging_read_times_out_and_a_new_process_takes_over(worker: Make, trouble: Path) -> None:
-    hanging = worker(Options(how="hang", trouble=str(trouble)), HASTY)
+async def test_a_hanging_read_times_out_and_a_new_process_takes_over(worker: Make, trigger: Path) -> None:
+    hanging = worker(Options(how="hang", trigger=str(trigger)), HASTY)
     pid = (await observed(hanging)).pid
     last = await hanging.observe()
-    trouble.touch()
+    trigger.touch()
     seen = await hanging.observe()
     assert (seen.outcome, report(seen).missed, report(seen).timeouts) == (PassOutcome.TIMED_OUT, 1, 1)
     assert last.started <= (report(seen).silent_since or seen.finished) <= last.finished
-    trouble.unlink()
+    trigger.unlink()
     assert (await observed(hanging)).pid != pid
     after = report(await hanging.observe())
     assert (after.missed, after.silent_since, after.kills) == (0, None, 0)
@@ -193,10 +193,10 @@ async def test_a_hanging_read_times_out_and_a_new_process_takes_over(worker: Mak
     await exited(pid)
 
 
-async def test_missed_deadlines_add_up_until_an_answer(worker: Make, trouble: Path) -> None:
-    hanging = worker(Options(how="hang", where="connect", trouble=str(trouble)), HASTY)
+async def test_missed_deadlines_add_up_until_an_answer(worker: Make, trigger: Path) -> None:
+    hanging = worker(Options(how="hang", where="connect", trigger=str(trigger)), HASTY)
     pid = (await observed(hanging)).pid
-    trouble.touch()
+    trigger.touch()
     os.kill(pid, signal.SIGKILL)
     seen = await seen_when(hanging, lambda worker: worker.missed == 3)
     assert seen.outcome is PassOutcome.TIMED_OUT
@@ -214,12 +214,12 @@ async def test_a_first_initialisation_may_take_longer_than_a_pass(worker: Make) 
     assert report(ended).silent_since == first.started
 
 
-async def test_a_late_answer_is_not_taken_for_the_next_one(worker: Make, trouble: Path) -> None:
-    late = worker(Options(how="answer_late", trouble=str(trouble)), WorkerLimits(deadline=0.4, term_grace=5.0))
+async def test_a_late_answer_is_not_taken_for_the_next_one(worker: Make, trigger: Path) -> None:
+    late = worker(Options(how="answer_late", trigger=str(trigger)), WorkerLimits(deadline=0.4, term_grace=5.0))
     pid = (await observed(late)).pid
-    trouble.touch()
+    trigger.touch()
     assert (await late.observe()).outcome is PassOutcome.TIMED_OUT
-    trouble.unlink()
+    trigger.unlink()
     following = await observed(late)
     assert (following.pid != pid, following.text) == (True, "")
 

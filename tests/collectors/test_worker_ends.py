@@ -23,10 +23,10 @@ from support.workers import (
     SOON,
     Make,
     exited,
+    facts_of,
     observed,
     pid_of,
     report,
-    said,
     seen_when,
     vanished,
     workers,
@@ -40,18 +40,18 @@ async def worker() -> AsyncIterator[Make]:
 
 
 @pytest.fixture
-def trouble(tmp_path: Path) -> Path:
+def trigger(tmp_path: Path) -> Path:
     """A file that switches the misbehaviour of a reader on while it exists."""
-    return tmp_path / "trouble"
+    return tmp_path / "trigger"
 
 
 # --- Ends that need force ------------------------------------------------------------------------------------------
 
 
-async def test_kills_are_counted_and_beyond_the_budget_a_worker_is_left_alone(worker: Make, trouble: Path) -> None:
-    trouble.touch()
+async def test_kills_are_counted_and_beyond_the_budget_a_worker_is_left_alone(worker: Make, trigger: Path) -> None:
+    trigger.touch()
     limits = WorkerLimits(deadline=0.5, term_grace=0.3, kills=1, backoff_first=0.0)
-    deaf = worker(Options(how="hang_deaf", trouble=str(trouble)), limits)
+    deaf = worker(Options(how="hang_deaf", trigger=str(trigger)), limits)
     first = pid_of(await seen_when(deaf, lambda worker: worker.missed))
     parked = await seen_when(deaf, lambda worker: worker.parked)
     assert parked.outcome is PassOutcome.TIMED_OUT
@@ -62,7 +62,7 @@ async def test_kills_are_counted_and_beyond_the_budget_a_worker_is_left_alone(wo
     assert str(pid_of(parked)) in again.error
 
     os.kill(pid_of(parked), signal.SIGKILL)  # an operator helps
-    trouble.unlink()
+    trigger.unlink()
     await observed(deaf)
     assert not report(await deaf.observe()).parked
 
@@ -76,17 +76,17 @@ def put_in_d_state(proc: Path, pid: int) -> None:
 
 
 async def test_a_process_in_d_state_is_abandoned_and_another_one_answers(
-    worker: Make, trouble: Path, tmp_path: Path
+    worker: Make, trigger: Path, tmp_path: Path
 ) -> None:
-    """D state stands in a tree of files here; the next test and the tests of the whole daemon have a real one."""
-    stuck = worker(Options(how="hang_deaf", trouble=str(trouble)), HASTY, proc=tmp_path)
+    """D state is a tree of files here; the next test and the tests of the whole daemon have a real one."""
+    stuck = worker(Options(how="hang_deaf", trigger=str(trigger)), HASTY, proc=tmp_path)
     pid = (await observed(stuck)).pid
     put_in_d_state(tmp_path, pid)
     assert not report(await stuck.observe()).stuck
-    trouble.touch()
+    trigger.touch()
     seen = await stuck.observe()
     assert (seen.outcome, report(seen).stuck, report(seen).abandoned) == (PassOutcome.TIMED_OUT, True, False)
-    trouble.unlink()
+    trigger.unlink()
     assert (await observed(stuck)).pid != pid
     after = report(await stuck.observe())
     assert (after.abandoned, after.stuck, after.kills) == (True, False, 0)
@@ -97,9 +97,9 @@ async def test_a_process_in_d_state_is_abandoned_and_another_one_answers(
     assert not report(await stuck.observe()).abandoned
 
 
-async def test_no_third_process_is_put_beside_two_in_d_state(worker: Make, trouble: Path) -> None:
-    trouble.touch()
-    stuck = worker(Options(how="hang_in_kernel", trouble=str(trouble)), HASTY)
+async def test_no_third_process_is_put_beside_two_in_d_state(worker: Make, trigger: Path) -> None:
+    trigger.touch()
+    stuck = worker(Options(how="hang_in_kernel", trigger=str(trigger)), HASTY)
     first = pid_of(await seen_when(stuck, lambda worker: worker.stuck))
     assert in_uninterruptible_sleep(Path("/proc"), first)
     seen = await seen_when(stuck, lambda worker: worker.restarts == 1 and worker.pid == first)
@@ -108,7 +108,7 @@ async def test_no_third_process_is_put_beside_two_in_d_state(worker: Make, troub
     assert f"(pid {first}, {second})" in again.error
     assert (again.outcome, report(again).abandoned, report(again).kills) == (PassOutcome.TIMED_OUT, True, 0)
 
-    trouble.unlink()
+    trigger.unlink()
     for pid in (first, second):
         os.kill(pid, signal.SIGKILL)
     await observed(stuck)
@@ -118,16 +118,16 @@ async def test_no_third_process_is_put_beside_two_in_d_state(worker: Make, troub
 
 
 @pytest.mark.parametrize(
-    ("how", "end"), [("segfault", "died by SIGSEGV"), ("leave", "exited with status 1: a word before leaving")]
+    ("how", "end"), [("segfault", "died by SIGSEGV"), ("leave", "exited with status 1: a line before leaving")]
 )
-async def test_a_crash_costs_one_pass(worker: Make, trouble: Path, how: str, end: str) -> None:
-    crashing = worker(Options(how=how, trouble=str(trouble)))
-    pid = said(await crashing.observe()).pid
-    trouble.touch()
+async def test_a_crash_costs_one_pass(worker: Make, trigger: Path, how: str, end: str) -> None:
+    crashing = worker(Options(how=how, trigger=str(trigger)))
+    pid = facts_of(await crashing.observe()).pid
+    trigger.touch()
     seen = await crashing.observe()
     assert (seen.outcome, seen.error) == (PassOutcome.FAILED, f"worker {pid} {end}")
     assert (report(seen).pid, report(seen).crashes) == (None, 1)
-    trouble.unlink()
+    trigger.unlink()
     assert (await crashing.observe()).outcome is PassOutcome.OBSERVED
 
 
@@ -138,10 +138,10 @@ async def test_repeated_crashes_are_followed_by_a_pause(worker: Make) -> None:
     assert report(await crashing.observe()).crashes == 2
 
 
-async def test_a_kill_from_outside_in_the_middle_of_a_pass_costs_that_pass(worker: Make, trouble: Path) -> None:
-    hanging = worker(Options(how="hang", trouble=str(trouble)))
-    pid = said(await hanging.observe()).pid
-    trouble.touch()
+async def test_a_kill_from_outside_in_the_middle_of_a_pass_costs_that_pass(worker: Make, trigger: Path) -> None:
+    hanging = worker(Options(how="hang", trigger=str(trigger)))
+    pid = facts_of(await hanging.observe()).pid
+    trigger.touch()
     waiting = asyncio.create_task(hanging.observe())
     await asyncio.sleep(0.1)
     os.kill(pid, signal.SIGKILL)
@@ -151,7 +151,7 @@ async def test_a_kill_from_outside_in_the_middle_of_a_pass_costs_that_pass(worke
 
 async def test_a_death_between_two_passes_costs_none(worker: Make) -> None:
     good = worker()
-    pid = said(await good.observe()).pid
+    pid = facts_of(await good.observe()).pid
     os.kill(pid, signal.SIGKILL)
     await exited(pid)
     seen = await good.observe()
@@ -165,7 +165,7 @@ async def test_a_process_that_cannot_be_started_is_a_failed_pass(worker: Make) -
     assert seen.error.startswith("cannot start a worker process: ")
 
 
-async def test_a_reader_that_cannot_be_imported_is_told_with_its_reason(worker: Make) -> None:
+async def test_a_reader_that_cannot_be_imported_is_reported_with_its_reason(worker: Make) -> None:
     seen = await worker(reader="support.no_such_module:Reader").observe()
     assert seen.outcome is PassOutcome.FAILED
     assert seen.error.endswith("ModuleNotFoundError: No module named 'support.no_such_module'")
@@ -191,7 +191,7 @@ async def test_options_that_a_pipe_does_not_take_at_once_are_refused(worker: Mak
 
 async def test_close_lets_the_reader_close_its_library(worker: Make, tmp_path: Path) -> None:
     good = worker(Options(closed=str(tmp_path / "closed")))
-    pid = said(await good.observe()).pid
+    pid = facts_of(await good.observe()).pid
     await good.close()
     assert (tmp_path / "closed").read_text() == str(pid)
 
@@ -203,14 +203,14 @@ async def test_close_is_not_held_up_by_a_hanging_library(worker: Make) -> None:
     await exited(pid)
 
 
-async def test_a_cancelled_pass_leaves_its_answer_to_the_next(worker: Make, trouble: Path) -> None:
-    slow = worker(Options(how="answer_late", trouble=str(trouble)))
+async def test_a_cancelled_pass_leaves_its_answer_to_the_next(worker: Make, trigger: Path) -> None:
+    slow = worker(Options(how="answer_late", trigger=str(trigger)))
     await slow.observe()
-    trouble.touch()
+    trigger.touch()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(slow.observe(), 0.1)
     seen = await slow.observe()
-    assert (said(seen).reads, said(seen).text) == (2, "late")
+    assert (facts_of(seen).reads, facts_of(seen).text) == (2, "late")
 
 
 @pytest.fixture(params=["hang", "hang_ignoring_sigterm", "hang_locked"])

@@ -1,4 +1,4 @@
-"""Configuration: what is accepted, who has the last word, and how its faults are told."""
+"""Configuration: what is accepted, which source takes precedence, and how its faults are reported."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_each_key_takes_its_value(tmp_path: Path) -> None:
     assert (config.collectors.pci.interval, config.collectors.kernel_log.enabled) == (20, False)
 
 
-def test_a_later_source_has_the_last_word_key_by_key(tmp_path: Path) -> None:
+def test_a_later_source_overrides_key_by_key(tmp_path: Path) -> None:
     (tmp_path / "conf.d").mkdir()
     (tmp_path / "gpuwarden.toml").write_text('mode = "enforce"\nnode = "a"\n[collectors.nvml]\ninterval = "1s"\n')
     (tmp_path / "conf.d/20-late.toml").write_text('[collectors.nvml]\ndeadline = "7s"\n')
@@ -108,7 +108,7 @@ def test_a_later_source_has_the_last_word_key_by_key(tmp_path: Path) -> None:
     assert origins["log", "level"] == "--level"
 
 
-def test_all_faults_of_all_sources_are_told_together(tmp_path: Path) -> None:
+def test_all_faults_of_all_sources_are_reported_together(tmp_path: Path) -> None:
     (tmp_path / "conf.d").mkdir()
     (tmp_path / "conf.d/a.toml").write_text("[collectors.pci\n")
     (tmp_path / "conf.d/b.toml").write_bytes(b'node = "n1"\n\nmode = "\xff"\n')
@@ -159,7 +159,7 @@ def test_all_faults_of_all_sources_are_told_together(tmp_path: Path) -> None:
         ('run.dir = "/' + "r" * 95 + '"', f"run.dir: expected a path that leaves /{'r' * 95}/control.sock at most 107 bytes, found 109: the name of a Unix socket cannot be longer"),
     ],
 )  # fmt: skip
-def test_a_fault_says_what_was_expected_and_what_was_found(text: str, fault: str, tmp_path: Path) -> None:
+def test_a_fault_names_the_expected_and_the_found_value(text: str, fault: str, tmp_path: Path) -> None:
     assert faults(text, tmp_path) == [f"gpuwarden.toml: {fault}"]
 
 
@@ -284,7 +284,7 @@ def test_single_conditions_and_xids_can_be_judged_otherwise(tmp_path: Path) -> N
     assert config.xids == {"79": XidRule(severity="record")}
 
 
-def test_all_slips_in_what_a_site_makes_of_conditions_are_told_together(tmp_path: Path) -> None:
+def test_all_faults_in_the_rules_of_a_site_are_reported_together(tmp_path: Path) -> None:
     text = """
         [checks.thermal_limitt]
         shadow = true
@@ -338,13 +338,13 @@ VALUES = (
     tree=st.dictionaries(KEYS, st.recursive(VALUES, lambda inner: st.dictionaries(KEYS, inner, max_size=4)), max_size=4)
 )
 def test_whatever_is_configured_is_a_configuration_or_faults_that_fit_on_lines(tree: dict[str, Any]) -> None:
-    told = ["anything: is sound"]
+    messages = ["anything: is sound"]
     try:
         load(Sources(file=None, overrides=(Layer("anything", tree),)))
     except ConfigError as error:
-        told = [str(fault) for fault in error.faults]
-    assert told
-    assert all(fault.startswith("anything: ") and fault.isprintable() for fault in told)
+        messages = [str(fault) for fault in error.faults]
+    assert messages
+    assert all(fault.startswith("anything: ") and fault.isprintable() for fault in messages)
 
 
 @pytest.mark.parametrize(
@@ -395,7 +395,7 @@ def test_a_pipe_in_the_place_of_a_file_is_a_fault_and_is_not_waited_for(tmp_path
 GONE = '[dstack]\nstop_shim_when_idle = true\n[slurm]\nenabled = true\non_stale = "drain"\nstale_grace = "5m"\n'
 
 
-def test_what_no_longer_exists_is_ignored_and_says_what_holds_instead(tmp_path: Path) -> None:
+def test_a_removed_key_is_ignored_with_a_note_on_what_applies_instead(tmp_path: Path) -> None:
     file = tmp_path / "gpuwarden.toml"
     file.write_text(GONE)
     config, origins = load_with_origins(Sources(file=file))

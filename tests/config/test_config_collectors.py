@@ -1,4 +1,4 @@
-"""The tables of the host's collectors and of site checks: what is refused, and with which words."""
+"""The tables of the host's collectors and of site checks: what is refused, and with which message."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ def test_a_site_check_is_a_table_of_its_own(tmp_path: Path) -> None:
     assert config.collectors.plugin == PluginOptions(limit=1)
 
 
-def test_every_fault_is_told_at_once_with_its_key(tmp_path: Path) -> None:
-    told = faults(
+def test_every_fault_is_reported_at_once_with_its_key(tmp_path: Path) -> None:
+    messages = faults(
         tmp_path,
         '[plugins.a]\ncommand = "/usr/sbin/nhc -a"\n[plugins.b]\ncommand = ["nhc"]\nwarning_codes = [1, 2]\n'
         '[plugins.Bad]\ncommand = ["/bin/true"]\n[plugins.failed]\ncommand = ["/bin/true"]\n'
         '[plugins.c]\ncommand = ["/bin/true"]\ninterval = "10ms"\ntimeout = "2h"\n[collectors.storage]\nexpected = ["data"]\n',
     )
-    assert "expected a list" in told["plugins.a.command"]
-    assert "whole path" in told["plugins.b.command"]
-    assert "found 2 in both" in told["plugins.b.warning_codes"]
-    assert "plugin_nhc" in told["plugins.Bad"]
-    assert "one of ours" in told["plugins.failed"]
-    assert {"plugins.c.interval", "plugins.c.timeout", "collectors.storage.expected"} <= set(told)
+    assert "expected a list" in messages["plugins.a.command"]
+    assert "whole path" in messages["plugins.b.command"]
+    assert "found 2 in both" in messages["plugins.b.warning_codes"]
+    assert "plugin_nhc" in messages["plugins.Bad"]
+    assert "one of ours" in messages["plugins.failed"]
+    assert {"plugins.c.interval", "plugins.c.timeout", "collectors.storage.expected"} <= set(messages)
 
 
 @pytest.mark.parametrize(

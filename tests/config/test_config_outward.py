@@ -36,8 +36,8 @@ def test_what_is_configured_is_what_is_read_and_shown(tmp_path: Path) -> None:
 FAULTS: dict[str, tuple[str, str]] = {
     "a relative marker": ('[file]\npath = "out"', "file.path: expected an absolute path"),
     "a program without its path": ('[exec.exclude]\ncommand = ["lb"]', "exec.exclude.command"),
-    "a program that is told for ever": ('[exec.exclude]\ncommand = ["/lb"]\ntimeout = "2m"', "exec.exclude.timeout"),
-    "nobody to be told": ("[notify.webhook.pager]", "notify.webhook.pager.url: expected url or url_file, found neither"),
+    "a program without a time limit": ('[exec.exclude]\ncommand = ["/lb"]\ntimeout = "2m"', "exec.exclude.timeout"),
+    "nobody to be notified": ("[notify.webhook.pager]", "notify.webhook.pager.url: expected url or url_file, found neither"),
     "two addresses": (f'{HOOK}url_file = "u"', "found both"),
     "no address": ('[notify.webhook.pager]\nurl = "h.example"', "expected an address such as"),
     "a secret in the address": ('[notify.webhook.pager]\nurl = "https://u:p@h"', "which every user of the host could read"),
@@ -51,14 +51,14 @@ FAULTS: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "told"), FAULTS.values(), ids=FAULTS)
-def test_what_is_wrong_is_told_with_its_key_and_what_was_expected(tmp_path: Path, text: str, told: str) -> None:
+@pytest.mark.parametrize(("text", "message"), FAULTS.values(), ids=FAULTS)
+def test_a_fault_is_reported_with_its_key_and_the_expected_value(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         loaded(tmp_path, text)
-    assert told in str(raised.value)
+    assert message in str(raised.value)
 
 
-def test_all_of_them_are_told_at_once(tmp_path: Path) -> None:
+def test_all_faults_are_reported_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         loaded(tmp_path, '[notify.webhook.a]\n[notify.webhook.b]\n[notify.exec.c]\n[exec.exclude]\ncommand = ["x"]\n')
     assert len(raised.value.faults) == 4

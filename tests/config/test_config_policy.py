@@ -31,7 +31,7 @@ def test_mode_and_horizon_reach_policy_from_their_own_tables(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ('[policy]\non_unknown = "drain"', "on_unknown"),
         ('[policy]\nunknown_after = "1s"', "unknown_after"),
@@ -46,6 +46,6 @@ def test_mode_and_horizon_reach_policy_from_their_own_tables(tmp_path: Path) -> 
         ("[policy]\nenforce = true", "unknown key"),
     ],
 )
-def test_what_is_dangerous_is_refused_with_its_key_and_why(tmp_path: Path, text: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_what_is_dangerous_is_refused_with_its_key_and_why(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         loaded(tmp_path, text)

@@ -1,4 +1,4 @@
-"""A secret is named by where it lies, is read from there, and is told nowhere."""
+"""A secret is given by its file, is read from there, and is shown nowhere."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_what_is_neither_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"two\nlines", b"\xff\xfe", b"bell\x07", b"x" * (SECRET_MAX + 1)])
-def test_what_holds_no_secret_is_told_without_its_text(tmp_path: Path, data: bytes) -> None:
+def test_a_file_without_a_valid_secret_is_reported_without_its_text(tmp_path: Path, data: bytes) -> None:
     file = tmp_path / "token"
     file.write_bytes(data)
     with pytest.raises(SecretError) as raised:
@@ -48,7 +48,7 @@ def test_a_file_that_would_hold_the_reader_up_is_no_secret(tmp_path: Path) -> No
             SecretFile(f"{tmp_path}/{name}").read()
 
 
-def test_who_else_could_read_it_is_told(tmp_path: Path) -> None:
+def test_a_file_that_others_can_read_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(SECRET)
     for mode, open_to_others in ((0o600, False), (0o640, False), (0o644, True), (0o660, True)):
@@ -68,7 +68,7 @@ def test_the_configuration_names_it_and_shows_no_more(tmp_path: Path) -> None:
     assert "# prometheus_token is not set" in as_toml(Config(), {})
 
 
-def test_a_daemon_with_secrets_tells_them_nowhere(tmp_path: Path) -> None:
+def test_a_daemon_with_secrets_shows_them_nowhere(tmp_path: Path) -> None:
     """Not in its log, its pages, its sockets' answers, its files, `config show` or `doctor`."""
     host = FakeHost(tmp_path, 1)
     token = tmp_path / "token"
@@ -76,20 +76,20 @@ def test_a_daemon_with_secrets_tells_them_nowhere(tmp_path: Path) -> None:
     host.configure(
         f'[breaker]\nprometheus = "http://127.0.0.1:1"\nprometheus_token = "{token}"\n[log]\nlevel = "debug"\n',
     )
-    told: list[str] = []
+    shown: list[str] = []
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
         pages = ("/metrics", "/heartbeat", "/v1/status", "/v1/findings", "/v1/events", "/")
-        told += [daemon.get(page)[1].decode() for page in pages]
+        shown += [daemon.get(page)[1].decode() for page in pages]
         for words in (
             ("status", "--json", "--run-dir", host.run_dir), ("config", "show", "--config", host.config),
             ("doctor", "--json", "--config", host.config), ("reload", "--run-dir", host.run_dir),
         ):  # fmt: skip
             done = host.command(*words)
             assert done.stdout, done.stderr
-            told += [done.stdout, done.stderr]
+            shown += [done.stdout, done.stderr]
         assert daemon.stop() == 0
-        told.append(daemon.lines())
+        shown.append(daemon.lines())
     files = [file for folder in (host.run_dir, host.state_dir) for file in folder.rglob("*") if file.is_file()]
-    told += [file.read_bytes().decode("latin-1") for file in files]
-    assert not [text for text in told if SECRET in text]
+    shown += [file.read_bytes().decode("latin-1") for file in files]
+    assert not [text for text in shown if SECRET in text]

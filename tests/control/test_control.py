@@ -97,7 +97,7 @@ async def test_an_error_of_a_verb_reaches_its_caller_with_its_code(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         (b"\n", "one JSON object"),
         (b"hello\n", "one JSON object"),
@@ -110,11 +110,13 @@ async def test_an_error_of_a_verb_reaches_its_caller_with_its_code(tmp_path: Pat
     ],
     ids=["empty", "no JSON", "no UTF-8", "deep", "no object", "no verb", "odd verb", "unknown verb"],
 )
-async def test_a_line_that_asks_nothing_is_told_what_was_expected(tmp_path: Path, line: bytes, told: str) -> None:
+async def test_a_line_without_a_request_is_an_error_that_names_the_expected_form(
+    tmp_path: Path, line: bytes, message: str
+) -> None:
     async with listening(tmp_path) as control:
         answer = await ask(control.path, line)
         assert (answer["ok"], answer["code"]) == (False, 64)
-        assert told in answer["error"]
+        assert message in answer["error"]
         assert (await ask(control.path, {"verb": "echo"}))["ok"]
 
 
@@ -127,7 +129,7 @@ async def test_a_line_that_is_too_long_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["broken", "unspeakable"])
-async def test_a_fault_of_ours_is_logged_and_told_without_its_details(tmp_path: Path, verb: str) -> None:
+async def test_an_internal_error_is_logged_and_reported_without_its_details(tmp_path: Path, verb: str) -> None:
     with capture_logs() as logs:
         async with listening(tmp_path) as control:
             answer = await ask(control.path, {"verb": verb})
@@ -144,10 +146,10 @@ async def test_a_verb_that_takes_too_long_is_given_up_and_others_are_not_kept_wa
     assert (slow["code"], quick["ok"]) == (75, True)
 
 
-@pytest.mark.parametrize("said", [b"", b'{"verb":"ec'])
-async def test_a_client_that_says_nothing_or_half_is_given_up(tmp_path: Path, said: bytes) -> None:
+@pytest.mark.parametrize("sent", [b"", b'{"verb":"ec'])
+async def test_a_client_that_sends_nothing_or_half_a_line_is_disconnected(tmp_path: Path, sent: bytes) -> None:
     async with listening(tmp_path, deadline=0.3) as control, client(control.path) as (reader, writer):
-        writer.write(said)
+        writer.write(sent)
         assert await reader.read() == b""
 
 
@@ -161,7 +163,7 @@ async def test_a_client_that_reads_nothing_is_given_up(tmp_path: Path) -> None:
                 await asyncio.sleep(0.05)
 
 
-async def test_one_client_too_many_is_told_to_try_again(tmp_path: Path) -> None:
+async def test_one_client_too_many_gets_a_temporary_refusal(tmp_path: Path) -> None:
     async with listening(tmp_path, connections=2) as control:
         async with client(control.path), client(control.path), client(control.path) as (reader, _):
             assert json.loads(await reader.readline())["code"] == 75
@@ -241,9 +243,9 @@ async def test_the_file_is_the_groups_and_closed_to_everybody_else(tmp_path: Pat
 
 
 def test_the_kernel_names_every_group_of_the_peer() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        peer = peer_of(ours)
+    own, theirs = socket.socketpair()
+    with own, theirs:
+        peer = peer_of(own)
     assert (peer.pid, peer.uid) == (os.getpid(), os.geteuid())
     assert {os.getegid(), *os.getgroups()} <= peer.groups
 

@@ -1,4 +1,4 @@
-"""The history that the daemon tells: from the ledger, whoever else asks at the same time."""
+"""The history that the daemon returns: from the ledger, also for concurrent requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def verbs(ledger: Path, *recent: Event) -> Verbs:
     return Verbs(service, ledger, None, host_clock)
 
 
-async def test_many_who_ask_at_once_all_hear_the_whole_history(tmp_path: Path) -> None:
+async def test_concurrent_requests_all_get_the_whole_history(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "ledger.db", now=0.0)
     store.append([Entry(events=tuple(event(-3600.0) for _ in range(20)))])
     store.close()
@@ -34,6 +34,6 @@ async def test_many_who_ask_at_once_all_hear_the_whole_history(tmp_path: Path) -
     assert [len(answer) for answer in answers] == [20] * 8
 
 
-async def test_without_a_ledger_what_is_still_in_memory_is_told(tmp_path: Path) -> None:
+async def test_without_a_ledger_events_still_in_memory_are_returned(tmp_path: Path) -> None:
     asked = verbs(tmp_path / "ledger.db", event(-3600.0), event())
     assert len(await asked.events_since(host_clock().wall - 60.0, 100)) == 1

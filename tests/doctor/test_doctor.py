@@ -1,4 +1,4 @@
-"""The doctor says what is wrong with a host and what to change, and keeps its hands off."""
+"""The doctor shows what is wrong with a host and what to change, and changes nothing itself."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_running_daemon_answers(host: FakeHost) -> None:
 
 
 def test_the_rows_come_in_the_order_in_which_one_needs_the_other(host: FakeHost) -> None:
-    """Configuration, daemon, what it stands on, what it reads, what it says and to whom, and whom it acts on."""
+    """Configuration, daemon, what it runs on, what it reads, what it publishes and to whom, and whom it acts on."""
     wanted = [
         "configuration",
         "daemon",
@@ -94,7 +94,7 @@ def test_the_rows_come_in_the_order_in_which_one_needs_the_other(host: FakeHost)
     assert [name.partition(" ")[2] for name in examine(host)[1]] == wanted
 
 
-def test_a_driver_that_is_not_loaded_is_told_and_not_loaded_by_asking(host: FakeHost) -> None:
+def test_a_driver_that_is_not_loaded_is_reported_and_not_loaded_by_the_check(host: FakeHost) -> None:
     (host.folder / "proc/driver/nvidia/version").unlink()
     code, rows = examine(host)
     assert code == 2
@@ -114,7 +114,7 @@ def test_each_fault_of_the_host_is_a_row_of_its_own(host: FakeHost) -> None:
     assert "Xids are not seen" in rows["host kernel log"]["to_do"]
 
 
-def test_a_configuration_with_faults_is_told_and_the_rest_is_looked_at(host: FakeHost) -> None:
+def test_a_faulty_configuration_is_reported_and_the_rest_is_checked(host: FakeHost) -> None:
     host.config.write_text("mode = 'sometimes'\n")
     code, rows = examine(host)
     assert code == 2
@@ -122,7 +122,7 @@ def test_a_configuration_with_faults_is_told_and_the_rest_is_looked_at(host: Fak
     assert "host kernel log" in rows
 
 
-def test_the_table_says_what_to_do_below_what_was_found(host: FakeHost) -> None:
+def test_the_table_shows_what_to_do_below_what_was_found(host: FakeHost) -> None:
     done = host.command("doctor", "--config", host.config)
     lines = done.stdout.splitlines()
     at = next(n for n, line in enumerate(lines) if line.startswith("warn  host daemon"))
@@ -186,7 +186,7 @@ def test_a_slurm_that_is_set_up_well_has_nothing_to_change() -> None:
         ({"ProctrackType": "proctrack/linuxproc"}, {}, "ProctrackType", Grade.WARN),
     ],
 )
-def test_each_setting_that_the_hooks_need_is_told(
+def test_each_setting_that_the_hooks_need_is_graded(
     change: dict[str, str], options: dict[str, Any], check: str, grade: Grade
 ) -> None:
     row = graded({**GOOD, **change}, **options)[check]
@@ -194,7 +194,7 @@ def test_each_setting_that_the_hooks_need_is_told(
     assert bool(row.to_do) is (grade is not Grade.OK)
 
 
-def test_a_script_that_calls_ours_counts_as_ours(tmp_path: Path) -> None:
+def test_a_script_that_calls_gpuwardens_hook_is_accepted(tmp_path: Path) -> None:
     mine = tmp_path / "prolog.sh"
     mine.write_text("#!/bin/sh\n/usr/libexec/gpuwarden-slurm-prolog || exit 1\n")
     assert graded({**GOOD, "Prolog": f"/etc/slurm/other,{mine}"})["Prolog"].grade is Grade.OK

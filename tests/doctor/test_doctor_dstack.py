@@ -10,9 +10,9 @@ from gpuwarden.doctor.row import Grade
 from support.shims import shim
 
 
-async def test_the_doctor_says_who_answers_dstack_and_who_does_not() -> None:
-    async with shim() as told, shim() as other:
-        config = Config(dstack=DstackOptions(enabled=True, shim=Address("127.0.0.1", told.port)))
+async def test_the_doctor_names_the_program_that_responds_to_dstack() -> None:
+    async with shim() as agent, shim() as other:
+        config = Config(dstack=DstackOptions(enabled=True, shim=Address("127.0.0.1", agent.port)))
         rows = await dstack(config, Address("127.0.0.1", other.port))
         assert [(row.check, row.grade) for row in rows] == [("server", Grade.OK), ("agent", Grade.OK)]
         assert "answers as dstack-shim 0.22.5" in rows[0].found

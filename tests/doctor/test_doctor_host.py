@@ -40,12 +40,12 @@ NOW = 1_800_000_000.0
 SILENT = Running(folder=Path("/run/gpuwarden"), status={}, why="no daemon answers")
 
 
-def daemon_says(**said: Any) -> Running:
-    about = {"status": "healthy", "mode": "observe", "node": Config().node, "version": "0", **said}
+def a_daemon(**fields: Any) -> Running:
+    about = {"status": "healthy", "mode": "observe", "node": Config().node, "version": "0", **fields}
     return Running(folder=Path("/run/gpuwarden"), status=about, pid=os.getpid(), uid=os.geteuid())
 
 
-# --- as whoever asks
+# --- as the user who runs it
 
 _AS_NOBODY = f"""
 import contextlib, io, os, sys
@@ -58,7 +58,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_a_user_without_rights_is_told_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
+def test_a_user_without_permissions_is_shown_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
     host = FakeHost(tmp_path, 1)
     tmp_path.chmod(0o755)
     host.kmsg.chmod(0o600)
@@ -76,8 +76,8 @@ def test_a_user_without_rights_is_told_what_is_missing_and_how_to_get_it(tmp_pat
     assert "not a member" in rows["control group"]["found"]
 
 
-def test_a_daemon_of_another_user_is_told_and_how_to_ask_as_that_one() -> None:
-    other = replace(daemon_says(), uid=4_242)
+def test_a_daemon_of_another_user_is_reported_with_the_command_to_run_as_that_one() -> None:
+    other = replace(a_daemon(), uid=4_242)
     row = next(row for row in system.permissions(other, Config()) if row.check == "permissions")
     assert (row.grade, "uid 4242" in row.found) == (Grade.WARN, True)
     assert row.to_do.endswith("sudo -u '#4242' gpuwarden doctor")
@@ -92,21 +92,21 @@ def test_a_control_group_that_there_is_not_fails() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "grade", "word"),
+    ("fields", "grade", "phrase"),
     [
         ({}, Grade.WARN, "it is version 0"),
         ({"version": None}, Grade.WARN, "it is version None"),
     ],
 )
-def test_a_daemon_of_another_version_is_told_first(said: dict[str, Any], grade: Grade, word: str) -> None:
-    row = running.daemon(daemon_says(**said), Config())
-    assert (row.grade, word in row.found, "systemctl restart" in row.to_do) == (grade, True, True)
+def test_a_daemon_of_another_version_is_reported_first(fields: dict[str, Any], grade: Grade, phrase: str) -> None:
+    row = running.daemon(a_daemon(**fields), Config())
+    assert (row.grade, phrase in row.found, "systemctl restart" in row.to_do) == (grade, True, True)
 
 
-def test_a_daemon_that_runs_in_another_mode_than_is_configured_is_told() -> None:
-    said = daemon_says(version=version("gpuwarden"))
-    assert running.daemon(said, Config()).grade is Grade.OK
-    row = running.daemon(said, Config(mode="enforce"))
+def test_a_daemon_that_runs_in_another_mode_than_is_configured_is_reported() -> None:
+    found = a_daemon(version=version("gpuwarden"))
+    assert running.daemon(found, Config()).grade is Grade.OK
+    row = running.daemon(found, Config(mode="enforce"))
     assert (row.grade, "the configuration has mode enforce" in row.found) == (Grade.WARN, True)
 
 
@@ -120,8 +120,8 @@ def test_a_port_is_free_or_the_daemon_s_or_a_stranger_is_named() -> None:
         number = stranger.getsockname()[1]
         row = port_row(SILENT, number)
         assert (row.grade, f"pid {os.getpid()}" in row.found, "ss -ltnp" in row.to_do) == (Grade.FAIL, True, True)
-        assert port_row(replace(daemon_says(), pid=1), number).grade is Grade.FAIL, "a daemon runs, and it is not it"
-        assert port_row(daemon_says(), number).grade is Grade.OK, "as if this process were the daemon"
+        assert port_row(replace(a_daemon(), pid=1), number).grade is Grade.FAIL, "a daemon runs, and it is not it"
+        assert port_row(a_daemon(), number).grade is Grade.OK, "as if this process were the daemon"
     assert port_row(SILENT, number).found == f"127.0.0.1:{number} is free"
     assert port_row(SILENT, 0).grade is Grade.OK
     assert port_row(SILENT, number, "192.0.2.1").grade is Grade.FAIL, "no address of this host"
@@ -138,16 +138,16 @@ def test_the_port_of_a_real_daemon_is_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("last", "grade", "word"),
+    ("last", "grade", "phrase"),
     [
         (None, Grade.WARN, "was not read"),
         ({"age_seconds": 12.3, "by": "Prometheus/2.42.0"}, Grade.OK, "12s ago by Prometheus/2.42.0"),
         ({"age_seconds": 4_000.0, "by": "Prometheus/2.42.0"}, Grade.WARN, "ago by Prometheus"),
     ],
 )
-def test_who_scrapes_and_how_long_ago_is_told(last: object, grade: Grade, word: str) -> None:
-    (row,) = running.scraped(daemon_says(scraped=last), Config())
-    assert (row.grade, word in row.found) == (grade, True), row
+def test_the_age_and_the_client_of_the_last_scrape_are_shown(last: object, grade: Grade, phrase: str) -> None:
+    (row,) = running.scraped(a_daemon(scraped=last), Config())
+    assert (row.grade, phrase in row.found) == (grade, True), row
 
 
 # --- the Prometheus of the breaker
@@ -179,7 +179,7 @@ def test_the_prometheus_that_counts_must_answer_and_know_this_node(
         assert (open_to_all.grade, f"chmod o-rw,g-w {token}" in open_to_all.to_do) == (Grade.WARN, True)
         token.write_text("wrong\n")
         refused, _ = prometheus.prometheus(Config(breaker=options))
-    assert (refused.grade, "wrong" in str(refused)) == (Grade.FAIL, False), "a secret is never told"
+    assert (refused.grade, "wrong" in str(refused)) == (Grade.FAIL, False), "a secret is never shown"
 
 
 def test_a_prometheus_that_is_not_there_fails() -> None:
@@ -203,7 +203,7 @@ def test_a_prometheus_that_is_not_there_fails() -> None:
         (3_600.0, 0, 0.0, Grade.FAIL),  # 1970: a board without a battery
     ],
 )
-def test_a_clock_that_nobody_synchronises_is_told(now: float, state: int | None, error: float, grade: Grade) -> None:
+def test_an_unsynchronised_clock_is_reported(now: float, state: int | None, error: float, grade: Grade) -> None:
     row = system.wall_clock(now, state, error)
     assert (row.grade, bool(row.to_do)) == (grade, grade is not Grade.OK)
 
@@ -234,7 +234,7 @@ def test_a_unit_that_is_as_it_should_be_has_nothing_to_change() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "check", "grade", "word"),
+    ("change", "check", "grade", "phrase"),
     [
         ({"LoadState": "not-found"}, "unit", Grade.WARN, "docs/systemd.md"),
         ({"ActiveState": "failed", "Result": "watchdog"}, "unit", Grade.FAIL, "journalctl"),
@@ -247,21 +247,21 @@ def test_a_unit_that_is_as_it_should_be_has_nothing_to_change() -> None:
         ({"KillMode": "control-group"}, "stop order", Grade.WARN, "KillMode=process"),
     ],
 )
-def test_what_is_wrong_with_the_unit_is_told(change: dict[str, str], check: str, grade: Grade, word: str) -> None:
+def test_faults_of_the_unit_are_reported(change: dict[str, str], check: str, grade: Grade, phrase: str) -> None:
     row = next(row for row in unit.unit_rows({**UNIT, **change}, SLURM) if row.check == check)
-    assert (row.grade, word in row.to_do) == (grade, True), row
+    assert (row.grade, phrase in row.to_do) == (grade, True), row
 
 
-def test_a_systemctl_that_fails_or_is_not_needed_is_told(tmp_path: Path) -> None:
+def test_a_systemctl_that_fails_or_is_not_needed_is_reported(tmp_path: Path) -> None:
     (row,) = unit.unit(Config(), tmp_path)
     assert row.grade is Grade.OK
     (tmp_path / "systemd/system").mkdir(parents=True)
     for command in (("/bin/false",), (str(tmp_path / "none"),)):
         (row,) = unit.unit(Config(), tmp_path, command)
         assert row.grade is Grade.FAIL
-    said = tmp_path / "said"
-    said.write_text("".join(f"{key}={value}\n" for key, value in UNIT.items()))
-    rows = list(unit.unit(SLURM, tmp_path, ("/bin/sh", "-c", f"cat {said}")))
+    output = tmp_path / "output"
+    output.write_text("".join(f"{key}={value}\n" for key, value in UNIT.items()))
+    rows = list(unit.unit(SLURM, tmp_path, ("/bin/sh", "-c", f"cat {output}")))
     assert {row.grade for row in rows} == {Grade.OK}
 
 
@@ -287,7 +287,7 @@ def test_a_gpu_that_is_mute_on_the_bus_fails_by_its_address(tmp_path: Path) -> N
     assert (row.grade, row.found) == (Grade.FAIL, f"no device responds at {mute}")
 
 
-async def test_an_engine_of_dcgm_is_asked_and_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_dcgm_engine_is_queried_and_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake, place = FakeDcgm(tmp_path), tmp_path / "engine"
     monkeypatch.setattr(of_host, "RESPONSE_WITHIN", 300.0)  # a worker may be long in starting here
     for name, value in fake.environment.items():
@@ -306,7 +306,7 @@ async def test_an_engine_of_dcgm_is_asked_and_says_what_it_is(tmp_path: Path, mo
 # --- time
 
 
-async def test_a_look_that_hangs_is_a_row_and_one_that_breaks_is_too() -> None:
+async def test_a_check_that_hangs_is_a_row_and_one_that_raises_is_too() -> None:
     async def hangs() -> list[Row]:
         await asyncio.sleep(3_600)
         return []

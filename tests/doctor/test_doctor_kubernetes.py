@@ -1,4 +1,4 @@
-"""The doctor says whether the API server answers, who we are there, what we may, and what to type if not."""
+"""The doctor shows whether the API server responds, under which account, with which permissions, and what to type if not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def rows(server: ApiServer, folder: Path, **options: object) -> dict[str, 
     return {row.check: row for row in found}
 
 
-async def test_where_all_is_well_each_look_says_so_and_nothing_is_written(server: ApiServer, tmp_path: Path) -> None:
+async def test_where_all_is_well_each_check_is_ok_and_nothing_is_written(server: ApiServer, tmp_path: Path) -> None:
     found = await rows(server, tmp_path)
     assert list(found) == ["node name", "account", "rights", "pool", "clock"]
     assert {row.grade for row in found.values()} == {Grade.OK}, found
@@ -36,7 +36,7 @@ async def test_where_all_is_well_each_look_says_so_and_nothing_is_written(server
     assert server.writes == []
 
 
-def test_the_manifest_gives_the_rights_that_are_looked_for_and_no_more() -> None:
+def test_the_manifest_grants_exactly_the_rights_that_are_checked() -> None:
     manifest = (Path(__file__).parents[2] / "kubernetes/rbac.yaml").read_text()
     role = manifest.split("kind: ClusterRole\n")[1].split("---")[0]
     rules = re.findall(r"resources: \[(.+?)\]\n +verbs: \[(.+?)\]", role)
@@ -52,7 +52,7 @@ async def test_each_right_that_is_missing_is_named_with_what_to_type(server: Api
     assert row.to_do == "kubectl apply -f kubernetes/rbac.yaml"
 
 
-async def test_a_wrong_name_account_or_pool_and_a_server_that_refuses_are_told(
+async def test_a_wrong_name_account_or_pool_and_a_server_that_refuses_are_reported(
     server: ApiServer, tmp_path: Path
 ) -> None:
     found = await rows(server, tmp_path, node="n9")
@@ -62,12 +62,12 @@ async def test_a_wrong_name_account_or_pool_and_a_server_that_refuses_are_told(
     found = await rows(server, tmp_path, node="cpu1")
     assert "may not write taints" in found["account"].to_do
     assert found["pool"].found.endswith("and cpu1 is not one of them")
-    server.edit("n1", lambda stands: stands["status"].update(nodeInfo={"bootID": "another"}))
+    server.edit("n1", lambda live: live["status"].update(nodeInfo={"bootID": "another"}))
     assert "another machine" in (await rows(server, tmp_path))["node name"].found
     server.always = refusing(401)
     found = await rows(server, tmp_path)
     assert (list(found), found["api server"].grade) == (["api server"], Grade.FAIL)
 
 
-async def test_without_kubernetes_there_is_nothing_to_tell() -> None:
+async def test_without_kubernetes_there_are_no_rows() -> None:
     assert await kubernetes(Config(), {}) == []

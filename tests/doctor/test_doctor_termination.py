@@ -1,4 +1,4 @@
-"""The doctor says whether an end of this machine would be noticed, in what time, and whether jobs would hear of it."""
+"""The doctor shows whether an end of this machine would be noticed, in what time, and whether jobs would be notified of it."""
 
 from __future__ import annotations
 
@@ -87,13 +87,13 @@ async def test_the_shorter_of_what_logind_and_gpuwarden_allow_is_the_budget(
         row = await budget(tmp_path, hold=hold)
     assert row.found.startswith(begins)
     assert row.grade is (Grade.WARN if to_do else Grade.OK)
-    assert [word in row.to_do for word in ("InhibitDelayMaxSec=30", "hold = ")] == [
-        word in to_do for word in ("InhibitDelayMaxSec=30", "hold = ")
+    assert [phrase in row.to_do for phrase in ("InhibitDelayMaxSec=30", "hold = ")] == [
+        phrase in to_do for phrase in ("InhibitDelayMaxSec=30", "hold = ")
     ]
     assert logind.asked == ["Get"], "no inhibitor is taken"
 
 
-async def test_logind_is_told_of_where_nobody_asks_it_and_missed_where_it_is_all_there_is(tmp_path: Path) -> None:
+async def test_an_unused_logind_is_reported_and_its_delay_is_graded_where_it_is_the_only_source(tmp_path: Path) -> None:
     with logind_with(tmp_path, 5.0):
         for firmware, sources, grade in (
             ("", '["auto"]', Grade.OK), ("aws", '["auto"]', Grade.OK), ("nebius", "[]", Grade.OK),
@@ -110,7 +110,9 @@ async def test_without_a_bus_the_budget_is_not_asked_for(tmp_path: Path) -> None
     assert (await budget(tmp_path, sources='["auto"]')).grade is Grade.OK
 
 
-async def test_a_bus_without_logind_and_one_that_is_silent_are_told_apart_from_an_answer(tmp_path: Path) -> None:
+async def test_a_bus_without_logind_and_one_that_does_not_respond_are_distinguished_from_a_response(
+    tmp_path: Path,
+) -> None:
     with message_bus(tmp_path):
         row = await budget(tmp_path)
     assert (row.grade, "InhibitDelayMaxUSec" in row.to_do) == (Grade.FAIL, False)
@@ -127,7 +129,7 @@ async def test_a_bus_without_logind_and_one_that_is_silent_are_told_apart_from_a
 # --- the metadata services
 
 
-def asking(*names: str, endpoint: str, timeout: str = "5s") -> str:
+def section(*names: str, endpoint: str, timeout: str = "5s") -> str:
     tables = "".join(f'[termination.{name}]\nendpoint = "{endpoint}"\ntimeout = "{timeout}"\n' for name in names)
     return f"[termination]\nsources = {json.dumps(names)}\n{tables}"
 
@@ -137,7 +139,7 @@ async def test_a_metadata_service_that_answers_is_asked_for_the_name_of_the_mach
     tmp_path: Path, name: str
 ) -> None:
     async with Simulator(CLOUDS[name]()) as service:
-        (row,) = await termination.metadata(configured(tmp_path, asking(name, endpoint=service.endpoint)))
+        (row,) = await termination.metadata(configured(tmp_path, section(name, endpoint=service.endpoint)))
         assert (row.grade, row.to_do) == (Grade.OK, "")
         assert row.found.startswith(f"{name} answers at {service.endpoint}")
         assert service.asked("scheduledevents") == service.asked("spot") == service.asked("preempted") == 0
@@ -154,9 +156,9 @@ async def test_one_that_does_not_answer_as_its_cloud_would_fails_with_the_reason
 ) -> None:
     async with Simulator(TencentCloud()) as service:
         service.always = fault
-        config = configured(tmp_path, asking("tencent", endpoint=service.endpoint, timeout="200ms"))
+        config = configured(tmp_path, section("tencent", endpoint=service.endpoint, timeout="200ms"))
         if fault is not silence:
-            config = configured(tmp_path, asking("tencent", endpoint=service.endpoint))
+            config = configured(tmp_path, section("tencent", endpoint=service.endpoint))
         (row,) = await termination.metadata(config)
     assert (row.grade, why in row.found) == (Grade.FAIL, True), row
     assert "metadata.tencentyun.com" in row.to_do
@@ -165,7 +167,7 @@ async def test_one_that_does_not_answer_as_its_cloud_would_fails_with_the_reason
 async def test_each_source_is_a_row_and_a_silent_one_hides_no_other(tmp_path: Path) -> None:
     async with Simulator(AwsCloud()) as service, Simulator(GcpCloud()) as other:
         other.always = silence
-        text = asking("aws", "gcp", endpoint=service.endpoint).replace(
+        text = section("aws", "gcp", endpoint=service.endpoint).replace(
             f'[termination.gcp]\nendpoint = "{service.endpoint}"\ntimeout = "5s"',
             f'[termination.gcp]\nendpoint = "{other.endpoint}"\ntimeout = "200ms"',
         )
@@ -175,7 +177,7 @@ async def test_each_source_is_a_row_and_a_silent_one_hides_no_other(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("firmware", "text", "grade", "word"),
+    ("firmware", "text", "grade", "phrase"),
     [
         ("", "", Grade.OK, "names no known cloud"),
         ("nebius", "", Grade.OK, "nebius, which only shuts down"),
@@ -184,34 +186,34 @@ async def test_each_source_is_a_row_and_a_silent_one_hides_no_other(tmp_path: Pa
         ("aws", "[termination.aws]\nenabled = false\n", Grade.WARN, "the firmware names aws"),
     ],
 )
-async def test_where_none_is_asked_the_firmware_has_the_word(
-    tmp_path: Path, firmware: str, text: str, grade: Grade, word: str
+async def test_without_configured_sources_the_firmware_decides(
+    tmp_path: Path, firmware: str, text: str, grade: Grade, phrase: str
 ) -> None:
     (row,) = await termination.metadata(configured(tmp_path, text, firmware=firmware))
-    assert (row.grade, word in row.found) == (grade, True), row
+    assert (row.grade, phrase in row.found) == (grade, True), row
     assert bool(row.to_do) is (grade is not Grade.OK)
 
 
 # --- what jobs need
 
 
-def looked(folder: Path) -> Row:
+def job_socket_row(folder: Path) -> Row:
     (row,) = jobs.job_socket(configured(folder, ""))
     return row
 
 
-def test_a_job_socket_that_is_not_there_is_made_later_and_what_keeps_it_from_that_is_told(tmp_path: Path) -> None:
-    assert (looked(tmp_path).grade, (tmp_path / "run").exists()) == (Grade.OK, False)
+def test_a_missing_job_socket_will_be_created_and_what_prevents_that_is_reported(tmp_path: Path) -> None:
+    assert (job_socket_row(tmp_path).grade, (tmp_path / "run").exists()) == (Grade.OK, False)
     (tmp_path / "run").write_text("in the way")
-    assert looked(tmp_path).grade is Grade.FAIL
+    assert job_socket_row(tmp_path).grade is Grade.FAIL
     (tmp_path / "run").unlink()
     (tmp_path / "run").mkdir()
     (tmp_path / "run/job.sock").write_text("in the way")
-    assert looked(tmp_path).found.endswith("job.sock exists and is not a socket")
+    assert job_socket_row(tmp_path).found.endswith("job.sock exists and is not a socket")
     (tmp_path / "run/job.sock").unlink()
     with closing(socket.socket(socket.AF_UNIX)) as left:
         left.bind(str(tmp_path / "run/job.sock"))  # of a daemon that was killed
-    assert looked(tmp_path).grade is Grade.OK
+    assert job_socket_row(tmp_path).grade is Grade.OK
 
 
 def test_a_run_directory_whose_path_no_socket_can_have_fails(tmp_path: Path) -> None:
@@ -229,7 +231,7 @@ async def test_a_stranger_on_the_job_socket_is_not_taken_for_the_daemon(tmp_path
 
     (tmp_path / "run").mkdir()
     async with await asyncio.start_unix_server(babble, tmp_path / "run/job.sock"):
-        row = await asyncio.to_thread(looked, tmp_path)
+        row = await asyncio.to_thread(job_socket_row, tmp_path)
     assert (row.grade, "it answers" in row.found) == (Grade.FAIL, True), row
 
 
@@ -247,7 +249,7 @@ def test_the_daemon_answers_jobs_and_users_must_be_able_to_reach_it(tmp_path: Pa
         assert (row.grade, row.to_do) == (Grade.WARN, f"chmod o+x {host.run_dir}")
 
 
-def test_a_kernel_that_gives_no_handle_of_a_process_is_told() -> None:
+def test_a_kernel_without_pidfd_is_reported() -> None:
     config = Config(termination=TerminationOptions(sources=()))
     assert [row.grade for row in jobs.job_signals(config)] == [Grade.OK]
     before = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -99,10 +99,10 @@ async def _signal(node: WholeNode, number: int) -> None:
 
 async def _job_acknowledges(node: WholeNode, number: int) -> None:
     for rank in range(number % 5):
-        said = Acknowledged(
+        acknowledgement = Acknowledged(
             job=JOB, pid=100 + rank, started=1_000, uid=1_000, notice="", rank=rank, saved=rank % 2 == 0, step=7
         )
-        node.departing.acknowledged(said)
+        node.departing.acknowledged(acknowledgement)
 
 
 async def _leave(node: WholeNode, number: int) -> None:
@@ -126,7 +126,7 @@ async def _checkpoint(node: WholeNode, _: int) -> None:
 
 
 async def _restart(node: WholeNode, number: int) -> None:
-    """Every other time the ledger answers late, and something happens before that."""
+    """Every other time the ledger answers late, and events come before that."""
     await node.kill()
     await node.begin(PATIENCE if number % 2 else 0.0)
     if number % 4 == 0:
@@ -207,10 +207,10 @@ class Projected:
         yield
 
     def checkpoint(self, now: Stamp) -> list[Event]:
-        return [replace(happened("summed"), at=now)]
+        return [replace(event_of("summed"), at=now)]
 
 
-def happened(kind: str) -> Event:
+def event_of(kind: str) -> Event:
     return Event(kind=kind, at=Stamp(1.0, 1.0), boot_id="b1")
 
 
@@ -230,7 +230,7 @@ def journal(*projections: Projected) -> Iterator[tuple[Journal, list[Step]]]:
 def test_an_event_that_one_projection_cannot_fold_is_lost_to_that_one_alone() -> None:
     first, second = Projected(breaks="xid"), Projected()
     with journal(first, second) as (made, _), capture_logs() as lines:
-        made.append([happened("boot"), happened("xid"), happened("reset")])
+        made.append([event_of("boot"), event_of("xid"), event_of("reset")])
     assert first.folded == ["boot", "reset"]
     assert second.folded == ["boot", "xid", "reset"]
     assert [(line["kind"], line["projection"]) for line in lines] == [("xid", "Projected")]
@@ -239,27 +239,27 @@ def test_an_event_that_one_projection_cannot_fold_is_lost_to_that_one_alone() ->
 def test_who_folded_events_while_deciding_on_them_does_not_fold_them_again() -> None:
     first, second = Projected(), Projected()
     with journal(first, second) as (made, _):
-        made.append([happened("xid")], by=first)
+        made.append([event_of("xid")], by=first)
     assert (first.folded, second.folded) == ([], ["xid"])
 
 
-def test_recalled_on_top_of_what_the_ledger_held_is_what_happened_since_the_start() -> None:
+def test_a_recall_on_top_of_the_ledger_keeps_the_events_since_the_start() -> None:
     only = Projected()
     with journal(only) as (made, _):
-        made.append([happened("xid")])
-        made.recall(Memory(events=(happened("boot"),), begun=False))
+        made.append([event_of("xid")])
+        made.recall(Memory(events=(event_of("boot"),), begun=False))
         assert only.folded == ["boot", "xid"]
-        made.append([happened("reset")])
-        made.recall(Memory(events=(happened("ledger_moved"),), begun=True), late=True)
+        made.append([event_of("reset")])
+        made.recall(Memory(events=(event_of("ledger_moved"),), begun=True), late=True)
     assert only.folded == ["boot", "xid", "reset"]
 
 
 def test_a_step_is_asked_for_by_events_and_by_nothing_else() -> None:
     with journal() as (made, steps):
-        made.append([happened("started")])
+        made.append([event_of("started")])
         made.append([], step=Step.NOW, position=LogPosition("b1", 1))
-        made.append([happened("saved")], step=Step.SOON)
-        made.append([happened("ordered")], step=Step.NOW)
+        made.append([event_of("saved")], step=Step.SOON)
+        made.append([event_of("ordered")], step=Step.NOW)
     assert steps == [Step.SOON, Step.NOW]
 
 
@@ -270,8 +270,8 @@ def test_the_position_of_the_kernel_log_is_committed_with_the_events_of_its_line
         memory = await ledger.open(PATIENCE)
         assert memory is not None
         made.recall(memory)
-        made.append([happened(EventKind.XID)], position=LogPosition("b1", 7))
-        made.append([happened(EventKind.INTENDED)])
+        made.append([event_of(EventKind.XID)], position=LogPosition("b1", 7))
+        made.append([event_of(EventKind.INTENDED)])
         made.append([], position=LogPosition("b1", 8))
         assert await ledger.close(PATIENCE)
         with read_only(path / "ledger.db") as reader:

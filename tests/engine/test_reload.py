@@ -18,7 +18,7 @@ from gpuwarden.policy.model import Settings
 from support.daemons import FakeHost
 
 
-def test_what_is_said_of_conditions_xids_and_gpus_is_taken_over() -> None:
+def test_rules_for_conditions_xids_and_gpus_are_reloaded() -> None:
     given = Config(
         inventory=Inventory(expected_gpus=4),
         checks={"thermal_limit": CheckRule(shadow=True)},
@@ -94,14 +94,14 @@ def test_what_no_longer_exists_is_a_finding_until_it_is_deleted(host: FakeHost) 
     host.configure('[slurm]\non_stale = "drain"\nstale_grace = "5m"\n[dstack]\nstop_shim_when_idle = true\n')
     with host.daemon() as daemon:
         daemon.wait_status("warning", "config_outdated")
-        daemon.wait(lambda: "'drain' no longer exists and is ignored" in daemon.lines(), "the log to say so")
+        daemon.wait(lambda: "'drain' no longer exists and is ignored" in daemon.lines(), "the log to show it")
         host.configure()
         done = host.command("reload", "--run-dir", host.run_dir)
         assert (done.returncode, done.stdout) == (0, "nothing has changed\n")
         daemon.wait_status("healthy")
 
 
-def test_slips_are_told_all_at_once_and_the_daemon_keeps_what_it_had(host: FakeHost) -> None:
+def test_faults_of_a_reload_are_reported_together_and_the_daemon_keeps_its_configuration(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
         host.configure("[xids.95]\nseverity = 'recrod'\n[checks.gpu_mising]\nshadow = true\n")
@@ -110,7 +110,7 @@ def test_slips_are_told_all_at_once_and_the_daemon_keeps_what_it_had(host: FakeH
         assert "did you mean 'record'" in done.stderr
         assert "did you mean 'gpu_missing'" in done.stderr
         os.kill(daemon.process.pid, signal.SIGHUP)
-        daemon.wait(lambda: "configuration not reloaded" in daemon.lines(), "the log to say so")
+        daemon.wait(lambda: "configuration not reloaded" in daemon.lines(), "the log to show it")
         host.xid(1, 95)
         daemon.wait_status("failure", "xid.95")
 
@@ -129,7 +129,7 @@ def test_a_latched_failure_that_the_site_calls_a_warning_is_one_after_the_reload
 
 
 def test_a_reload_forgets_nothing_and_misses_no_kernel_line(host: FakeHost) -> None:
-    """Good ones and refused ones by turns, while the kernel goes on telling."""
+    """Good ones and refused ones by turns, while the kernel goes on logging."""
     reloads = 12
     with host.daemon() as daemon:
         daemon.wait_status("healthy")

@@ -144,10 +144,10 @@ def ending() -> Notice:
     return announced(120.0, at=host_clock().boottime)
 
 
-async def test_containers_are_told_while_slurm_takes_its_time_and_others_once_it_was_waited_for(
+async def test_containers_are_signalled_before_slurm_responds_and_others_after_it_was_waited_for(
     tmp_path: Path, one: Rank
 ) -> None:
-    """Slurm has nothing to say of a container, but may have of a process that merely holds a GPU."""
+    """Slurm knows nothing of a container, but may know a process that merely holds a GPU."""
     never = tmp_path / "never"
     os.mkfifo(never)
     for name in ("squeue", "scontrol"):
@@ -161,10 +161,10 @@ async def test_containers_are_told_while_slurm_takes_its_time_and_others_once_it
         async with running(rig):
             rig.acts(ending())
             await rig.wait(lambda: rig.kinds().count(EventKind.SIGNALLED) == 2, "both")
-            assert (other.heard(), one.heard()) == ("TERM", "TERM")
+            assert (other.received(), one.received()) == ("TERM", "TERM")
     await client.close()
-    told = [(str(e.kind), str(e.data["job"]).partition("/")[0]) for e in rig.written if e.kind in SIGNALS]
-    assert told == [
+    signalled = [(str(e.kind), str(e.data["job"]).partition("/")[0]) for e in rig.written if e.kind in SIGNALS]
+    assert signalled == [
         ("signalling", "container"), ("signalled", "container"), ("signalling", "process"), ("signalled", "process"),
     ]  # fmt: skip
 
@@ -177,18 +177,18 @@ async def test_nothing_is_sent_before_it_is_on_disk(tmp_path: Path, one: Rank) -
         assert EventKind.SIGNALLED not in rig.kinds()
         rig.committed.set()
         assert (await rig.writes(EventKind.SIGNALLED)).data["result"] == "sent"
-        assert one.heard() == "TERM"
+        assert one.received() == "TERM"
 
 
-async def test_who_was_to_be_told_of_an_end_that_is_called_off_meanwhile_is_not(tmp_path: Path, one: Rank) -> None:
+async def test_a_notice_withdrawn_before_the_commit_signals_nobody(tmp_path: Path, one: Rank) -> None:
     async with running(Rig(tmp_path, one)) as rig:
         rig.acts(ending())
         await rig.writes(EventKind.SIGNALLING)
         rig.acts()
         rig.committed.set()
-        told = await rig.writes(EventKind.SIGNALLED)
-        assert (told.data["result"], "called off" in str(told.data["text"])) == ("unsent", True)
-        assert one.heard_all() == []
+        written = await rig.writes(EventKind.SIGNALLED)
+        assert (written.data["result"], "called off" in str(written.data["text"])) == ("unsent", True)
+        assert one.received_all() == []
 
 
 async def test_a_process_that_was_not_signalled_since_the_end_was_called_off_is_once_it_is_announced_again(
@@ -203,7 +203,7 @@ async def test_a_process_that_was_not_signalled_since_the_end_was_called_off_is_
         await rig.writes(EventKind.SIGNALLED)
         rig.acts(notice)
         await rig.wait(lambda: rig.kinds().count(EventKind.SIGNALLED) == 2, "it to be signalled")
-        assert one.heard() == "TERM"
+        assert one.received() == "TERM"
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -225,12 +225,12 @@ async def test_a_process_over_which_a_daemon_was_killed_gets_a_signal_only_where
     rig.committed.set()
     async with running(rig):
         rig.acts(notice)
-        told = await rig.writes(EventKind.SIGNALLED)
-        assert (told.data["result"], f"kill -TERM {one.pid}" in str(told.data["text"])) == ("unknown", True)
+        written = await rig.writes(EventKind.SIGNALLED)
+        assert (written.data["result"], f"kill -TERM {one.pid}" in str(written.data["text"])) == ("unknown", True)
         if again:
             await rig.wait(lambda: rig.kinds().count(EventKind.SIGNALLED) == 2, "it to be signalled")
-            assert one.heard() == "TERM"
-    assert one.heard_all() == []
+            assert one.received() == "TERM"
+    assert one.received_all() == []
     assert rig.kinds().count(EventKind.SIGNALLING) == again
 
 
@@ -242,12 +242,14 @@ async def test_an_end_that_another_source_still_announces_goes_on(tmp_path: Path
         rig.acts(second)
         rig.committed.set()
         await rig.writes(EventKind.SIGNALLED)
-        assert one.heard() == "TERM"
-        await rig.wait(lambda: rig.kinds().count(EventKind.SIGNALLING) == 2, "the second one to be looked at")
-        assert one.heard_all() == []
+        assert one.received() == "TERM"
+        await rig.wait(lambda: rig.kinds().count(EventKind.SIGNALLING) == 2, "the second one to be considered")
+        assert one.received_all() == []
 
 
-async def test_who_was_told_and_is_not_seen_is_missed_for_as_long_as_he_lives(tmp_path: Path, one: Rank) -> None:
+async def test_a_signalled_process_missing_from_the_job_scan_is_awaited_as_long_as_it_lives(
+    tmp_path: Path, one: Rank
+) -> None:
     rig = Rig(tmp_path, one)
     rig.committed.set()
     async with running(rig):
@@ -256,7 +258,7 @@ async def test_who_was_told_and_is_not_seen_is_missed_for_as_long_as_he_lives(tm
     answers = Acknowledgements(tmp_path / "run", rig.proc, boot_id=BOOT, clock=host_clock)
     assert answers.misses(rig.departing.state, ())
     assert not answers.misses(rig.departing.state, ReceiversReader(rig.proc).read(rig.holders))
-    one.heard_all()
+    one.received_all()
     assert not answers.misses(rig.departing.state, ())
 
 
@@ -270,11 +272,11 @@ async def test_what_has_been_begun_is_done_before_the_daemon_stops(tmp_path: Pat
     rig.committed.set()
     await stopping
     assert EventKind.SIGNALLED in rig.kinds()
-    assert one.heard() == "TERM"
+    assert one.received() == "TERM"
 
 
 @pytest.mark.parametrize("source", ["aws", "operator"])
-async def test_the_end_of_a_rank_that_was_told_of_a_withdrawn_notice_is_no_answer_to_the_next_one(
+async def test_the_end_of_a_rank_signalled_for_a_withdrawn_notice_does_not_acknowledge_the_next_one(
     tmp_path: Path, source: str
 ) -> None:
     """As on the first real GPU, where one program ran three trainings in a row: its job was that program."""
@@ -293,17 +295,17 @@ async def test_the_end_of_a_rank_that_was_told_of_a_withdrawn_notice_is_no_answe
             rig.admits(second)
             rig.written.clear()
             rig.acts(announced(120.0, source=source, at=host_clock().boottime))
-            told = await rig.writes(EventKind.SIGNALLING)
+            written = await rig.writes(EventKind.SIGNALLING)
             await rig.writes(EventKind.SIGNALLED)
             os.kill(second, signal.SIGKILL)
             await rig.writes(EventKind.SAVED)
     job = f"process/{first.process.pid}"
-    assert (told.data["job"], str(told.data["processes"]).partition(":")[0]) == (job, str(second))
+    assert (written.data["job"], str(written.data["processes"]).partition(":")[0]) == (job, str(second))
     ended = [event.data["pid"] for event in rig.written if event.kind == EventKind.SAVED]
     assert ended == [second]
 
 
-async def test_what_was_said_to_a_notice_that_is_withdrawn_before_the_job_is_known_does_not_count_for_the_next(
+async def test_an_acknowledgement_of_a_notice_withdrawn_before_the_job_is_known_does_not_count_for_the_next(
     tmp_path: Path, one: Rank
 ) -> None:
     rig, job, second = Rig(tmp_path, one), f"process/{one.pid}", ending()
@@ -326,10 +328,10 @@ async def test_the_end_and_a_failing_gpu_at_once_are_one_signal(tmp_path: Path, 
     rig.committed.set()
     async with running(rig):
         rig.acts(ending(), gpu)
-        await rig.wait(lambda: rig.kinds().count(EventKind.SIGNALLING) == 2, "both to be looked at")
+        await rig.wait(lambda: rig.kinds().count(EventKind.SIGNALLING) == 2, "both to be considered")
         await rig.writes(EventKind.SIGNALLED)
-        assert one.heard() == "TERM"
-        assert one.heard_all() == []
+        assert one.received() == "TERM"
+        assert one.received_all() == []
         assert rig.kinds().count(EventKind.SIGNALLED) == 1
 
 
@@ -359,8 +361,8 @@ def test_a_gpu_that_is_lost_is_held_by_those_who_had_it_for_as_long_as_they_live
     asked = GpuFacts(
         slot="0000:1b:00.0", index=0, errors=(CallError(call="nvmlDeviceGetComputeRunningProcesses_v3", code=999),)
     )
-    for said in ([lost], [asked], []):
-        assert gpu_processes(before, said) == {"0000:1b:00.0": frozenset({one.pid})}
+    for observed in ([lost], [asked], []):
+        assert gpu_processes(before, observed) == {"0000:1b:00.0": frozenset({one.pid})}
     assert gpu_processes(before, [GpuFacts(slot="0000:1b:00.0", index=0)]) == {"0000:1b:00.0": frozenset()}
-    one.heard_all()
+    one.received_all()
     assert gpu_processes(before, [lost]) == {"0000:1b:00.0": frozenset()}

@@ -1,4 +1,4 @@
-"""Signals to real processes: each is told once, and nobody dies or is told who was not meant."""
+"""Signals to real processes: each is sent once, and nobody dies or is signalled who was not meant."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def test_who_catches_a_signal_is_sent_it_once(name: str) -> None:
     with rank("TERM,USR1,USR2,HUP") as one:
         sent = send(order(one, name))
         assert (sent.result, sent.text, sent.pid) == (Result.SENT, "", one.pid)
-        assert one.heard() == name
-        assert one.heard_all() == []
+        assert one.received() == name
+        assert one.received_all() == []
 
 
 def test_a_process_that_would_die_of_the_signal_is_not_sent_it() -> None:
@@ -42,14 +42,14 @@ def test_a_process_that_would_die_of_the_signal_is_not_sent_it() -> None:
         assert sent.result is Result.DEAF
         assert "TERM" in sent.text
         assert send(order(one, "USR1")).result is Result.SENT  # it lives
-        assert one.heard() == "USR1"
+        assert one.received() == "USR1"
 
 
 def test_a_handler_that_goes_with_the_first_signal_is_not_sent_a_second() -> None:
     """NeMo's goes so: a second SIGTERM would kill it in the midst of its save."""
     with rank("TERM", "once") as one:
         assert send(order(one)).result is Result.SENT
-        assert one.heard() == "TERM"
+        assert one.received() == "TERM"
         assert send(order(one)).result is Result.DEAF
         assert one.process.poll() is None
 
@@ -57,24 +57,24 @@ def test_a_handler_that_goes_with_the_first_signal_is_not_sent_a_second() -> Non
 def test_a_number_that_is_another_process_s_by_now_is_not_signalled() -> None:
     with rank() as one:
         assert send(replace(order(one), started=one.started - 1)).result is Result.REPLACED
-        assert one.heard_all() == []
+        assert one.received_all() == []
 
 
 def test_what_has_ended_is_gone_before_and_after_it_is_reaped() -> None:
     with rank() as one:
-        told = order(one)
+        ordered = order(one)
         one.process.kill()
         os.waitid(os.P_PID, one.pid, os.WEXITED | os.WNOWAIT)
-        assert send(told).result is Result.GONE
+        assert send(ordered).result is Result.GONE
         one.process.wait()
-        assert send(told).result is Result.GONE
+        assert send(ordered).result is Result.GONE
 
 
 @pytest.mark.parametrize("name", ["KILL", "STOP", "CONT", "INT", "SIGTERM", "", "9", "RTMIN"])
 def test_no_other_signal_is_ever_sent(name: str) -> None:
     with rank("TERM,INT") as one:
         assert send(order(one, name)).result is Result.REFUSED
-        assert one.heard_all() == []
+        assert one.received_all() == []
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_neither_this_daemon_nor_the_first_process_nor_any_group_is_signalled(pi
 
 
 @pytest.mark.parametrize("pid", [2**22 + 1, 2**31, 2**80])
-def test_a_number_that_no_process_can_have_is_no_fault_of_ours(pid: int) -> None:
+def test_a_pid_that_no_process_can_have_is_not_an_error(pid: int) -> None:
     assert send(Order(pid=pid, started=0, uid=0, signal="TERM")).result in (Result.GONE, Result.FAILED)
 
 
@@ -133,11 +133,11 @@ def test_a_process_is_signalled_as_the_user_s_that_it_was_listed_under_and_no_ot
             assert sent.result is Result.FOREIGN
             assert str(NOBODY) in sent.text
         assert send(order(one, uid=NOBODY)).result is Result.SENT
-        assert one.heard() == "TERM"
+        assert one.received() == "TERM"
 
 
 @ROOT_ONLY
-def test_a_daemon_without_the_right_to_signal_says_so() -> None:
+def test_a_daemon_without_the_right_to_signal_reports_it() -> None:
     script = textwrap.dedent("""
         import os, sys
         from gpuwarden.actuators.signals import Order, send
@@ -149,7 +149,7 @@ def test_a_daemon_without_the_right_to_signal_says_so() -> None:
         command = [sys.executable, "-c", script, str(one.pid), str(one.started)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
         assert done.stdout.strip() == "not_permitted"
-        assert one.heard_all() == []
+        assert one.received_all() == []
 
 
 @ROOT_ONLY
@@ -157,13 +157,13 @@ def test_a_rank_in_another_pid_namespace_is_reached_by_its_number_here() -> None
     with rank(prefix=("unshare", "--pid", "--fork", "--kill-child")) as one:
         assert one.pid != one.process.pid
         assert send(order(one)).result is Result.SENT
-        assert one.heard() == "TERM"
+        assert one.received() == "TERM"
 
 
-def test_a_process_that_cannot_be_looked_at_is_not_signalled(tmp_path: Path) -> None:
+def test_a_process_that_cannot_be_read_is_not_signalled(tmp_path: Path) -> None:
     with rank() as one:
         sent = send(order(one), proc=tmp_path)
-        assert (sent.result, one.heard_all()) == (Result.NOT_PERMITTED, [])
+        assert (sent.result, one.received_all()) == (Result.NOT_PERMITTED, [])
         assert "hidepid" in sent.text
 
 
@@ -173,10 +173,10 @@ async def test_each_of_many_gets_its_own_signal_and_its_own_result() -> None:
         sent = await send_all(orders, deadline=PATIENCE)
         assert [one.result for one in sent] == [Result.SENT, Result.SENT, Result.DEAF]
         assert [(one.pid, one.started, one.signal) for one in sent] == [(o.pid, o.started, o.signal) for o in orders]
-        assert (first.heard(), second.heard()) == ("TERM", "USR1")
+        assert (first.received(), second.received()) == ("TERM", "USR1")
 
 
-async def test_nobody_to_tell_is_nothing_to_wait_for() -> None:
+async def test_no_receivers_need_no_wait() -> None:
     assert await send_all(()) == ()
 
 
@@ -189,4 +189,4 @@ async def test_a_call_that_hangs_holds_up_neither_the_loop_nor_the_answer(tmp_pa
         writer = os.open(pipe, os.O_WRONLY)  # the thread is there: else this would block
         os.close(writer)
         assert [one.result for one in sent] == [Result.UNKNOWN, Result.FAILED]
-        assert (one.heard_all(), two.heard_all()) == ([], [])
+        assert (one.received_all(), two.received_all()) == ([], [])

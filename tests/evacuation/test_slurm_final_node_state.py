@@ -1,4 +1,4 @@
-"""In the last seconds the controller is told that a node is gone, where nobody else has plans with it."""
+"""In the last seconds the controller is notified that a node is gone, where nobody else has plans with it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.slurm_ranks import Ranks, the_job
 
 pytestmark = SLURM
 
-OURS = "gpuwarden: termination boot=1b4e28ba instance=i-0af01c23"
+OWN_REASON = "gpuwarden: termination boot=1b4e28ba instance=i-0af01c23"
 POWER_SAVING = "SuspendProgram=/bin/true\nResumeProgram=/bin/true\nSuspendTime=86400\nSuspendTimeout=1"
 
 
@@ -44,10 +44,10 @@ async def commands(slurm: Slurm) -> AsyncIterator[Commands]:
 
 
 async def test_a_node_that_is_out_for_another_reason_is_left_alone(slurm: Slurm, commands: Commands) -> None:
-    for reason in ("a fan is replaced", "gpuwarden: failure gpu=3 xid=79", f"see {OURS}"):
+    for reason in ("a fan is replaced", "gpuwarden: failure gpu=3 xid=79", f"see {OWN_REASON}"):
         slurm.drain("f1", reason)
         for state in FinalState:
-            assert (await set_final_state(commands, "f1", state, OURS)).result is FinalStateResult.NOT_OURS
+            assert (await set_final_state(commands, "f1", state, OWN_REASON)).result is FinalStateResult.NOT_OURS
         assert "DRAIN" in slurm.state("f1")
         assert "DOWN" not in slurm.state("f1")
         assert slurm.reason("f1") == reason
@@ -57,33 +57,35 @@ async def test_a_node_that_is_not_out_or_that_somebody_took_over_is_left_alone(
     slurm: Slurm, commands: Commands
 ) -> None:
     before = slurm.state("f2")
-    assert (await set_final_state(commands, "f2", FinalState.DOWN, OURS)).result is FinalStateResult.NOT_OURS
+    assert (await set_final_state(commands, "f2", FinalState.DOWN, OWN_REASON)).result is FinalStateResult.NOT_OURS
     assert slurm.state("f2") == before
-    slurm.drain("f2", OURS, state="FAIL")
-    assert (await set_final_state(commands, "f2", FinalState.DOWN, OURS)).result is FinalStateResult.NOT_OURS
+    slurm.drain("f2", OWN_REASON, state="FAIL")
+    assert (await set_final_state(commands, "f2", FinalState.DOWN, OWN_REASON)).result is FinalStateResult.NOT_OURS
     assert "FAIL" in slurm.state("f2")
     with pytest.raises(ActuatorRefused, match="n9"):
-        await set_final_state(commands, "n9", FinalState.DOWN, OURS)
+        await set_final_state(commands, "n9", FinalState.DOWN, OWN_REASON)
 
 
-async def test_a_job_whose_node_vanished_runs_elsewhere_after_the_last_words(slurm: Slurm, commands: Commands) -> None:
+async def test_a_job_whose_node_vanished_runs_elsewhere_after_the_final_node_update(
+    slurm: Slurm, commands: Commands
+) -> None:
     """Without them it is completing until SlurmdTimeout."""
     ranks = Ranks(slurm)
     slurm.drain("n2", "kept free")
     job = await the_job(commands, ranks.start(ranks=1, batch="exec {rank}"))
-    slurm.drain("n1", OURS)
+    slurm.drain("n1", OWN_REASON)
     slurm.scontrol("update", "NodeName=n2", "State=UNDRAIN")
     slurm.stop("n1", how=signal.SIGKILL)
     left = processes_with(f"SLURM_JOB_ID={job.id}")
     stepds = [pid for pid in processes_with(f"SLURM_CONF={slurm.conf}") if is_stepd(pid)]
-    for pid in (*stepds, *left):  # first those who could still tell of the others' end
+    for pid in (*stepds, *left):  # first those who could still report the others' end
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     assert (await requeue(commands, job, "n1")).result is Requeueing.WAITS
-    assert (await set_final_state(commands, "n1", FinalState.DOWN, OURS)).result is FinalStateResult.DONE
+    assert (await set_final_state(commands, "n1", FinalState.DOWN, OWN_REASON)).result is FinalStateResult.DONE
     assert {"DOWN", "DRAIN"} <= slurm.state("n1")
-    assert slurm.reason("n1") == OURS
-    assert (await set_final_state(commands, "n1", FinalState.DOWN, OURS)).result is FinalStateResult.ALREADY
+    assert slurm.reason("n1") == OWN_REASON
+    assert (await set_final_state(commands, "n1", FinalState.DOWN, OWN_REASON)).result is FinalStateResult.ALREADY
     while (outcome := await requeue(commands, job, "n1")).result is Requeueing.WAITS:
         pass
     assert (outcome.result, outcome.restarts) == (Requeueing.REQUEUED, 1)
@@ -98,8 +100,8 @@ def is_stepd(pid: int) -> bool:
 
 
 async def test_a_node_of_a_cloud_is_powered_down(slurm: Slurm, commands: Commands) -> None:
-    slurm.drain("f3", OURS)
-    assert (await set_final_state(commands, "f3", FinalState.POWER_DOWN, OURS)).result is FinalStateResult.DONE
+    slurm.drain("f3", OWN_REASON)
+    assert (await set_final_state(commands, "f3", FinalState.POWER_DOWN, OWN_REASON)).result is FinalStateResult.DONE
     assert slurm.state("f3") & {"POWER_DOWN", "POWERING_DOWN", "POWERED_DOWN"}
-    again = await set_final_state(commands, "f3", FinalState.POWER_DOWN, OURS)
+    again = await set_final_state(commands, "f3", FinalState.POWER_DOWN, OWN_REASON)
     assert again.result in (FinalStateResult.ALREADY, FinalStateResult.NOT_OURS)  # Slurm drops the drain with it

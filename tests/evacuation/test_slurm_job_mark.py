@@ -51,7 +51,7 @@ async def comment_of(commands: Commands, job: SlurmJob) -> str:
 
 
 async def notice(slurm: Slurm, job: SlurmJob, node: str) -> MarkOutcome:
-    """What the daemon of a node does that hears of its end within 100 ms of another one."""
+    """What the daemon of a node does that is notified of its end within 100 ms of another one."""
     commands = SlurmClient(conf=slurm.conf, timeout=60.0).routine
     try:
         await asyncio.sleep(random.uniform(0.0, 0.1))
@@ -84,8 +84,8 @@ async def test_of_two_nodes_that_are_noticed_at_once_exactly_one_signals_the_job
             (other,) = [outcome for node, outcome in results.items() if node != winner]
             assert (other.result, other.node) == (Marking.TAKEN, winner)
         for job in jobs:
-            ranks.hear(job.id, "USR1", turn)
-    assert all(ranks.heard(job.id) == {"0.0": {"USR1": ROUNDS}, "0.1": {"USR1": ROUNDS}} for job in jobs)
+            ranks.wait_received(job.id, "USR1", turn)
+    assert all(ranks.received(job.id) == {"0.0": {"USR1": ROUNDS}, "0.1": {"USR1": ROUNDS}} for job in jobs)
 
 
 async def test_what_an_administrator_wrote_is_left_alone(slurm: Slurm, commands: Commands) -> None:
@@ -97,21 +97,19 @@ async def test_what_an_administrator_wrote_is_left_alone(slurm: Slurm, commands:
     assert await comment_of(commands, job) == "ticket 4711 gpuwarden:ckpt@n1@1"
 
 
-async def test_a_mark_of_which_nothing_came_is_taken_back_and_nothing_that_stands_there_instead(
-    slurm: Slurm, commands: Commands
-) -> None:
+async def test_an_unused_mark_is_removed_and_nothing_that_has_replaced_it(slurm: Slurm, commands: Commands) -> None:
     job = await the_job(commands, Ranks(slurm).start("-N2", "-w", "n[1-2]"))
     outcome = await mark(commands, job, "n1", time.time())
     await unmark(commands, job, outcome.mark)
     assert await comment_of(commands, job) == ""
-    for stands in ("ticket 4711", "gpuwarden:ckpt@n2@1"):
-        comment(slurm, job, stands)
+    for present in ("ticket 4711", "gpuwarden:ckpt@n2@1"):
+        comment(slurm, job, present)
         await unmark(commands, job, outcome.mark)
-        assert await comment_of(commands, job) == stands
+        assert await comment_of(commands, job) == present
 
 
 @pytest.mark.parametrize("withdrawn", [True, False])
-async def test_a_job_that_is_not_told_as_a_whole_after_all_keeps_no_mark_and_other_nodes_do_not_watch(
+async def test_a_job_that_is_not_signalled_as_a_whole_after_all_keeps_no_mark_and_other_nodes_do_not_watch(
     slurm: Slurm, commands: Commands, withdrawn: bool
 ) -> None:
     """The end was called off in the last moment, or no step of the job runs."""
@@ -120,17 +118,17 @@ async def test_a_job_that_is_not_told_as_a_whole_after_all_keeps_no_mark_and_oth
         ranks.start("-N2", "-w", "n[1-2]") if withdrawn else ranks.start("-N2", "-w", "n[1-2]", ranks=1, batch="{rank}")
     )
     job = await the_job(commands, number)
-    looks = SlurmJobScan(SlurmClient(node="n1", conf=slurm.conf, timeout=60.0))
+    scan = SlurmJobScan(SlurmClient(node="n1", conf=slurm.conf, timeout=60.0))
 
     async def sending() -> bool:
         return not withdrawn
 
     delivery = Delivery(way=Way.JOB_WIDE, signal="USR1", text="")
-    told = await signal_through_slurm(looks, SignalJob(local(job.id), delivery, job), sending, time.time())
-    await looks.close()
-    assert told.result is Sent.UNSENT
+    result = await signal_through_slurm(scan, SignalJob(local(job.id), delivery, job), sending, time.time())
+    await scan.close()
+    assert result.result is Sent.UNSENT
     assert "gpuwarden" not in await comment_of(commands, job)
-    assert sum(count["USR1"] for count in ranks.heard(job.id).values()) == 0
+    assert sum(count["USR1"] for count in ranks.received(job.id).values()) == 0
 
 
 async def test_a_job_is_signalled_as_a_whole_while_a_drain_and_a_read_of_the_node_hang(
@@ -152,7 +150,7 @@ async def test_a_job_is_signalled_as_a_whole_while_a_drain_and_a_read_of_the_nod
         step = SignalJob(local(job.id), Delivery(way=Way.JOB_WIDE, signal="USR1", text=""), job)
         delivered = await signal_through_slurm(SlurmJobScan(client), step, _goes_on, time.time())
     assert (delivered.result, delivered.text) == (Sent.SENT, f"SIGUSR1 to step {job.called}.0")
-    ranks.hear(job.id, "USR1")
+    ranks.wait_received(job.id, "USR1")
     assert not any(task.done() for task in routine)
     for task in routine:
         task.cancel()
@@ -166,11 +164,11 @@ async def _goes_on() -> bool:
 
 async def test_a_mark_counts_for_ten_minutes_and_for_one_run_of_the_job(slurm: Slurm, commands: Commands) -> None:
     job = await the_job(commands, Ranks(slurm).start("-N2", "-w", "n[1-2]"))
-    for stands in (
+    for present in (
         f"gpuwarden:ckpt@n2@{job.started - 1:.0f}",
         f"gpuwarden:ckpt@n2@{time.time() - MARK_STANDS - 9:.0f}",
     ):
-        comment(slurm, job, stands)
+        comment(slurm, job, present)
         assert (await mark(commands, job, "n1", time.time())).result is Marking.MARKED
         assert (await comment_of(commands, job)).startswith("gpuwarden:ckpt@n1@")
     taken = await mark(commands, job, "n2", time.time())
@@ -186,12 +184,12 @@ async def test_the_task_of_an_array_is_marked_alone(slurm: Slurm, commands: Comm
     slurm.wait(lambda: slurm.command("squeue", "-h", "--states=R").count("\n") == 2, "both tasks")
     job = await the_job(commands, array)
     assert (await mark(commands, job, "n1", time.time())).result is Marking.MARKED
-    said = slurm.command("squeue", "-h", "--Format=JobArrayID:0 ,admin_comment:0").splitlines()
-    assert sum("gpuwarden" in line for line in said) == 1
-    assert any(line.startswith(f"{job.called} gpuwarden:ckpt@n1@") for line in said)
+    output = slurm.command("squeue", "-h", "--Format=JobArrayID:0 ,admin_comment:0").splitlines()
+    assert sum("gpuwarden" in line for line in output) == 1
+    assert any(line.startswith(f"{job.called} gpuwarden:ckpt@n1@") for line in output)
 
 
-async def test_a_job_that_has_ended_or_runs_anew_is_not_marked(slurm: Slurm, commands: Commands) -> None:
+async def test_a_job_that_has_ended_or_restarted_is_not_marked(slurm: Slurm, commands: Commands) -> None:
     job = await the_job(commands, slurm_job(slurm))
     slurm.scontrol("requeue", str(job.id))
     slurm.wait(lambda: slurm.job(job.id).get("Restarts") == "1", "it to be requeued")

@@ -61,10 +61,10 @@ async def test_each_rank_on_each_node_gets_it_once_and_nothing_else_of_the_job_d
     assert {"extern", "batch"} <= {step for _, step in bystanders}
     outcome = await signal_job(commands, await the_job(commands, number), "USR1")
     assert (outcome.result, set(outcome.steps)) == (Signalling.SENT, {f"{number}.0", f"{number}.1"})
-    ranks.hear(number, "USR1")
+    ranks.wait_received(number, "USR1")
     assert await others(commands, number) == bystanders
     assert slurm.job_state(number) == "RUNNING"
-    assert ranks.heard(number) == {name: {"USR1": 1} for name in ("0.0", "0.1", "1.0", "1.1")}
+    assert ranks.received(number) == {name: {"USR1": 1} for name in ("0.0", "0.1", "1.0", "1.1")}
 
 
 async def test_ranks_that_catch_a_term_live_on_and_so_does_their_step(slurm: Slurm, commands: Commands) -> None:
@@ -72,9 +72,9 @@ async def test_ranks_that_catch_a_term_live_on_and_so_does_their_step(slurm: Slu
     number = ranks.start("-N2", "-w", "n[1-2]", catch="TERM USR1")
     job = await the_job(commands, number)
     assert (await signal_job(commands, job, "TERM")).result is Signalling.SENT
-    ranks.hear(number, "TERM")
+    ranks.wait_received(number, "TERM")
     assert (await signal_job(commands, job, "USR1")).result is Signalling.SENT
-    ranks.hear(number, "USR1")
+    ranks.wait_received(number, "USR1")
     assert slurm.job_state(number) == "RUNNING"
     slurm.command("scancel", "--signal=KILL", f"{number}.0")  # else they live on for KillWait
 
@@ -83,14 +83,14 @@ async def test_a_task_of_an_array_gets_it_alone_and_so_does_its_batch_script(slu
     ranks = Ranks(slurm)
     array = slurm.submit(f"{ranks.script} USR2 & srun {ranks.script} USR1", "--array=0-1", "-w", "n1")
     slurm.wait(
-        lambda: len({number for number in (array, array + 1) if len(ranks.heard(number)) == 2}) == 2, "its ranks"
+        lambda: len({number for number in (array, array + 1) if len(ranks.received(number)) == 2}) == 2, "its ranks"
     )
     job = await the_job(commands, array)  # its last task has the number of the whole array
     outcome = await signal_job(commands, job, "USR1")
     assert outcome.steps == (f"{job.called}.0",)
-    ranks.slurm.wait(lambda: ranks.heard(array)["0.0"]["USR1"] == 1, "its rank to get it")
-    assert not ranks.heard(array + 1)["0.0"]
-    assert not ranks.heard(array)["batch.0"]
+    ranks.slurm.wait(lambda: ranks.received(array)["0.0"]["USR1"] == 1, "its rank to get it")
+    assert not ranks.received(array + 1)["0.0"]
+    assert not ranks.received(array)["batch.0"]
 
 
 async def test_the_batch_script_gets_it_alone(slurm: Slurm, commands: Commands) -> None:
@@ -98,11 +98,11 @@ async def test_the_batch_script_gets_it_alone(slurm: Slurm, commands: Commands) 
     number = ranks.start("-w", "n1", ranks=2, batch="srun {rank} & exec {rank}")
     outcome = await signal_batch(commands, await the_job(commands, number), "USR1")
     assert outcome.result is Signalling.SENT
-    slurm.wait(lambda: ranks.heard(number)["batch.0"]["USR1"] == 1, "the batch script to get it")
-    assert not ranks.heard(number)["0.0"]
+    slurm.wait(lambda: ranks.received(number)["batch.0"]["USR1"] == 1, "the batch script to get it")
+    assert not ranks.received(number)["0.0"]
 
 
-async def test_what_cannot_be_reached_is_said_and_nothing_is_sent(slurm: Slurm, commands: Commands) -> None:
+async def test_an_unreachable_step_is_reported_and_nothing_is_sent(slurm: Slurm, commands: Commands) -> None:
     """Of a step in parts scancel knows the first only."""
     ranks = Ranks(slurm)
     parts = ranks.start("-N2", "-n2", "-w", "n[1-2]", batch="srun -n1 -N1 {rank} : -n1 -N1 {rank}")
@@ -110,7 +110,7 @@ async def test_what_cannot_be_reached_is_said_and_nothing_is_sent(slurm: Slurm, 
     assert (await signal_job(commands, await the_job(commands, parts), "USR1")).result is Signalling.IN_PARTS
     job = await the_job(commands, stepless)
     assert (await signal_job(commands, job, "USR1")).result is Signalling.NO_STEPS
-    assert not any(counts for number in (parts, stepless) for counts in ranks.heard(number).values())
+    assert not any(counts for number in (parts, stepless) for counts in ranks.received(number).values())
     slurm.command("scancel", str(stepless))
     slurm.wait(lambda: slurm.job_state(stepless) == "CANCELLED", "its end")
     assert (await signal_job(commands, job, "USR1")).result in (Signalling.GONE, Signalling.NO_STEPS)

@@ -1,4 +1,4 @@
-"""A job leaves a node that is about to go, once, and runs elsewhere: whoever else requeues it, and however it ends meanwhile."""
+"""A job leaves a node that is about to end, once, and runs elsewhere: whatever else requeues it, and however it ends meanwhile."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.slurm_ranks import Ranks, the_job
 
 pytestmark = SLURM
 
-OURS = "gpuwarden: termination boot=1b4e28ba instance=i-0af01c23"
+OWN_REASON = "gpuwarden: termination boot=1b4e28ba instance=i-0af01c23"
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ async def test_two_nodes_that_go_requeue_their_job_once_and_it_runs_on_the_third
     job = await the_job(commands, number)
     assert job.node_count == 2
     for node in ("n1", "n2"):
-        slurm.drain(node, OURS)
+        slurm.drain(node, OWN_REASON)
     slurm.scontrol("update", "NodeName=n3", "State=UNDRAIN")
     outcomes = await asyncio.gather(*(until_it_waits_no_more(commands, job, node) for node in ("n1", "n2")))
     assert [(outcome.result, outcome.restarts) for outcome in outcomes] == [(Requeueing.REQUEUED, 1)] * 2
@@ -62,7 +62,7 @@ async def test_two_nodes_that_go_requeue_their_job_once_and_it_runs_on_the_third
 
 
 async def test_it_is_not_requeued_while_the_node_could_get_it_back(slurm: Slurm, commands: Commands) -> None:
-    """Whoever excluded it."""
+    """Whatever excluded it."""
     number = running(slurm, "-N1", script=f"exec {Ranks(slurm).script} USR1")
     node = slurm.job(number)["NodeList"]
     job = await the_job(commands, number, node)
@@ -83,7 +83,7 @@ async def test_what_cannot_be_requeued_is_named_and_runs_on(slurm: Slurm, comman
     kept, pinned = slurm.submit("sleep 300", "--no-requeue"), slurm.submit("sleep 300", "-w", "n1")
     why = {int(session): "only batch jobs", kept: "--no-requeue", pinned: "it requires n1"}
     slurm.wait(lambda: {slurm.job_state(number) for number in why} == {"RUNNING"}, "the jobs")
-    slurm.drain("n1", OURS)
+    slurm.drain("n1", OWN_REASON)
     for number, text in why.items():
         outcome = await requeue(commands, await the_job(commands, number), "n1")
         assert outcome.result is Requeueing.REFUSED
@@ -91,13 +91,13 @@ async def test_what_cannot_be_requeued_is_named_and_runs_on(slurm: Slurm, comman
     assert {slurm.job_state(number) for number in why} == {"RUNNING"}
 
 
-async def test_a_job_that_ended_meanwhile_is_not_run_anew(slurm: Slurm, commands: Commands) -> None:
+async def test_a_job_that_ended_meanwhile_is_not_requeued(slurm: Slurm, commands: Commands) -> None:
     """A plain requeue would."""
     done = slurm.folder / "jobs/done"
     done.unlink(missing_ok=True)
     number = running(slurm, "-w", "n1", script=f"while ! [ -e {done} ]; do sleep 0.1; done")
     job = await the_job(commands, number)
-    slurm.drain("n1", OURS)
+    slurm.drain("n1", OWN_REASON)
     done.touch()
     slurm.wait(lambda: slurm.job_state(number) == "COMPLETED", "its end")
     assert (await requeue(commands, job, "n1")).result is Requeueing.ENDED
@@ -110,12 +110,12 @@ async def test_a_task_of_an_array_goes_alone(slurm: Slurm, commands: Commands) -
     array = slurm.submit("exec sleep 300", "--array=0-1")
     slurm.wait(lambda: slurm.command("squeue", "-h", "--states=R").count("\n") == 2, "both tasks")
     job = await the_job(commands, array)
-    slurm.drain("n1", OURS)
+    slurm.drain("n1", OWN_REASON)
     slurm.scontrol("update", "NodeName=n2,n3", "State=UNDRAIN")
     assert (await until_it_waits_no_more(commands, job)).result is Requeueing.REQUEUED
-    said = slurm.command("squeue", "-h", "--Format=JobArrayID:0 ,RestartCnt:0")
-    assert sorted(line.split()[1] for line in said.splitlines()) == ["0", "1"]
-    assert f"{job.called} 1" in said
+    output = slurm.command("squeue", "-h", "--Format=JobArrayID:0 ,RestartCnt:0")
+    assert sorted(line.split()[1] for line in output.splitlines()) == ["0", "1"]
+    assert f"{job.called} 1" in output
 
 
 async def test_a_job_that_requeues_itself_on_the_signal_is_only_brought_forward(
@@ -126,7 +126,7 @@ async def test_a_job_that_requeues_itself_on_the_signal_is_only_brought_forward(
     node = slurm.job(number)["NodeList"]
     job = await the_job(commands, number, node)
     slurm.wait((slurm.folder / "jobs/up").exists, "its trap")
-    slurm.drain(node, OURS)
+    slurm.drain(node, OWN_REASON)
     slurm.command("scancel", "--batch", "--signal=USR1", str(number))
     slurm.wait(lambda: restarts(slurm, number) == "1", "it to requeue itself")
     assert (await until_it_waits_no_more(commands, job, node)).result is Requeueing.REQUEUED

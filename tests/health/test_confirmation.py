@@ -44,7 +44,7 @@ def test_what_is_found_live_is_confirmed() -> None:
 
 def test_a_remembered_latch_keeps_the_verdict_and_is_not_confirmed_before_the_first_pass() -> None:
     host = failed()
-    host.step(look=False)
+    host.step(collect=False)
     assert (host.health, confirmed(host)) == (Health.FAILURE, {XID: False})
 
 
@@ -68,13 +68,13 @@ def test_it_is_not_confirmed_while_lines_are_missing_however_long() -> None:
 def test_a_new_line_confirms_it_at_once() -> None:
     host = failed()
     host.view = replace(host.view, log_read=False)
-    host.step(host.xid(1, 95), look=False)
+    host.step(host.xid(1, 95), collect=False)
     assert confirmed(host) == {XID: True}
 
 
 def test_a_reset_while_the_daemon_was_away_ends_it_and_it_was_never_confirmed() -> None:
     host = failed()
-    host.step(look=False)
+    host.step(collect=False)
     assert confirmed(host) == {XID: False}
     host.step(reset(host))
     for _ in range(3):
@@ -88,8 +88,8 @@ def test_a_reboot_while_the_daemon_was_away_ends_it_and_it_was_never_confirmed()
     host = failed(restarted=False)
     host.reboot()
     host.restart_daemon()
-    for looks in (False, True, True):
-        host.step(look=looks)
+    for collects in (False, True, True):
+        host.step(collect=collects)
         host.uptime += 5
         assert not any(confirmed(host).values())
     assert host.health is Health.HEALTHY
@@ -111,7 +111,7 @@ def test_a_gpu_that_is_back_is_never_confirmed_missing(rebooted: bool) -> None:
     if rebooted:
         host.reboot()
     host.restart_daemon()
-    host.step(look=False)
+    host.step(collect=False)
     assert confirmed(host) == {MISSING: False}
     for _ in range(4):
         host.step()
@@ -123,7 +123,7 @@ def test_a_gpu_that_is_back_is_never_confirmed_missing(rebooted: bool) -> None:
 def test_a_gpu_that_is_still_gone_is_confirmed_by_the_first_pass() -> None:
     host, _, _ = missing()
     host.restart_daemon()
-    host.step(look=False)
+    host.step(collect=False)
     assert confirmed(host) == {MISSING: False}
     host.step()
     assert confirmed(host) == {MISSING: True}

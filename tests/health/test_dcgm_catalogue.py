@@ -1,4 +1,4 @@
-"""Every DCGM code has a row; an incident is as bad as the milder of what DCGM says and what we hold for true."""
+"""Every DCGM code has a row; an incident is as bad as the milder of DCGM's severity and the table's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.dcgm.catalogue import DCGM_CODES, dcgm_named, dcgm_row, incident_health, judged
 from gpuwarden.health.model import Advice, Health
 
-# Written down from the vendor's table (dcgm_errors.c of DCGM 4.6.0), apart from ours: severities and codes.
+# Written down from the vendor's table (dcgm_errors.c of DCGM 4.6.0), apart from the table: severities and codes.
 VENDOR = {
     "isolate": "3 4 7 8 13 15 24 33 35 36 38 39 52 57 58 70 71 79 81 86-88 95 98 102-107 109 111 113-116 118-122 126",
     "reset": "6 25 80 83-85 125 127-129",
@@ -34,7 +34,7 @@ def test_every_code_from_0_to_132_has_one_row() -> None:
 
 
 @pytest.mark.parametrize("severity", VENDOR)
-def test_the_vendors_severity_stands_in_the_row(severity: str) -> None:
+def test_the_vendors_severity_is_in_the_row(severity: str) -> None:
     assert [code for code, row in DCGM_CODES.items() if row.severity == severity] == numbers(VENDOR[severity])
 
 
@@ -79,7 +79,7 @@ def test_no_row_is_worse_than_our_condition_about_the_same_fault() -> None:
     ("code", "reported", "health"),
     [
         (4, 20, Health.FAILURE),
-        (123, 10, Health.WARNING),  # DCGM's milder word is taken
+        (123, 10, Health.WARNING),  # DCGM's milder severity is taken
         (123, 20, Health.FAILURE),
         (12, 10, Health.HEALTHY),  # one nanosecond of capping
         (10, 10, Health.HEALTHY),
@@ -103,7 +103,7 @@ def test_a_failure_of_a_health_check_never_advises_to_wait() -> None:
 
 
 @pytest.mark.parametrize("code", [10, 12])
-def test_a_row_that_is_only_recorded_says_when_it_counts(code: int) -> None:
+def test_a_row_that_is_only_recorded_documents_when_it_counts(code: int) -> None:
     assert f"Counts while {dcgm_row(code).agrees} holds by our own reading" in dcgm_row(code).note
 
 
@@ -135,7 +135,7 @@ def test_what_is_no_code_is_none(text: str) -> None:
     assert dcgm_named(text) is None
 
 
-def test_how_a_code_is_judged_can_be_said_of_each() -> None:
+def test_every_code_has_a_sentence_on_how_it_is_judged() -> None:
     sentences = [judged(row) for row in (*DCGM_CODES.values(), dcgm_row(4711))]
     assert all(sentence.endswith(".") and " inf " not in sentence for sentence in sentences)
     assert judged(dcgm_row(52)) == (

@@ -118,7 +118,7 @@ def test_after_a_restart_of_the_daemon_the_same_xid_is_no_new_one(host: DcgmHost
 
 
 @pytest.mark.parametrize("sign", [False, True])
-def test_what_the_engine_had_before_the_first_look_counts_only_with_a_sign_of_the_gpu(sign: bool) -> None:
+def test_an_xid_from_before_the_first_pass_counts_only_with_corroboration_by_the_gpu(sign: bool) -> None:
     host = DcgmHost(2)
     host.incident(101, xid=48, latched=True, preexisting=True)
     if sign:
@@ -127,14 +127,14 @@ def test_what_the_engine_had_before_the_first_look_counts_only_with_a_sign_of_th
     assert ("xid" in host.codes) is sign
 
 
-def test_an_old_xid_in_the_field_at_the_first_look_is_history() -> None:
+def test_an_old_xid_in_the_field_at_the_first_pass_is_history() -> None:
     host = DcgmHost(2)
     noted(host, 48, ago=3600)
     host.run(60)
     assert (host.codes, counted(host, 48)) == ([], 1)
 
 
-def test_a_recent_xid_in_the_field_at_the_first_look_counts() -> None:
+def test_a_recent_xid_in_the_field_at_the_first_pass_counts() -> None:
     host = DcgmHost(2)
     noted(host, 48, ago=60)
     host.run(60)

@@ -1,4 +1,4 @@
-"""The proof in small. All of it is `make evaluate`, which runs beside the tests; here is that it measures what it says."""
+"""The proof in small. All of it is `make evaluate`, which runs beside the tests; here is a check of the measurement."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def number(name: str) -> int:
 
 
 @pytest.mark.parametrize("name", SOME)
-def test_a_fault_is_told_in_time_and_nothing_besides_and_a_restart_changes_nothing(name: str) -> None:
+def test_a_fault_is_detected_in_time_without_false_alarms_and_a_restart_changes_nothing(name: str) -> None:
     result = measure_fault(number(name), seed=1)
     assert list(violations(Results(1, [result], []))) == []
     assert result.delay is not None
@@ -55,7 +55,7 @@ def test_hours_of_ordinary_work_are_no_fault_and_most_steps_of_them_are_passed_o
     assert result.judged < result.passes / 2
 
 
-def test_every_condition_and_every_xid_that_takes_a_node_out_has_a_fault_that_must_be_told_by_it() -> None:
+def test_every_condition_and_every_xid_that_takes_a_node_out_has_a_fault_that_must_raise_it() -> None:
     reported = [pattern for fault in CLASSES for pattern in fault.expects]
     codes = {pattern.partition(".")[0].rstrip("*") for pattern in reported}
     assert set(CONDITIONS) - codes == set()
@@ -75,7 +75,7 @@ def test_every_ordinary_thing_can_be_judged() -> None:
         assert jury.passes > 30
 
 
-def test_a_bad_driver_on_every_node_is_told_by_each_and_takes_out_no_more_than_the_breaker_allows() -> None:
+def test_a_bad_driver_on_every_node_is_detected_by_each_and_excludes_no_more_than_the_breaker_allows() -> None:
     fleet = measure_fleet(seed=1, nodes=12)
     assert (fleet.detected, fleet.left, fleet.allowed) == (12, 3, 3)
     assert list(violations(Results(1, [], [], fleet))) == []
@@ -105,7 +105,7 @@ def busy(seed: int, hours: float) -> list[Record]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_steps_that_are_passed_over_would_have_said_nothing(seed: int) -> None:
+def test_skipped_steps_would_have_reported_nothing(seed: int) -> None:
     all_of_it, quiet = Jury(), Jury()
     quiet.replay.quiet = True
     for record in busy(seed, 1.5):
@@ -133,7 +133,7 @@ def test_a_quiet_replay_makes_every_step_unless_quiet_is_set() -> None:
 # --- what is reported
 
 
-def test_what_is_said_again_within_ten_minutes_is_one_false_alarm() -> None:
+def test_reports_within_ten_minutes_are_one_false_alarm() -> None:
     reported = [
         Reported(at, f"nvlink_down@link/x/{n}", "failure", "") for n, at in enumerate((0.0, 1.0, 590.0, 1300.0))
     ]
@@ -171,7 +171,7 @@ def lived(*reported: Reported, days: float = 50.0) -> HealthyResult:
         (struck(forgot="restart at record 3"), "restart at record 3"),
     ],
 )
-def test_what_is_required_of_a_fault_and_does_not_hold_is_told_with_the_command_that_shows_it(
+def test_a_violated_requirement_of_a_fault_is_reported_with_the_command_that_reproduces_it(
     result: FaultResult, detected: str
 ) -> None:
     (violation,) = violations(Results(1, [result], []))
@@ -190,7 +190,7 @@ def test_one_false_failure_is_too_many_and_so_are_five_false_warnings_in_a_thous
     assert "--healthy 50 --seed 8" in found([lived(failure)])[0]
     assert found([lived(*warnings[:4], days=1000.0)]) == []
     assert "5 false warnings in 1000 node-days" in found([lived(*warnings, days=1000.0)])[0]
-    assert found([lived(warnings[0])]) == []  # one in fifty days says nothing of the rate
+    assert found([lived(warnings[0])]) == []  # one in fifty days proves nothing of the rate
     assert len(found([lived(*warnings[:2])])) == 1
 
 

@@ -16,7 +16,7 @@ MOST = CONDITIONS["row_remap_failed"].flaps
 
 
 def flap(host: Host, times: int) -> Host:
-    """The driver says it and takes it back, so often; each time for long enough to end the finding."""
+    """The driver reports it and takes it back, so often; each time for long enough to end the finding."""
     for _ in range(times):
         host.change(0, remapped_rows_failure=1)
         host.run(10)

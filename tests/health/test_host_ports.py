@@ -73,12 +73,12 @@ COMPUTE = (400.0,) * 8
         (roce(400.0, *COMPUTE, route=[0]), [0]),  # as fast as the others
         (roce(100.0, 100.0, *COMPUTE), [0, 1]),
         (roce(100.0, 100.0, *COMPUTE, route=[0, 1]), [0, 1]),  # a bond over both
-        (roce(200.0, 200.0, 400.0, 400.0), []),  # as many of each: which of them jobs use nobody can say
+        (roce(200.0, 200.0, 400.0, 400.0), []),  # as many of each: which of them jobs use is unknown
         (roce(100.0, 400.0), [0]),
         (roce(400.0, route=[0]), []),  # the only port there is
         (roce(400.0, 100.0, route=[0]), [0]),
         (roce(100.0, 100.0, route=[0, 1]), []),  # all carry it
-        (roce(0.0, *COMPUTE), []),  # it never said how fast it is
+        (roce(0.0, *COMPUTE), []),  # it never reported its speed
         (roce(800.0, 400.0, 400.0, route=[0]), [0]),
     ],
 )
@@ -129,7 +129,7 @@ def test_a_port_is_slow_when_it_is_slower_than_itself() -> None:
         ({0: 7, HOUR: 8, 2 * HOUR: 9}, 0),
         ({0: 7, HOUR: 8, 2 * HOUR: 10}, 3),
         ({0: 7, 30: 10}, 3),  # all within one pass: no state was ever seen to change
-        ({0: 250, 60: 255, 120: 2}, 7),  # the driver was loaded anew, and it goes on
+        ({0: 250, 60: 255, 120: 2}, 7),  # the driver was loaded again, and it goes on
         ({0: 0, HOUR: 9, 10 * HOUR: 9}, 0),  # long ago
     ],
 )
@@ -143,7 +143,7 @@ def test_a_port_that_went_down_three_times_within_three_hours_is_flapping(
     assert [sighting.evidence["downs"] for sighting in sightings] == ([downs] if downs else [])
 
 
-def test_where_the_counter_stands_at_its_maximum_what_passes_see_counts() -> None:
+def test_where_the_counter_is_at_its_maximum_what_passes_see_counts() -> None:
     windows: Windows = {}
     blind = PortFacts(device="mlx5_0", port=1, state="active", link_downed=255, seen_down=0)
     for at, times in ((0, 0), (600, 1), (1200, 3)):

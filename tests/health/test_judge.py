@@ -1,4 +1,4 @@
-"""What the judge says of a host, pass by pass."""
+"""The judge's findings about a host, pass by pass."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_healthy_host_is_healthy_and_its_gpus_are_learned() -> None:
 
 def test_nothing_seen_yet_is_unknown_not_healthy() -> None:
     host = Host(8)
-    host.step(look=False)
+    host.step(collect=False)
     assert host.health is Health.UNKNOWN
     assert host.last is not None
     assert host.last.verdict.unknown == ("starting",)
@@ -230,7 +230,7 @@ def test_a_gpu_given_to_a_virtual_machine_is_not_expected() -> None:
     assert host.last.verdict.expected == 7
 
 
-def test_no_gpu_and_none_expected_is_unknown_and_says_so() -> None:
+def test_no_gpu_and_none_expected_is_unknown_with_a_reason() -> None:
     host = Host(0)
     host.run(10)
     assert host.last is not None
@@ -394,7 +394,9 @@ def test_short_peaks_never_add_up() -> None:
         ({"temperature": 95}, "thermal_limit", Health.FAILURE),
     ],
 )
-def test_what_the_driver_says_plainly_counts_within_seconds(changes: dict[str, int], code: str, health: Health) -> None:
+def test_definite_reports_of_the_driver_count_within_seconds(
+    changes: dict[str, int], code: str, health: Health
+) -> None:
     host = Host(8)
     host.step()
     host.change(4, **changes)
@@ -550,16 +552,16 @@ def test_an_xid_of_the_failure_class_latches_until_a_reset_that_a_pass_confirms(
     host.step(host.xid(3, 95))
     host.run(7200)
     assert (host.health, host.findings[0].latched) == (Health.FAILURE, True)
-    host.step(GpuResetEvent(at=host.now, slot=slot(3), ok=False), look=False)
+    host.step(GpuResetEvent(at=host.now, slot=slot(3), ok=False), collect=False)
     host.run(10)
     assert host.codes == ["xid"]
-    host.step(GpuResetEvent(at=host.now, slot=slot(3), ok=True), look=False)
+    host.step(GpuResetEvent(at=host.now, slot=slot(3), ok=True), collect=False)
     assert host.codes == ["xid"]  # nothing was read since
     host.run(10)
     assert host.health is Health.HEALTHY
 
 
-def test_the_drivers_word_that_no_recovery_is_needed_any_more_counts_as_a_reset() -> None:
+def test_a_driver_report_that_no_recovery_is_needed_counts_as_a_reset() -> None:
     host = Host(8)
     host.step(host.xid(3, 95))
     host.run(20)
@@ -695,13 +697,13 @@ def test_a_storm_of_ten_thousand_lines_is_one_finding_with_a_count() -> None:
     host = Host(8)
     host.step()
     for _ in range(100):
-        host.step(*[host.xid(0, 95)] * 100, look=False)
+        host.step(*[host.xid(0, 95)] * 100, collect=False)
     host.run(10)
     assert [f.count for f in host.findings] == [10_000]
     assert sum(event.kind == EventKind.XID for event in host.ledger) == 100
 
 
-def test_garbage_slots_cannot_fill_the_memory_and_hide_no_gpu_of_ours() -> None:
+def test_garbage_slots_cannot_fill_the_memory_and_hide_no_gpu_of_this_node() -> None:
     host = Host(1)
     host.devices, host.switches = {}, []  # no witness of the slots
     event = host.xid(0, 31)
@@ -760,7 +762,7 @@ def test_a_fatal_switch_error_fails_the_node_until_reboot() -> None:
     assert host.health is Health.HEALTHY
 
 
-def test_a_switch_error_that_the_line_calls_fatal_is_fatal_whatever_the_table_says() -> None:
+def test_a_switch_error_that_its_line_calls_fatal_is_fatal_whatever_the_table_has() -> None:
     host = Host(8)
     host.step(SxidEvent(at=host.now, slot="0000:05:00.0", sxid=99999, fatal=True))
     assert host.health is Health.FAILURE

@@ -1,4 +1,4 @@
-"""Whatever the readers say, each step has a verdict, and a check that breaks blinds no other."""
+"""Whatever the readers report, each step has a verdict, and a check that breaks blinds no other."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REALS = (0.0, 1.0, -1.0, 5.0, 300.0, 1e9, 1e300, -1e300)
 TEXTS = ("", "active", "failed", "loaded", "/", "mlx5_0", "x" * 300, "é|;@.", "12", "nvidia-fabricmanager.service", "DOWN")  # fmt: skip
 TIMES = ({}, *({counter: at} for counter in COUNTERS for at in REALS))
 DRIVERS = ("nvidia", "", "vfio-pci")
-HAPPENS = (XidEvent, XidEvent, SxidEvent, AerEvent, GpuResetEvent, LogGap)
+EVENTS = (XidEvent, XidEvent, SxidEvent, AerEvent, GpuResetEvent, LogGap)
 
 
 @cache
@@ -82,7 +82,7 @@ def _choices(kind: Any, name: str) -> Sequence[Any]:
 
 
 def story(chance: Chance, engine: Engine) -> Iterator[Event]:
-    """Passes of all collectors, things that happen, and operators, in any order; the events that came of it."""
+    """Passes of all collectors, events, and operators, in any order; the events that came of it."""
     uptime = chance.random.choice((5.0, 1_000.0, 1e6))
     for _ in range(20):
         uptime += chance.random.choice((0.0, 0.1, 5.0, 5.0, 30.0, 700.0))
@@ -90,8 +90,8 @@ def story(chance: Chance, engine: Engine) -> Iterator[Event]:
         for collector in COLLECTORS:
             if chance.random.random() < 0.5:
                 engine.observed(chance.observation(collector))
-        happens = [chance.random.choice(HAPPENS) for _ in range(chance.random.choice((0, 0, 1, 3)))]
-        engine.ingest(chance.any(kind) for kind in happens)
+        kinds = [chance.random.choice(EVENTS) for _ in range(chance.random.choice((0, 0, 1, 3)))]
+        engine.ingest(chance.any(kind) for kind in kinds)
         step = engine.step(chance.now)
         yield from step.events
         for finding in step.verdict.findings:
@@ -120,7 +120,7 @@ def test_there_is_a_verdict_whatever_the_facts_are(seed: int) -> None:
         assert folded(events).tracks.keys() == again.tracks.keys() == engine.state.tracks.keys()
 
 
-def test_a_check_that_breaks_is_told_and_blinds_no_other() -> None:
+def test_a_check_that_raises_is_reported_and_blinds_no_other() -> None:
     host = WholeHost(2)
     host.step()
     host.beside.storage = StorageFacts(mounts=(replace(mount("/data"), hung_for=math.inf),))

@@ -42,7 +42,7 @@ def test_memory_that_is_used_up_warns_when_it_lasts(host: WholeHost) -> None:
     assert (host.codes, host.health) == (["memory_low"], Health.WARNING)
 
 
-def test_data_lost_between_two_daemons_is_told_by_the_second(host: WholeHost) -> None:
+def test_data_lost_between_two_daemons_is_reported_by_the_second(host: WholeHost) -> None:
     host.beside.memory = memory(uncorrected=1)
     host.run(60)
     host.beside.memory = memory(uncorrected=2)
@@ -156,18 +156,18 @@ def test_a_service_that_restarts_in_a_loop_is_down_until_it_has_been_quiet_for_a
 
 
 @pytest.mark.parametrize(
-    ("uuid", "clique", "configured", "told"),
+    ("uuid", "clique", "configured", "reported"),
     [(0, 0, False, False), (1, 32766, False, True), (0, 0, True, True), (None, None, False, False)],
 )
 def test_imex_may_fail_on_a_node_whose_nvlink_domain_is_its_own(
-    host: WholeHost, uuid: int | None, clique: int | None, *, configured: bool, told: bool
+    host: WholeHost, uuid: int | None, clique: int | None, *, configured: bool, reported: bool
 ) -> None:
     """It has no nodes file there and ends with an error (NVIDIA/NVSentinel#1471: not installed or not configured)."""
     for index in host.gpus:
         host.change(index, fabric_in_cluster=uuid, fabric_clique=clique)
     host.services(service(), service("nvidia-imex.service", active="failed", result="exit-code", configured=configured))
     host.run(300)
-    assert host.codes == (["service_down"] if told else [])
+    assert host.codes == (["service_down"] if reported else [])
 
 
 # --- Site checks ---------------------------------------------------------------------------------------------------
@@ -192,14 +192,14 @@ def test_a_site_check_counts_at_once_and_ends_with_its_first_good_run(
     assert host.health is Health.HEALTHY
 
 
-def test_a_site_check_that_tells_nothing_three_times_warns_until_it_tells_something(host: WholeHost) -> None:
+def test_a_site_check_with_three_inconclusive_runs_warns_until_a_conclusive_one(host: WholeHost) -> None:
     host.checked(nhc=FAILURE)
     host.step()
     host.checked(nhc=UNKNOWN, unknown_runs=3)
     host.run(5)
     assert host.ids == {"plugin_nhc@node", "plugin_failed@plugin/nhc"}
     host.restart_daemon()
-    host.checked(nhc=UNKNOWN, unknown_runs=1)  # the count begins anew, and ends nothing
+    host.checked(nhc=UNKNOWN, unknown_runs=1)  # the count begins again, and ends nothing
     host.run(60)
     assert "plugin_failed@plugin/nhc" in host.ids
     host.checked(nhc=OK)
@@ -207,7 +207,7 @@ def test_a_site_check_that_tells_nothing_three_times_warns_until_it_tells_someth
     assert host.health is Health.HEALTHY
 
 
-def test_a_site_check_that_does_not_run_any_more_keeps_what_it_said_and_is_told(host: WholeHost) -> None:
+def test_a_site_check_that_no_longer_runs_keeps_its_result_and_is_reported(host: WholeHost) -> None:
     host.checked(nhc=WARNING)
     while host.uptime < 10_000 + 300:
         host.step()
@@ -229,7 +229,7 @@ def test_what_a_site_check_found_that_is_configured_no_more_is_over(host: WholeH
     assert host.health is Health.HEALTHY
 
 
-def test_a_site_says_how_long_a_check_must_fail_and_whether_anything_follows_from_it() -> None:
+def test_a_site_configures_how_long_a_check_must_fail_and_whether_it_takes_effect() -> None:
     host = WholeHost(rules=Rules(checks={"plugin_slow": CheckRule(rise=60.0), "plugin_new": CheckRule(shadow=True)}))
     host.checked(slow=FAILURE, new=FAILURE)
     host.run(50)

@@ -1,4 +1,4 @@
-"""What the judge says of GPUs that it cannot see, or that hide: never healthy by silence, never cleared by it."""
+"""The judge's findings about GPUs that it cannot see, or that hide: never healthy by silence, never cleared by it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_gpu_that_answers_now_and_then_is_missing_after_30_s() -> None:
     assert host.codes == ["gpu_missing"]
 
 
-def test_a_node_that_is_unknown_for_the_sake_of_one_gpu_says_so() -> None:
+def test_a_node_that_is_unknown_because_of_one_gpu_gives_the_reason() -> None:
     host = Host(8)
     host.step()
     host.answer(3, GpuAnswer.TIMEOUT)
@@ -36,7 +36,7 @@ def test_a_node_that_is_unknown_for_the_sake_of_one_gpu_says_so() -> None:
     assert (host.health, host.last.verdict.reasons) == (Health.UNKNOWN, ("gpu_not_answering",))
 
 
-def test_a_gpu_that_does_not_say_where_it_is_keeps_the_node_from_being_healthy() -> None:
+def test_a_gpu_that_does_not_report_its_slot_keeps_the_node_from_being_healthy() -> None:
     host = Host(8)
     host.gpus[3] = replace(host.gpus[3], slot="", answer=GpuAnswer.UNKNOWN)
     for _ in range(20):
@@ -75,11 +75,11 @@ def test_configured_gpus_are_not_counted_before_nvml_had_its_turn() -> None:
     for _ in range(12):  # a library that takes a minute, under a long deadline
         host.uptime += 5
         host.view = host.view.after(host.pci())
-        host.step(look=False)
+        host.step(collect=False)
     assert (host.health, host.codes) == (Health.UNKNOWN, [])
 
 
-def test_a_slow_boot_without_a_bus_to_look_at_has_its_ten_minutes_too() -> None:
+def test_a_slow_boot_without_a_readable_bus_has_its_ten_minutes_too() -> None:
     host = Host(0, uptime=30.0, rules=Rules(expected_gpus=8))
     host.nvml_change = lambda facts: replace(facts, problem=NvmlProblem.DRIVER_NOT_LOADED)
     while host.uptime < 590:
@@ -123,7 +123,7 @@ def test_a_node_whose_gpus_are_all_given_to_virtual_machines_has_nothing_to_judg
     assert (host.health, host.last.verdict.reasons) == (Health.UNKNOWN, ("no_gpu_expected",))
 
 
-def test_a_gpu_that_is_unknown_says_why_and_the_others_are_what_they_were() -> None:
+def test_a_gpu_that_is_unknown_gives_the_reason_and_the_others_are_what_they_were() -> None:
     host = Host(3)
     host.step()
     host.answer(1, GpuAnswer.TIMEOUT)

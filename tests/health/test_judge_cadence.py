@@ -117,7 +117,7 @@ def give(seen: Read, values: dict[str, int]) -> None:
 def test_a_reset_is_recognised_in_the_first_pass_after_it_and_only_a_reset_is(seen: Read, *, reset: bool) -> None:
     give(seen, WORN)
     seen.run(10)
-    seen.host.step(seen.host.xid(3, 95), look=False)
+    seen.host.step(seen.host.xid(3, 95), collect=False)
     seen.run(60)
     assert seen.host.codes == ["xid"]
     seen.node.fake.vanish(3)
@@ -135,7 +135,7 @@ def test_what_a_gpu_had_counted_when_it_failed_is_never_more_than_it_had(seen: R
     give(seen, {**WORN, "energy_mj": 100})
     seen.run(15)
     give(seen, WORN)
-    seen.host.step(seen.host.xid(3, 95), look=False)
+    seen.host.step(seen.host.xid(3, 95), collect=False)
     [track] = seen.host.state.tracks_of("xid")
     counted = dict(word.split("=") for word in track.counters.split())
     assert int(counted["energy_mj"]) <= WORN["energy_mj"]

@@ -1,4 +1,4 @@
-"""What DCGM's health check says, beside NVML's readings: one finding for each fault, and the lies of the engine."""
+"""DCGM's health check beside NVML's readings: one finding for each fault, and the lies of the engine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def host() -> DcgmHost:
     return made
 
 
-def test_a_fault_that_both_see_is_one_finding_with_both_words(host: DcgmHost) -> None:
+def test_a_fault_that_both_see_is_one_finding_with_the_evidence_of_both(host: DcgmHost) -> None:
     host.change(0, ecc_uncorrected_volatile=3)
     host.incident(4)
     host.run(10)
@@ -35,13 +35,13 @@ def test_a_fault_that_both_see_is_one_finding_with_both_words(host: DcgmHost) ->
     assert finding.evidence["dcgm"] == "fail, code 4: Uncorrectable memory errors since the driver was loaded"
 
 
-def test_a_fault_that_dcgm_does_not_report_says_so(host: DcgmHost) -> None:
+def test_a_fault_that_dcgm_does_not_report_is_marked(host: DcgmHost) -> None:
     host.change(0, ecc_uncorrected_volatile=3)
     host.run(10)
     assert host.finding().evidence["dcgm"] == "does not report it"
 
 
-def test_nothing_of_dcgm_is_said_where_there_is_none() -> None:
+def test_without_dcgm_nothing_about_it_is_reported() -> None:
     host = DcgmHost(2)
     host.away(PassOutcome.ABSENT, "DCGM is not installed")
     host.run(60)
@@ -51,7 +51,9 @@ def test_nothing_of_dcgm_is_said_where_there_is_none() -> None:
     assert "dcgm" not in host.finding().evidence
 
 
-def test_dcgm_against_nvml_s_plain_word_counts_after_a_minute_and_the_difference_is_shown(host: DcgmHost) -> None:
+def test_dcgm_against_a_definite_reading_of_nvml_counts_after_a_minute_and_the_difference_is_shown(
+    host: DcgmHost,
+) -> None:
     host.incident(4)
     host.run(55)
     assert host.health is Health.HEALTHY
@@ -89,7 +91,7 @@ def test_the_gpu_is_that_of_the_entity_and_never_that_of_the_text(host: DcgmHost
     assert str(host.finding().key) == f"dcgm_faulty_memory@gpu/{slot(1)}"
 
 
-def test_a_code_without_a_condition_of_ours_is_a_finding_of_its_own(host: DcgmHost) -> None:
+def test_a_dcgm_code_without_a_condition_is_a_finding_of_its_own(host: DcgmHost) -> None:
     host.incident(132, health=WARN)
     host.run(65)
     finding = host.finding()
@@ -109,7 +111,7 @@ def test_an_unknown_code_is_a_warning_and_never_dropped(host: DcgmHost, health: 
     assert "something new" in str(finding.evidence["dcgm"])
 
 
-def test_an_engine_that_says_too_much_fills_no_memory(host: DcgmHost) -> None:
+def test_an_engine_that_reports_too_much_fills_no_memory(host: DcgmHost) -> None:
     for code in range(1000, 2000):
         host.incident(code)
     host.run(65)
@@ -117,7 +119,7 @@ def test_an_engine_that_says_too_much_fills_no_memory(host: DcgmHost) -> None:
     assert "dcgm_too_many_errors" in host.codes
 
 
-# --- what it says that is not so
+# --- false reports
 
 
 @pytest.mark.parametrize(
@@ -128,13 +130,13 @@ def test_an_engine_that_says_too_much_fills_no_memory(host: DcgmHost) -> None:
         pytest.param(71, FAIL, id="link totals since the driver was loaded"),
     ],
 )
-def test_what_any_healthy_gpu_gives_is_never_told(host: DcgmHost, code: int, health: int) -> None:
+def test_what_any_healthy_gpu_reports_is_never_a_finding(host: DcgmHost, code: int, health: int) -> None:
     host.incident(code, health=health)
     host.run(3600, every=15)
     assert host.health is Health.HEALTHY
 
 
-def test_link_errors_that_grow_are_a_warning_by_our_own_count_with_dcgm_s_word(host: DcgmHost) -> None:
+def test_growing_link_errors_are_a_warning_by_gpuwardens_own_count_with_dcgms_report(host: DcgmHost) -> None:
     host.incident(71)
     for replays in range(0, 20, 2):
         host.change(0, nvlink_replay_errors=replays)
@@ -144,7 +146,7 @@ def test_link_errors_that_grow_are_a_warning_by_our_own_count_with_dcgm_s_word(h
     assert str(finding.evidence["dcgm"]).startswith("fail, code 71")
 
 
-def test_a_slowdown_that_lasts_is_told_with_dcgm_s_word(host: DcgmHost) -> None:
+def test_a_slowdown_that_lasts_is_reported_with_dcgms_text(host: DcgmHost) -> None:
     host.incident(10, health=WARN)
     for second in range(0, 660, 15):
         host.change(0, slowdown_hw_thermal_ns=second * 10**9)
@@ -166,7 +168,7 @@ def test_link_totals_count_for_a_while_where_nvml_cannot_count_them(host: DcgmHo
     assert host.codes == []
 
 
-def test_a_single_crc_error_is_not_told_and_ten_minutes_of_them_are(host: DcgmHost) -> None:
+def test_a_single_crc_error_is_not_reported_and_ten_minutes_of_them_are(host: DcgmHost) -> None:
     for _ in range(3):
         host.incident(13, health=WARN)
         host.run(90)
@@ -187,8 +189,8 @@ def test_a_link_that_dcgm_has_down_and_nvml_up_must_stay_so(host: DcgmHost) -> N
     assert host.health is Health.FAILURE
 
 
-def test_a_link_that_trains_anew_while_nvml_has_no_reading_is_no_failure(host: DcgmHost) -> None:
-    """As after an upgrade of NVML's library under running jobs: DCGM alone can look, and it looks every 15 s."""
+def test_a_link_that_retrains_while_nvml_has_no_reading_is_no_failure(host: DcgmHost) -> None:
+    """As after an upgrade of NVML's library under running jobs: DCGM alone can read it, and it does so every 15 s."""
     host.gpus[0] = replace(host.gpus[0], links=())
     host.incident(14, link=5)
     host.run(65)
@@ -208,7 +210,7 @@ def test_a_link_that_nobody_ever_saw_up_is_only_a_warning() -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_dcgm_s_word_on_a_link_counts_while_nvml_has_no_reading_only_if_the_link_was_once_active(
+def test_dcgms_report_on_a_link_counts_while_nvml_has_no_reading_only_if_the_link_was_once_active(
     *, known: bool
 ) -> None:
     host = DcgmHost(1)
@@ -222,12 +224,12 @@ def test_dcgm_s_word_on_a_link_counts_while_nvml_has_no_reading_only_if_the_link
 
 
 def test_a_link_down_that_an_older_gpuwarden_believed_ends_by_itself() -> None:
-    """NVSentinel#1481; the ledger is of a time at which DCGM's word alone counted."""
+    """NVSentinel#1481; the ledger is of a time at which DCGM's report alone counted."""
     host = DcgmHost(1)
     host.gpus[0] = replace(host.gpus[0], links=())
     host.incident(14, link=0)
     host.run(60)
-    host.tell(
+    host.record_event(
         EventKind.RAISED, Key("nvlink_down", link(slot(0), 0)), severity="failure", advice="reset_gpu", latch="none",
         source="dcgm",
     )  # fmt: skip
@@ -237,7 +239,7 @@ def test_a_link_down_that_an_older_gpuwarden_believed_ends_by_itself() -> None:
     assert host.health is Health.HEALTHY
 
 
-def test_power_that_one_gpu_alone_cannot_say_is_a_warning(host: DcgmHost) -> None:
+def test_power_that_one_gpu_alone_cannot_report_is_a_warning(host: DcgmHost) -> None:
     host.incident(11, health=WARN)
     host.run(125)
     assert (host.codes, host.health) == (["dcgm_power_unreadable"], Health.WARNING)
@@ -253,7 +255,7 @@ def test_a_contained_memory_error_is_a_warning_whatever_dcgm_calls_it(host: Dcgm
 
 @pytest.mark.parametrize("code", [code for code, row in DCGM_CODES.items() if row.passive])
 @pytest.mark.parametrize("health", [WARN, FAIL])
-def test_no_incident_is_worse_than_its_row_and_than_what_dcgm_says(host: DcgmHost, code: int, health: int) -> None:
+def test_no_incident_is_worse_than_its_row_and_than_what_dcgm_reports(host: DcgmHost, code: int, health: int) -> None:
     host.incident(code, health=health)
     host.run(700, every=20)
     order = (Health.HEALTHY, Health.WARNING, Health.FAILURE)
@@ -382,10 +384,10 @@ def test_imex_that_is_down_stays_a_finding_over_a_restart_and_ends_with_its_use(
         (33, (CONNECTX, 0), "dcgm_field_violation.connectx_0@node", Severity.FAILURE),
         (36, (CPU, 1), "dcgm_field_threshold_dbl.cpu_1@node", Severity.FAILURE),
         (15, (SWITCH, 3), "dcgm_nvswitch_fatal_error.switch_3@node", Severity.FAILURE),
-        (52, (1, 9), "dcgm_faulty_memory.gpu_9@node", Severity.FAILURE),  # a GPU that never said where it is
+        (52, (1, 9), "dcgm_faulty_memory.gpu_9@node", Severity.FAILURE),  # a GPU that never reported its slot
     ],
 )
-def test_what_stands_in_no_known_slot_is_about_the_node(
+def test_an_incident_in_no_known_slot_is_about_the_node(
     host: DcgmHost, code: int, entity: tuple[int, int], key: str, severity: Severity
 ) -> None:
     host.incident(code, entity=entity)
@@ -393,7 +395,7 @@ def test_what_stands_in_no_known_slot_is_about_the_node(
     assert (str(host.finding().key), host.finding().severity) == (key, severity)
 
 
-def test_a_switch_error_that_the_kernel_told_with_its_number_is_not_told_again(host: DcgmHost) -> None:
+def test_a_switch_error_that_the_kernel_reported_with_its_number_is_not_reported_again(host: DcgmHost) -> None:
     host.incident(15, entity=(SWITCH, 3))
     host.step(SxidEvent(at=host.now, slot="0000:05:00.0", sxid=20034, fatal=True))
     host.run(120)
@@ -427,7 +429,7 @@ def test_an_operator_s_given_up_gpu_is_not_judged(host: DcgmHost) -> None:
     assert host.codes == []
 
 
-def test_a_gpu_that_is_gone_silences_what_dcgm_says_of_it(host: DcgmHost) -> None:
+def test_a_gpu_that_is_gone_silences_dcgms_reports_about_it(host: DcgmHost) -> None:
     host.incident(52, gpu=1)
     host.run(20)
     del host.gpus[1], host.devices[1]
@@ -463,7 +465,7 @@ def test_every_made_row_is_that_of_its_code_and_no_other() -> None:
     assert condition("dcgm_nonsense") is None
 
 
-def test_a_lost_gpu_is_no_word_for_the_health_of_what_dcgm_said(host: DcgmHost) -> None:
+def test_a_lost_gpu_does_not_clear_what_dcgm_reported(host: DcgmHost) -> None:
     """Its incidents vanish from the check with it."""
     host.incident(80)
     host.run(65)

@@ -66,7 +66,7 @@ def test_an_engine_that_is_restarted_is_no_fault(host: DcgmHost) -> None:
     }
 
 
-def test_bindings_that_do_not_fit_say_what_to_install(host: DcgmHost) -> None:
+def test_bindings_that_do_not_fit_are_a_finding_that_names_what_to_install(host: DcgmHost) -> None:
     why = "cannot read DCGM at unix:///engine: VerMismatch (-12); install the bindings and libdcgm of the DCGM that"
     host.away(FAILED, why)
     host.run(60)
@@ -103,14 +103,14 @@ def test_a_driver_that_hangs_silences_that_dcgm_hangs_with_it(host: DcgmHost) ->
 # --- what it sees less of than it seems
 
 
-@pytest.mark.parametrize("trouble", list(DcgmProblemKind))
+@pytest.mark.parametrize("problem", list(DcgmProblemKind))
 def test_each_way_in_which_an_engine_is_impaired_is_a_warning_of_its_own(
-    host: DcgmHost, trouble: DcgmProblemKind
+    host: DcgmHost, problem: DcgmProblemKind
 ) -> None:
-    host.problem(trouble)
+    host.problem(problem)
     host.run(125)
     finding = host.finding()
-    assert (str(finding.key), finding.severity) == (f"dcgm_impaired.{trouble}@node", Severity.WARNING)
+    assert (str(finding.key), finding.severity) == (f"dcgm_impaired.{problem}@node", Severity.WARNING)
     host.silence()
     host.run(65)
     assert host.health is Health.HEALTHY
@@ -135,7 +135,7 @@ def test_an_engine_without_gpus_is_no_fault_before_the_driver_is_loaded() -> Non
     assert "raised" not in {event.kind for event in host.ledger}
 
 
-def test_watches_that_were_switched_off_once_and_set_again_are_not_told(host: DcgmHost) -> None:
+def test_watches_that_were_switched_off_once_and_set_again_are_not_reported(host: DcgmHost) -> None:
     host.problem(DcgmProblemKind.WATCHES_CHANGED)
     host.run(15)
     host.silence()
@@ -144,7 +144,7 @@ def test_watches_that_were_switched_off_once_and_set_again_are_not_told(host: Dc
 
 
 def test_a_blind_engine_is_one_finding_and_not_one_for_each_gpu(host: DcgmHost) -> None:
-    """After an Xid 119 the engine asks the driver nothing: power cannot be read of any GPU, and nothing else is said."""
+    """After an Xid 119 the engine asks the driver nothing: power cannot be read of any GPU, and nothing else is reported."""
     host.problem(DcgmProblemKind.BLIND)
     for gpu in (0, 1):
         host.incident(11, gpu=gpu, health=WARN)
@@ -153,14 +153,14 @@ def test_a_blind_engine_is_one_finding_and_not_one_for_each_gpu(host: DcgmHost) 
 
 
 @pytest.mark.parametrize(
-    "trouble", [DcgmProblemKind.BLIND, DcgmProblemKind.CHECK_INCOMPLETE, DcgmProblemKind.WATCHES_CHANGED]
+    "problem", [DcgmProblemKind.BLIND, DcgmProblemKind.CHECK_INCOMPLETE, DcgmProblemKind.WATCHES_CHANGED]
 )
-def test_silence_of_an_impaired_engine_clears_nothing(host: DcgmHost, trouble: DcgmProblemKind) -> None:
+def test_silence_of_an_impaired_engine_clears_nothing(host: DcgmHost, problem: DcgmProblemKind) -> None:
     host.incident(80)
     host.incident(52, gpu=1)
     host.run(65)
     host.silence()
-    host.problem(trouble)
+    host.problem(problem)
     host.run(300)
     assert {"row_remap_failed", "dcgm_faulty_memory"} <= set(host.codes)
 
@@ -176,11 +176,11 @@ def test_silence_while_the_watches_are_new_clears_nothing(host: DcgmHost) -> Non
     assert host.codes == []
 
 
-# --- what was said before it went away
+# --- reports from before it went away
 
 
 @pytest.mark.parametrize(("outcome", "error"), [(TIMED_OUT, "no answer"), (FAILED, CONNECTION_LOST)])
-def test_while_nobody_answers_what_dcgm_said_stays(host: DcgmHost, outcome: PassOutcome, error: str) -> None:
+def test_while_no_engine_responds_its_findings_stay(host: DcgmHost, outcome: PassOutcome, error: str) -> None:
     host.incident(80)
     host.incident(52, gpu=1)
     host.run(65)
@@ -189,7 +189,7 @@ def test_while_nobody_answers_what_dcgm_said_stays(host: DcgmHost, outcome: Pass
     assert set(host.codes) == {"row_remap_failed", "dcgm_faulty_memory", "dcgm_unresponsive"}
 
 
-def test_what_an_engine_said_is_given_up_ten_minutes_after_there_is_none_any_more(host: DcgmHost) -> None:
+def test_findings_of_an_engine_end_ten_minutes_after_it_is_gone(host: DcgmHost) -> None:
     host.incident(80)
     host.incident(52, gpu=1)
     host.run(65)
@@ -202,7 +202,7 @@ def test_what_an_engine_said_is_given_up_ten_minutes_after_there_is_none_any_mor
     assert {event.data["by"] for event in cleared} == {"time: there is no DCGM here any more"}
 
 
-def test_what_an_engine_said_is_given_up_where_dcgm_was_switched_off(host: DcgmHost) -> None:
+def test_findings_of_an_engine_end_where_dcgm_was_switched_off(host: DcgmHost) -> None:
     host.incident(80)
     host.run(65)
     host.restart_daemon()
@@ -220,7 +220,7 @@ def test_what_both_saw_stays_without_dcgm(host: DcgmHost) -> None:
     assert host.codes == ["row_remap_failed"]
 
 
-def test_at_boot_what_dcgm_said_waits_for_its_engine(host: DcgmHost) -> None:
+def test_at_boot_findings_of_dcgm_wait_for_its_engine(host: DcgmHost) -> None:
     host.incident(52, gpu=1)
     host.run(65)
     host.reboot()
@@ -230,7 +230,7 @@ def test_at_boot_what_dcgm_said_waits_for_its_engine(host: DcgmHost) -> None:
     assert host.codes == ["dcgm_faulty_memory"]
 
 
-def test_a_word_that_was_heard_once_before_a_long_silence_starts_anew(host: DcgmHost) -> None:
+def test_a_single_report_before_a_long_silence_restarts_its_time(host: DcgmHost) -> None:
     host.incident(4)
     host.run(10)
     host.away(TIMED_OUT, "no answer")
@@ -295,7 +295,7 @@ def test_a_gpu_that_both_lost_is_missing_and_no_difference(host: DcgmHost) -> No
     assert host.finding().evidence["dcgm"] == "status lost"
 
 
-def test_gpus_that_never_said_where_they_are_prove_no_difference(host: DcgmHost) -> None:
+def test_gpus_that_never_reported_their_slot_prove_no_difference(host: DcgmHost) -> None:
     host.engine_gpu(1, slot="")
     host.run(300)
     assert host.codes == []

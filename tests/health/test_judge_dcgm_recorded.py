@@ -1,4 +1,4 @@
-"""Answers of a real nv-hostengine 4.6.0, judged: what it said of healthy simulated GPUs must be no fault."""
+"""Answers of a real nv-hostengine 4.6.0, judged: what it reported of healthy simulated GPUs must be no fault."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.dcgm_hosts import DcgmHost
 from support.hosts import WALL, slot
 
 RECORDED = Path(__file__).parents[1] / "data" / "dcgm-4.6.0"
-LOOKS_BACK = 60.0  # seconds over which the engine compares two samples
+LOOKBACK = 60.0  # seconds over which the engine compares two samples
 SAMPLES, PASS = 30.0, 15.0
 
 
@@ -23,14 +23,14 @@ def step(story: str, name: str) -> Any:
 
 
 def test_counters_that_a_reset_of_the_gpu_set_to_0_are_no_fault() -> None:
-    """Each of them fails or warns for as long as the engine looks back, a sample and a pass longer as we see it."""
+    """Each of them fails or warns for the window of the engine, a sample and a pass longer as we see it."""
     host = DcgmHost(2)
     host.run(120)
     incidents = step("falls", "all counters are 0")["check"]["incidents"]
     assert {code for _, _, code, *_ in incidents} == {3, 10, 12, 70, 71}
     for _, health, code, *_ in incidents:
         host.incident(code, health=health)
-    worst = [host.run(PASS) and host.health for _ in range(int((LOOKS_BACK + SAMPLES + PASS) / PASS))]
+    worst = [host.run(PASS) and host.health for _ in range(int((LOOKBACK + SAMPLES + PASS) / PASS))]
     host.silence()
     host.run(300)
     assert [*worst, host.health] == [Health.HEALTHY] * (len(worst) + 1)

@@ -48,7 +48,7 @@ def played(story: list[str], *, restarted_after: int | None = None) -> DcgmHost:
         host.run(STEP, every=15)
         if place == restarted_after:
             host.restart_daemon()
-    # While DCGM is away or deaf, a daemon that is started anew cannot know what the other heard last.
+    # While DCGM is away or hangs, a daemon that is started again cannot know what the other read last.
     host.back()
     host.status(1, DcgmGpuStatus.OK)
     host.dcgm = replace(host.dcgm, problems=())

@@ -213,7 +213,7 @@ def test_a_default_route_that_is_absent_for_a_moment_makes_no_other_port_of_it()
     assert severities(host) == {"mlx5_0/1": "warning"}
 
 
-def test_a_port_that_stands_in_for_the_management_port_stays_one_of_the_fabric() -> None:
+def test_a_port_that_replaces_the_management_port_stays_one_of_the_fabric() -> None:
     host = roce_host(management=400.0)
     host.ports(*on_roce(route=1, down=[0], management=400.0))
     host.run(150)
@@ -307,7 +307,7 @@ def test_a_full_file_system_warns_after_a_minute_and_keeps_warning_while_it_hang
     assert host.health is Health.HEALTHY
 
 
-# --- Collectors that say nothing -------------------------------------------------------------------------------------
+# --- Collectors without a result -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("outcome", [PassOutcome.FAILED, PassOutcome.TIMED_OUT])
@@ -325,7 +325,7 @@ def test_a_collector_that_fails_neither_adds_nor_ends_anything_but_that_it_faile
 
 
 @pytest.mark.parametrize("collector", ["storage", "memory", "processes", "services", "plugin"])
-def test_every_collector_of_the_host_is_told_when_it_fails(host: WholeHost, collector: str) -> None:
+def test_every_collector_of_the_host_is_reported_when_it_fails(host: WholeHost, collector: str) -> None:
     setattr(host.beside, collector, PassOutcome.FAILED)
     host.run(40)
     assert host.ids == {f"collector_failed.{collector}@node"}

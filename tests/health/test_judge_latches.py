@@ -38,7 +38,7 @@ def test_a_gpu_that_needs_a_reset_and_falls_silent_has_not_been_reset(answer: Gp
     assert host.health is Health.HEALTHY
 
 
-def test_a_reading_that_never_asked_for_a_reset_does_not_say_that_there_was_one() -> None:
+def test_a_reading_that_never_asked_for_a_reset_does_not_prove_one() -> None:
     host = Host(2)
     host.step(host.xid(1, 95), asks_for_reset(host))
     host.run(60)
@@ -57,7 +57,7 @@ def test_a_reading_that_asked_after_the_line_and_asks_no_more_does(restart: Call
     assert host.health is Health.HEALTHY
 
 
-def test_a_site_that_wants_to_hear_no_more_of_the_line_has_reset_no_gpu() -> None:
+def test_a_site_that_stops_recording_the_line_has_reset_no_gpu() -> None:
     host = Host(2)
     host.change(1, recovery_action=None)
     host.step(host.xid(1, 95), asks_for_reset(host))
@@ -126,7 +126,7 @@ def test_a_gpu_that_dies_in_a_slot_from_which_another_board_had_moved_is_missed(
     assert [str(finding.key) for finding in host.findings] == [f"gpu_missing@gpu/{slot(0)}"]
 
 
-def test_what_nobody_can_look_at_any_more_is_ended_by_an_operator() -> None:
+def test_a_latch_that_can_no_longer_be_observed_is_ended_by_an_operator() -> None:
     host = Host(2)
     host.change(1, ecc_uncorrected_volatile=1)
     host.run(20)

@@ -20,7 +20,7 @@ def reset(host: Host, index: int) -> GpuResetEvent:
 
 
 def checkpointed(host: Host) -> None:
-    """The state is made anew from a checkpoint."""
+    """The state is made again from a checkpoint."""
     state = State()
     for event in checkpoint(host.state, host.now):
         state = fold(state, event)
@@ -77,7 +77,7 @@ def test_a_reset_that_no_pass_has_confirmed_yet_outlives_a_checkpoint() -> None:
     host = Host(8)
     host.step(host.xid(3, 95))
     host.run(20)
-    host.step(reset(host, 3), look=False)
+    host.step(reset(host, 3), collect=False)
     assert host.codes == ["xid"]
     checkpointed(host)
     assert host.state.tracks[Key("xid", gpu(slot(3)), "95")].count == 1
@@ -108,7 +108,7 @@ def test_a_storm_that_a_reset_does_not_end_stays_a_failure() -> None:
     assert host.codes == ["xid"]
 
 
-def test_a_reset_that_is_heard_of_late_ends_nothing_that_came_after_it() -> None:
+def test_a_reset_that_is_reported_late_ends_nothing_that_came_after_it() -> None:
     host = Host(8)
     host.step()
     late = reset(host, 3)
@@ -222,7 +222,7 @@ RESTARTS = (lambda _: None, Host.restart_daemon, Host.checkpointed)
 @pytest.mark.parametrize("restart", RESTARTS)
 @pytest.mark.parametrize("clock", [0.0, -120.0, 90.0])
 def test_an_acknowledged_line_that_is_read_again_is_no_news(restart: Callable[[Host], None], clock: float) -> None:
-    """`clock`: by how much the clock of the log, by which such lines are stamped, differs from ours."""
+    """`clock`: by how much the clock of the log, by which such lines are stamped, differs from the daemon's."""
     host = Host(8)
     first = acknowledged(host)
     restart(host)
@@ -244,7 +244,7 @@ def test_a_later_line_than_the_acknowledged_one_is_news(restart: Callable[[Host]
 
 
 @pytest.mark.parametrize("restart", RESTARTS)
-def test_without_a_number_a_line_from_before_the_acknowledgement_is_told_by_its_time(
+def test_without_a_number_a_line_from_before_the_acknowledgement_is_recognised_by_its_time(
     restart: Callable[[Host], None],
 ) -> None:
     host = Host(8)
@@ -325,7 +325,7 @@ def test_a_condition_that_this_version_does_not_know_is_left_out() -> None:
     assert host.health is Health.HEALTHY
 
 
-def test_words_that_this_version_does_not_know_are_the_condition_s_own() -> None:
+def test_recorded_values_that_this_version_does_not_know_fall_back_to_the_conditions_own() -> None:
     host = Host(1)
     host.step()
     key = Key("xid", gpu(slot(0)), "95")
@@ -365,7 +365,7 @@ def moved(host: Host, index: int, to: str) -> None:
     host.devices[index] = replace(host.devices[index], slot=to)
 
 
-def test_gpus_whose_buses_are_numbered_anew_at_boot_are_all_there() -> None:
+def test_gpus_whose_buses_are_renumbered_at_boot_are_all_there() -> None:
     host = Host(4)
     host.step()
     host.reboot()

@@ -1,4 +1,4 @@
-"""What a site may say of a check, and which finding is a consequence of which."""
+"""What a site may configure for a check, and which finding is a consequence of which."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_check_that_is_switched_off_finds_nothing() -> None:
     assert (host.health, host.codes) == (Health.HEALTHY, [])
 
 
-def test_switching_a_check_off_ends_its_findings_and_says_so() -> None:
+def test_disabling_a_check_ends_its_findings_and_is_recorded() -> None:
     host = Host(2)
     host.change(1, remapped_rows_failure=1, pcie_width=8)
     host.step(host.xid(1, 95))
@@ -124,16 +124,16 @@ def test_a_failure_that_the_site_made_a_warning_does_not_latch() -> None:
     assert host.codes == []
 
 
-SAID = {
+LATER_RULES = {
     "checks": Rules(checks={"xid": CheckRule(severity=Severity.WARNING, fall=60)}),
     "xids": Rules(xids={"95": XidRule(severity="warning")}, checks={"xid": CheckRule(fall=60)}),
 }
 
 
-@pytest.mark.parametrize("rules", SAID.values(), ids=SAID)
+@pytest.mark.parametrize("rules", LATER_RULES.values(), ids=LATER_RULES)
 @pytest.mark.parametrize("latched_for", [1.0, 300.0])
-def test_what_a_site_says_later_reaches_a_failure_that_latched(rules: Rules, latched_for: float) -> None:
-    """As if it had been said from the start: a warning does not latch. A restart changes nothing of it."""
+def test_a_later_rule_of_the_site_reaches_a_latched_failure(rules: Rules, latched_for: float) -> None:
+    """As if it had been configured from the start: a warning does not latch. A restart changes nothing of it."""
     host = Host(2)
     host.step(host.xid(1, 95))
     host.run(latched_for)
@@ -148,7 +148,7 @@ def test_what_a_site_says_later_reaches_a_failure_that_latched(rules: Rules, lat
     assert host.health is Health.WARNING
     events = len(host.ledger)
     host.run(20)
-    assert len(host.ledger) == events, "it is said once"
+    assert len(host.ledger) == events, "it is recorded once"
     host.uptime += 3_600.0  # lines count for an hour
     host.run(90)
     assert host.codes == []

@@ -1,4 +1,4 @@
-"""What did not change from pass to pass is not looked at anew, and nobody can tell: the same steps come of it."""
+"""What did not change from pass to pass is not computed again, without any difference: the same steps come of it."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def steps(records: list[Record], *, shared: bool) -> list[Step]:
 @pytest.mark.parametrize("fault", STORIES)
 def test_shared_facts_make_the_same_steps_as_copies_of_them(fault: str) -> None:
     records = story(fault)
-    told = steps(records, shared=True)
-    assert told == steps(records, shared=False)
-    assert any(event.kind == "raised" for step in told for event in step.events)
+    replayed = steps(records, shared=True)
+    assert replayed == steps(records, shared=False)
+    assert any(event.kind == "raised" for step in replayed for event in step.events)
 
 
-def test_what_was_derived_is_made_anew_where_anything_that_it_is_made_of_is_another_object() -> None:
+def test_a_derived_value_is_computed_again_if_any_of_its_inputs_is_another_object() -> None:
     view, one, equal = View(boot_id="a"), [1], [1]
     first = view.once("name", (one,), lambda: ["made"])
     assert view.once("name", (one,), lambda: ["again"]) is first

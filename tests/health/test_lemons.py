@@ -17,14 +17,14 @@ from support.snapshots import finding, snapshot
 
 
 def days(host: Host, index: int | None = 3) -> dict[str, int]:
-    """By what, the days that are told of one GPU, or of the node."""
+    """By kind, the days that are published for one GPU, or for the node."""
     assert host.last is not None
     of = "" if index is None else slot(index)
     return {row.what: row.days for row in host.last.verdict.lemons if row.slot == of}
 
 
 def reset(host: Host, index: int) -> None:
-    host.step(GpuResetEvent(at=host.now, slot=slot(index), ok=True), look=False)
+    host.step(GpuResetEvent(at=host.now, slot=slot(index), ok=True), collect=False)
     host.uptime += 5
     host.run(10)
 
@@ -34,9 +34,9 @@ def incident(host: Host, index: int = 3, number: int = 95) -> None:
     host.run(10)
     host.step(host.xid(index, number))
     host.run(10)
-    host.tell(EventKind.EXCLUDED)
+    host.record_event(EventKind.EXCLUDED)
     reset(host, index)
-    host.tell(EventKind.RESTORED)
+    host.record_event(EventKind.RESTORED)
 
 
 def fails_daily(host: Host, times: int, **which: int) -> Host:
@@ -48,7 +48,7 @@ def fails_daily(host: Host, times: int, **which: int) -> Host:
     return host
 
 
-def test_a_node_that_failed_on_three_different_days_is_a_lemon_and_says_why() -> None:
+def test_a_node_that_failed_on_three_different_days_is_a_lemon_with_its_evidence() -> None:
     host = fails_daily(Host(8), LEMON_FROM)
     assert (host.health, host.codes) == (Health.WARNING, ["lemon_node"])
     evidence = host.findings[0].evidence
@@ -132,8 +132,8 @@ def test_resets_reboots_and_exclusions_while_nothing_is_wrong_make_no_lemon() ->
     for _ in range(10):
         for index in range(8):  # an epilog, after every job
             reset(host, index)
-        host.tell(EventKind.EXCLUDED)  # a notice, or an operator
-        host.tell(EventKind.REQUEUED)
+        host.record_event(EventKind.EXCLUDED)  # a notice, or an operator
+        host.record_event(EventKind.REQUEUED)
         host.reboot()
         host.days(1)
     host.run(10)
@@ -145,9 +145,9 @@ def test_what_is_not_the_fault_of_a_board_makes_no_lemon() -> None:
     host.step()
     key = Key("plugin_nfs", NODE)
     for _ in range(5):
-        host.tell(EventKind.RAISED, key, severity="failure")
-        host.tell(EventKind.EXCLUDED)
-        host.tell(EventKind.CLEARED, key)
+        host.record_event(EventKind.RAISED, key, severity="failure")
+        host.record_event(EventKind.EXCLUDED)
+        host.record_event(EventKind.CLEARED, key)
         host.days(1)
     for number in (13, 31, 43, 94):  # users' errors, and one that was contained
         host.step(host.xid(3, number))
@@ -172,14 +172,14 @@ def test_requeued_jobs_alone_are_too_weak_a_sign() -> None:
     host = Host(8)
     host.step(host.xid(3, 95))
     for _ in range(5):
-        host.tell(EventKind.REQUEUED)
+        host.record_event(EventKind.REQUEUED)
         host.days(1)
     host.run(10)
     assert host.codes == ["xid"]
     assert days(host)["requeues"] == 5
 
 
-def test_the_memory_is_bounded_whatever_happens() -> None:
+def test_the_memory_of_lemons_is_bounded() -> None:
     lemons: Lemons = {}
     for day in range(400):
         lemons = counted(lemons, [(f"GPU-{n}", What.XIDS) for n in range(day, day + 10)], day * 86_400.0)
@@ -189,17 +189,17 @@ def test_the_memory_is_bounded_whatever_happens() -> None:
     assert max(map(len, lemons.values())) <= WINDOW
 
 
-# --- where it is told
+# --- where it is published
 
 
-def test_days_are_published_and_stand_at_zero_from_the_start() -> None:
+def test_days_are_published_as_zero_from_the_start() -> None:
     shown = snapshot(2)
     page = scrape(shown)
     assert len(page.values("gpuwarden_lemon")) == len(What)  # of the node
     assert not any(page.values("gpuwarden_lemon"))
     gpu = shown.verdict.gpus[1]
-    told = (LemonDays(what="xids", days=4, slot=gpu.slot), LemonDays(what="xids", days=5))
-    shown = replace(shown, verdict=replace(shown.verdict, lemons=told))
+    counts = (LemonDays(what="xids", days=4, slot=gpu.slot), LemonDays(what="xids", days=5))
+    shown = replace(shown, verdict=replace(shown.verdict, lemons=counts))
     page = scrape(shown)
     assert page.value("gpuwarden_lemon", pci_bus_id=gpu.slot, uuid=gpu.uuid, what="xids") == 4
     assert page.value("gpuwarden_lemon", gpu="", uuid="", pci_bus_id="", what="xids") == 5
@@ -209,6 +209,6 @@ def test_days_are_published_and_stand_at_zero_from_the_start() -> None:
     ]
 
 
-def test_a_lemon_says_how_it_ends() -> None:
+def test_a_lemon_shows_how_it_ends() -> None:
     shown = snapshot(findings=[finding("lemon_node", NODE)])
     assert status.findings(shown)["findings"][0]["ends_when"] == status.ENDS_LEMON

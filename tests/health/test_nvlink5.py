@@ -83,22 +83,22 @@ def test_every_rule_is_met_by_its_own_line_whatever_the_other_bits_are(driver: i
             clean = noise & ~(0x400 if driver < SINCE else 0)  # bit 10 is a unit's in the wide rules before R575
             met = decode(rule.xid, replace(line(rule, driver), info=word(rule, driver) | clean), driver)
             assert met is not None
-            assert said(met) == said(rule)
+            assert fields_of(met) == fields_of(rule)
 
 
 def test_without_a_driver_version_no_line_comes_to_anything_else_than_with_the_right_one() -> None:
-    """Both places are tried then; over all rules and all values of the bits that any of them asks for."""
+    """Both layouts are tried then; over all rules and all values of the bits that any of them asks for."""
     for rule in NVLINK5_RULES:
         if rule.xid == 149 and rule.sub_code > 1:
-            continue  # the same places as for sub-codes 0 and 1
+            continue  # the same bits as for sub-codes 0 and 1
         for low in range(0x800):
             read = Nvlink5Line(rule.units[:1], True, rule.sub_code << 20 | low, rule.status)
-            before, since, unknown = (said(decode(rule.xid, read, driver)) for driver in (BEFORE, SINCE, None))
+            before, since, unknown = (fields_of(decode(rule.xid, read, driver)) for driver in (BEFORE, SINCE, None))
             assert unknown == (before or since)
             assert not (before and since) or before == since
 
 
-def said(rule: Nvlink5Rule | None) -> tuple[object, ...]:
+def fields_of(rule: Nvlink5Rule | None) -> tuple[object, ...]:
     return () if rule is None else (rule.klass, rule.action, rule.follow_up)
 
 

@@ -1,4 +1,4 @@
-"""The judge's memory is a replay of what happened: cut anywhere, restarted or checkpointed, it ends the same."""
+"""The judge's memory is a replay of the events: cut anywhere, restarted or checkpointed, it ends the same."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ ACTIONS: dict[str, Callable[[Host, int], object]] = {
     "away": _away,
     "asked": lambda host, n: host.change(0, recovery_action=n % 3),
     "flap": _flapping,
-    "exclude": lambda host, n: host.tell((EventKind.EXCLUDED, EventKind.RESTORED, EventKind.REQUEUED)[n % 3]),
+    "exclude": lambda host, n: host.record_event((EventKind.EXCLUDED, EventKind.RESTORED, EventKind.REQUEUED)[n % 3]),
     "reset": lambda host, n: host.step(GpuResetEvent(at=host.now, slot=slot(n % 2), ok=True)),
     "remap": lambda host, n: host.change(n % 2, remapped_rows_failure=n % 3 // 2),
     "narrow": lambda host, n: host.change(n % 2, pcie_width=(16, 8)[n % 2]),

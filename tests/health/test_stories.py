@@ -1,4 +1,4 @@
-"""Machines of public issue trackers that tools accused: what the judge says of each of them (`tests/evaluate/stories*.py`)."""
+"""Machines of public issue trackers that tools accused: what the judge finds in each of them (`tests/evaluate/stories*.py`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lines of NVSwitches come to: what they say, whether they come again, and what befalls the GPUs meanwhile."""
+"""What lines of NVSwitches come to: their content, whether they come again, and what befalls the GPUs meanwhile."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def host() -> Host:
         (28006, None, 1, F),
     ],
 )
-def test_first_line_is_judged_by_its_word_then_by_the_table(
+def test_the_first_line_is_judged_by_its_text_then_by_the_table(
     host: Host, sxid: int, fatal: bool | None, severity: int | None, expected: Severity | None
 ) -> None:
     host.step(line(host, sxid, fatal=fatal, severity=severity))
@@ -128,7 +128,7 @@ def test_lines_that_were_written_while_the_daemon_was_away_keep_their_times(host
     assert raised(host) is F
 
 
-def test_a_repeat_after_an_acknowledgement_begins_anew(host: Host) -> None:
+def test_a_repeat_after_an_acknowledgement_restarts_the_judgement(host: Host) -> None:
     host.step(line(host, PRIV))
     host.run(200)
     host.acknowledge(f"sxid.{PRIV}@switch/{SWITCH}")
@@ -231,7 +231,7 @@ def test_an_xid_of_the_job_that_died_is_no_suffering(host: Host, xid: int) -> No
     assert raised(host) is W
 
 
-def test_a_gpu_that_failed_before_the_boot_says_nothing_about_a_line_after_it(host: Host) -> None:
+def test_a_gpu_that_failed_before_the_boot_does_not_affect_a_line_after_it(host: Host) -> None:
     gone(host)
     host.run(60)
     host.reboot()
@@ -244,7 +244,7 @@ def test_a_gpu_that_failed_before_the_boot_says_nothing_about_a_line_after_it(ho
 
 
 def lose(host: Host) -> None:
-    """Xid 79 of a GPU of which the bus cannot say that it is there."""
+    """Xid 79 of a GPU of which the bus cannot show whether it is there."""
     host.devices[3] = replace(host.devices[3], responds=None)
     host.step(host.xid(3, 79))
 
@@ -307,7 +307,7 @@ def test_a_restart_and_a_checkpoint_keep_what_ports_had(host: Host) -> None:
         assert (same.ports, same.nonfatal, same.bursts) == (record.ports, True, record.bursts)
 
 
-def test_a_record_of_an_older_version_says_nothing_of_ports(host: Host) -> None:
+def test_a_record_of_an_older_version_has_no_ports(host: Host) -> None:
     host.step(line(host, PRIV))
     host.ledger = [
         replace(event, data={k: v for k, v in event.data.items() if k not in ("ports", "nonfatal")})

@@ -88,7 +88,7 @@ def test_a_slot_with_a_record_of_this_boot_is_believed_after_a_restart() -> None
 def test_without_a_witness_every_line_counts() -> None:
     """The bus was not read yet, or shows nothing at all, as in some containers."""
     host = Host(8)
-    assert host.step(*lines(host, NOWHERE), look=False).disbelieved == 0
+    assert host.step(*lines(host, NOWHERE), collect=False).disbelieved == 0
     contained = Host(8)
     contained.devices, contained.switches = {}, []
     assert contained.step(*lines(contained, SWITCH)[:3]).disbelieved == 0
@@ -104,8 +104,8 @@ def test_lines_without_a_slot_and_pcie_errors_of_other_devices_count() -> None:
 
 def test_nvml_and_dcgm_are_believed_whatever_slot_they_name() -> None:
     host = Host(8)
-    told = [replace(host.xid(0, 95, source=source), slot=NOWHERE) for source in (Source.NVML, Source.DCGM)]
-    assert host.step(*told).disbelieved == 0
+    reports = [replace(host.xid(0, 95, source=source), slot=NOWHERE) for source in (Source.NVML, Source.DCGM)]
+    assert host.step(*reports).disbelieved == 0
 
 
 # --- Xid 79
@@ -123,7 +123,7 @@ def bus(host: Host, outcome: PassOutcome) -> Observation[PciFacts]:
 
 def test_an_xid_79_of_a_gpu_that_bus_and_nvml_have_is_a_contradicted_warning() -> None:
     host = Host(8)
-    host.step(fallen(host), look=False)
+    host.step(fallen(host), collect=False)
     assert (host.health, host.codes) == (Health.HEALTHY, [])
     host.uptime += 0.5
     host.step()
@@ -143,7 +143,7 @@ def test_an_xid_79_that_a_witness_confirms_is_a_failure_at_once(gone: str) -> No
         del host.gpus[3]
     else:
         host.answer(3, GpuAnswer.LOST)
-    host.step(line, look=False)
+    host.step(line, collect=False)
     host.uptime += 0.2
     host.step()
     assert "failure" in {f.severity for f in host.findings if f.key.code == "xid"}
@@ -155,13 +155,13 @@ def test_it_is_a_failure_at_once_if_the_gpu_was_gone_before_the_line() -> None:
     host.answer(3, GpuAnswer.LOST)
     host.step()
     host.uptime += 1
-    host.step(replace(line, at=host.now), look=False)
+    host.step(replace(line, at=host.now), collect=False)
     assert [f.severity for f in host.findings if f.key.code == "xid"] == ["failure"]
 
 
 def test_a_witness_that_denies_within_the_minute_makes_the_warning_a_failure() -> None:
     host = Host(8)
-    host.step(fallen(host), look=False)
+    host.step(fallen(host), collect=False)
     host.uptime += 0.5
     host.run(50)
     assert [f.severity for f in host.findings] == ["warning"]
@@ -177,25 +177,25 @@ def test_a_witness_that_denies_within_the_minute_makes_the_warning_a_failure() -
 @pytest.mark.parametrize("outcome", [PassOutcome.TIMED_OUT, PassOutcome.FAILED, PassOutcome.ABSENT])
 def test_a_bus_that_cannot_be_read_acquits_nothing(outcome: PassOutcome) -> None:
     host = Host(8)
-    host.step(fallen(host), look=False)
+    host.step(fallen(host), collect=False)
     host.uptime += 0.5
-    host.step(nvml=host.nvml(), pci=bus(host, outcome), look=False)
+    host.step(nvml=host.nvml(), pci=bus(host, outcome), collect=False)
     assert [f.severity for f in host.findings] == ["failure"]
 
 
 @pytest.mark.parametrize("outcome", [PassOutcome.TIMED_OUT, PassOutcome.FAILED])
 def test_an_nvml_that_does_not_answer_acquits_nothing(outcome: PassOutcome) -> None:
     host = Host(8)
-    host.step(fallen(host), look=False)
+    host.step(fallen(host), collect=False)
     host.uptime += 0.5
-    host.step(nvml=host.nvml(outcome), pci=host.pci(), look=False)
+    host.step(nvml=host.nvml(outcome), pci=host.pci(), collect=False)
     assert [f.severity for f in host.findings] == ["failure"]
 
 
 @pytest.mark.parametrize("answer", [GpuAnswer.TIMEOUT, GpuAnswer.UNKNOWN, GpuAnswer.RESET_REQUIRED])
 def test_a_gpu_that_nvml_lists_but_that_does_not_answer_is_not_acquitted(answer: GpuAnswer) -> None:
     host = Host(8)
-    host.step(fallen(host), look=False)
+    host.step(fallen(host), collect=False)
     host.answer(3, answer)
     host.uptime += 0.5
     host.step()
@@ -204,7 +204,7 @@ def test_a_gpu_that_nvml_lists_but_that_does_not_answer_is_not_acquitted(answer:
 
 def test_a_driver_that_is_not_loaded_acquits_nothing() -> None:
     host = Host(8)
-    host.step(fallen(host), look=False)
+    host.step(fallen(host), collect=False)
     host.gpus.clear()
     host.nvml_change = lambda facts: replace(facts, problem=NvmlProblem.DRIVER_NOT_LOADED)
     host.uptime += 0.5
@@ -216,20 +216,20 @@ def test_a_driver_that_is_not_loaded_acquits_nothing() -> None:
 def test_a_configuration_space_that_could_not_be_read_acquits_nothing() -> None:
     host = Host(8)
     host.devices[3] = replace(host.devices[3], responds=None)
-    host.step(fallen(host), look=False)
+    host.step(fallen(host), collect=False)
     host.uptime += 0.5
     host.step()
     assert [f.severity for f in host.findings] == ["failure"]
 
 
-def test_a_witness_that_says_nothing_for_two_seconds_acquits_nothing() -> None:
+def test_a_witness_without_a_report_for_two_seconds_acquits_nothing() -> None:
     host = Host(8)
-    host.step(fallen(host), look=False)
+    host.step(fallen(host), collect=False)
     host.uptime += 1.5
-    host.step(look=False)
+    host.step(collect=False)
     assert host.codes == []
     host.uptime += 1
-    host.step(look=False)
+    host.step(collect=False)
     assert [f.severity for f in host.findings] == ["failure"]
 
 
@@ -237,21 +237,21 @@ def test_a_pass_that_began_before_the_line_acquits_nothing() -> None:
     host = Host(8)
     began = host.nvml()
     host.uptime += 1
-    host.step(host.xid(3, 79), look=False)
-    host.step(nvml=replace(began, finished=host.now), pci=host.pci(), look=False)
+    host.step(host.xid(3, 79), collect=False)
+    host.step(nvml=replace(began, finished=host.now), pci=host.pci(), collect=False)
     assert host.codes == []
     host.uptime += 3
-    host.step(pci=host.pci(), look=False)
+    host.step(pci=host.pci(), collect=False)
     assert [f.severity for f in host.findings] == ["failure"]
 
 
 def test_a_hang_after_the_gpu_was_found_there_takes_nothing_back() -> None:
     host = Host(8)
-    host.step(fallen(host), look=False)
+    host.step(fallen(host), collect=False)
     host.uptime += 0.5
     host.step()
     host.uptime += 5
-    host.step(nvml=host.nvml(PassOutcome.TIMED_OUT), pci=bus(host, PassOutcome.TIMED_OUT), look=False)
+    host.step(nvml=host.nvml(PassOutcome.TIMED_OUT), pci=bus(host, PassOutcome.TIMED_OUT), collect=False)
     assert [f.severity for f in host.findings] == ["warning"]
 
 
@@ -261,7 +261,7 @@ def test_a_line_read_long_after_it_was_printed_is_asked_about_all_the_same() -> 
     host.step()
     host.restart_daemon()
     host.uptime += 300
-    host.step(line, look=False)
+    host.step(line, collect=False)
     assert host.codes == []
     host.uptime += 0.5
     host.step()
@@ -287,7 +287,7 @@ def test_without_a_slot_there_is_no_witness() -> None:
 
 def test_a_contradicted_line_gives_a_driver_reload_its_grace() -> None:
     host = Host(8)
-    host.step(fallen(host), look=False)
+    host.step(fallen(host), collect=False)
     host.uptime += 0.5
     host.run(120)
     del host.gpus[3]
@@ -299,7 +299,7 @@ def test_a_contradicted_line_gives_a_driver_reload_its_grace() -> None:
 
 def test_it_goes_on_over_a_restart() -> None:
     host = Host(8)
-    host.step(fallen(host), look=False)
+    host.step(fallen(host), collect=False)
     host.uptime += 0.5
     host.run(10)
     host.restart_daemon()

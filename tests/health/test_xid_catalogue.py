@@ -60,7 +60,7 @@ def test_an_unknown_number_is_a_warning(xid: int) -> None:
         ("", "162-173"),
     ],
 )
-def test_the_vendors_bucket_stands_in_the_row(bucket: str, xids: str) -> None:
+def test_the_vendors_bucket_is_in_the_row(bucket: str, xids: str) -> None:
     assert [xid for xid, row in sorted(XIDS.items()) if row.action == bucket] == numbers(xids)
 
 
@@ -104,7 +104,7 @@ def test_engines_are_counted_along_their_numbers() -> None:
     assert [xid_row(xid).meaning[-6:] for xid in (68, 98, 99, 105)] == ["NVDEC0", "NVDEC7", "NVJPG1", "NVJPG7"]
 
 
-def test_the_row_tells_where_fleets_disagree() -> None:
+def test_the_row_names_where_fleets_disagree() -> None:
     assert "Meta GCM: not critical" in xid_row(109).provenance
     assert "AzNHC: takes the node out" in xid_row(63).provenance
     assert "Azure healthagent: a warning" in xid_row(63).provenance
@@ -142,7 +142,7 @@ def test_an_unknown_sxid_is_kept_and_not_fatal(sxid: int) -> None:
     assert (row.sxid, row.fatal) == (sxid, False)
 
 
-def test_an_sxid_that_its_line_calls_non_fatal_says_why_it_is() -> None:
+def test_an_sxid_that_its_line_calls_non_fatal_notes_the_reason() -> None:
     assert "non-fatal" in sxid_row(19084).note
 
 

@@ -1,4 +1,4 @@
-"""What the line of an Xid says beyond its number."""
+"""What the line of an Xid contains beyond its number."""
 
 from __future__ import annotations
 
@@ -69,6 +69,6 @@ def test_a_sign_can_be_read_back() -> None:
     "front", ["", "MMU Fault: ENGINE GRAPHICS GPC1 GPCCLIENT_", "GPU recovery action changed from 0x"]
 )
 def test_no_text_makes_a_sign_that_is_long_or_spans_lines(front: str, xid: int, text: str) -> None:  # fmt: skip
-    said = sign(line(xid, front + text))
-    assert len(said) <= SIGN_MAX
-    assert said.isprintable()
+    signature = sign(line(xid, front + text))
+    assert len(signature) <= SIGN_MAX
+    assert signature.isprintable()

@@ -1,4 +1,4 @@
-"""One Xid is counted once, however many of the kernel log, NVML and DCGM tell of it, and in whatever order."""
+"""One Xid is counted once, however many of the kernel log, NVML and DCGM report it, and in whatever order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def report(host: Host, source: Source, number: int = 48) -> XidEvent:
 
 
 @pytest.mark.parametrize("order", [(a, b, c) for a in Source for b in Source for c in Source if len({a, b, c}) == 3])
-def test_three_sources_in_any_order_tell_of_one_xid(order: tuple[Source, ...]) -> None:
+def test_three_sources_in_any_order_report_one_xid(order: tuple[Source, ...]) -> None:
     host = Host(1)
     for source in order:
         host.step(report(host, source))
@@ -36,7 +36,7 @@ def test_three_sources_in_any_order_tell_of_one_xid(order: tuple[Source, ...]) -
     assert [f.count for f in host.findings] == [1]
 
 
-def test_as_many_as_the_source_that_told_of_most() -> None:
+def test_the_count_is_that_of_the_source_that_reported_most() -> None:
     host = Host(1)
     host.step(*[report(host, s) for s in (Source.NVML, Source.NVML, Source.KERNEL_LOG, Source.DCGM)])
     assert count(host) == 2
@@ -79,7 +79,7 @@ def test_the_line_of_an_xid_that_came_as_a_number_is_kept_and_not_counted() -> N
     ]
 
 
-def test_the_kernel_s_line_takes_the_place_of_what_dcgm_said_of_it() -> None:
+def test_the_kernels_line_replaces_dcgms_report_of_it() -> None:
     host = Host(1)
     host.step(replace(host.xid(0, 95, source=Source.DCGM), text="Xid 95, as DCGM saw it (field 230)"))
     host.uptime += 2
@@ -88,11 +88,11 @@ def test_the_kernel_s_line_takes_the_place_of_what_dcgm_said_of_it() -> None:
     assert count(host, 95) == 1
 
 
-def test_a_storm_that_all_three_tell_of_is_counted_once_in_little_memory() -> None:
+def test_a_storm_that_all_three_sources_report_is_counted_once_in_little_memory() -> None:
     host = Host(1)
     for _ in range(20):
-        host.step(*[report(host, Source.KERNEL_LOG)] * 500, look=False)
-        host.step(*[report(host, source) for source in (Source.NVML, Source.DCGM)] * 500, look=False)
+        host.step(*[report(host, Source.KERNEL_LOG)] * 500, collect=False)
+        host.step(*[report(host, source) for source in (Source.NVML, Source.DCGM)] * 500, collect=False)
         host.uptime += 1
     assert count(host) == 10_000
     assert len(host.state.unpaired) <= 6
@@ -104,7 +104,7 @@ def test_a_storm_that_all_three_tell_of_is_counted_once_in_little_memory() -> No
     sources=st.sets(st.sampled_from(list(Source)), min_size=1),
     seed=st.integers(0, 2**32),
 )
-def test_xids_well_apart_are_counted_exactly_whoever_tells_of_them(
+def test_xids_well_apart_are_counted_exactly_whatever_source_reports_them(
     gaps: list[float], sources: set[Source], seed: int
 ) -> None:
     dice, host = Random(seed), Host(1)
@@ -115,7 +115,7 @@ def test_xids_well_apart_are_counted_exactly_whoever_tells_of_them(
         reports += [(at + dice.uniform(0, LATE[source]), source) for source in sources]
     for when, source in sorted(reports, key=lambda each: each[0]):
         host.uptime = when
-        host.step(report(host, source, 43), look=False)
+        host.step(report(host, source, 43), collect=False)
     assert count(host, 43) == len(gaps)
     host.step()
     assert host.health is Health.HEALTHY

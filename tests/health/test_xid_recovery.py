@@ -22,7 +22,7 @@ def changed(host: Host, to: int, index: int = 3, *, old: int = 0) -> XidEvent:
     return replace(host.xid(index, 154), text=text)
 
 
-def told(host: Host) -> list[tuple[str, Severity, Advice]]:
+def reported(host: Host) -> list[tuple[str, Severity, Advice]]:
     return [(str(f.key).partition("@")[0], f.severity, f.advice) for f in host.findings]
 
 
@@ -42,12 +42,12 @@ def test_the_line_counts_at_once_and_the_reading_goes_on_with_the_same_finding(
     host = Host(8)
     host.step()
     host.uptime += 1
-    host.step(changed(host, action), look=False)
-    assert told(host) == [("gpu_recovery_action", severity, advice)]
+    host.step(changed(host, action), collect=False)
+    assert reported(host) == [("gpu_recovery_action", severity, advice)]
     host.change(3, recovery_action=action)
     host.uptime += 4
     host.run(600)
-    assert told(host) == [("gpu_recovery_action", severity, advice)]
+    assert reported(host) == [("gpu_recovery_action", severity, advice)]
     raised = [event.data.get("said_by") for event in host.ledger if event.kind == EventKind.RAISED]
     assert raised == ["Xid 154", None]  # by the line, and once more when the reading confirms it
 
@@ -61,13 +61,13 @@ def test_a_pass_that_began_before_the_line_does_not_take_it_back() -> None:
     host.step(nvml=host.nvml(PassOutcome.TIMED_OUT))
     host.uptime += 20
     host.step(nvml=host.nvml(PassOutcome.TIMED_OUT))
-    assert told(host) == [("gpu_recovery_action", F, Advice.RESET_GPU)]
+    assert reported(host) == [("gpu_recovery_action", F, Advice.RESET_GPU)]
 
 
 def test_the_gpus_own_answer_decides_from_the_next_pass_on() -> None:
     host = Host(8)
-    host.step(changed(host, 1), look=False)
-    assert told(host) == [("gpu_recovery_action", F, Advice.RESET_GPU)]
+    host.step(changed(host, 1), collect=False)
+    assert reported(host) == [("gpu_recovery_action", F, Advice.RESET_GPU)]
     host.uptime += 5
     host.run(20)
     assert host.health is Health.HEALTHY
@@ -78,7 +78,7 @@ def test_none_takes_it_back_and_ends_what_a_reset_ends() -> None:
     host.change(3, recovery_action=1)
     host.step(host.xid(3, 95), changed(host, 1))
     host.run(60)
-    assert {code for code, *_ in told(host)} == {"xid.95", "gpu_recovery_action"}
+    assert {code for code, *_ in reported(host)} == {"xid.95", "gpu_recovery_action"}
     host.change(3, recovery_action=0)
     host.uptime += 1
     host.step(changed(host, 0, old=1))
@@ -86,14 +86,14 @@ def test_none_takes_it_back_and_ends_what_a_reset_ends() -> None:
     assert host.health is Health.HEALTHY
 
 
-def test_a_driver_that_has_the_line_and_no_reading_keeps_the_finding_until_the_line_says_none() -> None:
+def test_with_the_line_and_no_reading_the_finding_stays_until_the_line_reports_none() -> None:
     host = Host(8)
     host.change(3, recovery_action=None)
     host.step(changed(host, 2))
     host.run(600)
     host.restart_daemon()
     host.run(60)
-    assert told(host) == [("gpu_recovery_action", F, Advice.REBOOT)]
+    assert reported(host) == [("gpu_recovery_action", F, Advice.REBOOT)]
     host.step(changed(host, 0, old=2))
     host.run(30)
     assert host.health is Health.HEALTHY
@@ -105,39 +105,39 @@ def test_a_finding_of_the_reading_stays_while_it_cannot_be_read() -> None:
     host.step()
     host.change(3, recovery_action=None)
     host.run(120)
-    assert told(host) == [("gpu_recovery_action", F, Advice.RESET_GPU)]
+    assert reported(host) == [("gpu_recovery_action", F, Advice.RESET_GPU)]
 
 
 def test_an_old_line_is_for_the_reading_to_confirm() -> None:
     host = Host(8)
-    host.step(replace(changed(host, 1), history=True), look=False)
+    host.step(replace(changed(host, 1), history=True), collect=False)
     assert host.findings == ()
     host.change(3, recovery_action=1)
     host.run(10)
-    assert ("gpu_recovery_action", F, Advice.RESET_GPU) in told(host)
+    assert ("gpu_recovery_action", F, Advice.RESET_GPU) in reported(host)
 
 
 @pytest.mark.parametrize("source", [Source.NVML, Source.DCGM])
-def test_a_bare_154_says_nothing_and_leaves_it_to_the_reading(source: Source) -> None:
+def test_a_bare_154_is_no_finding_and_leaves_it_to_the_reading(source: Source) -> None:
     host = Host(8)
-    host.step(host.xid(3, 154, source=source), look=False)
+    host.step(host.xid(3, 154, source=source), collect=False)
     assert host.findings == ()
 
 
 def test_a_154_in_a_form_that_nobody_described_is_a_warning() -> None:
     host = Host(8)
     host.step(replace(host.xid(3, 154), text="GPU recovery has a new form"))
-    assert [code for code, *_ in told(host)] == ["xid.154"]
+    assert [code for code, *_ in reported(host)] == ["xid.154"]
     assert host.health is Health.WARNING
 
 
-def test_a_site_can_have_the_line_recorded_only_or_told_beside() -> None:
+def test_a_site_can_have_the_line_recorded_only_or_reported_besides() -> None:
     quiet = Host(8, rules=Rules(xids={"154": XidRule(severity="record")}))
-    quiet.step(changed(quiet, 1), look=False)
+    quiet.step(changed(quiet, 1), collect=False)
     assert quiet.findings == ()
     loud = Host(8, rules=Rules(xids={"154": XidRule(severity="warning")}))
-    loud.step(changed(loud, 1), look=False)
-    assert {code for code, *_ in told(loud)} == {"gpu_recovery_action", "xid.154"}
+    loud.step(changed(loud, 1), collect=False)
+    assert {code for code, *_ in reported(loud)} == {"gpu_recovery_action", "xid.154"}
     loud.uptime += 10
     loud.step(changed(loud, 0, index=4, old=1))
     assert Key("xid", gpu(slot(4)), "154") not in loud.state.tracks

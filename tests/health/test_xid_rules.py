@@ -1,4 +1,4 @@
-"""Rules about Xids that need more than the number: what came with it, how often, what its line says, what the site wants."""
+"""Rules about Xids that need more than the number: what came with it, how often, what its line contains, what the site sets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def lines(host: Host, index: int, number: int, text: str = "", pid: int | None =
     return replace(host.xid(index, number), text=text or f"Xid {number}", pid=pid)
 
 
-def told(host: Host) -> dict[str, Severity]:
+def reported(host: Host) -> dict[str, Severity]:
     return {f"{f.key.code}.{f.key.detail}".rstrip("."): f.severity for f in host.findings}
 
 
@@ -37,10 +37,10 @@ def finding(host: Host, code: str, detail: str = "") -> Finding:
     return next(f for f in host.findings if (f.key.code, f.key.detail) == (code, detail))
 
 
-def exception(host: Host, index: int, *places: tuple[int, int]) -> list[XidEvent]:
+def exception(host: Host, index: int, *units: tuple[int, int]) -> list[XidEvent]:
     return [
         lines(host, index, 13, f"Graphics SM Warp Exception on (GPC {gpc}, TPC {tpc}, SM 0): Out Of Range Address")
-        for gpc, tpc in places
+        for gpc, tpc in units
     ]
 
 
@@ -50,7 +50,7 @@ def exception(host: Host, index: int, *places: tuple[int, int]) -> list[XidEvent
 def test_a_cleanup_without_any_cause_is_a_warning() -> None:
     host = Host(8)
     host.step(lines(host, 3, 45, "Ch 00000008"))
-    assert told(host) == {"xid.45": W}
+    assert reported(host) == {"xid.45": W}
     assert finding(host, "xid", "45").advice is Advice.RESTART_SERVICE
 
 
@@ -79,7 +79,7 @@ def test_a_cleanup_after_an_error_anywhere_on_the_node_is_a_consequence(cause: s
     host.step(causes[cause])
     host.uptime += 30
     host.step(lines(host, 3, 45))
-    assert "xid.45" not in told(host)
+    assert "xid.45" not in reported(host)
 
 
 def test_a_cleanup_known_only_as_a_number_is_only_recorded() -> None:
@@ -95,25 +95,25 @@ def test_a_cleanup_known_only_as_a_number_is_only_recorded() -> None:
 def test_what_comes_with_a_double_bit_error_is_a_detail_of_it() -> None:
     host = Host(8)
     host.step(*(host.xid(3, number) for number in (48, 171, 63, 94)))
-    assert told(host) == {"xid.48": F}
+    assert reported(host) == {"xid.48": F}
     assert finding(host, "xid", "48").evidence["with"] == "63 94 171"
 
 
 def test_an_uncontained_error_and_a_failed_remapping_are_failures_beside_it() -> None:
     host = Host(8)
     host.step(*(host.xid(3, number) for number in (48, 64, 95)))
-    assert told(host) == {"xid.48": F, "xid.64": F, "xid.95": F}
+    assert reported(host) == {"xid.48": F, "xid.64": F, "xid.95": F}
 
 
 def test_details_of_another_gpu_or_of_another_hour_are_their_own() -> None:
     host = Host(8)
     host.step(host.xid(3, 48), host.xid(4, 63))
-    assert told(host) == {"xid.48": F, "xid.63": W}
+    assert reported(host) == {"xid.48": F, "xid.63": W}
     later = Host(8)
     later.step(later.xid(3, 48))
     later.run(60)
     later.step(later.xid(3, 94))
-    assert told(later) == {"xid.48": F, "xid.94": W}
+    assert reported(later) == {"xid.48": F, "xid.94": W}
 
 
 # --- repeats
@@ -125,13 +125,13 @@ def test_an_exception_from_one_place_that_comes_back_after_an_hour_is_a_warning(
     host.run(4000)
     assert host.health is Health.HEALTHY
     host.step(*exception(host, 3, (7, 2)) * 20)
-    assert told(host) == {"xid.13": W}
+    assert reported(host) == {"xid.13": W}
     found = finding(host, "xid", "13")
     assert (found.advice, found.evidence["place"]) == (Advice.INSPECT_HARDWARE, "GPC 7 TPC 2")
 
 
 @pytest.mark.parametrize("second", [[(7, 3)], [(7, 2), (0, 1)]])
-def test_exceptions_from_several_places_are_the_applications(second: list[tuple[int, int]]) -> None:
+def test_exceptions_from_several_units_are_the_applications(second: list[tuple[int, int]]) -> None:
     host = Host(8)
     host.step(*exception(host, 3, (7, 2)))
     host.run(4000)
@@ -155,7 +155,7 @@ def test_exceptions_on_several_gpus_are_the_applications() -> None:
     assert host.health is Health.HEALTHY
 
 
-PLACES = {
+LOCATIONS = {
     13: "Graphics SM Warp Exception on (GPC 0, TPC 1, SM 0): Out Of Range Address",
     31: "channel 0x0000000a, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC0 GPCCLIENT_T1_8 faulted @ 0x0_00000000. "
     "Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_WRITE",
@@ -172,7 +172,7 @@ def submitted(host: Host, number: int, text: str, *, pids: list[int | None], pau
 
 @pytest.mark.parametrize("number", [13, 31])
 @pytest.mark.parametrize(
-    ("gpus", "pids", "pause", "told_of"),
+    ("gpus", "pids", "pause", "is_reported"),
     [
         (8, [101, 102], 4000.0, True),
         (2, [101, 102], 4000.0, True),
@@ -186,13 +186,13 @@ def submitted(host: Host, number: int, text: str, *, pids: list[int | None], pau
     ],
 )
 def test_one_place_of_a_gpu_warns_when_several_jobs_fail_there_and_there_is_another_gpu_to_compare_with(
-    number: int, gpus: int, pids: list[int | None], pause: float, told_of: bool
+    number: int, gpus: int, pids: list[int | None], pause: float, is_reported: bool
 ) -> None:
     host = Host(gpus)
-    submitted(host, number, PLACES[number], pids=pids, pause=pause)
+    submitted(host, number, LOCATIONS[number], pids=pids, pause=pause)
     raised = [event for event in host.ledger if event.kind == EventKind.RAISED]
-    assert {str(event.key) for event in raised} == ({f"xid.{number}@gpu/{slot(0)}"} if told_of else set())
-    if told_of:
+    assert {str(event.key) for event in raised} == ({f"xid.{number}@gpu/{slot(0)}"} if is_reported else set())
+    if is_reported:
         assert (raised[0].data["severity"], raised[0].data["advice"]) == ("warning", "inspect_hardware")
         assert raised[0].data["jobs"] == (2 if pause > 3600 else 5)
 
@@ -208,13 +208,13 @@ def test_page_faults_that_name_no_gpc_have_no_place() -> None:
 @pytest.mark.parametrize("cut", [Host.restart_daemon, Host.checkpointed])
 def test_jobs_that_failed_before_a_restart_are_remembered(cut: Callable[[Host], None]) -> None:
     host = Host(8)
-    submitted(host, 31, PLACES[31], pids=[101])
+    submitted(host, 31, LOCATIONS[31], pids=[101])
     cut(host)
-    submitted(host, 31, PLACES[31], pids=[101])
+    submitted(host, 31, LOCATIONS[31], pids=[101])
     cut(host)
     assert host.health is Health.HEALTHY
-    host.step(lines(host, 0, 31, PLACES[31], 102))
-    assert told(host) == {"xid.31": W}
+    host.step(lines(host, 0, 31, LOCATIONS[31], 102))
+    assert reported(host) == {"xid.31": W}
 
 
 def test_bursts_of_a_ledger_that_knows_no_pids_are_read() -> None:
@@ -228,7 +228,7 @@ def test_what_an_application_can_cause_is_a_warning_at_the_fifth_burst_of_a_day_
         assert host.last is None or host.health is Health.HEALTHY, burst
         host.step(*[host.xid(3, number)] * 50)
         host.run(300, every=60)
-    assert told(host) == {f"xid.{number}": W}
+    assert reported(host) == {f"xid.{number}": W}
     assert finding(host, "xid", str(number)).evidence["bursts_within_a_day"] == 5
 
 
@@ -244,7 +244,7 @@ def test_what_means_nothing_however_often_it_comes_stays_a_record(number: int) -
 def test_page_faults_all_over_the_node_are_the_applications() -> None:
     host = Host(8)
     for burst in range(12):
-        host.step(*(lines(host, each % 4, 31, PLACES[31], burst) for each in (burst, burst + 1)))
+        host.step(*(lines(host, each % 4, 31, LOCATIONS[31], burst) for each in (burst, burst + 1)))
         host.run(300, every=60)
     assert host.health is Health.HEALTHY
 
@@ -260,13 +260,13 @@ def test_bursts_of_yesterday_are_no_repeat() -> None:
 def test_an_nvlink_error_warns_and_the_second_burst_of_a_day_is_a_failure_until_a_reset() -> None:
     host = Host(8)
     host.step(*[host.xid(3, 74)] * 3)
-    assert told(host) == {"xid.74": W}
+    assert reported(host) == {"xid.74": W}
     host.run(300)
     host.step(host.xid(3, 74))
-    assert told(host) == {"xid.74": F}
+    assert reported(host) == {"xid.74": F}
     host.run(2 * 3600, every=60)
     assert [(f.severity, f.latched) for f in host.findings] == [(F, True)]
-    host.step(GpuResetEvent(at=host.now, slot=slot(3), ok=True), look=False)
+    host.step(GpuResetEvent(at=host.now, slot=slot(3), ok=True), collect=False)
     host.run(10)
     assert host.health is Health.HEALTHY
 
@@ -281,7 +281,7 @@ def test_power_smoothing_that_works_again_ends_its_warning_at_once(together: boo
         host.step(host.xid(3, 163), host.xid(3, 162), host.xid(4, 163))
     else:
         host.step(host.xid(3, 163), host.xid(4, 163))
-        assert told(host) == {"xid.163": W}
+        assert reported(host) == {"xid.163": W}
         host.run(60)
         host.step(host.xid(3, 162))
     host.run(10)
@@ -296,7 +296,7 @@ def test_power_smoothing_that_works_again_ends_its_warning_at_once(together: boo
 # --- 144 to 150
 
 
-def test_an_nvlink5_line_is_judged_by_what_it_says() -> None:
+def test_an_nvlink5_line_is_judged_by_its_content() -> None:
     host = Host(8)
     host.step(lines(host, 3, 149, LINK_DOWN), lines(host, 4, 149, BIT_ERRORS))
     assert [(f.key.subject, f.severity, f.advice) for f in host.findings] == [(gpu(slot(3)), F, Advice.RESET_GPU)]
@@ -306,11 +306,11 @@ def test_an_nvlink5_line_is_judged_by_what_it_says() -> None:
 def test_the_worst_line_of_a_burst_counts_whatever_comes_after_it() -> None:
     host = Host(8)
     host.step(lines(host, 3, 149, LINK_DOWN), *[lines(host, 3, 149, BIT_ERRORS)] * 500)
-    assert told(host) == {"xid.149": F}
+    assert reported(host) == {"xid.149": F}
     host.run(30)
     host.step(lines(host, 3, 149, "nobody knows this form"))
     host.run(30)
-    assert told(host) == {"xid.149": F}
+    assert reported(host) == {"xid.149": F}
 
 
 def test_a_driver_from_r575_on_writes_the_unit_elsewhere() -> None:
@@ -325,20 +325,20 @@ def test_a_driver_from_r575_on_writes_the_unit_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("text", [LINK_DOWN, LINK_DOWN_575])
-def test_before_the_driver_version_is_known_both_places_are_read(text: str) -> None:
+def test_before_the_driver_version_is_known_both_layouts_are_read(text: str) -> None:
     host = Host(8)
-    host.step(lines(host, 3, 149, text), look=False)
-    assert told(host) == {"xid.149": F}
+    host.step(lines(host, 3, 149, text), collect=False)
+    assert reported(host) == {"xid.149": F}
     other = Host(8)
     other.nvml_change = lambda facts: NvmlFacts(gpus=facts.gpus)
     other.step(lines(other, 3, 149, text))
-    assert told(other) == {"xid.149": F}
+    assert reported(other) == {"xid.149": F}
 
 
 def test_a_line_that_no_rule_describes_is_a_warning() -> None:
     host = Host(8)
     host.step(lines(host, 3, 147, "TREX Nonfatal XC0 i0 Link 00 (0x00000184 0x00000002 0x0)"))
-    assert told(host) == {"xid.147": W}
+    assert reported(host) == {"xid.147": W}
 
 
 @pytest.mark.parametrize("bare", [Source.NVML, Source.DCGM])
@@ -353,18 +353,18 @@ def test_a_bare_number_waits_for_its_line_and_warns_if_none_comes(bare: Source) 
     assert [(f.key.subject, f.severity) for f in host.findings] == [(gpu(slot(4)), W)]
 
 
-def test_a_reset_ends_what_a_link_said_and_milder_lines_after_it_are_milder() -> None:
+def test_a_reset_ends_what_a_link_reported_and_milder_lines_after_it_are_milder() -> None:
     host = Host(8)
     host.step(lines(host, 3, 149, LINK_DOWN))
     host.run(30)
-    host.step(GpuResetEvent(at=host.now, slot=slot(3), ok=True), look=False)
+    host.step(GpuResetEvent(at=host.now, slot=slot(3), ok=True), collect=False)
     host.run(10)
     host.step(lines(host, 3, 149, BIT_ERRORS))
     host.run(10)
     assert host.health is Health.HEALTHY
 
 
-# --- the site's word
+# --- the site's severity
 
 
 Class = Literal["", "record", "warning", "failure"]
@@ -400,7 +400,7 @@ def test_a_site_can_take_a_failure_back_to_a_record_or_a_warning() -> None:
         host.step(host.xid(3, 119))
         host.run(1000, every=60)
         assert host.state.records[Key("xid", gpu(slot(3)), "119")].count == 1
-    assert (quiet.health, told(mild)) == (Health.HEALTHY, {"xid.119": W})
+    assert (quiet.health, reported(mild)) == (Health.HEALTHY, {"xid.119": W})
     mild.run(3600, every=60)
     assert mild.health is Health.HEALTHY
 
@@ -412,16 +412,16 @@ def test_a_site_can_change_the_advice_alone() -> None:
 
 
 @pytest.mark.parametrize("number", [45, 63, 149])
-def test_the_sites_word_goes_before_every_rule(number: int) -> None:
+def test_the_sites_severity_goes_before_every_rule(number: int) -> None:
     host = Host(8, rules=site(str(number), "failure"))
     host.step(host.xid(3, 48), host.xid(3, number, source=Source.NVML))
-    assert told(host)[f"xid.{number}"] is F
+    assert reported(host)[f"xid.{number}"] is F
 
 
-def test_a_site_that_does_not_want_to_hear_of_48_hears_of_its_details() -> None:
+def test_a_site_that_only_records_48_gets_findings_of_its_details() -> None:
     host = Host(8, rules=site("48", "record"))
     host.step(host.xid(3, 48), host.xid(3, 63))
-    assert told(host) == {"xid.63": W}
+    assert reported(host) == {"xid.63": W}
 
 
 @pytest.mark.parametrize(
@@ -460,13 +460,13 @@ def test_a_slow_storm_writes_its_lines_and_not_the_turns_of_its_latch(every: int
     assert [(f.severity, f.count) for f in host.findings] == [(F, 200)]
 
 
-def test_what_came_back_after_a_reset_is_said_again() -> None:
+def test_what_came_back_after_a_reset_is_reported_again() -> None:
     host = Host(8)
     host.step(host.xid(3, 95))
     host.run(120)
-    host.step(GpuResetEvent(at=host.now, slot=slot(3), ok=True), look=False)
+    host.step(GpuResetEvent(at=host.now, slot=slot(3), ok=True), collect=False)
     host.uptime += 1
-    host.step(host.xid(3, 95), look=False)
+    host.step(host.xid(3, 95), collect=False)
     host.run(600)
     assert [(f.severity, f.latched) for f in host.findings] == [(F, True)]
     assert sum(e.kind == EventKind.RAISED for e in host.ledger) == 2
@@ -536,9 +536,9 @@ def test_every_rule_survives_a_restart_and_a_checkpoint_at_any_point(
         max_size=40,
     )
 )  # fmt: skip
-def test_bursts_are_bounded_and_survive_their_spelling(told: list[tuple[float, list[str], int | None]]) -> None:
+def test_bursts_are_bounded_and_survive_their_spelling(reported: list[tuple[float, list[str], int | None]]) -> None:
     bursts: tuple[Burst, ...] = ()
-    for at, signs, pid in told:
+    for at, signs, pid in reported:
         bursts = extended(bursts, at, tuple(signs), pid=pid)
         assert all(len(burst.pids) <= PIDS_KEPT for burst in bursts)
         assert len(bursts) <= BURSTS_KEPT

@@ -47,7 +47,7 @@ THEIRS = {
 
 
 class Server:
-    """A client of dstack's in a process of its own, which asks whom it is told."""
+    """A client of dstack's in a process of its own, which queries the port that it is given."""
 
     def __init__(self, folder: Path) -> None:
         self._process = python_of(folder, SCRIPT)
@@ -79,16 +79,16 @@ def dcgm(level: object, *incidents: object) -> bytes:
     return json.dumps({"dcgm": {"overall_health": level, "incidents": list(incidents)}}).encode()
 
 
-async def test_dstack_takes_from_the_interposer_what_the_daemon_says(server: Server, tmp_path: Path) -> None:
+async def test_dstack_gets_the_daemons_verdict_from_the_interposer(server: Server, tmp_path: Path) -> None:
     verdict(tmp_path)
-    listener, told = tcp(), Shim()
+    listener, agent = tcp(), Shim()
     port = listener.getsockname()[1]
     words = ("dstack-interposer", "--run-dir", tmp_path)
-    async with shim(told):
-        more = {"GPUWARDEN_DSTACK__ENABLED": "true", "GPUWARDEN_DSTACK__SHIM": f"127.0.0.1:{told.port}"}
+    async with shim(agent):
+        more = {"GPUWARDEN_DSTACK__ENABLED": "true", "GPUWARDEN_DSTACK__SHIM": f"127.0.0.1:{agent.port}"}
         with activated(listener, *words, folder=tmp_path, **more):
             well = {"reachable": True, "health": "healthy", "message": None, "recorded": False}
-            assert await server.asks(port) == await server.asks(told.port) == well
+            assert await server.asks(port) == await server.asks(agent.port) == well
 
             path = marker(tmp_path, "dstack")
             failed = {
@@ -98,11 +98,11 @@ async def test_dstack_takes_from_the_interposer_what_the_daemon_says(server: Ser
                 "recorded": True,
             }
             assert await server.asks(port) == failed
-            told.health = dcgm(10, {**THEIRS, "health": 10})
+            agent.health = dcgm(10, {**THEIRS, "health": 10})
             assert await server.asks(port) == failed
-            told.silent = True
+            agent.silent = True
             assert await server.asks(port) == failed
-            told.silent = False
+            agent.silent = False
             path.unlink()
 
             verdict(tmp_path, "warning", reason="thermal_slowdown")
@@ -112,17 +112,17 @@ async def test_dstack_takes_from_the_interposer_what_the_daemon_says(server: Ser
                 "message": "gpuwarden: warning thermal_slowdown",
                 "recorded": True,
             }
-            told.health = b'{"dcgm":null}'
+            agent.health = b'{"dcgm":null}'
             assert await server.asks(port) == warned
-            told.health = dcgm(20, THEIRS)
+            agent.health = dcgm(20, THEIRS)
             assert await server.asks(port) == {**failed, "message": "row remap failed"}
 
             verdict(tmp_path)
             for odd in (dcgm(15), dcgm(20, {"health": 20}), b'{"dcgm":{"overall_health":0,"incidents":null}}', b"[1]"):
-                told.health = odd
-                assert "error" in await server.asks(told.port)
+                agent.health = odd
+                assert "error" in await server.asks(agent.port)
                 assert (await server.asks(port))["reachable"]
 
             verdict(tmp_path, mode="observe")
-            told.health = dcgm(20, THEIRS)
-            assert await server.asks(port) == await server.asks(told.port)
+            agent.health = dcgm(20, THEIRS)
+            assert await server.asks(port) == await server.asks(agent.port)

@@ -41,8 +41,8 @@ answers = st.builds(
 
 
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
-    places = sorted({min(cut, len(data)) for cut in cuts})
-    return [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True) if a < b]
+    offsets = sorted({min(cut, len(data)) for cut in cuts})
+    return [data[a:b] for a, b in zip([0, *offsets], [*offsets, len(data)], strict=True) if a < b]
 
 
 def followed(reader: Incoming | Outgoing, parts: list[bytes]) -> tuple[object, ...]:
@@ -65,16 +65,16 @@ class AnswerByTheLibrary(Outgoing):
 
 
 @given(messages, st.lists(st.integers(0, 400), max_size=3))
-def test_a_request_ends_where_h11_says_whatever_its_pieces(data: bytes, cuts: list[int]) -> None:
+def test_a_request_ends_where_h11_ends_it_whatever_its_pieces(data: bytes, cuts: list[int]) -> None:
     try:
         wanted = followed(ByTheLibrary(), [data])
     except NotHttp:
-        return  # ours may take it for HTTP: it is passed on in either case
+        return  # gpuwarden may take it for HTTP: it is passed on in either case
     assert followed(Incoming(), pieces(data, cuts)) == wanted
 
 
 @given(answers, st.lists(st.integers(0, 400), max_size=3), st.sampled_from([b"GET", b"HEAD", b"POST"]))
-def test_an_answer_ends_where_h11_says_whatever_its_pieces(data: bytes, cuts: list[int], method: bytes) -> None:
+def test_a_response_ends_where_h11_ends_it_whatever_its_pieces(data: bytes, cuts: list[int], method: bytes) -> None:
     head = Head(method, b"/")
     try:
         wanted = followed(AnswerByTheLibrary(head), [data])

@@ -1,4 +1,4 @@
-"""The interposer between dstack's server and dstack's agent of this host: what goes through, and what it says itself."""
+"""The interposer between dstack's server and dstack's agent of this host: what it forwards, and what it answers itself."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ async def interposer(run_dir: Path, port: int, *, speaks: bool = True, **more: A
         await asyncio.wait_for(task, PATIENCE)
 
 
-async def ask(port: int, *said: bytes, until: bytes = b"", half_close: bool = False) -> bytes:
+async def ask(port: int, *sent: bytes, until: bytes = b"", half_close: bool = False) -> bytes:
     """All that is answered to these pieces, each sent when something came for the one before; up to `until`, else to the end."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     got = b""
     try:
         async with asyncio.timeout(PATIENCE):
-            for number, piece in enumerate(said):
+            for number, piece in enumerate(sent):
                 if number:
                     got += await reader.read(1 << 16)
                 writer.write(piece)
@@ -82,7 +82,7 @@ def test_a_shim_that_was_not_moved_is_a_fault_of_the_configuration(shim_at: str)
 
 
 def canned(answer: bytes, *, close: bool = True, more: bytes = b"") -> Any:
-    """A script that answers any request so; `more` once something more was said."""
+    """A script that answers any request so; `more` once more was sent."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -116,7 +116,7 @@ EXCHANGES = {
     ),
     "another protocol": (
         b"GET /x HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: odd\r\n\r\n",
-        canned(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: odd\r\n\r\n\x00\xff", more=b"heard "),
+        canned(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: odd\r\n\r\n\x00\xff", more=b"received "),
     ),
     "what is no HTTP": (b"\x16\x03\x01 not http\r\n\r\n", canned(b"HTTP/1.1 400 Bad Request\r\n\r\nno")),
     "an answer that is no HTTP": (b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n", canned(b"\x00\x01\x02 HTTP is not spoken")),
@@ -128,11 +128,11 @@ EXCHANGES = {
 
 
 @pytest.mark.parametrize("name", EXCHANGES)
-async def test_what_is_not_ours_goes_through_byte_for_byte(tmp_path: Path, name: str) -> None:
-    said, script = EXCHANGES[name]
+async def test_other_requests_go_through_byte_for_byte(tmp_path: Path, name: str) -> None:
+    sent, script = EXCHANGES[name]
     verdict(tmp_path, "failure")
     marker(tmp_path, "dstack")
-    pieces = (said, b"more") if name in ("answers before the answer", "another protocol") else (said,)
+    pieces = (sent, b"more") if name in ("answers before the answer", "another protocol") else (sent,)
     async with scripted(script) as port, interposer(tmp_path, port) as between:
         directly = await ask(port, *pieces)
         assert directly
@@ -152,29 +152,29 @@ async def test_in_mode_observe_and_while_it_is_not_enabled_health_goes_through_t
 
 async def test_large_and_streamed_bodies_and_sockets_go_through_whole(tmp_path: Path) -> None:
     large = bytes(range(256)) * 80_000  # 20 MB
-    async with shim() as told, interposer(tmp_path, told.port) as between, aiohttp.ClientSession() as client:
+    async with shim() as agent, interposer(tmp_path, agent.port) as between, aiohttp.ClientSession() as client:
         base = f"http://127.0.0.1:{between}"
         async with client.post(f"{base}/api/tasks", data=io.BytesIO(large)) as answer:
             assert answer.status == 200
-        assert told.submitted == [large]
+        assert agent.submitted == [large]
         async with client.get(f"{base}/stream") as answer:
             assert await answer.read() == b"".join(b"piece %d\n" % number * 2000 for number in range(3))
         async with client.ws_connect(f"{base}/socket") as web_socket:
             await web_socket.send_str("this")
-            assert await web_socket.receive_str() == "heard this"
+            assert await web_socket.receive_str() == "received this"
 
 
-async def test_what_is_asked_at_once_is_answered_in_order_ours_among_it(tmp_path: Path) -> None:
+async def test_pipelined_requests_are_answered_in_order_the_intercepted_ones_among_them(tmp_path: Path) -> None:
     verdict(tmp_path, "warning", reason="thermal_slowdown")
     other = b"GET /api/healthcheck HTTP/1.1\r\nHost: x\r\n\r\n"
     last = b"GET /api/healthcheck HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-    async with shim() as told, interposer(tmp_path, told.port) as between:
+    async with shim() as agent, interposer(tmp_path, agent.port) as between:
         got = await ask(between, other + GET + other + GET + last)
     kinds = ["ours" if part.count(b"thermal_slowdown") else "theirs" for part in got.split(b"HTTP/1.1 200 OK")[1:]]
     assert kinds == ["theirs", "ours", "theirs", "ours", "theirs"]
 
 
-async def test_a_client_that_has_said_all_still_hears_the_answer(tmp_path: Path) -> None:
+async def test_a_client_that_half_closes_still_gets_the_response(tmp_path: Path) -> None:
     verdict(tmp_path, "warning", reason="thermal_slowdown")
     async with (
         scripted(canned(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")) as port,
@@ -201,12 +201,12 @@ async def test_a_connection_that_the_shim_closes_is_closed(tmp_path: Path) -> No
         assert (await ask(between, b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")).endswith(b"ok")
 
 
-# --- what it says itself
+# --- its own responses
 
 
 async def test_an_excluded_node_fails_and_is_well_again_when_it_is_restored(tmp_path: Path) -> None:
     verdict(tmp_path)
-    async with shim() as told, interposer(tmp_path, told.port) as between:
+    async with shim() as agent, interposer(tmp_path, agent.port) as between:
         assert await health(between) == (200, None)
         path = marker(tmp_path, "dstack", reason="gpuwarden: failure gpu=3 xid=79")
         status, dcgm = await health(between)
@@ -223,13 +223,13 @@ async def test_an_excluded_node_fails_and_is_well_again_when_it_is_restored(tmp_
         assert await health(between) == (200, None)
 
 
-async def test_ours_stands_beside_what_dcgm_says(tmp_path: Path) -> None:
+async def test_gpuwardens_incident_is_listed_beside_dcgms(tmp_path: Path) -> None:
     verdict(tmp_path, "warning", reason="thermal_slowdown")
     theirs = {
         "system": 4, "health": 20, "error_message": "theirs", "error_code": 3, "entity_group_id": 1, "entity_id": 0,
     }  # fmt: skip
-    told = Shim(health=json.dumps({"dcgm": {"overall_health": 20, "incidents": [theirs]}}).encode())
-    async with shim(told), interposer(tmp_path, told.port) as between:
+    agent = Shim(health=json.dumps({"dcgm": {"overall_health": 20, "incidents": [theirs]}}).encode())
+    async with shim(agent), interposer(tmp_path, agent.port) as between:
         dcgm = (await health(between))[1]
     assert dcgm["overall_health"] == 20
     assert [each["error_message"] for each in dcgm["incidents"]] == ["theirs", "gpuwarden: warning thermal_slowdown"]
@@ -239,7 +239,7 @@ async def refuses(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) 
     """Closes before it answers."""
 
 
-async def says_nothing(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+async def sends_nothing(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
     await reader.read()
 
 
@@ -257,7 +257,7 @@ async def never_ends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
 
 
 BAD = {
-    "closes": refuses, "says nothing": says_nothing, "stops in the middle": begins, "never ends": never_ends,
+    "closes": refuses, "sends nothing": sends_nothing, "stops in the middle": begins, "never ends": never_ends,
     "speaks no HTTP": canned(b"\x00\x01\x02\r\n\r\n"), "500": canned(b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n"),
     "404": canned(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"),
     "a page": canned(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>"),
@@ -267,7 +267,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-async def test_whatever_the_shim_does_our_failure_is_told_in_time(tmp_path: Path, name: str) -> None:
+async def test_a_failure_is_reported_in_time_whatever_the_shim_does(tmp_path: Path, name: str) -> None:
     verdict(tmp_path, "failure")
     marker(tmp_path, "dstack")
     async with scripted(BAD[name]) as port, interposer(tmp_path, port) as between:
@@ -275,7 +275,7 @@ async def test_whatever_the_shim_does_our_failure_is_told_in_time(tmp_path: Path
     assert (status, dcgm["overall_health"], len(dcgm["incidents"])) == (200, 20, 1)
 
 
-@pytest.mark.parametrize("name", ["closes", "says nothing", "never ends"])
+@pytest.mark.parametrize("name", ["closes", "sends nothing", "never ends"])
 async def test_a_silent_shim_of_a_healthy_node_is_answered_for(tmp_path: Path, name: str) -> None:
     verdict(tmp_path)
     async with scripted(BAD[name]) as port, interposer(tmp_path, port) as between:

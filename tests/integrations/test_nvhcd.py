@@ -56,8 +56,8 @@ def test_a_node_that_is_held_out_fails_and_everything_else_passes(
     assert found.failed == failed
     assert unknown in found.unknown
     assert bool(found.unknown) == bool(unknown)
-    said = json.loads(response(found).output)
-    assert (said["fail_count"], said["failed_checks"]) == (len(failed), list(failed))
+    document = json.loads(response(found).output)
+    assert (document["fail_count"], document["failed_checks"]) == (len(failed), list(failed))
 
 
 def fields(data: bytes) -> dict[int, int | bytes]:
@@ -133,9 +133,9 @@ async def test_that_nothing_is_known_of_a_node_which_passes_is_in_the_log(tmp_pa
             assert (await asked(channel))["fail_count"] == 0
             verdict(tmp_path, "unknown")
             assert (await asked(channel))["fail_count"] == 0
-    said = [line for line in log if "without a verdict" in line["event"]]
-    assert [line["log_level"] for line in said] == ["warning"] * 2
-    assert "cannot observe this node" in said[1]["why"]
+    lines = [line for line in log if "without a verdict" in line["event"]]
+    assert [line["log_level"] for line in lines] == ["warning"] * 2
+    assert "cannot observe this node" in lines[1]["why"]
 
 
 async def test_it_answers_whatever_the_request_holds(tmp_path: Path) -> None:
@@ -148,24 +148,24 @@ async def test_it_answers_whatever_the_request_holds(tmp_path: Path) -> None:
         assert {answer["fail_count"] for answer in answers} == {1}
 
 
-async def test_a_crowd_that_never_asks_locks_nobody_out(tmp_path: Path) -> None:
+async def test_many_idle_clients_lock_nobody_out(tmp_path: Path) -> None:
     verdict(tmp_path)
     async with service(tmp_path) as path:
-        crowd = [socket.socket(socket.AF_UNIX) for _ in range(CLIENTS_MOST * 2)]
-        for idle in crowd:
+        idle_clients = [socket.socket(socket.AF_UNIX) for _ in range(CLIENTS_MOST * 2)]
+        for idle in idle_clients:
             idle.connect(str(path))
         async with Channel(path=str(path), codec=Answers()) as channel:
             assert (await asked(channel))["failed_checks"] == []
-        for idle in crowd:
+        for idle in idle_clients:
             idle.close()
 
 
 async def test_what_is_no_grpc_ends_its_own_connection_alone(tmp_path: Path) -> None:
     verdict(tmp_path)
     async with service(tmp_path) as path, Channel(path=str(path), codec=Answers()) as channel:
-        for said in (b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 5000, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 100):
+        for sent in (b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 5000, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 100):
             reader, writer = await asyncio.open_unix_connection(path)
-            writer.write(said)
+            writer.write(sent)
             writer.write_eof()
             async with asyncio.timeout(PATIENCE):
                 await reader.read()

@@ -13,7 +13,7 @@ from support.passive import activated, marker, unix, verdict
 
 VERSION = "nvidia-resiliency-ext==0.6.0"
 PLATFORMS = ("manylinux_2_39_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
-"""Its wheel says that it needs a newer C library than Debian 12 has; what is used of it needs none."""
+"""Its wheel declares that it needs a newer C library than Debian 12 has; what is used of it needs none."""
 WHEEL = (
     *(word for platform in PLATFORMS for word in ("--platform", platform)),
     "--python-version", "3.11", "--implementation", "cp", "--abi", "cp311", "--abi", "abi3", "--only-binary", ":all:",
@@ -25,21 +25,21 @@ SCRIPT = """
 import logging, sys
 from nvidia_resiliency_ext.shared_utils.health_check import NodeHealthCheck
 
-told = []
+logged = []
 class Kept(logging.Handler):
     def emit(self, record):
-        told.append(record.getMessage())
+        logged.append(record.getMessage())
 logging.getLogger().addHandler(Kept())
 check = NodeHealthCheck(endpoint=sys.argv[1])
 assert check._grpc is not None, "its gRPC client is not there"
 for _ in sys.stdin:
-    told.clear()
-    print(check(), *told, flush=True)
+    logged.clear()
+    print(check(), *logged, flush=True)
 """
 
 
 class Launcher:
-    """Its client looked for the socket when it was made, and asks again and again."""
+    """Its client checked for the socket when it was made, and asks again and again."""
 
     def __init__(self, folder: Path, endpoint: str) -> None:
         self._process = python_of(folder, SCRIPT, endpoint)
@@ -73,7 +73,7 @@ def launcher(packages: Path, tmp_path: Path) -> Iterator[Launcher]:
         found.end()
 
 
-def test_ft_launcher_goes_by_what_the_daemon_says(launcher: Launcher, tmp_path: Path) -> None:
+def test_ft_launcher_follows_the_daemons_verdict(launcher: Launcher, tmp_path: Path) -> None:
     assert launcher.asks().startswith("True")  # nothing is known
     verdict(tmp_path, "failure")
     assert launcher.asks() == "True\n"

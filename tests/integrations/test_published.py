@@ -40,7 +40,7 @@ def test_the_verdict_that_the_daemon_writes_is_read() -> None:
     assert (found.mode, found.state, found.stale) == ("observe", "healthy", "")
 
 
-def test_a_verdict_is_relied_on_for_as_long_as_it_says(tmp_path: Path) -> None:
+def test_a_verdict_is_valid_for_as_long_as_it_declares(tmp_path: Path) -> None:
     verdict(tmp_path, age=20, fresh_for=15)
     assert "more than 15 s old" in (reader(tmp_path).read().verdict or pytest.fail("none")).stale
     verdict(tmp_path, age=10, fresh_for=15)
@@ -73,7 +73,7 @@ def test_what_is_no_verdict_of_this_boot_is_none(tmp_path: Path, fields: dict[st
     assert why in found.missing
 
 
-def test_a_marker_of_another_boot_is_void_and_one_of_a_later_format_stands(tmp_path: Path) -> None:
+def test_a_marker_of_another_boot_is_void_and_one_of_a_later_format_is_in_force(tmp_path: Path) -> None:
     path = marker(tmp_path, NAME)
     path.write_text(path.read_text().replace('"format": 1', '"format": 2, "more": [1]'))
     assert reader(tmp_path).read().marker is not None
@@ -125,4 +125,4 @@ def test_no_bytes_break_the_reader(data: bytes) -> None:
     try:
         parse_verdict(b"format=1\nmode=enforce\nstate=healthy\n" + data, boot_id="").at(time.monotonic())
     except ValueError as error:
-        assert "gpuwarden" in str(error)  # noqa: PT017 - it is one of the two things that may happen
+        assert "gpuwarden" in str(error)  # noqa: PT017 - it is one of the two things that may occur

@@ -52,14 +52,14 @@ TRACED = """
 import sys
 from gpuwarden_job import CheckpointStore, Ranks
 
-def say(frame, event, function):
+def profile(frame, event, function):
     name = getattr(function, "__name__", "")
     if event == "c_call" and name in ("fsync", "rename", "replace", "rmdir") and "posix" in repr(function.__self__):
         print(name, flush=True)
 
 store = CheckpointStore(sys.argv[1], ranks=Ranks(), keep_last=1)
 store.save(1, 1)
-sys.setprofile(say)
+sys.setprofile(profile)
 store.save(2, 2)
 """
 
@@ -159,7 +159,7 @@ def test_row_07_a_state_holds_all_parts_the_random_numbers_and_the_position_or_i
     assert untouched.value == "untouched"
 
 
-def test_row_08_another_number_of_ranks_takes_every_sample_once_and_shards_are_dealt_anew(tmp_path: Path) -> None:
+def test_row_08_another_number_of_ranks_takes_every_sample_once_and_shards_are_redistributed(tmp_path: Path) -> None:
     for size in (1, 2, 3, 5, 8):
         shares = [share(40, 8, rank, size) for rank in range(size)]
         assert [sample for part in shares for sample in part] == list(range(40, 48))
@@ -181,7 +181,7 @@ def test_row_08_another_number_of_ranks_takes_every_sample_once_and_shards_are_d
 
 
 def test_row_09_recovery_is_the_scheduler_s_since_torchrun_restarts_nothing_and_has_one_code_for_all() -> None:
-    """So our examples say both: no restart on the node that goes away, and the code that a rank left in a mark.
+    """So our examples declare both: no restart on the node that goes away, and the code that a rank left in a mark.
 
     The elastic one is for nodes that come and go; test_torch_elastic.py runs it.
     """
@@ -214,7 +214,7 @@ def test_row_11_a_termination_signal_saves_at_a_step_boundary_and_leaves_with_th
     )  # fmt: skip
     assert process.stdout is not None
     assert process.stdout.readline() == "begins at step 0\n"
-    until(lambda: _catches(process.pid, signal.SIGTERM), "the guard stands")
+    until(lambda: _catches(process.pid, signal.SIGTERM), "the guard is in force")
     process.send_signal(signal.SIGTERM)
     code, output = ended(process)
     assert code == gpuwarden_job.REQUEUE, output
@@ -290,14 +290,14 @@ def test_row_14_a_training_killed_again_and_again_ends_as_if_it_had_not_been(tmp
     assert output.splitlines()[-1] == wanted.splitlines()[-1]
 
 
-def test_row_15_no_rank_asks_the_cloud_one_file_on_the_node_tells_all_of_them(tmp_path: Path) -> None:
+def test_row_15_no_rank_queries_the_cloud_one_file_on_the_node_notifies_all_of_them(tmp_path: Path) -> None:
     assert not [
         path for path in JOB.rglob("*.py") if re.search(r"169\.254|urllib|http\.client|requests", path.read_text())
     ]
     give_notice(tmp_path)
     environ = {"GPUWARDEN_RUN_DIR": str(tmp_path)}
-    said = together(8, lambda ranks: CheckpointGuard(ranks=ranks, environ=environ).check(1))
-    assert [one and one.notice for one in said] == ["n-1"] * 8
+    notices = together(8, lambda ranks: CheckpointGuard(ranks=ranks, environ=environ).check(1))
+    assert [one and one.notice for one in notices] == ["n-1"] * 8
 
 
 def test_row_16_slurm_is_asked_for_the_signal_and_the_batch_script_requeues_what_was_saved(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_row_16_slurm_is_asked_for_the_signal_and_the_batch_script_requeues_what
     assert shell.stdout is not None
     assert shell.stdout.readline() == "begins at step 0\n"
     child = Path(f"/proc/{shell.pid}/task/{shell.pid}/children")
-    until(lambda: any(_catches(int(pid), signal.SIGUSR1) for pid in child.read_text().split()), "the guard stands")
+    until(lambda: any(_catches(int(pid), signal.SIGUSR1) for pid in child.read_text().split()), "the guard is in force")
     shell.send_signal(signal.SIGUSR1)
     code, output = ended(shell)
     assert code == gpuwarden_job.REQUEUE, output

@@ -148,7 +148,7 @@ def test_a_checkpoint_from_before_is_resumed_by_the_example_as_it_was(tmp_path: 
     assert ends[0][-1] == ends[1][-1]
 
 
-def test_a_checkpoint_of_torch_says_what_it_needs_where_torch_is_not_loaded(tmp_path: Path) -> None:
+def test_a_checkpoint_of_torch_names_what_it_needs_where_torch_is_not_loaded(tmp_path: Path) -> None:
     shutil.copytree(BEFORE / "torch", tmp_path / "saved")
     with pytest.raises(Undecodable, match="torch wrote it: import torch before loading"):
         of(tmp_path / "saved").load_latest()

@@ -1,4 +1,4 @@
-"""The guard says once for each notice, on all ranks at the same step, that it is time to save and leave."""
+"""The guard reports once for each notice, on all ranks at the same step, that it is time to save and leave."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ def handlers() -> Iterator[None]:
     assert [signal.getsignal(number) for number in names] == before
 
 
-def test_without_a_daemon_nothing_is_said_and_nothing_fails(tmp_path: Path) -> None:
+def test_without_a_daemon_there_is_no_notice_and_nothing_fails(tmp_path: Path) -> None:
     guard = guard_of(tmp_path / "not there")
     assert [guard.check(step) for step in range(3)] == [None] * 3
     assert not guard.acknowledge(saved=True, step=1)
 
 
 @pytest.mark.usefixtures("handlers")
-def test_a_signal_sets_a_flag_and_the_next_check_says_so_once(tmp_path: Path) -> None:
+def test_a_signal_sets_a_flag_and_the_next_check_returns_it_once(tmp_path: Path) -> None:
     with guard_of(tmp_path) as guard:
         for name in ("SIGTERM", "SIGUSR1"):
             os.kill(os.getpid(), getattr(signal, name))
-            said = guard.check(1)
-            assert said is not None
-            assert (said.signals, said.deadline, said.notice) == ((name,), None, None)
+            found = guard.check(1)
+            assert found is not None
+            assert (found.signals, found.deadline, found.notice) == ((name,), None, None)
             assert guard.check(2) is None
 
 
@@ -69,14 +69,14 @@ def test_the_signal_that_a_job_declares_is_caught_and_a_second_interrupt_interru
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_a_notice_is_said_once_with_the_time_that_is_left(tmp_path: Path) -> None:
+def test_a_notice_is_returned_once_with_the_time_that_is_left(tmp_path: Path) -> None:
     guard = guard_of(tmp_path)
     give_notice(tmp_path)
-    said = guard.check(1)
-    assert said is not None
-    assert (said.notice, said.reason) == ("n-1", "reclaimed")
-    assert said.remaining is not None
-    assert 0 < said.remaining <= 120
+    found = guard.check(1)
+    assert found is not None
+    assert (found.notice, found.reason) == ("n-1", "reclaimed")
+    assert found.remaining is not None
+    assert 0 < found.remaining <= 120
     assert guard.check(2) is None
     give_notice(tmp_path, id="n-1", deadline_boottime=1.0)  # its deadline drifts: still the same
     assert guard.check(3) is None
@@ -116,7 +116,7 @@ def test_a_signal_and_the_notice_of_the_same_event_are_one(tmp_path: Path, first
         assert guard.check(3) is not None
 
 
-def test_one_rank_is_told_and_all_leave_at_the_same_step_with_the_soonest_deadline(tmp_path: Path) -> None:
+def test_one_rank_is_notified_and_all_leave_at_the_same_step_with_the_soonest_deadline(tmp_path: Path) -> None:
     give_notice(tmp_path / "1", deadline_boottime=None)
     now = boottime()
     give_notice(tmp_path / "2", deadline_boottime=now + 3000)
@@ -124,8 +124,8 @@ def test_one_rank_is_told_and_all_leave_at_the_same_step_with_the_soonest_deadli
     def run(ranks: Ranks) -> tuple[int, float, bool]:
         guard = guard_of(tmp_path / str(ranks.rank), ranks, every=4)
         for step in range(1, 100):
-            if said := guard.check(step):
-                return step, said.remaining or 0.0, guard.time_for(2999 if ranks.rank == 0 else 1)
+            if found := guard.check(step):
+                return step, found.remaining or 0.0, guard.time_for(2999 if ranks.rank == 0 else 1)
         raise AssertionError
 
     steps, left, fits = zip(*together(4, run), strict=True)
@@ -134,22 +134,22 @@ def test_one_rank_is_told_and_all_leave_at_the_same_step_with_the_soonest_deadli
     assert fits == (False,) * 4, "one rank's save would take too long"
 
 
-def test_ranks_of_one_node_that_look_at_different_moments_leave_once(tmp_path: Path) -> None:
-    """The rank that looked before the notice came hears of it from the other, and does not take it for a second one."""
+def test_ranks_of_one_node_that_poll_at_different_moments_leave_once(tmp_path: Path) -> None:
+    """The rank that polled before the notice came learns of it from the other, and does not take it for a second one."""
     clocks = (Clock(), Clock())
 
     def run(ranks: Ranks) -> list[bool]:
         guard = guard_of(tmp_path, ranks, poll=1.0, clock=clocks[ranks.rank])
-        said = [guard.check(1) is not None]
+        found = [guard.check(1) is not None]
         ranks.any(False)
         if ranks.first:
             give_notice(tmp_path)
             clocks[0].now = 1.0
         ranks.any(False)
         for step in range(2, 6):
-            said.append(guard.check(step) is not None)
+            found.append(guard.check(step) is not None)
             clocks[ranks.rank].now += 1.0
-        return said
+        return found
 
     assert together(2, run) == [[False, True, False, False, False]] * 2
 
@@ -166,22 +166,22 @@ def test_a_broken_agreement_does_not_end_the_training_and_this_rank_leaves_by_wh
 
 def test_off_the_main_thread_there_are_no_signals_but_the_notice(tmp_path: Path) -> None:
     give_notice(tmp_path)
-    said = []
+    found = []
 
     def run() -> None:
         with guard_of(tmp_path) as guard:
-            said.append(guard.check(1))
+            found.append(guard.check(1))
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    assert said[0] is not None
+    assert found[0] is not None
 
 
 @contextmanager
 def daemon(path: Path, *answers: bytes) -> Iterator[list[bytes]]:
-    """A real socket, one answer to each who comes; what was said to it. An empty answer: silence until the peer gives up."""
-    said: list[bytes] = []
+    """A real socket, one response to each who comes; what it received. An empty response: silence until the peer gives up."""
+    received: list[bytes] = []
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
@@ -190,14 +190,14 @@ def daemon(path: Path, *answers: bytes) -> Iterator[list[bytes]]:
             for answer in answers:
                 peer, _ = listener.accept()
                 with peer:
-                    said.append(peer.recv(4096))
+                    received.append(peer.recv(4096))
                     peer.sendall(answer)
                     while not answer and peer.recv(1):
                         pass
 
         thread = threading.Thread(target=serve)
         thread.start()
-        yield said
+        yield received
         thread.join(60)
 
 
@@ -208,23 +208,23 @@ def acknowledged(run_dir: Path) -> tuple[bool, Path]:
     return guard.acknowledge(saved=True, step=1200), run_dir / "ack" / "71" / "3.json"
 
 
-def test_the_daemon_is_told_through_its_socket(tmp_path: Path) -> None:
-    with daemon(tmp_path / "job.sock", b'{"ok": true}\n') as said:
-        told, file = acknowledged(tmp_path)
-    assert (told, file.exists()) == (True, False)
+def test_the_daemon_gets_an_acknowledgement_through_its_socket(tmp_path: Path) -> None:
+    with daemon(tmp_path / "job.sock", b'{"ok": true}\n') as received:
+        accepted, file = acknowledged(tmp_path)
+    assert (accepted, file.exists()) == (True, False)
     message = {"verb": "acknowledge", "notice": "n-1", "rank": 3, "saved": True, "step": 1200, "all_ranks": True}
-    assert [json.loads(line) for line in said] == [message]
+    assert [json.loads(line) for line in received] == [message]
 
 
-def test_a_daemon_that_does_not_know_the_rank_yet_is_told_again(tmp_path: Path) -> None:
+def test_an_acknowledgement_is_repeated_to_a_daemon_that_does_not_know_the_rank_yet(tmp_path: Path) -> None:
     """Nor does the training draw other numbers for it."""
     again = b'{"ok": false, "code": 75, "error": "whose process 7 is was not found in time; try again"}\n'
     drawn = random.getstate()
-    with daemon(tmp_path / "job.sock", again, again, b'{"ok": true}\n') as said:
-        told, file = acknowledged(tmp_path)
-    assert (told, file.exists(), random.getstate() == drawn) == (True, False, True)
-    assert len(said) == 3
-    assert len(set(said)) == 1
+    with daemon(tmp_path / "job.sock", again, again, b'{"ok": true}\n') as received:
+        accepted, file = acknowledged(tmp_path)
+    assert (accepted, file.exists(), random.getstate() == drawn) == (True, False, True)
+    assert len(received) == 3
+    assert len(set(received)) == 1
 
 
 @pytest.mark.parametrize("answer", [b'{"ok": false}\n', b"not JSON\n", b"[" * 5000, b""])
@@ -232,8 +232,8 @@ def test_where_the_socket_does_not_help_a_file_does(tmp_path: Path, answer: byte
     """Refused, garbled, or silent."""
     (tmp_path / "ack").mkdir()
     with daemon(tmp_path / "job.sock", answer):
-        told, file = acknowledged(tmp_path)
-    assert told
+        accepted, file = acknowledged(tmp_path)
+    assert accepted
     assert json.loads(file.read_text()) == {
         "notice": "n-1", "rank": 3, "saved": True, "step": 1200, "all_ranks": True,
     }  # fmt: skip
@@ -253,7 +253,7 @@ def left(run_dir: Path, rank: int) -> dict[str, Any]:
 
 
 def test_a_rank_that_has_saved_answers_for_all_once_the_slowest_has(tmp_path: Path) -> None:
-    """Also the one on a node without the notice takes part, and has nobody to tell."""
+    """Also the one on a node without the notice takes part, and has nobody to acknowledge to."""
     (tmp_path / "1" / "ack").mkdir(parents=True)
     give_notice(tmp_path / "1")
     slow_has_saved, seen = threading.Event(), []
@@ -264,16 +264,16 @@ def test_a_rank_that_has_saved_answers_for_all_once_the_slowest_has(tmp_path: Pa
         if ranks.first:
             slow_has_saved.wait(0.3)  # its save
             slow_has_saved.set()
-        heard = guard.acknowledge(saved=True, step=1)
+        accepted = guard.acknowledge(saved=True, step=1)
         seen.append(slow_has_saved.is_set())
-        return heard
+        return accepted
 
     assert together(2, run) == [False, True]
     assert (seen, left(tmp_path / "1", 1)["all_ranks"]) == ([True, True], True)
 
 
 @pytest.mark.parametrize("all_ranks", [True, False])
-def test_a_rank_that_is_told_for_whom_it_answers_waits_for_no_other(tmp_path: Path, all_ranks: bool) -> None:
+def test_a_rank_with_an_explicit_all_ranks_waits_for_no_other(tmp_path: Path, all_ranks: bool) -> None:
     def alone(value: int) -> int:
         calls.append(value)
         return value
@@ -335,7 +335,7 @@ _HET = {"SLURM_HET_SIZE": "2", "SLURM_JOB_NUM_NODES_HET_GROUP_0": "1", "SLURM_JO
         (8, {"SLURM_HET_SIZE": "9" * 9, "SLURM_JOB_NUM_NODES": "two", "WORLD_SIZE": "-1"}, True),
     ],
 )
-def test_ranks_that_agree_are_all_of_the_job_only_if_nothing_says_otherwise(
+def test_ranks_that_agree_are_all_of_the_job_unless_the_environment_shows_otherwise(
     size: int, environ: dict[str, str], spans: bool
 ) -> None:
     assert spans_job(environ, size) is spans

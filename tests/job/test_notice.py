@@ -18,7 +18,7 @@ BOOT = "0f8fad5b-d9cb-469f-a165-70867728950e"
 GOOD: dict[str, Any] = {"act": True, "id": "n-1", "boot_id": BOOT, "kind": "spot", "reason": "reclaimed"}
 
 
-def told(tmp_path: Path, content: object) -> object:
+def parsed(tmp_path: Path, content: object) -> object:
     text = content if isinstance(content, bytes) else json.dumps(content).encode()
     (tmp_path / "notice.json").write_bytes(text)
     try:
@@ -34,7 +34,7 @@ def told(tmp_path: Path, content: object) -> object:
     ],
 )  # fmt: skip
 def test_a_notice_for_people_or_of_another_boot_is_none(tmp_path: Path, content: object) -> None:
-    assert told(tmp_path, content) is None
+    assert parsed(tmp_path, content) is None
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,8 @@ def test_a_notice_for_people_or_of_another_boot_is_none(tmp_path: Path, content:
         b'{"act": true, "id": "' + b"x" * (1 << 17) + b'"}', b"<html>log in</html>",
     ],
 )  # fmt: skip
-def test_what_cannot_be_told_is_neither_a_notice_nor_none(tmp_path: Path, content: object) -> None:
-    assert isinstance(told(tmp_path, content), Unknown)
+def test_an_unreadable_notice_is_neither_a_notice_nor_none(tmp_path: Path, content: object) -> None:
+    assert isinstance(parsed(tmp_path, content), Unknown)
 
 
 @pytest.mark.parametrize(
@@ -60,16 +60,16 @@ def test_what_cannot_be_told_is_neither_a_notice_nor_none(tmp_path: Path, conten
         ({"deadline_boottime": "in 60"}, None),
     ],
 )  # fmt: skip
-def test_a_deadline_that_is_none_is_unknown_and_the_notice_stands(tmp_path: Path, more: Any, left: object) -> None:
-    notice = told(tmp_path, {**GOOD, **more})
+def test_an_invalid_deadline_is_unknown_and_the_notice_is_in_force(tmp_path: Path, more: Any, left: object) -> None:
+    notice = parsed(tmp_path, {**GOOD, **more})
     assert getattr(notice, "deadline", "?") is left
 
 
 def test_a_deadline_is_that_of_the_steady_clock_else_of_the_other(tmp_path: Path) -> None:
-    steady = told(tmp_path, {**GOOD, "deadline_boottime": boottime() + 90, "deadline": "1970-01-01T00:00:00Z"})
+    steady = parsed(tmp_path, {**GOOD, "deadline_boottime": boottime() + 90, "deadline": "1970-01-01T00:00:00Z"})
     assert getattr(steady, "deadline", 0.0) - boottime() == pytest.approx(90, abs=30)
     for wall in (time.time() + 90, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 90))):
-        other = told(tmp_path, {**GOOD, "deadline": wall})
+        other = parsed(tmp_path, {**GOOD, "deadline": wall})
         assert getattr(other, "deadline", 0.0) - boottime() == pytest.approx(90, abs=30)
 
 

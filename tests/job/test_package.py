@@ -43,6 +43,6 @@ def test_it_imports_the_standard_library_only(path: Path) -> None:
     assert {name.split(".")[0] for name in names} - sys.stdlib_module_names <= {"gpuwarden_job"}
 
 
-def test_its_distribution_says_the_same() -> None:
+def test_its_distribution_declares_the_same() -> None:
     project = tomllib.loads((JOB / "pyproject.toml").read_text())["project"]
     assert (project["name"], project["requires-python"], project["dependencies"]) == ("gpuwarden-job", ">=3.9", [])

@@ -78,7 +78,7 @@ with CheckpointGuard(ranks=Ranks()) as guard:
     guard.check(1)
     leave(guard)
 """
-# Its name is all that it has of torchrun; it says how it ended.
+# Its name is all that it has of torchrun; it records how it ended.
 PARENT = """
 import signal, subprocess, sys
 signal.signal(signal.SIGTERM, lambda *_: (print("ended"), sys.exit(0)))
@@ -123,10 +123,10 @@ def test_a_launcher_s_code_becomes_the_scheduler_s_where_a_rank_left_a_mark(tmp_
 def test_a_parked_job_stays_until_a_minute_past_the_deadline_or_a_further_signal(tmp_path: Path) -> None:
     give_notice(tmp_path)
     with CheckpointGuard(ranks=Ranks(), environ={"GPUWARDEN_RUN_DIR": str(tmp_path)}) as guard:
-        said = guard.check(1)
-        assert said is not None
-        assert said.deadline is not None
-        now = iter([said.deadline + seconds for seconds in (0.0, 30.0, 59.0, 61.0)])
+        found = guard.check(1)
+        assert found is not None
+        assert found.deadline is not None
+        now = iter([found.deadline + seconds for seconds in (0.0, 30.0, 59.0, 61.0)])
         park(guard, clock=lambda: next(now))
         assert list(now) == []
 

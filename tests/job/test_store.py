@@ -1,4 +1,4 @@
-"""A folder of checkpoints holds something to resume from, whatever happened to whoever wrote it."""
+"""A folder of checkpoints holds something to resume from, whatever became of its writer."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_broken_checkpoint_is_passed_over(tmp_path: Path, harm: str) -> None:
     assert newest(tmp_path) == "old"
 
 
-def test_where_all_are_broken_nobody_begins_anew_unasked(tmp_path: Path) -> None:
+def test_where_all_checkpoints_are_broken_nothing_starts_from_scratch_unasked(tmp_path: Path) -> None:
     of(tmp_path).save("only", 1)
     next(tmp_path.glob("*/rank-*")).write_bytes(b"")
     with pytest.raises(NothingLoadable, match=r"none of the checkpoints .* is whole \(.*0 bytes.*move them away"):
@@ -151,7 +151,7 @@ def test_the_best_is_kept_besides_the_last_and_what_is_no_number_is_never_best(
     assert loaded.manifest.metric == best
 
 
-def test_a_save_that_fails_says_so_and_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_save_that_fails_raises_and_leaves_the_earlier_checkpoint(tmp_path: Path) -> None:
     store = of(tmp_path)
     store.save("good", 1)
     with pytest.raises(SaveFailed, match=r"step 2 was not saved in .*lock"):
@@ -214,7 +214,7 @@ def test_a_last_save_is_made_although_the_one_before_it_failed(tmp_path: Path) -
 
 
 def test_what_another_living_process_is_writing_is_left_alone(tmp_path: Path) -> None:
-    """And what stands there is loaded meanwhile."""
+    """And the earlier one is loaded meanwhile."""
     writer = start(
         "-c",
         "import sys; from gpuwarden_job import *\n"

@@ -166,7 +166,7 @@ def test_what_torch_loads_is_saved(tmp_path: Path, value: Any) -> None:
 
 
 def test_the_check_copies_no_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A state is as large as the memory of a GPU, and is looked through at each save."""
+    """A state is as large as the memory of a GPU, and is inspected at each save."""
     written = 0
     save = torch.save
 

@@ -107,7 +107,7 @@ def test_nothing_of_a_batch_is_kept_if_a_part_of_it_cannot_be(store: Store) -> N
     assert store.position() == LogPosition("b1", 1)
 
 
-def test_a_checkpoint_stands_for_everything_before_it(store: Store) -> None:
+def test_a_checkpoint_replaces_everything_before_it(store: Store) -> None:
     store.append([Entry(events=events(1, 2), checkpoint=events(102)), Entry(events=events(3))])
     assert store.memory().events == events(102, 3)
     store.append([Entry(events=events(4), checkpoint=events(104, 105))])
@@ -145,7 +145,7 @@ def test_an_id_is_never_used_again(store: Store) -> None:
     assert [each.id for each in store.events()] == [3]
 
 
-# --- Asking --------------------------------------------------------------------------------------------------------
+# --- Queries -------------------------------------------------------------------------------------------------------
 
 
 def test_events_are_asked_for_by_time_by_kind_and_page_by_page(store: Store) -> None:
@@ -299,7 +299,7 @@ def test_the_connection_itself_cannot_write(store: Store, path: Path) -> None:
         reader._db.execute("DELETE FROM events")
 
 
-def test_a_ledger_that_is_not_there_is_said_and_not_made(path: Path) -> None:
+def test_a_missing_ledger_is_reported_and_not_created(path: Path) -> None:
     with pytest.raises(LedgerUnavailable, match="No such file"):
         read_only(path)
     assert not path.parent.exists()

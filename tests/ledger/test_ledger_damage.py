@@ -1,4 +1,4 @@
-"""Whatever is damaged in a ledger: it is set aside and begun anew, or what was lost is said. Nothing is forgotten in silence."""
+"""Whatever is damaged in a ledger: it is set aside and begun again, or the loss is reported. Nothing is lost without a report."""
 
 from __future__ import annotations
 
@@ -92,14 +92,14 @@ async def test_random_damage_to_a_ledger_without_a_seal_ends_in_a_ledger(tmp_pat
     assert found.state is not None
 
 
-async def test_a_latch_does_not_stand_in_the_log_alone(tmp_path: Path) -> None:
+async def test_a_latch_is_not_in_the_log_alone(tmp_path: Path) -> None:
     await written(tmp_path, running=True)
     log = kept(tmp_path).with_name("ledger.db-wal")
     log.write_bytes(b"\xa5" * log.stat().st_size)
     assert latched().key in (await reopened(tmp_path / "kept")).state.tracks
 
 
-async def test_an_end_that_is_missing_is_said_and_what_is_left_is_kept(tmp_path: Path) -> None:
+async def test_a_missing_end_is_reported_and_what_is_left_is_kept(tmp_path: Path) -> None:
     await written(tmp_path, running=False)
     before = shutil.copytree(tmp_path / "kept", tmp_path / "before") / "ledger.db"
     ledger = Ledger(kept(tmp_path), machine=HERE, boot_id="b1")
@@ -121,14 +121,14 @@ async def test_an_emptied_ledger_is_no_new_one(tmp_path: Path) -> None:
     assert "lost its last" in (await reopened(tmp_path / "kept")).error
 
 
-async def test_one_that_a_person_took_away_is_begun_without_a_word(tmp_path: Path) -> None:
+async def test_a_ledger_that_a_person_removed_is_begun_without_an_error(tmp_path: Path) -> None:
     await written(tmp_path, running=False)
     kept(tmp_path).unlink()
     assert not (await reopened(tmp_path / "kept")).error
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00" * 40, b"{", b'{"schema": 1}', b"[" * 5000, b'{"era": 1e400}'])
-async def test_a_seal_that_says_nothing_accuses_nothing(tmp_path: Path, content: bytes) -> None:
+async def test_an_unreadable_seal_is_no_evidence_of_a_loss(tmp_path: Path, content: bytes) -> None:
     await written(tmp_path, running=False)
     path_of(kept(tmp_path)).write_bytes(content)
     found = await reopened(tmp_path / "kept")
@@ -137,7 +137,7 @@ async def test_a_seal_that_says_nothing_accuses_nothing(tmp_path: Path, content:
 
 @pytest.mark.parametrize("ruin", [_schema_text, _name_of_a_table])
 @pytest.mark.parametrize("command", [("exclusions",), ("events",)])
-async def test_the_command_line_says_what_is_wrong_in_one_line(
+async def test_the_command_line_reports_the_fault_in_one_line(
     tmp_path: Path, ruin: Callable[[Path], None], command: tuple[str, ...]
 ) -> None:
     await written(tmp_path, running=False)

@@ -1,4 +1,4 @@
-"""Whatever becomes of the disk or the file, the daemon goes on, says so, and loses nothing that it can keep."""
+"""Whatever becomes of the disk or the file, the daemon goes on, reports it, and loses nothing that it can keep."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ async def test_a_corrupt_ledger_is_moved_aside_and_another_begun(
     (aside,) = moved_aside(path)
     assert aside.read_bytes() == ruined
     assert memory.begun
-    (told,) = memory.events
-    assert told.kind == EventKind.LEDGER_MOVED
-    assert told.data["moved_to"] == aside.name
+    (moved,) = memory.events
+    assert moved.kind == EventKind.LEDGER_MOVED
+    assert moved.data["moved_to"] == aside.name
     assert aside.name in ledger.error(later())
     assert ledger.error(Stamp(host_clock().boottime + 7_200, 0)) == ""
     ledger.append([event(1)])
@@ -134,7 +134,7 @@ async def test_names_of_corrupt_ledgers_never_collide_and_their_number_is_bounde
     assert len([file for file in tmp_path.glob("ledger.db.corrupt-*") if not file.name.endswith(SUFFIX)]) == 20
 
 
-async def test_a_log_that_is_ruined_costs_what_stood_in_it_and_no_more(make: Ledgers, tmp_path: Path) -> None:
+async def test_a_ruined_log_costs_its_own_content_and_no_more(make: Ledgers, tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     ledger = make(path)
     await opened(ledger)
@@ -154,7 +154,7 @@ async def test_a_log_that_is_ruined_costs_what_stood_in_it_and_no_more(make: Led
     assert memory.position == LogPosition("b1", 1)
 
 
-async def test_a_refused_ledger_is_left_alone_and_the_daemon_told(make: Ledgers, tmp_path: Path) -> None:
+async def test_a_refused_ledger_is_left_alone_and_reported(make: Ledgers, tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("CREATE TABLE meta (key, value)")
@@ -188,7 +188,7 @@ async def test_without_a_directory_events_wait_and_are_written_later(make: Ledge
     assert numbers(await opened(make())) == [1]
 
 
-async def test_a_ledger_that_is_read_late_is_said_until_it_is_read(make: Ledgers) -> None:
+async def test_a_ledger_that_is_read_late_is_an_error_until_it_is_read(make: Ledgers) -> None:
     ledger = make()
     assert await ledger.open(0.0) is None
     assert "not judged yet" in ledger.error(host_clock())
@@ -223,7 +223,7 @@ async def test_what_waits_is_bounded_and_a_checkpoint_makes_the_loss_good(make: 
     assert memory.position == LogPosition("b1", 15)
 
 
-async def test_a_ledger_that_somebody_moved_away_is_begun_anew(make: Ledgers, tmp_path: Path) -> None:
+async def test_a_ledger_that_somebody_moved_away_is_begun_again(make: Ledgers, tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     ledger = await filled(make, path)
     for file in tmp_path.glob("ledger.db*"):
@@ -236,7 +236,7 @@ async def test_a_ledger_that_somebody_moved_away_is_begun_anew(make: Ledgers, tm
     assert numbers(await opened(make(path))) == [1_000]
 
 
-async def test_a_ledger_that_another_process_holds_is_said_and_waited_for(make: Ledgers, tmp_path: Path) -> None:
+async def test_a_ledger_that_another_process_locks_is_reported_and_waited_for(make: Ledgers, tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     ledger = await filled(make, path)
     other = sqlite3.connect(path, isolation_level=None)
@@ -262,7 +262,7 @@ asyncio.run(main())
 """
 
 
-def test_a_file_that_may_not_grow_is_told_and_what_waited_is_written_once_it_may(tmp_path: Path) -> None:
+def test_a_file_that_may_not_grow_is_reported_and_the_queue_is_written_once_it_may(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", FULL, path], env=environ, check=True, timeout=60)
@@ -270,7 +270,9 @@ def test_a_file_that_may_not_grow_is_told_and_what_waited_is_written_once_it_may
 
 
 @pytest.mark.disposable
-async def test_a_full_disk_is_told_and_what_waited_is_written_once_there_is_room(make: Ledgers, tmp_path: Path) -> None:
+async def test_a_full_disk_is_reported_and_the_queue_is_written_once_there_is_room(
+    make: Ledgers, tmp_path: Path
+) -> None:
     with tmpfs(tmp_path / "disk", "1m") as disk:
         ballast = disk / "ballast"
         ballast.write_bytes(bytes(500_000))
@@ -281,7 +283,9 @@ async def test_a_full_disk_is_told_and_what_waited_is_written_once_there_is_room
 
 
 @pytest.mark.disposable
-async def test_a_disk_that_turns_read_only_is_told_and_still_remembers(make: Ledgers, tmp_path: Path) -> None:
+async def test_a_disk_that_turns_read_only_is_reported_and_the_ledger_is_still_read(
+    make: Ledgers, tmp_path: Path
+) -> None:
     with tmpfs(tmp_path / "disk", "4m") as disk:
         ledger = make(disk / "ledger.db")
         await opened(ledger)

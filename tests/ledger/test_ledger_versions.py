@@ -42,7 +42,7 @@ FORGED_SLOTS = [f"0000:1{n}:00.0" for n in range(4)]
 STOPPED_AGENT = FIRST.with_name("dstack_shim.sql").read_text()
 
 NEWER = FIRST.with_name("newer.sql").read_text()
-"""What a later 1.x may have added to it: columns, a table, an index, a key, kinds, codes, subjects, words and data."""
+"""What a later 1.x may have added to it: columns, a table, an index, a key, kinds, codes, subjects, values and data."""
 
 
 def begun(path: Path, *more: str) -> Path:
@@ -167,7 +167,7 @@ def test_on_the_ledger_of_another_major_version_nothing_starts_and_nothing_is_mo
     assert not (tmp_path / "run").exists()
 
 
-def test_exclusions_are_told_from_the_ledger_without_a_daemon(tmp_path: Path) -> None:
+def test_exclusions_are_listed_from_the_ledger_without_a_daemon(tmp_path: Path) -> None:
     def asked(*more: str) -> tuple[int, str]:
         done = gpuwarden("exclusions", "--state-dir", tmp_path, *more, temporary=tmp_path)
         return done.returncode, done.stdout + done.stderr
@@ -273,13 +273,13 @@ def test_the_upgrade_logs_what_it_left_out_once(tmp_path: Path) -> None:
         database.execute(
             "UPDATE meta SET value = '{}' WHERE key = 'machine'"
         )  # with no name in common it is this machine's
-    said = []
+    counts = []
     for _ in range(2):
         with host.daemon() as daemon:
             daemon.wait(lambda daemon=daemon: daemon.heartbeat()["sequence"] > 1, "passes")  # type: ignore[misc]
             assert daemon.stop() == 0
-            said.append(daemon.lines().count("left out of the ledger"))
-    assert said == [1, 0]
+            counts.append(daemon.lines().count("left out of the ledger"))
+    assert counts == [1, 0]
 
 
 def test_a_ledger_without_such_lines_is_recalled_as_it_is() -> None:
@@ -298,7 +298,7 @@ def test_a_forged_line_without_a_number_takes_no_other_event_with_it() -> None:
 
 
 @pytest.mark.parametrize("facility", [0, 3])
-def test_the_end_of_an_xid_by_another_counts_if_the_kernel_said_so(facility: int) -> None:
+def test_the_end_of_an_xid_by_another_counts_if_the_kernel_wrote_it(facility: int) -> None:
     def event(kind: EventKind, detail: str, **data: Any) -> Event:
         return Event(kind=kind, at=Stamp(1, 1), boot_id="b1", key=Key("xid", gpu(SLOT), detail), data=data)
 

@@ -1,4 +1,4 @@
-"""What waits to be told: bounded on disk, and of everything the latest state stays."""
+"""Messages that wait for delivery: bounded on disk, and of everything the latest state stays."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_when_it_is_full_superseded_messages_go_first_and_the_latest_of_each_sub
     queue.close()
 
 
-def test_only_where_nothing_is_superseded_the_oldest_goes_and_one_target_s_word_is_not_another_s() -> None:
+def test_where_nothing_is_superseded_the_oldest_goes_and_targets_do_not_supersede_each_other() -> None:
     queue = Queue(None, rows_most=10)
     filled(queue, list(range(6)), "a")
     assert filled(queue, list(range(6)), "b") == 2
@@ -93,7 +93,7 @@ async def test_a_disk_that_takes_nothing_loses_nothing_and_gets_it_when_it_is_we
     queue.close()
 
 
-async def test_what_was_told_is_not_told_again_while_the_disk_cannot_forget_it(tmp_path: Path) -> None:
+async def test_a_delivered_message_is_not_sent_again_while_the_disk_cannot_delete_it(tmp_path: Path) -> None:
     path = tmp_path / "notify.db"
     store = QueueStore(path, ["a"])
     store.put([("a", Message("health", key, "{}")) for key in ("k1", "k2")])
@@ -111,7 +111,7 @@ async def test_what_was_told_is_not_told_again_while_the_disk_cannot_forget_it(t
     await asyncio.to_thread(store.close)
 
 
-async def test_what_a_disk_did_not_take_goes_to_it_with_the_next_look_that_finds_it_well(tmp_path: Path) -> None:
+async def test_what_a_disk_did_not_take_is_written_at_the_next_read_that_succeeds(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     folder.touch()
     store = QueueStore(folder / "notify.db", ["a"])
@@ -124,7 +124,7 @@ async def test_what_a_disk_did_not_take_goes_to_it_with_the_next_look_that_finds
     await asyncio.to_thread(store.close)
 
 
-async def test_nobody_waits_for_a_disk_that_hangs_which_is_told_and_what_does_not_fit_is_counted(
+async def test_a_disk_that_hangs_blocks_nobody_is_reported_and_what_does_not_fit_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process holds the file; SQLite waits 5 s for it."""
@@ -164,19 +164,19 @@ async def test_a_queue_belongs_to_one_daemon_and_a_second_keeps_its_own_in_memor
     await asyncio.to_thread(second.close)
 
 
-async def test_a_message_told_from_a_file_that_broke_meanwhile_is_not_taken_for_another(tmp_path: Path) -> None:
+async def test_a_message_read_from_a_file_that_broke_meanwhile_is_not_taken_for_another(tmp_path: Path) -> None:
     path = tmp_path / "notify.db"
     store = QueueStore(path, ["a"])
     store.put([("a", Message("health", "k1", "{}"))])
-    (told,) = await store.head("a", 10)
+    (taken,) = await store.head("a", 10)
     await asyncio.to_thread(store.close)
     for file in tmp_path.iterdir():
         file.unlink()
-    anew = QueueStore(path, ["a"])
-    anew.put([("a", Message("health", "k2", "{}"))])
-    anew.done("a", told)
-    assert [one.message.key for one in await anew.head("a", 10)] == ["k2"]
-    await asyncio.to_thread(anew.close)
+    reopened = QueueStore(path, ["a"])
+    reopened.put([("a", Message("health", "k2", "{}"))])
+    reopened.done("a", taken)
+    assert [one.message.key for one in await reopened.head("a", 10)] == ["k2"]
+    await asyncio.to_thread(reopened.close)
 
 
 async def test_what_is_for_nobody_any_more_is_forgotten(tmp_path: Path) -> None:

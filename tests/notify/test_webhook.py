@@ -95,7 +95,7 @@ async def test_what_each_answer_means(receiving: Receiving, status: int, result:
     assert [request.path for request in receiving.requests] == ["/hook?team=gpu"]
 
 
-async def test_a_conflict_after_an_earlier_attempt_says_that_it_was_taken_then(receiving: Receiving) -> None:
+async def test_a_conflict_after_an_earlier_attempt_means_delivered(receiving: Receiving) -> None:
     receiving.answer = 409
     options = WebhookOptions(url=receiving.url, timeout=PATIENCE)
     assert (await delivered(options, again=True)).result is Result.DELIVERED
@@ -125,9 +125,9 @@ def serving(answer: Callable[[socket.socket], None], tls: ssl.SSLContext | None 
                 return
             try:
                 with tls.wrap_socket(connection, server_side=True) if tls else connection as talk:
-                    said = b""
-                    while not said.endswith(ONE.body.encode()) and (more := talk.recv(65_536)):
-                        said += more
+                    request = b""
+                    while not request.endswith(ONE.body.encode()) and (more := talk.recv(65_536)):
+                        request += more
                     answer(talk)
                     over.wait(PATIENCE if answer is silence else 0.0)
             except OSError:
@@ -189,29 +189,29 @@ async def test_a_certificate_counts_only_if_it_is_trusted_and_of_that_name(tmp_p
     authority, other = trustme.CA(), trustme.CA()
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("localhost").configure_cert(tls)
-    for ca, name in ((authority, "ours.pem"), (other, "other.pem")):
+    for ca, name in ((authority, "own.pem"), (other, "other.pem")):
         ca.cert_pem.write_to_path(tmp_path / name)
     with serving(lambda talk: talk.sendall(b"HTTP/1.1 204 No Content\r\n\r\n"), tls) as port:
 
         async def to(host: str, ca: str) -> Delivery:
             return await delivered(WebhookOptions(url=f"https://{host}:{port}/", ca=tmp_path / ca, timeout=PATIENCE))
 
-        assert (await to("localhost", "ours.pem")).result is Result.DELIVERED
-        for host, trusted in (("localhost", "other.pem"), ("127.0.0.1", "ours.pem")):
+        assert (await to("localhost", "own.pem")).result is Result.DELIVERED
+        for host, trusted in (("localhost", "other.pem"), ("127.0.0.1", "own.pem")):
             delivery = await to(host, trusted)
             assert (delivery.result, "not trusted" in delivery.text) == (Result.BARRED, True)
 
 
-async def test_no_secret_is_in_what_is_said_of_it(receiving: Receiving, tmp_path: Path) -> None:
+async def test_no_secret_is_in_the_text_of_a_result(receiving: Receiving, tmp_path: Path) -> None:
     receiving.answer = 500
     url = secret(tmp_path, f"http://127.0.0.1:{receiving.port}/services/T0PS3CRET", "url")
     options = WebhookOptions(url_file=url, key=secret(tmp_path, "k3y"), timeout=PATIENCE)
-    told = await delivered(options)
+    later = await delivered(options)
     (tmp_path / "url").write_text("https://user:T0PS3CRET@host/T0PS3CRET")
     odd = await delivered(options)
     missing = await delivered(WebhookOptions(url=receiving.url, key=SecretFile("nocredential")))
-    assert (told.result, odd.result, missing.result) == (Result.LATER, Result.BARRED, Result.BARRED)
-    assert "T0PS3CRET" not in f"{told}{odd}{options}"
+    assert (later.result, odd.result, missing.result) == (Result.LATER, Result.BARRED, Result.BARRED)
+    assert "T0PS3CRET" not in f"{later}{odd}{options}"
     assert receiving.requests[0].path == "/services/T0PS3CRET"
 
 
@@ -219,7 +219,7 @@ async def test_no_secret_is_in_what_is_said_of_it(receiving: Receiving, tmp_path
 
 
 @asynccontextmanager
-async def telling(
+async def delivering(
     receiver: Receiver, folder: Path, most: float = 0.02
 ) -> AsyncIterator[tuple[DeliveryWorker, QueueStore]]:
     store = QueueStore(folder / "notify.db", [TARGET])
@@ -243,12 +243,12 @@ def numbered(*numbers: int) -> list[tuple[str, Message]]:
     return [(TARGET, Message(f"finding/{n}", f"key{n}", json.dumps({"n": n}))) for n in numbers]
 
 
-async def test_everything_is_told_once_and_in_order_whatever_comes_between(
+async def test_everything_is_delivered_once_and_in_order_whatever_errors_occur(
     receiving: Receiving, tmp_path: Path
 ) -> None:
     receiving.answers = [500, 429, 409, 503, 200, 403, 403, 200, 404]
     receiver = WebhookReceiver(WebhookOptions(url=receiving.url, timeout=PATIENCE))
-    async with telling(receiver, tmp_path) as (worker, store):
+    async with delivering(receiver, tmp_path) as (worker, store):
         store.put(numbered(*range(6)))
         worker.wake.set()
         await until(lambda: worker.state.counts.total() and store.rows.total() == 0 and not worker.state.error)
@@ -262,11 +262,11 @@ async def test_everything_is_told_once_and_in_order_whatever_comes_between(
         assert receiving.connections <= 8  # one more after each attempt that came to nothing
 
 
-async def test_a_refused_login_keeps_the_queue_and_is_said_until_it_is_mended(
+async def test_a_refused_login_keeps_the_queue_and_is_reported_until_it_is_fixed(
     receiving: Receiving, tmp_path: Path
 ) -> None:
     receiving.answer = 401
-    async with telling(WebhookReceiver(WebhookOptions(url=receiving.url)), tmp_path) as (worker, store):
+    async with delivering(WebhookReceiver(WebhookOptions(url=receiving.url)), tmp_path) as (worker, store):
         store.put(numbered(1, 2, 3))
         worker.wake.set()
         await until(lambda: worker.state.counts[Result.BARRED] >= 3)
@@ -276,14 +276,14 @@ async def test_a_refused_login_keeps_the_queue_and_is_said_until_it_is_mended(
         assert (worker.state.barred, worker.state.error) == ("", "")
 
 
-async def test_what_was_not_told_is_told_after_a_restart_with_the_same_key(
+async def test_undelivered_messages_are_sent_after_a_restart_with_the_same_key(
     receiving: Receiving, tmp_path: Path
 ) -> None:
     receiving.answer = 503
     for status in (503, 200):
         receiving.answer = status
         receiver = WebhookReceiver(WebhookOptions(url=receiving.url, timeout=PATIENCE))
-        async with telling(receiver, tmp_path) as (worker, store):
+        async with delivering(receiver, tmp_path) as (worker, store):
             if status == 503:
                 store.put(numbered(1, 2))
                 worker.wake.set()
@@ -294,7 +294,7 @@ async def test_what_was_not_told_is_told_after_a_restart_with_the_same_key(
     assert keys == ["key1"] * (len(keys) - 1) + ["key2"]
 
 
-async def test_what_a_disk_did_not_give_is_told_once_it_does_without_any_news(
+async def test_what_a_disk_did_not_give_is_sent_once_it_does_without_a_new_message(
     receiving: Receiving, tmp_path: Path
 ) -> None:
     folder, away = tmp_path / "state", tmp_path / "away"
@@ -304,7 +304,7 @@ async def test_what_a_disk_did_not_give_is_told_once_it_does_without_any_news(
     folder.rename(away)
     folder.touch()
     receiver = WebhookReceiver(WebhookOptions(url=receiving.url, timeout=PATIENCE))
-    async with telling(receiver, folder) as (_, store):
+    async with delivering(receiver, folder) as (_, store):
         await until(lambda: store.error)
         assert receiving.requests == []
         folder.unlink()
@@ -328,10 +328,10 @@ async def test_a_connection_that_the_server_closed_meanwhile_costs_no_message_an
 
 
 def script(folder: Path, text: str) -> tuple[str, ...]:
-    path = folder / "tell"
+    path = folder / "notify"
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o700)
-    return (str(path), "a word; $(touch never)")
+    return (str(path), "a text; $(touch never)")
 
 
 @pytest.mark.parametrize(
@@ -358,7 +358,7 @@ async def test_what_a_program_s_end_means(tmp_path: Path, text: str, result: Res
 # --- messages
 
 
-def test_messages_are_bounded_and_say_what_they_are_about() -> None:
+def test_messages_are_bounded_and_name_their_subject() -> None:
     origin = Origin(node="n1", mode="observe", boot_id="b")
     data = {f"field{n}": "x" * 5_000 for n in range(60)}
     found = message(Event(kind=EventKind.RAISED, at=Stamp(1.0, 2.0), boot_id="b", data=data), origin)

@@ -1,4 +1,4 @@
-"""`gpuwarden check` on a host of ours: one pass, and what it does not know it says."""
+"""`gpuwarden check` on a host of the test: one pass, and what it does not know it reports."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from gpuwarden_collectors.facts import NvmlFacts, Stamp
 from support.commands import COMMAND, environment
 from support.daemons import FakeHost, children, slots
 from support.hosts import Host
-from support.traces import read, story, told
+from support.traces import read, reported, story
 
 ROOT = Peer(1, 0, frozenset())
 
@@ -40,8 +40,8 @@ def host(tmp_path: Path) -> FakeHost:
 def record(host: FakeHost, *words: str, limited: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
     command = [*limited, *COMMAND, "record", "--config", str(host.config), "-o", str(host.folder / "t"), *words]
     variables = environment(host.folder, host.fake.environment)
-    with (host.folder / "said").open("w") as said:
-        return subprocess.Popen(command, env=variables, stderr=said)
+    with (host.folder / "stderr").open("w") as output:
+        return subprocess.Popen(command, env=variables, stderr=output)
 
 
 def lines(path: Path) -> str:
@@ -71,7 +71,7 @@ def test_what_the_daemon_sees_is_recorded_and_judged_the_same_and_nobody_else_re
         health = Health(daemon.heartbeat()["status"])
     records = read(host.folder / "t")
     assert {Began, HostEventsSeen, Passed} <= {type(one) for one in records}
-    assert ("raised", f"xid.95@gpu/{slots(2)[1]}") in {(kind, about) for _, kind, about in told(records)}
+    assert ("raised", f"xid.95@gpu/{slots(2)[1]}") in {(kind, about) for _, kind, about in reported(records)}
     assert judged(records).last is not None
     assert judged(records).last.verdict.health is health  # type: ignore[union-attr]
 
@@ -83,7 +83,7 @@ def judged(records: list[Record]) -> Tally:
     return tally
 
 
-def test_a_recording_lasts_as_long_as_it_was_told_and_names_nobody(host: FakeHost) -> None:
+def test_a_recording_lasts_for_the_given_time_and_is_anonymised(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
         assert record(host, "--for", "1s", "--anonymise").wait(60) == 0
@@ -100,9 +100,9 @@ def test_a_full_disk_ends_the_recording_and_the_daemon_goes_on(host: FakeHost) -
         daemon.wait_status("healthy")
         process = record(host, limited=("prlimit", "--fsize=512"))
         assert process.wait(60) == 73
-        assert "cannot write" in (host.folder / "said").read_text()
+        assert "cannot write" in (host.folder / "stderr").read_text()
         (host.folder / "t").unlink()
-        for _ in range(SESSIONS_MOST + 1):  # it was told that nobody listens any more
+        for _ in range(SESSIONS_MOST + 1):  # it noticed that nobody listens any more
             assert record(host, "--for", "10ms").wait(60) == 0
             (host.folder / "t").unlink()
         daemon.wait_status("healthy")
@@ -169,7 +169,7 @@ class Bench:
                 self.engine.ingest(events)
 
     def passes(self) -> None:
-        """The bus is looked at, now."""
+        """The bus is read, now."""
         self.engine.observed(replace(Host(1).pci(), started=self.now, finished=self.now))
 
 
@@ -226,7 +226,7 @@ def test_a_request_that_means_nothing_is_refused(arguments: dict[str, Any]) -> N
         Bench().ask(**arguments)
 
 
-def test_what_waits_for_a_slow_client_is_bounded_and_it_is_told() -> None:
+def test_the_buffer_for_a_slow_client_is_bounded_and_its_overflow_is_an_error() -> None:
     spool = Spool(1000)
     for _ in range(10):
         spool.write(b"x" * 99 + b"\n")

@@ -86,7 +86,7 @@ async def test_a_run_that_nobody_waits_for_any_more_is_ended(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("answer", [b"", b"nothing", b"[]", b"{}", b'{"exit_code": "0"}', b"\xff" * 300_000])
-async def test_an_answer_that_is_none_is_said_to_be_none(tmp_path: Path, answer: bytes) -> None:
+async def test_an_invalid_response_is_reported_as_none(tmp_path: Path, answer: bytes) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()
         writer.write(answer)
@@ -98,7 +98,7 @@ async def test_an_answer_that_is_none_is_said_to_be_none(tmp_path: Path, answer:
     assert (done.exit_code, "gave no answer" in done.error) == (None, True)
 
 
-async def test_where_nobody_listens_that_is_said(tmp_path: Path) -> None:
+async def test_a_missing_listener_is_reported(tmp_path: Path) -> None:
     done = await run_by_service(str(tmp_path / "nobody"), "nhc", 30.0)
     assert done.exit_code is None
     assert "cannot be started by way of" in done.error

@@ -77,7 +77,7 @@ def test_what_was_held_out_before_the_window_counts_for_the_share_only() -> None
     assert breaker.refusal(Budget(count=4), replace(fleet_count, now=30_000.0)) == ""
 
 
-def test_a_node_that_was_first_stays_out_whoever_came_later() -> None:
+def test_a_node_that_was_first_stays_out_whatever_node_came_later() -> None:
     held = tuple(Held(float(number), f"n{number}") for number in range(50))
     fleet_count = FleetCount(node="n0", pool=50, held=held, now=60.0)
     assert breaker.refusal(Budget(), fleet_count) == ""

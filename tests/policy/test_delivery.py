@@ -1,4 +1,4 @@
-"""Who of a job is told, with which signal, and which way: nobody who would die of it, nobody of another's, nobody twice."""
+"""Who of a job is signalled, with which signal, and which way: nobody who would die of it, nobody of another's, nobody twice."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def deliver(
     return delivery(job, slurm, rules or DeliveryRules(), now=NOW, **more)  # type: ignore[arg-type]
 
 
-def told(found: Delivery) -> dict[int, str]:
+def signals(found: Delivery) -> dict[int, str]:
     return {aim.receiver.pid: aim.signal for aim in found.receivers}
 
 
@@ -46,7 +46,7 @@ def told(found: Delivery) -> dict[int, str]:
 
 def test_a_rank_that_catches_it_gets_the_default_and_one_that_would_die_of_it_gets_nothing() -> None:
     job = local(7, process(1), process(2, catches=frozenset({"USR1", "HUP"})))
-    assert told(deliver(job)) == {1: "TERM"}
+    assert signals(deliver(job)) == {1: "TERM"}
 
 
 def test_nobody_but_ranks_is_ever_signalled_whatever_it_declares() -> None:
@@ -80,7 +80,7 @@ def test_the_choice_is_its_own_then_the_comment_s_then_the_label_s_then_the_site
 ) -> None:
     job = local(7, process(1, declared=own, catches=frozenset(SIGNALS)), declared=label)
     found = deliver(job, slurm_job(7, comment=comment, node_count=1), rules)
-    assert told(found) == ({} if expected is None else {1: expected})
+    assert signals(found) == ({} if expected is None else {1: expected})
     assert found.text == (f"SIG{expected} to 1 rank here" if expected else "it wants no signal")
 
 
@@ -98,18 +98,18 @@ def test_of_the_site_rules_the_first_counts_that_fits_partition_and_name(
         )
     )
     job = local(7, process(1, catches=frozenset(SIGNALS)))
-    assert told(deliver(job, slurm_job(7, partition=partition, name=name, node_count=1), rules)) == {1: expected}
+    assert signals(deliver(job, slurm_job(7, partition=partition, name=name, node_count=1), rules)) == {1: expected}
 
 
 def test_ranks_of_one_job_that_want_different_signals_get_each_its_own_on_this_host() -> None:
     found = deliver(local(7, process(1), process(2, declared="USR1")), slurm_job(7))
-    assert (found.way, found.signal, told(found)) == (Way.LOCAL, "TERM USR1", {1: "TERM", 2: "USR1"})
+    assert (found.way, found.signal, signals(found)) == (Way.LOCAL, "TERM USR1", {1: "TERM", 2: "USR1"})
     assert found.local_only
 
 
-@pytest.mark.parametrize("word", ["USR1", "usr1", " SIGUSR1", "SigUsr1 "])
-def test_a_signal_is_named_with_or_without_sig_in_any_case(word: str) -> None:
-    assert declared(word) == "USR1"
+@pytest.mark.parametrize("text", ["USR1", "usr1", " SIGUSR1", "SigUsr1 "])
+def test_a_signal_is_named_with_or_without_sig_in_any_case(text: str) -> None:
+    assert declared(text) == "USR1"
 
 
 @settings(max_examples=300)
@@ -122,9 +122,9 @@ def test_whatever_a_user_writes_no_other_signal_than_the_four_comes_of_it(text: 
 
 def test_a_process_under_another_user_than_the_job_s_is_not_the_job_s_to_signal() -> None:
     job = local(7, process(1, uid=0), process(2))
-    assert told(deliver(job, slurm_job(7, node_count=1))) == {2: "TERM"}
-    assert told(deliver(local(9, process(1, uid=0), kind=Kind.PROCESS))) == {}
-    assert told(deliver(local("c0ffee", process(1, uid=0), kind=Kind.CONTAINER))) == {1: "TERM"}, "users of its own"
+    assert signals(deliver(job, slurm_job(7, node_count=1))) == {2: "TERM"}
+    assert signals(deliver(local(9, process(1, uid=0), kind=Kind.PROCESS))) == {}
+    assert signals(deliver(local("c0ffee", process(1, uid=0), kind=Kind.CONTAINER))) == {1: "TERM"}, "users of its own"
 
 
 def test_a_process_that_does_not_answer_to_the_kernel_is_left_alone() -> None:
@@ -134,16 +134,16 @@ def test_a_process_that_does_not_answer_to_the_kernel_is_left_alone() -> None:
     )  # fmt: skip
 
 
-def test_who_was_told_is_not_told_again_and_who_came_later_is() -> None:
+def test_a_signalled_process_is_not_signalled_again_and_one_that_came_later_is() -> None:
     job = local(7, process(1), process(2))
-    assert told(deliver(job, signalled=frozenset({(1, 10)}))) == {2: "TERM"}
-    assert told(deliver(job, signalled=frozenset({(1, 99)}))) == {1: "TERM", 2: "TERM"}, (
+    assert signals(deliver(job, signalled=frozenset({(1, 10)}))) == {2: "TERM"}
+    assert signals(deliver(job, signalled=frozenset({(1, 99)}))) == {1: "TERM", 2: "TERM"}, (
         "another process had that number"
     )
     assert deliver(job, signalled=frozenset({(1, 10), (2, 20)})).text == "all of its ranks here were signalled before"
 
 
-def test_of_ten_thousand_processes_as_many_are_told_as_can_be_remembered() -> None:
+def test_of_ten_thousand_processes_as_many_are_signalled_as_can_be_remembered() -> None:
     job = local(7, *(process(n) for n in range(1, 10_001)))
     first = deliver(job)
     assert len(first.receivers) == SIGNALLED_MOST
@@ -151,7 +151,7 @@ def test_of_ten_thousand_processes_as_many_are_told_as_can_be_remembered() -> No
 
 
 @pytest.mark.parametrize("state", ["completing", "completed", "cancelled", "timeout", "preempted", "node_fail"])
-def test_a_job_that_is_ending_was_told_by_slurm_already(state: str) -> None:
+def test_a_job_that_is_ending_was_signalled_by_slurm_already(state: str) -> None:
     found = deliver(local(7, process(1)), slurm_job(7, state=state))
     assert (found.way, found.text) == (Way.NONE, f"it is {state}: it ends by itself")
 
@@ -159,10 +159,10 @@ def test_a_job_that_is_ending_was_told_by_slurm_already(state: str) -> None:
 # --- which way
 
 
-def test_a_job_of_several_nodes_is_told_as_a_whole_where_all_leaders_here_are_ranks_that_catch_it() -> None:
+def test_a_job_of_several_nodes_is_signalled_as_a_whole_where_all_leaders_here_are_ranks_that_catch_it() -> None:
     found = deliver(local(7, process(1), process(2)), slurm_job(7))
     assert (found.way, found.signal, found.local_only) == (Way.JOB_WIDE, "TERM", False)
-    assert told(found) == {1: "TERM", 2: "TERM"}
+    assert signals(found) == {1: "TERM", 2: "TERM"}
 
 
 def helper(pid: int) -> Receiver:
@@ -189,36 +189,36 @@ def helper(pid: int) -> Receiver:
         (local(7, process(1), process(2, Role.SHELL, step="interactive")), slurm_job(7), {}),
     ],
     ids=[
-        "one node", "controller away", "not running", "foreign mark", "no time", "told before", "deaf leader", "launcher leads",
+        "one node", "controller away", "not running", "foreign mark", "no time", "signalled before", "deaf leader", "launcher leads",
         "shell leads", "stuck leader", "another user", "a helper would die", "perhaps a helper would die", "no leader",
         "interactive shell would die",
     ],
 )  # fmt: skip
-def test_else_only_the_ranks_on_this_host_are_told(
+def test_else_only_the_ranks_on_this_host_are_signalled(
     job: LocalJob, slurm: SlurmJob | None, more: dict[str, object]
 ) -> None:
     found = deliver(job, slurm, DeliveryRules(), **more)
-    assert (found.way, told(found)) == (Way.LOCAL, {1: "TERM"})
+    assert (found.way, signals(found)) == (Way.LOCAL, {1: "TERM"})
     assert found.local_only == (slurm is not None and slurm.node_count > 1)
 
 
 def test_where_only_leaders_are_reached_their_helpers_are_in_no_danger() -> None:
     found = deliver(local(7, process(1), helper(2)), slurm_job(7), trees=False)
-    assert (found.way, told(found)) == (Way.JOB_WIDE, {1: "TERM"})
+    assert (found.way, signals(found)) == (Way.JOB_WIDE, {1: "TERM"})
 
 
-def test_what_a_signal_for_all_steps_does_not_reach_is_told_on_this_host_afterwards() -> None:
+def test_what_a_signal_for_all_steps_does_not_reach_is_signalled_on_this_host_afterwards() -> None:
     batch = process(2, step="batch")
     job = local(
         7, process(1), batch, process(3, Role.SHELL, step="batch", leader=True), process(4, Role.SERVICE, step="extern")
     )
     first = deliver(job, slurm_job(7))
-    assert (first.way, told(first)) == (Way.JOB_WIDE, {1: "TERM"})
+    assert (first.way, signals(first)) == (Way.JOB_WIDE, {1: "TERM"})
     second = deliver(job, slurm_job(7), signalled=frozenset({(1, 10)}))
-    assert (second.way, told(second)) == (Way.LOCAL, {2: "TERM"})
+    assert (second.way, signals(second)) == (Way.LOCAL, {2: "TERM"})
 
 
-def test_the_batch_script_is_told_by_slurm_only_where_it_is_the_rank_itself() -> None:
+def test_the_batch_script_is_signalled_by_slurm_only_where_it_is_the_rank_itself() -> None:
     script = process(1, step="batch")
     assert deliver(local(7, script), slurm_job(7)).way is Way.BATCH
     assert deliver(local(7, script, process(2)), slurm_job(7)).way is not Way.BATCH
@@ -229,10 +229,10 @@ def test_the_batch_script_is_told_by_slurm_only_where_it_is_the_rank_itself() ->
 # --- marks
 
 
-def test_a_fresh_mark_of_this_run_means_that_whoever_it_reaches_counts_as_told() -> None:
+def test_with_a_fresh_mark_of_this_run_the_ranks_that_it_reaches_count_as_signalled() -> None:
     slurm = slurm_job(7, admin_comment=mark("n2", NOW - 1.0))
     found = deliver(local(7, process(1), helper(2)), slurm)
-    assert (found.way, told(found), found.text) == (
+    assert (found.way, signals(found), found.text) == (
         Way.WATCH,
         {1: "TERM"},
         "n2 signals the whole job, 1 rank of it here",
@@ -253,7 +253,7 @@ def test_a_mark_that_was_set_in_the_second_in_which_the_job_began_counts() -> No
 
 
 @pytest.mark.parametrize("text", ["", "  ", mark("n1", NOW), None])
-def test_a_mark_may_be_written_where_nothing_stands_but_another_mark(text: str | None) -> None:
+def test_a_mark_may_be_written_over_nothing_or_another_mark(text: str | None) -> None:
     assert markable(text)
 
 

@@ -1,4 +1,4 @@
-"""What is done for the jobs of a machine that is about to go: each told once, each requeued once and not too early."""
+"""What is done for the jobs of a machine that is about to end: each signalled once, each requeued once and not too early."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from gpuwarden.policy.evacuation.preview import preview
 from gpuwarden_collectors.receivers.facts import Kind, Role
 from support.evacuations import BOOT, BOOTED, SETTINGS, Story, announced, local, process, slurm_job
 
-# --- telling
+# --- signalling
 
 
-def test_a_job_is_told_at_once_and_requeued_when_its_ranks_have_saved_and_the_node_takes_no_work() -> None:
+def test_a_job_is_signalled_at_once_and_requeued_when_its_ranks_have_saved_and_the_node_takes_no_work() -> None:
     story = Story().runs(7, process(1, rank=0), process(2, rank=1)).announces(announced(120.0)).acts()
     assert story.signals == [(1, "TERM"), (2, "TERM")]
-    story.waits(4.0).says_saved(7, 0).acts()
+    story.waits(4.0).acknowledges(7, 0).acts()
     story.unschedulable = True
     assert story.acts().requeues == [], "rank 1 is at it still"
-    story.says_saved(7, 1)
+    story.acknowledges(7, 1)
     story.unschedulable = False
     assert story.acts().requeues == [], "it could come back here"
     story.unschedulable = True
@@ -61,15 +61,15 @@ def test_a_job_whose_processes_have_ended_is_waited_for_no_longer() -> None:
     assert story.ends(2).acts().requeues == [(7, 1_002.0)]
 
 
-def test_a_job_that_says_nothing_is_requeued_in_time_before_the_end() -> None:
+def test_a_job_without_an_acknowledgement_is_requeued_in_time_before_the_end() -> None:
     story = Story(unschedulable=True).runs(7, process(1)).announces(announced(120.0)).acts()
-    assert story.plan.again == 1_001.0, "it is looked again each second"
+    assert story.plan.again == 1_001.0, "it is checked again each second"
     story.waits(114.5).acts()
     assert (story.requeues, story.plan.again) == ([], 1_115.0)
     assert story.waits(0.5).acts().requeues == [(7, 1_115.0)]
 
 
-def test_a_job_of_which_nobody_could_be_told_runs_on_until_its_time_is_up() -> None:
+def test_a_job_without_a_receiver_runs_on_until_its_time_is_up() -> None:
     deaf = process(1, catches=frozenset(), rank=0)
     story = Story(unschedulable=True).runs(7, deaf).announces(announced(60.0)).acts()
     assert (story.signals, story.known(7).way, story.requeues) == ([], Way.NONE, [])
@@ -77,14 +77,14 @@ def test_a_job_of_which_nobody_could_be_told_runs_on_until_its_time_is_up() -> N
     assert story.waits(55.0).acts().requeues == [(7, 1_055.0)]
 
 
-def test_ranks_that_were_not_told_may_have_read_the_notice_themselves_and_say_so() -> None:
+def test_ranks_that_were_not_signalled_may_have_read_the_notice_themselves_and_acknowledge_it() -> None:
     deaf = [process(n, catches=frozenset(), rank=n) for n in (0, 1)]
     story = Story(unschedulable=True).runs(7, *deaf).announces(announced(60.0)).acts()
-    assert story.says_saved(7, 0).acts().requeues == []
-    assert story.says_saved(7, 1).acts().requeues == [(7, 1_000.0)]
+    assert story.acknowledges(7, 0).acts().requeues == []
+    assert story.acknowledges(7, 1).acts().requeues == [(7, 1_000.0)]
 
 
-def test_a_rank_that_begins_to_catch_the_signal_later_is_told_then_and_the_others_not_again() -> None:
+def test_a_rank_that_begins_to_catch_the_signal_later_is_signalled_then_and_the_others_not_again() -> None:
     late = process(2, catches=frozenset())
     story = Story().runs(7, process(1), late).announces(announced()).acts()
     assert story.signals == [(1, "TERM")]
@@ -92,7 +92,7 @@ def test_a_rank_that_begins_to_catch_the_signal_later_is_told_then_and_the_other
     assert story.signals == [(1, "TERM"), (2, "TERM")]
 
 
-def test_a_job_that_was_told_as_a_whole_was_so_whatever_comes_of_a_rank_that_comes_late() -> None:
+def test_a_job_signalled_as_a_whole_stays_so_whatever_comes_of_a_late_rank() -> None:
     story = Story().spreads(7, process(1)).announces(announced()).acts()
     assert (story.known(7).way, story.known(7).result) == (Way.JOB_WIDE, Sent.SENT)
     story.waits(1.0).spreads(7, process(1), process(2)).acts(1, dies="after sending")
@@ -101,7 +101,7 @@ def test_a_job_that_was_told_as_a_whole_was_so_whatever_comes_of_a_rank_that_com
     assert (story.known(7).way, story.known(7).result, story.known(7).count) == (Way.JOB_WIDE, Sent.SENT, 1)
 
 
-def test_a_job_that_starts_before_the_exclusion_took_hold_is_told_too() -> None:
+def test_a_job_that_starts_before_the_exclusion_took_hold_is_signalled_too() -> None:
     story = Story().runs(7, process(1)).announces(announced()).acts().waits(3.0)
     story.runs(8, process(5), started=BOOTED + 1_002.0).acts()
     assert story.signals == [(1, "TERM"), (5, "TERM")]
@@ -114,7 +114,7 @@ def test_a_job_that_has_ended_meanwhile_is_neither_requeued_nor_named() -> None:
     assert (story.requeues, story.texts(EventKind.NOT_REQUEUED)) == ([], [])
 
 
-def test_a_job_that_was_requeued_elsewhere_and_came_back_here_is_told_and_requeued_once_more() -> None:
+def test_a_job_that_was_requeued_elsewhere_and_came_back_here_is_signalled_and_requeued_once_more() -> None:
     story = Story(unschedulable=True).runs(7, process(1)).announces(announced()).acts().ends(1).acts()
     assert story.requeues == [(7, 1_000.0)]
     story.waits(9.0).runs(7, process(11), restarts=1, started=BOOTED + 1_008.0).acts()
@@ -132,7 +132,7 @@ def test_a_job_that_another_node_requeued_and_that_still_ends_here_is_left_alone
 def test_a_job_that_came_back_and_whose_ranks_are_not_there_yet_is_not_taken_for_one_that_is_done() -> None:
     story = Story(unschedulable=True).runs(7, process(1, rank=0), process(2, rank=1)).announces(announced()).acts()
     story.unschedulable = False
-    story.says_saved(7, 0).says_saved(7, 1)
+    story.acknowledges(7, 0).acknowledges(7, 1)
     story.runs(7, process(11, catches=frozenset()), restarts=1).acts()
     story.unschedulable = True
     assert story.acts().requeues == []
@@ -151,10 +151,10 @@ def test_ranks_that_a_launcher_starts_in_the_place_of_those_that_saved_are_waite
     assert story.ends(21).acts().requeues == [(7, 1_000.0)]
 
 
-def test_one_rank_that_has_said_so_does_not_speak_for_one_that_has_not() -> None:
+def test_the_acknowledgement_of_one_rank_does_not_count_for_another() -> None:
     story = Story(unschedulable=True).runs(7, process(1), process(2)).announces(announced()).acts()
-    assert story.says_saved(7, 0).ends(2).acts().requeues == [], "which of them was rank 0 is not known"
-    assert story.says_saved(7, 1).acts().requeues == [(7, 1_000.0)]
+    assert story.acknowledges(7, 0).ends(2).acts().requeues == [], "which of them was rank 0 is not known"
+    assert story.acknowledges(7, 1).acts().requeues == [(7, 1_000.0)]
 
 
 def saved_by_directory(story: Story) -> Event:
@@ -163,17 +163,17 @@ def saved_by_directory(story: Story) -> Event:
     return Event(kind=EventKind.SAVED, at=story.now, boot_id=BOOT, data=data)
 
 
-def test_what_a_ledger_of_before_says_of_all_of_a_job_needs_no_rank() -> None:
+def test_an_acknowledgement_of_a_whole_job_in_an_older_ledger_needs_no_rank() -> None:
     story = Story(unschedulable=True).runs(7, process(1), process(2)).announces(announced()).acts()
     story.took([saved_by_directory(story)])
     assert story.acts().requeues == [(7, 1_000.0)]
 
 
-def test_that_a_process_ended_does_not_hide_what_it_said_before() -> None:
-    story = Story().runs(7, process(1)).announces(announced()).acts().says_saved(7, 0)
+def test_the_end_of_a_process_does_not_replace_its_acknowledgement() -> None:
+    story = Story().runs(7, process(1)).announces(announced()).acts().acknowledges(7, 0)
     story.took([saved("slurm/7", "exit", saved=False, process=(1, 10), boot_id=BOOT, now=story.now)])
-    said = story.known(7).acknowledged
-    assert (said.by, said.saved, said.step) == ("socket", True, 7)
+    acknowledgement = story.known(7).acknowledged
+    assert (acknowledgement.by, acknowledgement.saved, acknowledgement.step) == ("socket", True, 7)
 
 
 def test_a_process_that_speaks_for_itself_needs_no_number() -> None:
@@ -190,7 +190,7 @@ def test_the_tasks_of_an_array_are_jobs_of_their_own() -> None:
     story = Story(unschedulable=True)
     for number in (7, 8, 9):
         story.runs(number, process(number, rank=0), called=f"7_{number - 7}", node_count=1)
-    story.announces(announced()).acts().says_saved(8, 0).acts()
+    story.announces(announced()).acts().acknowledges(8, 0).acts()
     assert story.signals == [(7, "TERM"), (8, "TERM"), (9, "TERM")]
     assert story.requeues == [(8, 1_000.0)]
 
@@ -202,19 +202,19 @@ def test_a_job_without_a_process_here_still_loses_this_node_and_is_requeued_when
     assert story.waits(56.0).acts().requeues == [(7, 1_056.0)]
 
 
-def test_containers_and_lone_processes_are_told_and_nobody_is_asked_to_requeue_them() -> None:
+def test_containers_and_unmanaged_processes_are_signalled_and_never_requeued() -> None:
     story = Story(unschedulable=True).hosts(local("c0ffee", process(1, uid=0), kind=Kind.CONTAINER, declared="USR1"))
     story.hosts(local(2, process(2), kind=Kind.PROCESS)).announces(announced()).acts().ends(1).ends(2).acts()
     assert story.signals == [(1, "USR1"), (2, "TERM")]
     assert (story.requeues, story.texts(EventKind.NOT_REQUEUED)) == ([], [])
 
 
-def test_without_any_job_only_the_last_words_remain() -> None:
+def test_without_any_job_only_the_final_node_update_remains() -> None:
     story = Story(unschedulable=True).announces(announced(60.0)).acts().waits(58.5)
     assert story.steps() == (SetFinalState("down"),)
 
 
-def test_sixty_four_jobs_of_eight_ranks_are_told_each_once() -> None:
+def test_sixty_four_jobs_of_eight_ranks_are_signalled_each_once() -> None:
     story = Story()
     for number in range(64):
         story.runs(number, *(process(100 * number + n + 1) for n in range(8)))
@@ -223,7 +223,7 @@ def test_sixty_four_jobs_of_eight_ranks_are_told_each_once() -> None:
     assert story.restarts().steps() == ()
 
 
-def test_ten_thousand_processes_are_told_in_parts_that_the_ledger_can_hold() -> None:
+def test_ten_thousand_processes_are_signalled_in_parts_that_the_ledger_can_hold() -> None:
     story = Story()
     for number in range(10):
         story.runs(number, *(process(10_000 * number + n + 1) for n in range(1_000)), node_count=1)
@@ -243,7 +243,7 @@ def test_of_more_jobs_than_are_remembered_the_rest_is_left_alone() -> None:
 # --- through Slurm
 
 
-def test_a_job_that_could_not_be_told_as_a_whole_is_told_on_this_host() -> None:
+def test_a_job_that_could_not_be_signalled_as_a_whole_is_signalled_on_this_host() -> None:
     story = Story(wide=Sent.UNSENT).spreads(7, process(1), process(2)).announces(announced()).acts()
     assert [data["way"] for data in story.texts(EventKind.SIGNALLING) if data["processes"]] == ["local"]
     assert story.signals == [(1, "TERM"), (2, "TERM")]
@@ -251,39 +251,45 @@ def test_a_job_that_could_not_be_told_as_a_whole_is_told_on_this_host() -> None:
 
 
 @pytest.mark.parametrize("result", [Sent.WATCHED, Sent.UNKNOWN])
-def test_a_job_that_another_node_tells_or_of_which_it_is_not_known_is_not_told_again(result: Sent) -> None:
+def test_a_job_that_another_node_signals_or_whose_result_is_unknown_is_not_signalled_again(result: Sent) -> None:
     story = Story(wide=result).spreads(7, process(1)).announces(announced()).acts()
     assert (story.signals, story.known(7).result, story.known(7).way) == ([], result, Way.JOB_WIDE)
 
 
-def test_where_another_node_s_mark_stands_the_ranks_count_as_told_and_are_waited_for() -> None:
+def test_under_another_nodes_mark_the_ranks_count_as_signalled_and_are_waited_for() -> None:
     story = Story(unschedulable=True).spreads(7, process(1, rank=0), admin_comment=mark("n2", BOOTED + 999.0))
     story.announces(announced()).acts()
     assert (story.signals, story.known(7).result, story.requeues) == ([], Sent.WATCHED, [])
-    assert story.says_saved(7, 0).acts().requeues == [], "of the ranks there nothing is known"
-    assert story.says_saved(7, 0, all_ranks=True).acts().requeues == [(7, 1_000.0)]
+    assert story.acknowledges(7, 0).acts().requeues == [], "of the ranks there nothing is known"
+    assert story.acknowledges(7, 0, all_ranks=True).acts().requeues == [(7, 1_000.0)]
 
 
 @pytest.mark.parametrize("within", [1.5, 120.0])
-def test_there_must_be_time_and_a_controller_for_telling_a_job_as_a_whole(within: float) -> None:
+def test_signalling_a_job_as_a_whole_needs_time_and_a_controller(within: float) -> None:
     story = Story(controller=within < 2.0).spreads(7, process(1)).announces(announced(within)).acts()
     assert story.known(7).way is Way.LOCAL
 
 
-def test_a_job_that_comes_in_the_last_moment_is_told_on_this_host() -> None:
+def test_a_job_that_comes_in_the_last_moment_is_signalled_on_this_host() -> None:
     story = Story().announces(announced(120.0)).waits(118.5).spreads(7, process(1)).acts()
     assert story.known(7).way is Way.LOCAL
 
 
-def test_a_rank_that_comes_while_its_job_is_told_as_a_whole_is_told_after_that() -> None:
+def test_a_rank_that_comes_while_its_job_is_signalled_as_a_whole_is_signalled_after_that() -> None:
     story = Story().spreads(7, process(1)).announces(announced())
     story.under_way.add("slurm/7")
-    (tell,) = story.steps()
-    assert isinstance(tell, SignalJob)
-    story.took(signalling(story.evacuation.id, tell.key, tell.delivery, tell.slurm, boot_id=BOOT, now=story.now))
+    (signal_step,) = story.steps()
+    assert isinstance(signal_step, SignalJob)
+    story.took(
+        signalling(
+            story.evacuation.id, signal_step.key, signal_step.delivery, signal_step.slurm, boot_id=BOOT, now=story.now
+        )
+    )
     story.spreads(7, process(1), process(2)).acts()
     assert (story.signals, story.known(7).result) == ([], Sent.UNKNOWN)
-    story.took([signalled(story.evacuation.id, tell.key, Way.JOB_WIDE, Sent.UNSENT, boot_id=BOOT, now=story.now)])
+    story.took(
+        [signalled(story.evacuation.id, signal_step.key, Way.JOB_WIDE, Sent.UNSENT, boot_id=BOOT, now=story.now)]
+    )
     story.under_way.clear()
     assert story.acts().signals == [(1, "TERM"), (2, "TERM")]
 
@@ -291,9 +297,9 @@ def test_a_rank_that_comes_while_its_job_is_told_as_a_whole_is_told_after_that()
 # --- on several nodes
 
 
-def test_a_job_of_several_nodes_is_not_requeued_on_the_word_of_the_ranks_of_one() -> None:
+def test_a_job_of_several_nodes_is_not_requeued_on_the_acknowledgement_of_the_ranks_of_one() -> None:
     story = Story(unschedulable=True).spreads(7, process(1, rank=0), process(2, rank=1)).announces(announced()).acts()
-    story.says_saved(7, 0).says_saved(7, 1).acts()
+    story.acknowledges(7, 0).acknowledges(7, 1).acts()
     story.took([saved_by_directory(story)])
     assert story.acts().requeues == [], "nor on what lies in the directory of their checkpoints"
     assert story.waits(114.5).acts().requeues == []
@@ -302,21 +308,21 @@ def test_a_job_of_several_nodes_is_not_requeued_on_the_word_of_the_ranks_of_one(
 
 def test_one_rank_that_answers_for_all_ends_the_wait_on_every_node() -> None:
     story = Story(unschedulable=True).spreads(7, process(1, rank=0), process(2, rank=1)).announces(announced()).acts()
-    assert story.says_saved(7, 1, all_ranks=True).sums_up().acts().requeues == [(7, 1_000.0)]
+    assert story.acknowledges(7, 1, all_ranks=True).sums_up().acts().requeues == [(7, 1_000.0)]
 
 
 def test_in_a_job_of_one_node_a_rank_that_answers_for_all_answers_for_itself() -> None:
     """Several trainings may run there side by side, each of which knows its own ranks."""
     story = Story(unschedulable=True).runs(7, process(1, rank=0), process(2, rank=1)).announces(announced()).acts()
-    assert story.says_saved(7, 0, all_ranks=True).acts().requeues == []
-    assert story.says_saved(7, 1, all_ranks=True).acts().requeues == [(7, 1_000.0)]
+    assert story.acknowledges(7, 0, all_ranks=True).acts().requeues == []
+    assert story.acknowledges(7, 1, all_ranks=True).acts().requeues == [(7, 1_000.0)]
 
 
 def test_a_part_of_a_heterogeneous_job_has_other_nodes_though_it_has_one_itself() -> None:
     story = Story(unschedulable=True).runs(7, process(1, rank=0), called="7+0").announces(announced()).acts()
     story.stepless.add(7)
-    assert story.says_saved(7, 0).ends(1).acts().requeues == [], "what the other part does is not known"
-    assert story.says_saved(7, 0, all_ranks=True).acts().requeues == [(7, 1_000.0)]
+    assert story.acknowledges(7, 0).ends(1).acts().requeues == [], "what the other part does is not known"
+    assert story.acknowledges(7, 0, all_ranks=True).acts().requeues == [(7, 1_000.0)]
 
 
 def test_a_job_of_several_nodes_is_requeued_once_slurm_runs_no_step_of_it_any_more() -> None:
@@ -350,7 +356,7 @@ def test_slurm_is_asked_for_steps_no_more_often_than_for_jobs_and_not_where_it_d
 
 
 @pytest.mark.parametrize("step", ["batch", "extern", "0+1", ""])
-def test_the_end_of_steps_says_nothing_of_ranks_that_are_in_none(step: str) -> None:
+def test_the_end_of_steps_does_not_cover_ranks_that_are_in_none(step: str) -> None:
     story = Story(unschedulable=True).spreads(7, process(1, step=step), process(2)).announces(announced()).acts()
     story.stepless.add(7)
     story.ends(1).ends(2)
@@ -360,25 +366,25 @@ def test_the_end_of_steps_says_nothing_of_ranks_that_are_in_none(step: str) -> N
 
 
 def test_what_all_ranks_answered_in_an_earlier_run_of_the_job_does_not_count_for_the_next() -> None:
-    story = Story().spreads(7, process(1, rank=0)).announces(announced()).acts().says_saved(7, 0, all_ranks=True)
+    story = Story().spreads(7, process(1, rank=0)).announces(announced()).acts().acknowledges(7, 0, all_ranks=True)
     story.waits(9.0).spreads(7, process(11, rank=0), restarts=1, started=BOOTED + 1_008.0).acts()
     story.unschedulable = True
     assert story.acts().requeues == []
 
 
 def test_where_the_notice_comes_to_both_nodes_each_waits_for_all_ranks_or_its_time() -> None:
-    """The other one hears the ranks there, and neither hears of the other."""
+    """The other one gets the acknowledgements of the ranks there, and neither those of the other."""
     for answers_for_all, requeued in ((False, [(7, 1_115.0)]), (True, [(7, 1_002.0)])):
         story = Story(unschedulable=True)
         story.spreads(7, process(1, rank=0), admin_comment=mark("n2", BOOTED + 999.0)).announces(announced()).acts()
-        story.waits(2.0).says_saved(7, 0, all_ranks=answers_for_all).acts().waits(113.0).acts()
+        story.waits(2.0).acknowledges(7, 0, all_ranks=answers_for_all).acts().waits(113.0).acts()
         assert story.requeues == requeued
 
 
 # --- requeueing
 
 
-def test_what_was_requeued_stays_so_though_a_second_try_says_otherwise() -> None:
+def test_a_requeued_job_stays_so_though_a_second_attempt_fails() -> None:
     story = Story(unschedulable=True).runs(7, process(1)).announces(announced()).acts().ends(1).acts()
     story.took([not_requeued("slurm/7", "no such job", permanent=True, boot_id=BOOT, now=story.now)])
     assert (story.known(7).requeued, story.known(7).named) == (Requeued.DONE, False)
@@ -387,7 +393,7 @@ def test_what_was_requeued_stays_so_though_a_second_try_says_otherwise() -> None
 @pytest.mark.parametrize(
     ("what", "text"), [({"batch": False}, "it is no batch job"), ({"requeue": False}, "it may not be requeued")]
 )
-def test_a_job_that_cannot_be_requeued_is_told_and_named_once(what: dict[str, bool], text: str) -> None:
+def test_a_job_that_cannot_be_requeued_is_signalled_and_named_once(what: dict[str, bool], text: str) -> None:
     story = Story(unschedulable=True).runs(7, process(1), **what).announces(announced()).acts().waits(119.0).acts()
     assert story.signals == [(1, "TERM")]
     (named,) = story.texts(EventKind.NOT_REQUEUED)
@@ -418,10 +424,10 @@ def test_nothing_is_requeued_or_named_where_that_is_not_configured(change: dict[
     assert (story.requeues, story.texts(EventKind.NOT_REQUEUED)) == ([], [])
 
 
-# --- the last words
+# --- the final node update
 
 
-def test_the_last_words_are_said_once_right_before_the_end_and_only_of_a_node_that_takes_no_work() -> None:
+def test_the_final_node_update_comes_once_right_before_the_end_of_a_node_that_takes_no_work() -> None:
     story = Story().announces(announced(30.0)).waits(29.0)
     assert story.acts().last_words == []
     story.unschedulable = True
@@ -431,7 +437,7 @@ def test_the_last_words_are_said_once_right_before_the_end_and_only_of_a_node_th
 @pytest.mark.parametrize(
     "notice", [announced(None), announced(600.0, kind="shutdown"), announced(9.0), announced(-5.0)]
 )
-def test_there_are_no_last_words_where_nobody_says_when_or_time_is_short_or_the_host_just_shuts_down(
+def test_there_is_no_final_node_update_without_a_deadline_in_short_time_or_on_a_plain_shutdown(
     notice: object,
 ) -> None:
     story = Story(unschedulable=True).announces(notice).waits(700.0).acts()  # type: ignore[arg-type]
@@ -441,26 +447,26 @@ def test_there_are_no_last_words_where_nobody_says_when_or_time_is_short_or_the_
 # --- notices
 
 
-def test_two_sources_of_one_death_have_each_rank_told_once() -> None:
+def test_two_sources_of_one_termination_signal_each_rank_once() -> None:
     first, second = announced(120.0, source="operator"), announced(90.0, at=1_030.0)
     story = Story().runs(7, process(1, rank=0)).announces(first).acts().waits(30.0)
     story.announces(first, second).acts().announces(second).acts().announces(first).acts()
     assert story.signals == [(1, "TERM")]
-    story.announces(first, second).says_saved(7, 0)
+    story.announces(first, second).acknowledges(7, 0)
     story.unschedulable = True
-    assert story.acts().requeues == [(7, 1_030.0)], "what it said to one counts for both"
+    assert story.acts().requeues == [(7, 1_030.0)], "its acknowledgement of one counts for both"
     assert story.announces(first).acts().requeues == [(7, 1_030.0)]
 
 
 def test_one_that_takes_the_place_of_another_takes_over_what_is_known() -> None:
     first, second = announced(120.0, source="operator"), announced(90.0, at=1_001.0)
     story = Story(unschedulable=True).runs(7, process(1, rank=0), process(2, rank=1)).announces(first).acts()
-    story.says_saved(7, 0).waits(1.0).announces(second).acts().says_saved(7, 1).acts()
+    story.acknowledges(7, 0).waits(1.0).announces(second).acts().acknowledges(7, 1).acts()
     assert (story.signals, story.requeues) == ([(1, "TERM"), (2, "TERM")], [(7, 1_001.0)])
 
 
-def test_one_that_is_withdrawn_and_comes_again_soon_tells_nobody_twice_but_what_was_saved_then_does_not_count() -> None:
-    story = Story(unschedulable=True).runs(7, process(1, rank=0)).announces(announced()).acts().says_saved(7, 0)
+def test_a_withdrawn_notice_that_comes_back_soon_signals_nobody_twice_but_earlier_saves_do_not_count() -> None:
+    story = Story(unschedulable=True).runs(7, process(1, rank=0)).announces(announced()).acts().acknowledges(7, 0)
     story.announces().waits(60.0).announces(announced(120.0, at=1_060.0)).acts()
     assert (story.signals, story.requeues) == ([(1, "TERM")], [])
     assert story.waits(115.0).acts().requeues == [(7, 1_175.0)]
@@ -479,22 +485,22 @@ def test_a_rank_of_a_withdrawn_notice_that_has_ended_is_none_of_the_next_one_tho
 def test_a_rank_of_a_withdrawn_notice_that_is_still_here_is_waited_for_in_the_next_one() -> None:
     story = Story(unschedulable=True).runs(7, process(1, rank=0), process(2, rank=1), node_count=1)
     story.announces(announced()).acts().announces().waits(60.0).announces(announced(at=1_060.0)).acts()
-    assert story.says_saved(7, 0).acts().requeues == []
+    assert story.acknowledges(7, 0).acts().requeues == []
     assert (story.ends(2).acts().requeues, len(story.signals)) == ([(7, 1_060.0)], 2)
 
 
 def test_what_was_answered_to_a_notice_before_it_was_withdrawn_does_not_count_when_it_comes_back() -> None:
     """Its end moved out of the horizon, and back: the job has gone on since it saved."""
     story = Story(unschedulable=True).runs(7, process(1, rank=0), process(2, rank=1), node_count=1)
-    story.announces(announced()).acts().says_saved(7, 0).announces().waits(60.0).ends(2).sums_up()
+    story.announces(announced()).acts().acknowledges(7, 0).announces().waits(60.0).ends(2).sums_up()
     story.announces(announced(180.0)).sums_up().acts()
     assert story.known(7).signalled == {(1, 10)}
     assert story.known(7).acknowledged.at is None
     assert (story.requeues, len(story.signals)) == ([], 2)
-    assert story.says_saved(7, 0).acts().requeues == [(7, 1_060.0)]
+    assert story.acknowledges(7, 0).acts().requeues == [(7, 1_060.0)]
 
 
-def test_more_ranks_than_one_event_holds_stay_told_from_one_notice_to_the_next() -> None:
+def test_more_ranks_than_one_event_holds_stay_signalled_from_one_notice_to_the_next() -> None:
     ranks = [process(4_000_000 + n) for n in range(400)]
     story = Story().runs(7, *ranks, node_count=1).announces(announced()).acts().announces()
     story.waits(60.0).ends(4_000_399).announces(announced(at=1_060.0)).acts()
@@ -502,7 +508,7 @@ def test_more_ranks_than_one_event_holds_stay_told_from_one_notice_to_the_next()
     assert (len(story.known(7).earlier), len(story.signals)) == (1, 400)
 
 
-def test_a_ledger_that_does_not_say_who_was_still_here_means_what_it_meant() -> None:
+def test_a_ledger_that_does_not_record_the_remaining_processes_is_read_as_before() -> None:
     story = Story().runs(7, process(1), node_count=1).announces(announced()).acts().announces()
     story.waits(60.0).ends(1).runs(7, process(2), node_count=1).announces(announced(at=1_060.0)).acts()
     story.ledger = [
@@ -512,13 +518,13 @@ def test_a_ledger_that_does_not_say_who_was_still_here_means_what_it_meant() -> 
     assert story.restarts().known(7).signalled == {(1, 10), (2, 20)}
 
 
-def test_one_that_comes_again_after_ten_minutes_tells_them_once_more() -> None:
+def test_a_withdrawn_notice_that_comes_back_after_ten_minutes_signals_once_more() -> None:
     story = Story().runs(7, process(1)).announces(announced()).acts().announces().waits(700.0)
     story.announces(announced(120.0, at=1_700.0)).acts()
     assert story.signals == [(1, "TERM"), (1, "TERM")]
 
 
-def test_the_same_notice_never_tells_a_process_twice_however_long_it_lasts() -> None:
+def test_the_same_notice_never_signals_a_process_twice_however_long_it_lasts() -> None:
     story = Story(replace(SETTINGS, requeue=False)).runs(7, process(1)).announces(announced(None)).acts()
     story.waits(5_000.0).acts()
     assert story.signals == [(1, "TERM")]
@@ -554,7 +560,7 @@ def failing() -> Story:
     )
 
 
-def test_of_a_failing_gpu_only_the_jobs_on_it_are_told_and_requeued() -> None:
+def test_of_a_failing_gpu_only_the_jobs_on_it_are_signalled_and_requeued() -> None:
     story = failing().acts()
     assert story.signals == [(1, "TERM")]
     story.concerned = frozenset()
@@ -567,7 +573,7 @@ def test_a_job_whose_rank_on_the_failing_gpu_has_saved_is_waited_for_until_the_o
     story.runs(7, process(1, rank=0), process(3, rank=1)).acts()
     story.concerned = frozenset()
     assert story.ends(1).acts().requeues == []
-    assert story.says_saved(7, 1).acts().requeues == [(7, 1_000.0)]
+    assert story.acknowledges(7, 1).acts().requeues == [(7, 1_000.0)]
 
 
 @pytest.mark.parametrize(("setting", "signals"), [("signal", [(1, "TERM")]), ("ignore", [])])
@@ -579,7 +585,7 @@ def test_what_a_failing_gpu_leads_to_is_configured(setting: str, signals: list[t
 
 
 def test_what_was_saved_for_a_failing_gpu_does_not_count_for_the_end_of_the_machine() -> None:
-    story = failing().acts().says_saved(7, 0)
+    story = failing().acts().acknowledges(7, 0)
     story.settings = replace(story.settings, failing_gpu="signal")
     story.waits(60.0).announces(announced(120.0, at=1_060.0)).acts()
     assert (story.signals, story.requeues) == ([(1, "TERM"), (2, "TERM")], [])
@@ -591,7 +597,7 @@ def test_what_was_saved_for_a_failing_gpu_does_not_count_for_the_end_of_the_mach
 WAITS = "requeued once {} done, in {} s at the latest, and not before this node takes no work"
 
 
-def test_what_would_be_done_is_told_line_by_line() -> None:
+def test_the_plan_is_shown_line_by_line() -> None:
     story = Story().spreads(7, process(1), process(2)).runs(8, process(3, catches=frozenset()), batch=False)
     story.hosts(local(9, process(9), kind=Kind.PROCESS)).runs(10, process(10))
     assert preview(story.state, announced(120.0), story.seen, SETTINGS, story.now) == (

@@ -51,7 +51,7 @@ def test_what_fits_into_a_window(
 
 
 @pytest.mark.parametrize(("kind", "seconds"), [(INTERRUPTION, WINDOW), ("scale_in", WINDOW), *WINDOWS.items()])
-def test_where_nobody_says_when_a_window_is_assumed_and_nothing_is_said_last(kind: str, seconds: float) -> None:
+def test_without_a_deadline_a_window_is_assumed_and_there_is_no_final_node_update(kind: str, seconds: float) -> None:
     found = budget(kind, BEGAN, None)
     assert (found.window, found.assumed, found.last_words_at) == (seconds, True, None)
 
@@ -64,7 +64,7 @@ def test_an_end_that_was_over_when_it_was_announced_leaves_a_moment_to_save(dead
 
 
 @pytest.mark.parametrize("kind", [SHUTDOWN, FAILING_GPU])
-def test_a_shutdown_and_a_failing_gpu_have_no_last_words(kind: str) -> None:
+def test_a_shutdown_and_a_failing_gpu_have_no_final_node_update(kind: str) -> None:
     assert of(600.0, kind).last_words_at is None
 
 

@@ -1,4 +1,4 @@
-"""What was done for jobs is a replay of what happened: cut, restarted or summed up anywhere, it goes on the same."""
+"""What was done for jobs is a replay of the events: cut, restarted or summed up anywhere, it goes on the same."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def announces(story: Story, n: int) -> None:
     """None, one or two of three sources, with ends that differ from call to call."""
     sources = [name for bit, name in enumerate(("aws", "operator", "planned")) if n >> bit & 1]
     known = {notice.source: notice for notice in story.notices.values()}
-    told = []
+    notices = []
     for place, source in enumerate(sources):
         at = known[source].at.boottime if source in known else story.now.boottime
         within = None if (n + place) % 5 == 0 else story.now.boottime - at + 7.0 * (n % 11)
         approval = Approval.ALONE if source == "aws" and n % 2 else Approval.NONE
-        told.append(announced(within, source=source, at=at, approval=approval))
-    story.announces(*told)
+        notices.append(announced(within, source=source, at=at, approval=approval))
+    story.announces(*notices)
 
 
 ACTIONS: dict[str, Action] = {
@@ -69,8 +69,8 @@ ACTIONS: dict[str, Action] = {
     "ends": lambda story, n: story.ends(10 * (n % 4) + 1 + n % 2),
     "over": lambda story, n: story.slurm.pop(n % 4, None),
     "announces": announces,
-    "saved": lambda story, n: story.says_saved(n % 4, n % 2),
-    "all saved": lambda story, n: story.says_saved(n % 4, n % 2, all_ranks=True),
+    "saved": lambda story, n: story.acknowledges(n % 4, n % 2),
+    "all saved": lambda story, n: story.acknowledges(n % 4, n % 2, all_ranks=True),
     "steps end": lambda story, n: story.stepless.add(n % 4),
     "approval": lambda story, n: setattr(story, "approval", (Result.DONE, Result.RETRY, Result.REFUSED)[n % 3]),
     "waits": lambda story, n: story.waits(float(n)),
@@ -92,14 +92,14 @@ def play(story: Story, script: list[tuple[str, int]], *, act: bool = True) -> St
         for step in story.steps():
             assert not isinstance(step, Requeue | Approve) or story.unschedulable
             assert not isinstance(step, Approve) or not may_be_lost(story)
-            assert not isinstance(step, Requeue) or not requeued_on_the_word_of_one(story, step)
+            assert not isinstance(step, Requeue) or not requeued_for_one_rank(story, step)
         if act:
             story.acts()
     return story
 
 
-def requeued_on_the_word_of_one(story: Story, step: Requeue) -> bool:
-    """Before its time is up, a job of several nodes of which nobody said that all of its ranks are done."""
+def requeued_for_one_rank(story: Story, step: Requeue) -> bool:
+    """Before its time is up, a job of several nodes of which nobody acknowledged that all of its ranks are done."""
     evacuation = story.evacuation
     end = budget(evacuation.kind, evacuation.at.boottime, evacuation.deadline.boottime if evacuation.deadline else None)
     early = story.now.boottime < end.wait_until
@@ -107,16 +107,18 @@ def requeued_on_the_word_of_one(story: Story, step: Requeue) -> bool:
 
 
 def may_be_lost(story: Story) -> bool:
-    """Somebody who was told, here or on another node of the job, may be at it still."""
+    """Somebody who was signalled, here or on another node of the job, may be at it still."""
     jobs = story.evacuation.jobs.items()
     return any(name in story.jobs and job.signalled and not _answered(story, name, job) for name, job in jobs)
 
 
 def _answered(story: Story, name: str, job: JobState) -> bool:
-    said, slurm = job.acknowledged, slurm_of(story.jobs[name], story.seen)
+    acknowledged, slurm = job.acknowledged, slurm_of(story.jobs[name], story.seen)
     if slurm is not None and slurm.several:
-        return said.all_ranks
-    return said.whole or len(said.ranks) >= len(job.signalled) or job.signalled <= said.processes
+        return acknowledged.all_ranks
+    return (
+        acknowledged.whole or len(acknowledged.ranks) >= len(job.signalled) or job.signalled <= acknowledged.processes
+    )
 
 
 @settings(deadline=None, max_examples=150)
@@ -131,17 +133,17 @@ def test_the_state_is_the_fold_of_the_ledger_and_so_is_that_of_its_summary(scrip
 
 @settings(deadline=None, max_examples=250)
 @given(script=scripts)
-def test_whatever_happens_nobody_is_told_twice_of_one_death(script: list[tuple[str, int]]) -> None:
+def test_nobody_is_signalled_twice_for_one_termination(script: list[tuple[str, int]]) -> None:
     story = Story()
-    told: dict[Process, list[tuple[str, float]]] = defaultdict(list)
+    times_by_process: dict[Process, list[tuple[str, float]]] = defaultdict(list)
     story.runs(0, process(1, rank=0), process(2, rank=1)).announces(announced())
     for action, number in script:
-        for carried_out in (ACTIONS[action], lambda told_of, _: told_of.acts()):
+        for carried_out in (ACTIONS[action], lambda replayed, _: replayed.acts()):
             before = len(story.sent)
             carried_out(story, number)
             for notice, who, _ in story.sent[before:]:
-                told[who].append((notice, story.now.boottime))
-    for times in told.values():
+                times_by_process[who].append((notice, story.now.boottime))
+    for times in times_by_process.values():
         assert len({notice for notice, _ in times}) == len(times)
         assert all(later - earlier > SIGNALLED_WITHIN for (_, earlier), (_, later) in pairwise(times))
 
@@ -184,7 +186,7 @@ def test_what_was_begun_before_a_crash_is_shown_as_not_known() -> None:
 
 
 @pytest.mark.parametrize("kind", [EventKind.BOOT, EventKind.MACHINE_CHANGED])
-def test_another_boot_or_machine_begins_anew(kind: EventKind) -> None:
+def test_another_boot_or_machine_restarts_the_state(kind: EventKind) -> None:
     story = Story().runs(7, process(1)).announces(announced()).acts()
     story.took([Event(kind=kind, at=stamp(3.0), boot_id="another")])
     assert story.state == EvacuationState(boot_id="another")
@@ -244,7 +246,7 @@ NAMES = [
     "told_boottime", "told_wall", "requeued_boottime", "requeued_wall", "tries", "unsaved", "ended",
     "remaining", "returned", "in_steps", "all_ranks", "marking", "again", "due", "only", "wide", "signal",
 ]  # fmt: skip
-OURS = [
+EVACUATION_KINDS = [
     EventKind.DEPARTING, EventKind.SIGNALLING, EventKind.SIGNALLED, EventKind.SAVED, EventKind.REQUEUED,
     EventKind.NOT_REQUEUED, EventKind.LAST_WORDS, EventKind.APPROVING, EventKind.APPROVED, EventKind.DEPARTED,
     EventKind.ANSWERED,
@@ -252,7 +254,7 @@ OURS = [
 
 
 @settings(max_examples=300)
-@given(kind=st.sampled_from(OURS), data=st.dictionaries(st.sampled_from(NAMES), ODD))
+@given(kind=st.sampled_from(EVACUATION_KINDS), data=st.dictionaries(st.sampled_from(NAMES), ODD))
 def test_a_ledger_that_was_edited_ends_nothing(kind: EventKind, data: dict[str, str | float | None]) -> None:
     story = Story().runs(7, process(1)).announces(announced()).acts()
     for more in (data, {**data, "notice": story.evacuation.id, "job": "slurm/7"}):
@@ -268,7 +270,7 @@ def test_processes_are_read_from_any_text(text: str) -> None:
     assert processes_of(f"{text} 12:34 x:1 5 :") >= {(12, 34)}
 
 
-def test_a_job_that_many_departures_know_is_told_for_none_of_them_again() -> None:
+def test_a_job_known_to_many_evacuations_is_signalled_for_none_of_them_again() -> None:
     story = Story().runs(7, process(1))
     for n in range(5):
         story.waits(1.0).announces(announced(60.0, at=story.now.boottime, source=f"s{n}")).acts()
@@ -276,12 +278,14 @@ def test_a_job_that_many_departures_know_is_told_for_none_of_them_again() -> Non
     assert not any(isinstance(step, SignalJob) and step.delivery.receivers for step in story.steps())
 
 
-def test_what_comes_of_telling_a_job_as_a_whole_counts_wherever_it_was_taken_over() -> None:
+def test_the_result_of_signalling_a_job_as_a_whole_counts_wherever_it_was_taken_over() -> None:
     """An earlier daemon was killed before its mark was set; then the controller is away, and another source announces the end."""
     story = Story().spreads(7, process(1)).announces(announced())
-    first, tell = story.evacuation.id, story.steps()[0]
-    assert isinstance(tell, SignalJob)
-    story.took(events.signalling(first, tell.key, tell.delivery, tell.slurm, boot_id=BOOT, now=story.now))
+    first, signal_step = story.evacuation.id, story.steps()[0]
+    assert isinstance(signal_step, SignalJob)
+    story.took(
+        events.signalling(first, signal_step.key, signal_step.delivery, signal_step.slurm, boot_id=BOOT, now=story.now)
+    )
     story.controller = False
     story.restarts().announces(announced(), announced(30.0, source="operator")).acts()
     assert story.sent == []

@@ -25,8 +25,10 @@ DECIDABLE: tuple[Dies, ...] = ("before marking", "behind the mark")
 
 def killed_before_its_mark(story: Story) -> Story:
     """As by versions that wrote that a job is being signalled before they marked it."""
-    (tell,) = [step for step in story.steps() if isinstance(step, SignalJob)]
-    event = signalling(story.evacuation.id, tell.key, tell.delivery, tell.slurm, boot_id=BOOT, now=story.now)
+    (signal_step,) = [step for step in story.steps() if isinstance(step, SignalJob)]
+    event = signalling(
+        story.evacuation.id, signal_step.key, signal_step.delivery, signal_step.slurm, boot_id=BOOT, now=story.now
+    )
     story.took(event)
     return story.restarts()
 
@@ -63,7 +65,7 @@ def test_however_often_a_daemon_is_killed_before_it_sends_each_rank_is_signalled
     assert sorted(story.acts().signals) == [(1, "TERM"), (2, "TERM"), (3, "TERM")]
 
 
-def test_a_ledger_of_before_without_a_mark_at_the_job_says_that_nothing_was_sent() -> None:
+def test_an_older_ledger_without_a_mark_at_the_job_means_that_nothing_was_sent() -> None:
     story = killed_before_its_mark(Story().spreads(7, process(1)).announces(announced()))
     assert story.known(7).unsure == {(1, 10)}
     story.acts()
@@ -71,7 +73,7 @@ def test_a_ledger_of_before_without_a_mark_at_the_job_says_that_nothing_was_sent
 
 
 @pytest.mark.parametrize(
-    ("stands", "result"),
+    ("present", "result"),
     [
         (mark("n1", BOOTED + 1_000.0), Sent.UNKNOWN),
         (mark("n2", BOOTED + 1_000.0), Sent.WATCHED),
@@ -79,9 +81,9 @@ def test_a_ledger_of_before_without_a_mark_at_the_job_says_that_nothing_was_sent
         (None, Sent.UNKNOWN),
     ],
 )
-def test_behind_a_mark_or_the_text_of_somebody_else_nothing_is_sent_again(stands: str | None, result: Sent) -> None:
+def test_behind_a_mark_or_the_text_of_somebody_else_nothing_is_sent_again(present: str | None, result: Sent) -> None:
     story = killed_before_its_mark(Story().spreads(7, process(1)).announces(announced()))
-    comments(story, stands).acts()
+    comments(story, present).acts()
     assert (story.sent, story.known(7).result, story.known(7).signalled) == ([], result, ONE)
     assert story.waits(5.0).restarts().sums_up().acts().sent == []
 
@@ -92,7 +94,7 @@ def test_a_mark_of_an_earlier_notice_or_run_is_none_for_this_one(at: float) -> N
     assert comments(story, mark("n1", at)).acts().signals == [(1, "TERM")]
 
 
-def test_a_mark_that_has_grown_old_since_it_was_set_still_stands() -> None:
+def test_a_mark_that_has_grown_old_since_it_was_set_is_still_in_force() -> None:
     story = killed_before_its_mark(Story().spreads(7, process(1)).announces(announced(9_000.0)))
     comments(story, mark("n1", BOOTED + 1_000.0)).waits(MARK_STANDS + 60.0)
     assert (story.acts().sent, story.known(7).result) == ([], Sent.UNKNOWN)
@@ -117,7 +119,7 @@ def test_while_the_controller_is_away_nothing_is_found_out() -> None:
     assert story.waits(3.0).acts().signals == [(1, "TERM")]
 
 
-def test_what_runs_anew_by_now_is_another_matter() -> None:
+def test_a_job_that_restarted_meanwhile_is_another_run() -> None:
     story = killed_before_its_mark(Story().spreads(7, process(1)).announces(announced()))
     story.spreads(7, process(11), restarts=1)
     assert story.acts().signals == [(11, "TERM")]
@@ -211,7 +213,7 @@ def test_where_the_site_asks_for_it_ranks_here_get_it_once_more_and_no_third_tim
     assert len(story.restarts().sums_up().waits(60.0).acts().sent) == 4
 
 
-def test_whoever_is_killed_over_the_second_signal_sends_no_third_one() -> None:
+def test_a_daemon_killed_over_the_second_signal_sends_no_third_one() -> None:
     story = Story(settings=AGAIN).runs(7, process(1)).announces(announced()).acts(1, dies="after sending").restarts()
     story.acts(1, dies="after sending").restarts().acts()
     assert story.signals == [(1, "TERM"), (1, "TERM")]
@@ -219,25 +221,25 @@ def test_whoever_is_killed_over_the_second_signal_sends_no_third_one() -> None:
 
 def test_a_rank_that_has_acknowledged_gets_no_second_signal() -> None:
     story = Story(settings=AGAIN).runs(7, process(1, rank=0), process(2, rank=1)).announces(announced())
-    story.acts(1, dies="after sending").says_saved(7, 0).restarts().acts()
+    story.acts(1, dies="after sending").acknowledges(7, 0).restarts().acts()
     assert story.signals == [(1, "TERM"), (2, "TERM"), (2, "TERM")]
 
 
-@pytest.mark.parametrize("said", ["its own number", "no rank known", "all ranks"])
-def test_what_may_be_an_acknowledgement_of_a_rank_is_taken_for_one(said: str) -> None:
-    rank = None if said == "no rank known" else 0
+@pytest.mark.parametrize("acknowledged_as", ["its own number", "no rank known", "all ranks"])
+def test_what_may_be_an_acknowledgement_of_a_rank_is_taken_for_one(acknowledged_as: str) -> None:
+    rank = None if acknowledged_as == "no rank known" else 0
     story = Story(settings=AGAIN).runs(7, process(1, rank=rank)).announces(announced())
     story.acts(1, dies="after sending")
-    if said == "its own number":
+    if acknowledged_as == "its own number":
         story.took([saved("slurm/7", "socket", saved=True, process=(1, 10), boot_id=BOOT, now=story.now)])
     else:
-        story.says_saved(7, 0, all_ranks=said == "all ranks")
+        story.acknowledges(7, 0, all_ranks=acknowledged_as == "all ranks")
     assert len(story.restarts().acts().sent) == 1
 
 
 def test_a_rank_that_acknowledged_before_the_notice_was_withdrawn_gets_no_second_signal() -> None:
     story = Story(settings=AGAIN).runs(7, process(1, rank=0)).announces(announced()).acts(1, dies="after sending")
-    story.restarts().settles().says_saved(7, 0).announces().waits(3.0).announces(announced())
+    story.restarts().settles().acknowledges(7, 0).announces().waits(3.0).announces(announced())
     assert len(story.acts().sent) == 1
 
 

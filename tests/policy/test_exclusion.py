@@ -27,7 +27,7 @@ from support.snapshots import finding, slot
 # --- out
 
 
-def test_a_failure_takes_the_node_out_once_and_goes_on_saying_so_with_the_first_text() -> None:
+def test_a_failure_excludes_the_node_once_and_keeps_the_first_reason() -> None:
     story = Story().fails()
     assert story.reason == FAILED
     story.fails(xid(5), xid(3)).waits(3600)
@@ -49,12 +49,12 @@ def test_unknown_takes_out_where_it_is_set_so_and_only_after_its_time() -> None:
     story = Story(replace(SETTINGS, on_unknown="exclude", unknown_after=300.0)).unknown(passes=50)
     assert story.writes == []
     story.heals().unknown(passes=50)
-    assert story.writes == []  # it began anew
+    assert story.writes == []  # it began again
     story.unknown(passes=20)
     assert story.reason == "gpuwarden: failure unknown=nvml_not_answering"
 
 
-def test_mode_observe_says_once_what_it_would_do_and_does_nothing() -> None:
+def test_mode_observe_records_once_what_it_would_do_and_does_nothing() -> None:
     story = Story(replace(SETTINGS, enforce=False)).fails().waits(600)
     assert (story.writes, kinds(story).count(EventKind.INTENDED)) == ([], 1)
     assert story.state.would["slurm"].reason == FAILED
@@ -82,7 +82,7 @@ def test_an_intent_of_mode_enforce_is_given_up_in_mode_observe() -> None:
 
 
 @pytest.mark.parametrize("flag", list(Flag))
-def test_while_the_scheduler_says_more_of_the_node_nothing_is_written(flag: Flag) -> None:
+def test_under_another_flag_of_the_scheduler_nothing_is_written(flag: Flag) -> None:
     story = Story()
     story.cluster.nodes["n1"] = Node(flags=frozenset({flag}))
     story.fails().waits(60)
@@ -98,17 +98,17 @@ def test_somebody_else_s_exclusion_is_untouched_before_during_and_after_a_failur
     assert (story.reason, story.writes, kinds(story)) == ("replacing a fan", [], [EventKind.BOOT])
 
 
-def test_whoever_changes_our_reason_takes_the_exclusion_over() -> None:
+def test_an_exclusion_passes_to_the_user_who_changes_its_reason() -> None:
     story = Story().fails()
     story.drained_by_hand("gpu 3 is replaced tomorrow")
     story.heals(passes=100)
     assert (story.reason, story.writes, story.state.holds) == ("gpu 3 is replaced tomorrow", ["exclude"], {})
 
 
-def test_a_text_of_ours_that_somebody_wrote_again_is_theirs() -> None:
+def test_gpuwardens_reason_written_again_by_another_user_is_foreign() -> None:
     story = Story().fails()
     story.waits(60)
-    story.drained_by_hand(FAILED)  # the same words, at another time
+    story.drained_by_hand(FAILED)  # the same text, at another time
     assert story.heals(passes=100).writes == ["exclude"]
 
 
@@ -121,7 +121,7 @@ def test_an_exclusion_that_somebody_lifted_stays_lifted_for_a_while_and_comes_ba
     assert (story.reason, story.writes) == (FAILED, ["exclude", "exclude"])
 
 
-def test_whoever_ends_an_exclusion_of_their_own_is_given_the_same_time() -> None:
+def test_after_the_end_of_a_foreign_exclusion_the_same_time_passes() -> None:
     story = Story()
     story.drained_by_hand("rack move")
     story.fails().undrained_by_hand()
@@ -161,7 +161,7 @@ def test_enough_clean_passes_and_enough_time_bring_it_back() -> None:
     assert (story.reason, story.writes) == ("", ["exclude", "restore"])
 
 
-def test_unknown_in_between_begins_the_count_anew_and_never_brings_it_back() -> None:
+def test_unknown_in_between_restarts_the_count_and_never_returns_the_node() -> None:
     story = Story().fails().waits(120)
     for _ in range(20):
         story.heals(passes=2).unknown()
@@ -193,7 +193,7 @@ def test_a_termination_that_is_called_off_does_not_bring_back_what_needs_a_perso
         assert one.heals(passes=1_000).reason == reasons.termination(BOOT, INSTANCE)
 
 
-def test_however_many_findings_need_a_person_each_is_told_once_and_no_more_than_are_remembered() -> None:
+def test_each_finding_that_needs_a_person_is_reported_once_and_their_number_is_bounded() -> None:
     found = [xid(number % 8, Advice.INSPECT_HARDWARE, number) for number in range(100)]
     story = Story().fails(*found).waits(600)
     assert (kinds(story).count(EventKind.NEEDS_PERSON), len(story.state.person)) == (KEYS_MOST, KEYS_MOST)
@@ -203,7 +203,7 @@ def test_however_many_findings_need_a_person_each_is_told_once_and_no_more_than_
 def test_an_acknowledged_finding_or_a_replaced_board_was_seen_to_by_a_person(kind: EventKind) -> None:
     story = Story().fails(xid(3, Advice.INSPECT_HARDWARE)).heals(passes=100)
     assert story.writes == ["exclude"]
-    story.happened(kind, xid(3).key)
+    story.records(kind, xid(3).key)
     assert story.heals().writes == ["exclude", "restore"]
 
 
@@ -247,7 +247,7 @@ def test_a_drain_that_a_health_check_of_before_made_for_a_silent_daemon_is_lifte
     reason = reasons.unknown(["daemon_silent"])
     story.drained_by_hand(reason)
     data: dict[str, Json] = {"actuator": "slurm", "why": "failure", "reason": reason, "since": story.node_state.since}
-    story.happened(EventKind.EXCLUDED, data=data)
+    story.records(EventKind.EXCLUDED, data=data)
     story.restarts_daemon().heals(passes=2)
     assert story.writes == []
     assert story.waits(60.0).writes == ["restore"]
@@ -259,7 +259,7 @@ def test_a_failure_that_goes_on_after_the_ledger_was_lost_is_known_again_by_its_
     assert story.heals(passes=100).writes == ["exclude", "restore"]
 
 
-def test_a_person_s_restore_begins_the_count_of_returns_anew() -> None:
+def test_an_operators_restore_restarts_the_count_of_returns() -> None:
     story = Story()
     for _ in range(3):
         story.fails().heals(passes=30)
@@ -268,16 +268,16 @@ def test_a_person_s_restore_begins_the_count_of_returns_anew() -> None:
 
 
 @pytest.mark.parametrize(
-    ("why", "told"),
+    ("why", "message"),
     [("passes", "3 clean passes in a row, 2 so far"), ("time", "out for 60 s"), ("day", "3 times within a day")],
 )
-def test_why_a_node_that_is_healthy_again_is_not_back_yet_is_told(why: str, told: str) -> None:
+def test_the_reason_why_a_healthy_node_is_not_back_yet_is_shown(why: str, message: str) -> None:
     story = Story()
     for _ in range(3 if why == "day" else 0):
         story.fails().heals(passes=30)
     story.fails().heals(passes={"passes": 2, "time": 5, "day": 30}[why])
     assert story.last is not None
-    assert told in story.last.blocked["slurm"]
+    assert message in story.last.blocked["slurm"]
 
 
 # --- a scheduler that is away
@@ -367,7 +367,7 @@ def test_a_node_that_fails_again_while_it_is_being_brought_back_is_out_at_once(t
     assert (story.reason, list(story.state.holds), story.state.pending) == (FAILED, ["slurm"], {})
 
 
-def test_a_look_from_before_our_write_says_nothing_about_it() -> None:
+def test_a_read_from_before_a_write_does_not_end_its_exclusion() -> None:
     story = Story()
     stale = story.node_state
     story.fails()
@@ -385,7 +385,7 @@ def test_node_wide_failures_count_too() -> None:
 REMEMBERED = replace(xid(), confirmed=False)
 
 
-def test_a_failure_that_is_only_remembered_takes_nothing_out_and_the_status_says_so() -> None:
+def test_a_failure_that_is_only_remembered_takes_nothing_out_and_the_status_shows_it() -> None:
     story = Story().fails(REMEMBERED).waits(3600)
     assert (story.writes, story.state.clean) == ([], 0)
     assert story.last is not None
@@ -415,7 +415,7 @@ def test_an_intent_of_before_the_restart_is_given_up_when_its_failure_is_over() 
     assert (story.writes, story.state.pending) == ([], {})
 
 
-def test_what_stands_stays_while_its_failure_is_only_remembered() -> None:
+def test_an_exclusion_stays_while_its_failure_is_only_remembered() -> None:
     story = Story().fails().restarts_daemon()
     story.fails(REMEMBERED).waits(7200)
     assert (story.reason, story.writes) == (FAILED, ["exclude"])

@@ -25,7 +25,7 @@ def notice(story: Story, seconds: float | None = 120.0, **more: object) -> Notic
     return replace(made, **more)  # type: ignore[arg-type]
 
 
-def told(story: Story, *notices: Notice, source: str = "aws") -> list[str]:
+def announce(story: Story, *notices: Notice, source: str = "aws") -> list[str]:
     """What the source announces now; the kinds of events that it made."""
     known = story.state.notices
     events = list(differences(known, source, notices, horizon=HORIZON, now=story.now))
@@ -38,60 +38,60 @@ FAR = HORIZON + 1_000.0
 
 def test_only_what_is_hard_and_within_the_horizon_takes_the_node_out() -> None:
     story = Story()
-    told(story, notice(story, FAR), notice(story, id="rebalance:x", hard=False))
+    announce(story, notice(story, FAR), notice(story, id="rebalance:x", hard=False))
     assert story.passes(3).writes == []
     story.waits(2_000.0 - HORIZON)
     assert story.writes == ["exclude"]
     unknown = Story()
-    told(unknown, notice(unknown, None))
+    announce(unknown, notice(unknown, None))
     assert unknown.passes().writes == ["exclude"]
 
 
 def test_the_same_again_is_no_news_and_what_moved_is() -> None:
     story = Story()
     one = notice(story)
-    assert told(story, one) == [EventKind.NOTICED]
-    assert told(story, replace(one, at=Stamp(9_999.0, 9_999.0), reason="other words")) == []
+    assert announce(story, one) == [EventKind.NOTICED]
+    assert announce(story, replace(one, at=Stamp(9_999.0, 9_999.0), reason="another text")) == []
     closer = notice(story, 60.0)
-    assert told(story, closer) == [EventKind.NOTICED]
+    assert announce(story, closer) == [EventKind.NOTICED]
     assert story.state.notices["aws/spot:terminate"].at == one.at
-    assert told(story) == [EventKind.NOTICE_ENDED]
+    assert announce(story) == [EventKind.NOTICE_ENDED]
     assert story.state.notices == {}
 
 
 def test_what_is_withdrawn_brings_the_node_back_and_another_that_is_far_does_not_hold_it() -> None:
     story = Story()
     far = notice(story, FAR, id="maintenance:1")
-    told(story, notice(story), far)
+    announce(story, notice(story), far)
     story.passes(3)
-    told(story, far)
+    announce(story, far)
     assert story.passes(5).writes == ["exclude", "restore"]
     both = Story()
     near = notice(both, 300.0, source="gcp")
-    told(both, notice(both))
-    told(both, near, source="gcp")
+    announce(both, notice(both))
+    announce(both, near, source="gcp")
     both.passes(3)
-    told(both)
+    announce(both)
     assert both.passes(5).writes == ["exclude"]
 
 
 def test_one_that_is_put_off_beyond_the_horizon_lets_the_node_back() -> None:
     story = Story()
-    told(story, notice(story))
+    announce(story, notice(story))
     story.passes(3)
-    assert told(story, notice(story, 10 * FAR)) == [EventKind.NOTICE_ENDED, EventKind.NOTICED]
+    assert announce(story, notice(story, 10 * FAR)) == [EventKind.NOTICE_ENDED, EventKind.NOTICED]
     assert story.passes(5).writes == ["exclude", "restore"]
 
 
 def test_a_source_speaks_for_nobody_else() -> None:
     story = Story()
     story.took([orders.announce(120.0, "rack move", "root", BOOT, story.now)])
-    assert told(story) == []
-    told(story, notice(story))
+    assert announce(story) == []
+    announce(story, notice(story))
     assert set(story.state.notices) == {"operator/", "aws/spot:terminate"}
 
 
-def test_an_operator_who_repeats_himself_says_nothing_new_and_one_who_halves_the_time_left_does_not_wait() -> None:
+def test_a_repeated_announcement_of_an_operator_is_not_new_and_one_that_halves_the_time_is_sooner() -> None:
     story = Story()
     assert orders.is_sooner(story.state, 7_200.0, story.now)
     story.took([orders.announce(120.0, "rack move", "root", BOOT, story.now)])
@@ -104,42 +104,42 @@ def test_an_operator_who_repeats_himself_says_nothing_new_and_one_who_halves_the
     ]  # fmt: skip
 
 
-def test_an_operator_ends_his_own_first_and_then_what_others_go_on_saying() -> None:
+def test_an_operator_ends_his_own_notice_first_and_then_those_of_other_sources() -> None:
     story = Story()
     one = notice(story)
-    told(story, one)
+    announce(story, one)
     story.took([orders.announce(300.0, "", "root", BOOT, story.now)])
     story.passes(3)
     story.took([orders.call_off(story.state, "root", BOOT, story.now)])
     assert story.passes(5).writes == ["exclude"]
     story.took([orders.call_off(story.state, "root", BOOT, story.now)])
-    assert told(story, one) == []
-    assert told(story, notice(story, 60.0)) == [EventKind.NOTICED]  # disregarded all the same
+    assert announce(story, one) == []
+    assert announce(story, notice(story, 60.0)) == [EventKind.NOTICED]  # disregarded all the same
     assert story.passes(5).writes == ["exclude", "restore"]
     with pytest.raises(ValueError, match="no termination notice"):
         orders.call_off(story.state, "root", BOOT, story.now)
-    told(story)
-    told(story, notice(story))
+    announce(story)
+    announce(story, notice(story))
     assert story.passes(3).writes == ["exclude", "restore", "exclude"]
 
 
 def test_announced_again_before_the_node_is_back_it_stays_out_over_a_reboot() -> None:
     story = Story()
-    told(story, notice(story))
+    announce(story, notice(story))
     story.passes(3)
     story.reachable = False
-    told(story)
+    announce(story)
     story.passes(1)
-    told(story, notice(story))
+    announce(story, notice(story))
     story.reachable = True
     story.passes(3)
     assert story.reboots(OTHER_BOOT).heals(passes=100).writes == ["exclude"]
 
 
-def test_a_daemon_that_starts_anew_knows_it_still_and_the_next_boot_forgets_it() -> None:
+def test_a_notice_survives_a_restart_of_the_daemon_and_the_next_boot_forgets_it() -> None:
     """What is left at the scheduler then stays: the same instance may be about to end all the same."""
     story = Story()
-    told(story, notice(story))
+    announce(story, notice(story))
     story.passes(3).restarts_daemon().passes(3)
     assert (set(story.state.notices), story.writes) == ({"aws/spot:terminate"}, ["exclude"])
     story.reboots(OTHER_BOOT).passes(5)
@@ -149,7 +149,7 @@ def test_a_daemon_that_starts_anew_knows_it_still_and_the_next_boot_forgets_it()
 
 def test_nobody_can_fill_the_memory() -> None:
     story = Story()
-    told(story, *(notice(story, id=f"maintenance:{n}") for n in range(2 * NOTICES_MOST)))
+    announce(story, *(notice(story, id=f"maintenance:{n}") for n in range(2 * NOTICES_MOST)))
     assert len(story.state.notices) == NOTICES_MOST
 
 

@@ -35,7 +35,7 @@ def test_a_person_s_exclusion_is_done_in_both_modes_and_ended_by_a_person_only(e
     assert story.heals(passes=10).writes == ["exclude", "restore"]
 
 
-def test_a_person_s_exclusion_takes_the_place_of_ours_and_outlives_its_cause() -> None:
+def test_an_operators_exclusion_replaces_gpuwardens_and_outlives_its_cause() -> None:
     story = Story().fails()
     story.took([orders.exclude("alice", "to the bench", BOOT, story.now)])
     story.heals(passes=100)
@@ -51,7 +51,7 @@ def test_a_person_s_exclusion_is_not_made_over_somebody_else_s_and_does_not_lie_
     assert (story.passes(10).writes, story.state.order) == ([], None)
 
 
-def test_whoever_resumes_the_node_at_the_scheduler_ends_a_person_s_exclusion_too() -> None:
+def test_resuming_the_node_at_the_scheduler_ends_an_operators_exclusion_too() -> None:
     story = Story()
     story.took([orders.exclude("alice", "to the bench", BOOT, story.now)])
     story.passes()
@@ -81,7 +81,7 @@ def test_what_a_person_restored_in_spite_of_excludes_again_once_it_was_over() ->
     story = Story().fails()
     story.took(orders.restore(story.state, story.situation().verdict, ["slurm"], by="bob", boot_id=BOOT, now=story.now))
     story.heals(passes=2)
-    story.happened(EventKind.CLEARED, xid().key)
+    story.records(EventKind.CLEARED, xid().key)
     assert story.fails().reason == FAILED
 
 
@@ -152,7 +152,7 @@ def test_a_notice_that_is_called_off_before_its_exclusion_was_written_leaves_no_
 
 
 @pytest.mark.parametrize("takes_effect", [True, False])
-def test_a_node_that_fails_while_its_termination_is_lifted_is_out_for_the_failure_unless_it_stands(
+def test_a_node_that_fails_while_its_termination_is_lifted_is_out_for_the_failure_unless_that_is_in_force(
     takes_effect: bool,
 ) -> None:
     story = announced(Story())
@@ -171,7 +171,7 @@ def test_a_doomed_node_that_fails_besides_keeps_its_termination_and_a_failed_one
     assert story.reason == reasons.termination(BOOT, INSTANCE)
 
 
-def test_the_same_machine_rebooted_stays_out_until_a_person_says_otherwise() -> None:
+def test_the_same_machine_rebooted_stays_out_until_an_operator_lifts_it() -> None:
     story = announced(Story()).reboots().heals(passes=1_000)
     assert (story.writes, story.state.notice) == (["exclude"], None)
     story.took([orders.call_off(story.state, "root", OTHER_BOOT, story.now)])

@@ -1,4 +1,4 @@
-"""Policy's memory is a replay of what happened: cut, restarted or summed up anywhere, it goes on the same."""
+"""Policy's memory is a replay of the events: cut, restarted or summed up anywhere, it goes on the same."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ACTIONS: dict[str, Action] = {
     "restore": lambda story, _: restored(story),
     "notice": lambda story, n: story.took([orders.announce(n, "spot", "root", story.boot_id, story.now)]),
     "called off": lambda story, _: called_off(story),
-    "ack": lambda story, n: story.happened(EventKind.ACKNOWLEDGED, xid(n % 8).key),
+    "ack": lambda story, n: story.records(EventKind.ACKNOWLEDGED, xid(n % 8).key),
     "drained": lambda story, n: story.drained_by_hand(f"rack move {n}"),
     "undrained": lambda story, _: story.undrained_by_hand(),
     "remark": lambda story, _: changed(story, reason=f"{story.reason} : Not responding" if story.reason else ""),
@@ -86,7 +86,7 @@ def test_a_restart_at_any_point_changes_nothing_that_is_done_to_the_scheduler(
     play(cut, before)
     cut.checkpoints().restarts_daemon()
     for story in (through, cut):
-        story.unknown(passes=1)  # whoever restarts counts clean passes anew
+        story.unknown(passes=1)  # a restart counts clean passes again
         play(story, after)
     assert cut.writes == through.writes
     assert cut.reason == through.reason
@@ -94,9 +94,7 @@ def test_a_restart_at_any_point_changes_nothing_that_is_done_to_the_scheduler(
 
 @settings(deadline=None, max_examples=120)
 @given(script=scripts, reason=st.sampled_from(["rack move", "Kill task failed", "Not responding"]))
-def test_whatever_happens_a_foreign_exclusion_is_never_written_over_and_never_lifted(
-    script: list[tuple[str, int]], reason: str
-) -> None:
+def test_a_foreign_exclusion_is_never_overwritten_and_never_lifted(script: list[tuple[str, int]], reason: str) -> None:
     story = Story()
     play(story, [step for step in script if step[0] not in ("drained", "undrained", "remark")])
     story.cluster.nodes["n1"] = Node(reason=reason, since=story.now.wall)
@@ -116,7 +114,7 @@ def test_in_mode_observe_only_a_person_s_orders_are_written(script: list[tuple[s
 @pytest.mark.parametrize(
     "kind", [kind for kind in EventKind if kind not in (EventKind.BOOT, EventKind.MACHINE_CHANGED)]
 )
-def test_an_event_that_says_nothing_more_than_its_kind_ends_neither_judge_nor_policy(kind: EventKind) -> None:
+def test_an_event_with_only_its_kind_ends_neither_judge_nor_policy(kind: EventKind) -> None:
     story = Story()
     odd = Event(
         kind=kind, at=story.now, boot_id=story.boot_id, data={"actuator": 7, "why": None, "result": "?", "since": "x"}
@@ -127,7 +125,7 @@ def test_an_event_that_says_nothing_more_than_its_kind_ends_neither_judge_nor_po
 
 def test_a_ledger_of_another_machine_leaves_nothing_of_policy() -> None:
     story = Story().fails()
-    story.happened(EventKind.MACHINE_CHANGED)
+    story.records(EventKind.MACHINE_CHANGED)
     assert durable(story.state) == PolicyState(boot_id=story.boot_id)
 
 

@@ -1,4 +1,4 @@
-"""The text beside an exclusion: whatever goes in, one short line comes out, and it is known again as ours."""
+"""The text beside an exclusion: whatever goes in, one short line comes out, and it is recognised as gpuwarden's own."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_failure_s_reason_fits_whatever_was_found(details: list[tuple[int, str
     assert (read.why, read.text) == (Why.FAILURE, written)
 
 
-def test_a_failure_says_each_gpu_with_what_is_wrong_with_it() -> None:
+def test_a_failure_reason_lists_each_gpu_with_its_faults() -> None:
     found = [
         finding("xid", gpu(slot(3)), detail="79"), finding("gpu_missing", gpu(slot(3))),
         finding("row_remap_failed", gpu(slot(5))), finding("driver_unresponsive", NODE),
@@ -84,7 +84,7 @@ def test_what_does_not_fit_is_counted() -> None:
         "GPUWARDEN: failure gpu=3", "see gpuwarden: failure gpu=3 xid=79", "Not responding", "Kill task failed",
     ],
 )  # fmt: skip
-def test_what_others_write_is_not_ours(text: str) -> None:
+def test_reasons_written_by_others_are_foreign(text: str) -> None:
     assert reasons.parse(text) is None
 
 

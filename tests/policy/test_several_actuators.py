@@ -21,7 +21,7 @@ NAMES = ("slurm", "file", "exec")
 SETTINGS = Settings(enforce=True, restore_passes=2, restore_after=0.0, lifted_for=0.0)
 
 
-class Places:
+class SeveralActuators:
     """A node at three of them. What is wanted is carried out at once where `node_states` allow it."""
 
     def __init__(self) -> None:
@@ -65,18 +65,18 @@ class Places:
                 at=self.now, owner=Owner.OURS if out else Owner.NONE, why=intent.why if out else None,
                 reason=intent.reason if out else "", since=self.now.wall if out else 0.0,
             )  # fmt: skip
-            self._happened(EventKind.OUTCOME, outcome_data(intent, Result.DONE, ""))
+            self._record(EventKind.OUTCOME, outcome_data(intent, Result.DONE, ""))
             about: dict[str, Json] = {
                 "actuator": name,
                 "why": intent.why.value,
                 "reason": intent.reason,
                 "since": self.now.wall,
             }
-            self._happened(EventKind.EXCLUDED if out else EventKind.RESTORED, about)
+            self._record(EventKind.EXCLUDED if out else EventKind.RESTORED, about)
         else:
-            self._happened(EventKind.OUTCOME, outcome_data(intent, outcome.result, outcome.text))
+            self._record(EventKind.OUTCOME, outcome_data(intent, outcome.result, outcome.text))
 
-    def _happened(self, kind: EventKind, data: Mapping[str, Json]) -> None:
+    def _record(self, kind: EventKind, data: Mapping[str, Json]) -> None:
         self.took(Event(kind=kind, at=self.now, boot_id=BOOT, data=data))
 
     @property
@@ -85,90 +85,90 @@ class Places:
 
 
 def test_a_node_that_comes_back_everywhere_came_back_once() -> None:
-    places = Places()
+    several = SeveralActuators()
     for times in (1, 2, 3):
-        places.passes(xid())
-        assert places.out == set(NAMES)
-        places.passes(times=4)
-        assert (places.out, len(places.state.returns)) == (set(), times)
-    places.passes(xid())
-    places.passes(times=10)
-    assert places.out == set(NAMES)  # after three times within a day only a person brings it back
+        several.passes(xid())
+        assert several.out == set(NAMES)
+        several.passes(times=4)
+        assert (several.out, len(several.state.returns)) == (set(), times)
+    several.passes(xid())
+    several.passes(times=10)
+    assert several.out == set(NAMES)  # after three times within a day only a person brings it back
 
 
 def test_a_clock_that_was_set_back_does_not_hide_that_it_came_back() -> None:
-    places = Places()
+    several = SeveralActuators()
     for times in (1, 2):
-        places.passes(xid())
-        places.passes(times=4)
-        assert (places.out, len(places.state.returns)) == (set(), times)
-        places.now = Stamp(places.now.boottime, places.now.wall - 3_600.0)
+        several.passes(xid())
+        several.passes(times=4)
+        assert (several.out, len(several.state.returns)) == (set(), times)
+        several.now = Stamp(several.now.boottime, several.now.wall - 3_600.0)
 
 
 def test_one_that_is_away_keeps_what_it_holds_and_the_others_come_back_and_are_counted() -> None:
-    places = Places()
-    places.passes(xid())
-    stood = places.node_states["exec"]
+    several = SeveralActuators()
+    several.passes(xid())
+    before = several.node_states["exec"]
     for times in (1, 2):
-        places.node_states["exec"] = replace(stood, reachable=False)
-        places.passes(times=4)
-        assert (set(places.state.holds), len(places.state.returns)) == ({"exec"}, times)
-        places.passes(xid())
-    places.node_states["exec"] = replace(stood, at=places.now)
-    places.passes(times=4)
-    assert (places.out, len(places.state.returns)) == (set(), 3)
+        several.node_states["exec"] = replace(before, reachable=False)
+        several.passes(times=4)
+        assert (set(several.state.holds), len(several.state.returns)) == ({"exec"}, times)
+        several.passes(xid())
+    several.node_states["exec"] = replace(before, at=several.now)
+    several.passes(times=4)
+    assert (several.out, len(several.state.returns)) == (set(), 3)
 
 
-def test_an_order_that_is_refused_in_one_place_stands_in_the_others_and_is_not_asked_again() -> None:
-    places = Places()
-    places.node_states["slurm"] = NodeState(at=places.now, owner=Owner.FOREIGN, reason="rack move", schedulable=False)
-    places.took(orders.exclude("al", "a fan", BOOT, places.now))
-    places.passes(times=5)
-    assert places.out == {"file", "exec"}
-    assert places.state.order is not None
-    asked = [event for event in places.ledger if event.kind == EventKind.INTENDED]
+def test_an_order_refused_by_one_actuator_is_in_force_at_the_others_and_is_not_retried() -> None:
+    several = SeveralActuators()
+    several.node_states["slurm"] = NodeState(at=several.now, owner=Owner.FOREIGN, reason="rack move", schedulable=False)
+    several.took(orders.exclude("al", "a fan", BOOT, several.now))
+    several.passes(times=5)
+    assert several.out == {"file", "exec"}
+    assert several.state.order is not None
+    asked = [event for event in several.ledger if event.kind == EventKind.INTENDED]
     assert [event.data["actuator"] for event in asked].count("slurm") == 1
     again = PolicyState()
-    for event in (Event(kind=EventKind.BOOT, at=places.now, boot_id=BOOT), *checkpoint(places.state, places.now)):
+    for event in (Event(kind=EventKind.BOOT, at=several.now, boot_id=BOOT), *checkpoint(several.state, several.now)):
         again = fold(again, event)
-    assert (again.declined, again.order) == (frozenset({"slurm"}), places.state.order)
+    assert (again.declined, again.order) == (frozenset({"slurm"}), several.state.order)
 
 
 def test_an_order_that_is_refused_everywhere_is_forgotten() -> None:
-    places = Places()
-    places.node_states = {name: NodeState(at=places.now, owner=Owner.FOREIGN, reason="theirs") for name in NAMES}
-    places.took(orders.exclude("al", "a fan", BOOT, places.now))
-    places.passes(times=3)
-    assert (places.state.order, places.state.declined, places.state.pending) == (None, frozenset(), {})
+    several = SeveralActuators()
+    several.node_states = {name: NodeState(at=several.now, owner=Owner.FOREIGN, reason="theirs") for name in NAMES}
+    several.took(orders.exclude("al", "a fan", BOOT, several.now))
+    several.passes(times=3)
+    assert (several.state.order, several.state.declined, several.state.pending) == (None, frozenset(), {})
 
 
 def test_where_an_order_was_refused_a_failure_still_counts() -> None:
-    places = Places()
-    places.node_states["slurm"] = NodeState(at=places.now, owner=Owner.FOREIGN, reason="rack move", schedulable=False)
-    places.took(orders.exclude("al", "a fan", BOOT, places.now))
-    places.passes()
-    places.node_states["slurm"] = NodeState(at=places.now)
-    places.passes(xid())
-    assert places.node_states["slurm"].why is Why.FAILURE
-    assert places.node_states["file"].why is Why.OPERATOR
+    several = SeveralActuators()
+    several.node_states["slurm"] = NodeState(at=several.now, owner=Owner.FOREIGN, reason="rack move", schedulable=False)
+    several.took(orders.exclude("al", "a fan", BOOT, several.now))
+    several.passes()
+    several.node_states["slurm"] = NodeState(at=several.now)
+    several.passes(xid())
+    assert several.node_states["slurm"].why is Why.FAILURE
+    assert several.node_states["file"].why is Why.OPERATOR
 
 
 def test_what_an_operator_excluded_stays_out_where_nobody_lifted_it() -> None:
-    """That somebody lifted it in one place ended the order, and not what stands in the others."""
-    places = Places()
-    places.took(orders.exclude("al", "a fan", BOOT, places.now))
-    places.passes()
-    assert places.out == set(NAMES)
-    places.node_states["file"] = NodeState(at=Stamp(places.now.boottime + 1.0, places.now.wall + 1.0))
-    places.passes(times=10)
-    assert (places.out, places.state.order) == ({"slurm", "exec"}, None)
+    """That somebody lifted it at one actuator ended the order, and not what is in force at the others."""
+    several = SeveralActuators()
+    several.took(orders.exclude("al", "a fan", BOOT, several.now))
+    several.passes()
+    assert several.out == set(NAMES)
+    several.node_states["file"] = NodeState(at=Stamp(several.now.boottime + 1.0, several.now.wall + 1.0))
+    several.passes(times=10)
+    assert (several.out, several.state.order) == ({"slurm", "exec"}, None)
 
 
 def test_since_when_a_node_is_out_is_kept_by_a_daemon_that_lost_its_ledger_and_finds_another_failure() -> None:
-    places = Places()
-    places.passes(xid())
-    stood = dict(places.node_states)
-    places.state = PolicyState()
-    places.took(Event(kind=EventKind.BOOT, at=places.now, boot_id=BOOT))
-    places.passes(xid(5), times=3)
-    assert places.node_states == stood
+    several = SeveralActuators()
+    several.passes(xid())
+    before = dict(several.node_states)
+    several.state = PolicyState()
+    several.took(Event(kind=EventKind.BOOT, at=several.now, boot_id=BOOT))
+    several.passes(xid(5), times=3)
+    assert several.node_states == before

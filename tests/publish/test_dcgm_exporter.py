@@ -56,12 +56,12 @@ def test_an_h100_has_every_default_counter_through_nvml_alone(node: Node) -> Non
         nvml = node.read()
         shown = replace(base, nvml=nvml, observed=at(UPTIME + passed), made=at(UPTIME + passed))
         page = renderer.render(replace(shown, xids=tuple(_xid(gpu.slot) for gpu in nvml.gpus)))
-    told = page.text.decode().splitlines()
+    published = page.text.decode().splitlines()
     kinds = {family.name: family.type for family in parse_openmetrics(page.openmetrics)}
     for row in DEFAULTS:
-        assert f"# TYPE {row.name} {row.kind}" in told
+        assert f"# TYPE {row.name} {row.kind}" in published
         assert kinds[row.name] == ("unknown" if row.kind == "counter" else row.kind), row.name
-        values = [line.rpartition(" ")[2] for line in told if line.startswith(f"{row.name}{{")]
+        values = [line.rpartition(" ")[2] for line in published if line.startswith(f"{row.name}{{")]
         assert len(values) == 8, row.name
         assert all(re.fullmatch(r"\d+" if row.form == "int" else r"\d+\.\d{6}", value) for value in values), row.name
 
@@ -111,7 +111,7 @@ def _with_gpu(mig: tuple[MigInstance, ...] = (), readings: GpuReadings | None = 
     return replace(snapshot(1), nvml=NvmlFacts(gpus=(gpu,), driver_version="550.163.01"))
 
 
-def test_the_fields_told_of_instances_are_the_default_counters_and_what_is_the_instances_own() -> None:
+def test_the_fields_of_instances_are_the_default_counters_and_the_instances_own() -> None:
     """But for the last Xid: one that is not an instance's has no series at all in dcgm-exporter while there are instances."""
     own = {row.name for row in COUNTERS if row.level == "instance"} | {f"{PREFIX}DEV_{name}" for name in _OWN_BESIDE}
     expected = ({row.name for row in DEFAULTS} | own) - {"DCGM_FI_DEV_XID_ERRORS", *NOT_GIVEN}
@@ -131,42 +131,42 @@ INSTANCES = (
 )  # fmt: skip
 
 
-def _told(shown: Snapshot, name: str, renderer: Renderer | None = None) -> dict[tuple[str, str], float]:
+def _values(shown: Snapshot, name: str, renderer: Renderer | None = None) -> dict[tuple[str, str], float]:
     page = scrape(shown, renderer)
     found = [sample for sample in page.samples if sample.name.removesuffix("_total") == PREFIX + name]
     return {(s.labels.get("GPU_I_ID", ""), s.labels.get("GPU_I_PROFILE", "")): s.value for s in found}
 
 
-def test_a_divided_gpu_is_told_by_its_instances_with_what_is_theirs_and_else_what_is_the_gpus() -> None:
+def test_a_divided_gpu_is_published_by_instance_with_the_instances_values_and_else_the_gpus() -> None:
     shown, gpu = _with_gpu(INSTANCES), h100_readings()
     both = (("1", "3g.40gb"), ("5", "1g.10gb"))
-    assert _told(shown, "DEV_FB_USED") == dict(zip(both, (7, 5), strict=True))
-    assert _told(shown, "DEV_FB_FREE") == {both[0]: 9}  # of the other nobody knows: not the GPU's
-    assert _told(shown, "PROF_PIPE_TENSOR_ACTIVE") == {both[0]: 0.25}
-    assert _told(shown, "DEV_GPU_TEMP") == dict.fromkeys(both, gpu.temperature)
-    assert _told(shown, "DEV_TOTAL_ENERGY_CONSUMPTION") == dict.fromkeys(both, gpu.energy_mj)
-    assert _told(shown, "DEV_ECC_DBE_VOL_TOTAL") == {("", ""): gpu.ecc_uncorrected_volatile}
+    assert _values(shown, "DEV_FB_USED") == dict(zip(both, (7, 5), strict=True))
+    assert _values(shown, "DEV_FB_FREE") == {both[0]: 9}  # of the other nobody knows: not the GPU's
+    assert _values(shown, "PROF_PIPE_TENSOR_ACTIVE") == {both[0]: 0.25}
+    assert _values(shown, "DEV_GPU_TEMP") == dict.fromkeys(both, gpu.temperature)
+    assert _values(shown, "DEV_TOTAL_ENERGY_CONSUMPTION") == dict.fromkeys(both, gpu.energy_mj)
+    assert _values(shown, "DEV_ECC_DBE_VOL_TOTAL") == {("", ""): gpu.ecc_uncorrected_volatile}
 
 
 @pytest.mark.parametrize(
     ("mig", "used"),
     [("gpus", {"": 20480}), ("both", {"": 20480, "1": 7, "5": 5}), ("instances", {"1": 7, "5": 5})],
 )
-def test_whether_instances_gpus_or_both_are_told_is_a_switch(mig: str, used: dict[str, float]) -> None:
+def test_whether_instances_gpus_or_both_are_published_is_a_switch(mig: str, used: dict[str, float]) -> None:
     renderer = Renderer(mig=mig)  # type: ignore[arg-type] # pytest gives plain strings
-    told = _told(_with_gpu(INSTANCES), "DEV_FB_USED", renderer)
-    assert {number: value for (number, _), value in told.items()} == used
-    assert len(_told(_with_gpu(INSTANCES), "DEV_PSTATE", renderer)) == 1
+    published = _values(_with_gpu(INSTANCES), "DEV_FB_USED", renderer)
+    assert {number: value for (number, _), value in published.items()} == used
+    assert len(_values(_with_gpu(INSTANCES), "DEV_PSTATE", renderer)) == 1
 
 
-def test_the_last_xid_of_a_divided_gpu_is_told_of_the_gpu() -> None:
-    assert set(_told(replace(_with_gpu(INSTANCES), xids=(_xid(slot(0)),)), "DEV_XID_ERRORS")) == {("", "")}
+def test_the_last_xid_of_a_divided_gpu_is_published_for_the_gpu() -> None:
+    assert set(_values(replace(_with_gpu(INSTANCES), xids=(_xid(slot(0)),)), "DEV_XID_ERRORS")) == {("", "")}
 
 
-def test_a_gpu_in_mig_mode_without_instances_is_told_as_a_gpu() -> None:
+def test_a_gpu_in_mig_mode_without_instances_is_published_as_a_gpu() -> None:
     readings = replace(h100_readings(), mig_mode=1)
     assert lines(_with_gpu(readings=readings)) == lines(_with_gpu((), readings))
-    assert set(_told(_with_gpu(readings=readings), "DEV_FB_USED")) == {("", "")}
+    assert set(_values(_with_gpu(readings=readings), "DEV_FB_USED")) == {("", "")}
 
 
 def test_a_gpu_that_is_divided_in_the_driver_has_series_of_its_instances(node: Node) -> None:
@@ -175,10 +175,10 @@ def test_a_gpu_that_is_divided_in_the_driver_has_series_of_its_instances(node: N
     node.reader.connect()
     node.read()
     shown = replace(snapshot(2), nvml=node.read())
-    told = scrape(shown)
-    assert [told.value("DCGM_FI_PROF_DRAM_ACTIVE", gpu="0", GPU_I_ID=number) for number in "23"] == [0.41, 0.4]
-    assert told.value("DCGM_FI_DEV_FB_FREE", gpu="0", GPU_I_ID="2", GPU_I_PROFILE="1g.10gb") == 9728
-    assert ["GPU_I_ID" in labels for labels in told.labels("DCGM_FI_DEV_FB_FREE")] == [True, True, False]
+    published = scrape(shown)
+    assert [published.value("DCGM_FI_PROF_DRAM_ACTIVE", gpu="0", GPU_I_ID=number) for number in "23"] == [0.41, 0.4]
+    assert published.value("DCGM_FI_DEV_FB_FREE", gpu="0", GPU_I_ID="2", GPU_I_PROFILE="1g.10gb") == 9728
+    assert ["GPU_I_ID" in labels for labels in published.labels("DCGM_FI_DEV_FB_FREE")] == [True, True, False]
 
 
 # --- jobs
@@ -192,11 +192,11 @@ def _with_jobs(shown: Snapshot, **files: tuple[str, ...]) -> Snapshot:
 def test_each_job_of_a_gpu_has_a_copy_of_all_its_series_and_others_have_no_such_label() -> None:
     shown = _with_jobs(snapshot(2), gpu1=("4711", "4712"))
     for name in ("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_PROF_SM_ACTIVE"):
-        told = [(labels["gpu"], labels.get("hpc_job")) for labels in scrape(shown).labels(name)]
-        assert told == [("0", None), ("1", "4711"), ("1", "4712")]
+        published = [(labels["gpu"], labels.get("hpc_job")) for labels in scrape(shown).labels(name)]
+        assert published == [("0", None), ("1", "4711"), ("1", "4712")]
 
 
-def test_the_job_is_the_last_label_also_behind_the_words_of_an_xid() -> None:
+def test_the_job_is_the_last_label_also_after_the_text_of_an_xid() -> None:
     shown = _with_jobs(replace(snapshot(1), xids=(_xid(slot(0)),)), gpu0=('a"b',))
     (written,) = samples(shown, "DEV_XID_ERRORS")
     assert re.search(r'DCGM_FI_DRIVER_VERSION="[^"]*",err_code="31",err_msg="[^"]*",hpc_job="a\\"b"} 31$', written)
@@ -204,14 +204,14 @@ def test_the_job_is_the_last_label_also_behind_the_words_of_an_xid() -> None:
 
 def test_of_a_divided_gpu_a_job_belongs_to_an_instance() -> None:
     page = scrape(_with_jobs(_with_gpu(INSTANCES), gpu0_5=("8",), gpu0=("9",)))
-    told = {labels["GPU_I_ID"]: labels.get("hpc_job") for labels in page.labels("DCGM_FI_DEV_FB_USED")}
-    assert told == {"1": None, "5": "8"}
+    published = {labels["GPU_I_ID"]: labels.get("hpc_job") for labels in page.labels("DCGM_FI_DEV_FB_USED")}
+    assert published == {"1": None, "5": "8"}
     assert page.labels("DCGM_FI_DEV_PSTATE")[0]["hpc_job"] == "9"
 
 
-def test_whether_the_jobs_can_be_read_is_told_where_they_are_wanted() -> None:
-    told = [None, JobLabels(), JobLabels(error="cannot read it")]
-    pages = [scrape(replace(snapshot(1), hpc_jobs=jobs)) for jobs in told]
+def test_whether_jobs_can_be_read_is_published_where_they_are_configured() -> None:
+    published = [None, JobLabels(), JobLabels(error="cannot read it")]
+    pages = [scrape(replace(snapshot(1), hpc_jobs=jobs)) for jobs in published]
     assert [page.value("gpuwarden_hpc_job_mapping_up") for page in pages] == [None, 1, 0]
 
 
@@ -225,9 +225,9 @@ async def test_the_folder_of_jobs_is_read_as_dcgm_exporter_reads_it(tmp_path: Pa
     jobs = HpcJobs(tmp_path, lambda: 0.0)
     try:
         assert await jobs.flush(30)
-        told = dict(jobs().jobs)
-        assert (len(told.pop("7")), jobs().error) == (JOBS_MOST, "")
-        assert told == {"0": ("4711", "4712"), "2.11": (" spaced ", "last"), "3": ("",)}
+        published = dict(jobs().jobs)
+        assert (len(published.pop("7")), jobs().error) == (JOBS_MOST, "")
+        assert published == {"0": ("4711", "4712"), "2.11": (" spaced ", "last"), "3": ("",)}
         (tmp_path / "0").unlink()
         assert await jobs.flush(30)
         holder = Holder(Renderer(), snapshot(1), jobs)
@@ -238,7 +238,7 @@ async def test_the_folder_of_jobs_is_read_as_dcgm_exporter_reads_it(tmp_path: Pa
         assert jobs.close(30)
 
 
-async def test_what_cannot_be_read_has_no_jobs_and_says_why_while_the_page_goes_on(tmp_path: Path) -> None:
+async def test_an_unreadable_mapping_gives_no_jobs_and_an_error_while_the_page_goes_on(tmp_path: Path) -> None:
     (tmp_path / "0").write_text("4711\n")
     (tmp_path / "1").symlink_to("1")
     for folder, error in (
@@ -281,13 +281,13 @@ def test_a_gpu_with_gpm_takes_nothing_from_dcgm_not_even_what_gpm_lacks() -> Non
     assert [name for name in OF_INSTANCES if name.startswith("PROF_") and samples(shown, name)] == ["PROF_SM_ACTIVE"]
 
 
-def test_what_dcgm_alone_knows_is_told_beside_nvml() -> None:
+def test_what_only_dcgm_knows_is_published_beside_nvml() -> None:
     shown = replace(_with_gpu(), dcgm=_of_dcgm(DCGM))
     assert len(samples(shown, "DEV_MEMORY_UNREPAIRABLE_FLAG")) == 1
     assert samples(_with_gpu(), "DEV_MEMORY_UNREPAIRABLE_FLAG") == []
 
 
-def test_of_a_gpu_that_nvml_has_lost_dcgm_tells_nothing_either() -> None:
+def test_nothing_of_dcgm_is_published_of_a_gpu_that_nvml_has_lost() -> None:
     lost = replace(gpu_facts(0), answer=GpuAnswer.LOST, readings=GpuReadings())
     shown = replace(snapshot(1), nvml=NvmlFacts(gpus=(lost,)), dcgm=_of_dcgm(DCGM))
     assert lines(shown) == []

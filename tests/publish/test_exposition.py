@@ -56,7 +56,7 @@ def busy() -> Snapshot:
 @pytest.mark.parametrize(
     "shown", [snapshot(), busy(), snapshot(0), replace(snapshot(1), nvml=None, observed=None), everything(2, 2)]
 )
-def test_both_formats_parse_and_say_the_same(shown: Snapshot) -> None:
+def test_both_formats_parse_and_give_the_same(shown: Snapshot) -> None:
     page = Renderer().render(shown)
     series = text_series(page)
     assert series == openmetrics_series(page)
@@ -80,7 +80,7 @@ def test_the_compressed_forms_hold_the_same_bytes() -> None:
     assert gzip.decompress(page.openmetrics_gzip) == page.openmetrics
 
 
-def test_eight_gpus_stay_within_what_the_document_says_with_everything_on_and_much_wrong() -> None:
+def test_eight_gpus_stay_within_the_documented_number_of_series_with_everything_on_and_much_wrong() -> None:
     whole, divided = map(_series_of_a_second_pass, (0, 7))
     assert whole <= MOST_SERIES
     assert divided == whole + (8 * 7 - 8) * len(OF_INSTANCES)

@@ -1,4 +1,4 @@
-"""The verdict file says what a prolog script needs, and is whole at every moment."""
+"""The verdict file has what a prolog script needs, and is whole at every moment."""
 
 from __future__ import annotations
 
@@ -70,19 +70,19 @@ def test_the_verdict_of_a_healthy_node() -> None:
     )
 
 
-def test_a_failure_says_why() -> None:
+def test_a_failure_gives_its_reasons() -> None:
     text = verdict_text(snapshot(Health.FAILURE, reasons=("gpu_missing", "xid.79")), NOW)
     assert "\nstate=failure\nschedulable=0\n" in text
     assert "\nreason=gpu_missing xid.79\n" in text
 
 
-def test_why_the_node_is_unknown_is_said_once() -> None:
+def test_the_reason_for_unknown_is_given_once() -> None:
     shown = snapshot(Health.UNKNOWN, reasons=("nvml_not_answering",))
     shown = replace(shown, verdict=replace(shown.verdict, unknown=("nvml_not_answering",)))
     assert "\nreason=nvml_not_answering\n" in verdict_text(shown, NOW)
 
 
-def test_an_excluded_node_says_so_and_takes_no_work() -> None:
+def test_an_excluded_node_is_marked_and_takes_no_work() -> None:
     text = verdict_text(replace(snapshot(), excluded_by=("slurm",)), NOW)
     assert "\nschedulable=0\nexcluded=1\n" in text
 
@@ -97,7 +97,7 @@ def test_before_the_first_observation_the_stamp_is_zero_and_the_state_unknown() 
     assert "\nstate=unknown\n" in text
 
 
-def test_a_simulated_verdict_says_that_it_is() -> None:
+def test_a_simulated_verdict_is_marked() -> None:
     made_up = snapshot()
     text = verdict_text(replace(made_up, service=replace(made_up.service, simulated=True)), NOW)
     assert "\nsimulated=1\n" in text
@@ -109,7 +109,7 @@ def test_no_value_can_add_a_line_of_its_own() -> None:
     assert max(map(len, text.splitlines())) < 250
 
 
-async def test_a_shell_tells_fresh_from_stale_by_uptime(file: VerdictFile, run_dir: Path) -> None:
+async def test_a_shell_distinguishes_fresh_from_stale_by_uptime(file: VerdictFile, run_dir: Path) -> None:
     file.publish(snapshot(at=host_clock()))
     assert await file.flush(60)
     script = f"""
@@ -145,7 +145,7 @@ async def test_a_reader_never_sees_half_a_verdict(file: VerdictFile, run_dir: Pa
     assert names_in(run_dir) == ["verdict"]
 
 
-async def test_a_directory_that_cannot_be_written_is_told_and_then_forgotten(tmp_path: Path) -> None:
+async def test_a_directory_that_cannot_be_written_is_reported_and_then_forgotten(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a file where the directory should be")
     file = VerdictFile(tmp_path / "run")
     file.publish(snapshot())
@@ -203,7 +203,7 @@ async def test_on_a_full_disk_a_failure_takes_the_place_of_the_verdict_before(di
     assert file.close(60)
 
 
-async def test_where_somebody_else_takes_the_last_page_no_verdict_says_that_a_failed_node_is_healthy(
+async def test_where_another_process_takes_the_last_page_no_verdict_calls_a_failed_node_healthy(
     disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = VerdictFile(disk)
@@ -240,7 +240,7 @@ async def test_what_is_still_true_stays_until_it_is_old(disk: Path) -> None:
     assert file.close(60)
 
 
-async def test_on_a_read_only_disk_the_verdict_stays_and_is_told_to_be_old(disk: Path) -> None:
+async def test_on_a_read_only_disk_the_verdict_stays_and_is_reported_as_old(disk: Path) -> None:
     file = VerdictFile(disk)
     file.publish(now())
     assert await file.flush(60)
@@ -275,5 +275,5 @@ async def test_a_notice_that_could_not_be_written_is_written_as_soon_as_it_can_b
     fill(disk)
     file.publish(b'{"act":true}', imminent=True)
     assert await file.flush(60)
-    assert (disk / "notice.json").read_text() == '{"act":true}\n', "jobs are told all the same"
+    assert (disk / "notice.json").read_text() == '{"act":true}\n', "jobs are notified all the same"
     assert file.close(60)

@@ -1,4 +1,4 @@
-"""What `gpuwarden_finding_info` and `gpuwarden_enforcing` say: alerts take their words and their urgency from them."""
+"""`gpuwarden_finding_info` and `gpuwarden_enforcing`: alerts take their text and their urgency from them."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from support.scrape import scrape
 from support.snapshots import finding, slot, snapshot
 
 
-def test_every_word_of_advice_has_a_text() -> None:
+def test_every_advice_has_a_text() -> None:
     assert set(ADVICE) == set(Advice)
     assert all(ADVICE.values())
 
 
-def test_a_finding_says_what_it_is_and_what_to_do_with_the_labels_of_its_series() -> None:
+def test_a_finding_has_its_title_and_advice_with_the_labels_of_its_series() -> None:
     page = scrape(snapshot(findings=[finding("xid", gpu(slot(3)), detail="79")]))
-    (words,) = page.labels("gpuwarden_finding_info")
-    assert (words.pop("detail"), words.pop("title"), words.pop("advice")) == (
+    (labels,) = page.labels("gpuwarden_finding_info")
+    assert (labels.pop("detail"), labels.pop("title"), labels.pop("advice")) == (
         "79", "the title of xid", ADVICE[Advice.OBSERVE],
     )  # fmt: skip
-    assert page.value("gpuwarden_finding", **words) == 1
+    assert page.value("gpuwarden_finding", **labels) == 1
 
 
-def test_findings_of_one_check_on_one_gpu_are_told_apart() -> None:
+def test_findings_of_one_check_on_one_gpu_are_distinguished() -> None:
     links = [finding("nvlink_down", Subject("link", slot(3), str(number))) for number in range(3)]
     page = scrape(snapshot(findings=[*links, finding("disk_full", NODE, Severity.WARNING)]))
-    details = [words["detail"] for words in page.labels("gpuwarden_finding_info")]
+    details = [labels["detail"] for labels in page.labels("gpuwarden_finding_info")]
     assert details == ["link 0", "link 1", "link 2", ""]
 
 
-def test_a_shadow_finding_has_words_under_its_own_severity() -> None:
+def test_a_shadow_finding_has_an_info_under_its_own_severity() -> None:
     shadow = replace(finding("gpu_missing", gpu(slot(3))), shadow=True)
     page = scrape(snapshot(findings=[shadow]))
-    assert [words["severity"] for words in page.labels("gpuwarden_finding_info")] == ["shadow"]
+    assert [labels["severity"] for labels in page.labels("gpuwarden_finding_info")] == ["shadow"]
 
 
-def test_a_healthy_node_has_no_words_and_a_very_sick_one_not_too_many() -> None:
+def test_a_healthy_node_has_no_infos_and_a_very_sick_one_not_too_many() -> None:
     assert scrape(snapshot()).labels("gpuwarden_finding_info") == []
     links = [finding("nvlink_down", Subject("link", slot(g), str(number))) for g in range(8) for number in range(18)]
     assert len(scrape(snapshot(findings=links)).labels("gpuwarden_finding_info")) == INFOS_MOST
 
 
 @pytest.mark.parametrize(("mode", "enforcing"), [("observe", 0), ("enforce", 1)])
-def test_the_mode_is_told(mode: str, enforcing: int) -> None:
+def test_the_mode_is_published(mode: str, enforcing: int) -> None:
     shown = snapshot()
     page = scrape(replace(shown, service=replace(shown.service, mode=mode)))
     assert page.value("gpuwarden_enforcing") == enforcing

@@ -1,4 +1,4 @@
-"""The mark of a healthy node stands for no longer than its verdict, and only while that says healthy."""
+"""The mark of a healthy node is in force for no longer than its verdict, and only while that is healthy."""
 
 from __future__ import annotations
 

@@ -33,18 +33,18 @@ PATIENCE = 60.0
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become other users")
 NOBODY = 65534
 NOTICE = "aws/spot:stop@1000"
-SAYING = {"verb": "acknowledge", "notice": NOTICE, "rank": 3, "saved": True, "step": 1200}
+ACKNOWLEDGE = {"verb": "acknowledge", "notice": NOTICE, "rank": 3, "saved": True, "step": 1200}
 STATUS = {"status": "healthy", "schedulable": True, "notice": None}
 
 
 @dataclass
 class Daemon:
-    """What stands behind the socket: every caller is of `job`."""
+    """What is behind the socket: every caller is of `job`."""
 
     job: str | None = "slurm/71"
     notices: Notices = field(default_factory=Notices)
     callers: list[Caller] = field(default_factory=list)
-    heard: list[Acknowledged] = field(default_factory=list)
+    received: list[Acknowledged] = field(default_factory=list)
     refuses: str = ""
     known: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -53,10 +53,10 @@ class Daemon:
         await self.known.wait()
         return self.job
 
-    def acknowledged(self, said: Acknowledged) -> None:
+    def acknowledged(self, acknowledgement: Acknowledged) -> None:
         if self.refuses:
             raise VerbError(self.refuses)
-        self.heard.append(said)
+        self.received.append(acknowledgement)
 
     def socket(self, run_dir: Path, **options: Any) -> JobSocket:
         return JobSocket(
@@ -67,7 +67,7 @@ class Daemon:
 
 @asynccontextmanager
 async def listening(run_dir: Path, daemon: Daemon, **options: Any) -> AsyncIterator[JobSocket]:
-    """With a `deadline` that no slow machine misses, and no look at the file that a test did not ask for."""
+    """With a `deadline` that no slow machine misses, and no check of the file that a test did not ask for."""
     daemon.known.set()
     served = daemon.socket(run_dir, **{"deadline": PATIENCE, "check_every": 3600.0, **options})
     await served.start()
@@ -87,21 +87,21 @@ async def until(holds: Any) -> None:
 # --- what may be asked
 
 
-async def test_a_job_is_told_whether_the_node_may_take_work(tmp_path: Path) -> None:
+async def test_a_job_can_read_whether_the_node_may_take_work(tmp_path: Path) -> None:
     async with listening(tmp_path, Daemon()) as served:
         assert await ask(served.path, {"verb": "status"}) == {"ok": True, "result": STATUS}
 
 
-async def test_a_notice_is_told_at_once_or_waited_for(tmp_path: Path) -> None:
+async def test_a_notice_is_returned_at_once_or_waited_for(tmp_path: Path) -> None:
     daemon = Daemon()
     async with listening(tmp_path, daemon) as served:
         early = await ask(served.path, {"verb": "notice"})
         assert (early["ok"], early["code"]) == (False, 75)
         daemon.notices.show(b'{"act":false}', imminent=False)
-        told = await ask(served.path, {"verb": "notice"})
-        assert told["result"] == {"tag": daemon.notices.tag, "notice": {"act": False}}
+        response = await ask(served.path, {"verb": "notice"})
+        assert response["result"] == {"tag": daemon.notices.tag, "notice": {"act": False}}
         async with client(served.path) as (reader, writer):
-            writer.write(json.dumps({"verb": "notice", "wait": 60, "tag": told["result"]["tag"]}).encode() + b"\n")
+            writer.write(json.dumps({"verb": "notice", "wait": 60, "tag": response["result"]["tag"]}).encode() + b"\n")
             await until(lambda: any(one.waits for one in served._clients))
             daemon.notices.show(b'{"act":true}', imminent=True)
             assert json.loads(await reader.readline())["result"]["notice"] == {"act": True}
@@ -117,7 +117,7 @@ async def test_a_wait_that_is_no_number_of_seconds_is_refused(tmp_path: Path, wa
         assert answer["ok"] is (wait == 10**400)  # a minute at most, and here at once
 
 
-async def test_one_user_cannot_take_all_places_to_wait(tmp_path: Path) -> None:
+async def test_one_user_cannot_take_all_slots_to_wait(tmp_path: Path) -> None:
     daemon = Daemon()
     daemon.notices.show(b"{}", imminent=False)
     async with listening(tmp_path, daemon) as served:
@@ -146,39 +146,39 @@ async def test_who_is_killed_while_waiting_gives_its_place_back(tmp_path: Path) 
 async def test_an_acknowledgement_is_that_of_the_caller_s_job(tmp_path: Path) -> None:
     daemon = Daemon()
     async with listening(tmp_path, daemon) as served:
-        assert await ask(served.path, SAYING) == {"ok": True, "result": {"job": "slurm/71"}}
+        assert await ask(served.path, ACKNOWLEDGE) == {"ok": True, "result": {"job": "slurm/71"}}
         for named in ("slurm/71", "71"):
-            assert (await ask(served.path, {**SAYING, "step": None, "saved": False, "job": named}))["ok"]
+            assert (await ask(served.path, {**ACKNOWLEDGE, "step": None, "saved": False, "job": named}))["ok"]
     started = int(Path("/proc/self/stat").read_text().rpartition(") ")[2].split()[19])
-    assert daemon.heard[0] == Acknowledged(
+    assert daemon.received[0] == Acknowledged(
         job="slurm/71", pid=os.getpid(), started=started, uid=os.geteuid(), notice=NOTICE, rank=3, saved=True, step=1200
     )
-    assert (daemon.heard[1].step, daemon.heard[1].saved) == (None, False)
+    assert (daemon.received[1].step, daemon.received[1].saved) == (None, False)
     assert daemon.callers[0] == Caller(pid=os.getpid(), started=started, uid=os.geteuid())
 
 
-async def test_an_acknowledgement_holds_for_its_own_rank_unless_it_says_that_it_holds_for_all(tmp_path: Path) -> None:
+async def test_an_acknowledgement_holds_for_its_own_rank_unless_it_declares_all_ranks(tmp_path: Path) -> None:
     """Clients of before know nothing of it."""
     daemon = Daemon()
     async with listening(tmp_path, daemon) as served:
         for more in ({}, {"all_ranks": False}, {"all_ranks": True}):
-            assert (await ask(served.path, {**SAYING, **more}))["ok"]
-    assert [said.all_ranks for said in daemon.heard] == [False, False, True]
+            assert (await ask(served.path, {**ACKNOWLEDGE, **more}))["ok"]
+    assert [acknowledgement.all_ranks for acknowledgement in daemon.received] == [False, False, True]
 
 
 async def test_the_library_of_the_job_side_is_understood(tmp_path: Path) -> None:
     daemon = Daemon()
     async with listening(tmp_path, daemon) as served:
 
-        def tell(notice: str) -> bool:
+        def is_accepted(notice: str) -> bool:
             return acknowledge(served.path.parent, "71", notice, 5, saved=True, step=None, all_ranks=True)
 
         # Its patience is a second: on a machine under load it may have to be asked again.
         async with asyncio.timeout(PATIENCE):
-            while not await asyncio.to_thread(tell, NOTICE):
+            while not await asyncio.to_thread(is_accepted, NOTICE):
                 pass
-        assert (daemon.heard[-1].rank, daemon.heard[-1].all_ranks) == (5, True)
-        assert not await asyncio.to_thread(tell, "another")
+        assert (daemon.received[-1].rank, daemon.received[-1].all_ranks) == (5, True)
+        assert not await asyncio.to_thread(is_accepted, "another")
 
 
 @ROOT_ONLY
@@ -201,25 +201,25 @@ async def test_another_user_may_connect_and_is_known_as_such(tmp_path: Path) -> 
         done = await asyncio.to_thread(
             subprocess.run, command, capture_output=True, text=True, timeout=PATIENCE, check=True, env=environment
         )
-    assert (daemon.heard[-1].uid, daemon.heard[-1].pid) == (NOBODY, int(done.stdout))
+    assert (daemon.received[-1].uid, daemon.received[-1].pid) == (NOBODY, int(done.stdout))
 
 
 async def test_nobody_speaks_for_another_s_job_nor_without_one_and_the_log_has_it_once(tmp_path: Path) -> None:
     daemon = Daemon()
     with capture_logs() as logs:
         async with listening(tmp_path, daemon) as served:
-            foreign = [await ask(served.path, {**SAYING, "job": job}) for job in ("slurm/72", "7", "", 71, ["71"])]
+            foreign = [await ask(served.path, {**ACKNOWLEDGE, "job": job}) for job in ("slurm/72", "7", "", 71, ["71"])]
             daemon.job = None
-            stray = await ask(served.path, SAYING)
+            stray = await ask(served.path, ACKNOWLEDGE)
     assert {answer["code"] for answer in (*foreign, stray)} == {77}
     assert f"process {os.getpid()} of user {os.geteuid()} belongs to slurm/71" in foreign[0]["error"]
     assert "belongs to no job" in stray["error"]
-    assert not daemon.heard
+    assert not daemon.received
     assert [entry["event"] for entry in logs] == ["acknowledgement refused"]
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"notice": "aws/spot:stop@900"}, "no notice 'aws/spot:stop@900' to acknowledge"),
         ({"notice": ""}, '"notice"'),
@@ -246,45 +246,45 @@ async def test_nobody_speaks_for_another_s_job_nor_without_one_and_the_log_has_i
     ],
 )
 async def test_what_is_no_acknowledgement_is_refused_with_what_was_expected(
-    tmp_path: Path, change: dict[str, Any], told: str
+    tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
     daemon = Daemon()
     async with listening(tmp_path, daemon) as served:
-        answer = await ask(served.path, {**SAYING, **change})
+        answer = await ask(served.path, {**ACKNOWLEDGE, **change})
     assert (answer["ok"], answer["code"]) == (False, 64)
-    assert told in answer["error"]
-    assert not daemon.heard
+    assert message in answer["error"]
+    assert not daemon.received
 
 
 async def test_what_the_daemon_refuses_after_all_reaches_the_caller(tmp_path: Path) -> None:
-    async with listening(tmp_path, Daemon(refuses="slurm/71 was not told anything")) as served:
-        assert (await ask(served.path, SAYING))["error"] == "slurm/71 was not told anything"
+    async with listening(tmp_path, Daemon(refuses="slurm/71 was not signalled")) as served:
+        assert (await ask(served.path, ACKNOWLEDGE))["error"] == "slurm/71 was not signalled"
 
 
 async def test_who_is_not_found_out_in_time_may_try_again_and_is_not_refused(tmp_path: Path) -> None:
     daemon = Daemon()
     async with listening(tmp_path, daemon) as served:
         daemon.known.clear()
-        answer = await ask(served.path, SAYING)
+        answer = await ask(served.path, ACKNOWLEDGE)
         assert (answer["code"], "was not found in time; try again" in answer["error"]) == (75, True)
         daemon.known.set()
-        assert (await ask(served.path, SAYING))["ok"]
+        assert (await ask(served.path, ACKNOWLEDGE))["ok"]
 
 
-async def test_who_leaves_right_after_its_words_is_heard(tmp_path: Path) -> None:
+async def test_an_acknowledgement_of_a_client_that_leaves_right_after_it_counts(tmp_path: Path) -> None:
     daemon = Daemon()
     async with listening(tmp_path, daemon) as served:
         script = "import os, socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])\n"
         script += 's.sendall(b\'{"verb":"status"}\\n\'); s.recv(4096)\n'  # it is let in by now, and has a name
         script += "s.sendall(sys.argv[2].encode() + b'\\n'); os._exit(0)"
         daemon.known.clear()  # who it is comes out only when it is gone
-        command = [sys.executable, "-c", script, str(served.path), json.dumps(SAYING)]
+        command = [sys.executable, "-c", script, str(served.path), json.dumps(ACKNOWLEDGE)]
         process = await asyncio.create_subprocess_exec(*command)
         assert await process.wait() == 0
         await until(lambda: daemon.callers)
         daemon.known.set()
-        await until(lambda: daemon.heard)
-    assert daemon.heard[0].pid == process.pid
+        await until(lambda: daemon.received)
+    assert daemon.received[0].pid == process.pid
 
 
 @ROOT_ONLY
@@ -317,7 +317,7 @@ async def test_a_caller_in_a_namespace_that_cannot_be_seen_has_no_number(tmp_pat
     try:
         assert process.stdout is not None
         assert await process.stdout.readline() == b"ready\n"
-        answer = await ask(tmp_path / "job.sock", SAYING)
+        answer = await ask(tmp_path / "job.sock", ACKNOWLEDGE)
         assert await process.stdout.readline() == b"0 None\n"
     finally:
         process.kill()
@@ -326,27 +326,27 @@ async def test_a_caller_in_a_namespace_that_cannot_be_seen_has_no_number(tmp_pat
     assert "PID namespace" in answer["error"]
 
 
-# --- whoever means ill, or is broken
+# --- hostile or broken clients
 
 
 @pytest.mark.parametrize("line", [b"x" * (LINE_LIMIT + 1) + b"\n", b"x" * 2**20 + b"\n", b"[" * 2**20])
 async def test_a_line_that_is_too_long_is_refused_and_the_next_client_served(tmp_path: Path, line: bytes) -> None:
     async with listening(tmp_path, Daemon()) as served:
         assert (await ask(served.path, line))["error"] == f"a line has at most {LINE_LIMIT} bytes"
-        assert (await ask(served.path, SAYING))["ok"]
+        assert (await ask(served.path, ACKNOWLEDGE))["ok"]
 
 
 @pytest.mark.parametrize(
     "verb", ["notify-termination", "exclude", "restore", "Notice", "__init__", "", None, ["status"]]
 )
-async def test_what_only_an_operator_may_say_cannot_be_said_here(tmp_path: Path, verb: object) -> None:
+async def test_verbs_of_operators_are_refused_here(tmp_path: Path, verb: object) -> None:
     """Everybody may talk to this socket: nobody announces an end on it, or takes one back."""
     daemon = Daemon()
     async with listening(tmp_path, daemon) as served:
         answer = await ask(served.path, {"verb": verb, "in": 5, "reason": "spot", "cancel": True})
         assert (answer["ok"], answer["code"]) == (False, 64)
         assert await ask(served.path, {"verb": "status"}) == {"ok": True, "result": STATUS}
-    assert not daemon.heard
+    assert not daemon.received
 
 
 async def test_half_a_line_is_given_up(tmp_path: Path) -> None:
@@ -354,10 +354,10 @@ async def test_half_a_line_is_given_up(tmp_path: Path) -> None:
     async with listening(tmp_path, daemon, deadline=0.3) as served, client(served.path) as (reader, writer):
         writer.write(b'{"verb":"acknowledge"')
         assert await reader.read() == b""
-    assert not daemon.heard
+    assert not daemon.received
 
 
-WORDS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
+VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
 
 
 def within(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -366,7 +366,7 @@ def within(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 NOISE = st.one_of(
     st.binary(max_size=200),
-    within(within(within(WORDS))).map(lambda value: json.dumps(value).encode()),
+    within(within(within(VALUES))).map(lambda value: json.dumps(value).encode()),
     st.fixed_dictionaries({
         "verb": st.sampled_from(["acknowledge", "notice", "status"]),
         "notice": st.sampled_from([NOTICE, "x", None, 0]),
@@ -380,7 +380,7 @@ NOISE = st.one_of(
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines=st.lists(NOISE.filter(lambda line: b"\n" not in line), min_size=1, max_size=8))
-def test_whatever_is_said_each_line_has_one_answer_and_only_a_real_one_is_heard(
+def test_each_line_has_one_response_and_only_a_valid_acknowledgement_counts(
     tmp_path: Path, lines: Sequence[bytes]
 ) -> None:
     async def talk() -> None:
@@ -391,17 +391,17 @@ def test_whatever_is_said_each_line_has_one_answer_and_only_a_real_one_is_heard(
                 writer.write(line + b"\n")
                 answer = json.loads(await reader.readline())
                 assert answer["ok"] or answer["code"] in (64, 77)
-        for said in daemon.heard:
-            assert (said.notice, said.job) == (NOTICE, "slurm/71")
-            assert type(said.rank) is int
-            assert 0 <= said.rank < 1_000_000
-            assert said.saved in (True, False)
+        for acknowledgement in daemon.received:
+            assert (acknowledgement.notice, acknowledgement.job) == (NOTICE, "slurm/71")
+            assert type(acknowledgement.rank) is int
+            assert 0 <= acknowledgement.rank < 1_000_000
+            assert acknowledgement.saved in (True, False)
 
     asyncio.run(talk())
 
 
 def idle(path: Path, number: int) -> ExitStack:
-    """So many connections that say nothing."""
+    """So many connections that send nothing."""
     stack = ExitStack()
     for _ in range(number):
         sock = stack.enter_context(socket.socket(socket.AF_UNIX))
@@ -410,14 +410,14 @@ def idle(path: Path, number: int) -> ExitStack:
     return stack
 
 
-async def test_who_says_nothing_gives_way_to_who_does(tmp_path: Path) -> None:
+async def test_an_idle_client_gives_way_to_an_active_one(tmp_path: Path) -> None:
     daemon = Daemon()
     async with listening(tmp_path, daemon) as served:
         with await asyncio.to_thread(idle, served.path, 128):
             await until(lambda: len(served._clients) == 16)
             for _ in range(20):
-                assert (await ask(served.path, SAYING))["ok"]
-    assert len(daemon.heard) == 20
+                assert (await ask(served.path, ACKNOWLEDGE))["ok"]
+    assert len(daemon.received) == 20
 
 
 @ROOT_ONLY
@@ -448,21 +448,21 @@ async def test_one_user_s_silence_keeps_no_other_user_out(tmp_path: Path) -> Non
                 assert await idler.stdout.readline() == b"ready\n"
             await until(lambda: len(served._clients) == 48)
             for _ in range(20):
-                assert (await ask(served.path, SAYING))["ok"]
+                assert (await ask(served.path, ACKNOWLEDGE))["ok"]
         finally:
             for idler in idlers:
                 idler.kill()
                 await idler.wait()
 
 
-async def test_all_ranks_of_a_node_are_heard_at_once(tmp_path: Path) -> None:
+async def test_all_ranks_of_a_node_can_acknowledge_at_once(tmp_path: Path) -> None:
     daemon = Daemon()
 
     def rank(number: int) -> dict[str, Any]:
         with socket.socket(socket.AF_UNIX) as talk, talk.makefile("rb") as lines:
             talk.settimeout(PATIENCE)
             talk.connect(str(served.path))
-            talk.sendall(json.dumps({**SAYING, "rank": number}).encode() + b"\n")
+            talk.sendall(json.dumps({**ACKNOWLEDGE, "rank": number}).encode() + b"\n")
             answer = json.loads(lines.readline())
         assert isinstance(answer, dict)
         return answer
@@ -470,14 +470,14 @@ async def test_all_ranks_of_a_node_are_heard_at_once(tmp_path: Path) -> None:
     async with listening(tmp_path, daemon) as served:
         answers = await asyncio.gather(*(asyncio.to_thread(rank, number) for number in range(200)))
     assert all(answer["ok"] for answer in answers)
-    assert {said.rank for said in daemon.heard} == set(range(200))
+    assert {acknowledgement.rank for acknowledgement in daemon.received} == set(range(200))
 
 
 async def test_who_is_being_answered_does_not_give_way(tmp_path: Path) -> None:
     daemon = Daemon()
     async with listening(tmp_path, daemon, clients_of_user=2) as served:
         daemon.known.clear()
-        busy = [asyncio.create_task(ask(served.path, SAYING)) for _ in range(2)]
+        busy = [asyncio.create_task(ask(served.path, ACKNOWLEDGE)) for _ in range(2)]
         await until(lambda: len(daemon.callers) == 2)
         async with client(served.path) as (reader, _):
             assert json.loads(await reader.readline())["code"] == 75
@@ -497,18 +497,18 @@ async def test_a_socket_left_behind_by_a_killed_daemon_is_replaced(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_socket_that_somebody_removed_is_made_anew(tmp_path: Path) -> None:
+async def test_a_socket_that_somebody_removed_is_created_again(tmp_path: Path) -> None:
     async with listening(tmp_path, Daemon(), check_every=0.05) as served:
         running = asyncio.create_task(served.run())
         for _ in range(3):
             served.path.unlink()
             await until(served.path.exists)
-            assert (await ask(served.path, SAYING))["ok"]
+            assert (await ask(served.path, ACKNOWLEDGE))["ok"]
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_a_socket_of_another_daemon_is_left_alone_and_the_trouble_is_told(tmp_path: Path) -> None:
+async def test_a_socket_of_another_daemon_is_left_alone_and_reported(tmp_path: Path) -> None:
     async with listening(tmp_path, Daemon()) as first:
         second = Daemon().socket(tmp_path)
         with capture_logs() as logs:
@@ -521,7 +521,7 @@ async def test_a_socket_of_another_daemon_is_left_alone_and_the_trouble_is_told(
 
 
 @pytest.mark.disposable
-async def test_a_run_directory_that_cannot_be_written_is_told_and_tried_again(tmp_path: Path) -> None:
+async def test_a_run_directory_that_cannot_be_written_is_reported_and_retried(tmp_path: Path) -> None:
     daemon = Daemon()
     daemon.known.set()
     with tmpfs(tmp_path / "run", "1m") as run_dir:
@@ -532,7 +532,7 @@ async def test_a_run_directory_that_cannot_be_written_is_told_and_tried_again(tm
         remount(run_dir, "rw")
         await served.start()
         assert served.error(host_clock()) == ""
-        assert (await ask(served.path, SAYING))["ok"]
+        assert (await ask(served.path, ACKNOWLEDGE))["ok"]
         await served.stop()
 
 

@@ -1,4 +1,4 @@
-"""What our own metrics and the telemetry under DCGM's names say of a snapshot."""
+"""The daemon's own metrics and the telemetry under DCGM's names of a snapshot."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def test_before_the_first_observation_there_is_no_heartbeat_time() -> None:
     assert scrape(replace(snapshot(), observed=None, nvml=None)).value("gpuwarden_heartbeat_timestamp_seconds") is None
 
 
-def test_simulated_gpus_are_told_from_real_ones() -> None:
+def test_simulated_gpus_are_distinguished_from_real_ones() -> None:
     assert scrape(snapshot(simulated=True)).value("gpuwarden_simulated") == 1
     assert scrape(snapshot()).value("gpuwarden_simulated") == 0
 
 
-def test_every_check_of_every_expected_gpu_stands_at_zero_from_the_start() -> None:
+def test_every_check_of_every_expected_gpu_is_zero_from_the_start() -> None:
     page = scrape(snapshot(2))
     for row in CONDITIONS.values():
         values = page.values("gpuwarden_finding", check=row.code, severity=row.severity.value)
@@ -178,7 +178,7 @@ def test_a_collector_is_up_when_it_observed_and_has_no_series_where_it_has_no_so
     assert page.value("gpuwarden_collector_up", collector="nvml") == up
 
 
-def test_a_collector_tells_its_times_and_its_restarts() -> None:
+def test_a_collector_publishes_its_times_and_its_restarts() -> None:
     page = scrape(replace(snapshot(), collectors=(collector(), CollectorStatus(name="pci"))))
     assert page.value("gpuwarden_collector_duration_seconds", collector="nvml") == 0.25
     assert page.value("gpuwarden_collector_last_success_timestamp_seconds", collector="nvml") == at(UPTIME - 1).wall
@@ -240,10 +240,10 @@ def test_every_row_reads_a_reading_that_exists_and_gives_none_for_none() -> None
 
 def test_every_row_gives_a_number_once_every_reading_is_known() -> None:
     every = GpuReadings(**{field.name: 3 for field in fields(GpuReadings)})
-    told = Telemetry(
+    published = Telemetry(
         replace(every, memory_reserved_bytes=0), last_xid=79, nvlink_mb_per_second=5, memory_unrepairable=0
     )
-    assert [field.name for field in FIELDS if field.read(told) is None] == []
+    assert [field.name for field in FIELDS if field.read(published) is None] == []
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_doubles_have_six_decimals_and_integers_none_as_dcgm_exporter_prints_the
     assert printed["DCGM_FI_DEV_NVLINK_COUNT_SYMBOL_BER_FLOAT"] == "5e-12"
 
 
-def test_labels_stand_in_the_order_of_dcgm_exporter() -> None:
+def test_labels_are_in_the_order_of_dcgm_exporter() -> None:
     text = Renderer(hostname_label="hostname").render(snapshot(1)).text.decode()
     assert (
         'DCGM_FI_DEV_SM_CLOCK{gpu="0",UUID="GPU-0000",pci_bus_id="00000000:4E:00.0",device="nvidia0",'
@@ -350,18 +350,18 @@ def test_a_snapshot_between_two_passes_keeps_the_nvlink_rate() -> None:
     assert scrape(replace(later, made=at(UPTIME + 3)), renderer).value(name) == 3000
 
 
-def test_of_xids_that_are_no_failures_the_latest_are_told_and_of_those_that_are_the_count_always() -> None:
+def test_of_xids_that_are_no_failures_the_latest_are_published_and_of_failures_always_the_count() -> None:
     dead = XidCount(slot=slot(0), xid=79, count=3, last=1.0)
     xids = (dead, *(XidCount(slot=slot(n % 8), xid=200 + n, count=1, last=10.0 + n) for n in range(100)))
     page = scrape(replace(snapshot(8), xids=xids))
-    told = {labels["xid"] for labels in page.labels("gpuwarden_xid_last_timestamp_seconds")}
-    assert told == {str(200 + n) for n in range(100 - XIDS_MOST, 100)}
+    published = {labels["xid"] for labels in page.labels("gpuwarden_xid_last_timestamp_seconds")}
+    assert published == {str(200 + n) for n in range(100 - XIDS_MOST, 100)}
     assert page.value("gpuwarden_xid_total", gpu="0", xid="79") == 3
     others = {labels["xid"] for labels in page.labels("gpuwarden_xid_total")}
-    assert {number for number in others if int(number) >= 200} == told
+    assert {number for number in others if int(number) >= 200} == published
 
 
-def test_the_worst_boards_are_told_however_many_there_are() -> None:
+def test_the_worst_boards_are_published_however_many_there_are() -> None:
     lemons = tuple(LemonDays(what="xids", days=n, slot=slot(n)) for n in range(1, 40))
     shown = snapshot(1)
     page = scrape(replace(shown, verdict=replace(shown.verdict, lemons=lemons)))

@@ -1,4 +1,4 @@
-"""What jobs are told: to act only when it is meant, and at once; and nobody who waits for it costs more than is allowed."""
+"""Notices for jobs: `act` only when it is meant, and at once; and nobody who waits for it costs more than is allowed."""
 
 from __future__ import annotations
 
@@ -41,15 +41,19 @@ def announced(mode: str = "enforce", *, simulated: bool = False, near: bool = Tr
     return replace(base, acted=acted, service=replace(base.service, mode=mode, simulated=simulated))
 
 
-def test_act_is_said_only_of_an_imminent_end_in_mode_enforce_on_real_gpus() -> None:
-    said = [
+def test_act_is_set_only_for_an_imminent_end_in_mode_enforce_on_real_gpus() -> None:
+    acts = [
         document(one)["act"]
         for one in (announced(), announced("observe"), announced(simulated=True), announced(near=False), snapshot())
     ]
-    assert said == [True, False, False, False, False]
-    told = document(announced())
-    assert (told["id"], told["kind"], told["deadline_boottime"]) == ("aws/spot:stop@1000", "interruption", UPTIME + 120)
-    assert set(document(snapshot())) == set(told)
+    assert acts == [True, False, False, False, False]
+    published = document(announced())
+    assert (published["id"], published["kind"], published["deadline_boottime"]) == (
+        "aws/spot:stop@1000",
+        "interruption",
+        UPTIME + 120,
+    )
+    assert set(document(snapshot())) == set(published)
 
 
 def test_a_person_is_shown_what_changes_nothing_and_who_does_not_answer() -> None:
@@ -58,8 +62,8 @@ def test_a_person_is_shown_what_changes_nothing_and_who_does_not_answer() -> Non
     off = replace(NOTICE, called_off=True)
     shown = replace(announced(near=False), acted=Enforced(notices=(hint, off)), notice_sources=(source,))
     text = "\n".join(enforcement_lines(status(with_enforced(shown, shown.acted), at(UPTIME))))
-    for told in ("hint: rebalance", "called off by an operator: interruption", "no answer within 2 s"):
-        assert told in text
+    for expected in ("hint: rebalance", "called off by an operator: interruption", "no answer within 2 s"):
+        assert expected in text
     assert "this machine ends" not in text
     assert "this machine ends at" in "\n".join(
         enforcement_lines(status(with_enforced(announced(), announced().acted), at(UPTIME)))
@@ -76,7 +80,7 @@ def test_metrics_are_there_before_the_first_notice() -> None:
     assert loud.value("gpuwarden_termination_deadline_timestamp_seconds") == at(UPTIME + 120).wall
 
 
-async def test_who_waits_is_told_at_once_and_one_too_many_is_told_so() -> None:
+async def test_waiters_are_notified_at_once_and_one_too_many_is_refused() -> None:
     notices = Notices(waiters=2)
     notices.show(b"quiet", imminent=False)
     waiting = [asyncio.create_task(notices.wait(PATIENCE)) for _ in range(2)]
@@ -134,7 +138,7 @@ def loaded(folder: Path, text: str) -> Config:
     return load(Sources(file=file, environment={}))
 
 
-def test_every_fault_is_told_at_once_with_its_key(tmp_path: Path) -> None:
+def test_every_fault_is_reported_at_once_with_its_key(tmp_path: Path) -> None:
     faults = {
         "termination.horizon": 'horizon = "1s"', "termination.planned_end": 'planned_end = "2026-12-01T11:30:00"',
         "termination.aws.endpoint": '[termination.aws]\nendpoint = "https://169.254.169.254/latest"',
@@ -155,7 +159,7 @@ def names(options: TerminationOptions, sysfs: Path) -> list[str]:
     return [source.name for source in chosen(options, sysfs, host_clock)]
 
 
-def test_who_is_asked_follows_from_the_firmware_unless_it_is_said(tmp_path: Path) -> None:
+def test_the_sources_follow_from_the_firmware_unless_they_are_configured(tmp_path: Path) -> None:
     folder = tmp_path / "class/dmi/id"
     folder.mkdir(parents=True)
     assert names(TerminationOptions(), tmp_path) == []

@@ -1,4 +1,4 @@
-"""What acting does is in every place where somebody looks: heartbeat, status, metrics, verdict file, command line."""
+"""What enforcement does is shown everywhere: heartbeat, status, metrics, verdict file, command line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from support.snapshots import UPTIME, at, finding, slot, snapshot
 
 NOW = at(UPTIME)
 FAILED = "gpuwarden: failure gpu=3 xid=79"
-OURS = NodeState(at=NOW, owner=Owner.OURS, why=Why.FAILURE, reason=FAILED, since=1_800_000_500.0, state="IDLE+DRAIN")
+OWN_STATE = NodeState(
+    at=NOW, owner=Owner.OURS, why=Why.FAILURE, reason=FAILED, since=1_800_000_500.0, state="IDLE+DRAIN"
+)
 FOREIGN = NodeState(at=NOW, owner=Owner.FOREIGN, reason="rack move\x1b[31m", state="DOWN")
 FAILING = snapshot(health=Health.FAILURE, findings=[finding("xid", gpu(slot(3)), detail="79")])
 
@@ -40,8 +42,8 @@ def file_of(shown: Snapshot) -> dict[str, str]:
     return dict(line.split("=", 1) for line in verdict_text(shown, NOW).splitlines())
 
 
-@pytest.mark.parametrize(("node_state", "owner"), [(OURS, "failure"), (FOREIGN, "foreign")])
-def test_an_excluded_node_takes_no_work_whoever_excluded_it(node_state: NodeState, owner: str) -> None:
+@pytest.mark.parametrize(("node_state", "owner"), [(OWN_STATE, "failure"), (FOREIGN, "foreign")])
+def test_an_excluded_node_takes_no_work_whatever_the_owner(node_state: NodeState, owner: str) -> None:
     shown = acted(snapshot(), excluded=(("slurm", owner),), node_states={"slurm": node_state})
     code, beat = heartbeat(shown, NOW)
     assert (code, beat["status"], beat["excluded_by"]) == (503, "healthy", [f"slurm:{owner}"])
@@ -56,14 +58,14 @@ def test_an_excluded_node_takes_no_work_whoever_excluded_it(node_state: NodeStat
     assert "\x1b" not in text
 
 
-def test_every_series_of_acting_stands_from_the_start() -> None:
+def test_every_series_of_enforcement_is_there_from_the_start() -> None:
     page = scrape(acted(snapshot()))
     assert page.values("gpuwarden_excluded") == [0] * 5
     assert page.values("gpuwarden_intents_total") == [0] * 12
     assert (page.value("gpuwarden_intents_pending"), page.value("gpuwarden_breaker_open")) == (0, 0)
 
 
-def test_an_open_breaker_is_said_everywhere_and_the_heartbeat_still_says_failure() -> None:
+def test_an_open_breaker_is_shown_everywhere_and_the_heartbeat_is_still_failure() -> None:
     why = "2 of 8 nodes are held out for failures, and 2 may be"
     counts = {"exclude_retry": 4}
     shown = acted(FAILING, pending=(wanted(f"the breaker is open: {why}"),), breaker=why, counts=counts)
@@ -84,7 +86,7 @@ def test_what_mode_observe_would_do_is_shown_and_excludes_nobody() -> None:
     assert f"would exclude ({FAILED})" in text_of(shown)
 
 
-def test_a_notice_is_told_with_its_source_reason_and_end() -> None:
+def test_a_notice_is_published_with_its_source_reason_and_end() -> None:
     notice = Notice(
         source="operator",
         kind="termination",
@@ -100,17 +102,17 @@ def test_a_notice_is_told_with_its_source_reason_and_end() -> None:
     assert "host maintenance" in text_of(acted(snapshot(), notice=replace(notice, deadline=None)))
 
 
-def test_an_operator_s_exclusion_says_who_and_why_where_no_scheduler_does() -> None:
+def test_an_operators_exclusion_is_shown_with_author_and_reason_where_there_is_no_scheduler() -> None:
     text = text_of(
         acted(snapshot(), excluded=(("", "operator"),), order="gpuwarden: operator by=alice replacing a fan")
     )
     assert "excluded by an operator (gpuwarden: operator by=alice replacing a fan)" in text
 
 
-def test_what_stands_in_the_way_is_told() -> None:
+def test_what_blocks_an_action_is_shown() -> None:
     away = NodeState(at=NOW, reachable=False, error="slurmctld does not answer")
     text = text_of(
         acted(FAILING, node_states={"slurm": away}, blocked={"slurm": "reboot"}, person=("xid.79@gpu/0000:51:00.0",))
     )
-    for told in ("slurmctld does not answer", "no action: reboot", "needs an operator", "xid.79@gpu/0000:51:00.0"):
-        assert told in text
+    for expected in ("slurmctld does not answer", "no action: reboot", "needs an operator", "xid.79@gpu/0000:51:00.0"):
+        assert expected in text

@@ -18,7 +18,7 @@ NOW = at(UPTIME + 2.5)
 LATER = at(UPTIME + FRESH_FOR + 1)
 
 
-def test_a_heartbeat_says_everything_that_its_contract_names() -> None:
+def test_a_heartbeat_has_everything_that_its_contract_names() -> None:
     code, document = status.heartbeat(snapshot(), NOW)
     assert code == 200
     assert document == {
@@ -47,7 +47,7 @@ def test_a_node_may_take_work_while_it_is_healthy_or_warned(health: Health, code
     assert status.heartbeat(snapshot(health=health), NOW)[0] == code
 
 
-def test_an_old_observation_is_unknown_and_says_why() -> None:
+def test_an_old_observation_is_unknown_with_a_reason() -> None:
     code, document = status.heartbeat(snapshot(), LATER)
     assert (code, document["status"], document["schedulable"]) == (503, "unknown", False)
     assert document["reasons"] == ["observation_too_old"]
@@ -87,7 +87,7 @@ def test_a_clock_that_was_set_back_gives_no_negative_age() -> None:
     assert status.heartbeat(snapshot(), at(UPTIME - 5))[1]["age_seconds"] == 0.0
 
 
-def test_simulated_is_said_in_every_document() -> None:
+def test_simulated_is_in_every_document() -> None:
     shown = snapshot(simulated=True)
     documents = (
         status.heartbeat(shown, NOW)[1],
@@ -116,7 +116,7 @@ def test_status_holds_the_whole_node() -> None:
     assert json.loads(status.to_json(document)) == document
 
 
-def test_a_gpu_says_who_it_is_how_it_is_and_its_main_readings() -> None:
+def test_a_gpu_shows_its_identity_health_and_main_readings() -> None:
     row = status.gpus(snapshot(), NOW)["gpus"][2]
     assert {name: row[name] for name in row if name != "readings"} == {
         "index": 2,
@@ -162,11 +162,11 @@ def test_a_finding_names_its_gpu_and_what_ends_it() -> None:
     }
 
 
-def test_every_latch_says_what_ends_it() -> None:
+def test_every_latch_has_a_text_on_what_ends_it() -> None:
     assert set(status.ENDS_WHEN) == set(Latch)
 
 
-def test_a_finding_that_ends_by_itself_says_how_long_that_takes() -> None:
+def test_a_finding_that_ends_by_itself_shows_how_long_that_takes() -> None:
     shown = snapshot(findings=[finding("xid", gpu(slot(1)), Severity.WARNING, detail="94")])
     assert status.findings(shown)["findings"][0]["ends_when"] == "it has not been seen for 1h"
 
@@ -189,19 +189,19 @@ def test_a_finding_on_the_node_names_no_gpu_and_one_on_a_link_names_the_link() -
     assert (link["gpu"], link["detail"]) == (0, "link 3")
 
 
-def test_a_number_that_json_cannot_say_is_null() -> None:
+def test_a_number_that_json_cannot_express_is_null() -> None:
     odd = replace(finding("xid", NODE), evidence={"rate": math.nan, "most": math.inf, "least": 1.5})
     document = status.findings(snapshot(findings=[odd]))
     assert json.loads(status.to_json(document))["findings"][0]["evidence"] == {"rate": None, "most": None, "least": 1.5}
 
 
-def test_a_collector_tells_its_last_pass_and_its_worker() -> None:
+def test_a_collector_shows_its_last_pass_and_its_worker() -> None:
     (row,) = status.status(replace(snapshot(), collectors=(collector(),)), NOW)["collectors"]
     assert (row["name"], row["outcome"], row["age_seconds"], row["duration_seconds"]) == ("nvml", "observed", 3.5, 0.25)
     assert (row["worker"]["pid"], row["worker"]["silent_since"]) == (4711, None)
 
 
-def test_trouble_says_what_the_daemon_could_not_do() -> None:
+def test_trouble_lists_what_the_daemon_could_not_do() -> None:
     shown = replace(
         snapshot(),
         collectors=(replace(collector("pci", PassOutcome.FAILED), error="cannot read /sys"),),
@@ -217,26 +217,26 @@ def test_trouble_says_what_the_daemon_could_not_do() -> None:
 
 
 @pytest.mark.parametrize("fate", ["abandoned", "parked"])
-def test_a_reader_that_was_left_behind_is_told_though_another_one_reads(fate: str) -> None:
+def test_a_reader_that_was_left_behind_is_shown_though_another_one_reads(fate: str) -> None:
     nvml = collector()
     assert nvml.worker is not None
     left = replace(nvml, worker=replace(nvml.worker, **{fate: True}))  # type: ignore[arg-type]  # both are bool
-    (told,) = status.status(replace(snapshot(), collectors=(left,)), NOW)["trouble"]
-    assert told.startswith("nvml: a reader process could not be ended")
+    (expected,) = status.status(replace(snapshot(), collectors=(left,)), NOW)["trouble"]
+    assert expected.startswith("nvml: a reader process could not be ended")
 
 
-def test_a_question_that_a_gpu_does_not_answer_is_told() -> None:
+def test_a_failed_call_of_a_gpu_is_shown() -> None:
     shown = snapshot(2)
     assert shown.nvml is not None
     sick = replace(
         shown.nvml.gpus[1], errors=(CallError(call="nvmlDeviceGetRemappedRows", code=999, text="Unknown Error"),)
     )
     shown = replace(shown, nvml=replace(shown.nvml, gpus=(shown.nvml.gpus[0], sick)))
-    told = f"GPU 1 ({slot(1)}): failed calls: nvmlDeviceGetRemappedRows: Unknown Error"
-    assert status.status(shown, NOW)["trouble"] == [told]
+    expected = f"GPU 1 ({slot(1)}): failed calls: nvmlDeviceGetRemappedRows: Unknown Error"
+    assert status.status(shown, NOW)["trouble"] == [expected]
 
 
-def test_an_event_says_what_happened_to_what_and_when() -> None:
+def test_an_event_shows_its_kind_subject_and_time() -> None:
     raised = Event(
         kind=EventKind.RAISED, at=at(UPTIME), boot_id="a-boot", key=Key("xid", gpu(slot(1)), "79"), data={"severity": "failure"}
     )  # fmt: skip

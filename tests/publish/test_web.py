@@ -74,7 +74,7 @@ async def test_metrics_are_the_bytes_of_the_page_in_the_form_asked_for() -> None
             assert gzip.decompress(compressed.body) == body
 
 
-async def test_head_says_how_long_the_body_would_be_and_sends_none() -> None:
+async def test_head_gives_the_length_of_the_body_and_sends_none() -> None:
     async with serving() as served:
         answer = await get(served, "/metrics", "HEAD")
         assert (answer.code, answer.body) == (200, b"")
@@ -122,7 +122,7 @@ async def test_status_gpus_and_findings_are_served_as_json() -> None:
         assert (await get(served, "/v1/findings")).document["findings"] == status.document["findings"]
 
 
-async def test_the_index_lists_what_there_is_and_says_simulated() -> None:
+async def test_the_index_lists_the_paths_and_marks_simulation() -> None:
     async with serving(snapshot(simulated=True)) as served:
         answer = await get(served, "/")
         assert b"simulated" in answer.body
@@ -151,7 +151,7 @@ def test_since_is_a_unix_time_or_rfc_3339(text: str, wall: float) -> None:
 @pytest.mark.parametrize(
     "text", ["", "yesterday", "nan", "inf", "2026-13-01T00:00:00Z", "0001-01-01T00:00:00+23:00" * 3]
 )
-def test_any_other_since_says_what_was_expected(text: str) -> None:
+def test_any_other_since_is_an_error_that_names_the_expected_form(text: str) -> None:
     with pytest.raises(ValueError, match="expected"):
         parse_since(text)
 
@@ -165,7 +165,7 @@ async def test_events_since_a_time_are_asked_of_the_ledger() -> None:
         assert answer.document["events"][0]["kind"] == "started"  # type: ignore[index]  # a list in JSON
 
 
-async def test_more_events_than_fit_are_cut_and_said_to_be() -> None:
+async def test_more_events_than_fit_are_cut_and_marked_as_truncated() -> None:
     async with serving() as served:
         served.events = [Event(kind=EventKind.STARTED, at=at(UPTIME), boot_id="a-boot")] * (EVENTS_LIMIT + 5)
         document = (await get(served, "/v1/events")).document
@@ -199,7 +199,7 @@ async def test_a_ledger_that_does_not_answer_keeps_nobody_else_waiting() -> None
         await web.stop()
 
 
-async def test_a_ledger_that_fails_is_logged_and_told_without_its_details() -> None:
+async def test_an_error_of_the_ledger_is_logged_and_reported_without_its_details() -> None:
     async def broken(since: float, limit: int) -> Sequence[Event]:
         raise OSError("a detail")
 
@@ -285,7 +285,7 @@ async def ended(client: socket.socket) -> bool:
 SCRAPES = b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n" * 50  # more than any socket buffer takes
 
 
-async def test_clients_that_say_half_or_read_nothing_do_not_delay_a_scrape() -> None:
+async def test_clients_that_send_half_a_request_or_read_nothing_do_not_delay_a_scrape() -> None:
     async with serving() as served:
         clients = [await connect(served, b"GET /metrics HTTP/1.1\r\nHo") for _ in range(200)]
         clients += [await connect(served, SCRAPES) for _ in range(20)]
@@ -311,10 +311,10 @@ async def test_one_connection_too_many_ends_the_oldest_and_is_served() -> None:
                 client.close()
 
 
-@pytest.mark.parametrize("said", [b"", b"GET /heartbeat HTTP/1.1\r\nHo", b"GET /heartbeat HTTP/1.1\r\nHost: a\r\n\r\n"])
-async def test_a_connection_without_a_whole_request_ends_after_the_deadline(said: bytes) -> None:
+@pytest.mark.parametrize("sent", [b"", b"GET /heartbeat HTTP/1.1\r\nHo", b"GET /heartbeat HTTP/1.1\r\nHost: a\r\n\r\n"])
+async def test_a_connection_without_a_whole_request_ends_after_the_deadline(sent: bytes) -> None:
     async with serving(deadline=0.5) as served:
-        client = await connect(served, said)
+        client = await connect(served, sent)
         try:
             assert await ended(client)
         finally:

@@ -1,4 +1,4 @@
-"""Basic auth: everything is behind it, a wrong password costs the daemon little and tells nothing, a right one is checked once."""
+"""Basic auth: everything is behind it, a wrong password costs the daemon little and reveals nothing, a right one is checked once."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_everything_is_behind_the_password(site: Site) -> None:
         basic("alice", "right\0"), basic("ålice", "right"), "Basic " + "=" * 100,
     ],
 )  # fmt: skip
-async def test_whoever_is_wrong_gets_one_and_the_same_answer(site: Site, authorization: str) -> None:
+async def test_every_failed_login_gets_one_and_the_same_response(site: Site, authorization: str) -> None:
     async with serving(config=site.write(users(alice="right"))) as served:
         answer = await get(served, "/metrics", Authorization=authorization)
         assert (answer.code, answer.document) == (401, {"error": "name and password are needed"})
@@ -109,23 +109,23 @@ async def test_the_same_login_at_the_same_time_is_hashed_once(site: Site) -> Non
         assert (set(codes), checks(served)) == ({200}, 1)
 
 
-async def test_a_crowd_of_wrong_logins_delays_nobody_who_is_known(site: Site) -> None:
+async def test_many_wrong_logins_delay_no_known_client(site: Site) -> None:
     async with serving(config=site.write(site.serve(), users(alice="right", cost=12))) as served:
         tls = trusting()
         scraper = await Scraper.connect(served, tls)
         assert (await scraper.get("/metrics", Authorization=basic("alice", "right"))).code == 200
-        crowd = [asyncio.create_task(login(served, "alice", f"no{number}", tls=tls)) for number in range(8)]
+        wrong_logins = [asyncio.create_task(login(served, "alice", f"no{number}", tls=tls)) for number in range(8)]
         async with asyncio.timeout(PATIENCE):
             while checks(served) < 8:
                 await asyncio.sleep(0.01)
         answer = await scraper.get("/metrics", Authorization=basic("alice", "right"))
         assert (answer.code, answer.body) == (200, served.holder.page.text)
-        assert any(not task.done() for task in crowd), "it waited until all of them were checked"
+        assert any(not task.done() for task in wrong_logins), "it waited until all of them were checked"
         scraper.close()
-        assert set(await asyncio.gather(*crowd)) <= {401, 503}
+        assert set(await asyncio.gather(*wrong_logins)) <= {401, 503}
 
 
-async def test_more_logins_than_may_wait_are_told_to_come_again() -> None:
+async def test_more_logins_than_may_wait_are_refused_as_busy() -> None:
     checker = BackgroundWriter("passwords", 2, on_error=lambda _: None)
     passwords = Passwords({"alice": hashed("right", cost=10)}, checker)
     logins = await asyncio.gather(*(passwords.login(basic("alice", f"no{number}"), PATIENCE) for number in range(20)))

@@ -1,4 +1,4 @@
-"""The web-config file: what exporter-toolkit takes is taken, what cannot be honoured is said, and a secret never is."""
+"""The web-config file: what exporter-toolkit takes is taken, what cannot be honoured is reported, and a secret never is."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def test_everything_of_the_format_is_taken(site: Site) -> None:
     assert config.warnings == ()
 
 
-def test_certificate_and_key_may_stand_in_the_file_itself(site: Site) -> None:
+def test_certificate_and_key_may_be_in_the_file_itself(site: Site) -> None:
     certificate, key = (data.decode().replace("\n", "\n    ") for data in pem(authority().issue_cert("localhost")))
     config = read(site.write(f"{TLS}  cert: |\n    {certificate}\n  key: |\n    {key}\n"))
     assert config.tls is not None
     assert 0 < config.tls.life < float("inf")
 
 
-def test_an_empty_file_asks_for_nothing_and_that_is_said(site: Site) -> None:
+def test_an_empty_file_requires_nothing_and_that_is_shown(site: Site) -> None:
     for text in (
         "",
         "# nothing\n",
@@ -75,7 +75,7 @@ def test_an_empty_file_asks_for_nothing_and_that_is_said(site: Site) -> None:
         assert any("every client that can connect is served" in warning for warning in config.warnings)
 
 
-def test_files_are_looked_for_beside_the_web_config_file(site: Site) -> None:
+def test_files_are_resolved_relative_to_the_web_config_file(site: Site) -> None:
     site.write(site.serve())
     (site.folder / "below").mkdir()
     link = site.folder / "below" / "web.yml"
@@ -84,7 +84,7 @@ def test_files_are_looked_for_beside_the_web_config_file(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("tls_server_config:\n  cert_filse: x", "tls_server_config.cert_filse: unknown key; did you mean 'cert_file'?"),
         ("basic_auth: {}", "basic_auth: unknown key; did you mean 'basic_auth_users'?"),
@@ -107,12 +107,12 @@ def test_files_are_looked_for_beside_the_web_config_file(site: Site) -> None:
         ("[" * 5000, "expected YAML"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_key(site: Site, text: str, told: str) -> None:
-    assert any(told in message for message in faults(site, text)), faults(site, text)
+def test_a_fault_is_reported_with_its_key(site: Site, text: str, expected: str) -> None:
+    assert any(expected in message for message in faults(site, text)), faults(site, text)
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "expected"),
     [
         ("  max_version: TLS11", "max_version: expected TLS12 or TLS13"),
         ("  min_version: TLS13\n  max_version: TLS12", "expected no less than min_version"),
@@ -128,8 +128,8 @@ def test_what_is_wrong_is_told_with_its_key(site: Site, text: str, told: str) ->
         ("  cert: x", "expected cert or cert_file, found both"),
     ],
 )  # fmt: skip
-def test_tls_that_cannot_be_had_as_asked_is_refused(site: Site, lines: str, told: str) -> None:
-    assert told in fault(site, site.serve() + lines)
+def test_tls_that_cannot_be_had_as_asked_is_refused(site: Site, lines: str, expected: str) -> None:
+    assert expected in fault(site, site.serve() + lines)
 
 
 def test_tls_without_certificate_or_key_is_never_served_in_the_clear(site: Site) -> None:
@@ -147,9 +147,9 @@ def test_a_key_of_another_certificate_or_under_a_password_is_refused(site: Site)
     assert "expected a certificate in PEM and the key that belongs to it" in fault(site, section)
 
 
-def test_all_faults_are_told_at_once(site: Site) -> None:
-    told = faults(site, f"{TLS}  cert_file: none\n  key_file: none\n  x: 1\nbasic_auth_users: {{a: b}}\ny: 2\n")
-    assert len(told) == 5
+def test_all_faults_are_reported_at_once(site: Site) -> None:
+    found = faults(site, f"{TLS}  cert_file: none\n  key_file: none\n  x: 1\nbasic_auth_users: {{a: b}}\ny: 2\n")
+    assert len(found) == 5
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_a_file_that_is_none_or_too_large_is_refused(site: Site) -> None:
 
 
 @pytest.mark.parametrize("verb", [("run", "--simulate", "1"), ("config", "check")])
-def test_a_fault_is_told_before_anything_starts(site: Site, verb: tuple[str, ...]) -> None:
+def test_a_fault_is_reported_before_anything_starts(site: Site, verb: tuple[str, ...]) -> None:
     site.write("tls_server_config: {cert_file: server.crt}\nbasic_auth_user: {}")
     (site.folder / "gw.toml").write_text(f'publish.web_config = "{site.path}"')
     done = gpuwarden(*verb, "--config", site.folder / "gw.toml", temporary=site.folder)
@@ -229,7 +229,7 @@ def test_a_fault_is_told_before_anything_starts(site: Site, verb: tuple[str, ...
     assert "basic_auth_user: unknown key; did you mean 'basic_auth_users'?" in done.stderr
 
 
-def test_a_sound_file_is_said_to_be_and_what_it_holds_is_not_shown(site: Site) -> None:
+def test_a_valid_file_is_reported_as_such_and_its_content_is_not_shown(site: Site) -> None:
     site.write(site.serve(), f"basic_auth_users:\n  alice: {hashed('hunter2')}")
     (site.folder / "gw.toml").write_text(f'publish.web_config = "{site.path}"')
     checked, shown = (

@@ -1,4 +1,4 @@
-"""The whole daemon with a web-config file: served over TLS, told as a finding when it turns bad, looked at by the doctor."""
+"""The whole daemon with a web-config file: served over TLS, reported as a finding when it turns bad, checked by the doctor."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ def test_a_fault_in_the_file_is_a_finding_while_scrapes_go_on(host: FakeHost, si
         assert running.get("/heartbeat")[0] == 400
         site.write("basic_auth_users: {alice: hunter2}")
         running.wait(lambda: heartbeat(running)["reasons"] == ["web_config_faulty"], "the fault")
-        said = host.command("status", "--run-dir", host.run_dir).stdout
-        assert "basic_auth_users.alice: expected a bcrypt hash" in said
+        output = host.command("status", "--run-dir", host.run_dir).stdout
+        assert "basic_auth_users.alice: expected a bcrypt hash" in output
         site.write(site.serve(), users(alice="hunter2"))
         running.wait(lambda: heartbeat(running)["status"] == "healthy", "the end of the fault")
         assert running.stop() == 0
-        assert "hunter2" not in said + running.lines()
+        assert "hunter2" not in output + running.lines()
 
 
-def test_the_doctor_says_what_is_served_and_until_when(host: FakeHost, site: Site) -> None:
+def test_the_doctor_shows_what_is_served_and_until_when(host: FakeHost, site: Site) -> None:
     def rows() -> list[tuple[str, str, str]]:
         shown = json.loads(host.command("doctor", "--json", "--config", host.config).stdout)["rows"]
         about = ("web", "certificate")

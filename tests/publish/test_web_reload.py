@@ -1,4 +1,4 @@
-"""The web-config file changes under a running server: what is sound is taken over, what is not changes nothing and is told."""
+"""The web-config file changes under a running server: a valid one takes effect, a faulty one changes nothing and is reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
-def trouble(served: Served) -> str:
+def error_of(served: Served) -> str:
     return served.web.error(served.now[0])
 
 
@@ -55,37 +55,37 @@ async def test_a_new_password_ends_the_old_one(site: Site) -> None:
         assert (await get(served, "/healthz", Authorization=ALICE)).code == 401
 
 
-async def test_a_faulty_file_changes_nothing_and_is_told_until_it_is_mended(site: Site) -> None:
+async def test_a_faulty_file_changes_nothing_and_is_reported_until_it_is_fixed(site: Site) -> None:
     with capture_logs() as logs:
         async with serving(config=site.write(users(alice="right"))) as served:
             site.write("basic_auth_users: {alice: oops}")
-            await until(lambda: trouble(served))
-            assert "basic_auth_users.alice: expected a bcrypt hash" in trouble(served)
-            assert trouble(served).endswith("the configuration before stays in force")
+            await until(lambda: error_of(served))
+            assert "basic_auth_users.alice: expected a bcrypt hash" in error_of(served)
+            assert error_of(served).endswith("the configuration before stays in force")
             assert (await get(served, "/healthz", Authorization=ALICE)).code == 200
             site.write(users(alice="right", bob="x"))
             await until(lambda: in_force(served, "bob"))
-            assert trouble(served) == ""
-    told = [entry for entry in logs if entry["log_level"] == "error"]
-    assert len(told) == 1
-    assert "expected a bcrypt hash" in told[0]["reason"]
+            assert error_of(served) == ""
+    errors = [entry for entry in logs if entry["log_level"] == "error"]
+    assert len(errors) == 1
+    assert "expected a bcrypt hash" in errors[0]["reason"]
 
 
 async def test_a_file_that_is_gone_or_without_its_key_changes_nothing(site: Site) -> None:
     async with serving(config=site.write(site.serve(), users(alice="right"))) as served:
         (site.folder / "server.key").rename(site.folder / "away")
-        await until(lambda: "server.key: No such file" in trouble(served))
+        await until(lambda: "server.key: No such file" in error_of(served))
         assert (await get(served, "/healthz", tls=trusting(), Authorization=ALICE)).code == 200
         (site.folder / "away").rename(site.folder / "server.key")
-        await until(lambda: trouble(served) == "")
+        await until(lambda: error_of(served) == "")
         site.path.unlink()
-        await until(lambda: "cannot read it" in trouble(served))
+        await until(lambda: "cannot read it" in error_of(served))
         assert (await get(served, "/healthz", tls=trusting(), Authorization=ALICE)).code == 200
 
 
 @pytest.mark.parametrize("what", ["", "TLS", "basic auth", "client certificates", "client_allowed_sans"])
 async def test_what_was_closed_is_opened_by_a_restart_alone(site: Site, what: str) -> None:
-    """An empty file is what a file looks like while it is written."""
+    """A file is empty while it is written."""
     served_section, logins = site.serve(), users(alice="right")
     names = "  client_allowed_sans: [prometheus]\n"
     demand = site.demand()
@@ -96,10 +96,10 @@ async def test_what_was_closed_is_opened_by_a_restart_alone(site: Site, what: st
     async with serving(config=site.write(served_section, demand, names, logins)) as served:
         before = served.web._guard._config
         site.write(left[what])
-        await until(lambda: f"no longer requires {what or 'TLS'}: restart gpuwarden" in trouble(served))
+        await until(lambda: f"no longer requires {what or 'TLS'}: restart gpuwarden" in error_of(served))
         assert served.web._guard._config is before
         site.write(served_section, demand, names, logins)
-        await until(lambda: trouble(served) == "")
+        await until(lambda: error_of(served) == "")
 
 
 async def test_tls_and_users_can_be_added_while_it_runs(site: Site) -> None:
@@ -144,7 +144,7 @@ async def test_no_scrape_fails_while_certificates_and_users_are_replaced_again_a
         done.set()
         assert all(asked > 0 for asked in await asyncio.gather(*scrapers))
         assert len(set(map(id, taken))) == 10
-        assert trouble(served) == ""
+        assert error_of(served) == ""
 
 
 async def test_sessions_that_openssl_keeps_do_not_pile_up(site: Site) -> None:

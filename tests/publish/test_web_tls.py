@@ -58,7 +58,7 @@ async def test_with_a_certificate_everything_is_served_over_tls(site: Site) -> N
         assert (await get(served, "/metrics", "HEAD", tls=tls)).body == b""
 
 
-async def test_whoever_speaks_http_to_it_is_told_what_is_spoken_here(site: Site) -> None:
+async def test_a_client_that_speaks_http_to_it_is_answered_that_it_is_https(site: Site) -> None:
     async with serving(config=site.write(site.serve())) as served:
         answer = await get(served, "/metrics")
         assert (answer.code, answer.body) == (400, b"This port serves HTTPS, not HTTP.\n")
@@ -104,10 +104,10 @@ async def test_only_the_ciphers_that_are_named_are_spoken(site: Site) -> None:
 
 async def test_only_a_certificate_of_the_authority_gets_in(site: Site) -> None:
     async with serving(config=site.write(site.serve(), site.demand())) as served:
-        ours = pem(authority().issue_cert("prometheus"))
+        own = pem(authority().issue_cert("prometheus"))
         theirs = pem(authority("somebody else").issue_cert("prometheus"))
         late = pem(authority().issue_cert("prometheus", not_after=datetime.now(UTC) - timedelta(hours=1)))
-        assert not await refused(served, trusting(ours, site.folder))
+        assert not await refused(served, trusting(own, site.folder))
         assert await refused(served, trusting(theirs, site.folder))
         assert await refused(served, trusting(late, site.folder))
         assert await refused(served, trusting())
@@ -163,7 +163,7 @@ async def accepted(served: Served, tls: ssl.SSLContext) -> bool:
     return not await refused(served, tls)
 
 
-async def test_a_certificate_that_is_about_to_end_is_a_trouble_before_it_does(site: Site) -> None:
+async def test_a_certificate_about_to_expire_is_an_error_before_it_does(site: Site) -> None:
     async with serving(config=site.write(site.serve(life=timedelta(days=3)))) as served:
         now = time.time()
         assert served.web.error(Stamp(UPTIME, now)) == ""
@@ -190,7 +190,7 @@ async def test_certificates_behind_a_link_that_is_turned_are_noticed(site: Site)
         await until(turned)
 
 
-async def test_whoever_was_let_in_before_comes_in_anew_after_a_change(site: Site) -> None:
+async def test_a_client_admitted_before_must_connect_again_after_a_change(site: Site) -> None:
     """A kept connection does not outlive the authority that let it in."""
     certificate = trusting(pem(authority().issue_cert("prometheus")), site.folder)
     served_section = site.serve()
@@ -227,14 +227,14 @@ async def test_a_handshake_that_is_not_finished_ends_by_its_deadline(site: Site)
                 client.close()
 
 
-@pytest.mark.parametrize("said", [b"\x16\x03\x01\xff\xff" + b"\xff" * 70000, b"\x00" * 100, b"\x80\x02\x01\x00\x02"])
-async def test_garbage_ends_its_connection_and_nothing_else(site: Site, said: bytes) -> None:
+@pytest.mark.parametrize("sent", [b"\x16\x03\x01\xff\xff" + b"\xff" * 70000, b"\x00" * 100, b"\x80\x02\x01\x00\x02"])
+async def test_garbage_ends_its_connection_and_nothing_else(site: Site, sent: bytes) -> None:
     async with serving(config=site.write(site.serve())) as served:
         with capture_logs() as logs:
             async with asyncio.timeout(PATIENCE):
                 reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
                 with contextlib.suppress(ConnectionError):
-                    writer.write(said)
+                    writer.write(sent)
                     await reader.read()
                 writer.close()
             assert (await get(served, "/healthz", tls=trusting())).code == 200

@@ -38,7 +38,7 @@ def passes(trace: Path) -> Iterator[NvmlFacts]:
             yield record.observation.facts
 
 
-def test_a_real_gpu_that_is_well_is_healthy_and_nothing_is_said_of_it(trace: Path) -> None:
+def test_a_real_healthy_gpu_is_healthy_without_findings(trace: Path) -> None:
     replay = Replay()
     steps = [step for record in read(trace) for step in replay.take(record)]
     assert {event.kind for step in steps for event in step.events} == {EventKind.HEALTH}

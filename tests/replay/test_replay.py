@@ -1,4 +1,4 @@
-"""Replaying a trace: the judge says what it would have said, a restart changes nothing, damage loses nothing."""
+"""Replaying a trace: the judge finds what it would have found, a restart changes nothing, damage loses nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpuwarden.trace.records import Accepted, Acknowledged, Began, HostEventsSee
 from gpuwarden_collectors.facts import Stamp
 from support.commands import gpuwarden
 from support.hosts import Host, slot
-from support.traces import story, told, write, write_lines
+from support.traces import reported, story, write, write_lines
 
 NAMES = [row.name for row in CLASSES if row.detected_within < 1000]  # of the others `make evaluate` cuts the stories
 
@@ -42,9 +42,9 @@ def later(record: Record, seconds: float) -> Stamp:
 # --- as the daemon would
 
 
-def test_a_fault_is_told_when_it_comes_and_why() -> None:
+def test_a_fault_is_reported_when_it_comes_and_why() -> None:
     records = story("configuration space 0xFFFFFFFF")
-    raised = [event for event in told(records) if event[1] == "raised"]
+    raised = [event for event in reported(records) if event[1] == "raised"]
     assert [finding for _, _, finding in raised] == [f"gpu_missing@gpu/{slot(1)}"]
 
 
@@ -88,10 +88,13 @@ def test_a_trace_begins_with_what_the_ledger_knew() -> None:
 def test_an_acknowledgement_ends_a_finding_as_it_did_then_and_is_passed_over_where_there_is_none() -> None:
     records = story("Xid 95", 60.0)
     last = records[-1]
-    word = Acknowledged(at=later(last, 1.0), finding=f"xid.95@gpu/{slot(1)}", by="root")
+    acknowledgement = Acknowledged(at=later(last, 1.0), finding=f"xid.95@gpu/{slot(1)}", by="root")
     assert end(records).health is Health.FAILURE
-    assert end([*records, word]).health is Health.HEALTHY
-    assert end([*records, word, word, replace(word, finding="nonsense")]).health is Health.HEALTHY
+    assert end([*records, acknowledgement]).health is Health.HEALTHY
+    assert (
+        end([*records, acknowledgement, acknowledgement, replace(acknowledgement, finding="nonsense")]).health
+        is Health.HEALTHY
+    )
 
 
 def test_an_accepted_inventory_expects_what_was_there() -> None:
@@ -172,7 +175,7 @@ def test_a_damaged_trace_is_judged_up_to_the_fault(trace: Path, tmp_path: Path) 
     assert done.stderr.endswith("; what was before it is judged above\n")
 
 
-def test_a_trace_that_is_none_or_not_there_is_said_so(tmp_path: Path) -> None:
+def test_a_trace_that_is_invalid_or_missing_is_an_error(tmp_path: Path) -> None:
     done = gpuwarden("replay", write_lines(tmp_path / "t", "hello"), temporary=tmp_path)
     assert (done.returncode, done.stdout) == (65, "")
     done = gpuwarden("replay", tmp_path / "nothing", temporary=tmp_path)
@@ -197,7 +200,7 @@ def test_another_configuration_is_judged_by_and_the_difference_shown(trace: Path
     assert {line[:2] for line in differ.stderr.splitlines()} == {"< ", "> "}
 
 
-def test_what_would_have_been_done_is_told_in_the_scheduler_s_words(trace: Path, tmp_path: Path) -> None:
+def test_intents_are_shown_as_the_schedulers_reason(trace: Path, tmp_path: Path) -> None:
     done = gpuwarden("replay", trace, temporary=tmp_path)
     (would,) = [line for line in done.stdout.splitlines() if " would " in line]
     assert would.endswith("would exclude: gpuwarden: failure gpu=1 xid=95")
@@ -233,7 +236,7 @@ def wanted(trace: Path, folder: Path, *words: str | Path) -> list[str]:
     return [event["data"]["intent"] for event in events if event.get("kind") == "intended"]
 
 
-def test_a_fault_in_a_configuration_is_told_before_anything_is_judged(trace: Path, tmp_path: Path) -> None:
+def test_a_fault_in_a_configuration_is_reported_before_anything_is_judged(trace: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("[inventory]\nexpected = 4\n")
     done = gpuwarden("replay", trace, "--diff", tmp_path / "bad.toml", temporary=tmp_path)
     assert (done.returncode, done.stdout) == (64, "")

@@ -70,7 +70,7 @@ def _sent(connect: Callable[[], socket.socket], first: bytes, piece: bytes) -> N
             talk.sendall(first)
             while left > 0:
                 left -= talk.send(piece)
-        left -= len(piece)  # whoever is hung up on at once comes to an end, too
+        left -= len(piece)  # a client that is disconnected at once comes to an end, too
 
 
 def _unix(path: Path) -> Callable[[], socket.socket]:

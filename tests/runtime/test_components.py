@@ -21,7 +21,7 @@ WHY = "cannot write /run/gpuwarden/verdict: No space left on device"
 
 
 def judged(component: Component) -> list[Finding]:
-    """What a host that is well has to say while this component does not work."""
+    """What a healthy host has to report while this component does not work."""
     host = Host(1)
     host.run(30)
     host.view = replace(host.view, errors={component.value: WHY})
@@ -57,7 +57,7 @@ def test_each_component_that_does_not_work_is_a_sample_and_a_line_of_the_status(
     assert sum(WHY in line for line in status_text(document)) == 1
 
 
-def test_the_daemon_must_say_of_each_component_how_it_is() -> None:
+def test_the_daemon_must_give_an_error_source_for_each_component() -> None:
     sources = dict.fromkeys(Component, lambda _: "")
     assert ComponentErrors(sources).at(Stamp(0, 0)) == {}
     del sources[Component.VERDICT]

@@ -63,7 +63,7 @@ def test_an_xid_line_is_in_the_heartbeat_and_counted_once_with_nvml_s_own_event(
     host.fake.xid(2, 48)
     host.xid(2, 48)
     daemon.wait_status("failure", "xid.48")
-    daemon.wait_passes(5)  # the other source is heard, too
+    daemon.wait_passes(5)  # the other source is read, too
     scrape = Scrape(daemon.get("/metrics")[1])
     assert scrape.value("gpuwarden_xid_total", pci_bus_id=slots(4)[2], xid="48") == 1.0
     assert scrape.value("gpuwarden_xid_total", pci_bus_id=slots(4)[1], xid="48") == 0.0
@@ -102,12 +102,12 @@ def test_a_driver_that_hangs_is_a_failure_while_everything_keeps_answering(host:
         host.fake.hang("*", HOT_CALL)
         host.fake.hang("*", "nvmlInitWithFlags")
 
-        def told() -> bool:
+        def failed() -> bool:
             """Each of these is answered, while the driver is not back before it is let go."""
             assert running.get("/metrics")[0] in (200, 503)
             return running.is_now("failure", "driver_unresponsive")
 
-        running.wait(told, "the failure")
+        running.wait(failed, "the failure")
         shown = host.command("status", "--run-dir", host.run_dir)
         assert (shown.returncode, "driver_unresponsive" in shown.stdout) == (2, True)
         host.fake.clear()
@@ -214,7 +214,7 @@ def test_a_kernel_log_that_cannot_be_opened_is_a_finding_and_no_crash(host: Fake
         assert "kmsg" in failed["error"]
 
 
-def test_a_corrupt_ledger_is_moved_aside_and_said(host: FakeHost) -> None:
+def test_a_corrupt_ledger_is_moved_aside_and_reported(host: FakeHost) -> None:
     host.state_dir.mkdir()
     (host.state_dir / "ledger.db").write_bytes(b"this is no database" * 1000)
     with host.daemon() as running:
@@ -233,7 +233,7 @@ def test_sigterm_ends_it_with_success_even_while_the_driver_hangs(host: FakeHost
         assert not alive(worker)
 
 
-def test_a_port_in_use_is_said_and_nothing_is_left_running(host: FakeHost, daemon: RunningDaemon) -> None:
+def test_a_port_in_use_is_reported_and_nothing_is_left_running(host: FakeHost, daemon: RunningDaemon) -> None:
     other = host.folder / "other.toml"
     other.write_text(
         host.config.read_text().replace(":0", f":{daemon.port}").replace("/run", "/run2").replace("/state", "/state2")
@@ -250,7 +250,7 @@ def test_a_port_in_use_is_said_and_nothing_is_left_running(host: FakeHost, daemo
     assert str(daemon.port) in refused.stderr
 
 
-def test_a_second_daemon_on_the_same_ledger_says_so_and_writes_nothing_into_it(
+def test_a_second_daemon_on_the_same_ledger_reports_it_and_writes_nothing_into_it(
     host: FakeHost, daemon: RunningDaemon
 ) -> None:
     other = FakeHost(host.folder, gpus=4)
@@ -281,9 +281,9 @@ SIMULATED_FAULTS = ((("lost",), "gpu_missing"), (("xid", "95"), "xid.95"), (("ro
 
 def test_simulated_faults_go_the_whole_way(tmp_path: Path) -> None:
     run_dir, state_dir = tmp_path / "run", tmp_path / "state"
-    places = ["--listen", "127.0.0.1:0", "--run-dir", str(run_dir), "--state-dir", str(state_dir)]
+    directories = ["--listen", "127.0.0.1:0", "--run-dir", str(run_dir), "--state-dir", str(state_dir)]
     process = subprocess.Popen(
-        [*COMMAND, "run", "--simulate", "2", *places], env=environment(tmp_path), stderr=subprocess.DEVNULL
+        [*COMMAND, "run", "--simulate", "2", *directories], env=environment(tmp_path), stderr=subprocess.DEVNULL
     )
 
     def wait(condition: Callable[[Json], bool]) -> int:

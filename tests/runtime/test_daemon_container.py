@@ -1,4 +1,4 @@
-"""SIGTERM to a daemon that lives in a container: it tells the jobs first, and stops once they are done."""
+"""SIGTERM to a daemon that lives in a container: it signals the jobs first, and stops once they are done."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def ended(daemon: RunningDaemon) -> int:
     return daemon.process.wait(60.0)
 
 
-def test_the_jobs_are_told_and_the_daemon_ends_when_they_have(host: FakeHost) -> None:
+def test_the_jobs_are_signalled_and_the_daemon_ends_when_they_have(host: FakeHost) -> None:
     with rank("TERM") as one:
         host.admit(one.pid)
         host.fake.process(0, one.pid, 1 << 30)
         daemon = started(host)
         try:
             daemon.process.send_signal(signal.SIGTERM)
-            daemon.wait(lambda: "job signalled" in daemon.lines(), "to tell it")
-            assert one.heard() == "TERM"
+            daemon.wait(lambda: "job signalled" in daemon.lines(), "it to be signalled")
+            assert one.received() == "TERM"
             assert daemon.process.poll() is None  # it waits for the answer
             one.process.kill()
             assert ended(daemon) == 0
@@ -56,21 +56,21 @@ def test_the_jobs_are_told_and_the_daemon_ends_when_they_have(host: FakeHost) ->
 
 
 def test_a_second_signal_ends_it_at_once(host: FakeHost) -> None:
-    """The job catches what it is told, and goes on: it would be waited for until its time is up."""
+    """The job catches the signal, and goes on: it would be waited for until its time is up."""
     with rank("TERM") as one:
         host.admit(one.pid)
         host.fake.process(0, one.pid, 1 << 30)
         daemon = started(host)
         try:
             daemon.process.send_signal(signal.SIGTERM)
-            daemon.wait(lambda: "job signalled" in daemon.lines(), "the job to be told")
+            daemon.wait(lambda: "job signalled" in daemon.lines(), "the job to be signalled")
             daemon.process.send_signal(signal.SIGTERM)
             assert ended(daemon) == 0
         finally:
             daemon.kill()
 
 
-def test_with_nobody_to_tell_it_ends_like_any_other(host: FakeHost) -> None:
+def test_with_nobody_to_signal_it_ends_like_any_other(host: FakeHost) -> None:
     daemon = started(host)
     try:
         daemon.process.send_signal(signal.SIGTERM)
@@ -84,7 +84,9 @@ def test_to_a_service_of_systemd_it_is_no_notice(host: FakeHost) -> None:
     daemon = started(host, INVOCATION_ID="0123456789abcdef0123456789abcdef")
     try:
         (source,) = daemon.status()["notice_sources"]
-        daemon.wait(lambda: "service of systemd" in daemon.status()["notice_sources"][0]["trouble"], "to say why")
+        daemon.wait(
+            lambda: "service of systemd" in daemon.status()["notice_sources"][0]["trouble"], "the reason to be shown"
+        )
         assert source["up"] is False
         daemon.process.send_signal(signal.SIGTERM)
         assert ended(daemon) == 0

@@ -1,4 +1,4 @@
-"""The daemon beside nv-hostengine: real processes, with the pretended bindings and a process that stands for the engine."""
+"""The daemon beside nv-hostengine: real processes, with the pretended bindings and a process in place of the engine."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_an_xid_that_only_dcgm_saw_is_counted_once_also_after_a_restart_of_the_d
             assert daemon.is_now("failure", "xid.48")
 
 
-def test_an_engine_that_is_killed_is_told_while_the_heartbeat_answers_and_is_found_again(rig: Rig) -> None:
+def test_a_killed_engine_is_reported_while_the_heartbeat_responds_and_is_found_again(rig: Rig) -> None:
     with ExitStack() as stack:
         engine = stack.enter_context(engine_process(rig.dcgm, rig.place))
         daemon = stack.enter_context(rig.daemon(rig.keys))
@@ -96,7 +96,7 @@ def test_an_engine_that_is_killed_is_told_while_the_heartbeat_answers_and_is_fou
         daemon.wait_status("healthy")
 
 
-def test_an_engine_that_hangs_is_told_while_the_gpus_go_on_being_observed(rig: Rig) -> None:
+def test_a_hanging_engine_is_reported_while_the_gpus_go_on_being_observed(rig: Rig) -> None:
     with engine_process(rig.dcgm, rig.place) as engine, rig.daemon(f'deadline = "1s"\n{rig.keys}') as daemon:
         daemon.wait(lambda: outcome(daemon) == "observed", "a pass of DCGM")
         engine.send_signal(signal.SIGSTOP)
@@ -131,7 +131,7 @@ def test_bindings_that_are_installed_later_are_read_without_a_restart(rig: Rig, 
         assert len(children(daemon.process.pid)) == 2
 
 
-def test_bindings_that_do_not_fit_the_engine_are_told_with_what_to_install(rig: Rig) -> None:
+def test_bindings_that_do_not_fit_the_engine_are_reported_with_what_to_install(rig: Rig) -> None:
     rig.dcgm.fail("dcgmConnect_v3", -12)
     with engine_process(rig.dcgm, rig.place), rig.daemon(rig.keys) as daemon:
         daemon.wait_status("warning", "collector_failed.dcgm")

@@ -71,7 +71,7 @@ def component_up(running: RunningDaemon, component: str) -> float | None:
     return Scrape(running.get("/metrics")[1]).value("gpuwarden_component_up", component=component)
 
 
-def is_said(running: RunningDaemon, component: str, why: str) -> bool:
+def is_reported(running: RunningDaemon, component: str, why: str) -> bool:
     """As a finding, a metric and a line of the status."""
     status = running.status()
     finding = any(
@@ -81,7 +81,7 @@ def is_said(running: RunningDaemon, component: str, why: str) -> bool:
     return finding and line and component_up(running, component) == 0.0
 
 
-def test_a_full_run_directory_is_said_and_no_verdict_calls_a_failed_node_healthy(host: FakeHost) -> None:
+def test_a_full_run_directory_is_reported_and_no_verdict_calls_a_failed_node_healthy(host: FakeHost) -> None:
     with tmpfs(host.folder / "disk", "256k") as disk:
         host.run_dir = disk / "run"
         host.configure()
@@ -90,7 +90,9 @@ def test_a_full_run_directory_is_said_and_no_verdict_calls_a_failed_node_healthy
             running.wait_status("healthy")
             running.wait(lambda: "\nstate=healthy\n" in verdict.read_text(), "the verdict")
             filler = fill(disk)
-            running.wait(lambda: is_said(running, "verdict", "No space left on device"), "to say that the disk is full")
+            running.wait(
+                lambda: is_reported(running, "verdict", "No space left on device"), "the full disk to be reported"
+            )
             host.xid(0, 95)
             running.wait_status("failure", "xid.95")
             running.wait(
@@ -105,14 +107,16 @@ def test_a_full_run_directory_is_said_and_no_verdict_calls_a_failed_node_healthy
             assert running.stop() == 0
 
 
-def test_a_read_only_run_directory_is_said(host: FakeHost) -> None:
+def test_a_read_only_run_directory_is_reported(host: FakeHost) -> None:
     with tmpfs(host.folder / "disk", "256k") as disk:
         host.run_dir = disk / "run"
         host.configure()
         with host.daemon() as running:
             running.wait_status("healthy")
             remount(disk, "ro")
-            running.wait(lambda: is_said(running, "verdict", "Read-only file system"), "to say that it is read-only")
+            running.wait(
+                lambda: is_reported(running, "verdict", "Read-only file system"), "the read-only disk to be reported"
+            )
             remount(disk, "rw")
             running.wait(lambda: component_up(running, "verdict") == 1.0, "the disk's return")
             assert running.stop() == 0
@@ -126,9 +130,11 @@ def test_what_the_prolog_goes_by_is_written_as_soon_as_the_disk_takes_it(host: F
         filler = fill(disk)
         mark = disk / "state-slurm/refuse"
         with host.daemon() as running:
-            running.wait(lambda: is_said(running, "slurm", "No space left on device"), "to say that the disk is full")
+            running.wait(
+                lambda: is_reported(running, "slurm", "No space left on device"), "the full disk to be reported"
+            )
             assert not mark.exists()
             filler.unlink()
             running.wait(mark.exists, "the mark")
-            running.wait(lambda: component_up(running, "slurm") == 1.0, "to say so")
+            running.wait(lambda: component_up(running, "slurm") == 1.0, "the metric to show it")
             assert running.stop() == 0

@@ -1,4 +1,4 @@
-"""A training on two nodes of a real Slurm, one of which is about to go: told, saved, requeued, running elsewhere in time."""
+"""A training on two nodes of a real Slurm, one of which is about to end: signalled, saved, requeued, running elsewhere in time."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from support.slurm_trainings import Training
 
 pytestmark = SLURM_BESIDE
 
-OURS = "USR1"
-"""Declared by a job, so that its ranks can tell our signal from the SIGTERM with which Slurm ends what it requeues."""
+OWN_SIGNAL = "USR1"
+"""Declared by a job, so that its ranks can distinguish our signal from the SIGTERM with which Slurm ends what it requeues."""
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def _times(training: Training, events: list[dict[str, Any]]) -> str:
         "both ranks signalled": max(training.reported("signal", rank)[0]["at"] for rank in range(2)),
         "both ranks saved": max(training.reported("saved", rank)[0]["at"] for rank in range(2)),
         "requeued and pending": at["requeued"],
-        "both ranks resumed elsewhere": max(said["at"] for said in training.reported("begins")),
+        "both ranks resumed elsewhere": max(report["at"] for report in training.reported("begins")),
     }
     lines = (f"  {at_ - at['noticed']:6.2f} s  {what}" for what, at_ in steps.items())
     return "\n".join(["", "from the notice:", *lines, ""])
@@ -76,12 +76,12 @@ def test_both_ranks_save_and_the_job_goes_on_elsewhere_from_where_it_was(
         daemon.wait(lambda: len(training.reported("saved")) == 2, "both ranks to save")
         daemon.wait(lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued")
         daemon.wait(lambda: len(training.reported("begins")) == 4, "both ranks to begin again")
-        daemon.wait(lambda: evacuation(daemon, training)["requeue"] == "done", "to say so")
-        told = evacuation(daemon, training)
+        daemon.wait(lambda: evacuation(daemon, training)["requeue"] == "done", "the status to show it")
+        found = evacuation(daemon, training)
         events = json.loads(daemon.get("/v1/events")[1])["events"]
-    assert (told["result"], told["way"], told["signal"], told["saved"]) == ("sent", "job_wide", "TERM", True)
+    assert (found["result"], found["way"], found["signal"], found["saved"]) == ("sent", "job_wide", "TERM", True)
     assert training.cut_off() == []
-    assert (told["acknowledged_by"], told["all_ranks"]) == ("socket", True)
+    assert (found["acknowledged_by"], found["all_ranks"]) == ("socket", True)
     for rank in range(2):
         assert training.signals(rank)[0] == "SIGTERM"
         _, again = training.reported("begins", rank)
@@ -93,23 +93,23 @@ def test_both_ranks_save_and_the_job_goes_on_elsewhere_from_where_it_was(
         sys.stdout.write(_times(training, events))
 
 
-def test_a_job_is_not_requeued_on_the_word_of_one_rank_while_another_saves(
+def test_a_job_is_not_requeued_on_the_acknowledgement_of_one_rank_while_another_saves(
     slurm: Slurm, hosts: dict[str, SlurmHost]
 ) -> None:
-    """Each answers for itself, as clients of before do: the one here is fast, and of the slow one nothing is heard here."""
+    """Each answers for itself, as clients of before do: the one here is fast, and of the slow one nothing is known here."""
     training = Training(slurm, takes=(0.0, 4.0), after="stay")
     doomed = min(training.nodes())
     with hosts[doomed].acting() as daemon:
         daemon.wait_status("healthy")
         ends(hosts[doomed], "30s")
-        daemon.wait(lambda: evacuation(daemon, training).get("acknowledged_by") == "socket", "rank 0 to be heard")
+        daemon.wait(lambda: evacuation(daemon, training).get("acknowledged_by") == "socket", "rank 0 to acknowledge")
         slurm.wait(lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued at its time")
-        daemon.wait(partial(is_requeued, daemon, training), "to say so")
-        told = evacuation(daemon, training)
-        wrote = [said["at"] for said in training.reported("wrote") if said["run"] == 0]
-        assert [at < happened(daemon, "requeued") for at in wrote] == [True, True]
+        daemon.wait(partial(is_requeued, daemon, training), "the status to show it")
+        found = evacuation(daemon, training)
+        wrote = [report["at"] for report in training.reported("wrote") if report["run"] == 0]
+        assert [at < time_of(daemon, "requeued") for at in wrote] == [True, True]
     assert training.cut_off() == []
-    assert (told["saved"], told["all_ranks"]) == (True, False)
+    assert (found["saved"], found["all_ranks"]) == (True, False)
 
 
 def test_a_job_whose_ranks_leave_is_requeued_once_slurm_runs_no_step_of_it_any_more(
@@ -122,55 +122,55 @@ def test_a_job_whose_ranks_leave_is_requeued_once_slurm_runs_no_step_of_it_any_m
         daemon.wait_status("healthy")
         ends(hosts[doomed], "500s")
         slurm.wait(lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued")
-        daemon.wait(partial(is_requeued, daemon, training), "to say so")
-        told = evacuation(daemon, training)
-        wrote = [said["at"] for said in training.reported("wrote") if said["run"] == 0]
-        assert [at < happened(daemon, "requeued") for at in wrote] == [True, True]
+        daemon.wait(partial(is_requeued, daemon, training), "the status to show it")
+        found = evacuation(daemon, training)
+        wrote = [report["at"] for report in training.reported("wrote") if report["run"] == 0]
+        assert [at < time_of(daemon, "requeued") for at in wrote] == [True, True]
     assert training.cut_off() == []
-    assert (told["acknowledged_by"], told["all_ranks"]) == ("step", True)
+    assert (found["acknowledged_by"], found["all_ranks"]) == ("step", True)
 
 
-def happened(daemon: RunningDaemon, kind: str) -> float:
+def time_of(daemon: RunningDaemon, kind: str) -> float:
     """Unix time of the last event of this kind."""
     events = json.loads(daemon.get("/v1/events")[1])["events"]
     return max(datetime.fromisoformat(event["at"]).timestamp() for event in events if event["kind"] == kind)
 
 
-def test_of_two_nodes_that_go_at_once_one_tells_the_job_and_it_is_requeued_once(
+def test_of_two_nodes_that_end_at_once_one_signals_the_job_and_it_is_requeued_once(
     slurm: Slurm, hosts: dict[str, SlurmHost]
 ) -> None:
-    """Each rank gets our signal once, whichever node sends it; what Slurm sends it besides is not ours."""
-    training = Training(slurm, declares=OURS, agrees=True, takes=(0.5, 1.5), after="stay")
+    """Each rank gets gpuwarden's signal once, whichever node sends it; what Slurm sends it besides is not gpuwarden's."""
+    training = Training(slurm, declares=OWN_SIGNAL, agrees=True, takes=(0.5, 1.5), after="stay")
     with ExitStack() as daemons:
         doomed = [hosts[node] for node in sorted(training.nodes())]
         both = [daemons.enter_context(host.acting()) for host in doomed]
         for daemon in both:
             daemon.wait_status("healthy")
-        with ThreadPoolExecutor(2) as pool:  # whoever announces an end waits for what jobs are told
+        with ThreadPoolExecutor(2) as pool:  # the announcement of an end waits until jobs are signalled
             list(pool.map(lambda host: ends(host, "60s"), doomed))
         slurm.wait(lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued")
-        both[0].wait(lambda: any(is_requeued(daemon, training) for daemon in both), "one of them to say so")
-        told = sorted(evacuation(daemon, training)["result"] for daemon in both)
-        assert told == ["sent", "watched"], [evacuation(daemon, training) for daemon in both]
+        both[0].wait(lambda: any(is_requeued(daemon, training) for daemon in both), "one of them to show it")
+        found = sorted(evacuation(daemon, training)["result"] for daemon in both)
+        assert found == ["sent", "watched"], [evacuation(daemon, training) for daemon in both]
         # Two nodes are wanted, and one is left.
         slurm.wait(lambda: slurm.job_state(training.job) == "PENDING", "Slurm to end both ranks")
-        assert [of_ours(training, rank) for rank in range(2)] == [1, 1], training.reported("signal")
+        assert [own_signals(training, rank) for rank in range(2)] == [1, 1], training.reported("signal")
         assert slurm.job(training.job)["Restarts"] == "1"
     assert training.cut_off() == []
 
 
-def of_ours(training: Training, rank: int) -> int:
-    return training.signals(rank).count(f"SIG{OURS}")
+def own_signals(training: Training, rank: int) -> int:
+    return training.signals(rank).count(f"SIG{OWN_SIGNAL}")
 
 
 def is_requeued(daemon: RunningDaemon, training: Training) -> bool:
     return bool(evacuation(daemon, training)["requeue"] == "done")
 
 
-def test_a_daemon_that_is_killed_after_it_told_a_job_tells_it_no_second_time_and_requeues_it(
+def test_a_daemon_that_is_killed_after_it_signalled_a_job_signals_it_no_second_time_and_requeues_it(
     slurm: Slurm, hosts: dict[str, SlurmHost]
 ) -> None:
-    training = Training(slurm, answers=False, declares=OURS)
+    training = Training(slurm, answers=False, declares=OWN_SIGNAL)
     doomed = hosts[min(training.nodes())]
     with doomed.acting() as daemon:
         daemon.wait_status("healthy")
@@ -179,12 +179,12 @@ def test_a_daemon_that_is_killed_after_it_told_a_job_tells_it_no_second_time_and
         daemon.wait(lambda: b'"signalled"' in daemon.get("/v1/events")[1], "it to be on disk")
         daemon.kill()
     with doomed.acting() as daemon:
-        daemon.wait(lambda: evacuation(daemon, training)["result"] == "sent", "to know that it was told")
+        daemon.wait(lambda: evacuation(daemon, training)["result"] == "sent", "the signal to be recorded")
         daemon.wait(
             lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued when its time is up"
         )
-        daemon.wait(partial(is_requeued, daemon, training), "to say so")
-    assert [of_ours(training, rank) for rank in range(2)] == [1, 1], training.reported("signal")
+        daemon.wait(partial(is_requeued, daemon, training), "the status to show it")
+    assert [own_signals(training, rank) for rank in range(2)] == [1, 1], training.reported("signal")
 
 
 def test_in_mode_observe_the_plan_is_shown_and_nothing_is_sent(slurm: Slurm, hosts: dict[str, SlurmHost]) -> None:
@@ -222,23 +222,23 @@ def test_a_notice_that_is_called_off_leaves_the_job_where_it_is(slurm: Slurm, ho
     assert (slurm.job_state(training.job), slurm.job(training.job)["Restarts"]) == ("RUNNING", "0")
 
 
-def test_while_the_controller_hangs_ranks_are_told_here_and_the_job_is_requeued_once_it_answers(
+def test_while_the_controller_hangs_ranks_are_signalled_here_and_the_job_is_requeued_once_it_responds(
     slurm: Slurm, hosts: dict[str, SlurmHost]
 ) -> None:
-    """The rank here takes the other one along, which nobody else tells."""
+    """The rank here takes the other one along, which nobody else signals."""
     training = Training(slurm, agrees=True, takes=(0.0, 2.0), after="stay")
     doomed = hosts[min(training.nodes())]
     with doomed.acting() as daemon:
         daemon.wait_status("healthy")
         slurm.pause(CONTROLLER)
-        ends(doomed, "300s")  # it is requeued so soon only since its rank is heard, however early it answered
+        ends(doomed, "300s")  # it is requeued so soon only since its rank acknowledges, however early
         daemon.wait(lambda: training.reported("signal"), "the rank of this node to be signalled")
-        daemon.wait(lambda: evacuation(daemon, training)["result"] == "sent", "to say so")
+        daemon.wait(lambda: evacuation(daemon, training)["result"] == "sent", "the status to show it")
         assert evacuation(daemon, training)["way"] == "local"
         slurm.resume(CONTROLLER)
         daemon.wait(lambda: slurm.state(doomed.node) >= {"DRAIN"}, "the drain")
         daemon.wait(lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued")
-    assert {said["node"] for said in training.reported("signal") if said["signals"] == 1} >= {doomed.node}
+    assert {report["node"] for report in training.reported("signal") if report["signals"] == 1} >= {doomed.node}
     assert training.cut_off() == []
 
 
@@ -246,8 +246,8 @@ def test_hanging_calls_of_slurms_commands_delay_no_signal_30_seconds_before_the_
     slurm: Slurm, hosts: dict[str, SlurmHost]
 ) -> None:
     """The drain hangs, and the mark of a job, both for longer than the machine has; of another job the controller answers all."""
-    first = Training(slurm, declares=OURS, after="stay")
-    second = Training(slurm, declares=OURS, after="stay", name="second", waits=True)
+    first = Training(slurm, declares=OWN_SIGNAL, after="stay")
+    second = Training(slurm, declares=OWN_SIGNAL, after="stay", name="second", waits=True)
     doomed = hosts[min(first.nodes())]
     commands = HangingCommands(doomed.folder / "commands")
     doomed.configure_slurm(more=f'folder = "{commands.folder}"\ntimeout = "120s"')
@@ -266,7 +266,7 @@ def test_hanging_calls_of_slurms_commands_delay_no_signal_30_seconds_before_the_
     assert first.reported("signal") == []
 
 
-def test_a_node_that_an_administrator_drained_keeps_the_reason_and_its_job_is_told_and_requeued(
+def test_a_node_that_an_administrator_drained_keeps_the_reason_and_its_job_is_signalled_and_requeued(
     slurm: Slurm, hosts: dict[str, SlurmHost]
 ) -> None:
     training = Training(slurm, agrees=True, after="stay")
@@ -276,5 +276,5 @@ def test_a_node_that_an_administrator_drained_keeps_the_reason_and_its_job_is_to
         daemon.wait_status("healthy")
         ends(doomed, "120s")
         daemon.wait(lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued")
-        daemon.wait(lambda: training.reported("signal"), "a rank to have been told")
+        daemon.wait(lambda: training.reported("signal"), "a rank to have been signalled")
     assert slurm.reason(doomed.node) == "new fan | ticket 12"

@@ -18,33 +18,33 @@ from support.slurm_trainings import Training
 
 pytestmark = SLURM_BESIDE
 
-OURS = "USR1"
+OWN_SIGNAL = "USR1"
 """Declared by the job: what Slurm sends besides is another one."""
 
 
 class Killed:
     """A training with the signal only, and the node that goes. `hanging`: a command of Slurm's that the first daemon never gets
-    past when it has `word` among its words.
+    past when it has `argument` among its arguments.
     """
 
-    def __init__(self, slurm: Slurm, hanging: str, word: str) -> None:
+    def __init__(self, slurm: Slurm, hanging: str, argument: str) -> None:
         self.slurm = slurm
-        self.training = Training(slurm, answers=False, declares=OURS)
+        self.training = Training(slurm, answers=False, declares=OWN_SIGNAL)
         self.node = min(self.training.nodes())
         self.folder = slurm.folder / "hosts" / self.node
         self.folder.mkdir(parents=True)
         self.host = SlurmHost(self.folder, slurm, self.node)
         self.reached = self.folder / "reached"
-        self._programs = self._made(hanging, word)
+        self._programs = self._made(hanging, argument)
 
-    def _made(self, hanging: str, word: str) -> Path:
+    def _made(self, hanging: str, argument: str) -> Path:
         programs = self.folder / "programs"
         programs.mkdir()
         os.mkfifo(self.folder / "never")
         for name in ("squeue", "scontrol", "scancel", "sinfo", "sacct"):
             if (real := shutil.which(name)) is None:
                 continue
-            hangs = f'case "$*" in *{word}*) echo $$ >{self.reached}; read line <{self.folder}/never;; esac\n'
+            hangs = f'case "$*" in *{argument}*) echo $$ >{self.reached}; read line <{self.folder}/never;; esac\n'
             (programs / name).write_text(f'#!/bin/sh\n{hangs if name == hanging else ""}exec {real} "$@"\n')
             (programs / name).chmod(0o755)
         return programs
@@ -67,7 +67,7 @@ class Killed:
         self.host.config.write_text(f"{self.host.config.read_text()}[jobs]\nrequeue = false\n{jobs}\n")
 
     def signals(self) -> list[int]:
-        return [self.training.signals(rank).count(f"SIG{OURS}") for rank in range(2)]
+        return [self.training.signals(rank).count(f"SIG{OWN_SIGNAL}") for rank in range(2)]
 
     def job(self, daemon: RunningDaemon) -> dict[str, Any]:
         jobs = [job for one in daemon.status()["jobs"]["departures"] for job in one["jobs"]]
@@ -82,7 +82,7 @@ def before_the_mark(slurm: Slurm) -> Iterator[Killed]:
 
 @pytest.fixture
 def in_the_send(slurm: Slurm) -> Iterator[Killed]:
-    yield Killed(slurm, "scancel", f"--signal={OURS}")
+    yield Killed(slurm, "scancel", f"--signal={OWN_SIGNAL}")
     shutil.rmtree(slurm.folder / "hosts")
 
 
@@ -93,7 +93,7 @@ def test_a_job_whose_daemon_was_killed_before_it_was_marked_is_signalled_as_a_wh
     killed.configures()
     with killed.host.acting() as daemon:
         daemon.wait(lambda: killed.signals() == [1, 1], "both ranks to be signalled")
-        daemon.wait(lambda: killed.job(daemon)["result"] == "sent", "to say so")
+        daemon.wait(lambda: killed.job(daemon)["result"] == "sent", "the status to show it")
         assert killed.job(daemon)["way"] == "job_wide"
         daemon.wait_passes(5)
     assert killed.signals() == [1, 1]
@@ -104,10 +104,10 @@ def test_a_job_whose_daemon_was_killed_in_the_send_is_left_to_the_operator(in_th
     killed.dies()
     killed.configures()
     with killed.host.acting() as daemon:
-        daemon.wait(lambda: "killed while it sent" in killed.job(daemon).get("text", ""), "to say so")
+        daemon.wait(lambda: "killed while it sent" in killed.job(daemon).get("text", ""), "the status to show it")
         assert killed.job(daemon)["result"] == "unknown"
         shown = killed.host.command("status", "--run-dir", killed.host.run_dir).stdout
-        assert f"scancel --signal={OURS} {killed.training.job}.STEP" in shown
+        assert f"scancel --signal={OWN_SIGNAL} {killed.training.job}.STEP" in shown
         daemon.wait_passes(10)
     assert killed.signals() == [0, 0]
 
@@ -118,7 +118,7 @@ def test_where_the_site_asks_for_it_the_ranks_of_this_node_are_signalled_then(in
     killed.configures(jobs="signal_again = true")
     with killed.host.acting() as daemon:
         daemon.wait(lambda: sum(killed.signals()) == 1, "the rank here to be signalled")
-        daemon.wait(lambda: killed.job(daemon)["result"] == "sent", "to say so")
+        daemon.wait(lambda: killed.job(daemon)["result"] == "sent", "the status to show it")
         daemon.wait_passes(10)
-    here = [said["node"] for said in killed.training.reported("signal")]
+    here = [report["node"] for report in killed.training.reported("signal")]
     assert here == [killed.node]

@@ -24,7 +24,7 @@ def daemon_with(host: FakeHost, publish: str, beside: str = QUIET) -> Iterator[R
         yield running
 
 
-def test_instances_and_jobs_are_told_as_the_configuration_says(tmp_path: Path) -> None:
+def test_instances_and_jobs_are_published_as_configured(tmp_path: Path) -> None:
     host, jobs = FakeHost(tmp_path, gpus=2), tmp_path / "jobs"
     host.fake.mig(0, 7, 0, "1g.10gb", 9728).mig(0, 8, 0, "1g.10gb", 9728)
     jobs.mkdir()
@@ -32,15 +32,15 @@ def test_instances_and_jobs_are_told_as_the_configuration_says(tmp_path: Path) -
     with daemon_with(host, f'mig_series = "both"\nhpc_job_mapping_dir = "{jobs}"\n') as daemon:
         name = "DCGM_FI_DEV_FB_USED"
         daemon.wait(lambda: page(daemon).value(name, GPU_I_ID="8", hpc_job="4711") is not None, "a job")
-        told = [(w["gpu"], w.get("GPU_I_ID"), w.get("hpc_job")) for w in page(daemon).labels(name)]
-        assert told == [("0", None, None), ("0", "7", None), ("0", "8", "4711"), ("1", None, None)]
+        found = [(w["gpu"], w.get("GPU_I_ID"), w.get("hpc_job")) for w in page(daemon).labels(name)]
+        assert found == [("0", None, None), ("0", "7", None), ("0", "8", "4711"), ("1", None, None)]
         daemon.wait(lambda: page(daemon).values("DCGM_FI_PROF_SM_ACTIVE", GPU_I_ID="7"), "a rate of an instance")
         assert page(daemon).value("gpuwarden_hpc_job_mapping_up") == 1
         (jobs / "0.8").unlink()
         daemon.wait(lambda: page(daemon).values(name, hpc_job="4711") == [], "the end of the job")
 
 
-def test_before_hopper_profiling_and_memory_beyond_repair_are_told_by_dcgm(tmp_path: Path) -> None:
+def test_before_hopper_profiling_and_memory_beyond_repair_come_from_dcgm(tmp_path: Path) -> None:
     host, dcgm, place = FakeHost(tmp_path, gpus=1), FakeDcgm(tmp_path, gpus=1), tmp_path / "nv-hostengine"
     host.fake.write(gpus=1, generation="ampere")
     with dcgm.change() as engine:
@@ -60,9 +60,9 @@ def test_connections_that_had_to_make_room_are_counted(tmp_path: Path) -> None:
     host = FakeHost(tmp_path, gpus=1)
     with host.daemon() as daemon:
         assert page(daemon).value("gpuwarden_http_turned_away_total") == 0
-        crowd = [socket.create_connection(("127.0.0.1", daemon.port), timeout=60) for _ in range(300)]
+        idle_clients = [socket.create_connection(("127.0.0.1", daemon.port), timeout=60) for _ in range(300)]
         try:
-            daemon.wait(lambda: (page(daemon).value("gpuwarden_http_turned_away_total") or 0) >= 40, "the crowd")
+            daemon.wait(lambda: (page(daemon).value("gpuwarden_http_turned_away_total") or 0) >= 40, "the idle clients")
         finally:
-            for each in crowd:
+            for each in idle_clients:
                 each.close()

@@ -131,7 +131,7 @@ def test_what_a_port_once_was_is_known_after_a_restart(host: FakeHost) -> None:
 
 
 def watching(mount: Path, *codes: str) -> str:
-    """What else this machine has mounted is looked at, too."""
+    """What else this machine has mounted is probed, too."""
     return only("storage", f'patience = "1s"\nexpected = ["{mount}"]', *codes)
 
 

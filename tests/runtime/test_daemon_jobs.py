@@ -1,4 +1,4 @@
-"""A real daemon whose machine is about to go, and real processes on its GPUs: who is told, once, and what they answer."""
+"""A real daemon whose machine is about to end, and real processes on its GPUs: which are signalled, and what they acknowledge."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def ends(host: FakeHost, within: str = "120s") -> str:
 
 
 def command(host: FakeHost, *words: str) -> str:
-    """What it says; `status` ends with 2 where something has failed. What is to be tried again, on a busy disk, is."""
+    """Its output; `status` ends with 2 where something has failed. A temporary refusal, on a busy disk, is retried."""
     end = time.monotonic() + PATIENCE
     while (done := host.command(*words, "--run-dir", host.run_dir)).returncode == TRY_AGAIN:
         assert time.monotonic() < end, done.stderr
@@ -106,27 +106,27 @@ def current_notice(host: FakeHost) -> str:
     return str(json.loads((host.run_dir / "notice.json").read_text())["id"])
 
 
-# --- told
+# --- signalled
 
 
-def test_a_process_on_a_gpu_is_told_once_and_its_end_is_its_answer(host: FakeHost) -> None:
+def test_a_process_on_a_gpu_is_signalled_once_and_its_end_is_its_acknowledgement(host: FakeHost) -> None:
     with training(host) as one, acting(host) as daemon:
         daemon.wait_status("healthy")
         ends(host)
-        assert one.heard() == "TERM"
+        assert one.received() == "TERM"
         job = wait_job(daemon, one.pid, result="sent")
         assert (job["way"], job["signal"], job["told"], job["acknowledged_by"]) == ("local", "TERM", 1, "")
         wait_passes(daemon)
-        assert one.heard_all() == []
+        assert one.received_all() == []
         wait_job(daemon, one.pid, acknowledged_by="exit", saved=False)
         shown = command(host, "status")
         assert f"job process/{one.pid}: sent: SIGTERM to 1 rank here; is done (acknowledged by exit)" in shown
         daemon.wait(lambda: "saved" in kinds(daemon), "the answer to be on disk")
-        told = [kind for kind in kinds(daemon) if kind in ("noticed", "departing", "signalling", "signalled", "saved")]
-        assert sorted(told) == ["departing", "noticed", "saved", "signalled", "signalling"]
+        found = [kind for kind in kinds(daemon) if kind in ("noticed", "departing", "signalling", "signalled", "saved")]
+        assert sorted(found) == ["departing", "noticed", "saved", "signalled", "signalling"]
 
 
-def test_on_a_gpu_that_is_cut_into_instances_each_process_is_told_once(host: FakeHost) -> None:
+def test_on_a_gpu_that_is_cut_into_instances_each_process_is_signalled_once(host: FakeHost) -> None:
     host.fake.mig(0, 9, 0, "1g.10gb", 9_728).mig(0, 5, 0, "3g.40gb", 40_320)
     with rank() as one, rank() as other:
         for process, instance in ((one, (9, 0)), (other, (5, 0))):
@@ -135,14 +135,14 @@ def test_on_a_gpu_that_is_cut_into_instances_each_process_is_told_once(host: Fak
         with acting(host) as daemon:
             daemon.wait_status("healthy")
             ends(host)
-            assert (one.heard(), other.heard()) == ("TERM", "TERM")
+            assert (one.received(), other.received()) == ("TERM", "TERM")
             for process in (one, other):
                 wait_job(daemon, process.pid, result="sent", told=1)
             wait_passes(daemon)
-            assert one.heard_all() + other.heard_all() == []
+            assert one.received_all() + other.received_all() == []
 
 
-def test_the_metrics_say_who_was_told_and_how_soon(host: FakeHost) -> None:
+def test_the_metrics_count_the_signalled_jobs_and_their_latency(host: FakeHost) -> None:
     with training(host) as one, acting(host) as daemon:
         daemon.wait_status("healthy")
         before = Scrape(daemon.get("/metrics")[1])
@@ -175,7 +175,7 @@ def openmetrics(daemon: RunningDaemon) -> bytes:
     ("caught", "configured", "why"),
     [("", "", "no rank of it here catches SIGTERM"), ("TERM", '[jobs]\nsignal = "none"\n', "it wants no signal")],
 )
-def test_who_does_not_catch_the_signal_or_is_to_get_none_gets_none_and_that_is_said(
+def test_a_process_that_does_not_catch_the_signal_or_is_to_get_none_gets_none_and_that_is_shown(
     host: FakeHost, caught: str, configured: str, why: str
 ) -> None:
     host.configure(configured)
@@ -187,18 +187,18 @@ def test_who_does_not_catch_the_signal_or_is_to_get_none_gets_none_and_that_is_s
         assert f"job process/{one.pid}: not signalled: {job['text']}" in command(host, "status")
         wait_passes(daemon)
         assert one.process.poll() is None
-        assert one.heard_all() == []
+        assert one.received_all() == []
 
 
 def test_a_process_gets_the_signal_that_it_asks_for(host: FakeHost) -> None:
     with training(host, "TERM,USR1", GPUWARDEN_SIGNAL="SIGUSR1") as one, acting(host) as daemon:
         daemon.wait_status("healthy")
         ends(host)
-        assert one.heard() == "USR1"
+        assert one.received() == "USR1"
         assert wait_job(daemon, one.pid, result="sent")["signal"] == "USR1"
 
 
-def test_in_mode_observe_the_plan_is_shown_and_nobody_is_told_nor_named(host: FakeHost) -> None:
+def test_in_mode_observe_the_plan_is_shown_and_nobody_is_signalled_nor_named(host: FakeHost) -> None:
     with training(host, GPUWARDEN_JOB="secret-model") as one, acting(host, "observe") as daemon:
         daemon.wait_status("healthy")
         ends(host)
@@ -208,7 +208,7 @@ def test_in_mode_observe_the_plan_is_shown_and_nobody_is_told_nor_named(host: Fa
         wait_passes(daemon, 30)
         assert daemon.status()["jobs"]["departures"] == []
         assert b"secret-model" not in daemon.get("/v1/status")[1]
-        assert one.heard_all() == []
+        assert one.received_all() == []
         assert not {"departing", "signalling"} & set(kinds(daemon))
 
 
@@ -217,7 +217,7 @@ def test_in_mode_observe_the_plan_is_shown_and_nobody_is_told_nor_named(host: Fa
 
 @contextmanager
 def saving(host: FakeHost, **variables: str) -> Iterator[subprocess.Popen[str]]:
-    """A training with the library of the job side, which looks for a daemon where `host` has one."""
+    """A training with the library of the job side, which connects to the daemon of `host`."""
     process = job_world.start(
         SAVING_RANK, host.folder, run_dir=host.run_dir,
         more={"SLURM_PROCID": "0", "SLURMD_NODENAME": "node7", "POLL": "60", **variables},
@@ -232,11 +232,11 @@ def saving(host: FakeHost, **variables: str) -> Iterator[subprocess.Popen[str]]:
 
 def lived(host: FakeHost, what: str) -> list[dict[str, Any]]:
     log = host.folder / "log.0"
-    said = map(json.loads, log.read_text().splitlines()) if log.exists() else ()
-    return [one for one in said if one["what"] == what]
+    records = map(json.loads, log.read_text().splitlines()) if log.exists() else ()
+    return [one for one in records if one["what"] == what]
 
 
-def test_a_training_saves_and_says_so_on_the_socket(host: FakeHost) -> None:
+def test_a_training_saves_and_acknowledges_on_the_socket(host: FakeHost) -> None:
     with saving(host) as process, acting(host) as daemon:
         daemon.wait(lambda: lived(host, "begins"), "the training to begin")
         daemon.wait_status("healthy")
@@ -244,11 +244,11 @@ def test_a_training_saves_and_says_so_on_the_socket(host: FakeHost) -> None:
         job = wait_job(daemon, process.pid, acknowledged_by="socket", saved=True)
         daemon.wait(lambda: lived(host, "saved"), "the training to know")
         [saved] = lived(host, "saved")
-        assert (job["step"], saved["heard"], saved["notice"]) == (saved["step"], True, current_notice(host))
+        assert (job["step"], saved["accepted"], saved["notice"]) == (saved["step"], True, current_notice(host))
         assert f"saved step {saved['step']} (acknowledged by socket)" in command(host, "status")
 
 
-def test_a_killed_daemon_goes_on_where_it_was_tells_nobody_again_and_hears_what_was_left_meanwhile(
+def test_a_killed_daemon_continues_signals_nobody_again_and_reads_acknowledgements_left_meanwhile(
     host: FakeHost,
 ) -> None:
     folder = host.run_dir / "ack" / "llama"
@@ -256,7 +256,7 @@ def test_a_killed_daemon_goes_on_where_it_was_tells_nobody_again_and_hears_what_
         with acting(host) as daemon:
             daemon.wait_status("healthy")
             ends(host)
-            assert one.heard() == "TERM"
+            assert one.received() == "TERM"
             daemon.wait(lambda: "signalled" in kinds(daemon), "it to be on disk")
             notice = current_notice(host)
             daemon.kill()
@@ -269,7 +269,7 @@ def test_a_killed_daemon_goes_on_where_it_was_tells_nobody_again_and_hears_what_
             assert (job["result"], job["told"]) == ("sent", 1)
             daemon.wait(lambda: answered(daemon, "saved") == 1, "it to be counted")
             wait_passes(daemon)
-            assert one.heard_all() == []
+            assert one.received_all() == []
             command(host, "notify-termination", "--cancel")
             daemon.wait(lambda: not list(folder.parent.iterdir()), "the folders to go with the notice")
 
@@ -279,58 +279,60 @@ def answered(daemon: RunningDaemon, answer: str) -> float | None:
 
 
 def occupy_again(host: FakeHost, one: Rank) -> None:
-    """A daemon's end clears what the library was told to play."""
+    """A daemon's end clears the faults that the library was set to."""
     host.fake.process(0, one.pid, GIB)
 
 
-def test_once_the_end_is_called_off_nobody_is_told_any_more(host: FakeHost) -> None:
+def test_once_the_notice_is_withdrawn_nobody_is_signalled_any_more(host: FakeHost) -> None:
     with training(host) as one, acting(host) as daemon:
         daemon.wait_status("healthy")
         ends(host)
-        assert one.heard() == "TERM"
+        assert one.received() == "TERM"
         wait_job(daemon, one.pid, result="sent")
         command(host, "notify-termination", "--cancel")
         daemon.wait(lambda: "departed" in kinds(daemon), "it to be over")
         with training(host, gpus=(1,)) as late:
             wait_passes(daemon)
-            assert late.heard_all() == []
-        assert one.heard_all() == []
+            assert late.received_all() == []
+        assert one.received_all() == []
         [evacuation] = daemon.status()["jobs"]["departures"]
         assert evacuation["over"] is not None
         assert daemon.status()["jobs"]["plan"] == []
         assert "over since" in command(host, "status")
 
 
-# --- what the one who announces it is told
+# --- the response to an announcement
 
 
-def wait_said(daemon: RunningDaemon, *words: str) -> None:
-    """Whoever announces it is told this, at once or when he says it again: a busy host may not be looked at in time, and may not take
+def wait_announced(daemon: RunningDaemon, *words: str) -> None:
+    """The announcement returns this, at once or when it is repeated: a busy host may not be scanned in time, and may not commit
     it in time.
     """
 
-    def said() -> bool:
-        told = daemon.host.command(*ENDS, "120s", "--run-dir", daemon.host.run_dir).stdout
-        return all(word in told for word in words)
+    def complete() -> bool:
+        output = daemon.host.command(*ENDS, "120s", "--run-dir", daemon.host.run_dir).stdout
+        return all(word in output for word in words)
 
-    daemon.wait(said, f"whoever announces it to be told {words}")
+    daemon.wait(complete, f"an announcement with {words}")
 
 
-def test_who_announces_the_end_is_told_how_many_jobs_were_told_and_why_not(host: FakeHost) -> None:
+def test_the_announcement_of_an_end_returns_how_many_jobs_are_signalled_and_why_not(host: FakeHost) -> None:
     with training(host) as one, training(host, "", gpus=(1,)) as deaf, acting(host) as daemon:
         daemon.wait_status("healthy")
         assert ends(host, "2h").endswith("the heartbeat shows it 600 s before it\n")
         why = f"not signalled: process/{deaf.pid}: no rank of it here catches SIGTERM: it would die of it"
-        wait_said(daemon, "this machine ends in 120 s", "; 1 job is signalled to save; ", why)
-        assert one.heard() == "TERM"
+        wait_announced(daemon, "this machine ends in 120 s", "; 1 job is signalled to save; ", why)
+        assert one.received() == "TERM"
 
 
-def test_in_mode_observe_who_announces_the_end_is_told_what_would_be_done(host: FakeHost) -> None:
+def test_in_mode_observe_the_announcement_of_an_end_returns_what_would_be_done(host: FakeHost) -> None:
     with training(host) as one, acting(host, "observe") as daemon:
         daemon.wait_status("healthy")
         would = f"; process/{one.pid}: SIGTERM to 1 rank here"
-        wait_said(daemon, "; mode is observe: no job is signalled; in mode enforce: ", ": this machine ends in ", would)
-        assert one.heard_all() == []
+        wait_announced(
+            daemon, "; mode is observe: no job is signalled; in mode enforce: ", ": this machine ends in ", would
+        )
+        assert one.received_all() == []
 
 
 def test_a_flood_of_announcements_fills_no_ledger_and_holds_up_none_that_counts(host: FakeHost) -> None:
@@ -349,7 +351,7 @@ def test_a_flood_of_announcements_fills_no_ledger_and_holds_up_none_that_counts(
         assert "this one is not taken; try again in" in str(refused[0])
         ends(host)
         assert daemon.heartbeat()["notice"]["reason"].endswith(": spot")
-        wait_said(daemon, "; no job is here that could be signalled")
+        wait_announced(daemon, "; no job is here that could be signalled")
         daemon.wait(
             lambda: taken < kinds(daemon).count("noticed") < 4 * BURST, "the ledger to have those that were taken"
         )
@@ -358,7 +360,7 @@ def test_a_flood_of_announcements_fills_no_ledger_and_holds_up_none_that_counts(
 # --- a failing GPU
 
 
-def test_on_two_gpus_that_fail_at_once_each_job_is_told_once_and_nobody_else_is(tmp_path: Path) -> None:
+def test_on_two_gpus_that_fail_at_once_each_job_is_signalled_once_and_nobody_else_is(tmp_path: Path) -> None:
     host = FakeHost(tmp_path, gpus=4)
     host.seclude()
     host.configure('[jobs]\nfailing_gpu = "signal"\n')
@@ -369,55 +371,57 @@ def test_on_two_gpus_that_fail_at_once_each_job_is_told_once_and_nobody_else_is(
         host.fake.lost(1)
         host.xid(0, 95)
         host.xid(1, 95)
-        assert there.heard() == "TERM"
+        assert there.received() == "TERM"
         daemon.wait(lambda: len(daemon.status()["jobs"]["departures"]) == 2, "both to be acted on")
         wait_passes(daemon)
-        assert there.heard_all() == []
-        assert elsewhere.heard_all() == []
+        assert there.received_all() == []
+        assert elsewhere.received_all() == []
         scrape = Scrape(daemon.get("/metrics")[1])
         assert scrape.value("gpuwarden_jobs_signalled_total", outcome="sent") == 1
         assert scrape.value("gpuwarden_notice_to_signal_seconds_count") == 0  # nothing was announced
 
 
-def test_by_default_nobody_is_told_of_a_failing_gpu(host: FakeHost) -> None:
+def test_by_default_nobody_is_signalled_for_a_failing_gpu(host: FakeHost) -> None:
     with training(host) as one, acting(host) as daemon:
         daemon.wait_status("healthy")
         host.xid(0, 95)
         daemon.wait_status("failure")
-        daemon.wait(lambda: "no job is signalled: jobs.failing_gpu is ignore" in command(host, "status"), "to say so")
+        daemon.wait(
+            lambda: "no job is signalled: jobs.failing_gpu is ignore" in command(host, "status"), "it to be shown"
+        )
         wait_passes(daemon)
-        assert one.heard_all() == []
+        assert one.received_all() == []
 
 
 # --- what is in the way
 
 
-def test_a_socket_that_cannot_be_made_is_told_and_keeps_nobody_from_being_signalled(host: FakeHost) -> None:
+def test_a_socket_that_cannot_be_created_is_reported_and_keeps_nobody_from_being_signalled(host: FakeHost) -> None:
     (host.run_dir / "job.sock").mkdir(parents=True)
     with training(host) as one, acting(host) as daemon:
         daemon.wait_status("warning", "output_failed.notice")
         assert "job.sock exists and is not a socket; move it away" in command(host, "status")
         ends(host)
-        assert one.heard() == "TERM"
+        assert one.received() == "TERM"
         assert daemon.stop() == 0
 
 
-def test_a_ledger_that_cannot_be_written_keeps_nobody_from_being_told(host: FakeHost) -> None:
+def test_a_ledger_that_cannot_be_written_keeps_nobody_from_being_signalled(host: FakeHost) -> None:
     host.state_dir.write_text("no folder")
     with training(host) as one, acting(host) as daemon:
         daemon.wait(lambda: daemon.status()["gpus"], "the GPUs")
         announced = host.command(*ENDS, "120s", "--run-dir", host.run_dir)
         assert (announced.returncode, "not yet on disk" in announced.stderr) == (TRY_AGAIN, True)
-        assert one.heard() == "TERM"
+        assert one.received() == "TERM"
         wait_job(daemon, one.pid, result="sent")
         wait_passes(daemon)
-        assert one.heard_all() == []
+        assert one.received_all() == []
 
 
 # --- configuration
 
 
-def test_all_faults_of_the_configuration_are_told_at_once(tmp_path: Path) -> None:
+def test_all_faults_of_the_configuration_are_reported_at_once(tmp_path: Path) -> None:
     file = tmp_path / "gpuwarden.toml"
     file.write_text(
         '[jobs]\nsignal = "KILL"\nrequeue = "yes"\nlast_words = "reboot"\nfailing_gpu = "drain"\nsignals = "TERM"\n'

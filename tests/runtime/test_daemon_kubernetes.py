@@ -43,11 +43,11 @@ def test_a_bad_gpu_taints_the_node_and_a_mended_one_brings_it_back(tmp_path: Pat
             daemon.wait(lambda: condition(server)["status"] == "False", "the condition to follow")
             assert condition(server)["reason"] == "xid"
             daemon.wait(lambda: daemon.heartbeat()["excluded_by"], "the daemon to read it back")
-            told = json.loads(server.nodes["n1"]["metadata"]["annotations"]["gpuwarden.io/exclusion"])
-            assert (told["reason"], told["cordoned"]) == ("gpuwarden: failure gpu=1 xid=95", False)
+            annotation = json.loads(server.nodes["n1"]["metadata"]["annotations"]["gpuwarden.io/exclusion"])
+            assert (annotation["reason"], annotation["cordoned"]) == ("gpuwarden: failure gpu=1 xid=95", False)
         writes = len(server.writes)
-        with host.daemon() as daemon:  # a restart writes nothing but its word that it is there
-            daemon.wait(lambda: node_state(daemon.status())["excluded"] == "failure", "the daemon to look")
+        with host.daemon() as daemon:  # a restart writes nothing but its heartbeat
+            daemon.wait(lambda: node_state(daemon.status())["excluded"] == "failure", "the daemon to read it")
             assert [path for _, path in server.writes[writes:] if not path.endswith("/status")] == []
             host.kernel_line(f"nvidia {slots(2)[1]}: reset done")
             daemon.wait(lambda: taints(server) == [BUILT_IN["key"]], "the taint to go")
@@ -72,6 +72,6 @@ def test_in_mode_observe_nothing_is_written_and_a_refused_account_is_a_finding_i
         server.always = refusing(403, "forbidden")
         configure(host, server, "enforce")
         with host.daemon() as daemon:
-            daemon.wait(lambda: "actuator_refused" in daemon.heartbeat()["reasons"], "the refusal to be told")
+            daemon.wait(lambda: "actuator_refused" in daemon.heartbeat()["reasons"], "the refusal to be reported")
             found = [one for one in daemon.status()["findings"] if one["check"] == "actuator_refused"]
             assert "kubernetes/rbac.yaml" in json.dumps(found)

@@ -1,4 +1,4 @@
-"""What an operator was answered is done survives a kill -9 right after it; what is not on disk yet is said to be so."""
+"""An order that was answered as done survives a kill -9 right after it; one that is not on disk yet is answered as such."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The daemon where there is no Slurm: several who take the node out, each by itself, and whoever is notified."""
+"""The daemon where there is no Slurm: several actuators, each by itself, and the targets of notifications."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ with (here / "calls").open("a") as calls:
 if (here / "hang").exists():
     (here / "pid").write_text(str(os.getpid()))
     time.sleep(1000)
-state = here / "said"
+state = here / "reply"
 match given["verb"]:
     case "look":
         print(state.read_text() if state.exists() else '{{"excluded":false}}')
@@ -67,9 +67,9 @@ def schedulers(daemon: RunningDaemon) -> dict[str, dict[str, Any]]:
     return {one["actuator"]: one for one in daemon.status()["acting"]["schedulers"]}
 
 
-def told_of(daemon: RunningDaemon) -> list[dict[str, Any]]:
-    told: list[dict[str, Any]] = daemon.status()["acting"]["notifications"]
-    return told
+def notifications(daemon: RunningDaemon) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = daemon.status()["acting"]["notifications"]
+    return found
 
 
 def wanted(daemon: RunningDaemon) -> set[str]:
@@ -80,7 +80,7 @@ def excluded(daemon: RunningDaemon) -> set[str]:
     return set(daemon.heartbeat()["excluded_by"])
 
 
-def test_one_is_done_while_another_hangs_and_a_third_refuses_and_each_says_so(host: FakeHost) -> None:
+def test_one_actuator_is_done_while_another_hangs_and_a_third_refuses_and_each_reports_it(host: FakeHost) -> None:
     configure(host)
     (host.run_dir / "excluded").mkdir(parents=True)
     (host.run_dir / "excluded/dstack").write_text("somebody else's\n")
@@ -90,8 +90,10 @@ def test_one_is_done_while_another_hangs_and_a_third_refuses_and_each_says_so(ho
         host.xid(1, 95)
         daemon.wait(lambda: excluded(daemon) == {"file:failure"}, "the file alone")
         assert json.loads((host.folder / "out").read_text())["cause"] == "failure"
-        daemon.wait(lambda: daemon.is_now("failure", "actuator_refused"), "the refusal to be told")
-        daemon.wait(lambda: "has not ended" in schedulers(daemon)["exec"]["trouble"], "the hanging program to be told")
+        daemon.wait(lambda: daemon.is_now("failure", "actuator_refused"), "the refusal to be reported")
+        daemon.wait(
+            lambda: "has not ended" in schedulers(daemon)["exec"]["trouble"], "the hanging program to be reported"
+        )
         shown = schedulers(daemon)
         assert "not a marker of this node" in shown["dstack"]["trouble"]
         assert (shown["file"]["excluded"], shown["file"]["reachable"]) == ("failure", True)
@@ -102,7 +104,7 @@ def test_one_is_done_while_another_hangs_and_a_third_refuses_and_each_says_so(ho
         assert 'gpuwarden_excluded{actuator="exec",owner="gpuwarden",cause="failure"} 0' in page
         assert 'gpuwarden_actuator_up{actuator="exec"} 0' in page
         assert 'gpuwarden_excluded_since_timestamp_seconds{actuator="file",owner="gpuwarden",cause="failure"}' in page
-        # What hung is mended, and what was in the way is gone: the others follow by themselves, or when a person says so.
+        # What hung is mended, and what was in the way is gone: the others follow by themselves, or on a person's order.
         hanging = int((host.folder / "pid").read_text())
         (host.folder / "hang").unlink()
         (host.run_dir / "excluded/dstack").unlink()
@@ -112,34 +114,32 @@ def test_one_is_done_while_another_hangs_and_a_third_refuses_and_each_says_so(ho
         assert done.returncode == 0, done.stderr
         daemon.wait(lambda: excluded(daemon) == set(), "everything to be back")
         assert not (host.folder / "out").exists()
-        assert not (host.folder / "said").exists()
+        assert not (host.folder / "reply").exists()
         assert daemon.stop() == 0
     assert (host.folder / "calls").read_text().split().count("exclude") == 1
 
 
 def test_an_order_is_carried_out_where_it_can_be_and_undone_only_there(host: FakeHost) -> None:
     configure(host, mode="observe")
-    (host.folder / "said").write_text('{"excluded":true,"reason":"rack move","since":1772366400}')
+    (host.folder / "reply").write_text('{"excluded":true,"reason":"rack move","since":1772366400}')
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
         daemon.wait(lambda: excluded(daemon) == {"exec:foreign"}, "the foreign exclusion to be seen")
-        told = host.command("exclude", "--run-dir", host.run_dir, "--reason", "fan")
-        assert "exec: not done: it is excluded by somebody else: rack move" in told.stderr
-        assert "file: done" in told.stderr
+        done = host.command("exclude", "--run-dir", host.run_dir, "--reason", "fan")
+        assert "exec: not done: it is excluded by somebody else: rack move" in done.stderr
+        assert "file: done" in done.stderr
         marker = json.loads((host.run_dir / "excluded/dstack").read_text())
         assert (marker["cause"], marker["actuator"], marker["node"]) == ("person", "dstack", "node7")
         assert {"operator", "file:operator", "dstack:operator"} <= excluded(daemon)
         host.command("restore", "--run-dir", host.run_dir)
-        daemon.wait(lambda: excluded(daemon) == {"exec:foreign"}, "ours to be gone")
+        daemon.wait(lambda: excluded(daemon) == {"exec:foreign"}, "gpuwarden's exclusion to be gone")
         assert not (host.run_dir / "excluded/dstack").exists()
-        assert (host.folder / "said").exists()
+        assert (host.folder / "reply").exists()
     assert "exclude" not in (host.folder / "calls").read_text().split()
     assert "restore" not in (host.folder / "calls").read_text().split()
 
 
-def test_in_mode_observe_nothing_is_marked_and_those_who_are_notified_hear_of_it(
-    host: FakeHost, receiving: Receiving
-) -> None:
+def test_in_mode_observe_nothing_is_marked_and_notifications_are_sent(host: FakeHost, receiving: Receiving) -> None:
     key = host.folder / "key"
     key.write_text("s3cret\n")
     key.chmod(0o600)
@@ -155,18 +155,18 @@ def test_in_mode_observe_nothing_is_marked_and_those_who_are_notified_hear_of_it
         daemon.wait_status("healthy")
         host.xid(0, 95)
         intended = "exclusion/intent/file"  # of several, one after the other
-        daemon.wait(lambda: intended in [told["subject"] for told in receiving.bodies()], "what would be done")
-        told = {one["subject"]: one for one in receiving.bodies()}
-        assert {one["mode"] for one in told.values()} == {"observe"}
-        assert told["finding/xid.95@gpu/0000:1b:00.0"]["event"] == "raised"
-        assert told[intended]["data"]["observed"] is True
-        assert told["health"]["data"]["to"] == "failure"
-        daemon.wait(lambda: spool.exists() and spool.read_text().count("\n") >= 2, "the program to be told")
+        daemon.wait(lambda: intended in [notified["subject"] for notified in receiving.bodies()], "what would be done")
+        notified = {one["subject"]: one for one in receiving.bodies()}
+        assert {one["mode"] for one in notified.values()} == {"observe"}
+        assert notified["finding/xid.95@gpu/0000:1b:00.0"]["event"] == "raised"
+        assert notified[intended]["data"]["observed"] is True
+        assert notified["health"]["data"]["to"] == "failure"
+        daemon.wait(lambda: spool.exists() and spool.read_text().count("\n") >= 2, "the program to be run")
         assert {json.loads(line)["event"] for line in spool.read_text().splitlines()} == {"health"}
         receiving.answer = 403
         host.xid(1, 95)
         daemon.wait(lambda: daemon.is_now("failure", "notification_refused"), "the finding")
-        assert "403" in told_of(daemon)[0]["trouble"]
+        assert "403" in notifications(daemon)[0]["trouble"]
         daemon.kill()
     assert not (host.folder / "out").exists()
     assert not (host.run_dir / "excluded").exists()
@@ -176,6 +176,6 @@ def test_in_mode_observe_nothing_is_marked_and_those_who_are_notified_hear_of_it
     with host.daemon() as daemon:
         second = "finding/xid.95@gpu/0000:28:00.0"
         daemon.wait(lambda: second in [one["subject"] for one in receiving.bodies()], "what waited over the restart")
-        daemon.wait(lambda: [one["queued"] for one in told_of(daemon)] == [0, 0], "the queue to be empty")
+        daemon.wait(lambda: [one["queued"] for one in notifications(daemon)] == [0, 0], "the queue to be empty")
         assert daemon.stop() == 0
     assert (host.state_dir / "notify.db").stat().st_mode & 0o077 == 0

@@ -22,7 +22,7 @@ def host(tmp_path: Path, slurm: Slurm) -> SlurmHost:
 
 
 def test_a_bad_gpu_drains_the_node_and_a_mended_one_brings_it_back(host: SlurmHost, slurm: Slurm) -> None:
-    """The job that runs meanwhile ends as if nothing had happened."""
+    """The job that runs meanwhile ends undisturbed."""
     release, before = slurm.folder / "jobs/release-daemon", len(slurm.log())
     job = slurm.submit(f"while [ ! -e {release} ]; do sleep 0.1; done; echo ended well", "-w", "n1")
     slurm.wait(lambda: slurm.job_state(job) == "RUNNING", "the job to run")
@@ -31,7 +31,7 @@ def test_a_bad_gpu_drains_the_node_and_a_mended_one_brings_it_back(host: SlurmHo
         daemon.wait_status("healthy")
         host.breaks()
         daemon.wait(host.is_drained, "the drain")
-        daemon.wait(lambda: excluded_by(daemon) == ["slurm:failure"], "to say so")
+        daemon.wait(lambda: excluded_by(daemon) == ["slurm:failure"], "the status to show it")
         assert (slurm.reason("n1"), daemon.get("/heartbeat")[0]) == (REASON, 503)
         assert "Extra=gpuwarden: The driver reported an Xid (xid.95@gpu/0000:42:00.0): xid 95, " in slurm.show("n1")
         release.touch()
@@ -39,7 +39,7 @@ def test_a_bad_gpu_drains_the_node_and_a_mended_one_brings_it_back(host: SlurmHo
         assert slurm.output(job) == "ended well\n"
         host.is_mended()
         daemon.wait(lambda: slurm.state("n1") == {"IDLE"}, "the node to come back")
-        daemon.wait(lambda: daemon.get("/heartbeat")[0] == 200, "to say so")
+        daemon.wait(lambda: daemon.get("/heartbeat")[0] == 200, "the heartbeat to show it")
         assert "Extra=" not in slurm.show("n1")
     assert reasons_written(slurm, since=before) == [REASON]
 
@@ -77,19 +77,19 @@ def test_a_drain_that_an_administrator_takes_over_stays_when_the_gpu_is_well(hos
         assert (slurm.state("n1"), slurm.reason("n1")) == ({"IDLE", "DRAIN"}, "mine now")
 
 
-def test_mode_observe_says_what_it_would_do_and_writes_nothing(host: SlurmHost, slurm: Slurm) -> None:
+def test_mode_observe_shows_what_it_would_do_and_writes_nothing(host: SlurmHost, slurm: Slurm) -> None:
     before = len(slurm.log())
     with host.acting("observe") as daemon:
         daemon.wait_status("healthy")
         host.breaks()
-        daemon.wait(lambda: acting_of(daemon)["would"], "to say what it would do")
+        daemon.wait(lambda: acting_of(daemon)["would"], "the intent to be shown")
         assert acting_of(daemon)["would"][0]["reason"] == REASON
         assert slurm.state("n1") == {"IDLE"}
     assert reasons_written(slurm, since=before) == []
 
 
 @pytest.mark.parametrize("state", ["DRAIN", "DOWN"])
-def test_a_replacement_lifts_what_stands_for_the_machine_before_it(host: SlurmHost, slurm: Slurm, state: str) -> None:
+def test_a_replacement_lifts_the_exclusion_of_the_machine_before_it(host: SlurmHost, slurm: Slurm, state: str) -> None:
     """Its ledger is empty: all it has to go by is the reason."""
     slurm.drain("n1", OTHERS, state=state)
     with host.acting() as daemon:
@@ -102,7 +102,7 @@ def test_a_machine_that_rebooted_under_its_own_notice_stays_out(host: SlurmHost,
     slurm.drain("n1", reason)
     with host.acting() as daemon:
         daemon.wait_status("healthy")
-        daemon.wait(lambda: excluded_by(daemon) == ["slurm:termination"], "to know it as ours")
+        daemon.wait(lambda: excluded_by(daemon) == ["slurm:termination"], "it to be recognised as gpuwarden's")
         passes = daemon.heartbeat()["sequence"]
         daemon.wait(lambda: daemon.heartbeat()["sequence"] > passes + 5, "some passes")
         assert slurm.reason("n1") == reason
@@ -128,7 +128,7 @@ def test_a_controller_that_was_away_gets_what_was_wanted_when_it_returns(host: S
         daemon.wait_status("healthy")
         slurm.stop(CONTROLLER)
         host.breaks()
-        daemon.wait(lambda: "Unable to contact" in str(acting_of(daemon)), "to say that Slurm is away")
+        daemon.wait(lambda: "Unable to contact" in str(acting_of(daemon)), "the unreachable controller to be reported")
         assert daemon.heartbeat()["status"] == "failure"
         before = len(slurm.log())
         slurm.start(CONTROLLER)
@@ -148,7 +148,7 @@ def test_a_fault_that_ended_while_the_controller_was_away_drains_nothing(host: S
         host.is_mended()
         daemon.wait(lambda: '"dropped"' in daemon.lines(), "to want it no more")
         slurm.start(CONTROLLER)
-        daemon.wait(lambda: not acting_of(daemon)["wanted"], "to have looked")
+        daemon.wait(lambda: not acting_of(daemon)["wanted"], "to have read the node")
         assert slurm.state("n1") == {"IDLE"}
 
 
@@ -179,7 +179,7 @@ def test_without_munge_the_node_is_judged_all_the_same(host: SlurmHost, slurm: S
     slurm.stop(MUNGE)
     with host.acting() as daemon:
         daemon.wait_status("healthy")
-        daemon.wait(lambda: "munge" in str(acting_of(daemon)), "to say what is missing")
+        daemon.wait(lambda: "munge" in str(acting_of(daemon)), "the missing munge to be reported")
         host.breaks()
         daemon.wait_status("failure")
         slurm.start(MUNGE)

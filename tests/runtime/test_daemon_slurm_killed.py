@@ -28,8 +28,8 @@ def settled(daemon: RunningDaemon) -> bool:
     return excluded_by(daemon) == ["slurm:failure"] and not daemon.status()["acting"]["wanted"]
 
 
-def told(daemon: RunningDaemon, kind: str) -> int:
-    """How often the ledger says that this happened."""
+def count_of(daemon: RunningDaemon, kind: str) -> int:
+    """How often the ledger has an event of this kind."""
     events = json.loads(daemon.get("/v1/events?since=0")[1])["events"]
     return sum(event["kind"] == kind for event in events)
 
@@ -70,8 +70,8 @@ def test_a_daemon_killed_in_mid_drain_is_finished_by_the_next(
         daemon.process.wait()
     with host.acting() as daemon:
         daemon.wait(lambda: settled(daemon), "the drain to be known")
-        assert told(daemon, "excluded") == 1
-        assert told(daemon, "intended") == 1
+        assert count_of(daemon, "excluded") == 1
+        assert count_of(daemon, "intended") == 1
     assert reasons_written(slurm, since=before) == [REASON]
 
 
@@ -128,7 +128,7 @@ def finish(hosts: list[SlurmHost]) -> None:
         for daemon in daemons:
             daemon.find_port()
             daemon.wait(partial(settled, daemon), "the drain to be known")
-            assert told(daemon, "excluded") == 1
+            assert count_of(daemon, "excluded") == 1
     finally:
         for daemon in daemons:
             daemon.kill()

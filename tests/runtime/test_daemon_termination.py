@@ -22,7 +22,7 @@ MAINTENANCE = {"Code": "system-reboot", "EventId": "instance-event-1", "State": 
 @pytest.fixture
 def host(tmp_path: Path) -> FakeHost:
     host = FakeHost(tmp_path, gpus=2)
-    host.seclude()  # or else what other tests run would be told to save
+    host.seclude()  # or else processes of other tests would be signalled
     return host
 
 
@@ -52,7 +52,7 @@ def notice_file(host: FakeHost) -> dict[str, Any]:
 
 def wait_notice(daemon: RunningDaemon, *, there: bool) -> None:
     daemon.wait(lambda: bool(daemon.heartbeat()["notice"]) == there, f"notice {there}; {daemon.heartbeat()}")
-    daemon.wait(lambda: notice_file(daemon.host)["imminent"] == there, "the file to say so too")
+    daemon.wait(lambda: notice_file(daemon.host)["imminent"] == there, "the file to show it too")
 
 
 def metrics(daemon: RunningDaemon) -> str:
@@ -67,7 +67,7 @@ def test_a_spot_interruption_takes_the_node_s_heartbeat_down_and_its_withdrawal_
         daemon.wait_status("healthy")
         daemon.wait(lambda: 'gpuwarden_termination_source_up{source="aws"} 1' in metrics(daemon), "the source")
         assert 'gpuwarden_termination_notice{source="aws",kind="interruption"} 0' in metrics(daemon)
-        aws.tell_from_outside("spot", spot())
+        aws.set_value_from_thread("spot", spot())
         wait_notice(daemon, there=True)
         code, body = daemon.get("/heartbeat")
         beat = json.loads(body)
@@ -77,54 +77,54 @@ def test_a_spot_interruption_takes_the_node_s_heartbeat_down_and_its_withdrawal_
             "interruption",
             True,
         )
-        told = notice_file(host)
-        assert (told["act"], told["imminent"], told["boot_id"]) == (False, True, beat["boot_id"])  # mode observe
-        assert 0.0 < told["deadline_boottime"] - time.clock_gettime(time.CLOCK_BOOTTIME) <= 121.0
+        notice = notice_file(host)
+        assert (notice["act"], notice["imminent"], notice["boot_id"]) == (False, True, beat["boot_id"])  # mode observe
+        assert 0.0 < notice["deadline_boottime"] - time.clock_gettime(time.CLOCK_BOOTTIME) <= 121.0
         assert stat.S_IMODE((host.run_dir / "notice.json").stat().st_mode) == 0o644
-        assert json.loads(daemon.get("/v1/notice?wait=60")[1])["id"] == told["id"]
+        assert json.loads(daemon.get("/v1/notice?wait=60")[1])["id"] == notice["id"]
         assert 'gpuwarden_termination_notice{source="aws",kind="interruption"} 1' in metrics(daemon)
         assert "gpuwarden_termination_deadline_timestamp_seconds " in metrics(daemon)
-        aws.tell_from_outside("spot", None)
+        aws.set_value_from_thread("spot", None)
         wait_notice(daemon, there=False)
         daemon.wait(lambda: daemon.get("/heartbeat")[0] == 200, "the node to be back")
 
 
-def test_jobs_are_told_to_act_in_mode_enforce_and_a_killed_daemon_knows_a_notice_that_its_source_does_not_deny(
+def test_jobs_are_notified_in_mode_enforce_and_a_killed_daemon_knows_a_notice_that_its_source_does_not_deny(
     host: FakeHost, aws: Simulator
 ) -> None:
     configure(host, aws, mode="enforce")
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
-        aws.tell_from_outside("spot", spot(500.0))
+        aws.set_value_from_thread("spot", spot(500.0))
         wait_notice(daemon, there=True)
-        told = notice_file(host)
-        assert told["act"] is True
+        notice = notice_file(host)
+        assert notice["act"] is True
         daemon.wait(lambda: b"noticed" in daemon.get("/v1/events")[1], "the notice to be on disk")
         daemon.kill()
     aws.always = status(503)
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
         wait_notice(daemon, there=True)
-        assert notice_file(host)["id"] == told["id"]
-        aws.tell_from_outside("spot", None)
+        assert notice_file(host)["id"] == notice["id"]
+        aws.set_value_from_thread("spot", None)
         aws.always = None
         wait_notice(daemon, there=False)
         assert notice_file(host)["act"] is False
 
 
-def test_after_a_kexec_what_the_cloud_still_announces_is_told_anew_and_what_it_does_not_is_forgotten(
+def test_after_a_kexec_what_the_cloud_still_announces_is_notified_again_and_the_rest_is_forgotten(
     host: FakeHost, aws: Simulator
 ) -> None:
     """Another boot id on the same machine: nothing that ran before is there any more."""
     boot = host.boots("aaaaaaaa-0000-4000-8000-000000000001")
     configure(host, aws, mode="enforce")
-    aws.cloud.told["spot"] = spot(500.0)
+    aws.cloud.values["spot"] = spot(500.0)
     with rank() as before, rank() as after:
         with host.daemon() as daemon:
             occupy(host, before.pid)
             wait_notice(daemon, there=True)
             first = notice_file(host)
-            assert before.heard() == "TERM"
+            assert before.received() == "TERM"
             daemon.wait(lambda: b'"signalled"' in daemon.get("/v1/events")[1], "it to be on disk")
             daemon.kill()
         boot.write_text("aaaaaaaa-0000-4000-8000-000000000002\n")
@@ -133,7 +133,7 @@ def test_after_a_kexec_what_the_cloud_still_announces_is_told_anew_and_what_it_d
             wait_notice(daemon, there=True)
             again = notice_file(host)
             assert (again["boot_id"] != first["boot_id"], again["act"]) == (True, True)
-            assert after.heard() == "TERM"
+            assert after.received() == "TERM"
             daemon.wait(lambda: b'"signalled"' in daemon.get("/v1/events")[1], "it to be on disk")
             daemon.kill()
     boot.write_text("aaaaaaaa-0000-4000-8000-000000000003\n")
@@ -152,8 +152,8 @@ def occupy(host: FakeHost, pid: int) -> None:
 def test_hints_and_what_is_weeks_away_are_shown_and_change_nothing(host: FakeHost, aws: Simulator) -> None:
     configure(host, aws, mode="enforce")
     later = datetime.fromtimestamp(time.time() + 21 * 86_400, UTC).strftime("%d %b %Y %H:%M:%S GMT")
-    aws.cloud.told["maintenance"] = [{**MAINTENANCE, "NotBefore": later}]
-    aws.cloud.told["rebalance"] = {"noticeTime": spot(0.0)["time"]}
+    aws.cloud.values["maintenance"] = [{**MAINTENANCE, "NotBefore": later}]
+    aws.cloud.values["rebalance"] = {"noticeTime": spot(0.0)["time"]}
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
         daemon.wait(lambda: len(daemon.status()["notices"]) == 2, "both notices")
@@ -164,15 +164,15 @@ def test_hints_and_what_is_weeks_away_are_shown_and_change_nothing(host: FakeHos
         }  # fmt: skip
 
 
-def test_a_hanging_get_is_told_at_once(host: FakeHost) -> None:
+def test_the_response_to_a_hanging_get_is_notified_at_once(host: FakeHost) -> None:
     with beside(GcpCloud()) as gcp:
         configure(host, gcp, cloud="gcp")
         with host.daemon() as daemon:
             daemon.wait_status("healthy")
             daemon.wait(lambda: any("last_etag" in r.query for r in gcp.requests), "the wait")
-            gcp.tell_from_outside("preempted", "TRUE")
+            gcp.set_value_from_thread("preempted", "TRUE")
             wait_notice(daemon, there=True)
-            gcp.tell_from_outside("preempted", "FALSE")
+            gcp.set_value_from_thread("preempted", "FALSE")
             wait_notice(daemon, there=False)
 
 

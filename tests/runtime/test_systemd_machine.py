@@ -60,7 +60,7 @@ print(talk.makefile().readline())
 
 
 class Watched:
-    """The machine, its GPUs, and what its daemon says."""
+    """The machine, its GPUs, and the status of its daemon."""
 
     def __init__(self, machine: Machine, gpus: FakeGpus, disk: Path) -> None:
         self.machine = machine
@@ -91,29 +91,29 @@ class Watched:
 
     def shown(self) -> dict[str, str]:
         names = "MainPID,ActiveState,StatusText"
-        lines = self.machine.say("systemctl", "show", f"--property={names}", UNIT).splitlines()
-        said = {name: value for name, _, value in (line.partition("=") for line in lines)}
-        return {name: said.get(name, "") for name in names.split(",")}
+        lines = self.machine.output("systemctl", "show", f"--property={names}", UNIT).splitlines()
+        found = {name: value for name, _, value in (line.partition("=") for line in lines)}
+        return {name: found.get(name, "") for name in names.split(",")}
 
-    def says(self, text: str) -> bool:
+    def status_shows(self, text: str) -> bool:
         return text in self.shown()["StatusText"]
 
     def active(self) -> bool:
         return self.shown()["ActiveState"] == "active"
 
-    def wait_says(self, *texts: str) -> None:
+    def wait_status_shows(self, *texts: str) -> None:
         """Of a daemon that is ready, all of them."""
 
-        def said() -> bool:
+        def found() -> bool:
             shown = self.shown()
             return shown["ActiveState"] == "active" and all(text in shown["StatusText"] for text in texts)
 
-        self.machine.wait(said, f"{texts}; at first it said {self.machine.show(UNIT, 'StatusText')}")
+        self.machine.wait(found, f"{texts}; at first it was {self.machine.show(UNIT, 'StatusText')}")
 
-    def looked(self) -> bool:
+    def observed(self) -> bool:
         """Whether the last pass of NVML came to its end: the first may take longer than its deadline."""
-        said = json.loads(self.machine.say(f"{HOME}/bin/gpuwarden", "status", "--json") or "{}")
-        return any(each["name"] == "nvml" and each["outcome"] == "observed" for each in said.get("collectors", ()))
+        found = json.loads(self.machine.output(f"{HOME}/bin/gpuwarden", "status", "--json") or "{}")
+        return any(each["name"] == "nvml" and each["outcome"] == "observed" for each in found.get("collectors", ()))
 
     def wait_another(self, pid: int) -> None:
         def another() -> bool:
@@ -152,13 +152,13 @@ def watched() -> Iterator[Watched]:
 
 def test_a_driver_that_hangs_in_its_initialisation_is_a_verdict_and_no_start_that_never_ends(watched: Watched) -> None:
     watched.machine.wait(watched.active, "to be ready with a driver that hangs")
-    assert watched.says("UNKNOWN")
+    assert watched.status_shows("UNKNOWN")
     assert watched.restarts() == 0
     ready = [line for line in watched.machine.journal(UNIT).splitlines() if '"event": "ready"' in line]
     assert len(ready) == 1
     print(ready[0])  # noqa: T201 - the figure is wanted, and asserted nowhere
     watched.fake.clear()
-    watched.wait_says("2 of 2 GPUs")
+    watched.wait_status_shows("2 of 2 GPUs")
 
 
 def test_the_units_are_without_fault(watched: Watched) -> None:
@@ -166,7 +166,7 @@ def test_the_units_are_without_fault(watched: Watched) -> None:
     assert len(units) >= 8
     done = watched.machine.run("systemd-analyze", "verify", "--man=no", *units)
     assert done.stdout + done.stderr == ""
-    assert watched.machine.say("systemctl", "--failed", "--quiet", "--plain") == ""
+    assert watched.machine.output("systemctl", "--failed", "--quiet", "--plain") == ""
 
 
 @pytest.mark.parametrize(
@@ -184,9 +184,9 @@ def test_a_profile_gives_what_is_promised_and_no_more(
     set_profile(machine, profile)
     machine.run("install", "-m", "0644", "/dev/null", "/run/gpuwarden-slurm/jobs/4711")
     answers = probed(machine, profile)
-    beside = {said for name in BESIDE if (said := answers.pop(f"write {name}/probe"))}
+    beside = {found for name in BESIDE if (found := answers.pop(f"write {name}/probe"))}
     assert beside == {"written"} if user == "root" else beside <= {*DENIED, "No such file or directory"}
-    assert answers.pop("user") == int(machine.say("id", "-u", user))
+    assert answers.pop("user") == int(machine.output("id", "-u", user))
     assert answers.pop("capabilities") == sorted(CAPABILITIES[name] for name in capabilities)
     assert answers.pop("systemctl") == "dbus.service"
     assert answers.pop("network") == "listens"
@@ -195,12 +195,12 @@ def test_a_profile_gives_what_is_promised_and_no_more(
     assert answers.pop("set the host's name") in DENIED
     own = {"write /run/gpuwarden/probe", "write /var/lib/gpuwarden/probe", "write /tmp/probe"}
     assert {answers.pop(name) for name in own} == {"written"}
-    refused = {name: said for name, said in answers.items() if name.startswith("write ")}
+    refused = {name: found for name, found in answers.items() if name.startswith("write ")}
     assert set(refused.values()) <= DENIED, refused
-    assert {said for name, said in answers.items() if name not in refused} == {"True"}, answers
+    assert {found for name, found in answers.items() if name not in refused} == {"True"}, answers
 
     machine.run("systemctl", "restart", UNIT)
-    watched.wait_says("2 of 2 GPUs")
+    watched.wait_status_shows("2 of 2 GPUs")
 
 
 def test_what_root_s_scripts_obey_and_write_by_stays_root_s_when_the_daemon_becomes_another_user(
@@ -211,8 +211,8 @@ def test_what_root_s_scripts_obey_and_write_by_stays_root_s_when_the_daemon_beco
         set_profile(machine, profile)
         machine.run("systemctl", "daemon-reload")
         machine.run("systemctl", "restart", UNIT)
-        watched.wait_says("2 of 2 GPUs")
-        owners = machine.say(
+        watched.wait_status_shows("2 of 2 GPUs")
+        owners = machine.output(
             "stat", "-c", "%U %a", "/var/lib/gpuwarden", "/var/lib/gpuwarden-slurm", "/run/gpuwarden-slurm", "/run/gpuwarden-slurm/jobs"
         )  # fmt: skip
         assert owners.split("\n") == [f"{owner} 750", "root 750", "root 750", "root 750"]
@@ -220,9 +220,9 @@ def test_what_root_s_scripts_obey_and_write_by_stays_root_s_when_the_daemon_beco
 
 def test_what_is_mounted_and_unmounted_on_the_host_is_seen_in_the_sandbox(watched: Watched) -> None:
     watched.machine.run("umount", "/home/data")
-    watched.wait_says("mount_missing")
+    watched.wait_status_shows("mount_missing")
     watched.machine.run("mount", "/home/data")
-    watched.machine.wait(lambda: not watched.says("mount_missing"), "the mount's return")
+    watched.machine.wait(lambda: not watched.status_shows("mount_missing"), "the mount's return")
 
 
 def probed(machine: Machine, profile: str) -> dict[str, object]:
@@ -250,8 +250,8 @@ def probed(machine: Machine, profile: str) -> dict[str, object]:
 
 
 def test_a_site_check_runs_as_its_own_user_outside_and_only_if_it_is_configured(watched: Watched) -> None:
-    watched.wait_says("plugin_who")
-    findings = json.loads(watched.machine.say(f"{HOME}/bin/gpuwarden", "status", "--json"))
+    watched.wait_status_shows("plugin_who")
+    findings = json.loads(watched.machine.output(f"{HOME}/bin/gpuwarden", "status", "--json"))
     assert "gpuwarden-checks" in json.dumps(findings)
     asked = watched.machine.run("python3", "/root/ask.py", "/run/gpuwarden-checks.sock", "/bin/sh")
     assert "no site check" in asked.stdout
@@ -272,7 +272,7 @@ def test_jobs_and_containers_see_the_same_folder_and_socket_whatever_becomes_of_
     assert (run_dir.stat().st_ino, job.stat().st_ino) == before
 
 
-def test_a_configuration_with_a_fault_is_tried_once_for_a_job_that_connects_and_a_check_says_why_it_was_not_run(
+def test_a_faulty_configuration_is_tried_once_for_a_job_that_connects_and_a_check_reports_why_it_was_not_run(
     watched: Watched,
 ) -> None:
     machine = watched.machine
@@ -292,7 +292,7 @@ def test_a_configuration_with_a_fault_is_tried_once_for_a_job_that_connects_and_
     assert machine.journal(UNIT).count("Starting gpuwarden.service") == started + 1
     machine.run("rm", fault)
     machine.run("systemctl", "start", UNIT)
-    watched.wait_says("2 of 2 GPUs")
+    watched.wait_status_shows("2 of 2 GPUs")
 
 
 def test_nothing_of_systemds_reaches_a_child_of_the_daemon(watched: Watched) -> None:
@@ -303,11 +303,11 @@ def test_nothing_of_systemds_reaches_a_child_of_the_daemon(watched: Watched) -> 
 
 
 def test_a_worker_that_is_killed_is_replaced_and_the_daemon_stays(watched: Watched) -> None:
-    watched.wait_says("2 of 2 GPUs")
+    watched.wait_status_shows("2 of 2 GPUs")
     daemon, (worker, *_) = watched.pid(), watched.workers()
     watched.signal(worker, signal.SIGKILL)
     watched.machine.wait(lambda: watched.workers() not in ([], [worker]), "another worker")
-    watched.wait_says("2 of 2 GPUs")
+    watched.wait_status_shows("2 of 2 GPUs")
     assert watched.pid() == daemon
 
 
@@ -315,7 +315,7 @@ def test_beside_a_worker_in_d_state_restart_and_watchdog_bring_the_daemon_back(w
     machine = watched.machine
     watched.drop_in("[Service]\nWatchdogSec=6\nReadWritePaths=/frozen\n")
     machine.run("systemctl", "restart", UNIT)
-    watched.wait_says("2 of 2 GPUs")
+    watched.wait_status_shows("2 of 2 GPUs")
     with frozen(watched.disk):
         first = stuck_worker(watched, "first")
         daemon, begun = watched.pid(), time.monotonic()
@@ -323,7 +323,7 @@ def test_beside_a_worker_in_d_state_restart_and_watchdog_bring_the_daemon_back(w
         print(f"systemctl restart beside a worker in D state: {time.monotonic() - begun:.1f} s")  # noqa: T201 - as above
         assert watched.pid() not in (0, daemon)
         assert machine.show(UNIT, "Result") == "success"  # no part of it ran into TimeoutStopSec
-        watched.wait_says("2 of 2 GPUs")
+        watched.wait_status_shows("2 of 2 GPUs")
         assert watched.in_d_state(first)
 
         second = stuck_worker(watched, "second")
@@ -332,7 +332,7 @@ def test_beside_a_worker_in_d_state_restart_and_watchdog_bring_the_daemon_back(w
         watched.wait_another(daemon)
         assert watched.restarts() > before
         assert "Watchdog timeout" in machine.journal(UNIT)
-        watched.wait_says("2 of 2 GPUs")
+        watched.wait_status_shows("2 of 2 GPUs")
         assert watched.in_d_state(second)
     watched.drop_in("")  # for the next start
 
@@ -354,13 +354,13 @@ def test_a_full_disk_and_a_state_directory_that_is_removed_stop_neither_the_daem
     machine.run("systemctl", "stop", UNIT)
     machine.run("mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", "/var/lib/gpuwarden")
     machine.run("systemctl", "start", UNIT)
-    watched.wait_says("2 of 2 GPUs")
+    watched.wait_status_shows("2 of 2 GPUs")
 
     fill = ("dd", "if=/dev/zero", "of=/var/lib/gpuwarden/fill", "bs=4k", "oflag=append", "conv=notrunc")
 
     def failed() -> bool:
-        machine.run(*fill, check=False)  # each time: to open the ledger anew frees the room of its log
-        watched.fake.xid(1, 95)  # who listens only later hears the next one
+        machine.run(*fill, check=False)  # each time: to open the ledger again frees the room of its log
+        watched.fake.xid(1, 95)  # a listener that starts later gets the next one
         status = watched.shown()["StatusText"]
         return "FAILURE" in status and "ledger_unavailable" in status
 
@@ -375,7 +375,7 @@ def test_a_full_disk_and_a_state_directory_that_is_removed_stop_neither_the_daem
     assert machine.path("/var/lib/gpuwarden/ledger.db").exists()
 
 
-def test_a_driver_that_comes_later_and_may_not_be_opened_is_said_and_starts_the_daemon_again_once(
+def test_a_driver_that_comes_later_and_may_not_be_opened_is_reported_and_restarts_the_daemon_once(
     watched: Watched,
 ) -> None:
     machine = watched.machine
@@ -383,26 +383,26 @@ def test_a_driver_that_comes_later_and_may_not_be_opened_is_said_and_starts_the_
     watched.fake.clear().init_error(NOT_LOADED)
     machine.run("systemctl", "daemon-reload")
     machine.run("systemctl", "restart", UNIT)
-    machine.wait(watched.looked, "a pass of NVML")
+    machine.wait(watched.observed, "a pass of NVML")
     before, daemon = watched.restarts(), watched.pid()
     machine.run("mknod", "--mode=0600", "/dev/nvidiactl", "c", "195", "255")
     watched.fake.clear().init_error(UNKNOWN)
     watched.wait_another(daemon)
     assert watched.restarts() == before + 1
     assert "the driver came after the start" in machine.journal(UNIT)
-    watched.wait_says("UNKNOWN", "device_permission")
+    watched.wait_status_shows("UNKNOWN", "device_permission")
 
     watched.fake.clear().init_error(NOT_LOADED)
     machine.run("systemctl", "restart", UNIT)
-    machine.wait(lambda: watched.active() and not watched.says("device_permission"), "no driver")
-    machine.wait(watched.looked, "a pass of NVML")
+    machine.wait(lambda: watched.active() and not watched.status_shows("device_permission"), "no driver")
+    machine.wait(watched.observed, "a pass of NVML")
     daemon = watched.pid()
     watched.fake.clear().init_error(UNKNOWN)
-    watched.wait_says("UNKNOWN", "device_permission")
+    watched.wait_status_shows("UNKNOWN", "device_permission")
     assert watched.pid() == daemon  # once in a boot
     machine.run("rm", "/dev/nvidiactl")
     watched.fake.clear()
-    watched.wait_says("2 of 2 GPUs")
+    watched.wait_status_shows("2 of 2 GPUs")
 
 
 def test_the_shutdown_of_the_machine_is_a_notice_before_it_is_an_end(watched: Watched) -> None:
@@ -411,7 +411,7 @@ def test_the_shutdown_of_the_machine_is_a_notice_before_it_is_an_end(watched: Wa
     machine.copy(UNITS / "termination.conf", "/etc/systemd/system/gpuwarden.service.d/20-termination.conf")
     machine.run("systemctl", "daemon-reload")
     machine.run("systemctl", "restart", UNIT)
-    machine.wait(lambda: "gpuwarden" in machine.say("systemd-inhibit", "--list"), "an inhibitor")
+    machine.wait(lambda: "gpuwarden" in machine.output("systemd-inhibit", "--list"), "an inhibitor")
     machine.poweroff()
     lines = machine.journal(UNIT).splitlines()
     noticed = next(n for n, line in enumerate(lines) if "PrepareForShutdown" in line)

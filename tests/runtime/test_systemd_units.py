@@ -50,7 +50,7 @@ def exposure(unit: str, root: Path) -> float:
 
 
 @pytest.mark.parametrize(("name", "limit"), LIMITS.items())
-def test_a_profile_is_as_closed_as_is_said(name: str, limit: float, tmp_path: Path) -> None:
+def test_the_exposure_of_a_profile_is_within_its_documented_limit(name: str, limit: float, tmp_path: Path) -> None:
     folder = tmp_path / "etc/systemd/system"
     (folder / "gpuwarden.service.d").mkdir(parents=True)
     shutil.copy(SERVICE, folder)
@@ -69,11 +69,11 @@ def test_who_only_answers_is_closed_to_nearly_everything(name: str, tmp_path: Pa
 
 @pytest.mark.parametrize("name", LIMITS)
 def test_every_capability_of_a_profile_is_explained_beside_it(name: str) -> None:
-    said = settings(profile(name))
-    granted = set(" ".join(said["CapabilityBoundingSet"]).split())
-    ambient = set(" ".join(said.get("AmbientCapabilities", [])).split())
+    values = settings(profile(name))
+    granted = set(" ".join(values["CapabilityBoundingSet"]).split())
+    ambient = set(" ".join(values.get("AmbientCapabilities", [])).split())
     comments = "\n".join(line for line in profile(name).read_text().splitlines() if line.startswith("#"))
-    assert ambient == (granted if said["User"] != ["root"] else set())
+    assert ambient == (granted if values["User"] != ["root"] else set())
     assert not granted & HARMFUL
     assert {
         capability for capability in granted if capability not in comments and "kernel log" not in comments
@@ -85,37 +85,37 @@ def test_without_a_profile_it_has_no_capability() -> None:
 
 
 def test_the_daemon_cannot_take_from_jobs_what_is_theirs() -> None:
-    said = settings(SERVICE)
+    values = settings(SERVICE)
     for key in ("MemoryMax", "CPUQuota", "TasksMax", "Nice", "OOMScoreAdjust"):
-        assert len(said[key]) == 1
-    assert int(said["Nice"][0]) > 0
-    assert said["LimitCORE"] == ["0"]
+        assert len(values[key]) == 1
+    assert int(values["Nice"][0]) > 0
+    assert values["LimitCORE"] == ["0"]
 
 
-def test_devices_are_named_by_number_too_since_names_are_looked_up_once() -> None:
-    said = settings(SERVICE)
-    assert said["DevicePolicy"] == ["closed"]
-    assert "char-195 rw" in said["DeviceAllow"]
-    assert "/dev/kmsg r" in said["DeviceAllow"]
+def test_devices_are_named_by_number_too_since_names_are_resolved_once() -> None:
+    values = settings(SERVICE)
+    assert values["DevicePolicy"] == ["closed"]
+    assert "char-195 rw" in values["DeviceAllow"]
+    assert "/dev/kmsg r" in values["DeviceAllow"]
 
 
 def test_it_is_started_stopped_and_watched_as_the_daemon_expects_it() -> None:
-    said = settings(SERVICE)
+    values = settings(SERVICE)
     wanted = {
         "Type": "notify", "NotifyAccess": "main", "KillMode": "process", "WatchdogSec": "90", "TimeoutStartSec": "60",
         "Restart": "always", "RestartPreventExitStatus": "64", "SuccessExitStatus": "75", "RuntimeDirectoryPreserve": "yes",
         "SystemCallErrorNumber": "EPERM", "ProtectSystem": "strict", "ProtectHome": "read-only",
     }  # fmt: skip
-    assert {key: said[key] for key in wanted} == {key: [value] for key, value in wanted.items()}
-    assert int(said["TimeoutStopSec"][0]) <= 20
+    assert {key: values[key] for key in wanted} == {key: [value] for key, value in wanted.items()}
+    assert int(values["TimeoutStopSec"][0]) <= 20
     assert int(settings(UNITS / "termination.conf")["TimeoutStopSec"][0]) > 20
-    assert "nvidia-persistenced.service" in said["After"][0]
+    assert "nvidia-persistenced.service" in values["After"][0]
 
 
 def test_only_the_termination_drop_in_lets_ranks_be_signalled_and_stops_the_daemon_before_what_runs_them() -> None:
-    said = settings(UNITS / "termination.conf")
-    assert said["CapabilityBoundingSet"] == ["CAP_KILL CAP_SYS_PTRACE"]
-    assert {"slurmd.service", "docker.service", "containerd.service"} <= set(" ".join(said["After"]).split())
+    values = settings(UNITS / "termination.conf")
+    assert values["CapabilityBoundingSet"] == ["CAP_KILL CAP_SYS_PTRACE"]
+    assert {"slurmd.service", "docker.service", "containerd.service"} <= set(" ".join(values["After"]).split())
 
 
 def test_only_root_s_profile_has_the_folder_that_slurm_s_prolog_obeys() -> None:

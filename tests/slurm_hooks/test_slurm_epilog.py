@@ -1,4 +1,4 @@
-"""The epilog notes that the job ended and asks the daemon to look, without holding up Slurm and without ever failing."""
+"""The epilog notes that the job ended and asks the daemon to read the jobs, without holding up Slurm and without ever failing."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def shell(request: pytest.FixtureRequest) -> Sequence[str]:
     return words
 
 
-def said(host: HookHost, shell: Sequence[str], **more: str) -> str:
+def printed(host: HookHost, shell: Sequence[str], **more: str) -> str:
     """The one line that it prints; it never fails and never complains."""
     done = host.run("healthcheck", shell, **more)
     assert (done.returncode, done.stderr) == (0, "")
@@ -36,19 +36,21 @@ def said(host: HookHost, shell: Sequence[str], **more: str) -> str:
 
 def test_a_fresh_verdict_is_repeated_in_one_line(host: HookHost, shell: Sequence[str]) -> None:
     host.verdict()
-    assert said(host, shell) == "gpuwarden: healthy"
+    assert printed(host, shell) == "gpuwarden: healthy"
     host.verdict(state="warning", reason="row_remap_pending gpu_x=1")
-    assert said(host, shell) == "gpuwarden: warning: row_remap_pending gpu_x=1"
+    assert printed(host, shell) == "gpuwarden: warning: row_remap_pending gpu_x=1"
     host.verdict(state="unknown", reason="starting")
-    assert said(host, shell) == "gpuwarden: unknown: starting"
+    assert printed(host, shell) == "gpuwarden: unknown: starting"
     host.verdict(state="failure", reason="gpu_missing", excluded=1, gpus={0: "healthy", 3: "failure"})
-    assert said(host, shell) == "gpuwarden: failure: gpu_missing; excluded=1 mode=enforce; the daemon is asked to act"
+    assert (
+        printed(host, shell) == "gpuwarden: failure: gpu_missing; excluded=1 mode=enforce; the daemon is asked to act"
+    )
 
 
 STALE = {
     "older than it may be": ({"age": 17}, "the verdict is 1"),
     "of another boot": ({"boot_id": "0b3c"}, "the verdict is of another boot"),
-    "from before the first look": ({"stamp": 0}, "the daemon has only just started"),
+    "from before the first pass": ({"stamp": 0}, "the daemon has only just started"),
     "from the future": ({"age": -3600}, "the verdict is from the future"),
     "of another format": ({"format": 2}, "the verdict cannot be read"),
     "with a stamp that is no number": ({"stamp": "12x"}, "the verdict cannot be read"),
@@ -64,7 +66,7 @@ def test_a_verdict_is_not_believed_if_it_is(
     host: HookHost, shell: Sequence[str], keys: dict[str, object], why: str
 ) -> None:
     host.verdict(keys)
-    line = said(host, shell)
+    line = printed(host, shell)
     assert line.startswith(f"gpuwarden: {why}")
     assert line.endswith("nothing is known of this node; is gpuwarden running?")
 
@@ -72,7 +74,7 @@ def test_a_verdict_is_not_believed_if_it_is(
 @pytest.mark.parametrize("content", [b"", b"\0\xff\xfe" * 3000, b"state=healthy", b"=\n" * 5000], ids=range(4))
 def test_rubbish_in_place_of_a_verdict_is_not_believed(host: HookHost, shell: Sequence[str], content: bytes) -> None:
     (host.run_dir / "verdict").write_bytes(content)
-    done = host.run("healthcheck", shell)  # bash tells of zero bytes
+    done = host.run("healthcheck", shell)  # bash warns of zero bytes
     assert done.returncode == 0
     assert done.stdout.startswith("gpuwarden: the verdict cannot be read")
 
@@ -80,12 +82,12 @@ def test_rubbish_in_place_of_a_verdict_is_not_believed(host: HookHost, shell: Se
 @pytest.mark.parametrize("instead", ["nothing", "folder", "pipe"])
 def test_a_verdict_that_is_no_file_is_none(host: HookHost, shell: Sequence[str], instead: str) -> None:
     host.put_in_place_of_the_verdict(instead)
-    assert said(host, shell).startswith("gpuwarden: there is no verdict")
+    assert printed(host, shell).startswith("gpuwarden: there is no verdict")
 
 
-def test_simulated_gpus_say_nothing_of_this_node(host: HookHost, shell: Sequence[str]) -> None:
+def test_simulated_gpus_give_no_health_of_this_node(host: HookHost, shell: Sequence[str]) -> None:
     host.verdict(simulated=1, state="failure", reason="gpu_missing")
-    assert said(host, shell) == "gpuwarden: the verdict is about simulated GPUs: nothing is known of this node"
+    assert printed(host, shell) == "gpuwarden: the verdict is about simulated GPUs: nothing is known of this node"
     assert not host.called()
 
 
@@ -94,20 +96,20 @@ CALL = "slurm healthcheck --run-dir {}"
 
 def test_the_daemon_is_asked_to_act_on_a_failure(host: HookHost, shell: Sequence[str]) -> None:
     host.verdict(state="failure", reason="gpu_missing")
-    assert said(host, shell).endswith("the daemon is asked to act")
+    assert printed(host, shell).endswith("the daemon is asked to act")
     assert host.wait_for_call() == [CALL.format(host.run_dir)]
 
 
 def test_the_daemon_is_asked_where_it_could_write_no_verdict(host: HookHost, shell: Sequence[str]) -> None:
     """The run directory may be full: the daemon knows all the same."""
     host.verdict(age=100)
-    assert "nothing is known of this node" in said(host, shell)
+    assert "nothing is known of this node" in printed(host, shell)
     assert host.wait_for_call() == [CALL.format(host.run_dir)]
 
 
 def test_without_a_run_directory_nobody_is_asked(host: HookHost, shell: Sequence[str]) -> None:
     host.run_dir.rmdir()
-    assert said(host, shell).startswith("gpuwarden: there is no verdict")
+    assert printed(host, shell).startswith("gpuwarden: there is no verdict")
     assert not host.called()
 
 
@@ -118,7 +120,7 @@ def test_only_one_check_at_a_time_asks(host: HookHost, shell: Sequence[str]) -> 
         assert earlier.stdout is not None
         earlier.stdout.readline()
         host.verdict(state="failure", reason="gpu_missing")
-        said(host, shell)
+        printed(host, shell)
         host.wait_for_sessions()
         earlier.stdin.close()
     assert not host.called()
@@ -149,9 +151,9 @@ def test_a_verdict_of_another_user_is_repeated_too(host: HookHost, shell: Sequen
     require_root()
     host.verdict(gpus=dict.fromkeys(range(16), "healthy"))
     host.give_away()
-    assert said(host, shell) == "gpuwarden: healthy"
+    assert printed(host, shell) == "gpuwarden: healthy"
     host.verdict(state="failure", reason="gpu_missing")
-    assert said(host, shell).startswith("gpuwarden: failure: gpu_missing;")
+    assert printed(host, shell).startswith("gpuwarden: failure: gpu_missing;")
 
 
 @pytest.mark.parametrize("instead", ["nothing", "folder", "pipe", "link to a pipe", "link to nothing", "endless file"])
@@ -161,23 +163,23 @@ def test_what_another_user_put_in_its_place_is_neither_followed_nor_waited_for(
     require_root()
     host.put_in_place_of_the_verdict(instead)
     host.give_away()
-    assert said(host, shell).startswith("gpuwarden: there is no verdict")
+    assert printed(host, shell).startswith("gpuwarden: there is no verdict")
 
 
 # --- the mark of a healthy node, where the run directory is another user's
 
 
 def marked(host: HookHost, shell: Sequence[str], **mark: Any) -> str:
-    """What is printed beside a verdict that says unknown."""
+    """What is printed beside a verdict that is unknown."""
     require_root()
     host.verdict(state="unknown", reason="starting")
     host.mark_healthy(**mark)
     host.give_away()
-    return said(host, shell)
+    return printed(host, shell)
 
 
 @pytest.mark.parametrize("periods", [0, 1])
-def test_a_mark_of_the_present_period_or_the_next_says_healthy(
+def test_a_mark_of_the_present_period_or_the_next_means_healthy(
     host: HookHost, shell: Sequence[str], periods: int
 ) -> None:
     while uptime() % 8 > 3:  # the present one is to last until the script has run
@@ -203,7 +205,7 @@ def test_no_other_mark_counts_and_the_verdict_is_read(
 
 
 def test_a_mark_is_not_followed(host: HookHost, shell: Sequence[str]) -> None:
-    """It may lead anywhere, to a file system that hangs for instance: here to itself, which whoever follows it cannot."""
+    """It may lead anywhere, to a file system that hangs for instance: here to itself, where following it never ends."""
     assert marked(host, shell, periods=1, make=lambda path: path.symlink_to(path.name)) == "gpuwarden: healthy"
 
 
@@ -212,7 +214,7 @@ def test_where_the_run_directory_is_its_own_the_verdict_goes_before_a_mark(
 ) -> None:
     host.verdict(state="failure", reason="gpu_missing")
     host.mark_healthy()
-    assert said(host, shell).startswith("gpuwarden: failure: gpu_missing;")
+    assert printed(host, shell).startswith("gpuwarden: failure: gpu_missing;")
 
 
 def test_the_reading_of_the_verdict_is_the_same_in_both_scripts() -> None:

@@ -14,10 +14,10 @@ from support.slurm_hooks import require_root
 ROUNDS = 300
 
 
-def test_whoever_got_into_the_daemon_has_root_run_and_write_nothing() -> None:
+def test_an_intruder_in_the_daemon_cannot_make_root_run_or_write_anything() -> None:
     require_root()
     with tempfile.TemporaryDirectory(prefix="gw-") as folder:
         races = race(RaceHost(Path(folder)), ROUNDS)
     assert (races.ran, races.written, races.followed, races.hung, races.refused) == (0, [], 0, 0, 0), races
     assert races.rounds >= ROUNDS
-    assert races.swaps > ROUNDS, "nobody raced: this says nothing"
+    assert races.swaps > ROUNDS, "nobody raced: this proves nothing"

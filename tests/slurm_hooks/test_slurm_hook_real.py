@@ -13,7 +13,7 @@ from support.slurm_rig_hooks import Rig
 
 pytestmark = SLURM
 
-OURS = "gpuwarden: failure gpu=3 gpu_missing"
+OWN_REASON = "gpuwarden: failure gpu=3 gpu_missing"
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +39,11 @@ def rig(module_rig: Rig) -> Rig:
 
 def test_slurmd_calls_the_check_at_its_start_and_again_and_again(rig: Rig) -> None:
     rig.verdict("n1", state="healthy", node_state="healthy", excluded=0, reason="")
-    rig.slurm.wait(lambda: rig.said("healthcheck", "n1").count("gpuwarden: healthy\n") > 1, "two checks of n1")
-    assert "there is no verdict" in rig.said("healthcheck", "n2")
+    rig.slurm.wait(lambda: rig.output("healthcheck", "n1").count("gpuwarden: healthy\n") > 1, "two checks of n1")
+    assert "there is no verdict" in rig.output("healthcheck", "n2")
     rig.verdict("n1")
-    rig.slurm.wait(lambda: "failure: driver_unresponsive; excluded=1" in rig.said("healthcheck", "n1"), "a failure")
-    assert rig.slurm.state("n1") == {"IDLE"}, "the hook says it, the daemon acts"
+    rig.slurm.wait(lambda: "failure: driver_unresponsive; excluded=1" in rig.output("healthcheck", "n1"), "a failure")
+    assert rig.slurm.state("n1") == {"IDLE"}, "the hook prints it, the daemon acts"
 
 
 def test_a_refused_job_runs_elsewhere_and_is_not_held(rig: Rig) -> None:
@@ -54,7 +54,7 @@ def test_a_refused_job_runs_elsewhere_and_is_not_held(rig: Rig) -> None:
     (rig.folder / "gate").touch()
     job = slurm.submit("hostname; echo restart=$SLURM_RESTART_COUNT on=$SLURMD_NODENAME", "--gres=gpu:1", "--requeue")
     slurm.wait((rig.folder / "waiting").exists, "the job to be given to n1")
-    slurm.drain("n1", OURS)
+    slurm.drain("n1", OWN_REASON)
     for node in ("n2", "n3"):
         slurm.scontrol("update", f"NodeName={node}", "State=UNDRAIN")
     rig.verdict("n1")
@@ -62,8 +62,8 @@ def test_a_refused_job_runs_elsewhere_and_is_not_held(rig: Rig) -> None:
     slurm.wait(lambda: slurm.job_state(job) == "COMPLETED", f"the job to run elsewhere; it is {slurm.job(job)}")
     slurm.wait(lambda: "restart=1" in slurm.output(job), "its output")
     assert "on=n2" in slurm.output(job) or "on=n3" in slurm.output(job)
-    assert slurm.reason("n1") == OURS, "Slurm's own drain must not be what is left"
-    assert f"job {job}: refused: this node is bad: driver_unresponsive" in rig.said("prolog", "n1")
+    assert slurm.reason("n1") == OWN_REASON, "Slurm's own drain must not be what is left"
+    assert f"job {job}: refused: this node is bad: driver_unresponsive" in rig.output("prolog", "n1")
     assert "held" not in slurm.job(job).get("Reason", "").lower()
 
 
@@ -86,12 +86,12 @@ def test_whatever_else_is_the_case_the_job_runs_and_the_node_is_not_drained(rig:
             (rig.folder / "run-n1/verdict").unlink(missing_ok=True)
         else:
             rig.verdict("n1", **keys)
-        said = rig.slurm.command("srun", "-w", "n1", "--gres=gpu:1", "sh", "-c", "echo ran on $SLURMD_NODENAME")
-        assert "ran on n1" in said, case
+        output = rig.slurm.command("srun", "-w", "n1", "--gres=gpu:1", "sh", "-c", "echo ran on $SLURMD_NODENAME")
+        assert "ran on n1" in output, case
         assert not rig.slurm.state("n1") & {"DRAIN", "DOWN", "FAIL"}, case
 
 
-def test_the_prolog_and_the_epilog_leave_word_for_the_daemon(rig: Rig) -> None:
+def test_the_prolog_and_the_epilog_leave_a_note_for_the_daemon(rig: Rig) -> None:
     job = rig.slurm.submit("true", "--gres=gpu:2", "-w", "n2")
     note = rig.notes("n2") / str(job)
     rig.slurm.wait(lambda: note.exists() and "ended=" in note.read_text(), "the end of the job to be noted")

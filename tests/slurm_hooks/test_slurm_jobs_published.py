@@ -1,4 +1,4 @@
-"""What the daemon leaves for others: dcgm-exporter's job mapping, the mark for Slurm's prolog, the words of `gpuwarden slurm`."""
+"""What the daemon leaves for others: dcgm-exporter's job mapping, the mark for Slurm's prolog, the output of `gpuwarden slurm`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_each_gpu_with_jobs_has_a_file_with_a_job_a_line() -> None:
     assert mapping(shown(None)) == {}
 
 
-def test_with_mig_only_a_process_says_on_which_instance_a_job_is() -> None:
+def test_with_mig_only_a_process_shows_on_which_instance_a_job_is() -> None:
     """Numbers of Slurm's count instances then: 0 and 1 are both on the first GPU."""
     assert mapping(shown(mig=True)) == {"0.2": "11\n"}
 
@@ -70,10 +70,10 @@ async def test_the_folder_holds_exactly_these_files_and_others_are_left_alone(tm
         assert (folder / "0").stat().st_ino == before, "what does not change is not written again"
     finally:
         assert keeper.close(60)
-    assert sorted(path.name for path in folder.iterdir()) == ["0.new", "notes"], "nobody's jobs are told any more"
+    assert sorted(path.name for path in folder.iterdir()) == ["0.new", "notes"], "no jobs are published any more"
 
 
-async def test_a_folder_that_cannot_be_written_is_told_until_it_can(tmp_path: Path) -> None:
+async def test_a_folder_that_cannot_be_written_is_reported_until_it_can(tmp_path: Path) -> None:
     folder = tmp_path / "mapping"
     folder.write_text("in the way")
     keeper = JobMapping(folder, lambda: at(0))
@@ -108,8 +108,8 @@ class Marks:
         finally:
             assert mark.close(60)
 
-    async def trouble(self, mark: RefuseMark) -> str:
-        """After the next time that it is looked after."""
+    async def error_of(self, mark: RefuseMark) -> str:
+        """After the next check of the mark."""
         self.now += AGAIN_AFTER
         mark.tend()
         assert await mark.flush(60)
@@ -123,44 +123,44 @@ def marks(tmp_path: Path) -> Marks:
 
 async def test_the_mark_for_the_prolog_is_there_while_it_is_wanted_and_stays_when_the_daemon_ends(marks: Marks) -> None:
     with marks.mark(wanted=True) as mark:
-        assert await marks.trouble(mark) == ""
+        assert await marks.error_of(mark) == ""
         assert marks.file.is_file()
         marks.file.unlink()
-        assert await marks.trouble(mark) == ""
+        assert await marks.error_of(mark) == ""
         assert marks.file.is_file(), "somebody removed it"
     assert marks.file.is_file()
     with marks.mark(wanted=False) as mark:
-        assert await marks.trouble(mark) == ""
+        assert await marks.error_of(mark) == ""
         assert not marks.file.exists()
-        assert await marks.trouble(mark) == ""
+        assert await marks.error_of(mark) == ""
 
 
-async def test_a_mark_that_cannot_be_written_is_told_and_written_as_soon_as_it_can_be(marks: Marks) -> None:
+async def test_a_mark_that_cannot_be_written_is_reported_and_written_as_soon_as_it_can_be(marks: Marks) -> None:
     marks.file.parent.write_text("in the way")
     with marks.mark(wanted=True) as mark:
-        said = await marks.trouble(mark)
-        assert said.startswith(f"cannot write {marks.file}: ")
-        assert "jobs start while this node's health is unknown" in said
+        error = await marks.error_of(mark)
+        assert error.startswith(f"cannot write {marks.file}: ")
+        assert "jobs start while this node's health is unknown" in error
         marks.file.parent.unlink()
-        assert await marks.trouble(mark) == ""
+        assert await marks.error_of(mark) == ""
         assert marks.file.is_file()
 
 
-async def test_a_mark_that_cannot_be_removed_is_told(marks: Marks) -> None:
+async def test_a_mark_that_cannot_be_removed_is_reported(marks: Marks) -> None:
     marks.file.mkdir(parents=True)
     with marks.mark(wanted=False) as mark:
-        assert "jobs are still refused" in await marks.trouble(mark)
+        assert "jobs are still refused" in await marks.error_of(mark)
         marks.file.rmdir()
-        assert await marks.trouble(mark) == ""
+        assert await marks.error_of(mark) == ""
 
 
 class Service:
     def __init__(self, snapshot: Snapshot) -> None:
         self.holder = Holder(Renderer(), snapshot)
-        self.looks = 0
+        self.reads = 0
 
     def read_everything(self) -> None:
-        self.looks += 1
+        self.reads += 1
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ class Service:
         (Health.FAILURE, (), "enforce", "failure: ; the daemon is at it"),
     ],
 )
-async def test_the_health_check_is_told_how_things_stand(
+async def test_the_health_check_gets_the_state_of_the_node(
     health: Health, excluded_by: tuple[str, ...], mode: str, answer: str
 ) -> None:
     base = snapshot(1, health=health)
@@ -182,7 +182,7 @@ async def test_the_health_check_is_told_how_things_stand(
     assert await verbs["slurm_healthcheck"]({}, None) == answer  # type: ignore[arg-type]
     assert asked == [True]
     await verbs["look"]({}, None)  # type: ignore[arg-type]
-    assert service.looks == 1
+    assert service.reads == 1
 
 
 async def test_who_is_on_which_gpu_can_be_asked() -> None:

@@ -84,7 +84,7 @@ STARTS: Mapping[str, tuple[dict[str, object], str]] = {
 def test_a_job_starts_on_a_bad_node(
     host: HookHost, shell: Sequence[str], bad: Mapping[str, object], keys: dict[str, object], why: str
 ) -> None:
-    """And one line says that it did."""
+    """And one line reports that it did."""
     host.verdict({**bad, **keys}, gpus=GPUS)
     code, line = prolog(host, shell)
     assert (code, line.startswith("gpuwarden: job 4711: starts: ")) == (0, True)

@@ -16,7 +16,7 @@ HERE = Stamp(5_000.0, NOW)
 
 
 def reply(body: Any = b"", status: int = 200, *, date: float | None = NOW, **headers: str) -> Reply:
-    """`body` that is neither bytes nor text is written as JSON. `date` None: the reply says nothing of its time."""
+    """`body` that is neither bytes nor text is written as JSON. `date` None: the reply has no time."""
     data = body if isinstance(body, bytes) else body.encode() if isinstance(body, str) else json.dumps(body).encode()
     fields = {name.replace("_", "-").lower(): value for name, value in headers.items()}
     if date is not None:

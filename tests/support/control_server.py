@@ -54,7 +54,7 @@ def _serve(
             left_open.enter_context(talk)
             with contextlib.suppress(OSError), talk.makefile("rb") as lines:
                 if not (line := lines.readline()):
-                    continue  # somebody only looked whether anyone listens
+                    continue  # somebody only checked whether anyone listens
                 asked.append(json.loads(line))
                 if answer is not None:
                     talk.sendall(answer(asked[-1]))

@@ -1,4 +1,4 @@
-"""The real daemon as a process of its own, on a host of ours: the fake NVML library, a PCI tree, a kernel log in a file."""
+"""The real daemon as a process of its own, on a host of the test: the fake NVML library, a PCI tree, a kernel log in a file."""
 
 from __future__ import annotations
 
@@ -83,14 +83,14 @@ class FakeHost:
         return "" if self.proc == Path("/proc") else f'proc = "{self.proc}"\n'
 
     def seclude(self) -> None:
-        """Of all processes of this machine its daemon sees those that `admit` names: in mode enforce it tells all that it sees."""
+        """Of all processes of this machine its daemon sees those that `admit` names: in mode enforce it signals all that it sees."""
         self.proc = self.folder / "proc"
         self.proc.mkdir()
         (self.proc / "sys").symlink_to("/proc/sys")
         self.configure()
 
     def boots(self, boot_id: str) -> Path:
-        """Of a secluded one: the file that says which boot of it this is."""
+        """Of a secluded one: the file that shows which boot of it this is."""
         (self.proc / "sys").unlink()
         file = self.proc / "sys/kernel/random/boot_id"
         file.parent.mkdir(parents=True)
@@ -144,11 +144,11 @@ class RunningDaemon:
     def find_port(self) -> None:
         """The port it listens on, which the kernel knows (its log may be what the test is blocking)."""
 
-        def look() -> bool:
+        def is_ready() -> bool:
             self.port = listening_port(self.process.pid)
             return self.port != 0 and (self.host.run_dir / "control.sock").exists()
 
-        self.wait(look, "to listen")
+        self.wait(is_ready, "to listen")
 
     def wait(self, condition: Callable[[], object], what: str, *, every: float = 0.02) -> None:
         end = time.monotonic() + PATIENCE

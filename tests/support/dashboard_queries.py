@@ -1,4 +1,4 @@
-"""What the dashboards ask for, as it stands in the files."""
+"""The queries of the dashboards, as in the files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Json = Any
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One query of one panel, as it stands in the file."""
+    """One query of one panel, as in the file."""
 
     page: str
     panel: str

@@ -119,7 +119,7 @@ _PROCESS = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.ar
 
 @contextmanager
 def engine_process(fake: FakeDcgm, path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that stands for the engine and listens at `path`. To kill or stop it is to kill or stop the engine."""
+    """A process in place of the engine that listens at `path`. To kill or stop it is to kill or stop the engine."""
     path.unlink(missing_ok=True)
     process = subprocess.Popen([sys.executable, "-c", _PROCESS, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
@@ -134,7 +134,7 @@ def engine_process(fake: FakeDcgm, path: Path) -> Iterator[subprocess.Popen[byte
 
 
 def reader_of(**options: Any) -> DcgmReader:
-    """Its clock goes on by one second at every look."""
+    """Its clock goes on by one second at every read."""
     ticks = itertools.count()
     chosen = {"bindings": BINDINGS, "address": ADDRESS} | options
     return DcgmReader(DcgmOptions(**chosen), stamp=lambda: Stamp(float(next(ticks)), 0.0))

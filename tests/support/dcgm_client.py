@@ -1,8 +1,8 @@
 """A client of an engine of DCGM, real or double, and its answers in a form that can be kept and compared.
 
-An answer holds what the library says (`engine`) and what our reader makes of it (`reader`), without what differs from one
-telling of a story to the next: times, ids of groups, and texts. Of an incident's text only what we read from it is
-compared; the texts stand beside, under `texts`.
+An answer holds what the library returns (`engine`) and what our reader makes of it (`reader`), without what differs from one
+run of a story to the next: times, ids of groups, and texts. Of an incident's text only what we read from it is
+compared; the texts are beside, under `texts`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gpuwarden_collectors.dcgm.reader import DcgmReader
 GPU, NODE = 1, (0, 0)
 ALL_SYSTEMS = 0xFFFFFFFF
 FIELDS = (150, 155, 230, 240, 311, 1507, 1523)
-"""Those that a client looks at: some of the reader's, some of the health watches'."""
+"""Those that a client reads: some of the reader's, some of the health watches'."""
 
 Answer = dict[str, Any]
 
@@ -68,7 +68,7 @@ class Rig(Protocol):
 
 
 class Client:
-    """A client of the engine with a group of all GPUs under all health watches, and a reader of ours beside it."""
+    """A client of the engine with a group of all GPUs under all health watches, and a DcgmReader beside it."""
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
@@ -101,7 +101,7 @@ class Client:
 
     def read(self) -> Answer:
         try:
-            return told(self.reader.read())
+            return reported(self.reader.read())
         except CollectorError as error:
             return {"error": type(error).__name__, "silent": str(error).startswith(NOT_ANSWERING)}
 
@@ -171,8 +171,8 @@ def outcome(structs: Any, call: Callable[[], Any]) -> Any:
     return found
 
 
-def told(facts: DcgmFacts) -> Answer:
-    """What the reader says, without times and where the engine is."""
+def reported(facts: DcgmFacts) -> Answer:
+    """What the reader reports, without times and where the engine is."""
     wire: Any = to_wire(facts)
     for name in ("address", "watched_since"):
         wire.pop(name, None)

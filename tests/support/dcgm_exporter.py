@@ -1,4 +1,4 @@
-"""What dcgm-exporter's counters are, as tests/data/dcgm_exporter says."""
+"""What dcgm-exporter's counters are, as in tests/data/dcgm_exporter."""
 
 from __future__ import annotations
 

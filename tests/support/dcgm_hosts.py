@@ -1,4 +1,4 @@
-"""A host of the judge's (see `hosts`) with DCGM on it, and what DCGM says of it."""
+"""A host of the judge's (see `hosts`) with DCGM on it, and DCGM's reports about it."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ class DcgmHost(Host):
                     collector="services", outcome=PassOutcome.OBSERVED, started=self.now, finished=self.now, facts=units
                 )
             )
-        told: list[HostEvent] = []
+        xids: list[HostEvent] = []
         if (facts := self.view.dcgm.facts) is not None:
-            told += xids_of(self._taken, facts, self.now, Known(self.state.records, self.boot_id))
+            xids += xids_of(self._taken, facts, self.now, Known(self.state.records, self.boot_id))
             self._taken = facts
-        return super().step(*events, *told, **more)
+        return super().step(*events, *xids, **more)
 
     def away(self, outcome: PassOutcome, error: str = "") -> None:
         """The passes of DCGM end like this from now on."""
@@ -96,8 +96,8 @@ class DcgmHost(Host):
     def silence(self) -> None:
         self.dcgm = replace(self.dcgm, incidents=(), problems=())
 
-    def problem(self, trouble: DcgmProblemKind) -> None:
-        self.dcgm = replace(self.dcgm, problems=(DcgmProblem(trouble=trouble, text=f"it has {trouble}"),))
+    def problem(self, problem_kind: DcgmProblemKind) -> None:
+        self.dcgm = replace(self.dcgm, problems=(DcgmProblem(trouble=problem_kind, text=f"it has {problem_kind}"),))
 
     def engine_gpu(self, index: int, **changes: Any) -> None:
         """What the engine has of one GPU."""

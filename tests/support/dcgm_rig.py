@@ -1,4 +1,4 @@
-"""The double of DCGM as a rig that the stories can be told to (see dcgm_stories)."""
+"""The double of DCGM as a rig that the stories can run on (see dcgm_stories)."""
 
 from __future__ import annotations
 

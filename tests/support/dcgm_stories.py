@@ -1,4 +1,4 @@
-"""Stories that are told to an engine of DCGM. What a real one answered is kept (tests/data/dcgm-4.6.0), and the double must
+"""Stories that run on an engine of DCGM. What a real one answered is kept (tests/data/dcgm-4.6.0), and the double must
 give the same.
 """
 
@@ -8,14 +8,14 @@ import ctypes
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from support.dcgm_client import FIELDS, GPU, Client, Rig, outcome, told
+from support.dcgm_client import FIELDS, GPU, Client, Rig, outcome, reported
 
 UNKNOWN_FIELD = 9999
 XIDS = (
     13, 31, 32, 38, 39, 42, 43, 45, 46, 48, 54, 56, 57, 58, 60, 61, 62, 63, 64, 67, 73, 74, 78, 79, 92, 93, 94, 95, 109, 119,
     120, 121, 136, 137, 140, 143, 149, 154,
 )  # fmt: skip
-# Field, the value that nothing is said of, and values in the order in which the engine gets them
+# Field, the value without an incident, and values in the order in which the engine gets them
 LEVELS: tuple[tuple[int, float, tuple[float, ...]], ...] = (
     (311, 0, (1, 0, 7)), (390, 0, (62, 63)), (392, 0, (1,)), (393, 0, (511, 512)), (395, 0, (1,)), (1507, 0, (1,)),
     (84, 1, (0,)), (155, 70.5, (140737488355328.0, 140737488355330.0)), (497, 0, (1,)), (498, 0, (1,)), (499, 0, (1,)),
@@ -27,183 +27,183 @@ CHANGES: tuple[tuple[int, int], ...] = (
 )  # fmt: skip
 FALLING = (202, 240, 241, 409, 419, 429, 439)
 
-SignalJob = Callable[[str, Any], None]
+Record = Callable[[str, Any], None]
 
 
-def no_gpus(rig: Rig, tell: SignalJob) -> None:
+def no_gpus(rig: Rig, record: Record) -> None:
     rig.start(0)
-    tell("an engine without GPUs", Client(rig).all())
+    record("an engine without GPUs", Client(rig).all())
 
 
-def healthy(rig: Rig, tell: SignalJob) -> None:
+def healthy(rig: Rig, record: Record) -> None:
     rig.start(8)
     client = Client(rig)
     client.watch(FIELDS)
-    tell("eight GPUs", client.all())
+    record("eight GPUs", client.all())
 
 
-def xids(rig: Rig, tell: SignalJob) -> None:
+def xids(rig: Rig, record: Record) -> None:
     rig.start(2)
     client = Client(rig)
-    tell("before", client.all())
+    record("before", client.all())
     rig.xid(1, 79)
-    tell("Xid 79", client.all())
+    record("Xid 79", client.all())
     for xid in XIDS:
         rig.xid(0, xid)
-    tell("many Xids", client.all())
+    record("many Xids", client.all())
     client.close()
     client = Client(rig)
-    tell("a new connection", client.all())
+    record("a new connection", client.all())
     rig.restart()
-    tell("with the old connection after a restart", client.all())
-    tell("a new connection after a restart", Client(rig).all())
+    record("with the old connection after a restart", client.all())
+    record("a new connection after a restart", Client(rig).all())
 
 
-def lost(rig: Rig, tell: SignalJob) -> None:
+def lost(rig: Rig, record: Record) -> None:
     rig.start(2)
     client = Client(rig)
     client.watch(FIELDS)
     rig.xid(1, 79)
-    tell("Xid 79", client.all())
+    record("Xid 79", client.all())
     rig.lose(1)
-    tell("lost", client.all())
+    record("lost", client.all())
     rig.sample()
-    tell("lost for longer", client.all())
+    record("lost for longer", client.all())
     other = Client(rig)
-    tell("a connection that never saw it", other.all())
+    record("a connection that never saw it", other.all())
     rig.back(1)
-    tell("back, before any watch is set again", client.engine())
-    tell("back", client.all())
-    tell("back, for the connection that never saw it", other.all())
+    record("back, before any watch is set again", client.engine())
+    record("back", client.all())
+    record("back, for the connection that never saw it", other.all())
 
 
-def detached(rig: Rig, tell: SignalJob) -> None:
+def detached(rig: Rig, record: Record) -> None:
     """Somebody has the engine let go of the driver, as before an upgrade (dcgmi set --detach-driver)."""
     rig.start(2)
     client = Client(rig)
     rig.xid(1, 79)
-    tell("Xid 79", client.all())
+    record("Xid 79", client.all())
     rig.detach()
-    tell("detached", client.all())
+    record("detached", client.all())
     other = Client(rig)
-    tell("a new connection", other.all())
+    record("a new connection", other.all())
     rig.attach()
-    tell("attached again", client.all())
-    tell("attached again, for the new connection", other.all())
+    record("attached again", client.all())
+    record("attached again, for the new connection", other.all())
 
 
-def paused(rig: Rig, tell: SignalJob) -> None:
+def paused(rig: Rig, record: Record) -> None:
     """As a diagnostic does for as long as it runs."""
     rig.start(2)
     client = Client(rig)
-    tell("before", client.all())
+    record("before", client.all())
     rig.pause()
     rig.xid(1, 79)
-    tell("paused", client.all())
+    record("paused", client.all())
     other = Client(rig)
-    tell("a new connection", other.all())
+    record("a new connection", other.all())
     rig.resume()
-    tell("after it", client.all())
-    tell("after it, for the new connection", other.all())
+    record("after it", client.all())
+    record("after it, for the new connection", other.all())
 
 
-def levels(rig: Rig, tell: SignalJob) -> None:
+def levels(rig: Rig, record: Record) -> None:
     rig.start(1)
     client = Client(rig)
     for field, usual, values in LEVELS:
         for value in values:
             rig.field(0, field, value)
-            tell(f"field {field} is {value}", {"check": client.check(), "texts": client.texts()})
+            record(f"field {field} is {value}", {"check": client.check(), "texts": client.texts()})
         rig.field(0, field, usual)
-        tell(f"field {field} is {usual} again", {"check": client.check()})
+        record(f"field {field} is {usual} again", {"check": client.check()})
 
 
-def changes(rig: Rig, tell: SignalJob) -> None:
+def changes(rig: Rig, record: Record) -> None:
     rig.start(1)
     client = Client(rig)
     for field, by in CHANGES:
         rig.field(0, field, by)
-        tell(f"field {field} grew by {by}", {"check": client.check(), "texts": client.texts()})
+        record(f"field {field} grew by {by}", {"check": client.check(), "texts": client.texts()})
         rig.field(0, field, 0)
-        tell(f"field {field} as before", {"check": client.check()})
+        record(f"field {field} as before", {"check": client.check()})
 
 
-def falls(rig: Rig, tell: SignalJob) -> None:
-    """What has grown is counted anew after a GPU was reset, or its driver loaded again."""
+def falls(rig: Rig, record: Record) -> None:
+    """What has grown is counted again after a GPU was reset, or its driver loaded again."""
     rig.start(1)
     for field in FALLING:
         rig.field(0, field, 100_000)
     client = Client(rig)
     for field in FALLING:
         rig.field(0, field, 0)
-    tell("all counters are 0", {"check": client.check(), "texts": client.texts()})
+    record("all counters are 0", {"check": client.check(), "texts": client.texts()})
 
 
-def other_clients(rig: Rig, tell: SignalJob) -> None:
+def other_clients(rig: Rig, record: Record) -> None:
     rig.start(2)
     client = Client(rig)
     rig.xid(0, 31)
     rig.xid(0, 48)
-    tell("before", client.all())
+    record("before", client.all())
     for mask in (0, 0x10):
         rig.clear_watches(mask)
-        tell(f"another client set the mask to {mask:#x}", client.all())
-        tell("the pass after it", client.all())
+        record(f"another client set the mask to {mask:#x}", client.all())
+        record("the pass after it", client.all())
     agent = client.agent
     agent.dcgmGroupDestroy(rig.client(), client.group)
-    tell("another client deleted the group", client.engine())
+    record("another client deleted the group", client.engine())
 
 
-def kernel_log(rig: Rig, tell: SignalJob) -> None:
+def kernel_log(rig: Rig, record: Record) -> None:
     rig.start(2)
     client = Client(rig)
     client.watch(FIELDS)
     rig.kernel_log_xid(0, 79)
-    tell("Xid 79 in the kernel log", client.all())
+    record("Xid 79 in the kernel log", client.all())
     rig.kernel_log_xid(0, 119)
     rig.sample()
-    tell("Xid 119 in the kernel log", client.all())
+    record("Xid 119 in the kernel log", client.all())
     rig.xid(1, 48)
-    tell("an Xid from NVML after it", client.all())
-    tell("a new connection", Client(rig).all())
+    record("an Xid from NVML after it", client.all())
+    record("a new connection", Client(rig).all())
     rig.restart()
-    tell("after a restart", Client(rig).all())
+    record("after a restart", Client(rig).all())
 
 
-def refusals(rig: Rig, tell: SignalJob) -> None:
+def refusals(rig: Rig, record: Record) -> None:
     rig.start(2)
     client = Client(rig)
     nothing = ctypes.c_void_p(4711)
     group, call = client.group, client.call
-    tell("a GPU twice", call("dcgmGroupAddEntity", group, GPU, 0))
-    tell("a GPU that there is not", call("dcgmGroupAddEntity", group, GPU, 5))
-    tell("an entity of another kind that there is not", call("dcgmGroupAddEntity", group, 7, 0))
-    tell("a group that there is not: add", call("dcgmGroupAddEntity", nothing, GPU, 0))
-    tell("a group that there is not: set", call("dcgmHealthSet_v2", nothing, 1, 30_000_000, 600.0))
-    tell("a group that there is not: get", call("dcgmHealthGet", nothing))
-    tell("an empty field group", call("dcgmFieldGroupCreate", [], "empty"))
-    tell("an unknown field in a field group", call("dcgmFieldGroupCreate", [150, UNKNOWN_FIELD], "unknown"))
-    tell("an unknown field", rig.dcgm.fields.DcgmFieldGetById(UNKNOWN_FIELD) is None)
-    tell("what the health watches watch", client.values([(GPU, 0)], FIELDS))
-    tell("an unknown field's value", client.values([(GPU, 0)], [UNKNOWN_FIELD]))
-    tell("a value of no GPU", client.values([(GPU, 5)], [150]))
-    tell("no entities", client.values([], [150]))
-    tell("no fields", client.values([(GPU, 0)], []))
-    tell("profiling fields", client.watch([1001, 1004, 1009], "profiling"))
-    tell("a taken name", client.watch([150], "profiling"))
+    record("a GPU twice", call("dcgmGroupAddEntity", group, GPU, 0))
+    record("a GPU that there is not", call("dcgmGroupAddEntity", group, GPU, 5))
+    record("an entity of another kind that there is not", call("dcgmGroupAddEntity", group, 7, 0))
+    record("a group that there is not: add", call("dcgmGroupAddEntity", nothing, GPU, 0))
+    record("a group that there is not: set", call("dcgmHealthSet_v2", nothing, 1, 30_000_000, 600.0))
+    record("a group that there is not: get", call("dcgmHealthGet", nothing))
+    record("an empty field group", call("dcgmFieldGroupCreate", [], "empty"))
+    record("an unknown field in a field group", call("dcgmFieldGroupCreate", [150, UNKNOWN_FIELD], "unknown"))
+    record("an unknown field", rig.dcgm.fields.DcgmFieldGetById(UNKNOWN_FIELD) is None)
+    record("what the health watches watch", client.values([(GPU, 0)], FIELDS))
+    record("an unknown field's value", client.values([(GPU, 0)], [UNKNOWN_FIELD]))
+    record("a value of no GPU", client.values([(GPU, 5)], [150]))
+    record("no entities", client.values([], [150]))
+    record("no fields", client.values([(GPU, 0)], []))
+    record("profiling fields", client.watch([1001, 1004, 1009], "profiling"))
+    record("a taken name", client.watch([150], "profiling"))
     fields = call("dcgmFieldGroupCreate", [150], "mine")
-    tell("a watch of a group that there is not", call("dcgmWatchFields", nothing, fields, 1_000_000, 60.0, 2))
-    tell("a watch of fields that there are not", call("dcgmWatchFields", group, nothing, 1_000_000, 60.0, 2))
+    record("a watch of a group that there is not", call("dcgmWatchFields", nothing, fields, 1_000_000, 60.0, 2))
+    record("a watch of fields that there are not", call("dcgmWatchFields", group, nothing, 1_000_000, 60.0, 2))
     response = client.structs.c_dcgmHealthResponse_v5()
-    tell(
+    record(
         "a response of another version",
         client.agent.dcgmFP("dcgmHealthCheck")(client.handle, group, ctypes.byref(response)),
     )
     rig.lose(1)
-    tell("a GPU that is lost", call("dcgmGroupAddEntity", call("dcgmGroupCreate", 1, "other"), GPU, 1))
+    record("a GPU that is lost", call("dcgmGroupAddEntity", call("dcgmGroupCreate", 1, "other"), GPU, 1))
 
 
-def limits(rig: Rig, tell: SignalJob) -> None:
+def limits(rig: Rig, record: Record) -> None:
     rig.start(1)
     handle, other = rig.client(), rig.client()
     agent, structs = rig.dcgm.agent, rig.dcgm.structs
@@ -212,14 +212,18 @@ def limits(rig: Rig, tell: SignalJob) -> None:
         ("field groups", lambda n: agent.dcgmFieldGroupCreate(handle, [150], str(n))),
     ):
         made = [outcome(structs, lambda n=n, make=make: make(n)) for n in range(70)]  # type: ignore[misc]
-        tell(f"most {name}", [sum(not isinstance(each, dict) for each in made), made[-1]])
-    tell("another client's", outcome(structs, lambda: agent.dcgmGroupCreate(other, 1, "one more")))
+        record(f"most {name}", [sum(not isinstance(each, dict) for each in made), made[-1]])
+    record("another client's", outcome(structs, lambda: agent.dcgmGroupCreate(other, 1, "one more")))
     agent.dcgmDisconnect(handle)
-    tell("after the first one left", outcome(structs, lambda: bool(agent.dcgmGroupCreate(other, 1, "one more").value)))
-    tell("and its names are free", outcome(structs, lambda: bool(agent.dcgmFieldGroupCreate(other, [150], "0").value)))
+    record(
+        "after the first one left", outcome(structs, lambda: bool(agent.dcgmGroupCreate(other, 1, "one more").value))
+    )
+    record(
+        "and its names are free", outcome(structs, lambda: bool(agent.dcgmFieldGroupCreate(other, [150], "0").value))
+    )
 
 
-def hung(rig: Rig, tell: SignalJob) -> None:
+def hung(rig: Rig, record: Record) -> None:
     rig.start(1)
     client = Client(rig)
     rig.stop()
@@ -231,44 +235,44 @@ def hung(rig: Rig, tell: SignalJob) -> None:
     ):
         found, seconds = rig.measured(call)
         blocked = seconds >= 0.9 * limits * rig.hang_limit
-        tell(f"{name} while the engine is stopped, after {limits} x the limit", {"answer": found, "blocked": blocked})
+        record(f"{name} while the engine is stopped, after {limits} x the limit", {"answer": found, "blocked": blocked})
     rig.go_on()
-    tell("after it went on", client.engine())
+    record("after it went on", client.engine())
 
 
-def dead(rig: Rig, tell: SignalJob) -> None:
+def dead(rig: Rig, record: Record) -> None:
     rig.start(1)
     client = Client(rig)
     rig.kill()
-    tell("a call", client.call("dcgmGetAllDevices"))
-    tell("a check", client.check())
-    tell("a pass", client.read())
-    tell("a connection", outcome(client.structs, rig.client))
+    record("a call", client.call("dcgmGetAllDevices"))
+    record("a check", client.check())
+    record("a pass", client.read())
+    record("a connection", outcome(client.structs, rig.client))
     rig.restart()
-    tell("a call after a restart", client.call("dcgmGetAllDevices"))
-    tell("a disconnect", outcome(client.structs, lambda: client.agent.dcgmDisconnect(client.handle)))
-    tell("a call after the disconnect", client.call("dcgmGetAllDevices"))
+    record("a call after a restart", client.call("dcgmGetAllDevices"))
+    record("a disconnect", outcome(client.structs, lambda: client.agent.dcgmDisconnect(client.handle)))
+    record("a call after the disconnect", client.call("dcgmGetAllDevices"))
     client.handle = rig.client()
-    tell("a new connection, the old group", client.call("dcgmHealthGet", client.group))
+    record("a new connection, the old group", client.call("dcgmHealthGet", client.group))
 
 
-def embedded(rig: Rig, tell: SignalJob) -> None:
+def embedded(rig: Rig, record: Record) -> None:
     rig.start(2)
     dcgm = rig.dcgm
     reader = rig.reader(address="", probe=(), embedded=True)
     reader.connect()
-    tell("an engine inside the process", told(reader.read()))
+    record("an engine inside the process", reported(reader.read()))
     beside = dcgm.pydcgm.DcgmHandle()
-    tell("a second one beside it", outcome(dcgm.structs, lambda: dcgm.agent.dcgmGetAllDevices(beside.handle)))
-    tell("to end it", outcome(dcgm.structs, beside.Shutdown))
-    tell("the first one", told(reader.read()))
+    record("a second one beside it", outcome(dcgm.structs, lambda: dcgm.agent.dcgmGetAllDevices(beside.handle)))
+    record("to end it", outcome(dcgm.structs, beside.Shutdown))
+    record("the first one", reported(reader.read()))
     reader.close()
     after = dcgm.pydcgm.DcgmHandle()
-    tell("one after it", outcome(dcgm.structs, lambda: dcgm.agent.dcgmGetAllDevices(after.handle)))
+    record("one after it", outcome(dcgm.structs, lambda: dcgm.agent.dcgmGetAllDevices(after.handle)))
     after.Shutdown()
 
 
-STORIES: Mapping[str, Callable[[Rig, SignalJob], None]] = {
+STORIES: Mapping[str, Callable[[Rig, Record], None]] = {
     story.__name__: story
     for story in (
         no_gpus, healthy, xids, lost, detached, paused, levels, changes, falls, other_clients, kernel_log, refusals, limits, hung, dead, embedded,

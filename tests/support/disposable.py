@@ -1,7 +1,7 @@
 """What tests that write to the kernel log of this host share: may they, and how.
 
-A line that looks like an Xid makes other software act: a real DCGM engine stops working after Xid 119. Such tests run
-only where GPUWARDEN_TEST_HOST=disposable says that the host may be spoilt and no NVIDIA device is there.
+A line of the form of an Xid makes other software act: a real DCGM engine stops working after Xid 119. Such tests run
+only where GPUWARDEN_TEST_HOST=disposable declares that the host may be spoilt and no NVIDIA device is there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PRINTK_DEVKMSG = Path("/proc/sys/kernel/printk_devkmsg")
 
 
 def require_disposable_host() -> None:
-    """For what is marked `disposable`; `needs.unmet` says what becomes of a test whose host is another."""
+    """For what is marked `disposable`; `needs.unmet` decides what becomes of a test whose host is another."""
     if missing := list(_missing()):
         unmet(f"this test changes its host: {'; '.join(missing)}")
 

@@ -145,7 +145,7 @@ class DrainRound:
         finally:
             self._daemon.kill()
 
-    # --- what happens
+    # --- what occurs
 
     def _fail(self) -> None:
         self._fault.breaks(self._host)
@@ -158,7 +158,7 @@ class DrainRound:
         self._check_failed()
 
     def _repair(self) -> None:
-        drained, written = self._is_out_by_us, len(self._drains_of_ours())
+        drained, written = self._is_out_by_us, len(self._own_drains())
         self._fault.repairs(self._host)
         if self._chance.random() < REPAIRS_KILLED:
             self._kill()
@@ -190,11 +190,11 @@ class DrainRound:
         self._slurm.drain(self._node, THEIRS)
 
     def _takes_over(self) -> None:
-        self._daemon.wait(self._drains_of_ours, "the drain")
+        self._daemon.wait(self._own_drains, "the drain")
         self._slurm.scontrol("update", f"NodeName={self._node}", f"Reason={THEIRS}")
 
     def _resumes(self) -> None:
-        self._daemon.wait(self._drains_of_ours, "the drain")
+        self._daemon.wait(self._own_drains, "the drain")
         self._resumed = time.time()
         self._slurm.scontrol("update", f"NodeName={self._node}", "State=RESUME")
 
@@ -234,7 +234,7 @@ class DrainRound:
     def _updates(self, what: str) -> list[Update]:
         return [update for update in updates(self._slurm, self._node, self._since) if update.what == what]
 
-    def _drains_of_ours(self) -> list[Update]:
+    def _own_drains(self) -> list[Update]:
         return [update for update in self._updates("reason") if update.value != THEIRS]
 
     def _note(self, faults: list[str], text: str) -> None:
@@ -242,7 +242,7 @@ class DrainRound:
         faults.append(f"{self._host.folder}, {self._fault.name}, an administrator {self._admin}: {text}; {log}")
 
     def _check_failed(self) -> None:
-        written, result = self._drains_of_ours(), self.result
+        written, result = self._own_drains(), self.result
         if any(update.value not in self._fault.reasons for update in written):
             self._note(result.wrong, "another reason")
         fewest, most = {Admin.DRAINED: (0, 0), Admin.DRAINS: (0, 1)}.get(self._admin, (1, 1))
@@ -269,9 +269,9 @@ class DrainRound:
             self._note(self.result.foreign, "drained over their drain")
 
     def _check_repaired(self, *, drained: bool, written: int) -> None:
-        """`drained`: by us, before the repair, with that many drains of ours so far."""
+        """`drained`: by us, before the repair, with that many drains of gpuwarden so far."""
         result = self.result
-        if len(self._drains_of_ours()) > written:
+        if len(self._own_drains()) > written:
             self._note(result.wrong, "drained after the repair")
         restored = sum(update.value.startswith("IDLE") for update in self._updates("state")) - (self._resumed > 0.0)
         if restored > drained:

@@ -37,7 +37,7 @@ NODE = "n1"
 UID = 1_000
 CATCHES = frozenset({"TERM", "USR1"})
 Dies = Literal["", "before marking", "behind the mark", "before sending", "after sending"]
-"""Where a daemon is killed while it tells a job; what is not told as a whole has no mark, and nothing to be killed over before that."""
+"""Where a daemon is killed while it signals a job; one that is not signalled as a whole has no mark, and no kill before that."""
 SETTINGS = EvacuationSettings(slurm=True, last_words="down", approve=True)
 
 
@@ -46,7 +46,7 @@ def stamp(boottime: float) -> Stamp:
 
 
 def process(pid: int, role: Role = Role.RANK, **more: object) -> Receiver:
-    """A rank that leads a task of step 0 and catches TERM and USR1, unless told otherwise."""
+    """A rank that leads a task of step 0 and catches TERM and USR1, unless given otherwise."""
     leads = role is Role.RANK
     what: dict[str, object] = {
         "started": pid * 10, "uid": UID, "name": "python", "role": role, "step": "0", "leader": leads,
@@ -82,7 +82,7 @@ def announced(
 class Story:
     """`sent`: each (notice, process) for which anybody sent a signal, in order. `wide`: what the mark and scancel come to.
 
-    `under_way`: jobs for which this daemon is sending something. `fresh`: the controller was asked for this look. `stepless`: jobs of which Slurm runs no step any more.
+    `under_way`: jobs for which this daemon is sending something. `fresh`: the controller was asked for this scan. `stepless`: jobs of which Slurm runs no step any more.
     """
 
     settings: EvacuationSettings = SETTINGS
@@ -112,7 +112,7 @@ class Story:
     # --- the world
 
     def runs(self, number: int, *processes: Receiver, **more: object) -> Story:
-        """A job that has this node only, unless told otherwise."""
+        """A job that has this node only, unless given otherwise."""
         self.jobs[f"slurm/{number}"] = local(number, *processes)
         self.slurm[number] = slurm_job(number, **{"nodes": "n1", "node_count": 1, **more})
         return self
@@ -142,7 +142,7 @@ class Story:
         self.jobs = {key: job for key, job in self.jobs.items() if job.processes}
         return self
 
-    def says_saved(self, number: int, rank: int, *, all_ranks: bool = False) -> Story:
+    def acknowledges(self, number: int, rank: int, *, all_ranks: bool = False) -> Story:
         event = events.saved(
             f"slurm/{number}", "socket", saved=True, rank=rank, step=7, all_ranks=all_ranks, boot_id=BOOT, now=self.now
         )
@@ -157,7 +157,7 @@ class Story:
             self.state = fold(self.state, event)
 
     def restarts(self) -> Story:
-        """All that it knows is what stands in the ledger."""
+        """All that it knows is what is in the ledger."""
         self.state = EvacuationState()
         for event in self.ledger:
             self.state = fold(self.state, event)
@@ -216,7 +216,7 @@ class Story:
         unheard, unsaid = dies in ("before marking", "behind the mark", "before sending"), dies == "after sending"
         match step:
             case SignalJob():
-                self._tells(notice, step, dies)
+                self._signals(notice, step, dies)
             case Requeue(key, slurm):
                 self._requeues(key, slurm, unheard=unheard, unsaid=unsaid)
             case NameNot(key, text, permanent):
@@ -233,7 +233,7 @@ class Story:
             case Approve(name):
                 self._approves(notice, name, unheard=unheard, unsaid=unsaid)
 
-    def _tells(self, notice: str, step: SignalJob, dies: Dies) -> None:
+    def _signals(self, notice: str, step: SignalJob, dies: Dies) -> None:
         """In the order in which a daemon does it; one that is killed before its mark leaves nothing of a signal to this host either."""
         way = step.delivery.way
         result = self.wide if way in (Way.JOB_WIDE, Way.BATCH) else Sent.SENT

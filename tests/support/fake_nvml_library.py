@@ -1,4 +1,4 @@
-r"""The fake `libnvidia-ml.so.1`: compiled from tests/support/fake_nvml, told what to answer through a control file.
+r"""The fake `libnvidia-ml.so.1`: compiled from tests/support/fake_nvml, controlled through a file.
 
     fake = FakeNvml.build(tmp_path).write(gpus=8)
     subprocess.Popen(command, env={**os.environ, **fake.environment})
@@ -12,14 +12,14 @@ a row of readings.def; VALUE a number or `none` (not supported); numbers may be 
 
     gpus N                               0 to 16 GPUs; 8 unless given
     generation NAME                      hopper (unless given), blackwell, ampere, volta
-    frozen                               time stands still: no reading moves
+    frozen                               time is frozen: no reading moves
     prices                               a call burns the CPU time that it costs on an H100 (prices.def)
     set GPU READING VALUE
     link GPU LINK LINK_READING VALUE     LINK is a number or `*`
     text GPU NAME VALUE                  a TEXT row of readings.def; the rest of the line, \xNN for any byte
     error GPU CALL CODE [once=PATH]      CODE an nvmlReturn (0: none after all); CALL may be field:ID, for one field value
     slow GPU CALL MICROSECONDS [once=PATH]
-    hang GPU CALL [once=PATH]            until the file changes and no longer says so
+    hang GPU CALL [once=PATH]            until the file changes and no longer has it
     hang_hard GPU CALL [once=PATH]       the same, and the process ignores SIGTERM meanwhile
     crash GPU CALL [once=PATH]           SIGSEGV
     vanish GPU                           gone from the enumeration, handles to it are lost
@@ -163,7 +163,7 @@ class FakeNvml:
         self._faults += lines
         fresh = self.control.with_suffix(".new")
         fresh.write_text("".join(f"{line}\n" for line in [*self._node, *self._faults]))
-        # The kernel's own stamp moves in ticks of some milliseconds; two files within one tick would look the same.
+        # The kernel's own stamp moves in ticks of some milliseconds; two files within one tick would appear the same.
         os.utime(fresh, ns=(time.time_ns(), time.time_ns()))
         fresh.replace(self.control)
         return self

@@ -55,7 +55,7 @@ def _install(folder: Path, packages: Sequence[str], options: Sequence[str]) -> N
 
 
 def python_of(folder: Path, script: str, *words: str) -> subprocess.Popen[str]:
-    """A process of Python that sees the packages in the folder and none of ours."""
+    """A process of Python that sees the packages in the folder and none of gpuwarden's."""
     return subprocess.Popen(
         [sys.executable, "-S", "-c", script, *words], env={"PATH": os.environ["PATH"], "PYTHONPATH": str(folder)},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

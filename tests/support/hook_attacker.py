@@ -133,7 +133,7 @@ class Attacker:
                     os.mkfifo(new / str(job))
 
     def _settings(self, new: Path) -> None:
-        """What the scripts believed once: a link to a file of root's, or the attacker's own words."""
+        """What the scripts believed once: a link to a file of root's, or the attacker's own text."""
         if self._chance.randrange(2):
             new.symlink_to(self._root / "settings")
         else:

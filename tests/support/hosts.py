@@ -20,7 +20,7 @@ from gpuwarden_collectors.pci_facts import PciDevice, PciFacts, PciKind
 WALL = 1_800_000_000.0
 
 SWITCHES = ("0000:05:00.0", "0000:06:00.0", "0000:85:00.0", "0000:86:00.0")
-"""Where lines say that there is an NVSwitch. On the bus they are of no kind: a host that shows switches has a fabric manager to run."""
+"""Where lines report an NVSwitch. On the bus they are of no kind: a host that shows switches has a fabric manager to run."""
 
 
 def slot(index: int) -> str:
@@ -99,10 +99,10 @@ class Host:
         *events: HostEvent,
         nvml: Observation[NvmlFacts] | None = None,
         pci: Observation[PciFacts] | None = None,
-        look: bool = True,
+        collect: bool = True,
     ) -> Step:
-        """One judgement; with `look`, after a pass of every collector."""
-        if look:
+        """One judgement; with `collect`, after a pass of every collector."""
+        if collect:
             nvml, pci = nvml or self.nvml(), pci or self.pci()
         view = replace(self.view, boot_id=self.boot_id)
         if nvml is not None:
@@ -116,7 +116,7 @@ class Host:
         return result
 
     def run(self, seconds: float, *, every: float = 5.0) -> Step:
-        """Healthy-looking passes (of whatever the host now is) for a while."""
+        """Healthy passes (of whatever the host now is) for a while."""
         end = self.uptime + seconds
         result = self.step()
         while self.uptime + every <= end:
@@ -128,7 +128,7 @@ class Host:
         return XidEvent(at=self.now, source=source, slot=slot(index), xid=number, text=f"Xid {number}", history=history)
 
     def reboot(self) -> None:
-        """Counters since driver load start anew; the GPUs are what the test left."""
+        """Counters since driver load start again; the GPUs are what the test left."""
         self.booted += self.uptime + 60.0
         self.boot_id, self.uptime = f"{self.boot_id}+", 700.0
         self.view = View(boot_id=self.boot_id)
@@ -146,7 +146,7 @@ class Host:
         self.ledger.append(event)
         self.state = fold(self.state, event)
 
-    def tell(self, kind: str, key: Key | None = None, **data: str) -> None:
+    def record_event(self, kind: str, key: Key | None = None, **data: str) -> None:
         """An event that another part of the daemon brings."""
         event = Event(kind=kind, at=self.now, boot_id=self.boot_id, key=key, data=data)
         self.ledger.append(event)
@@ -158,7 +158,7 @@ class Host:
         self.restart_daemon()
 
     def days(self, number: float) -> None:
-        """Nobody looks for so long."""
+        """No pass for so long."""
         self.uptime += number * 86_400.0
 
     def accept(self) -> None:

@@ -1,4 +1,4 @@
-"""A mounted file system whose server is gone: whoever asks it anything hangs. For disposable hosts, as root."""
+"""A mounted file system whose server is gone: any access to it hangs. For disposable hosts, as root."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _INIT_OUT = struct.Struct("<IIIIHHIIHHI28x")
 
 @contextmanager
 def hung_mount(folder: Path, *, killable: bool = True, user: int = 0) -> Iterator[Path]:
-    """FUSE, served by nobody, until the end of the block: whoever hung then gets an error.
+    """FUSE, served by nobody, until the end of the block: what hung then gets an error.
 
     Its type is one that is watched only where it is expected, so that tests beside this one do not hang in it too.
     `killable`: as with NFS, a process that hangs can be killed. Else its request was taken and is never answered: the
@@ -51,7 +51,7 @@ def _take_and_never_answer(device: int) -> None:
         while request := os.read(device, 1 << 20):
             _, opcode, unique, *_ = _IN_HEADER.unpack_from(request)
             if opcode == _INIT:
-                said = _INIT_OUT.pack(7, 31, 0, 0, 16, 12, 1 << 16, 1, 0, 0, 0)
-                os.write(device, _OUT_HEADER.pack(_OUT_HEADER.size + len(said), 0, unique) + said)
+                reply = _INIT_OUT.pack(7, 31, 0, 0, 16, 12, 1 << 16, 1, 0, 0, 0)
+                os.write(device, _OUT_HEADER.pack(_OUT_HEADER.size + len(reply), 0, unique) + reply)
     except OSError:
         os.close(device)  # the connection is cut

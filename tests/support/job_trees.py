@@ -226,7 +226,7 @@ def _until(holds: Callable[[], bool], what: str) -> None:
 
 
 def live(spec: dict[str, Any]) -> None:
-    """The mark is set when the handlers are: before that it looks like any program that begins."""
+    """The mark is set when the handlers are: before that it appears as any program that begins."""
     prctl = ctypes.CDLL(None).prctl
     marks = Path(spec["marks"])
     signal.alarm(_ENDS_BY_ITSELF)

@@ -57,7 +57,7 @@ def together(size: int, run: Callable[[Ranks], T]) -> list[T]:
 
 
 def socket_ranks(path: Path, rank: int, size: int) -> Ranks:
-    """Rank 0 listens and answers all; whoever's peer dies waits for ever, as in a real collective."""
+    """Rank 0 listens and answers all; one whose peer dies waits for ever, as in a real collective."""
     number = struct.Struct("!q")
     if rank == 0:
         listener = socket.socket(socket.AF_UNIX)

@@ -1,4 +1,4 @@
-"""A kernel log under test: lines to write, and what its reader told."""
+"""A kernel log under test: lines to write, and what its reader reported."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def line(sequence: int, *, xid: int = 79, seconds: float = 10.0, text: str = "x"
     return f"4,{sequence},{int(seconds * 1e6)},-;NVRM: Xid (PCI:0000:4e:00): {xid}, {text}\n"
 
 
-class Heard:
-    """What a KernelLog told, and a way to wait for it."""
+class Received:
+    """What a KernelLog reported, and a way to wait for it."""
 
     def __init__(self) -> None:
         self.events: list[HostEvent] = []
@@ -45,11 +45,11 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def following(path: Path, boot_id: str = BOOT, **options: Any) -> AsyncIterator[tuple[KernelLog, Heard]]:
-    heard = Heard()
-    log = KernelLog(str(path), boot_id, heard, **options)
+async def following(path: Path, boot_id: str = BOOT, **options: Any) -> AsyncIterator[tuple[KernelLog, Received]]:
+    received = Received()
+    log = KernelLog(str(path), boot_id, received, **options)
     log.start()
     try:
-        yield log, heard
+        yield log, received
     finally:
         log.close()

@@ -58,7 +58,7 @@ def node(name: str, *, gpu: bool = True, taints: list[Json] | None = None, **lab
 class ApiServer:
     """async with ApiServer(node("n1")) as server: ...
 
-    `faults` happen to the next requests, one each; None lets one pass; `of_patch` to the next write. `requests`: method and
+    `faults` affect the next requests, one each; None lets one pass; `of_patch` to the next write. `requests`: method and
     path of each. `denied`: verbs of resources that our account may not, as it answers who asks; nothing is refused by it.
     """
 
@@ -176,11 +176,11 @@ class ApiServer:
 
     def take(self, name: str, patch: Json, request: web.Request, subresource: str = "") -> web.Response:
         self.before_patch()
-        stands = self.nodes[name]
+        current = self.nodes[name]
         version = patch.get("metadata", {}).get("resourceVersion")
         if version == "":
             return status(422, "metadata.resourceVersion: Invalid value: 0x0: must be specified for an update")
-        if version not in (None, stands["metadata"]["resourceVersion"]):
+        if version not in (None, current["metadata"]["resourceVersion"]):
             return status(409, "the object has been modified; please apply your changes to the latest version")
         if any(len(str(v)) > 63 for v in patch.get("metadata", {}).get("labels", {}).values() if v is not None):
             return status(422, "metadata.labels: Invalid value")
@@ -188,12 +188,12 @@ class ApiServer:
         if subresource == "status":
             assert kind == "application/strategic-merge-patch+json"
             assert set(patch) == {"status"}
-            changed = copy.deepcopy(stands)
+            changed = copy.deepcopy(current)
             _merge_conditions(changed["status"]["conditions"], patch["status"]["conditions"])
         else:
             assert kind == "application/merge-patch+json"
             assert "status" not in patch
-            changed = merged(stands, patch)
+            changed = merged(current, patch)
         self._store(name, changed, request.query.get("fieldManager"), subresource)
         return web.json_response(self.nodes[name])
 
@@ -227,14 +227,14 @@ def merged(target: Any, patch: Any) -> Any:
     return copy.deepcopy(result)
 
 
-def _merge_conditions(stand: list[Json], given: list[Json]) -> None:
+def _merge_conditions(existing: list[Json], given: list[Json]) -> None:
     for condition in given:
-        for known in stand:
+        for known in existing:
             if known["type"] == condition["type"]:
                 known.update(condition)
                 break
         else:
-            stand.append(dict(condition))
+            existing.append(dict(condition))
 
 
 def status(code: int, message: str, **headers: str) -> web.Response:

@@ -91,7 +91,7 @@ def damage(folder: Path, number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Reopened:
-    """`memory` None: it could not be opened. `said`: what the daemon says of it."""
+    """`memory` None: it could not be opened. `error`: the daemon's report of it."""
 
     memory: Memory | None
     error: str

@@ -81,7 +81,7 @@ class Logind(threading.Thread):
         self.start()
 
     def prepare_for_shutdown(self, *, going_down: bool = True, to: str = "") -> None:
-        """`to`: the unique name of the only one who is told."""
+        """`to`: the unique name of the only receiver."""
         self.going_down = going_down
         self.announce("PrepareForShutdown", "b", (going_down,), to)
 
@@ -97,7 +97,7 @@ class Logind(threading.Thread):
         self._send(signal)
 
     def inhibited(self) -> int:
-        """How many hold a shutdown up now: a closed descriptor makes ours readable."""
+        """How many hold a shutdown up now: a closed descriptor makes the other end readable."""
         held = [fd for fd in self._inhibitors if not select.select([fd], [], [], 0)[0]]
         return len(held)
 
@@ -127,8 +127,8 @@ class Logind(threading.Thread):
         elif self.refuse:
             self._send(new_error(message, "org.freedesktop.DBus.Error.AccessDenied", "s", ("Permission denied",)))
         else:
-            ours, theirs = os.pipe()
-            self._inhibitors.append(ours)
+            own, theirs = os.pipe()
+            self._inhibitors.append(own)
             self._send(new_method_return(message, "h", (theirs,)))
             os.close(theirs)
 

@@ -5,7 +5,7 @@
 
 The tree is made once by debootstrap and kept; a machine writes into memory on top of it, so that none sees what another
 did, and nothing is left of it. It has a network of its own with nothing but loopback in it. It shares the kernel: its
-clock, its kernel log, and the load. `disposable.py` says which hosts may be used for that.
+clock, its kernel log, and the load. `disposable.py` defines which hosts may be used for that.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _number = itertools.count()
 
 
 def require_machine() -> None:
-    """Skips the test, or fails it in CI, where no machine can be booted, saying what is missing."""
+    """Skips the test, or fails it in CI, where no machine can be booted, naming what is missing."""
     require_disposable_host()
     missing = [f"{command} (package {package})" for command, package in NEEDED.items() if not shutil.which(command)]
     if missing:
@@ -66,7 +66,7 @@ def require_machine() -> None:
 
 
 def debian_tree() -> Path:
-    """The tree, made by whoever comes first: a download of about a minute. Skips, or fails in CI, as `require_machine`."""
+    """The tree, made by the first test that needs it: a download of about a minute. Skips, or fails in CI, as `require_machine`."""
     require_machine()
     # What is not the packages' is in the name, too: a tree of another version of this file is another tree.
     name = hashlib.sha256(repr((SUITE, PACKAGES, _MASKED)).encode()).hexdigest()[:16]
@@ -183,7 +183,7 @@ class Machine:
     def run(
         self, *words: str, check: bool = True, timeout: float = PATIENCE, **more: Any
     ) -> subprocess.CompletedProcess[str]:
-        """`more`: as of subprocess.run. With `check`, a command that fails is told with all that it wrote."""
+        """`more`: as of subprocess.run. With `check`, a command that fails is reported with all that it wrote."""
         done: subprocess.CompletedProcess[str] = subprocess.run(
             self.command(*words), capture_output=True, text=True, timeout=timeout, check=False, **more
         )
@@ -191,13 +191,13 @@ class Machine:
             raise AssertionError(f"{' '.join(words)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
         return done
 
-    def say(self, *words: str) -> str:
+    def output(self, *words: str) -> str:
         """What a command writes, whatever its exit code."""
         return self.run(*words, check=False).stdout.strip()
 
     def show(self, unit: str, name: str) -> str:
         """A property of a unit."""
-        return self.say("systemctl", "show", f"--property={name}", "--value", unit)
+        return self.output("systemctl", "show", f"--property={name}", "--value", unit)
 
     def wait(self, condition: Callable[[], object], what: str) -> None:
         end = time.monotonic() + PATIENCE
@@ -236,7 +236,7 @@ class Machine:
 
     def kill(self) -> None:
         """As by pulling the plug."""
-        if self._leader:  # it outlives whoever started it; all other processes of the machine end with it
+        if self._leader:  # it outlives the process that started it; all other processes of the machine end with it
             os.kill(self._leader, signal.SIGKILL)
         if self._process is not None:
             self._process.kill()
@@ -252,7 +252,7 @@ class Machine:
         self._leader = _child(self._process.pid)
         if not self._leader or Path(f"/proc/{self._leader}/comm").read_text() != "systemd\n":
             return False
-        return self.say("systemctl", "is-system-running") in ("running", "degraded")
+        return self.output("systemctl", "is-system-running") in ("running", "degraded")
 
 
 def _child(pid: int) -> int:

@@ -34,7 +34,7 @@ def require_same_python() -> None:
 
 
 class FakeGpus:
-    """What the machine has for GPUs: `binds` is for the Machine, `fake` says what they answer."""
+    """What the machine has for GPUs: `binds` is for the Machine, `fake` sets what they answer."""
 
     def __init__(self, folder: Path, gpus: int = 2) -> None:
         self.folder = folder / "fake"

@@ -1,8 +1,8 @@
-"""A metadata service for every cloud, on loopback: what it tells may change, and any request go wrong.
+"""A metadata service for every cloud, on loopback: its values may change, and any request go wrong.
 
 async with Simulator(AwsCloud()) as service:
-    service.tell("spot", {"action": "terminate", "time": "…"})
-    service.faults += [silence, status(503)]      # what happens to the next requests, one each
+    service.set_value("spot", {"action": "terminate", "time": "…"})
+    service.faults += [silence, status(503)]      # the fate of the next requests, one each
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ class Response:
 
 
 class Cloud(Protocol):
-    """`told` by names of its own; `changed` is set and made anew whenever one changes."""
+    """`values` by names of its own; `changed` is set and made again whenever one changes."""
 
-    told: dict[str, Any]
+    values: dict[str, Any]
     changed: asyncio.Event
 
     async def respond(self, request: Request) -> Response: ...
 
 
 class Simulator:
-    """`skew`: seconds that the service's clock is ahead of ours."""
+    """`skew`: seconds that the service's clock is ahead of the test's."""
 
     def __init__(self, cloud: Cloud, *, skew: float = 0.0, address: str = "127.0.0.1") -> None:
         self.cloud = cloud
@@ -89,14 +89,14 @@ class Simulator:
         host = f"[{self.address}]" if ":" in self.address else self.address
         return f"http://{host}:{self.port}"
 
-    def tell(self, name: str, value: Any) -> None:
-        self.cloud.told[name] = value
+    def set_value(self, name: str, value: Any) -> None:
+        self.cloud.values[name] = value
         self.cloud.changed.set()
         self.cloud.changed = asyncio.Event()
 
-    def tell_from_outside(self, name: str, value: Any) -> None:
+    def set_value_from_thread(self, name: str, value: Any) -> None:
         assert self.loop is not None
-        self.loop.call_soon_threadsafe(self.tell, name, value)
+        self.loop.call_soon_threadsafe(self.set_value, name, value)
 
     def asked(self, part: str) -> int:
         return sum(part in request.path for request in self.requests)
@@ -127,7 +127,7 @@ class Simulator:
 
 @contextlib.contextmanager
 def beside(cloud: Cloud) -> Iterator[Simulator]:
-    """In a thread with a loop of its own, for tests that have none; tell it things through `tell_from_outside`."""
+    """In a thread with a loop of its own, for tests that have none; set its values through `set_value_from_thread`."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -159,7 +159,7 @@ async def _read(reader: asyncio.StreamReader) -> Request | None:
 
 async def send(writer: asyncio.StreamWriter, response: Response) -> None:
     fields = {"Content-Length": str(len(response.body)), **response.headers}
-    head = f"HTTP/1.1 {response.status} Said\r\n" + "".join(f"{n}: {v}\r\n" for n, v in fields.items())
+    head = f"HTTP/1.1 {response.status} Reason\r\n" + "".join(f"{n}: {v}\r\n" for n, v in fields.items())
     writer.write(head.encode() + b"\r\n" + response.body)
     await writer.drain()
 
@@ -214,13 +214,13 @@ NOT_FOUND = b'<?xml version="1.0"?><html><head><title>404 - Not Found</title></h
 
 
 class _Cloud:
-    def __init__(self, **told: Any) -> None:
-        self.told: dict[str, Any] = told
+    def __init__(self, **values: Any) -> None:
+        self.values: dict[str, Any] = values
         self.changed = asyncio.Event()
 
     def _plain(self, name: str) -> Response:
-        """What is told under a name: None for no such thing, bytes and text as they are, a response whole."""
-        value = self.told.get(name)
+        """The value of a name: None for no such thing, bytes and text as they are, a response whole."""
+        value = self.values.get(name)
         if value is None:
             return Response(404, NOT_FOUND)
         if isinstance(value, Response):
@@ -236,8 +236,8 @@ class _TokenCloud(_Cloud):
     ttl_header = token_header = ""
     paths: Mapping[str, str] = {}
 
-    def __init__(self, *, tokens: bool = True, need: bool = True, **told: Any) -> None:
-        super().__init__(**told)
+    def __init__(self, *, tokens: bool = True, need: bool = True, **values: Any) -> None:
+        super().__init__(**values)
         self.tokens, self.need = tokens, need
         self.token = "first-token=="
         self.ttl: str | None = "21600"
@@ -256,7 +256,7 @@ class _TokenCloud(_Cloud):
 
 
 class AwsCloud(_TokenCloud):
-    """`told`: spot, rebalance, maintenance, lifecycle."""
+    """`values`: spot, rebalance, maintenance, lifecycle."""
 
     ttl_header, token_header = "x-aws-ec2-metadata-token-ttl-seconds", "x-aws-ec2-metadata-token"
     paths: Mapping[str, str] = {
@@ -292,16 +292,16 @@ class TencentCloud(_Cloud):
 
 
 class GcpCloud(_Cloud):
-    """`told`: preempted, maintenance-event, upcoming-maintenance. `etags` False: answers come without one, and never wait."""
+    """`values`: preempted, maintenance-event, upcoming-maintenance. `etags` False: answers come without one, and never wait."""
 
     def __init__(self, **more: Any) -> None:
-        told = {"id": "8087716956832600000", "preempted": "FALSE", "maintenance-event": "NONE"}
-        super().__init__(**{**told, "upcoming-maintenance": "NONE", **more})
+        values = {"id": "8087716956832600000", "preempted": "FALSE", "maintenance-event": "NONE"}
+        super().__init__(**{**values, "upcoming-maintenance": "NONE", **more})
         self.etags = True
         self.longest = 60.0
 
     def etag(self, name: str) -> str:
-        return f"{abs(hash(str(self.told.get(name)))):016x}"[:16]
+        return f"{abs(hash(str(self.values.get(name)))):016x}"[:16]
 
     async def respond(self, request: Request) -> Response:
         if request.headers.get("metadata-flavor") != "Google" or "x-forwarded-for" in request.headers:
@@ -322,9 +322,9 @@ class GcpCloud(_Cloud):
 
 
 class AzureCloud(_Cloud):
-    """`told`: name, events (a list), or document for a whole answer. `approved`: what was let happen; it has begun then.
+    """`values`: name, events (a list), or document for a whole answer. `approved`: what was let happen; it has begun then.
 
-    `post` is what happens to the next approvals, one each.
+    `post` is the fate of the next approvals, one each.
     """
 
     def __init__(self, **more: Any) -> None:
@@ -341,9 +341,9 @@ class AzureCloud(_Cloud):
             return Response(404)
         if request.method == "POST":
             return self._begin(request)
-        if "document" in self.told:
+        if "document" in self.values:
             return self._plain("document")
-        return _json({"DocumentIncarnation": len(self.told["events"]), "Events": self.told["events"]})
+        return _json({"DocumentIncarnation": len(self.values["events"]), "Events": self.values["events"]})
 
     def _begin(self, request: Request) -> Response:
         try:
@@ -353,7 +353,7 @@ class AzureCloud(_Cloud):
         self.approved += wanted
         if self.post:
             return self.post.popleft()
-        for event in self.told["events"]:
+        for event in self.values["events"]:
             if event["EventId"] in wanted:
                 event |= {"EventStatus": "Started", "NotBefore": ""}
         return Response(200)

@@ -52,7 +52,7 @@ def ext4(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def frozen(mount: Path) -> Iterator[None]:
-    """Whoever writes below `mount` hangs meanwhile. It thaws also if the test is killed, or takes more than a minute."""
+    """Any access below `mount` hangs meanwhile. It thaws also if the test is killed, or takes more than a minute."""
     thaw = subprocess.Popen(["/bin/sh", "-c", 'timeout 60 cat; fsfreeze -u "$0"', mount], stdin=subprocess.PIPE)
     _run("fsfreeze", "-f", mount)
     try:

@@ -1,4 +1,4 @@
-"""What a test needs of its host and does not find: it is skipped, and the end of the run says how to run it."""
+"""What a test needs of its host and does not find: it is skipped, and the end of the run shows how to run it."""
 
 from __future__ import annotations
 

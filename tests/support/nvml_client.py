@@ -58,7 +58,7 @@ class NvmlClient:
 
 
 def field(client: NvmlClient, gpu: int, identifier: int, link: int = 0) -> int | None:
-    """The value as its type says, or None where the field is not supported."""
+    """The value by its type, or None where the field is not supported."""
     (answer,) = client.ask(f"nvmlDeviceGetFieldValues(gpu({gpu}), [({identifier}, {link})])")
     if answer["nvmlReturn"] == NVML_ERROR_NOT_SUPPORTED:
         return None

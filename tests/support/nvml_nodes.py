@@ -17,7 +17,7 @@ MINUTE = 60.0
 
 
 class Node:
-    """`fake` says what the GPUs answer, `read` asks them; `now` is the clock by which slow answers are kept."""
+    """`fake` sets what the GPUs answer, `read` asks them; `now` is the clock by which slow answers are kept."""
 
     def __init__(self, fake: FakeNvml) -> None:
         self.fake = fake

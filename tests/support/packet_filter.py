@@ -24,7 +24,7 @@ _RULES = {
 
 
 def require(command: str) -> None:
-    """Skips the test where this packet filter cannot log from a namespace, saying what is missing."""
+    """Skips the test where this packet filter cannot log from a namespace, naming what is missing."""
     missing = [name for name in (command, "unshare", "ip") if shutil.which(name) is None]
     if missing or not ALL_NAMESPACES.exists():
         pytest.skip(f"no log rule of a real packet filter: missing {', '.join(missing) or ALL_NAMESPACES}")

@@ -1,4 +1,4 @@
-"""A node and its scheduler through time, with policy deciding each pass: a story in which tests say what happens next."""
+"""A node and its scheduler through time, with policy deciding each pass: a story in which tests define what comes next."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Story:
         self.ledger: list[Event] = []
         self.state = PolicyState()
         self.last: Decision | None = None
-        self.happened(EventKind.BOOT)
+        self.records(EventKind.BOOT)
 
-    # --- what happens
+    # --- what occurs
 
-    def happened(self, kind: EventKind, key: Key | None = None, data: Mapping[str, Json] | None = None) -> None:
+    def records(self, kind: EventKind, key: Key | None = None, data: Mapping[str, Json] | None = None) -> None:
         self.took([Event(kind=kind, at=self.now, boot_id=self.boot_id, key=key, data=data or {})])
 
     def took(self, events: Iterable[Event]) -> None:
@@ -93,7 +93,7 @@ class Story:
         self.boot_id = boot_id
         self.now = Stamp(30.0, self.now.wall + 120.0)
         self.restarts_daemon()
-        self.happened(EventKind.BOOT)
+        self.records(EventKind.BOOT)
         return self
 
     def checkpoints(self) -> Story:
@@ -139,12 +139,12 @@ class Story:
         if not is_answered:
             return
         result = Result.DONE if found is None else found.result
-        self.happened(EventKind.OUTCOME, data=outcome_data(intent, result, "" if found is None else found.text))
+        self.records(EventKind.OUTCOME, data=outcome_data(intent, result, "" if found is None else found.text))
         about: dict[str, Json] = {"actuator": intent.actuator, "why": intent.why.value, "reason": intent.reason}
         if intent.act is Act.EXCLUDE and result in (Result.DONE, Result.ALREADY):
-            self.happened(EventKind.EXCLUDED, data={**about, "since": self.node_state.since})
+            self.records(EventKind.EXCLUDED, data={**about, "since": self.node_state.since})
         elif intent.act is Act.RESTORE and (result is Result.DONE or (result is Result.ALREADY and held)):
-            self.happened(EventKind.RESTORED, data=about)
+            self.records(EventKind.RESTORED, data=about)
 
     # --- what there is to see
 

@@ -44,8 +44,8 @@ def _write(path: str) -> str:
 
 def _answers() -> Iterator[tuple[str, str]]:
     for path in ("/proc/1/stat", "/proc/1/cgroup", "/proc/meminfo", "/proc/self/mountinfo", "/sys/bus/pci/devices"):
-        look = os.listdir if path.startswith("/sys") else lambda path: Path(path).read_bytes()[:1]
-        yield path, _tried(lambda path=path, look=look: bool(look(path)))  # type: ignore[misc]
+        read = os.listdir if path.startswith("/sys") else lambda path: Path(path).read_bytes()[:1]
+        yield path, _tried(lambda path=path, read=read: bool(read(path)))  # type: ignore[misc]
     yield "kernel log", _tried(lambda: bool(_kernel_log()))
     yield (
         "systemctl",

@@ -59,7 +59,7 @@ def ask(port: int, path: str, body: Json = None) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server of ours that runs."""
+    """A server of the test that runs."""
 
     port: int
     log: Path
@@ -74,11 +74,11 @@ class Server:
         """Until the query has a result."""
         found: list[Json] = []
 
-        def look() -> bool:
+        def holds() -> bool:
             found[:] = self.query(expression)
             return bool(found)
 
-        wait(look, expression, self.log)
+        wait(holds, expression, self.log)
         return found
 
 
@@ -103,7 +103,7 @@ def _running(name: str, words: Sequence[str | Path], folder: Path) -> Iterator[S
 
 
 def _answers(process: subprocess.Popen[bytes], log: Path, ports: list[int]) -> bool:
-    """Its port is looked up once and kept: for a moment in which it closes a file, it cannot be read."""
+    """Its port is read once and kept: for a moment in which it closes a file, it cannot be read."""
     assert process.poll() is None, log.read_text()[-3000:]
     if not ports and (port := listening_port(process.pid)):
         ports.append(port)
@@ -144,7 +144,7 @@ class Webhook:
     messages: list[tuple[str, Json]] = field(default_factory=list)
 
     def alerts(self, name: str, **labels: str) -> list[Json]:
-        """The alerts of this name, with these labels, that were told as firing so far, with the path in `told_at`."""
+        """The alerts of this name, with these labels, that were notified as firing so far, with the path in `told_at`."""
         return [
             alert | {"told_at": path}
             for path, message in list(self.messages)
@@ -153,7 +153,7 @@ class Webhook:
         ]
 
     def wait_alert(self, name: str, **labels: str) -> Json:
-        wait(lambda: self.alerts(name, **labels), f"{name} {labels}; told so far: {self.names()}")
+        wait(lambda: self.alerts(name, **labels), f"{name} {labels}; notified so far: {self.names()}")
         return self.alerts(name, **labels)[0]
 
     def names(self) -> set[str]:

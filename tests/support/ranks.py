@@ -1,4 +1,4 @@
-"""Processes that catch signals, as the ranks of a job do, and tell which they got."""
+"""Processes that catch signals, as the ranks of a job do, and report which they got."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# It becomes the user by itself, for others cannot run this interpreter everywhere; and then lets that user look at it
+# It becomes the user by itself, for others cannot run this interpreter everywhere; and then lets that user read it
 # (prctl(2), PR_SET_DUMPABLE), as a program does which that user started.
 SCRIPT = """
 import ctypes, os, signal, sys
@@ -46,12 +46,12 @@ class Rank:
     def started(self) -> int:
         return int(Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2].split()[19])
 
-    def heard(self) -> str:
+    def received(self) -> str:
         """The next signal that it got. Waits for it."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
-    def heard_all(self) -> list[str]:
+    def received_all(self) -> list[str]:
         """End it, and what it got that was not asked for yet."""
         self.process.kill()
         return self.process.communicate()[0].split()

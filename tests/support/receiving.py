@@ -1,4 +1,4 @@
-"""A real HTTP server that is notified: it keeps what it was sent, and answers as it is told to."""
+"""A real HTTP server that is notified: it keeps what it was sent, and responds as it is set to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank of a training as a process: counts its steps, saves the count when it is told to, and goes on counting.
+"""A rank of a training as a process: counts its steps, saves the count on a notice, and goes on counting.
 
     python saving_rank.py FOLDER
 
@@ -34,40 +34,40 @@ def main() -> None:
     saved = folder / f"saved.{number}"
     step = int(saved.read_text()) if saved.exists() else 0
 
-    def say(what: str, **more: object) -> None:
+    def report(what: str, **more: object) -> None:
         with (folder / f"log.{number}").open("a") as log:
             about = {"what": what, "at": time.time(), "node": os.environ["SLURMD_NODENAME"], "step": step, "run": run}
             log.write(json.dumps({**about, **more}) + "\n")
 
     def save() -> None:
-        say("saves")
+        report("saves")
         time.sleep(takes)
         temporary = saved.with_suffix(f".{os.getpid()}")
         temporary.write_text(str(step))
         temporary.replace(saved)
-        say("wrote")
+        report("wrote")
 
     with CheckpointGuard(ranks=_ranks(number, run), poll=float(os.environ.get("POLL", "1"))) as guard:
 
-        def also_says(caught: signal.Signals) -> None:
+        def also_report(caught: signal.Signals) -> None:
             counts = signal.getsignal(caught)
             assert callable(counts)
 
-            def hear(_: int, frame: FrameType | None) -> None:
+            def handle(_: int, frame: FrameType | None) -> None:
                 counts(caught, frame)
-                say("signal", signals=guard.signals, name=caught.name)
+                report("signal", signals=guard.signals, name=caught.name)
 
-            signal.signal(caught, hear)
+            signal.signal(caught, handle)
 
-        also_says(signal.SIGTERM)
-        also_says(signal.SIGUSR1)
-        say("begins")
+        also_report(signal.SIGTERM)
+        also_report(signal.SIGUSR1)
+        report("begins")
         while True:
             time.sleep(0.01)
             step += 1
-            if (told := guard.check(step)) is not None:
+            if (departure := guard.check(step)) is not None:
                 save()
-                say("saved", notice=told.notice, heard=guard.acknowledge(saved=True, step=step))
+                report("saved", notice=departure.notice, accepted=guard.acknowledge(saved=True, step=step))
                 _then(guard)
 
 

@@ -17,7 +17,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """`reason` of the exclusion that stands, "" if none does."""
+    """`reason` of the exclusion in force, "" if there is none."""
 
     reason: str = ""
     since: float = 0.0
@@ -28,7 +28,7 @@ class Node:
 class Cluster:
     """`clock` gives Unix time. `writes` are (node, act, reason) in the order in which they took effect.
 
-    `spread` False: nobody is told how many there are before they count, so that nobody waits for the others.
+    `spread` False: nobody knows how many there are before they count, so that nobody waits for the others.
     """
 
     clock: Callable[[], float]
@@ -49,18 +49,18 @@ class Cluster:
 
     def state(self, name: str, at: Stamp) -> NodeState:
         node = self.nodes[name]
-        ours = reasons.parse(node.reason)
-        owner = Owner.NONE if not node.reason else Owner.FOREIGN if ours is None else Owner.OURS
+        own = reasons.parse(node.reason)
+        owner = Owner.NONE if not node.reason else Owner.FOREIGN if own is None else Owner.OURS
         return NodeState(
-            at=at, owner=owner, why=ours.why if ours else None, reason=ours.text if ours else node.reason,
-            suffix=ours.suffix if ours else "", since=node.since, boot=ours.boot if ours else "",
-            instance=ours.instance if ours else "", flags=node.flags, schedulable=not node.reason and not node.flags,
+            at=at, owner=owner, why=own.why if own else None, reason=own.text if own else node.reason,
+            suffix=own.suffix if own else "", since=node.since, boot=own.boot if own else "",
+            instance=own.instance if own else "", flags=node.flags, schedulable=not node.reason and not node.flags,
             state="drained" if node.reason else "idle", pool=len(self.nodes) if self.spread else 1,
         )  # fmt: skip
 
     def fleet_count(self, name: str) -> FleetCount:
-        ours = {other: reasons.parse(node.reason) for other, node in self.nodes.items()}
-        held = (Held(self.nodes[n].since, n) for n, r in ours.items() if r is not None and r.why is Why.FAILURE)
+        own = {other: reasons.parse(node.reason) for other, node in self.nodes.items()}
+        held = (Held(self.nodes[n].since, n) for n, r in own.items() if r is not None and r.why is Why.FAILURE)
         return FleetCount(node=name, pool=len(self.nodes), held=tuple(held), now=self.clock())
 
 

@@ -1,4 +1,4 @@
-"""dstack's agent as its server knows it, on a port of loopback: the routes of its API, and one that says byte for byte what it is told."""
+"""dstack's agent as its server knows it, on a port of loopback: the routes of its API, and one that sends given bytes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Shim:
         socket = web.WebSocketResponse()
         await socket.prepare(request)
         async for message in socket:
-            await socket.send_str(f"heard {message.data}")
+            await socket.send_str(f"received {message.data}")
         return socket
 
     def app(self) -> web.Application:
@@ -63,8 +63,8 @@ class Shim:
 
 
 @asynccontextmanager
-async def shim(told: Shim | None = None, port: int = 0) -> AsyncIterator[Shim]:
-    found = told or Shim()
+async def shim(given: Shim | None = None, port: int = 0) -> AsyncIterator[Shim]:
+    found = given or Shim()
     runner = web.AppRunner(found.app(), access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     try:

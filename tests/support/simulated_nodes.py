@@ -23,7 +23,7 @@ class SimulatedNode:
     port: int = 0
 
     def listens(self) -> bool:
-        """Looked up once and kept: for a moment in which it closes a file, its ports cannot be read."""
+        """Read once and kept: for a moment in which it closes a file, its ports cannot be read."""
         self.port = self.port or listening_port(self.process.pid)
         return self.port != 0
 

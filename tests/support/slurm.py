@@ -46,7 +46,7 @@ GPUS = 4
 CONTROLLER = "slurmctld"
 MUNGE = "munged"
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
-_OURS = ("SLURM_", "SQUEUE_", "SINFO_", "SCONTROL_", "SBATCH_")
+_OWN_PREFIXES = ("SLURM_", "SQUEUE_", "SINFO_", "SCONTROL_", "SBATCH_")
 
 
 @dataclass(slots=True)
@@ -77,8 +77,8 @@ class Slurm:
 
     @property
     def environment(self) -> dict[str, str]:
-        """For whoever talks to this Slurm."""
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
+        """For clients of this Slurm."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OWN_PREFIXES)}
         return {
             **inherited,
             "PATH": f"{inherited.get('PATH', '')}:{_PATH}",
@@ -157,10 +157,10 @@ class Slurm:
             CONTROLLER: [CONTROLLER, "-D"],
         }  # fmt: skip
         command = commands.get(name, ["slurmd", "-D", "-N", name])
-        # What a daemon says goes to its own log as well; only its last words before that are worth having.
-        with (self.folder / f"{name}.start").open("ab") as said:
+        # A daemon's output goes to its own log as well; only the last lines before that are worth having.
+        with (self.folder / f"{name}.start").open("ab") as printed:
             self.processes[name] = subprocess.Popen(
-                command, env=self.environment, stdin=subprocess.DEVNULL, stdout=said, stderr=said, cwd="/"
+                command, env=self.environment, stdin=subprocess.DEVNULL, stdout=printed, stderr=printed, cwd="/"
             )
         if name == MUNGE:
             self.wait((self.folder / "munge.sock").exists, "munged to listen")
@@ -230,7 +230,7 @@ class Slurm:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    # --- asking
+    # --- queries
 
     def command(
         self,
@@ -240,14 +240,14 @@ class Slurm:
         user: str = "",
         more: Mapping[str, str] | None = None,
     ) -> str:
-        """What a command of Slurm's writes to both streams. Raises AssertionError if it fails, unless told otherwise."""
+        """What a command of Slurm's writes to both streams. Raises AssertionError if it fails, unless `check` is false."""
         done = subprocess.run(
             [*(("runuser", "-u", user, "--") if user else ()), *words], env={**self.environment, **(more or {})},
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout, check=False, cwd="/",
         )  # fmt: skip
-        said = done.stdout.decode(errors="replace")
-        assert done.returncode == 0 or not check, f"{words} ended with {done.returncode}: {said}"
-        return said
+        printed = done.stdout.decode(errors="replace")
+        assert done.returncode == 0 or not check, f"{words} ended with {done.returncode}: {printed}"
+        return printed
 
     def scontrol(self, *words: str, check: bool = True) -> str:
         return self.command("scontrol", *words, check=check)
@@ -259,7 +259,7 @@ class Slurm:
         return self.scontrol("show", "node", node)
 
     def state(self, node: str) -> set[str]:
-        """The words of its state, such as IDLE and DRAIN; none if there is no answer."""
+        """The parts of its state, such as IDLE and DRAIN; none if there is no answer."""
         return set(filter(None, self._field(node, "   State=").partition(" ")[0].split("+")))
 
     def reason(self, node: str) -> str:
@@ -285,7 +285,7 @@ class Slurm:
         return path.read_text() if path.exists() else ""
 
     def job(self, job: int) -> dict[str, str]:
-        """What `scontrol show job` says, as keys and values."""
+        """What `scontrol show job` prints, as keys and values."""
         words = self.scontrol("show", "job", str(job), check=False).split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
@@ -301,8 +301,8 @@ class Slurm:
         while not condition():
             for name, process in self.processes.items():
                 if process.poll() is not None:
-                    said = (self.folder / f"{name}.start").read_text(errors="replace")[-2000:]
-                    raise AssertionError(f"{name} exited with {process.returncode} while waited for {what}:\n{said}")
+                    printed = (self.folder / f"{name}.start").read_text(errors="replace")[-2000:]
+                    raise AssertionError(f"{name} exited with {process.returncode} while waited for {what}:\n{printed}")
             if time.monotonic() > end:
                 raise AssertionError(f"waited {PATIENCE:g} s in vain for {what}:\n{self.log()[-3000:]}")
             time.sleep(0.05)
@@ -319,7 +319,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def processes_with(variable: str) -> list[int]:
-    """Those that were started with this variable and value, whoever they are."""
+    """Those that were started with this variable and value, whatever they are."""
     found = []
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):

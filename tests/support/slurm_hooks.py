@@ -1,4 +1,4 @@
-"""The scripts that Slurm runs, in every shell of this host, on a verdict of ours."""
+"""The scripts that Slurm runs, in every shell of this host, on a verdict of the test."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class HookHost:
         self.answer("exit 0")
 
     def answer(self, script: str) -> None:
-        """What the gpuwarden of this host does after it has noted its words."""
+        """What the gpuwarden of this host does after it has noted its arguments."""
         self.command.write_text(f'#!/bin/sh\necho "$*" >>{self.calls}\n{script}\n')
         self.command.chmod(0o755)
 
@@ -75,7 +75,7 @@ class HookHost:
     def verdict(
         self, given: Mapping[str, object] | None = None, *, gpus: Mapping[int, str] | None = None, **more: object
     ) -> None:
-        """A good node's, but for what is `given`; `age` in seconds stands for a stamp."""
+        """A good node's, but for what is `given`; `age` in seconds replaces a stamp."""
         health = {f"gres.{n}": health for n, health in (gpus or {}).items()}
         keys = {"stamp": uptime(), **health, **(given or {}), **more}
         if "age" in keys:
@@ -117,8 +117,8 @@ class HookHost:
 
     def environment(self, **more: str) -> dict[str, str]:
         """As slurmd gives it: no PATH."""
-        places = {"GPUWARDEN_RUN_DIR": str(self.run_dir), "GPUWARDEN_STATE_DIR": str(self.state_dir)}
-        return {"SLURMD_NODENAME": "n7", "GPUWARDEN_COMMAND": str(self.command), **places, **more}
+        directories = {"GPUWARDEN_RUN_DIR": str(self.run_dir), "GPUWARDEN_STATE_DIR": str(self.state_dir)}
+        return {"SLURMD_NODENAME": "n7", "GPUWARDEN_COMMAND": str(self.command), **directories, **more}
 
     def run(self, script: str, shell: Sequence[str], **more: str) -> subprocess.CompletedProcess[str]:
         words = [shutil.which(shell[0]) or shell[0], *shell[1:], str(SCRIPTS / f"gpuwarden-slurm-{script}")]

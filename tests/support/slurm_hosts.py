@@ -1,4 +1,4 @@
-"""A machine of ours that is a node of a real Slurm: the daemon as a process, with a pretended driver and a real scheduler."""
+"""A machine of the test that is a node of a real Slurm: the daemon as a process, with a pretended driver and a real scheduler."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SlurmHost(FakeHost):
             yield daemon
 
     def starts(self, mode: str = "enforce") -> RunningDaemon:
-        """A daemon that has hardly begun; whoever has it ends it."""
+        """A daemon that has hardly begun; the caller ends it."""
         return RunningDaemon(self, more={"GPUWARDEN_MODE": mode})
 
     def breaks(self) -> None:
@@ -56,5 +56,5 @@ def excluded_by(daemon: RunningDaemon) -> list[str]:
 
 
 def acting_of(daemon: RunningDaemon) -> dict[str, Any]:
-    said: dict[str, Any] = daemon.status()["acting"]
-    return said
+    shown: dict[str, Any] = daemon.status()["acting"]
+    return shown

@@ -13,12 +13,12 @@ from support.slurm import Slurm
 
 _RANK = """#!/bin/sh
 # rank.sh SIGNALS: it catches these, and is not ended by them
-said={folder}/said.$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}.${{SLURM_STEP_ID:-batch}}.$SLURM_PROCID
-for signal in $1; do trap "echo $signal >>$said" $signal; done
-echo up >>$said
+signals={folder}/signals.$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}.${{SLURM_STEP_ID:-batch}}.$SLURM_PROCID
+for signal in $1; do trap "echo $signal >>$signals" $signal; done
+echo up >>$signals
 while :; do /bin/sleep 1 & wait $!; done
 """
-Heard = Mapping[str, Counter[str]]
+Received = Mapping[str, Counter[str]]
 
 
 class Ranks:
@@ -41,21 +41,21 @@ class Ranks:
         return self.slurm.submit(batch.format(rank=f"{self.script} '{catch}'"), *options)
 
     def ready(self, job: int, ranks: int = 2, run: int = 0) -> None:
-        self.slurm.wait(lambda: len(self.heard(job, run)) == ranks, f"the {ranks} ranks of job {job}")
+        self.slurm.wait(lambda: len(self.received(job, run)) == ranks, f"the {ranks} ranks of job {job}")
 
-    def heard(self, job: int, run: int = 0) -> Heard:
+    def received(self, job: int, run: int = 0) -> Received:
         """By step and rank, such as 0.1: how often each got which signal in that run of the job."""
-        prefix = f"said.{job}.{run}."
+        prefix = f"signals.{job}.{run}."
         return {
             path.name.removeprefix(prefix): Counter(path.read_text().split()[1:])
             for path in self.folder.glob(f"{prefix}*")
             if path.read_text().startswith("up\n")
         }
 
-    def hear(self, job: int, signal: str, times: int = 1) -> None:
+    def wait_received(self, job: int, signal: str, times: int = 1) -> None:
         """Wait until each of them has got it so often."""
         self.slurm.wait(
-            lambda: all(counts[signal] >= times for counts in self.heard(job).values()),
+            lambda: all(counts[signal] >= times for counts in self.received(job).values()),
             f"all ranks of job {job} to get {signal}",
         )
 

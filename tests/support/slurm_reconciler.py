@@ -26,11 +26,11 @@ class AtOnce(random.Random):
         return a
 
 
-def an_actuator(slurm: Slurm, node: str = "n1", *, tell: Callable[[], str] = str, **options: Any) -> SlurmActuator:
+def an_actuator(slurm: Slurm, node: str = "n1", *, describe: Callable[[], str] = str, **options: Any) -> SlurmActuator:
     chosen: dict[str, Any] = {"enabled": True, "node": node, "conf": slurm.conf, "timeout": 60.0} | options
     made = SlurmOptions(**chosen)
     client = SlurmClient(conf=made.conf, folder=made.folder, timeout=made.timeout, node=made.node, hostname="localhost")
-    return SlurmActuator(made, client, clock=host_clock, detail=tell)
+    return SlurmActuator(made, client, clock=host_clock, detail=describe)
 
 
 def a_reconciler(actuator: SlurmActuator, *, chance: random.Random | None = None, **limits: Any) -> Reconciler:

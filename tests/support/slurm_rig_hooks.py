@@ -73,6 +73,6 @@ class Rig:
         lines = "".join(f"export {name}='{value}'\n" for name, value in values.items())
         (self.folder / "variables").write_text(lines)
 
-    def said(self, script: str, node: str) -> str:
+    def output(self, script: str, node: str) -> str:
         path = self.folder / f"{script}-{node}"
         return path.read_text() if path.exists() else ""

@@ -18,7 +18,7 @@ _JOB = Path(__file__).parents[2] / "job"
 class Training:
     """Two ranks on two of the three nodes; `answers` False: they do not find the daemon, and have its signal only.
 
-    `declares`: the signal that it asks for, which with another one than TERM tells the daemon's from Slurm's. `agrees`: the ranks answer for each other, else each
+    `declares`: the signal that it asks for, which with another one than TERM distinguishes the daemon's from Slurm's. `agrees`: the ranks answer for each other, else each
     for itself. `takes`: seconds that the save of each takes; `after`: what each does then; `then`: what the batch script does
     once they have ended. `waits`: the ranks begin only with `begins`.
     """

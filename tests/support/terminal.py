@@ -1,4 +1,4 @@
-"""A command of ours on a pseudo terminal of its own, as a person has it, and what is on the screen."""
+"""A command of gpuwarden on a pseudo terminal of its own, as a person has it, and what is on the screen."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Terminal:
         return [_ESCAPE.sub("", one).splitlines() for one in drawn]
 
     def wait_shows(self, *texts: str) -> list[str]:
-        """The first screen from now on, the one that stands included, with all of these."""
+        """The first screen from now on, the present one included, with all of these."""
         seen = max(len(self.screens()) - 1, 0)
         end = time.monotonic() + PATIENCE
         while True:

@@ -48,14 +48,14 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def write_lines(path: Path, *contents: object) -> Path:
-    """Not gzipped. Text and bytes stand as they are."""
+    """Not gzipped. Text and bytes are written as they are."""
     raw = [c if isinstance(c, bytes) else (c if isinstance(c, str) else json.dumps(c)).encode() for c in contents]
     path.write_bytes(b"".join(line + b"\n" for line in raw))
     return path
 
 
-def told(records: Iterable[Record], replay: Replay | None = None) -> list[tuple[float, str, str]]:
-    """What the judge says to them: uptime, kind, subject."""
+def reported(records: Iterable[Record], replay: Replay | None = None) -> list[tuple[float, str, str]]:
+    """The judge's events for them: uptime, kind, subject."""
     replay = replay or Replay()
     events = (event for record in records for step in replay.take(record) for event in step.events)
     return [(round(event.at.boottime, 3), event.kind, str(event.key)) for event in events]

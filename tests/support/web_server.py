@@ -1,4 +1,4 @@
-"""The HTTP server in the process of the test, on a port of its own, and clients that say what they are told to."""
+"""The HTTP server in the process of the test, on a port of its own, and clients that send what they are given."""
 
 from __future__ import annotations
 

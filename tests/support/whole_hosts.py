@@ -1,4 +1,4 @@
-"""A GPU host with all that stands beside its GPUs: ports, mounts, memory, processes, services, site checks."""
+"""A GPU host with all that is beside its GPUs: ports, mounts, memory, processes, services, site checks."""
 
 from __future__ import annotations
 
@@ -111,15 +111,15 @@ class WholeHost(Host):
         *events: HostEvent,
         nvml: Observation[NvmlFacts] | None = None,
         pci: Observation[PciFacts] | None = None,
-        look: bool = True,
+        collect: bool = True,
     ) -> Step:
-        if look:
+        if collect:
             view = replace(self.view, boot_id=self.boot_id)
             for name in Beside.__dataclass_fields__:
                 if (found := getattr(self.beside, name)) is not None:
                     view = view.after(self._pass(name, found))
             self.view = view
-        return super().step(*events, nvml=nvml, pci=pci, look=look)
+        return super().step(*events, nvml=nvml, pci=pci, collect=collect)
 
     def unread(self, collector: str) -> Observation[Any]:
         """A pass that failed."""

@@ -115,7 +115,7 @@ class WholeNode:
         elif self._step_due is None:
             self._step_due = self._loop.call_soon(self.step)
 
-    def step(self, *happened: HostEvent) -> None:
+    def step(self, *host_events: HostEvent) -> None:
         """A pass of the collectors and the step that follows from it, as `runtime/app.py` makes it."""
         if self._step_due is not None:
             self._step_due.cancel()
@@ -126,8 +126,8 @@ class WholeNode:
         host.uptime += 5.0
         self.engine.observed(host.nvml())
         self.engine.observed(host.pci())
-        self.engine.ingest(happened)
-        self.written += len(happened)
+        self.engine.ingest(host_events)
+        self.written += len(host_events)
         step = self.engine.step(host.now)
         self.verdict = step.verdict
         self.journal.append(step.events, by=self.engine, position=LogPosition(host.boot_id, self.written))
@@ -171,6 +171,6 @@ class WholeNode:
         """`exclude` or `restore` by an operator, and what came of it."""
         with suppress(ValueError):
             if text == "exclude":
-                await self.enforcement.orders.exclude("root", "to be looked at")
+                await self.enforcement.orders.exclude("root", "to be inspected")
             else:
                 await self.enforcement.orders.restore("root", self.situation)

@@ -29,7 +29,7 @@ from gpuwarden_collectors.slurm.jobs_facts import Job, JobsFacts
 from support.snapshots import UPTIME, at, collector, finding, gpu_facts, h100_readings, slot, snapshot
 
 XIDS_OF_A_GPU = (13, 31, 43, 45, 63, 94, 109, 154, int(FAILURE_XIDS[0]), int(FAILURE_XIDS[1]))
-"""What has happened to each GPU."""
+"""The events of each GPU."""
 
 
 WORKERS = ("nvml", "dcgm")
@@ -71,8 +71,8 @@ def everything(gpus: int = 8, instances: int = 0) -> Snapshot:
 
 
 def _collector(name: str) -> CollectorStatus:
-    told = collector(name)
-    return told if name in WORKERS else replace(told, worker=None)
+    row = collector(name)
+    return row if name in WORKERS else replace(row, worker=None)
 
 
 def _readings() -> GpuReadings:
@@ -99,9 +99,9 @@ def _of_dcgm(number: int) -> DcgmGpu:
 
 
 def _findings(gpus: int) -> Iterator[Finding]:
-    """More than are told in words, of checks of GPUs."""
+    """More than are listed in text, of checks of GPUs."""
     checks = [row.code for row in CONDITIONS.values() if row.scope == "gpu"]
     for n in range(INFOS_MOST + 10):
         yield finding(checks[n % len(checks)], gpu(slot(n % gpus)), detail=str(n))
     for n in range(16):
-        yield finding(f"site_{n}", NODE)  # no check of ours has such a name: a series more for each
+        yield finding(f"site_{n}", NODE)  # no check of gpuwarden has such a name: a series more for each

@@ -88,7 +88,7 @@ def _class(name: str, field: str) -> Any:
 
 
 def _keys(cls: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Each key with what it takes. `<name>` stands for a name that the site chooses."""
+    """Each key with what it takes. `<name>` represents a name that the site chooses."""
     hints = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
         if field.compare and not field.name.startswith("_"):
@@ -105,7 +105,7 @@ def _key(hint: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _accepted(hint: Any) -> str:
-    """The accepted values, or the type of what is written; no name of a class of ours, which may change."""
+    """The accepted values, or the type of what is written; no name of a class, which may change."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
         return "|".join(sorted(map(str, arguments)))

@@ -1,4 +1,4 @@
-"""A process that runs one worker whose reader misbehaves as argv says, prints the worker's pid and waits to be killed."""
+"""A process that runs one worker whose reader misbehaves as given in argv, prints the worker's pid and waits to be killed."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import sys
 
 from gpuwarden_collectors.worker.life import WorkerLimits
 from gpuwarden_collectors.worker.worker import Worker
-from support.worker_readers import Options, Said
+from support.worker_readers import Options, ReaderFacts
 
 
 async def main(how: str) -> None:
     worker = Worker(
         "test",
         "support.worker_readers:Reader",
-        Said,
+        ReaderFacts,
         limits=WorkerLimits(deadline=1.0, init_deadline=1000.0),
         on_event=lambda _: None,
         options=Options(how=how, where="connect"),

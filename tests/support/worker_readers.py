@@ -1,4 +1,4 @@
-"""Readers for real worker processes. `Reader` misbehaves in the way that its options name; the ways stand below it."""
+"""Readers for real worker processes. `Reader` misbehaves in the way that its options name; the ways are below it."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from gpuwarden_collectors.worker.frames import MAX_PAYLOAD
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """`how` names one of the WAYS, taken in `where` ("connect" or "read") while the file `trouble` exists, if one is named.
+    """`how` names one of the WAYS, taken in `where` ("connect" or "read") while the file `trigger` exists, if one is named.
 
     `events`: so many Xids are sent at the start. `closed`: a file that is written when the reader is closed.
     """
 
     how: str = ""
     where: str = "read"
-    trouble: str = ""
+    trigger: str = ""
     events: int = 0
     closed: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """Facts that tell which process answered, and for how many times."""
+class ReaderFacts:
+    """Facts that show which process answered, and for how many times."""
 
     pid: int
     reads: int
@@ -50,11 +50,11 @@ class Reader:
     def connect(self) -> None:
         self._misbehave("connect")
 
-    def read(self) -> Said:
+    def read(self) -> ReaderFacts:
         self._reads += 1
         text = self._misbehave("read")
         self.spent = text == "spent"
-        return Said(pid=os.getpid(), reads=self._reads, text=text)
+        return ReaderFacts(pid=os.getpid(), reads=self._reads, text=text)
 
     def events(self, emit: Callable[[HostEvent], None], stop: threading.Event) -> None:
         for number in range(self._options.events):
@@ -67,7 +67,7 @@ class Reader:
 
     def _misbehave(self, where: str) -> str:
         options = self._options
-        if not options.how or options.where != where or (options.trouble and not Path(options.trouble).exists()):
+        if not options.how or options.where != where or (options.trigger and not Path(options.trigger).exists()):
             return ""
         return WAYS[options.how]() or ""
 
@@ -78,7 +78,7 @@ class OddReader:
     def connect(self) -> None: ...
 
     def read(self) -> object:
-        return Said(pid=object(), reads=1)  # type: ignore[arg-type]  # on purpose
+        return ReaderFacts(pid=object(), reads=1)  # type: ignore[arg-type]  # on purpose
 
     def close(self) -> None: ...
 
@@ -123,7 +123,7 @@ def segfault() -> None:
 
 
 def leave() -> None:
-    sys.exit("a word before leaving")
+    sys.exit("a line before leaving")
 
 
 def print_garbage() -> str:
@@ -140,7 +140,7 @@ def be_absent() -> None:
 
 
 def fail() -> None:
-    raise CollectorError("the library said no")
+    raise CollectorError("the library refused")
 
 
 def raise_anything() -> None:
@@ -151,7 +151,7 @@ def spend() -> str:
     return "spent"
 
 
-def tell_environment() -> str:
+def print_environment() -> str:
     return " ".join(sorted(os.environ))
 
 
@@ -172,6 +172,6 @@ WAYS: dict[str, Callable[[], str | None]] = {
         fail,
         raise_anything,
         spend,
-        tell_environment,
+        print_environment,
     )
 }

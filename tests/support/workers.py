@@ -1,4 +1,4 @@
-"""Real workers for tests: making, waiting for and looking at them, and the proof that nothing is left of them."""
+"""Real workers for tests: making, waiting for and inspecting them, and the proof that nothing is left of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
 from gpuwarden_collectors.worker.life import WorkerLimits
 from gpuwarden_collectors.worker.worker import Worker
-from support.worker_readers import Options, Said
+from support.worker_readers import Options, ReaderFacts
 
 SOON = 60.0  # seconds that anything here may take at most
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -36,7 +36,7 @@ async def workers() -> AsyncIterator[Make]:
     def make(options: Options | None = GOOD, limits: WorkerLimits = PATIENT, **others: Any) -> Worker[Any]:
         arguments: dict[str, Any] = {
             "reader": "support.worker_readers:Reader",
-            "facts_type": Said,
+            "facts_type": ReaderFacts,
             "options": options,
             "on_event": lambda _: None,
             "environment": ENVIRONMENT,
@@ -65,8 +65,8 @@ def _children() -> set[int]:
     return set(map(int, Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()))
 
 
-def said(seen: Observation[Any]) -> Said:
-    assert isinstance(seen.facts, Said), seen.error
+def facts_of(seen: Observation[Any]) -> ReaderFacts:
+    assert isinstance(seen.facts, ReaderFacts), seen.error
     return seen.facts
 
 
@@ -81,9 +81,9 @@ def pid_of(seen: Observation[Any]) -> int:
     return pid
 
 
-async def observed(worker: Worker[Any]) -> Said:
+async def observed(worker: Worker[Any]) -> ReaderFacts:
     """The next facts; passes that time out or wait for a pause to end are let go by."""
-    return said(await _first(worker, lambda seen: seen.outcome is PassOutcome.OBSERVED))
+    return facts_of(await _first(worker, lambda seen: seen.outcome is PassOutcome.OBSERVED))
 
 
 async def seen_when(worker: Worker[Any], wanted: Callable[[WorkerReport], object]) -> Observation[Any]:
@@ -107,7 +107,7 @@ async def exited(pid: int) -> None:
 
 
 async def vanished(pid: int) -> None:
-    """Wait until a process that is not our child has ended; whoever inherited it may leave it a zombie."""
+    """Wait until a process that is not our child has ended; its new parent may leave it a zombie."""
     async with asyncio.timeout(SOON):
         with contextlib.suppress(OSError):
             while b") Z" not in Path(f"/proc/{pid}/stat").read_bytes():

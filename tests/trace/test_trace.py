@@ -36,7 +36,7 @@ from gpuwarden_collectors.facts import GpuAnswer, NvmlFacts, Stamp
 from gpuwarden_collectors.nvml.simulated_gpu import simulated_uuid
 from support.commands import COMMAND, environment
 from support.hosts import Host
-from support.traces import lines, read, story, told, write, write_lines
+from support.traces import lines, read, reported, story, write, write_lines
 
 ROOT = Path(__file__).parents[2]
 HEADER = {"trace": 1, "gpuwarden": "1.2.3"}
@@ -59,10 +59,10 @@ def test_what_is_written_is_read_again(fault: str, tmp_path: Path) -> None:
     again = read(write(tmp_path / "t", records))
     assert [content(record) for record in again] == [content(record) for record in records]
     assert max(abs(a.at.wall - r.at.wall) for a, r in zip(again, records, strict=True)) < 0.001
-    assert told(again) == told(records)
+    assert reported(again) == reported(records)
 
 
-def test_an_operators_word_and_the_daemons_own_troubles_are_kept(tmp_path: Path) -> None:
+def test_an_operators_acknowledgement_and_the_daemons_own_errors_are_kept(tmp_path: Path) -> None:
     at = Stamp(20.0, 1.8e9)
     records: list[Record] = [
         Began(at=at, boot_id="b", rules=Rules(expected_gpus=4), memory=()),
@@ -92,7 +92,7 @@ def test_a_step_of_the_wall_clock_is_kept(tmp_path: Path) -> None:
     assert [round(r.at.wall, 2) for r in again] == [round(r.at.wall, 2) for r in records]
 
 
-def test_a_pass_that_says_nothing_new_is_a_short_line(tmp_path: Path) -> None:
+def test_a_pass_without_news_is_a_short_line(tmp_path: Path) -> None:
     records: list[Record] = []
     node = Node(records.append, Random(1))
     node.walks = False
@@ -102,8 +102,8 @@ def test_a_pass_that_says_nothing_new_is_a_short_line(tmp_path: Path) -> None:
         line for line in lines(write(tmp_path / "t", records)) if line.get("pass") in ("nvml", "pci", "dcgm", "storage")
     ]
     longer = [line for line in passes[4:] if sorted(line) != ["at", "pass", "took"]]
-    said = {what for line in longer for gpu in line["facts"]["gpus"].values() for what in gpu}
-    assert said == {
+    fields = {what for line in longer for gpu in line["facts"]["gpus"].values() for what in gpu}
+    assert fields == {
         "read_at"
     }  # in one pass of eleven: counters that are read each minute were read, and are what they were
     assert len(longer) == 10
@@ -135,7 +135,7 @@ def test_no_condition_depends_on_what_is_taken_for_telemetry_but_where_a_gpu_com
 
 @pytest.mark.parametrize("away", ["unlisted", "lost"])
 def test_telemetry_is_written_at_once_when_a_gpu_comes_back(away: str, tmp_path: Path) -> None:
-    """By its counters one tells that it was reset."""
+    """Its counters show that it was reset."""
     records: list[Record] = []
     node = Node(records.append, Random(1), gpus=2, beside=False, dcgm=False)
     node.walks = False
@@ -373,7 +373,7 @@ def test_a_long_trace_needs_no_more_memory_than_a_short_one(tmp_path: Path) -> N
     passed = [record for record in start if isinstance(record, Passed)]
     short = write(tmp_path / "short", [start[0], *passed])
     long = write(tmp_path / "long", [start[0], *passed * 200])
-    peak_of_reading(short)  # what is kept of each class is made by whoever reads first
+    peak_of_reading(short)  # what is kept of each class is made by the first reader
     assert peak_of_reading(long) < 1.5 * peak_of_reading(short)
 
 
@@ -398,11 +398,11 @@ def test_an_anonymised_trace_names_no_board_process_or_host_and_is_judged_the_sa
     for name in ("-4000-8000-", "16500", "boot-1", "node7"):
         assert name in gzip.decompress(plain.read_bytes()).decode()
         assert name not in text
-    for pid in (4242, 4711):  # as numbers of their own: the digits may stand in another number
+    for pid in (4242, 4711):  # as numbers of their own: the digits may be part of another number
         number = re.compile(rf"(?<![\d.]){pid}(?!\d)")
         assert number.search(gzip.decompress(plain.read_bytes()).decode())
         assert not number.search(text)
-    assert told(read(hidden)) == told(read(plain))
+    assert reported(read(hidden)) == reported(read(plain))
 
 
 def test_a_name_keeps_its_pseudonym_within_a_trace_and_loses_it_in_the_next() -> None:
@@ -434,7 +434,7 @@ def test_a_recording_holds_what_was_handed_over(tmp_path: Path) -> None:
         recorder.take(record)
     assert recorder.close(10.0)
     assert (recorder.dropped, recorder.error) == (0, "")
-    assert told(read(tmp_path / "t")) == told(records)
+    assert reported(read(tmp_path / "t")) == reported(records)
 
 
 def record(folder: Path, *words: str, limited: Sequence[str] = ()) -> subprocess.Popen[bytes]:
@@ -460,7 +460,7 @@ def test_a_recorder_that_is_killed_leaves_what_it_saw(tmp_path: Path) -> None:
     assert "the trace ends in the middle" in str(error)
 
 
-def test_a_recording_lasts_as_long_as_it_was_told(tmp_path: Path) -> None:
+def test_a_recording_lasts_for_the_given_time(tmp_path: Path) -> None:
     with record(tmp_path, "--anonymise", "--for", "1s") as process:
         assert process.wait(60) == 0
     assert {type(r) for r in read(tmp_path / "t")} == {Began, Passed}
@@ -475,7 +475,7 @@ def test_sigterm_ends_a_recording_well(tmp_path: Path) -> None:
     assert read(tmp_path / "t")
 
 
-def test_a_recording_that_cannot_be_written_ends_and_says_so(tmp_path: Path) -> None:
+def test_a_recording_that_cannot_be_written_ends_with_an_error(tmp_path: Path) -> None:
     with record(tmp_path, limited=("prlimit", "--fsize=512")) as process:
         assert process.wait(60) == 73
         assert process.stderr is not None

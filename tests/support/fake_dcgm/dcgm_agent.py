@@ -20,7 +20,7 @@ embedded: list[Handle] = []  # one at a time: a second beside it gets no handle
 
 
 def dcgmFP(name: str) -> Callable[..., int]:
-    """A function of the library itself: it gives the return code and writes its answer where it is told."""
+    """A function of the library itself: it gives the return code and writes its answer to the given place."""
 
     def function(*arguments: Any) -> int:
         try:

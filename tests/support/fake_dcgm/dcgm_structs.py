@@ -37,7 +37,7 @@ TEXTS = {
     -33: "This request is serviced by a module of DCGM that is not currently loaded",
     -36: "Profiling is not supported for this group of GPUs or GPU",
 }  # fmt: skip
-"""What such an error says of itself. The library has one for every code; these are the ones that are met."""
+"""The text of such an error. The library has one for every code; these are the ones that are met."""
 
 
 class DCGMError(Exception):

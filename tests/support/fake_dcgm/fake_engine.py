@@ -11,7 +11,7 @@ is taken; ids die with the engine, groups with their client; health watches watc
 blocks a call and the call then times out, but connecting to it takes two such times and then succeeds; an engine that
 saw Xid 119 in the kernel log asks the driver nothing any more; a lost GPU forgets who it is, its fields keep their
 last values until the next sample and are blank from then on, after its return too, until they are asked for again.
-Some texts name a wrong GPU or have their format unfilled. Not kept: what takes time in the engine happens at once
+Some texts name a wrong GPU or have their format unfilled. Not kept: what takes time in the engine is done at once
 (samples, deltas over a minute, blanks after Xid 119), and connecting to nothing fails without waiting for its timeout.
 """
 
@@ -118,7 +118,7 @@ def call(name: str, handle: Any = None) -> Iterator[State]:
         if name in engine["codes"]:
             raise DCGMError(engine["codes"][name])
         if handle is not None:
-            _look_up(engine, handle)
+            _check(engine, handle)
         yield engine
 
 
@@ -149,7 +149,7 @@ def runs(engine: State) -> bool:
     return bool(engine["running"] and process_state(engine["pid"]))
 
 
-def _look_up(engine: State, handle: ctypes.c_void_p) -> None:
+def _check(engine: State, handle: ctypes.c_void_p) -> None:
     if handle.value is None:
         raise DCGMError(BADPARAM)
     if not runs(engine) or str(handle.value) not in engine["clients"]:
@@ -234,7 +234,7 @@ def set_watches(engine: State, group: State, mask: int) -> None:
 
 
 def note_watches(engine: State, watches: Iterable[tuple[int, int, int]]) -> None:
-    """The last value stays readable for as long as the engine lives, whoever watches it still."""
+    """The last value stays readable for as long as the engine lives, whatever client watches it still."""
     known = {tuple(each) for each in engine["sampled"]}
     engine["sampled"] += [list(watch) for watch in watches if watch not in known]
 
@@ -244,7 +244,7 @@ def incidents(engine: State, group: State) -> Iterator[tuple[int, int, int, str,
     for kind, number in group["entities"] if group["mask"] else ():
         if status_of(engine, kind, number) not in ACTIVE:
             continue
-        found = list(_told(engine, kind, number))
+        found = list(_incidents(engine, kind, number))
         if kind == GPU:
             found += [*_xids(engine, number), *_readings(engine, group, number)]
         for system, health, code, text in found:
@@ -255,7 +255,7 @@ def incidents(engine: State, group: State) -> Iterator[tuple[int, int, int, str,
 Found = Iterator[tuple[int, int, int, str]]
 
 
-def _told(engine: State, kind: int, number: int) -> Found:
+def _incidents(engine: State, kind: int, number: int) -> Found:
     """Incidents that a test dictates."""
     for system, health, code, text, of_kind, of_number in engine["incidents"]:
         if (of_kind, of_number) == (kind, number):

@@ -22,7 +22,7 @@ LAST_XID = 230
 def healthy(gpus: int) -> State:
     """An engine 4.6.0 with so many GPUs, without the licensed module for profiling.
 
-    `pid`: of the process that stands for the engine, if one does: while it is dead nothing runs, while it is stopped
+    `pid`: of the process in place of the engine, if there is one: while it is dead nothing runs, while it is stopped
     everything hangs. `hang`: no call returns before it ends, or `hang_limit` seconds have passed. `crash`: the next call ends its
     process. `codes`: what a call by this name returns; "part of dcgmHealthCheck" comes beside its incidents,
     "dcgmHealthSet_v2 of others" only for a group that has more than GPUs. `blind`: the engine asks the driver nothing.
@@ -56,7 +56,7 @@ def a_gpu(number: int) -> State:
 
 @contextmanager
 def state(path: Path) -> Iterator[State]:
-    """The engine, for whoever changes it: nobody else changes it meanwhile, and nobody reads half a change."""
+    """The engine, for one who changes it: nobody else changes it meanwhile, and nobody reads half a change."""
     with path.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         engine: State = json.loads(path.read_text())

@@ -87,7 +87,7 @@ struct rule {
     int board;
     char call[64];       /* an entry point, `field:ID`, or `*` for every entry point */
     long long argument;  /* ERROR: the nvmlReturn; SLOW: microseconds */
-    char once[256];      /* the fault strikes only whoever creates this file; empty: always */
+    char once[256];      /* the fault strikes only the process that creates this file; empty: always */
 };
 struct xid {
     long long sequence;
@@ -166,7 +166,7 @@ void follow_control_file(const char *path); /* NULL: none, a healthy node */
 const char *control_file(void);
 nvmlReturn_t field_fault(int board, unsigned int field);
 
-/* prices.c: in microseconds unless said */
+/* prices.c: in microseconds unless noted */
 nvmlReturn_t not_supported(void);
 long long price_of(const char *call, int board);
 long long price_of_field(unsigned int field);

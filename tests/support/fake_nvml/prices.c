@@ -36,7 +36,7 @@ long long price_of_field(unsigned int field) { return CHOSEN(FIELD_PRICES, field
 
 static atomic_llong counted;
 
-/* For whoever loaded this library: the microseconds of CPU that its calls would have taken on an H100 by now. */
+/* For the process that loaded this library: the microseconds of CPU that its calls would have taken on an H100 by now. */
 __attribute__((visibility("default"))) long long fakeNvmlPrices(void);
 long long fakeNvmlPrices(void) { return counted; }
 

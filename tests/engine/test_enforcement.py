@@ -124,7 +124,7 @@ async def test_a_write_that_timed_out_and_was_done_later_is_found_and_not_repeat
     await rig.kill()
 
 
-async def test_what_waits_for_a_scheduler_is_dropped_by_a_fresh_look_if_somebody_else_was_there_first(rig: Rig) -> None:
+async def test_a_pending_intent_is_dropped_after_another_read_if_somebody_else_excluded_the_node(rig: Rig) -> None:
     rig.client.away = ActuatorUnavailable("connect failure")
     rig.enforcement.run()
     fails(rig)
@@ -159,10 +159,10 @@ async def test_without_permission_there_is_one_complaint_and_no_storm(rig: Rig) 
 
 
 @pytest.mark.parametrize("kind", [ActuatorUnavailable, ActuatorRefused])
-async def test_where_nobody_can_be_counted_nobody_is_excluded_and_the_breaker_says_so(
+async def test_without_a_fleet_count_no_node_is_excluded_and_the_breaker_shows_why(
     rig: Rig, kind: type[ActuatorError]
 ) -> None:
-    """The node itself can be looked at and written."""
+    """The node itself can be read and written."""
 
     def refuse(call: str) -> None:
         if call == "fleet_count":
@@ -205,7 +205,7 @@ async def test_a_scheduler_that_cannot_count_for_a_moment_is_asked_again_soon() 
     assert (outcome.result, box.held_back) == (Result.DONE, "")
 
 
-async def test_a_scheduler_that_is_away_is_told_as_long_as_something_is_wanted_of_it(rig: Rig) -> None:
+async def test_an_unreachable_scheduler_is_reported_as_long_as_an_action_is_pending(rig: Rig) -> None:
     rig.client.away = ActuatorUnavailable("no answer within 10 s")
     rig.enforcement.run()
     rig.passes()
@@ -269,7 +269,7 @@ async def test_a_healthy_node_asks_no_more_often_while_the_scheduler_is_away() -
     assert rig.enforcement._pause_after(box) >= 1200.0 * 0.9
 
 
-async def test_a_person_who_asks_again_after_a_refusal_is_not_told_the_old_answer(rig: Rig) -> None:
+async def test_an_order_repeated_after_a_refusal_does_not_get_the_old_result(rig: Rig) -> None:
     def refuse(call: str) -> None:
         if call == "apply":
             raise ActuatorRefused("cannot drain n1: Invalid user id")
@@ -291,10 +291,10 @@ async def test_what_is_no_longer_found_is_not_written_when_the_scheduler_returns
     fails(rig)
     await rig.until(lambda: rig.client.calls.count("fleet_count") > 1)
     heals(rig)
-    looks = rig.client.calls.count("read")
-    await rig.until(lambda: rig.client.calls.count("read") > looks)  # the attempt under way has ended
+    reads = rig.client.calls.count("read")
+    await rig.until(lambda: rig.client.calls.count("read") > reads)  # the attempt under way has ended
     rig.client.away = None
-    await rig.until(lambda: rig.client.calls.count("read") > looks + 3)
+    await rig.until(lambda: rig.client.calls.count("read") > reads + 3)
     assert (rig.writes, len(rig.state.pending)) == ([], 1)
     assert "not found just now" in rig.enforcement.shown().pending[0].text
     fails(rig)
@@ -357,7 +357,7 @@ async def test_mode_observe_asks_the_scheduler_how_the_node_is_and_writes_nothin
 # --- operators
 
 
-async def test_a_person_is_told_what_came_of_it(rig: Rig) -> None:
+async def test_an_order_returns_its_result(rig: Rig) -> None:
     rig.enforcement.run()
     assert await rig.enforcement.orders.exclude("alice", "replacing a fan") == "fake: done"
     assert rig.reason == "gpuwarden: operator by=alice replacing a fan"

@@ -1,4 +1,4 @@
-"""What is said of a node to whoever asks dstack's agent for its health."""
+"""The health of a node that clients of dstack's agent get."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def published(state: str = "healthy", mode: str = "enforce", marker: Marker | No
     ],
 )
 def test_a_node_that_is_held_out_fails_and_what_is_not_acted_upon_warns(seen: Published, level: int | None) -> None:
-    said = node_health(seen, before=None, mode="enforce")
-    assert (None if said is None else said.level) == level
+    reported = node_health(seen, before=None, mode="enforce")
+    assert (None if reported is None else reported.level) == level
 
 
 def test_until_there_is_a_verdict_the_configured_mode_counts() -> None:
@@ -62,24 +62,24 @@ def test_until_there_is_a_verdict_the_configured_mode_counts() -> None:
         published("healthy", excluded_by=("dstack:failure",)), Published(published().verdict, None, "", "no marker of ours"),
     ],
 )  # fmt: skip
-def test_nothing_but_knowledge_ends_a_failure_once_told(seen: Published) -> None:
+def test_a_reported_failure_ends_by_knowledge_only(seen: Published) -> None:
     assert node_health(seen, before=BEFORE, mode="enforce") == BEFORE
     assert seen.verdict is not None or node_health(seen, before=BEFORE, mode="observe") == BEFORE
 
 
-def test_a_failure_once_told_ends_when_the_exclusion_is_lifted() -> None:
+def test_a_reported_failure_ends_when_the_exclusion_is_lifted() -> None:
     assert node_health(published(), before=BEFORE, mode="enforce") == PASSING
     assert node_health(published(excluded_by=("slurm:foreign",)), before=BEFORE, mode="enforce") == PASSING
     lifted_by_hand = node_health(published("failure", reason="gpu_missing"), before=BEFORE, mode="enforce")
     assert lifted_by_hand == NodeHealth(Level.WARN, "gpuwarden: failure gpu_missing")
 
 
-def test_what_the_breaker_holds_back_is_said_so() -> None:
-    said = node_health(published("failure", reason="gpu_missing", breaker=True), before=None, mode="enforce")
-    assert "not excluded: the budget of exclusions is spent" in (said or pytest.fail("none")).message
+def test_a_failure_that_the_breaker_holds_back_is_marked() -> None:
+    reported = node_health(published("failure", reason="gpu_missing", breaker=True), before=None, mode="enforce")
+    assert "not excluded: the budget of exclusions is spent" in (reported or pytest.fail("none")).message
 
 
-# --- in one with what the shim says
+# --- merged with the shim's response
 
 
 def incident(level: object = 10, **more: object) -> dict[str, object]:
@@ -93,7 +93,7 @@ def theirs(level: object, *incidents: object) -> bytes:
 
 
 def sound(body: bytes) -> dict[str, object]:
-    """As dstack's server takes it; its own code says so in the test of the contract."""
+    """As dstack's server takes it; its own code checks it in the test of the contract."""
     dcgm = json.loads(body)["dcgm"]
     assert type(dcgm["overall_health"]) is int
     assert dcgm["overall_health"] in LEVELS
@@ -106,14 +106,14 @@ def sound(body: bytes) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    "told", [b'{"dcgm":null}\n', b"{}", theirs(0), theirs(20, incident(20)), theirs(10, incident())]
+    "shim_body", [b'{"dcgm":null}\n', b"{}", theirs(0), theirs(20, incident(20)), theirs(10, incident())]
 )
-def test_while_we_have_nothing_to_say_the_shim_s_answer_stays_as_it_is(told: bytes) -> None:
-    assert merged(told, PASSING) is None
+def test_without_a_finding_the_shims_response_stays_as_it_is(shim_body: bytes) -> None:
+    assert merged(shim_body, PASSING) is None
 
 
 @pytest.mark.parametrize(
-    ("told", "ours", "level", "first"),
+    ("shim_body", "own", "level", "first"),
     [
         (b'{"dcgm":null}', Level.FAIL, 20, "ours"),
         (b"{}", Level.WARN, 10, "ours"),
@@ -124,8 +124,10 @@ def test_while_we_have_nothing_to_say_the_shim_s_answer_stays_as_it_is(told: byt
         (theirs(10, incident(10)), Level.FAIL, 20, "ours"),
     ],
 )
-def test_the_worse_counts_and_stands_first(told: bytes | None, ours: Level, level: int, first: str) -> None:
-    found = sound(merged(told, NodeHealth(ours, "ours")) or pytest.fail("none"))
+def test_the_worse_level_counts_and_is_listed_first(
+    shim_body: bytes | None, own: Level, level: int, first: str
+) -> None:
+    found = sound(merged(shim_body, NodeHealth(own, "ours")) or pytest.fail("none"))
     incidents: list[dict[str, object]] = found["incidents"]  # type: ignore[assignment]
     assert found["overall_health"] == level
     assert incidents[0]["error_message"] == first
@@ -138,7 +140,7 @@ def test_half_a_character_does_not_go_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "level"),
+    ("shim_body", "level"),
     [
         (theirs(15), 10), (theirs("20"), 10), (theirs(True), 10), (b'{"dcgm":{"overall_health":20,"incidents":null}}', 20),
         (b'{"dcgm":{"incidents":[]}}', 10), (b'{"dcgm":{"overall_health":10}}', 10), (theirs(0, incident(99)), 10), (b'{"dcgm":{"incidents":[{"health":20}]}}', 20),
@@ -146,8 +148,8 @@ def test_half_a_character_does_not_go_out() -> None:
         (b'{"dcgm":null,"more":NaN}', None), (b'{"dcgm":{"overall_health":NaN,"incidents":[]},"x":NaN}', 10),
     ],
 )  # fmt: skip
-def test_no_answer_goes_out_that_dstack_would_take_for_an_unreachable_host(told: bytes, level: int | None) -> None:
-    body = merged(told, PASSING)
+def test_no_answer_goes_out_that_dstack_would_take_for_an_unreachable_host(shim_body: bytes, level: int | None) -> None:
+    body = merged(shim_body, PASSING)
     assert (None if body is None else sound(body)["overall_health"]) == level
 
 
@@ -167,7 +169,9 @@ json_values = st.recursive(
     | json_values,
     st.sampled_from(Level),
 )
-def test_whatever_the_shim_says_what_we_send_is_sound_and_no_milder_than_ours(dcgm: object, level: Level) -> None:
+def test_the_response_is_valid_and_no_milder_than_gpuwardens_level_whatever_the_shim_sends(
+    dcgm: object, level: Level
+) -> None:
     body = merged(json.dumps({"dcgm": dcgm}).encode(), NodeHealth(level, "" if level is Level.PASS else "ours"))
     if body is None:
         assert level is Level.PASS

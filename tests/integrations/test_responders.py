@@ -51,7 +51,7 @@ def test_it_loads_nothing_of_the_daemon_and_stays_small(
     assert found["Pss"] < MEMORY_MOST
 
 
-def test_nvhcd_says_what_to_install_where_grpclib_is_missing(tmp_path: Path) -> None:
+def test_nvhcd_names_what_to_install_where_grpclib_is_missing(tmp_path: Path) -> None:
     (tmp_path / "grpclib.py").write_text("raise ModuleNotFoundError('no grpclib')")
     path = os.pathsep.join([str(tmp_path), *sys.path])
     done = subprocess.run(
@@ -61,7 +61,7 @@ def test_nvhcd_says_what_to_install_where_grpclib_is_missing(tmp_path: Path) -> 
     assert (done.returncode, "gpuwarden[nvhcd]" in done.stderr) == (69, True)
 
 
-def test_an_address_that_is_taken_is_said_with_what_to_do(tmp_path: Path) -> None:
+def test_an_address_in_use_is_reported_with_a_remedy(tmp_path: Path) -> None:
     with tcp() as listener:
         where = f"127.0.0.1:{listener.getsockname()[1]}"
         done = gpuwarden("dstack-interposer", "--listen", where, "--run-dir", tmp_path, temporary=tmp_path)
@@ -69,16 +69,16 @@ def test_an_address_that_is_taken_is_said_with_what_to_do(tmp_path: Path) -> Non
     assert f"cannot listen on {where}" in done.stderr
 
 
-async def test_a_faulty_configuration_silences_nothing_that_stands(tmp_path: Path) -> None:
-    """A host that does not answer is unreachable to dstack: what cannot be read stands at its default, and is told."""
+async def test_a_faulty_configuration_silences_no_verdict_in_force(tmp_path: Path) -> None:
+    """A host that does not respond is unreachable to dstack: what cannot be read keeps its default, and is logged."""
     file = tmp_path / "gpuwarden.toml"
     file.write_text("[dstack\nenabled = true")
     verdict(tmp_path)
     marker(tmp_path, "dstack")
     listener = tcp()
     port = listener.getsockname()[1]
-    async with shim() as told:
-        words = ("dstack-interposer", "--config", file, "--run-dir", tmp_path, "--shim", f"127.0.0.1:{told.port}")
+    async with shim() as agent:
+        words = ("dstack-interposer", "--config", file, "--run-dir", tmp_path, "--shim", f"127.0.0.1:{agent.port}")
         with activated(listener, *words, folder=tmp_path) as service:
             status, body = await asyncio.to_thread(get, port)
             assert (status, json.loads(body)["dcgm"]["overall_health"]) == (200, 20)
@@ -133,9 +133,9 @@ class Load:
 async def test_while_it_is_restarted_clients_wait_and_none_is_refused_or_cut_off(tmp_path: Path) -> None:
     verdict(tmp_path, "failure")
     marker(tmp_path, "dstack")
-    async with shim() as told:
+    async with shim() as agent:
         listener = tcp()
-        words = ("dstack-interposer", "--run-dir", tmp_path, "--shim", f"127.0.0.1:{told.port}")
+        words = ("dstack-interposer", "--run-dir", tmp_path, "--shim", f"127.0.0.1:{agent.port}")
         with activated(listener, *words, folder=tmp_path, GPUWARDEN_DSTACK__ENABLED="true") as service:
             stopped = await asyncio.to_thread(under_load, service, listener.getsockname()[1], signal.SIGTERM)
             killed = await asyncio.to_thread(under_load, service, listener.getsockname()[1], signal.SIGKILL)
@@ -145,7 +145,7 @@ async def test_while_it_is_restarted_clients_wait_and_none_is_refused_or_cut_off
 
 
 def under_load(service: Activated, port: int, number: signal.Signals) -> Counter[str]:
-    """What its clients met while it was ended twice, and begun anew."""
+    """What its clients met while it was ended twice, and started again."""
     load = Load(port)
     for end in (True, True, False):
         load.wait_for_more()
@@ -172,15 +172,15 @@ UNITS = sorted((ROOT / "systemd").glob("gpuwarden-*.s*"))
 
 
 def test_the_units_are_sound(tmp_path: Path) -> None:
-    """As systemd reads them; the command that they start is looked for where there is one."""
+    """As systemd reads them; the command that they start is checked where there is one."""
     if not shutil.which("systemd-analyze"):
         unmet("no systemd-analyze: apt-get install systemd")
-    ours = [unit for unit in UNITS if unit.name.startswith(("gpuwarden-dstack.", "gpuwarden-nvhcd."))]
-    assert len(ours) == 4
-    for unit in ours:
+    own = [unit for unit in UNITS if unit.name.startswith(("gpuwarden-dstack.", "gpuwarden-nvhcd."))]
+    assert len(own) == 4
+    for unit in own:
         text = unit.read_text().replace("ExecStart=/opt/gpuwarden/bin/gpuwarden ", "ExecStart=/bin/echo ")
         (tmp_path / unit.name).write_text(text)
-    names = [str(tmp_path / unit.name) for unit in ours]
+    names = [str(tmp_path / unit.name) for unit in own]
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *names], env={**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:"},
         capture_output=True, text=True, timeout=60, check=False,

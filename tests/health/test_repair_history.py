@@ -14,7 +14,7 @@ from support.hosts import Host, slot
 
 
 def reset(host: Host, index: int) -> None:
-    host.step(GpuResetEvent(at=host.now, slot=slot(index), ok=True), look=False)
+    host.step(GpuResetEvent(at=host.now, slot=slot(index), ok=True), collect=False)
     host.uptime += 5
     host.run(10)
 
@@ -66,7 +66,7 @@ def test_what_comes_back_after_a_reset_needs_a_reboot_and_after_that_a_person(be
     assert host.findings[0].evidence["came_back_after"] == "a reboot"
 
 
-def test_the_treatment_of_one_gpu_says_nothing_of_another_or_of_another_failure() -> None:
+def test_the_repair_of_one_gpu_is_independent_of_another_gpu_and_another_failure() -> None:
     host = failed(Host(8))
     reboot(host)
     assert fails(host, 5) is Advice.RESET_GPU
@@ -85,8 +85,8 @@ def test_a_reset_that_did_not_help_is_followed_by_the_advice_to_reboot() -> None
     host = Host(8)
     host.change(3, ecc_uncorrected_volatile=1)
     host.run(20)
-    host.step(GpuResetEvent(at=host.now, slot=slot(3), ok=True), look=False)
-    assert host.findings[0].advice is Advice.RESET_GPU  # nobody has looked yet
+    host.step(GpuResetEvent(at=host.now, slot=slot(3), ok=True), collect=False)
+    assert host.findings[0].advice is Advice.RESET_GPU  # nothing was read yet
     host.uptime += 5
     host.run(90)
     assert [(f.key.code, f.advice) for f in host.findings] == [("ecc_uncorrectable", Advice.REBOOT)]
@@ -101,7 +101,7 @@ def test_resets_and_reboots_while_nothing_is_wrong_treat_nothing() -> None:
     assert fails(host, 3) is Advice.RESET_GPU
 
 
-def test_a_treatment_of_last_week_is_forgotten_for_what_comes_anew_and_not_for_what_still_stands() -> None:
+def test_a_repair_of_last_week_is_forgotten_for_a_new_failure_but_not_for_one_in_force() -> None:
     host = failed(Host(8))
     reset(host, 3)
     host.days(8)
@@ -114,7 +114,7 @@ def test_a_treatment_of_last_week_is_forgotten_for_what_comes_anew_and_not_for_w
     assert host.findings[0].advice is Advice.REBOOT
 
 
-def test_a_replaced_board_starts_anew() -> None:
+def test_a_replaced_board_has_no_repair_history() -> None:
     host = failed(Host(8))
     reset(host, 3)
     assert fails(host, 3) is Advice.REBOOT
@@ -146,7 +146,7 @@ def test_what_needs_a_person_from_the_start_stays_so() -> None:
     assert [f.advice for f in host.findings] == [Advice.CONTACT_SUPPORT]
 
 
-# --- resets that no line tells of
+# --- resets that no line reports
 
 WORN = {"energy_mj": 9_000_000, "pcie_replays": 3, "violation_power_ns": 700}
 FRESH = {"energy_mj": 40_000, "pcie_replays": 0, "violation_power_ns": 0}
@@ -164,7 +164,7 @@ def away(host: Host, seconds: float = 10) -> None:
 
 
 @pytest.mark.parametrize("cut", [False, True])
-def test_a_gpu_that_was_away_and_has_all_its_counters_begun_anew_was_reset(*, cut: bool) -> None:
+def test_a_gpu_that_was_away_and_whose_counters_all_restarted_was_reset(*, cut: bool) -> None:
     host = latched(Host(8))
     away(host)
     if cut:
@@ -175,7 +175,7 @@ def test_a_gpu_that_was_away_and_has_all_its_counters_begun_anew_was_reset(*, cu
     assert fails(host, 3) is Advice.REBOOT
 
 
-def test_counters_that_begin_anew_without_the_gpu_having_been_away_are_no_reset() -> None:
+def test_counters_that_restart_without_the_gpu_having_been_away_are_no_reset() -> None:
     host = latched(Host(8))
     host.change(3, **FRESH)
     host.run(60)
@@ -222,19 +222,19 @@ def test_an_xid_after_the_first_pass_without_a_demand_for_a_reset_stays() -> Non
     host.change(3, recovery_action=0)
     host.run(5)
     host.uptime += 2
-    host.step(host.xid(3, 95), look=False)
+    host.step(host.xid(3, 95), collect=False)
     host.restart_daemon()
     host.run(60)
     assert host.codes == ["xid"]
 
 
-def test_an_xid_right_after_a_reset_that_only_the_counters_tell_of_stays() -> None:
+def test_an_xid_right_after_a_reset_that_only_the_counters_show_stays() -> None:
     host = latched(Host(8))
     gone = host.gpus.pop(3)
     host.run(10)
     host.gpus[3] = gone
     host.uptime += 2
-    host.step(host.xid(3, 95), look=False)
+    host.step(host.xid(3, 95), collect=False)
     host.change(3, **FRESH)
     host.run(60)
     assert host.codes == ["xid"]

@@ -57,7 +57,7 @@ def test_memory_is_low_below_two_percent_of_what_is_not_set_aside(memory: Memory
     assert bool(service_detectors.memory_low(memory)) is low
 
 
-def test_an_uncorrectable_error_counts_when_it_happens() -> None:
+def test_an_uncorrectable_error_counts_when_it_occurs() -> None:
     memory = MemoryFacts(
         total_bytes=1, controllers=tuple(MemoryController(name=f"mc{n}", uncorrected=n) for n in range(2))
     )
@@ -194,7 +194,7 @@ def test_enabled_fabric_manager_is_judged_by_its_process_alone(
         (FAILED, True, False, W),
         (FAILED, True, None, W),
         (STOPPED, False, False, F),
-        (STOPPED, None, False, F),  # A100: its GPUs say nothing of a fabric
+        (STOPPED, None, False, F),  # A100: its GPUs report nothing of a fabric
         (FAILED, None, False, F),
     ],
 )
@@ -224,13 +224,13 @@ def test_fabric_manager_is_undecided_where_processes_are_hidden_or_nothing_needs
     assert undecided(unit, fabric) is expected
 
 
-def test_a_failure_of_the_fabric_manager_stands_while_processes_are_hidden() -> None:
+def test_a_failure_of_the_fabric_manager_lasts_while_processes_are_hidden() -> None:
     services, hidden = ServicesFacts(services=(ENABLED,)), Fabric(switches=True, used=True, completed=True)
     (found,) = service_detectors.service_down(services, {}, hidden, {service_detectors.service_subject(FABRIC_MANAGER)})
     assert found.severity is F
 
 
-def test_where_there_is_no_fabric_nobody_misses_its_manager_unless_told_to() -> None:
+def test_without_a_fabric_a_missing_manager_is_reported_only_if_configured() -> None:
     ended, none = service("failed", unit=FABRIC_MANAGER, result="exit-code"), Fabric(switches=False, used=False)
     assert down(ended, none) == []
     assert down(replace(ended, configured=True), none) == [(W, "failed: exit-code")]
@@ -247,22 +247,26 @@ def test_a_service_that_restarts_again_and_again_is_down_even_while_it_runs() ->
 # --- Site checks ---------------------------------------------------------------------------------------------------
 
 
-def told(name: str, state: PluginState, unknown_runs: int = 0) -> PluginResult:
+def result_of(name: str, state: PluginState, unknown_runs: int = 0) -> PluginResult:
     return PluginResult(name=name, state=state, at=Stamp(1.0, 2.0), text="so", exit_code=1, unknown_runs=unknown_runs)
 
 
 def test_a_site_check_speaks_at_its_own_severity() -> None:
     states = (PluginState.OK, PluginState.WARNING, PluginState.FAILURE, PluginState.UNKNOWN)
-    sightings = [s for state in states for s in service_detectors.plugin(told("nhc", state))]
+    sightings = [s for state in states for s in service_detectors.plugin(result_of("nhc", state))]
     assert [(str(s.key), s.severity, s.evidence["text"]) for s in sightings] == [
         ("plugin_nhc@node", W, "so"),
         ("plugin_nhc@node", F, "so"),
     ]
 
 
-def test_a_site_check_that_tells_nothing_three_times_in_a_row_failed() -> None:
+def test_a_site_check_with_three_inconclusive_runs_in_a_row_failed() -> None:
     plugins = PluginFacts(
-        results=(told("fine", PluginState.OK), told("new", PluginState.UNKNOWN, 2), told("bad", PluginState.UNKNOWN, 3))
+        results=(
+            result_of("fine", PluginState.OK),
+            result_of("new", PluginState.UNKNOWN, 2),
+            result_of("bad", PluginState.UNKNOWN, 3),
+        )
     )
     now = Stamp(10.0, 11.0)
     assert [str(sighting.key) for sighting in service_detectors.plugin_failed(plugins, now)] == [
@@ -271,8 +275,8 @@ def test_a_site_check_that_tells_nothing_three_times_in_a_row_failed() -> None:
     assert [service_detectors.is_conclusive(result, now) for result in plugins.results] == [True, False, False]
 
 
-def test_a_site_check_that_has_not_run_for_long_failed_and_what_it_said_then_is_not_said_now() -> None:
-    result = replace(told("slow", PluginState.FAILURE), fresh_for=210.0)
+def test_a_site_check_that_has_not_run_for_long_failed_and_its_old_result_is_dropped() -> None:
+    result = replace(result_of("slow", PluginState.FAILURE), fresh_for=210.0)
     plugins = PluginFacts(results=(result,))
     for uptime, is_conclusive, why in ((211.0, True, []), (212.0, False, ["has not run for 211 s"])):
         now = Stamp(uptime, uptime)

@@ -1,4 +1,4 @@
-"""Whose process it is that speaks: found by real looks at real processes, beside a Slurm that answers, hangs or is slow."""
+"""Whose process acknowledges: found by real scans of real processes, beside a Slurm that responds, hangs or is slow."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Host:
         self.lists()
         self.gpus: set[int] = set()
         self.client = SlurmClient(node="n1", folder=folder, timeout=PATIENCE)
-        self.looks = JobScan(ReceiversReader(folder / "proc"), SlurmJobScan(self.client), lambda: self.gpus)
+        self.job_scan = JobScan(ReceiversReader(folder / "proc"), SlurmJobScan(self.client), lambda: self.gpus)
 
     def sees(self, one: Rank) -> tuple[int, int]:
         (self.folder / "proc" / str(one.pid)).symlink_to(f"/proc/{one.pid}")
@@ -82,17 +82,17 @@ class Host:
         path = self.folder / "asked"
         return len(path.read_text().split()) if path.exists() else 0
 
-    async def look(self) -> Scanned:
+    async def scan(self) -> Scanned:
         async def early(_: Seen) -> None:
             pass
 
-        return await self.looks.scan(early)
+        return await self.job_scan.scan(early)
 
-    async def looks_until(self, holds: Callable[[Scanned], object]) -> Scanned:
+    async def scan_until(self, holds: Callable[[Scanned], object]) -> Scanned:
         async with asyncio.timeout(PATIENCE):
-            while not holds(look := await self.look()):
+            while not holds(scan := await self.scan()):
                 pass
-        return look
+        return scan
 
 
 @asynccontextmanager
@@ -101,7 +101,7 @@ async def on(folder: Path) -> AsyncIterator[Host]:
     try:
         yield host
     finally:
-        await host.looks.close()
+        await host.job_scan.close()
         await host.client.close()
 
 
@@ -111,8 +111,8 @@ def one() -> Iterator[Rank]:
         yield process
 
 
-def jobs(look: Scanned) -> list[str]:
-    return [] if look.seen is None else [f"{job.kind}/{job.id}" for job in look.seen.jobs]
+def jobs(scan: Scanned) -> list[str]:
+    return [] if scan.seen is None else [f"{job.kind}/{job.id}" for job in scan.seen.jobs]
 
 
 async def test_a_rank_is_its_job_s_however_long_the_controller_hangs(tmp_path: Path, one: Rank) -> None:
@@ -121,24 +121,24 @@ async def test_a_rank_is_its_job_s_however_long_the_controller_hangs(tmp_path: P
         process = host.sees(one)
         host.lists(one)
         for _ in range(3):  # by the second one all that is asked of the controller hangs
-            assert jobs(await host.looks_until(lambda look: look.listed)) == ["slurm/71"]
+            assert jobs(await host.scan_until(lambda scan: scan.listed)) == ["slurm/71"]
         with rank() as late:
             host.lists(one, late)
-            assert await host.looks.key_of(host.sees(late)) == "slurm/71"
-        assert await host.looks.key_of(process) == "slurm/71"
+            assert await host.job_scan.key_of(host.sees(late)) == "slurm/71"
+        assert await host.job_scan.key_of(process) == "slurm/71"
 
 
-async def test_nobody_is_told_to_be_of_no_job_before_slurmd_has_said_so(tmp_path: Path, one: Rank) -> None:
+async def test_no_process_is_reported_as_without_a_job_before_slurmd_responds(tmp_path: Path, one: Rank) -> None:
     async with on(tmp_path) as host:
         host.lists(one)
         host.is_silent()
-        asks = [asyncio.create_task(host.looks.key_of(host.sees(one)))]
+        asks = [asyncio.create_task(host.job_scan.key_of(host.sees(one)))]
         with rank() as stranger:
-            asks += [asyncio.create_task(host.looks.key_of(host.sees(stranger)))]
+            asks += [asyncio.create_task(host.job_scan.key_of(host.sees(stranger)))]
             for _ in range(2):
-                look = await host.look()
-                assert (look.listed, jobs(look)) == (False, [])
-                assert "slurmd does not list the processes of jobs here: no answer within" in look.error
+                scan = await host.scan()
+                assert (scan.listed, jobs(scan)) == (False, [])
+                assert "slurmd does not list the processes of jobs here: no answer within" in scan.error
             assert not any(ask.done() for ask in asks)
             await host.speaks()
             async with asyncio.timeout(PATIENCE):
@@ -146,18 +146,18 @@ async def test_nobody_is_told_to_be_of_no_job_before_slurmd_has_said_so(tmp_path
 
 
 async def test_who_was_listed_is_of_that_job_while_slurmd_is_silent_until_it_ends(tmp_path: Path, one: Rank) -> None:
-    """Else it would look as if the ranks had ended, and the job be requeued while they save."""
+    """Else it would appear as if the ranks had ended, and the job be requeued while they save."""
     async with on(tmp_path) as host:
         process = host.sees(one)
         host.lists(one)
-        await host.looks_until(lambda look: look.listed)
+        await host.scan_until(lambda scan: scan.listed)
         host.lists()
         host.is_silent()
         for _ in range(2):
-            assert jobs(await host.look()) == ["slurm/71"]
-            assert await host.looks.key_of(process) == "slurm/71"
-        one.heard_all()
-        assert jobs(await host.look()) == []
+            assert jobs(await host.scan()) == ["slurm/71"]
+            assert await host.job_scan.key_of(process) == "slurm/71"
+        one.received_all()
+        assert jobs(await host.scan()) == []
         await host.speaks()
 
 
@@ -165,14 +165,14 @@ async def test_a_list_that_fails_is_none(tmp_path: Path, one: Rank) -> None:
     async with on(tmp_path) as host:
         host.sees(one)
         host.lists(one)
-        await host.looks_until(lambda look: look.listed)
+        await host.scan_until(lambda scan: scan.listed)
         (host.folder / "fails").touch()
         asked = host.asked
         while host.asked < asked + 4:  # each list is tried twice
-            assert jobs(await host.look()) == ["slurm/71"]
+            assert jobs(await host.scan()) == ["slurm/71"]
 
 
-async def test_while_slurmd_is_silent_who_only_holds_a_gpu_is_told_but_not_known_by_it(
+async def test_while_slurmd_does_not_respond_a_process_that_only_holds_a_gpu_is_signalled_but_has_no_known_job(
     tmp_path: Path, one: Rank
 ) -> None:
     """It may be a rank: its answer belongs to the job, and waits."""
@@ -181,32 +181,32 @@ async def test_while_slurmd_is_silent_who_only_holds_a_gpu_is_told_but_not_known
         host.gpus = {one.pid}
         host.lists(one)
         host.is_silent()
-        assert jobs(await host.look()) == [f"process/{one.pid}"]
-        ask = asyncio.create_task(host.looks.key_of(process))
-        await host.look()
+        assert jobs(await host.scan()) == [f"process/{one.pid}"]
+        ask = asyncio.create_task(host.job_scan.key_of(process))
+        await host.scan()
         assert not ask.done()
         await host.speaks()
         async with asyncio.timeout(PATIENCE):
             assert await ask == "slurm/71"
 
 
-async def test_of_many_who_are_not_known_all_wait_for_one_look(tmp_path: Path, one: Rank) -> None:
+async def test_many_unknown_processes_share_one_job_scan(tmp_path: Path, one: Rank) -> None:
     async with on(tmp_path) as host:
         stranger = host.sees(one)
         host.is_silent()
-        asks = [asyncio.create_task(host.looks.key_of((stranger[0], stranger[1] + n))) for n in range(200)]
+        asks = [asyncio.create_task(host.job_scan.key_of((stranger[0], stranger[1] + n))) for n in range(200)]
         await host.speaks()
         async with asyncio.timeout(PATIENCE):
             assert await asyncio.gather(*asks) == [None] * 200
         assert host.asked <= 2  # those who asked while it was being listed wait for the next one
 
 
-async def test_who_gives_up_takes_nobody_s_look_away(tmp_path: Path, one: Rank) -> None:
+async def test_a_cancelled_request_does_not_cancel_the_scan_of_another(tmp_path: Path, one: Rank) -> None:
     async with on(tmp_path) as host:
         process = host.sees(one)
         host.lists(one)
         host.is_silent()
-        hasty, patient = (asyncio.create_task(host.looks.key_of(process)) for _ in range(2))
+        hasty, patient = (asyncio.create_task(host.job_scan.key_of(process)) for _ in range(2))
         await asyncio.sleep(0)
         hasty.cancel()
         await asyncio.wait((hasty,))

@@ -1,4 +1,4 @@
-"""Crowds and odd clients: nobody takes the place or the time of a scraper, with TLS or without."""
+"""Many and odd clients: nobody takes the connection or the time of a scraper, with TLS or without."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.web_server import PATIENCE, Scraper, Served, exchange, get, parsed,
 
 ALICE = "Basic YWxpY2U6cmlnaHQ="  # alice:right
 HELLO = bytes.fromhex("16030100c8010000c40303")  # the first bytes of a ClientHello of 200
-CROWD = 300
+CLIENTS = 300
 CONNECTIONS = Limits().connections
 
 
@@ -37,9 +37,9 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 @asynccontextmanager
-async def crowd(served: Served, said: list[bytes], drip: bytes = b"") -> AsyncIterator[None]:
-    """`CROWD` clients that begin to say something, each its turn of `said`, and go on by a `drip` at a time."""
-    words = (str(served.port), str(CROWD), drip.hex(), *(part.hex() for part in said))
+async def many_clients(served: Served, sent: list[bytes], drip: bytes = b"") -> AsyncIterator[None]:
+    """`CLIENTS` clients that begin to send something, each its turn of `sent`, and go on by a `drip` at a time."""
+    words = (str(served.port), str(CLIENTS), drip.hex(), *(part.hex() for part in sent))
     process = await asyncio.create_subprocess_exec(
         sys.executable, half_open.__file__, *words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
@@ -57,7 +57,7 @@ async def crowd(served: Served, said: list[bytes], drip: bytes = b"") -> AsyncIt
 async def usual(scrape: Callable[[], Awaitable[None]]) -> float:
     """Seconds that it takes when nothing else on this machine comes between: of thirty windows the one with the least median.
 
-    A window is so short that it mostly fits between two turns of other processes, and what a crowd does to the server
+    A window is so short that it mostly fits between two turns of other processes, and what many clients do to the server
     would be in all of them.
     """
     return min([await _median(scrape) for _ in range(30)])
@@ -80,7 +80,7 @@ HALF_A_HANDSHAKE = [b"", HELLO, HELLO[:3]]
 
 
 @pytest.mark.parametrize(
-    ("secured", "said", "drip"),
+    ("secured", "sent", "drip"),
     [
         (False, SILENT, b""), (False, HALF_A_REQUEST, b""), (False, HALF_A_HEADER, b"a"), (True, SILENT, b""),
         (True, HALF_A_HANDSHAKE, b""), (True, [HELLO], b"\x00"),
@@ -88,7 +88,7 @@ HALF_A_HANDSHAKE = [b"", HELLO, HELLO[:3]]
     ids=["silent", "half a request", "dripping headers", "TLS, silent", "half a handshake", "dripping handshake"],
 )  # fmt: skip
 async def test_half_open_clients_do_not_change_what_a_scrape_takes(
-    site: Site, secured: bool, said: list[bytes], drip: bytes
+    site: Site, secured: bool, sent: list[bytes], drip: bytes
 ) -> None:
     """300 of them, more than there may be connections; the scraper asks on a connection that it keeps, and on new ones.
 
@@ -108,7 +108,7 @@ async def test_half_open_clients_do_not_change_what_a_scrape_takes(
 
         await new()
         calm = await usual(kept), await usual(new)
-        async with crowd(served, said, drip):
+        async with many_clients(served, sent, drip):
             await until(lambda: served.web.turned_away > 0 and served.connected == CONNECTIONS)
             scraper.close()
             scraper = await Scraper.connect(served, tls)
@@ -116,18 +116,18 @@ async def test_half_open_clients_do_not_change_what_a_scrape_takes(
             assert served.connected <= CONNECTIONS
         calm_again = await usual(kept), await usual(new)
         scraper.close()
-    for name, with_crowd, *without in zip(("kept", "new"), crowded, calm, calm_again, strict=True):
-        assert with_crowd < 5 * max(without), f"{name}: {with_crowd * 1000:.2f} ms, else {max(without) * 1000:.2f} ms"
+    for name, with_many, *without in zip(("kept", "new"), crowded, calm, calm_again, strict=True):
+        assert with_many < 5 * max(without), f"{name}: {with_many * 1000:.2f} ms, else {max(without) * 1000:.2f} ms"
 
 
 async def test_half_open_clients_are_gone_after_the_deadlines(site: Site) -> None:
     async with serving(config=site.write(site.serve()), deadline=1.0, handshake=0.5) as served:
-        async with crowd(served, HALF_A_HANDSHAKE, b"\x00"):
+        async with many_clients(served, HALF_A_HANDSHAKE, b"\x00"):
             await until(lambda: served.connected == 0)
         assert (await get(served, "/healthz", tls=trusting())).code == 200
 
 
-async def asking(served: Served, clients: int) -> list[Scraper]:
+async def requesting(served: Served, clients: int) -> list[Scraper]:
     """So many that asked once, and keep their connection."""
     here = []
     for _ in range(clients):
@@ -177,12 +177,12 @@ async def test_handshakes_that_are_never_finished_count_as_connections_and_make_
             writer.close()
 
 
-async def test_a_crowd_that_asks_and_stays_makes_room_for_who_comes_new(site: Site) -> None:
+async def test_active_clients_make_room_for_new_ones(site: Site) -> None:
     """Else the next of them would end a scraper that has connected and not yet asked."""
     async with serving(connections=8) as served:
-        crowded = await asking(served, 8)
+        crowded = await requesting(served, 8)
         new = await Scraper.connect(served)
-        crowded += await asking(served, 3)
+        crowded += await requesting(served, 3)
         assert await is_open(new)
         assert not await is_open(crowded[0])
         for client in (new, *crowded):
@@ -267,7 +267,7 @@ async def test_a_body_is_refused_behind_the_password_and_before_it(site: Site) -
         assert (await get(served, "/healthz", body=b"x" * 100_000, tls=tls, Authorization=ALICE)).code == 413
 
 
-async def test_more_requests_than_the_limit_allows_are_told_to_come_again(site: Site) -> None:
+async def test_more_requests_than_the_limit_allows_are_refused_with_retry_after(site: Site) -> None:
     async with serving(config=site.write("rate_limit: {interval: 1h, burst: 5}")) as served:
         answers = [await get(served, path) for path in ("/metrics", "/healthz", "/nothing") * 3]
         assert [answer.code for answer in answers] == [200, 200, 404, 200, 200, 429, 429, 429, 429]
