@@ -15,7 +15,7 @@ help:
 	@echo 'make bench  measure, and print a table'
 	@echo 'make soak   a day of a busy node in half an hour: does the daemon grow? (MINUTES=3 for less)'
 	@echo 'make deb    the Debian package of this tree, for this distribution and architecture, in dist/'
-	@echo 'make lock   pin what the package is made of anew, with hashes (UPGRADE=--upgrade: the newest there are)'
+	@echo 'make lock   pin what the package is made of again, with hashes (UPGRADE=--upgrade: the newest there are)'
 	@echo 'make evaluate       judge simulated faults and healthy days, and print what it got right (make evaluate-full: docs/health.md)'
 
 $(VENV)/.run: pyproject.toml

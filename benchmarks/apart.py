@@ -22,7 +22,7 @@ _PACKETS = 1  # column of /proc/net/dev
 
 
 def apart(*, network: bool = True) -> bool:
-    """Runs the script anew in namespaces of its own, of which True is the answer. False, and a line why, if that cannot be.
+    """Runs the script again in namespaces of its own, of which True is the answer. False, and a line why, if that cannot be.
 
     Without `network` it keeps that of the machine: a slurmd finds no address where there is only a loopback.
     """

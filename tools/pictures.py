@@ -1,4 +1,4 @@
-"""Makes the pictures of `docs/pictures` anew, from real output, in about two minutes:
+"""Makes the pictures of `docs/pictures` again, from real output, in about two minutes:
 
     PYTHONPATH=tests python tools/pictures.py [--output FOLDER]
 

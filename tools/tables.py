@@ -164,7 +164,7 @@ def metrics() -> str:
         f"{len(OF_INSTANCES)}, in place of as many of its GPU, and each further job of a GPU a copy of its telemetry, if jobs are "
         "a label. Series of a GPU end when the GPU is gone; a GPU that is lost keeps the labels of gpuwarden's own metrics.\n\n"
         "What the ledger counts goes on over a restart of the daemon: `gpuwarden_xid_total`, "
-        "`gpuwarden_jobs_acknowledged_total`, `gpuwarden_intents_total` but for retry and refused. Other counters begin anew with it, which `rate` and `increase` allow for. How old "
+        "`gpuwarden_jobs_acknowledged_total`, `gpuwarden_intents_total` but for retry and refused. Other counters begin again with it, which `rate` and `increase` allow for. How old "
         "something is: `time() - gpuwarden_heartbeat_timestamp_seconds` for GPUs, "
         "`time() - gpuwarden_collector_last_success_timestamp_seconds` for each source.\n\n"
         + MADE

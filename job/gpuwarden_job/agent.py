@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gpuwarden_job.guard import Interruption
 
-_SENT_BY_IT = {"SIGTERM", "SIGINT"}  # before it starts the ranks anew in a world of another size, and when it ends
+_SENT_BY_IT = {"SIGTERM", "SIGINT"}  # before it starts the ranks again in a world of another size, and when it ends
 _NAMES = (b"torchrun", b"torch.distributed", b"torch/distributed", b"accelerate")
 _PARENT = os.getppid()  # when this was imported: an orphan has a parent that is not to be ended
 

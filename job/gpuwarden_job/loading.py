@@ -79,7 +79,7 @@ class Loader:
         if self._ranks.any(bool(self._passed)):
             raise NothingLoadable(
                 f"none of the checkpoints in {self._root} is whole ({'; '.join(self._passed)}): "
-                "restore one from a copy, or move them away to begin anew"
+                "restore one from a copy, or move them away to begin again"
             )
         return None
 

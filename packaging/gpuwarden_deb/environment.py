@@ -30,7 +30,7 @@ find "$HOME_OF_IT/bin" -type f ! -name gpuwarden -delete # nobody activates it, 
 "$HOME_OF_IT/bin/python" -m compileall -q --invalidation-mode unchecked-hash "$HOME_OF_IT/lib"
 """
 """Unchecked hashes: nothing is written into /opt at run time, nothing is read twice, and a clock that was set back or an
-archive that lost its times makes nothing stale. After an edit of a source file there, compile it anew.
+archive that lost its times makes nothing stale. After an edit of a source file there, compile it again.
 """
 
 

@@ -1,4 +1,4 @@
-"""Pauses between failures grow from the first to the longest, and begin anew after a success."""
+"""Pauses between failures grow from the first to the longest, and begin again after a success."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class AsRead:
             self._known.pop(gpu.slot, None)
             return gpu
         known = self._known.get(gpu.slot)
-        if known is None or known.source.uuid != gpu.uuid or _counts_anew(known.source, gpu):
+        if known is None or known.source.uuid != gpu.uuid or _counts_again(known.source, gpu):
             known = self._known[gpu.slot] = _Known(Due(self._period, 1.0), gpu, gpu)
         reasons = {"clock_event_reasons": gpu.readings.clock_event_reasons}
         triggered = frozenset(name for name, one in TRIGGERS.items() if one is not None and one.holds(reasons))
@@ -72,6 +72,6 @@ class AsRead:
         return known.given
 
 
-def _counts_anew(before: GpuFacts, now: GpuFacts) -> bool:
+def _counts_again(before: GpuFacts, now: GpuFacts) -> bool:
     pairs = ((getattr(before.readings, name), getattr(now.readings, name)) for name in SINCE_LOAD)
     return any(old is not None and new is not None and new < old for old, new in pairs)

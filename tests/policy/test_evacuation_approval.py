@@ -82,7 +82,7 @@ def test_an_approval_needs_a_response_of_the_controller_to_that_very_scan() -> N
     seen = replace(story.seen, fresh=False)
     assert story.notice is not None
     asks = plan(story.state, story.notice, seen, story.settings, story.now)
-    assert (asks.steps, asks.anew, asks.again < story.now.boottime + 1.0) == ((), True, True)
+    assert (asks.steps, asks.ask_controller, asks.again < story.now.boottime + 1.0) == ((), True, True)
     assert story.plan.steps == (Approve("azure-1"),)
 
 

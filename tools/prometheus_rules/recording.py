@@ -72,7 +72,7 @@ or
         ),
         Recording(
             record="gpuwarden:node:failing_since_timestamp_seconds",
-            why="Since when a node fails; no series for one that does not. A gap of up to an hour begins nothing anew.",
+            why="Since when a node fails; no series for one that does not. A gap of up to an hour begins nothing again.",
             expr=f"""\
 (
   last_over_time(gpuwarden:node:failing_since_timestamp_seconds[{carry}])

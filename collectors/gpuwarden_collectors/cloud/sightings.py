@@ -2,7 +2,7 @@
 
     seen ──▶ held ── missing in `WITHDRAWN_AFTER` good answers, one after the other ──▶ withdrawn
 
-An unknown answer leaves everything as it is: it neither counts as missing nor begins the count anew.
+An unknown answer leaves everything as it is: it neither counts as missing nor begins the count again.
 """
 
 from __future__ import annotations

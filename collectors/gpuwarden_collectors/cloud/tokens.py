@@ -1,7 +1,7 @@
 """Session tokens, as AWS (IMDSv2) and Alibaba hand them out: a PUT gives a text that goes with every question.
 
 A service that gives none (its reply may travel no further than one hop, so that in a container it times out) is asked without.
-A token that is not taken is fetched anew, once.
+A token that is not taken is fetched again, once.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Code(IntEnum):
 
 
 class Misfit(CollectorError):  # noqa: N818 - as SourceAbsent, a state of the host
-    """Bindings, library and engine do not belong together; a process that loads them anew may find that they do."""
+    """Bindings, library and engine do not belong together; a process that loads them again may find that they do."""
 
 
 _INSTALL = (

@@ -1,6 +1,6 @@
 """The reader that runs in the DCGM worker: finds the bindings and the engine, and keeps one connection.
 
-After any error that ends a connection everything is made anew, for an engine that was restarted knows none of our ids.
+After any error that ends a connection everything is made again, for an engine that was restarted knows none of our ids.
 """
 
 from __future__ import annotations

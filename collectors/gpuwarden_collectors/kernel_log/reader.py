@@ -146,7 +146,7 @@ class KernelLog:
             self._try_again(str(error))
 
     def _deliver(self, turn: Turn) -> None:
-        if turn.anew:
+        if turn.restarted:
             self._newest = -1
         now = self._clock()
         offset = now.boottime - self._monotonic()

@@ -20,11 +20,11 @@ LINE_MAX = 65_536  # bytes kept of a line that has not ended
 
 
 class Turn(NamedTuple):
-    """One bounded read. `drained`: nothing was left. `anew`: another log begins with it, under the same name."""
+    """One bounded read. `drained`: nothing was left. `restarted`: another log begins with it, under the same name."""
 
     records: list[bytes]
     drained: bool = False
-    anew: bool = False
+    restarted: bool = False
 
 
 class RecordSource(Protocol):
@@ -127,8 +127,8 @@ class FollowedFile:
             os.close(self.fd)
             self.fd = fresh
             self._begin()
-            return Turn([], anew=True)
-        return Turn(self._lines(chunk), drained=not chunk, anew=truncated)
+            return Turn([], restarted=True)
+        return Turn(self._lines(chunk), drained=not chunk, restarted=truncated)
 
     def _replaced(self) -> bool:
         try:

@@ -1,6 +1,6 @@
 """GPU performance monitoring (Hopper and later): metrics are averages between two samples, here those of two passes.
 
-The two sample buffers are kept and change places in each pass; nothing is allocated anew. A GPU that does not support it
+The two sample buffers are kept and change places in each pass; nothing is allocated again. A GPU that does not support it
 is asked once.
 
 This is telemetry and nothing else: no failure here says how a GPU is, for whatever ails it shows in the calls that are
@@ -102,7 +102,7 @@ class Gpm:
 
 
 def _plausible(name: str, value: float) -> bool:
-    """Counters that began anew between the samples, as with a reset, may give any number; so may the library, NaN too."""
+    """Counters that began again between the samples, as with a reset, may give any number; so may the library, NaN too."""
     return 0.0 <= value <= (_MOST_MIB if name.endswith("_mib") else _MOST_PER_CENT)
 
 

@@ -82,8 +82,8 @@ class Gpu:
 
     def _read(self, index: int, now: float, *, its_turn: bool) -> GpuFacts:
         calls, values = self._calls, self._questions.values
-        anew = self._questions.ask(now, its_turn=its_turn)
-        links = self._links.read(now, anew=anew)
+        again = self._questions.ask(now, its_turn=its_turn)
+        links = self._links.read(now, again=again)
         sums = {name: total for name, total in self._links.sums.items() if values.get(name) is None}
         performance = self._gpm.read(now) if self._with_gpm else {}
         readings = with_values(_NO_READINGS, {**values, **sums, **performance})

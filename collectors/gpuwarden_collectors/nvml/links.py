@@ -35,11 +35,11 @@ class Links:
         """When the counters were read."""
         return self._due.read_at
 
-    def read(self, now: float, *, anew: bool = False) -> tuple[LinkFacts, ...]:
-        """The links that this GPU has. `anew`: with their counters, also before their time. Raises Unanswered."""
+    def read(self, now: float, *, again: bool = False) -> tuple[LinkFacts, ...]:
+        """The links that this GPU has. `again`: with their counters, also before their time. Raises Unanswered."""
         before = self._active
         self._read_states()
-        if anew or self._due(now):
+        if again or self._due(now):
             self._read_counters()
             self.sums = {total: self._sum(name) for total, name in LINK_SUMS.items()}
             self._due.read(now)

@@ -101,23 +101,23 @@ class Questions:
         """One pass; rows of the cadence DAY wait until it is the turn of this GPU. Raises Unanswered, also if no vital question is answered.
 
         Everything is asked if what was read before may be no longer true: the GPU asks for a reset, asked for one in the
-        pass before, or counts anew. Returns whether that was so.
+        pass before, or counts again. Returns whether that was so.
         """
         self._passes += 1
         self._its_turn = its_turn
         before = [self.values.get(name) for name in SINCE_LOAD]
-        anew = self._doubtful
-        if anew:
+        again = self._doubtful
+        if again:
             self._all_at_once()
         if not self._ask(self._vital, now) and not self._calls.reset_required:
             raise Unanswered(GpuAnswer.UNKNOWN)
         self._ask_the_rest(now)
         self._doubtful = self._calls.reset_required
-        if not anew and (self._doubtful or self._counts_anew(before)):
-            anew = True
+        if not again and (self._doubtful or self._counts_again(before)):
+            again = True
             self._all_at_once()
             self._ask_the_rest(now)
-        return anew
+        return again
 
     def waits_for_turn(self, now: float) -> bool:
         return any(one.due(now) and one in self._others for one in self._daily)
@@ -131,7 +131,7 @@ class Questions:
         for row in (*self._others, *self._fields):
             row.due.at_once()
 
-    def _counts_anew(self, before: list[Any]) -> bool:
+    def _counts_again(self, before: list[Any]) -> bool:
         pairs = ((old, self.values.get(name)) for name, old in zip(SINCE_LOAD, before, strict=True))
         return any(old is not None and new is not None and new < old for old, new in pairs)
 

@@ -1,6 +1,6 @@
 """One pass over all GPUs through NVML.
 
-The device list and every handle are resolved anew in each pass, so that lost, vanished and renumbered GPUs are seen;
+The device list and every handle are resolved again in each pass, so that lost, vanished and renumbered GPUs are seen;
 what is known of a GPU belongs to its slot, not to its index. Each GPU is read for itself: whatever goes wrong with
 one is a fact of that one. NVML as a whole may be unusable (no driver, a library that does not fit it): that is a fact
 too, and initialisation is tried again in the next pass.

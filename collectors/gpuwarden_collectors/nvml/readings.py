@@ -279,7 +279,7 @@ SINCE_LOAD = (
     "violation_power_ns", "violation_sync_boost_ns", "violation_low_utilization_ns", "slowdown_sw_thermal_ns",
     "ecc_corrected_volatile", "ecc_uncorrected_volatile", "nvlink_replay_errors", "nvlink_recovery_errors",
 )  # fmt: skip
-"""Counters read in each pass that begin anew with the driver or with a reset of the GPU: where one of them went back between
+"""Counters read in each pass that begin again with the driver or with a reset of the GPU: where one of them went back between
 two passes, nothing that was read before is true any more."""
 
 GPM: dict[str, int] = {

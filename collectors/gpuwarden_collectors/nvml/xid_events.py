@@ -1,6 +1,6 @@
 """NVML's own stream of Xids, the second source beside the kernel log.
 
-An event set knows the GPUs that were registered with it, so it is made anew whenever the sweep finds a GPU more or
+An event set knows the GPUs that were registered with it, so it is made again whenever the sweep finds a GPU more or
 initialises NVML again: the sweep publishes a new `Session`, and the loop here compares.
 """
 

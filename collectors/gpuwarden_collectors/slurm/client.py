@@ -48,7 +48,7 @@ class Commands:
         return await self.client.ask(self.precedence, undone, command)
 
     async def change(self, undone: str, *command: str) -> None:
-        """Change something; what is asked after it is asked anew. Raises SlurmError; after Unreachable it may yet be done."""
+        """Change something; what is asked after it is asked again. Raises SlurmError; after Unreachable it may yet be done."""
         await self.client.change(self.precedence, undone, command)
 
     async def node_name(self) -> str:

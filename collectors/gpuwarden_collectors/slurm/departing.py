@@ -75,7 +75,7 @@ async def listpids(commands: Commands, node: str) -> dict[int, ListedPid]:
 async def signals_whole_trees(commands: Commands, conf: Path | None = None) -> bool | None:
     """Whether a signal for a step reaches all its processes; False: the leaders of its tasks only; None: not known.
 
-    `conf`: slurm.conf on this host, beside which cgroup.conf lies. It holds until slurmd is started anew. Raises SlurmError.
+    `conf`: slurm.conf on this host, beside which cgroup.conf lies. It holds until slurmd is started again. Raises SlurmError.
     """
     config = await commands.ask("cannot read how Slurm tracks processes", "scontrol", "show", "config")
     return departing_text.whole_trees(config, await asyncio.to_thread(_cgroup_conf, conf))

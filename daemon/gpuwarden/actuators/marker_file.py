@@ -121,7 +121,7 @@ class MarkerFile:
             self._path.parent.chmod(0o755)
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         with contextlib.suppress(FileNotFoundError):
-            temporary.unlink()  # left by an earlier process of this number; made anew, since another user could own it
+            temporary.unlink()  # left by an earlier process of this number; made again, since another user could own it
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
             with os.fdopen(descriptor, "w", encoding="ascii") as file:

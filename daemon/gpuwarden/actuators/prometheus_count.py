@@ -103,7 +103,7 @@ class PrometheusCounter:
 
 
 def access_of(options: BreakerOptions) -> Access:
-    """To be read anew each time: tokens are renewed in their files. Raises AccessError, SecretError."""
+    """To be read again each time: tokens are renewed in their files. Raises AccessError, SecretError."""
     return access(
         options.prometheus, token=_path(options.prometheus_token), basic=_path(options.prometheus_basic),
         ca=options.prometheus_ca, hints=_HINTS,

@@ -61,7 +61,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _again(options: argparse.Namespace) -> Config:
-    """The same configuration read anew. Raises ReloadError."""
+    """The same configuration read again. Raises ReloadError."""
     from gpuwarden.engine.reload import ReloadError  # noqa: PLC0415 - as above
 
     try:

@@ -85,8 +85,8 @@ LINES: dict[EventKind, tuple[str, str]] = {
     EventKind.APPROVED: ("warning", "termination approval outcome"),
     EventKind.DEPARTED: ("info", "evacuation over"),
     EventKind.NEEDS_PERSON: ("warning", "finding needs a person: the node is not restored automatically"),
-    EventKind.MACHINE_CHANGED: ("warning", "ledger is of another machine: set aside, begun anew"),
-    EventKind.LEDGER_MOVED: ("error", "ledger corrupt: moved aside, begun anew"),
+    EventKind.MACHINE_CHANGED: ("warning", "ledger is of another machine: set aside, begun again"),
+    EventKind.LEDGER_MOVED: ("error", "ledger corrupt: moved aside, begun again"),
     EventKind.LEDGER_LOST: ("error", "ledger lost its last events"),
 }
 """Level and text of the log line of each kind of event."""

@@ -274,8 +274,8 @@ class Evacuation:
         for notice, seen in views:
             planned = plan(self.state, notice, seen, self._settings, self._clock(), is_busy=self._executor.is_busy)
             again.append(planned.again)
-            if planned.anew and self._job_scan.slurm is not None:
-                self._job_scan.slurm.ask_anew()
+            if planned.ask_controller and self._job_scan.slurm is not None:
+                self._job_scan.slurm.ask_again()
             for step in filter(self._executor.is_free, planned.steps):
                 if isinstance(step, SignalJob) and step.delivery.receivers:
                     if step.key in signalled:  # for the notice before; for this one once that is written

@@ -86,7 +86,7 @@ class JobScan:
         if answer.answered:
             self._owners = {number: job.uid for number, job in answer.jobs.items()}
         if any(job.kind is Kind.SLURM and job.id not in map(str, answer.jobs) for job in jobs or ()):
-            self.slurm.ask_anew()
+            self.slurm.ask_again()
         error = "; ".join(filter(None, (error, listed.error, answer.error)))
         return Scanned(
             seen=None if jobs is None else _seen(jobs, answer, self.slurm.node),

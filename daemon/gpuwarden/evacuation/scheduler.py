@@ -53,7 +53,7 @@ async def steps_ended(slurm: SlurmJobScan, job: SlurmJob) -> bool:
     steps = await read_steps(slurm.commands, job)
     if not steps or any(step[:1].isdigit() for step in steps):
         return False
-    found = await read_job(slurm.commands, job)  # it may run anew, and its ranks not yet
+    found = await read_job(slurm.commands, job)  # it may run again, and its ranks not yet
     return found is not None and found.restarts == job.restarts and found.state in ALIVE
 
 

@@ -83,7 +83,7 @@ class SlurmJobScan:
         self._kept_until = now + KEPT_FOR * self._chance.uniform(0.8, 1.2)
         return self._kept
 
-    def ask_anew(self) -> None:
+    def ask_again(self) -> None:
         """A job is here that the last answer does not know, or more is to be known than it can say."""
         self._kept = None
 

@@ -1,6 +1,6 @@
 """Which processes of this host are of Slurm's jobs, as slurmd lists them. No answer does not mean that there are none.
 
-A process stays its job's for as long as it lives. So what was listed once holds until slurmd lists anew: of a job whose
+A process stays its job's for as long as it lives. So what was listed once holds until slurmd lists again: of a job whose
 ranks are merely not listed it would look as if they had ended, and it would be requeued while they save.
 """
 

@@ -34,7 +34,7 @@ def checkpoint(state: State, now: Stamp) -> list[Event]:
         *host_events(state.host, now, boot),
         *(_reset(slot, at, boot) for slot, at in state.resets.items()),
         *(event for track in others for event in _track(track, boot)),  # after the resets, which are older
-        *_counts(state, now),  # last, since all of the above seems to count anew
+        *_counts(state, now),  # last, since all of the above seems to count again
     ]
 
 

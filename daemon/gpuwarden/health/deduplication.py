@@ -16,7 +16,7 @@ from gpuwarden_collectors.event_facts import HostEvent, LogGap
 
 DRIFT = 600.0
 """Seconds by which the clock of the log may be ahead of this host's after months. A line that is later than the record by more is
-news whatever its number: a log that is a file can begin anew within one boot."""
+news whatever its number: a log that is a file can begin again within one boot."""
 
 
 def unread(state: State, host_events: Sequence[HostEvent]) -> Sequence[HostEvent]:

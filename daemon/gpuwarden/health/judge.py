@@ -40,7 +40,7 @@ from gpuwarden_collectors.event_facts import HostEvent
 from gpuwarden_collectors.facts import Stamp
 
 SUBSIDES_AFTER = 15.0
-"""Seconds without a sighting after which a rising condition starts anew: three passes, so that one gap is no gap."""
+"""Seconds without a sighting after which a rising condition starts again: three passes, so that one gap is no gap."""
 STILL_SEEN = 120.0
 """Seconds after its last sighting for which a finding cannot be acknowledged. What can no longer be examined (a reading that
 went with a reboot or with another driver, a reader that hangs) has no other end."""

@@ -1,6 +1,6 @@
 """A severity that the site configures also applies to a failure that latched before, after a reload as after a restart.
 
-What is still seen is assessed anew in each pass; a latch is not seen any more, and is reassessed only here.
+What is still seen is assessed again in each pass; a latch is not seen any more, and is reassessed only here.
 """
 
 from __future__ import annotations

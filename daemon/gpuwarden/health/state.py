@@ -128,7 +128,7 @@ def _bursts(state: State, event: Event, known: Record | None) -> Bursts:
     named = pid if pid >= 0 else None
     if known is None:
         return extended((), event.at.boottime, signs, pid=named)
-    return extended(known.bursts, event.at.boottime, signs, pid=named, anew=_dealt_with(state, known))
+    return extended(known.bursts, event.at.boottime, signs, pid=named, separate=_dealt_with(state, known))
 
 
 def _ports(state: State, event: Event, known: Record | None) -> Ports:
@@ -210,7 +210,7 @@ def _acknowledged(state: State, event: Event, key: Key) -> State:
 
 
 def _booted(state: State, event: Event) -> State:
-    """Rising and falling are timed by the clock of one boot: they begin anew. What stood was treated with a reboot."""
+    """Rising and falling are timed by the clock of one boot: they begin again. What stood was treated with a reboot."""
     cases = [case(state, track.key) for track in failures(state)]
     tracks = {key: replace(track, clean_since=None) for key, track in state.tracks.items() if track.raised}
     state = replace(

@@ -133,7 +133,7 @@ class View:
     """What was derived from the facts, by name, with what it was derived from; kept from pass to pass."""
 
     def once(self, name: str, of: tuple[object, ...], make: Callable[[], Made]) -> Made:
-        """What `make` makes; made anew only if one of the objects in `of` is another than the last time.
+        """What `make` makes; made again only if one of the objects in `of` is another than the last time.
 
         `of` is all that it is made of. A collector that has nothing new gives the same facts again as the same object.
         """

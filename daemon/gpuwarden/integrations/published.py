@@ -1,7 +1,7 @@
 """The daemon's published files, for processes that serve others with them: its verdict, and the marker of an exclusion.
 
 Both files are replaced atomically, so that no lock is needed, and are in the run directory (`publish/files/verdict.py`,
-`actuators/marker_file.py`). They are read anew for each request; a missing, too large or invalid file is reported as such.
+`actuators/marker_file.py`). They are read again for each request; a missing, too large or invalid file is reported as such.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ def read_only(path: Path) -> Reader:
     """Open the ledger for reading while a daemon writes it or none does, as any user who may read the file.
 
     No file is written or made, not even the index of the log. Raises LedgerUnavailable, LedgerCorrupt or LedgerRefused.
-    Open it anew for every query: a ledger that no daemon had open is taken as unchanging.
+    Open it again for every query: a ledger that no daemon had open is taken as unchanging.
     """
     path = path.absolute()
     with translated(path):

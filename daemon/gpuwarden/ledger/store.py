@@ -98,7 +98,7 @@ class Store(Reader):
         with translated(self.path), self._transaction():
             # The file may have been moved away: what is written into it then is lost.
             if not os.path.samestat(os.stat(self.path), self._file):  # noqa: PTH116 - compared with samestat
-                raise LedgerUnavailable(f"ledger {self.path} was replaced by another file; it is opened anew")
+                raise LedgerUnavailable(f"ledger {self.path} was replaced by another file; it is opened again")
             for entry in entries:
                 self._insert(entry.events)
                 if entry.position is not None:

@@ -137,7 +137,7 @@ class QueueStore:
             if not is_damage(error):
                 raise
             aside = move_aside(self._path)
-            text = "notification queue corrupt; moved aside and begun anew"
+            text = "notification queue corrupt; moved aside and begun again"
             log.error(text, moved_to=str(aside))  # noqa: TRY400 - a traceback adds nothing
             self._delivered.clear()
             return work(self._opened())

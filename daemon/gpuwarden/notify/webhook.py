@@ -11,7 +11,7 @@ How its response is taken:
     409                        after an earlier attempt: it was delivered then; else later
     all others, and no response  later; Retry-After is honoured
 
-No proxy is used. Secrets are read anew for each connection, and none of them, nor the path of the address, is in any text.
+No proxy is used. Secrets are read again for each connection, and none of them, nor the path of the address, is in any text.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def _events(state: PolicyState, now: Stamp) -> Iterator[Event]:
     for observed, intents in ((False, state.pending), (True, state.would)):
         for intent in intents.values():
             yield Event(kind=EventKind.INTENDED, at=intent.at, boot_id=boot, data=data_of(intent, observed=observed))
-    for key in sorted(state.person):  # after the intents, one of which may begin the list anew
+    for key in sorted(state.person):  # after the intents, one of which may begin the list again
         yield Event(kind=EventKind.NEEDS_PERSON, at=now, boot_id=boot, key=key)
 
 

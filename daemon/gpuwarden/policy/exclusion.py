@@ -190,7 +190,7 @@ class _Steps:
         if want is not None:
             if hold is None or RANK[hold.why] < RANK[want.why]:
                 self._exclude(name, want, known)
-            elif want.why is Why.TERMINATION and hold.released:  # announced anew before it was lifted
+            elif want.why is Why.TERMINATION and hold.released:  # announced again before it was lifted
                 self._event(EventKind.HELD, held(replace(hold, released=False)))
         elif known is not None and self._seen.remembered:
             would = self._would(name)

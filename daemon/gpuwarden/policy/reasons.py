@@ -4,7 +4,7 @@
     gpuwarden: termination boot=1b4e28ba instance=i-0af01c23
     gpuwarden: operator by=alice replacing a fan
 
-One line of at most 120 bytes, without counters and times: written anew on every pass it would hide since when a node is
+One line of at most 120 bytes, without counters and times: written again on every pass it would hide since when a node is
 out. No text of ours has " : " in it, since with that Slurm appends its own remarks from 23.02 on.
 """
 

@@ -4,7 +4,7 @@ r"""Policy's memory, and the one way in which it changes: by events, one after t
                              \-- OUTCOME dropped --> nothing                  \-- LIFTED (by somebody else) --> nothing
 
 The events are in the same ledger as the judge's, and some of those count here too: a boot, an acknowledgement, a board that
-was replaced. What spans only moments (`clean`, `sequence`, `unknown_since`, `foreign`) needs no event and begins anew with a restart.
+was replaced. What spans only moments (`clean`, `sequence`, `unknown_since`, `foreign`) needs no event and begins again with a restart.
 """
 
 from __future__ import annotations

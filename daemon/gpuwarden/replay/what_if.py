@@ -38,7 +38,7 @@ class Rehearsal:
             yield tuple(self._wanted(step, engine))
 
     def _begin(self, record: Began) -> None:
-        """A start of the daemon: what it counted from pass to pass begins anew; what its ledger holds does not."""
+        """A start of the daemon: what it counted from pass to pass begins again; what its ledger holds does not."""
         if record.memory is None:
             self._state = replace(self._state, clean=0, sequence=0, unknown_since=None)
         else:

@@ -43,7 +43,7 @@ class NotAccepted(ActuatorUnavailable):
 
 
 class NoSuchNode(ActuatorUnavailable):
-    """A kubelet registers its node some time after the boot, and anew after it was deleted: tried again soon."""
+    """A kubelet registers its node some time after the boot, and again after it was deleted: tried again soon."""
 
 
 class Busy(ActuatorUnavailable):
@@ -51,7 +51,7 @@ class Busy(ActuatorUnavailable):
 
 
 _ALIVE = (Conflict, NoSuchNode, Busy)
-"""Responses after which the connection is kept: an overloaded server need not shake hands anew."""
+"""Responses after which the connection is kept: an overloaded server need not shake hands again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Reply:
 
 _ADVICE: Mapping[int, tuple[type[ActuatorError], str]] = {
     400: (ActuatorRefused, "it cannot parse the request: is kubernetes.pool a valid label selector?"),
-    401: (NotAccepted, "it does not accept the token, which was read anew: check that it is still valid"),
+    401: (NotAccepted, "it does not accept the token, which was read again: check that it is still valid"),
     403: (ActuatorRefused, "the account has no permission: apply kubernetes/rbac.yaml"),
     404: (NoSuchNode, "there is no such node: set kubernetes.node to the name that `kubectl get nodes` shows"),
     409: (Conflict, "another client wrote it in that moment"),
@@ -76,7 +76,7 @@ _ADVICE: Mapping[int, tuple[type[ActuatorError], str]] = {
 
 
 class KubernetesApi:
-    """Each call has its own deadline and raises ActuatorError and nothing else. Its connection is made anew after
+    """Each call has its own deadline and raises ActuatorError and nothing else. Its connection is made again after
     a failure: a corrected kubeconfig, a new certificate or address takes effect with the next call.
     """
 

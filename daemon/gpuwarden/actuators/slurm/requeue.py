@@ -2,7 +2,7 @@
 
 The count of its restarts decides: a job requeued since the end was noticed is not requeued again, be it by another node of the
 job, by the job itself or by a person. The node must be excluded by then, or it gets the job back. `Incomplete` leaves finished jobs
-alone, which a plain requeue runs anew.
+alone, which a plain requeue runs again.
 
 Slurm lets a requeued job wait for cred_expire + 1 s, by default 121 s, counted from its last process. `StartTime=now` takes
 that away, once it is pending and not completing any more, which would set it again. Not at once: a node that was ordered to kill a job accepts no

@@ -218,11 +218,11 @@ _SXID = "the kernel log has the number of the SXid; without such a line a findin
 _LATCHED = "the Xid decides; kept by the engine until it is restarted, so old ones come back with every connection"
 _CUMULATIVE = "one replay within a minute makes it, and before Blackwell any since the driver was loaded, for ever; ours counts those of ten minutes"
 _BIT_ERRORS = "a raw value of 0 counts as bad to DCGM; what a bad link does to work shows in replays, recoveries and links that go down"
-_ANEW = "a counter that starts anew (a reset, a driver loaded again) makes it too, for a minute"
+_RESTARTED = "a counter that starts again (a reset, a driver loaded again) makes it too, for a minute"
 
 # Code: at worst, advice, our condition, note. These come from passive health checks.
 _PASSIVE: dict[int, tuple[Health, Advice, str, str]] = {
-    3: (WARNING, A.INSPECT_HARDWARE, "pcie_replay_rate", f"ours asks for minutes of it; {_ANEW}"),
+    3: (WARNING, A.INSPECT_HARDWARE, "pcie_replay_rate", f"ours asks for minutes of it; {_RESTARTED}"),
     4: (FAILURE, A.RESET_GPU, "ecc_uncorrectable", "a warning if the driver contained the errors, which only our condition knows"),
     6: (WARNING, A.RESET_GPU, "retired_pages", ""),
     7: (FAILURE, A.CONTACT_SUPPORT, "retired_pages", ""),
@@ -238,7 +238,7 @@ _PASSIVE: dict[int, tuple[Health, Advice, str, str]] = {
     33: (FAILURE, A.RESTART_SERVICE, "fabric_unhealthy", "of a ConnectX adapter it is about the adapter, not the fabric"),
     36: (FAILURE, A.INSPECT_HARDWARE, "", "of a CPU: 10 at the warning limit, 20 at the critical one"),
     52: (FAILURE, A.CONTACT_SUPPORT, "", "the driver's flag for memory that cannot be repaired; NVML's Python bindings lack it"),
-    70: (WARNING, A.INSPECT_HARDWARE, "nvlink_errors", f"they were all replayed; a link that fails goes down; {_ANEW}"),
+    70: (WARNING, A.INSPECT_HARDWARE, "nvlink_errors", f"they were all replayed; a link that fails goes down; {_RESTARTED}"),
     71: (WARNING, A.OBSERVE, "nvlink_errors", _CUMULATIVE),
     80: (FAILURE, A.CONTACT_SUPPORT, "row_remap_failed", "the text can name a wrong GPU"),
     81: (FAILURE, A.RESET_GPU, "xid", _LATCHED),
@@ -259,7 +259,7 @@ _PASSIVE: dict[int, tuple[Health, Advice, str, str]] = {
 TWO_PASSES = 15.0
 _LINK_TRAINS = 60.0 + TWO_PASSES
 # How long DCGM alone must report it where that is not a minute. Incidents about growth last for the minute that
-# DCGM looks back, so a single error makes one that lasts that long. A link that trains anew is down for a minute at most,
+# DCGM looks back, so a single error makes one that lasts that long. A link that trains again is down for a minute at most,
 # and DCGM reports it for one pass longer: NVML may have no reading then for long, as after an upgrade of its library.
 _LASTS: dict[int, float] = {
     3: 240.0, 10: math.inf, 11: 120.0, 12: math.inf, 13: 600.0, 14: _LINK_TRAINS, 15: TWO_PASSES, 52: TWO_PASSES, 70: 180.0, 71: math.inf,

@@ -5,9 +5,9 @@ else shows it for one GPU, safely enough to end a latch that a later pass must c
 
 - the driver asked for a reset, in NVML's answer or as its recovery action, and asks no more;
 - the GPU was away while the driver went on with the others, and when it answers again all its counters since driver load
-  that had counted when the latched fault was raised have begun anew.
+  that had counted when the latched fault was raised have begun again.
 
-Counters alone are not enough: without persistence mode they begin anew whenever no process has the GPU open. Nor is a driver
+Counters alone are not enough: without persistence mode they begin again whenever no process has the GPU open. Nor is a driver
 reload: then all GPUs are away together, and what a reset would have mended may still be broken.
 """
 
@@ -25,9 +25,9 @@ SINCE_LOAD = (
     "violation_thermal_ns", "violation_sync_boost_ns", "violation_low_utilization_ns", "slowdown_sw_thermal_ns",
     "slowdown_hw_thermal_ns", "nvlink_replay_errors", "nvlink_recovery_errors", "nvlink5_recoveries",
 )  # fmt: skip
-"""Counters that the driver begins anew when it initialises a GPU (nvml.h: "since the driver was last loaded")."""
+"""Counters that the driver begins again when it initialises a GPU (nvml.h: "since the driver was last loaded")."""
 ENOUGH = 2
-"""Counters that must have begun anew: one could be read wrong."""
+"""Counters that must have begun again: one could be read wrong."""
 ASKS_FOR_RESET = (1, 4)
 """The recovery actions that a reset answers: reset, drain and reset (nvmlDeviceGpuRecoveryAction_t)."""
 
@@ -49,7 +49,7 @@ def _began_anew(before: str, readings: GpuReadings) -> bool:
 
 
 def recognised(state: State, sight: Sight) -> Iterator[Event]:
-    """A reset of each GPU that was away and is back with its counters begun anew.
+    """A reset of each GPU that was away and is back with its counters begun again.
 
     Dated to when it went away: a line that came later may be of a fault that the reset did not mend.
     """
@@ -59,7 +59,7 @@ def recognised(state: State, sight: Sight) -> Iterator[Event]:
         if facts is None or not back or not _is_news(state, away, away.first_seen, sight):
             continue
         if any(_began_anew(track.counters, facts.readings) for track in _latched(state, facts.slot)):
-            yield _reset(away, away.first_seen, sight, "it was away, and its counters began anew")
+            yield _reset(away, away.first_seen, sight, "it was away, and its counters began again")
 
 
 def _latched(state: State, slot: str) -> Iterator[Track]:

@@ -181,7 +181,7 @@ def _memory_low(_: Sequence[Track], __: _Setting, facts: MemoryFacts) -> Seen:
 
 
 def _memory_lost(tracks: Sequence[Track], _: _Setting, facts: MemoryFacts, windows: Windows) -> Seen:
-    """It ends only where all controllers were followed for an hour, or a reboot made them count anew."""
+    """It ends only where all controllers were followed for an hour, or a reboot made them count again."""
     names = [name for name, _counter in services.memory_counters(facts)]
     old_enough = all(followed(windows, name, services.ECC_WINDOW) for name in names)
     young = {track.key.subject for track in tracks if not old_enough and track.released is None}

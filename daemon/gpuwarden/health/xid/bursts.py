@@ -45,14 +45,14 @@ def joined(signs: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def extended(
-    bursts: Bursts, at: float, signs: tuple[str, ...], *, pid: int | None = None, anew: bool = False
+    bursts: Bursts, at: float, signs: tuple[str, ...], *, pid: int | None = None, separate: bool = False
 ) -> Bursts:
     """With lines that came at `at`. One that is reported late, from before the newest burst, belongs to that burst.
 
-    `pid`: of the process that they name. `anew`: they begin another burst, however soon they come.
+    `pid`: of the process that they name. `separate`: they begin another burst, however soon they come.
     """
     at, pids = round(at, 2), () if pid is None else (pid,)
-    if not anew and bursts and at - bursts[-1].ended <= BURST_GAP:
+    if not separate and bursts and at - bursts[-1].ended <= BURST_GAP:
         last = bursts[-1]
         others = tuple(known for known in last.pids if known not in pids)
         grown = replace(

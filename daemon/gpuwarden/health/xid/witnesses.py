@@ -9,7 +9,7 @@ Xid 79 means that a GPU is gone, which bus and NVML can deny: they are asked whe
 | bus and NVML, each read after the line | Xid 79 is |
 |---|---|
 | one shows the GPU gone, also before the line | a failure at once |
-| both have it: a readable configuration space, and an answer | a warning, `contradicted`; sighted, and so judged anew, for a minute |
+| both have it: a readable configuration space, and an answer | a warning, `contradicted`; sighted, and so judged again, for a minute |
 | one has not answered yet | undecided, for `ANSWERED_WITHIN` at most |
 | one cannot answer: switched off, hung, failed | a failure |
 

@@ -1,4 +1,4 @@
-"""Where a message of HTTP/1.1 begins and ends. Its bytes are passed on unchanged: they are parsed, never written anew.
+"""Where a message of HTTP/1.1 begins and ends. Its bytes are passed on unchanged: they are parsed, never written again.
 
 The plainest messages, which are nearly all, are read here in a tenth of the time; every other by h11. What h11 rejects as HTTP
 cannot be answered here, and is passed on, too.

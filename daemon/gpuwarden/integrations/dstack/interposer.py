@@ -73,7 +73,7 @@ class Interposer:
         return head.method == b"GET" and _path(head.target) == HEALTH and self._health() is not None
 
     def answer(self, request: Incoming, shim: Outgoing | None) -> tuple[bytes, bool]:
-        own = self._health()  # anew: the shim may have taken long
+        own = self._health()  # again: the shim may have taken long
         if shim is None:
             self._warn("shim reports no health; reporting gpuwarden's alone", shim=str(self._shim))
         if own is None:  # changed meanwhile

@@ -23,7 +23,7 @@ WORDS_MOST = 1_900
 def follow(state: EvacuationState, notices: Iterable[Notice], *, boot_id: str, now: Stamp) -> tuple[Event, ...]:
     """What begins, has another end, or is over, given all `notices` that count now: the imminent ones, and failing GPUs.
 
-    Several of one death are all followed, so that nothing begins anew when another of them becomes the first to end the machine.
+    Several of one death are all followed, so that nothing begins again when another of them becomes the first to end the machine.
     """
     acted = {id_of(notice): notice for notice in notices}
     begun = [_departing(n, boot_id, now) for name, n in acted.items() if _is_news(state.evacuations.get(name), n)]

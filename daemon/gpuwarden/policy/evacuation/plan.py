@@ -142,12 +142,12 @@ Step = SignalJob | Requeue | NameNot | CheckSteps | SetFinalState | Approve
 class Plan:
     """`steps` are due now. `again`: when to look again if nothing happens before, seconds of CLOCK_BOOTTIME.
 
-    `anew`: the controller is to be asked for that look, for what is due then cannot be taken back.
+    `ask_controller`: it is to be asked for that scan, for what is due then cannot be taken back.
     """
 
     steps: tuple[Step, ...]
     again: float
-    anew: bool = False
+    ask_controller: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +186,7 @@ def plan(
     if steps or not _is_to_be_approved(scene, notice):
         return Plan(steps, again)
     if settings.slurm and not seen.fresh:
-        return Plan((), min(again, now.boottime + LOOK_SOON), anew=True)
+        return Plan((), min(again, now.boottime + LOOK_SOON), ask_controller=True)
     return Plan((Approve(notice.id),), again)
 
 

@@ -68,7 +68,7 @@ def fold(state: EvacuationState, event: Event) -> EvacuationState:
 
 
 def _departing(state: EvacuationState, event: Event) -> EvacuationState:
-    """The same one again has another end, or has come back; if it was over for long, it begins anew."""
+    """The same one again has another end, or has come back; if it was over for long, it begins again."""
     name = text_in(event, "notice", NAME_MOST)
     if not name:
         return state

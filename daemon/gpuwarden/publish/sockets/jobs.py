@@ -157,7 +157,7 @@ class JobSocket:
         await self._listener.check()
 
     async def run(self) -> None:
-        """For ever, until cancelled: checks that the socket is there, and makes it anew if it was removed."""
+        """For ever, until cancelled: checks that the socket is there, and makes it again if it was removed."""
         await self._listener.run()
 
     def error(self, now: Stamp) -> str:

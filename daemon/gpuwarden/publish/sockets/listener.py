@@ -52,7 +52,7 @@ class SocketListener:
         self._closed = False
 
     async def run(self) -> None:
-        """For ever: checks that the socket is there, and makes it anew if it was removed."""
+        """For ever: checks that the socket is there, and makes it again if it was removed."""
         while True:
             await asyncio.sleep(self._check_every)
             await self.check()
