@@ -24,8 +24,7 @@ from gpuwarden_collectors.options import bounds, keys
 HEAD = """\
 # Configuration
 
-Every key that there is. They are given in `/etc/gpuwarden/gpuwarden.toml`, in files `conf.d/*.toml` beside it (read after it, by name), or
-as variables of the environment, and a later source overrides an earlier one key by key. The shortest that does something:
+Reference of every key, for administrators. The shortest file `/etc/gpuwarden/gpuwarden.toml` that does something:
 
 ```toml
 mode = "enforce"
@@ -33,8 +32,13 @@ mode = "enforce"
 enabled = true
 ```
 
-`gpuwarden config check` names all faults at once, `gpuwarden config show` prints what is in force and where each value comes
-from, and `gpuwarden reload` takes over what needs no restart. As a variable `collectors.nvml.interval` is `GPUWARDEN_COLLECTORS__NVML__INTERVAL`.
+```
+gpuwarden config check      # every fault at once
+gpuwarden config show       # what is in force, and the source of each value
+gpuwarden reload            # puts in force what needs no restart
+```
+
+Files `conf.d/*.toml` beside it are read after it, by name, then variables of the environment; a later source overrides an earlier one key by key. As a variable `collectors.nvml.interval` is `GPUWARDEN_COLLECTORS__NVML__INTERVAL`.
 A *duration* is a text such as `"500ms"`, `"5s"`, `"10m"`, `"2h"` or `"28d"`; a *secret* is the absolute path of a file or the name of a systemd
 credential, never the secret itself. A table with a name in capitals may be there several times, each with a name of your own.
 

@@ -52,11 +52,13 @@ def conditions() -> str:
     ]
     return (
         "# Conditions\n\n"
-        "Everything that can be wrong for a while. *Severity* is the worst it can have. *Rise*: how long it must be observed "
+        "Reference of everything that can be wrong for a while, for those who read a finding or change how it counts.\n\n"
+        "```\ngpuwarden explain gpu_missing      # the same row: what it is, why, what to do\n```\n\n"
+        "```toml\n[checks.pcie_link_degraded]\nshadow = true                      # reported, and no action follows\n```\n\n"
+        "*Severity* is the worst it can have. *Rise*: how long it must be observed "
         "before it is a finding; *fall*: how long it must be checked and not observed before the finding ends. A latched "
         "finding ends with what *latch* names, or with `gpuwarden ack`. A finding that was raised five times within an hour stays until it "
-        "was quiet for an hour. A site may set `enabled`, `shadow`, `rise`, `fall` and `severity` under `[checks.CODE]`. "
-        "`gpuwarden explain CODE` shows the same.\n\n"
+        "was quiet for an hour. A site may set `enabled`, `shadow`, `rise`, `fall` and `severity` under `[checks.CODE]`.\n\n"
         + MADE
         + "\n"
         + table(("code", "of", "severity", "rise / fall", "latch", "what and why", "source"), rows)
@@ -82,10 +84,13 @@ def xids() -> str:
     ]
     return (
         "# Xids and SXids\n\n"
+        "Reference of the driver's error numbers, of GPUs and NVSwitches: how each is classified, and what to do.\n\n"
+        "```\ngpuwarden explain xid 79           # the same row: class, advice, note\n```\n\n"
+        "```toml\n[xids.43]\nseverity = \"warning\"               # another class for this number\n```\n\n"
         "*record*: kept in the history, the GPU stays healthy. *warning*: reported. *failure*: the node is taken out. "
         "*Repeated*: the class of one that keeps coming back. *If it recurs*: what to do when it comes back though the advice "
         "was followed. A number that is not here is a warning. A site gives a number another class or advice with "
-        "`[xids.N]` and `[sxids.N]`. `gpuwarden explain xid N` shows the same.\n\n"
+        "`[xids.N]` and `[sxids.N]`.\n\n"
         + MADE
         + "\n"
         + table(XID_HEAD, map(_xid, XIDS.values()))
@@ -137,10 +142,11 @@ def dcgm_codes() -> str:
     rows = [_dcgm_code(code) for code in sorted(DCGM_CODES.values(), key=lambda code: not code.passive)]
     return (
         "# The codes of DCGM\n\n"
+        "Reference of DCGM's incidents: how gpuwarden classifies each. How DCGM is used: [dcgm.md](dcgm.md).\n\n"
+        "```\ngpuwarden explain dcgm 52          # the same row: class, advice, note\n```\n\n"
         "First those that its passive health checks give, then those of its diagnostics. *At worst*: an incident is as bad as "
         "the milder of this and of DCGM's level; *healthy* is quoted as evidence and never a finding. *Of*: the finding it "
-        "belongs to. *Alone after*: how long DCGM must report it where NVML reads and does not. How all this is used: "
-        "[dcgm.md](dcgm.md).\n\n" + MADE + "\n" + table(DCGM_HEAD, rows)
+        "belongs to. *Alone after*: how long DCGM must report it where NVML reads and does not.\n\n" + MADE + "\n" + table(DCGM_HEAD, rows)
     )
 
 
@@ -160,11 +166,15 @@ def metrics() -> str:
     ]
     return (
         "# Metrics\n\n"
+        "Reference of every series on `/metrics`, for those who write queries, alerts and dashboards "
+        "([those that exist](../grafana/README.md)).\n\n"
+        "```\ncurl -s localhost:9839/metrics | grep '^gpuwarden_node_health'\n"
+        "gpuwarden_node_health{state=\"healthy\"} 1\n```\n\n"
         f"At most {MOST_SERIES:,} series for 8 GPUs with everything on, counted in a test. Each MIG instance adds "
         f"{len(OF_INSTANCES)}, in place of as many of its GPU, and each further job of a GPU a copy of its telemetry, if jobs are "
         "a label. Series of a GPU end when the GPU is gone; a GPU that is lost keeps the labels of gpuwarden's own metrics.\n\n"
         "What the ledger counts goes on over a restart of the daemon: `gpuwarden_xid_total`, "
-        "`gpuwarden_jobs_acknowledged_total`, `gpuwarden_intents_total` but for retry and refused. Other counters begin again with it, which `rate` and `increase` allow for. How old "
+        "`gpuwarden_jobs_acknowledged_total`, `gpuwarden_intents_total` but for retry and refused. Other counters begin at 0 with it, which `rate` and `increase` allow for. How old "
         "something is: `time() - gpuwarden_heartbeat_timestamp_seconds` for GPUs, "
         "`time() - gpuwarden_collector_last_success_timestamp_seconds` for each source.\n\n"
         + MADE
@@ -222,8 +232,7 @@ def configuration() -> str:
 COMMANDS = """\
 # Commands
 
-What each subcommand of `gpuwarden` does, as `gpuwarden --help` lists them. `gpuwarden COMMAND --help` lists its options; gpuwarden(1) has
-all of them.
+Reference of the subcommands of `gpuwarden`, for everybody who types them. `gpuwarden COMMAND --help` lists options and examples; gpuwarden(1) has all of them.
 
 ```
 gpuwarden status            # verdict, findings and what to do, from the running daemon
