@@ -9,7 +9,7 @@ from gpuwarden_collectors.registry import HOST_COLLECTORS
 HEAD = """\
 # Collectors
 
-What gpuwarden reads, how often, and why a source that hangs does not stop the daemon. A collector is a file or folder in `collectors/`, a
+For administrators: what gpuwarden reads, how often, and what bounds a source that hangs. A collector is a file or folder in `collectors/`, a
 table in the configuration and a value of the metric label `collector`:
 
 ```toml
