@@ -86,7 +86,7 @@ def xids() -> str:
         "# Xids and SXids\n\n"
         "Reference of the driver's error numbers, of GPUs and NVSwitches: how each is classified, and what to do.\n\n"
         "```\ngpuwarden explain xid 79           # the same row: class, advice, note\n```\n\n"
-        "```toml\n[xids.43]\nseverity = \"warning\"               # another class for this number\n```\n\n"
+        '```toml\n[xids.43]\nseverity = "warning"               # another class for this number\n```\n\n'
         "*record*: kept in the history, the GPU stays healthy. *warning*: reported. *failure*: the node is taken out. "
         "*Repeated*: the class of one that keeps coming back. *If it recurs*: what to do when it comes back though the advice "
         "was followed. A number that is not here is a warning. A site gives a number another class or advice with "
@@ -146,7 +146,10 @@ def dcgm_codes() -> str:
         "```\ngpuwarden explain dcgm 52          # the same row: class, advice, note\n```\n\n"
         "First those that its passive health checks give, then those of its diagnostics. *At worst*: an incident is as bad as "
         "the milder of this and of DCGM's level; *healthy* is quoted as evidence and never a finding. *Of*: the finding it "
-        "belongs to. *Alone after*: how long DCGM must report it where NVML reads and does not.\n\n" + MADE + "\n" + table(DCGM_HEAD, rows)
+        "belongs to. *Alone after*: how long DCGM must report it where NVML reads and does not.\n\n"
+        + MADE
+        + "\n"
+        + table(DCGM_HEAD, rows)
     )
 
 
@@ -169,7 +172,7 @@ def metrics() -> str:
         "Reference of every series on `/metrics`, for those who write queries, alerts and dashboards "
         "([those that exist](../grafana/README.md)).\n\n"
         "```\ncurl -s localhost:9839/metrics | grep '^gpuwarden_node_health'\n"
-        "gpuwarden_node_health{state=\"healthy\"} 1\n```\n\n"
+        'gpuwarden_node_health{state="healthy"} 1\n```\n\n'
         f"At most {MOST_SERIES:,} series for 8 GPUs with everything on, counted in a test. Each MIG instance adds "
         f"{len(OF_INSTANCES)}, in place of as many of its GPU, and each further job of a GPU a copy of its telemetry, if jobs are "
         "a label. Series of a GPU end when the GPU is gone; a GPU that is lost keeps the labels of gpuwarden's own metrics.\n\n"
