@@ -33,8 +33,14 @@ class Results:
 
 _HEAD = """# How well it judges simulated nodes
 
-Made by `tests/evaluate` and edited by nobody. The tables say how often each fault struck and how many healthy days they are of;
-`make evaluate-full` makes them again of 1,000 node-days and each fault 50 times. Nodes that exist only as records live through
+For those who decide how far to trust a verdict: how often simulated faults are detected, and what is reported of healthy nodes.
+
+```
+make evaluate           # in small, each time the tests run
+make evaluate-full      # 1,000 node-days, each fault 50 times; writes this page
+```
+
+The tables show how often each fault struck and how many healthy days they are of. Nodes that exist only as records live through
 faults and through healthy days; the judge of the daemon is given what its collectors would have seen. Shapes and rates follow
 what fleets have published, where the tables say so in `tests/evaluate`; of real nodes there is only what the public records of the stories say. What is
 required:
@@ -44,8 +50,6 @@ required:
 - fewer than 5 false warnings in 1,000 healthy node-days;
 - a restart of the daemon at any point of any story changes nothing of its end;
 - of each machine of a public issue tracker exactly what turned out to be true is reported, and no more.
-
-`make evaluate` does the same in small, each time the tests run.
 """
 
 
