@@ -38,6 +38,7 @@ REMOVED = {
         **dict.fromkeys(("ssl_handshake_timeout", "ssl_shutdown_timeout"), "arguments of asyncio's private class"),
         "says": "the label of a line that `explain` printed for people",
         "places": "an examination's name within doctor; its rows keep theirs",
+        "SLURMD_NODENAME": "a variable of slurmd's, no key; it is read where `slurm/node_name.py` names it",
         "written_by": "evidence of an Xid line that a process wrote; such lines are no events any more",
     },
 }

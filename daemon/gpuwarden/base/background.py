@@ -15,10 +15,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from gpuwarden_collectors.backoff import Backoff
-
 Job = Callable[[], None]
-_POLL = (0.001, 0.005)  # seconds between two checks of the thread: soon at first, then less often
+_POLL = 0.002  # seconds between two checks of the thread
 
 
 def boottime() -> float:
@@ -86,11 +84,10 @@ class BackgroundWriter:
     ) -> bool:
         """Wait until everything submitted so far is done, or as much of it as is `enough`; False if `timeout` seconds were not."""
         target, deadline = self._submitted, time.monotonic() + timeout
-        poll = Backoff(*_POLL, factor=1.5)
         while self._settled < target and not enough():
             if time.monotonic() >= deadline:
                 return False
-            await asyncio.sleep(poll.failed())
+            await asyncio.sleep(_POLL)
         return True
 
     def close(self, timeout: float) -> bool:
