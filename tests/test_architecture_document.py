@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md names files, modules and functions; each of them exists."""
+"""ARCHITECTURE.md names files, modules, functions, classes and events; each of them exists."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
+from gpuwarden.health.model import EventKind
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
@@ -81,3 +83,14 @@ def test_a_name_that_does_not_exist_is_found() -> None:
 def test_every_room_is_named() -> None:
     rooms = {path.parent.name for path in FOLDERS[1].glob("*/__init__.py")}
     assert {room for room in rooms if f"`{room}/`" not in TEXT} == set()
+
+
+@pytest.mark.parametrize("kind", sorted(set(re.findall(r"\bevent ([A-Z_]+)\b", TEXT))))
+def test_an_event_that_is_named_exists(kind: str) -> None:
+    assert kind in EventKind.__members__
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`([A-Z][a-z]\w+)`s?", TEXT))))
+def test_a_class_that_is_named_exists(name: str) -> None:
+    sources = (file for folder in FOLDERS[1:] for file in folder.rglob("*.py"))
+    assert any(re.search(rf"^(?:class )?{name}\b", file.read_text(encoding="utf-8"), re.MULTILINE) for file in sources)
