@@ -77,8 +77,8 @@ class Turns:
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (turn.precedence, next(self._numbers), turn, granted))
         self._hand_out()
-        if not granted.done():
-            self._make_room(turn.precedence)
+        if not granted.done() and self._make_room(turn.precedence):
+            self._hand_out()
         try:
             await granted
         except asyncio.CancelledError:
@@ -97,19 +97,22 @@ class Turns:
             heapq.heappop(self._waiting)
 
     def _grant(self, turn: Turn) -> bool:
-        reserved = sum(one.reserved for one in self._running)
-        if len(self._running) - reserved == AT_ONCE:
+        """What gave way is being ended, and holds nobody up: a signal that is written down must be sent at once."""
+        running = [one for one in self._running if not one.gave_way]
+        reserved = sum(one.reserved for one in running)
+        if len(running) - reserved == AT_ONCE:
             if reserved or turn.precedence is Precedence.ROUTINE:
                 return False
             turn.reserved = True
         self._running.append(turn)
         return True
 
-    def _make_room(self, precedence: Precedence) -> None:
-        """The question of the lowest precedence is ended."""
+    def _make_room(self, precedence: Precedence) -> bool:
+        """The question of the lowest precedence is ended, if one may be."""
         lower = [turn for turn in self._running if turn.precedence > precedence and turn.may_give_way]
         if lower:
             max(lower, key=lambda turn: turn.precedence).give_way()
+        return bool(lower)
 
     def _give_back(self, turn: Turn) -> None:
         self._running.remove(turn)
