@@ -16,6 +16,7 @@ from gpuwarden.health.model import Event, EventKind
 from gpuwarden.ledger.reader import read_only
 from gpuwarden.ledger.rows import event_of, row_of
 from gpuwarden.policy import events as policy
+from gpuwarden.policy.evacuation import event_data as evacuation
 from support.whole_node import folded
 
 FOLDER = Path(__file__).parents[1] / "data/ledger"
@@ -25,7 +26,7 @@ made of all that it held: the meaning of the ledger, in a form that no renaming 
 LATER = {"23d4377": {EventKind.LEDGER_LOST}, "46086eb": set[EventKind]()}
 """Kinds that came after it."""
 
-TYPED: dict[str, type[Any]] = {
+TYPED: dict[str | tuple[str, str], type[Any]] = {
     EventKind.INTENDED: policy.Intended,
     EventKind.OUTCOME: policy.Outcome,
     EventKind.EXCLUDED: policy.Excluded,
@@ -35,7 +36,23 @@ TYPED: dict[str, type[Any]] = {
     EventKind.ORDERED: policy.Ordered,
     EventKind.NOTICED: policy.Noticed,
     EventKind.NOTICE_ENDED: policy.NoticeEnded,
+    EventKind.DEPARTING: evacuation.Departing,
+    EventKind.DEPARTED: evacuation.Departed,
+    EventKind.SIGNALLING: evacuation.Signalling,
+    (EventKind.SIGNALLING, "kept"): evacuation.KeptJob,
+    EventKind.SIGNALLED: evacuation.Signalled,
+    EventKind.SAVED: evacuation.Saved,
+    (EventKind.SAVED, "kept"): evacuation.KeptSaved,
+    EventKind.REQUEUED: evacuation.Requeued,
+    EventKind.NOT_REQUEUED: evacuation.NotRequeued,
+    EventKind.LAST_WORDS: evacuation.LastWords,
+    EventKind.APPROVING: evacuation.Approving,
+    EventKind.APPROVED: evacuation.Approved,
+    EventKind.ANSWERED: evacuation.Answered,
 }
+"""`kept`: in a checkpoint, where an event of this kind has other fields."""
+LATER_KEYS = {"23d4377": {"in_steps", "returned", "unsaved"}, "46086eb": set[str]()}
+"""Keys that came after it, and are always written since."""
 
 
 @pytest.fixture(params=COMMITS)
@@ -69,17 +86,19 @@ def test_it_means_what_it_meant_before(commit: str, path: Path) -> None:
         assert folded(reader.memory().events) == folded(checkpoint(commit))
 
 
-def test_what_is_typed_is_read_and_written_again_key_for_key(path: Path) -> None:
+def test_what_is_typed_is_read_and_written_again_key_for_key(commit: str, path: Path) -> None:
     columns = "kind, boot_id, boottime, wall, code, subject, detail, data"
     kinds = set()
     with closing(sqlite3.connect(path)) as database:
         for table in ("events", "checkpoint"):
             for row in database.execute(f"SELECT {columns} FROM {table}"):
                 event = event_of(row)
-                if (typed := TYPED.get(event.kind)) is not None:
-                    again = replace(event, data=write(read(typed, event.data)))
-                    assert row_of(again) == row
-                    kinds.add(event.kind)
+                kind = (event.kind, "kept") if event.data.get("kept") else event.kind
+                if (typed := TYPED.get(kind)) is not None:
+                    data = write(read(typed, event.data))
+                    known = {name: data[name] for name in data if name in event.data or name not in LATER_KEYS[commit]}
+                    assert row_of(replace(event, data=known)) == row
+                    kinds.add(kind)
     assert kinds == TYPED.keys()
 
 

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import fields
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwarden.health.model import Event, EventKind
+from gpuwarden.health.event_data import read, write
+from gpuwarden.health.model import Event, EventKind, Json
 from gpuwarden.policy.evacuation import events
 from gpuwarden.policy.evacuation.budget import budget
 from gpuwarden.policy.evacuation.delivery import Aim, Delivery, Process, Way
-from gpuwarden.policy.evacuation.event_fields import processes_of
+from gpuwarden.policy.evacuation.event_data import Answered, KeptProcesses, Saved, Signalling, processes_of
 from gpuwarden.policy.evacuation.model import (
     EVACUATIONS_MOST,
     SIGNALLED_WITHIN,
     TEXT_MOST,
     EvacuationState,
+    Given,
     JobState,
     Sent,
 )
@@ -211,6 +214,31 @@ def test_a_hundred_processes_and_more_go_through_the_ledger_s_texts() -> None:
     assert story.state.evacuations["n"].jobs["slurm/7"].signalled == {aim.process for aim in aims}
     before = story.state
     assert story.sums_up().state == before
+    more = [event.data for event in events.checkpoint(before) if event.data.get("more")]
+    assert more
+    assert [write(read(KeptProcesses, data)) for data in more] == more
+
+
+def test_of_an_event_only_the_first_part_names_the_restarts() -> None:
+    """As every version has written it: null where they are not known."""
+    aims = tuple(Aim(process(4_000_000 + n, started=10**11 + n), "TERM") for n in range(200))
+    delivery = Delivery(way=Way.LOCAL, text="t", signal="TERM", receivers=aims)
+    first, *others = events.signalling("n", "slurm/7", delivery, None, boot_id=BOOT, now=stamp(1.0))
+    assert first.data == write(read(Signalling, first.data))
+    assert "restarts" in first.data
+    assert first.data["restarts"] is None
+    assert others
+    assert not any("restarts" in event.data for event in others)
+
+
+@pytest.mark.parametrize("value", [-1, 1 << 63, True, 1.5, "1", None])
+def test_a_number_that_no_version_writes_is_read_as_none(value: Json) -> None:
+    data = read(Saved, {"job": "slurm/7", "by": "socket", "saved": True, "rank": value, "step": 3})
+    assert (data.rank, data.step, data.job) == (None, 3, "slurm/7")
+
+
+def test_each_answer_has_its_count() -> None:
+    assert [field.name for field in fields(Answered)] == [one.value for one in Given]
 
 
 def test_as_many_departures_are_remembered_as_one_boot_needs() -> None:

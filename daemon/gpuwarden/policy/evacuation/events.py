@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from gpuwarden.health.event_data import stamp_data
+from gpuwarden.health.event_data import read, write
 from gpuwarden.health.model import Event, EventKind, Json
+from gpuwarden.policy.evacuation import event_data
 from gpuwarden.policy.evacuation.delivery import Delivery, Process, Way
-from gpuwarden.policy.evacuation.event_fields import is_number
-from gpuwarden.policy.evacuation.model import Evacuation, EvacuationState, JobState, Sent, id_of
+from gpuwarden.policy.evacuation.event_data import is_number
+from gpuwarden.policy.evacuation.model import Acknowledged, Evacuation, EvacuationState, JobState, Sent, id_of
 from gpuwarden.policy.model import Notice, Result
 from gpuwarden.policy.notices import MOVED
 from gpuwarden_collectors.facts import Stamp
@@ -44,8 +45,8 @@ def _is_news(known: Evacuation | None, notice: Notice) -> bool:
 
 
 def _departing(notice: Notice, boot_id: str, now: Stamp) -> Event:
-    data: dict[str, Json] = {"notice": id_of(notice), "kind": notice.kind, **_stamp("deadline", notice.deadline)}
-    return Event(kind=EventKind.DEPARTING, at=now, boot_id=boot_id, data=data)
+    data = event_data.Departing(notice=id_of(notice), kind=notice.kind, deadline=notice.deadline)
+    return Event(kind=EventKind.DEPARTING, at=now, boot_id=boot_id, data=write(data))
 
 
 def marking(
@@ -66,23 +67,20 @@ def signalling(
     again: bool = False, boot_id: str, now: Stamp,
 ) -> tuple[Event, ...]:  # fmt: skip
     """Right before anything is sent: one event, and one more for each hundred processes. The arguments are those of the step SignalJob."""
-    data: dict[str, Json] = {
-        "notice": notice, "job": job, "way": delivery.way.value, "signal": delivery.signal,
-        "local_only": delivery.local_only, "text": delivery.text,
-        "restarts": None if slurm is None else slurm.restarts,
-    }  # fmt: skip
     steps = [aim.receiver.step for aim in delivery.receivers] + [process.step for process in remaining]
-    data |= {"in_steps": bool(steps) and all(map(is_number, steps))}
     receivers = _texts_of(aim.process for aim in delivery.receivers)
     others = _texts_of((process.pid, process.started) for process in remaining)
-    data |= {"again": True} if again else {}
-    more = {name: value for name, value in data.items() if name != "restarts"}
+    first = write(event_data.Signalling(
+        notice=notice, job=job, way=delivery.way, signal=delivery.signal, local_only=delivery.local_only, text=delivery.text,
+        restarts=None if slurm is None else slurm.restarts, in_steps=bool(steps) and all(map(is_number, steps)), again=again,
+    ))  # fmt: skip
+    more = {name: value for name, value in first.items() if name != "restarts"}
     parts = max(len(receivers), len(others))
     named = zip(receivers + [""] * (parts - len(receivers)), others + [""] * (parts - len(others)), strict=True)
     return tuple(
         Event(
             kind=EventKind.SIGNALLING, at=now, boot_id=boot_id,
-            data={**(more if n else data), "processes": processes, "remaining": rest},
+            data={**(more if n else first), "processes": processes, "remaining": rest},
         )
         for n, (processes, rest) in enumerate(named)
     )  # fmt: skip
@@ -90,8 +88,8 @@ def signalling(
 
 def is_sending(event: Event) -> bool:
     """An event of what came of it follows."""
-    sends = event.data.get("processes") or event.data.get("marking")
-    return event.kind == EventKind.SIGNALLING and bool(sends) and event.data.get("kept") is not True
+    data = read(event_data.Signalling, event.data)
+    return event.kind == EventKind.SIGNALLING and not data.kept and bool(data.processes or data.marking)
 
 
 def signalled(
@@ -99,11 +97,8 @@ def signalled(
     boot_id: str, now: Stamp,
 ) -> Event:  # fmt: skip
     """UNSENT only where surely nothing was sent: a job that was to be signalled as a whole is then signalled on this host. `again` as in SignalJob."""
-    data: dict[str, Json] = {
-        "notice": notice, "job": job, "way": way.value, "result": result.value, "count": count, "text": text,
-    }  # fmt: skip
-    data |= {"again": True} if again else {}
-    return Event(kind=EventKind.SIGNALLED, at=now, boot_id=boot_id, data=data)
+    data = event_data.Signalled(notice=notice, job=job, way=way, result=result, count=count, text=text, again=again)
+    return Event(kind=EventKind.SIGNALLED, at=now, boot_id=boot_id, data=write(data))
 
 
 def settled(
@@ -114,9 +109,11 @@ def settled(
 
     `due`: nothing was sent, and they are to be signalled as if there had been no `signalling`.
     """
-    found = signalled(notice, job, way, result, text=text, boot_id=boot_id, now=now)
-    more: dict[str, Json] = {"due": True} if due else {}
-    return tuple(replace(found, data={**found.data, **more, "processes": part}) for part in _texts_of(processes))
+    data = event_data.Signalled(notice=notice, job=job, way=way, result=result, count=0, text=text, due=due)
+    return tuple(
+        Event(kind=EventKind.SIGNALLED, at=now, boot_id=boot_id, data=write(replace(data, processes=part)))
+        for part in _texts_of(processes)
+    )
 
 
 def saved(
@@ -126,46 +123,45 @@ def saved(
     """`by`: socket, file, BY_EXIT or BY_STEP. `process`: which one acknowledged, or ended. `all_ranks`: it holds for all of the job, on all
     its nodes.
     """
-    data: dict[str, Json] = {"job": job, "by": by, "saved": saved}
-    data |= {} if rank is None else {"rank": rank}
-    data |= {} if process is None else {"pid": process[0], "started": process[1]}
-    data |= {} if step is None else {"step": step}
-    data |= {"all_ranks": True} if all_ranks else {}
-    return Event(kind=EventKind.SAVED, at=now, boot_id=boot_id, data=data)
+    pid, started = process or (None, None)
+    data = event_data.Saved(
+        job=job, by=by, saved=saved, rank=rank, pid=pid, started=started, step=step, all_ranks=all_ranks
+    )
+    return Event(kind=EventKind.SAVED, at=now, boot_id=boot_id, data=write(data))
 
 
 def requeued(job: str, restarts: int, text: str = "", *, boot_id: str, now: Stamp) -> Event:
     """`restarts`: how often it had been before, as in the plan's step."""
-    data: dict[str, Json] = {"job": job, "restarts": restarts, "text": text}
+    data = write(event_data.Requeued(job=job, restarts=restarts, text=text))
     return Event(kind=EventKind.REQUEUED, at=now, boot_id=boot_id, data=data)
 
 
 def not_requeued(job: str, text: str, *, permanent: bool, named: bool = False, boot_id: str, now: Stamp) -> Event:
     """What is not `permanent` is tried again. `named`: people are notified once that it is left here."""
-    data: dict[str, Json] = {"job": job, "permanent": permanent, "text": text}
-    data |= {"named": True} if named else {}
+    data = write(event_data.NotRequeued(job=job, permanent=permanent, text=text, named=named))
     return Event(kind=EventKind.NOT_REQUEUED, at=now, boot_id=boot_id, data=data)
 
 
 def last_words(notice: str, what: str, result: Result, text: str, *, boot_id: str, now: Stamp) -> Event:
-    data: dict[str, Json] = {"notice": notice, "what": what, "result": result.value, "text": text}
+    data = write(event_data.LastWords(notice=notice, what=what, result=result, text=text))
     return Event(kind=EventKind.LAST_WORDS, at=now, boot_id=boot_id, data=data)
 
 
 def approving(notice: str, *, boot_id: str, now: Stamp) -> Event:
     """Before anything is sent."""
-    return Event(kind=EventKind.APPROVING, at=now, boot_id=boot_id, data={"notice": notice})
+    return Event(kind=EventKind.APPROVING, at=now, boot_id=boot_id, data=write(event_data.Approving(notice=notice)))
 
 
 def approved(notice: str, result: Result, text: str, *, boot_id: str, now: Stamp, tries: int = 0) -> Event:
     """`tries`: in checkpoints, which keep no APPROVING."""
-    data: dict[str, Json] = {"notice": notice, "result": result.value, "text": text}
-    data |= {"tries": tries} if tries else {}
+    data = write(event_data.Approved(notice=notice, result=result, text=text, tries=tries))
     return Event(kind=EventKind.APPROVED, at=now, boot_id=boot_id, data=data)
 
 
 def departed(notice: str, text: str, boot_id: str, now: Stamp) -> Event:
-    return Event(kind=EventKind.DEPARTED, at=now, boot_id=boot_id, data={"notice": notice, "text": text})
+    return Event(
+        kind=EventKind.DEPARTED, at=now, boot_id=boot_id, data=write(event_data.Departed(notice=notice, text=text))
+    )
 
 
 # --- a state as events
@@ -185,16 +181,14 @@ def checkpoint(state: EvacuationState) -> list[Event]:
 
 def _kept(evacuation: Evacuation, boot: str) -> Iterator[Event]:
     name = evacuation.id
-    data: dict[str, Json] = {"notice": name, "kind": evacuation.kind, **_stamp("deadline", evacuation.deadline)}
-    yield Event(kind=EventKind.DEPARTING, at=evacuation.at, boot_id=boot, data=data)
+    data = event_data.Departing(notice=name, kind=evacuation.kind, deadline=evacuation.deadline)
+    yield Event(kind=EventKind.DEPARTING, at=evacuation.at, boot_id=boot, data=write(data))
     for job, known in evacuation.jobs.items():
-        about: dict[str, Json] = {"notice": name, "job": job}
-        for part in _job(known):
-            yield Event(kind=EventKind.SIGNALLING, at=evacuation.at, boot_id=boot, data={**about, **part, "kept": True})
-        if known.acknowledged.at is not None:
-            for part in _acknowledged(known):
-                at = known.acknowledged.at
-                yield Event(kind=EventKind.SAVED, at=at, boot_id=boot, data={**about, **part, "kept": True})
+        for part in _job(name, job, known):
+            yield Event(kind=EventKind.SIGNALLING, at=evacuation.at, boot_id=boot, data=write(part))
+        if (at := known.acknowledged.at) is not None:
+            for acknowledged in _acknowledged(name, job, known.acknowledged):
+                yield Event(kind=EventKind.SAVED, at=at, boot_id=boot, data=write(acknowledged))
     if (spoken := evacuation.last_words) is not None:
         yield last_words(name, spoken.what, spoken.result, spoken.text, boot_id=boot, now=spoken.at)
     if (approval := evacuation.approved) is not None:
@@ -203,44 +197,32 @@ def _kept(evacuation: Evacuation, boot: str) -> Iterator[Event]:
         yield departed(name, "", boot, evacuation.over)
 
 
-def _job(known: JobState) -> Iterator[Mapping[str, Json]]:
-    texts = _texts_of(known.signalled)
-    yield {
-        "way": known.way.value, "signal": known.signal, "text": known.text, "local_only": known.local_only,
-        "result": known.result.value, "count": known.count, "wide": known.wide, "restarts": known.restarts,
-        "requeued": known.requeued.value, "requeued_text": known.requeued_text, "named": known.named, "returned": known.returned, "in_steps": known.in_steps,
-        **_stamp("told", known.told_at), **_stamp("requeued", known.requeued_at), "processes": texts[0],
-        **({"marking": True} if known.marking else {}),
-    }  # fmt: skip
-    for text in texts[1:]:
-        yield {"processes": text, "more": True}
-    for text in filter(None, _texts_of(known.earlier)):
-        yield {"processes": text, "more": True, "earlier": True}
+def _job(notice: str, job: str, known: JobState) -> Iterator[event_data.KeptJob | event_data.KeptProcesses]:
+    first, *rest = _texts_of(known.signalled)
+    yield event_data.KeptJob(
+        notice=notice, job=job, way=known.way, signal=known.signal, text=known.text, local_only=known.local_only,
+        result=known.result, count=known.count, wide=known.wide, restarts=known.restarts, requeued=known.requeued,
+        requeued_text=known.requeued_text, named=known.named, returned=known.returned, in_steps=known.in_steps,
+        told_at=known.told_at, requeued_at=known.requeued_at, processes=first, marking=known.marking, kept=True,
+    )  # fmt: skip
+    more = event_data.KeptProcesses(notice=notice, job=job, processes="", more=True, kept=True)
+    yield from (replace(more, processes=text) for text in rest)
+    yield from (replace(more, processes=text, earlier=True) for text in _texts_of(known.earlier) if text)
     not_known = {"unsure": known.unsure, "unsure_here": known.unsure_here, "undecided": known.undecided}
-    for name, processes in not_known.items():
-        for text in filter(None, _texts_of(processes)):
-            yield {"processes": text, "more": True, "only": name}
+    for only, processes in not_known.items():
+        yield from (replace(more, processes=text, only=only) for text in _texts_of(processes) if text)
 
 
-def _acknowledged(known: JobState) -> Iterator[Mapping[str, Json]]:
-    acknowledged = known.acknowledged
-    about: dict[str, Json] = {
-        "by": acknowledged.by,
-        "saved": acknowledged.saved,
-        "unsaved": acknowledged.unsaved,
-        "whole": acknowledged.whole,
-    }
-    about |= {"all_ranks": True} if acknowledged.all_ranks else {}
-    about |= {} if acknowledged.step is None else {"step": acknowledged.step}
-    processes = _texts_of(acknowledged.processes)
-    ranks = texts_of(map(str, sorted(acknowledged.ranks)))
-    yield {**about, "ranks": ranks[0], "processes": processes[0]}
-    yield from ({**about, "ranks": text} for text in ranks[1:])
-    yield from ({**about, "processes": text} for text in processes[1:])
-
-
-def _stamp(name: str, stamp: Stamp | None) -> dict[str, Json]:
-    return {} if stamp is None else stamp_data(name, stamp)
+def _acknowledged(notice: str, job: str, known: Acknowledged) -> Iterator[event_data.KeptSaved]:
+    about = event_data.KeptSaved(
+        notice=notice, job=job, by=known.by, saved=known.saved, unsaved=known.unsaved, whole=known.whole,
+        all_ranks=known.all_ranks, step=known.step, kept=True,
+    )  # fmt: skip
+    first, *processes = _texts_of(known.processes)
+    ranks = texts_of(map(str, sorted(known.ranks)))
+    yield replace(about, ranks=ranks[0], processes=first)
+    yield from (replace(about, ranks=text) for text in ranks[1:])
+    yield from (replace(about, processes=text) for text in processes)
 
 
 def _texts_of(processes: Iterable[Process]) -> list[str]:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gpuwarden.health.event_data import read
 from gpuwarden.health.model import Event
+from gpuwarden.policy.evacuation import event_data
 from gpuwarden.policy.evacuation.budget import FAILING_GPU
 from gpuwarden.policy.evacuation.delivery import Process, Way
-from gpuwarden.policy.evacuation.event_fields import enum_in, is_true, processes_in, stamp_in, text_in, whole_in
+from gpuwarden.policy.evacuation.event_data import processes_of
 from gpuwarden.policy.evacuation.model import (
     JOBS_MOST,
-    NAME_MOST,
     SIGNALLED_WITHIN,
     Evacuation,
     EvacuationState,
     JobState,
-    Requeued,
     Sent,
     at_most,
     with_evacuation,
@@ -43,10 +43,10 @@ def _others(state: EvacuationState, own: str, job: str, now: Stamp) -> list[tupl
     return sorted(found, key=lambda pair: pair[1].told_at.boottime if pair[1].told_at else 0.0)
 
 
-def _first(state: EvacuationState, evacuation: Evacuation, job: str, event: Event) -> JobState:
+def _first(state: EvacuationState, evacuation: Evacuation, data: event_data.Signalling, now: Stamp) -> JobState:
     """What is known of a job that comes into this evacuation: all, where another one goes on or has given way to this."""
-    others = _others(state, evacuation.id, job, event.at)
-    base = JobState(restarts=whole_in(event, "restarts"))
+    others = _others(state, evacuation.id, data.job, now)
+    base = JobState(restarts=data.restarts)
     before: frozenset[Process] = frozenset()
     for other, known in others:
         if None not in (known.restarts, base.restarts) and known.restarts != base.restarts:
@@ -55,17 +55,17 @@ def _first(state: EvacuationState, evacuation: Evacuation, job: str, event: Even
         same_end = (other.kind == FAILING_GPU) == (evacuation.kind == FAILING_GPU)
         if same_end and (other.over is None or other.over.boottime >= evacuation.at.boottime):
             base = replace(known, restarts=known.restarts if base.restarts is None else base.restarts)
-    if "remaining" not in event.data:  # of a version that did not write which of them were still here
+    if data.remaining is None:  # of a version that did not write which of them were still here
         return replace(base, signalled=at_most(base.signalled | before))
-    return _remaining(replace(base, earlier=at_most(base.earlier | (before - base.signalled))), event)
+    return _remaining(replace(base, earlier=at_most(base.earlier | (before - base.signalled))), data)
 
 
-def _remaining(known: JobState, event: Event) -> JobState:
+def _remaining(known: JobState, data: event_data.Signalling) -> JobState:
     """Of those signalled in an earlier evacuation only processes still here are waited for in this one; those that ended
     in between cannot acknowledge.
     """
-    here = processes_in(event, "remaining") & known.earlier
-    in_steps = _in_steps(known, event) if here else known.in_steps
+    here = processes_of(data.remaining) & known.earlier
+    in_steps = _in_steps(known, data) if here else known.in_steps
     return replace(
         known,
         signalled=at_most(known.signalled | here),
@@ -75,31 +75,30 @@ def _remaining(known: JobState, event: Event) -> JobState:
     )
 
 
-def _in_steps(known: JobState, event: Event) -> bool:
+def _in_steps(known: JobState, data: event_data.Signalling) -> bool:
     """Of those signalled so far and those of the event."""
-    return is_true(event, "in_steps") and (known.in_steps or not known.signalled)
+    return data.in_steps and (known.in_steps or not known.signalled)
 
 
 def signalling(state: EvacuationState, event: Event) -> EvacuationState:
-    name, job = text_in(event, "notice", NAME_MOST), text_in(event, "job", NAME_MOST)
-    if not name or not job:
+    data = read(event_data.Signalling, event.data)
+    if not data.notice or not data.job:
         return state
-    evacuation = state.evacuations.get(name) or Evacuation(id=name, kind="", at=event.at)
-    known = evacuation.jobs.get(job)
+    evacuation = state.evacuations.get(data.notice) or Evacuation(id=data.notice, kind="", at=event.at)
+    known = evacuation.jobs.get(data.job)
     if known is None and len(evacuation.jobs) >= JOBS_MOST:
         return state
-    if is_true(event, "kept"):
-        return with_evacuation(state, with_job(evacuation, job, _kept(known, event)))
-    restarts = whole_in(event, "restarts")
+    if data.kept:
+        return with_evacuation(state, with_job(evacuation, data.job, _kept(known, event)))
     if known is None:
-        known = _first(state, evacuation, job, event)
-    elif restarts is not None and known.restarts is not None and restarts > known.restarts:
+        known = _first(state, evacuation, data, event.at)
+    elif data.restarts is not None and known.restarts is not None and data.restarts > known.restarts:
         earlier = at_most(known.earlier | known.signalled)
-        known = JobState(earlier=earlier, told_at=known.told_at, restarts=restarts)  # it came back here
+        known = JobState(earlier=earlier, told_at=known.told_at, restarts=data.restarts)  # it came back here
     else:
-        known = _remaining(known, event)
-    state = with_evacuation(state, with_job(evacuation, job, _signal_begun(known, event)))
-    return with_job_everywhere(state, job, lambda known: _sending(known, event))
+        known = _remaining(known, data)
+    state = with_evacuation(state, with_job(evacuation, data.job, _signal_begun(known, data, event.at)))
+    return with_job_everywhere(state, data.job, lambda known: _sending(known, data))
 
 
 _THROUGH_SLURM = (Way.JOB_WIDE, Way.BATCH)
@@ -110,27 +109,23 @@ def _is_whole(known: JobState) -> bool:
     return known.way in (*_THROUGH_SLURM, Way.WATCH) and known.result is not Sent.UNSENT
 
 
-def _signal_begun(known: JobState, event: Event) -> JobState:
+def _signal_begun(known: JobState, data: event_data.Signalling, now: Stamp) -> JobState:
     """A job signalled as a whole is still shown as such after a late rank is signalled on this host."""
-    processes, way = processes_in(event), enum_in(Way, event, "way", Way.NONE)
-    restarts = known.restarts if known.restarts is not None else whole_in(event, "restarts")
+    processes = processes_of(data.processes)
+    restarts = known.restarts if known.restarts is not None else data.restarts
     if not processes:
-        known = replace(known, restarts=restarts, marking=known.marking or is_true(event, "marking"))
-        return known if known.signalled else replace(known, text=text_in(event, "text"))
+        known = replace(known, restarts=restarts, marking=known.marking or data.marking)
+        return known if known.signalled else replace(known, text=data.text)
     changed = replace(
-        known,
-        signalled=at_most(known.signalled | processes),
-        told_at=event.at,
-        restarts=restarts,
-        in_steps=_in_steps(known, event),
-    )
-    if not is_true(event, "again"):  # who was sent it a second time is not sent it a third time, whatever came of that
-        changed = _awaiting(changed, processes, way)
+        known, signalled=at_most(known.signalled | processes), told_at=now, restarts=restarts, in_steps=_in_steps(known, data)
+    )  # fmt: skip
+    if not data.again:  # who was sent it a second time is not sent it a third time, whatever came of that
+        changed = _awaiting(changed, processes, data.way)
     if _is_whole(known):
         return changed
     return replace(
-        changed, way=way, signal=text_in(event, "signal"), text=text_in(event, "text"),
-        local_only=is_true(event, "local_only"), result=Sent.WATCHED if way is Way.WATCH else Sent.UNKNOWN,
+        changed, way=data.way, signal=data.signal, text=data.text, local_only=data.local_only,
+        result=Sent.WATCHED if data.way is Way.WATCH else Sent.UNKNOWN,
     )  # fmt: skip
 
 
@@ -140,34 +135,31 @@ def _awaiting(known: JobState, processes: frozenset[Process], way: Way) -> JobSt
     return replace(known, unsure_here=at_most(known.unsure_here | processes)) if way is Way.LOCAL else known
 
 
-def _sending(known: JobState, event: Event) -> JobState:
+def _sending(known: JobState, data: event_data.Signalling) -> JobState:
     """In every evacuation that has the job: a second signal is the last one, and one through Slurm stands behind the mark from now on."""
-    processes = processes_in(event)
-    if is_true(event, "again"):
+    processes = processes_of(data.processes)
+    if data.again:
         return replace(known, undecided=known.undecided - processes)
-    if processes and enum_in(Way, event, "way", Way.NONE) in _THROUGH_SLURM:
-        return replace(known, marking=False)
-    return known
+    return replace(known, marking=False) if processes and data.way in _THROUGH_SLURM else known
 
 
 def _kept(known: JobState | None, event: Event) -> JobState:
     """From a checkpoint: as it was; what one event has no room for follows in `more`."""
-    processes = processes_in(event)
-    if known is not None and is_true(event, "earlier"):
+    more = read(event_data.KeptProcesses, event.data)
+    processes = processes_of(more.processes)
+    unsure = processes if more.unsure else frozenset()
+    if known is not None and more.earlier:
         return replace(known, earlier=at_most(known.earlier | processes))
-    if known is not None and (only := text_in(event, "only", NAME_MOST)):
-        return _kept_only(known, only, processes)
-    unsure = processes if is_true(event, "unsure") else frozenset()  # of an earlier version
-    if known is not None and is_true(event, "more"):
+    if known is not None and more.only:
+        return _kept_only(known, more.only, processes)
+    if known is not None and more.more:
         return replace(known, signalled=at_most(known.signalled | processes), unsure=at_most(known.unsure | unsure))
+    data = read(event_data.KeptJob, event.data)
     return JobState(
-        signalled=processes, unsure=unsure, told_at=stamp_in(event, "told"), way=enum_in(Way, event, "way", Way.NONE),
-        signal=text_in(event, "signal"), text=text_in(event, "text"), local_only=is_true(event, "local_only"),
-        result=enum_in(Sent, event, "result", Sent.UNKNOWN), count=whole_in(event, "count") or 0,
-        wide=event.data.get("wide") is not False, restarts=whole_in(event, "restarts"),
-        requeued=enum_in(Requeued, event, "requeued", Requeued.NO), requeued_at=stamp_in(event, "requeued"),
-        requeued_text=text_in(event, "requeued_text"), named=is_true(event, "named"), returned=is_true(event, "returned"),
-        in_steps=is_true(event, "in_steps"), marking=is_true(event, "marking"),
+        signalled=processes, unsure=unsure, told_at=data.told_at, way=data.way, signal=data.signal, text=data.text,
+        local_only=data.local_only, result=data.result, count=data.count, wide=data.wide, restarts=data.restarts,
+        requeued=data.requeued, requeued_at=data.requeued_at, requeued_text=data.requeued_text, named=data.named,
+        returned=data.returned, in_steps=data.in_steps, marking=data.marking,
     )  # fmt: skip
 
 
@@ -185,28 +177,27 @@ def _kept_only(known: JobState, only: str, processes: frozenset[Process]) -> Job
 
 def signalled(state: EvacuationState, event: Event) -> EvacuationState:
     """In the evacuation of the event; and in every other evacuation that waits for the outcome, or that has any of the processes it names."""
-    job, notice = text_in(event, "job", NAME_MOST), text_in(event, "notice", NAME_MOST)
-    state = with_job_everywhere(state, job, lambda known: _came_of(known, event, named=True), notice=notice)
-    unnamed = replace(event, data={**event.data, "count": 0})
-    return with_job_everywhere(state, job, lambda known: _came_of(known, unnamed, named=False))
+    data = read(event_data.Signalled, event.data)
+    state = with_job_everywhere(state, data.job, lambda known: _came_of(known, data, named=True), notice=data.notice)
+    unnamed = replace(data, count=0)
+    return with_job_everywhere(state, data.job, lambda known: _came_of(known, unnamed, named=False))
 
 
-def _came_of(known: JobState, event: Event, *, named: bool) -> JobState:
+def _came_of(known: JobState, data: event_data.Signalled, *, named: bool) -> JobState:
     """For a job signalled as a whole, the result for a rank signalled here besides changes nothing shown to people."""
-    result, way = enum_in(Sent, event, "result", Sent.UNKNOWN), enum_in(Way, event, "way", known.way)
+    result, way = data.result, known.way if data.way is None else data.way
     through_slurm = way in _THROUGH_SLURM
     awaited = known.unsure if through_slurm else known.unsure_here
-    processes = processes_in(event) or awaited
-    changed = _settled(known, processes, unsent=result is Sent.UNSENT and (through_slurm or is_true(event, "due")))
+    processes = processes_of(data.processes) or awaited
+    changed = _settled(known, processes, unsent=result is Sent.UNSENT and (through_slurm or data.due))
     if result is Sent.UNKNOWN:
         changed = replace(changed, undecided=at_most(known.undecided | processes & (known.signalled | known.earlier)))
     if not named and not processes & awaited:
         return changed
     if through_slurm and result is Sent.UNSENT:
-        due = is_true(event, "due")
-        changed = replace(changed, wide=known.wide and due, marking=known.marking or due)
-    text, count = text_in(event, "text") or known.text, known.count + (whole_in(event, "count") or 0)
-    if through_slurm or is_true(event, "again"):
+        changed = replace(changed, wide=known.wide and data.due, marking=known.marking or data.due)
+    text, count = data.text or known.text, known.count + data.count
+    if through_slurm or data.again:
         return replace(changed, result=result, text=text, count=count)
     if known.unsure:
         return changed

@@ -17,22 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
+from gpuwarden.health.event_data import read
 from gpuwarden.health.model import Event, EventKind
+from gpuwarden.policy.evacuation import event_data
 from gpuwarden.policy.evacuation.delivery import SIGNALLED_MOST, Process
-from gpuwarden.policy.evacuation.event_fields import (
-    enum_in,
-    is_number,
-    is_true,
-    processes_in,
-    stamp_in,
-    text_in,
-    whole_in,
-)
+from gpuwarden.policy.evacuation.event_data import processes_of, ranks_of
 from gpuwarden.policy.evacuation.model import (
     BY_EXIT,
     BY_STEP,
-    NAME_MOST,
     SIGNALLED_WITHIN,
     Acknowledged,
     Approved,
@@ -50,6 +44,7 @@ from gpuwarden.policy.evacuation.model import (
 )
 from gpuwarden.policy.evacuation.signals import signalled, signalling
 from gpuwarden.policy.model import Result
+from gpuwarden_collectors.facts import Stamp
 
 
 def fold(state: EvacuationState, event: Event) -> EvacuationState:
@@ -69,15 +64,15 @@ def fold(state: EvacuationState, event: Event) -> EvacuationState:
 
 def _departing(state: EvacuationState, event: Event) -> EvacuationState:
     """The same one again has another end, or has come back; if it was over for long, it begins again."""
-    name = text_in(event, "notice", NAME_MOST)
-    if not name:
+    data = read(event_data.Departing, event.data)
+    if not data.notice:
         return state
-    kind, deadline = text_in(event, "kind", NAME_MOST), stamp_in(event, "deadline")
-    known = state.evacuations.get(name)
+    known = state.evacuations.get(data.notice)
     if known is None or (known.over is not None and event.at.boottime - known.over.boottime > SIGNALLED_WITHIN):
-        return with_evacuation(state, Evacuation(id=name, kind=kind, at=event.at, deadline=deadline))
+        new = Evacuation(id=data.notice, kind=data.kind, at=event.at, deadline=data.deadline)
+        return with_evacuation(state, new)
     jobs = known.jobs if known.over is None else {name: _returned(job) for name, job in known.jobs.items()}
-    return with_evacuation(state, replace(known, kind=kind, deadline=deadline, over=None, jobs=jobs))
+    return with_evacuation(state, replace(known, kind=data.kind, deadline=data.deadline, over=None, jobs=jobs))
 
 
 def _returned(known: JobState) -> JobState:
@@ -89,136 +84,137 @@ def _returned(known: JobState) -> JobState:
     )
 
 
-def _departed(known: Evacuation, event: Event) -> Evacuation:
-    return replace(known, over=event.at)
+def _departed(known: Evacuation, _: event_data.Departed, now: Stamp) -> Evacuation:
+    return replace(known, over=now)
 
 
-def _last_words(known: Evacuation, event: Event) -> Evacuation:
-    result = enum_in(Result, event, "result", Result.RETRY)
-    spoken = Spoken(what=text_in(event, "what", NAME_MOST), result=result, text=text_in(event, "text"), at=event.at)
-    return replace(known, last_words=spoken)
+def _last_words(known: Evacuation, data: event_data.LastWords, now: Stamp) -> Evacuation:
+    return replace(known, last_words=Spoken(what=data.what, result=data.result, text=data.text, at=now))
 
 
-def _approving(known: Evacuation, event: Event) -> Evacuation:
+def _approving(known: Evacuation, _: event_data.Approving, now: Stamp) -> Evacuation:
     tries = 1 + (0 if known.approved is None else known.approved.tries)
     text = "what came of it is not known"
-    return replace(known, approved=Approved(tries=tries, result=Result.RETRY, text=text, at=event.at))
+    return replace(known, approved=Approved(tries=tries, result=Result.RETRY, text=text, at=now))
 
 
-def _approved(known: Evacuation, event: Event) -> Evacuation:
-    before = 0 if known.approved is None else known.approved.tries
-    result, tries = enum_in(Result, event, "result", Result.RETRY), max(before, whole_in(event, "tries") or 0)
-    return replace(known, approved=Approved(tries=tries, result=result, text=text_in(event, "text"), at=event.at))
+def _approved(known: Evacuation, data: event_data.Approved, now: Stamp) -> Evacuation:
+    tries = max(data.tries, 0 if known.approved is None else known.approved.tries)
+    return replace(known, approved=Approved(tries=tries, result=data.result, text=data.text, at=now))
 
 
 # --- what came of it
 
 
-def _in_its_departures(
-    state: EvacuationState, event: Event, change: Callable[[JobState, Event], JobState]
-) -> EvacuationState:
-    """In every evacuation that has the job, or only in that which the event names."""
-    job, notice = text_in(event, "job", NAME_MOST), text_in(event, "notice", NAME_MOST)
-    return with_job_everywhere(state, job, lambda known: change(known, event), notice=notice)
-
-
 def _saved(state: EvacuationState, event: Event) -> EvacuationState:
-    after = _in_its_departures(state, event, _acknowledging)
-    if is_true(event, "kept"):
-        return after
-    news = _given(after, event) - _given(state, event)
+    data = read(event_data.Saved, event.data)
+    if data.kept:
+        return _kept(state, event)
+    after = _acknowledged(state, event)
+    news = _given(after, data.job) - _given(state, data.job)
     return replace(after, answers={**state.answers, **{one: state.answers.get(one, 0) + 1 for one in news}})
 
 
-def _given(state: EvacuationState, event: Event) -> frozenset[Given]:
-    """By its job, as far as the evacuations that go on know."""
-    job = text_in(event, "job", NAME_MOST)
+def _given(state: EvacuationState, job: str) -> frozenset[Given]:
+    """By this job, as far as the evacuations that go on know."""
     return frozenset().union(*(given(one.jobs[job]) for one in open_evacuations(state).values() if job in one.jobs))
 
 
 def _answered(state: EvacuationState, event: Event) -> EvacuationState:
-    counts = {one: count for one in Given if (count := whole_in(event, one.value))}
-    return replace(state, answers=counts)
+    data = read(event_data.Answered, event.data)
+    counts = {Given.SAVED: data.saved, Given.UNSAVED: data.unsaved, Given.ENDED: data.ended}
+    return replace(state, answers={one: count for one, count in counts.items() if count})
 
 
-def _acknowledging(known: JobState, event: Event) -> JobState:
+def _acknowledging(known: JobState, data: event_data.Saved, now: Stamp) -> JobState:
+    ranks = frozenset[int]() if data.rank is None else frozenset({data.rank})
+    processes = frozenset[Process]()
+    if data.pid is not None:
+        same_pid = frozenset(process for process in known.signalled if process[0] == data.pid)
+        processes = (data.started is None and same_pid) or frozenset({(data.pid, data.started or 0)})
+    unsaved = data.saved is False and data.by not in (BY_EXIT, BY_STEP)
+    return _also(known, data, ranks, processes, unsaved=unsaved, now=now)
+
+
+def _acknowledged_before(known: JobState, data: event_data.KeptSaved, now: Stamp) -> JobState:
+    """From a checkpoint."""
+    return _also(known, data, ranks_of(data.ranks), processes_of(data.processes), unsaved=data.unsaved, now=now)
+
+
+def _also(
+    known: JobState, data: event_data.Saved | event_data.KeptSaved, ranks: frozenset[int], processes: frozenset[Process], *,
+    unsaved: bool, now: Stamp,
+) -> JobState:  # fmt: skip
     before = known.acknowledged
-    ranks, processes = before.ranks | _ranks(event), before.processes | processes_in(event)
-    rank, pid = whole_in(event, "rank"), whole_in(event, "pid")
-    if rank is not None:
-        ranks |= {rank}
-    if pid is not None:
-        started = whole_in(event, "started")
-        named = (
-            {(pid, started)} if started is not None else {process for process in known.signalled if process[0] == pid}
-        )
-        processes |= named or {(pid, 0)}
-    step = whole_in(event, "step")
-    by, at = text_in(event, "by", NAME_MOST), event.at
-    unsaved = event.data.get("saved") is False and by not in (BY_EXIT, BY_STEP) and not is_true(event, "kept")
-    if before.saved and not is_true(event, "saved"):  # who saved ends at last, too
-        by, at = before.by, before.at or event.at
+    saved = data.saved is True
+    ends = before.saved and not saved  # a process that saved ends at last, too
+    ranks, processes = before.ranks | ranks, before.processes | processes
     return replace(
         known,
         acknowledged=Acknowledged(
             ranks=ranks if len(ranks) <= SIGNALLED_MOST else before.ranks,
             processes=processes if len(processes) <= 2 * SIGNALLED_MOST else before.processes,
-            whole=before.whole or is_true(event, "whole"), all_ranks=before.all_ranks or is_true(event, "all_ranks"), saved=before.saved or is_true(event, "saved"),
-            unsaved=before.unsaved or unsaved or is_true(event, "unsaved"), by=by, step=before.step if step is None else max(step, before.step or 0), at=at,
+            whole=before.whole or data.whole, all_ranks=before.all_ranks or data.all_ranks,
+            saved=before.saved or saved, unsaved=before.unsaved or unsaved, by=before.by if ends else data.by,
+            step=before.step if data.step is None else max(data.step, before.step or 0),
+            at=(before.at or now) if ends else now,
         ),
     )  # fmt: skip
 
 
-def _ranks(event: Event) -> frozenset[int]:
-    value = event.data.get("ranks", "")
-    return frozenset(int(word) for word in value.split() if is_number(word)) if isinstance(value, str) else frozenset()
+def _requeued(known: JobState, data: event_data.Requeued, now: Stamp) -> JobState:
+    restarts = known.restarts if known.restarts is not None else data.restarts
+    return replace(known, requeued=Requeued.DONE, requeued_at=now, requeued_text=data.text, restarts=restarts)
 
 
-def _requeued(known: JobState, event: Event) -> JobState:
-    restarts = known.restarts if known.restarts is not None else whole_in(event, "restarts")
-    return replace(
-        known, requeued=Requeued.DONE, requeued_at=event.at, requeued_text=text_in(event, "text"), restarts=restarts
-    )
-
-
-def _not_requeued(known: JobState, event: Event) -> JobState:
+def _not_requeued(known: JobState, data: event_data.NotRequeued, now: Stamp) -> JobState:
     """What was requeued once stays so: another node may have read that it is pending already."""
     if known.requeued is Requeued.DONE:
         return known
-    permanent = is_true(event, "permanent")
     return replace(
-        known, requeued=Requeued.REFUSED if permanent else Requeued.RETRY, requeued_at=event.at,
-        requeued_text=text_in(event, "text"), named=known.named or permanent or is_true(event, "named"),
+        known, requeued=Requeued.REFUSED if data.permanent else Requeued.RETRY, requeued_at=now,
+        requeued_text=data.text, named=known.named or data.permanent or data.named,
     )  # fmt: skip
 
 
+OfNotice = TypeVar("OfNotice", bound=event_data.OfNotice)
+OfJob = TypeVar("OfJob", bound=event_data.OfJob)
 Change = Callable[[EvacuationState, Event], EvacuationState]
 
 
-def _of_its_evacuation(change: Callable[[Evacuation, Event], Evacuation]) -> Change:
+def _of_its_evacuation(kind: type[OfNotice], change: Callable[[Evacuation, OfNotice, Stamp], Evacuation]) -> Change:
     """Of that which the event names, if it is known."""
 
     def changed(state: EvacuationState, event: Event) -> EvacuationState:
-        known = state.evacuations.get(text_in(event, "notice", NAME_MOST))
-        return state if known is None else with_evacuation(state, change(known, event))
+        data = read(kind, event.data)
+        known = state.evacuations.get(data.notice)
+        return state if known is None else with_evacuation(state, change(known, data, event.at))
 
     return changed
 
 
-def _of_its_job(change: Callable[[JobState, Event], JobState]) -> Change:
-    return lambda state, event: _in_its_departures(state, event, change)
+def _of_its_job(kind: type[OfJob], change: Callable[[JobState, OfJob, Stamp], JobState]) -> Change:
+    """In every evacuation that has the job, or only in that which the event names."""
+
+    def changed(state: EvacuationState, event: Event) -> EvacuationState:
+        data = read(kind, event.data)
+        return with_job_everywhere(state, data.job, lambda known: change(known, data, event.at), notice=data.notice)
+
+    return changed
 
 
+_acknowledged = _of_its_job(event_data.Saved, _acknowledging)
+_kept = _of_its_job(event_data.KeptSaved, _acknowledged_before)
 _CHANGES: dict[str, Change] = {
     EventKind.DEPARTING: _departing,
     EventKind.SIGNALLING: signalling,
     EventKind.SIGNALLED: signalled,
     EventKind.SAVED: _saved,
-    EventKind.REQUEUED: _of_its_job(_requeued),
-    EventKind.NOT_REQUEUED: _of_its_job(_not_requeued),
-    EventKind.LAST_WORDS: _of_its_evacuation(_last_words),
-    EventKind.APPROVING: _of_its_evacuation(_approving),
-    EventKind.APPROVED: _of_its_evacuation(_approved),
+    EventKind.REQUEUED: _of_its_job(event_data.Requeued, _requeued),
+    EventKind.NOT_REQUEUED: _of_its_job(event_data.NotRequeued, _not_requeued),
+    EventKind.LAST_WORDS: _of_its_evacuation(event_data.LastWords, _last_words),
+    EventKind.APPROVING: _of_its_evacuation(event_data.Approving, _approving),
+    EventKind.APPROVED: _of_its_evacuation(event_data.Approved, _approved),
     EventKind.ANSWERED: _answered,
-    EventKind.DEPARTED: _of_its_evacuation(_departed),
+    EventKind.DEPARTED: _of_its_evacuation(event_data.Departed, _departed),
 }

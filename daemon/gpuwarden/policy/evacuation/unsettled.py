@@ -26,7 +26,7 @@ from gpuwarden.policy.evacuation.delivery import (
     parse_mark,
 )
 from gpuwarden.policy.evacuation.done import has_acknowledged
-from gpuwarden.policy.evacuation.event_fields import is_number
+from gpuwarden.policy.evacuation.event_data import is_number
 from gpuwarden.policy.evacuation.events import settled
 from gpuwarden.policy.evacuation.model import Evacuation, EvacuationState, JobState, Sent
 from gpuwarden_collectors.facts import Stamp

@@ -1,0 +1,227 @@
+"""What each kind of an evacuation's events holds. The fields are the keys in the ledger; see `health/event_data.py`. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from gpuwarden.health.event_data import cut, key, null, otherwise
+from gpuwarden.policy.evacuation.delivery import Process, Way
+from gpuwarden.policy.evacuation.model import NAME_MOST, TEXT_MOST, Sent
+from gpuwarden.policy.evacuation.model import Requeued as HowRequeued
+from gpuwarden.policy.model import Result
+from gpuwarden_collectors.codec import CodecError
+from gpuwarden_collectors.facts import Stamp
+
+_DIGITS_MOST = 19  # of an integer of the ledger
+
+
+def _whole(value: int | None) -> int | None:
+    """Of what counts and numbers; none is below 0 or above what the ledger's integers hold."""
+    if value is not None and not 0 <= value < 1 << 63:
+        raise CodecError(f"expected a count, found {value.bit_length()} bits")
+    return value
+
+
+Name = Annotated[str, cut(NAME_MOST)]
+Text = Annotated[str, cut(TEXT_MOST)]
+Whole = Annotated[int, _whole]
+Number = Annotated[int | None, _whole]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfNotice:
+    """Of the evacuation for `notice`."""
+
+    notice: Name = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfJob(OfNotice):
+    """Of `job` in this evacuation; without `notice`, in every one that has it."""
+
+    job: Name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departing(OfNotice):
+    """DEPARTING: a notice, or a failing GPU, is acted on."""
+
+    kind: Name
+    deadline: Stamp | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departed(OfNotice):
+    """DEPARTED."""
+
+    text: Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signalling(OfJob):
+    """SIGNALLING. If `kept` it is of a checkpoint: KeptJob or, with `more`, KeptProcesses."""
+
+    way: Way = field(metadata=otherwise(Way.NONE))
+    signal: Text
+    local_only: bool
+    text: Text
+    restarts: Number = field(metadata=null())
+    in_steps: bool
+    """All processes of the event are tasks of Slurm's steps, or were started by one."""
+    again: bool = False
+    """It is not known whether they got an earlier one."""
+    processes: str | None = None
+    remaining: str | None = None
+    """Those signalled before the job came into this evacuation; None in versions that did not write them."""
+    marking: bool = False
+    """The mark of the job is being set, and nobody is signalled yet."""
+    kept: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptJob(OfJob):
+    """SIGNALLING in a checkpoint: all that is known of a job, see JobState."""
+
+    way: Way = field(metadata=otherwise(Way.NONE))
+    signal: Text
+    text: Text
+    local_only: bool
+    result: Sent = field(metadata=otherwise(Sent.UNKNOWN))
+    count: Whole
+    wide: bool = field(metadata=otherwise(True))
+    restarts: Number = field(metadata=null())
+    requeued: HowRequeued = field(metadata=otherwise(HowRequeued.NO))
+    requeued_text: Text
+    named: bool
+    returned: bool
+    in_steps: bool
+    told_at: Stamp | None = field(default=None, metadata=key("told"))
+    requeued_at: Stamp | None = field(default=None, metadata=key("requeued"))
+    processes: str
+    marking: bool = False
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptProcesses(OfJob):
+    """SIGNALLING in a checkpoint, going on with the one before it, which had no room for all processes."""
+
+    processes: str
+    more: bool
+    earlier: bool = False
+    only: Name = ""
+    """Which of JobState's other processes they are: unsure, unsure_here, undecided."""
+    unsure: bool = False
+    """Of an earlier version: they are in JobState's `unsure`, too."""
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signalled(OfJob):
+    """SIGNALLED. `processes`: those whose outcome this is, where it was found out later; `due`: they are to be signalled."""
+
+    way: Way | None
+    result: Sent = field(metadata=otherwise(Sent.UNKNOWN))
+    count: Whole
+    text: Text
+    again: bool = False
+    due: bool = False
+    processes: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved(OfJob):
+    """SAVED: an acknowledgement. If `kept` it is KeptSaved."""
+
+    by: Name
+    saved: bool | None
+    rank: Number = None
+    pid: Number = None
+    started: Number = None
+    step: Number = None
+    whole: bool = False
+    """It holds for all of the job on this host; of an earlier version."""
+    all_ranks: bool = False
+    kept: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptSaved(OfJob):
+    """SAVED in a checkpoint: all acknowledgements of a job, see Acknowledged."""
+
+    by: Name
+    saved: bool
+    unsaved: bool
+    whole: bool
+    all_ranks: bool = False
+    step: Number = None
+    ranks: str | None = None
+    processes: str | None = None
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requeued(OfJob):
+    """REQUEUED. `restarts`: how often it had been before."""
+
+    restarts: Number
+    text: Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotRequeued(OfJob):
+    """NOT_REQUEUED. What is not `permanent` is tried again. `named`: people were notified of it."""
+
+    permanent: bool
+    text: Text
+    named: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastWords(OfNotice):
+    """LAST_WORDS: the final state of the node at its scheduler."""
+
+    what: Name
+    result: Result = field(metadata=otherwise(Result.RETRY))
+    text: Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approving(OfNotice):
+    """APPROVING."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approved(OfNotice):
+    """APPROVED. `tries`: in checkpoints, which keep no APPROVING."""
+
+    result: Result = field(metadata=otherwise(Result.RETRY))
+    text: Text
+    tries: Whole = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """ANSWERED: how many jobs gave each answer, see Given."""
+
+    saved: Whole = 0
+    unsaved: Whole = 0
+    ended: Whole = 0
+
+
+# --- the texts of `processes`, `remaining` and `ranks`: what in them is nothing of the kind is left out
+
+
+def processes_of(text: str | None) -> frozenset[Process]:
+    """From `pid:started pid:started …`."""
+    pairs = (word.partition(":") for word in (text or "").split())
+    return frozenset((int(pid), int(began)) for pid, _, began in pairs if is_number(pid) and is_number(began))
+
+
+def ranks_of(text: str | None) -> frozenset[int]:
+    return frozenset(int(word) for word in (text or "").split() if is_number(word))
+
+
+def is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MOST
