@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from gpuwarden.health import events as health
 from gpuwarden.health.event_data import read, write
-from gpuwarden.health.model import Event, EventKind
+from gpuwarden.health.host.memory import KnownPort
+from gpuwarden.health.model import Event, EventKind, Key, Subject
 from gpuwarden.ledger.reader import read_only
 from gpuwarden.ledger.rows import event_of, row_of
 from gpuwarden.policy import events as policy
@@ -27,6 +29,21 @@ LATER = {"23d4377": {EventKind.LEDGER_LOST}, "46086eb": set[EventKind]()}
 """Kinds that came after it."""
 
 TYPED: dict[str | tuple[str, str], type[Any]] = {
+    EventKind.RISING: health.Raised,
+    EventKind.RAISED: health.Raised,
+    EventKind.XID: health.Lines,
+    (EventKind.XID, "kept"): health.LinesKept,
+    EventKind.SXID: health.Lines,
+    (EventKind.SXID, "kept"): health.LinesKept,
+    EventKind.AER: health.Lines,
+    (EventKind.AER, "kept"): health.LinesKept,
+    EventKind.RESET: health.Reset,
+    EventKind.HEALTH: health.HealthSet,
+    EventKind.GPU_PINNED: health.Pinned,
+    EventKind.GPU_REPLACED: health.Pinned,
+    (EventKind.HOST_LEARNED, "port"): KnownPort,
+    (EventKind.SUMMED, "raises"): health.RaisedAt,
+    (EventKind.SUMMED, "treatments"): health.Treated,
     EventKind.INTENDED: policy.Intended,
     EventKind.OUTCOME: policy.Outcome,
     EventKind.EXCLUDED: policy.Excluded,
@@ -50,7 +67,9 @@ TYPED: dict[str | tuple[str, str], type[Any]] = {
     EventKind.APPROVED: evacuation.Approved,
     EventKind.ANSWERED: evacuation.Answered,
 }
-"""`kept`: in a checkpoint, where an event of this kind has other fields."""
+"""`kept`: in a checkpoint, where an event of this kind has other fields. With a part of the key, where the fields depend on it."""
+GONE = {"facility"}
+"""Keys that 23d4377 wrote, and no later commit."""
 LATER_KEYS = {"23d4377": {"in_steps", "returned", "unsaved"}, "46086eb": set[str]()}
 """Keys that came after it, and are always written since."""
 
@@ -93,13 +112,23 @@ def test_what_is_typed_is_read_and_written_again_key_for_key(commit: str, path: 
         for table in ("events", "checkpoint"):
             for row in database.execute(f"SELECT {columns} FROM {table}"):
                 event = event_of(row)
-                kind = (event.kind, "kept") if event.data.get("kept") else event.kind
+                kind = kind_of(event)
                 if (typed := TYPED.get(kind)) is not None:
-                    data = write(read(typed, event.data))
+                    was = replace(event, data={name: event.data[name] for name in event.data if name not in GONE})
+                    data = write(read(typed, was.data))
                     known = {name: data[name] for name in data if name in event.data or name not in LATER_KEYS[commit]}
-                    assert row_of(replace(event, data=known)) == row
+                    assert row_of(replace(event, data=known)) == row_of(was)
                     kinds.add(kind)
     assert kinds == TYPED.keys()
+
+
+def kind_of(event: Event) -> str | tuple[str, str]:
+    match event.kind, event.key:
+        case EventKind.HOST_LEARNED, Key(subject=Subject(kind="port" as part)):
+            return event.kind, part
+        case EventKind.SUMMED, Key(code=part):
+            return event.kind, part
+    return (event.kind, "kept") if event.data.get("kept") or "bursts" in event.data else event.kind
 
 
 def test_each_of_its_rows_is_written_again_byte_for_byte(path: Path) -> None:

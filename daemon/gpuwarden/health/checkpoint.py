@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from gpuwarden.health.event_data import write
+from gpuwarden.health.events import HealthSet, LinesKept, Raised, RaisedAt, Reset, Treated
 from gpuwarden.health.host.memory import host_events
-from gpuwarden.health.model import NODE, Event, EventKind, Evidence, Key, Subject, gpu
+from gpuwarden.health.model import NODE, Event, EventKind, Key, Subject, gpu
 from gpuwarden.health.state import Record, State, Track, pin_event
 from gpuwarden.health.xid import sxid_ports
 from gpuwarden.health.xid.bursts import as_text
@@ -29,7 +31,7 @@ def checkpoint(state: State, now: Stamp) -> list[Event]:
         *(event for record in state.records.values() for event in _record(record)),
         *(event for track in released for event in _track(track, boot)),  # the boot that follows releases them again
         Event(kind=EventKind.BOOT, at=now, boot_id=boot),
-        Event(kind=EventKind.HEALTH, at=now, boot_id=boot, data={"to": state.health.value}),
+        Event(kind=EventKind.HEALTH, at=now, boot_id=boot, data=write(HealthSet(to=state.health))),
         *(pin_event(EventKind.GPU_PINNED, pin.first_seen, boot, pin) for pin in state.pins.values()),
         *host_events(state.host, now, boot),
         *(_reset(slot, at, boot) for slot, at in state.resets.items()),
@@ -43,31 +45,30 @@ def _given_up(slot: str, now: Stamp, boot: str) -> Event:
 
 
 def _record(record: Record) -> Iterator[Event]:
-    data: Evidence = {
-        "count": record.count, "text": record.text, "history": record.history, "fatal": record.fatal,
-        "bursts": as_text(record.bursts), "sequence": record.sequence,
-    }  # fmt: skip
-    if record.key.code == "sxid":
-        data = {**data, "nonfatal": record.nonfatal, "ports": sxid_ports.as_text(record.ports)}
-    yield Event(kind=_KIND[record.key.code], at=record.last, boot_id=record.boot_id, key=record.key, data=data)
+    of_switch = record.key.code == "sxid"
+    data = LinesKept(
+        count=record.count, text=record.text, history=record.history, fatal=record.fatal, bursts=as_text(record.bursts),
+        sequence=record.sequence, nonfatal=record.nonfatal if of_switch else None,
+        ports=sxid_ports.as_text(record.ports) if of_switch else None,
+    )  # fmt: skip
+    yield Event(kind=_KIND[record.key.code], at=record.last, boot_id=record.boot_id, key=record.key, data=write(data))
     if record.acknowledged is not None:
         yield Event(kind=EventKind.ACKNOWLEDGED, at=record.acknowledged, boot_id=record.boot_id, key=record.key)
 
 
 def _track(track: Track, boot: str) -> Iterator[Event]:
-    data: Evidence = {
-        **track.evidence, "count": track.count, "severity": track.severity.value, "advice": track.advice.value,
-        "latch": track.latch.value, "first_boottime": track.first_seen.boottime, "first_wall": track.first_seen.wall,
-        "counters": track.counters,
-    }  # fmt: skip
+    data = Raised(
+        evidence=track.evidence, count=track.count, severity=track.severity, advice=track.advice, latch=track.latch,
+        first=track.first_seen, counters=track.counters,
+    )  # fmt: skip
     kind = EventKind.RAISED if track.raised else EventKind.RISING
-    yield Event(kind=kind, at=track.last_seen, boot_id=boot, key=track.key, data=data)
+    yield Event(kind=kind, at=track.last_seen, boot_id=boot, key=track.key, data=write(data))
     if track.latched:
         yield Event(kind=EventKind.LATCHED, at=track.last_seen, boot_id=boot, key=track.key)
 
 
 def _reset(slot: str, at: Stamp, boot: str) -> Event:
-    return Event(kind=EventKind.RESET, at=at, boot_id=boot, key=Key("gpu", gpu(slot)), data={"ok": True})
+    return Event(kind=EventKind.RESET, at=at, boot_id=boot, key=Key("gpu", gpu(slot)), data=write(Reset(ok=True)))
 
 
 def _counts(state: State, now: Stamp) -> Iterator[Event]:
@@ -75,9 +76,9 @@ def _counts(state: State, now: Stamp) -> Iterator[Event]:
     summed = partial(Event, kind=EventKind.SUMMED, at=now, boot_id=state.boot_id)
     yield summed()
     for of, times in state.raises.items():
-        yield summed(key=Key("raises", NODE), data={"of": str(of), "times": " ".join(map(repr, times))})
+        yield summed(key=Key("raises", NODE), data=write(RaisedAt(of=str(of), times=" ".join(map(repr, times)))))
     for (owner, case), done in state.repairs.items():
-        data: Evidence = {"case": case, "reset": done.reset, "reboot": done.reboot}
-        yield summed(key=Key("treatments", Subject("board", part=owner)), data=data)
+        treated = Treated(case=case, reset=done.reset, reboot=done.reboot)
+        yield summed(key=Key("treatments", Subject("board", part=owner)), data=write(treated))
     for (owner, what), days in state.lemons.items():
         yield summed(key=Key("lemons", Subject("board", part=owner)), data={what: " ".join(map(str, days))})

@@ -2,24 +2,25 @@
 
 The fields of such a class are the keys, in their order. One without a default is always written; one with a default is left out
 while it has that; None is written only where `null` allows it. A `Stamp` named x, or with `key(x)`, is the keys x_boottime and
-x_wall. The annotation `Annotated[X, check]` bounds what is read: `check(x)` gives the value, or raises CodecError.
+x_wall. The annotation `Annotated[X, check]` bounds what is read: `check(x)` gives the value, or raises CodecError. A field of
+`OTHER_KEYS` holds the keys that no other field names, as the evidence of a finding.
 
 Reading never fails, since a ledger may be of another version, or edited: what is missing or is no value of its field becomes the
-default, or that of `otherwise`, or nothing ("", 0, False, None). Keys that the class does not name stay in the event.
+default, or that of `otherwise`, or nothing ("", 0, False, None). Keys that the class has no field for stay in the event.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields
 from enum import StrEnum
-from functools import cache, partial
+from functools import cache
 from operator import itemgetter
 from types import NoneType
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from gpuwarden.health.model import Json
-from gpuwarden_collectors.codec import CodecError, from_wire
+from gpuwarden_collectors.codec import CodecError, form_of
 from gpuwarden_collectors.facts import Stamp
 
 Data = TypeVar("Data")
@@ -48,13 +49,23 @@ def cut(most: int) -> Callable[[str], str]:
     return itemgetter(slice(most))
 
 
-class _Key(NamedTuple):
-    """`omitted`: values of the field that are not written."""
+OTHER_KEYS: Mapping[str, object] = {"other_keys": True}
+"""Metadata of a field of type `Evidence`, which holds the keys that no other field names."""
 
-    field: str
-    name: str
-    read: Callable[[Mapping[str, Json]], Any]
-    omitted: tuple[object, ...]
+
+class _Class(NamedTuple):
+    """How the data of one class is written, and read in one run through its keys, since a start reads 100,000 events."""
+
+    written: tuple[tuple[str, str, tuple[object, ...]], ...]
+    """The fields, each with its key and the values with which it is not written."""
+    fallbacks: Mapping[str, object]
+    """By field, what it is without a value."""
+    forms: Mapping[str, tuple[str, frozenset[type], Callable[[Any], Any]]]
+    """By key, its field, the types that it takes as they are, and the reader of others."""
+    stamps: tuple[tuple[str, str, str], ...]
+    """Fields of a `Stamp`, each with its two keys."""
+    others: str | None
+    """The field of `OTHER_KEYS`."""
 
 
 _EMPTY: Mapping[Any, object] = {str: "", bool: False, int: 0, float: 0.0}
@@ -62,66 +73,88 @@ _EMPTY: Mapping[Any, object] = {str: "", bool: False, int: 0, float: 0.0}
 
 def read(kind: type[Data], data: Mapping[str, Json]) -> Data:
     made: Any = kind
-    return kind(**{one.field: one.read(data) for one in _keys(made)})
+    _, fallbacks, forms, stamps, others = _class(made)
+    values: dict[str, Any] = {**fallbacks}
+    rest: dict[str, Json] = {}
+    for name, value in data.items():
+        if name not in forms:
+            rest[name] = value
+            continue
+        field, plain, read_value = forms[name]
+        try:
+            values[field] = value if type(value) in plain else read_value(value)
+        except CodecError:
+            continue  # the fallback
+    for field, boottime, wall in stamps:
+        values[field] = _stamp(values.pop(boottime, None), values.pop(wall, None))
+    if others is not None:
+        values[others] = rest
+    return kind(**values)
 
 
 def write(event_data: object) -> dict[str, Json]:
     data: dict[str, Json] = {}
     kind: Any = type(event_data)
-    for field, name, _, omitted in _keys(kind):
+    for field, name, omitted in _class(kind).written:
         value = getattr(event_data, field)
         if value in omitted:
             continue
         if isinstance(value, Stamp):
-            data |= stamp_data(name, value)
+            data |= {f"{name}_boottime": value.boottime, f"{name}_wall": value.wall}
+        elif isinstance(value, Mapping):
+            data |= value
         else:
             data[name] = value.value if isinstance(value, StrEnum) else value
     return data
 
 
 @cache
-def _keys(kind: Any) -> tuple[_Key, ...]:
-    hints = get_type_hints(kind, include_extras=True)
-    return tuple(_key(one, hints[one.name]) for one in fields(kind))
+def _class(kind: Any) -> _Class:
+    hints, all_fields = get_type_hints(kind, include_extras=True), fields(kind)
+    keys = {one.name: one.metadata.get("key", one.name) for one in all_fields}
+    others = next((one.name for one in all_fields if "other_keys" in one.metadata), None)
+    stamps = [
+        (one.name, f"{keys[one.name]}_boottime", f"{keys[one.name]}_wall")
+        for one in all_fields
+        if Stamp in get_args(hints[one.name])
+    ]
+    plain = [one for one in all_fields if one.name not in (others, *(field for field, *_ in stamps))]
+    times = {name: (name, *form_of(float)) for _, *names in stamps for name in names}
+    return _Class(
+        written=tuple((one.name, keys[one.name], _omitted(one)) for one in all_fields),
+        fallbacks={one.name: _fallback(one, hints[one.name]) for one in plain},
+        forms={keys[one.name]: (one.name, *_form(hints[one.name])) for one in plain} | times,
+        stamps=tuple(stamps),
+        others=others,
+    )
 
 
-def _key(one: Field[Any], hint: Any) -> _Key:
+def _omitted(one: Field[Any]) -> tuple[object, ...]:
+    return () if "null" in one.metadata else (None,) if one.default is MISSING else (None, one.default)
+
+
+def _fallback(one: Field[Any], hint: Any) -> object:
+    if one.default is not MISSING:
+        return one.default
+    hint = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    return None if NoneType in get_args(hint) else one.metadata.get("otherwise", _EMPTY.get(hint))
+
+
+def _form(hint: Any) -> tuple[frozenset[type], Callable[[Any], Any]]:
     hint, *checks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-    if NoneType in get_args(hint):
-        nothing: object = None
-    else:
-        nothing = one.metadata["otherwise"] if "otherwise" in one.metadata else _EMPTY.get(hint)
-    fallback = nothing if one.default is MISSING else one.default
-    name = one.metadata.get("key", one.name)
-    read_value = partial(read_stamp, name=name) if Stamp in get_args(hint) else _value(name, hint, checks, fallback)
-    omitted = () if "null" in one.metadata else (None,) if one.default is MISSING else (None, one.default)
-    return _Key(one.name, name, read_value, omitted)
+    plain, read_value = form_of(hint)
 
-
-def _value(
-    name: str, hint: Any, checks: Iterable[Callable[[Any], Any]], fallback: object
-) -> Callable[[Mapping[str, Json]], Any]:
-    def read_value(data: Mapping[str, Json]) -> Any:
-        if name not in data:
-            return fallback
-        try:
-            value = from_wire(hint, data[name])
-            for check in checks:
-                value = check(value)
-        except CodecError:
-            return fallback
+    def read_checked(value: Any) -> Any:
+        value = value if type(value) in plain else read_value(value)
+        for check in checks:
+            value = check(value)
         return value
 
-    return read_value
+    return (frozenset(), read_checked) if checks else (plain, read_value)
 
 
-def stamp_data(name: str, stamp: Stamp) -> dict[str, Json]:
-    return {f"{name}_boottime": stamp.boottime, f"{name}_wall": stamp.wall}
-
-
-def read_stamp(data: Mapping[str, Json], name: str) -> Stamp | None:
+def _stamp(boottime: float | None, wall: float | None) -> Stamp | None:
     """None where there is none, or no time at all."""
-    boottime, wall = data.get(f"{name}_boottime"), data.get(f"{name}_wall")
-    if not isinstance(boottime, int | float) or not isinstance(wall, int | float):
+    if boottime is None or wall is None:
         return None
-    return Stamp(float(boottime), float(wall)) if abs(boottime) < _TIME_MOST and abs(wall) < _TIME_MOST else None
+    return Stamp(boottime, wall) if abs(boottime) < _TIME_MOST and abs(wall) < _TIME_MOST else None

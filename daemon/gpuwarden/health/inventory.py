@@ -20,6 +20,8 @@ from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 
+from gpuwarden.health.event_data import read, write
+from gpuwarden.health.events import Pinned
 from gpuwarden.health.host.learning import accept_host
 from gpuwarden.health.model import Event, EventKind, Evidence, Key, Pin, gpu
 from gpuwarden.health.state import State, pin_event
@@ -165,8 +167,6 @@ def accept(state: State, sight: Sight) -> list[Event]:
     return [*(_unpinned(slot, sight) for slot in sorted(gone)), *_as_they_are(state, sight), *accept_host(state, sight)]
 
 
-_ACCEPTED = "accepted"
-"""In the data of an event: what of the GPU is less than it was, `links`, `pcie_width` or both."""
 _LESS = {"links": "fewer_links", "pcie_width": "narrower"}
 
 
@@ -178,7 +178,7 @@ def accepted(events: Iterable[Event]) -> dict[str, list[str]]:
             continue
         names = ["slower" if event.kind == EventKind.HOST_LEARNED else "given_up"]
         if event.kind == EventKind.GPU_PINNED:
-            names = [_LESS[name] for name in str(event.data.get(_ACCEPTED, "")).split()]
+            names = [_LESS[name] for name in (read(Pinned, event.data).accepted or "").split()]
         for name in names:
             result[name].append(event.key.subject.slot or event.key.subject.part)
     return result
@@ -196,7 +196,8 @@ def _as_they_are(state: State, sight: Sight) -> Iterator[Event]:
             less = {"links": now.links != pin.links, "pcie_width": now.pcie_width not in (0, pin.pcie_width)}
             event = pin_event(EventKind.GPU_PINNED, sight.now, sight.view.boot_id, now)
             names = " ".join(name for name, is_less in less.items() if is_less)
-            yield replace(event, data={**event.data, "pcie_width": now.pcie_width, _ACCEPTED: names})
+            pinned = replace(read(Pinned, event.data), pcie_width=now.pcie_width, accepted=names)
+            yield replace(event, data=write(pinned))
 
 
 def _links_kept(pin: Pin, facts: GpuFacts) -> int:

@@ -23,6 +23,8 @@ from gpuwarden.health.dcgm.silence import given_up
 from gpuwarden.health.deduplication import unread
 from gpuwarden.health.detection import Detection
 from gpuwarden.health.detectors import COUNTERS, DETECTORS, FAMILIES
+from gpuwarden.health.event_data import write
+from gpuwarden.health.events import HealthSet, Raised
 from gpuwarden.health.gpu import resets
 from gpuwarden.health.host.learning import counted_host, learn_counts, learn_host
 from gpuwarden.health.memory import LEMON_NODE, State, Track, buried
@@ -85,8 +87,8 @@ def judge(state: State, view: View, host_events: Sequence[HostEvent], rules: Rul
         steps.emit(kind, key, data)
     result = verdict(steps.state, sight)
     if result.health is not steps.state.health:
-        data = {"from": steps.state.health.value, "to": result.health.value, "reasons": " ".join(result.reasons[:5])}
-        steps.emit(EventKind.HEALTH, data=data)
+        to = HealthSet(to=result.health, reasons=" ".join(result.reasons[:5]))
+        steps.emit(EventKind.HEALTH, data={"from": steps.state.health.value, **write(to)})
     return Step(steps.state, tuple(steps.events), result, len(news_of) - len(taken))
 
 
@@ -180,13 +182,12 @@ def _seen(steps: Steps, row: Condition, sighting: Sighting, sight: Sight) -> Non
 
 
 def _data(sighting: Sighting, assessment: Assessment, first: Stamp, sight: Sight) -> Evidence:
-    data: Evidence = {
-        **assessment.evidence, "count": sighting.count, "severity": assessment.severity.value, "advice": assessment.advice.value,
-        "latch": assessment.latch.value, "first_boottime": first.boottime, "first_wall": first.wall,
-    }  # fmt: skip
-    if assessment.latch is Latch.RESET and (counters := resets.counters(sight, sighting.key.subject.slot)):
-        return {**data, "counters": counters}
-    return data
+    counters = resets.counters(sight, sighting.key.subject.slot) if assessment.latch is Latch.RESET else ""
+    data = Raised(
+        evidence=assessment.evidence, count=sighting.count, severity=assessment.severity, advice=assessment.advice,
+        latch=assessment.latch, first=first, counters=counters or None,
+    )  # fmt: skip
+    return write(data)
 
 
 def _known_long_enough(state: State, row: Condition, slot: str) -> bool:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 from gpuwarden.health.condition import Condition
 from gpuwarden.health.conditions import condition
+from gpuwarden.health.event_data import write
+from gpuwarden.health.events import Raised
 from gpuwarden.health.memory import State, Track
 from gpuwarden.health.model import EventKind, Evidence, Key, Latch, Severity
 from gpuwarden.health.view import Rules
@@ -51,7 +53,9 @@ def _configured(key: Key, rules: Rules) -> str:
 
 def _data(track: Track, severity: Severity, row: Condition) -> Evidence:
     latch = row.latch if severity is Severity.FAILURE else Latch.NONE
-    return {
-        **track.evidence, **_EVIDENCE, "count": track.count, "severity": severity.value, "advice": track.advice.value,
-        "latch": latch.value, "first_boottime": track.first_seen.boottime, "first_wall": track.first_seen.wall,
-    }  # fmt: skip
+    evidence = {**track.evidence, **_EVIDENCE}
+    return write(
+        Raised(
+            evidence=evidence, count=track.count, severity=severity, advice=track.advice, latch=latch, first=track.first_seen
+        )
+    )  # fmt: skip

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from gpuwarden.health.event_data import write
+from gpuwarden.health.events import Lines, Reset
 from gpuwarden.health.memory import State
-from gpuwarden.health.model import NODE, Event, EventKind, Evidence, Key, Subject, gpu
+from gpuwarden.health.model import NODE, Event, EventKind, Key, Subject, gpu
 from gpuwarden.health.xid.bursts import joined, signs_text
 from gpuwarden.health.xid.catalogue import XIDS
 from gpuwarden.health.xid.lines import recovery_action, sign
@@ -151,30 +153,30 @@ def _adds_text(
 
 def _event(kind: EventKind, key: Key, batch: _Batch, boot_id: str) -> Event:
     event = batch.newest
-    data: Evidence
+    data: Lines | Reset
     match event:
         case LogGap():
             return Event(kind=kind, at=event.at, boot_id=boot_id, data={"count": batch.count})
         case GpuResetEvent():
-            data = {"ok": event.ok, "text": event.text}
+            data = Reset(ok=event.ok, text=event.text)
         case XidEvent() | SxidEvent() | AerEvent():
-            data = {"count": batch.count, "text": event.text, "history": batch.history, **_details(event, batch)}
-    return Event(kind=kind, at=event.at, boot_id=boot_id, key=key, data=data)
+            data = _lines(event, batch)
+    return Event(kind=kind, at=event.at, boot_id=boot_id, key=key, data=write(data))
 
 
-def _details(event: _Line, batch: _Batch) -> dict[str, str | int]:
-    details: dict[str, str | int] = {}
-    if batch.sequence >= 0:
-        details["sequence"] = batch.sequence
+def _lines(event: _Line, batch: _Batch) -> Lines:
+    lines = Lines(
+        count=batch.count, text=event.text, history=batch.history, sequence=batch.sequence if batch.sequence >= 0 else None,
+        signs=signs_text(batch.signs) or None,
+    )  # fmt: skip
     if isinstance(event, SxidEvent):
-        details |= {"fatal": batch.fatal, "nonfatal": batch.nonfatal, "ports": as_text(batch.ports)}
+        return replace(lines, fatal=batch.fatal, nonfatal=batch.nonfatal, ports=as_text(batch.ports))
     if isinstance(event, XidEvent):
-        named = {"pid": event.pid, "gpu_instance": event.gpu_instance, "compute_instance": event.compute_instance}
-        details |= {name: value for name, value in named.items() if value is not None}
-        details["source"] = event.source.value
-    if batch.signs:
-        details["signs"] = signs_text(batch.signs)
-    return details
+        return replace(
+            lines, pid=event.pid, gpu_instance=event.gpu_instance, compute_instance=event.compute_instance,
+            source=event.source.value,
+        )  # fmt: skip
+    return lines
 
 
 def _cancelled(state: State, made: Sequence[Event]) -> Iterator[Event]:

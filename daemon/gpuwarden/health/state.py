@@ -11,15 +11,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
 
 from gpuwarden.health.conditions import condition
+from gpuwarden.health.event_data import read, write
+from gpuwarden.health.events import HealthSet, Lines, Pinned, Raised, RaisedAt, Reset, Treated
 from gpuwarden.health.flaps import raised_once_more
 from gpuwarden.health.host.memory import remembered
 from gpuwarden.health.lemons.days import days_of
 from gpuwarden.health.lemons.memory import counted, renamed
 from gpuwarden.health.memory import LEMON_NODE, Record, State, Track, Unpaired, case, counts, failures
-from gpuwarden.health.model import Advice, Event, EventKind, Evidence, Health, Key, Latch, Pin, Severity, gpu
+from gpuwarden.health.model import Event, EventKind, Json, Key, Latch, Pin, gpu
 from gpuwarden.health.repair_history import Repairs, repaired
 from gpuwarden.health.xid.bursts import Bursts, extended, from_text, signs_of
 from gpuwarden.health.xid.sxid_ports import Ports, with_lines
@@ -32,55 +33,22 @@ def _without(tracks: Mapping[Key, Track], key: Key) -> dict[Key, Track]:
     return {k: t for k, t in tracks.items() if k != key}
 
 
-def _text(event: Event, name: str, default: str = "") -> str:
-    value = event.data.get(name, default)
-    return value if isinstance(value, str) else default
-
-
-def _choice(kind: type[Choice], text: str, default: Choice) -> Choice:
-    """The member of `kind`; `default` for one that only a newer gpuwarden, which wrote this ledger, knows."""
-    try:
-        return kind(text)
-    except ValueError:
-        return default
-
-
-def _number(event: Event, name: str, default: int = 0) -> int:
-    value = event.data.get(name, default)
-    return value if isinstance(value, int) else default
-
-
-Choice = TypeVar("Choice", Severity, Advice, Latch, Health)
-_OF_THE_TRACK = ("severity", "advice", "latch", "count", "first_boottime", "first_wall", "counters")
-
-
-def _evidence(event: Event) -> Evidence:
-    return {name: value for name, value in event.data.items() if name not in _OF_THE_TRACK}
-
-
-def _first_seen(event: Event) -> Stamp:
-    boottime, wall = event.data.get("first_boottime"), event.data.get("first_wall")
-    if isinstance(boottime, int | float) and isinstance(wall, int | float):
-        return Stamp(float(boottime), float(wall))
-    return event.at
-
-
 def _raise(state: State, event: Event, *, raised: bool) -> State:
     key = event.key
     if key is None or (row := condition(key.code)) is None:  # of another version, which wrote this ledger
         return state
-    known = state.tracks.get(key)
+    known, data = state.tracks.get(key), read(Raised, event.data)
     track = Track(
         key=key,
-        severity=_choice(Severity, _text(event, "severity"), row.severity),
-        advice=_choice(Advice, _text(event, "advice"), row.advice),
-        latch=_choice(Latch, _text(event, "latch"), row.latch),
-        evidence=_evidence(event),
-        first_seen=_first_seen(event),
+        severity=data.severity or row.severity,
+        advice=data.advice or row.advice,
+        latch=data.latch or row.latch,
+        evidence=data.evidence,
+        first_seen=data.first or event.at,
         last_seen=event.at,
         raised=raised or (known is not None and known.raised),
-        count=_number(event, "count", 1) if known is None else known.count,
-        counters=_text(event, "counters") or ("" if known is None else known.counters),
+        count=data.count if known is None else known.count,
+        counters=data.counters or ("" if known is None else known.counters),
     )
     raises = state.raises
     if raised and (known is None or not known.raised):
@@ -92,11 +60,10 @@ def _record(state: State, event: Event) -> State:
     key = event.key
     if key is None or not (key.code == "pcie_aer_fatal" or (key.code in ("xid", "sxid") and key.detail.isdecimal())):
         return state
-    known = state.records.get(key)
+    known, data = state.records.get(key), read(Lines, event.data)
     same_boot = known is not None and known.boot_id == event.boot_id
-    history = event.data.get("history") is True and (not same_boot or (known is not None and known.history))
-    count = _number(event, "count", 1)  # 0: only the text is new, since another source gave the bare number before
-    sequence = _number(event, "sequence", -1)
+    history = data.history and (not same_boot or (known is not None and known.history))
+    count, sequence = data.count, -1 if data.sequence is None else data.sequence
     later_line = known is not None and -1 < known.sequence < sequence  # whatever the log's clock shows, which drifts
     record = Record(
         key=key,
@@ -105,13 +72,13 @@ def _record(state: State, event: Event) -> State:
         last=event.at,
         boot_id=event.boot_id,
         history=history,
-        fatal=event.data.get("fatal") is True,
-        nonfatal=event.data.get("nonfatal") is True,
-        text=_text(event, "text"),
+        fatal=data.fatal is True,
+        nonfatal=data.nonfatal is True,
+        text=data.text,
         sequence=max(sequence, known.sequence if known is not None and same_boot else -1),
         acknowledged=known.acknowledged if known is not None and same_boot and not later_line else None,
-        bursts=_bursts(state, event, known if same_boot else None),
-        ports=_ports(state, event, known if same_boot else None),
+        bursts=_bursts(state, data, event.at, known if same_boot else None),
+        ports=_ports(state, data, known if same_boot else None),
     )
     tracks = state.tracks
     if (track := tracks.get(key)) is not None:
@@ -120,22 +87,20 @@ def _record(state: State, event: Event) -> State:
     return replace(state, records={**state.records, key: record}, tracks=tracks)
 
 
-def _bursts(state: State, event: Event, known: Record | None) -> Bursts:
+def _bursts(state: State, data: Lines, at: Stamp, known: Record | None) -> Bursts:
     """After a reset or an acknowledgement another burst begins: what was reported before is dealt with."""
-    if written := _text(event, "bursts"):  # a checkpoint's
-        return from_text(written)
-    signs, pid = signs_of(_text(event, "signs")), _number(event, "pid", -1)
-    named = pid if pid >= 0 else None
+    if data.bursts:
+        return from_text(data.bursts)
+    signs, pid = signs_of(data.signs or ""), data.pid if data.pid is not None and data.pid >= 0 else None
     if known is None:
-        return extended((), event.at.boottime, signs, pid=named)
-    return extended(known.bursts, event.at.boottime, signs, pid=named, separate=_dealt_with(state, known))
+        return extended((), at.boottime, signs, pid=pid)
+    return extended(known.bursts, at.boottime, signs, pid=pid, separate=_dealt_with(state, known))
 
 
-def _ports(state: State, event: Event, known: Record | None) -> Ports:
-    text = _text(event, "ports")
-    if not text and known is None:
+def _ports(state: State, data: Lines, known: Record | None) -> Ports:
+    if not data.ports and known is None:
         return {}
-    return with_lines({} if known is None or _dealt_with(state, known) else known.ports, text)
+    return with_lines({} if known is None or _dealt_with(state, known) else known.ports, data.ports or "")
 
 
 def _dealt_with(state: State, known: Record) -> bool:
@@ -158,15 +123,16 @@ def _pinned(state: State, event: Event) -> State:
     if event.key is None:
         return state
     slot = event.key.subject.slot
-    old = state.pins.get(slot)
+    old, data = state.pins.get(slot), read(Pinned, event.data)
+    old_width = 0 if old is None else old.pcie_width
     pin = Pin(
         slot=slot,
-        uuid=_text(event, "uuid"),
-        name=_text(event, "name"),
-        serial=_text(event, "serial"),
+        uuid=data.uuid,
+        name=data.name,
+        serial=data.serial,
         first_seen=event.at if old is None else old.first_seen,
-        links=_number(event, "links"),
-        pcie_width=_number(event, "pcie_width", 0 if old is None else old.pcie_width),
+        links=data.links,
+        pcie_width=old_width if data.pcie_width is None else data.pcie_width,
     )
     if old is not None and not old.uuid and pin.uuid:
         cases = {(pin.uuid if of == slot else of, kind): done for (of, kind), done in state.repairs.items()}
@@ -243,14 +209,15 @@ def _summed(state: State, event: Event) -> State:
     owner = key.subject.part
     match key.code:
         case "lemons":
-            days = {(owner, what): tuple(_numbers(event, what)) for what in event.data}
+            days = {(owner, what): _days(text) for what, text in event.data.items()}
             return replace(state, lemons={**state.lemons, **days})
         case "treatments":
-            done = Repairs(_seconds(event, "reset"), _seconds(event, "reboot"))
-            return replace(state, repairs={**state.repairs, (owner, _text(event, "case")): done})
+            done = read(Treated, event.data)
+            return replace(state, repairs={**state.repairs, (owner, done.case): Repairs(done.reset, done.reboot)})
         case "raises":
-            times = tuple(float(text) for text in _text(event, "times").split() if _TIME.fullmatch(text))
-            return replace(state, raises={**state.raises, Key.parse(_text(event, "of")): times})
+            data = read(RaisedAt, event.data)
+            times = tuple(float(text) for text in data.times.split() if _TIME.fullmatch(text))
+            return replace(state, raises={**state.raises, Key.parse(data.of): times})
         case _:
             return state
 
@@ -258,13 +225,8 @@ def _summed(state: State, event: Event) -> State:
 _TIME = re.compile(r"\d{1,15}(\.\d{1,20})?", re.ASCII)
 
 
-def _numbers(event: Event, name: str) -> list[int]:
-    return [int(text) for text in _text(event, name).split() if text.isdecimal()]
-
-
-def _seconds(event: Event, name: str) -> float:
-    value = event.data.get(name, 0.0)
-    return float(value) if isinstance(value, int | float) else 0.0
+def _days(text: Json) -> tuple[int, ...]:
+    return tuple(int(day) for day in text.split() if day.isdecimal()) if isinstance(text, str) else ()
 
 
 RECORDS_OF_OLD = 2048
@@ -283,11 +245,9 @@ def fold(state: State, event: Event) -> State:
 
 
 def _folded(state: State, event: Event) -> State:  # noqa: C901, PLR0911, PLR0912 - one arm for each kind of event, on one screen
-    match event.kind:
-        case EventKind.BOOT if event.boot_id == state.boot_id:
-            return state
-        case EventKind.BOOT:
-            return _booted(state, event)
+    match event.kind:  # what is frequent comes first
+        case EventKind.XID | EventKind.SXID | EventKind.AER:
+            return _record(state, event)
         case EventKind.RISING:
             return _raise(state, event, raised=False)
         case EventKind.RAISED:
@@ -297,11 +257,15 @@ def _folded(state: State, event: Event) -> State:  # noqa: C901, PLR0911, PLR091
             return replace(state, tracks={**state.tracks, event.key: track})
         case EventKind.SUBSIDED | EventKind.CLEARED if event.key is not None:
             return _over(state, event.key)
+        case EventKind.HEALTH:
+            return replace(state, health=read(HealthSet, event.data).to)
+        case EventKind.BOOT if event.boot_id == state.boot_id:
+            return state
+        case EventKind.BOOT:
+            return _booted(state, event)
         case EventKind.ACKNOWLEDGED if event.key is not None:
             return _acknowledged(state, event, event.key)
-        case EventKind.XID | EventKind.SXID | EventKind.AER:
-            return _record(state, event)
-        case EventKind.RESET if event.key is not None and event.data.get("ok") is True:
+        case EventKind.RESET if event.key is not None and read(Reset, event.data).ok:
             return _reset(state, event, event.key.subject.slot)
         case EventKind.GPU_PINNED | EventKind.GPU_REPLACED:
             return _pinned(state, event)
@@ -313,14 +277,10 @@ def _folded(state: State, event: Event) -> State:  # noqa: C901, PLR0911, PLR091
             return State(boot_id=event.boot_id)
         case EventKind.SUMMED:
             return _summed(state, event)
-        case EventKind.HEALTH:
-            return replace(state, health=_choice(Health, _text(event, "to"), Health.UNKNOWN))
         case _:
             return state
 
 
 def pin_event(kind: EventKind, at: Stamp, boot_id: str, pin: Pin) -> Event:
-    data: Evidence = {"uuid": pin.uuid, "name": pin.name, "serial": pin.serial, "links": pin.links}
-    if pin.pcie_width:
-        data = {**data, "pcie_width": pin.pcie_width}
-    return Event(kind=kind, at=at, boot_id=boot_id, key=Key("gpu", gpu(pin.slot)), data=data)
+    data = Pinned(uuid=pin.uuid, name=pin.name, serial=pin.serial, links=pin.links, pcie_width=pin.pcie_width or None)
+    return Event(kind=kind, at=at, boot_id=boot_id, key=Key("gpu", gpu(pin.slot)), data=write(data))

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpuwarden.health.event_data import write
+from gpuwarden.health.events import Reset
 from gpuwarden.health.memory import State, Track
-from gpuwarden.health.model import Event, EventKind, Evidence, Key, Latch, gpu
+from gpuwarden.health.model import Event, EventKind, Key, Latch, gpu
 from gpuwarden.health.view import Sight
 from gpuwarden_collectors.facts import GpuAnswer, GpuReadings, Stamp
 
@@ -88,6 +90,7 @@ def _is_news(state: State, track: Track, at: Stamp, sight: Sight) -> bool:
 
 
 def _reset(track: Track, at: Stamp, sight: Sight, text: str) -> Event:
-    data: Evidence = {"ok": True, "text": text}
     key = Key("gpu", gpu(track.key.subject.slot))
-    return Event(kind=EventKind.RESET, at=at, boot_id=sight.view.boot_id, key=key, data=data)
+    return Event(
+        kind=EventKind.RESET, at=at, boot_id=sight.view.boot_id, key=key, data=write(Reset(ok=True, text=text))
+    )

@@ -99,7 +99,7 @@ def _ports(known: Mapping[str, KnownPort], infiniband: InfinibandFacts) -> list[
     for port in infiniband.ports:
         if port.state != "active" or (port.name not in known and len(known) >= PORTS_KEPT):
             continue
-        before = known.get(port.name, KnownPort())
+        before = known.get(port.name, KnownPort(0.0, ""))
         route = _carries_route(port, before, known, infiniband)
         now = KnownPort(max(before.gbps, port.rate_gbps or 0.0), port.link_layer or before.link_layer, route)
         if port.name not in known or now != before:

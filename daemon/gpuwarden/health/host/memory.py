@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from gpuwarden.health.event_data import read, write
 from gpuwarden.health.model import Event, EventKind, Evidence, Key, Subject
 from gpuwarden_collectors.facts import Stamp
 
@@ -20,13 +21,13 @@ PORTS_KEPT, MOUNTS_KEPT, CONTROLLERS_KEPT = 1024, 256, 256
 
 @dataclass(frozen=True, slots=True)
 class KnownPort:
-    """A port that was active once, and the highest rate it had then, in Gb/s; 0 where it never gave one.
+    """A port that was active once, and the highest rate it had then, in Gb/s; 0 where it never gave one. So it is in HOST_LEARNED.
 
     `default_route`: the host's went over it when that was last known.
     """
 
-    gbps: float = 0.0
-    link_layer: str = ""
+    gbps: float
+    link_layer: str
     default_route: bool = False
 
 
@@ -58,25 +59,22 @@ def mount_subject(path: str) -> Subject:
 
 
 def port_learned(name: str, port: KnownPort, at: Stamp, boot_id: str) -> Event:
-    data: dict[str, str | float] = {"gbps": port.gbps, "link_layer": port.link_layer}
-    if port.default_route:
-        data["default_route"] = True
-    return _event(EventKind.HOST_LEARNED, port_subject(name), at, boot_id, **data)
+    return _event(EventKind.HOST_LEARNED, port_subject(name), at, boot_id, write(port))
 
 
 def mount_learned(path: str, source: str, at: Stamp, boot_id: str) -> Event:
-    return _event(EventKind.HOST_LEARNED, mount_subject(path), at, boot_id, source=source)
+    return _event(EventKind.HOST_LEARNED, mount_subject(path), at, boot_id, {"source": source})
 
 
 def uncorrected_learned(controller: str, count: int, at: Stamp, boot_id: str) -> Event:
-    return _event(EventKind.HOST_LEARNED, Subject("memory", part=controller), at, boot_id, uncorrected=count)
+    return _event(EventKind.HOST_LEARNED, Subject("memory", part=controller), at, boot_id, {"uncorrected": count})
 
 
 def forgotten(subject: Subject, at: Stamp, boot_id: str) -> Event:
-    return _event(EventKind.HOST_FORGOTTEN, subject, at, boot_id)
+    return _event(EventKind.HOST_FORGOTTEN, subject, at, boot_id, {})
 
 
-def _event(kind: EventKind, subject: Subject, at: Stamp, boot_id: str, **data: str | float) -> Event:
+def _event(kind: EventKind, subject: Subject, at: Stamp, boot_id: str, data: Evidence) -> Event:
     return Event(kind=kind, at=at, boot_id=boot_id, key=Key("host", subject), data=data)
 
 
@@ -97,7 +95,7 @@ def remembered(memory: HostMemory, event: Event) -> HostMemory:
     subject, learned = event.key.subject, event.kind == EventKind.HOST_LEARNED
     if subject.kind == "port":
         ports = {name: port for name, port in memory.ports.items() if name != subject.part}
-        return replace(memory, ports={**ports, subject.part: _port(event.data)} if learned else ports)
+        return replace(memory, ports={**ports, subject.part: read(KnownPort, event.data)} if learned else ports)
     if subject.kind == "mount":
         mounts = {path: source for path, source in memory.mounts.items() if path != subject.part}
         return replace(
@@ -108,8 +106,3 @@ def remembered(memory: HostMemory, event: Event) -> HostMemory:
         known = count if isinstance(count, int) else 0
         return replace(memory, uncorrected={**memory.uncorrected, subject.part: known})
     return memory
-
-
-def _port(data: Evidence) -> KnownPort:
-    gbps, route = data.get("gbps", 0.0), data.get("default_route") is True
-    return KnownPort(float(gbps) if isinstance(gbps, int | float) else 0.0, str(data.get("link_layer", "")), route)

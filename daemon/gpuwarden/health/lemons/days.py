@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpuwarden.health.event_data import read
+from gpuwarden.health.events import Reset
 from gpuwarden.health.lemons.memory import NODE_OWNER, What
 from gpuwarden.health.memory import State, board, case, failures
 from gpuwarden.health.model import Event, EventKind, Key, Severity
@@ -24,7 +26,7 @@ def days_of(state: State, event: Event) -> Iterator[tuple[str, What]]:
         yield from _owned(state, What.REQUEUES)
     elif key is None:
         return
-    elif event.kind == EventKind.RESET and event.data.get("ok") is True:
+    elif event.kind == EventKind.RESET and read(Reset, event.data).ok:
         stood = failures(state, key.subject.slot, event.at.wall)
         yield from ((board(state, track.key.subject.slot), What.RESETS) for track in stood)
     elif event.kind in (EventKind.RAISED, EventKind.XID) and (owner := _owner(state, key)):

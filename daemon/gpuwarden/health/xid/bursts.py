@@ -55,12 +55,14 @@ def extended(
     if not separate and bursts and at - bursts[-1].ended <= BURST_GAP:
         last = bursts[-1]
         others = tuple(known for known in last.pids if known not in pids)
-        grown = replace(
-            last, ended=max(last.ended, at), signs=joined(last.signs, signs), pids=(*others, *pids)[-PIDS_KEPT:]
-        )
+        grown = Burst(last.began, max(last.ended, at), joined(last.signs, signs), (*others, *pids)[-PIDS_KEPT:])
         return (*bursts[:-1], grown)
-    before = (replace(burst, signs=burst.signs[-SIGNS_KEPT_LONG:]) for burst in bursts[-BURSTS_KEPT + 1 :])
+    before = map(_shortened, bursts[-BURSTS_KEPT + 1 :])
     return (*before, Burst(at, at, joined((), signs), pids))
+
+
+def _shortened(burst: Burst) -> Burst:
+    return burst if len(burst.signs) <= SIGNS_KEPT_LONG else replace(burst, signs=burst.signs[-SIGNS_KEPT_LONG:])
 
 
 def as_text(bursts: Bursts) -> str:

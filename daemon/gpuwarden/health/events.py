@@ -1,0 +1,130 @@
+"""What each kind of the judge's events says. The keys are those of the ledger; see `health/event_data.py`. Pure.
+
+HOST_LEARNED of a port is `KnownPort` (`host/memory.py`). Kinds with one key or none have no class: BOOT, LATCHED, SUBSIDED, CLEARED and
+ACKNOWLEDGED (`by`), GPU_UNPINNED (`moved_to`), LOG_GAP (`count`), HOST_LEARNED of a mount or counter, HOST_FORGOTTEN; nor has SUMMED
+of `lemons`, whose keys are kinds of fault.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpuwarden.health.event_data import OTHER_KEYS, otherwise
+from gpuwarden.health.model import Advice, Evidence, Health, Latch, Severity
+from gpuwarden_collectors.facts import Stamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raised:
+    """RISING and RAISED. `severity`, `advice` and `latch` are None where another version knows more of them."""
+
+    evidence: Evidence = field(metadata=OTHER_KEYS)
+    """What was seen, by name."""
+    count: int = field(metadata=otherwise(1))
+    """How many events it stands for."""
+    severity: Severity | None
+    advice: Advice | None
+    latch: Latch | None
+    first: Stamp | None
+    """First sighting."""
+    counters: str | None = None
+    """What the GPU had counted since driver load (`gpu/resets.py`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lines:
+    """XID, SXID and AER: lines of one kind about one subject in one step."""
+
+    count: int = field(metadata=otherwise(1))
+    """0: only the text is new, since another source gave the bare number before."""
+    text: str
+    """The newest line."""
+    history: bool
+    """All were older than the first start of the ledger allows."""
+    sequence: int | None = None
+    """Number of the newest line in the kernel log."""
+    fatal: bool | None = None
+    """Of NVSwitch errors: one was."""
+    nonfatal: bool | None = None
+    """Of NVSwitch errors: all were."""
+    ports: str | None = None
+    """Of NVSwitch errors (`xid/sxid_ports.py`)."""
+    pid: int | None = None
+    """The process that an Xid names."""
+    gpu_instance: int | None = None
+    """The MIG instance that an Xid names."""
+    compute_instance: int | None = None
+    """And in it."""
+    source: str | None = None
+    """Who reported the Xid, one of `Source`."""
+    signs: str | None = None
+    """What rules ask for in lines of an Xid (`xid/bursts.py`)."""
+    bursts: str | None = None
+    """Of `LinesKept`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinesKept:
+    """XID, SXID and AER in a checkpoint: all lines of their boot. To be read as `Lines`, which has other keys too, in another order."""
+
+    count: int
+    text: str
+    history: bool
+    fatal: bool
+    bursts: str
+    """When the lines came (`xid/bursts.py`)."""
+    sequence: int
+    """-1: they have no number."""
+    nonfatal: bool | None = None
+    ports: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reset:
+    """RESET."""
+
+    ok: bool
+    text: str | None = None
+    """What shows it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pinned:
+    """GPU_PINNED and GPU_REPLACED; see `Pin`."""
+
+    uuid: str
+    name: str
+    serial: str
+    links: int
+    pcie_width: int | None = None
+    """None: as it was."""
+    accepted: str | None = None
+    """What an operator accepted as less than it was: `links`, `pcie_width` or both, separated by spaces."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthSet:
+    """HEALTH. The key `from`, which is no name of a field, is written beside it; nothing reads it."""
+
+    to: Health = field(metadata=otherwise(Health.UNKNOWN))
+    reasons: str | None = None
+    """Short codes, worst first, separated by spaces."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaisedAt:
+    """SUMMED, of `raises`: when a condition was raised lately."""
+
+    of: str
+    """Its key."""
+    times: str
+    """Of CLOCK_BOOTTIME, separated by spaces."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Treated:
+    """SUMMED, of `treatments`: repairs of a board; see `Repairs`."""
+
+    case: str
+    reset: float
+    reboot: float
