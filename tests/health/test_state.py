@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden.health.checkpoint import checkpoint
-from gpuwarden.health.model import NODE, EventKind, Key, Subject, gpu
+from gpuwarden.health.conditions import condition
+from gpuwarden.health.model import NODE, Event, EventKind, Evidence, Key, Subject, gpu
 from gpuwarden.health.state import State, fold
 from gpuwarden.health.windows import KEPT, Series
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.event_facts import GpuResetEvent, LogOrigin
-from gpuwarden_collectors.facts import GpuAnswer
+from gpuwarden_collectors.facts import GpuAnswer, Stamp
 from support.hosts import Host, slot
 from support.whole_node import durable
 
@@ -150,3 +151,39 @@ def test_keys_and_subjects_survive_their_spelling() -> None:
         Key("infiniband_down", Subject("port", part="mlx5_0/1")),
     ):
         assert Key.parse(str(key)) == key
+
+
+AT = Stamp(100.0, 1_700_000_100.0)
+XID = Key("xid", gpu("0000:4e:00.0"), "94")
+
+
+def _folded(kind: EventKind, data: Evidence) -> State:
+    return fold(State(boot_id="b"), Event(kind=kind, at=AT, boot_id="b", key=XID, data=data))
+
+
+def test_every_key_of_a_finding_that_is_not_of_its_track_is_evidence() -> None:
+    evidence: Evidence = {"uuid": "GPU-1", "of a newer version": 1, "latched": None}
+    data: Evidence = {
+        **evidence, "count": 2, "severity": "failure", "advice": "reboot", "latch": "reset", "first_boottime": 5,
+        "first_wall": 6.0,
+    }  # fmt: skip
+    track = _folded(EventKind.RAISED, data).tracks[XID]
+    assert track.evidence == evidence
+    assert (track.count, track.severity, track.advice, track.latch) == (2, "failure", "reboot", "reset")
+    assert track.first_seen == Stamp(5.0, 6.0)
+
+
+def test_a_value_that_this_version_does_not_know_is_that_of_the_condition() -> None:
+    row = condition("xid")
+    data: Evidence = {
+        "count": "2", "severity": "doom", "advice": 3, "latch": None, "first_boottime": float("nan"), "first_wall": 6.0,
+    }  # fmt: skip
+    track = _folded(EventKind.RAISED, data).tracks[XID]
+    assert row is not None
+    assert (track.count, track.severity, track.advice, track.latch) == (1, row.severity, row.advice, row.latch)
+    assert (track.first_seen, track.evidence) == (AT, {})
+
+
+def test_a_truth_value_is_no_number_of_lines() -> None:
+    record = _folded(EventKind.XID, {"count": False, "text": "Xid 94", "sequence": True}).records[XID]
+    assert (record.count, record.sequence, record.text) == (1, -1, "Xid 94")

@@ -40,7 +40,7 @@ class Lines:
     text: str
     """The newest line."""
     history: bool
-    """All were older than the first start of the ledger allows."""
+    """All are older than the first start of the ledger allows."""
     sequence: int | None = None
     """Number of the newest line in the kernel log."""
     fatal: bool | None = None
@@ -104,7 +104,7 @@ class Pinned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthSet:
-    """HEALTH. The key `from`, which is no name of a field, is written beside it; nothing reads it."""
+    """HEALTH. The key `from`, which is no name of a field, is written beside it, for people."""
 
     to: Health = field(metadata=otherwise(Health.UNKNOWN))
     reasons: str | None = None

@@ -53,9 +53,8 @@ def _configured(key: Key, rules: Rules) -> str:
 
 def _data(track: Track, severity: Severity, row: Condition) -> Evidence:
     latch = row.latch if severity is Severity.FAILURE else Latch.NONE
-    evidence = {**track.evidence, **_EVIDENCE}
-    return write(
-        Raised(
-            evidence=evidence, count=track.count, severity=severity, advice=track.advice, latch=latch, first=track.first_seen
-        )
+    data = Raised(
+        evidence={**track.evidence, **_EVIDENCE}, count=track.count, severity=severity, advice=track.advice, latch=latch,
+        first=track.first_seen,
     )  # fmt: skip
+    return write(data)
