@@ -240,7 +240,9 @@ def fold(state: State, event: Event) -> State:
     after = _folded(state, event)
     if after.lemons is not state.lemons or event.kind in (EventKind.SUMMED, EventKind.MACHINE_CHANGED):
         return after
-    lemons = counted(after.lemons, days_of(state, event), event.at.wall)
+    if not (days := tuple(days_of(state, event))):
+        return after
+    lemons = counted(after.lemons, days, event.at.wall)
     return after if lemons is after.lemons else replace(after, lemons=lemons)
 
 
