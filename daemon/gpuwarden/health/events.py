@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gpuwarden.health.event_data import OTHER_KEYS, otherwise
+from gpuwarden.health.event_data import OTHER_KEYS, key, otherwise
 from gpuwarden.health.model import Advice, Evidence, Health, Latch, Severity
 from gpuwarden_collectors.facts import Stamp
 
@@ -104,8 +104,9 @@ class Pinned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthSet:
-    """HEALTH. The key `from`, which is no name of a field, is written beside it, for people."""
+    """HEALTH: the node's."""
 
+    before: Health | None = field(default=None, metadata=key("from"))
     to: Health = field(metadata=otherwise(Health.UNKNOWN))
     reasons: str | None = None
     """Short codes, worst first, separated by spaces."""

@@ -87,8 +87,8 @@ def judge(state: State, view: View, host_events: Sequence[HostEvent], rules: Rul
         steps.emit(kind, key, data)
     result = verdict(steps.state, sight)
     if result.health is not steps.state.health:
-        to = HealthSet(to=result.health, reasons=" ".join(result.reasons[:5]))
-        steps.emit(EventKind.HEALTH, data={"from": steps.state.health.value, **write(to)})
+        change = HealthSet(before=steps.state.health, to=result.health, reasons=" ".join(result.reasons[:5]))
+        steps.emit(EventKind.HEALTH, data=write(change))
     return Step(steps.state, tuple(steps.events), result, len(news_of) - len(taken))
 
 
