@@ -52,7 +52,7 @@ test: lint pytest
 
 pytest: $(VENV)/.dev
 	@command -v gcc >/dev/null || { echo 'The tests compile a library: apt-get install gcc libc6-dev'; exit 1; }
-	$(BIN)/python -m pytest -n 3 --dist loadgroup $(PYTEST)
+	$(BIN)/python -m pytest -n 4 --dist loadgroup $(PYTEST)
 
 # Large, and therefore in an environment of its own. Another PyTorch: TORCH='torch==2.1.* numpy==1.*' VENV=.venv-old
 TORCH ?= torch==2.13.0 numpy
