@@ -24,6 +24,7 @@ _RETRY_FIRST, _RETRY_MAX = 1.0, 60.0  # seconds between attempts, doubling
 _BATCH = 500  # entries in one transaction
 _PRUNE_EVERY = 3_600.0  # seconds
 _SEAL_EVERY = 30.0  # seconds for which what is no latch may be in the log alone
+_SEAL_SOON = 1.0  # ... an exclusion: with it often comes a signal to a job, the outcome of which must not wait for two syncs of the disk
 _SEAL_HELD_UP = 15.0  # seconds for which a reader, or a disk, may hold it up before that is an error
 _LOST = "its log was damaged, or a power cut came before it was on disk; latched failures may be forgotten, see `gpuwarden events`"
 _PRUNE_AFTER = 1_000  # ... or so many events: half of what one call of `Store.prune` takes away
@@ -142,6 +143,8 @@ class LedgerWriter:
             self._unsealed = True
             if any(map(_is_urgent, batch)):
                 self._seal_at = 0.0
+            elif any(event.kind == EventKind.EXCLUDED for entry in batch for event in entry.events):
+                self._seal_at = min(self._seal_at, self._clock().boottime + _SEAL_SOON)
 
     def _seal(self, store: Store, now: Stamp) -> None:
         if not self._unsealed or now.boottime < self._seal_at:
@@ -163,9 +166,9 @@ class LedgerWriter:
 
 
 def _is_urgent(entry: Entry) -> bool:
-    """It holds a checkpoint, or what a restart must not forget: a latch, or an exclusion by gpuwarden."""
+    """It holds a checkpoint, or a latch, which a restart must not forget."""
     return entry.checkpoint is not None or any(
-        event.kind in (EventKind.LATCHED, EventKind.EXCLUDED)
+        event.kind == EventKind.LATCHED
         or (event.kind == EventKind.RAISED and event.data.get("latch", Latch.NONE.value) != Latch.NONE.value)
         for event in entry.events
     )
