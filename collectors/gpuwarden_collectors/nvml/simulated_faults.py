@@ -190,7 +190,7 @@ def _number(name: str, kind: FaultKind, argument: str | None) -> int | None:
 
 
 def add(faults: Iterable[Fault], fault: Fault, at: float) -> tuple[Fault, ...]:
-    """`faults` with one more, injected `at`; the same one again begins again. Raises ValueError when there are too many."""
+    """`faults` with one more, injected `at`; the same one again starts over. Raises ValueError when there are too many."""
     once = FAULTS[fault.name].once
     kept = [one for one in faults if once or replace(one, at=0.0) != replace(fault, at=0.0)]
     if len(kept) >= _MOST_FAULTS:

@@ -188,12 +188,10 @@ class Worker(Generic[Facts]):
         try:
             value = frame.value()
             if frame.kind in (Kind.FACTS, Kind.CHANGES):
-                whole = frame.kind is Kind.FACTS or held is None
-                facts = (
-                    from_wire(self._facts_type, value)
-                    if whole or held is None
-                    else applied(self._facts_type, held[1], value)
-                )
+                if frame.kind is Kind.CHANGES and held is not None:
+                    facts = applied(self._facts_type, held[1], value)
+                else:
+                    facts = from_wire(self._facts_type, value)
                 self._held = frame.sequence, facts
                 return PassOutcome.OBSERVED, facts, ""
         except (ValueError, RecursionError) as cause:

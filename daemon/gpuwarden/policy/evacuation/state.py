@@ -63,7 +63,7 @@ def fold(state: EvacuationState, event: Event) -> EvacuationState:
 
 
 def _departing(state: EvacuationState, event: Event) -> EvacuationState:
-    """The same one again has another end, or has come back; if it was over for long, it begins again."""
+    """The same one again has another end, or has come back; if it was over for long, it starts over."""
     data = read(event_data.Departing, event.data)
     if not data.notice:
         return state
