@@ -41,7 +41,7 @@ FIRST_READ = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnforcementOptions:
-    """The first look comes within `first_read` seconds, by chance: a fleet may be restarted in one go."""
+    """The first read comes within `first_read` seconds, by chance: a fleet may be restarted in one go."""
 
     settings: Settings = field(default_factory=Settings)
     limits: Limits = field(default_factory=Limits)

@@ -131,10 +131,9 @@ class Evacuation:
         """What begins or is over; to be appended."""
         changed = active != self._active
         self._active = active
-        acted = (
-            (*active.notices, *active.later) if self._enforce else ()
-        )  # what mode enforce has begun before is over now
-        begun = events.follow(self.state, acted, boot_id=self._boot_id, now=now)
+        # In mode observe there is none: what mode enforce has begun before is over now.
+        notices = (*active.notices, *active.later) if self._enforce else ()
+        begun = events.follow(self.state, notices, boot_id=self._boot_id, now=now)
         if changed or begun:
             self._wake.set()
         return begun

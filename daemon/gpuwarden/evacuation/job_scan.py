@@ -58,13 +58,13 @@ class JobScan:
         self._reading: asyncio.Future[_Read] | None = None
         self._keys: dict[Process, str] = {}
         self._as_of = float("-inf")
-        self._anew: asyncio.Task[None] | None = None
-        self._began_anew = float("-inf")
+        self._rescan: asyncio.Task[None] | None = None
+        self._rescan_began = float("-inf")
 
     async def close(self) -> None:
-        if self._anew is not None:
-            self._anew.cancel()
-            await asyncio.gather(self._anew, return_exceptions=True)
+        if self._rescan is not None:
+            self._rescan.cancel()
+            await asyncio.gather(self._rescan, return_exceptions=True)
         if self.slurm is not None:
             await self.slurm.close()
 
@@ -122,15 +122,15 @@ class JobScan:
         """
         asked = asyncio.get_running_loop().time()
         while (key := self._keys.get(process)) is None and self._as_of < asked:
-            if self._anew is None or self._anew.done():
-                self._anew = asyncio.create_task(self._scan_anew())
-            await asyncio.shield(self._anew)
+            if self._rescan is None or self._rescan.done():
+                self._rescan = asyncio.create_task(self._scan_again())
+            await asyncio.shield(self._rescan)
         return key
 
-    async def _scan_anew(self) -> None:
+    async def _scan_again(self) -> None:
         clock = asyncio.get_running_loop().time
-        await asyncio.sleep(max(self._began_anew + NEW_EVERY - clock(), 0.0))
-        self._began_anew = clock()
+        await asyncio.sleep(max(self._rescan_began + NEW_EVERY - clock(), 0.0))
+        self._rescan_began = clock()
         await self._scan(await self._listed())
 
     async def _scan(self, listed: Listed) -> tuple[tuple[LocalJob, ...] | None, str]:

@@ -1,7 +1,7 @@
 """The flap guard: what comes and goes again and again is held until it has been quiet for long.
 
 A condition that was raised as often as its row says within `WITHIN` flaps. It then ends only after `QUIET` without a
-sighting, however short its own fall time, and gives the reason. Times are of one boot: a reboot begins again.
+sighting, however short its own fall time, and gives the reason. Times are of one boot: they start over with a reboot.
 """
 
 from __future__ import annotations

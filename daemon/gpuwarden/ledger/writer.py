@@ -16,6 +16,7 @@ from gpuwarden.ledger.recovery import Opened, Opener, open_ledger, replace_corru
 from gpuwarden.ledger.rows import Memory
 from gpuwarden.ledger.store import Entry, Store
 from gpuwarden.ledger.write_queue import WriteQueue
+from gpuwarden_collectors.backoff import Backoff
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host import MachineIdentity
@@ -50,7 +51,7 @@ class LedgerWriter:
         self._claim: int | None = None  # descriptor of the locked file
         self._remembered = False
         self._retry_at = 0.0
-        self._delay = _RETRY_FIRST
+        self._backoff = Backoff(_RETRY_FIRST, _RETRY_MAX)
         self._prune_at = 0.0
         self._unpruned = 0
         self._unsealed = False
@@ -76,14 +77,14 @@ class LedgerWriter:
             broken, self._store = self._store, None
             self._waiting.put_back()
             self._write(self._opened(now, replace_corrupt(self._path, opener, error, broken)))
-        self.error, self._delay = "", _RETRY_FIRST
+        self.error = ""
+        self._backoff.succeeded()
 
     def failed(self, error: Exception) -> None:
         self.error = str(error) if isinstance(error, LedgerError) else f"the ledger failed unexpectedly: {error!r}"
         self._waiting.put_back()
         self.close()
-        self._retry_at = self._clock().boottime + self._delay
-        self._delay = min(2 * self._delay, _RETRY_MAX)
+        self._retry_at = self._clock().boottime + self._backoff.failed()
         if not self._remembered:
             self._recall()
 

@@ -110,8 +110,8 @@ class Site:
     def notifying(self) -> Notifications:
         """Without receivers with simulated GPUs: no notification reports what did not happen."""
         options = self.config.notify if self.simulation is None else NotifyOptions()
-        teller = Origin(node=self.config.node, mode=self.config.mode, boot_id=self.boot_id)
-        return Notifications(options, teller, self.config.state.dir)
+        origin = Origin(node=self.config.node, mode=self.config.mode, boot_id=self.boot_id)
+        return Notifications(options, origin, self.config.state.dir)
 
     def notice_sources(self, clock: Clock) -> tuple[CloudSource, ...]:
         """None with simulated GPUs: what is simulated asks nobody outside."""

@@ -43,7 +43,7 @@ def counters(sight: Sight, slot: str) -> str:
     return " ".join(f"{name}={value}" for name, value in values if value)
 
 
-def _began_anew(before: str, readings: GpuReadings) -> bool:
+def _began_again(before: str, readings: GpuReadings) -> bool:
     """Every counter that had counted `before` is lower now."""
     pairs = [item.partition("=") for item in before.split()]
     now = [(getattr(readings, name, None), int(value)) for name, _, value in pairs if value.isdecimal()]
@@ -60,7 +60,7 @@ def recognised(state: State, sight: Sight) -> Iterator[Event]:
         back = facts is not None and pin is not None and facts.answer is GpuAnswer.OK and facts.uuid == pin.uuid
         if facts is None or not back or not _is_news(state, away, away.first_seen, sight):
             continue
-        if any(_began_anew(track.counters, facts.readings) for track in _latched(state, facts.slot)):
+        if any(_began_again(track.counters, facts.readings) for track in _latched(state, facts.slot)):
             yield _reset(away, away.first_seen, sight, "it was away, and its counters began again")
 
 

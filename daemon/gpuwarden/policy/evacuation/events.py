@@ -88,8 +88,10 @@ def signalling(
 
 def is_sending(event: Event) -> bool:
     """An event of what came of it follows."""
+    if event.kind != EventKind.SIGNALLING:
+        return False
     data = read(event_data.Signalling, event.data)
-    return event.kind == EventKind.SIGNALLING and not data.kept and bool(data.processes or data.marking)
+    return not data.kept and bool(data.processes or data.marking)
 
 
 def signalled(

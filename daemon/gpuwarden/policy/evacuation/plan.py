@@ -29,13 +29,13 @@ from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 LOOK_SOON = 0.2
 """Seconds after a process was signalled: what follows from it may be due already."""
 LOOK_EVERY = 1.0
-"""Seconds between two looks while the end is near: a rank may install its handler at any time."""
+"""Seconds between two scans while the end is near: a rank may install its handler at any time."""
 LOOK_LATER, NEAR = 5.0, 60.0
 """The same once the end is over by NEAR seconds, and did not come."""
 RETRY_AFTER = 2.0
 """Seconds between two tries of a requeue, or of the last words."""
 BESIDE = (Way.JOB_WIDE, Way.BATCH, Way.WATCH)
-"""Deliveries whose end is followed by a look of its own: one in their midst would only take their time."""
+"""Deliveries whose end is followed by a scan of its own: one in their midst would only take their time."""
 PENDING = "pending"
 """The state of a job in Slurm's queue, which has nothing here any more."""
 
@@ -179,10 +179,10 @@ def plan(
     if evacuation is None or evacuation.over is not None or is_ignored(evacuation.kind, settings):
         return Plan((), now.boottime + LOOK_EVERY)
     scene = scene_of(state, evacuation, seen, settings, now)
-    tell = tuple(_signals(scene))
-    addressed = frozenset(step.key for step in tell if step.delivery.receivers)
-    steps = (*tell, *_after(scene, addressed), *_step_checks(scene), *_last_words(scene))
-    again = _again(scene, signalled=not all(is_busy(step.key) or step.delivery.way in BESIDE for step in tell))
+    signals = tuple(_signals(scene))
+    addressed = frozenset(step.key for step in signals if step.delivery.receivers)
+    steps = (*signals, *_after(scene, addressed), *_step_checks(scene), *_last_words(scene))
+    again = _again(scene, signalled=not all(is_busy(step.key) or step.delivery.way in BESIDE for step in signals))
     if steps or not _is_to_be_approved(scene, notice):
         return Plan(steps, again)
     if settings.slurm and not seen.fresh:
