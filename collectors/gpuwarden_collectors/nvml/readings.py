@@ -110,6 +110,8 @@ def _near_the_limit(now: Mapping[str, Any]) -> bool:
 
 
 NEAR_THE_LIMIT = Trigger(f"while within {NEAR} °C of the highest operating temperature", _near_the_limit)
+ENCODING = Trigger("while the encoder was busy", lambda now: bool(now.get("utilization_encoder")))
+DECODING = Trigger("while the decoder was busy", lambda now: bool(now.get("utilization_decoder")))
 DIVIDED = Trigger("while utilization is not given, as with MIG on", lambda now: now.get("utilization_gpu") is None)
 
 
@@ -184,15 +186,17 @@ CALLS: tuple[Call, ...] = (
     Call("nvmlDeviceGetCurrentClocksEventReasons", ("clock_event_reasons",),
          otherwise=Call("nvmlDeviceGetCurrentClocksThrottleReasons", ("clock_event_reasons",))),
 
-    Call("nvmlDeviceGetEncoderUtilization", ("utilization_encoder",), (), "[]"),
-    Call("nvmlDeviceGetDecoderUtilization", ("utilization_decoder",), (), "[]"),
+    Call("nvmlDeviceGetEncoderUtilization", ("utilization_encoder",), (), "[]", MINUTE, trigger=ENCODING),
+    Call("nvmlDeviceGetDecoderUtilization", ("utilization_decoder",), (), "[]", MINUTE, trigger=DECODING),
     Call("nvmlDeviceGetBAR1MemoryInfo", ("bar1_total_bytes", "bar1_free_bytes", "bar1_used_bytes"),
          (), "bar1Total bar1Free bar1Used", MINUTE, SOME),
 
     Call("nvmlDeviceGetEccMode", ("ecc_mode", "ecc_mode_pending"), (), "[]", SETTING, SOME),
-    *(Call("nvmlDeviceGetMemoryErrorCounter", (f"ecc_{error}_{lifetime}_{location}",), (error_type, counter_type, number), cadence=cadence)
+    # Only where uncorrectable errors are decides anything; of the others the sums, two fields, are read in each pass.
+    *(Call("nvmlDeviceGetMemoryErrorCounter", (f"ecc_{error}_{lifetime}_{location}",), (error_type, counter_type, number),
+           cadence=PASS if (error, lifetime) == ("uncorrected", "volatile") else MINUTE)
       for error_type, error in enumerate(("corrected", "uncorrected"))
-      for counter_type, (lifetime, cadence) in enumerate((("volatile", PASS), ("aggregate", MINUTE)))
+      for counter_type, lifetime in enumerate(("volatile", "aggregate"))
       for location, number in _ECC_LOCATIONS.items()),
     Call(_sram_status, ("sram_threshold_exceeded",), (), "bThresholdExceeded"),
     Call("nvmlDeviceGetRemappedRows",
