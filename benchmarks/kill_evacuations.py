@@ -6,9 +6,10 @@ The service announces it all the while, the daemon is started again at once, and
 job on two nodes, which is marked and signalled as a whole; without it one, on this host. Each round is sorted by what the killed daemon
 has left:
 
-    decidable      the ledger says that nothing was sent, or what came of it, or no mark is at the job: each rank gets one signal, or each
-                   of this host where the controller did not answer the second daemon in time
-    undecidable    the ledger says that it was being sent, and the mark stands: none or one
+    decidable      the ledger says that nothing was sent, or what came of it, or no mark is at the job, or the command that sent it has
+                   kept a record: each rank gets one signal, or each of this host where the controller did not answer the second
+                   daemon in time
+    undecidable    the ledger says that it was being sent, the mark stands, and the second daemon does not know: none or one
 
 Not part of `make bench`: it measures no time. Exit status 1 if a decidable one was never signalled, anybody twice, or if more than one round in
 twenty is undecidable.
@@ -138,7 +139,7 @@ class Round:
 
     @property
     def kind(self) -> str:
-        what = "undecidable" if self.left == "sending" and self.marked else "decidable"
+        what = "undecidable" if self.left == "sending" and self.marked and self.result == "unknown" else "decidable"
         if max(self.got) > 1:
             return f"{what}, signalled twice"
         if self.local_only and max(self.got) == 1:

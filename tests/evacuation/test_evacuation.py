@@ -155,7 +155,7 @@ async def test_containers_are_signalled_before_slurm_responds_and_others_after_i
         (tmp_path / name).chmod(0o755)
     client = SlurmClient(node="n1", folder=tmp_path, timeout=PATIENCE)
     with rank() as other:
-        rig = Rig(tmp_path, one, slurm=SlurmJobScan(client))
+        rig = Rig(tmp_path, one, slurm=SlurmJobScan(client, tmp_path / "signals"))
         rig.contains(other)
         rig.committed.set()
         async with running(rig):

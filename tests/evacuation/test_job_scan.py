@@ -45,7 +45,9 @@ class Host:
         self.lists()
         self.gpus: set[int] = set()
         self.client = SlurmClient(node="n1", folder=folder, timeout=PATIENCE)
-        self.job_scan = JobScan(ReceiversReader(folder / "proc"), SlurmJobScan(self.client), lambda: self.gpus)
+        self.job_scan = JobScan(
+            ReceiversReader(folder / "proc"), SlurmJobScan(self.client, folder / "signals"), lambda: self.gpus
+        )
 
     def sees(self, one: Rank) -> tuple[int, int]:
         (self.folder / "proc" / str(one.pid)).symlink_to(f"/proc/{one.pid}")

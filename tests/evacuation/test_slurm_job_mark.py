@@ -118,13 +118,13 @@ async def test_a_job_that_is_not_signalled_as_a_whole_after_all_keeps_no_mark_an
         ranks.start("-N2", "-w", "n[1-2]") if withdrawn else ranks.start("-N2", "-w", "n[1-2]", ranks=1, batch="{rank}")
     )
     job = await the_job(commands, number)
-    scan = SlurmJobScan(SlurmClient(node="n1", conf=slurm.conf, timeout=60.0))
+    scan = SlurmJobScan(SlurmClient(node="n1", conf=slurm.conf, timeout=60.0), slurm.folder / "signals")
 
     async def sending() -> bool:
         return not withdrawn
 
     delivery = Delivery(way=Way.JOB_WIDE, signal="USR1", text="")
-    result = await signal_through_slurm(scan, SignalJob(local(job.id), delivery, job), sending, time.time())
+    result = await signal_through_slurm(scan, SignalJob(local(job.id), delivery, job), sending, None, time.time())
     await scan.close()
     assert result.result is Sent.UNSENT
     assert "gpuwarden" not in await comment_of(commands, job)
@@ -148,7 +148,9 @@ async def test_a_job_is_signalled_as_a_whole_while_a_drain_and_a_read_of_the_nod
         while len(programs.hanging) < 2:
             await asyncio.sleep(0.01)
         step = SignalJob(local(job.id), Delivery(way=Way.JOB_WIDE, signal="USR1", text=""), job)
-        delivered = await signal_through_slurm(SlurmJobScan(client), step, _goes_on, time.time())
+        delivered = await signal_through_slurm(
+            SlurmJobScan(client, tmp_path / "signals"), step, _goes_on, None, time.time()
+        )
     assert (delivered.result, delivered.text) == (Sent.SENT, f"SIGUSR1 to step {job.called}.0")
     ranks.wait_received(job.id, "USR1")
     assert not any(task.done() for task in routine)

@@ -15,6 +15,7 @@ from gpuwarden.policy.evacuation.model import SIGNALLED_WITHIN, Sent
 from gpuwarden.policy.evacuation.plan import SignalJob
 from gpuwarden.policy.evacuation.unsettled import has_unused_mark, repeatable
 from gpuwarden_collectors.receivers.facts import Kind
+from gpuwarden_collectors.slurm.departing_facts import CommandOutcome
 from support.evacuations import BOOT, BOOTED, SETTINGS, Dies, Story, announced, local, process
 
 ONE = frozenset({(1, 10)})
@@ -129,6 +130,24 @@ def test_what_this_daemon_is_sending_is_not_found_out_meanwhile() -> None:
     story = killed_before_its_mark(Story().spreads(7, process(1)).announces(announced()))
     story.under_way.add("slurm/7")
     assert (story.acts().sent, story.known(7).unsure) == ([], ONE)
+
+
+@pytest.mark.parametrize("step", ["0", "batch"])
+def test_a_signal_whose_command_succeeded_behind_a_killed_daemon_was_sent(step: str) -> None:
+    story = Story().spreads(7, process(1, step=step)).announces(announced()).acts(1, dies="before sending").restarts()
+    story.records["slurm/7"] = CommandOutcome.RUNNING
+    assert (story.acts().sent, story.known(7).unsure, story.known(7).result) == ([], ONE, Sent.UNKNOWN)
+    story.records["slurm/7"] = CommandOutcome.SUCCEEDED
+    assert (story.acts().sent, story.known(7).unsure, story.known(7).undecided) == ([], frozenset(), frozenset())
+    assert (story.known(7).result, story.known(7).count) == (Sent.SENT, 1)
+
+
+@pytest.mark.parametrize(("step", "way"), [("0", Way.JOB_WIDE), ("batch", Way.BATCH)])
+def test_a_signal_whose_command_was_never_started_is_sent_though_the_mark_stands(step: str, way: Way) -> None:
+    story = Story().spreads(7, process(1, step=step)).announces(announced()).acts(1, dies="before sending").restarts()
+    story.records["slurm/7"] = CommandOutcome.NOT_STARTED
+    story.acts()
+    assert (story.signals, story.known(7).way, story.known(7).result) == ([(1, "TERM")], way, Sent.SENT)
 
 
 def test_a_batch_script_has_no_mark_and_is_not_signalled_again() -> None:

@@ -49,8 +49,8 @@ class Killed:
             (programs / name).chmod(0o755)
         return programs
 
-    def dies(self) -> None:
-        """The daemon, in that command, and the command with it, as systemd ends what a unit leaves behind."""
+    def dies(self, *, with_command: bool = True) -> None:
+        """The daemon, in that command, and the command with it, as in a container that ends."""
         self.configures(f'folder = "{self._programs}"')
         with self.host.acting() as daemon:
             daemon.wait_status("healthy")
@@ -60,7 +60,8 @@ class Killed:
             daemon.wait(lambda: b'"departing"' in daemon.get("/v1/events")[1], "the notice to be on disk")
             daemon.process.kill()
             daemon.process.wait()
-            os.kill(int(self.reached.read_text()), signal.SIGKILL)
+            if with_command:
+                os.kill(int(self.reached.read_text()), signal.SIGKILL)
 
     def configures(self, slurm: str = "", jobs: str = "") -> None:
         self.host.configure_slurm(more=slurm)
@@ -110,6 +111,24 @@ def test_a_job_whose_daemon_was_killed_in_the_send_is_left_to_the_operator(in_th
         assert f"scancel --signal={OWN_SIGNAL} {killed.training.job}.STEP" in shown
         daemon.wait_passes(10)
     assert killed.signals() == [0, 0]
+
+
+def test_a_command_that_goes_on_behind_a_killed_daemon_is_awaited_and_counts_as_what_it_came_to(
+    in_the_send: Killed,
+) -> None:
+    killed = in_the_send
+    killed.dies(with_command=False)
+    killed.configures(jobs="signal_again = true")
+    with killed.host.acting() as daemon:
+        daemon.wait(lambda: killed.job(daemon).get("result") == "unknown", "the job to be known")
+        daemon.wait_passes(10)
+        assert "killed while it sent" not in killed.job(daemon)["text"]
+        assert killed.signals() == [0, 0]
+        (killed.folder / "never").write_text("go on\n")
+        daemon.wait(lambda: killed.signals() == [1, 1], "both ranks to be signalled")
+        daemon.wait(lambda: killed.job(daemon)["result"] == "sent", "the status to show it")
+        daemon.wait_passes(10)
+    assert killed.signals() == [1, 1]
 
 
 def test_where_the_site_asks_for_it_the_ranks_of_this_node_are_signalled_then(in_the_send: Killed) -> None:

@@ -29,7 +29,7 @@ from gpuwarden.policy.model import Notice, Result
 from gpuwarden_collectors.cloud.facts import Approval
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.receivers.facts import Kind, LocalJob, Receiver, Role
-from gpuwarden_collectors.slurm.departing_facts import SlurmJob
+from gpuwarden_collectors.slurm.departing_facts import CommandOutcome, SlurmJob
 
 BOOT = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
 BOOTED = 1_700_000_000.0
@@ -93,6 +93,8 @@ class Story:
     fresh: bool = True
     stepless: set[int] = field(default_factory=set)
     under_way: set[str] = field(default_factory=set)
+    records: dict[str, CommandOutcome] = field(default_factory=dict)
+    """By job: of the command that signalled it, where a daemon was killed."""
     unschedulable: bool = False
     concerned: frozenset[str] | None = None
     notices: dict[str, Notice] = field(default_factory=dict)
@@ -208,7 +210,12 @@ class Story:
             number = job_number(key)
             return self.seen.slurm.get(number) if self.controller and number is not None else None
 
-        self.took(settle(self.state, slurm_of, NODE, self.under_way.__contains__, boot_id=BOOT, now=self.now))
+        def record_of(_notice: str, key: str) -> CommandOutcome:
+            return self.records.get(key, CommandOutcome.UNKNOWN)
+
+        self.took(
+            settle(self.state, slurm_of, record_of, NODE, self.under_way.__contains__, boot_id=BOOT, now=self.now)
+        )
         return self
 
     def carries_out(self, step: Step, dies: Dies = "") -> None:

@@ -83,10 +83,10 @@ class _Stream:
 
 
 @contextlib.contextmanager
-def _input(given: bytes) -> Iterator[int]:
-    """A file in memory, which, unlike a pipe, never blocks its writer."""
-    if not given:
-        yield subprocess.DEVNULL
+def _input(given: bytes | int) -> Iterator[int]:
+    """An open file; or one in memory, which, unlike a pipe, never blocks its writer."""
+    if isinstance(given, int) or not given:
+        yield subprocess.DEVNULL if isinstance(given, bytes) else given
         return
     with os.fdopen(os.memfd_create("given"), "r+b") as file:
         file.write(given)
@@ -95,10 +95,10 @@ def _input(given: bytes) -> Iterator[int]:
 
 
 class Process:
-    """A started program; `given` is what it finds on its standard input. Raises OSError if not even the shell can be started."""
+    """A started program; `given` is what it finds on its standard input, or that itself, an open file. Raises OSError if not even the shell can be started."""
 
     def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], kept: int = _KEPT, given: bytes = b""
+        self, command: Sequence[str], environment: Mapping[str, str], kept: int = _KEPT, given: bytes | int = b""
     ) -> None:
         pipe = subprocess.PIPE
         with _input(given) as stdin:
@@ -172,7 +172,7 @@ async def run(
     timeout: float,  # noqa: ASYNC109 - a cancelled task could not say what it left
     *,
     kept: int = _KEPT,
-    given: bytes = b"",
+    given: bytes | int = b"",
     left: Callable[[Process], object] | None = None,
 ) -> Run:
     """The program's exit code and the first `kept` bytes of what it wrote. Takes at most `timeout` and a few seconds.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwarden_collectors.plugin.run import Process, Run, run
+from gpuwarden_collectors.slurm.command_record import RECORDED
 from gpuwarden_collectors.slurm.errors import TIMEOUT, Unreachable, failure
 from gpuwarden_collectors.slurm.node_name import NodeName
 from gpuwarden_collectors.slurm.turns import AT_ONCE, Precedence, Turn, Turns
@@ -47,9 +48,12 @@ class Commands:
         """
         return await self.client.ask(self.precedence, undone, command)
 
-    async def change(self, undone: str, *command: str) -> None:
-        """Change something; what is asked after it is asked again. Raises SlurmError; after Unreachable it may yet be done."""
-        await self.client.change(self.precedence, undone, command)
+    async def change(self, undone: str, *command: str, record: int | None = None) -> None:
+        """Change something; what is asked after it is asked again. `record`: an open one of `CommandRecords` that the command keeps.
+
+        Raises SlurmError; after Unreachable it may yet be done.
+        """
+        await self.client.change(self.precedence, undone, command, record)
 
     async def node_name(self) -> str:
         """Slurm's name of this host. Raises SlurmError."""
@@ -96,10 +100,12 @@ class SlurmClient:
             task.add_done_callback(lambda done: self._answered(key, done))
         return await asyncio.shield(task)
 
-    async def change(self, precedence: Precedence, undone: str, command: tuple[str, ...]) -> None:
+    async def change(
+        self, precedence: Precedence, undone: str, command: tuple[str, ...], record: int | None = None
+    ) -> None:
         """See `Commands.change`."""
         try:
-            await self._call(precedence, undone, command, question=False)
+            await self._call(precedence, undone, command, question=False, record=record)
         finally:
             self._in_flight.clear()
 
@@ -117,20 +123,31 @@ class SlurmClient:
         if not task.cancelled():
             task.exception()  # no caller may be waiting for it any more
 
-    async def _call(self, precedence: Precedence, undone: str, command: tuple[str, ...], *, question: bool) -> str:
+    async def _call(
+        self,
+        precedence: Precedence,
+        undone: str,
+        command: tuple[str, ...],
+        *,
+        question: bool,
+        record: int | None = None,
+    ) -> str:
         done = None
         while done is None:
             async with self._turns.turn(precedence, question=question) as turn:
                 self._refuse_beside_left(undone, most=AT_ONCE + (precedence is Precedence.SIGNAL))
-                done = None if turn.gave_way else await self._run(command, turn)
+                done = None if turn.gave_way else await self._run(command, turn, record)
         return _answer(undone, " ".join(command[:2]), done)
 
-    async def _run(self, command: tuple[str, ...], turn: Turn) -> Run | None:
+    async def _run(self, command: tuple[str, ...], turn: Turn, record: int | None) -> Run | None:
         """None if it gave way to another call."""
         self.calls += 1
         program = (self._program(command[0]), *command[1:])
+        given: bytes | int = b""
+        if record is not None:
+            program, given = (*RECORDED, *program), record
         running = asyncio.create_task(
-            run(program, self._environment, self._timeout, kept=_MOST_OUTPUT, left=self._left.append)
+            run(program, self._environment, self._timeout, kept=_MOST_OUTPUT, given=given, left=self._left.append)
         )
         turn.end = running.cancel
         try:

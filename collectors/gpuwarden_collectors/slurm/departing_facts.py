@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
+
+
+class CommandOutcome(StrEnum):
+    """What the record of a command says (`command_record`)."""
+
+    RUNNING = "running"
+    NOT_STARTED = "not_started"
+    SUCCEEDED = "succeeded"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

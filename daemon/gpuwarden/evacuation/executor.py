@@ -28,12 +28,16 @@ from gpuwarden.policy.evacuation.unsettled import job_number, settle
 from gpuwarden.policy.model import Notice, Result
 from gpuwarden.publish.snapshot import NOTICE_TO_SIGNAL
 from gpuwarden_collectors.base import Clock
-from gpuwarden_collectors.slurm.departing_facts import SlurmJob
+from gpuwarden_collectors.slurm.departing_facts import CommandOutcome, SlurmJob
 from gpuwarden_collectors.slurm.errors import SlurmError
 
 log = get_logger("gpuwarden")
 
 Due = Sequence[tuple[Notice, Step]]
+
+
+def _no_record(_notice: str, _job: str) -> CommandOutcome:
+    return CommandOutcome.UNKNOWN
 
 
 class Executor:
@@ -91,7 +95,10 @@ class Executor:
             number = job_number(job)
             return seen.slurm.get(number) if seen.controller and number is not None else None
 
-        found = settle(self._state(), slurm_of, seen.node, self.is_busy, boot_id=self._boot_id, now=self._clock())
+        record_of = self._slurm.records.read if self._slurm is not None else _no_record
+        found = settle(
+            self._state(), slurm_of, record_of, seen.node, self.is_busy, boot_id=self._boot_id, now=self._clock()
+        )
         jobs = {(event.data["job"], event.data["way"]): event.data["result"] for event in found}
         self.outcomes.update(map(str, jobs.values()))
         self._take(found)
@@ -186,10 +193,10 @@ class Executor:
 
         await self._committed()  # that it is being marked
         try:
-            goes_on = self._goes_on(notice)
-            delivered = (
-                await signal_through_slurm(self._slurm, step, sending, self._clock().wall) if goes_on else WITHDRAWN
-            )
+            delivered = WITHDRAWN
+            if self._goes_on(notice):
+                with self._slurm.records.begin(id_of(notice), step.key) as record:
+                    delivered = await signal_through_slurm(self._slurm, step, sending, record, self._clock().wall)
         except Exception:
             self._delivered(notice, step, delivered)
             raise

@@ -60,17 +60,17 @@ def _delivered(delivery: Delivery, results: Sequence[signals.Sent]) -> Delivered
 
 
 async def signal_through_slurm(
-    slurm: SlurmJobScan, step: SignalJob, sending: Callable[[], Awaitable[bool]], now: float
+    slurm: SlurmJobScan, step: SignalJob, sending: Callable[[], Awaitable[bool]], record: int | None, now: float
 ) -> Delivered:
     """The whole job, or its batch script, through Slurm. All that can be done before the signal is done before `sending`, which records
-    that it is being sent, and returns whether it still is to be. `now` in Unix time.
+    that it is being sent, and returns whether it still is to be. `record`: an open one of `CommandRecords`. `now` in Unix time.
     """
     assert step.slurm is not None  # noqa: S101 - no other delivery goes this way
     job = step.slurm
     if step.delivery.way is Way.BATCH:
         if not await sending():
             return WITHDRAWN
-        return await _sent(signal_batch(slurm.sending, job, step.delivery.signal), step)
+        return await _sent(signal_batch(slurm.sending, job, step.delivery.signal, record), step)
     try:
         marked = await mark(slurm.commands, job, slurm.node, now)
     except ActuatorError as error:
@@ -79,7 +79,7 @@ async def signal_through_slurm(
         return await watch(marked.text) if await sending() else WITHDRAWN
     if marked.result is not Marking.MARKED:
         return Delivered(result=Sent.UNSENT, text=marked.text)
-    delivered = await _signal_steps(slurm, job, step, sending)
+    delivered = await _signal_steps(slurm, job, step, sending, record)
     if delivered.result is Sent.UNSENT:
         await _take_back(slurm, job, marked.mark)
     return delivered
@@ -102,7 +102,7 @@ async def _take_back(slurm: SlurmJobScan, job: SlurmJob, mark: str) -> None:
 
 
 async def _signal_steps(
-    slurm: SlurmJobScan, job: SlurmJob, step: SignalJob, sending: Callable[[], Awaitable[bool]]
+    slurm: SlurmJobScan, job: SlurmJob, step: SignalJob, sending: Callable[[], Awaitable[bool]], record: int | None
 ) -> Delivered:
     try:
         ready = await find_steps(slurm.commands, job)
@@ -112,7 +112,7 @@ async def _signal_steps(
         return Delivered(result=Sent.UNSENT, text=ready.text)
     if not await sending():
         return WITHDRAWN
-    return await _sent(signal_steps(slurm.sending, job, ready.steps, step.delivery.signal), step)
+    return await _sent(signal_steps(slurm.sending, job, ready.steps, step.delivery.signal, record), step)
 
 
 async def _sent(sending: Awaitable[SignalOutcome], step: SignalJob) -> Delivered:

@@ -11,6 +11,7 @@ from pathlib import Path
 from gpuwarden.evacuation.slurm_pids import SlurmPids
 from gpuwarden_collectors.slurm import departing
 from gpuwarden_collectors.slurm.client import SlurmClient
+from gpuwarden_collectors.slurm.command_record import CommandRecords
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 from gpuwarden_collectors.slurm.errors import SlurmError
 
@@ -36,12 +37,14 @@ class SlurmJobs:
 class SlurmJobScan:
     """`conf`: slurm.conf on this host, if there is one. What is not answered in time is waited for in the next scan.
 
-    `pids`: what slurmd lists. `sending`: for signals, which wait behind no question. Who made `client` closes it.
+    `pids`: what slurmd lists. `sending`: for signals, which wait behind no question; `records`: of these, in `record_folder`. Who made
+    `client` closes it.
     """
 
-    def __init__(self, client: SlurmClient, conf: Path | None = None) -> None:
+    def __init__(self, client: SlurmClient, record_folder: Path, conf: Path | None = None) -> None:
         self.commands = client.evacuation
         self.sending = client.signals
+        self.records = CommandRecords(record_folder)
         self.pids = SlurmPids(client.listing)
         self._name = client.node
         self._conf = conf

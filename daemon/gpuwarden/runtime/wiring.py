@@ -123,7 +123,8 @@ class Site:
         """At the jobs of this host, once its end is near."""
         reader = ReceiversReader(self.config.paths.proc, containers=Labels(self.config.jobs.docker), clock=clock)
         conf = conf_path(self.config.slurm, os.environ)
-        return JobScan(reader, None if self.slurm is None else SlurmJobScan(self.slurm, conf), gpu_pids)
+        records = self.config.run.dir / "signals"
+        return JobScan(reader, None if self.slurm is None else SlurmJobScan(self.slurm, records, conf), gpu_pids)
 
     async def close(self) -> None:
         """End what is under way with Slurm."""

@@ -15,6 +15,7 @@ from enum import StrEnum
 from gpuwarden.actuators.slurm.errors import as_actuator_errors
 from gpuwarden_collectors.receivers.facts import SIGNALS
 from gpuwarden_collectors.slurm.client import Commands
+from gpuwarden_collectors.slurm.command_record import of_several
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 from gpuwarden_collectors.slurm.errors import SlurmError
 
@@ -50,16 +51,18 @@ async def find_steps(commands: Commands, job: SlurmJob) -> SignalOutcome:
     return await as_actuator_errors(_find_steps(commands, job))
 
 
-async def signal_steps(commands: Commands, job: SlurmJob, steps: Sequence[str], signal: str) -> SignalOutcome:
-    """One of SIGNALS to these steps of the job. Raises ActuatorError; it may be sent even then."""
+async def signal_steps(
+    commands: Commands, job: SlurmJob, steps: Sequence[str], signal: str, record: int | None = None
+) -> SignalOutcome:
+    """One of SIGNALS to these steps of the job. `record`: an open one of `CommandRecords`. Raises ActuatorError; it may be sent even then."""
     _allowed(signal)
-    return await as_actuator_errors(_signal_steps(commands, job, steps, signal))
+    return await as_actuator_errors(_signal_steps(commands, job, steps, signal, record))
 
 
-async def signal_batch(commands: Commands, job: SlurmJob, signal: str) -> SignalOutcome:
+async def signal_batch(commands: Commands, job: SlurmJob, signal: str, record: int | None = None) -> SignalOutcome:
     """One of SIGNALS to the process of the batch script alone, on whatever node it is. Raises ActuatorError; it may be sent even then."""
     _allowed(signal)
-    return await as_actuator_errors(_signal_batch(commands, job, signal))
+    return await as_actuator_errors(_signal_batch(commands, job, signal, record))
 
 
 def _allowed(signal: str) -> None:
@@ -79,11 +82,16 @@ async def _find_steps(commands: Commands, job: SlurmJob) -> SignalOutcome:
     return SignalOutcome(result=Signalling.READY, text=f"step {_named(steps)}", steps=steps)
 
 
-async def _signal_steps(commands: Commands, job: SlurmJob, steps: Sequence[str], signal: str) -> SignalOutcome:
+async def _signal_steps(
+    commands: Commands, job: SlurmJob, steps: Sequence[str], signal: str, record: int | None
+) -> SignalOutcome:
+    if record is not None and len(steps) > _STEPS_AT_ONCE:
+        of_several(record)
+        record = None
     ended = False
     for first in range(0, len(steps), _STEPS_AT_ONCE):
         command = ("scancel", f"--signal={signal}", *steps[first : first + _STEPS_AT_ONCE])
-        ended |= not await _sent(commands, f"cannot signal job {job.called}", *command)
+        ended |= not await _sent(commands, f"cannot signal job {job.called}", *command, record=record)
     text = f"SIG{signal} to step {_named(steps)}"
     if ended:
         text += "; one of them had ended"
@@ -94,9 +102,9 @@ def _named(steps: Sequence[str]) -> str:
     return f"{', '.join(steps[:8])}{' …' if len(steps) > 8 else ''}"
 
 
-async def _signal_batch(commands: Commands, job: SlurmJob, signal: str) -> SignalOutcome:
+async def _signal_batch(commands: Commands, job: SlurmJob, signal: str, record: int | None) -> SignalOutcome:
     undone = f"cannot signal the batch script of job {job.called}"
-    if not await _sent(commands, undone, "scancel", f"--signal={signal}", "--batch", _name(job)):
+    if not await _sent(commands, undone, "scancel", f"--signal={signal}", "--batch", _name(job), record=record):
         return SignalOutcome(result=Signalling.GONE, text="it had ended")
     return SignalOutcome(
         result=Signalling.SENT, text=f"SIG{signal} to the batch script", steps=(f"{job.called}.batch",)
@@ -117,10 +125,10 @@ async def _steps(commands: Commands, job: SlurmJob) -> tuple[str, ...] | None:
     return tuple(step for step in text.split()[:_STEPS_MOST] if _STEP.fullmatch(step))
 
 
-async def _sent(commands: Commands, undone: str, *command: str) -> bool:
+async def _sent(commands: Commands, undone: str, *command: str, record: int | None) -> bool:
     """False if the job had ended."""
     try:
-        await commands.change(undone, *command)
+        await commands.change(undone, *command, record=record)
     except SlurmError as error:
         if _has_ended(error):
             return False

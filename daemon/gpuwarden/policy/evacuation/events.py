@@ -113,9 +113,12 @@ def settled(
     """
     data = event_data.Signalled(notice=notice, job=job, way=way, result=result, count=0, text=text, due=due)
     return tuple(
-        Event(kind=EventKind.SIGNALLED, at=now, boot_id=boot_id, data=write(replace(data, processes=part)))
+        Event(
+            kind=EventKind.SIGNALLED, at=now, boot_id=boot_id,
+            data=write(replace(data, processes=part, count=len(part.split()) if result is Sent.SENT else 0)),
+        )
         for part in _texts_of(processes)
-    )
+    )  # fmt: skip
 
 
 def saved(

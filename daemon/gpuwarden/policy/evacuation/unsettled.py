@@ -1,11 +1,17 @@
 """What became of signals that an earlier daemon was killed over, and who may get one once more. Pure.
 
     SIGNALLING on disk, SIGNALLED not      what is done
-    through Slurm, no mark at the job      nothing was sent, for the mark comes first: it is signalled now
-    through Slurm, another node's mark     that node signals it
-    through Slurm, our mark, or a text     not known: the signal is sent behind the mark
-    through Slurm, no answer, no job       nothing yet
-    batch script, ranks on this host       not known: there is no mark
+    through Slurm, by the command's record:
+        it succeeded                       it was sent
+        it was not started                 nothing was sent: it is signalled now
+        it is running                      nothing yet
+    through Slurm, without a record:
+        no mark at the job                 nothing was sent, for the mark comes first: it is signalled now
+        another node's mark                that node signals it
+        our mark, or a text                not known: the signal is sent behind the mark
+        no answer, no job                  nothing yet
+        to the batch script                not known: there is no mark
+    to ranks on this host                  not known
 
 What is not known is not sent again, unless the site asks for it: once, on this host alone, to ranks that have not acknowledged.
 """
@@ -31,7 +37,7 @@ from gpuwarden.policy.evacuation.events import settled
 from gpuwarden.policy.evacuation.model import Evacuation, EvacuationState, JobState, Sent
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.receivers.facts import Kind, LocalJob
-from gpuwarden_collectors.slurm.departing_facts import SlurmJob
+from gpuwarden_collectors.slurm.departing_facts import CommandOutcome, SlurmJob
 
 PIDS_SHOWN = 8
 
@@ -39,6 +45,7 @@ PIDS_SHOWN = 8
 def settle(
     state: EvacuationState,
     slurm_of: Callable[[str], SlurmJob | None],
+    record_of: Callable[[str, str], CommandOutcome],
     node: str,
     is_busy: Callable[[str], bool],
     *,
@@ -47,8 +54,8 @@ def settle(
 ) -> tuple[Event, ...]:
     """The outcome of each signal that nobody is sending any more, as far as it can be known now.
 
-    `slurm_of`: the controller's answer about a job, by `key_of`, since this daemon began; None without one. `node`: what Slurm calls
-    this one. `is_busy`: a signal for the job is being sent by this daemon.
+    `slurm_of`: the controller's answer about a job, by `key_of`, since this daemon began; None without one. `record_of`: of the command
+    that signalled a job through Slurm, by the notice's id and `key_of`. `node`: what Slurm calls this one. `is_busy`: a signal for the job is being sent by this daemon.
     """
     waiting: dict[str, list[Evacuation]] = {}
     for evacuation in state.evacuations.values():
@@ -57,7 +64,7 @@ def settle(
                 waiting.setdefault(key, []).append(evacuation)
     events: list[Event] = []
     for key, evacuations in waiting.items():
-        for way, processes, result, text in _found_out(key, evacuations, slurm_of(key), node):
+        for way, processes, result, text in _found_out(key, evacuations, slurm_of(key), record_of, node):
             events += settled(
                 evacuations[0].id, key, way, result, processes, text=text, due=result is Sent.UNSENT,
                 boot_id=boot_id, now=now,
@@ -66,7 +73,11 @@ def settle(
 
 
 def _found_out(
-    key: str, evacuations: Sequence[Evacuation], slurm: SlurmJob | None, node: str
+    key: str,
+    evacuations: Sequence[Evacuation],
+    slurm: SlurmJob | None,
+    record_of: Callable[[str, str], CommandOutcome],
+    node: str,
 ) -> Iterator[tuple[Way, frozenset[Process], Sent, str]]:
     """Of all evacuations that wait for it: the later ones have taken it over from the first."""
     jobs = [evacuation.jobs[key] for evacuation in evacuations]
@@ -75,7 +86,16 @@ def _found_out(
     unsure = frozenset[Process]().union(*(job.unsure for job in jobs))
     began = min(evacuation.at.wall for evacuation in evacuations)
     known = next((job for job in jobs if job.unsure), None)
-    if known is not None and (found := _through_slurm(key, known, slurm, node, began)) is not None:
+    if known is None:
+        return
+    records = {record_of(evacuation.id, key) for evacuation in evacuations}  # one of them has sent it
+    if CommandOutcome.SUCCEEDED in records:
+        yield Way.JOB_WIDE, unsure, Sent.SENT, "sent: gpuwarden was killed meanwhile"
+    elif CommandOutcome.NOT_STARTED in records:
+        yield Way.JOB_WIDE, unsure, Sent.UNSENT, "not sent: gpuwarden was killed right before"
+    elif (
+        CommandOutcome.RUNNING not in records and (found := _through_slurm(key, known, slurm, node, began)) is not None
+    ):
         result, command = found
         yield Way.JOB_WIDE, unsure, result, _TEXTS.get(result) or _not_known(known.signal, unsure, command)
 

@@ -1,0 +1,101 @@
+"""What became of a command whose daemon was killed: it keeps a record of itself.
+
+A file of its own is the standard input of the command, which writes `begun` to it, and then its exit status. The file is locked from
+before the command is started until its daemon has the outcome, or is dead, and the command has ended: it outlives a daemon that
+is killed, for it leads a session of its own (systemd: KillMode=process).
+
+    file                  the command
+    locked                is running, or about to
+    none                  not known: no record could be made, or it was of another boot
+    ready                 was not started
+    ready, begun 0        succeeded
+    anything else         not known
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpuwarden_collectors.slurm.departing_facts import CommandOutcome
+
+KEPT = 86_400.0  # seconds; long after what waits for an outcome is over
+_READY = "ready"  # with it the file has the memory for the rest: on a full file system the command can write it
+_BEGUN = f"{_READY} begun"
+_MOST = 64  # bytes
+RECORDED = (
+    "/bin/sh", "-c", 'printf " begun" >&0; "$0" "$@" </dev/null; status=$?; printf " $status" >&0; exit $status',
+)  # fmt: skip
+"""Before a command: runs it, and keeps the record that is its standard input."""
+
+
+def of_several(record: int) -> None:
+    """What is done by several commands has no record: whether all of them succeeded is not known."""
+    os.write(record, b" several commands")
+
+
+class CommandRecords:
+    """`folder`: of this boot, writable by the user of the daemon alone; made when it is needed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @contextlib.contextmanager
+    def begin(self, *purpose: str) -> Iterator[int | None]:
+        """A new record as an open file, before the command is started; None where none can be made. Raises nothing."""
+        file = self._open_new(purpose)
+        try:
+            yield file
+        finally:
+            if file is not None:
+                os.close(file)
+
+    def _open_new(self, purpose: tuple[str, ...]) -> int | None:
+        path = self._path(purpose)
+        file = None
+        try:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            path.unlink(missing_ok=True)
+            self._forget_old()
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.write(file, _READY.encode())
+        except OSError:
+            if file is not None:
+                os.close(file)
+            return None
+        return file
+
+    def read(self, *purpose: str) -> CommandOutcome:
+        """Of the latest command for this purpose. Raises nothing."""
+        try:
+            file = os.open(self._path(purpose), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return CommandOutcome.UNKNOWN
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            text = os.pread(file, _MOST, 0).decode("ascii", "replace")
+        except BlockingIOError:
+            return CommandOutcome.RUNNING
+        except OSError:
+            return CommandOutcome.UNKNOWN
+        finally:
+            os.close(file)
+        if text == _READY:
+            return CommandOutcome.NOT_STARTED
+        return CommandOutcome.SUCCEEDED if text == f"{_BEGUN} 0" else CommandOutcome.UNKNOWN
+
+    def _path(self, purpose: tuple[str, ...]) -> Path:
+        return self._folder / hashlib.sha256("\0".join(purpose).encode()).hexdigest()[:32]
+
+    def _forget_old(self) -> None:
+        """Raises OSError."""
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                if entry.stat(follow_symlinks=False).st_mtime < time.time() - KEPT:
+                    Path(entry.path).unlink(missing_ok=True)
