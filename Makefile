@@ -85,7 +85,7 @@ evaluate: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python -m evaluate
 
 evaluate-full: $(VENV)/.dev
-	PYTHONPATH=tests $(BIN)/python -m evaluate --times 50 --nodes 100 --healthy 10 --long --output docs/health.md
+	PYTHONPATH=tests $(BIN)/python -m evaluate --times 20 --nodes 100 --healthy 10 --long --output docs/health.md
 
 docs: $(VENV)/.dev
 	$(BIN)/python tools/tables.py

@@ -1,4 +1,4 @@
-"""Machines of public issue trackers that tools accused: what the judge finds in each of them (`tests/evaluate/stories*.py`)."""
+"""Machines of public records: what the judge finds in each of them (`tests/evaluate/stories*.py`)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from evaluate.all_stories import STORIES
 from evaluate.stories import Story, measure_story, problems
+from evaluate.stories_left_out import LEFT_OUT
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: f"{story.id}: {story.name}")
@@ -19,3 +20,8 @@ def test_every_story_has_its_id_and_its_source() -> None:
     assert [story.id for story in STORIES if not re.fullmatch(r"[A-E]\d\d", story.id)] == []
     assert [story.id for story in STORIES if not story.source] == []
     assert len({(story.id, story.name) for story in STORIES}) == len(STORIES)
+
+
+def test_a_story_is_a_row_or_left_out_for_a_reason() -> None:
+    assert {story.id for story in STORIES} & set(LEFT_OUT) == set()
+    assert [name for name, why in LEFT_OUT.items() if not re.fullmatch(r"[A-E]\d\d", name) or not why] == []
