@@ -17,7 +17,7 @@ from pathlib import Path
 
 from common import percentile, spread, table
 from support.daemons import listening_port
-from support.passive import activated, marker, memory, tcp, verdict, waited
+from support.responders import activated, marker, memory, tcp, verdict, waited
 
 RUNS = 9
 SECONDS = 0.6  # of each turn

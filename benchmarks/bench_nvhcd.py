@@ -20,7 +20,7 @@ from grpclib.client import Channel, UnaryUnaryMethod
 from grpclib.encoding.base import CodecBase
 
 from common import percentile, spread, table
-from support.passive import activated, marker, memory, unix, verdict, waited
+from support.responders import activated, marker, memory, unix, verdict, waited
 
 RUNS = 9
 QUESTIONS = 1_000  # of each turn

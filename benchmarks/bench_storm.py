@@ -14,7 +14,7 @@ from gpuwarden.actuators.base import ActuatorUnavailable
 from gpuwarden.base.log import configure
 from gpuwarden.engine.enforcement import EnforcementOptions
 from gpuwarden.policy.model import Settings
-from support.acting_rig import Rig
+from support.enforcement_rig import Rig
 from support.policy_story import xid
 from support.schedulers import Cluster, Node
 from support.snapshots import BOOTED

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from common import fake_host, percentile, scrape, spread, table, wait_for_all
 from support.daemons import RunningDaemon
-from support.passive import memory
+from support.responders import memory
 
 GPUS = 8
 CLIENTS = 250

@@ -18,7 +18,7 @@ from gpuwarden.policy.model import Act, Intent, NodeState, Owner, Why
 from gpuwarden.policy.preconditions import same
 from gpuwarden.policy.reasons import operator, termination, unknown
 from gpuwarden_collectors.facts import Stamp
-from support.acting_rig import Rig
+from support.enforcement_rig import Rig
 from support.policy_story import xid
 from support.schedulers import Cluster, Node
 

@@ -16,7 +16,7 @@ from gpuwarden.runtime.systemd import READY_WITHIN, SLACK, ready, restart_helps,
 from gpuwarden_collectors.base import Observation, PassOutcome
 from gpuwarden_collectors.facts import NvmlFacts, NvmlProblem, Stamp
 from support.daemons import PATIENCE
-from support.passive import activated, unix
+from support.responders import activated, unix
 
 PACES = {"nvml": 15.0, "pci": 20.0}
 NOW = Stamp(1.0, 1.0)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpuwarden.base.addresses import Address
 from gpuwarden.base.durations import format_duration, parse_duration
-from gpuwarden.config.model import Config, ConfigError, Publish, load, load_with_origins
+from gpuwarden.config.model import Config, ConfigError, Publish, load
 from gpuwarden.config.removed import REMOVED
 from gpuwarden.config.render import as_toml
 from gpuwarden.config.sources import Layer, Sources, nested
@@ -98,7 +98,8 @@ def test_a_later_source_overrides_key_by_key(tmp_path: Path) -> None:
         overrides=(Layer("--level", nested(["log", "level"], "debug")),),
         defaults=(Layer("--simulate", nested(["node"], "lowest")),),
     )
-    config, origins = load_with_origins(sources)
+    config = load(sources)
+    origins = config.origins or {}
     nvml = config.collectors.nvml
     assert (config.mode, config.node, config.log.level) == ("enforce", "b", "debug")
     assert (nvml.interval, nvml.deadline, nvml.init_deadline) == (1, 7, 50)
@@ -271,8 +272,8 @@ def test_what_is_shown_can_be_read_back(
 
 
 def test_the_source_of_each_value_is_shown_beside_it() -> None:
-    config, origins = load_with_origins(Sources(file=None, environment={"GPUWARDEN_LOG__LEVEL": "debug"}))
-    lines = [line.split() for line in as_toml(config, origins).splitlines()]
+    config = load(Sources(file=None, environment={"GPUWARDEN_LOG__LEVEL": "debug"}))
+    lines = [line.split() for line in as_toml(config, config.origins or {}).splitlines()]
     assert ["level", "=", '"debug"', "#", "GPUWARDEN_LOG__LEVEL"] in lines
     assert ["interval", "=", '"5s"', "#", "default"] in lines
     assert ["#", "expected_gpus", "is", "not", "set", "#", "default"] in lines
@@ -398,14 +399,14 @@ GONE = '[dstack]\nstop_shim_when_idle = true\n[slurm]\nenabled = true\non_stale 
 def test_a_removed_key_is_ignored_with_a_note_on_what_applies_instead(tmp_path: Path) -> None:
     file = tmp_path / "gpuwarden.toml"
     file.write_text(GONE)
-    config, origins = load_with_origins(Sources(file=file))
+    config = load(Sources(file=file))
     assert (config.slurm.on_stale, config.slurm.enabled) == ("ignore", True)
     stale, grace, shim = config.ignored
     assert stale.startswith(f"{file}: slurm.on_stale: 'drain' no longer exists and is ignored: it acts as \"ignore\"")
     assert grace.startswith(f"{file}: slurm.stale_grace: this key no longer exists and is ignored: ")
     assert shim.startswith(f"{file}: dstack.stop_shim_when_idle: this key no longer exists and is ignored: ")
     assert "systemctl start dstack-shim" in shim
-    shown = as_toml(config, origins)
+    shown = as_toml(config, config.origins or {})
     assert "stale_grace" not in shown
     assert "stop_shim" not in shown
     assert ["on_stale", "=", '"ignore"', "#", "default"] in [line.split() for line in shown.splitlines()]

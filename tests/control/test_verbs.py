@@ -21,7 +21,7 @@ def event(wall_offset: float = 0.0) -> Event:
 
 
 def verbs(ledger: Path, *recent: Event) -> Verbs:
-    service: Any = SimpleNamespace(recent=deque(recent))
+    service: Any = SimpleNamespace(journal=SimpleNamespace(recent=deque(recent)), ledger=SimpleNamespace(commit=None))
     return Verbs(service, ledger, None, host_clock)
 
 

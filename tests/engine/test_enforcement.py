@@ -13,12 +13,12 @@ import pytest
 from gpuwarden.actuators.base import ActuatorError, ActuatorRefused, ActuatorUnavailable
 from gpuwarden.actuators.reconciler import Limits, Reconciler
 from gpuwarden.engine.enforcement import EnforcementOptions
+from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Event, EventKind
 from gpuwarden.policy.breaker import spread_of_return
 from gpuwarden.policy.model import Act, Budget, Flag, Intent, NodeState, Notice, Result, Settings, Why
-from gpuwarden.policy.state import data_of
 from gpuwarden_collectors.base import host_clock
-from support.acting_rig import LIMITS, PATIENCE, SETTINGS, Killed, Rig, acting_options
+from support.enforcement_rig import LIMITS, PATIENCE, SETTINGS, Killed, Rig, rig_options
 from support.policy_story import BOOT, xid
 from support.schedulers import Client, Cluster, Node
 
@@ -225,7 +225,7 @@ async def test_while_a_scheduler_is_away_the_next_attempt_is_due_within_five_sec
     attempts: int,
 ) -> None:
     cluster = Cluster(time.time, {f"n{number}": Node() for number in range(1, 1_001)})
-    rig = Rig(cluster, options=acting_options(Limits()))
+    rig = Rig(cluster, options=rig_options(Limits()))
     box = rig.enforcement._boxes["fake"]
     await box.read()
     rig.client.away = ActuatorUnavailable("connect failure")
@@ -284,7 +284,7 @@ async def test_an_order_repeated_after_a_refusal_does_not_get_the_old_result(rig
 
 
 async def test_what_is_no_longer_found_is_not_written_when_the_scheduler_returns(rig: Rig) -> None:
-    rig.options = acting_options(settings=replace(SETTINGS, restore_passes=1_000_000))
+    rig.options = rig_options(settings=replace(SETTINGS, restore_passes=1_000_000))
     rig.begin()
     rig.client.away = ActuatorUnavailable("connect failure")
     rig.enforcement.run()
@@ -317,7 +317,7 @@ async def test_a_disk_that_takes_nothing_stops_no_exclusion_but_every_restoratio
 
 
 async def test_a_fault_in_an_actuator_ends_neither_it_nor_the_daemon() -> None:
-    rig = Rig(Cluster(time.time, {"n1": Node()}), options=acting_options(look_every=0.01))
+    rig = Rig(Cluster(time.time, {"n1": Node()}), options=rig_options(look_every=0.01))
 
     def fault(call: str) -> None:
         if len(rig.client.calls) < 5:
@@ -343,7 +343,7 @@ async def test_it_stops_in_the_moment_in_which_it_is_woken(rig: Rig) -> None:
 
 
 async def test_mode_observe_asks_the_scheduler_how_the_node_is_and_writes_nothing(rig: Rig) -> None:
-    rig.options = acting_options(settings=Settings(enforce=False), look_every=0.01)
+    rig.options = rig_options(settings=Settings(enforce=False), look_every=0.01)
     rig.begin()
     rig.enforcement.run()
     fails(rig)
@@ -363,20 +363,20 @@ async def test_an_order_returns_its_result(rig: Rig) -> None:
     assert rig.reason == "gpuwarden: operator by=alice replacing a fan"
     assert ("fake", "operator") in rig.enforcement.shown().excluded
     assert "left as it is: gpuwarden: operator by=alice" in await rig.enforcement.orders.exclude("bob", "its fan again")
-    assert await rig.enforcement.orders.restore("alice", rig.situation) == "fake: done"
-    assert "no exclusion of ours" in await rig.enforcement.orders.restore("alice", rig.situation)
+    assert await rig.enforcement.orders.restore("alice", rig.verdict) == "fake: done"
+    assert "no exclusion of ours" in await rig.enforcement.orders.restore("alice", rig.verdict)
     rig.cluster.nodes["n1"] = Node(reason="rack move", since=time.time())
     with pytest.raises(ValueError, match="rack move"):
         await rig.enforcement.orders.exclude("alice", "replacing a fan")
     with pytest.raises(ValueError, match="rack move"):
-        await rig.enforcement.orders.restore("alice", rig.situation)
+        await rig.enforcement.orders.restore("alice", rig.verdict)
     assert (rig.reason, rig.state.order) == ("rack move", None)
     await rig.kill()
 
 
 async def test_an_intent_of_an_actuator_that_is_configured_no_more_stops_no_order(rig: Rig) -> None:
     wanted = Intent(act=Act.EXCLUDE, actuator="gone", why=Why.FAILURE, reason=FAILED, key="k", at=rig.clock())
-    rig.ledger.append(Event(kind=EventKind.INTENDED, at=wanted.at, boot_id=BOOT, data=data_of(wanted)))
+    rig.ledger.append(Event(kind=EventKind.INTENDED, at=wanted.at, boot_id=BOOT, data=write(wanted)))
     rig.begin()
     rig.enforcement.run()
     assert await rig.enforcement.orders.exclude("alice", "replacing a fan") == "fake: done"
@@ -384,24 +384,24 @@ async def test_an_intent_of_an_actuator_that_is_configured_no_more_stops_no_orde
 
 
 async def test_a_person_s_restore_goes_before_an_exclusion_that_waits() -> None:
-    options = acting_options(Limits(budget=Budget(count=1), recount_after=0.0))
+    options = rig_options(Limits(budget=Budget(count=1), recount_after=0.0))
     others = {f"n{n}": Node(reason=FAILED, since=time.time()) for n in range(2, 10)}
     rig = Rig(Cluster(time.time, {"n1": Node(), **others}), options=options)
     rig.enforcement.run()
     fails(rig)
     await rig.until(lambda: rig.enforcement.shown().breaker)
-    assert "no exclusion of ours" in await rig.enforcement.orders.restore("alice", rig.situation)
+    assert "no exclusion of ours" in await rig.enforcement.orders.restore("alice", rig.verdict)
     await rig.until(lambda: not rig.enforcement.shown().breaker)
     assert (rig.writes, rig.state.pending) == ([], {})
     await rig.kill()
 
 
 async def test_a_person_s_restore_does_not_wait_for_the_second_count() -> None:
-    rig = Rig(Cluster(time.time, {"n1": Node()}), options=acting_options(Limits(recount_after=10.0 * PATIENCE)))
+    rig = Rig(Cluster(time.time, {"n1": Node()}), options=rig_options(Limits(recount_after=10.0 * PATIENCE)))
     rig.enforcement.run()
     fails(rig)
     await rig.until(lambda: rig.reason)
-    await rig.enforcement.orders.restore("alice", rig.situation)
+    await rig.enforcement.orders.restore("alice", rig.verdict)
     await rig.until(lambda: not rig.state.pending)
     assert (rig.reason, rig.writes) == ("", ["exclude", "restore"])
     await rig.kill()
@@ -432,7 +432,7 @@ async def test_a_hundred_nodes_that_fail_together_end_within_the_budget() -> Non
     """The scheduler's second lasts 20 ms here."""
     budget = Budget(percent=10, count=1_000)
     limits = Limits(budget=budget, recount_after=0.1, first=0.01, most=0.1, breaker_first=1.0, breaker_most=5.0)
-    options = acting_options(limits, look_every=10.0)
+    options = rig_options(limits, look_every=10.0)
     cluster = Cluster(lambda: 50.0 * time.monotonic(), {f"n{n:03}": Node() for n in range(100)}, spread=False)
     rigs = [Rig(cluster, name, options=options) for name in cluster.nodes]
     for rig in rigs:
@@ -466,7 +466,7 @@ async def test_a_node_that_stepped_back_comes_again_when_there_is_room() -> None
     limits = Limits(
         budget=Budget(count=1), recount_after=0.0, first=0.01, most=0.02, breaker_first=0.01, breaker_most=0.02
     )
-    options = acting_options(limits)
+    options = rig_options(limits)
     cluster = Cluster(time.time, {"n1": Node(), "n2": Node(reason=FAILED, since=time.time() - 10.0)})
     rig = Rig(cluster, options=options)
     rig.enforcement.run()
@@ -486,7 +486,7 @@ def budget_of_one(**more: float) -> Limits:
 async def test_who_is_held_back_by_the_breaker_is_not_hurried(rig: Rig) -> None:
     """Slurm calls all its health checks at once: a fleet that is held back would count in step."""
     rig.cluster.nodes |= {f"n{n}": Node(reason=FAILED, since=time.time()) for n in range(2, 10)}
-    rig.options = acting_options(budget_of_one(breaker_first=10.0 * PATIENCE, breaker_most=10.0 * PATIENCE))
+    rig.options = rig_options(budget_of_one(breaker_first=10.0 * PATIENCE, breaker_most=10.0 * PATIENCE))
     rig.begin()
     rig.enforcement.run()
     fails(rig)
@@ -502,13 +502,13 @@ async def test_who_is_held_back_by_the_breaker_is_not_hurried(rig: Rig) -> None:
 async def test_a_wider_breaker_holds_from_the_next_count_on(rig: Rig) -> None:
     """As after a reload: what was wanted is still the same intent."""
     rig.cluster.nodes |= {f"n{n}": Node(reason=FAILED, since=time.time()) for n in range(2, 4)}
-    rig.options = acting_options(budget_of_one())
+    rig.options = rig_options(budget_of_one())
     rig.begin()
     rig.enforcement.run()
     fails(rig)
     await rig.until(lambda: rig.enforcement.shown().counts.get("exclude_retry", 0) > 3)
     (intent,) = rig.state.pending.values()
-    rig.enforcement.adopt(acting_options(LIMITS))
+    rig.enforcement.adopt(rig_options(LIMITS))
     await rig.until(lambda: rig.state.holds)
     assert (rig.reason, rig.enforcement.shown().breaker) == (FAILED, "")
     assert [e.data["key"] for e in rig.ledger if e.kind == EventKind.OUTCOME] == [intent.key]
@@ -517,7 +517,7 @@ async def test_a_wider_breaker_holds_from_the_next_count_on(rig: Rig) -> None:
 
 async def test_a_step_back_that_failed_is_repeated_soon_and_not_after_the_breaker_s_pause(rig: Rig) -> None:
     rig.cluster.nodes |= {f"n{n}": Node() for n in range(2, 10)}
-    rig.options = acting_options(budget_of_one(breaker_first=10.0 * PATIENCE, breaker_most=10.0 * PATIENCE))
+    rig.options = rig_options(budget_of_one(breaker_first=10.0 * PATIENCE, breaker_most=10.0 * PATIENCE))
     rig.begin()
     failed: list[str] = []
 
@@ -540,7 +540,7 @@ async def test_a_step_back_that_failed_is_repeated_soon_and_not_after_the_breake
 
 async def test_terminations_are_neither_counted_nor_held_back(rig: Rig) -> None:
     rig.cluster.nodes |= {f"n{n}": Node(reason=FAILED, since=time.time()) for n in range(2, 50)}
-    rig.options = acting_options(Limits(budget=Budget(count=1)))
+    rig.options = rig_options(Limits(budget=Budget(count=1)))
     rig.begin()
     rig.enforcement.run()
     assert "600 s before it, and the node is excluded" in rig.enforcement.orders.announce(7_200.0, "spot", "root")

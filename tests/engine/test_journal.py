@@ -113,7 +113,7 @@ async def _leave(node: WholeNode, number: int) -> None:
         (
             evacuation.requeued(JOB, number, boot_id=boot, now=now),
             evacuation.not_requeued(JOB, "it may not be", permanent=number % 2 == 0, boot_id=boot, now=now),
-            evacuation.last_words(notice, "down", Result.DONE, "", boot_id=boot, now=now),
+            evacuation.final_node_state(notice, "down", Result.DONE, "", boot_id=boot, now=now),
             evacuation.approving(notice, boot_id=boot, now=now),
             evacuation.approved(notice, Result.DONE, "", boot_id=boot, now=now),
         )[number % 5]
@@ -219,7 +219,7 @@ def journal(*projections: Projected) -> Iterator[tuple[Journal, list[Step]]]:
     steps: list[Step] = []
     with folder() as path:
         ledger = Ledger(path / "ledger.db", machine=HERE, boot_id="b1", clock=host_clock)
-        made = Journal(ledger, (), request_step=steps.append, clock=host_clock)
+        made = Journal(ledger, request_step=steps.append, clock=host_clock)
         made.projections = projections
         try:
             yield made, steps
@@ -266,7 +266,7 @@ def test_a_step_is_asked_for_by_events_and_by_nothing_else() -> None:
 def test_the_position_of_the_kernel_log_is_committed_with_the_events_of_its_lines() -> None:
     async def write(path: Path) -> Memory:
         ledger = Ledger(path / "ledger.db", machine=HERE, boot_id="b1", clock=host_clock)
-        made = Journal(ledger, (), request_step=lambda _: None, clock=host_clock)
+        made = Journal(ledger, request_step=lambda _: None, clock=host_clock)
         memory = await ledger.open(PATIENCE)
         assert memory is not None
         made.recall(memory)

@@ -57,11 +57,12 @@ class Rig:
         self.holders = {one.pid}
         self.written: list[Event] = []
         self.committed = asyncio.Event()
+        self.active = ActiveNotices()
         self.departing = Evacuation(
             EvacuationSettings(failing_gpu=failing_gpu, signal_again=signal_again, slurm=slurm is not None),
             JobScan(ReceiversReader(proc), slurm, lambda: self.holders),
             Acknowledgements(folder / "run", proc, boot_id=BOOT, clock=host_clock),
-            enforce=enforce, append=self.append, committed=self._committed, names=False, boot_id=BOOT,
+            active=lambda _: self.active, enforce=enforce, append=self.append, record=self.append, committed=self._committed, names=False, boot_id=BOOT,
             clock=host_clock,
         )  # fmt: skip
         (folder / "run").mkdir()
@@ -100,8 +101,8 @@ class Rig:
 
     def acts(self, *notices: Notice, later: Sequence[Notice] = ()) -> None:
         on_gpu = tuple((id_of(one), frozenset({self.pid})) for one in notices if one.kind == FAILING_GPU)
-        near = ActiveNotices(notices=notices, later=tuple(later), processes=on_gpu)
-        self.append(self.departing.step(near, host_clock()))
+        self.active = ActiveNotices(notices=notices, later=tuple(later), processes=on_gpu)
+        self.departing.follow()
 
     def kinds(self) -> list[str]:
         return [event.kind for event in self.written]

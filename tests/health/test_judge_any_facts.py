@@ -91,7 +91,7 @@ def story(chance: Chance, engine: Engine) -> Iterator[Event]:
             if chance.random.random() < 0.5:
                 engine.observed(chance.observation(collector))
         kinds = [chance.random.choice(EVENTS) for _ in range(chance.random.choice((0, 0, 1, 3)))]
-        engine.ingest(chance.any(kind) for kind in kinds)
+        engine.ingest([chance.any(kind) for kind in kinds], chance.now)
         step = engine.step(chance.now)
         yield from step.events
         for finding in step.verdict.findings:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.foreign import foreign, python_of
-from support.passive import activated, marker, tcp, verdict
+from support.responders import activated, marker, tcp, verdict
 from support.shims import Shim, shim
 
 Json = dict[str, Any]

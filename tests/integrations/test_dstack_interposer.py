@@ -22,7 +22,7 @@ from gpuwarden.config.sources import Sources
 from gpuwarden.integrations.dstack.interposer import Interposer
 from gpuwarden.integrations.published import Reader
 from support.daemons import PATIENCE
-from support.passive import BOOT, marker, verdict
+from support.responders import BOOT, marker, verdict
 from support.shims import HEALTH, Shim, scripted, shim
 
 GET = f"GET {HEALTH} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()

@@ -19,7 +19,7 @@ from gpuwarden.integrations.nvhcd.server import CLIENTS_MOST, HealthCheckService
 from gpuwarden.integrations.nvhcd.wire import METHOD, Codec, Request, Response, encoded
 from gpuwarden.integrations.published import Marker, Published, Reader, Verdict
 from support.daemons import PATIENCE
-from support.passive import BOOT, marker, unix, verdict
+from support.responders import BOOT, marker, unix, verdict
 
 FAILED = Marker("failure", "gpuwarden: failure gpu=3 xid=79", "xid")
 PERSON = Marker("person", "gpuwarden: operator mending")

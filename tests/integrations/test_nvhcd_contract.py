@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.foreign import foreign, python_of
-from support.passive import activated, marker, unix, verdict
+from support.responders import activated, marker, unix, verdict
 
 VERSION = "nvidia-resiliency-ext==0.6.0"
 PLATFORMS = ("manylinux_2_39_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")

@@ -16,7 +16,7 @@ from gpuwarden.integrations.published import Marker, Reader, parse_verdict
 from gpuwarden.policy.model import Act, Intent, Why
 from gpuwarden.publish.files.verdict import verdict_text
 from gpuwarden_collectors.base import host_clock
-from support.passive import BOOT, marker, verdict
+from support.responders import BOOT, marker, verdict
 from support.snapshots import UPTIME, at, snapshot
 
 NAME = "dstack"

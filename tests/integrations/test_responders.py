@@ -20,7 +20,7 @@ import pytest
 
 from support.commands import COMMAND, environment, gpuwarden
 from support.needs import unmet
-from support.passive import Activated, activated, marker, memory, tcp, unix, verdict, waited
+from support.responders import Activated, activated, marker, memory, tcp, unix, verdict, waited
 from support.shims import HEALTH, shim
 
 ROOT = Path(__file__).parents[2]

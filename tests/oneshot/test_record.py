@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gpuwarden.control.record import BYTES_MOST, FORGOTTEN, SESSIONS_MOST, Spool, record_verbs
-from gpuwarden.engine.observers import ObservedEngine
+from gpuwarden.engine.engine import Engine
 from gpuwarden.health.model import Health
 from gpuwarden.health.view import Rules
 from gpuwarden.publish.sockets.control import Peer, VerbError
@@ -147,7 +147,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.now = Stamp(1000.0, 1.8e9)
-        self.engine = ObservedEngine("boot-1", Rules(), lambda: self.now)
+        self.engine = Engine("boot-1", Rules())
         self._verb = record_verbs(self, lambda: self.now)["record"]
 
     def ask(self, **arguments: Any) -> Any:
@@ -166,7 +166,7 @@ class Bench:
             case Passed(observation):
                 self.engine.observed(observation)
             case HostEventsSeen(events=events):
-                self.engine.ingest(events)
+                self.engine.ingest(events, self.now)
 
     def passes(self) -> None:
         """The bus is read, now."""
@@ -182,7 +182,7 @@ def test_the_pieces_together_are_a_trace_of_what_came_to_the_desk(tmp_path: Path
     for one in records:
         bench.take(one)
         text += bench.ask(session=first["session"])["trace"]
-    bench.engine.set_errors({"ledger": "full"})
+    bench.engine.set_errors({"ledger": "full"}, bench.now)
     bench.engine.rules = Rules(missing_grace=60.0)
     for _ in range(4):  # until it is no longer seen
         bench.engine.step(bench.now)
@@ -246,5 +246,5 @@ def test_a_listener_that_fails_harms_nobody() -> None:
     bench.engine.listeners.append(broken)
     host = Host(1)
     assert bench.engine.observed(host.nvml()) is True
-    bench.engine.ingest([host.xid(0, 95)])
+    bench.engine.ingest([host.xid(0, 95)], bench.now)
     assert [event.kind for event in bench.engine.step(bench.now).events].count("xid") == 1

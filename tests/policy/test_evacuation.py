@@ -429,9 +429,9 @@ def test_nothing_is_requeued_or_named_where_that_is_not_configured(change: dict[
 
 def test_the_final_node_update_comes_once_right_before_the_end_of_a_node_that_takes_no_work() -> None:
     story = Story().announces(announced(30.0)).waits(29.0)
-    assert story.acts().last_words == []
+    assert story.acts().final_node_state == []
     story.unschedulable = True
-    assert story.acts().acts().last_words == ["down"]
+    assert story.acts().acts().final_node_state == ["down"]
 
 
 @pytest.mark.parametrize(
@@ -441,7 +441,7 @@ def test_there_is_no_final_node_update_without_a_deadline_in_short_time_or_on_a_
     notice: object,
 ) -> None:
     story = Story(unschedulable=True).announces(notice).waits(700.0).acts()  # type: ignore[arg-type]
-    assert story.last_words == []
+    assert story.final_node_state == []
 
 
 # --- notices
@@ -565,7 +565,7 @@ def test_of_a_failing_gpu_only_the_jobs_on_it_are_signalled_and_requeued() -> No
     assert story.signals == [(1, "TERM")]
     story.concerned = frozenset()
     assert story.ends(1).acts().requeues == [(7, 1_000.0)], "though it holds the GPU no more"
-    assert story.waits(900.0).acts().last_words == []
+    assert story.waits(900.0).acts().final_node_state == []
 
 
 def test_a_job_whose_rank_on_the_failing_gpu_has_saved_is_waited_for_until_the_others_have() -> None:
@@ -606,7 +606,7 @@ def test_the_plan_is_shown_line_by_line() -> None:
         f"slurm/8 (train): no rank of it here catches SIGTERM: it would die of it; not requeued: {never(story.slurm[8])}",
         "process/9 (train): SIGTERM to 1 rank here",
         f"slurm/10 (train): SIGTERM to 1 rank here; {WAITS.format('it is', 115)}",
-        "last words in 118 s: down",
+        "final node state in 118 s: down",
     )  # fmt: skip
 
 
@@ -621,11 +621,11 @@ def test_what_was_done_shows_in_it_too() -> None:
         .acts()
     )
     story.runs(7, state="completing")
-    assert preview(story.state, announced(None), story.seen, EvacuationSettings(slurm=True, last_words="down"), story.now) == (
+    assert preview(story.state, announced(None), story.seen, EvacuationSettings(slurm=True, final_node_state="down"), story.now) == (
         "aws/aws-1, interruption: this machine ends in 30 s, assumed: the notice has no deadline",
         f"slurm/8 (train): signalled: SIGTERM to 1 rank here; {WAITS.format('it is', 25)}",
         "slurm/7 (train): signalled: SIGTERM to 1 rank here",
-        "no last words: the notice has no deadline",
+        "no final node state: the notice has no deadline",
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from gpuwarden_collectors.cloud.facts import Approval
 from gpuwarden_collectors.receivers.facts import Kind
 from support.evacuations import BOOT, SETTINGS, Story, announced, local, process
 
-APPROVING = replace(SETTINGS, last_words="none")
+APPROVING = replace(SETTINGS, final_node_state="none")
 
 
 def azure(within: float = 600.0, approval: Approval = Approval.ALONE) -> Story:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from gpuwarden.policy.evacuation.budget import (
     FAILING_GPU,
+    FINAL_STATE_TAKES,
     INTERRUPTION,
-    LAST_WORDS_TAKE,
     OVERDUE,
     REQUEUE_TAKES,
     SHUTDOWN,
@@ -27,7 +27,7 @@ def of(window: float, kind: str = INTERRUPTION) -> Budget:
 
 
 @pytest.mark.parametrize(
-    ("window", "wide", "waits", "requeue", "last_words"),
+    ("window", "wide", "waits", "requeue", "final_node_state"),
     [
         (1.0, False, 0.0, False, None),
         (2.2, True, 0.0, False, None),
@@ -41,36 +41,36 @@ def of(window: float, kind: str = INTERRUPTION) -> Budget:
     ],
 )
 def test_what_fits_into_a_window(
-    window: float, wide: bool, waits: float, requeue: bool, last_words: float | None
+    window: float, wide: bool, waits: float, requeue: bool, final_node_state: float | None
 ) -> None:
     found = of(window)
     assert (found.wide, found.requeue) == (wide, requeue)
     assert found.wait_until - BEGAN == pytest.approx(waits)
-    assert (found.last_words_at is None) == (last_words is None)
-    assert found.last_words_at is None or found.last_words_at - BEGAN == pytest.approx(last_words)
+    assert (found.final_state_at is None) == (final_node_state is None)
+    assert found.final_state_at is None or found.final_state_at - BEGAN == pytest.approx(final_node_state)
 
 
 @pytest.mark.parametrize(("kind", "seconds"), [(INTERRUPTION, WINDOW), ("scale_in", WINDOW), *WINDOWS.items()])
 def test_without_a_deadline_a_window_is_assumed_and_there_is_no_final_node_update(kind: str, seconds: float) -> None:
     found = budget(kind, BEGAN, None)
-    assert (found.window, found.assumed, found.last_words_at) == (seconds, True, None)
+    assert (found.window, found.assumed, found.final_state_at) == (seconds, True, None)
 
 
 @pytest.mark.parametrize("deadline", [BEGAN, BEGAN - 1.0, BEGAN - 86_400.0])
 def test_an_end_that_was_over_when_it_was_announced_leaves_a_moment_to_save(deadline: float) -> None:
     found = budget(INTERRUPTION, BEGAN, deadline)
-    assert (found.window, found.assumed, found.last_words_at) == (OVERDUE, True, None)
+    assert (found.window, found.assumed, found.final_state_at) == (OVERDUE, True, None)
     assert found.wait_until > BEGAN
 
 
 @pytest.mark.parametrize("kind", [SHUTDOWN, FAILING_GPU])
 def test_a_shutdown_and_a_failing_gpu_have_no_final_node_update(kind: str) -> None:
-    assert of(600.0, kind).last_words_at is None
+    assert of(600.0, kind).final_state_at is None
 
 
 def dropped(found: Budget) -> tuple[bool, ...]:
     """In the order in which it is to go."""
-    return (found.last_words_at is None, found.wait_until <= BEGAN, not found.requeue, not found.wide)
+    return (found.final_state_at is None, found.wait_until <= BEGAN, not found.requeue, not found.wide)
 
 
 @settings(max_examples=300)
@@ -81,9 +81,9 @@ def test_what_is_kept_fits_one_behind_the_other_and_is_dropped_in_one_order(wind
     assert BEGAN <= found.wait_until <= found.end
     if found.requeue:
         assert found.wait_until + REQUEUE_TAKES <= found.end + 1e-6
-    if found.last_words_at is not None:
-        assert found.wait_until + REQUEUE_TAKES <= found.last_words_at + 1e-6
-        assert found.last_words_at + LAST_WORDS_TAKE <= found.end + 1e-6
+    if found.final_state_at is not None:
+        assert found.wait_until + REQUEUE_TAKES <= found.final_state_at + 1e-6
+        assert found.final_state_at + FINAL_STATE_TAKES <= found.end + 1e-6
 
 
 @settings(max_examples=200)

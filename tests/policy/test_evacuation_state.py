@@ -163,7 +163,7 @@ def test_stopping_after_any_step_and_starting_again_gives_the_remainder(
     cut.sums_up().acts()
     assert cut.sent == through.sent
     assert cut.requeues == through.requeues
-    assert cut.last_words == through.last_words
+    assert cut.final_node_state == through.final_node_state
     assert cut.approvals == through.approvals
     assert cut.state == through.state
     assert cut.restarts().steps() == ()
@@ -214,9 +214,9 @@ def test_a_hundred_processes_and_more_go_through_the_ledger_s_texts() -> None:
     assert story.state.evacuations["n"].jobs["slurm/7"].signalled == {aim.process for aim in aims}
     before = story.state
     assert story.sums_up().state == before
-    more = [event.data for event in events.checkpoint(before) if event.data.get("more")]
+    more = [event for event in events.checkpoint(before) if event.data.get("more")]
     assert more
-    assert [write(read(KeptProcesses, data)) for data in more] == more
+    assert [write(read(KeptProcesses, event)) for event in more] == [event.data for event in more]
 
 
 def test_of_an_event_only_the_first_part_names_the_restarts() -> None:
@@ -224,7 +224,7 @@ def test_of_an_event_only_the_first_part_names_the_restarts() -> None:
     aims = tuple(Aim(process(4_000_000 + n, started=10**11 + n), "TERM") for n in range(200))
     delivery = Delivery(way=Way.LOCAL, text="t", signal="TERM", receivers=aims)
     first, *others = events.signalling("n", "slurm/7", delivery, None, boot_id=BOOT, now=stamp(1.0))
-    assert first.data == write(read(Signalling, first.data))
+    assert first.data == write(read(Signalling, first))
     assert "restarts" in first.data
     assert first.data["restarts"] is None
     assert others
@@ -233,7 +233,8 @@ def test_of_an_event_only_the_first_part_names_the_restarts() -> None:
 
 @pytest.mark.parametrize("value", [-1, 1 << 63, True, 1.5, "1", None])
 def test_a_number_that_no_version_writes_is_read_as_none(value: Json) -> None:
-    data = read(Saved, {"job": "slurm/7", "by": "socket", "saved": True, "rank": value, "step": 3})
+    given = {"job": "slurm/7", "by": "socket", "saved": True, "rank": value, "step": 3}
+    data = read(Saved, Event(kind=EventKind.SAVED, at=stamp(1.0), boot_id=BOOT, data=given))
     assert (data.rank, data.step, data.job) == (None, 3, "slurm/7")
 
 
@@ -253,11 +254,11 @@ def test_text_that_comes_from_outside_is_held_to_a_length() -> None:
     story = Story().runs(7, process(1)).announces(announced()).acts()
     story.took([
         events.not_requeued("slurm/7", "x" * 5_000, permanent=False, boot_id=BOOT, now=story.now),
-        events.last_words(story.evacuation.id, "down", Result.RETRY, "y" * 5_000, boot_id=BOOT, now=story.now),
+        events.final_node_state(story.evacuation.id, "down", Result.RETRY, "y" * 5_000, boot_id=BOOT, now=story.now),
     ])  # fmt: skip
     assert len(story.known(7).requeued_text) == TEXT_MOST
-    assert story.evacuation.last_words
-    assert len(story.evacuation.last_words.text) == TEXT_MOST
+    assert story.evacuation.final_node_state
+    assert len(story.evacuation.final_node_state.text) == TEXT_MOST
 
 
 ODD = (

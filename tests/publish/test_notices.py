@@ -37,8 +37,8 @@ NOTICE = Notice(
 def announced(mode: str = "enforce", *, simulated: bool = False, near: bool = True, **more: Any) -> Snapshot:
     base = snapshot()
     notice = replace(NOTICE, **more)
-    acted = Enforced(notices=(notice,), notice=notice if near else None)
-    return replace(base, acted=acted, service=replace(base.service, mode=mode, simulated=simulated))
+    enforced = Enforced(notices=(notice,), notice=notice if near else None)
+    return replace(base, enforced=enforced, service=replace(base.service, mode=mode, simulated=simulated))
 
 
 def test_act_is_set_only_for_an_imminent_end_in_mode_enforce_on_real_gpus() -> None:
@@ -60,13 +60,13 @@ def test_a_person_is_shown_what_changes_nothing_and_who_does_not_answer() -> Non
     source = NoticeSource(name="aws", up=False, error="no answer within 2 s")
     hint = replace(NOTICE, id="rebalance:x", hard=False, kind="rebalance", reason="more likely")
     off = replace(NOTICE, called_off=True)
-    shown = replace(announced(near=False), acted=Enforced(notices=(hint, off)), notice_sources=(source,))
-    text = "\n".join(enforcement_lines(status(with_enforced(shown, shown.acted), at(UPTIME))))
+    shown = replace(announced(near=False), enforced=Enforced(notices=(hint, off)), notice_sources=(source,))
+    text = "\n".join(enforcement_lines(status(with_enforced(shown, shown.enforced), at(UPTIME))))
     for expected in ("hint: rebalance", "called off by an operator: interruption", "no answer within 2 s"):
         assert expected in text
     assert "this machine ends" not in text
     assert "this machine ends at" in "\n".join(
-        enforcement_lines(status(with_enforced(announced(), announced().acted), at(UPTIME)))
+        enforcement_lines(status(with_enforced(announced(), announced().enforced), at(UPTIME)))
     )
 
 

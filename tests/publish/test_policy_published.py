@@ -25,7 +25,7 @@ FOREIGN = NodeState(at=NOW, owner=Owner.FOREIGN, reason="rack move\x1b[31m", sta
 FAILING = snapshot(health=Health.FAILURE, findings=[finding("xid", gpu(slot(3)), detail="79")])
 
 
-def acted(base: Snapshot, **more: object) -> Snapshot:
+def enforced(base: Snapshot, **more: object) -> Snapshot:
     return with_enforced(base, Enforced(actuators=("slurm",), **more))  # type: ignore[arg-type]
 
 
@@ -44,7 +44,7 @@ def file_of(shown: Snapshot) -> dict[str, str]:
 
 @pytest.mark.parametrize(("node_state", "owner"), [(OWN_STATE, "failure"), (FOREIGN, "foreign")])
 def test_an_excluded_node_takes_no_work_whatever_the_owner(node_state: NodeState, owner: str) -> None:
-    shown = acted(snapshot(), excluded=(("slurm", owner),), node_states={"slurm": node_state})
+    shown = enforced(snapshot(), excluded=(("slurm", owner),), node_states={"slurm": node_state})
     code, beat = heartbeat(shown, NOW)
     assert (code, beat["status"], beat["excluded_by"]) == (503, "healthy", [f"slurm:{owner}"])
     assert (file_of(shown)["excluded"], file_of(shown)["schedulable"]) == ("1", "0")
@@ -59,7 +59,7 @@ def test_an_excluded_node_takes_no_work_whatever_the_owner(node_state: NodeState
 
 
 def test_every_series_of_enforcement_is_there_from_the_start() -> None:
-    page = scrape(acted(snapshot()))
+    page = scrape(enforced(snapshot()))
     assert page.values("gpuwarden_excluded") == [0] * 5
     assert page.values("gpuwarden_intents_total") == [0] * 12
     assert (page.value("gpuwarden_intents_pending"), page.value("gpuwarden_breaker_open")) == (0, 0)
@@ -68,7 +68,7 @@ def test_every_series_of_enforcement_is_there_from_the_start() -> None:
 def test_an_open_breaker_is_shown_everywhere_and_the_heartbeat_is_still_failure() -> None:
     why = "2 of 8 nodes are held out for failures, and 2 may be"
     counts = {"exclude_retry": 4}
-    shown = acted(FAILING, pending=(wanted(f"the breaker is open: {why}"),), breaker=why, counts=counts)
+    shown = enforced(FAILING, pending=(wanted(f"the breaker is open: {why}"),), breaker=why, counts=counts)
     code, beat = heartbeat(shown, NOW)
     assert (code, beat["status"], beat["excluded_by"]) == (503, "failure", [])
     assert (file_of(shown)["breaker"], file_of(shown)["excluded"], file_of(shown)["state"]) == ("1", "0", "failure")
@@ -79,7 +79,7 @@ def test_an_open_breaker_is_shown_everywhere_and_the_heartbeat_is_still_failure(
 
 
 def test_what_mode_observe_would_do_is_shown_and_excludes_nobody() -> None:
-    shown = acted(FAILING, would=(wanted("mode is observe"),), counts={"exclude_observed": 1})
+    shown = enforced(FAILING, would=(wanted("mode is observe"),), counts={"exclude_observed": 1})
     assert heartbeat(shown, NOW)[1]["excluded_by"] == []
     assert file_of(shown)["excluded"] == "0"
     assert scrape(shown).value("gpuwarden_intents_total", kind="exclude", outcome="observed") == 1
@@ -95,16 +95,16 @@ def test_a_notice_is_published_with_its_source_reason_and_end() -> None:
         reason="root: host maintenance",
         deadline=at(UPTIME + 120),
     )
-    code, beat = heartbeat(acted(snapshot(), notice=notice), NOW)
+    code, beat = heartbeat(enforced(snapshot(), notice=notice), NOW)
     assert (code, beat["schedulable"], beat["status"]) == (503, False, "healthy")
     assert (beat["notice"]["source"], beat["notice"]["kind"]) == ("operator", "termination")
     assert beat["notice"]["deadline"] > beat["notice"]["announced_at"]
-    assert "host maintenance" in text_of(acted(snapshot(), notice=replace(notice, deadline=None)))
+    assert "host maintenance" in text_of(enforced(snapshot(), notice=replace(notice, deadline=None)))
 
 
 def test_an_operators_exclusion_is_shown_with_author_and_reason_where_there_is_no_scheduler() -> None:
     text = text_of(
-        acted(snapshot(), excluded=(("", "operator"),), order="gpuwarden: operator by=alice replacing a fan")
+        enforced(snapshot(), excluded=(("", "operator"),), order="gpuwarden: operator by=alice replacing a fan")
     )
     assert "excluded by an operator (gpuwarden: operator by=alice replacing a fan)" in text
 
@@ -112,7 +112,7 @@ def test_an_operators_exclusion_is_shown_with_author_and_reason_where_there_is_n
 def test_what_blocks_an_action_is_shown() -> None:
     away = NodeState(at=NOW, reachable=False, error="slurmctld does not answer")
     text = text_of(
-        acted(FAILING, node_states={"slurm": away}, blocked={"slurm": "reboot"}, person=("xid.79@gpu/0000:51:00.0",))
+        enforced(FAILING, node_states={"slurm": away}, blocked={"slurm": "reboot"}, person=("xid.79@gpu/0000:51:00.0",))
     )
     for expected in ("slurmctld does not answer", "no action: reboot", "needs an operator", "xid.79@gpu/0000:51:00.0"):
         assert expected in text

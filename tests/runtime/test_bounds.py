@@ -16,7 +16,7 @@ from gpuwarden.control.handlers import EVENTS_MOST
 from gpuwarden.publish.web.listener import HEADER_LIMIT
 from gpuwarden_collectors.kernel_log.sources import LINE_MAX
 from support.daemons import FakeHost, RunningDaemon
-from support.passive import memory
+from support.responders import memory
 from support.socket_talk import ask
 
 FLOOD = 8 << 20

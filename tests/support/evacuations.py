@@ -38,7 +38,7 @@ UID = 1_000
 CATCHES = frozenset({"TERM", "USR1"})
 Dies = Literal["", "before marking", "behind the mark", "before sending", "after sending"]
 """Where a daemon is killed while it signals a job; one that is not signalled as a whole has no mark, and no kill before that."""
-SETTINGS = EvacuationSettings(slurm=True, last_words="down", approve=True)
+SETTINGS = EvacuationSettings(slurm=True, final_node_state="down", approve=True)
 
 
 def stamp(boottime: float) -> Stamp:
@@ -104,7 +104,7 @@ class Story:
     state: EvacuationState = field(default_factory=EvacuationState)
     sent: list[tuple[str, Process, str]] = field(default_factory=list)
     requeues: list[tuple[int, float]] = field(default_factory=list)
-    last_words: list[str] = field(default_factory=list)
+    final_node_state: list[str] = field(default_factory=list)
     approval: Result = Result.DONE
     approvals: list[tuple[str, float]] = field(default_factory=list)
 
@@ -235,8 +235,8 @@ class Story:
                 if slurm.id in self.stepless:
                     self.took([events.saved(key, BY_STEP, saved=False, all_ranks=True, boot_id=BOOT, now=self.now)])
             case SetFinalState(what):
-                self.last_words.append(what)
-                self.took([events.last_words(notice, what, Result.DONE, "", boot_id=BOOT, now=self.now)])
+                self.final_node_state.append(what)
+                self.took([events.final_node_state(notice, what, Result.DONE, "", boot_id=BOOT, now=self.now)])
             case Approve(name):
                 self._approves(notice, name, unheard=unheard, unsaid=unsaid)
 

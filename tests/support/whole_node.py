@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
@@ -13,7 +13,7 @@ from gpuwarden.engine.enforcement import Enforcement
 from gpuwarden.engine.engine import Engine
 from gpuwarden.engine.journal import Journal, Step
 from gpuwarden.evacuation.acknowledgements import Acknowledgements
-from gpuwarden.evacuation.active_notices import active_notices
+from gpuwarden.evacuation.active_notices import ActiveNotices, active_notices
 from gpuwarden.evacuation.driver import Evacuation
 from gpuwarden.evacuation.job_scan import JobScan
 from gpuwarden.health import state as health
@@ -26,8 +26,9 @@ from gpuwarden.policy.evacuation import state as evacuation
 from gpuwarden.policy.evacuation.plan import EvacuationSettings
 from gpuwarden.policy.situation import Situation
 from gpuwarden_collectors.event_facts import HostEvent, LogPosition
+from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.receivers.reader import ReceiversReader
-from support.acting_rig import acting_options, without_receivers
+from support.enforcement_rig import rig_options
 from support.hosts import Host
 from support.ledgers import HERE, PATIENCE
 from support.schedulers import Client, Cluster, Node
@@ -71,35 +72,44 @@ class WholeNode:
         self.cluster = Cluster(lambda: self.host.now.wall, {"n1": Node()})
         self.written = 0
         """Lines of the kernel log so far."""
+        self.order: list[str] = []
+        """`step` for each step, `scan` for each scan of the jobs that was begun."""
 
-    async def begin(self, opens_within: float = PATIENCE) -> None:
+    async def begin(self, opens_within: float = PATIENCE, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """`meanwhile` is called before the ledger was read."""
         host, self._loop = self.host, asyncio.get_running_loop()
         self._step_due: asyncio.Handle | None = None
+        self._judging = False
         self.ledger = Ledger(self.path, machine=HERE, boot_id=host.boot_id, clock=lambda: host.now)
-        self.journal = Journal(self.ledger, (), request_step=self._request, clock=lambda: host.now)
+        self.journal = Journal(self.ledger, request_step=self._request, clock=lambda: host.now)
         self.engine = Engine(host.boot_id, host.rules)
         self.enforcement = Enforcement(
-            [Client(self.cluster, "n1", lambda: host.now)], acting_options(), append=self.append,
+            [Client(self.cluster, "n1", lambda: host.now)], rig_options(), append=self.journal.append,
             changed=lambda: self._request(Step.SOON), committed=lambda: self.ledger.flush(PATIENCE), boot_id=host.boot_id,
-            instance="i-1", clock=lambda: host.now, notifying=without_receivers(),
+            clock=lambda: host.now,
         )  # fmt: skip
         self.departing = Evacuation(
-            EvacuationSettings(), JobScan(ReceiversReader(self.folder), None, set),
+            EvacuationSettings(), JobScan(ReceiversReader(self.folder), None, self._gpu_pids),
             Acknowledgements(self.folder, self.folder, boot_id=host.boot_id, clock=lambda: host.now),
-            enforce=True, append=self.append_soon, committed=lambda: self.ledger.flush(PATIENCE), names=False,
-            boot_id=host.boot_id, clock=lambda: host.now,
+            active=self._active, enforce=True, append=self.append_soon, record=self.journal.append,
+            committed=lambda: self.ledger.flush(PATIENCE), names=False, boot_id=host.boot_id, clock=lambda: host.now,
         )  # fmt: skip
         self.journal.projections = (self.engine, self.enforcement, self.departing)
+        self.journal.outputs = (self.departing.appended,)
+        meanwhile()
         memory = await self.ledger.open(opens_within)
         if memory is not None:
             self.journal.recall(memory)
+        self._judging = True
         self.step()
         self.enforcement.run()
+        self.departing.run()
 
     async def kill(self) -> None:
         """What was not on its way to the disk yet may be lost."""
         if self._step_due is not None:
             self._step_due.cancel()
+        await self.departing.stop()
         await self.enforcement.stop(PATIENCE)
         await self.ledger.close(PATIENCE)
 
@@ -110,6 +120,8 @@ class WholeNode:
         self.journal.append(events, step=Step.SOON)
 
     def _request(self, when: Step) -> None:
+        if not self._judging:
+            return
         if when is Step.NOW:
             self.step()
         elif self._step_due is None:
@@ -122,29 +134,33 @@ class WholeNode:
             self._step_due = None
         if (memory := self.ledger.recall()) is not None:
             self.journal.recall(memory, late=True)
+        self.order.append("step")
         host = self.host
         host.uptime += 5.0
         self.engine.observed(host.nvml())
         self.engine.observed(host.pci())
-        self.engine.ingest(host_events)
+        self.engine.ingest(host_events, host.now)
         self.written += len(host_events)
         step = self.engine.step(host.now)
         self.verdict = step.verdict
         self.journal.append(step.events, by=self.engine, position=LogPosition(host.boot_id, self.written))
-        self.journal.append(self.enforcement.step(self.situation, host.now), by=self.enforcement)
-        active = active_notices(
-            self.enforcement.state, step.verdict, self.enforcement.node_states, {}, scheduled=True, horizon=3_600.0, instance="i-1",
-            now=host.now,
+        situation = Situation(
+            verdict=self.verdict, sequence=self.engine.sequence, ready=True, boot_id=host.boot_id, instance="i-1",
+            remembered=self.journal.recalled,
         )  # fmt: skip
-        self.journal.append(self.departing.step(active, host.now))
+        self.journal.append(self.enforcement.step(situation, host.now), by=self.enforcement)
+        self.departing.follow()
         self.journal.tend()
         self.enforcement.carry_out()
 
-    @property
-    def situation(self) -> Situation:
-        return Situation(
-            verdict=self.verdict, sequence=self.engine.sequence, ready=True, boot_id=self.host.boot_id,
-            remembered=self.journal.recalled,
+    def _gpu_pids(self) -> set[int]:
+        self.order.append("scan")
+        return set()
+
+    def _active(self, now: Stamp) -> ActiveNotices:
+        return active_notices(
+            self.enforcement.state, self.verdict, self.enforcement.node_states, {}, scheduled=True, horizon=3_600.0,
+            instance="i-1", now=now,
         )  # fmt: skip
 
     # --- what is compared
@@ -173,4 +189,4 @@ class WholeNode:
             if text == "exclude":
                 await self.enforcement.orders.exclude("root", "to be inspected")
             else:
-                await self.enforcement.orders.restore("root", self.situation)
+                await self.enforcement.orders.restore("root", self.verdict)

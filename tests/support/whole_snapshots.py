@@ -53,16 +53,16 @@ def everything(gpus: int = 8, instances: int = 0) -> Snapshot:
         xids=tuple(
             XidCount(slot=slot(n), xid=x, count=1, last=at(UPTIME).wall) for n in numbers for x in XIDS_OF_A_GPU
         ),
-        acted=Enforced(
+        enforced=Enforced(
             actuators=ACTUATORS,
             excluded=tuple((name, "failure") for name in ACTUATORS),
             breaker="too many",
             node_states={
                 name: NodeState(at=at(UPTIME), owner=Owner.OURS, why=Why.FAILURE, since=5.0) for name in ACTUATORS
             },
-            receivers=tuple(
-                ReceiverState(target=name, counts=dict.fromkeys(OUTCOMES, 1)) for name in ("pager", "chat", "tickets")
-            ),
+        ),
+        receivers=tuple(
+            ReceiverState(target=name, counts=dict.fromkeys(OUTCOMES, 1)) for name in ("pager", "chat", "tickets")
         ),
         notice_sources=tuple(NoticeSource(name=name, up=True) for name in ("aws", "shutdown")),
         clients=Clients(turned_away=1, refused={"login": 1}),

@@ -43,18 +43,18 @@ class TerminationNotice:
     """Name of the source, as in the configuration."""
     kind: str
     """What is going to happen: one of `Kind`, or of a newer version's."""
+    reason: str = ""
+    """Text for people, on one line."""
     id: str
     """The same in each answer that contains the notice; begins with the question that it answers."""
     hard: bool
     """The machine will stop or reboot; a soft one is a hint."""
+    approval: Approval = Approval.NONE
+    """Whether this machine may start the end early."""
     deadline: Stamp | None = None
     """When it ends; None: the source gives no time."""
     estimated: bool = False
     """The source names no time: `deadline` is its documented lead time after the notice was first seen."""
-    reason: str = ""
-    """Text for people, on one line."""
-    approval: Approval = Approval.NONE
-    """Whether this machine may start the end early."""
 
 
 class AnswerKind(StrEnum):

@@ -8,7 +8,7 @@ import os
 from gpuwarden.cli.parser import Parser
 from gpuwarden.cli.sources import faulty, sources
 from gpuwarden.cli.web_config import check_web_config
-from gpuwarden.config.model import ConfigError, load_with_origins
+from gpuwarden.config.model import ConfigError, load
 from gpuwarden.config.render import as_toml
 
 HELP = """
@@ -33,9 +33,10 @@ def arguments(parser: Parser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     try:
-        config, origins = load_with_origins(sources(options, os.environ))
+        config = load(sources(options, os.environ))
     except ConfigError as error:
         raise faulty(error) from error
+    origins = config.origins or {}
     if options.action == "show":
         print(as_toml(config, origins), end="")
     else:

@@ -30,7 +30,7 @@ from gpuwarden.config.removed import without_removed
 from gpuwarden.config.secrets import EXPECTED as A_SECRET
 from gpuwarden.config.secrets import SecretFile
 from gpuwarden.config.slurm import SlurmOptions, slurm_misfits
-from gpuwarden.config.sources import Fault, Origins, Sources, dotted, merge
+from gpuwarden.config.sources import Fault, KeyPath, Sources, dotted, merge
 from gpuwarden.config.structure import structure
 from gpuwarden.config.termination import TerminationOptions, termination_misfits
 from gpuwarden.health.view import CheckRule, XidRule
@@ -146,6 +146,8 @@ class Config:
     run: Run = field(default_factory=Run)
     ignored: tuple[str, ...] = internal((), compare=False)
     """For people, what was given that no longer exists and was passed over."""
+    origins: Mapping[KeyPath, str] | None = internal(None, compare=False)
+    """Who gave each key that is not at its default; None: it was not loaded."""
 
 
 PARSERS = {Address: (ADDRESS, Address.parse), SecretFile: (A_SECRET, SecretFile.parse)}
@@ -165,11 +167,6 @@ class ConfigError(Exception):
 
 def load(sources: Sources) -> Config:
     """Raises ConfigError."""
-    return load_with_origins(sources)[0]
-
-
-def load_with_origins(sources: Sources) -> tuple[Config, Origins]:
-    """The configuration, and who gave each key that is not at its default. Raises ConfigError."""
     layers, faults = sources.read()
     tree, origins = merge(layers)
     tree, ignored = without_removed(tree, origins)
@@ -184,7 +181,7 @@ def load_with_origins(sources: Sources) -> tuple[Config, Origins]:
             faults.append(Fault(origins.get(path, "default"), dotted(path), message))
     if faults:
         raise ConfigError(faults)
-    return replace(config, ignored=tuple(map(str, ignored))), origins
+    return replace(config, ignored=tuple(map(str, ignored)), origins=origins)
 
 
 def _misfits(config: Config) -> Iterator[Misfit]:

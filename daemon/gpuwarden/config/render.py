@@ -9,15 +9,15 @@ from typing import Any
 
 from gpuwarden.base.durations import format_duration
 from gpuwarden.config.model import PARSERS, Config
-from gpuwarden.config.sources import KeyPath, Origins
+from gpuwarden.config.sources import KeyPath
 from gpuwarden_collectors.options import keys
 
 
-def as_toml(config: Config, origins: Origins) -> str:
+def as_toml(config: Config, origins: Mapping[KeyPath, str]) -> str:
     return "\n".join(_table(config, (), origins)) + "\n"
 
 
-def _table(table: Any, path: KeyPath, origins: Origins) -> Iterator[str]:
+def _table(table: Any, path: KeyPath, origins: Mapping[KeyPath, str]) -> Iterator[str]:
     """Its own keys first, as TOML wants it, then the tables in it."""
     tables: dict[KeyPath, Any] = {}
     lines: list[str] = []

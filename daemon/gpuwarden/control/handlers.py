@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import pwd
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,10 +16,12 @@ from gpuwarden.control.orders import Service as OrderService
 from gpuwarden.control.orders import order_verbs
 from gpuwarden.control.record import record_verbs
 from gpuwarden.control.slurm import slurm_verbs
-from gpuwarden.engine.observers import ObservedEngine
+from gpuwarden.engine.engine import Engine
+from gpuwarden.engine.journal import Journal, Step
 from gpuwarden.engine.reload import ReloadError
 from gpuwarden.health.inventory import accepted
 from gpuwarden.health.model import Event
+from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.ledger.reader import read_only
 from gpuwarden.publish import status
 from gpuwarden.publish.metrics.exposition import Holder
@@ -32,16 +34,14 @@ NAME_FOUND_WITHIN = 1.0
 
 
 class Service(OrderService, Protocol):
-    """What the verbs need of the daemon. `append` hands events to the journal and makes a step; `read_everything`: now, not at the next turn."""
+    """What the verbs need of the daemon. `read_everything`: now, not at the next turn."""
 
-    engine: ObservedEngine
+    engine: Engine
+    journal: Journal
+    ledger: Ledger
     holder: Holder
 
-    @property
-    def recent(self) -> Sequence[Event]: ...
-    def append(self, events: Sequence[Event]) -> None: ...
     def read_everything(self) -> None: ...
-    async def committed(self, within: float) -> bool: ...
     def hook_asked(self) -> None: ...
     async def reload(self) -> str: ...
 
@@ -67,7 +67,7 @@ class Verbs:
             "inventory": self._inventory,
             "inject": self._inject,
             "reload": self._reload,
-            **Durable(self._service.committed, self._clock).table(orders),
+            **Durable(self._service.ledger.commit, self._clock).table(orders),
             **record_verbs(self._service, self._clock),
             **slurm_verbs(self._service, self._service.hook_asked, self._clock),
         }
@@ -81,7 +81,7 @@ class Verbs:
                     await asyncio.wait((self._reading,))
                     if self._reading.exception() is None:
                         return self._reading.result()
-        return [event for event in self._service.recent if event.at.wall >= since][:limit]
+        return [event for event in self._service.journal.recent if event.at.wall >= since][:limit]
 
     def _from_ledger(self, since: float, limit: int) -> list[Event]:
         with read_only(self._ledger) as reader:
@@ -108,7 +108,7 @@ class Verbs:
             event = self._service.engine.acknowledge(finding, by, self._clock())
         except ValueError as error:
             raise VerbError(str(error)) from error
-        self._service.append([event])
+        self._service.journal.append([event], step=Step.NOW)
         return f"acknowledged: {event.key}"
 
     async def _inventory(self, _: dict[str, Any], __: Peer) -> Any:
@@ -119,7 +119,7 @@ class Verbs:
             events = self._service.engine.accept_inventory(self._clock())
         except ValueError as error:
             raise VerbError(str(error), TRY_AGAIN) from error
-        self._service.append(events)
+        self._service.journal.append(events, step=Step.NOW)
         return accepted(events)
 
     async def _reload(self, _: dict[str, Any], __: Peer) -> Any:

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from gpuwarden.control.rate_limit import Pushes
 from gpuwarden.engine.enforcement import Enforcement
+from gpuwarden.health.model import Verdict
 from gpuwarden.policy.orders import is_announced, is_sooner
-from gpuwarden.policy.situation import Situation
 from gpuwarden.publish.sockets.control import TRY_AGAIN, Peer, Verb, VerbError
 from gpuwarden_collectors.base import Clock
 
@@ -18,10 +18,9 @@ REASON_MOST = 10_000
 
 
 class Service(Protocol):
-    @property
-    def enforcement(self) -> Enforcement: ...
-    @property
-    def situation(self) -> Situation: ...
+    enforcement: Enforcement
+    verdict: Verdict
+
     async def jobs_signalled(self) -> str:
         """Which jobs were signalled for the imminent ends, or would be, for people; empty while none is imminent."""
 
@@ -38,7 +37,7 @@ def order_verbs(service: Service, name_of: Callable[[int], Awaitable[str]], cloc
 
     async def restore(_: dict[str, Any], peer: Peer) -> Any:
         try:
-            return await service.enforcement.orders.restore(await name_of(peer.uid), service.situation)
+            return await service.enforcement.orders.restore(await name_of(peer.uid), service.verdict)
         except ValueError as error:
             raise VerbError(str(error)) from error
 

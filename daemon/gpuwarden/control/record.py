@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from gpuwarden.engine.observers import ObservedEngine
+from gpuwarden.engine.engine import Engine
 from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.publish.sockets.control import TRY_AGAIN, Peer, Verb, VerbError
 from gpuwarden.trace.recorder import Recording
@@ -35,7 +35,7 @@ WRITTEN_WITHIN = 1.0
 
 
 class Service(Protocol):
-    engine: ObservedEngine
+    engine: Engine
 
 
 class Spool(io.BufferedIOBase):

@@ -16,18 +16,18 @@ from dataclasses import dataclass, field, replace
 from gpuwarden.actuators.base import Actuator
 from gpuwarden.actuators.reconciler import Limits, Reconciler
 from gpuwarden.base.log import get_logger
+from gpuwarden.engine.journal import Append, Step
 from gpuwarden.engine.operator_orders import Orders, Outcomes
 from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Event, EventKind, Json
-from gpuwarden.notify.notifications import Notifications
 from gpuwarden.policy import checkpoint
-from gpuwarden.policy.events import Excluded, Restored
+from gpuwarden.policy.events import Restored
 from gpuwarden.policy.exclusion import Decision, decide
 from gpuwarden.policy.model import Act, Flag, Intent, NodeState, Notice, Outcome, Result, Settings
 from gpuwarden.policy.notices import differences, imminent
 from gpuwarden.policy.removed_actuators import REMOVED, without_removed
 from gpuwarden.policy.situation import Situation, excluded
-from gpuwarden.policy.state import UNCOUNTED, PolicyState, fold, outcome_data
+from gpuwarden.policy.state import UNCOUNTED, Hold, PolicyState, fold, outcome_data
 from gpuwarden.publish.snapshot import Enforced, Wanted
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.cloud.facts import Kind
@@ -49,7 +49,7 @@ class EnforcementOptions:
 
 
 class Enforcement:
-    """`append` hands events to the journal, and a step is made before it returns.
+    """`append` is the journal's.
 
     `changed` asks for a step; `committed` is whether what was recorded is on disk, after a short while at most. `orders`: what
     operators order. `forgotten`: reasons of exclusions by removed actuators that the ledger held, by actuator.
@@ -60,22 +60,18 @@ class Enforcement:
         actuators: Sequence[Actuator],
         options: EnforcementOptions,
         *,
-        append: Callable[[Sequence[Event]], None],
+        append: Append,
         changed: Callable[[], None],
         committed: Callable[[], Awaitable[bool]],
         boot_id: str,
-        instance: str,
         clock: Clock,
-        notifying: Notifications,
     ) -> None:
         self.state = PolicyState()
         self.forgotten: Mapping[str, str] = {}
-        self._notifying = notifying
         self._options = options
         self._append = append
         self._changed = changed
         self._boot_id = boot_id
-        self._instance = instance
         self._clock = clock
         self._boxes = {
             actuator.name: Reconciler(
@@ -98,7 +94,6 @@ class Enforcement:
 
     def run(self) -> None:
         self._tasks = [asyncio.create_task(self._tend(box), name=name) for name, box in self._boxes.items()]
-        self._notifying.run()
 
     async def stop(self, timeout: float) -> None:  # noqa: ASYNC109 - what does not end by then is left behind
         """What is wanted and not done stays in the ledger."""
@@ -108,16 +103,10 @@ class Enforcement:
             async with asyncio.timeout(timeout):
                 await asyncio.gather(*self._tasks, return_exceptions=True)
                 await asyncio.gather(*(box.actuator.close() for box in self._boxes.values()), return_exceptions=True)
-        await self._notifying.stop(timeout)
-
-    def notify(self, events: Iterable[Event]) -> None:
-        """Queue the notifications that these events are worth, in both modes."""
-        self._notifying.send(events)
 
     def adopt(self, options: EnforcementOptions) -> None:
         """What is set from now on; whatever is being waited for is waited for as it was begun."""
         self._options = options
-        self._notifying.enforces(options.settings.enforce)
         for box in self._boxes.values():
             box.limits = options.limits
 
@@ -145,7 +134,7 @@ class Enforcement:
 
     @property
     def node_states(self) -> dict[str, NodeState]:
-        """What stood at each scheduler when it was last looked at."""
+        """The last read of each scheduler, if there was one."""
         return {name: box.node_state for name, box in self._boxes.items() if box.node_state is not None}
 
     # --- a step
@@ -153,7 +142,8 @@ class Enforcement:
     def step(self, situation: Situation, now: Stamp) -> tuple[Event, ...]:
         """What policy decides once the judge's events are folded; folded here, and to be appended before `carry_out`."""
         try:
-            decision = decide(self.state, self._completed(situation), self._options.settings, now)
+            seen = replace(situation, actuators=tuple(self._boxes), node_states=self.node_states)
+            decision = decide(self.state, seen, self._options.settings, now)
         except Exception:  # a fault of ours here must not end what is judged and published
             log.exception("policy failed: no new decision")
             return ()
@@ -174,14 +164,8 @@ class Enforcement:
             if not box.held_back:
                 box.wake.set()
 
-    def _completed(self, situation: Situation) -> Situation:
-        return replace(
-            situation, boot_id=self._boot_id, instance=self._instance, actuators=tuple(self._boxes),
-            node_states=self.node_states,
-        )  # fmt: skip
-
     def _notice_blocked(self, decision: Decision) -> None:
-        """Something new stands in the way: look afresh, now."""
+        """Something new is in the way: read afresh, now."""
         for name in decision.blocked.keys() - self._blocked.keys():
             self._boxes[name].wake.set()
         self._blocked = decision.blocked
@@ -204,7 +188,7 @@ class Enforcement:
                 await asyncio.sleep(self._options.settings.look_often)
 
     async def _turn(self, box: Reconciler) -> None:
-        """Do what is wanted; if nothing is, look, and wait until something is or it is time to look again."""
+        """Do what is wanted; if nothing is, read, and wait until something is or it is time to read again."""
         name = box.actuator.name
         box.wake.clear()
         intent = self._due(name)
@@ -237,7 +221,7 @@ class Enforcement:
                 log.info("action not done yet", **outcome_data(intent, outcome.result, outcome.text))
             self._changed()
         elif outcome.result is not Result.REFUSED or before != (intent.key, outcome):
-            self._append(self._events(intent, outcome))
+            self._append(self._events(intent, outcome), step=Step.NOW)
         self._outcomes.settled()
 
     def _events(self, intent: Intent, outcome: Outcome) -> list[Event]:
@@ -246,8 +230,8 @@ class Enforcement:
         done = outcome.result is Result.DONE
         name, why, reason = intent.actuator, intent.why, intent.reason
         if intent.act is Act.EXCLUDE and (done or outcome.result is Result.ALREADY):
-            excluded = Excluded(actuator=name, why=why, reason=reason, since=outcome.since)
-            events.append(self._event(EventKind.EXCLUDED, write(excluded), now))
+            hold = Hold(actuator=name, why=why, reason=reason, at=now, boot_id=self._boot_id, since=outcome.since)
+            events.append(self._event(EventKind.EXCLUDED, write(hold), now))
         if intent.act is Act.RESTORE and (
             done or (outcome.result is Result.ALREADY and intent.actuator in self.state.holds)
         ):
@@ -271,7 +255,7 @@ class Enforcement:
         horizon = self._options.settings.horizon
         news = list(differences(self.state.notices, source, notices, horizon=horizon, now=now))
         if news:
-            self._append(news)
+            self._append(news, step=Step.NEXT)
 
     # --- what is published
 
@@ -298,9 +282,6 @@ class Enforcement:
         }
         return "; ".join(f"{name}: {text}" for name, text in away.items())
 
-    def notify_error(self) -> str:
-        return self._notifying.error()
-
     def shown(self) -> Enforced:
         node_states = self.node_states
         pending = [Wanted(intent=i, text=self._text(name, i.key)) for name, i in self.state.pending.items()]
@@ -313,7 +294,6 @@ class Enforcement:
             person=tuple(sorted(map(str, self.state.person))),
             order="" if self.state.order is None else self.state.order.reason, notices=tuple(self.state.notices.values()),
             notice=imminent(self.state.notices, self._options.settings.horizon, self._clock()),
-            receivers=self._notifying.shown(),
         )  # fmt: skip
 
     def _held_back(self) -> str:

@@ -1,12 +1,13 @@
 """Where observations arrive and judgements leave: the state, the view, and what happened since the last step.
 
-No clock, no I/O, no loop: the daemon, `gpuwarden check` and a replay drive it alike.
+No clock, no I/O, no loop: the daemon, `gpuwarden check` and a replay drive it alike. Listeners get everything that it takes in, in
+the same order, as a trace holds it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from gpuwarden.health.state import State, fold
 from gpuwarden.health.view import Rules, Seen, Sight, View
 from gpuwarden.health.xid.witnesses import UNKNOWN_SLOT, undecided
 from gpuwarden.publish.snapshot import CollectorStatus, Service, Snapshot, XidCount
+from gpuwarden.trace.records import Accepted, Acknowledged, ErrorsChanged, HostEventsSeen, Passed, Record, RulesChanged
 from gpuwarden_collectors.base import Observation, PassOutcome
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
 from gpuwarden_collectors.event_facts import HostEvent, XidEvent
@@ -30,12 +32,15 @@ WAITING_MOST = 100_000
 
 
 class Engine:
+    """`listeners` may come and go at any time. None may block; what one raises is dropped."""
+
     def __init__(self, boot_id: str, rules: Rules, past: Iterable[Event] = ()) -> None:
         self.rules = rules
         self.state = State()
         for event in past:
             self.fold(event)
         self.view = View(boot_id=boot_id)
+        self.listeners: list[Callable[[Record], None]] = []
         self.sequence = 0
         self.observed_at: Stamp | None = None
         self.collectors: dict[str, CollectorStatus] = {}
@@ -45,6 +50,7 @@ class Engine:
         self.disbelieved = 0
         self.kept_out: Mapping[str, int] = {}
         """By reason, records that the reader of the kernel log disbelieved before they came here."""
+        self._judged_by = rules
         self._waiting: list[HostEvent] = []
         self._dcgm_taken: DcgmFacts | None = None  # whose Xids were judged
 
@@ -67,6 +73,7 @@ class Engine:
 
     def observed(self, observation: Observation[Any]) -> bool:
         """Take in a pass of any collector; whether it says anything else than the one before."""
+        self._took(Passed(observation))
         before = self.view.passes.get(observation.collector, Seen())
         self.view = self.view.after(observation)
         self.note(observation)
@@ -76,16 +83,19 @@ class Engine:
         after = self.view.passes[observation.collector]
         return (before.outcome, before.facts) != (after.outcome, after.facts)
 
-    def ingest(self, events: Iterable[HostEvent]) -> None:
+    def ingest(self, events: Iterable[HostEvent], now: Stamp) -> None:
+        events = tuple(events)
+        self._took(HostEventsSeen(at=now, events=events))
         for event in events:
             if len(self._waiting) < WAITING_MOST:
                 self._waiting.append(event)
             else:
                 self.discarded += 1
 
-    def set_errors(self, errors: Mapping[str, str]) -> None:
-        if dict(errors) != dict(self.view.errors):
-            self.view = replace(self.view, errors=dict(errors))
+    def set_errors(self, errors: Mapping[str, str], now: Stamp) -> None:
+        if (given := dict(errors)) != self.view.errors:
+            self._took(ErrorsChanged(at=now, errors=given))
+            self.view = replace(self.view, errors=given)
 
     def log_read(self, read: bool) -> None:
         """Whether the kernel log was read in this life to its end, and no line was lost."""
@@ -93,6 +103,9 @@ class Engine:
             self.view = replace(self.view, log_read=read)
 
     def step(self, now: Stamp) -> Step:
+        if self.rules is not self._judged_by:  # a reload has replaced them
+            self._judged_by = self.rules
+            self._took(RulesChanged(at=now, rules=self.rules))
         step = judge(self.state, self.view, [*self._waiting, *self._xids_of_dcgm()], self.rules, now)
         self.state, self._waiting = step.state, []  # only now: a step that fails loses no event
         self._dcgm_taken = self.view.dcgm.facts or self._dcgm_taken
@@ -113,11 +126,20 @@ class Engine:
 
     def acknowledge(self, finding: str, by: str, now: Stamp) -> Event:
         """To be folded. Raises ValueError, with the reason, for anything but a latched finding."""
-        return acknowledge(self.state, Key.parse(finding), by, now, self.view.boot_id)
+        event = acknowledge(self.state, Key.parse(finding), by, now, self.view.boot_id)
+        self._took(Acknowledged(at=now, finding=finding, by=by))
+        return event
 
     def accept_inventory(self, now: Stamp) -> list[Event]:
         """To be folded. Raises ValueError while it is not known what is in the machine."""
-        return accept(self.state, Sight.of(self.view, self.rules, now))
+        events = accept(self.state, Sight.of(self.view, self.rules, now))
+        self._took(Accepted(at=now))
+        return events
+
+    def _took(self, record: Record) -> None:
+        for listener in tuple(self.listeners):
+            with suppress(Exception):
+                listener(record)
 
     def undecided(self, now: Stamp) -> bool:
         """Whether an Xid 79 waits for what the bus and NVML say to it."""

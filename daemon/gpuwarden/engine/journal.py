@@ -45,22 +45,31 @@ class Step(Enum):
     NONE = auto()
     SOON = auto()
     """With the others that come in a moment: for what may come in storms."""
+    NEXT = auto()
+    """In the next turn of the loop: for notices, which have woken the evacuation by then."""
     NOW = auto()
     """Before `append` returns: for what an operator waits for."""
 
 
-class Journal:
-    """`outputs` get all events in order, and must not block. `request_step` is called with SOON or NOW.
+class Append(Protocol):
+    """`Journal.append`, for those who decide on events when a step follows from them."""
 
-    `projections` is set once they are made, in the order in which they fold and are checkpointed: health, policy, evacuation.
+    def __call__(self, events: Iterable[Event], *, step: Step) -> None: ...
+
+
+class Journal:
+    """`outputs` get all events in order, and must not block; one may append what follows from them at once. `request_step` is
+    called with the step that is wanted, if any is.
+
+    Both are set once all is made, `projections` in the order in which they fold and are checkpointed: health, policy, evacuation.
     """
 
     projections: tuple[Projection, ...] = ()
+    outputs: tuple[Callable[[Iterable[Event]], None], ...] = ()
 
     def __init__(
         self,
         ledger: Ledger,
-        outputs: Sequence[Callable[[Iterable[Event]], None]],
         *,
         request_step: Callable[[Step], None],
         clock: Clock,
@@ -69,7 +78,6 @@ class Journal:
         self.recalled = False
         """Whether what the ledger holds from before this start is part of the state."""
         self._ledger = ledger
-        self._outputs = outputs
         self._request_step = request_step
         self._clock = clock
         self._since_start: list[Event] = []  # until then, what is to be folded on top of it
@@ -94,7 +102,7 @@ class Journal:
         if events or position is not None:
             self._ledger.append(events, position=position)
             self._position = position or self._position
-        for output in self._outputs:  # while the ledger writes: a signal may wait for it
+        for output in self.outputs:  # while the ledger writes: a signal may wait for it
             output(events)
         if events and step is not Step.NONE:
             self._request_step(step)

@@ -7,10 +7,10 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from gpuwarden.actuators.reconciler import Reconciler
-from gpuwarden.health.model import Event
+from gpuwarden.engine.journal import Append, Step
+from gpuwarden.health.model import Event, Verdict
 from gpuwarden.policy import orders
 from gpuwarden.policy.model import Act, Intent, Outcome, Result, Settings
-from gpuwarden.policy.situation import Situation
 from gpuwarden.policy.state import PolicyState
 from gpuwarden_collectors.base import Clock
 
@@ -56,14 +56,14 @@ class Outcomes:
 
 
 class Orders:
-    """`append` hands events to the journal; the step that follows from them is made before it returns. `state` and `settings` are asked each time: they change."""
+    """`append` is the journal's. `state` and `settings` are asked each time: they change."""
 
     def __init__(
         self,
         boxes: Mapping[str, Reconciler],
         outcomes: Outcomes,
         *,
-        append: Callable[[Sequence[Event]], None],
+        append: Append,
         state: Callable[[], PolicyState],
         settings: Callable[[], Settings],
         boot_id: str,
@@ -81,17 +81,17 @@ class Orders:
         """What came of it, for people. Raises ValueError with the reason why it cannot be ordered, or cannot be done."""
         return await self._order([orders.exclude(by, text, self._boot_id, self._clock())], Act.EXCLUDE)
 
-    async def restore(self, by: str, situation: Situation) -> str:
+    async def restore(self, by: str, verdict: Verdict) -> str:
         """As `exclude`."""
         ordered = orders.restore(
-            self._state(), situation.verdict, self._boxes, by=by, boot_id=self._boot_id, now=self._clock(),
+            self._state(), verdict, self._boxes, by=by, boot_id=self._boot_id, now=self._clock(),
             horizon=self._settings().horizon,
         )  # fmt: skip
         return await self._order(ordered, Act.RESTORE)
 
     def announce(self, within: float, text: str, by: str) -> str:
         """What follows from it, for people."""
-        self._append([orders.announce(within, text, by, self._boot_id, self._clock())])
+        self._append([orders.announce(within, text, by, self._boot_id, self._clock())], step=Step.NEXT)
         settings = self._settings()
         when = f"{settings.horizon:g} s before it" if within > settings.horizon else "at once"
         effect = f"the heartbeat shows it {when}"
@@ -103,10 +103,11 @@ class Orders:
 
     def call_off(self, by: str) -> None:
         """Raises ValueError where there is nothing to call off."""
-        self._append([orders.call_off(self._state(), by, self._boot_id, self._clock(), self._settings().horizon)])
+        called_off = orders.call_off(self._state(), by, self._boot_id, self._clock(), self._settings().horizon)
+        self._append([called_off], step=Step.NEXT)
 
     async def _order(self, events: Sequence[Event], act: Act) -> str:
-        self._append(events)
+        self._append(events, step=Step.NOW)
         pending = self._state().pending
         keys = {name: pending[name].key for name in self._boxes if name in pending and pending[name].act is act}
         for name in keys:  # the reason of an earlier refusal may be mended by now

@@ -11,16 +11,15 @@ from typing import Any
 
 from gpuwarden.config.model import Config
 from gpuwarden.health.view import Rules
+from gpuwarden.policy.model import Budget, Settings
+from gpuwarden_collectors.options import keys
 
 _TABLES = ("checks", "xids", "sxids")
 _VALUES: Mapping[str, tuple[str, ...]] = {
     "inventory": ("expected_gpus",),
-    "policy": (
-        "on_unknown", "unknown_after", "restore_passes", "restore_after", "restores_per_day", "lifted_for", "look_every",
-        "look_often",
-    ),
-    "breaker": ("percent", "count", "window", "recount_after"),
-}  # fmt: skip
+    "policy": tuple(key.name for key in keys(Settings)),
+    "breaker": (*(key.name for key in keys(Budget)), "recount_after"),
+}
 """What the judge, policy and the breaker get at once: whole tables, and of other tables these keys. Nothing else is read again."""
 TAKEN_OVER = (*_TABLES, *(f"{table}.{name}" for table, names in _VALUES.items() for name in names))
 

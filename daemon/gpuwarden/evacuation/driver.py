@@ -18,7 +18,7 @@ from gpuwarden.evacuation.acknowledgements import Acknowledgements, is_news
 from gpuwarden.evacuation.active_notices import ActiveNotices
 from gpuwarden.evacuation.executor import Executor
 from gpuwarden.evacuation.job_scan import JobScan, on_gpu
-from gpuwarden.health.model import Event
+from gpuwarden.health.model import Event, EventKind
 from gpuwarden.policy.evacuation import events
 from gpuwarden.policy.evacuation.budget import FAILING_GPU
 from gpuwarden.policy.evacuation.model import EvacuationState, id_of, jobs_of, key_of, open_evacuations
@@ -45,11 +45,14 @@ STOPS_WITHIN = 2.0
 SIGNALLED_WITHIN = 2.0
 """Seconds that the announcer of an end waits for the signals to jobs; the control socket answers within 4."""
 
+_NOTICES = (EventKind.NOTICED, EventKind.NOTICE_ENDED)
+
 log = get_logger("gpuwarden")
 
 
 class Evacuation:
-    """`append` hands events to the journal. `enforce` False: jobs are scanned, and nothing is done.
+    """`active`: what is acted on now. `append` hands events to the journal, from which a step follows soon; `record`: none does.
+    `enforce` False: jobs are scanned, and nothing is done.
 
     `names` of jobs may be shown to every client of the web server. `approval` None: no end is let happen early.
     """
@@ -61,8 +64,10 @@ class Evacuation:
         acknowledgements: Acknowledgements,
         approval: AzureApproval | None = None,
         *,
+        active: Callable[[Stamp], ActiveNotices],
         enforce: bool,
         append: Callable[[Sequence[Event]], None],
+        record: Callable[[Sequence[Event]], None],
         committed: Callable[[], Awaitable[bool]],
         names: bool,
         boot_id: str,
@@ -75,15 +80,17 @@ class Evacuation:
         self._enforce = enforce
         self._names = names
         self._append = append
+        self._record = record
         self._boot_id = boot_id
         self._clock = clock
+        self._active_now = active
         self._active = ActiveNotices()
         self._wake = asyncio.Event()
         self._ending = False
         self._tidied = False
         self._task: asyncio.Task[None] | None = None
         self._executor = Executor(
-            lambda: self.state, append, wake=self._wake.set, committed=committed, acknowledgements=self._acknowledgements,
+            lambda: self.state, append, record, wake=self._wake.set, committed=committed, acknowledgements=self._acknowledgements,
             slurm=job_scan.slurm, approval=approval, boot_id=boot_id, clock=clock,
         )  # fmt: skip
         self._preview: tuple[str, ...] = ()
@@ -127,16 +134,29 @@ class Evacuation:
     def checkpoint(self, _: Stamp) -> list[Event]:
         return events.checkpoint(self.state)
 
-    def step(self, active: ActiveNotices, now: Stamp) -> tuple[Event, ...]:
-        """What begins or is over; to be appended."""
-        changed = active != self._active
-        self._active = active
-        # In mode observe there is none: what mode enforce has begun before is over now.
-        notices = (*active.notices, *active.later) if self._enforce else ()
-        begun = events.follow(self.state, notices, boot_id=self._boot_id, now=now)
-        if changed or begun:
+    # --- notices
+
+    def appended(self, events: Iterable[Event]) -> None:
+        """An output of the journal: a notice, or its end, is acted on before any step is made. Until `run` it waits for the first step."""
+        if self._task is not None and any(event.kind in _NOTICES for event in events):
+            self.follow()
+
+    def follow(self) -> None:
+        """Append what begins, or is over, and scan at once if anything has changed."""
+        now = self._clock()
+        try:
+            active = self._active_now(now)
+            # In mode observe there is none: what mode enforce has begun before is over now.
+            notices = (*active.notices, *active.later) if self._enforce else ()
+            begun = events.follow(self.state, notices, boot_id=self._boot_id, now=now)
+        except Exception:  # an internal error must end neither a step nor what reads a notice
+            log.exception("evacuation step failed: no new evacuation")
+            return
+        if active != self._active or begun:
             self._wake.set()
-        return begun
+        self._active = active
+        if begun:
+            self._record(begun)
 
     # --- acknowledgements by the socket
 
@@ -170,8 +190,8 @@ class Evacuation:
 
     def settled(self) -> bool:
         """An end is imminent, all jobs were scanned for it, and no acknowledgement is waited for."""
-        looked = bool(self._active.notices) and self._scanned_for == self._active.notices
-        return looked and not self._executor.running and not self._awaited
+        scanned = bool(self._active.notices) and self._scanned_for == self._active.notices
+        return scanned and not self._executor.running and not self._awaited
 
     # --- what operators see
 

@@ -41,7 +41,8 @@ def _no_record(_notice: str, _job: str) -> CommandOutcome:
 
 
 class Executor:
-    """`state` is what is known now; `take` folds events and has them written; `wake` asks for another turn.
+    """`state` is what is known now; `append` hands events to the journal, from which a step follows soon; `record`: none does, which
+    would hold up a signal; its outcome asks for one. `wake` asks for another turn.
 
     `approval` None: nothing takes one. `slurm` None: there is none here.
     """
@@ -49,7 +50,8 @@ class Executor:
     def __init__(
         self,
         state: Callable[[], EvacuationState],
-        take: Callable[[Sequence[Event]], None],
+        append: Callable[[Sequence[Event]], None],
+        record: Callable[[Sequence[Event]], None],
         *,
         wake: Callable[[], None],
         committed: Callable[[], Awaitable[bool]],
@@ -62,7 +64,8 @@ class Executor:
         self.outcomes: Counter[str] = Counter()
         self.signal_seconds = NOTICE_TO_SIGNAL
         self._state = state
-        self._take = take
+        self._append = append
+        self._record = record
         self._wake = wake
         self._committed = committed
         self._acknowledgements = acknowledgements
@@ -101,7 +104,7 @@ class Executor:
         )
         jobs = {(event.data["job"], event.data["way"]): event.data["result"] for event in found}
         self.outcomes.update(map(str, jobs.values()))
-        self._take(found)
+        self._append(found)
 
     def write_down(self, notice: Notice, step: Step) -> None:
         """What is remembered of a step before anything is done. Of who is sent a signal it is written right before that."""
@@ -113,11 +116,11 @@ class Executor:
                 marking = events.marking(
                     name, step.key, step.delivery, step.slurm, remaining=step.remaining, boot_id=self._boot_id, now=now
                 )
-                self._take(marking)
+                self._record(marking)
         elif isinstance(step, NameNot):
-            self._take([self._not_requeued(step.key, step.text, permanent=step.permanent, named=True)])
+            self._append([self._not_requeued(step.key, step.text, permanent=step.permanent, named=True)])
         elif isinstance(step, Approve):
-            self._take([events.approving(name, boot_id=self._boot_id, now=now)])
+            self._append([events.approving(name, boot_id=self._boot_id, now=now)])
 
     def begin(self, due: Due, reason: str) -> None:
         """All but signalling. `reason`: what our termination is called at the scheduler."""
@@ -127,7 +130,7 @@ class Executor:
             elif isinstance(step, CheckSteps):
                 self._go(step, self._check_steps(step))
             elif isinstance(step, SetFinalState):
-                self._go(step, self._last_words(notice, step, reason))
+                self._go(step, self._set_final_state(notice, step, reason))
             elif isinstance(step, Approve):
                 self._go(step, self._approve(notice, step))
 
@@ -203,7 +206,8 @@ class Executor:
         self._delivered(notice, step, delivered)
 
     def _sending(self, notice: Notice, step: SignalJob) -> None:
-        self._take(
+        write = self._record if step.delivery.receivers else self._append
+        write(
             events.signalling(
                 id_of(notice), step.key, step.delivery, step.slurm, remaining=step.remaining, again=step.again,
                 boot_id=self._boot_id, now=self._clock(),
@@ -238,7 +242,7 @@ class Executor:
         self.outcomes["local_only" if local else delivered.result.value] += 1
         if delivered.result is Sent.SENT and _was_here(step, notice):
             self.signal_seconds = self.signal_seconds.with_value(max(0.0, now.boottime - notice.at.boottime))
-        self._take(came_of_it)
+        self._append(came_of_it)
 
     async def _requeue(self, notice: Notice, step: Requeue) -> None:
         assert self._slurm is not None  # noqa: S101 - who knows the job has asked Slurm
@@ -247,10 +251,10 @@ class Executor:
 
         def pending(text: str) -> None:
             now, restarts = self._clock(), step.slurm.restarts
-            self._take([events.requeued(step.key, restarts, text, boot_id=self._boot_id, now=now)])
+            self._append([events.requeued(step.key, restarts, text, boot_id=self._boot_id, now=now)])
 
         if (stays := await put_elsewhere(self._slurm, step.slurm, pending)) is not None:
-            self._take([self._not_requeued(step.key, stays.text, permanent=stays.permanent)])
+            self._append([self._not_requeued(step.key, stays.text, permanent=stays.permanent)])
 
     async def _check_steps(self, step: CheckSteps) -> None:
         assert self._slurm is not None  # noqa: S101 - who knows the job has asked Slurm
@@ -261,7 +265,7 @@ class Executor:
             return
         if ended:
             now = self._clock()
-            self._take([
+            self._append([
                 events.saved(step.key, BY_STEP, saved=False, all_ranks=True, boot_id=self._boot_id, now=now)
             ])  # fmt: skip
 
@@ -270,13 +274,13 @@ class Executor:
             job, text, permanent=permanent, named=named, boot_id=self._boot_id, now=self._clock()
         )
 
-    async def _last_words(self, notice: Notice, step: SetFinalState, reason: str) -> None:
+    async def _set_final_state(self, notice: Notice, step: SetFinalState, reason: str) -> None:
         assert self._slurm is not None  # noqa: S101 - policy plans it only where there is Slurm
         if not self._goes_on(notice):
             return
         result, text = await give_up_node(self._slurm, step.what, reason)
         now = self._clock()
-        self._take([events.last_words(id_of(notice), step.what, result, text, boot_id=self._boot_id, now=now)])
+        self._append([events.final_node_state(id_of(notice), step.what, result, text, boot_id=self._boot_id, now=now)])
 
     async def _approve(self, notice: Notice, step: Approve) -> None:
         """Only of what is on disk: a daemon that comes after this one must know how often it was tried."""
@@ -284,13 +288,13 @@ class Executor:
         result, text = Result.RETRY, "the ledger takes nothing just now"
         if await self._committed() and self._approval is not None:
             result, text = await self._approval.approve(step.id, lambda: name in open_evacuations(self._state()))
-        self._take([events.approved(name, result, text, boot_id=self._boot_id, now=self._clock())])
+        self._append([events.approved(name, result, text, boot_id=self._boot_id, now=self._clock())])
 
 
 def _key(step: Step) -> str:
     match step:
         case SetFinalState():
-            return "last words"
+            return "final node state"
         case Approve():
             return "approval"
         case CheckSteps():

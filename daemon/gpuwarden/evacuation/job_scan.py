@@ -115,7 +115,7 @@ class JobScan:
         await self._scan(self._known())
 
     async def key_of(self, process: Process) -> str | None:
-        """The job that a process belongs to, None for none. For one that is new the host is looked at once more, and once a second
+        """The job that a process belongs to, None for none. For one that is new the host is scanned once more, and once a second
         at most; concurrent callers wait for that scan, and for the next one if slurmd did not list for it.
 
         It returns when that is known: give it a time.

@@ -18,7 +18,7 @@ from gpuwarden_collectors.slurm.errors import SlurmError
 CONTROLLER_WITHIN = 1.0
 """Seconds that signalling waits for the controller; an idle one answers within 20 ms. Without it a job is signalled on this host only."""
 KEPT_FOR = 5.0
-"""Seconds for which an answer of the controller does: a cloud may take back a hundred nodes at once, and each looks every second."""
+"""Seconds for which an answer of the controller does: a cloud may take back a hundred nodes at once, and each asks every second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from operator import itemgetter
 from types import NoneType
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-from gpuwarden.health.model import Json
+from gpuwarden.health.model import Event, Json
 from gpuwarden_collectors.codec import CodecError, form_of
 from gpuwarden_collectors.facts import Stamp
 
@@ -27,6 +27,16 @@ Data = TypeVar("Data")
 
 _TIME_MOST = 1e12
 """Seconds: 30,000 years. What is no time at all, such as NaN, is not below it either."""
+
+
+def no_key() -> Mapping[str, object]:
+    """Metadata of a field that is no key. One without a default is an attribute of the event itself: `at`, `boot_id`."""
+    return {"no_key": True}
+
+
+def always() -> Mapping[str, object]:
+    """Metadata of a field that is written while it has its default, too."""
+    return {"always": True}
 
 
 def otherwise(value: object) -> Mapping[str, object]:
@@ -66,17 +76,19 @@ class _Class(NamedTuple):
     """Fields of a `Stamp`, each with its two keys."""
     others: str | None
     """The field of `OTHER_KEYS`."""
+    of_event: tuple[str, ...]
+    """Fields that the event has."""
 
 
 _EMPTY: Mapping[Any, object] = {str: "", bool: False, int: 0, float: 0.0}
 
 
-def read(kind: type[Data], data: Mapping[str, Json]) -> Data:
+def read(kind: type[Data], event: Event) -> Data:
     made: Any = kind
-    _, fallbacks, forms, stamps, others = _class(made)
+    _, fallbacks, forms, stamps, others, of_event = _class(made)
     values: dict[str, Any] = {**fallbacks}
     rest: dict[str, Json] = {}
-    for name, value in data.items():
+    for name, value in event.data.items():
         if name not in forms:
             rest[name] = value
             continue
@@ -89,6 +101,8 @@ def read(kind: type[Data], data: Mapping[str, Json]) -> Data:
         values[field] = _stamp(values.pop(boottime, None), values.pop(wall, None))
     if others is not None:
         values[others] = rest
+    for field in of_event:
+        values[field] = getattr(event, field)
     return kind(**values)
 
 
@@ -110,7 +124,8 @@ def write(event_data: object) -> dict[str, Json]:
 
 @cache
 def _class(kind: Any) -> _Class:
-    hints, all_fields = get_type_hints(kind, include_extras=True), fields(kind)
+    hints = get_type_hints(kind, include_extras=True)
+    all_fields = [one for one in fields(kind) if "no_key" not in one.metadata]
     keys = {one.name: one.metadata.get("key", one.name) for one in all_fields}
     others = next((one.name for one in all_fields if "other_keys" in one.metadata), None)
     stamps = [
@@ -126,11 +141,14 @@ def _class(kind: Any) -> _Class:
         forms={keys[one.name]: (one.name, *_form(hints[one.name])) for one in plain} | times,
         stamps=tuple(stamps),
         others=others,
+        of_event=tuple(one.name for one in fields(kind) if "no_key" in one.metadata and one.default is MISSING),
     )
 
 
 def _omitted(one: Field[Any]) -> tuple[object, ...]:
-    return () if "null" in one.metadata else (None,) if one.default is MISSING else (None, one.default)
+    if "null" in one.metadata:
+        return ()
+    return (None,) if one.default is MISSING or "always" in one.metadata else (None, one.default)
 
 
 def _fallback(one: Field[Any], hint: Any) -> object:

@@ -178,7 +178,7 @@ def accepted(events: Iterable[Event]) -> dict[str, list[str]]:
             continue
         names = ["slower" if event.kind == EventKind.HOST_LEARNED else "given_up"]
         if event.kind == EventKind.GPU_PINNED:
-            names = [_LESS[name] for name in (read(Pinned, event.data).accepted or "").split()]
+            names = [_LESS[name] for name in (read(Pinned, event).accepted or "").split()]
         for name in names:
             result[name].append(event.key.subject.slot or event.key.subject.part)
     return result
@@ -196,7 +196,7 @@ def _as_they_are(state: State, sight: Sight) -> Iterator[Event]:
             less = {"links": now.links != pin.links, "pcie_width": now.pcie_width not in (0, pin.pcie_width)}
             event = pin_event(EventKind.GPU_PINNED, sight.now, sight.view.boot_id, now)
             names = " ".join(name for name, is_less in less.items() if is_less)
-            pinned = replace(read(Pinned, event.data), pcie_width=now.pcie_width, accepted=names)
+            pinned = replace(read(Pinned, event), pcie_width=now.pcie_width, accepted=names)
             yield replace(event, data=write(pinned))
 
 

@@ -37,7 +37,7 @@ def _raise(state: State, event: Event, *, raised: bool) -> State:
     key = event.key
     if key is None or (row := condition(key.code)) is None:  # of another version, which wrote this ledger
         return state
-    known, data = state.tracks.get(key), read(Raised, event.data)
+    known, data = state.tracks.get(key), read(Raised, event)
     track = Track(
         key=key,
         severity=data.severity or row.severity,
@@ -60,7 +60,7 @@ def _record(state: State, event: Event) -> State:
     key = event.key
     if key is None or not (key.code == "pcie_aer_fatal" or (key.code in ("xid", "sxid") and key.detail.isdecimal())):
         return state
-    known, data = state.records.get(key), read(Lines, event.data)
+    known, data = state.records.get(key), read(Lines, event)
     same_boot = known is not None and known.boot_id == event.boot_id
     history = data.history and (not same_boot or (known is not None and known.history))
     count, sequence = data.count, -1 if data.sequence is None else data.sequence
@@ -123,7 +123,7 @@ def _pinned(state: State, event: Event) -> State:
     if event.key is None:
         return state
     slot = event.key.subject.slot
-    old, data = state.pins.get(slot), read(Pinned, event.data)
+    old, data = state.pins.get(slot), read(Pinned, event)
     old_width = 0 if old is None else old.pcie_width
     pin = Pin(
         slot=slot,
@@ -212,10 +212,10 @@ def _summed(state: State, event: Event) -> State:
             days = {(owner, what): _days(text) for what, text in event.data.items()}
             return replace(state, lemons={**state.lemons, **days})
         case "treatments":
-            done = read(Treated, event.data)
+            done = read(Treated, event)
             return replace(state, repairs={**state.repairs, (owner, done.case): Repairs(done.reset, done.reboot)})
         case "raises":
-            data = read(RaisedAt, event.data)
+            data = read(RaisedAt, event)
             times = tuple(float(text) for text in data.times.split() if _TIME.fullmatch(text))
             return replace(state, raises={**state.raises, Key.parse(data.of): times})
         case _:
@@ -260,14 +260,14 @@ def _folded(state: State, event: Event) -> State:  # noqa: C901, PLR0911, PLR091
         case EventKind.SUBSIDED | EventKind.CLEARED if event.key is not None:
             return _over(state, event.key)
         case EventKind.HEALTH:
-            return replace(state, health=read(HealthSet, event.data).to)
+            return replace(state, health=read(HealthSet, event).to)
         case EventKind.BOOT if event.boot_id == state.boot_id:
             return state
         case EventKind.BOOT:
             return _booted(state, event)
         case EventKind.ACKNOWLEDGED if event.key is not None:
             return _acknowledged(state, event, event.key)
-        case EventKind.RESET if event.key is not None and read(Reset, event.data).ok:
+        case EventKind.RESET if event.key is not None and read(Reset, event).ok:
             return _reset(state, event, event.key.subject.slot)
         case EventKind.GPU_PINNED | EventKind.GPU_REPLACED:
             return _pinned(state, event)

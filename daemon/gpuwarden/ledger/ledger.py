@@ -26,6 +26,8 @@ _STALLED = 5.0  # seconds after which a write that hangs is reported
 _CHECKPOINT_AFTER = 1_000  # events
 _CHECKPOINT_EVERY = 86_400.0  # seconds
 _DAMAGE_SHOWN = 3_600.0  # seconds for which damage found is reported
+COMMITS_WITHIN = 2.0
+"""Seconds that an exclusion, or a signal, waits for its record to be on disk; after that a dead GPU counts for more."""
 
 
 class Ledger:
@@ -127,7 +129,7 @@ class Ledger:
         await self._writer.flush(timeout)
         return committed()
 
-    async def commit(self, timeout: float) -> bool:  # noqa: ASYNC109 - as in `flush`
+    async def commit(self, timeout: float = COMMITS_WITHIN) -> bool:  # noqa: ASYNC109 - as in `flush`
         """As `flush`, without waiting for what the thread does besides, such as to move the log into the database."""
         committed = self._begin_commit()
         await self._writer.flush(timeout, committed)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 from gpuwarden.base.log import get_logger
@@ -80,10 +79,6 @@ class Notifications:
         return self._store
 
     # --- events
-
-    def enforces(self, enforce: bool) -> None:
-        """The mode was changed by a reload."""
-        self._origin = replace(self._origin, mode="enforce" if enforce else "observe")
 
     def send(self, events: Iterable[Event]) -> None:
         """Queues a message for each receiver of the event's group. Never blocks."""

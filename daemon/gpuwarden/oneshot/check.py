@@ -47,7 +47,9 @@ def check_once(config: Config) -> dict[str, Any]:
 async def _check(site: Site) -> dict[str, Any]:
     memory, forgotten = await _remembered(site)
     engine = Engine(site.boot_id, site.rules, memory.events)
-    readers = Readers(site.sources.in_full(), site.boot_id, engine.ingest, host_clock)
+    readers = Readers(
+        site.sources.in_full(), site.boot_id, lambda events: engine.ingest(events, host_clock()), host_clock
+    )
     try:
         readers.follow_kernel_log(memory.position, first=memory.position is None)
         observations = await readers.once(site.sources.nvml.init_deadline)
@@ -57,7 +59,7 @@ async def _check(site: Site) -> dict[str, Any]:
             engine.observed(observation)
         if log is not None:
             engine.note(log)
-        engine.set_errors(_errors(site, forgotten, "" if log is None else log.error))
+        engine.set_errors(_errors(site, forgotten, "" if log is None else log.error), host_clock())
         step = engine.step(host_clock())
         if engine.undecided(host_clock()):
             await asyncio.sleep(ANSWERED_WITHIN)

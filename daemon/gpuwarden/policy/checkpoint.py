@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuwarden.health.event_data import write
-from gpuwarden.health.model import Event, EventKind, Json, Key
-from gpuwarden.policy.events import Excluded, Lifted, Ordered
+from gpuwarden.health.model import Event, EventKind, Key
+from gpuwarden.policy.events import Lifted, Ordered
 from gpuwarden.policy.model import Act
 from gpuwarden.policy.notices import noticed
-from gpuwarden.policy.state import Hold, Order, PolicyState, data_of, texts_of
+from gpuwarden.policy.state import Order, PolicyState, texts_of
 from gpuwarden_collectors.facts import Stamp
 
 
@@ -31,10 +31,9 @@ def _events(state: PolicyState, now: Stamp) -> Iterator[Event]:
     for notice in state.notices.values():
         yield noticed(notice)
     for hold in state.holds.values():
-        yield Event(kind=EventKind.HELD, at=hold.at, boot_id=hold.boot_id, data=held(hold))
-    for observed, intents in ((False, state.pending), (True, state.would)):
-        for intent in intents.values():
-            yield Event(kind=EventKind.INTENDED, at=intent.at, boot_id=boot, data=data_of(intent, observed=observed))
+        yield Event(kind=EventKind.HELD, at=hold.at, boot_id=hold.boot_id, data=write(hold))
+    for intent in (*state.pending.values(), *state.would.values()):
+        yield Event(kind=EventKind.INTENDED, at=intent.at, boot_id=boot, data=write(intent))
     for key in sorted(state.person):  # after the intents, one of which may begin the list again
         yield Event(kind=EventKind.NEEDS_PERSON, at=now, boot_id=boot, key=key)
 
@@ -55,9 +54,3 @@ def restored(overridden: frozenset[Key], boot_id: str, now: Stamp, by: str = "")
     for number, text in enumerate(texts_of(overridden)):
         data = Ordered(order=Act.RESTORE, overridden=text, by=by or None, more=number > 0)
         yield Event(kind=EventKind.ORDERED, at=now, boot_id=boot_id, data=write(data))
-
-
-def held(hold: Hold) -> dict[str, Json]:
-    return write(
-        Excluded(actuator=hold.actuator, why=hold.why, reason=hold.reason, since=hold.since, released=hold.released)
-    )

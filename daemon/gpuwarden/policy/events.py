@@ -1,4 +1,7 @@
-"""What each kind of policy's events says. The keys are those of the ledger; see `health/event_data.py`. Pure."""
+"""What each kind of policy's events holds. The keys are those of the ledger; see `health/event_data.py`. Pure.
+
+INTENDED is an `Intent`, EXCLUDED and HELD a `Hold`, NOTICED a `Notice`.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,6 @@ from dataclasses import dataclass, field
 
 from gpuwarden.health.event_data import otherwise
 from gpuwarden.policy.model import Act, Result, Why
-from gpuwarden_collectors.cloud.facts import Approval
-from gpuwarden_collectors.facts import Stamp
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Intended:
-    """INTENDED. `intent` and `why` are None where another version knows more of them."""
-
-    intent: Act | None
-    actuator: str
-    why: Why | None
-    reason: str
-    key: str
-    since: float
-    force: bool
-    observed: bool = False
-    """In mode observe: it is not carried out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,19 +21,6 @@ class Outcome:
     key: str
     result: Result = field(metadata=otherwise(Result.RETRY))
     text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Excluded:
-    """EXCLUDED and HELD."""
-
-    actuator: str
-    why: Why = field(metadata=otherwise(Why.OPERATOR))
-    reason: str
-    since: float
-    """By the scheduler's clock, Unix time."""
-    released: bool = False
-    """What it was for was called off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,20 +58,6 @@ class Ordered:
     """Names of actuators, separated by spaces."""
     more: bool = False
     """It goes on with the restoration before it, which had no room for all findings."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Noticed:
-    """NOTICED. `notice` is its kind."""
-
-    source: str
-    notice: str
-    reason: str
-    id: str
-    hard: bool = field(metadata=otherwise(True))
-    called_off: bool = False
-    approval: Approval = Approval.NONE
-    deadline: Stamp | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,13 +21,12 @@ from dataclasses import dataclass, replace
 from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Advice, Event, EventKind, Finding, Health, Json, Key
 from gpuwarden.policy import reasons
-from gpuwarden.policy.checkpoint import held
 from gpuwarden.policy.events import Lifted
 from gpuwarden.policy.model import Act, Intent, NodeState, Notice, Owner, Result, Settings, Why
 from gpuwarden.policy.notices import imminent
 from gpuwarden.policy.preconditions import RANK, answer, same
 from gpuwarden.policy.situation import Situation, Want, failing, unconfirmed, wanted
-from gpuwarden.policy.state import KEYS_MOST, Hold, PolicyState, data_of, fold, intent_key, outcome_data
+from gpuwarden.policy.state import KEYS_MOST, Hold, PolicyState, fold, intent_key, outcome_data
 from gpuwarden_collectors.facts import Stamp
 
 NEEDS_PERSON = frozenset({Advice.INSPECT_HARDWARE, Advice.CONTACT_SUPPORT})
@@ -120,7 +119,7 @@ class _Steps:
         earlier = hold.boot_id != self._seen.boot_id
         if remarked or same(hold.reason, hold.since, known):
             if earlier:
-                self._event(EventKind.HELD, held(hold))  # from here on its end is somebody's doing
+                self._event(EventKind.HELD, write(hold))  # from here on its end is somebody's doing
             return
         gone = known.owner is Owner.NONE
         by = ("gone since an earlier boot" if earlier else "lifted") if gone else "taken over"
@@ -150,7 +149,7 @@ class _Steps:
         elif pending.act is Act.RESTORE:
             if want is not None and (not pending.force or want.force):  # an order goes first, the later of two
                 self._drop(pending, "it is to be excluded again")
-                if RANK[pending.why] >= RANK[want.why]:  # whether it was lifted, only a look can tell
+                if RANK[pending.why] >= RANK[want.why]:  # whether it was lifted, only a read shows
                     first = pending.reason if pending.why is want.why is Why.FAILURE else want.reason
                     self._intend(Act.EXCLUDE, name, want.why, first, force=want.force)
         elif want is not None:
@@ -191,7 +190,7 @@ class _Steps:
             if hold is None or RANK[hold.why] < RANK[want.why]:
                 self._exclude(name, want, known)
             elif want.why is Why.TERMINATION and hold.released:  # announced again before it was lifted
-                self._event(EventKind.HELD, held(replace(hold, released=False)))
+                self._event(EventKind.HELD, write(replace(hold, released=False)))
         elif known is not None and self._seen.remembered:
             would = self._would(name)
             if hold is not None and not self._bars(hold):
@@ -279,7 +278,7 @@ class _Steps:
         if outcome is not None and outcome.result is Result.DROPPED and not intent.force:
             self._blocked[intent.actuator] = outcome.text
         elif intent.force or self._settings.enforce:
-            self._event(EventKind.INTENDED, data_of(intent))
+            self._event(EventKind.INTENDED, write(intent))
         else:
             self._observe(intent)
 
@@ -289,14 +288,14 @@ class _Steps:
         if last is not None and (last.act, last.why) == (intent.act, intent.why):
             return
         if intent.act is Act.EXCLUDE or last is not None or intent.actuator in self.state.holds:
-            self._event(EventKind.INTENDED, data_of(intent, observed=True))
+            self._event(EventKind.INTENDED, write(replace(intent, observed=True)))
 
     def _intent(self, act: Act, name: str, why: Why, reason: str, *, since: float = 0.0, force: bool = False) -> Intent:
         key = intent_key(act, name, self._seen.boot_id, self._now)
         return Intent(act=act, actuator=name, why=why, reason=reason, key=key, at=self._now, since=since, force=force)
 
     def _intend(self, act: Act, name: str, why: Why, reason: str, *, force: bool) -> None:
-        self._event(EventKind.INTENDED, data_of(self._intent(act, name, why, reason, force=force)))
+        self._event(EventKind.INTENDED, write(self._intent(act, name, why, reason, force=force)))
 
     def _drop(self, intent: Intent, text: str) -> None:
         self._event(EventKind.OUTCOME, outcome_data(intent, Result.DROPPED, text))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+from gpuwarden.health.event_data import always, key, no_key
 from gpuwarden_collectors.cloud.facts import TerminationNotice
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.options import bounded, internal
@@ -61,17 +62,18 @@ class Intent:
 
     `reason` of an exclusion is the text to be written. Of a restoration it is the text that must stand, as we wrote it;
     empty if an operator wants whatever is ours lifted. `since` is when that was written, by the scheduler's clock; 0 if
-    that is not known. `force`: an operator's, done in mode observe too.
+    that is not known. `force`: an operator's, done in mode observe too. `observed`: in mode observe, so that it is not carried out.
     """
 
-    act: Act
+    act: Act = field(metadata=key("intent"))
     actuator: str
     why: Why
     reason: str
     key: str
-    at: Stamp
-    since: float = 0.0
-    force: bool = False
+    at: Stamp = field(metadata=no_key())
+    since: float = field(default=0.0, metadata=always())
+    force: bool = field(default=False, metadata=always())
+    observed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,11 +141,14 @@ class FleetCount:
 class Notice(TerminationNotice):
     """An announced end of this machine, as its source gave it or an operator, and what this daemon knows of it."""
 
-    id: str = ""
-    hard: bool = True
-    at: Stamp
+    kind: str = field(metadata=key("notice"))
+    id: str = field(default="", metadata=always())
+    hard: bool = field(default=True, metadata=always())
+    reason: str = field(default="", metadata=always())
+    estimated: bool = field(default=False, metadata=no_key())
+    at: Stamp = field(metadata=no_key())
     """When it was received first."""
-    boot_id: str
+    boot_id: str = field(metadata=no_key())
     """The boot that received it."""
     called_off: bool = False
     """By an operator, while the source goes on announcing it."""

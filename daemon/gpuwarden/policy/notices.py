@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Event, EventKind
-from gpuwarden.policy.events import Noticed, NoticeEnded
+from gpuwarden.policy.events import NoticeEnded
 from gpuwarden.policy.model import Notice
 from gpuwarden_collectors.facts import Stamp
 
@@ -75,11 +75,7 @@ def _changed(before: Notice, now: Notice) -> bool:
 
 
 def noticed(notice: Notice) -> Event:
-    data = Noticed(
-        source=notice.source, notice=notice.kind, reason=notice.reason, id=notice.id, hard=notice.hard,
-        called_off=notice.called_off, approval=notice.approval, deadline=notice.deadline,
-    )  # fmt: skip
-    return Event(kind=EventKind.NOTICED, at=notice.at, boot_id=notice.boot_id, data=write(data))
+    return Event(kind=EventKind.NOTICED, at=notice.at, boot_id=notice.boot_id, data=write(notice))
 
 
 def _ended(notice: Notice, now: Stamp, *, released: bool) -> Event:

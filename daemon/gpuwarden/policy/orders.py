@@ -11,11 +11,11 @@ from gpuwarden.policy.checkpoint import ordered, restored
 from gpuwarden.policy.events import NoticeEnded
 from gpuwarden.policy.model import HORIZON, OPERATOR, Act, Intent, Notice, Result, Why
 from gpuwarden.policy.notices import MOVED, called_off, imminent, noticed
-from gpuwarden.policy.state import Order, PolicyState, data_of, intent_key, outcome_data
+from gpuwarden.policy.state import Order, PolicyState, intent_key, outcome_data
 from gpuwarden_collectors.facts import Stamp
 
 LONGEST = 10_000
-"""Characters of a reason that are looked at."""
+"""Characters of a reason that are read."""
 
 
 def exclude(by: str, text: str, boot_id: str, now: Stamp) -> Event:
@@ -58,7 +58,7 @@ def _restore(state: PolicyState, name: str, boot_id: str, now: Stamp) -> Iterato
         act=Act.RESTORE, actuator=name, why=Why.OPERATOR, reason="", at=now, force=True,
         key=intent_key(Act.RESTORE, name, boot_id, now),
     )  # fmt: skip
-    yield Event(kind=EventKind.INTENDED, at=now, boot_id=boot_id, data=data_of(intent))
+    yield Event(kind=EventKind.INTENDED, at=now, boot_id=boot_id, data=write(intent))
 
 
 def announce(within: float, text: str, by: str, boot_id: str, now: Stamp) -> Event:

@@ -1,4 +1,4 @@
-"""May this be written, given what stands there? One answer for deciding and for the look right before the write."""
+"""May this be written, given what stands there? One answer for deciding and for the read right before the write."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ CONFIRMED_WITHIN = 60.0
 class Situation:
     """What policy sees. `sequence` grows with each pass that observed; `ready`: every part of a full pass was there once.
 
-    `remembered`: what the ledger holds is in the state. `node_states` of `actuators`: the last look of each, if there was one.
+    `remembered`: what the ledger holds is in the state. `node_states` of `actuators`: the last read of each, if there was one.
     """
 
     verdict: Verdict

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from gpuwarden.health.event_data import Data, read, write
+from gpuwarden.health.event_data import Data, always, no_key, otherwise, read, write
 from gpuwarden.health.model import Event, EventKind, Json, Key
-from gpuwarden.policy.events import Excluded, Intended, Lifted, Noticed, NoticeEnded, Ordered, Outcome, Restored
+from gpuwarden.policy.events import Lifted, NoticeEnded, Ordered, Outcome, Restored
 from gpuwarden.policy.model import OPERATOR, Act, Intent, Notice, Result, Why
 from gpuwarden.policy.notices import called_off, imminent
 from gpuwarden_collectors.facts import Stamp
@@ -46,18 +46,18 @@ class Hold:
     """An exclusion of ours that was read back. `since` by the scheduler's clock. `released`: what it was for was called off."""
 
     actuator: str
-    why: Why
+    why: Why = field(metadata=otherwise(Why.OPERATOR))
     reason: str
-    at: Stamp
-    boot_id: str
-    since: float = 0.0
+    at: Stamp = field(metadata=no_key())
+    boot_id: str = field(metadata=no_key())
+    since: float = field(default=0.0, metadata=always())
     released: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyState:
     """By actuator: `holds`, `pending` (wanted, outcome not known), `would` (the last thing not done in mode observe), `lifted`
-    (when somebody else ended an exclusion, ours or theirs), `foreign` (where the last look showed somebody else's).
+    (when somebody else ended an exclusion, ours or theirs), `foreign` (where the last read showed somebody else's).
 
     `declined`: where an operator's order, which stands elsewhere, was refused for good and forgotten. `person`: findings of
     this exclusion that need a person. `overridden`: findings in spite of which an operator restored.
@@ -131,11 +131,10 @@ def _another_machine(_: PolicyState, event: Event) -> PolicyState:
     return PolicyState(boot_id=event.boot_id)
 
 
-def _intended(state: PolicyState, event: Event, data: Intended) -> PolicyState:
-    intent = _intent(data, event.at)
-    if intent is None:
+def _intended(state: PolicyState, _: Event, intent: Intent) -> PolicyState:
+    if not (intent.act and intent.why and intent.actuator and intent.key):  # no version of gpuwarden has written that
         return state
-    if data.observed:
+    if intent.observed:
         return replace(_counted(state, intent.act, Result.OBSERVED), would={**state.would, intent.actuator: intent})
     if intent.act is Act.EXCLUDE and not state.holds and not state.pending:
         state = replace(state, person=frozenset())  # it begins here
@@ -181,11 +180,7 @@ def _declined(state: PolicyState, actuator: str, pending: Mapping[str, Intent]) 
     return replace(state, order=None, declined=frozenset())
 
 
-def _excluded(state: PolicyState, event: Event, data: Excluded) -> PolicyState:
-    hold = Hold(
-        actuator=data.actuator, why=data.why, reason=data.reason, at=event.at, boot_id=event.boot_id, since=data.since,
-        released=data.released,
-    )  # fmt: skip
+def _excluded(state: PolicyState, _: Event, hold: Hold) -> PolicyState:
     if not hold.actuator:
         return state
     holds = {**state.holds, hold.actuator: hold}
@@ -230,11 +225,7 @@ def _ordered(state: PolicyState, event: Event, data: Ordered) -> PolicyState:
     )  # fmt: skip
 
 
-def _noticed(state: PolicyState, event: Event, data: Noticed) -> PolicyState:
-    notice = Notice(
-        source=data.source, kind=data.notice, at=event.at, boot_id=event.boot_id, reason=data.reason, deadline=data.deadline,
-        id=data.id, hard=data.hard, called_off=data.called_off, approval=data.approval,
-    )  # fmt: skip
+def _noticed(state: PolicyState, _: Event, notice: Notice) -> PolicyState:
     before = state.notices.get(notice.name)
     if before is None and len(state.notices) >= NOTICES_MOST:
         return state
@@ -289,22 +280,22 @@ Change = Callable[[PolicyState, Event], PolicyState]
 
 
 def _saying(kind: type[Data], change: Callable[[PolicyState, Event, Data], PolicyState]) -> Change:
-    return lambda state, event: change(state, event, read(kind, event.data))
+    return lambda state, event: change(state, event, read(kind, event))
 
 
 _CHANGES: dict[str, Change] = {
     EventKind.BOOT: _boot,
     EventKind.MACHINE_CHANGED: _another_machine,
-    EventKind.INTENDED: _saying(Intended, _intended),
+    EventKind.INTENDED: _saying(Intent, _intended),
     EventKind.OUTCOME: _saying(Outcome, _outcome),
-    EventKind.EXCLUDED: _saying(Excluded, _excluded),
-    EventKind.HELD: _saying(Excluded, _excluded),
+    EventKind.EXCLUDED: _saying(Hold, _excluded),
+    EventKind.HELD: _saying(Hold, _excluded),
     EventKind.RESTORED: _saying(Restored, _restored),
     EventKind.RETURNED: _returned,
     EventKind.TRIED: _tried,
     EventKind.LIFTED: _saying(Lifted, _lifted),
     EventKind.ORDERED: _saying(Ordered, _ordered),
-    EventKind.NOTICED: _saying(Noticed, _noticed),
+    EventKind.NOTICED: _saying(Notice, _noticed),
     EventKind.NOTICE_ENDED: _saying(NoticeEnded, _notice_ended),
     EventKind.NEEDS_PERSON: _needs_person,
     EventKind.ACKNOWLEDGED: _acknowledged,
@@ -314,30 +305,7 @@ _CHANGES: dict[str, Change] = {
 }
 
 
-# --- intents as the data of an event
-
-
-def data_of(intent: Intent, *, observed: bool = False) -> dict[str, Json]:
-    return write(
-        Intended(
-            intent=intent.act, actuator=intent.actuator, why=intent.why, reason=intent.reason, key=intent.key,
-            since=intent.since, force=intent.force, observed=observed,
-        )
-    )  # fmt: skip
-
-
-def intent_of(event: Event) -> Intent | None:
-    """None for what no version of gpuwarden would have written."""
-    return _intent(read(Intended, event.data), event.at)
-
-
-def _intent(data: Intended, at: Stamp) -> Intent | None:
-    if data.intent is None or data.why is None or not data.actuator or not data.key:
-        return None
-    return Intent(
-        act=data.intent, actuator=data.actuator, why=data.why, reason=data.reason, key=data.key, at=at, since=data.since,
-        force=data.force,
-    )  # fmt: skip
+# --- what is written of intents
 
 
 def intent_key(act: Act, actuator: str, boot_id: str, at: Stamp) -> str:

@@ -47,12 +47,12 @@ def notice_document(notice: Notice) -> Document:
 
 def act(snapshot: Snapshot) -> bool:
     service = snapshot.service
-    return snapshot.acted.notice is not None and service.mode == "enforce" and not service.simulated
+    return snapshot.enforced.notice is not None and service.mode == "enforce" and not service.simulated
 
 
 def document(snapshot: Snapshot) -> Document:
     """The imminent notice, its keys beside `act`; all of them under `notices`."""
-    imminent = snapshot.acted.notice
+    imminent = snapshot.enforced.notice
     return {
         "act": act(snapshot),
         "imminent": imminent is not None,
@@ -61,7 +61,7 @@ def document(snapshot: Snapshot) -> Document:
         "node": snapshot.service.node,
         "mode": snapshot.service.mode,
         "simulated": snapshot.service.simulated,
-        "notices": [notice_document(notice) for notice in snapshot.acted.notices],
+        "notices": [notice_document(notice) for notice in snapshot.enforced.notices],
     }
 
 
@@ -144,14 +144,14 @@ def announced(snapshot: Snapshot) -> Iterator[Sample]:
         for kind in source.kinds:
             yield (source.name, kind), 0
     yield ("operator", "termination"), 0
-    for notice in snapshot.acted.notices:
+    for notice in snapshot.enforced.notices:
         if not notice.called_off:
             yield (notice.source, notice.kind), 1
 
 
 def deadline(snapshot: Snapshot) -> Iterator[Sample]:
     """Of the hard notice that ends first."""
-    hard = [n.deadline for n in snapshot.acted.notices if n.hard and not n.called_off and n.deadline is not None]
+    hard = [n.deadline for n in snapshot.enforced.notices if n.hard and not n.called_off and n.deadline is not None]
     if hard:
         yield (), min(hard).wall
 

@@ -116,8 +116,6 @@ class Enforced:
     """The imminent one of `notices`."""
     notices: tuple[Notice, ...] = ()
     """All termination notices in force."""
-    receivers: tuple[ReceiverState, ...] = ()
-    """Receivers of notifications."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +202,9 @@ class Snapshot:
     """The first full pass is done."""
     excluded_by: tuple[str, ...] = ()
     notice: Mapping[str, object] | None = None
-    acted: Enforced = field(default_factory=Enforced)
+    enforced: Enforced = field(default_factory=Enforced)
+    receivers: tuple[ReceiverState, ...] = ()
+    """Receivers of notifications."""
     evacuations: Evacuations = field(default_factory=Evacuations)
     notice_sources: tuple[NoticeSource, ...] = ()
     errors: Mapping[str, str] = field(default_factory=dict)

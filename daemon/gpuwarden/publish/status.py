@@ -102,9 +102,9 @@ def status(snapshot: Snapshot, now: Stamp) -> Document:
         "lemons": lemons(snapshot),
         "silenced": [_finding(snapshot, f) | {"silenced_by": f.silenced_by} for f in verdict.silenced],
         "collectors": [_collector(collector, now) for collector in snapshot.collectors],
-        "acting": enforcement.document(snapshot.acted),
+        "acting": enforcement.document(snapshot),
         "jobs": evacuation.document(snapshot.evacuations),
-        "notices": [notices.notice_document(notice) for notice in snapshot.acted.notices],
+        "notices": [notices.notice_document(notice) for notice in snapshot.enforced.notices],
         "notice_sources": [notices.source_document(source) for source in snapshot.notice_sources],
         "trouble": list(_errors(snapshot)),
     }

@@ -69,9 +69,9 @@ class Replay:
                 news = self.engine.observed(observation)
                 return news or observation.collector == "nvml" or self.engine.undecided(record.at)
             case HostEventsSeen(events=events):
-                self.engine.ingest(events)
+                self.engine.ingest(events, record.at)
             case ErrorsChanged(errors=errors):
-                self.engine.set_errors(errors)
+                self.engine.set_errors(errors, record.at)
             case RulesChanged(rules=rules):
                 self.engine.rules = self._rules or rules
             case Acknowledged(finding=finding, by=by):

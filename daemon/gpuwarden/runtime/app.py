@@ -7,8 +7,9 @@ snapshot. A burst of events is one step: at most one in `STEP_SPACING`, the firs
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from gpuwarden.actuators.detail import detail
@@ -20,15 +21,14 @@ from gpuwarden.collect.termination_sources import NoticeSources
 from gpuwarden.config.model import Config
 from gpuwarden.control.handlers import Verbs
 from gpuwarden.engine.enforcement import Enforcement
+from gpuwarden.engine.engine import Engine
 from gpuwarden.engine.journal import Journal, Step
 from gpuwarden.engine.log_lines import EventLines
-from gpuwarden.engine.observers import ObservedEngine
 from gpuwarden.engine.reload import ReloadError, in_force, reloaded
 from gpuwarden.health.components import Component, ComponentErrors
 from gpuwarden.health.model import Event, EventKind, Health, Verdict
 from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.ledger.rows import Memory
-from gpuwarden.policy.evacuation.events import is_sending
 from gpuwarden.policy.situation import Situation
 from gpuwarden.publish.files.verdict import VerdictFile
 from gpuwarden.publish.metrics.enforcement import with_enforced
@@ -49,8 +49,6 @@ STEP_SPACING = 0.05
 LEDGER_OPENS_WITHIN = 2.0
 """Seconds. Until then nothing is judged, lest a node that was bad before the restart be called healthy for a moment."""
 LEDGER_CLOSES_WITHIN = 5.0
-LEDGER_COMMITS_WITHIN = 2.0
-"""Seconds that an exclusion waits for its intent to be on disk; after that a dead GPU counts for more."""
 ENFORCEMENT_STOPS_WITHIN = 2.0
 CONFIGURATION_READ_WITHIN = 5.0
 
@@ -77,36 +75,35 @@ class Daemon:
         self._output = output
         self._clock = clock
         self._service = site.service(clock())
-        self.engine = ObservedEngine(site.boot_id, site.rules, clock)
+        self.engine = Engine(site.boot_id, site.rules)
+        self.verdict = Verdict(at=clock(), health=Health.UNKNOWN, reasons=("starting",), unknown=("starting",))
         self._readers = Readers(site.sources, site.boot_id, self._ingest, clock)
         self.manager = Systemd(manager, self._readers.paces, site.sources.nvml.interval)
-        self._ledger = Ledger(site.ledger, machine=site.machine, boot_id=site.boot_id, clock=clock)
-        actuators = site.actuators(clock, lambda: detail(self._verdict))
+        self.ledger = Ledger(site.ledger, machine=site.machine, boot_id=site.boot_id, clock=clock)
+        actuators = site.actuators(clock, lambda: detail(self.verdict))
         self._slurm = SlurmHooks(site, actuators, clock)
         self._kubernetes = KubernetesConditions(site.config, actuators, clock)
         self._lines = EventLines()
-        self.journal = Journal(
-            self._ledger, (self._lines.write, self._notify),
-            request_step=self._request_step, clock=clock,
-        )  # fmt: skip
+        self._notifications = site.notifications()
+        self.journal = Journal(self.ledger, request_step=self._request_step, clock=clock)
         self.enforcement = Enforcement(
-            actuators, site.enforcement, append=self.append, changed=self._soon, committed=self.committed,
-            boot_id=site.boot_id, instance=site.instance, clock=clock, notifying=site.notifying(),
+            actuators, site.enforcement, append=self.journal.append, changed=self._request_step,
+            committed=self.ledger.commit, boot_id=site.boot_id, clock=clock,
         )  # fmt: skip
         self._notice_sources = NoticeSources(
             site.notice_sources(clock), self.enforcement.announced, boot_id=site.boot_id, clock=clock
         )
         self._jobs = Jobs(
-            site, append=self._append_soon, committed=self.committed, snapshot=lambda: self.holder.snapshot, clock=clock,
-            passed=manager.sockets.get(JOB_SOCKET),
+            site, self, append=partial(self.journal.append, step=Step.SOON), record=self.journal.append,
+            committed=self.ledger.commit, clock=clock, passed=manager.sockets.get(JOB_SOCKET),
         )  # fmt: skip
         self.journal.projections = (self.engine, self.enforcement, *self._jobs.projections)
+        self.journal.outputs = (self._lines.write, self._notifications.send, *self._jobs.outputs)
         self._verdict_file = VerdictFile(site.config.run.dir, clock)
         self._judging = False
         self._step_timer: asyncio.TimerHandle | None = None
         self._stepped = float("-inf")
         self._away: set[str] = set()
-        self._verdict = Verdict(at=clock(), health=Health.UNKNOWN, reasons=("starting",), unknown=("starting",))
         self.holder = site.holder(self._snapshot(clock()), clock)
         verbs = Verbs(self, site.ledger, site.simulation, clock)
         self._web = Web(
@@ -127,7 +124,7 @@ class Daemon:
 
         return ComponentErrors(
             {
-                Component.LEDGER: self._ledger.error,
+                Component.LEDGER: self.ledger.error,
                 Component.KERNEL_LOG: kernel_log,
                 Component.JOB_LABELS: lambda _: self.holder.job_labels_error(),
                 Component.VERDICT: self._verdict_file.error,
@@ -135,7 +132,7 @@ class Daemon:
                 Component.SLURM: self._slurm.error,
                 Component.ACTUATOR: lambda _: "; ".join(filter(None, (enforcement.error(), kubernetes.error()))),
                 Component.ACTUATOR_AWAY: lambda _: enforcement.away(),
-                Component.NOTIFY: lambda _: enforcement.notify_error(),
+                Component.NOTIFY: lambda _: self._notifications.error(),
                 Component.WEB: self._web.error,
                 Component.CONFIG: lambda _: "; ".join(self._config.ignored),
             }
@@ -152,7 +149,7 @@ class Daemon:
         await self._web.start(listen.host, listen.port)
         await self._control.start()
         await self._jobs.start()
-        memory = await self._ledger.open(LEDGER_OPENS_WITHIN)
+        memory = await self.ledger.open(LEDGER_OPENS_WITHIN)
         if memory is not None:
             self._recall(memory)
         position = None if memory is None else memory.position
@@ -164,6 +161,7 @@ class Daemon:
         self.journal.append([Event(kind=EventKind.STARTED, at=self._clock(), boot_id=self._site.boot_id, data=about)])
         self._ticker = asyncio.create_task(self._tick())
         self.enforcement.run()
+        self._notifications.run()
         self._jobs.run()
         self._kubernetes.run()
         self._notice_sources.run()
@@ -182,14 +180,15 @@ class Daemon:
         await self._jobs.stop()
         await self._kubernetes.stop()
         await self.enforcement.stop(ENFORCEMENT_STOPS_WITHIN)
+        await self._notifications.stop(ENFORCEMENT_STOPS_WITHIN)
         await self._web.stop()
         await self._readers.close()
         await self._site.close()
         if self._step_timer is not None:
             self._step_timer.cancel()
             self._step()
-        if not await self._ledger.close(LEDGER_CLOSES_WITHIN):
-            log.error("stopped with unwritten ledger entries", waiting=self._ledger.unwritten)
+        if not await self.ledger.close(LEDGER_CLOSES_WITHIN):
+            log.error("stopped with unwritten ledger entries", waiting=self.ledger.unwritten)
         self._verdict_file.close(timeout=1.0)
         self._jobs.close(timeout=1.0)
         await self._slurm.stop()
@@ -206,11 +205,11 @@ class Daemon:
             if self._somebody_is_away():
                 self._readers.read_bus.set()
         elif news or self.engine.undecided(self._clock()):
-            self._soon()
+            self._request_step()
 
     def _ingest(self, events: Iterable[HostEvent]) -> None:
-        self.engine.ingest(events)
-        self._soon()
+        self.engine.ingest(events, self._clock())
+        self._request_step()
 
     def _somebody_is_away(self) -> bool:
         """NVML misses a GPU: the bus is asked at once instead of at its next turn. Once for each GPU."""
@@ -269,10 +268,17 @@ class Daemon:
 
     # --- steps
 
-    def _soon(self) -> None:
+    def _request_step(self, when: Step = Step.SOON) -> None:
+        if when is Step.NOW:
+            self._step()
+            return
+        loop = asyncio.get_running_loop()
+        at = loop.time() if when is Step.NEXT else max(loop.time(), self._stepped + STEP_SPACING)
+        if self._step_timer is not None and self._step_timer.when() > at:
+            self._step_timer.cancel()
+            self._step_timer = None
         if self._step_timer is None:
-            loop = asyncio.get_running_loop()
-            self._step_timer = loop.call_at(max(loop.time(), self._stepped + STEP_SPACING), self._step)
+            self._step_timer = loop.call_at(at, self._step)
 
     def _step(self) -> None:
         if self._step_timer is not None:
@@ -287,21 +293,21 @@ class Daemon:
             log.exception("step failed: until one succeeds the node becomes unknown")
 
     def _judge_and_publish(self) -> None:
-        if (memory := self._ledger.recall()) is not None:
+        if (memory := self.ledger.recall()) is not None:
             self._recall(memory, late=True)
         now = self._clock()
-        self.engine.set_errors(self._errors.at(now))
+        self.engine.set_errors(self._errors.at(now), now)
         self.engine.log_read(self._readers.log_read)
         reached = self._readers.log_position  # what was read so far waits in the engine, and is in this step
         step = self.engine.step(now)
-        self._verdict = step.verdict
+        self.verdict = step.verdict
         self.journal.append(step.events, by=self.engine, position=reached)
-        self.journal.append(self.enforcement.step(self.situation, now), by=self.enforcement)
-        self.journal.append(
-            self._jobs.step(
-                self.enforcement.state, step.verdict, self.enforcement.node_states, self.engine.view.nvml.facts, now
-            )
-        )
+        situation = Situation(
+            verdict=step.verdict, sequence=self.engine.sequence, ready=self.holder.snapshot.ready,
+            boot_id=self._site.boot_id, instance=self._site.instance, remembered=self.journal.recalled,
+        )  # fmt: skip
+        self.journal.append(self.enforcement.step(situation, now), by=self.enforcement)
+        self._jobs.step(self.engine.view.nvml.facts)
         self.journal.tend()
         self.enforcement.carry_out()
         self.holder.show(self._snapshot(now))
@@ -311,26 +317,21 @@ class Daemon:
         self._kubernetes.publish(self.holder.snapshot)
         self.manager.published(self.holder.snapshot)
 
-    @property
-    def situation(self) -> Situation:
-        """What policy goes by; enforcement adds what it alone knows."""
-        return Situation(
-            verdict=self._verdict, sequence=self.engine.sequence, ready=self.holder.snapshot.ready,
-            boot_id=self._site.boot_id, remembered=self.journal.recalled,
-        )  # fmt: skip
-
     def _snapshot(self, now: Stamp) -> Snapshot:
         kernel_log = self._readers.kernel_log_observation(now)
         if kernel_log is not None:
             self.engine.note(kernel_log)
         dropped = {
             "log": self._output.dropped,
-            "ledger": self._ledger.dropped,
+            "ledger": self.ledger.dropped,
             "events": self.engine.discarded + self._readers.events_dropped,
         }
         self.engine.kept_out = self._readers.disbelieved
-        snapshot = self.engine.snapshot(self._service, now, verdict=self._verdict, dropped=dropped)
-        snapshot = replace(snapshot, notice_sources=self._notice_sources.shown(now), evacuations=self._jobs.shown(now))
+        snapshot = self.engine.snapshot(self._service, now, verdict=self.verdict, dropped=dropped)
+        snapshot = replace(
+            snapshot, notice_sources=self._notice_sources.shown(now), evacuations=self._jobs.shown(now),
+            receivers=self._notifications.shown(),
+        )  # fmt: skip
         return with_enforced(snapshot, self.enforcement.shown())
 
     async def _tick(self) -> None:
@@ -343,32 +344,6 @@ class Daemon:
             if waited >= interval or self.holder.snapshot.lasts(self._clock()) <= 0:
                 self._step()
 
-    # --- the journal
-
-    @property
-    def recent(self) -> Sequence[Event]:
-        return self.journal.recent
-
-    def append(self, events: Iterable[Event]) -> None:
-        """What an operator ordered, or what came of an order; what follows from it is decided before this returns."""
-        self.journal.append(events, step=Step.NOW)
-
-    def _append_soon(self, events: Iterable[Event]) -> None:
-        """Of jobs, which may all acknowledge in the same moment. A signal that is about to be sent waits for no step: its outcome
-        asks for one.
-        """
-        events = tuple(events)
-        self.journal.append(events, step=Step.NONE if all(map(is_sending, events)) else Step.SOON)
-
-    def _request_step(self, when: Step) -> None:
-        if when is Step.NOW:
-            self._step()
-        else:
-            self._soon()
-
-    def _notify(self, events: Iterable[Event]) -> None:
-        self.enforcement.notify(events)
-
     def _recall(self, memory: Memory, *, late: bool = False) -> None:
         """What the ledger knew before this start, and on top of it what happened since."""
         self._lines.recalled(memory)
@@ -376,7 +351,3 @@ class Daemon:
         if self.enforcement.forgotten:
             self.journal.write_checkpoint()  # without them: they are reported this once
         self._notice_sources.remember(self.enforcement.state.notices.values())
-
-    async def committed(self, within: float = LEDGER_COMMITS_WITHIN) -> bool:
-        """Whether everything appended so far is on disk, after so many seconds at most."""
-        return await self._ledger.commit(within)

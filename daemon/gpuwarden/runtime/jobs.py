@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
-from gpuwarden.base.log import get_logger
+from gpuwarden.engine.enforcement import Enforcement
 from gpuwarden.engine.journal import Projection
 from gpuwarden.evacuation.acknowledgements import Acknowledgements
-from gpuwarden.evacuation.active_notices import active_notices
+from gpuwarden.evacuation.active_notices import ActiveNotices, active_notices
 from gpuwarden.evacuation.driver import Evacuation
 from gpuwarden.evacuation.gpu_processes import GpuProcesses, gpu_processes
 from gpuwarden.health.model import Event, Verdict
-from gpuwarden.policy.model import NodeState
-from gpuwarden.policy.state import PolicyState
+from gpuwarden.publish.metrics.exposition import Holder
 from gpuwarden.publish.notices import NoticeFile, Notices, document
 from gpuwarden.publish.snapshot import Evacuations, Snapshot
 from gpuwarden.publish.sockets.jobs import Acknowledged, Caller, JobSocket
@@ -26,26 +25,35 @@ from gpuwarden.runtime.wiring import Site
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import NvmlFacts, Stamp
 
-log = get_logger("gpuwarden")
+Append = Callable[[Sequence[Event]], None]
+
+
+class Service(Protocol):
+    """What the daemon knows of its node."""
+
+    enforcement: Enforcement
+    verdict: Verdict
+    holder: Holder
 
 
 class Jobs:
-    """`append` hands events to the journal; `snapshot` is what is published now. With simulated GPUs no job is signalled."""
+    """`append` hands events to the journal, from which a step follows soon; `record`: none does. With simulated GPUs no job is signalled."""
 
     def __init__(
         self,
         site: Site,
+        service: Service,
         *,
-        append: Callable[[Sequence[Event]], None],
+        append: Append,
+        record: Append,
         committed: Callable[[], Awaitable[bool]],
-        snapshot: Callable[[], Snapshot],
         clock: Clock,
         passed: socket.socket | None = None,
     ) -> None:
         """`passed`: the socket for jobs, if systemd listens on it already."""
         self._site = site
+        self._service = service
         self._clock = clock
-        self._snapshot = snapshot
         self._gpu_processes: GpuProcesses = {}
         self.notices = Notices()
         self._file = NoticeFile(site.config.run.dir, clock)
@@ -53,16 +61,16 @@ class Jobs:
             site.config.run.dir, status=self._status, notices=self.notices, current=self._current,
             job_of=self._job_of, acknowledged=self._acknowledged, clock=clock, passed=passed,
         )  # fmt: skip
-        self._evacuation = None if site.simulation is not None else self._made(append, committed)
+        self._evacuation = None if site.simulation is not None else self._made(append, record, committed)
         self._door: asyncio.Task[None] | None = None
 
-    def _made(self, append: Callable[[Sequence[Event]], None], committed: Callable[[], Awaitable[bool]]) -> Evacuation:
+    def _made(self, append: Append, record: Append, committed: Callable[[], Awaitable[bool]]) -> Evacuation:
         config, boot_id = self._site.config, self._site.boot_id
         return Evacuation(
             self._site.evacuation, self._site.job_scan(self._on_gpus, self._clock),
             Acknowledgements(config.run.dir, config.paths.proc, boot_id=boot_id, clock=self._clock),
-            self._site.approval, enforce=config.mode == "enforce", append=append, committed=committed,
-            names=config.publish.publish_jobs, boot_id=boot_id, clock=self._clock,
+            self._site.approval, active=self._active, enforce=config.mode == "enforce", append=append, record=record,
+            committed=committed, names=config.publish.publish_jobs, boot_id=boot_id, clock=self._clock,
         )  # fmt: skip
 
     # --- life
@@ -93,33 +101,28 @@ class Jobs:
     def projections(self) -> tuple[Projection, ...]:
         return () if self._evacuation is None else (self._evacuation,)
 
-    def step(
-        self,
-        state: PolicyState,
-        verdict: Verdict,
-        node_states: dict[str, NodeState],
-        facts: NvmlFacts | None,
-        now: Stamp,
-    ) -> tuple[Event, ...]:
-        """What begins, or is over; to be appended."""
-        if self._evacuation is None:
-            return ()
-        self._gpu_processes = gpu_processes(self._gpu_processes, () if facts is None else facts.gpus)
-        horizon, instance = self._site.config.termination.horizon, self._site.instance
-        try:
-            active = active_notices(
-                state, verdict, node_states, self._gpu_processes, scheduled=self._site.config.slurm.enabled,
-                horizon=horizon, instance=instance, now=now,
-            )  # fmt: skip
-            return self._evacuation.step(active, now)
-        except Exception:  # a fault of ours here must not end what is judged and published
-            log.exception("evacuation step failed: no new evacuation")
-            return ()
+    @property
+    def outputs(self) -> tuple[Callable[[Iterable[Event]], None], ...]:
+        """Of the journal."""
+        return () if self._evacuation is None else (self._evacuation.appended,)
+
+    def step(self, facts: NvmlFacts | None) -> None:
+        """What begins, or is over, is appended."""
+        if self._evacuation is not None:
+            self._gpu_processes = gpu_processes(self._gpu_processes, () if facts is None else facts.gpus)
+            self._evacuation.follow()
+
+    def _active(self, now: Stamp) -> ActiveNotices:
+        enforcement, config = self._service.enforcement, self._site.config
+        return active_notices(
+            enforcement.state, self._service.verdict, enforcement.node_states, self._gpu_processes,
+            scheduled=config.slurm.enabled, horizon=config.termination.horizon, instance=self._site.instance, now=now,
+        )  # fmt: skip
 
     # --- what is published
 
     def publish(self, snapshot: Snapshot) -> None:
-        body, imminent = to_json(document(snapshot)), snapshot.acted.notice is not None
+        body, imminent = to_json(document(snapshot)), snapshot.enforced.notice is not None
         self.notices.show(body, imminent=imminent)
         self._file.publish(body, imminent=imminent)
 
@@ -140,7 +143,7 @@ class Jobs:
         return self._file.error(now) or self._socket.error(now)
 
     def _status(self) -> dict[str, Any]:
-        return heartbeat(self._snapshot(), self._clock())[1]
+        return heartbeat(self._service.holder.snapshot, self._clock())[1]
 
     # --- what jobs send
 

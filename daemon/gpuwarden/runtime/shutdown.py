@@ -10,7 +10,7 @@ from gpuwarden.base.log import get_logger
 
 LEAVES = 1.5
 """Seconds before the end that are left for stopping itself."""
-LOOK_EVERY = 0.1
+POLL = 0.1
 
 log = get_logger("gpuwarden")
 
@@ -61,5 +61,5 @@ class Stopping:
         loop = asyncio.get_running_loop()
         end = loop.time() + max(window - LEAVES, 0.0)
         while loop.time() < end and not self._service.jobs_settled():  # noqa: ASYNC110 - many things, none of which signals it
-            await asyncio.sleep(LOOK_EVERY)
+            await asyncio.sleep(POLL)
         self._stop.set()

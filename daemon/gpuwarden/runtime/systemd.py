@@ -22,8 +22,8 @@ from gpuwarden_collectors.base import Observation, PassOutcome
 from gpuwarden_collectors.facts import NvmlFacts, NvmlProblem
 
 READY_WITHIN = 15.0
-LOOK_EVERY = 0.05
-"""Seconds between two looks whether it is ready by now."""
+POLL = 0.05
+"""Seconds between two checks whether it is ready by now."""
 SLACK = 20.0
 """Seconds by which a pass may be late on a machine that is under load before it counts as none."""
 SIGNS_MISSED = 4
@@ -116,7 +116,7 @@ class Systemd:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while not ready(self._paces, self._heard, loop.time() - self._started):  # noqa: ASYNC110 - time is in it
-            await asyncio.sleep(LOOK_EVERY)
+            await asyncio.sleep(POLL)
         missing = [name for name in self._paces if name not in self._heard]
         log.info("ready", seconds=round(loop.time() - self._started, 3), not_heard_of_yet=missing)
         self._manager.send("READY=1")

@@ -107,7 +107,7 @@ class Site:
         """None with simulated GPUs: no simulated fault reaches a scheduler."""
         return () if self.simulation is not None else actuators(self.config, self.slurm, clock, detail)
 
-    def notifying(self) -> Notifications:
+    def notifications(self) -> Notifications:
         """Without receivers with simulated GPUs: no notification reports what did not happen."""
         options = self.config.notify if self.simulation is None else NotifyOptions()
         origin = Origin(node=self.config.node, mode=self.config.mode, boot_id=self.boot_id)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gpuwarden.actuators.hook_gate import HookGate
-from gpuwarden.actuators.slurm.errors import as_actuator_errors
+from gpuwarden.actuators.slurm.errors import actuator_errors
 from gpuwarden.actuators.slurm.node_state import fleet_count_of, largest, node_state_of
 from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.policy.model import Act, Flag, FleetCount, Intent, NodeState
@@ -49,19 +49,11 @@ class SlurmActuator:
     def pool(self) -> int | None:
         return self._pool
 
-    async def read(self) -> NodeState:
-        return await as_actuator_errors(self._read())
-
-    async def fleet_count(self) -> FleetCount:
-        return await as_actuator_errors(self._fleet_count())
-
-    async def apply(self, intent: Intent, state: NodeState) -> None:
-        await as_actuator_errors(self._apply(intent, state))
-
     async def close(self) -> None:
         """It has nothing of its own."""
 
-    async def _read(self) -> NodeState:
+    @actuator_errors
+    async def read(self) -> NodeState:
         self._last = await nodes.read_node(self.commands, await self.commands.node_name())
         now = self._clock()
         if self._pool is None or now.boottime - self._pool_at >= _POOL_AGE:
@@ -78,7 +70,8 @@ class SlurmActuator:
             return sum(sizes.get(name, 0) for name in self._options.partitions)
         return max((sizes.get(name, 0) for name in node.partitions), default=1)
 
-    async def _fleet_count(self) -> FleetCount:
+    @actuator_errors
+    async def fleet_count(self) -> FleetCount:
         node = self._last or await nodes.read_node(self.commands, await self.commands.node_name())
         names = self._options.partitions or node.partitions
         if not names:  # nothing is scheduled on it, and no node shares its budget
@@ -93,17 +86,14 @@ class SlurmActuator:
         self._pool, self._pool_at = fleet_count.pool, self._clock().boottime
         return fleet_count
 
-    async def _apply(self, intent: Intent, state: NodeState) -> None:
+    @actuator_errors
+    async def apply(self, intent: Intent, state: NodeState) -> None:
         name = await self.commands.node_name()
         if intent.act is Act.EXCLUDE:
-            settings = ["State=DRAIN", f"Reason={intent.reason}", *self._detail_set()]
-            await self._update(f"cannot drain {name}", name, settings)
-            return
-        # UNDRAIN clears the drain flag and nothing else, but does not clear DOWN; RESUME would also cancel a reboot.
-        written = "RESUME" if Flag.DOWN in state.flags else "UNDRAIN"
-        await self._update(f"cannot undrain {name}", name, [f"State={written}", *self._detail_cleared()])
-
-    async def _update(self, undone: str, name: str, settings: list[str]) -> None:
+            undone, settings = f"cannot drain {name}", ["State=DRAIN", f"Reason={intent.reason}", *self._detail_set()]
+        else:  # UNDRAIN clears the drain flag and nothing else, but does not clear DOWN; RESUME would also cancel a reboot.
+            written = "RESUME" if Flag.DOWN in state.flags else "UNDRAIN"
+            undone, settings = f"cannot undrain {name}", [f"State={written}", *self._detail_cleared()]
         await self.commands.change(undone, "scontrol", "update", f"NodeName={name}", *settings)
 
     def _detail_set(self) -> list[str]:

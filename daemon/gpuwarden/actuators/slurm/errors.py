@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from gpuwarden.actuators.base import ActuatorError, ActuatorRefused, ActuatorUnavailable
 from gpuwarden_collectors.slurm import errors
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
-async def as_actuator_errors(call: Awaitable[T]) -> T:
-    """Raises ActuatorError and nothing else."""
-    try:
-        return await call
-    except errors.Refused as error:
-        raise ActuatorRefused(str(error)) from error
-    except errors.Unreachable as error:
-        raise ActuatorUnavailable(str(error)) from error
-    except errors.SlurmError as error:
-        raise ActuatorError(str(error)) from error
+def actuator_errors(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Decorator: what it raises of Slurm's errors is raised as ActuatorError."""
+
+    @wraps(function)
+    async def translated(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await function(*args, **kwargs)
+        except errors.Refused as error:
+            raise ActuatorRefused(str(error)) from error
+        except errors.Unreachable as error:
+            raise ActuatorUnavailable(str(error)) from error
+        except errors.SlurmError as error:
+            raise ActuatorError(str(error)) from error
+
+    return translated

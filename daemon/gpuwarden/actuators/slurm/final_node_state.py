@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpuwarden.actuators.slurm.errors import as_actuator_errors
+from gpuwarden.actuators.slurm.errors import actuator_errors
 from gpuwarden.actuators.slurm.node_state import is_out
 from gpuwarden.policy.model import Why
 from gpuwarden.policy.reasons import parse
@@ -46,15 +46,12 @@ _OTHERS = frozenset({"fail", "maintenance", "maint", "reboot_requested", "reboot
 """Another party manages the node; FAIL replaces gpuwarden's drain and keeps its reason."""
 
 
-async def set_final_state(commands: Commands, node: str, state: FinalState, reason: str) -> FinalStateOutcome:
-    """Set `node` to `state`. `reason`: that of gpuwarden's termination, of policy/reasons. Takes about 30 ms on a quiet controller.
+@actuator_errors
+async def set_final_state(commands: Commands, node: str, final: FinalState, reason: str) -> FinalStateOutcome:
+    """Set `node` to `final`. `reason`: that of gpuwarden's termination, of policy/reasons. Takes about 30 ms on a quiet controller.
 
     Only where the node is drained by gpuwarden for a termination. Safe to repeat. Raises ActuatorError; what timed out may be done later.
     """
-    return await as_actuator_errors(_set_final_state(commands, node, state, reason))
-
-
-async def _set_final_state(commands: Commands, node: str, final: FinalState, reason: str) -> FinalStateOutcome:
     found = await read_node(commands, node)
     if not _is_own_termination(found):
         text = f"{node} is {found.state}, {found.reason[:120]!r}: not drained by gpuwarden for a termination; it is left alone"

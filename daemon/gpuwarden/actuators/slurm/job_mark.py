@@ -16,7 +16,7 @@ import asyncio
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpuwarden.actuators.slurm.errors import as_actuator_errors
+from gpuwarden.actuators.slurm.errors import actuator_errors
 from gpuwarden.policy.evacuation.delivery import MARK_STANDS, RUNNING, parse_mark, standing_mark
 from gpuwarden.policy.evacuation.delivery import mark as written
 from gpuwarden_collectors.slurm.client import Commands
@@ -47,6 +47,7 @@ class MarkOutcome:
     """With MARKED: the own mark."""
 
 
+@actuator_errors
 async def mark(
     commands: Commands, job: SlurmJob, node: str, now: float, *, pause_least: float = PAUSE_LEAST
 ) -> MarkOutcome:
@@ -55,10 +56,6 @@ async def mark(
     A mark of this node is renewed: an attempt with an unknown result is repeated. Raises ActuatorError;
     what timed out may be written later.
     """
-    return await as_actuator_errors(_mark(commands, job, node, now, pause_least))
-
-
-async def _mark(commands: Commands, job: SlurmJob, node: str, now: float, pause_least: float) -> MarkOutcome:
     clock = asyncio.get_running_loop().time
     begun = clock()
     found = await read_job(commands, job)
@@ -81,15 +78,12 @@ async def _mark(commands: Commands, job: SlurmJob, node: str, now: float, pause_
     return _obstacle(found, node, now) or _foreign("", "was removed at once")
 
 
+@actuator_errors
 async def unmark(commands: Commands, job: SlurmJob, mark: str) -> None:
     """Remove `mark` after a failed signal, or other nodes wait for a signal that is never sent. Raises ActuatorError.
 
     Any other text is left alone.
     """
-    await as_actuator_errors(_unmark(commands, job, mark))
-
-
-async def _unmark(commands: Commands, job: SlurmJob, mark: str) -> None:
     found = await read_job(commands, job)
     if found is not None and is_same_run(job, found) and found.admin_comment == mark:
         undone = f"cannot remove the mark of job {job.called}"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpuwarden.actuators.slurm.errors import as_actuator_errors
+from gpuwarden.actuators.slurm.errors import actuator_errors
 from gpuwarden_collectors.receivers.facts import SIGNALS
 from gpuwarden_collectors.slurm.client import Commands
 from gpuwarden_collectors.slurm.command_record import of_several
@@ -44,33 +44,11 @@ class SignalOutcome:
     """The steps that were signalled, as Slurm names them."""
 
 
+@actuator_errors
 async def find_steps(commands: Commands, job: SlurmJob) -> SignalOutcome:
     """Every numbered step of the job, wherever it runs: READY for `signal_steps`, or why there is nothing to signal. Sends nothing.
     Raises ActuatorError.
     """
-    return await as_actuator_errors(_find_steps(commands, job))
-
-
-async def signal_steps(
-    commands: Commands, job: SlurmJob, steps: Sequence[str], signal: str, record: int | None = None
-) -> SignalOutcome:
-    """One of SIGNALS to these steps of the job. `record`: an open one of `CommandRecords`. Raises ActuatorError; it may be sent even then."""
-    _allowed(signal)
-    return await as_actuator_errors(_signal_steps(commands, job, steps, signal, record))
-
-
-async def signal_batch(commands: Commands, job: SlurmJob, signal: str, record: int | None = None) -> SignalOutcome:
-    """One of SIGNALS to the process of the batch script alone, on whatever node it is. Raises ActuatorError; it may be sent even then."""
-    _allowed(signal)
-    return await as_actuator_errors(_signal_batch(commands, job, signal, record))
-
-
-def _allowed(signal: str) -> None:
-    if signal not in SIGNALS:
-        raise ValueError(f"a job gets one of {', '.join(SIGNALS)}, never {signal!r}")
-
-
-async def _find_steps(commands: Commands, job: SlurmJob) -> SignalOutcome:
     steps = await _steps(commands, job)
     if steps is None:
         return SignalOutcome(result=Signalling.GONE, text="it had ended")
@@ -82,9 +60,12 @@ async def _find_steps(commands: Commands, job: SlurmJob) -> SignalOutcome:
     return SignalOutcome(result=Signalling.READY, text=f"step {_named(steps)}", steps=steps)
 
 
-async def _signal_steps(
-    commands: Commands, job: SlurmJob, steps: Sequence[str], signal: str, record: int | None
+@actuator_errors
+async def signal_steps(
+    commands: Commands, job: SlurmJob, steps: Sequence[str], signal: str, record: int | None = None
 ) -> SignalOutcome:
+    """One of SIGNALS to these steps of the job. `record`: an open one of `CommandRecords`. Raises ActuatorError; it may be sent even then."""
+    _allowed(signal)
     if record is not None and len(steps) > _STEPS_AT_ONCE:
         of_several(record)
         record = None
@@ -98,17 +79,25 @@ async def _signal_steps(
     return SignalOutcome(result=Signalling.SENT, text=text, steps=tuple(steps))
 
 
-def _named(steps: Sequence[str]) -> str:
-    return f"{', '.join(steps[:8])}{' …' if len(steps) > 8 else ''}"
-
-
-async def _signal_batch(commands: Commands, job: SlurmJob, signal: str, record: int | None) -> SignalOutcome:
+@actuator_errors
+async def signal_batch(commands: Commands, job: SlurmJob, signal: str, record: int | None = None) -> SignalOutcome:
+    """One of SIGNALS to the process of the batch script alone, on whatever node it is. Raises ActuatorError; it may be sent even then."""
+    _allowed(signal)
     undone = f"cannot signal the batch script of job {job.called}"
     if not await _sent(commands, undone, "scancel", f"--signal={signal}", "--batch", _name(job), record=record):
         return SignalOutcome(result=Signalling.GONE, text="it had ended")
     return SignalOutcome(
         result=Signalling.SENT, text=f"SIG{signal} to the batch script", steps=(f"{job.called}.batch",)
     )
+
+
+def _allowed(signal: str) -> None:
+    if signal not in SIGNALS:
+        raise ValueError(f"a job gets one of {', '.join(SIGNALS)}, never {signal!r}")
+
+
+def _named(steps: Sequence[str]) -> str:
+    return f"{', '.join(steps[:8])}{' …' if len(steps) > 8 else ''}"
 
 
 async def _steps(commands: Commands, job: SlurmJob) -> tuple[str, ...] | None:

@@ -95,7 +95,7 @@ def remembered(memory: HostMemory, event: Event) -> HostMemory:
     subject, learned = event.key.subject, event.kind == EventKind.HOST_LEARNED
     if subject.kind == "port":
         ports = {name: port for name, port in memory.ports.items() if name != subject.part}
-        return replace(memory, ports={**ports, subject.part: read(KnownPort, event.data)} if learned else ports)
+        return replace(memory, ports={**ports, subject.part: read(KnownPort, event)} if learned else ports)
     if subject.kind == "mount":
         mounts = {path: source for path, source in memory.mounts.items() if path != subject.part}
         return replace(

@@ -26,7 +26,7 @@ def days_of(state: State, event: Event) -> Iterator[tuple[str, What]]:
         yield from _owned(state, What.REQUEUES)
     elif key is None:
         return
-    elif event.kind == EventKind.RESET and read(Reset, event.data).ok:
+    elif event.kind == EventKind.RESET and read(Reset, event).ok:
         stood = failures(state, key.subject.slot, event.at.wall)
         yield from ((board(state, track.key.subject.slot), What.RESETS) for track in stood)
     elif event.kind in (EventKind.RAISED, EventKind.XID) and (owner := _owner(state, key)):

@@ -1,6 +1,6 @@
 """How much of what should be done fits before the machine is gone, and until when each part of it may wait. Pure.
 
-    window   signal, exclude   whole job at once   wait for saving until   requeue       last words
+    window   signal, exclude   whole job at once   wait for saving until   requeue       final state
     1 s      at once           no, this host       not at all              no            no
     4 s      at once           yes                 1.5 s                   at 1.5 s      no
     5 s      at once           yes                 2.5 s                   at 2.5 s      no
@@ -9,7 +9,7 @@
     120 s    at once           yes                 115 s                   at 115 s      at 118.5 s
     2 h      at once           yes                 7,195 s                 at 7,195 s    at 7,198.5 s
 
-What no longer fits is dropped in this order: last words (below 10 s), waiting (2.5 s), requeueing (below 2.5 s), signalling a job
+What no longer fits is dropped in this order: the final node state (below 10 s), waiting (2.5 s), requeueing (below 2.5 s), signalling a job
 as a whole (below 2 s; its ranks here are signalled instead). The signal never is, nor the exclusion: it is begun beside the signal,
 is given up waiting for after 3 s and tried again behind, and nothing but the requeue needs it.
 """
@@ -26,12 +26,12 @@ MARK_TAKES = 2.0
 REQUEUE_TAKES = 2.5
 """Seconds: 0.1 for the requeue, then 2 until its start may be set to now (Slurm 22.05 kills a job that starts within 1 s: its
 credential is revoked), 0.1 for that, and to read it back. The job ends with it: what is not saved by then is lost."""
-LAST_WORDS_TAKE = 1.5
-"""Seconds: one write and a look, twice what a loaded controller needs."""
-LAST_WORDS_FROM = 10.0
+FINAL_STATE_TAKES = 1.5
+"""Seconds: one write and a read, twice what a loaded controller needs."""
+FINAL_STATE_FROM = 10.0
 """Below that long a window every second is the job's."""
 MARGIN = 5.0
-"""Seconds before the end at which waiting is over where there are last words: file systems are flushed, then unmounted."""
+"""Seconds before the end at which waiting is over where there is a final node state: file systems are flushed, then unmounted."""
 
 INTERRUPTION, SHUTDOWN, FAILING_GPU = "interruption", "shutdown", "failing_gpu"
 WINDOW = 30.0
@@ -61,7 +61,7 @@ class Budget:
     wide: bool
     wait_until: float
     requeue: bool
-    last_words_at: float | None
+    final_state_at: float | None
 
 
 def budget(kind: str, began: float, deadline: float | None) -> Budget:
@@ -76,10 +76,10 @@ def budget(kind: str, began: float, deadline: float | None) -> Budget:
     else:
         end, assumed = deadline, False
     window = end - began
-    last_words = window >= LAST_WORDS_FROM and not assumed and kind not in (SHUTDOWN, FAILING_GPU)
+    final_state = window >= FINAL_STATE_FROM and not assumed and kind not in (SHUTDOWN, FAILING_GPU)
     requeue = window >= REQUEUE_TAKES
-    margin = MARGIN if window >= LAST_WORDS_FROM else REQUEUE_TAKES
+    margin = MARGIN if window >= FINAL_STATE_FROM else REQUEUE_TAKES
     return Budget(
         window=window, end=end, assumed=assumed, wide=window >= MARK_TAKES, wait_until=max(began, end - margin),
-        requeue=requeue, last_words_at=end - LAST_WORDS_TAKE if last_words else None,
+        requeue=requeue, final_state_at=end - FINAL_STATE_TAKES if final_state else None,
     )  # fmt: skip

@@ -126,7 +126,7 @@ def standing_mark(admin_comment: str | None, started: float, now: float) -> Mark
 
 
 def markable(admin_comment: str | None) -> bool:
-    """Whether a mark may be written: nothing of anybody else stands there, or nobody has looked yet."""
+    """Whether a mark may be written: nothing of anybody else stands there, or it was not read yet."""
     return admin_comment is None or not admin_comment.strip() or parse_mark(admin_comment) is not None
 
 

@@ -179,7 +179,7 @@ class NotRequeued(OfJob):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LastWords(OfNotice):
+class FinalNodeState(OfNotice):
     """LAST_WORDS: the final state of the node at its scheduler."""
 
     what: Name

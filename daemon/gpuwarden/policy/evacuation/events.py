@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from gpuwarden.health.event_data import read, write
+from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Event, EventKind, Json
 from gpuwarden.policy.evacuation import event_data
 from gpuwarden.policy.evacuation.delivery import Delivery, Process, Way
@@ -86,14 +86,6 @@ def signalling(
     )  # fmt: skip
 
 
-def is_sending(event: Event) -> bool:
-    """An event of what came of it follows."""
-    if event.kind != EventKind.SIGNALLING:
-        return False
-    data = read(event_data.Signalling, event.data)
-    return not data.kept and bool(data.processes or data.marking)
-
-
 def signalled(
     notice: str, job: str, way: Way, result: Sent, *, count: int = 0, text: str = "", again: bool = False,
     boot_id: str, now: Stamp,
@@ -147,8 +139,8 @@ def not_requeued(job: str, text: str, *, permanent: bool, named: bool = False, b
     return Event(kind=EventKind.NOT_REQUEUED, at=now, boot_id=boot_id, data=data)
 
 
-def last_words(notice: str, what: str, result: Result, text: str, *, boot_id: str, now: Stamp) -> Event:
-    data = write(event_data.LastWords(notice=notice, what=what, result=result, text=text))
+def final_node_state(notice: str, what: str, result: Result, text: str, *, boot_id: str, now: Stamp) -> Event:
+    data = write(event_data.FinalNodeState(notice=notice, what=what, result=result, text=text))
     return Event(kind=EventKind.LAST_WORDS, at=now, boot_id=boot_id, data=data)
 
 
@@ -194,8 +186,8 @@ def _kept(evacuation: Evacuation, boot: str) -> Iterator[Event]:
         if (at := known.acknowledged.at) is not None:
             for acknowledged in _acknowledged(name, job, known.acknowledged):
                 yield Event(kind=EventKind.SAVED, at=at, boot_id=boot, data=write(acknowledged))
-    if (spoken := evacuation.last_words) is not None:
-        yield last_words(name, spoken.what, spoken.result, spoken.text, boot_id=boot, now=spoken.at)
+    if (final := evacuation.final_node_state) is not None:
+        yield final_node_state(name, final.what, final.result, final.text, boot_id=boot, now=final.at)
     if (approval := evacuation.approved) is not None:
         yield approved(name, approval.result, approval.text, boot_id=boot, now=approval.at, tries=approval.tries)
     if evacuation.over is not None:

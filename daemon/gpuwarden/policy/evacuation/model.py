@@ -108,7 +108,7 @@ class JobState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spoken:
+class FinalNodeState:
     """The final update of the node at the scheduler: `what` was written, and its result."""
 
     what: str
@@ -136,7 +136,7 @@ class Evacuation:
     at: Stamp
     deadline: Stamp | None = None
     jobs: Mapping[str, JobState] = field(default_factory=dict)
-    last_words: Spoken | None = None
+    final_node_state: FinalNodeState | None = None
     approved: Approved | None = None
     over: Stamp | None = None
 

@@ -26,14 +26,14 @@ from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.receivers.facts import Kind, LocalJob, Receiver
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 
-LOOK_SOON = 0.2
+SCAN_SOON = 0.2
 """Seconds after a process was signalled: what follows from it may be due already."""
-LOOK_EVERY = 1.0
+SCAN_EVERY = 1.0
 """Seconds between two scans while the end is near: a rank may install its handler at any time."""
-LOOK_LATER, NEAR = 5.0, 60.0
+SCAN_LATER, NEAR = 5.0, 60.0
 """The same once the end is over by NEAR seconds, and did not come."""
 RETRY_AFTER = 2.0
-"""Seconds between two tries of a requeue, or of the last words."""
+"""Seconds between two tries of a requeue, or of the final node state."""
 BESIDE = (Way.JOB_WIDE, Way.BATCH, Way.WATCH)
 """Deliveries whose end is followed by a scan of its own: one in their midst would only take their time."""
 PENDING = "pending"
@@ -42,7 +42,7 @@ PENDING = "pending"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvacuationSettings:
-    """`last_words`: none, down or power_down. `failing_gpu`: ignore, signal or requeue. `slurm`: a controller is configured.
+    """`final_node_state`: none, down or power_down. `failing_gpu`: ignore, signal or requeue. `slurm`: a controller is configured.
 
     `approve`: an announced end is let happen early where its cloud allows that, once nothing is left to wait for. `signal_again`: ranks of
     which it will never be known whether they got their signal get it once more, unless they have acknowledged.
@@ -50,7 +50,7 @@ class EvacuationSettings:
 
     delivery: DeliveryRules = field(default_factory=DeliveryRules)
     requeue: bool = True
-    last_words: str = "none"
+    final_node_state: str = "none"
     failing_gpu: str = "ignore"
     slurm: bool = False
     approve: bool = False
@@ -59,12 +59,12 @@ class EvacuationSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """`jobs`: all of this host, of a look that succeeded: what is not among them has ended. `concerned`: the keys of those that
+    """`jobs`: all of this host, of a scan that succeeded: what is not among them has ended. `concerned`: the keys of those that
     the failing GPU takes along; None: all of them.
 
     `slurm`: the jobs that have this node, by number, if the `controller` answered; False: it did not, and nothing is known.
     `trees` as in `delivery`. `unschedulable`: this node was read back as one that takes no work, for whatever reason; `closed`: by
-    every scheduler there is, or there is none. `fresh`: the controller was asked for this very look. `node`: what Slurm calls this one.
+    every scheduler there is, or there is none. `fresh`: the controller was asked for this very scan. `node`: what Slurm calls this one.
     """
 
     jobs: tuple[LocalJob, ...] = ()
@@ -140,7 +140,7 @@ Step = SignalJob | Requeue | NameNot | CheckSteps | SetFinalState | Approve
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`steps` are due now. `again`: when to look again if nothing happens before, seconds of CLOCK_BOOTTIME.
+    """`steps` are due now. `again`: when to scan again if nothing happens before, seconds of CLOCK_BOOTTIME.
 
     `ask_controller`: it is to be asked for that scan, for what is due then cannot be taken back.
     """
@@ -177,16 +177,16 @@ def plan(
     """
     evacuation = state.evacuations.get(id_of(notice))
     if evacuation is None or evacuation.over is not None or is_ignored(evacuation.kind, settings):
-        return Plan((), now.boottime + LOOK_EVERY)
+        return Plan((), now.boottime + SCAN_EVERY)
     scene = scene_of(state, evacuation, seen, settings, now)
     signals = tuple(_signals(scene))
     addressed = frozenset(step.key for step in signals if step.delivery.receivers)
-    steps = (*signals, *_after(scene, addressed), *_step_checks(scene), *_last_words(scene))
+    steps = (*signals, *_after(scene, addressed), *_step_checks(scene), *_final_node_state(scene))
     again = _again(scene, signalled=not all(is_busy(step.key) or step.delivery.way in BESIDE for step in signals))
     if steps or not _is_to_be_approved(scene, notice):
         return Plan(steps, again)
     if settings.slurm and not seen.fresh:
-        return Plan((), min(again, now.boottime + LOOK_SOON), ask_controller=True)
+        return Plan((), min(again, now.boottime + SCAN_SOON), ask_controller=True)
     return Plan((Approve(notice.id),), again)
 
 
@@ -342,15 +342,15 @@ def _rested(known: JobState, now: Stamp) -> bool:
     return known.requeued_at is None or now.boottime - known.requeued_at.boottime >= RETRY_AFTER
 
 
-# --- the last words
+# --- the final node state
 
 
-def _last_words(scene: Scene) -> Iterator[SetFinalState]:
+def _final_node_state(scene: Scene) -> Iterator[SetFinalState]:
     """Only where the notice has a deadline: they end what still runs here."""
-    at, what, now = scene.times.last_words_at, scene.settings.last_words, scene.now.boottime
+    at, what, now = scene.times.final_state_at, scene.settings.final_node_state, scene.now.boottime
     if at is None or now < at or what == "none" or not scene.settings.slurm:
         return
-    written = scene.evacuation.last_words
+    written = scene.evacuation.final_node_state
     again = written is not None and written.result is Result.RETRY and now - written.at.boottime >= RETRY_AFTER
     if scene.seen.unschedulable and scene.seen.controller and (written is None or again):
         yield SetFinalState(what)
@@ -390,8 +390,8 @@ def _is_over(scene: Scene, key: str, job: LocalJob) -> bool:
 
 def _again(scene: Scene, *, signalled: bool) -> float:
     times, now = scene.times, scene.now.boottime
-    every = LOOK_EVERY if now < times.end + NEAR else LOOK_LATER
+    every = SCAN_EVERY if now < times.end + NEAR else SCAN_LATER
     if signalled:
-        every = LOOK_SOON
-    marks = [times.wait_until, times.last_words_at]
+        every = SCAN_SOON
+    marks = [times.wait_until, times.final_state_at]
     return min([now + every, *(at for at in marks if at is not None and at > now)])

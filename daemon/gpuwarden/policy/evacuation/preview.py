@@ -34,7 +34,7 @@ JOBS_SHOWN = 64
 def preview(
     state: EvacuationState, notice: Notice, seen: Seen, settings: EvacuationSettings, now: Stamp, *, names: bool = True
 ) -> tuple[str, ...]:
-    """One line for when, one for each job, one for the last words and one for the approval, if any is configured. `names` of jobs, too."""
+    """One line for when, one for each job, one for the final node state and one for the approval, if any is configured. `names` of jobs, too."""
     known = state.evacuations.get(id_of(notice))
     evacuation = known or Evacuation(id=id_of(notice), kind=notice.kind, at=notice.at, deadline=notice.deadline)
     scene = scene_of(state, evacuation, seen, settings, now)
@@ -84,7 +84,7 @@ def _lines(scene: Scene, *, names: bool) -> Iterator[str]:
         yield f"{called}: {_signal_text(scene, key, job)}{_requeue(scene, key, job)}"
     if len(scene.jobs) > JOBS_SHOWN:
         yield f"and {len(scene.jobs) - JOBS_SHOWN} more jobs"
-    yield from _last_words(scene)
+    yield from _final_node_state(scene)
 
 
 def _signal_text(scene: Scene, key: str, job: LocalJob) -> str:
@@ -106,20 +106,20 @@ def _requeue(scene: Scene, key: str, job: LocalJob) -> str:
     return f"; requeued once {what} done, in {left:.0f} s at the latest, and not before this node takes no work"
 
 
-def _last_words(scene: Scene) -> Iterator[str]:
+def _final_node_state(scene: Scene) -> Iterator[str]:
     if (
         not scene.settings.slurm
-        or scene.settings.last_words == "none"
+        or scene.settings.final_node_state == "none"
         or scene.evacuation.kind in (SHUTDOWN, FAILING_GPU)
     ):
         return
-    at = scene.times.last_words_at
+    at = scene.times.final_state_at
     if at is None:
         why = "the notice has no deadline" if scene.times.assumed else "no time is left for them"
-        yield f"no last words: {why}"
+        yield f"no final node state: {why}"
     else:
-        what = scene.settings.last_words.replace("_", " ")
-        yield f"last words in {max(at - scene.now.boottime, 0.0):.0f} s: {what}"
+        what = scene.settings.final_node_state.replace("_", " ")
+        yield f"final node state in {max(at - scene.now.boottime, 0.0):.0f} s: {what}"
 
 
 def _approval(scene: Scene, notice: Notice) -> Iterator[str]:

@@ -81,7 +81,7 @@ def _in_steps(known: JobState, data: event_data.Signalling) -> bool:
 
 
 def signalling(state: EvacuationState, event: Event) -> EvacuationState:
-    data = read(event_data.Signalling, event.data)
+    data = read(event_data.Signalling, event)
     if not data.notice or not data.job:
         return state
     evacuation = state.evacuations.get(data.notice) or Evacuation(id=data.notice, kind="", at=event.at)
@@ -145,7 +145,7 @@ def _sending(known: JobState, data: event_data.Signalling) -> JobState:
 
 def _kept(known: JobState | None, event: Event) -> JobState:
     """From a checkpoint: as it was; what one event has no room for follows in `more`."""
-    more = read(event_data.KeptProcesses, event.data)
+    more = read(event_data.KeptProcesses, event)
     processes = processes_of(more.processes)
     unsure = processes if more.unsure else frozenset()
     if known is not None and more.earlier:
@@ -154,7 +154,7 @@ def _kept(known: JobState | None, event: Event) -> JobState:
         return _kept_only(known, more.only, processes)
     if known is not None and more.more:
         return replace(known, signalled=at_most(known.signalled | processes), unsure=at_most(known.unsure | unsure))
-    data = read(event_data.KeptJob, event.data)
+    data = read(event_data.KeptJob, event)
     return JobState(
         signalled=processes, unsure=unsure, told_at=data.told_at, way=data.way, signal=data.signal, text=data.text,
         local_only=data.local_only, result=data.result, count=data.count, wide=data.wide, restarts=data.restarts,
@@ -177,7 +177,7 @@ def _kept_only(known: JobState, only: str, processes: frozenset[Process]) -> Job
 
 def signalled(state: EvacuationState, event: Event) -> EvacuationState:
     """In the evacuation of the event; and in every other evacuation that waits for the outcome, or that has any of the processes it names."""
-    data = read(event_data.Signalled, event.data)
+    data = read(event_data.Signalled, event)
     state = with_job_everywhere(state, data.job, lambda known: _came_of(known, data, named=True), notice=data.notice)
     unnamed = replace(data, count=0)
     return with_job_everywhere(state, data.job, lambda known: _came_of(known, unnamed, named=False))

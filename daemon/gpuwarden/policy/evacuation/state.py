@@ -32,10 +32,10 @@ from gpuwarden.policy.evacuation.model import (
     Approved,
     Evacuation,
     EvacuationState,
+    FinalNodeState,
     Given,
     JobState,
     Requeued,
-    Spoken,
     at_most,
     given,
     open_evacuations,
@@ -64,7 +64,7 @@ def fold(state: EvacuationState, event: Event) -> EvacuationState:
 
 def _departing(state: EvacuationState, event: Event) -> EvacuationState:
     """The same one again has another end, or has come back; if it was over for long, it starts over."""
-    data = read(event_data.Departing, event.data)
+    data = read(event_data.Departing, event)
     if not data.notice:
         return state
     known = state.evacuations.get(data.notice)
@@ -88,8 +88,8 @@ def _departed(known: Evacuation, _: event_data.Departed, now: Stamp) -> Evacuati
     return replace(known, over=now)
 
 
-def _last_words(known: Evacuation, data: event_data.LastWords, now: Stamp) -> Evacuation:
-    return replace(known, last_words=Spoken(what=data.what, result=data.result, text=data.text, at=now))
+def _final_node_state(known: Evacuation, data: event_data.FinalNodeState, now: Stamp) -> Evacuation:
+    return replace(known, final_node_state=FinalNodeState(what=data.what, result=data.result, text=data.text, at=now))
 
 
 def _approving(known: Evacuation, _: event_data.Approving, now: Stamp) -> Evacuation:
@@ -107,7 +107,7 @@ def _approved(known: Evacuation, data: event_data.Approved, now: Stamp) -> Evacu
 
 
 def _saved(state: EvacuationState, event: Event) -> EvacuationState:
-    data = read(event_data.Saved, event.data)
+    data = read(event_data.Saved, event)
     if data.kept:
         return _kept(state, event)
     after = _acknowledged(state, event)
@@ -121,7 +121,7 @@ def _given(state: EvacuationState, job: str) -> frozenset[Given]:
 
 
 def _answered(state: EvacuationState, event: Event) -> EvacuationState:
-    data = read(event_data.Answered, event.data)
+    data = read(event_data.Answered, event)
     counts = {Given.SAVED: data.saved, Given.UNSAVED: data.unsaved, Given.ENDED: data.ended}
     return replace(state, answers={one: count for one, count in counts.items() if count})
 
@@ -186,7 +186,7 @@ def _of_its_evacuation(kind: type[OfNotice], change: Callable[[Evacuation, OfNot
     """Of that which the event names, if it is known."""
 
     def changed(state: EvacuationState, event: Event) -> EvacuationState:
-        data = read(kind, event.data)
+        data = read(kind, event)
         known = state.evacuations.get(data.notice)
         return state if known is None else with_evacuation(state, change(known, data, event.at))
 
@@ -197,7 +197,7 @@ def _of_its_job(kind: type[OfJob], change: Callable[[JobState, OfJob, Stamp], Jo
     """In every evacuation that has the job, or only in that which the event names."""
 
     def changed(state: EvacuationState, event: Event) -> EvacuationState:
-        data = read(kind, event.data)
+        data = read(kind, event)
         return with_job_everywhere(state, data.job, lambda known: change(known, data, event.at), notice=data.notice)
 
     return changed
@@ -212,7 +212,7 @@ _CHANGES: dict[str, Change] = {
     EventKind.SAVED: _saved,
     EventKind.REQUEUED: _of_its_job(event_data.Requeued, _requeued),
     EventKind.NOT_REQUEUED: _of_its_job(event_data.NotRequeued, _not_requeued),
-    EventKind.LAST_WORDS: _of_its_evacuation(event_data.LastWords, _last_words),
+    EventKind.LAST_WORDS: _of_its_evacuation(event_data.FinalNodeState, _final_node_state),
     EventKind.APPROVING: _of_its_evacuation(event_data.Approving, _approving),
     EventKind.APPROVED: _of_its_evacuation(event_data.Approved, _approved),
     EventKind.ANSWERED: _answered,

@@ -43,7 +43,7 @@ def _fields(snapshot: Snapshot, now: Stamp) -> Iterator[tuple[str, object]]:
     yield "state", snapshot.health(now).value
     yield "schedulable", int(snapshot.schedulable(now))
     yield "excluded", int(bool(snapshot.excluded_by))
-    yield "breaker", int(bool(snapshot.acted.breaker))
+    yield "breaker", int(bool(snapshot.enforced.breaker))
     yield "reason", " ".join(verdict.reasons[:_REASONS_MAX])
     yield "node_state", _node_state(verdict.findings)
     yield "excluded_by", " ".join(snapshot.excluded_by)

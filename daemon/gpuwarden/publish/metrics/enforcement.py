@@ -17,24 +17,26 @@ ACTS = tuple(act.value for act in Act)
 RESULTS = tuple(result.value for result in Result)
 
 
-def with_enforced(snapshot: Snapshot, acted: Enforced) -> Snapshot:
-    excluded_by = tuple(f"{actuator}:{owner}" if actuator else owner for actuator, owner in acted.excluded)
-    notice = None if acted.notice is None else notice_document(acted.notice)
-    return replace(snapshot, acted=acted, excluded_by=excluded_by, notice=notice)
+def with_enforced(snapshot: Snapshot, enforced: Enforced) -> Snapshot:
+    excluded_by = tuple(f"{actuator}:{owner}" if actuator else owner for actuator, owner in enforced.excluded)
+    notice = None if enforced.notice is None else notice_document(enforced.notice)
+    return replace(snapshot, enforced=enforced, excluded_by=excluded_by, notice=notice)
 
 
-def document(acted: Enforced) -> Document:
+def document(snapshot: Snapshot) -> Document:
     """Enforcement in the status document."""
+    enforced = snapshot.enforced
     return {
-        "schedulers": [_scheduler(name, acted.node_states.get(name)) for name in acted.actuators],
-        "wanted": [_wanted(one) for one in acted.pending],
-        "would": [_wanted(one) for one in acted.would],
-        "blocked": dict(acted.blocked),
-        "breaker": acted.breaker,
-        "needs_person": list(acted.person),
-        "order": acted.order or None,
+        "schedulers": [_scheduler(name, enforced.node_states.get(name)) for name in enforced.actuators],
+        "wanted": [_wanted(one) for one in enforced.pending],
+        "would": [_wanted(one) for one in enforced.would],
+        "blocked": dict(enforced.blocked),
+        "breaker": enforced.breaker,
+        "needs_person": list(enforced.person),
+        "order": enforced.order or None,
         "notifications": [
-            {"target": one.target, "queued": one.queued, **one.counts, "trouble": one.error} for one in acted.receivers
+            {"target": one.target, "queued": one.queued, **one.counts, "trouble": one.error}
+            for one in snapshot.receivers
         ],
     }
 
@@ -75,9 +77,9 @@ def _wanted(wanted: Wanted) -> Document:
 
 def exclusions(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
     """Each actuator with each cause, so that no series is born with its first exclusion."""
-    in_force = set(snapshot.acted.excluded)
+    in_force = set(snapshot.enforced.excluded)
     causes = ("failure", "termination", "operator", Owner.FOREIGN.value)
-    pairs = [(actuator, cause) for actuator in snapshot.acted.actuators for cause in causes] + [("", "operator")]
+    pairs = [(actuator, cause) for actuator in snapshot.enforced.actuators for cause in causes] + [("", "operator")]
     return (((actuator, _owner(cause), cause), int((actuator, cause) in in_force)) for actuator, cause in pairs)
 
 
@@ -86,27 +88,27 @@ def _owner(cause: str) -> str:
 
 
 def intents(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
-    counts = snapshot.acted.counts
+    counts = snapshot.enforced.counts
     return (((act, result), counts.get(f"{act}_{result}", 0)) for act in ACTS for result in RESULTS)
 
 
 def exclusions_since(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], float]]:
     """Since when gpuwarden's exclusions are in force, by the scheduler's clock."""
-    for actuator, owner in snapshot.acted.excluded:
-        state = snapshot.acted.node_states.get(actuator)
+    for actuator, owner in snapshot.enforced.excluded:
+        state = snapshot.enforced.node_states.get(actuator)
         if state is not None and state.why is not None and state.since:
             yield (actuator, _owner(owner), owner), state.since
 
 
 def answering(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
-    for name in snapshot.acted.actuators:
-        if (state := snapshot.acted.node_states.get(name)) is not None:
+    for name in snapshot.enforced.actuators:
+        if (state := snapshot.enforced.node_states.get(name)) is not None:
             yield (name,), int(state.reachable)
 
 
 def queued(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
-    return (((one.target,), one.queued) for one in snapshot.acted.receivers)
+    return (((one.target,), one.queued) for one in snapshot.receivers)
 
 
 def notified(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
-    return (((one.target, outcome), n) for one in snapshot.acted.receivers for outcome, n in one.counts.items())
+    return (((one.target, outcome), n) for one in snapshot.receivers for outcome, n in one.counts.items())

@@ -28,7 +28,7 @@ def document(evacuations: Evacuations) -> Document:
 
 
 def _evacuation(evacuation: Evacuation) -> Document:
-    final, approved = evacuation.last_words, evacuation.approved
+    final, approved = evacuation.final_node_state, evacuation.approved
     return {
         "notice": evacuation.id,
         "kind": evacuation.kind,

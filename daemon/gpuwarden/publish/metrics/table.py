@@ -247,9 +247,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("gpuwarden_intents_total", COUNTER, ("kind", "outcome"), enforcement.intents,
            "Intents to exclude or restore this node, by outcome, since the ledger began. Outcome observed: mode is observe. "
            "Outcomes retry and refused: attempts since the daemon started."),
-    Metric("gpuwarden_intents_pending", GAUGE, (), lambda s: _one(len(s.acted.pending)),
+    Metric("gpuwarden_intents_pending", GAUGE, (), lambda s: _one(len(s.enforced.pending)),
            "Intents that are not done: the scheduler is unreachable, refuses, or the breaker is open."),
-    Metric("gpuwarden_breaker_open", GAUGE, (), lambda s: _one(int(bool(s.acted.breaker))),
+    Metric("gpuwarden_breaker_open", GAUGE, (), lambda s: _one(int(bool(s.enforced.breaker))),
            "1 while this node should be excluded for a failure, and is not because too many nodes are, or their number is unknown."),
     Metric("gpuwarden_notifications_queued", GAUGE, ("target",), enforcement.queued,
            "Notifications that wait for delivery."),

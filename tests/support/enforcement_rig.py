@@ -1,20 +1,17 @@
-"""Acting as the daemon drives it, with the ledger as a list of events: a kill leaves the list and nothing else."""
+"""Enforcement as the daemon drives it, with the ledger as a list of events: a kill leaves the list and nothing else."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 from gpuwarden.actuators.reconciler import Limits
-from gpuwarden.config.notify import NotifyOptions
 from gpuwarden.engine.enforcement import Enforcement, EnforcementOptions
+from gpuwarden.engine.journal import Step
 from gpuwarden.health.model import Event, EventKind, Finding, Health, Verdict
-from gpuwarden.notify.messages import Origin
-from gpuwarden.notify.notifications import Notifications
 from gpuwarden.policy.model import Budget, Settings
 from gpuwarden.policy.situation import Situation
 from gpuwarden.policy.state import PolicyState
@@ -31,16 +28,9 @@ LIMITS = Limits(
 )  # fmt: skip
 
 
-def acting_options(
-    limits: Limits = LIMITS, settings: Settings = SETTINGS, look_every: float = 0.05
-) -> EnforcementOptions:
+def rig_options(limits: Limits = LIMITS, settings: Settings = SETTINGS, look_every: float = 0.05) -> EnforcementOptions:
     settings = replace(settings, look_every=look_every, look_often=look_every / 2)
     return EnforcementOptions(settings=settings, limits=limits, first_read=0.0)
-
-
-def without_receivers() -> Notifications:
-    """Nothing is opened."""
-    return Notifications(NotifyOptions(), Origin(node="n1", mode="enforce", boot_id=BOOT), Path("/nonexistent"))
 
 
 class Killed(BaseException):
@@ -48,12 +38,12 @@ class Killed(BaseException):
 
 
 class Rig:
-    """A node of a cluster. `ledger` outlives the acting in it; `committed` False: the disk takes nothing."""
+    """A node of a cluster. `ledger` outlives the enforcement of it; `committed` False: the disk takes nothing."""
 
     def __init__(self, cluster: Cluster, node: str = "n1", *, options: EnforcementOptions | None = None) -> None:
         self.cluster = cluster
         self.node = node
-        self.options = options or acting_options()
+        self.options = options or rig_options()
         self.ledger: list[Event] = [Event(kind=EventKind.BOOT, at=Stamp(0.0, BOOTED), boot_id=BOOT)]
         self.committed = True
         self.on_record: Callable[[], None] = lambda: None
@@ -67,7 +57,7 @@ class Rig:
         self.client = Client(self.cluster, self.node, self.clock)
         self.enforcement = Enforcement(
             [self.client], self.options, append=self._append, changed=lambda: None, committed=self._is_committed,
-            boot_id=BOOT, instance=INSTANCE, clock=self.clock, notifying=without_receivers(),
+            boot_id=BOOT, clock=self.clock,
         )  # fmt: skip
         for event in self.ledger:
             self.enforcement.fold(event)
@@ -86,16 +76,14 @@ class Rig:
         self.verdict = Verdict(at=self.clock(), health=health, findings=found, gpus=gpus)
         self.step()
 
-    @property
-    def situation(self) -> Situation:
-        return Situation(verdict=self.verdict, sequence=self.sequence, ready=True, boot_id=BOOT)
-
     def step(self) -> None:
         self.sequence += 1
-        self.ledger += self.enforcement.step(self.situation, self.clock())
+        situation = Situation(verdict=self.verdict, sequence=self.sequence, ready=True, boot_id=BOOT, instance=INSTANCE)
+        self.ledger += self.enforcement.step(situation, self.clock())
         self.enforcement.carry_out()
 
-    def _append(self, events: Sequence[Event]) -> None:
+    def _append(self, events: Iterable[Event], *, step: Step) -> None:
+        events = tuple(events)
         for event in events:
             self.enforcement.fold(event)
         self.on_record()
