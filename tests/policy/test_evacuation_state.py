@@ -233,7 +233,7 @@ def test_of_an_event_only_the_first_part_names_the_restarts() -> None:
 
 @pytest.mark.parametrize("value", [-1, 1 << 63, True, 1.5, "1", None])
 def test_a_number_that_no_version_writes_is_read_as_none(value: Json) -> None:
-    given = {"job": "slurm/7", "by": "socket", "saved": True, "rank": value, "step": 3}
+    given: dict[str, Json] = {"job": "slurm/7", "by": "socket", "saved": True, "rank": value, "step": 3}
     data = read(Saved, Event(kind=EventKind.SAVED, at=stamp(1.0), boot_id=BOOT, data=given))
     assert (data.rank, data.step, data.job) == (None, 3, "slurm/7")
 

@@ -154,13 +154,8 @@ async def test_a_mark_that_cannot_be_removed_is_reported(marks: Marks) -> None:
         assert await marks.error_of(mark) == ""
 
 
-class Service:
-    def __init__(self, snapshot: Snapshot) -> None:
-        self.holder = Holder(Renderer(), snapshot)
-        self.reads = 0
-
-    def read_everything(self) -> None:
-        self.reads += 1
+def holder(snapshot: Snapshot) -> Holder:
+    return Holder(Renderer(), snapshot)
 
 
 @pytest.mark.parametrize(
@@ -176,20 +171,20 @@ async def test_the_health_check_gets_the_state_of_the_node(
     health: Health, excluded_by: tuple[str, ...], mode: str, answer: str
 ) -> None:
     base = snapshot(1, health=health)
-    service = Service(replace(base, excluded_by=excluded_by, service=replace(base.service, mode=mode)))
-    asked: list[bool] = []
-    verbs = slurm_verbs(service, lambda: asked.append(True), lambda: at(UPTIME))
+    shown = holder(replace(base, excluded_by=excluded_by, service=replace(base.service, mode=mode)))
+    asked: list[str] = []
+    verbs = slurm_verbs(shown, lambda: asked.append("read"), lambda: asked.append("hook"), lambda: at(UPTIME))
     assert await verbs["slurm_healthcheck"]({}, None) == answer  # type: ignore[arg-type]
-    assert asked == [True]
+    assert asked == ["hook"]
     await verbs["look"]({}, None)  # type: ignore[arg-type]
-    assert service.reads == 1
+    assert asked == ["hook", "read"]
 
 
 async def test_who_is_on_which_gpu_can_be_asked() -> None:
-    verbs = slurm_verbs(Service(shown()), lambda: None, lambda: at(UPTIME))
+    verbs = slurm_verbs(holder(shown()), lambda: None, lambda: None, lambda: at(UPTIME))
     document = await verbs["slurm_jobs"]({}, None)  # type: ignore[arg-type]
     assert document["known"]
     jobs = [[(job["job"], job["pids"], job["ended"]) for job in gpu["jobs"]] for gpu in document["gpus"]]
     assert jobs == [[(11, [71], False), (13, [73], True)], [(11, [], False), (12, [], False)], [], []]
-    unread = slurm_verbs(Service(shown(None)), lambda: None, lambda: at(UPTIME))
+    unread = slurm_verbs(holder(shown(None)), lambda: None, lambda: None, lambda: at(UPTIME))
     assert await unread["slurm_jobs"]({}, None) == {"known": False, "gpus": []}  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from gpuwarden.base.threads import detached
@@ -106,8 +107,4 @@ def polled(
     wake: asyncio.Event | None = None,
 ) -> Source:
     """A source that is read each `interval` seconds, and at once when `wake` is set; a pass ends within `deadline`."""
-
-    async def run(deliver: Deliver) -> None:
-        await every(interval, observe, deliver, wake)
-
-    return Source(name, run, observe, interval + deadline)
+    return Source(name, partial(every, interval, observe, wake=wake), observe, interval + deadline)

@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from gpuwarden.base.log import get_logger
@@ -118,7 +119,7 @@ class NoticeSources:
     async def _follow(self, source: CloudSource) -> None:
         while True:
             try:
-                await keep_asking(source, lambda q, answer: self._take(source.name, q, answer), self._chance)
+                await keep_asking(source, partial(self._take, source.name), self._chance)
             except Exception:  # a bug in one source must end neither it nor the others
                 log.exception("termination source failed unexpectedly", source=source.name)
                 await asyncio.sleep(AGAIN_AFTER)

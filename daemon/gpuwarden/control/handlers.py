@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gpuwarden.base.threads import detached
+from gpuwarden.collect.collectors import Readers
 from gpuwarden.collect.simulation import Simulation
 from gpuwarden.control.durable import Durable
 from gpuwarden.control.orders import Service as OrderService
@@ -34,14 +35,14 @@ NAME_FOUND_WITHIN = 1.0
 
 
 class Service(OrderService, Protocol):
-    """What the verbs need of the daemon. `read_everything`: now, not at the next turn."""
+    """What the verbs need of the daemon."""
 
     engine: Engine
     journal: Journal
     ledger: Ledger
     holder: Holder
+    readers: Readers
 
-    def read_everything(self) -> None: ...
     def hook_asked(self) -> None: ...
     async def reload(self) -> str: ...
 
@@ -69,7 +70,9 @@ class Verbs:
             "reload": self._reload,
             **Durable(self._service.ledger.commit, self._clock).table(orders),
             **record_verbs(self._service, self._clock),
-            **slurm_verbs(self._service, self._service.hook_asked, self._clock),
+            **slurm_verbs(
+                self._service.holder, self._service.readers.read_everything, self._service.hook_asked, self._clock
+            ),
         }
 
     async def events_since(self, since: float, limit: int) -> list[Event]:
@@ -140,7 +143,7 @@ class Verbs:
             done = self._simulation.inject(words, gpu, self._clock().boottime)
         except ValueError as error:
             raise VerbError(str(error)) from error
-        self._service.read_everything()
+        self._service.readers.read_everything()
         return done
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from gpuwarden.health.gpu.jobs import on_gpus
 from gpuwarden.health.model import Health
@@ -13,31 +13,25 @@ from gpuwarden.publish.sockets.control import Peer, Verb
 from gpuwarden_collectors.base import Clock
 
 
-class Service(Protocol):
-    """`read_everything`: now, not at the next turn."""
-
-    holder: Holder
-
-    def read_everything(self) -> None: ...
-
-
-def slurm_verbs(service: Service, hook_asked: Callable[[], None], clock: Clock) -> Mapping[str, Verb]:
-    """`hook_asked`: called at each run of HealthCheckProgram."""
+def slurm_verbs(
+    holder: Holder, read_everything: Callable[[], None], hook_asked: Callable[[], None], clock: Clock
+) -> Mapping[str, Verb]:
+    """`read_everything`: now, not at the next turn. `hook_asked`: called at each run of HealthCheckProgram."""
 
     async def read_now(_: dict[str, Any], __: Peer) -> Any:
-        service.read_everything()
+        read_everything()
         return "looking"
 
     async def healthcheck(_: dict[str, Any], __: Peer) -> Any:
         hook_asked()
-        snapshot = service.holder.snapshot
+        snapshot = holder.snapshot
         health = snapshot.health(clock())
         if health is not Health.FAILURE:
             return f"{health.value}: nothing to do"
         return f"failure: {' '.join(snapshot.verdict.reasons[:8])}; {_state(snapshot)}"
 
     async def jobs(_: dict[str, Any], __: Peer) -> Any:
-        return document(service.holder.snapshot)
+        return document(holder.snapshot)
 
     return {"look": read_now, "slurm_healthcheck": healthcheck, "slurm_jobs": jobs}
 

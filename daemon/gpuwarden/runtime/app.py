@@ -77,8 +77,8 @@ class Daemon:
         self._service = site.service(clock())
         self.engine = Engine(site.boot_id, site.rules)
         self.verdict = Verdict(at=clock(), health=Health.UNKNOWN, reasons=("starting",), unknown=("starting",))
-        self._readers = Readers(site.sources, site.boot_id, self._ingest, clock)
-        self.manager = Systemd(manager, self._readers.paces, site.sources.nvml.interval)
+        self.readers = Readers(site.sources, site.boot_id, self._ingest, clock)
+        self.manager = Systemd(manager, self.readers.paces, site.sources.nvml.interval)
         self.ledger = Ledger(site.ledger, machine=site.machine, boot_id=site.boot_id, clock=clock)
         actuators = site.actuators(clock, lambda: detail(self.verdict))
         self._slurm = SlurmHooks(site, actuators, clock)
@@ -119,7 +119,7 @@ class Daemon:
         enforcement, kubernetes = self.enforcement, self._kubernetes
 
         def kernel_log(now: Stamp) -> str:
-            seen = self._readers.kernel_log_observation(now)
+            seen = self.readers.kernel_log_observation(now)
             return "" if seen is None else seen.error
 
         return ComponentErrors(
@@ -144,7 +144,7 @@ class Daemon:
         self._site.config.run.dir.mkdir(mode=0o755, parents=True, exist_ok=True)
         if self._site.simulation is not None:
             self._site.simulation.prepare()
-        self._readers.run(self._observed)  # first, since a driver takes its time
+        self.readers.run(self._observed)  # first, since a driver takes its time
         listen = self._site.config.publish.listen
         await self._web.start(listen.host, listen.port)
         await self._control.start()
@@ -153,8 +153,8 @@ class Daemon:
         if memory is not None:
             self._recall(memory)
         position = None if memory is None else memory.position
-        await self._readers.bus_read()  # and the kernel log, before anything is decided on what is remembered
-        self._readers.follow_kernel_log(position, first=position is None)
+        await self.readers.bus_read()  # and the kernel log, before anything is decided on what is remembered
+        self.readers.follow_kernel_log(position, first=position is None)
         self._judging = True
         self._step()
         about = self._site.about()
@@ -182,7 +182,7 @@ class Daemon:
         await self.enforcement.stop(ENFORCEMENT_STOPS_WITHIN)
         await self._notifications.stop(ENFORCEMENT_STOPS_WITHIN)
         await self._web.stop()
-        await self._readers.close()
+        await self.readers.close()
         await self._site.close()
         if self._step_timer is not None:
             self._step_timer.cancel()
@@ -203,7 +203,7 @@ class Daemon:
         if observation.collector == "nvml":
             self._step()
             if self._somebody_is_away():
-                self._readers.read_bus.set()
+                self.readers.read_bus.set()
         elif news or self.engine.undecided(self._clock()):
             self._request_step()
 
@@ -216,10 +216,6 @@ class Daemon:
         away = self.engine.away(self._clock())
         news, self._away = away - self._away, away
         return bool(news)
-
-    def read_everything(self) -> None:
-        """Read everything now instead of at its next turn."""
-        self._readers.read_everything()
 
     async def reload(self) -> str:
         """Take over what changed in the configuration, and say so. Raises ReloadError, and then nothing has changed.
@@ -297,8 +293,8 @@ class Daemon:
             self._recall(memory, late=True)
         now = self._clock()
         self.engine.set_errors(self._errors.at(now), now)
-        self.engine.log_read(self._readers.log_read)
-        reached = self._readers.log_position  # what was read so far waits in the engine, and is in this step
+        self.engine.log_read(self.readers.log_read)
+        reached = self.readers.log_position  # what was read so far waits in the engine, and is in this step
         step = self.engine.step(now)
         self.verdict = step.verdict
         self.journal.append(step.events, by=self.engine, position=reached)
@@ -318,15 +314,15 @@ class Daemon:
         self.manager.published(self.holder.snapshot)
 
     def _snapshot(self, now: Stamp) -> Snapshot:
-        kernel_log = self._readers.kernel_log_observation(now)
+        kernel_log = self.readers.kernel_log_observation(now)
         if kernel_log is not None:
             self.engine.note(kernel_log)
         dropped = {
             "log": self._output.dropped,
             "ledger": self.ledger.dropped,
-            "events": self.engine.discarded + self._readers.events_dropped,
+            "events": self.engine.discarded + self.readers.events_dropped,
         }
-        self.engine.kept_out = self._readers.disbelieved
+        self.engine.kept_out = self.readers.disbelieved
         snapshot = self.engine.snapshot(self._service, now, verdict=self.verdict, dropped=dropped)
         snapshot = replace(
             snapshot, notice_sources=self._notice_sources.shown(now), evacuations=self._jobs.shown(now),
