@@ -17,7 +17,7 @@ import pytest
 from gpuwarden.health.model import GpuVerdict, Health, Verdict
 from gpuwarden.publish.files.verdict import VerdictFile, verdict_text
 from gpuwarden.publish.notices import NoticeFile
-from gpuwarden.publish.snapshot import Service, Snapshot
+from gpuwarden.publish.snapshot import Enforced, Service, Snapshot
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.facts import Stamp
 from support.disposable import require_disposable_host
@@ -83,7 +83,7 @@ def test_the_reason_for_unknown_is_given_once() -> None:
 
 
 def test_an_excluded_node_is_marked_and_takes_no_work() -> None:
-    text = verdict_text(replace(snapshot(), excluded_by=("slurm",)), NOW)
+    text = verdict_text(replace(snapshot(), enforced=Enforced(excluded=(("slurm", "failure"),))), NOW)
     assert "\nschedulable=0\nexcluded=1\n" in text
 
 

@@ -17,7 +17,6 @@ from gpuwarden.config.model import Config, ConfigError, load
 from gpuwarden.config.sources import Sources
 from gpuwarden.config.termination import TerminationOptions
 from gpuwarden.policy.model import Notice
-from gpuwarden.publish.metrics.enforcement import with_enforced
 from gpuwarden.publish.metrics.exposition import Holder, Renderer
 from gpuwarden.publish.notices import Notices, document
 from gpuwarden.publish.snapshot import Enforced, NoticeSource, Snapshot
@@ -61,13 +60,11 @@ def test_a_person_is_shown_what_changes_nothing_and_who_does_not_answer() -> Non
     hint = replace(NOTICE, id="rebalance:x", hard=False, kind="rebalance", reason="more likely")
     off = replace(NOTICE, called_off=True)
     shown = replace(announced(near=False), enforced=Enforced(notices=(hint, off)), notice_sources=(source,))
-    text = "\n".join(enforcement_lines(status(with_enforced(shown, shown.enforced), at(UPTIME))))
+    text = "\n".join(enforcement_lines(status(shown, at(UPTIME))))
     for expected in ("hint: rebalance", "called off by an operator: interruption", "no answer within 2 s"):
         assert expected in text
     assert "this machine ends" not in text
-    assert "this machine ends at" in "\n".join(
-        enforcement_lines(status(with_enforced(announced(), announced().enforced), at(UPTIME)))
-    )
+    assert "this machine ends at" in "\n".join(enforcement_lines(status(announced(), at(UPTIME))))
 
 
 def test_metrics_are_there_before_the_first_notice() -> None:

@@ -10,7 +10,6 @@ from gpuwarden.cli.status_text import status_text
 from gpuwarden.health.model import Health, gpu
 from gpuwarden.policy.model import Act, Intent, NodeState, Notice, Owner, Why
 from gpuwarden.publish.files.verdict import verdict_text
-from gpuwarden.publish.metrics.enforcement import with_enforced
 from gpuwarden.publish.snapshot import Enforced, Snapshot, Wanted
 from gpuwarden.publish.status import heartbeat, status
 from support.scrape import scrape
@@ -26,7 +25,7 @@ FAILING = snapshot(health=Health.FAILURE, findings=[finding("xid", gpu(slot(3)),
 
 
 def enforced(base: Snapshot, **more: object) -> Snapshot:
-    return with_enforced(base, Enforced(actuators=("slurm",), **more))  # type: ignore[arg-type]
+    return replace(base, enforced=Enforced(actuators=("slurm",), **more))  # type: ignore[arg-type]
 
 
 def wanted(text: str) -> Wanted:

@@ -15,7 +15,7 @@ from gpuwarden.health.model import Health
 from gpuwarden.publish.files.job_mapping import JobMapping, mapping
 from gpuwarden.publish.files.refuse_mark import AGAIN_AFTER, RefuseMark
 from gpuwarden.publish.metrics.exposition import Holder, Renderer
-from gpuwarden.publish.snapshot import Snapshot
+from gpuwarden.publish.snapshot import Enforced, Snapshot
 from gpuwarden_collectors.facts import GpuProcess, MigInstance, Stamp
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess, JobsFacts
 from support.snapshots import UPTIME, at, snapshot
@@ -159,19 +159,19 @@ def holder(snapshot: Snapshot) -> Holder:
 
 
 @pytest.mark.parametrize(
-    ("health", "excluded_by", "mode", "answer"),
+    ("health", "excluded", "mode", "answer"),
     [
         (Health.HEALTHY, (), "enforce", "healthy: nothing to do"),
-        (Health.FAILURE, ("slurm:failure",), "enforce", "failure: ; excluded by slurm:failure"),
+        (Health.FAILURE, (("slurm", "failure"),), "enforce", "failure: ; excluded by slurm:failure"),
         (Health.FAILURE, (), "observe", "failure: ; mode is observe"),
         (Health.FAILURE, (), "enforce", "failure: ; the daemon is at it"),
     ],
 )
 async def test_the_health_check_gets_the_state_of_the_node(
-    health: Health, excluded_by: tuple[str, ...], mode: str, answer: str
+    health: Health, excluded: tuple[tuple[str, str], ...], mode: str, answer: str
 ) -> None:
     base = snapshot(1, health=health)
-    shown = holder(replace(base, excluded_by=excluded_by, service=replace(base.service, mode=mode)))
+    shown = holder(replace(base, enforced=Enforced(excluded=excluded), service=replace(base.service, mode=mode)))
     asked: list[str] = []
     verbs = slurm_verbs(shown, lambda: asked.append("read"), lambda: asked.append("hook"), lambda: at(UPTIME))
     assert await verbs["slurm_healthcheck"]({}, None) == answer  # type: ignore[arg-type]

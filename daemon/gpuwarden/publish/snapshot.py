@@ -200,8 +200,6 @@ class Snapshot:
     """Numbers of the Xids that the site's configuration makes failures."""
     ready: bool = False
     """The first full pass is done."""
-    excluded_by: tuple[str, ...] = ()
-    notice: Mapping[str, object] | None = None
     enforced: Enforced = field(default_factory=Enforced)
     receivers: tuple[ReceiverState, ...] = ()
     """Receivers of notifications."""
@@ -220,6 +218,11 @@ class Snapshot:
     clients: Clients = field(default_factory=Clients)
     hpc_jobs: JobLabels | None = None
     """None where that label is not configured."""
+
+    @property
+    def excluded_by(self) -> tuple[str, ...]:
+        """Who keeps work away: `actuator:owner`, or the owner alone where no actuator does."""
+        return tuple(f"{actuator}:{owner}" if actuator else owner for actuator, owner in self.enforced.excluded)
 
     def age(self, now: Stamp) -> float | None:
         """Seconds since the last real observation; None before the first."""
@@ -241,4 +244,8 @@ class Snapshot:
         return self.verdict.health if self.fresh(now) else Health.UNKNOWN
 
     def schedulable(self, now: Stamp) -> bool:
-        return self.health(now) in (Health.HEALTHY, Health.WARNING) and not self.excluded_by and self.notice is None
+        return (
+            self.health(now) in (Health.HEALTHY, Health.WARNING)
+            and not self.excluded_by
+            and self.enforced.notice is None
+        )

@@ -66,7 +66,7 @@ def _reasons(snapshot: Snapshot, now: Stamp) -> list[str]:
 
 def heartbeat(snapshot: Snapshot, now: Stamp) -> tuple[int, Document]:
     """The HTTP status (200 while the node may take work, else 503) and the document."""
-    service = snapshot.service
+    service, imminent = snapshot.service, snapshot.enforced.notice
     schedulable = snapshot.schedulable(now)
     document = {
         "node": service.node,
@@ -82,7 +82,7 @@ def heartbeat(snapshot: Snapshot, now: Stamp) -> tuple[int, Document]:
         "mode": service.mode,
         "simulated": service.simulated,
         "gpus": {"expected": snapshot.verdict.expected, "present": snapshot.verdict.present},
-        "notice": None if snapshot.notice is None else dict(snapshot.notice),
+        "notice": None if imminent is None else notices.notice_document(imminent),
         "excluded_by": list(snapshot.excluded_by),
     }
     return (200 if schedulable else 503), document

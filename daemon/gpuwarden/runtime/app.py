@@ -31,7 +31,6 @@ from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.ledger.rows import Memory
 from gpuwarden.policy.situation import Situation
 from gpuwarden.publish.files.verdict import VerdictFile
-from gpuwarden.publish.metrics.enforcement import with_enforced
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden.publish.sockets.control import Control
 from gpuwarden.publish.sockets.jobs import NAME as JOB_SOCKET
@@ -324,11 +323,10 @@ class Daemon:
         }
         self.engine.kept_out = self.readers.disbelieved
         snapshot = self.engine.snapshot(self._service, now, verdict=self.verdict, dropped=dropped)
-        snapshot = replace(
-            snapshot, notice_sources=self._notice_sources.shown(now), evacuations=self._jobs.shown(now),
-            receivers=self._notifications.shown(),
+        return replace(
+            snapshot, enforced=self.enforcement.shown(), notice_sources=self._notice_sources.shown(now),
+            evacuations=self._jobs.shown(now), receivers=self._notifications.shown(),
         )  # fmt: skip
-        return with_enforced(snapshot, self.enforcement.shown())
 
     async def _tick(self) -> None:
         """A step at least each interval, and once what is shown is too old: silence must become visible too."""

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from gpuwarden.policy.model import Act, NodeState, Owner, Result
-from gpuwarden.publish.notices import notice_document
-from gpuwarden.publish.snapshot import Enforced, Snapshot, Wanted
+from gpuwarden.publish.snapshot import Snapshot, Wanted
 from gpuwarden.publish.times import rfc3339
 
 Document = dict[str, Any]
 
 ACTS = tuple(act.value for act in Act)
 RESULTS = tuple(result.value for result in Result)
-
-
-def with_enforced(snapshot: Snapshot, enforced: Enforced) -> Snapshot:
-    excluded_by = tuple(f"{actuator}:{owner}" if actuator else owner for actuator, owner in enforced.excluded)
-    notice = None if enforced.notice is None else notice_document(enforced.notice)
-    return replace(snapshot, enforced=enforced, excluded_by=excluded_by, notice=notice)
 
 
 def document(snapshot: Snapshot) -> Document:
