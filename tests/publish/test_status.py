@@ -9,7 +9,9 @@ from dataclasses import replace
 import pytest
 
 from gpuwarden.health.model import NODE, Event, EventKind, Health, Key, Latch, Severity, Subject, gpu
+from gpuwarden.policy.model import Notice
 from gpuwarden.publish import status
+from gpuwarden.publish.snapshot import Enforced
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.facts import CallError, Stamp
 from support.snapshots import FRESH_FOR, UPTIME, at, collector, finding, missing, slot, snapshot
@@ -77,9 +79,16 @@ def test_before_the_first_observation_times_are_null() -> None:
     assert (document["observed_at"], document["age_seconds"]) == (None, None)
 
 
-@pytest.mark.parametrize("change", [{"excluded_by": ("slurm",)}, {"notice": {"kind": "preemption"}}])
-def test_an_excluded_or_departing_node_takes_no_work(change: dict[str, object]) -> None:
-    code, document = status.heartbeat(replace(snapshot(), **change), NOW)  # type: ignore[arg-type]  # one change or the other
+@pytest.mark.parametrize(
+    "enforced",
+    [
+        Enforced(excluded=(("slurm", "failure"),)),
+        Enforced(notice=Notice(source="aws", kind="interruption", at=NOW, boot_id="b")),
+    ],
+    ids=["excluded", "notice"],
+)
+def test_an_excluded_or_departing_node_takes_no_work(enforced: Enforced) -> None:
+    code, document = status.heartbeat(replace(snapshot(), enforced=enforced), NOW)
     assert (code, document["status"], document["schedulable"]) == (503, "healthy", False)
 
 
