@@ -126,6 +126,18 @@ def test_a_process_on_a_gpu_is_signalled_once_and_its_end_is_its_acknowledgement
         assert sorted(found) == ["departing", "noticed", "saved", "signalled", "signalling"]
 
 
+def test_the_evacuation_begins_with_its_notice_and_the_exclusion_is_decided_after_it(host: FakeHost) -> None:
+    host.configure(f'[breaker]\nuncounted = "allow"\n[file]\npath = "{host.folder}/out"\n')
+    with training(host) as one, acting(host) as daemon:
+        daemon.wait_status("healthy")
+        ends(host)
+        assert one.received() == "TERM"
+        daemon.wait(lambda: {"excluded", "signalled"} <= set(kinds(daemon)), "both to be on disk")
+        order = kinds(daemon)
+        assert order[order.index("noticed") + 1] == "departing"
+        assert order.index("departing") < order.index("intended")
+
+
 def test_on_a_gpu_that_is_cut_into_instances_each_process_is_signalled_once(host: FakeHost) -> None:
     host.fake.mig(0, 9, 0, "1g.10gb", 9_728).mig(0, 5, 0, "3g.40gb", 40_320)
     with rank() as one, rank() as other:
