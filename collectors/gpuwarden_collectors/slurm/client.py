@@ -34,6 +34,10 @@ def slurm_environment(inherited: Mapping[str, str], conf: Path | None = None) ->
     return {"PATH": _PATH, **kept, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
 
 
+Key = tuple[Precedence, tuple[str, ...]]
+"""A question: who asks, and the command."""
+
+
 @dataclass(frozen=True, slots=True)
 class Commands:
     """Slurm's commands, called with one precedence."""
@@ -46,14 +50,18 @@ class Commands:
 
         Raises SlurmError, which begins with `undone`, such as "cannot read node n1".
         """
-        return await self.client.ask(self.precedence, undone, command)
+        key = self.precedence, command  # none shares a call that waits behind others, or gives way
+        return await asyncio.shield(self.client.in_flight.get(key) or self.client.begin(key, undone))
 
     async def change(self, undone: str, *command: str, record: int | None = None) -> None:
         """Change something; what is asked after it is asked again. `record`: an open one of `CommandRecords` that the command keeps.
 
         Raises SlurmError; after Unreachable it may yet be done.
         """
-        await self.client.change(self.precedence, undone, command, record)
+        try:
+            await self.client.call(self.precedence, undone, command, question=False, record=record)
+        finally:
+            self.client.in_flight.clear()
 
     async def node_name(self) -> str:
         """Slurm's name of this host. Raises SlurmError."""
@@ -85,45 +93,19 @@ class SlurmClient:
         self._folder = folder
         self._timeout = timeout
         self._turns = Turns()
-        self._in_flight: dict[tuple[Precedence, tuple[str, ...]], asyncio.Task[str]] = {}
+        self.in_flight: dict[Key, asyncio.Task[str]] = {}
+        """Questions without an answer that may be shared: none that was begun before a change."""
         self._tasks: set[asyncio.Task[str]] = set()
         self._left: list[Process] = []
 
-    async def ask(self, precedence: Precedence, undone: str, command: tuple[str, ...]) -> str:
-        """See `Commands.ask`."""
-        key = precedence, command  # none shares a call that waits behind others, or gives way
-        task = self._in_flight.get(key)
-        if task is None:
-            task = asyncio.create_task(self._call(precedence, undone, command, question=True))
-            self._in_flight[key] = task
-            self._tasks.add(task)
-            task.add_done_callback(lambda done: self._answered(key, done))
-        return await asyncio.shield(task)
+    def begin(self, key: Key, undone: str) -> asyncio.Task[str]:
+        """A question, which others may share from now on."""
+        task = self.in_flight[key] = asyncio.create_task(self.call(key[0], undone, key[1], question=True))
+        self._tasks.add(task)
+        task.add_done_callback(lambda done: self._answered(key, done))
+        return task
 
-    async def change(
-        self, precedence: Precedence, undone: str, command: tuple[str, ...], record: int | None = None
-    ) -> None:
-        """See `Commands.change`."""
-        try:
-            await self._call(precedence, undone, command, question=False, record=record)
-        finally:
-            self._in_flight.clear()
-
-    async def close(self) -> None:
-        """End what is under way. A command that cannot be ended is left."""
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _answered(self, key: tuple[Precedence, tuple[str, ...]], task: asyncio.Task[str]) -> None:
-        self._tasks.discard(task)
-        if self._in_flight.get(key) is task:
-            del self._in_flight[key]
-        if not task.cancelled():
-            task.exception()  # no caller may be waiting for it any more
-
-    async def _call(
+    async def call(
         self,
         precedence: Precedence,
         undone: str,
@@ -132,12 +114,27 @@ class SlurmClient:
         question: bool,
         record: int | None = None,
     ) -> str:
+        """The output of a command, once it is its turn. Raises SlurmError."""
         done = None
         while done is None:
             async with self._turns.turn(precedence, question=question) as turn:
                 self._refuse_beside_left(undone, most=AT_ONCE + (precedence is Precedence.SIGNAL))
                 done = None if turn.gave_way else await self._run(command, turn, record)
         return _answer(undone, " ".join(command[:2]), done)
+
+    async def close(self) -> None:
+        """End what is under way. A command that cannot be ended is left."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _answered(self, key: Key, task: asyncio.Task[str]) -> None:
+        self._tasks.discard(task)
+        if self.in_flight.get(key) is task:
+            del self.in_flight[key]
+        if not task.cancelled():
+            task.exception()  # no caller may be waiting for it any more
 
     async def _run(self, command: tuple[str, ...], turn: Turn, record: int | None) -> Run | None:
         """None if it gave way to another call."""
