@@ -62,7 +62,7 @@ class Rig:
             EvacuationSettings(failing_gpu=failing_gpu, signal_again=signal_again, slurm=slurm is not None),
             JobScan(ReceiversReader(proc), slurm, lambda: self.holders),
             Acknowledgements(folder / "run", proc, boot_id=BOOT, clock=host_clock),
-            active=lambda _: self.active, enforce=enforce, append=self.append, record=self.append, committed=self._committed, names=False, boot_id=BOOT,
+            active=lambda _: self.active, enforce=enforce, append=self.append, write=self.append, committed=self._committed, names=False, boot_id=BOOT,
             clock=host_clock,
         )  # fmt: skip
         (folder / "run").mkdir()

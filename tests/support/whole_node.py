@@ -91,7 +91,7 @@ class WholeNode:
         self.departing = Evacuation(
             EvacuationSettings(), JobScan(ReceiversReader(self.folder), None, self._gpu_pids),
             Acknowledgements(self.folder, self.folder, boot_id=host.boot_id, clock=lambda: host.now),
-            active=self._active, enforce=True, append=self.append_soon, record=self.journal.append,
+            active=self._active, enforce=True, append=self.append_soon, write=self.journal.append,
             committed=lambda: self.ledger.flush(PATIENCE), names=False, boot_id=host.boot_id, clock=lambda: host.now,
         )  # fmt: skip
         self.journal.projections = (self.engine, self.enforcement, self.departing)

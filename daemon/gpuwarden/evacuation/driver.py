@@ -51,7 +51,7 @@ log = get_logger("gpuwarden")
 
 
 class Evacuation:
-    """`active`: what is acted on now. `append` hands events to the journal, from which a step follows soon; `record`: none does.
+    """`active`: what is acted on now. `append` hands events to the journal, from which a step follows soon; `write`: none does.
     `enforce` False: jobs are scanned, and nothing is done.
 
     `names` of jobs may be shown to every client of the web server. `approval` None: no end is let happen early.
@@ -67,7 +67,7 @@ class Evacuation:
         active: Callable[[Stamp], ActiveNotices],
         enforce: bool,
         append: Callable[[Sequence[Event]], None],
-        record: Callable[[Sequence[Event]], None],
+        write: Callable[[Sequence[Event]], None],
         committed: Callable[[], Awaitable[bool]],
         names: bool,
         boot_id: str,
@@ -80,7 +80,7 @@ class Evacuation:
         self._enforce = enforce
         self._names = names
         self._append = append
-        self._record = record
+        self._write = write
         self._boot_id = boot_id
         self._clock = clock
         self._active_now = active
@@ -90,7 +90,7 @@ class Evacuation:
         self._tidied = False
         self._task: asyncio.Task[None] | None = None
         self._executor = Executor(
-            lambda: self.state, append, record, wake=self._wake.set, committed=committed, acknowledgements=self._acknowledgements,
+            lambda: self.state, append, write, wake=self._wake.set, committed=committed, acknowledgements=self._acknowledgements,
             slurm=job_scan.slurm, approval=approval, boot_id=boot_id, clock=clock,
         )  # fmt: skip
         self._preview: tuple[str, ...] = ()
@@ -156,7 +156,7 @@ class Evacuation:
             self._wake.set()
         self._active = active
         if begun:
-            self._record(begun)
+            self._write(begun)
 
     # --- acknowledgements by the socket
 

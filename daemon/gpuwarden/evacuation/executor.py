@@ -41,7 +41,7 @@ def _no_record(_notice: str, _job: str) -> CommandOutcome:
 
 
 class Executor:
-    """`state` is what is known now; `append` hands events to the journal, from which a step follows soon; `record`: none does, which
+    """`state` is what is known now; `append` hands events to the journal, from which a step follows soon; `write`: none does, which
     would hold up a signal; its outcome asks for one. `wake` asks for another turn.
 
     `approval` None: nothing takes one. `slurm` None: there is none here.
@@ -51,7 +51,7 @@ class Executor:
         self,
         state: Callable[[], EvacuationState],
         append: Callable[[Sequence[Event]], None],
-        record: Callable[[Sequence[Event]], None],
+        write: Callable[[Sequence[Event]], None],
         *,
         wake: Callable[[], None],
         committed: Callable[[], Awaitable[bool]],
@@ -65,7 +65,7 @@ class Executor:
         self.signal_seconds = NOTICE_TO_SIGNAL
         self._state = state
         self._append = append
-        self._record = record
+        self._write = write
         self._wake = wake
         self._committed = committed
         self._acknowledgements = acknowledgements
@@ -116,7 +116,7 @@ class Executor:
                 marking = events.marking(
                     name, step.key, step.delivery, step.slurm, remaining=step.remaining, boot_id=self._boot_id, now=now
                 )
-                self._record(marking)
+                self._write(marking)
         elif isinstance(step, NameNot):
             self._append([self._not_requeued(step.key, step.text, permanent=step.permanent, named=True)])
         elif isinstance(step, Approve):
@@ -206,7 +206,7 @@ class Executor:
         self._delivered(notice, step, delivered)
 
     def _sending(self, notice: Notice, step: SignalJob) -> None:
-        write = self._record if step.delivery.receivers else self._append
+        write = self._write if step.delivery.receivers else self._append
         write(
             events.signalling(
                 id_of(notice), step.key, step.delivery, step.slurm, remaining=step.remaining, again=step.again,

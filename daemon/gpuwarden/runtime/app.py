@@ -93,7 +93,7 @@ class Daemon:
             site.notice_sources(clock), self.enforcement.announced, boot_id=site.boot_id, clock=clock
         )
         self._jobs = Jobs(
-            site, self, append=partial(self.journal.append, step=Step.SOON), record=self.journal.append,
+            site, self, append=partial(self.journal.append, step=Step.SOON), write=self.journal.append,
             committed=self.ledger.commit, clock=clock, passed=manager.sockets.get(JOB_SOCKET),
         )  # fmt: skip
         self.journal.projections = (self.engine, self.enforcement, *self._jobs.projections)

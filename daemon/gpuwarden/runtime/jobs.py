@@ -37,7 +37,7 @@ class Service(Protocol):
 
 
 class Jobs:
-    """`append` hands events to the journal, from which a step follows soon; `record`: none does. With simulated GPUs no job is signalled."""
+    """`append` hands events to the journal, from which a step follows soon; `write`: none does. With simulated GPUs no job is signalled."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Jobs:
         service: Service,
         *,
         append: Append,
-        record: Append,
+        write: Append,
         committed: Callable[[], Awaitable[bool]],
         clock: Clock,
         passed: socket.socket | None = None,
@@ -61,15 +61,15 @@ class Jobs:
             site.config.run.dir, status=self._status, notices=self.notices, current=self._current,
             job_of=self._job_of, acknowledged=self._acknowledged, clock=clock, passed=passed,
         )  # fmt: skip
-        self._evacuation = None if site.simulation is not None else self._made(append, record, committed)
+        self._evacuation = None if site.simulation is not None else self._made(append, write, committed)
         self._door: asyncio.Task[None] | None = None
 
-    def _made(self, append: Append, record: Append, committed: Callable[[], Awaitable[bool]]) -> Evacuation:
+    def _made(self, append: Append, write: Append, committed: Callable[[], Awaitable[bool]]) -> Evacuation:
         config, boot_id = self._site.config, self._site.boot_id
         return Evacuation(
             self._site.evacuation, self._site.job_scan(self._on_gpus, self._clock),
             Acknowledgements(config.run.dir, config.paths.proc, boot_id=boot_id, clock=self._clock),
-            self._site.approval, active=self._active, enforce=config.mode == "enforce", append=append, record=record,
+            self._site.approval, active=self._active, enforce=config.mode == "enforce", append=append, write=write,
             committed=committed, names=config.publish.publish_jobs, boot_id=boot_id, clock=self._clock,
         )  # fmt: skip
 
