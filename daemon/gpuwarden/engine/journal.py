@@ -1,6 +1,6 @@
 """The journal: the one way in which events change what this daemon knows.
 
-    append --> every projection folds --> recent events --> ledger --> log lines, notifications --> perhaps a step
+    append --> every projection folds --> recent events --> ledger --> log lines, notifications, what a notice begins --> perhaps a step
 
 A projection is a state that is a fold of events: health, policy, evacuation. All of them fold all events in one order, so that
 at any cut each is the fold of what the ledger holds; a start, or a ledger that was opened late, folds that again.
