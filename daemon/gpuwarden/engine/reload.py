@@ -12,7 +12,7 @@ from typing import Any
 from gpuwarden.config.model import Config
 from gpuwarden.health.view import Rules
 
-_TABLES = ("checks", "xids", "sxids")
+_TABLES = ("checks", "expected", "xids", "sxids")
 _VALUES: Mapping[str, tuple[str, ...]] = {
     "inventory": ("expected_gpus",),
     "policy": (
@@ -50,6 +50,7 @@ def reloaded(rules: Rules, running: Config, given: Config) -> Reloaded:
     new = replace(
         rules,
         expected_gpus=given.inventory.expected_gpus,
+        expected=given.expected,
         checks=given.checks,
         xids=given.xids,
         sxids=given.sxids,
