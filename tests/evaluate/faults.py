@@ -318,6 +318,16 @@ def weeks_of_trouble(number: int, times: int) -> Strike:
     return strike
 
 
+def pending_for_a_week(node: Node, n: int) -> Process:
+    """Nobody resets the GPU. The daemon is away for most of that time, which the evaluation need not live through."""
+    node.give(n, remapped_rows_pending=1)
+    yield 60.0
+    node.stop_daemon()
+    yield 7 * 86_400.0
+    node.start_daemon()
+    yield 0.0
+
+
 def nvml_says(problem: NvmlProblem) -> Strike:
     def strike(node: Node, n: int) -> Process:
         node.say(problem)

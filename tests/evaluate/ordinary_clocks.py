@@ -12,9 +12,7 @@ from gpuwarden_collectors.facts import GpuProcess
 def clocks_set(node: Node) -> Process:
     """A user works at 900 MHz for hours, on one GPU."""
     n = node.dice.randrange(len(node.gpus))
-    node.change(
-        n, utilization_gpu=99, performance_state=0, clock_sm_mhz=900, clock_event_reasons=2, power_usage_mw=240_000
-    )
+    _works(node, n, clock_sm_mhz=900, clock_event_reasons=2, power_usage_mw=240_000)
     yield node.dice.uniform(1200.0, 14_400.0)
     _rests(node, n)
 
@@ -24,10 +22,15 @@ def limit_for_a_job(node: Node) -> Process:
     n = node.dice.randrange(len(node.gpus))
     usual = node.gpus[n].readings.power_limit_mw
     node.put(n, processes=(GpuProcess(pid=9000 + n, memory_bytes=60 << 30),))
-    node.change(
-        n, utilization_gpu=99, performance_state=0, clock_sm_mhz=750, clock_event_reasons=4, power_usage_mw=297_000,
-        power_limit_mw=300_000, power_enforced_limit_mw=300_000,
-    )  # fmt: skip
+    _works(
+        node,
+        n,
+        clock_sm_mhz=750,
+        clock_event_reasons=4,
+        power_usage_mw=297_000,
+        power_limit_mw=300_000,
+        power_enforced_limit_mw=300_000,
+    )
     yield node.dice.uniform(3600.0, 180_000.0)
     node.put(n, processes=())
     _rests(node, n)
@@ -39,8 +42,7 @@ def hot_afternoon(node: Node) -> Process:
     """Software lowers the clocks of all GPUs a little, and of one a little more."""
     warmest = node.dice.randrange(len(node.gpus))
     for n in range(len(node.gpus)):
-        clock = 1450 if n == warmest else 1650
-        node.change(n, utilization_gpu=99, performance_state=0, clock_sm_mhz=clock, clock_event_reasons=0x20)
+        _works(node, n, clock_sm_mhz=1450 if n == warmest else 1650, clock_event_reasons=0x20)
     for _ in range(120):
         for n in range(len(node.gpus)):
             node.add(n, slowdown_sw_thermal_ns=node.dice.randint(0, 60_000_000_000))
@@ -53,7 +55,7 @@ def bursts(node: Node) -> Process:
     """Inference: the clock is low in the first second of each burst."""
     n = node.dice.randrange(len(node.gpus))
     for _ in range(60):
-        node.change(n, utilization_gpu=100, performance_state=0, clock_event_reasons=0, clock_sm_mhz=345)
+        _works(node, n, clock_event_reasons=0, clock_sm_mhz=345)
         yield node.dice.uniform(0.5, 6.0)
         node.change(n, clock_sm_mhz=1980)
         yield node.dice.uniform(2.0, 30.0)
@@ -65,9 +67,7 @@ def left_standing(node: Node) -> Process:
     """A utilisation of 100 % without a process, at the clock of rest."""
     n = node.dice.randrange(len(node.gpus))
     node.give(n, memory_used_bytes=4 << 20, memory_total_bytes=80 << 30)
-    node.change(
-        n, utilization_gpu=100, performance_state=0, clock_sm_mhz=345, clock_event_reasons=node.dice.choice((0, 1))
-    )
+    _works(node, n, clock_sm_mhz=345, clock_event_reasons=node.dice.choice((0, 1)))
     yield node.dice.uniform(600.0, 7200.0)
     node.give(n, memory_used_bytes=60 << 30)
     _rests(node, n)
@@ -81,9 +81,20 @@ def ecc_mode_changed(node: Node) -> Process:
         yield node.dice.uniform(1.0, 20.0)
 
 
+def _works(node: Node, n: int, **values: int) -> None:
+    fastest = node.gpus[n].readings.pcie_generation_max
+    node.change(n, utilization_gpu=100, performance_state=0, pcie_generation=fastest, **values)
+
+
 def _rests(node: Node, n: int) -> None:
     node.change(
-        n, utilization_gpu=0, performance_state=8, clock_sm_mhz=345, clock_event_reasons=1, power_usage_mw=75_000
+        n,
+        utilization_gpu=0,
+        performance_state=8,
+        pcie_generation=1,
+        clock_sm_mhz=345,
+        clock_event_reasons=1,
+        power_usage_mw=75_000,
     )
 
 

@@ -39,7 +39,8 @@ def readings(**changes: float | None) -> GpuReadings:
         slowdown_hw_thermal_ns=0, slowdown_hw_power_brake_ns=0, nvlink_replay_errors=0, nvlink_recovery_errors=0,
         fabric_state=3, fabric_status=0, fabric_health_mask=0x1AA, slowdown_sw_thermal_ns=0,
         clock_sm_mhz=1755, clock_sm_max_mhz=1980, power_usage_mw=520_000, power_limit_mw=700_000, power_enforced_limit_mw=700_000,
-        ecc_mode=1, ecc_mode_pending=1, persistence_mode=1,
+        ecc_mode=1, ecc_mode_pending=1, persistence_mode=1, gsp_mode=1,
+        repair_channel_pending=0, repair_tpc_pending=0, memory_unrepairable=0,
     )  # fmt: skip
     return replace(healthy, **changes)  # type: ignore[arg-type]  # every reading is a number or None
 

@@ -168,20 +168,21 @@ def accept(state: State, sight: Sight) -> list[Event]:
     return [*(_unpinned(slot, sight) for slot in sorted(gone)), *_as_they_are(state, sight), *accept_host(state, sight)]
 
 
-_LESS = {"links": "fewer_links", "pcie_width": "narrower", "settings": "other_settings"}
+_LESS = {"links": "fewer_links", "pcie_width": "narrower"}
+_ACCEPTED = {**_LESS, "settings": "other_settings"}
 
 
 def accepted(events: Iterable[Event]) -> dict[str, list[str]]:
     """By what became less, the slots of GPUs and the names of ports that these events of `accept` are about."""
-    result: dict[str, list[str]] = {"given_up": [], "slower": [], **{name: [] for name in _LESS.values()}}
+    result: dict[str, list[str]] = {name: [] for name in ("given_up", "slower", *_LESS.values())}
     for event in events:
         if event.key is None:
             continue
         names = ["slower" if event.kind == EventKind.HOST_LEARNED else "given_up"]
         if event.kind == EventKind.GPU_PINNED:
-            names = [_LESS[name] for name in (read(Pinned, event.data).accepted or "").split()]
+            names = [_ACCEPTED[name] for name in (read(Pinned, event.data).accepted or "").split()]
         for name in names:
-            result[name].append(event.key.subject.slot or event.key.subject.part)
+            result.setdefault(name, []).append(event.key.subject.slot or event.key.subject.part)
     return result
 
 
