@@ -78,8 +78,9 @@ def test_one_gpu_of_eight_that_differs_warns_after_ten_minutes_and_all_that_do_a
     host.run(580, every=10)
     assert host.health is Health.HEALTHY
     host.run(60, every=10)
-    assert found(host) == [(f"gpu_misconfigured.{detail}@gpu/{slot(3)}", Severity.WARNING)]
-    assert host.findings[0].evidence["value"] == value
+    assert found(host) == [(f"gpu_misconfigured@gpu/{slot(3)}", Severity.WARNING)]
+    assert host.findings[0].evidence[detail] == value
+    assert f"{detail}_of_siblings" in host.findings[0].evidence
     alike: dict[str, Any] = {setting: value}
     assert host_with(8, *range(8), **alike).health is Health.HEALTHY
     host.gpus[3] = before
@@ -94,7 +95,8 @@ def test_what_jobs_set_warns_after_a_day_without_a_job(setting: str, value: int,
     assert host.health is Health.HEALTHY
     host.restart_daemon()
     host.run(2 * HOUR, every=300)
-    assert found(host) == [(f"gpu_misconfigured.{detail}@gpu/{slot(3)}", Severity.WARNING)]
+    assert found(host) == [(f"gpu_misconfigured.set_by_jobs@gpu/{slot(3)}", Severity.WARNING)]
+    assert host.findings[0].evidence[detail] == value
     host.gpus[3] = replace(
         host.gpus[3], processes=AT_WORK
     )  # a job proves nothing of a setting that was there before it
@@ -115,6 +117,14 @@ def test_what_a_job_sets_for_itself_is_healthy(setting: str, value: int, detail:
         host.gpus[3] = replace(host.gpus[3], readings=before)
         host.run(20 * HOUR, every=300)
         assert host.health is Health.HEALTHY
+
+
+def test_all_that_one_gpu_has_otherwise_is_one_finding() -> None:
+    host = host_with(8, 3, ecc_mode=0, ecc_mode_pending=0, vbios="96.00.74.00.01")
+    assert [str(f.key) for f in host.findings] == [f"gpu_misconfigured@gpu/{slot(3)}"]
+    assert {"ecc_mode": 0, "ecc_mode_pending": 0, "vbios": "96.00.74.00.01"}.items() <= host.findings[
+        0
+    ].evidence.items()
 
 
 @pytest.mark.parametrize(
@@ -178,7 +188,8 @@ def test_a_setting_that_the_site_pinned_warns_after_ten_minutes_whatever_the_oth
             host.change(n, **readings)
             host.gpus[n] = replace(host.gpus[n], processes=AT_WORK)
         host.run(700, every=10)
-        assert [key for key, _ in found(host)] == [f"gpu_misconfigured.{detail}@gpu/{slot(n)}" for n in range(gpus)]
+        assert [key for key, _ in found(host)] == [f"gpu_misconfigured@gpu/{slot(n)}" for n in range(gpus)]
+        assert all(f"{detail}_expected" in f.evidence for f in host.findings)
 
 
 def test_a_reading_that_a_gpu_does_not_give_is_not_held_against_a_pin() -> None:

@@ -25,7 +25,7 @@ Value = int | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """`name`: the detail of the finding. `of`: where a GPU's facts have it. `by_jobs`: jobs and their prologs set it. `tolerance`: by how
+    """`name`: in the evidence. `of`: where a GPU's facts have it. `by_jobs`: jobs and their prologs set it. `tolerance`: by how
     much of the common value it may differ: boards of one model are made with slightly different limits.
     """
 
@@ -53,6 +53,8 @@ FEWEST, ODD_SHARE = 4, 4
 """Siblings of one model that a majority needs, and of how many of them one may be odd: of four one, of eight two."""
 FORGOTTEN = 86_400.0
 """Seconds without a job on the GPU."""
+SET_BY_JOBS = "set_by_jobs"
+"""The detail of the finding about such settings."""
 
 _values = attrgetter(*(setting.of for setting in SETTINGS))
 
@@ -68,19 +70,21 @@ class Odd(NamedTuple):
 
 
 def gpu_misconfigured(state: State, sight: Sight) -> Detection:
+    """One finding for all that a GPU has otherwise; another one, with a wait of its own, for what jobs may have set."""
     found = [odd for odd in odd_settings(sight) if odd.pinned or not _accepted(state, odd)]
     if not found:
         return gpu_detection((), sight.answering)
     raised = {track.key for track in state.tracks_of("gpu_misconfigured") if track.raised}
     jobs = job_numbers(state, sight)
-    sightings = []
+    evidence: dict[Key, dict[str, Json]] = {}
     for odd in found:
-        key = Key("gpu_misconfigured", gpu(odd.facts.slot), odd.setting.name)
-        waits = odd.setting.by_jobs and not odd.pinned
-        if waits and key not in raised and (odd.facts.processes or jobs.get(odd.facts.slot)):
+        by_job = odd.setting.by_jobs and not odd.pinned
+        key = Key("gpu_misconfigured", gpu(odd.facts.slot), SET_BY_JOBS if by_job else "")
+        if by_job and key not in raised and (odd.facts.processes or jobs.get(odd.facts.slot)):
             continue
-        evidence: dict[str, Json] = {"value": odd.value, "expected" if odd.pinned else "siblings": odd.usual}
-        sightings.append(Sighting(key, evidence, rise=FORGOTTEN if waits else None))
+        usual = f"{odd.setting.name}_{'expected' if odd.pinned else 'of_siblings'}"
+        evidence.setdefault(key, {}).update({odd.setting.name: odd.value, usual: odd.usual})
+    sightings = [Sighting(key, e, rise=FORGOTTEN if key.detail else None) for key, e in evidence.items()]
     return gpu_detection(sightings, sight.answering)
 
 
