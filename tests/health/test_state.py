@@ -71,7 +71,6 @@ ACTIONS: dict[str, Callable[[Host, int], object]] = {
     "reset": lambda host, n: host.step(GpuResetEvent(at=host.now, slot=slot(n % 2), ok=True)),
     "remap": lambda host, n: host.change(n % 2, remapped_rows_failure=n % 3 // 2),
     "rows": lambda host, n: host.change(n % 2, remapped_rows_correctable=n),
-    "errors": lambda host, n: host.change(n % 2, ecc_corrected_volatile=10_000_000 * n),
     "set": lambda host, n: host.change(n % 2, ecc_mode=n % 3 // 2, power_limit_mw=700_000 - 100_000 * (n % 4 // 3)),
     "slow": lambda host, n: host.change(n % 2, utilization_gpu=100, clock_sm_mhz=(1755, 400)[n % 2]),
     "narrow": lambda host, n: host.change(n % 2, pcie_width=(16, 8)[n % 2]),
