@@ -25,6 +25,7 @@ PLAIN = {
     "dataclasses",
     "enum",
     "functools",
+    "itertools",
     "math",
     "operator",
     "re",

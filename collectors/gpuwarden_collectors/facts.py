@@ -83,6 +83,8 @@ class GpuReadings:
     clock_video_mhz: int | None = None
     clock_sm_max_mhz: int | None = None
     clock_memory_max_mhz: int | None = None
+    clock_sm_application_mhz: int | None = None
+    clock_memory_application_mhz: int | None = None
     performance_state: int | None = None
 
     # Clock event reasons: the bit mask of nvmlClocksEventReasons; violation times, ns, cumulative since driver load.
@@ -161,6 +163,11 @@ class GpuReadings:
     remap_banks_low: int | None = None
     remap_banks_none: int | None = None
 
+    # 0 or 1: a channel of memory, or a TPC, is repaired at the next reset or reboot; memory that no spare is left for.
+    repair_channel_pending: int | None = None
+    repair_tpc_pending: int | None = None
+    memory_unrepairable: int | None = None
+
     # PCIe link (current generation drops when idle) and error counters since driver load.
     pcie_generation: int | None = None
     pcie_generation_max: int | None = None
@@ -214,6 +221,7 @@ class GpuReadings:
     recovery_action: int | None = None
     persistence_mode: int | None = None
     mig_mode: int | None = None
+    gsp_mode: int | None = None  # 1 where the GPU system processor runs the driver's firmware
     inforom_valid: int | None = None
     inforom_checksum: int | None = None
     vgpu_license: int | None = None  # of the vGPU software: 1 while it is licensed
@@ -342,6 +350,8 @@ class GpuFacts:
     """Serial number of the board; empty if it has none."""
     vbios: str = ""
     """Version of its VBIOS."""
+    board_part: str = ""
+    """Part number of the board; empty if it has none, or the driver is too old to give it."""
     minor: int | None = None
     """Number of its device file /dev/nvidiaN."""
     readings: GpuReadings = field(default_factory=GpuReadings)

@@ -71,7 +71,9 @@ def test_the_prices_of_the_table_are_those_of_the_fake_library() -> None:
         getattr(pynvml, f"NVML_FI_DEV_{name}"): int(price)
         for name, price in re.findall(r"^FIELD_PRICE\((\w+),\s*(\d+)\)", text, re.MULTILINE)
     }
-    special = {"inforom_valid": "nvmlDeviceValidateInforom"}
+    special = {
+        "inforom_valid": "nvmlDeviceValidateInforom", "memory_unrepairable": "nvmlDeviceGetUnrepairableMemoryFlag_v1",
+    }  # fmt: skip
     for row in (*VITAL, *CALLS):
         function = row.function if isinstance(row.function, str) else special.get(row.into[0], "")
         if function != "nvmlDeviceGetMaxClockInfo":  # 1.46 and 1.29 ms by its argument

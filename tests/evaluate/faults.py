@@ -137,11 +137,31 @@ def driver_gone(node: Node, n: int) -> Process:
     yield 0.0
 
 
-def odd_power_limit(node: Node, n: int) -> Process:
-    """Somebody lowered it for a job, and did not put it back."""
-    for other in range(len(node.gpus)):
-        node.give(other, power_limit_mw=230_000 if other == n else 700_000)
+def odd_ecc_mode(node: Node, n: int) -> Process:
+    """Switched off for a benchmark, and not on again."""
+    node.give(n, ecc_mode=0, ecc_mode_pending=0)
     yield 0.0
+
+
+def slow_for_no_reason(node: Node, n: int) -> Process:
+    """All GPUs work on one job, and this one is held at a quarter of its clock."""
+    for other in range(len(node.gpus)):
+        clock = 480 if other == n else 1755
+        node.give(other, utilization_gpu=99, clock_sm_mhz=clock, clock_event_reasons=0, performance_state=0)
+    yield 0.0
+
+
+def slow_by_heat(node: Node, n: int) -> Process:
+    yield from slow_for_no_reason(node, n)
+    node.change(n, clock_event_reasons=0x20)
+
+
+def braked_at_work(node: Node, n: int) -> Process:
+    """100 % of the time, at a quarter of the clock."""
+    node.give(n, utilization_gpu=99, clock_sm_mhz=495, clock_event_reasons=0x8C)
+    for _ in range(1440):
+        node.add(n, slowdown_hw_power_brake_ns=5_000_000_000)
+        yield 5.0
 
 
 # --- links and switches
@@ -296,6 +316,16 @@ def weeks_of_trouble(number: int, times: int) -> Strike:
             yield 30.0
 
     return strike
+
+
+def pending_for_a_week(node: Node, n: int) -> Process:
+    """Nobody resets the GPU. The daemon is away for most of that time, which the evaluation need not live through."""
+    node.give(n, remapped_rows_pending=1)
+    yield 60.0
+    node.stop_daemon()
+    yield 7 * 86_400.0
+    node.start_daemon()
+    yield 0.0
 
 
 def nvml_says(problem: NvmlProblem) -> Strike:

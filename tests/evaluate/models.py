@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 SINCE_DRIVER_LOAD = (
     "ecc_corrected_volatile", "ecc_uncorrected_volatile", "ecc_uncorrected_volatile_sram", "pcie_replays", "slowdown_hw_thermal_ns",
-    "slowdown_hw_power_brake_ns", "nvlink_replay_errors", "nvlink_recovery_errors", "nvlink5_recoveries",
+    "slowdown_hw_power_brake_ns", "slowdown_sw_thermal_ns", "nvlink_replay_errors", "nvlink_recovery_errors", "nvlink5_recoveries",
     "nvlink5_recovery_failures", "remapped_rows_pending", "recovery_action",
 )  # fmt: skip
 """Readings that begin again when the driver is loaded or the GPU is reset; those that this GPU does not have stay None."""

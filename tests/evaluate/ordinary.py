@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from evaluate import ordinary_beside
+from evaluate import ordinary_beside, ordinary_clocks
 from evaluate.clockwork import Process
 from evaluate.node import INTERVAL, Node
 from gpuwarden_collectors.event_facts import AerEvent, AerSeverity, GpuResetEvent, LogGap
@@ -31,18 +31,22 @@ def some(node: Node, dice: Random, alone: float) -> list[int]:
 
 
 def jobs(node: Node) -> Process:
-    """Work and pause, for ever. At pause the PCIe link and the clocks are slow, at full load power is capped."""
+    """Work and pause, for ever. At pause the PCIe link and the clocks are slow, at full load power is capped, and clocks with it."""
     while True:
         busy = node.dice.sample(range(len(node.gpus)), node.dice.choice((1, 2, 4, 8)) % (len(node.gpus) + 1) or 1)
+        clock = node.dice.choice((1980, 1755, 1400, 1100))
         for n in busy:
             node.warm[n] = node.dice.randint(58, 76)
             node.change(
-                n, utilization_gpu=97, performance_state=0, clock_event_reasons=4, pcie_generation=_fastest(node, n)
-            )
+                n, utilization_gpu=97, performance_state=0, clock_event_reasons=4, pcie_generation=_fastest(node, n),
+                clock_sm_mhz=clock + node.dice.randint(-60, 0), power_usage_mw=690_000,
+            )  # fmt: skip
         yield node.dice.expovariate(1 / 9000)
         for n in busy:
             node.warm[n] = 34
-            node.change(n, utilization_gpu=0, performance_state=8, clock_event_reasons=1, pcie_generation=1)
+            node.change(
+                n, utilization_gpu=0, performance_state=8, clock_event_reasons=1, pcie_generation=1, clock_sm_mhz=345, power_usage_mw=75_000,
+            )  # fmt: skip
         yield node.dice.expovariate(1 / 900)
 
 
@@ -174,6 +178,8 @@ def corrected_errors(node: Node) -> Process:
         for _ in range(node.dice.choice((3, 10, 400))):
             node.add(n, ecc_corrected_volatile=1)
             yield node.dice.uniform(1.0, 17.0)
+        if node.dice.random() < 0.2 and (node.gpus[n].readings.remapped_rows_correctable or 0) < 5:
+            node.add(n, remapped_rows_correctable=1)
 
 
 def retraining(node: Node) -> Process:
@@ -284,6 +290,7 @@ PER_DAY: dict[Callable[[Node], Process], float] = {
     slow_bus: 0.2,
     log_gap: 0.2,
     **ordinary_beside.PER_DAY,
+    **ordinary_clocks.PER_DAY,
 }
 
 

@@ -19,7 +19,6 @@ LEFT_OUT: MappingProxyType[str, str] = MappingProxyType(
         "D08": "two pairs of nodes slower than others: nothing of it is read on a node",
         "D09": "processes outlive a test that no scheduler knows of",
         "D13": "iterations that grow slower, without a reading",
-        "E04": "a whole fleet by its driver; the node's part is C13",
         "E08": "counts of a study", "E09": "counts of a study", "E10": "counts of a study",
     }
 )  # fmt: skip

@@ -142,15 +142,15 @@ def repaired_bus_errors() -> Host:
 # --- power, settings
 
 
-def reading_for_hours(gpus: int = 8, odd: tuple[int, ...] = (), **values: int | None) -> Host:
-    """All GPUs, or those in `odd`, report this; what `values` names the others have as an H100 does."""
-    usual: dict[str, int | None] = {"ecc_mode": 1, "persistence_mode": 1, "power_limit_mw": 700_000}
+def reading_for_hours(gpus: int = 8, odd: tuple[int, ...] = (), hours: float = 2, **values: int | None) -> Host:
+    """All GPUs, or those in `odd`, report this, without a job; what `values` names the others have as an H100 does."""
+    usual: dict[str, int | None] = {"ecc_mode": 1, "persistence_mode": 1, "power_limit_mw": 700_000, "gsp_mode": 1}
     host = Host(gpus)
     for n in range(gpus):
         host.change(n, **usual)
         if not odd or n in odd:
             host.change(n, **values)
-    host.run(2 * HOURS, every=15)
+    host.run(hours * HOURS, every=15 if hours < 24 else 120)
     return host
 
 
@@ -227,11 +227,15 @@ STORIES: tuple[Story, ...] = (
     ),
     Story(
         id="A32", source=BUDGET, name="a board limit of 500 of 700 W on all four",
-        made=partial(reading_for_hours, 4, power_limit_mw=500_000, power_default_limit_mw=700_000),
+        made=partial(reading_for_hours, 4, hours=48, power_limit_mw=500_000, power_enforced_limit_mw=500_000, power_default_limit_mw=700_000),
     ),
     Story(
-        id="A32", source=BUDGET, name="a limit of 230 of 700 W on one of eight", made=partial(reading_for_hours, odd=(3,), power_limit_mw=230_000),
-        expects=("warning gpu_misconfigured.power_limit",), ends=W,
+        id="A32", source=BUDGET, name="a limit of 230 of 700 W on one of eight, for a morning",
+        made=partial(reading_for_hours, odd=(3,), hours=4, power_limit_mw=230_000),
+    ),
+    Story(
+        id="A32", source=BUDGET, name="a limit of 230 of 700 W on one of eight", made=partial(reading_for_hours, odd=(3,), hours=25, power_limit_mw=230_000),
+        expects=("warning gpu_misconfigured.set_by_jobs",), ends=W,
     ),
     Story(
         id="A43", source="NVIDIA/DCGM#303, #202, #152, #149", name="profiling counters that a profiler has taken", made=profiler_has_the_counters
@@ -248,17 +252,20 @@ STORIES: tuple[Story, ...] = (
     ),
     Story(id="A64", source="gist cwrau/809415b2", name="PCIe errors that were repaired, by the dozen", made=repaired_bus_errors),
     Story(
-        id="A68", source=PERSISTENCE, name="persistence mode off on all eight", made=partial(reading_for_hours, persistence_mode=0)
+        id="A68", source=PERSISTENCE, name="persistence mode off on all eight", made=partial(reading_for_hours, hours=48, persistence_mode=0)
     ),
     Story(
-        id="A68", source=PERSISTENCE, name="persistence mode off on all four of a GB200", made=partial(reading_for_hours, 4, persistence_mode=0)
+        id="A68", source=PERSISTENCE, name="persistence mode off on all four of a GB200", made=partial(reading_for_hours, 4, hours=48, persistence_mode=0)
     ),
     Story(
-        id="A68", source=PERSISTENCE, name="persistence mode off on one of eight", made=partial(reading_for_hours, odd=(5,), persistence_mode=0),
-        expects=("warning gpu_misconfigured.persistence_mode",), ends=W,
+        id="A68", source=PERSISTENCE, name="persistence mode off on one of eight", made=partial(reading_for_hours, odd=(5,), hours=25, persistence_mode=0),
+        expects=("warning gpu_misconfigured.set_by_jobs",), ends=W,
     ),
     Story(
         id="A68", source="row 23: Verda (ECC consistency)", name="ECC off on one of eight", made=partial(reading_for_hours, odd=(5,), ecc_mode=0),
-        expects=("warning gpu_misconfigured.ecc_mode",), ends=W,
+        expects=("warning gpu_misconfigured",), ends=W,
+    ),
+    Story(
+        id="E04", source="aws/aws-k8s-tester#821", name="GSP firmware off on all eight by choice", made=partial(reading_for_hours, hours=48, gsp_mode=0)
     ),
 )  # fmt: skip

@@ -383,7 +383,7 @@ def test_short_peaks_never_add_up() -> None:
         ({"ecc_uncorrected_volatile": 1}, "ecc_uncorrectable", Health.FAILURE),
         ({"remapped_rows_failure": 1}, "row_remap_failed", Health.FAILURE),
         ({"remapped_rows_pending": 1}, "row_remap_pending", Health.WARNING),
-        ({"sram_threshold_exceeded": 1}, "sram_threshold", Health.WARNING),
+        ({"sram_threshold_exceeded": 1}, "sram_threshold", Health.FAILURE),
         ({"retired_pages_pending": 1}, "retired_pages", Health.WARNING),
         ({"retired_pages_double_bit": 63}, "retired_pages", Health.FAILURE),
         ({"inforom_valid": 0}, "inforom_invalid", Health.WARNING),

@@ -33,10 +33,14 @@ def readings(**changes: float | None) -> GpuReadings:
         temperature=55, temperature_memory=60, temperature_margin=32, temperature_slowdown=89, temperature_shutdown=95,
         temperature_gpu_max=87, temperature_memory_max=95, clock_event_reasons=0, utilization_gpu=90, performance_state=0,
         ecc_corrected_volatile=0, ecc_uncorrected_volatile=0, ecc_uncorrected_volatile_sram=0, sram_threshold_exceeded=0,
-        remapped_rows_pending=0, remapped_rows_failure=0, retired_pages_pending=0, recovery_action=0, inforom_valid=1,
+        remapped_rows_correctable=0, remapped_rows_uncorrectable=0, remap_banks_max=640, remap_banks_high=0, remap_banks_low=0,
+        remap_banks_none=0, remapped_rows_pending=0, remapped_rows_failure=0, retired_pages_pending=0, recovery_action=0, inforom_valid=1,
         pcie_width=16, pcie_width_max=16, pcie_generation=5, pcie_generation_max=5, pcie_replays=0, mig_mode=0,
         slowdown_hw_thermal_ns=0, slowdown_hw_power_brake_ns=0, nvlink_replay_errors=0, nvlink_recovery_errors=0,
-        fabric_state=3, fabric_status=0, fabric_health_mask=0x1AA,
+        fabric_state=3, fabric_status=0, fabric_health_mask=0x1AA, slowdown_sw_thermal_ns=0,
+        clock_sm_mhz=1755, clock_sm_max_mhz=1980, power_usage_mw=520_000, power_limit_mw=700_000, power_enforced_limit_mw=700_000,
+        ecc_mode=1, ecc_mode_pending=1, persistence_mode=1, gsp_mode=1,
+        repair_channel_pending=0, repair_tpc_pending=0, memory_unrepairable=0,
     )  # fmt: skip
     return replace(healthy, **changes)  # type: ignore[arg-type]  # every reading is a number or None
 
@@ -44,7 +48,7 @@ def readings(**changes: float | None) -> GpuReadings:
 def healthy_gpu(index: int) -> GpuFacts:
     return GpuFacts(
         slot=slot(index), index=index, uuid=f"GPU-{index:08d}", name="NVIDIA H100 80GB HBM3", serial=f"165{index}",
-        minor=index, readings=readings(), links=tuple(LinkFacts(link=n, active=True) for n in range(18)),
+        minor=index, vbios="96.00.99.00.01", board_part="692-2G520-0200-000", readings=readings(), links=tuple(LinkFacts(link=n, active=True) for n in range(18)),
     )  # fmt: skip
 
 

@@ -80,7 +80,7 @@ count by (job) (
     )  # fmt: skip
 
 
-OWN_FAILURES = ("gpu_missing", "driver_unresponsive")
+OWN_FAILURES = ("gpu_missing", "driver_unresponsive", "memory_degrading")
 """Checks of failures that have an alert of their own."""
 
 STILL_IN_TEXT = (
@@ -98,6 +98,7 @@ def _failures() -> Iterator[Alert]:
         ("GpuwardenNodeFailure", f'severity="failure",check!~"{"|".join(OWN_FAILURES)}"', "3m"),
         ("GpuwardenGpuMissing", 'severity="failure",check="gpu_missing"', "2m"),
         ("GpuwardenDriverUnresponsive", 'severity="failure",check="driver_unresponsive"', "2m"),
+        ("GpuwardenMemoryDegrading", 'severity="failure",check="memory_degrading"', "3m"),
     )
     for name, selector, lasts in rows:
         for severity, who, texts in ((PAGE, STILL_IN, STILL_IN_TEXT), (TICKET, OUT, OUT_TEXT)):
@@ -163,6 +164,8 @@ OWN_WARNINGS = {
     "lemon_node": "GpuwardenLemonNode",
     "row_remap_pending": "GpuwardenRowRemapPending",
     "ecc_correctable_rate": "GpuwardenEccCorrectableTrend",
+    "gpu_slow": "GpuwardenGpuSlow",
+    "gpu_misconfigured": "GpuwardenGpuMisconfigured",
 }
 """Checks of warnings that have an alert of their own."""
 
@@ -181,6 +184,8 @@ def _warnings(s: Settings) -> Iterator[Alert]:
         ("GpuwardenNodeWarning", rest, "4h"),
         ("GpuwardenEccCorrectableTrend", 'check="ecc_correctable_rate",severity="warning"', "4h"),
         ("GpuwardenRowRemapPending", 'check="row_remap_pending",severity="warning"', "4h"),
+        ("GpuwardenGpuSlow", 'check="gpu_slow",severity="warning"', "1h"),
+        ("GpuwardenGpuMisconfigured", 'check="gpu_misconfigured",severity="warning"', "1h"),
         ("GpuwardenLemonNode", 'check="lemon_node",severity="warning"', "1h"),
     )
     for name, selector, hours in rows:

@@ -23,7 +23,10 @@ from gpuwarden_collectors.nvml.poller import Questions
 from gpuwarden_collectors.nvml.readings import Cadence
 
 _NO_READINGS = GpuReadings()
-_IDENTITY = {"name": "nvmlDeviceGetName", "serial": "nvmlDeviceGetSerial", "vbios": "nvmlDeviceGetVbiosVersion"}
+_IDENTITY = {
+    "name": "nvmlDeviceGetName", "serial": "nvmlDeviceGetSerial", "vbios": "nvmlDeviceGetVbiosVersion",
+    "board_part": "nvmlDeviceGetBoardPartNumber",
+}  # fmt: skip
 
 
 class Gpu:

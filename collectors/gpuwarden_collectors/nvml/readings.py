@@ -8,7 +8,7 @@ for they need memory between passes: the NVLink sums (`links`) and the GPM metri
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from ctypes import byref
+from ctypes import byref, c_uint
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -87,6 +87,7 @@ ALL_LINKS = 0xFFFFFFFF  # scope of an NVLink field: the sum over the links
 UNSIGNED_INT = 1  # nvmlValueType_t
 TOO_HOT = 200  # °C; the driver means "no value" (dcgm: fields 140 and 150 are blanked above it)
 MEMORY_V2 = 0x02000028  # NVML_STRUCT_VERSION(Memory, 2)
+UNREPAIRABLE_V1 = 0x01000008  # NVML_STRUCT_VERSION of a structure of two words
 VGPU_FEATURE = 1  # NVML_GRID_LICENSE_FEATURE_CODE_VGPU
 
 
@@ -151,6 +152,15 @@ def _vgpu_license(nvml: Any, handle: Any) -> int:
     return int(any(feature.featureCode == VGPU_FEATURE and feature.featureState for feature in features))
 
 
+def _memory_unrepairable(nvml: Any, handle: Any) -> int:
+    """The structure of nvml.h 13.5 is the flag alone; that of the bindings begins with a version, so that theirs reads 0 for ever."""
+    function = nvml._nvmlGetFunctionPointer("nvmlDeviceGetUnrepairableMemoryFlag_v1")  # noqa: SLF001 - see above
+    words = (c_uint * 2)(UNREPAIRABLE_V1, 0)
+    if code := function(handle, byref(words)):
+        raise nvml.NVMLError(code)
+    return int(words[1] if words[0] == UNREPAIRABLE_V1 else words[0])
+
+
 VITAL: tuple[Call, ...] = (
     # Every GPU that works answers at least one of these; when none is answered, the GPU is not asked anything else.
     Call("nvmlDeviceGetTemperatureV", ("temperature",), (0,), most=TOO_HOT,
@@ -183,6 +193,9 @@ CALLS: tuple[Call, ...] = (
     Call("nvmlDeviceGetClockInfo", ("clock_video_mhz",), (3,), cadence=MINUTE),
     Call("nvmlDeviceGetMaxClockInfo", ("clock_sm_max_mhz",), (1,), cadence=HOUR, price=1.29),
     Call("nvmlDeviceGetMaxClockInfo", ("clock_memory_max_mhz",), (2,), cadence=HOUR, price=1.46),
+    # Deprecated, and not answered by all drivers; prices here and below that nobody measured are the dearer of the two usual ones.
+    Call("nvmlDeviceGetApplicationsClock", ("clock_sm_application_mhz",), (1,), cadence=SETTING, price=SOME),
+    Call("nvmlDeviceGetApplicationsClock", ("clock_memory_application_mhz",), (2,), cadence=SETTING, price=SOME),
     Call("nvmlDeviceGetCurrentClocksEventReasons", ("clock_event_reasons",),
          otherwise=Call("nvmlDeviceGetCurrentClocksThrottleReasons", ("clock_event_reasons",))),
 
@@ -204,6 +217,8 @@ CALLS: tuple[Call, ...] = (
     Call("nvmlDeviceGetRowRemapperHistogram",
          ("remap_banks_max", "remap_banks_high", "remap_banks_partial", "remap_banks_low", "remap_banks_none"),
          (), "max high partial low none", MINUTE),
+    Call("nvmlDeviceGetRepairStatus", ("repair_channel_pending", "repair_tpc_pending"), (), "[]", MINUTE, SOME),
+    Call(_memory_unrepairable, ("memory_unrepairable",), cadence=MINUTE, price=SOME),
 
     Call("nvmlDeviceGetCurrPcieLinkGeneration", ("pcie_generation",)),
     Call("nvmlDeviceGetCurrPcieLinkWidth", ("pcie_width",)),
@@ -218,6 +233,7 @@ CALLS: tuple[Call, ...] = (
 
     Call("nvmlDeviceGetPersistenceMode", ("persistence_mode",), cadence=SETTING),
     Call("nvmlDeviceGetMigMode", ("mig_mode",), (), "[]", MINUTE, SOME, DIVIDED),
+    Call("nvmlDeviceGetGspFirmwareMode", ("gsp_mode",), (), "[]", SETTING, SOME),
     Call(_inforom_valid, ("inforom_valid",), cadence=DAY, price=69.0),
     Call("nvmlDeviceGetInforomConfigurationChecksum", ("inforom_checksum",), cadence=DAY, price=69.0),
     Call(_vgpu_license, ("vgpu_license",), cadence=SETTING),

@@ -112,6 +112,10 @@ class SimulatedNvml:
         self._gpu(handle, identify=True)
         return "96.00.89.00.01"
 
+    def nvmlDeviceGetBoardPartNumber(self, handle: Any) -> str:
+        self._gpu(handle, identify=True)
+        return "692-2G520-0200-000"
+
     def nvmlDeviceGetMinorNumber(self, handle: Any) -> int:
         return self._gpu(handle, identify=True).number
 
@@ -126,6 +130,15 @@ class SimulatedNvml:
     def nvmlDeviceGetSramEccErrorStatus(self, handle: Any, status: Any) -> None:
         # What byref() gave: the structure behind it can be reached only so.
         status._obj.bThresholdExceeded = self._gpu(handle).values["sram_threshold_exceeded"]  # noqa: SLF001
+
+    def _nvmlGetFunctionPointer(self, _: str) -> Any:
+        """Of the one function that is called without its binding: the flag for memory beyond repair."""
+
+        def get(handle: Any, words: Any) -> int:
+            words._obj[0] = self._gpu(handle).values["memory_unrepairable"]  # noqa: SLF001 - as above
+            return 0
+
+        return get
 
     def nvmlDeviceGetGpuFabricInfoV(self, handle: Any, info: Any) -> None:
         values, structure = self._gpu(handle).values, info._obj  # noqa: SLF001 - as above

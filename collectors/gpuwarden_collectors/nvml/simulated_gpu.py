@@ -27,6 +27,7 @@ _CONSTANT: dict[str, int] = {
     "power_limit_mw": 700_000, "power_enforced_limit_mw": 700_000, "power_default_limit_mw": 700_000,
     "power_min_limit_mw": 200_000, "power_max_limit_mw": 700_000,
     "clock_memory_mhz": 2619, "clock_sm_max_mhz": 1980, "clock_memory_max_mhz": 2619, "performance_state": 0,
+    "clock_sm_application_mhz": 1980, "clock_memory_application_mhz": 2619,
     "utilization_encoder": 0, "utilization_decoder": 0,
     "memory_total_bytes": 81_559 * _MIB, "memory_reserved_bytes": 588 * _MIB,
     "bar1_total_bytes": 128 * _GIB, "bar1_used_bytes": 4 * _MIB, "bar1_free_bytes": 128 * _GIB - 4 * _MIB,
@@ -34,7 +35,7 @@ _CONSTANT: dict[str, int] = {
     "pcie_generation": 5, "pcie_generation_max": 5, "pcie_width": 16, "pcie_width_max": 16,
     "remap_banks_max": 640, "remap_banks_high": 0, "remap_banks_partial": 0, "remap_banks_low": 0, "remap_banks_none": 0,
     "fabric_state": 3, "fabric_status": 0, "fabric_clique": 0, "fabric_health_mask": 0x1AA, "fabric_health_summary": 1,
-    "recovery_action": 0, "persistence_mode": 1, "mig_mode": 0, "inforom_valid": 1, "inforom_checksum": 0x3C5A91E7,
+    "recovery_action": 0, "persistence_mode": 1, "mig_mode": 0, "gsp_mode": 1, "inforom_valid": 1, "inforom_checksum": 0x3C5A91E7,
 }  # fmt: skip
 
 _ZERO = (
@@ -46,6 +47,7 @@ _ZERO = (
     "sram_threshold_exceeded",
     "retired_pages_single_bit", "retired_pages_double_bit", "retired_pages_pending",
     "remapped_rows_correctable", "remapped_rows_uncorrectable", "remapped_rows_pending", "remapped_rows_failure",
+    "repair_channel_pending", "repair_tpc_pending", "memory_unrepairable",
     "pcie_replays", "pcie_replay_rollovers", "pcie_correctable_errors", "pcie_naks_received", "pcie_receiver_errors",
     "pcie_bad_tlps", "pcie_naks_sent", "pcie_bad_dllps", "pcie_nonfatal_errors", "pcie_fatal_errors",
     "pcie_unsupported_requests", "pcie_lcrc_errors", "pcie_lane_errors",

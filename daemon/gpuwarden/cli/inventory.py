@@ -18,7 +18,8 @@ Shows the GPUs expected in this machine, or accepts those present now as the exp
 
 The daemon learns every GPU that it finds in a slot and reports it missing when it is gone. After GPUs were removed for good,
 accept what is present. The same holds for NVLinks that were ever active, and for InfiniBand and RoCE ports, which it also
-expects to be as fast as they were. Accept the PCIe width, too, where a board splits the lanes of its slots.
+expects to be as fast as they were. Accept the PCIe width, too, where a board splits the lanes of its slots, and settings in which a
+GPU differs from its siblings on purpose.
 
 examples:
   gpuwarden inventory show
@@ -44,12 +45,13 @@ def main(options: argparse.Namespace) -> int:
     elif options.action == "show":
         print("\n".join(_shown(result)))
     else:
-        keys = ("given_up", "slower", "fewer_links", "narrower")
-        gone, slower, fewer, narrower = (", ".join(map(clean, result.get(key, ()))) for key in keys)
+        keys = ("given_up", "slower", "fewer_links", "narrower", "other_settings")
+        gone, slower, fewer, narrower, other = (", ".join(map(clean, result.get(key, ()))) for key in keys)
         changes = [f"no longer expected: {gone}"] if gone else []
         changes += [f"no longer expected to be as fast as they were: {slower}"] if slower else []
         changes += [f"NVLinks that are not active are no longer expected of: {fewer}"] if fewer else []
         changes += [f"no more PCIe lanes are expected than they have now of: {narrower}"] if narrower else []
+        changes += [f"settings that differ from those of the other GPUs are expected of: {other}"] if other else []
         print("\n".join(changes) or "nothing to accept: every expected GPU is present")
     return 0
 

@@ -33,7 +33,7 @@ from gpuwarden.config.slurm import SlurmOptions, slurm_misfits
 from gpuwarden.config.sources import Fault, KeyPath, Sources, dotted, merge
 from gpuwarden.config.structure import structure
 from gpuwarden.config.termination import TerminationOptions, termination_misfits
-from gpuwarden.health.view import CheckRule, XidRule
+from gpuwarden.health.view import CheckRule, ExpectedSettings, XidRule
 from gpuwarden.policy.model import Settings
 from gpuwarden_collectors.options import Misfit, bounded, internal
 from gpuwarden_collectors.plugin.options import SiteCheck
@@ -123,6 +123,7 @@ class Config:
     """The name of this host, in what it publishes. Not given: that of the kernel."""
     paths: Paths = field(default_factory=Paths)
     inventory: Inventory = field(default_factory=Inventory)
+    expected: ExpectedSettings = field(default_factory=ExpectedSettings)
     collectors: Collectors = field(default_factory=Collectors)
     plugins: Mapping[str, SiteCheck] = field(default_factory=dict)
     checks: Mapping[str, CheckRule] = field(default_factory=dict)

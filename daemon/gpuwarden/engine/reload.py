@@ -14,7 +14,7 @@ from gpuwarden.health.view import Rules
 from gpuwarden.policy.model import Budget, Settings
 from gpuwarden_collectors.options import keys
 
-_TABLES = ("checks", "xids", "sxids")
+_TABLES = ("checks", "expected", "xids", "sxids")
 _VALUES: Mapping[str, tuple[str, ...]] = {
     "inventory": ("expected_gpus",),
     "policy": tuple(key.name for key in keys(Settings)),
@@ -49,6 +49,7 @@ def reloaded(rules: Rules, running: Config, given: Config) -> Reloaded:
     new = replace(
         rules,
         expected_gpus=given.inventory.expected_gpus,
+        expected=given.expected,
         checks=given.checks,
         xids=given.xids,
         sxids=given.sxids,

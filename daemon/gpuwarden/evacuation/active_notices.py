@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from gpuwarden.health.model import Verdict
+from gpuwarden.health.conditions import condition
+from gpuwarden.health.model import Finding, Verdict
 from gpuwarden.policy import reasons
 from gpuwarden.policy.evacuation.budget import FAILING_GPU
 from gpuwarden.policy.evacuation.model import id_of
@@ -67,13 +68,20 @@ def _is_unschedulable(node_state: NodeState) -> bool:
     return node_state.reachable and not node_state.schedulable
 
 
+def _ends_jobs(finding: Finding) -> bool:
+    row = condition(finding.key.code)
+    return row is None or not row.jobs_go_on
+
+
 def _failing(state: PolicyState, verdict: Verdict, *, scheduled: bool) -> Iterator[Notice]:
     """Only while the node is out for it: mode, breaker and operators have had their say. They date from then.
 
     Without a scheduler there is no exclusion, and they date from the failure.
     """
     out = [hold.at for hold in state.holds.values() if hold.why is Why.FAILURE and not hold.released]
-    found = [finding for finding in failing(state, verdict) if finding.key.subject.kind in _OF_GPU]
+    found = [
+        finding for finding in failing(state, verdict) if finding.key.subject.kind in _OF_GPU and _ends_jobs(finding)
+    ]
     if not scheduled:
         out = [finding.first_seen for finding in found]
     for slot in sorted({finding.key.subject.slot for finding in found}) if out else ():

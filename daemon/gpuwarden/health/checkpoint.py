@@ -11,6 +11,7 @@ from functools import partial
 
 from gpuwarden.health.event_data import write
 from gpuwarden.health.events import HealthSet, LinesKept, Raised, RaisedAt, Reset, Treated
+from gpuwarden.health.gpu.remaps import remap_events
 from gpuwarden.health.host.memory import host_events
 from gpuwarden.health.model import NODE, Event, EventKind, Key, Subject, gpu
 from gpuwarden.health.state import Record, State, Track, pin_event
@@ -34,6 +35,7 @@ def checkpoint(state: State, now: Stamp) -> list[Event]:
         Event(kind=EventKind.HEALTH, at=now, boot_id=boot, data=write(HealthSet(to=state.health))),
         *(pin_event(EventKind.GPU_PINNED, pin.first_seen, boot, pin) for pin in state.pins.values()),
         *host_events(state.host, now, boot),
+        *remap_events(state.remaps, now, boot),
         *(_reset(slot, at, boot) for slot, at in state.resets.items()),
         *(event for track in others for event in _track(track, boot)),  # after the resets, which are older
         *_counts(state, now),  # last, since all of the above seems to count again

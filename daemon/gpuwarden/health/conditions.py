@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from gpuwarden.health.condition import NO_DRIVER, NO_GPU, Condition, F, W
 from gpuwarden.health.dcgm.conditions import DCGM_CONDITIONS, dcgm_condition
+from gpuwarden.health.gpu.conditions import GPU_CONDITIONS
 from gpuwarden.health.host.conditions import HOST_CONDITIONS, plugin_condition
 from gpuwarden.health.model import Advice, Latch
 
@@ -109,7 +110,7 @@ _ROWS: tuple[Condition, ...] = (
     Condition(
         code="ecc_correctable_rate", scope="gpu", severity=W, advice=Advice.OBSERVE, fall=3600, history=3600,
         title="Many corrected memory errors",
-        why="At least 1,000 in an hour.",
+        why="At least 1,000 in an hour. By the million, or while rows are remapped for them: memory_degrading.",
         source="own choice: 5 % of GPUs ever log one, a bad one logged 1e5 in a day (study of 10,693 Ampere GPUs)",
         depends_on=NO_GPU,
     ),
@@ -122,14 +123,15 @@ _ROWS: tuple[Condition, ...] = (
     Condition(
         code="row_remap_pending", scope="gpu", severity=W, advice=Advice.RESET_GPU, fall=10,
         title="A memory row waits to be remapped",
-        why="The remapping is done at the next GPU reset; until then the page is only set aside.",
+        why="The remapping is done at the next GPU reset; until then the page is only set aside. After 7 days: row_remap_overdue.",
         source="nvml.h: nvmlDeviceGetRemappedRows; NVIDIA GPU memory error management", depends_on=NO_GPU,
     ),
     Condition(
         code="sram_threshold", scope="gpu", severity=F, advice=Advice.CONTACT_SUPPORT, fall=10,
         title="The SRAM error threshold is exceeded",
-        why="The driver's own flag. A failure together with uncorrected SRAM errors since driver load, else a warning.",
-        source="nvml.h: nvmlEccSramErrorStatus_t.bThresholdExceeded", depends_on=NO_GPU,
+        why="The driver's own flag for uncorrectable errors over the board's life: a case for replacement, also while it is quiet.",
+        source="nvml.h: nvmlEccSramErrorStatus_t.bThresholdExceeded; NVIDIA GPU memory error management, awslabs (replace)",
+        depends_on=NO_GPU,
     ),
     Condition(
         code="retired_pages", scope="gpu", severity=F, advice=Advice.RESET_GPU, fall=10,
@@ -197,20 +199,24 @@ _ROWS: tuple[Condition, ...] = (
         source="nvml.h: NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN; the share: gpud's hw-slowdown rule", depends_on=NO_GPU,
     ),
     Condition(
-        code="power_brake", scope="gpu", severity=W, advice=Advice.INSPECT_HARDWARE, fall=300, history=360,
+        code="power_brake", scope="gpu", severity=F, advice=Advice.INSPECT_HARDWARE, fall=300, history=360, jobs_go_on=True,
         title="A GPU is slowed down by the external power brake",
-        why="The power brake was active for 6 of the last 10 minutes: inspect the power supplies of the chassis.",
-        source="nvml.h: NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN; the share: gpud's hw-slowdown rule", depends_on=NO_GPU,
+        why="The power brake was active for 6 of the last 10 minutes: inspect the power supplies of the chassis. A failure where for 9 of "
+        "them the GPU was at work at 30 % of its maximum clock or less: the node is taken out after its jobs. Many nodes at once, or the "
+        "same places in each, are the data centre's power.",
+        source="nvml.h: NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN; the share: gpud's hw-slowdown rule; "
+        "NVIDIA/NVSentinel#1666 (9 of 288 nodes braked for 36 h)", depends_on=NO_GPU,
     ),
     # --- settings
     Condition(
         code="gpu_misconfigured", scope="gpu", severity=W, advice=Advice.FIX_CONFIGURATION, rise=600, fall=60,
         title="The settings of a GPU differ from those of its siblings",
-        why="For 10 minutes its ECC mode, persistence mode or power limit differs from that of the GPUs of its model: of one in four at "
-        "most, from four GPUs on. A setting that all of them share is taken as intended. Where jobs set limits of their own, "
-        "switch it off.",
-        source="stackhpc/ansible-slurm-appliance#975, leptonai/gpud#1322 (alike on all GPUs of a node: healthy); Verda (ECC consistency)",
-        depends_on=NO_GPU,
+        why="For 10 minutes its ECC mode (now or pending), VBIOS, highest PCIe generation or width or GSP mode differs from that of the "
+        "GPUs of its name and part number: of one in four at most, from four GPUs on. What jobs set (power limit, application clocks, MIG, "
+        "persistence mode) counts after 24 hours without a job on the GPU, or after 10 minutes where [expected] names it. A setting that "
+        "all of them share is taken as intended, and gpuwarden inventory accept takes one that differs on purpose.",
+        source="stackhpc/ansible-slurm-appliance#975, leptonai/gpud#1322 (alike on all GPUs of a node: healthy); Verda (ECC consistency); "
+        "imbue-ai/cluster-health (VBIOS, GSP)", depends_on=NO_GPU,
     ),
     # --- the daemon itself
     Condition(
@@ -286,7 +292,9 @@ _ROWS: tuple[Condition, ...] = (
     ),
 )  # fmt: skip
 
-CONDITIONS: dict[str, Condition] = {row.code: row for row in (*_ROWS, *HOST_CONDITIONS, *DCGM_CONDITIONS)}
+CONDITIONS: dict[str, Condition] = {
+    row.code: row for row in (*_ROWS, *GPU_CONDITIONS, *HOST_CONDITIONS, *DCGM_CONDITIONS)
+}
 
 
 def condition(code: str) -> Condition | None:

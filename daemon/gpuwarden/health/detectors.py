@@ -9,7 +9,7 @@ from gpuwarden.health.dcgm import detectors as dcgm_detectors
 from gpuwarden.health.dcgm.merge import with_dcgm
 from gpuwarden.health.detection import Detection, Detector, per_gpu
 from gpuwarden.health.gpu import detectors as gpu_detectors
-from gpuwarden.health.gpu import driver_detectors, job_detectors, settings
+from gpuwarden.health.gpu import driver_detectors, job_detectors, memory_detectors, settings, speed_detectors
 from gpuwarden.health.host import detectors as host_detectors
 from gpuwarden.health.lemons import detectors as lemon_detectors
 from gpuwarden.health.nvlink import detectors as nvlink_detectors
@@ -44,12 +44,13 @@ _OWN: dict[str, Detector] = {
     "pcie_link_degraded": per_gpu(gpu_detectors.pcie_link_degraded, "pcie_width"),
     "pcie_replay_rate": per_gpu(gpu_detectors.pcie_replay_rate, "pcie_replays"),
     "thermal_limit": per_gpu(gpu_detectors.thermal_limit, "temperature"),
-    "thermal_slowdown": gpu_detectors.slowed("thermal_slowdown", "slowdown_hw_thermal_ns", 0x40),
-    "power_brake": gpu_detectors.slowed("power_brake", "slowdown_hw_power_brake_ns", 0x80),
+    "thermal_slowdown": per_gpu(gpu_detectors.thermal_slowdown, "clock_event_reasons"),
     "gpu_misconfigured": settings.gpu_misconfigured,
     **{code: driver_detectors.component_failed(code) for code in CONDITION_OF.values()},
     "collector_failed": driver_detectors.collector_failed,
     "lemon_node": lemon_detectors.lemon_node,
+    **memory_detectors.DETECTORS,
+    **speed_detectors.DETECTORS,
     **host_detectors.DETECTORS,
     **dcgm_detectors.DETECTORS,
     **job_detectors.DETECTORS,
@@ -67,6 +68,7 @@ COUNTERS = (
     "pcie_replays",
     "slowdown_hw_thermal_ns",
     "slowdown_hw_power_brake_ns",
+    "slowdown_sw_thermal_ns",
     *nvlink_detectors.NVLINK_ERRORS,
 )
 """The counters whose growth detectors ask for; the judge keeps a window of each."""

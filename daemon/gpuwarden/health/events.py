@@ -98,8 +98,19 @@ class Pinned:
     links: int
     pcie_width: int | None = None
     """None: as it was."""
+    settings: str | None = None
+    """None: as they were."""
     accepted: str | None = None
-    """What an operator accepted as less than it was: `links`, `pcie_width` or both, separated by spaces."""
+    """What an operator accepted as less than it was, or as other than its siblings have it: `links`, `pcie_width`, `settings`, separated
+    by spaces."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remapped:
+    """HOST_LEARNED of a board (`gpu/remaps.py`)."""
+
+    remapped: int
+    """Rows remapped for corrected errors in its life."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

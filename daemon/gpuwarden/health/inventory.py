@@ -22,6 +22,7 @@ from functools import partial
 
 from gpuwarden.health.event_data import read, write
 from gpuwarden.health.events import Pinned
+from gpuwarden.health.gpu.settings import odd_settings, settings_kept
 from gpuwarden.health.host.learning import accept_host
 from gpuwarden.health.model import Event, EventKind, Evidence, Key, Pin, gpu
 from gpuwarden.health.state import State, pin_event
@@ -155,7 +156,7 @@ def _unpinned(slot: str, sight: Sight, data: Evidence | None = None) -> Event:
 
 def accept(state: State, sight: Sight) -> list[Event]:
     """What `gpuwarden inventory accept` does: GPUs that are not here now are given up, and links and ports that are not up; PCIe links
-    that are narrow stay so.
+    that are narrow stay so, and settings that differ from those of the siblings.
 
     Raises ValueError while neither the PCI bus nor NVML can be read: then the inventory is not known.
     """
@@ -168,32 +169,38 @@ def accept(state: State, sight: Sight) -> list[Event]:
 
 
 _LESS = {"links": "fewer_links", "pcie_width": "narrower"}
+_ACCEPTED = {**_LESS, "settings": "other_settings"}
 
 
 def accepted(events: Iterable[Event]) -> dict[str, list[str]]:
     """By what became less, the slots of GPUs and the names of ports that these events of `accept` are about."""
-    result: dict[str, list[str]] = {"given_up": [], "slower": [], **{name: [] for name in _LESS.values()}}
+    result: dict[str, list[str]] = {name: [] for name in ("given_up", "slower", *_LESS.values())}
     for event in events:
         if event.key is None:
             continue
         names = ["slower" if event.kind == EventKind.HOST_LEARNED else "given_up"]
         if event.kind == EventKind.GPU_PINNED:
-            names = [_LESS[name] for name in (read(Pinned, event).accepted or "").split()]
+            names = [_ACCEPTED[name] for name in (read(Pinned, event).accepted or "").split()]
         for name in names:
-            result[name].append(event.key.subject.slot or event.key.subject.part)
+            result.setdefault(name, []).append(event.key.subject.slot or event.key.subject.part)
     return result
 
 
 def _as_they_are(state: State, sight: Sight) -> Iterator[Event]:
-    """GPUs without the links that are not active now, as after a bridge was taken off, and with as few PCIe lanes as they have.
-    With MIG on all links are off for a time.
+    """GPUs without the links that are not active now, as after a bridge was taken off, with as few PCIe lanes as they have, and with the
+    settings that they have. With MIG on all links are off for a time.
     """
+    odd = odd_settings(sight)
     for facts in sight.answering:
         if (pin := state.pins.get(facts.slot)) is None:
             continue
-        now = replace(pin, links=_links_kept(pin, facts), pcie_width=_width_kept(pin, facts))
+        settings = settings_kept(pin.settings, facts.slot, odd)
+        now = replace(pin, links=_links_kept(pin, facts), pcie_width=_width_kept(pin, facts), settings=settings)
         if now != pin:
-            less = {"links": now.links != pin.links, "pcie_width": now.pcie_width not in (0, pin.pcie_width)}
+            less = {
+                "links": now.links != pin.links, "pcie_width": now.pcie_width not in (0, pin.pcie_width),
+                "settings": now.settings != pin.settings,
+            }  # fmt: skip
             event = pin_event(EventKind.GPU_PINNED, sight.now, sight.view.boot_id, now)
             names = " ".join(name for name, is_less in less.items() if is_less)
             pinned = replace(read(Pinned, event), pcie_width=now.pcie_width, accepted=names)

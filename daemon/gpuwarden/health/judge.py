@@ -26,6 +26,8 @@ from gpuwarden.health.detectors import COUNTERS, DETECTORS, FAMILIES
 from gpuwarden.health.event_data import write
 from gpuwarden.health.events import HealthSet, Raised
 from gpuwarden.health.gpu import resets
+from gpuwarden.health.gpu.remaps import learn_remaps
+from gpuwarden.health.gpu.speed_detectors import with_time_braked
 from gpuwarden.health.host.learning import counted_host, learn_counts, learn_host
 from gpuwarden.health.memory import LEMON_NODE, State, Track, buried
 from gpuwarden.health.model import NODE, Advice, Event, EventKind, Evidence, Key, Latch, Sighting, Verdict
@@ -65,7 +67,9 @@ def judge(state: State, view: View, host_events: Sequence[HostEvent], rules: Rul
     steps = Steps(observed(state, sight), now, view.boot_id)
     if view.boot_id != state.boot_id:
         steps.emit(EventKind.BOOT)
-    for event in (*inventory.learn(steps.state, sight), *learn_host(steps.state, sight)):
+    for event in (
+        *inventory.learn(steps.state, sight), *learn_host(steps.state, sight), *learn_remaps(steps.state.remaps, sight),
+    ):  # fmt: skip
         steps.take(event)
     news_of = unread(steps.state, host_events)
     taken = believed(steps.state, news_of)
@@ -103,7 +107,7 @@ def _counted(state: State, sight: Sight) -> State:
             if value is not None:
                 readings[facts.slot, name] = value
                 read_at[facts.slot, name] = min(facts.read_at.get(name, at.boottime), at.boottime)
-    windows = added(state.windows, at.boottime, readings, read_at)
+    windows = with_time_braked(added(state.windows, at.boottime, readings, read_at), at.boottime, sight.answering)
     return state if windows is state.windows else replace(state, windows=kept(windows, frozenset(state.pins)))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuwarden.health.flaps import Raises
+from gpuwarden.health.gpu.remaps import RemapHistory
 from gpuwarden.health.host.memory import HostMemory
 from gpuwarden.health.lemons.memory import Lemons
 from gpuwarden.health.model import Advice, Evidence, Health, Key, Latch, Pin, Severity
@@ -120,6 +121,8 @@ class State:
     """Repairs by board and kind of failure (`repair_history.py`)."""
     lemons: Lemons = field(default_factory=dict)
     """Days on which each kind of fault came (`lemons/memory.py`)."""
+    remaps: RemapHistory = field(default_factory=dict)
+    """Rows remapped by each board (`gpu/remaps.py`)."""
     news: frozenset[Key] = frozenset()
     """Keys of the records of this step; of moments."""
     windows: Windows = field(default_factory=dict)

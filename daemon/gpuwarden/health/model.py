@@ -254,6 +254,8 @@ class Pin:
     """A bit for each NVLink that was ever active, against which a loss is noticed."""
     pcie_width: int = 0
     """Lanes that were accepted as all that its slot has; 0: as many as card and slot allow."""
+    settings: str = ""
+    """Settings that were accepted though its siblings have others (`gpu/settings.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from gpuwarden.health.conditions import condition
 from gpuwarden.health.event_data import read, write
 from gpuwarden.health.events import HealthSet, Lines, Pinned, Raised, RaisedAt, Reset, Treated
 from gpuwarden.health.flaps import raised_once_more
+from gpuwarden.health.gpu.remaps import BOARD, with_count
 from gpuwarden.health.host.memory import remembered
 from gpuwarden.health.lemons.days import days_of
 from gpuwarden.health.lemons.memory import counted, renamed
@@ -125,6 +126,7 @@ def _pinned(state: State, event: Event) -> State:
     slot = event.key.subject.slot
     old, data = state.pins.get(slot), read(Pinned, event)
     old_width = 0 if old is None else old.pcie_width
+    old_settings = "" if old is None or event.kind == EventKind.GPU_REPLACED else old.settings
     pin = Pin(
         slot=slot,
         uuid=data.uuid,
@@ -133,6 +135,7 @@ def _pinned(state: State, event: Event) -> State:
         first_seen=event.at if old is None else old.first_seen,
         links=data.links,
         pcie_width=old_width if data.pcie_width is None else data.pcie_width,
+        settings=old_settings if data.settings is None else data.settings,
     )
     if old is not None and not old.uuid and pin.uuid:
         cases = {(pin.uuid if of == slot else of, kind): done for (of, kind), done in state.repairs.items()}
@@ -180,7 +183,7 @@ def _booted(state: State, event: Event) -> State:
     cases = [case(state, track.key) for track in failures(state)]
     tracks = {key: replace(track, clean_since=None) for key, track in state.tracks.items() if track.raised}
     state = replace(
-        state, boot_id=event.boot_id, resets={}, raises={}, tracks=tracks, records=_worth_keeping(state),
+        state, boot_id=event.boot_id, resets={}, raises={}, tracks=tracks, records=_worth_keeping(state), windows={},
         repairs=repaired(state.repairs, cases, event.at.wall, "reboot"),
     )  # fmt: skip
     return _released(state, event.at, None, (Latch.RESET, Latch.REBOOT))
@@ -273,6 +276,8 @@ def _folded(state: State, event: Event) -> State:  # noqa: C901, PLR0911, PLR091
             return _pinned(state, event)
         case EventKind.GPU_UNPINNED:
             return _unpinned(state, event)
+        case EventKind.HOST_LEARNED if event.key is not None and event.key.subject.kind == BOARD:
+            return replace(state, remaps=with_count(state.remaps, event))
         case EventKind.HOST_LEARNED | EventKind.HOST_FORGOTTEN:
             return replace(state, host=remembered(state.host, event))
         case EventKind.MACHINE_CHANGED:
@@ -284,5 +289,8 @@ def _folded(state: State, event: Event) -> State:  # noqa: C901, PLR0911, PLR091
 
 
 def pin_event(kind: EventKind, at: Stamp, boot_id: str, pin: Pin) -> Event:
-    data = Pinned(uuid=pin.uuid, name=pin.name, serial=pin.serial, links=pin.links, pcie_width=pin.pcie_width or None)
+    data = Pinned(
+        uuid=pin.uuid, name=pin.name, serial=pin.serial, links=pin.links, pcie_width=pin.pcie_width or None,
+        settings=pin.settings or None,
+    )  # fmt: skip
     return Event(kind=kind, at=at, boot_id=boot_id, key=Key("gpu", gpu(pin.slot)), data=write(data))

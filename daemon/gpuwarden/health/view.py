@@ -84,11 +84,29 @@ class XidRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedSettings:
+    """Settings that every GPU of this host must have (`gpu_misconfigured`). One that is not given may be anything that all have alike."""
+
+    persistence: Literal["", "on", "off"] = ""
+    """Persistence mode."""
+    mig: Literal["", "on", "off"] = ""
+    """MIG mode."""
+    power_limit_watts: int | None = bounded(None, 10, 10_000)
+    """Power limit, configured and enforced, within 5 %."""
+    application_clock_sm_mhz: int | None = bounded(None, 100, 10_000)
+    """Application clock of the SMs. A clock lock has no reading; it shows as a reason for low clocks only."""
+    application_clock_memory_mhz: int | None = bounded(None, 100, 20_000)
+    """Application clock of the memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     """The site's choices. The graces are what a driver reload, a GPU reset or a MIG change takes, and a slow boot."""
 
     expected_gpus: int | None = None
     """How many GPUs belong here; None: as learned."""
+    expected: ExpectedSettings = field(default_factory=ExpectedSettings)
+    """Settings that every GPU must have."""
     nvml_fresh_for: float = 15.0
     """Seconds for which facts of NVML count."""
     pci_fresh_for: float = 30.0

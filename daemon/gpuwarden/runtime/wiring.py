@@ -83,6 +83,7 @@ class Site:
         dcgm = config.collectors.dcgm
         rules = Rules(
             expected_gpus=config.inventory.expected_gpus,
+            expected=config.expected,
             nvml_fresh_for=fresh_for(nvml.interval, nvml.deadline),
             pci_fresh_for=fresh_for(pci.interval, pci.deadline),
             dcgm_fresh_for=fresh_for(dcgm.interval, dcgm.deadline) if dcgm.enabled else 0.0,

@@ -42,6 +42,7 @@ GETTER(nvmlDeviceGetSupportedEventTypes, unsigned long long, event_types)
 PAIR_GETTER(nvmlDeviceGetPowerManagementLimitConstraints, unsigned int, power_min_limit_mw, power_max_limit_mw)
 PAIR_GETTER(nvmlDeviceGetEccMode, nvmlEnableState_t, ecc_mode, ecc_mode_pending)
 PAIR_GETTER(nvmlDeviceGetMigMode, unsigned int, mig_mode, mig_mode_pending)
+PAIR_GETTER(nvmlDeviceGetGspFirmwareMode, unsigned int, gsp_mode, gsp_mode_default)
 PAIR_GETTER(nvmlDeviceGetEncoderUtilization, unsigned int, utilization_encoder, sampling_period_us)
 PAIR_GETTER(nvmlDeviceGetDecoderUtilization, unsigned int, utilization_decoder, sampling_period_us)
 
@@ -61,6 +62,8 @@ CHOICE_GETTER(nvmlDeviceGetClockInfo, nvmlClockType_t, unsigned int, READING_clo
               READING_clock_memory_mhz, READING_clock_video_mhz)
 CHOICE_GETTER(nvmlDeviceGetMaxClockInfo, nvmlClockType_t, unsigned int, READING_clock_graphics_max_mhz,
               READING_clock_sm_max_mhz, READING_clock_memory_max_mhz, READING_clock_video_max_mhz)
+CHOICE_GETTER(nvmlDeviceGetApplicationsClock, nvmlClockType_t, unsigned int, READING_clock_graphics_application_mhz,
+              READING_clock_sm_application_mhz, READING_clock_memory_application_mhz)
 
 /* `call(device, out)` fills a structure. */
 #define FILLER(call, type, ...)                                                                                        \
@@ -87,6 +90,12 @@ FILLER(nvmlDeviceGetRowRemapperHistogram, nvmlRowRemapperHistogramValues_t,
        FILL(partial, remap_banks_partial);
        FILL(low, remap_banks_low);
        FILL(none, remap_banks_none))
+FILLER(nvmlDeviceGetRepairStatus, nvmlRepairStatus_t,
+       EXPECT_VERSION(out->version, nvmlRepairStatus_v1);
+       FILL(bChannelRepairPending, repair_channel_pending);
+       FILL(bTpcRepairPending, repair_tpc_pending))
+FILLER(nvmlDeviceGetUnrepairableMemoryFlag_v1, nvmlUnrepairableMemoryStatus_v1_t, /* it has no version */
+       FILL(bUnrepairableMemory, memory_unrepairable))
 FILLER(nvmlDeviceGetSramEccErrorStatus, nvmlEccSramErrorStatus_t,
        EXPECT_VERSION(out->version, nvmlEccSramErrorStatus_v1);
        *out = (nvmlEccSramErrorStatus_t){.version = nvmlEccSramErrorStatus_v1};

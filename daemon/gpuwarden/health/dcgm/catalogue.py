@@ -237,7 +237,7 @@ _PASSIVE: dict[int, tuple[Health, Advice, str, str]] = {
     16: (WARNING, A.OBSERVE, "sxid", _SXID),
     33: (FAILURE, A.RESTART_SERVICE, "fabric_unhealthy", "of a ConnectX adapter it is about the adapter, not the fabric"),
     36: (FAILURE, A.INSPECT_HARDWARE, "", "of a CPU: 10 at the warning limit, 20 at the critical one"),
-    52: (FAILURE, A.CONTACT_SUPPORT, "", "the driver's flag for memory that cannot be repaired; NVML's Python bindings lack it"),
+    52: (FAILURE, A.CONTACT_SUPPORT, "", "the driver's flag for memory that cannot be repaired, which NVML gives from 13.5 on: memory_unrepairable"),
     70: (WARNING, A.INSPECT_HARDWARE, "nvlink_errors", f"they were all replayed; a link that fails goes down; {_RESTARTED}"),
     71: (WARNING, A.OBSERVE, "nvlink_errors", _CUMULATIVE),
     80: (FAILURE, A.CONTACT_SUPPORT, "row_remap_failed", "the text can name a wrong GPU"),

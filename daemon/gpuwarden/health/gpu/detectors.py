@@ -57,9 +57,7 @@ def sram_threshold(_: State, __: Sight, facts: GpuFacts) -> Sighting | None:
     if not facts.readings.sram_threshold_exceeded:
         return None
     count = facts.readings.ecc_uncorrected_volatile_sram or 0
-    return Sighting(
-        Key("sram_threshold", gpu(facts.slot)), {"uncorrected_sram_since_driver_load": count}, F if count else W
-    )
+    return Sighting(Key("sram_threshold", gpu(facts.slot)), {"uncorrected_sram_since_driver_load": count})
 
 
 RETIRED_PAGES_LIMIT = 63
@@ -136,23 +134,23 @@ SLOWED_SHARE, SLOWED_WINDOW = 0.6, 600.0
 """Slowed for 6 of the last 10 minutes: the share that gpud uses, here measured as time and not as samples."""
 
 
-def slowed(code: str, counter: str, reason_bit: int) -> Detector:
+def slowed_now(state: State, facts: GpuFacts, code: str, counter: str, reason_bit: int) -> Sighting | None:
     """Slowed by the hardware for most of a window: by the driver's own clock of it, else by how the passes find it."""
-
-    def check(state: State, _: Sight, facts: GpuFacts) -> Sighting | None:
-        series = state.windows.get((facts.slot, counter))
-        if series is None or getattr(facts.readings, counter) is None:
-            if not (facts.readings.clock_event_reasons or 0) & reason_bit:
-                return None
-            long = SLOWED_SHARE * SLOWED_WINDOW
-            return Sighting(Key(code, gpu(facts.slot)), {"reason_bit": hex(reason_bit)}, rise=long)
-        grown, seconds = series.growth(SLOWED_WINDOW)
-        if grown / 1e9 < SLOWED_SHARE * SLOWED_WINDOW:
+    series = state.windows.get((facts.slot, counter))
+    if series is None or getattr(facts.readings, counter) is None:
+        if not (facts.readings.clock_event_reasons or 0) & reason_bit:
             return None
-        evidence = {"slowed_seconds": round(grown / 1e9), "of_seconds": round(seconds)}
-        return Sighting(Key(code, gpu(facts.slot)), evidence)
+        long = SLOWED_SHARE * SLOWED_WINDOW
+        return Sighting(Key(code, gpu(facts.slot)), {"reason_bit": hex(reason_bit)}, rise=long)
+    grown, seconds = series.growth(SLOWED_WINDOW)
+    if grown / 1e9 < SLOWED_SHARE * SLOWED_WINDOW:
+        return None
+    evidence = {"slowed_seconds": round(grown / 1e9), "of_seconds": round(seconds)}
+    return Sighting(Key(code, gpu(facts.slot)), evidence)
 
-    return per_gpu(check, "clock_event_reasons")
+
+def thermal_slowdown(state: State, _: Sight, facts: GpuFacts) -> Sighting | None:
+    return slowed_now(state, facts, "thermal_slowdown", "slowdown_hw_thermal_ns", 0x40)
 
 
 def pcie_link_degraded(state: State, sight: Sight, facts: GpuFacts) -> Sighting | None:

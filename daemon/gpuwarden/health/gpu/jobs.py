@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpuwarden.health.memory import State
 from gpuwarden.health.model import Evidence
 from gpuwarden.health.view import Sight
 from gpuwarden_collectors.facts import GpuFacts
@@ -59,6 +60,19 @@ def on_gpus(facts: JobsFacts, slots: Collection[str], gpus: Mapping[str, GpuFact
     for (slot, _), gpu_job in sorted(found.items()):
         by_slot[slot] = (*by_slot.get(slot, ()), gpu_job)
     return by_slot
+
+
+def job_numbers(state: State, sight: Sight) -> Mapping[str, frozenset[int]]:
+    """By slot, the jobs on the GPU; nothing where jobs are not known."""
+    facts = sight.jobs
+    if facts is None:
+        return {}
+
+    def make() -> Mapping[str, frozenset[int]]:
+        jobs = on_gpus(facts, {*state.pins, *sight.gpus}, sight.gpus)
+        return {slot: frozenset(job.job for job in here) for slot, here in jobs.items()}
+
+    return sight.view.once("job numbers", (facts, state.pins, sight.gpus), make)
 
 
 def _given(facts: JobsFacts, slots: Sequence[str]) -> Iterator[tuple[str, Job]]:

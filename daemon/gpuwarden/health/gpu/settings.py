@@ -1,42 +1,159 @@
 """Settings in which one GPU differs from its siblings. What all GPUs of a node have in common is taken as intended, whatever it is.
 
 A board limit of 500 of 700 W on all four (stackhpc/ansible-slurm-appliance#975), persistence mode that reads *off* on all eight
-(leptonai/gpud#1318, #1322): both healthy. The same on one of eight was forgotten, or set by a job that did not put it back.
+(leptonai/gpud#1318, #1322): both healthy. The same on one of eight was forgotten, or set by a job that did not put it back. So
+what a job may set counts only after a day without a job on the GPU, or where the site says what it must be.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import NamedTuple
 
 from gpuwarden.health.detection import Detection, gpu_detection
-from gpuwarden.health.model import Key, Sighting, gpu
+from gpuwarden.health.gpu.jobs import job_numbers
+from gpuwarden.health.model import Json, Key, Sighting, gpu
 from gpuwarden.health.state import State
-from gpuwarden.health.view import Sight
+from gpuwarden.health.view import ExpectedSettings, Sight
 from gpuwarden_collectors.facts import GpuFacts
 
-SETTINGS = {"ecc_mode": "ecc_mode", "persistence_mode": "persistence_mode", "power_limit": "power_limit_mw"}
-"""By the detail of the finding, the reading."""
+Value = int | str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """`name`: in the evidence. `of`: where a GPU's facts have it. `by_jobs`: jobs and their prologs set it. `tolerance`: by how
+    much of the common value it may differ: boards of one model are made with slightly different limits.
+    """
+
+    name: str
+    of: str
+    by_jobs: bool = False
+    tolerance: float = 0.0
+
+
+SETTINGS = (
+    Setting(name="ecc_mode", of="readings.ecc_mode"),
+    Setting(name="ecc_mode_pending", of="readings.ecc_mode_pending"),
+    Setting(name="vbios", of="vbios"),
+    Setting(name="pcie_generation", of="readings.pcie_generation_max"),
+    Setting(name="pcie_width", of="readings.pcie_width_max"),
+    Setting(name="gsp_mode", of="readings.gsp_mode"),
+    Setting(name="persistence_mode", of="readings.persistence_mode", by_jobs=True),
+    Setting(name="mig_mode", of="readings.mig_mode", by_jobs=True),
+    Setting(name="power_limit", of="readings.power_limit_mw", by_jobs=True, tolerance=0.05),
+    Setting(name="power_limit_enforced", of="readings.power_enforced_limit_mw", by_jobs=True, tolerance=0.05),
+    Setting(name="clock_sm", of="readings.clock_sm_application_mhz", by_jobs=True),
+    Setting(name="clock_memory", of="readings.clock_memory_application_mhz", by_jobs=True),
+)
 FEWEST, ODD_SHARE = 4, 4
 """Siblings of one model that a majority needs, and of how many of them one may be odd: of four one, of eight two."""
-TOLERANCE = 0.05
-"""By how much of the common value a limit may differ: boards of one model are made with slightly different ones."""
+FORGOTTEN = 86_400.0
+"""Seconds without a job on the GPU."""
+SET_BY_JOBS = "set_by_jobs"
+"""The detail of the finding about such settings."""
+
+_values = attrgetter(*(setting.of for setting in SETTINGS))
 
 
-def gpu_misconfigured(_: State, sight: Sight) -> Detection:
-    models: dict[str, list[GpuFacts]] = {}
-    for facts in sight.answering:
-        models.setdefault(facts.name, []).append(facts)
-    sightings = [s for alike in models.values() for name in SETTINGS for s in _odd(alike, name)]
+class Odd(NamedTuple):
+    """What one GPU has otherwise than it should."""
+
+    facts: GpuFacts
+    setting: Setting
+    value: Value
+    usual: Value
+    pinned: bool
+
+
+def gpu_misconfigured(state: State, sight: Sight) -> Detection:
+    """One finding for all that a GPU has otherwise; another one, with a wait of its own, for what jobs may have set."""
+    found = [odd for odd in odd_settings(sight) if odd.pinned or not _accepted(state, odd)]
+    if not found:
+        return gpu_detection((), sight.answering)
+    raised = {track.key for track in state.tracks_of("gpu_misconfigured") if track.raised}
+    jobs = job_numbers(state, sight)
+    evidence: dict[Key, dict[str, Json]] = {}
+    for odd in found:
+        by_job = odd.setting.by_jobs and not odd.pinned
+        key = Key("gpu_misconfigured", gpu(odd.facts.slot), SET_BY_JOBS if by_job else "")
+        if by_job and key not in raised and (odd.facts.processes or jobs.get(odd.facts.slot)):
+            continue
+        usual = f"{odd.setting.name}_{'expected' if odd.pinned else 'of_siblings'}"
+        evidence.setdefault(key, {}).update({odd.setting.name: odd.value, usual: odd.usual})
+    sightings = [Sighting(key, e, rise=FORGOTTEN if key.detail else None) for key, e in evidence.items()]
     return gpu_detection(sightings, sight.answering)
 
 
-def _odd(siblings: Sequence[GpuFacts], name: str) -> Iterator[Sighting]:
-    values = {f.slot: value for f in siblings if (value := getattr(f.readings, SETTINGS[name])) is not None}
-    if len(values) < FEWEST or len(set(values.values())) == 1:
+def odd_settings(sight: Sight) -> list[Odd]:
+    """What the site pinned is compared with that, everything else among GPUs of one name and part number."""
+    pinned = _pinned(sight.rules.expected)
+    models: dict[tuple[str, str], list[tuple[GpuFacts, Sequence[Value | None]]]] = {}
+    for facts in sight.answering:
+        models.setdefault((facts.name, facts.board_part), []).append((facts, _values(facts)))
+    alike = all(len({values for _, values in group}) == 1 for group in models.values())  # as it should be
+    if alike and not pinned:
+        return []
+    return [
+        odd
+        for group in models.values()
+        for at, setting in enumerate(SETTINGS)
+        for odd in _odd({facts.slot: (facts, values[at]) for facts, values in group}, setting, pinned.get(setting.name))
+    ]
+
+
+def _odd(given: Mapping[str, tuple[GpuFacts, Value | None]], setting: Setting, pinned: int | None) -> Iterator[Odd]:
+    values = [(facts, value) for facts, value in given.values() if value is not None and value != ""]
+    if not values:
         return
-    common, _ = Counter(values.values()).most_common(1)[0]
-    odd = {slot: value for slot, value in values.items() if abs(value - common) > TOLERANCE * common}
-    if len(odd) * ODD_SHARE <= len(values):
-        for slot, value in odd.items():
-            yield Sighting(Key("gpu_misconfigured", gpu(slot), name), {"value": value, "siblings": common})
+    common, _ = Counter(value for _, value in values).most_common(1)[0]
+    usual = common if pinned is None else pinned
+    odd = [
+        Odd(facts, setting, value, usual, pinned is not None)
+        for facts, value in values
+        if _differs(value, usual, setting)
+    ]
+    if pinned is not None or (len(values) >= FEWEST and len(odd) * ODD_SHARE <= len(values)):
+        yield from odd
+
+
+def _differs(value: Value, usual: Value, setting: Setting) -> bool:
+    if isinstance(value, str) or isinstance(usual, str):
+        return value != usual
+    return abs(value - usual) > setting.tolerance * usual
+
+
+def _pinned(expected: ExpectedSettings) -> dict[str, int]:
+    watts = expected.power_limit_watts
+    milliwatts = None if watts is None else watts * 1000
+    pins: dict[str, int | None] = {
+        "persistence_mode": _ON_OFF.get(expected.persistence), "mig_mode": _ON_OFF.get(expected.mig),
+        "power_limit": milliwatts, "power_limit_enforced": milliwatts,
+        "clock_sm": expected.application_clock_sm_mhz, "clock_memory": expected.application_clock_memory_mhz,
+    }  # fmt: skip
+    return {name: value for name, value in pins.items() if value is not None}
+
+
+_ON_OFF = {"on": 1, "off": 0}
+
+# --- What an operator accepted: text, as `ecc_mode=0 vbios=96.00.99.00.01`
+
+
+def _text(setting: Setting, value: Value) -> str:
+    return f"{setting.name}={str(value).replace(' ', '_')[:64]}"
+
+
+def _accepted(state: State, odd: Odd) -> bool:
+    pin = state.pins.get(odd.facts.slot)
+    return pin is not None and _text(odd.setting, odd.value) in pin.settings.split()
+
+
+def settings_kept(settings: str, slot: str, odd: Sequence[Odd]) -> str:
+    """The accepted settings of the GPU in `slot` once those that differ now are accepted, too."""
+    here = [each for each in odd if each.facts.slot == slot and not each.pinned]
+    names = {each.setting.name for each in here}
+    others = [text for text in settings.split() if text.partition("=")[0] not in names]
+    return " ".join(sorted([*others, *(_text(each.setting, each.value) for each in here)]))

@@ -1,0 +1,61 @@
+"""What can be wrong with a GPU that works: rows of the table of conditions. Those of GPUs that do not are in `health/conditions.py`."""
+
+from __future__ import annotations
+
+from gpuwarden.health.condition import NO_GPU, Condition, F, W
+from gpuwarden.health.model import Advice, Latch
+
+GPU_CONDITIONS: tuple[Condition, ...] = (
+    # --- memory
+    Condition(
+        code="memory_degrading", scope="gpu", severity=F, advice=Advice.INSPECT_HARDWARE, fall=3600, latch=Latch.ACKNOWLEDGE,
+        jobs_go_on=True,
+        title="The memory of a GPU degrades",
+        why="At least 1,000,000 corrected errors an hour in two of the last three windows of 10 minutes, or 2 or more rows remapped "
+        "for corrected errors within 7 days while at least 1,000 errors an hour go on. The node is taken out after its jobs. An idle "
+        "GPU makes no errors, and a reset or reboot only begins the counters again: it stays until the board is replaced, or until "
+        "gpuwarden ack.",
+        source="NVIDIA/NVSentinel#1748 (17,700 a second for weeks under load, none while idle); Lablup (a GPU with 254 remapped rows "
+        "that was gone later); the limits: own choice", depends_on=NO_GPU,
+    ),
+    Condition(
+        code="row_remaps_many", scope="gpu", severity=W, advice=Advice.INSPECT_HARDWARE, fall=60,
+        title="Many rows of a GPU's memory are remapped",
+        why="8 or more for corrected errors or 512 for uncorrectable ones in the life of the board, or a bank has few spare rows left, "
+        "or none. Each remapping did its work; plan the replacement of the board. The count never falls: gpuwarden warns and does "
+        "no more.",
+        source="NVIDIA/NVSentinel#1748 (8 rows), Lablup (254); DCGM_FR_UNCORRECTABLE_ROW_REMAP_LIMIT; awslabs (remap histogram)",
+        depends_on=NO_GPU,
+    ),
+    Condition(
+        code="row_remap_overdue", scope="gpu", severity=F, advice=Advice.RESET_GPU, rise=7 * 86_400, fall=10, jobs_go_on=True,
+        title="A memory row has waited for days to be remapped",
+        why="It has been pending for 7 days, as row_remap_pending says from the beginning: one more error in the same bank may not be "
+        "contained. The node is taken out after its jobs so that the GPU can be reset, and comes back after that.",
+        source="awslabs, leptonai/gpud (reboot at once); the days: own choice", depends_on=(*NO_GPU, "row_remap_failed"),
+    ),
+    Condition(
+        code="gpu_repair_pending", scope="gpu", severity=W, advice=Advice.REBOOT, fall=10,
+        title="A GPU waits for a reboot that repairs it",
+        why="A channel of its memory, or a TPC, is set aside and repaired at the next reset or reboot.",
+        source="nvml.h: nvmlDeviceGetRepairStatus; awslabs (reboot)", depends_on=NO_GPU,
+    ),
+    Condition(
+        code="memory_unrepairable", scope="gpu", severity=F, advice=Advice.CONTACT_SUPPORT, fall=10,
+        title="Memory of a GPU is beyond repair",
+        why="The driver's own flag: the GPU is a case for replacement.",
+        source="nvml.h: nvmlDeviceGetUnrepairableMemoryFlag_v1; DCGM_FR_FAULTY_MEMORY; awslabs (replace)", depends_on=NO_GPU,
+    ),
+    # --- speed
+    Condition(
+        code="gpu_slow", scope="gpu", severity=W, advice=Advice.INSPECT_HARDWARE, rise=600, fall=300,
+        title="A GPU is slow while it is busy",
+        why="For 10 minutes, at full utilisation: its SM clock is below half of that of its siblings (busy GPUs of the same name, of the "
+        "same job where that is known), or with fewer than two of them below half of its maximum, and the driver gives no reason that "
+        "explains it (clocks that were set, a hardware slowdown, its own power limit); or, under software thermal slowdown, below 80 % of "
+        "them (60 % of its maximum); or it is power-capped below 70 % of its limit while its siblings reach theirs (not on superchips, "
+        "whose CPU shares the power). GPUs with MIG are not judged. At rest nothing shows it: it ends after 5 minutes of work.",
+        source="sgl-project/sglang#39206 (480 of 1980 MHz at 86 °C), GB10 (650 of 3003 MHz without a reason); scitix/sichek; the limits: "
+        "own choice", depends_on=NO_GPU,
+    ),
+)  # fmt: skip

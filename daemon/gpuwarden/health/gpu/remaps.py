@@ -1,0 +1,68 @@
+"""How many rows each board remapped for corrected errors lately. The counter is one of the board's life and never falls.
+
+Kept for a week over restarts, reboots and other slots: by board, the highest count and when (wall time) it was first seen. A
+reading that falls back, as a driver without the InfoROM's record gives, makes nothing new when it is right again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from gpuwarden.health.event_data import read, write
+from gpuwarden.health.events import Remapped
+from gpuwarden.health.model import Event, EventKind, Key, Subject
+from gpuwarden.health.view import Sight
+from gpuwarden_collectors.facts import Stamp
+
+WINDOW = 7 * 86_400.0
+SPACING = 600.0
+"""Seconds between two counts of one board that are kept."""
+KEPT, BOARDS_KEPT = 32, 256
+BOARD = "board"
+"""The kind of subject of the events."""
+
+Counts = tuple[tuple[float, int], ...]
+RemapHistory = Mapping[str, Counts]
+
+
+def learn_remaps(history: RemapHistory, sight: Sight) -> Iterator[Event]:
+    """An event for the first count of each board, and for every higher one."""
+    for facts in sight.answering:
+        count = facts.readings.remapped_rows_correctable
+        if count is None or not facts.uuid:
+            continue
+        known = history.get(facts.uuid)
+        if known is None or (count > known[-1][1] and not 0.0 <= sight.now.wall - known[-1][0] < SPACING):
+            yield _event(facts.uuid, count, sight.now, sight.view.boot_id)
+
+
+def _event(board: str, count: int, at: Stamp, boot_id: str) -> Event:
+    key = Key("host", Subject(BOARD, part=board))
+    return Event(kind=EventKind.HOST_LEARNED, at=at, boot_id=boot_id, key=key, data=write(Remapped(remapped=count)))
+
+
+def with_count(history: RemapHistory, event: Event) -> RemapHistory:
+    """With the count of one such event. The newest count of before the window is what growth is measured from."""
+    if event.key is None:
+        return history
+    board, at, count = event.key.subject.part, event.at.wall, read(Remapped, event).remapped
+    counts = (*history.get(board, ()), (at, count))
+    older = sum(when <= at - WINDOW for when, _ in counts)
+    counts = counts[max(0, older - 1) :]
+    if len(counts) > KEPT:
+        counts = (counts[0], *counts[2:])
+    others = {name: each for name, each in history.items() if name != board}
+    return dict([*others.items(), (board, counts)][-BOARDS_KEPT:])
+
+
+def remaps_lately(history: RemapHistory, board: str, count: int, wall: float) -> int:
+    """How many of the `count` rows that the board has remapped by now are of the last `WINDOW`, as far as it is known."""
+    counts = history.get(board, ())
+    before = [known for at, known in counts if at <= wall - WINDOW] or [known for _, known in counts[:1]]
+    return max(0, count - before[-1]) if before else 0
+
+
+def remap_events(history: RemapHistory, now: Stamp, boot_id: str) -> Iterator[Event]:
+    """The events that make this history out of an empty one."""
+    for board, counts in history.items():
+        yield from (_event(board, count, Stamp(now.boottime, at), boot_id) for at, count in counts)

@@ -1,0 +1,199 @@
+"""GPUs that are slow while they are busy: below their siblings, or below their own maximum, and the driver names no good reason.
+
+What explains a low clock: a clock that was set (reason bit 0x2), the hardware's slowdowns, which have conditions of their own, and
+power capping (0x4) at the GPU's own limit. Software thermal slowdown (0x20) explains a little less speed, not much less.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from gpuwarden.health.detection import Detection, Detector, gpu_detection, per_gpu
+from gpuwarden.health.gpu.detectors import SLOWED_WINDOW, slowed_now
+from gpuwarden.health.gpu.jobs import job_numbers
+from gpuwarden.health.model import Evidence, Key, Severity, Sighting, gpu
+from gpuwarden.health.state import State
+from gpuwarden.health.view import Sight
+from gpuwarden.health.windows import Series, Windows
+from gpuwarden_collectors.facts import GpuFacts, GpuReadings
+
+IDLE, CLOCKS_SET, POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x1, 0x2, 0x4, 0x8, 0x20, 0x40, 0x80
+"""nvmlClocksEventReasons."""
+BUSY = 94
+"""Per cent. 95, but for a GPU whose reading wavers between 94 and 96 (story of GB10 at 650 of 3003 MHz)."""
+SIBLINGS = 2
+"""Fewer busy GPUs of the same name are no measure: the GPU is compared with its own maximum."""
+HALF = 0.5
+"""Of the (upper) median of the siblings, or of the maximum. Training on power-capped GPUs stays above it."""
+HOT_OF_SIBLINGS, HOT_OF_MAXIMUM = 0.8, 0.6
+"""The same under software thermal slowdown. A hot day moves throughput by 1 to 2 % (Llama 3)."""
+AT_LIMIT, BELOW_LIMIT = 0.9, 0.7
+"""Of the enforced power limit: from there on power capping is the GPU's own; below, something else caps it."""
+AS_FAST = 0.95
+MAXIMUM_PERFORMANCE = 2
+"""The highest performance state in which a GPU works as fast as it can."""
+EMPTY = 0.02
+"""Of its memory: with less, and no process, utilisation is a counter that was left standing."""
+_SUPERCHIP = re.compile(r"\bG[BH]\d")
+"""GH200, GB200, GB10: the module's power is shared with its CPU, so that the GPU is capped below its own limit."""
+
+
+def gpu_slow(state: State, sight: Sight) -> Detection:
+    given = [f for f in sight.answering if f.readings.clock_sm_mhz is not None and f.readings.mig_mode != 1]
+    busy = [facts for facts in given if _busy(facts)]
+    found = []
+    for facts in busy:
+        if _may_be_slow(facts.readings):
+            evidence = _slow(state, facts, _siblings(state, sight, facts, busy))
+            if evidence:
+                found.append(Sighting(Key("gpu_slow", gpu(facts.slot)), evidence))
+    # Only work shows whether a GPU is slow: a finding does not end by rest. One that rises does.
+    raised = {track.key.subject.slot for track in state.tracks_of("gpu_slow") if track.raised}
+    idle_too = [facts for facts in given if facts.slot not in raised or _busy(facts)] if raised else given
+    return gpu_detection(found, idle_too)
+
+
+def _busy(facts: GpuFacts) -> bool:
+    r = facts.readings
+    if (r.utilization_gpu or 0) < BUSY or (r.performance_state or 0) > MAXIMUM_PERFORMANCE:
+        return False
+    unused = not facts.processes and r.memory_used_bytes is not None and r.memory_total_bytes is not None
+    left_standing = unused and (r.memory_used_bytes or 0) < EMPTY * (r.memory_total_bytes or 0)
+    return not left_standing and not (r.clock_event_reasons or 0) & IDLE
+
+
+def _may_be_slow(r: GpuReadings) -> bool:
+    """Cheap, and false of most."""
+    below = r.clock_sm_max_mhz is None or (r.clock_sm_mhz or 0) < HOT_OF_SIBLINGS * r.clock_sm_max_mhz
+    return below or bool((r.clock_event_reasons or 0) & POWER_CAP)
+
+
+def _siblings(state: State, sight: Sight, facts: GpuFacts, busy: Sequence[GpuFacts]) -> list[GpuFacts]:
+    """Busy GPUs of the same name; of the same job, where its job is known."""
+    alike = [other for other in busy if other is not facts and other.name == facts.name]
+    jobs = job_numbers(state, sight)
+    mine = jobs.get(facts.slot)
+    return [other for other in alike if jobs.get(other.slot, frozenset()) & mine] if mine else alike
+
+
+def _slow(state: State, facts: GpuFacts, siblings: Sequence[GpuFacts]) -> Evidence:
+    r, reasons = facts.readings, facts.readings.clock_event_reasons
+    clocks = [clock for other in siblings if (clock := other.readings.clock_sm_mhz) is not None]
+    together = len(clocks) >= SIBLINGS
+    usual = sorted(clocks)[len(clocks) // 2] if together else r.clock_sm_max_mhz
+    if (
+        reasons is None
+        or not usual
+        or r.clock_sm_mhz is None
+        or reasons & (CLOCKS_SET | HW_SLOWDOWN | HW_THERMAL | POWER_BRAKE)
+    ):
+        return {}
+    share, why = r.clock_sm_mhz / usual, ""
+    if together and _capped_by_another(facts, siblings) and share < AS_FAST:
+        why = "power capping far below its own limit"
+    elif reasons & POWER_CAP and _at_its_limit(facts):
+        return {}
+    elif _hot(state, facts) and share < (HOT_OF_SIBLINGS if together else HOT_OF_MAXIMUM):
+        why = "software thermal slowdown"
+    elif share < HALF:
+        why = "no reason of the driver's explains it"
+    if not why:
+        return {}
+    return {
+        "sm_clock_mhz": r.clock_sm_mhz, "siblings_mhz" if together else "maximum_mhz": round(usual),
+        "reasons": hex(reasons), "why": why, "power_w": None if r.power_usage_mw is None else round(r.power_usage_mw / 1000),
+        "temperature": r.temperature,
+    }  # fmt: skip
+
+
+def _of_its_limit(r: GpuReadings) -> float | None:
+    if r.power_usage_mw is None or not r.power_enforced_limit_mw:
+        return None
+    return r.power_usage_mw / r.power_enforced_limit_mw
+
+
+def _at_its_limit(facts: GpuFacts) -> bool:
+    """Also where that is not known, and on superchips."""
+    share = _of_its_limit(facts.readings)
+    return share is None or share >= AT_LIMIT or bool(_SUPERCHIP.search(facts.name))
+
+
+def _capped_by_another(facts: GpuFacts, siblings: Sequence[GpuFacts]) -> bool:
+    """It is capped far below its own limit while all siblings reach theirs."""
+    share = _of_its_limit(facts.readings)
+    if share is None or share >= BELOW_LIMIT or not (facts.readings.clock_event_reasons or 0) & POWER_CAP:
+        return False
+    others = [_of_its_limit(other.readings) for other in siblings]
+    return all(other is not None and other >= AT_LIMIT for other in others) and not _SUPERCHIP.search(facts.name)
+
+
+def _hot(state: State, facts: GpuFacts) -> bool:
+    """Software thermal slowdown now, or for most of the last minute by the driver's own clock of it."""
+    if (facts.readings.clock_event_reasons or 0) & SW_THERMAL:
+        return True
+    series = state.windows.get((facts.slot, "slowdown_sw_thermal_ns"))
+    return series is not None and series.growth(60.0)[0] >= HALF * 60e9
+
+
+# --- the external power brake
+
+BRAKED_LOW = "power_brake_low_ns"
+"""The window of the time that passes found a GPU braked, busy and at `LOW_CLOCK` or less."""
+LOW_CLOCK, LOW_SHARE = 0.3, 0.9
+AT_WORK = 50
+"""Per cent: at rest the clock is low whatever the brake does."""
+LONGEST_PASS = 30.0
+
+
+def _at_low_clock(r: GpuReadings) -> bool:
+    braked = bool((r.clock_event_reasons or 0) & POWER_BRAKE) and (r.utilization_gpu or 0) >= AT_WORK
+    return braked and r.clock_sm_mhz is not None and r.clock_sm_mhz <= LOW_CLOCK * (r.clock_sm_max_mhz or 0)
+
+
+def with_time_braked(windows: Windows, at: float, answering: Collection[GpuFacts]) -> Windows:
+    """The windows with the time of one pass; the same where no brake is on, or was lately."""
+    result: dict[tuple[str, str], Series] | None = None
+    for facts in answering:
+        key, low = (facts.slot, BRAKED_LOW), _at_low_clock(facts.readings)
+        series = windows.get(key)
+        if (series is None and not low) or (series is not None and at <= series.at):
+            continue
+        result = dict(windows) if result is None else result
+        if series is None:
+            result[key] = Series.start(at, 0)
+        elif not low and not series.growth(SLOWED_WINDOW)[0]:
+            del result[key]
+        else:
+            passed = at - series.at
+            result[key] = series.add(at, series.last + round(1e9 * passed if low and passed <= LONGEST_PASS else 0))
+    return windows if result is None else result
+
+
+def power_brake(state: State, _: Sight, facts: GpuFacts) -> Sighting | None:
+    sighting = slowed_now(state, facts, "power_brake", "slowdown_hw_power_brake_ns", POWER_BRAKE)
+    if sighting is None:
+        return None
+    series, r = state.windows.get((facts.slot, BRAKED_LOW)), facts.readings
+    low = 0.0 if series is None else series.growth(SLOWED_WINDOW)[0] / 1e9
+    severity = Severity.WARNING
+    if low >= LOW_SHARE * SLOWED_WINDOW or _still_failing(state, facts, series):
+        severity = Severity.FAILURE
+    evidence = {**sighting.evidence, "sm_clock_mhz": r.clock_sm_mhz, "maximum_mhz": r.clock_sm_max_mhz}
+    return replace(sighting, severity=severity, evidence={**evidence, "seconds_at_low_clock": round(low)})
+
+
+def _still_failing(state: State, facts: GpuFacts, series: Series | None) -> bool:
+    """It failed before, and neither rest nor a window that a restart began again shows that it is better."""
+    track = state.tracks.get(Key("power_brake", gpu(facts.slot)))
+    if track is None or not track.raised or track.severity is not Severity.FAILURE:
+        return False
+    young = series is not None and series.followed < SLOWED_WINDOW
+    return young or (facts.readings.utilization_gpu or 0) < AT_WORK
+
+
+DETECTORS: dict[str, Detector] = {
+    "gpu_slow": gpu_slow,
+    "power_brake": per_gpu(power_brake, "clock_event_reasons"),
+}

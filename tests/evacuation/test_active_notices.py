@@ -1,0 +1,52 @@
+"""Which failing GPUs concern the jobs on them."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuwarden.evacuation.active_notices import active_notices
+from gpuwarden.policy.state import PolicyState
+from support.hosts import Host, slot
+
+
+def concerned(host: Host) -> list[str]:
+    assert host.last is not None
+    found = active_notices(
+        PolicyState(boot_id=host.boot_id),
+        host.last.verdict,
+        {},
+        {},
+        scheduled=False,
+        horizon=600.0,
+        instance="",
+        now=host.now,
+    )
+    return [notice.id for notice in found.notices]
+
+
+def test_jobs_on_a_gpu_that_is_lost_are_concerned() -> None:
+    host = Host(4)
+    host.run(60)
+    host.change(2, remapped_rows_failure=1)
+    host.run(60)
+    assert concerned(host) == [slot(2)]
+
+
+@pytest.mark.parametrize("what", ["memory_degrading", "power_brake", "row_remap_overdue"])
+def test_jobs_on_a_gpu_that_works_on_are_left_alone(what: str) -> None:
+    host = Host(4)
+    host.run(60)
+    if what == "row_remap_overdue":
+        host.change(2, remapped_rows_pending=1)
+        host.run(8 * 86_400.0, every=3600)
+    for _ in range(300):
+        r = host.gpus[2].readings
+        if what == "memory_degrading":
+            host.change(2, ecc_corrected_volatile=(r.ecc_corrected_volatile or 0) + 88_500)
+        elif what == "power_brake":
+            braked = (r.slowdown_hw_power_brake_ns or 0) + 5_000_000_000
+            host.change(2, clock_event_reasons=0x80, clock_sm_mhz=495, slowdown_hw_power_brake_ns=braked)
+        host.run(5)
+    assert what in host.codes
+    assert host.health.value == "failure"
+    assert concerned(host) == []
