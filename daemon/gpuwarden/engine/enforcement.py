@@ -19,6 +19,7 @@ from gpuwarden.base.log import get_logger
 from gpuwarden.engine.operator_orders import Orders, Outcomes
 from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Event, EventKind, Json
+from gpuwarden.health.state import State
 from gpuwarden.notify.notifications import Notifications
 from gpuwarden.policy import checkpoint
 from gpuwarden.policy.events import Excluded, Restored
@@ -110,9 +111,9 @@ class Enforcement:
                 await asyncio.gather(*(box.actuator.close() for box in self._boxes.values()), return_exceptions=True)
         await self._notifying.stop(timeout)
 
-    def notify(self, events: Iterable[Event]) -> None:
-        """Queue the notifications that these events are worth, in both modes."""
-        self._notifying.send(events)
+    def notify(self, events: Iterable[Event], judged: State) -> None:
+        """Queue the notifications that these events are worth, in both modes. `judged`: the judge's state, with these events."""
+        self._notifying.send(events, judged)
 
     def adopt(self, options: EnforcementOptions) -> None:
         """What is set from now on; whatever is being waited for is waited for as it was begun."""

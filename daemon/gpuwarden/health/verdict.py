@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from gpuwarden.health.conditions import condition
+from gpuwarden.health.incidents import incidents
 from gpuwarden.health.inhibition import root_causes
 from gpuwarden.health.inventory import Presence, absent, expected_count, presences
 from gpuwarden.health.lemons.detectors import lemon_days
@@ -37,6 +38,7 @@ def verdict(state: State, sight: Sight) -> Verdict:
         unknown=unknown,
         findings=loud,
         silenced=tuple(f for f in findings if f.silenced_by),
+        incidents=incidents([f.key for f in counted], state.follows),
         gpus=gpus,
         expected=expected,
         expected_from=source,
@@ -62,7 +64,8 @@ def _finding(track: Track, root: Key | None, state: State, sight: Sight) -> Find
     return Finding(
         key=key, severity=track.severity, title=row.title if row else key.code, advice=track.advice,
         evidence=track.evidence, first_seen=track.first_seen, last_seen=track.last_seen, count=track.count,
-        latch=track.latch, latched=latched, silenced_by="" if root is None else str(root), shadow=rule.shadow,
+        latch=track.latch, latched=latched, silenced_by="" if root is None else str(root),
+        caused_by=str(state.follows[key][0]) if key in state.follows else "", shadow=rule.shadow,
         fall=None if row is None else fall(state, row, rule, track), confirmed=key not in state.unconfirmed,
     )  # fmt: skip
 

@@ -367,7 +367,7 @@ class Daemon:
             self._soon()
 
     def _notify(self, events: Iterable[Event]) -> None:
-        self.enforcement.notify(events)
+        self.enforcement.notify(events, self.engine.state)
 
     def _recall(self, memory: Memory, *, late: bool = False) -> None:
         """What the ledger knew before this start, and on top of it what happened since."""
