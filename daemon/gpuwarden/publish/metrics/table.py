@@ -22,6 +22,7 @@ from gpuwarden.health.xid.catalogue import XIDS, XidClass
 from gpuwarden.publish import notices
 from gpuwarden.publish.metrics import enforcement, evacuation
 from gpuwarden.publish.metrics.lines import COUNTER, GAUGE, HISTOGRAM, Number
+from gpuwarden.publish.metrics.machine import MACHINE_LABELS
 from gpuwarden.publish.snapshot import CollectorStatus, Snapshot, XidCount
 from gpuwarden.publish.status import DISBELIEVED, detail
 from gpuwarden_collectors.base import PassOutcome
@@ -229,6 +230,9 @@ METRICS: tuple[Metric, ...] = (
            "Always 1; the label is the running version."),
     Metric("gpuwarden_node_info", GAUGE, ("node", "boot_id"), lambda s: [((s.service.node, s.service.boot_id), 1)],
            "Always 1; the labels are the name of this node and its boot."),
+    Metric("gpuwarden_machine_info", GAUGE, MACHINE_LABELS, lambda s: [(s.machine, 1)] if s.machine else (),
+           "Always 1: what nodes may have in common. Type of the machine by its firmware, GPU model, driver, VBIOS; NVLink domain and "
+           "clique where it spans nodes; chassis, slot and tray from Blackwell on. As last seen, while the driver does not answer."),
     Metric("gpuwarden_simulated", GAUGE, (), lambda s: _one(int(s.service.simulated)),
            "1 while every GPU on this page is simulated."),
     Metric("gpuwarden_enforcing", GAUGE, (), lambda s: _one(int(s.service.mode == "enforce")),
