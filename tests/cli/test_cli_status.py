@@ -63,9 +63,7 @@ def test_a_healthy_node_is_a_headline_and_a_row_for_each_gpu() -> None:
 
 def test_an_incident_is_shown_as_one_with_its_cause_first() -> None:
     cause = finding("xid", gpu(slot(2)), detail="79")
-    others = [
-        replace(finding("sxid", Subject("switch", at), detail="20034"), caused_by=str(cause.key)) for at in SWITCHES
-    ]
+    others = [replace(finding("sxid", Subject("switch", at), detail="20034"), caused_by=cause.key) for at in SWITCHES]
     alone = finding("disk_full", NODE, Severity.WARNING)
     shown = snapshot(4, health=Health.FAILURE, findings=[others[0], cause, alone, others[1]])
     incidents = (Incident(cause.key, tuple(one.key for one in others)), Incident(alone.key))

@@ -67,7 +67,7 @@ def with_follows(state: State, shadows: frozenset[str]) -> State:
         state = replace(state, follows_of=(state.records, state.resets, what, found))
     left = {key: of for key, of in state.follows.items() if key not in found and _is_ending(state.tracks.get(key))}
     follows = {**found, **left} if left else found
-    return state if follows == state.follows else replace(state, follows=follows)
+    return state if follows is state.follows or follows == state.follows else replace(state, follows=follows)
 
 
 def _found(state: State, raised: Sequence[Track], shadows: frozenset[str]) -> Follows:
@@ -100,7 +100,7 @@ def incidents(keys: Sequence[Key], found: Follows) -> tuple[Incident, ...]:
     for key, (cause, _) in found.items():
         if cause in consequences:
             consequences[cause].append(key)
-    return tuple(Incident(cause, tuple(sorted(of))) for cause, of in consequences.items())
+    return tuple([Incident(cause, tuple(of)) for cause, of in consequences.items()])
 
 
 def _of_track(state: State, track: Track, silenced: Mapping[Key, Key]) -> _Sign:
@@ -141,7 +141,7 @@ def _follows(signs: Sequence[_Sign]) -> Follows:
             direct[sign.key] = sign.silenced, False
         elif (found := _cause(sign, causes)) is not None:
             direct[sign.key] = found
-    return {key: _first(key, direct) for key in direct}
+    return {key: _first(key, direct) for key in sorted(direct)}
 
 
 def _first(key: Key, direct: Follows) -> tuple[Key, bool]:

@@ -163,8 +163,8 @@ class Finding:
     """No longer seen, kept until reset, reboot or acknowledgement as `latch` has it."""
     silenced_by: str = ""
     """Id of the finding that it is a consequence of; empty if of none."""
-    caused_by: str = ""
-    """Id of the finding that its incident begins with; empty if that is itself. It counts all the same, unless it is silenced."""
+    caused_by: Key | None = None
+    """The finding that its incident begins with; None if that is itself. It counts all the same, unless it is silenced."""
     shadow: bool = False
     """It is reported, and nothing follows from it."""
     fall: float | None = None

@@ -65,7 +65,7 @@ def _finding(track: Track, root: Key | None, state: State, sight: Sight) -> Find
         key=key, severity=track.severity, title=row.title if row else key.code, advice=track.advice,
         evidence=track.evidence, first_seen=track.first_seen, last_seen=track.last_seen, count=track.count,
         latch=track.latch, latched=latched, silenced_by="" if root is None else str(root),
-        caused_by=str(state.follows[key][0]) if key in state.follows else "", shadow=rule.shadow,
+        caused_by=state.follows[key][0] if key in state.follows else None, shadow=rule.shadow,
         fall=None if row is None else fall(state, row, rule, track), confirmed=key not in state.unconfirmed,
     )  # fmt: skip
 

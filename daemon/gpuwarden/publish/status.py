@@ -200,7 +200,7 @@ def _finding(snapshot: Snapshot, finding: Finding) -> Document:
         "confirmed": finding.confirmed,
         "shadow": finding.shadow,
         "ends_when": _ends_when(finding),
-        "caused_by": finding.caused_by or None,
+        "caused_by": None if finding.caused_by is None else str(finding.caused_by),
     }
 
 
