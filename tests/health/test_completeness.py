@@ -181,5 +181,6 @@ def test_modules_of_different_models_of_other_owners_and_behind_a_missing_gpu_ar
 def test_the_table_names_whole_machines_by_their_exact_firmware() -> None:
     assert GPUS_OF["Amazon EC2/p5.48xlarge"] == 8
     assert GPUS_OF["Amazon EC2/p5.4xlarge"] == 1
-    assert all(name.startswith("Amazon EC2/") and count in (1, 2, 4, 8) for name, count in GPUS_OF.items())
+    assert GPUS_OF["Azure/Standard_ND128isr_NDR_GB200_v6"] == 4
+    assert all(name.startswith(("Amazon EC2/", "Azure/")) and count in (1, 2, 4, 8) for name, count in GPUS_OF.items())
     assert not [name for name in GPUS_OF if "g6f." in name or "gr6f." in name or "g4ad." in name]

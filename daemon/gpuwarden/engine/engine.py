@@ -88,6 +88,11 @@ class Engine:
         if dict(errors) != dict(self.view.errors):
             self.view = replace(self.view, errors=dict(errors))
 
+    def of_machine_type(self, machine_type: str) -> None:
+        """Once the cloud has named it, where the firmware does not; "" changes nothing."""
+        if machine_type and machine_type != self.rules.machine_type:
+            self.rules = replace(self.rules, machine_type=machine_type)
+
     def log_read(self, read: bool) -> None:
         """Whether the kernel log was read in this life to its end, and no line was lost."""
         if read is not self.view.log_read:

@@ -1,8 +1,8 @@
-"""How many GPUs a type of machine has, where its firmware names the type: an exact table, of whole machines only.
+"""How many GPUs a type of machine has: an exact table, of whole machines only.
 
-`vendor/product` as the firmware gives them (DMI `sys_vendor` and `product_name`). EC2 names its instance type there. Types with
-a part of a GPU (g6f, gr6f) are left out; a type that is not here is not known. Azure, Google and Oracle have one product name
-for all of their machines, which says nothing.
+`vendor/product` as the firmware gives them (DMI `sys_vendor` and `product_name`): EC2 names its instance type there. Azure has one
+product name for all machines; its metadata service names the size, where it is a source of termination notices. Types with a
+part of a GPU (g6f, gr6f) are left out; a type that is not here is not known.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 VERSION = "2026-08-21"
-SOURCE = "aws/karpenter-provider-aws, instance-types.md at 1d92708: instance-gpu-count, as EC2's DescribeInstanceTypes has it"
-
+# aws/karpenter-provider-aws, instance-types.md at 1d92708: instance-gpu-count, as EC2's DescribeInstanceTypes has it.
 _EC2: tuple[tuple[int, str, str], ...] = (
     (1, "g4dn", "xlarge 2xlarge 4xlarge 8xlarge 16xlarge"),
     (4, "g4dn", "12xlarge"),
@@ -47,11 +46,24 @@ _EC2: tuple[tuple[int, str, str], ...] = (
     (8, "p6-b300", "48xlarge"),
 )
 
+# MicrosoftDocs/azure-compute-docs, articles/virtual-machines/sizes/gpu-accelerated: accelerators of the sizes of the ND family.
+_AZURE = {
+    "Standard_ND96asr_v4": 8,
+    "Standard_ND96amsr_A100_v4": 8,
+    "Standard_ND96isr_H100_v5": 8,
+    "Standard_ND96isr_H200_v5": 8,
+    "Standard_ND128isr_NDR_GB200_v6": 4,
+    "Standard_ND128isr_GB300_v6": 4,
+    "Standard_ND128isrG5_GB300_v6": 4,
+}
+
 
 def _rows() -> Iterator[tuple[str, int]]:
     for count, family, sizes in _EC2:
         for size in sizes.split():
             yield f"Amazon EC2/{family}.{size}", count
+    for size, count in _AZURE.items():
+        yield f"Azure/{size}", count
 
 
 GPUS_OF: Mapping[str, int] = dict(_rows())

@@ -90,7 +90,7 @@ class Rules:
     expected_gpus: int | None = None
     """How many GPUs belong here; None: as learned."""
     machine_type: str = ""
-    """`vendor/product` as the firmware names this machine (`machine_types.py`)."""
+    """`vendor/product` as the firmware names this machine, or its cloud (`machine_types.py`)."""
     nvml_fresh_for: float = 15.0
     """Seconds for which facts of NVML count."""
     pci_fresh_for: float = 30.0

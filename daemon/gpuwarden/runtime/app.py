@@ -290,6 +290,7 @@ class Daemon:
         if (memory := self._ledger.recall()) is not None:
             self._recall(memory, late=True)
         now = self._clock()
+        self.engine.of_machine_type(self._notice_sources.machine_type)
         self.engine.set_errors(self._errors.at(now))
         self.engine.log_read(self._readers.log_read)
         reached = self._readers.log_position  # what was read so far waits in the engine, and is in this step
