@@ -25,6 +25,7 @@ HELD_LEAST = 5
 """Nodes held out; what fewer share means nothing."""
 CHANCE = Fraction(1, 100)
 LABELS_MOST = 32
+VALUE_SHOWN = 80  # characters
 _NODES = "cluster, job, instance"
 Query = Callable[[Mapping[str, str]], Results]
 
@@ -75,5 +76,8 @@ def _best(labels: Mapping[str, str], counts: Mapping[str, list[Sample]], found: 
         with contextlib.suppress(ValueError):  # they were counted at two instants
             p = len(labels) * p_value(both, held, having, found.pool)
             others = f"{having - both} of {found.pool - held} others"
-            best = min(best, (p, f"{both} of the {held} held out have {name}={value}, as this node has, and {others}"))
+            best = min(
+                best,
+                (p, f"{both} of the {held} held out have {name}={value[:VALUE_SHOWN]}, as this node has, and {others}"),
+            )
     return best[1]

@@ -20,7 +20,7 @@ def status_text(status: Document, width: int | None = None) -> Iterator[str]:
     if status["gpus"]:
         yield ""
         yield from _gpus(status["gpus"], width)
-    consequences = {one["cause"]: one["consequences"] for one in status["incidents"]}
+    consequences = {one["cause"]: one["consequences"] for one in status.get("incidents", ())}
     for finding in sorted(status["findings"], key=_with_its_cause(status["findings"])):
         yield ""
         yield from _finding(finding)
@@ -40,10 +40,10 @@ def status_text(status: Document, width: int | None = None) -> Iterator[str]:
 
 
 def _with_its_cause(findings: list[Document]) -> Callable[[Document], tuple[int, bool]]:
-    """Orders findings so that each consequence is behind its cause."""
+    """Orders findings so that each consequence is behind its cause. The daemon of an earlier version names none."""
     place = {finding["id"]: number for number, finding in enumerate(findings)}
     last = len(place)
-    return lambda finding: (place.get(finding["caused_by"] or finding["id"], last), bool(finding["caused_by"]))
+    return lambda finding: (place.get(finding.get("caused_by") or finding["id"], last), bool(finding.get("caused_by")))
 
 
 def _headline(status: Document) -> Iterator[str]:
@@ -98,7 +98,7 @@ def _finding(finding: Document) -> Iterator[str]:
     shadow = " (shadow: without effect on health)" if finding.get("shadow") else ""
     yield f"{str(finding['severity']).upper()}{shadow}: {clean(finding['title'])}: {where_text}"
     yield f"  id: {clean(finding['id'])}"
-    if finding["caused_by"]:
+    if finding.get("caused_by"):
         yield f"  because of: {clean(finding['caused_by'])}"
     count = f", {finding['count']} times" if finding["count"] > 1 else ""
     gone = "; latched: no longer observed; needs reset, reboot or ack" if finding["latched"] else ""

@@ -57,7 +57,7 @@ def with_follows(state: State, shadows: frozenset[str]) -> State:
     """
     raised = [track for track in state.tracks.values() if track.raised and track.key.code not in shadows]
     if not raised:
-        return replace(state, follows={}, follows_of=()) if state.follows_of else state
+        return replace(state, follows={}, incidents=(), follows_of=()) if state.follows_of else state
     what = tuple([(track.key, track.severity, track.first_seen) for track in raised])
     before = state.follows_of
     if before and before[0] is state.records and before[1] is state.resets and before[2] == what:
@@ -65,9 +65,11 @@ def with_follows(state: State, shadows: frozenset[str]) -> State:
     else:
         found = _found(state, raised, shadows)
         state = replace(state, follows_of=(state.records, state.resets, what, found))
+    if found is state.follows:
+        return state
     left = {key: of for key, of in state.follows.items() if key not in found and _is_ending(state.tracks.get(key))}
     follows = {**found, **left} if left else found
-    return state if follows is state.follows or follows == state.follows else replace(state, follows=follows)
+    return replace(state, follows=follows, incidents=_incidents(raised, follows))
 
 
 def _found(state: State, raised: Sequence[Track], shadows: frozenset[str]) -> Follows:
@@ -94,10 +96,12 @@ def ended(before: Follows, state: State) -> Iterator[tuple[Key, Key]]:
             yield key, cause
 
 
-def incidents(keys: Sequence[Key], found: Follows) -> tuple[Incident, ...]:
-    """An incident for each of the findings `keys` that follows from nothing, in their order."""
-    consequences: dict[Key, list[Key]] = {key: [] for key in keys if key not in found}
-    for key, (cause, _) in found.items():
+def _incidents(raised: Sequence[Track], follows: Follows) -> tuple[Incident, ...]:
+    """One for each finding that follows from nothing, the worst first, then the oldest."""
+    causes = [track for track in raised if track.key not in follows]
+    causes.sort(key=lambda track: (track.severity is not Severity.FAILURE, track.first_seen.wall, track.key))
+    consequences: dict[Key, list[Key]] = {track.key: [] for track in causes}
+    for key, (cause, _) in follows.items():
         if cause in consequences:
             consequences[cause].append(key)
     return tuple([Incident(cause, tuple(of)) for cause, of in consequences.items()])

@@ -9,7 +9,7 @@ from typing import Any
 from gpuwarden.health.flaps import Raises
 from gpuwarden.health.host.memory import HostMemory
 from gpuwarden.health.lemons.memory import Lemons
-from gpuwarden.health.model import Advice, Evidence, Health, Key, Latch, Pin, Severity
+from gpuwarden.health.model import Advice, Evidence, Health, Incident, Key, Latch, Pin, Severity
 from gpuwarden.health.repair_history import Case, RepairHistory
 from gpuwarden.health.windows import Windows
 from gpuwarden.health.xid.bursts import Bursts
@@ -143,6 +143,8 @@ class State:
     """Findings of an earlier life that this one has not found again yet (`confirmation.py`)."""
     follows: Follows = field(default_factory=dict, compare=False)
     """What follows from what, as of the last step; of moments."""
+    incidents: tuple[Incident, ...] = field(default=(), compare=False)
+    """The faults that `follows` leaves, the worst first; of moments."""
     follows_of: tuple[Any, ...] = field(default=(), compare=False)
     """What that was made of (`incidents.py`); of moments."""
     made: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)

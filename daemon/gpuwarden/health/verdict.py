@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import lru_cache
 
 from gpuwarden.health.conditions import condition
-from gpuwarden.health.incidents import incidents
 from gpuwarden.health.inhibition import root_causes
 from gpuwarden.health.inventory import Presence, absent, expected_count, presences
 from gpuwarden.health.lemons.detectors import lemon_days
@@ -38,7 +37,7 @@ def verdict(state: State, sight: Sight) -> Verdict:
         unknown=unknown,
         findings=loud,
         silenced=tuple(f for f in findings if f.silenced_by),
-        incidents=incidents([f.key for f in counted], state.follows),
+        incidents=state.incidents,
         gpus=gpus,
         expected=expected,
         expected_from=source,
@@ -61,11 +60,12 @@ def _finding(track: Track, root: Key | None, state: State, sight: Sight) -> Find
     key = track.key
     row, rule = condition(key.code), sight.rules.checks.get(key.code, NO_RULE)
     latched = track.latched or (track.latch is not Latch.NONE and track.clean_since is not None)
+    follows = state.follows.get(key) if state.follows else None
     return Finding(
         key=key, severity=track.severity, title=row.title if row else key.code, advice=track.advice,
         evidence=track.evidence, first_seen=track.first_seen, last_seen=track.last_seen, count=track.count,
         latch=track.latch, latched=latched, silenced_by="" if root is None else str(root),
-        caused_by=state.follows[key][0] if key in state.follows else None, shadow=rule.shadow,
+        caused_by=None if follows is None else follows[0], shadow=rule.shadow,
         fall=None if row is None else fall(state, row, rule, track), confirmed=key not in state.unconfirmed,
     )  # fmt: skip
 
