@@ -321,6 +321,25 @@ class GpuProcess:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where a GPU is built in, as far as driver and platform say. Serial, slot and tray are given from Blackwell on."""
+
+    module_id: int | None = None
+    """Number of its module on the baseboard; the same for all GPUs where there is no baseboard."""
+    cluster_uuid: str = ""
+    """UUID of the NVLink domain that it is registered in; empty if that is of one node only."""
+    chassis_serial: str = ""
+    """Serial number of the chassis."""
+    chassis_slot: int | None = None
+    """Slot in the chassis, switches counted."""
+    chassis_tray: int | None = None
+    """Index of the compute tray in the chassis."""
+
+
+NO_PLACEMENT = Placement()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallError:
     """A call that failed in this pass for another reason than "not supported"."""
 
@@ -354,6 +373,8 @@ class GpuFacts:
     """Part number of the board; empty if it has none, or the driver is too old to give it."""
     minor: int | None = None
     """Number of its device file /dev/nvidiaN."""
+    placement: Placement = NO_PLACEMENT
+    """Where it is built in."""
     readings: GpuReadings = field(default_factory=GpuReadings)
     """What it reports of itself."""
     links: tuple[LinkFacts, ...] = ()

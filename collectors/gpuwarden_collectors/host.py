@@ -33,6 +33,7 @@ _CLOUDS = (  # firmware fields that name the instance; on Azure the system UUID 
     ("product_serial", re.compile(r"GoogleCloud-[0-9A-Fa-f]{32}")),  # Google Compute Engine
 )
 _INSTANCE = re.compile(r"(?!iid-datasource-none)[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
+_TYPE = re.compile(r"[\x20-\x7e]{3,100}")
 _LONGEST = 256  # characters
 
 
@@ -75,6 +76,14 @@ def identify(sysfs: Path, etc: Path, var_lib: Path = Path("/var/lib")) -> Machin
         instance=_instance(folder, var_lib),
         reasons=tuple(reason for reason in (no_dmi, no_machine_id) if reason),
     )
+
+
+def machine_type(sysfs: Path) -> str:
+    """`vendor/product` as the firmware names this machine, such as `Amazon EC2/p5.48xlarge`; "" where either is missing."""
+    folder = sysfs / "class/dmi/id"
+    vendor, product = (_line(folder / field)[0] for field in ("sys_vendor", "product_name"))
+    text = f"{vendor}/{product}"
+    return text if vendor and product and _TYPE.fullmatch(text) else ""
 
 
 def _is_system_uuid(text: str) -> bool:

@@ -75,6 +75,41 @@ async def test_it_counts_nodes_in_the_order_in_which_they_went_out() -> None:
     assert refusal(Budget(percent=25), own) == ""
 
 
+async def test_what_those_held_out_share_with_this_node_is_in_the_reason() -> None:
+    """E04: each node with the new driver fails. Counted in the background: the first refusal does not wait for it."""
+    out = {f"n{number}": NOW - 100 - number for number in range(2, 12)}
+    counts = {"driver": (12, 10), "rack": (40, 2), "model": (200, 10), "cluster": (200, 10)}
+    of = {"cluster": "a", "driver": "535.54.03", "rack": "r7", "model": "NVIDIA A10G", "vbios": ""}
+
+    def respond(path: str, query: str, headers: dict[str, str]) -> Answer:
+        if query.startswith("gpuwarden_machine_info{"):
+            return vector([series(NOW, 1, named("n1") | of)])
+        for name, (having, held) in counts.items():
+            if f'gpuwarden_machine_info{{{name}="{of[name]}",cluster="a"}}[20m]' in query:
+                return vector([series(NOW, held if "gpuwarden_excluded" in query else having, {})])
+        return site(pool=200, **out)(path, query, headers)
+
+    with api_server(respond) as port:
+        counting = counter(port, percent=5)
+        first = await counting.fleet_count()
+        assert (first.shared, len(first.held)) == ("", 10)
+        running = counting._shared._running
+        assert running is not None
+        await running
+        second = await counting.fleet_count()
+    assert refusal(Budget(percent=5), second) == (
+        "10 of 200 nodes are held out for failures, and 10 may be; 10 of the 10 held out have driver=535.54.03, as this node has, "
+        "and 2 of 190 others"
+    )
+
+
+async def test_a_budget_that_is_not_used_up_asks_for_no_labels() -> None:
+    with api_server(site(pool=8, n2=NOW - 100)) as port:
+        counting = counter(port)
+        assert (await counting.fleet_count()).shared == ""
+        assert counting._shared._running is None
+
+
 async def test_a_node_that_two_jobs_scrape_is_not_counted_as_excluded_before_itself() -> None:
     once = site(pool=2, n1=NOW - 50)
     twice = {**named("n1"), "job": "again"}

@@ -11,7 +11,7 @@ import pytest
 
 from gpuwarden.cli.status_text import status_text
 from gpuwarden.health.advice import ADVICE
-from gpuwarden.health.model import NODE, Advice, Health, Latch, Severity, gpu
+from gpuwarden.health.model import NODE, Advice, Health, Incident, Latch, Severity, Subject, gpu
 from gpuwarden.publish.snapshot import CollectorStatus, Snapshot
 from gpuwarden.publish.status import status
 from gpuwarden_collectors.base import PassOutcome
@@ -59,6 +59,29 @@ def test_a_healthy_node_is_a_headline_and_a_row_for_each_gpu() -> None:
     assert lines[4].split()[:3] == ["0", "healthy", slot(0)]
     assert lines[5].endswith("20 GiB")
     assert len(lines) == 6
+
+
+def test_an_incident_is_shown_as_one_with_its_cause_first() -> None:
+    cause = finding("xid", gpu(slot(2)), detail="79")
+    others = [replace(finding("sxid", Subject("switch", at), detail="20034"), caused_by=cause.key) for at in SWITCHES]
+    alone = finding("disk_full", NODE, Severity.WARNING)
+    shown = snapshot(4, health=Health.FAILURE, findings=[others[0], cause, alone, others[1]])
+    incidents = (Incident(cause.key, tuple(one.key for one in others)), Incident(alone.key))
+    shown = replace(shown, verdict=replace(shown.verdict, incidents=incidents))
+    given = document(shown)
+    assert given["incidents"] == [
+        {"cause": str(cause.key), "consequences": [str(one.key) for one in others]},
+        {"cause": str(alone.key), "consequences": []},
+    ]
+    assert [one["caused_by"] for one in given["findings"]] == [str(cause.key), None, None, str(cause.key)]
+    lines = text(shown).splitlines()
+    order = [line.strip().removeprefix("id: ") for line in lines if line.startswith("  id: ")]
+    assert order == [str(one.key) for one in (cause, *others, alone)]
+    assert f"  what followed: {others[0].key}, {others[1].key}" in lines
+    assert lines.count(f"  because of: {cause.key}") == 2
+
+
+SWITCHES = ("0000:05:00.0", "0000:06:00.0")
 
 
 def test_simulated_gpus_are_marked_first() -> None:

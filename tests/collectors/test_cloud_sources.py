@@ -388,6 +388,23 @@ async def test_azure_goes_by_the_name_that_the_cloud_gave_and_whatever_number_th
             assert (await question(source, "events")()).kind is AnswerKind.NOTICE
 
 
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        ("Standard_ND96isr_H100_v5", "Azure/Standard_ND96isr_H100_v5"),
+        ("", ""),
+        ("<html>log in</html>", ""),
+        (Response(404), ""),
+        (Response(200, b"x" * 600), ""),
+    ],
+)
+async def test_azure_names_the_size_of_the_machine_and_is_confirmed_without_it(size: object, expected: str) -> None:
+    async with Simulator(AzureCloud(size=size)) as service, source_of("azure", service) as source:
+        assert await source.confirm() == ""
+        assert isinstance(source, Azure)
+        assert source.machine_type == expected
+
+
 async def test_azure_no_event_is_ever_approved() -> None:
     cloud = AzureCloud(events=announced("azure")[1])
     async with Simulator(cloud) as service, source_of("azure", service) as source:

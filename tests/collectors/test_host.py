@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden_collectors.host import MachineIdentity, boot_id, identify
+from gpuwarden_collectors.host import MachineIdentity, boot_id, identify, machine_type
 
 UUID = "4c4c4544-004a-3510-8043-cac04f563533"
 MACHINE_ID = "3d1219c7c4c5404aaa1f6d2a48adfda4"
@@ -117,3 +117,31 @@ def test_a_boot_id_that_is_none_is_empty(tmp_path: Path, text: str | None) -> No
         (tmp_path / "sys/kernel/random").mkdir(parents=True)
         (tmp_path / "sys/kernel/random/boot_id").write_text(text)
     assert boot_id(tmp_path) == ""
+
+
+# --- the type of machine
+
+
+@pytest.mark.parametrize(
+    ("vendor", "product", "expected"),
+    [
+        ("Amazon EC2\n", "p5.48xlarge\n", "Amazon EC2/p5.48xlarge"),
+        ("QEMU", "Standard PC (Q35 + ICH9, 2009)", "QEMU/Standard PC (Q35 + ICH9, 2009)"),
+        ("", "p5.48xlarge", ""),
+        ("Amazon EC2", "", ""),
+        ("Amazon EC2", "p5\x1b[2J", ""),
+        ("Amazon EC2", "x" * 5000, ""),
+    ],
+)
+def test_the_type_of_machine_is_what_the_firmware_names(
+    vendor: str, product: str, expected: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "class/dmi/id"
+    folder.mkdir(parents=True)
+    (folder / "sys_vendor").write_text(vendor)
+    (folder / "product_name").write_text(product)
+    assert machine_type(tmp_path) == expected
+
+
+def test_a_machine_without_firmware_tables_has_no_type(tmp_path: Path) -> None:
+    assert machine_type(tmp_path) == ""

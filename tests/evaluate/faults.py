@@ -13,7 +13,7 @@ from evaluate.fault_class import Strike
 from evaluate.node import Node
 from gpuwarden.health.nvlink.nvlink5_catalogue import NON_FATAL, Nvlink5Rule
 from gpuwarden_collectors.event_facts import AerEvent, AerSeverity, GpuResetEvent, LogGap, SxidEvent
-from gpuwarden_collectors.facts import GpuAnswer, GpuProcess, NvmlProblem
+from gpuwarden_collectors.facts import GpuAnswer, GpuProcess, NvmlProblem, Placement
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess, JobsFacts
 from support.hosts import slot
 
@@ -28,6 +28,17 @@ def reading(**values: int) -> Strike:
         yield 0.0
 
     return strike
+
+
+def never_complete(node: Node, _: int) -> Process:
+    """In the place of the node is another, of whose modules the fourth never came up; its daemon starts for the first time."""
+    node.stop_daemon()
+    node.plugged[3] = False
+    node.list_(3, listed=False)
+    for number in range(len(node.gpus)):
+        node.put(number, placement=Placement(module_id=number + 1))
+    node.start_daemon(remembers=False)
+    yield 0.0
 
 
 def growing(every: float, *, bits: int | None = None, **values: int) -> Strike:

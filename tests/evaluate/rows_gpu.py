@@ -48,6 +48,7 @@ AT_ONCE = (
 )  # fmt: skip
 
 SLOW = (
+    FaultClass(name="one module of a board never came up", strike=faults.never_complete, expects=("inventory_incomplete",), about="node", severity="warning", grace=30),
     FaultClass(name="temperature at slowdown point", strike=hot(1), expects=("thermal_limit",), severity="warning", grace=120),
     FaultClass(name="slowed by heat, 80 % of the time", strike=growing(5, bits=0x40, slowdown_hw_thermal_ns=4_000_000_000), expects=("thermal_slowdown",), severity="warning", grace=450),
     FaultClass(name="power brake, 80 % of the time", strike=growing(5, bits=0x80, slowdown_hw_power_brake_ns=4_000_000_000), expects=("power_brake",), severity="warning", grace=450),

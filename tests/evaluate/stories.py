@@ -20,7 +20,7 @@ class Story:
     """`id` as in the notes of the project, `source` the public record of it, `made` returns the host at the end of the story
     (a function of a module, or a `partial` of one: it is sent to another process).
 
-    `expects`: exactly what must be raised in the course of it, as in `warning xid.94`; nothing for a healthy machine. `ends`: the
+    `incidents`: how many faults there were at once at most, where that is asked. `expects`: exactly what must be raised in the course of it, as in `warning xid.94`; nothing for a healthy machine. `ends`: the
     health of the node at the end.
     """
 
@@ -30,6 +30,7 @@ class Story:
     made: Callable[[], Host]
     expects: tuple[str, ...] = ()
     ends: Health = Health.HEALTHY
+    incidents: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +42,18 @@ class StoryResult:
     ended: str
     restarted: tuple[str, ...]
     ended_restarted: str
+    incidents: int
 
 
 def measure_story(story: Story) -> StoryResult:
     host = story.made()
+    incidents = host.most_incidents
     reported, ended, before = raised(host.ledger), host.health, len(host.ledger)
     host.restart_daemon()
     host.run(AFTER_RESTART)
     return StoryResult(
         id=story.id, reported=reported, ended=ended.value, restarted=raised(host.ledger[before:]), ended_restarted=host.health.value,
+        incidents=incidents,
     )  # fmt: skip
 
 
@@ -68,6 +72,8 @@ def problems(story: Story, result: StoryResult) -> list[str]:
     found = []
     if list(result.reported) != wanted:
         found.append(f"raised {', '.join(result.reported) or 'nothing'}, wanted {', '.join(wanted) or 'nothing'}")
+    if story.incidents not in (None, result.incidents):
+        found.append(f"was {result.incidents} incidents, wanted {story.incidents}")
     if result.ended != story.ends.value:
         found.append(f"ends {result.ended}, wanted {story.ends.value}")
     if more := sorted(set(result.restarted) - set(wanted)):

@@ -292,7 +292,7 @@ STORIES: tuple[Story, ...] = (
     ),
     Story(
         id="C04", source="leptonai/gpud components/sxid/README.md", name="Xid 79, and its links on the switches 12 s later",
-        made=switches_after_a_lost_gpu, expects=("failure gpu_missing", "failure xid.79", "warning sxid.20034"),
+        made=switches_after_a_lost_gpu, expects=("failure gpu_missing", "failure xid.79", "warning sxid.20034"), incidents=1,
     ),
     Story(
         id="E03", source="NVIDIA/NVSentinel#1275", name="a fabric manager enabled on a node of an NVL72, where it runs on the switches",

@@ -200,7 +200,7 @@ W, F = Health.WARNING, Health.FAILURE
 STORIES: tuple[Story, ...] = (
     Story(
         id="A07", source="NVIDIA/open-gpu-kernel-modules#1150", name="Xid 149 of one GPU, Xids 45 of its neighbours",
-        made=consequences_of_a_link, expects=("failure nvlink_down", "failure xid.149"), ends=F,
+        made=consequences_of_a_link, expects=("failure nvlink_down", "failure xid.149"), ends=F, incidents=1,
     ),
     Story(
         id="A08", source="NVIDIA/k8s-device-plugin#1014, NVIDIA/gpu-operator#1065", name="Xid 94, a reset a day later",

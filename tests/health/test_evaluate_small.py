@@ -196,7 +196,14 @@ def test_one_false_failure_is_too_many_and_so_are_five_false_warnings_in_a_thous
 
 def test_a_healthy_machine_of_a_story_that_is_accused_is_a_violation() -> None:
     right = [
-        StoryResult(id=s.id, reported=tuple(sorted(s.expects)), ended=s.ends, restarted=(), ended_restarted=s.ends)
+        StoryResult(
+            id=s.id,
+            reported=tuple(sorted(s.expects)),
+            ended=s.ends,
+            restarted=(),
+            ended_restarted=s.ends,
+            incidents=s.incidents or 0,
+        )
         for s in STORIES
     ]
     assert list(violations(Results(1, [], [], stories=right))) == []

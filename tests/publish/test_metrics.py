@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 import pytest
 
 from gpuwarden.health.conditions import CONDITIONS
-from gpuwarden.health.model import NODE, Health, LemonDays, Severity, Subject, gpu
+from gpuwarden.health.model import NODE, Health, Incident, LemonDays, Severity, Subject, gpu
 from gpuwarden.health.xid.catalogue import XIDS, XidClass
 from gpuwarden.publish.metrics.dcgm_names import FIELDS, Telemetry, Traffic, nvlink_mb_per_second
 from gpuwarden.publish.metrics.exposition import Renderer
@@ -47,6 +47,21 @@ def test_exactly_one_state_of_the_node_is_one(health: Health) -> None:
     page = scrape(snapshot(health=health))
     assert sum(page.values("gpuwarden_node_health")) == 1
     assert page.value("gpuwarden_node_health", state=health.value) == 1
+
+
+def test_an_incident_of_several_findings_counts_once_and_is_described() -> None:
+    cause, alone = finding("xid", gpu(slot(2)), detail="79"), finding("disk_full", NODE, Severity.WARNING)
+    others = tuple(finding("sxid", Subject("switch", f"0000:0{n}:00.0"), detail="20034").key for n in (5, 6))
+    shown = snapshot(4, findings=[cause, alone])
+    incidents = (Incident(cause.key, (*others, finding("gpu_missing", gpu(slot(2))).key)), Incident(alone.key))
+    page = scrape(replace(shown, verdict=replace(shown.verdict, incidents=incidents)))
+    assert page.value("gpuwarden_incidents", severity="failure") == 1
+    assert page.value("gpuwarden_incidents", severity="warning") == 1
+    assert page.values("gpuwarden_incident_info") == [1]
+    assert (
+        page.value("gpuwarden_incident_info", check="xid", detail="79", consequences="gpu_missing, sxid.20034 x2") == 1
+    )
+    assert scrape(snapshot()).values("gpuwarden_incidents") == [0, 0]
 
 
 def test_an_old_observation_makes_a_healthy_node_unknown_and_not_schedulable() -> None:

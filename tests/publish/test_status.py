@@ -168,6 +168,7 @@ def test_a_finding_names_its_gpu_and_what_ends_it() -> None:
         "confirmed": True,
         "shadow": False,
         "ends_when": status.ENDS_WHEN[Latch.REBOOT],
+        "caused_by": None,
     }
 
 

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from support.daemons import FakeHost, RunningDaemon, alive
+from gpuwarden_collectors.pci_facts import PciDevice, PciKind
+from gpuwarden_collectors.simulated_pci import remove_device, write_device
+from support.daemons import FakeHost, RunningDaemon, alive, slots
 from support.receiving import Receiving
 
 FAST = '[policy]\nrestore_passes = 2\nrestore_after = "0s"\nlifted_for = "0s"\nlook_every = "60s"\nlook_often = "5s"\n'
@@ -179,3 +181,44 @@ def test_in_mode_observe_nothing_is_marked_and_notifications_are_sent(host: Fake
         daemon.wait(lambda: [one["queued"] for one in notifications(daemon)] == [0, 0], "the queue to be empty")
         assert daemon.stop() == 0
     assert (host.state_dir / "notify.db").stat().st_mode & 0o077 == 0
+
+
+def test_a_lost_gpu_and_its_switches_are_one_notification_and_one_incident(
+    host: FakeHost, receiving: Receiving
+) -> None:
+    configure(host, mode="observe")
+    host.config.write_text(
+        f'{host.config.read_text()}[notify.webhook.pager]\nurl = "{receiving.url}"\nevents = ["finding"]\n'
+    )
+    for number in (5, 6):
+        write_device(host.sysfs, PciDevice(slot=f"0000:0{number}:00.0", kind=PciKind.SWITCH, device_id=0x22A3))
+    with host.daemon() as daemon:
+        daemon.wait_status("healthy")
+        host.fake.vanish(1)
+        remove_device(host.sysfs, slots(2)[1])
+        lost = f"xid.79@gpu/{slots(2)[1]}"
+        host.xid(1, 79)
+        daemon.wait(receiving.bodies, "the notification")
+        for number in (5, 6):
+            host.kernel_line(
+                f"nvidia-nvswitch{number}: SXid (PCI:0000:0{number}:00.0): 20034, Fatal, Link 48 LTSSM Fault Up"
+            )
+        switches = {f"sxid.20034@switch/0000:0{number}:00.0" for number in (5, 6)}
+        daemon.wait(lambda: switches <= {one["id"] for one in daemon.status()["findings"]}, "the complaints")
+        (incident,) = daemon.status()["incidents"]
+        page = daemon.get("/metrics")[1].decode()
+        host.xid(0, 95)
+        daemon.wait(lambda: len(receiving.bodies()) > 1, "another notification")
+        daemon.kill()
+    assert incident["cause"] == lost
+    assert switches <= set(incident["consequences"])
+    assert 'gpuwarden_incidents{severity="failure"} 1' in page
+    assert "sxid.20034 x2" in page
+    notified = [one["finding"] for one in receiving.bodies()]
+    assert notified[-1] == f"xid.95@gpu/{slots(2)[0]}"
+    assert lost in notified
+    assert set(notified) <= {
+        lost,
+        f"gpu_missing@gpu/{slots(2)[1]}",
+        notified[-1],
+    }  # which of the two comes first is chance

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from support.daemons import FakeHost, RunningDaemon
-from support.metadata import AwsCloud, GcpCloud, Simulator, beside, status
+from support.metadata import AwsCloud, AzureCloud, GcpCloud, Simulator, beside, status
 from support.ranks import rank
 
 MAINTENANCE = {"Code": "system-reboot", "EventId": "instance-event-1", "State": "active", "Description": "reboot"}
@@ -182,3 +182,23 @@ def test_a_machine_of_no_cloud_asks_nobody(host: FakeHost) -> None:
         assert daemon.status()["notice_sources"] == []
         assert "gpuwarden_termination_source_up{" not in metrics(daemon)
         assert notice_file(host)["act"] is False
+
+
+def test_a_node_of_azure_with_fewer_gpus_than_its_size_warns_from_the_first_sight_on(host: FakeHost) -> None:
+    with beside(AzureCloud(size="Standard_ND128isr_GB300_v6")) as service:
+        configure(host, service, cloud="azure")
+        host.config.write_text(f'{host.config.read_text()}[checks.inventory_incomplete]\nrise = "0s"\n')
+        with host.daemon() as daemon:
+            daemon.wait_status("warning", "inventory_incomplete")
+            shown = daemon.status()
+            page = metrics(daemon)
+            daemon.kill()
+    assert shown["expected"] == {"count": 4, "from": "machine_type"}
+    (finding,) = shown["findings"]
+    assert (
+        finding["evidence"]["why"]
+        == "2 of the 4 GPUs of the machine type Standard_ND128isr_GB300_v6 were ever seen here"
+    )
+    assert (
+        'gpuwarden_machine_info{machine_type="Azure/Standard_ND128isr_GB300_v6",model="NVIDIA H100 80GB HBM3"' in page
+    )

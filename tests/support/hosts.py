@@ -71,6 +71,7 @@ class Host:
         self.view = View(boot_id=self.boot_id)
         self.ledger: list[Event] = []
         self.last: Step | None = None
+        self.most_incidents = 0
 
     @property
     def now(self) -> Stamp:
@@ -117,6 +118,7 @@ class Host:
         result = judge(self.state, view, events, self.rules, self.now)
         self.state, self.last = result.state, result
         self.ledger.extend(result.events)
+        self.most_incidents = max(self.most_incidents, len(result.verdict.incidents))
         return result
 
     def run(self, seconds: float, *, every: float = 5.0) -> Step:

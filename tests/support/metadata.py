@@ -322,21 +322,22 @@ class GcpCloud(_Cloud):
 
 
 class AzureCloud(_Cloud):
-    """`values`: name, events (a list), or document for a whole answer. `approved`: what was let happen; it has begun then.
+    """`values`: name, size, events (a list), or document for a whole answer. `approved`: what was let happen; it has begun then.
 
     `post` is the fate of the next approvals, one each.
     """
 
     def __init__(self, **more: Any) -> None:
-        super().__init__(**{"name": "gpu-vm-3", "events": [], **more})
+        super().__init__(**{"name": "gpu-vm-3", "size": "Standard_ND96isr_H100_v5", "events": [], **more})
         self.approved: list[str] = []
         self.post: deque[Response] = deque()
 
     async def respond(self, request: Request) -> Response:
         if request.headers.get("metadata") != "true" or "api-version" not in request.query:
             return Response(400)
-        if request.path == "/metadata/instance/compute/name":
-            return self._plain("name")
+        folder, _, name = request.path.rpartition("/")
+        if folder == "/metadata/instance/compute":
+            return self._plain({"vmSize": "size"}.get(name, name))
         if request.path != "/metadata/scheduledevents":
             return Response(404)
         if request.method == "POST":

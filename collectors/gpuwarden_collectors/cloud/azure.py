@@ -34,6 +34,7 @@ FIRST_WITHIN = 130.0
 EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
 HEADERS = {"Metadata": "true"}
 _OWN_NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
+_OWN_SIZE = "/metadata/instance/compute/vmSize?api-version=2021-02-01&format=text"
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}", re.ASCII)
 _HARD = {"Preempt": True, "Terminate": True, "Redeploy": True, "Reboot": True, "Freeze": False}
 """Kinds of events, and whether what runs here ends with them. A freeze lasts seconds."""
@@ -50,6 +51,8 @@ class Azure:
         self._clock = clock
         self._own = ""
         self._on = False
+        self.machine_type = ""
+        """`Azure/` and the size of this machine, once it is known."""
         self._first = first
         self.questions: Sequence[Question] = (
             Question(name="events", kind=Kind.INTERRUPTION, ask=self._ask, interval=interval, hangs=first, main=True),
@@ -62,6 +65,7 @@ class Azure:
             return f"the metadata service cannot be confirmed: {error}"
         except ReplyError as error:
             return str(error)
+        self.machine_type = await own_size(self._metadata)
         return ""
 
     async def _ask(self) -> Answer:
@@ -88,6 +92,17 @@ async def own_name(metadata: Metadata) -> str:
     if not _NAME.fullmatch(name):
         raise ReplyError("what answers at the endpoint names no virtual machine")
     return name
+
+
+async def own_size(metadata: Metadata) -> str:
+    """`Azure/Standard_ND96isr_H100_v5`; "" where the service gives none, since nothing of a termination depends on it."""
+    try:
+        reply = await metadata.get(_OWN_SIZE, HEADERS)
+        reply.expect()
+        size = reply.text()
+    except (MetadataError, ReplyError):
+        return ""
+    return f"Azure/{size}" if _NAME.fullmatch(size) else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from gpuwarden_collectors.nvml.gpm import Gpm, InstancesGpm
 from gpuwarden_collectors.nvml.library import read_text
 from gpuwarden_collectors.nvml.links import Links
 from gpuwarden_collectors.nvml.mig import Instances, read_processes
+from gpuwarden_collectors.nvml.placement import PlacementReader
 from gpuwarden_collectors.nvml.poller import Questions
 from gpuwarden_collectors.nvml.readings import Cadence
 
@@ -50,6 +51,7 @@ class Gpu:
         self._links = Links(self._calls, self._interval, self._phase)
         self._instances = Instances(self._calls, Due(period(Cadence.MINUTE, self._interval), self._phase))
         self._gpm = Gpm(self._calls)
+        self._placement = PlacementReader(self._calls)
         self._instances_gpm = InstancesGpm(self._calls)
 
     def close(self) -> None:
@@ -97,6 +99,7 @@ class Gpu:
             index=index,
             answer=GpuAnswer.RESET_REQUIRED if calls.reset_required else GpuAnswer.OK,
             uuid=self._uuid,
+            placement=self._placement.read((readings.fabric_in_cluster, readings.fabric_clique)),
             readings=readings,
             links=links,
             mig=mig,

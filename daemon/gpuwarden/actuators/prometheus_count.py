@@ -15,9 +15,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpuwarden.actuators.base import BudgetUnknown
+from gpuwarden.actuators.prometheus_shared import Shared
 from gpuwarden.base.threads import detached
 from gpuwarden.config.policy import BreakerOptions
 from gpuwarden.config.secrets import SecretError, SecretFile
+from gpuwarden.policy.breaker import refusal
 from gpuwarden.policy.model import FleetCount, Held
 from gpuwarden.prometheus.access import Access, AccessError, Hints, access
 from gpuwarden.prometheus.client import PrometheusError, Results, Sample, query
@@ -44,14 +46,19 @@ _HINTS = Hints("is breaker.prometheus right?", "give breaker.prometheus_token or
 def queries(node: str, boot_id: str, match: str) -> dict[str, str]:
     """`own`: when this daemon was last scraped. First, because its result sets the time of the others."""
     more = f",{match}" if match else ""
-    us = f"node={json.dumps(node)},boot_id={json.dumps(boot_id)}"
+    us = _us(node, boot_id, match)
     out = f'{{cause="failure"{more}}}'
     return {
-        "own": f"max by ({_NODES}) (timestamp(gpuwarden_node_info{{{us}{more}}}))",
+        "own": f"max by ({_NODES}) (timestamp(gpuwarden_node_info{{{us}}}))",
         "pool": f"count(group by ({_NODES}) (last_over_time(gpuwarden_node_info{{{match}}}[{SEEN_FOR}])))",
         "held": f"max by ({_NODES}) (last_over_time(gpuwarden_excluded{out}[{SEEN_FOR}])) == 1",
         "since": f"min by ({_NODES}) (last_over_time(gpuwarden_excluded_since_timestamp_seconds{out}[{SEEN_FOR}]))",
     }
+
+
+def _us(node: str, boot_id: str, match: str) -> str:
+    """Matchers of this daemon's series."""
+    return f"node={json.dumps(node)},boot_id={json.dumps(boot_id)}{f',{match}' if match else ''}"
 
 
 class PrometheusCounter:
@@ -63,6 +70,8 @@ class PrometheusCounter:
         self._pool_due = clock().boottime + POOL_FIRST_AFTER
         self._sizing: asyncio.Future[Results] | None = None
         self._querying: asyncio.Future[Results] | None = None
+        us = _us(node, boot_id, options.prometheus_match)
+        self._shared = Shared(self._ask, us=us, match=options.prometheus_match, seen_for=SEEN_FOR)
         self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
 
     @property
@@ -93,13 +102,17 @@ class PrometheusCounter:
         except (PrometheusError, AccessError, SecretError) as error:
             raise BudgetUnknown(str(error)) from error
         self._pool, self._pool_due = found.pool, self._clock().boottime + POOL_AGE
+        shared = self._shared.text(found, self._clock().boottime) if refusal(self._options, found) else ""
         return FleetCount(
-            node=found.node, pool=found.pool, held=found.held, now=found.now,
+            node=found.node, pool=found.pool, held=found.held, now=found.now, shared=shared,
             visible_after=FRESH * self._chance.uniform(1.0, 1.25),
         )  # fmt: skip
 
     def _request(self) -> Results:
-        return query(access_of(self._options), self._queries, RESPONSE_WITHIN, largest=LARGEST)
+        return self._ask(self._queries)
+
+    def _ask(self, queries: Mapping[str, str]) -> Results:
+        return query(access_of(self._options), queries, RESPONSE_WITHIN, largest=LARGEST)
 
 
 def access_of(options: BreakerOptions) -> Access:

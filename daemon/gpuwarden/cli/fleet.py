@@ -15,14 +15,16 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from gpuwarden.cli.fleet_text import fleet_text
+from gpuwarden.cli.fleet_text import fleet_text, why_text
 from gpuwarden.cli.parser import HEALTH_CODES, UNKNOWN, CommandError, Parser, duration
 from gpuwarden.cli.text import clean
+from gpuwarden.fleet.alike import labels_of
 from gpuwarden.fleet.model import RANK, Row, Status
-from gpuwarden.fleet.queries import QUERIES
+from gpuwarden.fleet.queries import QUERIES, WHY_QUERIES
 from gpuwarden.fleet.rows import rows
+from gpuwarden.fleet.why import Why, why
 from gpuwarden.prometheus.access import Access, AccessError, Hints, access
-from gpuwarden.prometheus.client import PrometheusError, query
+from gpuwarden.prometheus.client import PrometheusError, Results, query
 
 HELP = """
 Shows every node that Prometheus has, the worst first: its GPUs, its health and why, who excluded it from scheduling, its last
@@ -34,6 +36,7 @@ response from Prometheus
 examples:
   gpuwarden fleet --prometheus http://prometheus.example:9090
   gpuwarden fleet --status failure,unreachable --watch
+  gpuwarden fleet --why
   gpuwarden fleet --node 'gpu-1*' --json | jq -r '.nodes[] | select(.excluded_by == []) | .node'
 """
 
@@ -48,6 +51,7 @@ _FILES = {
     "ca": "certificates (PEM) to trust instead of the system's",
 }
 """Options that name a file, and what it holds. None takes the secret itself."""
+_FAILING = (Status.FAILURE, Status.UNREACHABLE)
 _KEYS = (
     "node", "cluster", "job", "instance", "status", "reasons", "busy", "excluded_by", "last_known_out", "mode",
 )  # fmt: skip
@@ -66,6 +70,10 @@ def arguments(parser: Parser) -> None:
         )
     parser.add_argument("--status", metavar="S,…", type=_statuses, help=f"only nodes that are {', '.join(Status)}")
     parser.add_argument("--node", metavar="PATTERN", help="only nodes whose name or instance matches, such as 'gpu-1*'")
+    parser.add_argument(
+        "--why", action="store_true",
+        help="also: what the failing or unreachable nodes (of --status: those) have in common that others lack",
+    )  # fmt: skip
     parser.add_argument("--cluster", metavar="NAME", help="only nodes with this label cluster")
     parser.add_argument(
         "--termination-deadline", metavar="T", type=duration("100ms", "7d"), default="20m",
@@ -125,7 +133,7 @@ def _access(options: argparse.Namespace, environment: Mapping[str, str]) -> Acce
 def _show(reached: Access, options: argparse.Namespace) -> int:
     """Raises CommandError when Prometheus cannot be queried or has no such node."""
     try:
-        results = query(reached, QUERIES, options.timeout)
+        results = query(reached, QUERIES | WHY_QUERIES if options.why else QUERIES, options.timeout)
     except PrometheusError as error:
         raise CommandError(clean(str(error)), UNKNOWN) from error
     known = _chosen(rows(results.samples, options.termination_deadline), options, reached)
@@ -135,13 +143,24 @@ def _show(reached: Access, options: argparse.Namespace) -> int:
         notes.append(
             "gpuwarden's recording rules are not loaded in Prometheus: a node whose target is gone is lost after minutes"
         )
+    explained = _why(results, known, shown, options) if options.why else None
     if options.json:
-        print(json.dumps(_document(reached, shown, notes)))
+        document = _document(reached, shown, notes)
+        print(json.dumps(document if explained is None else document | {"why": asdict(explained)}))
     else:
-        _print(list(fleet_text(shown, known)), watched=options.watch is not None)
+        lines = list(fleet_text(shown, known))
+        if explained is not None:
+            lines = [*why_text(explained), "", *lines]
+        _print(lines, watched=options.watch is not None)
         for note in notes:
             print(f"gpuwarden fleet: {clean(note)}", file=sys.stderr)
     return _code(shown)
+
+
+def _why(results: Results, known: Sequence[Row], shown: Sequence[Row], options: argparse.Namespace) -> Why:
+    """What the nodes of `--status` have in common that the others lack; without it, those that fail or do not answer."""
+    failing = shown if options.status else [row for row in known if row.status in _FAILING]
+    return why(known, failing, labels_of(results.samples["machines_before"], results.samples["machines"]))
 
 
 def _chosen(found: Sequence[Row], options: argparse.Namespace, reached: Access) -> list[Row]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gpuwarden.cli.text import clean, table
 from gpuwarden.fleet.model import RANK, Finding, Notice, Out, Row, Status
+from gpuwarden.fleet.why import FAILING_LEAST, Why
 
 _CHECKS_MOST = 3
 _OWNERS = {
@@ -29,6 +30,19 @@ def fleet_text(shown: Sequence[Row], known: Sequence[Row]) -> Iterator[str]:
         del columns["CLUSTER"]
     yield ""
     yield from table(list(columns), [[clean(column(row)) for column in columns.values()] for row in shown])
+
+
+def why_text(found: Why) -> Iterator[str]:
+    if found.failing < FAILING_LEAST:
+        yield f"why: {found.failing} such nodes are too few to compare with the others; {FAILING_LEAST} are needed"
+    elif not found.causes:
+        yield f"why: no common cause of {found.failing} nodes; {found.tests} values of labels were compared"
+    else:
+        yield f"why: what {found.failing} nodes have in common, of {found.tests} values of labels that were compared"
+    for cause in found.causes:
+        labels = ", ".join(f"{clean(name)}={clean(value)}" for name, value in cause.labels.items())
+        others = f"{cause.having - cause.failing_with} of {cause.nodes - cause.failing} others"
+        yield f"  {labels}: {cause.failing_with} of {cause.failing} of them, {others} (p = {cause.p:.1g})"
 
 
 def span(seconds: float) -> str:

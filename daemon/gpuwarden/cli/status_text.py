@@ -20,9 +20,12 @@ def status_text(status: Document, width: int | None = None) -> Iterator[str]:
     if status["gpus"]:
         yield ""
         yield from _gpus(status["gpus"], width)
-    for finding in status["findings"]:
+    consequences = {one["cause"]: one["consequences"] for one in status.get("incidents", ())}
+    for finding in sorted(status["findings"], key=_with_its_cause(status["findings"])):
         yield ""
         yield from _finding(finding)
+        if names := consequences.get(finding["id"]):
+            yield f"  what followed: {', '.join(map(clean, names))}"
     silenced = [f"{clean(f['id'])} (because of {clean(f['silenced_by'])})" for f in status["silenced"]]
     errors = [*_unseen(status["collectors"]), *map(clean, status["trouble"])]
     enforcement = list(enforcement_lines(status))
@@ -34,6 +37,13 @@ def status_text(status: Document, width: int | None = None) -> Iterator[str]:
     for title, lines in parts:
         if lines:
             yield from ("", f"{title}:", *(f"  {line}" for line in lines))
+
+
+def _with_its_cause(findings: list[Document]) -> Callable[[Document], tuple[int, bool]]:
+    """Orders findings so that each consequence is behind its cause. The daemon of an earlier version names none."""
+    place = {finding["id"]: number for number, finding in enumerate(findings)}
+    last = len(place)
+    return lambda finding: (place.get(finding.get("caused_by") or finding["id"], last), bool(finding.get("caused_by")))
 
 
 def _headline(status: Document) -> Iterator[str]:
@@ -88,6 +98,8 @@ def _finding(finding: Document) -> Iterator[str]:
     shadow = " (shadow: without effect on health)" if finding.get("shadow") else ""
     yield f"{str(finding['severity']).upper()}{shadow}: {clean(finding['title'])}: {where_text}"
     yield f"  id: {clean(finding['id'])}"
+    if finding.get("caused_by"):
+        yield f"  because of: {clean(finding['caused_by'])}"
     count = f", {finding['count']} times" if finding["count"] > 1 else ""
     gone = "; latched: no longer observed; needs reset, reboot or ack" if finding["latched"] else ""
     yield f"  seen: from {when(finding['first_seen'])} to {when(finding['last_seen'])}{count}{gone}"

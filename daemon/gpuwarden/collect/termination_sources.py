@@ -18,12 +18,13 @@ from gpuwarden.config.termination import TerminationOptions
 from gpuwarden.policy.model import Notice
 from gpuwarden.publish.snapshot import NoticeSource
 from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.cloud.azure import Azure
 from gpuwarden_collectors.cloud.container import NAME as CONTAINER
 from gpuwarden_collectors.cloud.container import Container
 from gpuwarden_collectors.cloud.detect import ONLY_SHUTS_DOWN, recognise
 from gpuwarden_collectors.cloud.facts import Answer, AnswerKind
 from gpuwarden_collectors.cloud.planned import Planned
-from gpuwarden_collectors.cloud.registry import CLOUDS
+from gpuwarden_collectors.cloud.registry import AZURE, CLOUDS
 from gpuwarden_collectors.cloud.shutdown import NAME as SHUTDOWN
 from gpuwarden_collectors.cloud.shutdown import Shutdown
 from gpuwarden_collectors.cloud.sightings import Held, follow, held_before
@@ -112,6 +113,12 @@ class NoticeSources:
         if isinstance(container, Container) and container.ends():
             return container.window
         return shutdown.ends_in() if isinstance(shutdown, Shutdown) else 0.0
+
+    @property
+    def machine_type(self) -> str:
+        """As the cloud names it, `Azure/` and its size; "" where it is not known, or the firmware names it."""
+        azure = self._sources.get(AZURE.name)
+        return azure.machine_type if isinstance(azure, Azure) else ""
 
     def shown(self, now: Stamp) -> tuple[NoticeSource, ...]:
         return tuple(_shown(name, list(polled.values()), now) for name, polled in self._polled.items())

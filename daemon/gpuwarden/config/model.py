@@ -58,7 +58,9 @@ class Inventory:
     """What this host must have."""
 
     expected_gpus: int | None = bounded(None, 0, 256)
-    """How many GPUs. Not set: learned and pinned."""
+    """How many GPUs. Not set: as many as the type of the machine has ([failures.md](failures.md#a-machine-that-was-never-complete)),
+    else learned and pinned.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from gpuwarden.health.model import Event, EventKind, Key, Pin, Verdict
 from gpuwarden.health.state import State, fold
 from gpuwarden.health.view import Rules, Seen, Sight, View
 from gpuwarden.health.xid.witnesses import UNKNOWN_SLOT, undecided
+from gpuwarden.publish.metrics.machine import machine_labels
 from gpuwarden.publish.snapshot import CollectorStatus, Service, Snapshot, XidCount
 from gpuwarden.trace.records import Accepted, Acknowledged, ErrorsChanged, HostEventsSeen, Passed, Record, RulesChanged
 from gpuwarden_collectors.base import Observation, PassOutcome
@@ -97,6 +98,11 @@ class Engine:
             self._took(ErrorsChanged(at=now, errors=given))
             self.view = replace(self.view, errors=given)
 
+    def of_machine_type(self, machine_type: str) -> None:
+        """Once the cloud has named it, where the firmware does not; "" changes nothing."""
+        if machine_type and machine_type != self.rules.machine_type:
+            self.rules = replace(self.rules, machine_type=machine_type)
+
     def log_read(self, read: bool) -> None:
         """Whether the kernel log was read in this life to its end, and no line was lost."""
         if read is not self.view.log_read:
@@ -173,13 +179,18 @@ class Engine:
         return Snapshot(
             service=service, sequence=self.sequence, made=now, observed=self.observed_at, verdict=verdict,
             nvml=self.view.nvml.fresh(now, service.fresh_for), jobs=self.view.jobs.fresh(now, self.rules.host_fresh_for),
-            dcgm=self.view.dcgm.fresh(now, self.rules.dcgm_fresh_for),
+            dcgm=self.view.dcgm.fresh(now, self.rules.dcgm_fresh_for), machine=self._machine(),
             collectors=tuple(self.collectors.values()), xids=xids,
             site_failures=tuple(n for n, rule in self.rules.xids.items() if rule.severity == "failure"),
             ready=self.observed_at is not None and verdict.expected is not None and self.view.pci.outcome is not None,
             errors=self.view.errors, dropped=dropped, log_gaps=self.log_gaps, log_lost=self.log_lost,
             disbelieved={**self.kept_out, UNKNOWN_SLOT: self.disbelieved},
         )  # fmt: skip
+
+    def _machine(self) -> tuple[str, ...]:
+        """Also of a driver that no longer answers: what a failing node has in common with others is asked just then."""
+        facts, machine_type = self.view.nvml.facts, self.rules.machine_type
+        return self.view.once("machine", (facts, machine_type), lambda: machine_labels(machine_type, facts))
 
     def note(self, observation: Observation[Any]) -> None:
         old = self.collectors.get(observation.collector) or CollectorStatus(name=observation.collector)

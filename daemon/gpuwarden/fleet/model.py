@@ -5,6 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gpuwarden.prometheus.client import Sample
+
+Key = tuple[str, str, str]
+"""Cluster (empty without such a label), job, instance."""
+
+
+def key_of(sample: Sample) -> Key:
+    labels = sample.labels
+    return labels.get("cluster", ""), labels.get("job", ""), labels.get("instance", "")
+
 
 class Status(StrEnum):
     """From the best to the worst. `unreachable`: no recent report of its GPUs."""
@@ -73,6 +83,10 @@ class Row:
     seconds_left: float | None = None
     notice: Notice | None = None
     mode: str = ""
+
+    @property
+    def key(self) -> Key:
+        return self.cluster, self.job, self.instance
 
     @property
     def out(self) -> bool:

@@ -12,6 +12,7 @@ PRESENT, EXPECTED = "gpuwarden_gpus_present", "gpuwarden_gpus_expected"
 ENFORCING, BUSY = "gpuwarden_enforcing", "gpuwarden_node_busy"
 DEADLINE = "gpuwarden_termination_deadline_timestamp_seconds"
 HEALTH, EXCLUDED, NOTICE = "gpuwarden_node_health", "gpuwarden_excluded", "gpuwarden_termination_notice"
+MACHINE = "gpuwarden_machine_info"
 BREAKER, SIMULATED = "gpuwarden_breaker_open", "gpuwarden_simulated"
 
 QUERIES: dict[str, str] = {
@@ -27,4 +28,8 @@ QUERIES: dict[str, str] = {
     "recorded": f'{{__name__=~"{SEEN}|{NODE_STATE}"}}',
     # Targets that do not answer, of any job: the others show which jobs have daemons.
     "down": "up == 0",
+    # What nodes may have in common; of a failed one also what it was when its driver last answered.
+    "machines": MACHINE,
 }
+WHY_QUERIES: dict[str, str] = {"machines_before": f"last_over_time({MACHINE}[6h])"}
+"""For `--why`, beside `QUERIES`."""

@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from gpuwarden.fleet import queries as q
-from gpuwarden.fleet.model import RANK, Finding, Notice, Out, Row, Status
+from gpuwarden.fleet.alike import incomplete, labels_of
+from gpuwarden.fleet.model import RANK, Finding, Key, Notice, Out, Row, Status, key_of
 from gpuwarden.prometheus.client import Sample
 
-Key = tuple[str, str, str]
-"""Cluster (empty without such a label), job, instance."""
 Samples = Mapping[str, list[Sample]]
 T = TypeVar("T")
 
@@ -36,6 +35,7 @@ def rows(samples: Samples, termination_deadline: float) -> list[Row]:
     found = [_live(facts, key) for key in facts.names] + [
         _not_answering(facts, key) for key in absent if not facts.moved(key)
     ]
+    found = incomplete(found, labels_of(samples["machines"]))
     named = _with_shared_names([_unreachable(row, termination_deadline) for row in found])
     return sorted(named, key=lambda row: (-RANK[row.status], row.out, row.cluster, row.node, row.instance))
 
@@ -96,11 +96,6 @@ class _Facts:
     def count(self, name: str, key: Key) -> int | None:
         value = self.number(name, key)
         return None if value is None else int(value)
-
-
-def key_of(sample: Sample) -> Key:
-    labels = sample.labels
-    return labels.get("cluster", ""), labels.get("job", ""), labels.get("instance", "")
 
 
 def _age(sample: Sample) -> float:

@@ -59,14 +59,19 @@ def _record(record: Record) -> Iterator[Event]:
 
 
 def _track(track: Track, boot: str) -> Iterator[Event]:
+    yield raised_again(track, boot)
+    if track.latched:
+        yield Event(kind=EventKind.LATCHED, at=track.last_seen, boot_id=boot, key=track.key)
+
+
+def raised_again(track: Track, boot: str) -> Event:
+    """The event that a track of this content comes from."""
     data = Raised(
         evidence=track.evidence, count=track.count, severity=track.severity, advice=track.advice, latch=track.latch,
         first=track.first_seen, counters=track.counters,
     )  # fmt: skip
     kind = EventKind.RAISED if track.raised else EventKind.RISING
-    yield Event(kind=kind, at=track.last_seen, boot_id=boot, key=track.key, data=write(data))
-    if track.latched:
-        yield Event(kind=EventKind.LATCHED, at=track.last_seen, boot_id=boot, key=track.key)
+    return Event(kind=kind, at=track.last_seen, boot_id=boot, key=track.key, data=write(data))
 
 
 def _reset(slot: str, at: Stamp, boot: str) -> Event:

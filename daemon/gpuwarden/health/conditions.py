@@ -25,6 +25,16 @@ _ROWS: tuple[Condition, ...] = (
         source="GWDG 2026 (7 GPUs that fell off the bus, almost no precursor); dcgm-exporter#348 and gpud#591 (peers that miss it)",
     ),
     Condition(
+        code="inventory_incomplete", scope="node", severity=W, advice=Advice.CONTACT_SUPPORT, fall=10,
+        title="This machine has fewer GPUs than its type",
+        why="From the first sight on: the type of machine that the firmware names (EC2), or the metadata service (Azure), has more GPUs than "
+        "were ever seen here, or the numbers of the modules on the baseboard have a gap. GPUs of other owners (vfio) and those that were "
+        "given up are not missed; where inventory.expected_gpus is set that alone counts, and machines of other types need it: of "
+        "them only such a gap is found. Return the machine to its maker or cloud.",
+        source="aws/eks-node-monitoring-agent#121 (3 of 4 GPUs from the first boot, every tool green); health/machine_types.py; nvml.h: "
+        "nvmlDeviceGetModuleId", depends_on=NO_DRIVER,
+    ),
+    Condition(
         code="driver_unresponsive", scope="node", severity=F, advice=Advice.REBOOT, fall=30,
         title="The NVIDIA driver does not answer",
         why="NVML missed two deadlines and did not answer for 20 s; or one deadline together with Xid 119/120 (the GPU "

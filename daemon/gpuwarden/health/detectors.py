@@ -8,8 +8,15 @@ from gpuwarden.health.components import CONDITION_OF
 from gpuwarden.health.dcgm import detectors as dcgm_detectors
 from gpuwarden.health.dcgm.merge import with_dcgm
 from gpuwarden.health.detection import Detection, Detector, per_gpu
+from gpuwarden.health.gpu import (
+    completeness,
+    driver_detectors,
+    job_detectors,
+    memory_detectors,
+    settings,
+    speed_detectors,
+)
 from gpuwarden.health.gpu import detectors as gpu_detectors
-from gpuwarden.health.gpu import driver_detectors, job_detectors, memory_detectors, settings, speed_detectors
 from gpuwarden.health.host import detectors as host_detectors
 from gpuwarden.health.lemons import detectors as lemon_detectors
 from gpuwarden.health.nvlink import detectors as nvlink_detectors
@@ -20,6 +27,7 @@ from gpuwarden.health.xid import recovery as xid_recovery
 
 _OWN: dict[str, Detector] = {
     "gpu_missing": driver_detectors.gpu_missing,
+    "inventory_incomplete": completeness.inventory_incomplete,
     "driver_unresponsive": driver_detectors.driver_unresponsive,
     "driver_not_loaded": driver_detectors.driver_not_loaded,
     "driver_library_mismatch": driver_detectors.nvml_problem("driver_library_mismatch"),

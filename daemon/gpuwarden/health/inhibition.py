@@ -47,10 +47,15 @@ def _end(key: Key, direct: Mapping[Key, Key]) -> Key:
     return key
 
 
+def as_severe(cause: Severity | None, severity: Severity) -> bool:
+    """Whether a cause of that severity is no milder."""
+    return cause is Severity.FAILURE or severity is not Severity.FAILURE
+
+
 def _brings_about(cause: Track, track: Track) -> bool:
     """On the whole node, on the same GPU or on the same other thing; a missing GPU that no slot names brings about nothing."""
-    severe = cause.severity is Severity.FAILURE or track.severity is not Severity.FAILURE
     row = condition(cause.key.code)
     subject, other = cause.key.subject, track.key.subject
     node_wide = row is not None and row.scope == "node"
+    severe = as_severe(cause.severity, track.severity)
     return severe and (node_wide or subject == other or (subject.slot != "" and subject.slot == other.slot))

@@ -24,6 +24,7 @@ from gpuwarden.health.event_data import read, write
 from gpuwarden.health.events import Pinned
 from gpuwarden.health.gpu.settings import odd_settings, settings_kept
 from gpuwarden.health.host.learning import accept_host
+from gpuwarden.health.machine_types import GPUS_OF
 from gpuwarden.health.model import Event, EventKind, Evidence, Key, Pin, gpu
 from gpuwarden.health.state import State, pin_event
 from gpuwarden.health.view import Sight, foreign
@@ -90,11 +91,30 @@ def absent(sight: Sight) -> bool:
 
 
 def expected_count(state: State, sight: Sight) -> tuple[int | None, str]:
-    """How many GPUs should be here and how we know: `configured`, `learned` or, when nothing says, ``(None, "")``."""
+    """How many GPUs should be here and how we know: `configured`, `machine_type`, `learned` or, when nothing says, ``(None, "")``."""
     if sight.rules.expected_gpus is not None:
         return sight.rules.expected_gpus, "configured"
+    if (of_type := expected_of_type(state, sight)) is not None:
+        return of_type, "machine_type"
     learned = known_count(state, sight)
     return (learned, "learned") if learned else (None, "")
+
+
+def expected_of_type(state: State, sight: Sight) -> int | None:
+    """How many GPUs this type of machine has, without those of other owners and those that an operator gave up.
+
+    None where the type is not known, or the bus cannot be read: a container may have a part of the GPUs.
+    """
+    of_type = GPUS_OF.get(sight.rules.machine_type)
+    if of_type is None or sight.devices is None:
+        return None
+    return max(0, of_type - sum(map(foreign, sight.devices.values())) - len(state.given_up))
+
+
+def countable(sight: Sight) -> bool:
+    """Whether all GPUs that are here can be known by now: from the bus, once NVML has answered or failed, or from NVML."""
+    listed = sight.nvml is not None and sight.nvml.problem is None
+    return listed or (sight.devices is not None and sight.view.nvml.outcome is not None)
 
 
 def known_count(state: State, sight: Sight) -> int:

@@ -29,6 +29,7 @@ from gpuwarden.health.gpu import resets
 from gpuwarden.health.gpu.remaps import learn_remaps
 from gpuwarden.health.gpu.speed_detectors import with_time_braked
 from gpuwarden.health.host.learning import counted_host, learn_counts, learn_host
+from gpuwarden.health.incidents import ended, with_follows
 from gpuwarden.health.memory import LEMON_NODE, State, Track, buried
 from gpuwarden.health.model import NODE, Advice, Event, EventKind, Evidence, Key, Latch, Sighting, Verdict
 from gpuwarden.health.overrides import overridden
@@ -89,11 +90,23 @@ def judge(state: State, view: View, host_events: Sequence[HostEvent], rules: Rul
         steps.state = replace(steps.state, unconfirmed=confirmed(steps.state, sight, steps.sighted))
     for kind, key, data in tuple(overridden(steps.state, rules)):
         steps.emit(kind, key, data)
+    _with_causes(steps, state, rules)
     result = verdict(steps.state, sight)
     if result.health is not steps.state.health:
         change = HealthSet(before=steps.state.health, to=result.health, reasons=" ".join(result.reasons[:5]))
         steps.emit(EventKind.HEALTH, data=write(change))
     return Step(steps.state, tuple(steps.events), result, len(news_of) - len(taken))
+
+
+def _with_causes(steps: Steps, before: State, rules: Rules) -> None:
+    """What follows from what by now; what ends with a cause that ended is over."""
+    shadows = frozenset([code for code, rule in rules.checks.items() if rule.shadow])
+    steps.state = with_follows(steps.state, shadows)
+    over = tuple(ended(before.follows, steps.state)) if before.follows else ()
+    for key, cause in over:
+        steps.emit(EventKind.CLEARED, key, {"by": f"its cause ended: {cause}"})
+    if over:
+        steps.state = with_follows(steps.state, shadows)
 
 
 def _counted(state: State, sight: Sight) -> State:

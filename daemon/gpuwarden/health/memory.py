@@ -10,7 +10,7 @@ from gpuwarden.health.flaps import Raises
 from gpuwarden.health.gpu.remaps import RemapHistory
 from gpuwarden.health.host.memory import HostMemory
 from gpuwarden.health.lemons.memory import Lemons
-from gpuwarden.health.model import Advice, Evidence, Health, Key, Latch, Pin, Severity
+from gpuwarden.health.model import Advice, Evidence, Health, Incident, Key, Latch, Pin, Severity
 from gpuwarden.health.repair_history import Case, RepairHistory
 from gpuwarden.health.windows import Windows
 from gpuwarden.health.xid.bursts import Bursts
@@ -93,6 +93,9 @@ class Record:
     """Of NVSwitch errors: when each port had lines in this boot."""
 
 
+Follows = Mapping[Key, tuple[Key, bool]]
+"""By finding that is a consequence: the one that its incident begins with, and whether it ends with it (`incidents.py`)."""
+
 Unpaired = Mapping[tuple[Key, str], tuple[float, int]]
 """By (record, sources joined by `+`): when these last reported it, and how many of these reports other sources owe yet."""
 
@@ -141,6 +144,12 @@ class State:
     """Windows of the host's counters; of moments."""
     unconfirmed: Mapping[Key, float | None] = field(default_factory=dict)
     """Findings of an earlier life that this one has not found again yet (`confirmation.py`)."""
+    follows: Follows = field(default_factory=dict, compare=False)
+    """What follows from what, as of the last step; of moments."""
+    incidents: tuple[Incident, ...] = field(default=(), compare=False)
+    """The faults that `follows` leaves, the worst first; of moments."""
+    follows_of: tuple[Any, ...] = field(default=(), compare=False)
+    """What that was made of (`incidents.py`); of moments."""
     made: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
     """What was derived from just this state, by name, so that it is derived once."""
 

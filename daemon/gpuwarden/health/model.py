@@ -163,12 +163,24 @@ class Finding:
     """No longer seen, kept until reset, reboot or acknowledgement as `latch` has it."""
     silenced_by: str = ""
     """Id of the finding that it is a consequence of; empty if of none."""
+    caused_by: Key | None = None
+    """The finding that its incident begins with; None if that is itself. It counts all the same, unless it is silenced."""
     shadow: bool = False
     """It is reported, and nothing follows from it."""
     fall: float | None = None
     """Seconds without a sighting after which it ends, if it does not latch; None: as the table has it."""
     confirmed: bool = True
     """False: it is remembered from before the daemon started and was not found again since."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """One fault: the finding that it begins with, and what followed."""
+
+    cause: Key
+    """The finding to begin with."""
+    consequences: tuple[Key, ...] = ()
+    """Findings, silenced ones too, and lines of the kernel log that are only recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,12 +322,14 @@ class Verdict:
     """Those in force, worst first."""
     silenced: tuple[Finding, ...] = ()
     """Findings that are consequences of others."""
+    incidents: tuple[Incident, ...] = ()
+    """What findings and silenced ones are of, without those of shadow checks; the worst first."""
     gpus: tuple[GpuVerdict, ...] = ()
     """Every expected or present GPU."""
     expected: int | None = None
     """How many GPUs belong here; None if not known."""
     expected_from: str = ""
-    """`configured`, `learned` or empty."""
+    """`configured`, `machine_type`, `learned` or empty."""
     present: int = 0
     """How many GPUs are here."""
     lemons: tuple[LemonDays, ...] = ()

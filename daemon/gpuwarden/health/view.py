@@ -107,6 +107,8 @@ class Rules:
     """How many GPUs belong here; None: as learned."""
     expected: ExpectedSettings = field(default_factory=ExpectedSettings)
     """Settings that every GPU must have."""
+    machine_type: str = ""
+    """`vendor/product` as the firmware names this machine, or its cloud (`machine_types.py`)."""
     nvml_fresh_for: float = 15.0
     """Seconds for which facts of NVML count."""
     pci_fresh_for: float = 30.0

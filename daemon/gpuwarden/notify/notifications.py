@@ -11,7 +11,9 @@ from gpuwarden.base.log import get_logger
 from gpuwarden.base.threads import detached
 from gpuwarden.config.notify import Group, NotifyOptions
 from gpuwarden.health.model import Event
+from gpuwarden.health.state import State
 from gpuwarden.notify.delivery import Receiver, Result
+from gpuwarden.notify.grouping import Grouping
 from gpuwarden.notify.messages import Origin, message
 from gpuwarden.notify.program import ProgramReceiver
 from gpuwarden.notify.store import QueueStore
@@ -39,6 +41,7 @@ class Notifications:
             self._add(f"webhook.{name}", webhook.events, WebhookReceiver(webhook))
         for name, program in options.exec.items():
             self._add(f"exec.{name}", program.events, ProgramReceiver(program))
+        self._grouping = Grouping()
         self._store: QueueStore | None = None
         self._workers: list[DeliveryWorker] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -80,10 +83,11 @@ class Notifications:
 
     # --- events
 
-    def send(self, events: Iterable[Event]) -> None:
-        """Queues a message for each receiver of the event's group. Never blocks."""
+    def send(self, events: Iterable[Event], state: State) -> None:
+        """Queues a message for each receiver of the event's group. Never blocks. `state`: of the judge, with these events."""
         if not self._receivers:
             return
+        events = self._grouping.of(events, state)
         made = [found for event in events if (found := message(event, self._origin)) is not None]
         chosen = [(target, one) for group, one in made for target, groups in self._groups.items() if group in groups]
         if chosen:

@@ -57,10 +57,20 @@ def refusal(budget: Budget, fleet_count: FleetCount) -> str:
     before = [held for held in others if ours is None or held < ours]
     recent = [held for held in before if _within(held, budget.window, fleet_count.now)]
     if len(before) >= share(budget, fleet_count.pool):
-        return f"{len(before)} of {fleet_count.pool} nodes are held out for failures, and {share(budget, fleet_count.pool)} may be"
+        most = share(budget, fleet_count.pool)
+        return _with_shared(
+            f"{len(before)} of {fleet_count.pool} nodes are held out for failures, and {most} may be", fleet_count
+        )
     if len(recent) >= budget.count:
-        return f"{len(recent)} nodes were held out for failures within {budget.window:.0f} s, and {budget.count} may be"
+        return _with_shared(
+            f"{len(recent)} nodes were held out for failures within {budget.window:.0f} s, and {budget.count} may be",
+            fleet_count,
+        )
     return ""
+
+
+def _with_shared(text: str, fleet_count: FleetCount) -> str:
+    return f"{text}; {fleet_count.shared}" if fleet_count.shared else text
 
 
 def _within(held: Held, window: float, now: float) -> bool:

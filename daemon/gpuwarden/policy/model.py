@@ -127,7 +127,8 @@ class Held:
 class FleetCount:
     """`held` are all of the `pool` that gpuwarden holds out for a failure, this node too. `now`: the scheduler's clock.
 
-    `visible_after`: seconds until other nodes count what is written now; 0 where a scheduler does at once.
+    `visible_after`: seconds until other nodes count what is written now; 0 where a scheduler does at once. `shared`: what those held out
+    have in common with this node, for people; empty if nothing is known.
     """
 
     node: str
@@ -135,6 +136,7 @@ class FleetCount:
     held: tuple[Held, ...] = ()
     now: float = 0.0
     visible_after: float = 0.0
+    shared: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -194,6 +194,8 @@ class Snapshot:
     """None once it is not fresh, as the next two."""
     dcgm: DcgmFacts | None = None
     jobs: JobsFacts | None = None
+    machine: tuple[str, ...] = ()
+    """Values of `MACHINE_LABELS`, as last seen; empty before the first snapshot of the engine."""
     collectors: tuple[CollectorStatus, ...] = ()
     xids: tuple[XidCount, ...] = ()
     site_failures: tuple[str, ...] = ()

@@ -100,6 +100,7 @@ def status(snapshot: Snapshot, now: Stamp) -> Document:
         "present": verdict.present,
         "gpus": gpus(snapshot, now)["gpus"],
         "findings": [_finding(snapshot, finding) for finding in verdict.findings],
+        "incidents": incidents(snapshot),
         "lemons": lemons(snapshot),
         "silenced": [_finding(snapshot, f) | {"silenced_by": f.silenced_by} for f in verdict.silenced],
         "collectors": [_collector(collector, now) for collector in snapshot.collectors],
@@ -128,7 +129,15 @@ def gpus(snapshot: Snapshot, now: Stamp) -> Document:
 
 def findings(snapshot: Snapshot) -> Document:
     rows = [_finding(snapshot, finding) for finding in snapshot.verdict.findings]
-    return {"simulated": snapshot.service.simulated, "findings": rows}
+    return {"simulated": snapshot.service.simulated, "findings": rows, "incidents": incidents(snapshot)}
+
+
+def incidents(snapshot: Snapshot) -> list[Document]:
+    """Each fault by the finding that it begins with, and the ids of what follows from that: findings, silenced ones, recorded lines."""
+    return [
+        {"cause": str(one.cause), "consequences": [str(key) for key in one.consequences]}
+        for one in snapshot.verdict.incidents
+    ]
 
 
 def events(snapshot: Snapshot, found: Iterable[Event]) -> Document:
@@ -192,6 +201,7 @@ def _finding(snapshot: Snapshot, finding: Finding) -> Document:
         "confirmed": finding.confirmed,
         "shadow": finding.shadow,
         "ends_when": _ends_when(finding),
+        "caused_by": None if finding.caused_by is None else str(finding.caused_by),
     }
 
 

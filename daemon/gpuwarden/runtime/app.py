@@ -97,7 +97,7 @@ class Daemon:
             committed=self.ledger.commit, clock=clock, passed=manager.sockets.get(JOB_SOCKET),
         )  # fmt: skip
         self.journal.projections = (self.engine, self.enforcement, *self._jobs.projections)
-        self.journal.outputs = (self._lines.write, self._notifications.send, *self._jobs.outputs)
+        self.journal.outputs = (self._lines.write, self._notify, *self._jobs.outputs)
         self._verdict_file = VerdictFile(site.config.run.dir, clock)
         self._judging = False
         self._step_timer: asyncio.TimerHandle | None = None
@@ -291,6 +291,7 @@ class Daemon:
         if (memory := self.ledger.recall()) is not None:
             self._recall(memory, late=True)
         now = self._clock()
+        self.engine.of_machine_type(self._notice_sources.machine_type)
         self.engine.set_errors(self._errors.at(now), now)
         self.engine.log_read(self.readers.log_read)
         reached = self.readers.log_position  # what was read so far waits in the engine, and is in this step
@@ -337,6 +338,9 @@ class Daemon:
             waited = asyncio.get_running_loop().time() - self._stepped
             if waited >= interval or self.holder.snapshot.lasts(self._clock()) <= 0:
                 self._step()
+
+    def _notify(self, events: Iterable[Event]) -> None:
+        self._notifications.send(events, self.engine.state)
 
     def _recall(self, memory: Memory, *, late: bool = False) -> None:
         """What the ledger knew before this start, and on top of it what happened since."""

@@ -1,6 +1,7 @@
 /* The entry points that read a GPU: one reading, a structure of them, ECC, NVLink, field values. */
 #include "node.h"
 
+#include <string.h>
 #include <time.h>
 
 /* `call(device, out)` gives one reading. */
@@ -30,6 +31,7 @@ GETTER(nvmlDeviceGetMaxPcieLinkWidth, unsigned int, pcie_width_max)
 GETTER(nvmlDeviceGetPersistenceMode, nvmlEnableState_t, persistence_mode)
 GETTER(nvmlDeviceGetInforomConfigurationChecksum, unsigned int, inforom_checksum)
 GETTER(nvmlDeviceGetSupportedEventTypes, unsigned long long, event_types)
+GETTER(nvmlDeviceGetModuleId, unsigned int, module_id)
 
 /* `call(device, one, other)` gives two. */
 #define PAIR_GETTER(call, type, first, second)                                                                         \
@@ -112,6 +114,14 @@ FILLER(nvmlDeviceGetGpuFabricInfoV, nvmlGpuFabricInfoV_t,
        FILL(state, fabric_state);
        FILL(healthMask, fabric_health_mask);
        if (out->version == nvmlGpuFabricInfo_v3) FILL(healthSummary, fabric_health_summary))
+FILLER(nvmlDeviceGetPlatformInfo, nvmlPlatformInfo_t,
+       EXPECT_VERSION(out->version, nvmlPlatformInfo_v2);
+       char serial[TEXT_SIZE];
+       text_of(device->board, TEXT_chassis_serial, serial);
+       memcpy(out->chassisSerialNumber, serial, 13);
+       FILL(slotNumber, chassis_slot);
+       FILL(trayIndex, chassis_tray);
+       FILL(moduleId, module_id))
 
 nvmlReturn_t nvmlDeviceValidateInforom(nvmlDevice_t device) {
     ENTER(device);

@@ -12,6 +12,7 @@ from gpuwarden.health.inventory import (
     Presence,
     absent,
     answers_nvml,
+    countable,
     driver_silent,
     expected_count,
     known_count,
@@ -57,7 +58,7 @@ def gpu_missing(state: State, sight: Sight) -> Detection:
             sightings.append(_missing(state, slot, why, CONTRADICTED if answers_nvml(slot, sight) else 0.0))
         elif presence is Presence.UNLISTED:
             sightings.append(_missing(state, slot, why, 0.0 if slot in fell_off else sight.rules.missing_grace))
-    if _countable(sight):
+    if countable(sight):
         examined.add(NODE)
         sightings += _fewer_than_configured(state, sight)
     return Detection(tuple(sightings), frozenset(examined))
@@ -70,12 +71,6 @@ def _fallen_off(state: State) -> set[str]:
         for r in state.records.values()
         if is_fallen(r.key) and counts(state, r) and not contradicted(state, r.key)
     }
-
-
-def _countable(sight: Sight) -> bool:
-    """Whether all GPUs that are here can be known by now: from the bus, once NVML has answered or failed, or from NVML."""
-    listed = sight.nvml is not None and sight.nvml.problem is None
-    return listed or (sight.devices is not None and sight.view.nvml.outcome is not None)
 
 
 def _missing(state: State, slot: str, why: str, rise: float) -> Sighting:

@@ -19,7 +19,7 @@ from gpuwarden.health.xid.catalogue import XidClass, xid_row
 from gpuwarden.health.xid.rules import ruling, unread
 from gpuwarden.health.xid.ruling import Ruling, of_site
 from gpuwarden.health.xid.sxid_catalogue import sxid_row
-from gpuwarden.health.xid.sxid_rules import GPU_WITHIN, sxid_ruling
+from gpuwarden.health.xid.sxid_rules import AFTER, GPU_WITHIN, sxid_ruling
 from gpuwarden.health.xid.witnesses import ASKED_FOR, asked_since, contradicted, is_fallen
 from gpuwarden_collectors.facts import GpuAnswer
 
@@ -109,10 +109,14 @@ def sxid(state: State, sight: Sight) -> Detection:
 
 
 def _pending(state: State, sight: Sight, news: Sequence[Record]) -> Iterator[Record]:
-    """Warnings that what befalls a GPU within `GPU_WITHIN` still makes failures: there is one only while there is a track of them."""
+    """Warnings that what befalls a GPU within `GPU_WITHIN` still makes failures: there is one only while there is a track of them.
+
+    Not those of lines that came after the loss of a GPU: that it is back makes nothing worse.
+    """
     for track in state.tracks_of("sxid"):
         record = state.records.get(track.key)
-        if record is None or record in news or record.history or track.severity is Severity.FAILURE:
+        after_loss = AFTER in track.evidence
+        if record is None or record in news or record.history or after_loss or track.severity is Severity.FAILURE:
             continue
         if counts(state, record) and 0.0 <= sight.now.boottime - record.last.boottime <= GPU_WITHIN:
             yield record

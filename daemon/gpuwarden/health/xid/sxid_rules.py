@@ -29,6 +29,8 @@ GPU_WITHIN = 600.0
 LOST_WITHIN = 60.0
 """Seconds after the loss of a GPU in which the switches complain of its links (12 s in leptonai/gpud's example)."""
 NVLINK_XIDS = frozenset({"74", *map(str, range(144, 151))})
+AFTER = "after"
+"""Evidence: the lost GPU that the lines came after."""
 NO_ANSWER = ("gpu_missing", "gpu_unresponsive", "gpu_reset_required", "gpu_recovery_action", "driver_unresponsive")
 
 
@@ -56,7 +58,7 @@ def sxid_ruling(state: State, record: Record, row: Sxid) -> Ruling:
 def _fatal(state: State, record: Record) -> Ruling:
     lost = next((t for t in _near(state, record, LOST_WITHIN) if _is_lost(t) and t.first_seen <= record.last), None)
     if lost is not None:
-        return Ruling(XidClass.WARNING, sxid_advice(fatal=False), {"after": str(lost.key)})
+        return Ruling(XidClass.WARNING, sxid_advice(fatal=False), {AFTER: str(lost.key)})
     return Ruling(XidClass.FAILURE, sxid_advice(fatal=True))
 
 

@@ -8,6 +8,7 @@ a series that is born with it.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -16,11 +17,12 @@ from gpuwarden.health.components import Component
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.gpu.jobs import on_gpus
 from gpuwarden.health.lemons.memory import What
-from gpuwarden.health.model import Finding, GpuVerdict, Health
+from gpuwarden.health.model import Finding, GpuVerdict, Health, Key, Severity
 from gpuwarden.health.xid.catalogue import XIDS, XidClass
 from gpuwarden.publish import notices
 from gpuwarden.publish.metrics import enforcement, evacuation
 from gpuwarden.publish.metrics.lines import COUNTER, GAUGE, HISTOGRAM, Number
+from gpuwarden.publish.metrics.machine import MACHINE_LABELS
 from gpuwarden.publish.snapshot import CollectorStatus, Snapshot, XidCount
 from gpuwarden.publish.status import DISBELIEVED, detail
 from gpuwarden_collectors.base import PassOutcome
@@ -44,6 +46,9 @@ NO_GPU: Labels = ("", "", "")
 SHADOW = "shadow"
 INFOS_MOST = 32
 """The number of findings, the worst, that are described: a host with many faults must not grow its page by much."""
+INCIDENTS_MOST = 16
+"""The number of incidents of several findings, the worst, that are described."""
+CONSEQUENCES_LONGEST = 200  # characters
 XIDS_MOST = 32
 """The number of pairs of GPU and Xid, the latest, that have a time, and a count where it is not 0 from the start."""
 LEMONS_MOST = 16
@@ -102,6 +107,24 @@ def _finding_texts(snapshot: Snapshot) -> Iterator[Sample]:
     for finding in snapshot.verdict.findings[:INFOS_MOST]:
         texts = (detail(finding), finding.title, ADVICE[finding.advice])
         yield (finding.key.code, _severity(finding), *labels_of(finding.key.subject.slot), *texts), 1
+
+
+def _incidents(snapshot: Snapshot) -> Iterator[Sample]:
+    severity_of = {finding.key: finding.severity for finding in snapshot.verdict.findings}
+    found = Counter(severity_of.get(incident.cause) for incident in snapshot.verdict.incidents)
+    return (((severity.value,), found[severity]) for severity in Severity)
+
+
+def _incident_infos(snapshot: Snapshot) -> Iterator[Sample]:
+    labels_of = _labels_of_slot(snapshot)
+    for incident in [one for one in snapshot.verdict.incidents if one.consequences][:INCIDENTS_MOST]:
+        key, found = incident.cause, Counter(map(_code, incident.consequences))
+        text = ", ".join(code if count == 1 else f"{code} x{count}" for code, count in sorted(found.items()))
+        yield (key.code, key.detail or key.subject.part, *labels_of(key.subject.slot), text[:CONSEQUENCES_LONGEST]), 1
+
+
+def _code(key: Key) -> str:
+    return f"{key.code}.{key.detail}" if key.detail else key.code
 
 
 def _lemons(snapshot: Snapshot) -> Iterator[Sample]:
@@ -207,6 +230,9 @@ METRICS: tuple[Metric, ...] = (
            "Always 1; the label is the running version."),
     Metric("gpuwarden_node_info", GAUGE, ("node", "boot_id"), lambda s: [((s.service.node, s.service.boot_id), 1)],
            "Always 1; the labels are the name of this node and its boot."),
+    Metric("gpuwarden_machine_info", GAUGE, MACHINE_LABELS, lambda s: [(s.machine, 1)] if s.machine else (),
+           "Always 1: what nodes may have in common. Type of the machine by its firmware, GPU model, driver, VBIOS; NVLink domain and "
+           "clique where it spans nodes; chassis, slot and tray from Blackwell on. As last seen, while the driver does not answer."),
     Metric("gpuwarden_simulated", GAUGE, (), lambda s: _one(int(s.service.simulated)),
            "1 while every GPU on this page is simulated."),
     Metric("gpuwarden_enforcing", GAUGE, (), lambda s: _one(int(s.service.mode == "enforce")),
@@ -272,7 +298,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("gpuwarden_notice_to_signal_seconds", HISTOGRAM, ("le",), lambda s: s.evacuations.signal_seconds.samples(),
            "Time from the arrival of a notice here to the signal of a running job."),
     Metric("gpuwarden_gpus_expected", GAUGE, (), lambda s: _one(s.verdict.expected),
-           "GPUs that are expected here, configured or learned. No series while no number is known."),
+           "GPUs that are expected here: configured, by the type of the machine, or learned. No series while no number is known."),
     Metric("gpuwarden_gpus_present", GAUGE, (), lambda s: _one(s.verdict.present),
            "GPUs that are present."),
     # --- GPUs
@@ -287,6 +313,10 @@ METRICS: tuple[Metric, ...] = (
     Metric("gpuwarden_finding_info", GAUGE, ("check", "severity", *GPU, "detail", "title", "advice"), _finding_texts,
            "Always 1, while the finding is active: what it is and what to do, as text. Detail is the number of the Xid, "
            "the link, the mount. Of the 32 worst findings."),
+    Metric("gpuwarden_incidents", GAUGE, ("severity",), _incidents,
+           "Faults by severity: a finding with all that follows from it is one."),
+    Metric("gpuwarden_incident_info", GAUGE, ("check", "detail", *GPU, "consequences"), _incident_infos,
+           "Always 1, while a finding has others that follow from it: its check, and theirs. Of the 16 worst."),
     Metric("gpuwarden_xid_total", COUNTER, (*GPU, "xid"), _xids,
            "Xids since the ledger began. Those that are failures are 0 from the start; of others the 32 that came last."),
     Metric("gpuwarden_xid_last_timestamp_seconds", GAUGE, (*GPU, "xid"), _last_xids,

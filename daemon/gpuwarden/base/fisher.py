@@ -1,0 +1,22 @@
+"""Fisher's exact test, one-sided: is a property found more often among the marked than chance would have it? In whole numbers."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import comb
+
+
+def p_value(both: int, marked: int, having: int, total: int) -> Fraction:
+    """The chance that of `total`, `marked` of them and `having` the property, at least `both` are marked and have it.
+
+    The upper tail of the hypergeometric distribution. Raises ValueError for numbers that no such table has.
+    """
+    most = min(marked, having)
+    if not (0 <= both <= most and max(marked, having) <= total and marked + having - both <= total):
+        raise ValueError(f"no table has {both} of {marked} marked and {having} having it, of {total}")
+    term = comb(having, both) * comb(total - having, marked - both)
+    tail = 0
+    for count in range(both, most + 1):
+        tail += term
+        term = term * (having - count) * (marked - count) // ((count + 1) * (total - having - marked + count + 1))
+    return Fraction(tail, comb(total, marked))

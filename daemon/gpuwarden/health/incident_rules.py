@@ -1,0 +1,88 @@
+"""What follows from what, beyond `depends_on`: one row for a cause and what it brings about on one kind of component.
+
+Codes are those of conditions; `xid.79` is one number of them, `xid` any. No code leads back to itself but where the earlier one
+of two alike is the cause (a test). Remapping that failed and the SRAM threshold follow from nothing: they ask for another
+repair than what came before them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from gpuwarden.health.nvlink.nvlink5 import NVLINK5_XIDS
+from gpuwarden.health.xid.sxid_rules import GPU_WITHIN, LOST_WITHIN
+
+
+class Where(Enum):
+    """On which component a consequence is, seen from its cause."""
+
+    SAME_SLOT = auto()  # the same GPU with its links, or the same switch
+    OTHER_GPUS = auto()
+    GPUS = auto()
+    SWITCHES = auto()
+    NODE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One row."""
+
+    cause: str
+    """What comes first by its nature."""
+    consequences: tuple[str, ...]
+    """What follows from it."""
+    where: Where
+    """On which component."""
+    within: float
+    """Seconds after the cause."""
+    before: float = 15.0
+    """Seconds before it: a line is read at once, a reading with one of the next passes."""
+    ends: bool = False
+    """What follows ends with its cause: nothing is to be repaired where it was reported."""
+
+
+ASKS = ("gpu_recovery_action", "gpu_reset_required", "xid.154")
+LINKS = ("nvlink_down", "nvlink_errors", "fabric_unhealthy")
+LOST = ("xid.79", "gpu_missing")
+FABRIC = "xid.149"  # NETIR, which reports that a link went down; on other GPUs the fault shows as 144 to 148 and 150
+FABRIC_XIDS = tuple(f"xid.{number}" for number in sorted(NVLINK5_XIDS - {149}))
+PRELUDE = 60.0
+"""Seconds between the PCIe errors of a GPU and its Xid 79; the stories have one second."""
+
+
+def _each(
+    causes: Iterable[str], consequences: tuple[str, ...], where: Where, within: float, **more: bool
+) -> list[Rule]:
+    return [Rule(cause, consequences, where, within, **more) for cause in causes]
+
+
+RULES: tuple[Rule, ...] = (
+    # A GPU is lost: the switches complain of its links 12 s later (leptonai/gpud, README of its sxid component).
+    *_each(("xid.79",), ("gpu_missing", "gpu_unresponsive", "xid.45", *LINKS, *ASKS), Where.SAME_SLOT, GPU_WITHIN),
+    Rule("xid.79", ("pcie_aer_fatal",), Where.SAME_SLOT, PRELUDE, before=PRELUDE, ends=True),
+    *_each(LOST, ("sxid",), Where.SWITCHES, LOST_WITHIN, ends=True),
+    *_each(LOST, ("xid.74", FABRIC, *FABRIC_XIDS, *LINKS), Where.OTHER_GPUS, LOST_WITHIN),
+    # A switch and its ports.
+    Rule("sxid", ("sxid",), Where.SAME_SLOT, LOST_WITHIN, before=0.0),
+    *_each(("sxid",), ("xid.74", FABRIC, *FABRIC_XIDS, *LINKS), Where.GPUS, LOST_WITHIN),
+    # One GPU has a 149; the others 145, and 45 "caused by previous Xid" (NVIDIA/open-gpu-kernel-modules#1150).
+    *_each((FABRIC,), (*FABRIC_XIDS, *LINKS, "xid.45"), Where.GPUS, LOST_WITHIN),
+    *_each(("xid.74", *FABRIC_XIDS), (*LINKS, "xid.45"), Where.SAME_SLOT, GPU_WITHIN),
+    Rule("nvlink_down", ("nvlink_down",), Where.SAME_SLOT, LOST_WITHIN, before=0.0),
+    # 48, 171, 63 and 154 in one second, and the counters of that GPU (a report of 2026-08-10, RTX PRO 6000).
+    *_each(
+        ("xid.48",), ("xid.63", "xid.94", "xid.95", "xid.171", "xid.172", "xid.45", "ecc_uncorrectable", "row_remap_pending"),
+        Where.SAME_SLOT, GPU_WITHIN,
+    ),
+    *_each(
+        ("xid.94", "xid.95", "xid.140", "xid.171", "xid.172"), ("xid.45", "ecc_uncorrectable", "row_remap_pending"),
+        Where.SAME_SLOT, GPU_WITHIN,
+    ),
+    *_each(("xid.63",), ("row_remap_pending",), Where.SAME_SLOT, GPU_WITHIN),
+    # The GPU's own processor stopped.
+    *_each(("xid.119", "xid.120"), ("gpu_unresponsive", "xid.45"), Where.SAME_SLOT, GPU_WITHIN),
+    *_each(("xid.119", "xid.120"), ("driver_unresponsive",), Where.NODE, GPU_WITHIN),
+    *_each(("xid",), ASKS, Where.SAME_SLOT, LOST_WITHIN),
+)  # fmt: skip

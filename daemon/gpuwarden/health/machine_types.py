@@ -1,0 +1,75 @@
+"""How many GPUs a type of machine has: an exact table, of whole machines only.
+
+`vendor/product` as the firmware gives them (DMI `sys_vendor` and `product_name`): EC2 names its instance type there. Azure has one
+product name for all machines; its metadata service names the size, where it is a source of termination notices. Types with a
+part of a GPU (g6f, gr6f) are left out; a type that is not here is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+VERSION = "2026-08-21"
+# aws/karpenter-provider-aws, instance-types.md at 1d92708: instance-gpu-count, as EC2's DescribeInstanceTypes has it.
+_EC2: tuple[tuple[int, str, str], ...] = (
+    (1, "g4dn", "xlarge 2xlarge 4xlarge 8xlarge 16xlarge"),
+    (4, "g4dn", "12xlarge"),
+    (8, "g4dn", "metal"),
+    (1, "g5", "xlarge 2xlarge 4xlarge 8xlarge 16xlarge"),
+    (4, "g5", "12xlarge 24xlarge"),
+    (8, "g5", "48xlarge"),
+    (1, "g5g", "xlarge 2xlarge 4xlarge 8xlarge"),
+    (2, "g5g", "16xlarge metal"),
+    (1, "g6", "xlarge 2xlarge 4xlarge 8xlarge 16xlarge"),
+    (4, "g6", "12xlarge 24xlarge"),
+    (8, "g6", "48xlarge"),
+    (1, "gr6", "4xlarge 8xlarge"),
+    (1, "g6e", "xlarge 2xlarge 4xlarge 8xlarge 16xlarge"),
+    (4, "g6e", "12xlarge 24xlarge"),
+    (8, "g6e", "48xlarge"),
+    (1, "g7", "2xlarge 4xlarge 8xlarge"),
+    (2, "g7", "12xlarge"),
+    (4, "g7", "24xlarge"),
+    (8, "g7", "48xlarge"),
+    (1, "g7e", "2xlarge 4xlarge 8xlarge"),
+    (2, "g7e", "12xlarge"),
+    (4, "g7e", "24xlarge"),
+    (8, "g7e", "48xlarge"),
+    (8, "p3dn", "24xlarge"),
+    (8, "p4d", "24xlarge"),
+    (8, "p4de", "24xlarge"),
+    (1, "p5", "4xlarge"),
+    (8, "p5", "48xlarge"),
+    (8, "p5e", "48xlarge"),
+    (8, "p5en", "48xlarge"),
+    (8, "p6-b200", "48xlarge"),
+    (8, "p6-b300", "48xlarge"),
+)
+
+# MicrosoftDocs/azure-compute-docs, articles/virtual-machines/sizes/gpu-accelerated: accelerators of the sizes of the ND family.
+_AZURE = {
+    "Standard_ND96asr_v4": 8,
+    "Standard_ND96amsr_A100_v4": 8,
+    "Standard_ND96isr_H100_v5": 8,
+    "Standard_ND96isr_H200_v5": 8,
+    "Standard_ND128isr_NDR_GB200_v6": 4,
+    "Standard_ND128isr_GB300_v6": 4,
+    "Standard_ND128isrG5_GB300_v6": 4,
+}
+
+
+def _rows() -> Iterator[tuple[str, int]]:
+    for count, family, sizes in _EC2:
+        for size in sizes.split():
+            yield f"Amazon EC2/{family}.{size}", count
+    for size, count in _AZURE.items():
+        yield f"Azure/{size}", count
+
+
+GPUS_OF: Mapping[str, int] = dict(_rows())
+"""By type of machine."""
+
+
+def name_of(machine_type: str) -> str:
+    """The type without its vendor, for people."""
+    return machine_type.partition("/")[2] or machine_type

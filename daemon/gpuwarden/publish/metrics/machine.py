@@ -1,0 +1,35 @@
+"""The labels by which nodes are compared: what they share may be why they fail (`gpuwarden fleet --why`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpuwarden_collectors.facts import NvmlFacts
+
+MACHINE_LABELS = (
+    "machine_type", "model", "driver", "vbios", "cluster_uuid", "clique", "chassis_serial", "chassis_slot", "chassis_tray",
+)  # fmt: skip
+OF_THE_NODE = frozenset({"__name__", "instance", "job", "node", "boot_id", "replica", "prometheus_replica"})
+"""Labels of its series that name a node, and not what it shares with others."""
+_LONGEST = 120  # characters
+
+
+def machine_labels(machine_type: str, facts: NvmlFacts | None) -> tuple[str, ...]:
+    """The values of `MACHINE_LABELS`; "" for what is not known, several joined by `+` where GPUs of the node differ."""
+    gpus = () if facts is None else facts.gpus
+    of = [gpu.placement for gpu in gpus]
+    return (
+        machine_type[:_LONGEST],
+        _joined(gpu.name for gpu in gpus),
+        "" if facts is None else facts.driver_version,
+        _joined(gpu.vbios for gpu in gpus),
+        _joined(one.cluster_uuid for one in of),
+        _joined(str(gpu.readings.fabric_clique or "") for gpu in gpus if gpu.readings.fabric_in_cluster),
+        _joined(one.chassis_serial for one in of),
+        _joined("" if one.chassis_slot is None else str(one.chassis_slot) for one in of),
+        _joined("" if one.chassis_tray is None else str(one.chassis_tray) for one in of),
+    )
+
+
+def _joined(values: Iterable[str]) -> str:
+    return "+".join(sorted(set(filter(None, values))))[:_LONGEST]

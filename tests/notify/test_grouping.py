@@ -1,0 +1,139 @@
+"""One incident, one notification: what receivers get of findings that follow from others, over restarts too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpuwarden.health.judge import Step
+from gpuwarden.health.model import Event, EventKind
+from gpuwarden.notify.grouping import Grouping
+from gpuwarden.notify.messages import Origin, message
+from gpuwarden_collectors.event_facts import HostEvent, SxidEvent
+from support.hosts import SWITCHES, Host, slot
+
+LOST, MISSING = f"xid.79@gpu/{slot(3)}", f"gpu_missing@gpu/{slot(3)}"
+SWITCH = f"sxid.20034@switch/{SWITCHES[0]}"
+
+
+class Receivers(Host):
+    """A host whose events reach receivers, step by step, as the journal sends them."""
+
+    def __init__(self) -> None:
+        super().__init__(8)
+        self.grouping = Grouping()
+        self._passed = 0
+        self._sent: list[Event] = []
+        self.run(60)
+
+    def step(self, *events: HostEvent, **passes: Any) -> Step:
+        step = super().step(*events, **passes)
+        self._send()
+        return step
+
+    def acknowledge(self, key: str) -> None:
+        super().acknowledge(key)
+        self._send()
+
+    def _send(self) -> None:
+        news, self._passed = self.ledger[self._passed :], len(self.ledger)
+        kinds = (EventKind.RAISED, EventKind.CLEARED, EventKind.ACKNOWLEDGED)
+        self._sent += [event for event in self.grouping.of(news, self.state) if event.kind in kinds]
+
+    def events(self) -> Sequence[Event]:
+        """About findings, that were notified since the last call."""
+        sent, self._sent = self._sent, []
+        return sent
+
+    def sent(self) -> list[tuple[str, str]]:
+        return [(str(event.kind), str(event.key)) for event in self.events()]
+
+    def complaint(self) -> SxidEvent:
+        return SxidEvent(at=self.now, slot=SWITCHES[0], sxid=20034, fatal=True, link=48, text="SXid 20034, Fatal")
+
+    def loses(self) -> None:
+        del self.gpus[3], self.devices[3]
+        self.step(self.xid(3, 79))
+
+
+@pytest.fixture
+def notified() -> Receivers:
+    return Receivers()
+
+
+def test_what_comes_after_its_cause_is_not_notified_and_neither_is_its_end(notified: Receivers) -> None:
+    gone = notified.gpus[3], notified.devices[3]
+    notified.loses()
+    assert notified.sent() == [("raised", LOST)]
+    notified.run(10)
+    notified.step(notified.complaint())
+    notified.run(300, every=15)
+    assert notified.sent() == []
+    notified.gpus[3], notified.devices[3] = replace(gone[0], uuid="GPU-new"), gone[1]
+    notified.run(60)
+    assert notified.sent() == [("cleared", LOST)]
+
+
+def test_the_cause_names_what_came_with_it_and_before_it(notified: Receivers) -> None:
+    notified.step(notified.complaint())
+    assert notified.sent() == [("raised", SWITCH)]
+    notified.run(5)
+    notified.loses()
+    (event,) = notified.events()
+    assert (str(event.key), event.data["consequences"]) == (LOST, f"{MISSING}, {SWITCH}")
+    assert next(iter(event.data)) == "consequences"
+    found = message(event, Origin(node="n1", mode="observe", boot_id="b"))
+    assert found is not None
+    assert json.loads(found[1].body)["data"]["consequences"] == f"{MISSING}, {SWITCH}"
+
+
+def test_the_end_of_what_was_notified_by_itself_is_notified(notified: Receivers) -> None:
+    gone = notified.gpus[3], notified.devices[3]
+    notified.step(notified.complaint())
+    notified.sent()
+    notified.loses()
+    notified.run(60)
+    notified.sent()
+    notified.gpus[3], notified.devices[3] = replace(gone[0], uuid="GPU-new"), gone[1]
+    notified.run(60)
+    assert sorted(notified.sent()) == [("cleared", SWITCH), ("cleared", LOST)]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_consequence_that_outlives_its_cause_is_notified_then(notified: Receivers, *, restarted: bool) -> None:
+    at = f"@gpu/{slot(1)}"
+    notified.step(notified.xid(1, 48))
+    notified.change(1, ecc_uncorrected_volatile=2)
+    notified.run(300, every=15)
+    assert notified.sent() == [("raised", f"xid.48{at}")]
+    if restarted:
+        notified.grouping = Grouping()
+        notified.restart_daemon()
+        notified.run(30)
+        assert notified.sent() == []
+    notified.acknowledge(f"xid.48{at}")
+    assert notified.sent() == [("acknowledged", f"xid.48{at}")]
+    notified.run(30)
+    (event,) = notified.events()
+    assert (event.kind, str(event.key), event.data["severity"]) == ("raised", f"ecc_uncorrectable{at}", "failure")
+    assert event.data["uncorrected_since_driver_load"] == 2
+
+
+def test_a_finding_that_follows_from_nothing_is_notified_as_before(notified: Receivers) -> None:
+    notified.step(notified.xid(5, 95))
+    assert notified.sent() == [("raised", f"xid.95@gpu/{slot(5)}")]
+    notified.run(30)
+    notified.acknowledge(f"xid.95@gpu/{slot(5)}")
+    assert notified.sent() == [("acknowledged", f"xid.95@gpu/{slot(5)}")]
+
+
+def test_a_long_list_is_cut(notified: Receivers) -> None:
+    facts = notified.gpus[2]
+    notified.gpus[2] = replace(facts, links=tuple(replace(one, active=one.link < 1) for one in facts.links))
+    notified.run(90)
+    (event,) = notified.events()
+    assert str(event.data["consequences"]).endswith(", 8 more")
