@@ -23,6 +23,10 @@ class PortFacts:
     """Name of the device, as `mlx5_0`."""
     port: int
     """Number of the port, from 1."""
+    slot: str = ""
+    """PCI address of the adapter's function; empty where sysfs names none."""
+    upstream: tuple[str, ...] = ()
+    """PCI addresses of the bridges above it, from the root port down."""
     link_layer: str = ""
     """`infiniband` or `ethernet`."""
     state: str = ""

@@ -34,6 +34,7 @@ _COUNTERS = (
     "excessive_buffer_overrun_errors",
 )
 _HW_COUNTERS = ("local_ack_timeout_err", "rnr_nak_retry_err", "roce_slow_restart")
+_PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _RATE = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) Gb/sec")
 _NETDEV = re.compile(r"[^/\s]{1,15}")  # IFNAMSIZ, linux/if.h
 _NETDEVS_MOST = 64  # of one function: with SR-IOV switching it has one for each virtual function
@@ -106,6 +107,7 @@ class InfinibandCollector:
         if not state and not folder.exists():
             return None
         rate = _RATE.match(text_or_empty(folder / "rate"))
+        path = _pci_path(folder)
         counters = {name: self._counter(folder, inode, f"counters/{name}") for name in _COUNTERS}
         counters |= {name: self._counter(folder, inode, f"hw_counters/{name}") for name in _HW_COUNTERS}
         ethernet = link_layer == "Ethernet"
@@ -113,6 +115,8 @@ class InfinibandCollector:
         return PortFacts(
             device=folder.parent.parent.name,
             port=int(folder.name),
+            slot=path[-1] if path else "",
+            upstream=path[:-1],
             link_layer=link_layer,
             state=state,
             physical_state=_state_name(text_or_empty(folder / "phys_state")),
@@ -165,6 +169,11 @@ class InfinibandCollector:
         """Not another network's of the same name: in a container `eth0` is no adapter's. Bonds are of no adapter by their nature."""
         path = self._netdevs / name
         return path.exists() and ("/virtual/" not in os.path.realpath(path) or (path / "bonding").exists())
+
+
+def _pci_path(folder: Path) -> tuple[str, ...]:
+    """The PCI functions from the root port down to the adapter of the port in `folder`; none for what is on no PCI bus."""
+    return tuple(part for part in os.path.realpath(folder.parent.parent / "device").split("/") if _PCI.fullmatch(part))
 
 
 def _is_software(device: Path) -> bool:

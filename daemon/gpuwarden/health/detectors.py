@@ -11,8 +11,10 @@ from gpuwarden.health.detection import Detection, Detector, per_gpu
 from gpuwarden.health.gpu import detectors as gpu_detectors
 from gpuwarden.health.gpu import driver_detectors, job_detectors, settings
 from gpuwarden.health.host import detectors as host_detectors
+from gpuwarden.health.kernel_lines import detectors as line_detectors
 from gpuwarden.health.lemons import detectors as lemon_detectors
 from gpuwarden.health.nvlink import detectors as nvlink_detectors
+from gpuwarden.health.nvlink.link_errors import nvlink_link_errors
 from gpuwarden.health.state import State
 from gpuwarden.health.view import Sight
 from gpuwarden.health.xid import detectors as xid_detectors
@@ -31,6 +33,10 @@ _OWN: dict[str, Detector] = {
     "xid": xid_detectors.xid,
     "sxid": xid_detectors.sxid,
     "pcie_aer_fatal": xid_detectors.pcie_aer_fatal,
+    "gsp_not_answering": line_detectors.gsp_not_answering,
+    "soft_lockup": line_detectors.soft_lockup,
+    "nvme_failed": line_detectors.nvme_failed,
+    "adapter_failed": line_detectors.adapter_failed,
     "ecc_uncorrectable": per_gpu(gpu_detectors.ecc_uncorrectable, "ecc_uncorrected_volatile"),
     "ecc_correctable_rate": per_gpu(gpu_detectors.ecc_correctable_rate, "ecc_corrected_volatile"),
     "row_remap_failed": gpu_detectors.flag("row_remap_failed", "remapped_rows_failure"),
@@ -40,6 +46,7 @@ _OWN: dict[str, Detector] = {
     "inforom_invalid": per_gpu(gpu_detectors.inforom_invalid, "inforom_valid"),
     "nvlink_down": nvlink_detectors.nvlink_down,
     "nvlink_errors": nvlink_detectors.nvlink_errors,
+    "nvlink_link_errors": nvlink_link_errors,
     "fabric_unhealthy": nvlink_detectors.fabric_unhealthy,
     "pcie_link_degraded": per_gpu(gpu_detectors.pcie_link_degraded, "pcie_width"),
     "pcie_replay_rate": per_gpu(gpu_detectors.pcie_replay_rate, "pcie_replays"),

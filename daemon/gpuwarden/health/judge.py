@@ -29,6 +29,7 @@ from gpuwarden.health.gpu import resets
 from gpuwarden.health.host.learning import counted_host, learn_counts, learn_host
 from gpuwarden.health.memory import LEMON_NODE, State, Track, buried
 from gpuwarden.health.model import NODE, Advice, Event, EventKind, Evidence, Key, Latch, Sighting, Verdict
+from gpuwarden.health.nvlink.link_counters import learn_links
 from gpuwarden.health.overrides import overridden
 from gpuwarden.health.records import records
 from gpuwarden.health.severity import NO_RULE, Assessment, assess, fall, rise
@@ -65,7 +66,12 @@ def judge(state: State, view: View, host_events: Sequence[HostEvent], rules: Rul
     steps = Steps(observed(state, sight), now, view.boot_id)
     if view.boot_id != state.boot_id:
         steps.emit(EventKind.BOOT)
-    for event in (*inventory.learn(steps.state, sight), *learn_host(steps.state, sight)):
+    learned = (
+        *inventory.learn(steps.state, sight),
+        *learn_host(steps.state, sight),
+        *learn_links(steps.state.links, sight),
+    )
+    for event in learned:
         steps.take(event)
     news_of = unread(steps.state, host_events)
     taken = believed(steps.state, news_of)

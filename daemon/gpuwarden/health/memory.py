@@ -10,6 +10,7 @@ from gpuwarden.health.flaps import Raises
 from gpuwarden.health.host.memory import HostMemory
 from gpuwarden.health.lemons.memory import Lemons
 from gpuwarden.health.model import Advice, Evidence, Health, Key, Latch, Pin, Severity
+from gpuwarden.health.nvlink.link_counters import Links
 from gpuwarden.health.repair_history import Case, RepairHistory
 from gpuwarden.health.windows import Windows
 from gpuwarden.health.xid.bursts import Bursts
@@ -136,6 +137,8 @@ class State:
     """What is known of ports, mounts and counters of the host (`host/memory.py`)."""
     host_windows: Windows = field(default_factory=dict)
     """Windows of the host's counters; of moments."""
+    links: Links = field(default_factory=dict)
+    """Errors of each NVLink (`nvlink/link_counters.py`)."""
     unconfirmed: Mapping[Key, float | None] = field(default_factory=dict)
     """Findings of an earlier life that this one has not found again yet (`confirmation.py`)."""
     made: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)

@@ -101,7 +101,12 @@ def _ports(known: Mapping[str, KnownPort], infiniband: InfinibandFacts) -> list[
             continue
         before = known.get(port.name, KnownPort(0.0, ""))
         route = _carries_route(port, before, known, infiniband)
-        now = KnownPort(max(before.gbps, port.rate_gbps or 0.0), port.link_layer or before.link_layer, route)
+        now = KnownPort(
+            max(before.gbps, port.rate_gbps or 0.0),
+            port.link_layer or before.link_layer,
+            route,
+            port.slot or before.slot,
+        )
         if port.name not in known or now != before:
             news.append((port.name, now))
     return news
