@@ -165,7 +165,7 @@ _ROWS: tuple[Condition, ...] = (
         code="nvlink_link_errors", scope="link", severity=W, advice=Advice.INSPECT_HARDWARE, fall=3600,
         title="One NVLink has errors again and again, its siblings have none",
         why="It replays or recovers in more stretches of ten minutes than chance allows (1 in 10,000,000,000) if all NVLinks of the GPUs of this name "
-        "were alike, in three hours of the last 24; or twice again after it counted 20 times what all others did together since driver load. "
+        "were alike, in three hours of the last 24; or twice again where it had counted 20 times what all others did together before gpuwarden first read it. "
         "Links that grow together, and what comes in the first 5 minutes after a boot or with a reset, do not count. It ends a day "
         "after the errors do.",
         source="marin-community/marin#9086 (one of 5,760 links recovered 505 times, nine times an hour, and died five days later with a job of a rack); "

@@ -31,9 +31,12 @@ COUNTED = "nvlink_link_errors"
 
 
 class LinkCount(NamedTuple):
-    """`value`: of the counter when it was last looked into. `cell`: of that event, -1 after a beginning. `marks`: marked cells, oldest first."""
+    """`value`: of the counter by the last event, and `cell` of that, -1 after a beginning. `base`: what it showed at its beginning: what
+    came before. `marks`: marked cells, oldest first.
+    """
 
     value: int
+    base: int
     cell: int = -1
     marks: tuple[int, ...] = ()
 
@@ -49,7 +52,7 @@ Links = Mapping[str, Mapping[int, LinkCount]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """COUNTED. Links as `14:508 15:2`, number and value; in a checkpoint also `marks`, as `14:2966400,2966402`."""
+    """COUNTED. Links as `14:508 15:2`, number and value."""
 
     begun: str | None = None
     """Counters that are new, or went back."""
@@ -58,7 +61,7 @@ class Counted:
     settled: str | None = None
     """Those that grew right behind a mark, and mark nothing."""
     marks: str | None = None
-    """In checkpoints: marked cells."""
+    """In checkpoints: `14:2966402,2966400,2966402`, number, cell of the last event, and the marked cells."""
 
 
 def errors_of(link: LinkFacts) -> int | None:
@@ -132,29 +135,28 @@ def remembered(links: Links, event: Event) -> Links:
     data, cell = read(Counted, event.data), cell_at(event.at)
     counts = dict(links.get(event.key.subject.slot, {}))
     for number, value in _numbers(data.begun):
-        known = counts.get(number)
-        counts[number] = LinkCount(value, -1, () if known is None else known.marks)
+        counts[number] = LinkCount(value, value, -1, counts[number].marks if number in counts else ())
     for number, value in _numbers(data.settled):
-        counts[number] = LinkCount(value, cell, counts[number].marks if number in counts else ())
+        if (known := counts.get(number)) is not None:
+            counts[number] = known._replace(value=value, cell=cell)
     for number, value in _numbers(data.grown):
-        marks = counts[number].marks if number in counts else ()
-        counts[number] = LinkCount(value, cell, (*(mark for mark in marks if cell - DAY < mark < cell), cell))
+        if (known := counts.get(number)) is not None:
+            marks = (*(mark for mark in known.marks if cell - DAY < mark < cell), cell)
+            counts[number] = LinkCount(value, known.base, cell, marks)
     for number, last, cells in _marks(data.marks):
-        if number in counts:
-            counts[number] = LinkCount(counts[number].value, last, cells)
+        if (known := counts.get(number)) is not None:
+            counts[number] = known._replace(cell=last, marks=cells)
     return {**links, event.key.subject.slot: counts}
 
 
 def link_events(links: Links, at: Stamp, boot_id: str) -> Iterator[Event]:
     """The events that make this memory out of an empty one."""
     for slot, counts in links.items():
-        begun = [f"{number}:{count.value}" for number, count in counts.items()]
-        marks = [
-            f"{number}:{','.join(map(str, (count.cell, *count.marks)))}"
-            for number, count in counts.items()
-            if count.marks or count.cell >= 0
-        ]
-        yield _event(slot, at, boot_id, Counted(begun=_text(begun), marks=_text(marks)))
+        begun = [f"{number}:{count.base}" for number, count in counts.items()]
+        grown = [f"{number}:{count.value}" for number, count in counts.items() if count.value != count.base]
+        marks = [f"{n}:{','.join(map(str, (c.cell, *c.marks)))}" for n, c in counts.items() if c.marks or c.cell >= 0]
+        data = Counted(begun=_text(begun), settled=_text(grown), marks=_text(marks))
+        yield _event(slot, at, boot_id, data)
 
 
 def _numbers(text: str | None) -> Iterator[tuple[int, int]]:

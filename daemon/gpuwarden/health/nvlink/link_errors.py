@@ -3,7 +3,8 @@
 Of `LinkCount`s of all NVLinks of the GPUs of one name, a link is suspected if
 
 - *now*: it has so many of the marks of the last day that this is no chance, and in three different hours;
-- *or ever*: since driver load it counted twenty times what all others did together, 50 at least, and it is marked twice again;
+- *or ever*: before it was first read since driver load it had counted twenty times what all others have by now, 50 at least, and
+  is marked twice again;
 
 and the other links of its GPU have no more than twice its marks: where they grow together the cause is none of the links.
 
@@ -82,9 +83,11 @@ def _suspects(group: list[_Member]) -> Iterator[Sighting]:
     for member in group:
         if len(member.marks) < AGAIN or not _apart(member, group):
             continue
-        mine, others = member.known.value, ever - member.known.value
+        others = ever - member.known.value
         now = len({mark // CELLS_OF_AN_HOUR for mark in member.marks}) >= HOURS
-        if (now and by_chance_below(len(member.marks), of_all, len(group))) or mine >= max(EVER, EVER_TIMES * others):
+        if (now and by_chance_below(len(member.marks), of_all, len(group))) or member.known.base >= max(
+            EVER, EVER_TIMES * others
+        ):
             yield _sighting(member, of_all, others, len(group))
 
 
