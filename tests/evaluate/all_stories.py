@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from evaluate import stories_driver, stories_failures, stories_gpu, stories_host, stories_readings
+from evaluate import stories_driver, stories_failures, stories_gpu, stories_host, stories_links, stories_readings
 from evaluate.stories import Story
 
-_FILES = (stories_gpu, stories_host, stories_driver, stories_readings, stories_failures)
+_FILES = (stories_gpu, stories_host, stories_driver, stories_readings, stories_failures, stories_links)
 STORIES: tuple[Story, ...] = tuple(sorted((s for file in _FILES for s in file.STORIES), key=lambda story: story.id))

@@ -71,6 +71,15 @@ _ROWS: tuple[Condition, ...] = (
         source="nvml.h: NVML_ERROR_RESET_REQUIRED", depends_on=NO_GPU,
     ),
     Condition(
+        code="gpu_readings_lost", scope="gpu", severity=F, advice=Advice.RESET_GPU, fall=60,
+        title="A GPU no longer answers what it used to answer",
+        why="Two of temperature, memory, power, performance state and utilization answered since the boot and end with an unknown error in "
+        "every pass for 2 minutes, while another GPU of this name answers them. One alone warns. What is not supported or not permitted "
+        "is not lost.",
+        source="nvml.h: NVML_ERROR_UNKNOWN; awslabs/amazon-eks-ami#1523 (a GPU that was dead for all but a few readings)",
+        depends_on=(*NO_GPU, "gpu_unresponsive", "gpu_reset_required"),
+    ),
+    Condition(
         code="gpu_recovery_action", scope="gpu", severity=F, advice=Advice.RESET_GPU, fall=10,
         title="The driver asks for a recovery action",
         why="The driver's own verdict about the GPU, and the level behind Xid 154. Drain P2P warns, all others fail.",
@@ -94,7 +103,7 @@ _ROWS: tuple[Condition, ...] = (
     ),
     Condition(
         code="pcie_aer_fatal", scope="gpu", severity=W, advice=Advice.INSPECT_HARDWARE, fall=3600,
-        title="A fatal PCIe error on the way to a GPU",
+        title="A fatal PCIe error on the way to a GPU or a network adapter",
         why="The kernel reported an uncorrectable fatal error and resets the link. PCIe errors go along with half of all "
         "Xid 79; alone, while the GPU answers, they warn.",
         source="Meta RSC study (PCIe errors go along with 43 % and 63 % of Xid 79)", depends_on=NO_GPU,

@@ -10,6 +10,7 @@ from gpuwarden.health.dcgm.merge import with_dcgm
 from gpuwarden.health.detection import Detection, Detector, per_gpu
 from gpuwarden.health.gpu import detectors as gpu_detectors
 from gpuwarden.health.gpu import driver_detectors, job_detectors, settings
+from gpuwarden.health.gpu.readings_lost import gpu_readings_lost
 from gpuwarden.health.host import detectors as host_detectors
 from gpuwarden.health.kernel_lines import detectors as line_detectors
 from gpuwarden.health.lemons import detectors as lemon_detectors
@@ -29,6 +30,7 @@ _OWN: dict[str, Detector] = {
     "nvml_unavailable": driver_detectors.nvml_problem("nvml_unavailable"),
     "gpu_unresponsive": driver_detectors.gpu_unresponsive,
     "gpu_reset_required": driver_detectors.gpu_reset_required,
+    "gpu_readings_lost": gpu_readings_lost,
     "gpu_recovery_action": xid_recovery.gpu_recovery_action,
     "xid": xid_detectors.xid,
     "sxid": xid_detectors.sxid,

@@ -26,6 +26,7 @@ from gpuwarden.health.detectors import COUNTERS, DETECTORS, FAMILIES
 from gpuwarden.health.event_data import write
 from gpuwarden.health.events import HealthSet, Raised
 from gpuwarden.health.gpu import resets
+from gpuwarden.health.gpu.readings_lost import followed_readings
 from gpuwarden.health.host.learning import counted_host, learn_counts, learn_host
 from gpuwarden.health.memory import LEMON_NODE, State, Track, buried
 from gpuwarden.health.model import NODE, Advice, Event, EventKind, Evidence, Key, Latch, Sighting, Verdict
@@ -82,7 +83,7 @@ def judge(state: State, view: View, host_events: Sequence[HostEvent], rules: Rul
     if news != steps.state.news:
         asked = {**steps.state.asked, **dict.fromkeys(filter(is_fallen, news), now.boottime)}
         steps.state = replace(steps.state, news=news, asked=asked)
-    steps.state = counted_host(_counted(steps.state, sight), sight)
+    steps.state = counted_host(followed_readings(_counted(steps.state, sight), sight), sight)
     for event in learn_counts(steps.state, sight):
         steps.take(event)
     _run_detectors(steps, sight)

@@ -187,7 +187,7 @@ def _booted(state: State, event: Event) -> State:
     cases = [case(state, track.key) for track in failures(state)]
     tracks = {key: replace(track, clean_since=None) for key, track in state.tracks.items() if track.raised}
     state = replace(
-        state, boot_id=event.boot_id, resets={}, raises={}, tracks=tracks, records=_worth_keeping(state),
+        state, boot_id=event.boot_id, vital={}, resets={}, raises={}, tracks=tracks, records=_worth_keeping(state),
         repairs=repaired(state.repairs, cases, event.at.wall, "reboot"),
     )  # fmt: skip
     return _released(state, event.at, None, (Latch.RESET, Latch.REBOOT))

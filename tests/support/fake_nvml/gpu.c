@@ -217,6 +217,7 @@ nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned i
     if (link >= NVML_NVLINK_MAX_LINKS)
         return NVML_ERROR_INVALID_ARGUMENT;
     ANSWER(&active, link_reading_of(device->board, link, LINK_active));
+    (void)active;
     *pci = (nvmlPciInfo_t){.bus = bus[link % 4]};
     snprintf(pci->busId, sizeof pci->busId, "00000000:%02X:00.0", bus[link % 4]);
     return NVML_SUCCESS;
