@@ -8,7 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwarden.health.host.port_errors import EACH, ERROR_COUNTERS, LIMITS, MAXIMUM
+from gpuwarden.health.detectors import COUNTERS as GPU_COUNTERS
+from gpuwarden.health.host.port_errors import EACH, ERROR_COUNTERS, LIMITS, MAXIMUM, SAMPLES
+from gpuwarden.health.host.ports import DOWN_COUNTERS
 from gpuwarden.health.model import Event, EventKind, Health
 from gpuwarden.health.windows import KEPT, Series
 from gpuwarden_collectors.host_facts import AdapterFacts, PcieLink, PortFacts
@@ -212,17 +214,20 @@ def test_an_efa_port_fails_when_it_is_gone_and_its_state_proves_nothing() -> Non
 # --- memory
 
 
-def test_the_windows_of_sixteen_gpus_and_twelve_ports_stay_below_eight_mebibytes() -> None:
-    """Each counter of 8 of a GPU and of all of a port grows with every sample that is kept."""
+def size_of(kept: int) -> int:
+    """Of a series that grows with every sample."""
     series = Series.start(0.0, 0)
     for n in range(2 * KEPT):
-        series = series.add(n * EACH, n * 1000)
-    of_one = (
-        sys.getsizeof(series)
-        + sys.getsizeof(series.samples)
-        + sum(sys.getsizeof(sample) + sum(map(sys.getsizeof, sample)) for sample in series.samples)
-    )
-    assert (16 * 8 + 12 * (len(ERROR_COUNTERS) + 3)) * of_one + (1 << 20) <= 8 << 20
+        series = series.add(n * EACH, n * 1000, kept)
+    samples = sum(sys.getsizeof(sample) + sum(map(sys.getsizeof, sample)) for sample in series.samples)
+    return sys.getsizeof(series) + sys.getsizeof(series.samples) + samples
+
+
+def test_the_windows_of_sixteen_gpus_and_twelve_ports_stay_below_eight_mebibytes() -> None:
+    """With the marks of all links, which are below one (`test_nvlink_link_errors.py`)."""
+    of_gpus = 16 * len(GPU_COUNTERS) * size_of(KEPT)
+    of_ports = 12 * (len(DOWN_COUNTERS) * size_of(KEPT) + len(ERROR_COUNTERS) * size_of(SAMPLES))
+    assert of_gpus + of_ports + (1 << 20) <= 8 << 20
 
 
 # --- PCIe of adapters

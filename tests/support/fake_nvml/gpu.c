@@ -1,6 +1,7 @@
 /* The entry points that read a GPU: one reading, a structure of them, ECC, NVLink, field values. */
 #include "node.h"
 
+#include <stdio.h>
 #include <time.h>
 
 /* `call(device, out)` gives one reading. */

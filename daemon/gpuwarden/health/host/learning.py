@@ -23,7 +23,7 @@ from gpuwarden.health.host.memory import (
     port_subject,
     uncorrected_learned,
 )
-from gpuwarden.health.host.port_errors import EACH, LIMITS, blind_counters
+from gpuwarden.health.host.port_errors import EACH, LIMITS, SAMPLES, blind_counters
 from gpuwarden.health.host.ports import port_counters
 from gpuwarden.health.host.services import memory_counters, service_counters
 from gpuwarden.health.model import Event
@@ -184,8 +184,10 @@ def _counted(host: HostMemory, windows: Windows, kind: str, at: float, count: Ca
         series = windows.get(key)
         if series is None or at < series.at:  # the latter: another boot
             result[key] = _begun(host, key[0], at, value)
-        elif at - series.at >= (EACH if key[1] in LIMITS else 0.001):
-            result[key] = series.add(at, value)
+        elif key[1] not in LIMITS:
+            result[key] = series.add(at, value) if at > series.at else series
+        elif at - series.at >= EACH:
+            result[key] = series.add(at, value, SAMPLES)
     return windows if result == windows else result
 
 

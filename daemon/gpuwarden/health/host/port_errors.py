@@ -35,6 +35,8 @@ from gpuwarden_collectors.host_facts import InfinibandFacts, PortFacts
 TEN_MINUTES, HOUR = 600.0, 3600.0
 EACH = 60.0
 """Seconds between two samples."""
+SAMPLES = 64
+"""Samples that are kept: more than fit into the longest window."""
 
 
 class Limit(NamedTuple):
