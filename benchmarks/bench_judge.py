@@ -29,7 +29,9 @@ _LINK = tuple(field.name for field in fields(LinkFacts))
 
 def healthy(host: Host) -> None:
     for n, facts in host.gpus.items():
-        host.gpus[n] = replace(facts, links=tuple(replace(link, recoveries=0, recovery_failures=0) for link in facts.links))
+        host.gpus[n] = replace(
+            facts, links=tuple(replace(link, recoveries=0, recovery_failures=0) for link in facts.links)
+        )
     host.step()
 
 
@@ -37,7 +39,7 @@ def links_read(host: Host) -> None:
     """Each pass has its own facts of links, as where counters were read; they are equal."""
     healthy(host)
     host.nvml_change = lambda facts: replace(
-        facts, gpus=tuple(replace(gpu, links=tuple(list(gpu.links))) for gpu in facts.gpus)
+        facts, gpus=tuple(replace(gpu, links=(*gpu.links,)) for gpu in facts.gpus)
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 from evaluate.kernel_text import happened
 from gpuwarden.health.model import Advice, Health, Latch
 from gpuwarden_collectors.event_facts import KernelLineEvent, LineKind
+from gpuwarden_collectors.facts import Stamp
 from support.hosts import slot
 from support.whole_hosts import WholeHost, port
 from support.whole_node import durable
@@ -113,12 +114,13 @@ def test_lines_about_adapters_that_begin_are_not_kept() -> None:
 
 def test_an_adapter_without_a_port_of_the_job_fabric_only_warns() -> None:
     host = WholeHost()
-    host.ports(port("mlx5_0"), port("mlx5_9", slot=ADAPTER, link_layer="Ethernet"))
+    host.ports(port("mlx5_0", slot="0000:42:00.0"), port("mlx5_9", slot=ADAPTER, link_layer="Ethernet"))
     host.run(60)
     happened(host, SILENT)
     host.run(60)
     assert [(finding.key.code, finding.severity) for finding in host.findings] == [("adapter_failed", "warning")]
     never_up = WholeHost()
+    never_up.ports(port("mlx5_0", slot="0000:42:00.0"))
     never_up.run(60)
     happened(never_up, SILENT)
     never_up.run(60)
@@ -146,6 +148,48 @@ def test_a_failed_adapter_can_be_acknowledged_and_fails_again_by_another_line() 
     happened(host, SILENT)
     host.run(60)
     assert health(host) is Health.FAILURE
+
+
+def while_away(host: WholeHost, what: LineKind, *, ago: float, slot: str = "", part: str = "") -> KernelLineEvent:
+    """A line that came while no daemon ran."""
+    at = Stamp(host.uptime - ago, host.now.wall - ago)
+    return KernelLineEvent(at=at, what=what, slot=slot, part=part, text="x")
+
+
+def test_an_adapter_that_failed_while_no_daemon_ran_fails_unless_it_was_recovered() -> None:
+    host = with_adapter()
+    host.run(3600, every=60)
+    host.restart_daemon()
+    host.step(while_away(host, LineKind.ADAPTER_SILENT, ago=1800, slot=ADAPTER))
+    host.run(60)
+    assert health(host) is Health.FAILURE
+    well = with_adapter()
+    well.run(3600, every=60)
+    well.restart_daemon()
+    well.step(
+        *(
+            while_away(well, what, ago=1800, slot=ADAPTER)
+            for what in (LineKind.ADAPTER_SILENT, LineKind.ADAPTER_RECOVERED)
+        )
+    )
+    well.run(60)
+    assert health(well) is Health.HEALTHY
+
+
+def test_an_adapter_that_sysfs_does_not_name_may_be_of_any_port() -> None:
+    host = WholeHost()
+    host.run(60)
+    happened(host, SILENT)
+    host.run(60)
+    assert health(host) is Health.FAILURE
+
+
+def test_lockups_that_were_over_before_the_daemon_came_are_no_finding() -> None:
+    host = WholeHost()
+    host.run(60)
+    host.step(*(while_away(host, LineKind.SOFT_LOCKUP, ago=2000 - 28 * n, part="nvidia") for n in range(20)))
+    host.run(60)
+    assert health(host) is Health.HEALTHY
 
 
 # --- soft lockups

@@ -70,6 +70,14 @@ def test_each_counter_of_one_port_that_grows_for_long_warns_and_never_fails(coun
     assert host.findings == ()
 
 
+def test_an_eight_bit_counter_warns_before_it_is_full() -> None:
+    ports = fabric(link_error_recovery=10)
+    host = started(ports)
+    counting(host, ports, {3: {"link_error_recovery": 6}}, 20 * 60)
+    assert raised(host) == ["infiniband_errors@port/mlx5_3/1"]
+    assert list(host.findings[0].evidence) == ["link_error_recovery_in_12_min"]
+
+
 @pytest.mark.parametrize("counter", COUNTERS)
 def test_what_comes_at_once_however_much_is_no_fault(counter: str) -> None:
     ports = fabric()

@@ -7,8 +7,10 @@ They only warn. A counter at its maximum counts no more: the port is *blind* the
 
 | counter | limit, in each third | of | elsewhere |
 |---|---|---|---|
-| `link_error_recovery` | 1 | an hour | NVSentinel: 5 a minute |
-| `symbol_error` | 40 | an hour | NVSentinel: 120 an hour, bit error rate 1e-12 of the IBTA |
+| `link_error_recovery` | 1 | an hour | |
+| | 20 | 12 minutes | NVSentinel: 5 a minute |
+| `symbol_error` | 40 | an hour | NVSentinel: 120 an hour, fatal: bit error rate 1e-12 of the IBTA |
+| | 2,000 | 10 minutes | NVSentinel: 10 a second |
 | `port_rcv_errors` | 2,000 | 10 minutes | NVSentinel: 10 a second |
 | `local_link_integrity_errors` | 1 | an hour | NVSentinel: any, fatal |
 | `excessive_buffer_overrun_errors` | 1 | an hour | NVSentinel: any, fatal; UFM: 100 in 5 minutes |
@@ -59,6 +61,8 @@ LIMITS: Mapping[str, Limit] = {
     "no_completion_cmds": Limit(1, HOUR, thirds=1),
     "rx_drops": Limit(20_000, TEN_MINUTES),
 }
+FAST: Mapping[str, Limit] = {"link_error_recovery": Limit(20, 720.0), "symbol_error": Limit(2_000, TEN_MINUTES)}
+"""Further limits, of counters that may stand at their maximum before an hour is over."""
 ERROR_COUNTERS = tuple(LIMITS)
 EXPORTED = ("link_downed", *ERROR_COUNTERS, "cmds_err", "unresponsive_remote_events", "impaired_remote_conn_events")
 """Counters that are published."""
@@ -90,8 +94,8 @@ def infiniband_errors(
     for name, counters in beyond.items():
         alike = [other for other in active if (other in roles) is (name in roles)]
         evidence = {
-            f"{counter}_in_{round(LIMITS[counter].window / 60)}_min": growth
-            for counter, growth in counters.items()
+            f"{counter}_in_{round(limit.window / 60)}_min": growth
+            for counter, (growth, limit) in counters.items()
             if not _together(counter, alike, beyond)
         }
         if evidence:
@@ -99,16 +103,16 @@ def infiniband_errors(
     return found
 
 
-def _together(counter: str, alike: list[str], beyond: Mapping[str, Mapping[str, int]]) -> bool:
+def _together(counter: str, alike: list[str], beyond: Mapping[str, Mapping[str, object]]) -> bool:
     growing = sum(counter in beyond[name] for name in alike)
     return len(alike) > 1 and 2 * growing > len(alike)
 
 
-def _beyond(name: str, windows: Windows) -> Iterator[tuple[str, int]]:
-    for counter, limit in LIMITS.items():
+def _beyond(name: str, windows: Windows) -> Iterator[tuple[str, tuple[int, Limit]]]:
+    for counter, limit in (*FAST.items(), *LIMITS.items()):
         series = windows.get((port_key(name), counter))
         if series is not None and series.grown and (growth := _growth(series, limit)):
-            yield counter, growth
+            yield counter, (growth, limit)
 
 
 def _growth(series: Series, limit: Limit) -> int:

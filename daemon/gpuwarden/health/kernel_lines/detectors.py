@@ -7,6 +7,7 @@ warning. Lines from before the first start of the daemon are not judged: nothing
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gpuwarden.health.detection import Detection
 from gpuwarden.health.host.ports import other_roles
@@ -28,6 +29,8 @@ AFTER_PCIE = 600.0
 """Seconds for which lockups are taken for the consequence of a fatal PCIe error: they came after minutes on two DGX Sparks."""
 UNANSWERED = 120.0
 """Seconds of commands without an answer, each of which is given up after 60, that a firmware which works again does not reach."""
+RECOVERS = 30.0
+"""Seconds for which a driver that recovers an adapter has not said so yet (`adapter_failed`, rise)."""
 FATAL = (LineKind.ADAPTER_SILENT, LineKind.ADAPTER_HARDWARE)
 
 
@@ -42,7 +45,8 @@ def gsp_not_answering(state: State, sight: Sight) -> Detection:
 
 def soft_lockup(state: State, sight: Sight) -> Detection:
     """By the module that the lines name; those that name none are about the same lockups, unless there are no others."""
-    goes_on = [r for r in _recent(state, sight, "soft_lockup") if lasted(r) >= GOES_ON and _ran(r, sight)]
+    recent = _recent(state, sight, "soft_lockup", since=sight.now.boottime - SEEN_FOR)
+    goes_on = [r for r in recent if lasted(r) >= GOES_ON and _ran(r, sight)]
     named = [record for record in goes_on if record.key.detail]
     after_pcie = _after_pcie_error(state, goes_on)
     return _detection(state, "soft_lockup", [_lockup(r, after_pcie=after_pcie) for r in named or goes_on])
@@ -86,14 +90,18 @@ def adapter_failed(state: State, sight: Sight) -> Detection:
         dead = any(sign in FATAL for sign in reported) or lasted(record) >= UNANSWERED
         why, fabric = _of_job_fabric(state, record.key.subject.slot)
         severity = Severity.FAILURE if dead and fabric else Severity.WARNING
-        found.append(_sighting(record, severity, why, None if dead else Advice.OBSERVE))
+        sighting = _sighting(record, severity, why, None if dead else Advice.OBSERVE)
+        recovered_by_now = sight.now.boottime - record.last.boottime >= RECOVERS
+        found.append(replace(sighting, rise=0.0) if recovered_by_now else sighting)
     return _detection(state, "adapter_failed", found)
 
 
 def _of_job_fabric(state: State, slot: str) -> tuple[Evidence, bool]:
-    """What ports of the adapter in `slot` were ever active here, and whether one of them is of the job fabric."""
+    """What ports of the adapter in `slot` were ever active here, and whether one of them is of the job fabric. A port whose adapter sysfs
+    does not name may be its port.
+    """
     known = state.host.ports
-    ports = [name for name, port in known.items() if port.slot == slot]
+    ports = [name for name, port in known.items() if port.slot in (slot, "")]
     if not ports:
         return {"ports": "none that was ever active"}, False
     roles = other_roles(known)
@@ -107,11 +115,13 @@ def _latched(state: State, record: Record) -> bool:
     return track is not None and track.latch is not Latch.NONE and track.latched and track.released is None
 
 
-def _recent(state: State, sight: Sight, code: str) -> Iterator[Record]:
+def _recent(state: State, sight: Sight, code: str, *, since: float = 0.0) -> Iterator[Record]:
+    """Records that are seen. Lines that came while no daemon ran are seen in the step that brings them, unless they are from before `since`."""
     for record in state.records.values():
         if record.key.code != code or record.history or not counts(state, record) or buried(state, record.key):
             continue
-        if record.key in state.news or sight.now.boottime - record.last.boottime <= SEEN_FOR:
+        new = record.key in state.news and record.last.boottime >= since
+        if new or sight.now.boottime - record.last.boottime <= SEEN_FOR:
             yield record
 
 
