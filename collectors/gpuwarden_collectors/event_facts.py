@@ -133,6 +133,41 @@ class GpuResetEvent:
     """Where the line came from; None if a reset was recognised by other means."""
 
 
+class LineKind(StrEnum):
+    """What a line of the kernel log reports that has no number of its own."""
+
+    GPU_INIT_FAILED = "gpu_init_failed"  # the driver could not initialise a GPU, or its probe of one failed
+    GPU_RESET_ADVISED = "gpu_reset_advised"  # calls of a GPU's system processor (GSP) time out again and again
+    GSP_HEARTBEAT = "gsp_heartbeat"  # the GSP's heartbeat is late; the line names no GPU
+    SOFT_LOCKUP = "soft_lockup"  # a CPU ran in the kernel for 20 s or more without a pause
+    NVME_FAILED = "nvme_failed"  # the kernel gave up an NVMe controller
+    NVME_FOUND = "nvme_found"  # it began with one
+    ADAPTER_TIMEOUT = "adapter_timeout"  # a command to the firmware of a network adapter had no answer
+    ADAPTER_SILENT = "adapter_silent"  # the firmware of a network adapter does not count any more
+    ADAPTER_HARDWARE = "adapter_hardware"  # it reports an unrecoverable hardware error
+    ADAPTER_RECOVERED = "adapter_recovered"  # the driver has recovered it, or begun with it anew
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelLineEvent:
+    """A line of the kernel log besides Xids, SXids, PCIe errors and resets."""
+
+    at: Stamp
+    """When it occurred."""
+    what: LineKind
+    """What it reports."""
+    slot: str = ""
+    """PCI address of the device that it names; empty if it names none."""
+    part: str = ""
+    """Of a soft lockup the kernel module that was running, empty where the lines name none; of NVMe the name of the controller."""
+    text: str = ""
+    """The line."""
+    history: bool = False
+    """Older than the first start of the daemon allows."""
+    origin: LogOrigin | None = None
+    """Where the line came from."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogGap:
     """Records of the kernel log were overwritten before they could be read."""
@@ -145,4 +180,4 @@ class LogGap:
     """The record at which the gap was found."""
 
 
-HostEvent = XidEvent | SxidEvent | AerEvent | GpuResetEvent | LogGap
+HostEvent = XidEvent | SxidEvent | AerEvent | GpuResetEvent | KernelLineEvent | LogGap

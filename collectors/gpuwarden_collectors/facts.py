@@ -248,6 +248,8 @@ class LinkFacts:
     """NVLINK state is enabled; None if not known."""
     version: int | None = None
     """NVLink version as NVML numbers it."""
+    remote: str | None = None
+    """PCI address of the GPU or switch at its other end; None if the driver names none."""
     crc_flit_errors: int | None = None
     """CRC errors of control flits (NVLink 1 to 4)."""
     crc_data_errors: int | None = None

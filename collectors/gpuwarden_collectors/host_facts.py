@@ -23,6 +23,10 @@ class PortFacts:
     """Name of the device, as `mlx5_0`."""
     port: int
     """Number of the port, from 1."""
+    slot: str = ""
+    """PCI address of the adapter's function; empty where sysfs names none."""
+    driver: str = ""
+    """Kernel driver of the adapter; empty where sysfs names none."""
     link_layer: str = ""
     """`infiniband` or `ethernet`."""
     state: str = ""
@@ -49,6 +53,16 @@ class PortFacts:
     """Receiver-not-ready retries that were exhausted."""
     roce_slow_restart: int | None = None
     """Slow restarts of RoCE after congestion."""
+    no_completion_cmds: int | None = None
+    """EFA: commands to the adapter that were never completed."""
+    cmds_err: int | None = None
+    """EFA: commands that ended with an error."""
+    rx_drops: int | None = None
+    """EFA: packets dropped at receipt."""
+    unresponsive_remote_events: int | None = None
+    """EFA: times that a remote end did not answer."""
+    impaired_remote_conn_events: int | None = None
+    """EFA: times that a connection to a remote end was impaired."""
     carrier_down: int | None = None
     """The kernel's count of lost carriers of the network device of a RoCE port."""
     seen_down: int | None = None
@@ -62,12 +76,44 @@ class PortFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PcieLink:
+    """One PCIe link. None: sysfs does not know it."""
+
+    at: str
+    """PCI address of its lower end."""
+    width: int | None = None
+    """Lanes now."""
+    width_max: int | None = None
+    """Lanes that both ends have."""
+    gtps: float | None = None
+    """GT/s now."""
+    gtps_max: float | None = None
+    """GT/s that both ends have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterFacts:
+    """One PCI function with RDMA ports. Read once a minute."""
+
+    slot: str
+    """Its PCI address."""
+    device: str
+    """Name of its RDMA device, as `mlx5_0`."""
+    upstream: tuple[str, ...] = ()
+    """PCI addresses of the bridges above it, from the root port down."""
+    links: tuple[PcieLink, ...] = ()
+    """The PCIe links from the adapter up to the root port."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InfinibandFacts:
     """One pass over the RDMA ports."""
 
     collector: ClassVar[str] = "infiniband"
     ports: tuple[PortFacts, ...] = ()
     """All ports that the configuration does not leave out."""
+    adapters: tuple[AdapterFacts, ...] = ()
+    """The adapters of these ports."""
     excluded: tuple[str, ...] = ()
     """Regular expressions for the names of devices that the configuration leaves out."""
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
 from gpuwarden_collectors.host_collectors.infiniband import InfinibandCollector
-from gpuwarden_collectors.host_facts import PortFacts
+from gpuwarden_collectors.host_facts import PcieLink, PortFacts
 from support.trees import plant, unpack
 
 PORT = "class/infiniband/mlx5_0/ports/1"
@@ -21,6 +22,94 @@ UP = {"state": "4: ACTIVE", "phys_state": "5: LinkUp", "link_layer": "InfiniBand
 def add_port(sysfs: Path, port: str = PORT, **files: str) -> Path:
     plant(sysfs / port, {**UP, **files})
     return sysfs / port
+
+
+ROOT, SWITCH_UP, SWITCH_DOWN, ADAPTER = "0000:97:01.0", "0000:98:00.0", "0000:99:00.0", "0000:9c:00.0"
+GEN5 = {
+    "current_link_speed": "32.0 GT/s PCIe",
+    "max_link_speed": "32.0 GT/s PCIe",
+    "current_link_width": "16",
+    "max_link_width": "16",
+}
+
+
+def add_adapter(
+    sysfs: Path, *path: str, driver: str = "mlx5_core", of: Mapping[str, Mapping[str, str]] | None = None
+) -> None:
+    """The adapter of the port, at the end of this path of PCI functions; `of`: by function what is not as in generation 5 with 16 lanes."""
+    folder = sysfs / "devices/pci0000:97"
+    for function in path:
+        folder /= function
+        plant(folder, {**GEN5, **(of or {}).get(function, {})})
+    (sysfs / "bus" / driver).mkdir(parents=True)
+    (folder / "driver").symlink_to(sysfs / "bus" / driver)
+    (sysfs / PORT).parent.parent.joinpath("device").symlink_to(folder)
+
+
+def test_an_adapter_has_the_links_of_its_way_to_the_root_port(tmp_path: Path) -> None:
+    add_port(tmp_path)
+    add_adapter(
+        tmp_path,
+        ROOT,
+        SWITCH_UP,
+        SWITCH_DOWN,
+        ADAPTER,
+        of={ROOT: {"max_link_width": "8", "current_link_width": "8"}, SWITCH_UP: {"current_link_width": "8"}},
+    )
+    facts = InfinibandCollector(tmp_path).read()
+    (port,), (adapter,) = facts.ports, facts.adapters
+    assert (port.slot, port.driver) == (ADAPTER, "mlx5_core")
+    assert (adapter.slot, adapter.device, adapter.upstream) == (ADAPTER, "mlx5_0", (ROOT, SWITCH_UP, SWITCH_DOWN))
+    assert adapter.links == (
+        PcieLink(at=ADAPTER, width=16, width_max=16, gtps=32.0, gtps_max=32.0),
+        PcieLink(at=SWITCH_UP, width=8, width_max=8, gtps=32.0, gtps_max=32.0),
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("current_link_width", "0"),
+        ("current_link_width", "255"),
+        ("current_link_speed", "Unknown"),
+        ("max_link_width", ""),
+    ],
+)
+def test_what_sysfs_does_not_know_of_a_link_is_none(tmp_path: Path, file: str, content: str) -> None:
+    add_port(tmp_path)
+    add_adapter(tmp_path, ROOT, ADAPTER, of={ADAPTER: {file: content}})
+    (adapter,) = InfinibandCollector(tmp_path).read().adapters
+    (link,) = adapter.links
+    assert None in (link.width, link.width_max, link.gtps, link.gtps_max)
+
+
+def test_an_adapter_of_a_virtual_machine_has_no_link_that_can_be_seen(tmp_path: Path) -> None:
+    add_port(tmp_path)
+    add_adapter(tmp_path, ADAPTER)
+    (adapter,) = InfinibandCollector(tmp_path).read().adapters
+    assert (adapter.upstream, adapter.links) == ((), ())
+
+
+def test_links_of_adapters_are_read_once_a_minute_and_at_once_for_another_adapter(tmp_path: Path) -> None:
+    now = 0.0
+    add_port(tmp_path)
+    add_adapter(tmp_path, ROOT, ADAPTER)
+    collector = InfinibandCollector(tmp_path, clock=lambda: now)
+    widths = []
+    for now, width in ((0.0, "16"), (59.0, "8"), (60.0, "8")):  # noqa: B007
+        (tmp_path / "devices/pci0000:97" / ROOT / ADAPTER / "current_link_width").write_text(width)
+        widths.append(collector.read().adapters[0].links[0].width)
+    assert widths == [16, 16, 8]
+
+
+@pytest.mark.parametrize("folder", ["ports/1/hw_counters", "hw_counters"])
+def test_an_efa_port_has_counters_of_its_own_of_the_port_or_of_the_device(tmp_path: Path, folder: str) -> None:
+    port = add_port(tmp_path, link_layer="Unknown")
+    add_adapter(tmp_path, ADAPTER, driver="efa")
+    plant(port.parent.parent / folder, {"no_completion_cmds": "3", "rx_drops": "7", "cmds_err": "0"})
+    facts = read_one(tmp_path)
+    assert (facts.driver, facts.no_completion_cmds, facts.rx_drops, facts.cmds_err) == ("efa", 3, 7, 0)
+    assert facts.unresponsive_remote_events is None
 
 
 def read_one(sysfs: Path) -> PortFacts:

@@ -35,7 +35,9 @@ def samples(name: str) -> list[str]:
 
 
 TAILS = samples("packet_filter.txt")
-GENUINE = [line for name in ("xid", "fallen_off_the_bus", "sxid", "aer", "reset") for line in samples(f"{name}.txt")]
+GENUINE = [
+    line for name in ("xid", "fallen_off_the_bus", "sxid", "aer", "reset", "other") for line in samples(f"{name}.txt")
+]
 NAMES = (
     ", IN= OUT= AB=", "IN= OUT= ", "IN= OUT=", "IN= OUT=lo A=B", "IN=a, OUT=b, C=", "IN= OUT= PHYSIN", "IN= OUT= MAC so", "a IN= OUT=, ",
     "IN=\nOUT=", "\nIN= OUT=\n", "IN= OUT= \\, x", "IN= OUT= SRC=", "IN= OUT=, MAC", "IN= OUT= ARP ",

@@ -15,6 +15,8 @@ from gpuwarden_collectors.event_facts import (
     AerSeverity,
     GpuResetEvent,
     HostEvent,
+    KernelLineEvent,
+    LineKind,
     LogOrigin,
     Source,
     SxidEvent,
@@ -23,6 +25,7 @@ from gpuwarden_collectors.event_facts import (
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.kernel_log.echoes import Echoes
 from gpuwarden_collectors.kernel_log.lines import TEXT_MAX, Record, event_of, parse_record
+from gpuwarden_collectors.kernel_log.lockups import WITHIN, Lockups
 
 DATA = Path(__file__).parents[1] / "data" / "kernel_log"
 AT = Stamp(100.0, 1_700_000_000.0)
@@ -150,8 +153,81 @@ def test_a_reset_is_done_or_given_up_and_waiting_is_neither() -> None:
     ]
 
 
+def test_every_recorded_line_without_a_number_of_its_own_is_read() -> None:
+    seen = [event(raw) for raw in samples("other.txt")]
+    assert [(e.what, e.slot, e.part) if isinstance(e, KernelLineEvent) else None for e in seen] == [
+        (LineKind.GPU_INIT_FAILED, "0000:81:00.0", ""),
+        (LineKind.GPU_INIT_FAILED, "0000:81:00.0", ""),
+        (LineKind.GPU_INIT_FAILED, "0000:5d:00.0", ""),
+        None,  # names no GPU; the record before it does
+        (LineKind.GPU_INIT_FAILED, "0000:67:00.0", ""),
+        (LineKind.GPU_RESET_ADVISED, "0000:9b:00.0", ""),
+        (LineKind.GSP_HEARTBEAT, "", ""),
+        (LineKind.SOFT_LOCKUP, "", ""),
+        None,  # it may come back
+        (LineKind.NVME_FAILED, "", "nvme0"),
+        (LineKind.NVME_FAILED, "", "nvme1"),
+        (LineKind.NVME_FOUND, "", "nvme0"),
+        (LineKind.ADAPTER_TIMEOUT, "0000:03:00.0", ""),
+        (LineKind.ADAPTER_SILENT, "0000:41:00.0", ""),
+        (LineKind.ADAPTER_HARDWARE, "0000:41:00.0", ""),
+        (LineKind.ADAPTER_RECOVERED, "0000:41:00.0", ""),
+        (LineKind.ADAPTER_RECOVERED, "0000:41:00.0", ""),
+        (LineKind.ADAPTER_TIMEOUT, "0000:41:00.0", ""),
+        None,
+        None,
+    ]
+
+
+LOCKUP = "watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [{name}:4711]"
+
+
+def test_the_process_of_a_soft_lockup_is_not_in_its_text() -> None:
+    seen = event(f"0,1,1,-;{LOCKUP.format(name='secret-project')}")
+    assert isinstance(seen, KernelLineEvent)
+    assert seen.text == "watchdog: BUG: soft lockup - CPU#12 stuck for 22s!"
+
+
+def lockup_and(text: str, later: int = 1000) -> list[str]:
+    """The modules of the lockups in a log of these two records, `later` microseconds apart."""
+    lockups, modules = Lockups(), []
+    for number, line in enumerate((LOCKUP.format(name="python3"), text)):
+        record = Record(0, 0, number, number * later, line)
+        seen = event_of(record, AT, "boot") or lockups.named(record)
+        if isinstance(seen, KernelLineEvent):
+            lockups.begun(seen, record)
+            modules.append(seen.part)
+    return modules
+
+
+@pytest.mark.parametrize(
+    ("text", "module"),
+    [
+        ("RIP: 0010:_nv012345rm+0x1a/0x40 [nvidia]", "nvidia"),
+        ("RIP: 0010:uvm_va_space_destroy+0x11/0x300 [nvidia_uvm 0a1b2c]", "nvidia_uvm"),
+        ("pc : mlx5_cmd_exec+0x18/0x120 [mlx5_core]", "mlx5_core"),
+    ],
+)
+def test_a_soft_lockup_names_the_driver_that_ran(text: str, module: str) -> None:
+    assert lockup_and(text) == ["", module]
+    assert lockup_and(text, later=WITHIN + 1) == [""]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RIP: 0010:_raw_spin_lock+0x11/0x30",
+        "RIP: 0010:nfs_lock_and_join_requests+0x11/0x300 [nfs]",
+        "pc : a+0x1/0x1 [4711]: segfault at 0 ip 0 sp 0 error 4 in x[nvidia]",
+        "x RIP: 0010:_nv012345rm+0x1a/0x40 [nvidia]",
+    ],
+)
+def test_no_other_record_names_one(text: str) -> None:
+    assert lockup_and(text) == [""]
+
+
 def test_ordinary_lines_are_no_events_whatever_names_their_processes_have() -> None:
-    assert [event(raw) for raw in samples("ordinary.txt")] == [None] * 9
+    assert [event(raw) for raw in samples("ordinary.txt")] == [None] * 8
 
 
 @pytest.mark.parametrize(
@@ -211,7 +287,9 @@ def test_bytes_that_are_no_record_give_none(raw: bytes) -> None:
     assert parse_record(raw) is None
 
 
-SAMPLES = [raw for name in ("xid", "fallen_off_the_bus", "sxid", "aer", "reset") for raw in samples(f"{name}.txt")]
+SAMPLES = [
+    raw for name in ("xid", "fallen_off_the_bus", "sxid", "aer", "reset", "other") for raw in samples(f"{name}.txt")
+]
 
 
 @settings(deadline=None)
@@ -232,7 +310,7 @@ def test_a_damaged_line_gives_a_bounded_event_or_none(raw: bytes, data: st.DataO
     start = data.draw(st.integers(0, len(raw)))
     stop = data.draw(st.integers(start, min(len(raw), start + 8)))
     seen = event(raw[:start] + data.draw(st.binary(max_size=12)) + raw[stop:])
-    if seen is not None and not isinstance(seen, (XidEvent, SxidEvent, AerEvent, GpuResetEvent)):
+    if seen is not None and not isinstance(seen, (XidEvent, SxidEvent, AerEvent, GpuResetEvent, KernelLineEvent)):
         pytest.fail(f"no log line is a {seen!r}")
     if seen is not None:
         assert len(seen.text) <= TEXT_MAX

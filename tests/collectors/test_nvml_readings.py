@@ -138,7 +138,14 @@ def test_nvlink_4_counters_arrive_per_link_and_summed(node: Node) -> None:
     node.reader.connect()
     gpu = node.gpu()
     assert gpu.links[4] == LinkFacts(
-        link=4, active=True, version=6, crc_flit_errors=3, crc_data_errors=5, replay_errors=7, recovery_errors=11
+        link=4,
+        active=True,
+        version=6,
+        remote="0000:05:00.0",
+        crc_flit_errors=3,
+        crc_data_errors=5,
+        replay_errors=7,
+        recovery_errors=11,
     )
     assert (gpu.links[17].link, gpu.links[17].active, len(gpu.links)) == (17, False, 18)
     assert gpu.readings.nvlink_replay_errors == gpu.readings.nvlink_dl_replay_errors == 107
@@ -155,7 +162,7 @@ def test_nvlink_5_counters_arrive_per_link_and_summed(node: Node) -> None:
     node.reader.connect()
     gpu = node.gpu(1)
     assert gpu.links[2] == LinkFacts(
-        link=2, active=True, version=7,
+        link=2, active=True, version=7, remote="0000:85:00.0",
         rx_errors=40, rx_symbol_errors=40, recoveries=40, recovery_failures=40, effective_errors=40,
     )  # fmt: skip
     readings = gpu.readings

@@ -9,6 +9,7 @@ from evaluate import (
     stories_gpu,
     stories_host,
     stories_incidents,
+    stories_links,
     stories_readings,
 )
 from evaluate.stories import Story
@@ -21,5 +22,6 @@ _FILES = (
     stories_readings,
     stories_failures,
     stories_incidents,
+    stories_links,
 )
 STORIES: tuple[Story, ...] = tuple(sorted((s for file in _FILES for s in file.STORIES), key=lambda story: story.id))

@@ -7,10 +7,12 @@ from typing import Any
 
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host_facts import (
+    AdapterFacts,
     InfinibandFacts,
     MemoryController,
     MemoryFacts,
     MountFacts,
+    PcieLink,
     PluginFacts,
     PluginResult,
     PluginState,
@@ -47,6 +49,11 @@ def service(unit: str) -> ServiceFacts:
     )
 
 
+def _adapter(device: str, slot: str, *, lanes: int) -> AdapterFacts:
+    link = PcieLink(at=slot, width=lanes, width_max=16, gtps=32.0, gtps_max=32.0)
+    return AdapterFacts(slot=slot, device=device, links=(link,))
+
+
 class Beside:
     """Ports by number, the rest by name; all may be changed through `port`, `mount`, `service` and by assignment."""
 
@@ -54,10 +61,11 @@ class Beside:
         self.ports = [
             PortFacts(
                 device=f"mlx5_{n}", port=1, link_layer="InfiniBand", state="active", physical_state="linkup",
-                rate_gbps=400.0, link_downed=0, link_error_recovery=0, symbol_error=0,
+                rate_gbps=400.0, link_downed=0, link_error_recovery=0, symbol_error=0, slot=f"0000:{0x40 + n:02x}:00.0",
             )
             for n in range(ports)
         ]  # fmt: skip
+        self.adapters = [_adapter(port.device, port.slot, lanes=16) for port in self.ports]
         self.mounts = {
             "/": _mount("/", "ext4", TIB),
             LOCAL: _mount(LOCAL, "xfs", 8 * TIB),
@@ -74,6 +82,9 @@ class Beside:
 
     def port(self, n: int, **values: Any) -> None:
         self.ports[n] = replace(self.ports[n], **values)
+
+    def adapter_narrows(self, n: int, *, lanes: int) -> None:
+        self.adapters[n] = _adapter(self.ports[n].device, self.ports[n].slot, lanes=lanes)
 
     def port_goes_down(self, n: int) -> None:
         downed = min(255, (self.ports[n].link_downed or 0) + 1)
@@ -107,7 +118,7 @@ class Beside:
     def facts(self, collector: str, now: Stamp) -> Any:
         match collector:
             case "infiniband":
-                return InfinibandFacts(ports=tuple(self.ports))
+                return InfinibandFacts(ports=tuple(self.ports), adapters=tuple(self.adapters))
             case "storage":
                 return StorageFacts(mounts=tuple(self._seen(path, now) for path in self.mounts))
             case "memory":

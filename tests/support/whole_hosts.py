@@ -12,6 +12,7 @@ from gpuwarden_collectors.base import Observation, PassOutcome
 from gpuwarden_collectors.event_facts import HostEvent
 from gpuwarden_collectors.facts import NvmlFacts
 from gpuwarden_collectors.host_facts import (
+    AdapterFacts,
     InfinibandFacts,
     MemoryController,
     MemoryFacts,
@@ -76,6 +77,7 @@ class WholeHost(Host):
 
     def __init__(self, gpus: int = 2, *, uptime: float = 10_000.0, rules: Rules | None = None) -> None:
         super().__init__(gpus, uptime=uptime, rules=rules)
+        self.adapters: tuple[AdapterFacts, ...] = ()
         self.beside = Beside(
             infiniband=InfinibandFacts(ports=(port("mlx5_0"), port("mlx5_1"))),
             storage=StorageFacts(mounts=(mount("/"), mount("/data", expected=True))),
@@ -86,7 +88,7 @@ class WholeHost(Host):
         )
 
     def ports(self, *ports: PortFacts) -> None:
-        self.beside.infiniband = InfinibandFacts(ports=ports)
+        self.beside.infiniband = InfinibandFacts(ports=ports, adapters=self.adapters)
 
     def mounts(self, *mounts: MountFacts) -> None:
         self.beside.storage = StorageFacts(mounts=mounts)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gpuwarden.health.conditions import CONDITIONS
+from gpuwarden.health.host.port_errors import EXPORTED
 from gpuwarden.health.lemons.memory import What
 from gpuwarden.health.model import NODE, Finding, LemonDays, gpu
 from gpuwarden.notify.delivery import Result
@@ -25,6 +26,7 @@ from gpuwarden.publish.snapshot import (
 from gpuwarden.trace.records import COLLECTORS
 from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmGpu, DcgmReadings
 from gpuwarden_collectors.facts import GpuReadings, MigInstance, NvmlFacts
+from gpuwarden_collectors.host_facts import InfinibandFacts, PortFacts
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobsFacts
 from support.snapshots import UPTIME, at, collector, finding, gpu_facts, h100_readings, slot, snapshot
 
@@ -48,6 +50,7 @@ def everything(gpus: int = 8, instances: int = 0) -> Snapshot:
         verdict=replace(shown.verdict, lemons=lemons),
         nvml=NvmlFacts(gpus=facts, driver_version="570.172.08"),
         dcgm=DcgmFacts(gpus=tuple(map(_of_dcgm, numbers)), watched_since=at(0.0)),
+        infiniband=InfinibandFacts(ports=tuple(map(_port, range(PORTS)))),
         jobs=JobsFacts(jobs=tuple(Job(id=4711 + n, user="alice", gpus=(n,), started=5.0) for n in numbers)),
         collectors=tuple(map(_collector, (*COLLECTORS, "kernel_log"))),
         xids=tuple(
@@ -68,6 +71,18 @@ def everything(gpus: int = 8, instances: int = 0) -> Snapshot:
         clients=Clients(turned_away=1, refused={"login": 1}),
         hpc_jobs=JobLabels(jobs={str(n): ("4711",) for n in numbers}),
     )
+
+
+PORTS = 12
+
+
+def _port(number: int) -> PortFacts:
+    """As of an adapter of InfiniBand: it has no counters of EFA, and these have none of its."""
+    counters = {name: 0 for name in EXPORTED if not name.startswith(OF_EFA)}
+    return PortFacts(device=f"mlx5_{number}", port=1, state="active", rate_gbps=400.0, **counters)  # type: ignore[arg-type]
+
+
+OF_EFA = ("no_completion_cmds", "cmds_err", "rx_drops", "unresponsive", "impaired")
 
 
 def _collector(name: str) -> CollectorStatus:

@@ -13,14 +13,16 @@ import errno
 import fnmatch
 import os
 import re
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from gpuwarden_collectors.adapters import adapter, driver_of, pci_path
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
 from gpuwarden_collectors.default_route import DefaultRoute
-from gpuwarden_collectors.host_facts import InfinibandFacts, PortFacts
+from gpuwarden_collectors.host_facts import AdapterFacts, InfinibandFacts, PortFacts
 from gpuwarden_collectors.host_files import number, read_text, text_or_empty
 from gpuwarden_collectors.options import PolledOptions, bounded
 from gpuwarden_collectors.spec import CollectorSpec
@@ -34,8 +36,17 @@ _COUNTERS = (
     "excessive_buffer_overrun_errors",
 )
 _HW_COUNTERS = ("local_ack_timeout_err", "rnr_nak_retry_err", "roce_slow_restart")
+_EFA_COUNTERS = (
+    "no_completion_cmds",
+    "cmds_err",
+    "rx_drops",
+    "unresponsive_remote_events",
+    "impaired_remote_conn_events",
+)
+_EFA = "efa"
 _RATE = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) Gb/sec")
 _NETDEV = re.compile(r"[^/\s]{1,15}")  # IFNAMSIZ, linux/if.h
+_ADAPTERS_EACH = 60.0  # seconds
 _NETDEVS_MOST = 64  # of one function: with SR-IOV switching it has one for each virtual function
 _UNREAD, _ACTIVE = "", "active"
 _Attribute = tuple[int, str]
@@ -54,13 +65,23 @@ class InfinibandCollector:
     """Reads `<sysfs>/class/infiniband`, and the routes in `proc`. `exclude`: shell patterns of device names, as in `mlx5_[45]`."""
 
     def __init__(
-        self, sysfs: Path, *, proc: Path = Path("/proc"), exclude: Sequence[str] = (), max_ports: int = 512
+        self,
+        sysfs: Path,
+        *,
+        proc: Path = Path("/proc"),
+        exclude: Sequence[str] = (),
+        max_ports: int = 512,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._devices = sysfs / "class/infiniband"
         self._netdevs = sysfs / "class/net"
         self._excluded = tuple(map(fnmatch.translate, exclude))
         self._default_route = DefaultRoute(proc, sysfs)
         self._max_ports = max_ports
+        self._clock = clock
+        self._paths: dict[int, tuple[tuple[str, ...], str]] = {}  # by inode of the port's folder
+        self._adapters: tuple[AdapterFacts, ...] | None = None
+        self._adapters_due = 0.0
         self._refused: set[_Attribute] = set()  # by inode of the port's folder and name
         self._seen: dict[
             int, tuple[str, int]
@@ -82,8 +103,9 @@ class InfinibandCollector:
         if len(here) > self._max_ports:
             raise CollectorError(f"{self._devices} lists more than {self._max_ports} ports; check that it is a sysfs")
         self._refused = {attribute for attribute in self._refused if attribute[0] in here}
+        self._paths = {inode: path for inode, path in self._paths.items() if inode in here}
         self._seen = {inode: seen for inode, seen in self._seen.items() if inode in here}
-        return InfinibandFacts(ports=tuple(ports), excluded=self._excluded)
+        return InfinibandFacts(ports=tuple(ports), adapters=self._read_adapters(ports), excluded=self._excluded)
 
     def _ports(self) -> Iterator[tuple[Path, int]]:
         try:
@@ -106,13 +128,15 @@ class InfinibandCollector:
         if not state and not folder.exists():
             return None
         rate = _RATE.match(text_or_empty(folder / "rate"))
-        counters = {name: self._counter(folder, inode, f"counters/{name}") for name in _COUNTERS}
-        counters |= {name: self._counter(folder, inode, f"hw_counters/{name}") for name in _HW_COUNTERS}
+        path, driver = self._adapter(folder, inode)
+        counters = self._efa_counters(folder, inode) if driver == _EFA else self._counters(folder, inode)
         ethernet = link_layer == "Ethernet"
         carrier_down, default_route = self._of_netdev(folder, carriers) if ethernet else (None, None)
         return PortFacts(
             device=folder.parent.parent.name,
             port=int(folder.name),
+            slot=path[-1] if path else "",
+            driver=driver,
             link_layer=link_layer,
             state=state,
             physical_state=_state_name(text_or_empty(folder / "phys_state")),
@@ -128,6 +152,38 @@ class InfinibandCollector:
         times += before == _ACTIVE and state not in (_ACTIVE, _UNREAD)
         self._seen[inode] = (state or before, times)
         return times
+
+    def _counters(self, folder: Path, inode: int) -> dict[str, int | None]:
+        counters = {name: self._counter(folder, inode, f"counters/{name}") for name in _COUNTERS}
+        return counters | {name: self._counter(folder, inode, f"hw_counters/{name}") for name in _HW_COUNTERS}
+
+    def _efa_counters(self, folder: Path, inode: int) -> dict[str, int | None]:
+        """Those about commands are of the device since Linux 5.14, and were of its port before."""
+        of_port = {name: self._counter(folder, inode, f"hw_counters/{name}") for name in _EFA_COUNTERS}
+        return {
+            name: self._counter(folder, inode, f"../../hw_counters/{name}") if value is None else value
+            for name, value in of_port.items()
+        }
+
+    def _adapter(self, folder: Path, inode: int) -> tuple[tuple[str, ...], str]:
+        """PCI path and driver of the adapter, which a port keeps."""
+        if inode not in self._paths:
+            device = folder.parent.parent / "device"
+            self._paths[inode] = (pci_path(device), driver_of(device))
+        return self._paths[inode]
+
+    def _read_adapters(self, ports: Sequence[PortFacts]) -> tuple[AdapterFacts, ...]:
+        """Anew once a minute, and where an adapter is new or gone."""
+        devices = {port.slot: port.device for port in ports if port.slot}
+        now = self._clock()
+        if (
+            self._adapters is None
+            or set(devices) != {each.slot for each in self._adapters}
+            or now >= self._adapters_due
+        ):
+            self._adapters = tuple(adapter(self._devices / name, name) for name in dict.fromkeys(devices.values()))
+            self._adapters_due = now + _ADAPTERS_EACH
+        return self._adapters
 
     def _counter(self, folder: Path, inode: int, name: str) -> int | None:
         if (inode, name) in self._refused:
@@ -194,5 +250,5 @@ def _state_name(text: str) -> str:
 SPEC = CollectorSpec(
     facts=InfinibandFacts, options=InfinibandOptions,
     reader=lambda host, options: InfinibandCollector(host.sysfs, proc=host.proc, exclude=options.exclude),
-    source="sysfs: state, rate and error counters of InfiniBand and RoCE ports",
+    source="sysfs: state, rate and error counters of InfiniBand, RoCE and EFA ports, PCIe links of their adapters",
 )  # fmt: skip

@@ -22,12 +22,14 @@ from gpuwarden_collectors.event_facts import (
     AerSeverity,
     GpuResetEvent,
     HostEvent,
+    KernelLineEvent,
     LogOrigin,
     Source,
     SxidEvent,
     XidEvent,
 )
 from gpuwarden_collectors.facts import Stamp, slot_of
+from gpuwarden_collectors.kernel_log.other_lines import OTHER_LINES
 
 TEXT_MAX = 512  # characters of a message kept in an event
 FALLEN_OFF_THE_BUS = 79
@@ -74,6 +76,13 @@ def event_of(record: Record, at: Stamp, boot_id: str, *, history: bool = False) 
         if match := pattern.match(record.text):
             origin = LogOrigin(boot_id=boot_id, sequence=record.sequence, facility=record.facility)
             return build(match, _Seen(at=at, history=history, origin=origin))
+    for pattern, what in OTHER_LINES:
+        if match := pattern.match(record.text):
+            origin = LogOrigin(boot_id=boot_id, sequence=record.sequence, facility=record.facility)
+            named = match.groupdict()
+            slot, part = _slot(named["slot"]) if "slot" in named else "", named.get("part") or ""
+            text = _printable(named.get("text", record.text))
+            return KernelLineEvent(at=at, history=history, origin=origin, what=what, slot=slot, part=part, text=text)
     return None
 
 

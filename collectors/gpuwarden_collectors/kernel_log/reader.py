@@ -24,6 +24,7 @@ from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.kernel_log.belief import FACILITY, KERNEL, PACKET_FILTER, disbelieved
 from gpuwarden_collectors.kernel_log.echoes import Echoes
 from gpuwarden_collectors.kernel_log.lines import Record, event_of, parse_record
+from gpuwarden_collectors.kernel_log.lockups import Lockups
 from gpuwarden_collectors.kernel_log.sources import RecordSource, Turn, open_source
 
 RECORDS_PER_TURN = 100
@@ -65,7 +66,7 @@ class KernelLog:
         self._history_before = float("-inf") if history_before is None else history_before
         self._clock = clock
         self._monotonic = monotonic
-        self._echoes = Echoes()
+        self._echoes, self._lockups = Echoes(), Lockups()
         self._last = resume.sequence if resume and resume.boot_id == boot_id else None
         self._newest = -1  # highest sequence seen in this log, skipped records included
         self._caught_up = False
@@ -174,9 +175,11 @@ class KernelLog:
         self._last = record.sequence
         self.records += 1
         event = event_of(record, at, self._boot_id, history=at.boottime < self._history_before)
+        event = event or self._lockups.named(record)
         if event and (reason := disbelieved(record, self._facilities)):
             self.disbelieved[reason] += 1
         elif event and not self._echoes.is_echo(event, record.microseconds):
+            self._lockups.begun(event, record)
             events.append(event)
         return events
 

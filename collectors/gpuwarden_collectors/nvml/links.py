@@ -1,4 +1,4 @@
-"""The NVLinks of one GPU: their states in each pass, their counters each minute, the version of each once.
+"""The NVLinks of one GPU: their states in each pass, their counters each minute, version and other end of each once.
 
 Counters are asked of active links only: a link that is down may answer "not supported", which would be remembered
 when it comes up again. A counter that no active link supports is not asked again.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from gpuwarden_collectors.facts import LinkFacts
+from gpuwarden_collectors.facts import LinkFacts, slot_of
 from gpuwarden_collectors.nvml.calls import Calls, decode_field
 from gpuwarden_collectors.nvml.due import Due, period
 from gpuwarden_collectors.nvml.readings import LINK_COUNTERS, LINK_FIELDS, LINK_SUMS, Cadence
@@ -25,6 +25,7 @@ class Links:
         self._calls = calls
         self._active: dict[int, bool | None] = dict.fromkeys(range(_MAX_LINKS))
         self._values: dict[int, dict[str, int | None]] = {}
+        self._remotes: dict[int, str] = {}
         self._fields = dict(LINK_FIELDS)
         self._due = Due(period(Cadence.MINUTE, interval), (phase + 0.5) % 1.0)
         self._facts: tuple[LinkFacts, ...] = ()
@@ -49,6 +50,7 @@ class Links:
             LinkFacts(
                 link=link,
                 active=active,
+                remote=self._remotes.get(link),
                 **{name: value for name, value in self._values.get(link, {}).items() if name in _LINK_FACTS},
             )
             for link, active in self._active.items()
@@ -76,10 +78,23 @@ class Links:
             values = self._values.setdefault(link, {})
             if values.get("version") is None:
                 values["version"] = self._calls.ask("nvmlDeviceGetNvLinkVersion", link)
+            if link not in self._remotes and (remote := self._remote(link)):
+                self._remotes[link] = remote
         if active:
             self._read_fields(active)
             for name in LINK_COUNTERS:
                 self._read_counter(name, active)
+
+    def _remote(self, link: int) -> str | None:
+        """Once known it stays: links are wired. A guest sees addresses of the host, or none."""
+        info = self._calls.ask("nvmlDeviceGetNvLinkRemotePciInfo", link)
+        if info is None:
+            return None
+        address = info.busId.decode("ascii", "replace") if isinstance(info.busId, bytes) else str(info.busId)
+        try:
+            return slot_of(address)
+        except ValueError:
+            return None
 
     def _read_fields(self, active: list[int]) -> None:
         wanted = [(name, link) for link in active for name in self._fields]

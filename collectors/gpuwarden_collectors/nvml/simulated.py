@@ -36,6 +36,7 @@ _ROWS: dict[tuple[Any, ...], Call] = {(row.function, *row.args): row for row in 
 _FUNCTIONS = frozenset(row.function for row in _ROWS.values())
 _FIELD_NAMES = {field.id: field.into for field in FIELDS}
 _LINK_FIELD_NAMES = {number: name for name, number in LINK_FIELDS.items()}
+_SWITCHES = ("05", "06", "85", "86")  # buses of what links lead to
 _LINK_COUNTER_NAMES = {number: name for name, number in LINK_COUNTERS.items()}
 _GPM_NAMES = {number: name for name, number in GPM.items()}
 
@@ -175,6 +176,10 @@ class SimulatedNvml:
 
     def nvmlDeviceGetNvLinkState(self, handle: Any, link: int) -> int:
         return self._link(handle, link)["active"]
+
+    def nvmlDeviceGetNvLinkRemotePciInfo(self, handle: Any, link: int) -> Any:
+        self._link(handle, link)
+        return SimpleNamespace(busId=f"00000000:{_SWITCHES[link % len(_SWITCHES)]}:00.0")
 
     def nvmlDeviceGetNvLinkVersion(self, handle: Any, link: int) -> int:
         return self._link(handle, link)["version"]

@@ -27,6 +27,7 @@ from gpuwarden_collectors.base import Observation, PassOutcome
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
 from gpuwarden_collectors.event_facts import HostEvent, XidEvent
 from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.host_facts import InfinibandFacts
 
 WAITING_MOST = 100_000
 """Host events that may wait for the next step; the sources are bounded too, this is the last line."""
@@ -180,6 +181,7 @@ class Engine:
             service=service, sequence=self.sequence, made=now, observed=self.observed_at, verdict=verdict,
             nvml=self.view.nvml.fresh(now, service.fresh_for), jobs=self.view.jobs.fresh(now, self.rules.host_fresh_for),
             dcgm=self.view.dcgm.fresh(now, self.rules.dcgm_fresh_for), machine=self._machine(),
+            infiniband=self.view.seen(InfinibandFacts).fresh(now, self.rules.host_fresh_for),
             collectors=tuple(self.collectors.values()), xids=xids,
             site_failures=tuple(n for n, rule in self.rules.xids.items() if rule.severity == "failure"),
             ready=self.observed_at is not None and verdict.expected is not None and self.view.pci.outcome is not None,

@@ -9,7 +9,7 @@ from gpuwarden.health.conditions import condition
 from gpuwarden.health.model import Event, EventKind, Key
 from gpuwarden.ledger.rows import Memory
 
-STORMING = (EventKind.XID, EventKind.SXID, EventKind.AER)
+STORMING = (EventKind.XID, EventKind.SXID, EventKind.AER, EventKind.KERNEL_LINE)
 LINE_SPACING = 60.0
 LEFT_OUT_SHOWN = 20
 
@@ -56,6 +56,8 @@ LINES: dict[EventKind, tuple[str, str]] = {
     EventKind.XID: ("warning", "Xid"),
     EventKind.SXID: ("warning", "SXid"),
     EventKind.AER: ("warning", "fatal PCIe error"),
+    EventKind.KERNEL_LINE: ("warning", "kernel reports"),
+    EventKind.COUNTED: ("debug", "NVLink errors counted"),
     EventKind.RESET: ("info", "GPU reset"),
     EventKind.LOG_GAP: ("warning", "kernel log records lost"),
     EventKind.ACKNOWLEDGED: ("info", "finding acknowledged"),

@@ -13,13 +13,17 @@ from gpuwarden.health.event_data import write
 from gpuwarden.health.events import HealthSet, LinesKept, Raised, RaisedAt, Reset, Treated
 from gpuwarden.health.gpu.remaps import remap_events
 from gpuwarden.health.host.memory import host_events
+from gpuwarden.health.kernel_lines.records import LINE_CODES
 from gpuwarden.health.model import NODE, Event, EventKind, Key, Subject, gpu
+from gpuwarden.health.nvlink.link_counters import link_events
 from gpuwarden.health.state import Record, State, Track, pin_event
 from gpuwarden.health.xid import sxid_ports
 from gpuwarden.health.xid.bursts import as_text
 from gpuwarden_collectors.facts import Stamp
 
-_KIND = {"xid": EventKind.XID, "sxid": EventKind.SXID, "pcie_aer_fatal": EventKind.AER}
+_KIND = {"xid": EventKind.XID, "sxid": EventKind.SXID, "pcie_aer_fatal": EventKind.AER} | dict.fromkeys(
+    LINE_CODES, EventKind.KERNEL_LINE
+)
 
 
 def checkpoint(state: State, now: Stamp) -> list[Event]:
@@ -36,6 +40,7 @@ def checkpoint(state: State, now: Stamp) -> list[Event]:
         *(pin_event(EventKind.GPU_PINNED, pin.first_seen, boot, pin) for pin in state.pins.values()),
         *host_events(state.host, now, boot),
         *remap_events(state.remaps, now, boot),
+        *link_events(state.links, now, boot),
         *(_reset(slot, at, boot) for slot, at in state.resets.items()),
         *(event for track in others for event in _track(track, boot)),  # after the resets, which are older
         *_counts(state, now),  # last, since all of the above seems to count again

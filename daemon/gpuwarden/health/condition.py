@@ -14,7 +14,7 @@ class Condition:
     code: str
     """Lower snake case, stable: it is published and configured."""
     scope: str
-    """Kind of its subject: node, gpu, link, switch, port, mount or service."""
+    """Kind of its subject: node, gpu, link, switch, adapter, port, mount or service."""
     severity: Severity
     """The worst that it can have."""
     title: str

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gpuwarden.health.kernel_lines.records import LINE_CODES
 from gpuwarden.health.memory import State, Track
 from gpuwarden.health.model import Key, Latch
 from gpuwarden.health.view import Sight
@@ -19,7 +20,7 @@ from gpuwarden.health.view import Sight
 Unconfirmed = Mapping[Key, float | None]
 """By finding: since when (boottime) it has been seen in this life without a pause; None: it has not."""
 
-OF_LINES = frozenset({"xid", "sxid", "pcie_aer_fatal"})
+OF_LINES = frozenset({"xid", "sxid", "pcie_aer_fatal"}) | LINE_CODES
 """Conditions that are seen in records, which a restart remembers: to see one of these proves nothing."""
 
 

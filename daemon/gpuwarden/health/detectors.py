@@ -17,9 +17,12 @@ from gpuwarden.health.gpu import (
     speed_detectors,
 )
 from gpuwarden.health.gpu import detectors as gpu_detectors
+from gpuwarden.health.gpu.readings_lost import gpu_readings_lost
 from gpuwarden.health.host import detectors as host_detectors
+from gpuwarden.health.kernel_lines import detectors as line_detectors
 from gpuwarden.health.lemons import detectors as lemon_detectors
 from gpuwarden.health.nvlink import detectors as nvlink_detectors
+from gpuwarden.health.nvlink.link_errors import nvlink_link_errors
 from gpuwarden.health.state import State
 from gpuwarden.health.view import Sight
 from gpuwarden.health.xid import detectors as xid_detectors
@@ -35,10 +38,15 @@ _OWN: dict[str, Detector] = {
     "nvml_unavailable": driver_detectors.nvml_problem("nvml_unavailable"),
     "gpu_unresponsive": driver_detectors.gpu_unresponsive,
     "gpu_reset_required": driver_detectors.gpu_reset_required,
+    "gpu_readings_lost": gpu_readings_lost,
     "gpu_recovery_action": xid_recovery.gpu_recovery_action,
     "xid": xid_detectors.xid,
     "sxid": xid_detectors.sxid,
     "pcie_aer_fatal": xid_detectors.pcie_aer_fatal,
+    "gsp_not_answering": line_detectors.gsp_not_answering,
+    "soft_lockup": line_detectors.soft_lockup,
+    "nvme_failed": line_detectors.nvme_failed,
+    "adapter_failed": line_detectors.adapter_failed,
     "ecc_uncorrectable": per_gpu(gpu_detectors.ecc_uncorrectable, "ecc_uncorrected_volatile"),
     "ecc_correctable_rate": per_gpu(gpu_detectors.ecc_correctable_rate, "ecc_corrected_volatile"),
     "row_remap_failed": gpu_detectors.flag("row_remap_failed", "remapped_rows_failure"),
@@ -48,6 +56,7 @@ _OWN: dict[str, Detector] = {
     "inforom_invalid": per_gpu(gpu_detectors.inforom_invalid, "inforom_valid"),
     "nvlink_down": nvlink_detectors.nvlink_down,
     "nvlink_errors": nvlink_detectors.nvlink_errors,
+    "nvlink_link_errors": nvlink_link_errors,
     "fabric_unhealthy": nvlink_detectors.fabric_unhealthy,
     "pcie_link_degraded": per_gpu(gpu_detectors.pcie_link_degraded, "pcie_width"),
     "pcie_replay_rate": per_gpu(gpu_detectors.pcie_replay_rate, "pcie_replays"),

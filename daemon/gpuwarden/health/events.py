@@ -1,6 +1,6 @@
 """What each kind of the judge's events holds. The keys are those of the ledger; see `health/event_data.py`. Pure.
 
-HOST_LEARNED of a port is `KnownPort` (`host/memory.py`). Kinds with one key or none have no class: BOOT, LATCHED, SUBSIDED, CLEARED and
+HOST_LEARNED of a port is `KnownPort` (`host/memory.py`), COUNTED is `Counted` (`nvlink/link_counters.py`). Kinds with one key or none have no class: BOOT, LATCHED, SUBSIDED, CLEARED and
 ACKNOWLEDGED (`by`), GPU_UNPINNED (`moved_to`), LOG_GAP (`count`), HOST_LEARNED of a mount or counter, HOST_FORGOTTEN; nor has SUMMED
 of `lemons`, whose keys are kinds of fault.
 """
@@ -33,7 +33,7 @@ class Raised:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:
-    """XID, SXID and AER: lines of one kind about one subject in one step."""
+    """XID, SXID, AER and KERNEL_LINE: lines of one kind about one subject in one step."""
 
     count: int = field(metadata=otherwise(1))
     """0: only the text is new, since another source gave the bare number before."""
@@ -58,14 +58,14 @@ class Lines:
     source: str | None = None
     """Who reported the Xid, one of `Source`."""
     signs: str | None = None
-    """What rules ask for in lines of an Xid (`xid/bursts.py`)."""
+    """What rules ask for in lines of an Xid (`xid/bursts.py`), what other lines report (`kernel_lines/records.py`)."""
     bursts: str | None = None
     """Of `LinesKept`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinesKept:
-    """XID, SXID and AER in a checkpoint: all lines of their boot. To be read as `Lines`, which has other keys too, in another order."""
+    """XID, SXID, AER and KERNEL_LINE in a checkpoint: all lines of their boot. To be read as `Lines`, which has other keys too, in another order."""
 
     count: int
     text: str

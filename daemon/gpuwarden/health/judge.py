@@ -26,12 +26,14 @@ from gpuwarden.health.detectors import COUNTERS, DETECTORS, FAMILIES
 from gpuwarden.health.event_data import write
 from gpuwarden.health.events import HealthSet, Raised
 from gpuwarden.health.gpu import resets
+from gpuwarden.health.gpu.readings_lost import followed_readings
 from gpuwarden.health.gpu.remaps import learn_remaps
 from gpuwarden.health.gpu.speed_detectors import with_time_braked
 from gpuwarden.health.host.learning import counted_host, learn_counts, learn_host
 from gpuwarden.health.incidents import ended, with_follows
 from gpuwarden.health.memory import LEMON_NODE, State, Track, buried
 from gpuwarden.health.model import NODE, Advice, Event, EventKind, Evidence, Key, Latch, Sighting, Verdict
+from gpuwarden.health.nvlink.link_counters import learn_links
 from gpuwarden.health.overrides import overridden
 from gpuwarden.health.records import records
 from gpuwarden.health.severity import NO_RULE, Assessment, assess, fall, rise
@@ -68,9 +70,13 @@ def judge(state: State, view: View, host_events: Sequence[HostEvent], rules: Rul
     steps = Steps(observed(state, sight), now, view.boot_id)
     if view.boot_id != state.boot_id:
         steps.emit(EventKind.BOOT)
-    for event in (
-        *inventory.learn(steps.state, sight), *learn_host(steps.state, sight), *learn_remaps(steps.state.remaps, sight),
-    ):  # fmt: skip
+    learned = (
+        *inventory.learn(steps.state, sight),
+        *learn_host(steps.state, sight),
+        *learn_remaps(steps.state.remaps, sight),
+        *learn_links(steps.state.links, sight),
+    )
+    for event in learned:
         steps.take(event)
     news_of = unread(steps.state, host_events)
     taken = believed(steps.state, news_of)
@@ -81,7 +87,7 @@ def judge(state: State, view: View, host_events: Sequence[HostEvent], rules: Rul
     if news != steps.state.news:
         asked = {**steps.state.asked, **dict.fromkeys(filter(is_fallen, news), now.boottime)}
         steps.state = replace(steps.state, news=news, asked=asked)
-    steps.state = counted_host(_counted(steps.state, sight), sight)
+    steps.state = counted_host(followed_readings(_counted(steps.state, sight), sight), sight)
     for event in learn_counts(steps.state, sight):
         steps.take(event)
     _run_detectors(steps, sight)

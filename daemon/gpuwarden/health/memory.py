@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpuwarden.health.flaps import Raises
 from gpuwarden.health.gpu.remaps import RemapHistory
 from gpuwarden.health.host.memory import HostMemory
 from gpuwarden.health.lemons.memory import Lemons
 from gpuwarden.health.model import Advice, Evidence, Health, Incident, Key, Latch, Pin, Severity
+from gpuwarden.health.nvlink.link_counters import Links
 from gpuwarden.health.repair_history import Case, RepairHistory
 from gpuwarden.health.windows import Windows
 from gpuwarden.health.xid.bursts import Bursts
@@ -96,6 +97,18 @@ class Record:
 Follows = Mapping[Key, tuple[Key, bool]]
 """By finding that is a consequence: the one that its incident begins with, and whether it ends with it (`incidents.py`)."""
 
+
+class Vital(NamedTuple):
+    """Vital readings of a GPU in this boot (`gpu/readings_lost.py`), by their names."""
+
+    answered: frozenset[str]
+    """Those that ever answered."""
+    failing: tuple[tuple[str, float], ...] = ()
+    """Those that end with an unknown error, and since when (boottime) they do in every pass."""
+    silent: int = -1
+    """How many gave no value, where none is failing; else -1."""
+
+
 Unpaired = Mapping[tuple[Key, str], tuple[float, int]]
 """By (record, sources joined by `+`): when these last reported it, and how many of these reports other sources owe yet."""
 
@@ -142,6 +155,10 @@ class State:
     """What is known of ports, mounts and counters of the host (`host/memory.py`)."""
     host_windows: Windows = field(default_factory=dict)
     """Windows of the host's counters; of moments."""
+    vital: Mapping[str, Vital] = field(default_factory=dict)
+    """By slot, which vital readings answer; of moments."""
+    links: Links = field(default_factory=dict)
+    """Errors of each NVLink (`nvlink/link_counters.py`)."""
     unconfirmed: Mapping[Key, float | None] = field(default_factory=dict)
     """Findings of an earlier life that this one has not found again yet (`confirmation.py`)."""
     follows: Follows = field(default_factory=dict, compare=False)

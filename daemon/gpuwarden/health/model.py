@@ -60,7 +60,7 @@ class Subject:
     """
 
     kind: str
-    """node, gpu, link, switch, port, mount, service, plugin …."""
+    """node, gpu, link, switch, adapter, port, mount, service, plugin …."""
     slot: str = ""
     """PCI address; empty for what is in no slot."""
     part: str = ""
@@ -78,7 +78,7 @@ class Subject:
         return cls(kind, slot, part)
 
 
-SLOTTED = ("gpu", "link", "switch")
+SLOTTED = ("gpu", "link", "switch", "adapter")
 """The kinds of subject that are in a PCI slot; of the others everything after the kind is the part."""
 NODE = Subject("node")
 
@@ -210,6 +210,8 @@ class EventKind(StrEnum):
     XID = "xid"
     SXID = "sxid"
     AER = "aer"
+    COUNTED = "counted"  # what counters of links show: what growth is measured by from now on
+    KERNEL_LINE = "kernel_line"  # a line of the kernel log besides these
     RESET = "reset"
     LOG_GAP = "log_gap"
     ACKNOWLEDGED = "acknowledged"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from gpuwarden.health.event_data import write
 from gpuwarden.health.events import Lines, Reset
+from gpuwarden.health.kernel_lines.records import ENDS, record_key
 from gpuwarden.health.memory import State
 from gpuwarden.health.model import NODE, Event, EventKind, Key, Subject, gpu
 from gpuwarden.health.xid.bursts import joined, signs_text
@@ -26,6 +27,7 @@ from gpuwarden_collectors.event_facts import (
     AerSeverity,
     GpuResetEvent,
     HostEvent,
+    KernelLineEvent,
     LogGap,
     Source,
     SxidEvent,
@@ -37,8 +39,8 @@ RECORDS_KEPT = 4096
 Xids that the vendor describes, of GPUs that belong here."""
 
 _NO_SUBJECT = Key("", NODE)
-_RECORDED = (EventKind.XID, EventKind.SXID, EventKind.AER)
-_Line = XidEvent | SxidEvent | AerEvent
+_RECORDED = (EventKind.XID, EventKind.SXID, EventKind.AER, EventKind.KERNEL_LINE)
+_Line = XidEvent | SxidEvent | AerEvent | KernelLineEvent
 
 
 @dataclass(slots=True)
@@ -66,6 +68,8 @@ class _Batch:
             self.sequence = max(self.sequence, event.origin.sequence)
         if isinstance(event, XidEvent) and (signature := sign(event)) and signature not in self.signs[-1:]:
             self.signs = joined(self.signs, (signature,))
+        if isinstance(event, KernelLineEvent):
+            self.signs = joined(self.signs, (event.what,))
         if isinstance(event, SxidEvent):
             fatal = _fatal(event)
             self.fatal, self.nonfatal = self.fatal or fatal is True, self.nonfatal and fatal is False
@@ -91,6 +95,8 @@ def records(state: State, host_events: Sequence[HostEvent], boot_id: str) -> tup
     for event in _with_recoveries(host_events):
         if (target := target_of(event)) is None or _overflows(state, batches, target):
             continue
+        if _ends_nothing(state, batches, target, event):
+            continue
         counted = not (isinstance(event, XidEvent) and paired(unpaired, target[1], event.source, event.at.boottime))
         if counted or _adds_text(state, batches, target, event):
             batches.setdefault(target, _Batch(event)).add(event, counted=counted)
@@ -107,7 +113,7 @@ def _with_recoveries(host_events: Sequence[HostEvent]) -> Iterator[HostEvent]:
             yield GpuResetEvent(at=event.at, slot=event.slot, ok=True, text=event.text, history=event.history)
 
 
-def target_of(event: HostEvent) -> tuple[EventKind, Key] | None:
+def target_of(event: HostEvent) -> tuple[EventKind, Key] | None:  # noqa: PLR0911 - one arm for each kind of host event
     """The kind of event that it becomes, and what that is about; None for what is not kept."""
     match event:
         case XidEvent():
@@ -116,6 +122,8 @@ def target_of(event: HostEvent) -> tuple[EventKind, Key] | None:
             return EventKind.SXID, Key("sxid", Subject("switch", event.slot), str(event.sxid))
         case AerEvent(severity=AerSeverity.FATAL):
             return EventKind.AER, Key("pcie_aer_fatal", _gpu_or_node(event.slot))
+        case KernelLineEvent():
+            return EventKind.KERNEL_LINE, record_key(event)
         case GpuResetEvent():
             return EventKind.RESET, Key("gpu", gpu(event.slot))
         case LogGap():
@@ -132,6 +140,17 @@ def _overflows(state: State, batches: dict[tuple[EventKind, Key], _Batch], targe
     kind, key = target
     new = kind in _RECORDED and target not in batches and key not in state.records
     return new and len(state.records) + len(batches) >= RECORDS_KEPT and not _of_pinned_gpu(state, key)
+
+
+def _ends_nothing(
+    state: State, batches: dict[tuple[EventKind, Key], _Batch], target: tuple[EventKind, Key], event: HostEvent
+) -> bool:
+    return (
+        isinstance(event, KernelLineEvent)
+        and event.what in ENDS
+        and target not in batches
+        and target[1] not in state.records
+    )
 
 
 def _of_pinned_gpu(state: State, key: Key) -> bool:
@@ -159,7 +178,7 @@ def _event(kind: EventKind, key: Key, batch: _Batch, boot_id: str) -> Event:
             return Event(kind=kind, at=event.at, boot_id=boot_id, data={"count": batch.count})
         case GpuResetEvent():
             data = Reset(ok=event.ok, text=event.text)
-        case XidEvent() | SxidEvent() | AerEvent():
+        case XidEvent() | SxidEvent() | AerEvent() | KernelLineEvent():
             data = _lines(event, batch)
     return Event(kind=kind, at=event.at, boot_id=boot_id, key=key, data=write(data))
 
@@ -179,9 +198,24 @@ def _lines(event: _Line, batch: _Batch) -> Lines:
     return lines
 
 
+_ENDS = tuple(ENDS)
+
+
 def _cancelled(state: State, made: Sequence[Event]) -> Iterator[Event]:
-    """The end of what one of these Xids ends."""
+    """The end of what one of these Xids, or lines, ends."""
     for event in made:
+        if (
+            event.kind == EventKind.KERNEL_LINE
+            and event.key in state.tracks
+            and str(event.data.get("signs")).endswith(_ENDS)
+        ):
+            yield Event(
+                kind=EventKind.CLEARED,
+                at=event.at,
+                boot_id=event.boot_id,
+                key=event.key,
+                data={"by": "a line of the kernel"},
+            )
         if event.kind != EventKind.XID or event.key is None or event.key.detail not in CANCELS:
             continue
         key = Key("xid", event.key.subject, CANCELS[event.key.detail])

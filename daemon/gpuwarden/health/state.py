@@ -18,10 +18,12 @@ from gpuwarden.health.events import HealthSet, Lines, Pinned, Raised, RaisedAt, 
 from gpuwarden.health.flaps import raised_once_more
 from gpuwarden.health.gpu.remaps import BOARD, with_count
 from gpuwarden.health.host.memory import remembered
+from gpuwarden.health.kernel_lines.records import LINE_CODES
 from gpuwarden.health.lemons.days import days_of
 from gpuwarden.health.lemons.memory import counted, renamed
 from gpuwarden.health.memory import LEMON_NODE, Record, State, Track, Unpaired, case, counts, failures
 from gpuwarden.health.model import Event, EventKind, Json, Key, Latch, Pin, gpu
+from gpuwarden.health.nvlink.link_counters import remembered as remembered_links
 from gpuwarden.health.repair_history import Repairs, repaired
 from gpuwarden.health.xid.bursts import Bursts, extended, from_text, signs_of
 from gpuwarden.health.xid.sxid_ports import Ports, with_lines
@@ -57,9 +59,12 @@ def _raise(state: State, event: Event, *, raised: bool) -> State:
     return replace(state, tracks={**state.tracks, key: track}, raises=raises)
 
 
+_UNNUMBERED = LINE_CODES | {"pcie_aer_fatal"}
+
+
 def _record(state: State, event: Event) -> State:
     key = event.key
-    if key is None or not (key.code == "pcie_aer_fatal" or (key.code in ("xid", "sxid") and key.detail.isdecimal())):
+    if key is None or not (key.code in _UNNUMBERED or (key.code in ("xid", "sxid") and key.detail.isdecimal())):
         return state
     known, data = state.records.get(key), read(Lines, event)
     same_boot = known is not None and known.boot_id == event.boot_id
@@ -142,7 +147,8 @@ def _pinned(state: State, event: Event) -> State:
         state = replace(state, repairs=cases, lemons=renamed(state.lemons, slot, pin.uuid))
     state = replace(state, pins={**state.pins, slot: pin}, given_up=state.given_up - {slot})
     if event.kind == EventKind.GPU_REPLACED:  # the fault went away with the board, and so did what it had counted
-        state = replace(state, windows={key: series for key, series in state.windows.items() if key[0] != slot})
+        windows = {key: series for key, series in state.windows.items() if key[0] != slot}
+        state = replace(state, windows=windows, links={of: known for of, known in state.links.items() if of != slot})
         state = _released(state, event.at, slot, (Latch.RESET, Latch.REBOOT, Latch.ACKNOWLEDGE))
     return state
 
@@ -156,6 +162,7 @@ def _unpinned(state: State, event: Event) -> State:
         pins={s: p for s, p in state.pins.items() if s != slot},
         tracks={k: t for k, t in state.tracks.items() if k.subject.slot != slot},
         given_up=state.given_up if moved else state.given_up | {slot},
+        links={of: known for of, known in state.links.items() if of != slot},
     )
 
 
@@ -183,7 +190,8 @@ def _booted(state: State, event: Event) -> State:
     cases = [case(state, track.key) for track in failures(state)]
     tracks = {key: replace(track, clean_since=None) for key, track in state.tracks.items() if track.raised}
     state = replace(
-        state, boot_id=event.boot_id, resets={}, raises={}, tracks=tracks, records=_worth_keeping(state), windows={},
+        state, boot_id=event.boot_id, vital={}, resets={}, raises={}, tracks=tracks, records=_worth_keeping(state),
+        windows={},
         repairs=repaired(state.repairs, cases, event.at.wall, "reboot"),
     )  # fmt: skip
     return _released(state, event.at, None, (Latch.RESET, Latch.REBOOT))
@@ -251,7 +259,7 @@ def fold(state: State, event: Event) -> State:
 
 def _folded(state: State, event: Event) -> State:  # noqa: C901, PLR0911, PLR0912 - one arm for each kind of event, on one screen
     match event.kind:  # what is frequent comes first
-        case EventKind.XID | EventKind.SXID | EventKind.AER:
+        case EventKind.XID | EventKind.SXID | EventKind.AER | EventKind.KERNEL_LINE:
             return _record(state, event)
         case EventKind.RISING:
             return _raise(state, event, raised=False)
@@ -280,6 +288,8 @@ def _folded(state: State, event: Event) -> State:  # noqa: C901, PLR0911, PLR091
             return replace(state, remaps=with_count(state.remaps, event))
         case EventKind.HOST_LEARNED | EventKind.HOST_FORGOTTEN:
             return replace(state, host=remembered(state.host, event))
+        case EventKind.COUNTED:
+            return replace(state, links=remembered_links(state.links, event))
         case EventKind.MACHINE_CHANGED:
             return State(boot_id=event.boot_id)
         case EventKind.SUMMED:

@@ -32,12 +32,13 @@ class Series(NamedTuple):
     def start(cls, at: float, value: int) -> Series:
         return cls(((at, 0),), value, 0, at, at)
 
-    def add(self, at: float, value: int) -> Series:
+    def add(self, at: float, value: int, kept: int = KEPT) -> Series:
+        """With one reading more. `kept`: samples that are kept, where fewer than `KEPT` are enough for its windows."""
         grown = self.grown + (value - self.last if value >= self.last else value)
         samples = self.samples
         newest = samples[-1]
         if grown != newest[1] and at - newest[0] >= SPACING:
-            samples = (*samples[-KEPT + 1 :], (at, grown))
+            samples = (*samples[-kept + 1 :], (at, grown))
         return Series(samples, value, grown, at, self.began)
 
     @property

@@ -13,6 +13,7 @@ from gpuwarden.publish.metrics.histogram import Histogram
 from gpuwarden_collectors.base import PassOutcome, WorkerReport
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
 from gpuwarden_collectors.facts import NvmlFacts, Stamp
+from gpuwarden_collectors.host_facts import InfinibandFacts
 from gpuwarden_collectors.slurm.jobs_facts import JobsFacts
 
 
@@ -191,9 +192,10 @@ class Snapshot:
     """When a GPU pass last observed."""
     verdict: Verdict
     nvml: NvmlFacts | None = None
-    """None once it is not fresh, as the next two."""
+    """None once it is not fresh, as the next three."""
     dcgm: DcgmFacts | None = None
     jobs: JobsFacts | None = None
+    infiniband: InfinibandFacts | None = None
     machine: tuple[str, ...] = ()
     """Values of `MACHINE_LABELS`, as last seen; empty before the first snapshot of the engine."""
     collectors: tuple[CollectorStatus, ...] = ()

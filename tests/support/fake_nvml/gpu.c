@@ -1,6 +1,7 @@
 /* The entry points that read a GPU: one reading, a structure of them, ECC, NVLink, field values. */
 #include "node.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -227,6 +228,20 @@ nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned int *correc
 LINK_GETTER(nvmlDeviceGetNvLinkState, nvmlEnableState_t, active)
 LINK_GETTER(nvmlDeviceGetNvLinkVersion, unsigned int, version)
 LINK_GETTER(nvmlDeviceGetNvLinkRemoteDeviceType, nvmlIntNvLinkDeviceType_t, remote_type)
+
+/* Every link leads to one of four switches. */
+nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned int link, nvmlPciInfo_t *pci) {
+    static const unsigned int bus[] = {0x05, 0x06, 0x85, 0x86};
+    long long active;
+    ENTER(device);
+    if (link >= NVML_NVLINK_MAX_LINKS)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    ANSWER(&active, link_reading_of(device->board, link, LINK_active));
+    (void)active;
+    *pci = (nvmlPciInfo_t){.bus = bus[link % 4]};
+    snprintf(pci->busId, sizeof pci->busId, "00000000:%02X:00.0", bus[link % 4]);
+    return NVML_SUCCESS;
+}
 
 nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t device, unsigned int link, nvmlNvLinkErrorCounter_t counter,
                                              unsigned long long *out) {

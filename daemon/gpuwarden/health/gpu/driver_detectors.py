@@ -75,7 +75,16 @@ def _fallen_off(state: State) -> set[str]:
 
 def _missing(state: State, slot: str, why: str, rise: float) -> Sighting:
     pin = state.pins[slot]
-    return Sighting(Key("gpu_missing", gpu(slot)), {"why": why, "uuid": pin.uuid, "serial": pin.serial}, rise=rise)
+    evidence: Evidence = {"why": why, "uuid": pin.uuid, "serial": pin.serial, **_init_failed(state, slot)}
+    return Sighting(Key("gpu_missing", gpu(slot)), evidence, rise=rise)
+
+
+def _init_failed(state: State, slot: str = "") -> Evidence:
+    """The driver's line that it could not initialise this GPU, or any GPU."""
+    for record in state.records.values():
+        if record.key.code == "gpu_init_failed" and slot in ("", record.key.subject.slot) and counts(state, record):
+            return {"kernel_line": record.text}
+    return {}
 
 
 def _fewer_than_configured(state: State, sight: Sight) -> Iterator[Sighting]:
@@ -102,7 +111,8 @@ def driver_not_loaded(state: State, sight: Sight) -> Detection:
     why = "the NVML library is not installed" if sight.nvml is None else sight.nvml.problem_text or "NVML lists no GPU"
     in_grace = sight.now.boottime < sight.rules.boot_grace
     rise = math.inf if in_grace else sight.rules.driver_grace
-    return node_detection((Sighting(Key("driver_not_loaded", NODE), {"why": why}, rise=rise),))
+    evidence: Evidence = {"why": why, **_init_failed(state)}
+    return node_detection((Sighting(Key("driver_not_loaded", NODE), evidence, rise=rise),))
 
 
 def nvml_problem(code: str) -> Detector:

@@ -33,6 +33,22 @@ HOST_CONDITIONS: tuple[Condition, ...] = (
         "gpuwarden inventory accept takes the new rate.",
         source="gpud, NHC check_hw_ib and NVSentinel compare with a configured rate; the port's own past needs none",
     ),
+    Condition(
+        code="infiniband_errors", scope="port", severity=W, advice=Advice.INSPECT_HARDWARE, fall=600,
+        title="An InfiniBand, RoCE or EFA port counts errors for long",
+        why="An error counter of the port grows beyond its limit in each third of 10 minutes or of an hour, while no more than half of the "
+        "ports of its kind do: 120 symbol errors or 3 recoveries an hour, a timeout a second; the table is in health/host/port_errors.py. "
+        "Of EFA any command without completion. Counters never fail a node. One that stands at its maximum counts no more: the port is blind "
+        "there, gpuwarden_port_blind.",
+        source="NVIDIA/NVSentinel NIC health monitor (rates, of which many are fatal there), UFM (traps and events), InfiniBand specification (bit error rate)",
+    ),
+    Condition(
+        code="adapter_pcie_degraded", scope="adapter", severity=W, advice=Advice.INSPECT_HARDWARE, rise=240, fall=60,
+        title="The PCIe link of a network adapter is narrower or slower than it can be",
+        why="Fewer lanes than both ends of a link on its way to the root port have, or less speed at the adapter, for 4 minutes. Where all "
+        "adapters are alike, it is how the host was built. If it is meant to be so, gpuwarden inventory accept takes it.",
+        source="imbue-ai/cluster-health health_checks.py (x8 of x16 lanes: out of training, reboot, else a ticket)",
+    ),
     # --- mounts
     Condition(
         code="disk_full", scope="mount", severity=W, advice=Advice.FIX_CONFIGURATION, rise=60, fall=60,

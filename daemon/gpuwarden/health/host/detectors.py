@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gpuwarden.health.detection import NOTHING, Detection, Detector
-from gpuwarden.health.host import mounts, ports, services
+from gpuwarden.health.host import adapters, mounts, port_errors, ports, services
 from gpuwarden.health.host.learning import followed, infiniband_now, now_known
 from gpuwarden.health.host.memory import HostMemory, port_subject
 from gpuwarden.health.memory import State, Track
@@ -154,6 +154,22 @@ def _flapping(tracks: Sequence[Track], setting: _Setting, facts: InfinibandFacts
     return ports.infiniband_flapping(facts, windows), young
 
 
+def _errors(tracks: Sequence[Track], setting: _Setting, facts: InfinibandFacts, windows: Windows) -> Seen:
+    """It ends only for a port that was followed for the longest window, or that is known no more."""
+    known = setting.host.ports
+    young = {
+        track.key.subject
+        for track in tracks
+        if track.key.subject.part in known and not followed(windows, str(track.key.subject), port_errors.HOUR)
+    }
+    found = port_errors.infiniband_errors(facts, known, ports.other_roles(known), windows)
+    return _not_while_booting(setting, found), young
+
+
+def _adapter_pcie(_: Sequence[Track], setting: _Setting, facts: InfinibandFacts) -> Seen:
+    return adapters.adapter_pcie_degraded(facts, setting.host.ports), adapters.unread_adapters(facts)
+
+
 # --- Mounts --------------------------------------------------------------------------------------------------------
 
 
@@ -268,6 +284,8 @@ _TABLE: tuple[tuple[str, type[NamedFacts], Callable[..., Seen], bool], ...] = (
     ("infiniband_down", InfinibandFacts, _port_down, False),
     ("infiniband_flapping", InfinibandFacts, _flapping, True),
     ("infiniband_rate_low", InfinibandFacts, _rate_low, False),
+    ("infiniband_errors", InfinibandFacts, _errors, True),
+    ("adapter_pcie_degraded", InfinibandFacts, _adapter_pcie, False),
     ("disk_full", StorageFacts, _full, False),
     ("mount_missing", StorageFacts, _missing, False),
     ("mount_hung", StorageFacts, _hung, False),

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from gpuwarden.health.host.adapters import narrow
 from gpuwarden.health.host.memory import (
     CONTROLLERS_KEPT,
     MOUNTS_KEPT,
@@ -22,6 +23,7 @@ from gpuwarden.health.host.memory import (
     port_subject,
     uncorrected_learned,
 )
+from gpuwarden.health.host.port_errors import EACH, LIMITS, SAMPLES, blind_counters
 from gpuwarden.health.host.ports import port_counters
 from gpuwarden.health.host.services import memory_counters, service_counters
 from gpuwarden.health.model import Event
@@ -101,7 +103,10 @@ def _ports(known: Mapping[str, KnownPort], infiniband: InfinibandFacts) -> list[
             continue
         before = known.get(port.name, KnownPort(0.0, ""))
         route = _carries_route(port, before, known, infiniband)
-        now = KnownPort(max(before.gbps, port.rate_gbps or 0.0), port.link_layer or before.link_layer, route)
+        now = replace(
+            before, gbps=max(before.gbps, port.rate_gbps or 0.0), link_layer=port.link_layer or before.link_layer, default_route=route,
+            slot=port.slot or before.slot, blind=blind_counters(port),
+        )  # fmt: skip
         if port.name not in known or now != before:
             news.append((port.name, now))
     return news
@@ -143,9 +148,16 @@ def accept_host(state: State, sight: Sight) -> Iterator[Event]:
         port = here.get(name)
         if port is None or port.state not in ("active", ""):
             yield forgotten(port_subject(name), sight.now, sight.view.boot_id)
-        elif port.rate_gbps is not None and port.rate_gbps < known.gbps:
-            slower = replace(known, gbps=port.rate_gbps)
-            yield port_learned(name, slower, sight.now, sight.view.boot_id)
+        elif (now := _as_it_is(port, known, infiniband)) != known:
+            yield port_learned(name, now, sight.now, sight.view.boot_id)
+
+
+def _as_it_is(port: PortFacts, known: KnownPort, infiniband: InfinibandFacts) -> KnownPort:
+    """With the rate of the port, and what the PCIe links of its adapter lack."""
+    gbps = known.gbps if port.rate_gbps is None else min(known.gbps, port.rate_gbps)
+    lacks = [lack for each in infiniband.adapters if each.slot == port.slot and (lack := narrow(each)) is not None]
+    lanes, gtps = (lacks[0].lanes, lacks[0].gtps) if lacks else (0, 0.0)
+    return replace(known, gbps=gbps, lanes=lanes, gtps=gtps)
 
 
 # --- Counters --------------------------------------------------------------------------------------------------------
@@ -172,8 +184,10 @@ def _counted(host: HostMemory, windows: Windows, kind: str, at: float, count: Ca
         series = windows.get(key)
         if series is None or at < series.at:  # the latter: another boot
             result[key] = _begun(host, key[0], at, value)
-        elif at > series.at:
-            result[key] = series.add(at, value)
+        elif key[1] not in LIMITS:
+            result[key] = series.add(at, value) if at > series.at else series
+        elif at - series.at >= EACH:
+            result[key] = series.add(at, value, SAMPLES)
     return windows if result == windows else result
 
 

@@ -23,12 +23,18 @@ PORTS_KEPT, MOUNTS_KEPT, CONTROLLERS_KEPT = 1024, 256, 256
 class KnownPort:
     """A port that was active once, and the highest rate it had then, in Gb/s; 0 where it never gave one. So it is in HOST_LEARNED.
 
-    `default_route`: the host's went over it when that was last known.
+    `default_route`: the host's went over it when that was last known. `slot`: of its adapter, where sysfs names one.
+    `blind`: its counters that stand at their maximum, separated by spaces. `lanes`, `gtps`: what an operator accepted of the PCIe
+    links of its adapter; 0: as much as both ends can.
     """
 
     gbps: float
     link_layer: str
     default_route: bool = False
+    slot: str = ""
+    blind: str = ""
+    lanes: int = 0
+    gtps: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

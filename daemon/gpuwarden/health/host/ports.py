@@ -6,13 +6,15 @@ from collections import Counter
 from collections.abc import Mapping
 
 from gpuwarden.health.host.memory import KnownPort, port_key, port_subject
+from gpuwarden.health.host.port_errors import ERROR_COUNTERS, MAXIMUM
 from gpuwarden.health.model import Advice, Evidence, Key, Severity, Sighting, Subject
 from gpuwarden.health.windows import Windows
 from gpuwarden_collectors.host_facts import InfinibandFacts, PortFacts
 
 DOWN_COUNTERS = ("link_downed", "carrier_down", "seen_down")
-LINK_DOWNED_MOST = 255
-"""`link_downed` has eight bits, and stops there (InfiniBand specification, PortCounters)."""
+LINK_DOWNED_MOST = MAXIMUM["link_downed"]
+EFA = "efa"
+"""A driver that reports ACTIVE and LinkUp of every port, whatever happens: such a state is not believed (efa_verbs.c)."""
 FLAPS, FLAPS_WINDOW = 3, 3 * 3600.0
 """Three times down within three hours: what Azure's health agent takes for a flapping link."""
 ETHERNET, INFINIBAND = "Ethernet", "InfiniBand"
@@ -25,7 +27,7 @@ def port_counters(infiniband: InfinibandFacts) -> dict[tuple[str, str], int]:
     return {
         (port_key(port.name), name): value
         for port in infiniband.ports
-        for name in DOWN_COUNTERS
+        for name in (*DOWN_COUNTERS, *ERROR_COUNTERS)
         if (value := getattr(port, name)) is not None and (name != "seen_down" or is_blind(port))
     }
 
@@ -45,7 +47,7 @@ def infiniband_down(infiniband: InfinibandFacts, known: Ports) -> list[Sighting]
     A port that is not of the job fabric warns. All of several others at once are hardly the cables.
     """
     here = {port.name: port for port in infiniband.ports}
-    down = [name for name in known if name not in here or here[name].state not in ("active", "")]
+    down = [name for name in known if name not in here or _reads_down(here[name])]
     roles = other_roles(known) if down else {}
     fabric = [name for name in known if name not in roles]
     all_of_them = len(fabric) > 1 and set(fabric) <= set(down)
@@ -58,6 +60,10 @@ def infiniband_down(infiniband: InfinibandFacts, known: Ports) -> list[Sighting]
         )
         for name in down
     ]
+
+
+def _reads_down(port: PortFacts) -> bool:
+    return port.state not in ("active", "") and port.driver != EFA
 
 
 BESIDE, ROUTE, SLOWER = "Ethernet beside InfiniBand", "carries the default route", "slower than the others, and fewer"

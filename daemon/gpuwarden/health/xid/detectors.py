@@ -22,6 +22,7 @@ from gpuwarden.health.xid.sxid_catalogue import sxid_row
 from gpuwarden.health.xid.sxid_rules import AFTER, GPU_WITHIN, sxid_ruling
 from gpuwarden.health.xid.witnesses import ASKED_FOR, asked_since, contradicted, is_fallen
 from gpuwarden_collectors.facts import GpuAnswer
+from gpuwarden_collectors.host_facts import InfinibandFacts
 
 SEEN_FOR = 5.0
 UNREAD_FOR = 120.0
@@ -124,4 +125,12 @@ def _pending(state: State, sight: Sight, news: Sequence[Record]) -> Iterator[Rec
 
 def pcie_aer_fatal(state: State, sight: Sight) -> Detection:
     records = recent(state, sight, "pcie_aer_fatal")
-    return _detection(state, "pcie_aer_fatal", [Sighting(r.key, _evidence(r), count=r.batch) for r in records])
+    found = [Sighting(r.key, _evidence(r, **_adapters(sight, r.key.subject.slot)), count=r.batch) for r in records]
+    return _detection(state, "pcie_aer_fatal", found)
+
+
+def _adapters(sight: Sight, slot: str) -> dict[str, Json]:
+    """The network adapters that are at this address, or below it."""
+    facts = sight.fresh(InfinibandFacts)
+    below = () if facts is None else [each.device for each in facts.adapters if slot in (each.slot, *each.upstream)]
+    return {"adapters": ", ".join(below)} if below else {}

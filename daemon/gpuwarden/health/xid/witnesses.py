@@ -23,12 +23,13 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Any
 
+from gpuwarden.health.kernel_lines.records import OF_GPUS
 from gpuwarden.health.memory import Record, State
 from gpuwarden.health.model import Advice, Key
 from gpuwarden.health.view import Seen, Sight
 from gpuwarden.health.xid.catalogue import Xid, XidClass
 from gpuwarden.health.xid.ruling import Ruling, plain
-from gpuwarden_collectors.event_facts import GpuResetEvent, HostEvent, Source, SxidEvent, XidEvent
+from gpuwarden_collectors.event_facts import GpuResetEvent, HostEvent, KernelLineEvent, Source, SxidEvent, XidEvent
 from gpuwarden_collectors.facts import GpuAnswer, Stamp
 
 UNKNOWN_SLOT = "unknown_slot"
@@ -71,6 +72,8 @@ def _slot(event: HostEvent) -> str:
     """The slot that a line of the kernel log is about; empty for everything else."""
     match event:
         case XidEvent(source=Source.KERNEL_LOG, slot=slot) | SxidEvent(slot=slot) | GpuResetEvent(slot=slot):
+            return slot
+        case KernelLineEvent(what=what, slot=slot) if what in OF_GPUS:
             return slot
         case _:
             return ""

@@ -20,7 +20,7 @@ from gpuwarden.health.lemons.memory import What
 from gpuwarden.health.model import Finding, GpuVerdict, Health, Key, Severity
 from gpuwarden.health.xid.catalogue import XIDS, XidClass
 from gpuwarden.publish import notices
-from gpuwarden.publish.metrics import enforcement, evacuation
+from gpuwarden.publish.metrics import enforcement, evacuation, ports
 from gpuwarden.publish.metrics.lines import COUNTER, GAUGE, HISTOGRAM, Number
 from gpuwarden.publish.metrics.machine import MACHINE_LABELS
 from gpuwarden.publish.snapshot import CollectorStatus, Snapshot, XidCount
@@ -326,6 +326,12 @@ METRICS: tuple[Metric, ...] = (
     Metric("gpuwarden_lemon", GAUGE, (*GPU, "what"), _lemons,
            "Days of the last 28 with such an event, of the node (empty GPU labels) or of a board: the 16 worst. "
            "Three or more make the finding lemon_node."),
+    # --- ports
+    Metric("gpuwarden_port_errors_total", COUNTER, ("device", "port", "counter"), ports.errors,
+           "Error counters of InfiniBand, RoCE and EFA ports as the device keeps them: those of InfiniBand stop at their maximum. Of the first "
+           "32 ports that are active or ever counted something."),
+    Metric("gpuwarden_port_blind", GAUGE, ("device", "port", "counter"), ports.blind,
+           "Always 1: this counter of the port stands at its maximum and counts no more."),
     # --- collectors
     Metric("gpuwarden_collector_up", GAUGE, PER_COLLECTOR, _each_collector(_up),
            "1 if the last pass observed, 0 if it failed or timed out. No series where the source does not exist."),

@@ -1,0 +1,45 @@
+"""In which kernel module a CPU is stuck: the kernel prints that in a record behind the line of the soft lockup. Pure.
+
+    watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [python3:4711]
+    …
+    RIP: 0010:_nv012345rm+0x1a/0x40 [nvidia]          (x86; on Arm `pc : nvidia_poll+0x18/0x120 [nvidia]`)
+
+Only modules of drivers of GPUs and network adapters are told apart; everything else is a soft lockup without a name. Both
+records are printed by one function. A record of this form that follows no soft lockup (an oops prints it, too) is none.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from gpuwarden_collectors.event_facts import HostEvent, KernelLineEvent, LineKind
+from gpuwarden_collectors.kernel_log.lines import Record
+
+WITHIN = 1_000_000  # microseconds from the line of the lockup, whose function prints some ten records
+_MODULE = re.compile(
+    r"(?:RIP: 0010:|pc : )[\w.$]{1,128}\+0x[0-9a-f]{1,8}/0x[0-9a-f]{1,8} \[(?P<module>(?:nvidia|mlx5)\w{0,24})[^\]]{0,64}\]\Z",
+    re.ASCII,
+)
+
+
+class Lockups:
+    """`begun` is given each event that is believed, `named` each record that is none by itself."""
+
+    def __init__(self) -> None:
+        self._lockup: KernelLineEvent | None = None
+        self._at = 0
+
+    def begun(self, event: HostEvent, record: Record) -> None:
+        if isinstance(event, KernelLineEvent) and event.what is LineKind.SOFT_LOCKUP:
+            self._lockup, self._at = event, record.microseconds
+
+    def named(self, record: Record) -> KernelLineEvent | None:
+        """The lockup before this record, with the module that it names; None for nearly all."""
+        if self._lockup is None or (found := _MODULE.match(record.text)) is None:
+            return None
+        lockup, self._lockup = self._lockup, None
+        if not 0 <= record.microseconds - self._at <= WITHIN or lockup.origin is None:
+            return None
+        origin = replace(lockup.origin, sequence=record.sequence, facility=record.facility)
+        return replace(lockup, part=found["module"], origin=origin)

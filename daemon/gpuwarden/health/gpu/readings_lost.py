@@ -1,0 +1,93 @@
+"""Vital readings of one GPU that used to answer, and end with an unknown error in every pass, while a sibling answers them.
+
+NVML lists such a GPU, and answers other questions about it: it is half dead. A reading that the driver does not support, or may not
+give, is none of these errors, and one that never answered since the boot is not missed. Of moments: a restarted daemon has to see
+an answer first, unless the finding is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from operator import attrgetter
+
+from gpuwarden.health.detection import Detection, gpu_detection
+from gpuwarden.health.memory import State, Vital
+from gpuwarden.health.model import Key, Severity, Sighting, gpu
+from gpuwarden.health.view import Sight
+from gpuwarden_collectors.facts import GpuFacts
+
+VITAL: Mapping[str, str] = {
+    "nvmlDeviceGetTemperatureV": "temperature",
+    "nvmlDeviceGetTemperature": "temperature",
+    "nvmlDeviceGetMemoryInfo": "memory_total_bytes",
+    "nvmlDeviceGetPowerUsage": "power_usage_mw",
+    "nvmlDeviceGetPerformanceState": "performance_state",
+    "nvmlDeviceGetUtilizationRates": "utilization_gpu",
+}
+"""Calls that every GPU that works answers some of (`nvml/readings.py`), and what they read."""
+UNKNOWN_ERROR = 999
+"""nvml.h, NVML_ERROR_UNKNOWN."""
+AFTER = 120.0
+"""Seconds in which every pass has to end so."""
+_NAMES = tuple(dict.fromkeys(VITAL.values()))
+_values = attrgetter(*(f"readings.{name}" for name in _NAMES))
+
+
+def followed_readings(state: State, sight: Sight) -> State:
+    """The state with what answered and what fails in this pass."""
+    at = sight.view.nvml.at
+    if sight.nvml is None or at is None:
+        return state
+    known, changed = state.vital, dict[str, Vital]()
+    for facts in sight.answering:
+        before = known.get(facts.slot)
+        values = _values(facts)
+        if before is not None and not before.failing and values.count(None) == before.silent:
+            continue  # what nearly every pass finds
+        now = _after(before, facts, at.boottime, values)
+        if now != before:
+            changed[facts.slot] = now
+    return replace(state, vital={**known, **changed}) if changed else state
+
+
+def _after(before: Vital | None, facts: GpuFacts, at: float, values: tuple[object, ...]) -> Vital:
+    answered = frozenset(name for name, value in zip(_NAMES, values, strict=True) if value is not None)
+    since = {} if before is None else dict(before.failing)
+    failing = tuple((name, since.get(name, at)) for name in _failing(facts))
+    silent = -1 if failing else values.count(None)
+    return Vital(answered if before is None else before.answered | answered, failing, silent)
+
+
+def _failing(facts: GpuFacts) -> list[str]:
+    calls = {error.call for error in facts.errors if error.code == UNKNOWN_ERROR}
+    names = {VITAL[call] for call in calls if call in VITAL}
+    return [name for name in _NAMES if name in names and getattr(facts.readings, name) is None]
+
+
+def gpu_readings_lost(state: State, sight: Sight) -> Detection:
+    sightings, examined = [], []
+    known = {track.key.subject.slot for track in state.tracks_of("gpu_readings_lost")}
+    for facts in sight.answering:
+        vital = state.vital.get(facts.slot)
+        if vital is None or not vital.failing:
+            examined.append(facts)
+            continue
+        lost = [
+            name for name, since in vital.failing
+            if (name in vital.answered or facts.slot in known) and _sibling_answers(name, facts, sight)
+            and (facts.slot in known or sight.now.boottime - since >= AFTER)
+        ]  # fmt: skip
+        if lost:
+            severity = Severity.FAILURE if len(lost) > 1 else Severity.WARNING
+            evidence = {"readings": ", ".join(lost), "answer": "unknown error"}
+            sightings.append(Sighting(Key("gpu_readings_lost", gpu(facts.slot)), evidence, severity))
+    return gpu_detection(sightings, examined)
+
+
+def _sibling_answers(name: str, facts: GpuFacts, sight: Sight) -> bool:
+    return any(
+        other.name == facts.name and getattr(other.readings, name) is not None
+        for other in sight.answering
+        if other is not facts
+    )

@@ -1,0 +1,175 @@
+"""What is remembered of the errors of each NVLink, durably: its counter, and in which stretches of time it grew.
+
+Time is cut into *cells* of ten minutes. A cell in which a counter grew is *marked*, however much it grew: a link that trains
+again counts several recoveries at once. What follows in the cell right behind a mark belongs to it, so that nothing that lasts
+for a few minutes is two marks: half of the cells of a day can be marked.
+
+Memory changes by events alone: what a counter grew is what it shows beyond the last event. A restart therefore loses nothing, and
+growth while no daemon ran is one mark. There is at most one event for a GPU in a cell, and none while nothing grows. A counter
+that went back begins anew, and what it shows then is no growth: links train after a reset and after a boot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from gpuwarden.health.event_data import read, write
+from gpuwarden.health.model import Event, EventKind, Key, gpu
+from gpuwarden.health.view import Sight
+from gpuwarden_collectors.facts import GpuFacts, LinkFacts, Stamp
+
+CELL = 600.0
+"""Seconds."""
+DAY = 144
+"""Cells that are kept, and judged."""
+SETTLES = 300.0
+"""Seconds after a boot in which links train (`nvlink/detectors.py`, FABRIC_START): growth is no mark."""
+COUNTED = "nvlink_link_errors"
+
+
+class LinkCount(NamedTuple):
+    """`value`: of the counter by the last event, and `cell` of that, -1 after a beginning. `base`: what it showed at its beginning: what
+    came before. `marks`: marked cells, oldest first.
+    """
+
+    value: int
+    base: int
+    cell: int = -1
+    marks: tuple[int, ...] = ()
+
+    @property
+    def settles(self) -> int:
+        """The cell whose growth belongs to the newest mark."""
+        return self.marks[-1] + 1 if self.marks and self.marks[-1] == self.cell else -1
+
+
+Links = Mapping[str, Mapping[int, LinkCount]]
+"""By slot of the GPU and number of the link."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """COUNTED. Links as `14:508 15:2`, number and value."""
+
+    begun: str | None = None
+    """Counters that are new, or went back."""
+    grown: str | None = None
+    """Those that grew, and mark the cell of the event."""
+    settled: str | None = None
+    """Those that grew right behind a mark, and mark nothing."""
+    marks: str | None = None
+    """In checkpoints: `14:2966402,2966400,2966402`, number, cell of the last event, and the marked cells."""
+
+
+def errors_of(link: LinkFacts) -> int | None:
+    """Replays and recoveries of NVLink 1 to 4, recoveries of NVLink 5, since driver load; None where none is counted.
+
+    Not CRC, symbol or effective errors: every link has some of these, and repairs them (DCGM has rates for them).
+    """
+    counts = (link.replay_errors, link.recovery_errors, link.recoveries, link.recovery_failures)
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
+
+
+@lru_cache(maxsize=8)
+def cell_of(number: int) -> int:
+    """The same object for the same number, so that it can be compared as one."""
+    return number
+
+
+def cell_at(now: Stamp) -> int:
+    return cell_of(int(now.wall // CELL))
+
+
+def counted(known: Links, answering: Iterable[GpuFacts], now: Stamp, boot_id: str) -> list[Event]:
+    """The events for what the counters show beyond what is known."""
+    training = now.boottime < SETTLES
+    return [
+        e for facts in answering for e in _of_gpu(known.get(facts.slot, {}), facts, now, boot_id, training=training)
+    ]
+
+
+def learn_links(links: Links, sight: Sight) -> list[Event]:
+    """As `counted`, of this pass. Counters are read once a minute: in most passes there is nothing new to look at."""
+    training, answering = sight.now.boottime < SETTLES, sight.answering
+    of = (links, cell_at(sight.now), training, *[facts.links for facts in answering])
+    return sight.view.once("links counted", of, lambda: counted(links, answering, sight.now, sight.view.boot_id))
+
+
+def _of_gpu(
+    known: Mapping[int, LinkCount], facts: GpuFacts, now: Stamp, boot_id: str, *, training: bool
+) -> Iterator[Event]:
+    cell = cell_at(now)
+    begun: list[str] = []
+    grown: list[str] = []
+    settled: list[str] = []
+    for link in facts.links:
+        value = errors_of(link)
+        if value is None:
+            continue
+        before = known.get(link.link)
+        if before is None or value < before.value or (training and value != before.value):
+            begun.append(f"{link.link}:{value}")
+        elif value > before.value and cell > before.cell:
+            (settled if before.settles == cell else grown).append(f"{link.link}:{value}")
+    if begun or grown or settled:
+        data = Counted(begun=_text(begun), grown=_text(grown), settled=_text(settled))
+        yield _event(facts.slot, now, boot_id, data)
+
+
+def _event(slot: str, at: Stamp, boot_id: str, data: Counted) -> Event:
+    return Event(kind=EventKind.COUNTED, at=at, boot_id=boot_id, key=Key(COUNTED, gpu(slot)), data=write(data))
+
+
+def _text(pairs: list[str]) -> str | None:
+    return " ".join(pairs) or None
+
+
+def remembered(links: Links, event: Event) -> Links:
+    """The memory after a COUNTED."""
+    if event.key is None or event.key.code != COUNTED:
+        return links
+    data, cell = read(Counted, event), cell_at(event.at)
+    counts = dict(links.get(event.key.subject.slot, {}))
+    for number, value in _numbers(data.begun):
+        counts[number] = LinkCount(value, value, -1, counts[number].marks if number in counts else ())
+    for number, value in _numbers(data.settled):
+        if (known := counts.get(number)) is not None:
+            counts[number] = known._replace(value=value, cell=cell)
+    for number, value in _numbers(data.grown):
+        if (known := counts.get(number)) is not None:
+            marks = (*(mark for mark in known.marks if cell - DAY < mark < cell), cell)
+            counts[number] = LinkCount(value, known.base, cell, marks)
+    for number, last, cells in _marks(data.marks):
+        if (known := counts.get(number)) is not None:
+            counts[number] = known._replace(cell=last, marks=cells)
+    return {**links, event.key.subject.slot: counts}
+
+
+def link_events(links: Links, at: Stamp, boot_id: str) -> Iterator[Event]:
+    """The events that make this memory out of an empty one."""
+    for slot, counts in links.items():
+        begun = [f"{number}:{count.base}" for number, count in counts.items()]
+        grown = [f"{number}:{count.value}" for number, count in counts.items() if count.value != count.base]
+        marks = [f"{n}:{','.join(map(str, (c.cell, *c.marks)))}" for n, c in counts.items() if c.marks or c.cell >= 0]
+        data = Counted(begun=_text(begun), settled=_text(grown), marks=_text(marks))
+        yield _event(slot, at, boot_id, data)
+
+
+def _numbers(text: str | None) -> Iterator[tuple[int, int]]:
+    for pair in (text or "").split():
+        number, _, value = pair.partition(":")
+        if number.isdecimal() and value.isdecimal() and len(pair) <= 32:
+            yield int(number), int(value)
+
+
+def _marks(text: str | None) -> Iterator[tuple[int, int, tuple[int, ...]]]:
+    for pair in (text or "").split():
+        number, _, cells = pair.partition(":")
+        first, *marks = cells.split(",")
+        valid = number.isdecimal() and all(mark.isdecimal() and len(mark) <= 12 for mark in marks)
+        if valid and first.removeprefix("-").isdecimal() and len(first) <= 12:
+            yield int(number), int(first), tuple(map(int, marks[-DAY:]))

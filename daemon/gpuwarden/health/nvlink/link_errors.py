@@ -1,0 +1,107 @@
+"""One NVLink that has errors again and again while its siblings have none.
+
+Of `LinkCount`s of all NVLinks of the GPUs of one name, a link is suspected if
+
+- *now*: it has so many of the marks of the last day that this is no chance, and in three different hours;
+- *or ever*: before it was first read since driver load it had counted twenty times what all others have by now, 50 at least, and
+  is marked twice again;
+
+and the other links of its GPU have no more than twice its marks: where they grow together the cause is none of the links.
+
+**No chance**: if all links had errors at one rate, whatever that is, each of the T marks of the day would be of this link with
+probability 1/N (Poisson counts, given their sum). The probability of k or more of them is a binomial tail, in whole numbers,
+and has to be below 1 in 10^10. So a link needs 5 marks if there are 144 links, 6 of 72, 8 of 18, 12 of 8, 34 of 2, where no
+other has any. A link can be marked 72 times a day, and each mark is one try: false alarms are fewer than 72 in 10^10 for
+a link and day, which is one in four months on 8,000 nodes of 144 links. That holds while marks are of independent causes,
+which is what cells, hours and the look at its own GPU are for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import comb
+from typing import NamedTuple
+
+from gpuwarden.health.detection import Detection
+from gpuwarden.health.model import Evidence, Key, Sighting, link
+from gpuwarden.health.nvlink.link_counters import CELL, COUNTED, DAY, LinkCount, Links, cell_at
+from gpuwarden.health.state import State
+from gpuwarden.health.view import Sight
+from gpuwarden_collectors.facts import GpuFacts, LinkFacts
+
+ODDS = 10**10
+HOURS = 3
+CELLS_OF_AN_HOUR = round(3600 / CELL)
+EVER, EVER_TIMES, AGAIN = 50, 20, 2
+MOST_MARKS = 4096
+"""Marks of all links in a day beyond which no link is singled out: the whole fabric has errors, and sums would be large."""
+
+
+def by_chance_below(marks: int, of_all: int, links: int) -> bool:
+    """Whether `marks` or more of `of_all` marks are of one link out of `links` with a probability below 1 in `ODDS`. Exact."""
+    if links < 2 or marks * links <= of_all or of_all > MOST_MARKS:
+        return False
+    others = links - 1
+    every: int = links**of_all
+    fewer: int = sum(comb(of_all, k) * others ** (of_all - k) for k in range(marks))
+    return (every - fewer) * ODDS < every
+
+
+def nvlink_link_errors(state: State, sight: Sight) -> Detection:
+    """Judged again only where a counter grew, a cell is over, or other GPUs answer."""
+    cell = cell_at(sight.now)
+    answering = sight.answering
+    of = (state.links, cell, *[facts.links for facts in answering])
+    return sight.view.once("link errors", of, lambda: _detection(state.links, answering, cell))
+
+
+class _Member(NamedTuple):
+    facts: GpuFacts
+    link: LinkFacts
+    known: LinkCount
+    marks: tuple[int, ...]
+    """Of the last day."""
+
+
+def _detection(links: Links, answering: Iterable[GpuFacts], cell: int) -> Detection:
+    groups: dict[str, list[_Member]] = {}
+    for facts in answering:
+        counts = links.get(facts.slot, {})
+        for each in facts.links:
+            if (count := counts.get(each.link)) is not None:
+                marks = tuple(mark for mark in count.marks if mark > cell - DAY)
+                groups.setdefault(facts.name, []).append(_Member(facts, each, count, marks))
+    found = [sighting for group in groups.values() for sighting in _suspects(group)]
+    return Detection(
+        tuple(found), frozenset(link(m.facts.slot, m.link.link) for group in groups.values() for m in group)
+    )
+
+
+def _suspects(group: list[_Member]) -> Iterator[Sighting]:
+    of_all = sum([len(member.marks) for member in group])
+    ever = sum([member.known.value for member in group])
+    for member in group:
+        if len(member.marks) < AGAIN or not _apart(member, group):
+            continue
+        others = ever - member.known.value
+        now = len({mark // CELLS_OF_AN_HOUR for mark in member.marks}) >= HOURS
+        if (now and by_chance_below(len(member.marks), of_all, len(group))) or member.known.base >= max(
+            EVER, EVER_TIMES * others
+        ):
+            yield _sighting(member, of_all, others, len(group))
+
+
+def _apart(member: _Member, group: list[_Member]) -> bool:
+    """The other links of its GPU have not grown with it."""
+    beside = sum([len(other.marks) for other in group if other.facts is member.facts and other is not member])
+    return beside <= 2 * len(member.marks)
+
+
+def _sighting(member: _Member, of_all: int, others: int, links: int) -> Sighting:
+    evidence: Evidence = {
+        "link": member.link.link, "ten_minutes_with_errors": len(member.marks), "hours": 24, "of_all_other_links": of_all - len(member.marks),
+        "links": links, "counted": member.known.value, "counted_by_all_others": others,
+    }  # fmt: skip
+    if member.link.remote:
+        evidence = {**evidence, "other_end": member.link.remote}
+    return Sighting(Key(COUNTED, link(member.facts.slot, member.link.link)), evidence)
