@@ -194,7 +194,7 @@ _ACCEPTED = {**_LESS, "settings": "other_settings"}
 
 def accepted(events: Iterable[Event]) -> dict[str, list[str]]:
     """By what became less, the slots of GPUs and the names of ports that these events of `accept` are about."""
-    result: dict[str, list[str]] = {name: [] for name in ("given_up", "slower", *_LESS.values())}
+    result: dict[str, list[str]] = {"given_up": [], "slower": [], **{name: [] for name in _LESS.values()}}
     for event in events:
         if event.key is None:
             continue
