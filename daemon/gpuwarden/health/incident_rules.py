@@ -43,8 +43,9 @@ class Rule:
     """What follows ends with its cause: nothing is to be repaired where it was reported."""
 
 
+SILENT = ("gpu_unresponsive", "gpu_readings_lost")
 ASKS = ("gpu_recovery_action", "gpu_reset_required", "xid.154")
-LINKS = ("nvlink_down", "nvlink_errors", "fabric_unhealthy")
+LINKS = ("nvlink_down", "nvlink_errors", "nvlink_link_errors", "fabric_unhealthy")
 LOST = ("xid.79", "gpu_missing")
 FABRIC = "xid.149"  # NETIR, which reports that a link went down; on other GPUs the fault shows as 144 to 148 and 150
 FABRIC_XIDS = tuple(f"xid.{number}" for number in sorted(NVLINK5_XIDS - {149}))
@@ -60,7 +61,7 @@ def _each(
 
 RULES: tuple[Rule, ...] = (
     # A GPU is lost: the switches complain of its links 12 s later (leptonai/gpud, README of its sxid component).
-    *_each(("xid.79",), ("gpu_missing", "gpu_unresponsive", "xid.45", *LINKS, *ASKS), Where.SAME_SLOT, GPU_WITHIN),
+    *_each(("xid.79",), ("gpu_missing", *SILENT, "xid.45", *LINKS, *ASKS), Where.SAME_SLOT, GPU_WITHIN),
     Rule("xid.79", ("pcie_aer_fatal",), Where.SAME_SLOT, PRELUDE, before=PRELUDE, ends=True),
     *_each(LOST, ("sxid",), Where.SWITCHES, LOST_WITHIN, ends=True),
     *_each(LOST, ("xid.74", FABRIC, *FABRIC_XIDS, *LINKS), Where.OTHER_GPUS, LOST_WITHIN),
@@ -82,7 +83,7 @@ RULES: tuple[Rule, ...] = (
     ),
     *_each(("xid.63",), ("row_remap_pending",), Where.SAME_SLOT, GPU_WITHIN),
     # The GPU's own processor stopped.
-    *_each(("xid.119", "xid.120"), ("gpu_unresponsive", "xid.45"), Where.SAME_SLOT, GPU_WITHIN),
+    *_each(("xid.119", "xid.120"), (*SILENT, "xid.45"), Where.SAME_SLOT, GPU_WITHIN),
     *_each(("xid.119", "xid.120"), ("driver_unresponsive",), Where.NODE, GPU_WITHIN),
     *_each(("xid",), ASKS, Where.SAME_SLOT, LOST_WITHIN),
 )  # fmt: skip
