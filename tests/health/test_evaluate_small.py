@@ -213,7 +213,7 @@ def test_a_healthy_machine_of_a_story_that_is_accused_is_a_violation() -> None:
     assert first == f"{STORIES[n].id}, {STORIES[n].name}: raised failure xid.79, wanted nothing"
     assert "ends failure, wanted healthy" in second
     text = document(Results(1, [], [], stories=accused))
-    assert "1 of them accused here" in text
+    assert "1 of them are accused" in text
     assert all(story.source in text for story in STORIES)
 
 
