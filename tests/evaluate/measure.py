@@ -93,7 +93,8 @@ class _Watch:
 
     def _right(self, finding: Finding) -> bool:
         subject = finding.key.subject
-        here = subject.kind == self.fault.about and subject.slot in ("", slot(self.gpu), SWITCH)
+        of_the_host = self.fault.about == "adapter"  # in a slot of its own
+        here = subject.kind == self.fault.about and (of_the_host or subject.slot in ("", slot(self.gpu), SWITCH))
         reported = str(finding.key).partition("@")[0]
         return here and named(self.fault.expects, reported) and finding.severity.value == self.fault.severity
 

@@ -80,6 +80,15 @@ def test_a_restart_while_they_are_lost_ends_nothing() -> None:
     assert [(finding.key.code, finding.severity) for finding in host.findings] == [("gpu_readings_lost", "failure")]
 
 
+def test_a_restart_before_they_were_lost_for_long_changes_nothing() -> None:
+    host = started()
+    losing(host, 3, "power_usage_mw", "temperature")
+    host.run(30)
+    host.restart_daemon()
+    host.run(300)
+    assert [(finding.key.code, finding.severity) for finding in host.findings] == [("gpu_readings_lost", "failure")]
+
+
 @pytest.mark.parametrize("code", [3, 4, 13, 15])  # not supported, no permission, function not found, lost
 def test_readings_that_are_not_supported_or_not_permitted_are_not_lost(code: int) -> None:
     host = started()

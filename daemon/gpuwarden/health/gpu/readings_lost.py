@@ -2,11 +2,12 @@
 
 NVML lists such a GPU, and answers other questions about it: it is half dead. A reading that the driver does not support, or may not
 give, is none of these errors, and one that never answered since the boot is not missed. Of moments: a restarted daemon has to see
-an answer first, unless the finding is known.
+an answer first, unless the loss was seen before: it is written down from its first pass on.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from operator import attrgetter
@@ -67,21 +68,25 @@ def _failing(facts: GpuFacts) -> list[str]:
 
 def gpu_readings_lost(state: State, sight: Sight) -> Detection:
     sightings, examined = [], []
-    known = {track.key.subject.slot for track in state.tracks_of("gpu_readings_lost")}
+    tracks = state.tracks_of("gpu_readings_lost")
+    known = {track.key.subject.slot for track in tracks}
+    failed = {track.key.subject.slot for track in tracks if track.raised and track.severity is Severity.FAILURE}
     for facts in sight.answering:
         vital = state.vital.get(facts.slot)
         if vital is None or not vital.failing:
             examined.append(facts)
             continue
-        lost = [
-            name for name, since in vital.failing
+        missed = [
+            (name, since)
+            for name, since in vital.failing
             if (name in vital.answered or facts.slot in known) and _sibling_answers(name, facts, sight)
-            and (facts.slot in known or sight.now.boottime - since >= AFTER)
-        ]  # fmt: skip
-        if lost:
-            severity = Severity.FAILURE if len(lost) > 1 else Severity.WARNING
-            evidence = {"readings": ", ".join(lost), "answer": "unknown error"}
-            sightings.append(Sighting(Key("gpu_readings_lost", gpu(facts.slot)), evidence, severity))
+        ]
+        lost = [name for name, since in missed if sight.now.boottime - since >= AFTER]
+        if missed:
+            severity = Severity.FAILURE if len(lost) > 1 or facts.slot in failed else Severity.WARNING
+            evidence = {"readings": ", ".join(name for name, _ in missed), "answer": "unknown error"}
+            rise = 0.0 if lost else math.inf
+            sightings.append(Sighting(Key("gpu_readings_lost", gpu(facts.slot)), evidence, severity, rise=rise))
     return gpu_detection(sightings, examined)
 
 
