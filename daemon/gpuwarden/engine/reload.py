@@ -14,7 +14,7 @@ from gpuwarden.health.view import Rules
 from gpuwarden.policy.model import Budget, Settings
 from gpuwarden_collectors.options import keys
 
-_TABLES = ("checks", "expected", "xids", "sxids")
+_TABLES = ("checks", "expected", "xids", "sxids", "disk", "memory", "swap")
 _VALUES: Mapping[str, tuple[str, ...]] = {
     "inventory": ("expected_gpus",),
     "policy": tuple(key.name for key in keys(Settings)),
@@ -54,6 +54,8 @@ def reloaded(rules: Rules, running: Config, given: Config) -> Reloaded:
         xids=given.xids,
         sxids=given.sxids,
     )
+        limits=given.limits,
+        stalled_after=given.jobs.stalled_after,
     return Reloaded(new, taken, tuple(key for key in changed if key not in taken))
 
 

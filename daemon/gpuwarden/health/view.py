@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from operator import is_
 from typing import Any, Generic, Literal, TypeVar
 
+from gpuwarden.health.host.limits import Limits
 from gpuwarden.health.model import Advice, Severity
 from gpuwarden_collectors.base import NamedFacts, Observation, PassOutcome
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
@@ -137,6 +138,8 @@ class Rules:
     """Rules by number of the SXid."""
 
 
+    limits: Limits = field(default_factory=Limits)
+    """From where on a host counts as full."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """The host as last seen."""

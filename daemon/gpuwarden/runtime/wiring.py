@@ -96,6 +96,7 @@ class Site:
             xids=config.xids,
             sxids=config.sxids,
         )
+            limits=config.limits,
         return cls(
             config=config, boot_id=boot_id(config.paths.proc), machine=machine, sources=sources, rules=rules,
             simulation=simulation, slurm=slurm,
