@@ -64,7 +64,7 @@ class CheckRule:
 
     enabled: bool = True
     """It is looked for."""
-    shadow: bool = False
+    shadow: bool | None = None
     """It is reported, and nothing follows from it."""
     rise: float | None = bounded(None, 0.0, LONGEST)
     """How long it must be seen before it is a finding."""
