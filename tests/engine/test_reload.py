@@ -72,7 +72,7 @@ def test_every_key_is_taken_over_or_named_as_waiting() -> None:
     assert reloaded(Rules(), held, given).taken == ()
     keys = {
         f"{table}.{field.name}"
-        for table in ("inventory", "policy", "breaker")
+        for table in ("inventory", "policy", "jobs", "breaker")
         for field in fields(getattr(given, table))
     }
     assert {key for key in TAKEN_OVER if "." in key} <= keys, "each is a key that there is"

@@ -31,7 +31,7 @@ from gpuwarden.trace.pseudonyms import Pseudonyms
 from gpuwarden.trace.reader import TraceError, TraceReader
 from gpuwarden.trace.recorder import Recorder
 from gpuwarden.trace.records import Acknowledged, Began, ErrorsChanged, Passed, Record, RulesChanged
-from gpuwarden.trace.writer import TELEMETRY
+from gpuwarden.trace.writer import JUDGED, TELEMETRY
 from gpuwarden_collectors.facts import GpuAnswer, NvmlFacts, Stamp
 from gpuwarden_collectors.nvml.simulated_gpu import simulated_uuid
 from support.commands import COMMAND, environment
@@ -115,18 +115,21 @@ def test_telemetry_is_written_once_a_minute(tmp_path: Path) -> None:
     node.walks = False
     node.start_daemon(remembers=False)
     for n in range(60):
-        node.give(0, power_usage_mw=1000 * n, temperature=40 + n % 20)
+        node.give(0, power_instant_mw=1000 * n, power_usage_mw=1000 * n, temperature=40 + n % 20)
         node.run(5)
     facts = [r.observation.facts for r in read(write(tmp_path / "t", records)) if isinstance(r, Passed)]
     readings = [f.gpus[0].readings for f in facts if isinstance(f, NvmlFacts)]
     assert len({r.temperature for r in readings}) == 20
-    assert len({r.power_usage_mw for r in readings}) == 5
+    assert len({r.power_instant_mw for r in readings}) == 5
+    assert len({r.power_usage_mw for r in readings}) == 20, "a condition about minutes depends on it"
 
 
 def test_no_condition_depends_on_what_is_taken_for_telemetry_but_where_a_gpu_comes_back() -> None:
     folder = ROOT / "daemon/gpuwarden/health"
-    judge = "\n".join(path.read_text() for path in folder.glob("*.py") if path.name != "resets.py")
-    assert not {name for name in TELEMETRY if name in judge}
+    judge = "\n".join(
+        path.read_text() for path in folder.rglob("*.py") if path.name not in ("resets.py", "profiling.py")
+    )
+    assert {name for name in TELEMETRY if f".{name}" in judge} == set(JUDGED)
     assert not set(TELEMETRY) & set(COUNTERS)
     assert {"clock_event_reasons", "temperature_memory", "utilization_gpu", "energy_mj"} - set(TELEMETRY) == {
         "clock_event_reasons", "temperature_memory", "utilization_gpu",

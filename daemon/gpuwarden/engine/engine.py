@@ -68,7 +68,7 @@ class Engine:
         """Windows and what was read of this boot stay; of the rest the state is the fold of the events that come within."""
         live = self.state
         self.state = State(
-            windows=live.windows, host_windows=live.host_windows, unpaired=live.unpaired,
+            windows=live.windows, host_windows=live.host_windows, job_watches=live.job_watches, unpaired=live.unpaired,
             slots=live.slots, bus_observed=live.bus_observed, asked=live.asked,
         )  # fmt: skip
         yield

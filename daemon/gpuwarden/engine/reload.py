@@ -18,6 +18,7 @@ _TABLES = ("checks", "expected", "xids", "sxids", "disk", "memory", "swap")
 _VALUES: Mapping[str, tuple[str, ...]] = {
     "inventory": ("expected_gpus",),
     "policy": tuple(key.name for key in keys(Settings)),
+    "jobs": ("stalled_after",),
     "breaker": (*(key.name for key in keys(Budget)), "recount_after"),
 }
 """What the judge, policy and the breaker get at once: whole tables, and of other tables these keys. Nothing else is read again."""
@@ -53,9 +54,9 @@ def reloaded(rules: Rules, running: Config, given: Config) -> Reloaded:
         checks=given.checks,
         xids=given.xids,
         sxids=given.sxids,
-    )
         limits=given.limits,
         stalled_after=given.jobs.stalled_after,
+    )
     return Reloaded(new, taken, tuple(key for key in changed if key not in taken))
 
 

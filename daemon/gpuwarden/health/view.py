@@ -130,16 +130,18 @@ class Rules:
     """Deadlines that it must have missed for that."""
     off: tuple[str, ...] = ()
     """Collectors beside NVML, PCI and DCGM that are switched off: what they found before is over."""
+    stalled_after: float = 240.0
+    """Seconds for which a job must be fallen before it counts as stalled."""
     checks: Mapping[str, CheckRule] = field(default_factory=dict)
     """Rules by code of the condition."""
     xids: Mapping[str, XidRule] = field(default_factory=dict)
     """Rules by number of the Xid."""
     sxids: Mapping[str, XidRule] = field(default_factory=dict)
     """Rules by number of the SXid."""
-
-
     limits: Limits = field(default_factory=Limits)
     """From where on a host counts as full."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """The host as last seen."""

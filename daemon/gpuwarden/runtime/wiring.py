@@ -92,11 +92,12 @@ class Site:
                 fresh_for(source.interval, source.deadline) for source in map(config.collectors.of, HOST_COLLECTORS)
             ),
             off=config.collectors.off,
+            stalled_after=config.jobs.stalled_after,
             checks=config.checks,
             xids=config.xids,
             sxids=config.sxids,
-        )
             limits=config.limits,
+        )
         return cls(
             config=config, boot_id=boot_id(config.paths.proc), machine=machine, sources=sources, rules=rules,
             simulation=simulation, slurm=slurm,
