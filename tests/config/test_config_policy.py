@@ -44,6 +44,8 @@ def test_mode_and_horizon_reach_policy_from_their_own_tables(tmp_path: Path) -> 
         ('[breaker]\nrecount_after = "500ms"', "whole seconds"),
         ("[breaker]\nshare = 25", "unknown key"),
         ("[policy]\nenforce = true", "unknown key"),
+        ('[checks.job_stalled]\nseverity = "failure"', "expected warning: it is about a job"),
+        ('[jobs]\nstalled_after = "30s"', "stalled_after"),
     ],
 )
 def test_what_is_dangerous_is_refused_with_its_key_and_why(tmp_path: Path, text: str, message: str) -> None:

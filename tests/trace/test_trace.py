@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluate.classes import CLASSES
+from evaluate.faults_jobs import WORKED_FOR
 from evaluate.node import Node
 from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.detectors import COUNTERS
@@ -122,6 +123,14 @@ def test_telemetry_is_written_once_a_minute(tmp_path: Path) -> None:
     assert len({r.temperature for r in readings}) == 20
     assert len({r.power_instant_mw for r in readings}) == 5
     assert len({r.power_usage_mw for r in readings}) == 20, "a condition about minutes depends on it"
+
+
+def test_a_stalled_job_is_found_in_a_trace_of_it_within_five_minutes_of_its_fall(tmp_path: Path) -> None:
+    records = story("a collective that does not end", WORKED_FOR + 360.0)
+    fell = records[0].at.boottime + 60.0 + WORKED_FOR
+    found = [(at, kind) for at, kind, key in reported(read(write(tmp_path / "t", records))) if "job_stalled" in key]
+    assert [kind for _, kind in found] == ["raised"]
+    assert found[0][0] - fell <= 300.0
 
 
 def test_no_condition_depends_on_what_is_taken_for_telemetry_but_where_a_gpu_comes_back() -> None:

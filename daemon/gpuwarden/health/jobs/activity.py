@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from gpuwarden.health.dcgm.profiling import profiled
-from gpuwarden.health.gpu.jobs import GpuJob, on_gpus
+from gpuwarden.health.gpu.jobs import GpuJob, seen_on_gpus
 from gpuwarden.health.jobs.past import Means
 from gpuwarden.health.view import Sight
 from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmReadings
@@ -65,14 +65,16 @@ def jobs_here(pins: Collection[str], sight: Sight) -> Mapping[int, JobHere]:
 
     `pins`: the slots of the GPUs that belong in this machine.
     """
-    if sight.jobs is None or sight.nvml is None:
-        return {}
     jobs, gpus = sight.jobs, sight.gpus
-    return sight.view.once("jobs that may stall", (jobs, gpus, pins), lambda: _jobs_here(jobs, {*pins, *gpus}, gpus))
+    if jobs is None or sight.nvml is None:
+        return {}
+    by_slot = seen_on_gpus(pins, sight)
+    return sight.view.once("jobs that may stall", (jobs, by_slot), lambda: _jobs_here(jobs, by_slot, gpus))
 
 
-def _jobs_here(facts: JobsFacts, slots: Iterable[str], gpus: Mapping[str, GpuFacts]) -> Mapping[int, JobHere]:
-    by_slot = on_gpus(facts, frozenset(slots), gpus)
+def _jobs_here(
+    facts: JobsFacts, by_slot: Mapping[str, tuple[GpuJob, ...]], gpus: Mapping[str, GpuFacts]
+) -> Mapping[int, JobHere]:
     owners = {process.pid: process for process in facts.processes}
     found = {}
     for job in facts.jobs:
