@@ -14,6 +14,7 @@ from gpuwarden.health.model import EventKind, Health, Severity
 from gpuwarden.health.view import CheckRule
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.facts import GpuProcess, MigInstance
+from gpuwarden_collectors.receivers.watched_facts import ContainersFacts, WatchedContainer
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess
 from support.job_hosts import HANGS, JOB, STALLED, UID, WITHOUT_GPM, JobHost
 
@@ -112,6 +113,50 @@ def test_in_the_shadow_as_it_is_by_default_it_is_seen_and_nothing_follows() -> N
     assert (found.key, found.shadow, host.health) == (STALLED, True, Health.HEALTHY)
     assert host.last is not None
     assert host.last.verdict.reasons == ()
+
+
+# --- containers
+
+
+def in_a_container(host: JobHost, *pids: int) -> JobHost:
+    """The processes of the job are those of a container, outside of Slurm."""
+    owned = tuple(JobProcess(pid=pid, uid=UID, known_from="cgroup") for pid in pids)
+    host.job_facts = None
+    host.containers = ContainersFacts(containers=(WatchedContainer(id="ab12cd34ef56", processes=owned),))
+    return host
+
+
+def test_a_container_that_has_opted_in_is_found_too() -> None:
+    host = in_a_container(JobHost(), 100, 101, 102, 103)
+    host.minutes(LEARN)
+    host.minutes(4.5, **HANGS)
+    (found,) = host.findings
+    assert str(found.key) == "job_stalled@job/container-ab12cd34ef56"
+    assert found.evidence["job"] == "container-ab12cd34ef56"
+    host.containers = ContainersFacts()
+    host.minutes(1.2)
+    assert host.health is Health.HEALTHY
+    assert host.state.host.jobs == {}
+
+
+@pytest.mark.parametrize(
+    "pids", [(100,), (100, 101, 102), ()], ids=["one GPU", "two GPUs and one of another's", "not opted in"]
+)
+def test_a_container_needs_two_gpus_for_itself(pids: tuple[int, ...]) -> None:
+    host = in_a_container(JobHost(), *pids)
+    if len(pids) == 3:
+        host.gpus[2] = replace(host.gpus[2], processes=(*host.gpus[2].processes, GpuProcess(pid=999)))
+    host.minutes(LEARN)
+    host.minutes(15, **HANGS)
+    assert host.findings == ()
+
+
+def test_jobs_that_are_no_longer_read_are_left_as_they_are(host: JobHost) -> None:
+    """Slurm's jobs are away, containers are not."""
+    host.minutes(5, **HANGS)
+    host.job_facts, host.containers = None, ContainersFacts()
+    host.minutes(10)
+    assert host.stalled
 
 
 # --- what is silent
@@ -289,7 +334,7 @@ def test_the_past_is_learned_with_few_events_and_within_bounds(host: JobHost) ->
         host.minutes(5, every=15, power_usage_mw=600_000 + 1000 * power)
     learned = [event for event in host.ledger if event.kind == EventKind.HOST_LEARNED]
     assert len(learned) == 1
-    assert len(host.state.job_watches[JOB].minutes) == MINUTES_KEPT
+    assert len(host.state.job_watches[str(JOB)].minutes) == MINUTES_KEPT
 
 
 def test_the_past_follows_a_job_that_changes(host: JobHost) -> None:

@@ -67,6 +67,21 @@ def test_a_site_check_in_the_shadow_is_reported_and_nothing_follows(host: FakeHo
         assert running.stop() == 0
 
 
+def test_containers_are_read_only_where_the_site_wants_them_watched(host: FakeHost) -> None:
+    for wanted in (False, True):
+        host.configure(f"[jobs]\nstalled_containers = {str(wanted).lower()}\n")
+        with host.daemon() as running:
+            running.wait_status("healthy")
+            if wanted:
+                running.wait(lambda: outcomes(running).get("containers") == "observed", "a pass over the containers")
+            assert ("containers" in outcomes(running)) is wanted
+            assert running.stop() == 0
+
+
+def outcomes(running: RunningDaemon) -> dict[str, str]:
+    return {collector["name"]: collector["outcome"] for collector in running.status()["collectors"]}
+
+
 def test_what_is_in_the_shadow_is_logged_as_such_and_notified_to_nobody(host: FakeHost) -> None:
     """Beside one that is not, whose notification comes after it."""
     spool = host.folder / "spool"

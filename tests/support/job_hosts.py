@@ -11,6 +11,7 @@ from gpuwarden.health.view import CheckRule
 from gpuwarden_collectors.base import Observation, PassOutcome
 from gpuwarden_collectors.event_facts import HostEvent
 from gpuwarden_collectors.facts import GpuProcess
+from gpuwarden_collectors.receivers.watched_facts import ContainersFacts
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess, JobsFacts
 from support.dcgm_hosts import DcgmHost
 
@@ -48,6 +49,7 @@ class JobHost(DcgmHost):
         self.all(**TRAINS)
         self.cores: dict[int, float] = {}
         self.nvlink_mib = 0.0
+        self.containers: ContainersFacts | None = None
 
     def all(self, **values: Any) -> None:
         """Readings of every GPU."""
@@ -67,6 +69,16 @@ class JobHost(DcgmHost):
         """Each process uses its `cores` of CPU; each GPU sends so many `nvlink_mib` in a second."""
         if self.nvlink_mib:
             self.all(nvlink_tx_kib=int((self.uptime - 5000) * self.nvlink_mib * 1024))
+        if self.containers is not None:
+            self.view = self.view.after(
+                Observation(
+                    collector="containers",
+                    outcome=PassOutcome.OBSERVED,
+                    started=self.now,
+                    finished=self.now,
+                    facts=self.containers,
+                )
+            )
         if self.job_facts is not None:
             since = self.job_facts.cpu_at or 0.0
             if self.cores and self.uptime - since >= 60:

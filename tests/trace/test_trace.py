@@ -131,6 +131,10 @@ def test_a_stalled_job_is_found_in_a_trace_of_it_within_five_minutes_of_its_fall
     found = [(at, kind) for at, kind, key in reported(read(write(tmp_path / "t", records))) if "job_stalled" in key]
     assert [kind for _, kind in found] == ["raised"]
     assert found[0][0] - fell <= 300.0
+    hidden = read(write(tmp_path / "hidden", records, names=Pseudonyms([])))
+    keys = [key for _, _, key in reported(hidden) if "job_stalled" in key]
+    assert len(keys) == 1
+    assert "4711" not in keys[0]
 
 
 def test_no_condition_depends_on_what_is_taken_for_telemetry_but_where_a_gpu_comes_back() -> None:
@@ -424,6 +428,15 @@ def test_a_name_keeps_its_pseudonym_within_a_trace_and_loses_it_in_the_next() ->
     assert names({"pid": 7}) == names({"pid": 7}) != other({"pid": 7})
     assert names({"uuid": uuid})["uuid"].startswith("GPU-")
     assert names({"uuid": "", "pid": None}) == {"uuid": "", "pid": None}
+    (job,) = names({"jobs": [{"id": 7, "uid": 9}], "processes": [{"job": 7}]})["jobs"]
+    assert job == names({"id": 0, "uid": 9}) | {"id": names({"job": 7})["job"]}
+    assert names({"subject": "job/7", "job": "7 8"}) == {
+        "subject": f"job/{job['id']}",
+        "job": f"{job['id']} {names({'job': 8})['job']}",
+    }
+    (container,) = names({"containers": [{"id": "ab12cd34ef56"}]})["containers"]
+    named = {"at": "x@job/container-ab12cd34ef56", "job": "container-ab12cd34ef56"}
+    assert names(named) == {"at": f"x@job/container-{container['id']}", "job": f"container-{container['id']}"}
     (burst,) = from_text(names({"bursts": "1.0 2.0 pid=7;GPC 0 T1_8"})["bursts"])
     assert (burst.pids, burst.signs) == ((names({"pid": 7})["pid"],), ("GPC 0 T1_8",))
 

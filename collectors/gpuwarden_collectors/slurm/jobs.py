@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gpuwarden_collectors.base import Clock, SourceAbsent, host_clock
 from gpuwarden_collectors.slurm.jobs_controller import HOUR, Controller
+from gpuwarden_collectors.slurm.jobs_cpu import CpuTimes
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess, JobsFacts
 from gpuwarden_collectors.slurm.jobs_gres import minors
 from gpuwarden_collectors.slurm.jobs_owners import Ask, Owners
@@ -22,8 +23,6 @@ from gpuwarden_collectors.slurm.jobs_register import registered
 PROCESSES_MAX = 4096
 SETTLED_AFTER = 300.0
 """Seconds after its end for which a job is remembered, and for longer only while a process of it holds a GPU."""
-CPU_EVERY = 60.0
-"""Seconds between two readings of the CPU time of processes."""
 DOUBTED_AFTER = 6 * HOUR
 """After this time without a sign of a job it is asked for, lest one whose epilog never ran stays for ever."""
 
@@ -57,8 +56,7 @@ class JobsReader:
         self._listed: dict[int, Job] = {}
         self._seen: dict[int, float] = {}  # job: when there was last a sign of it
         self._over: dict[int, Job] = {}  # notes that are still there of jobs that are over
-        self._cpu: dict[tuple[int, float], float] = {}  # by process and its start
-        self._cpu_at: float | None = None
+        self._cpu = CpuTimes()
 
     def is_called(self, node: str) -> None:
         """What Slurm calls this host, where it was not known from the start."""
@@ -76,25 +74,16 @@ class JobsReader:
         for user in users:
             self._add_from_process(user, jobs)
         self._ask_for_the_rest(users, jobs, now)
-        self._read_cpu(users, now)
-        processes = tuple(self._with_cpu(self._owners.belongs(user, jobs), user) for user in users)
+        self._cpu.read(users, now)
+        processes = tuple(replace(self._owners.belongs(user, jobs), cpu_seconds=self._cpu.of(user)) for user in users)
         self._settle(processes, jobs, now)
         self._over |= {number: note for number, note in notes.items() if number not in jobs}
         return JobsFacts(
             jobs=tuple(self._judged(jobs[number], users) for number in sorted(jobs)),
             processes=processes,
-            cpu_at=self._cpu_at,
+            cpu_at=self._cpu.at,
             minors=minors(self._conf.with_name("gres.conf"), self._node),
         )
-
-    def _read_cpu(self, users: Sequence[Process], now: float) -> None:
-        """Once a minute, so that the facts of other passes are the same as before."""
-        if self._cpu_at is None or not 0.0 <= now - self._cpu_at < CPU_EVERY:
-            self._cpu = {(user.pid, user.started): user.cpu for user in users}
-            self._cpu_at = now if users else None
-
-    def _with_cpu(self, owned: JobProcess, user: Process) -> JobProcess:
-        return replace(owned, cpu_seconds=self._cpu.get((user.pid, user.started)))
 
     def _judged(self, job: Job, users: Sequence[Process]) -> Job:
         """One of its processes must show that it is a batch job, and none that its user wants no judgement."""

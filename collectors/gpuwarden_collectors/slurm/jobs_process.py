@@ -18,7 +18,8 @@ from gpuwarden_collectors.slurm.jobs_text import numbers
 _TICKS = os.sysconf("SC_CLK_TCK")
 _ENVIRON_MAX = 256 * 1024  # bytes
 STALL = "GPUWARDEN_STALL"
-"""Variable by which a job opts out of `job_stalled`."""
+"""Variable by which a batch job opts out of `job_stalled`, and a container opts in."""
+WATCH = "watch"
 _REFUSALS = ("ignore", "none", "no", "off", "0")
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 _READ = (b"SLURM_", b"ENVIRONMENT=", *(f"{name}=".encode() for name in (STALL, *_RANKS)))
@@ -64,13 +65,32 @@ def process(proc: Path, pid: int) -> Process | None:
 
 
 def claim(proc: Path, found: Process) -> Claim | None:
+    return claimed(variables(proc, found))
+
+
+def variables(proc: Path, found: Process) -> Mapping[str, str]:
+    """Those of its environment that are of use here; none while it is stuck, or where it may not be read."""
     if found.stuck:
-        return None
+        return {}
     try:
         data = read_bytes(proc / str(found.pid) / "environ", _ENVIRON_MAX)
     except OSError:
-        return None
-    return claimed(dict(_variables(data)))
+        return {}
+    return dict(_variables(data))
+
+
+def wish(variables: Mapping[str, str]) -> str:
+    """What the owner wants of `job_stalled`, lower case; empty where nothing is said."""
+    return variables.get(STALL, "").strip().lower()[:16]
+
+
+def rank_of(variables: Mapping[str, str]) -> int | None:
+    """Its number in the job; None where it declares none."""
+    for name in _RANKS:
+        text = variables.get(name, "")
+        if text.isascii() and text.isdecimal() and len(text) < 8:
+            return int(text)
+    return None
 
 
 def claimed(variables: Mapping[str, str]) -> Claim | None:
@@ -82,13 +102,9 @@ def claimed(variables: Mapping[str, str]) -> Claim | None:
     if not gpus and ("SLURM_STEP_ID" not in variables or variables.get("SLURM_JOB_NUM_NODES") == "1"):
         gpus = variables.get("SLURM_JOB_GPUS", "")  # of the batch host: a step on another node has inherited it
     name = "".join(char if char.isprintable() else "?" for char in variables.get("SLURM_JOB_NAME", "")[:200])
-    rank = next(
-        (text for name in _RANKS if (text := variables.get(name, "")).isdecimal() and text.isascii() and len(text) < 8),
-        "",
-    )
     return Claim(
         int(job), tuple(numbers(gpus)), name, batch=variables.get("ENVIRONMENT") == "BATCH",
-        ignores_stall=variables.get(STALL, "").strip().lower() in _REFUSALS, rank=int(rank) if rank else None,
+        ignores_stall=wish(variables) in _REFUSALS, rank=rank_of(variables),
     )  # fmt: skip
 
 

@@ -49,6 +49,8 @@ class JobOptions:
         240.0, 60.0, 3600.0, "barriers take a minute, and NCCL's watchdog ends a job after 10"
     )
     """For how long all GPUs of a job must be busy and idle at once before it is `job_stalled` ([conditions.md](conditions.md))."""
+    stalled_containers: bool = False
+    """Containers and pods that opt in are watched for stalls, too ([slurm.md](slurm.md))."""
     docker: Path = Path("/run/docker.sock")
     """The socket from which the labels of containers are read."""
 

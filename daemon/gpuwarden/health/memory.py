@@ -160,8 +160,8 @@ class State:
     """By slot, which vital readings answer; of moments."""
     links: Links = field(default_factory=dict)
     """Errors of each NVLink (`nvlink/link_counters.py`)."""
-    job_watches: Mapping[int, Watch] = field(default_factory=dict)
-    """By number, the jobs that may stall (`jobs/watch.py`); of moments."""
+    job_watches: Mapping[str, Watch] = field(default_factory=dict)
+    """By number or container, the jobs that may stall (`jobs/watch.py`); of moments."""
     unconfirmed: Mapping[Key, float | None] = field(default_factory=dict)
     """Findings of an earlier life that this one has not found again yet (`confirmation.py`)."""
     follows: Follows = field(default_factory=dict, compare=False)

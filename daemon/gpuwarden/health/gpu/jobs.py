@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from gpuwarden.health.model import Evidence
 from gpuwarden.health.view import Sight
@@ -72,6 +73,11 @@ def seen_on_gpus(pins: Collection[str], sight: Sight) -> dict[str, tuple[GpuJob,
 def job_numbers(pins: Collection[str], sight: Sight) -> Mapping[str, frozenset[int]]:
     """By slot, the jobs on the GPU; nothing where jobs are not known. `pins` as above."""
     here = seen_on_gpus(pins, sight)
+    make = partial(_numbers, here)
+    return sight.view.once("job numbers", (here,), make) if here else {}
+
+
+def _numbers(here: Mapping[str, Sequence[GpuJob]]) -> Mapping[str, frozenset[int]]:
     return {slot: frozenset(job.job for job in jobs) for slot, jobs in here.items()}
 
 

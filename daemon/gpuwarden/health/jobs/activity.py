@@ -11,13 +11,16 @@ from gpuwarden.health.jobs.past import Means
 from gpuwarden.health.view import Sight
 from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmReadings
 from gpuwarden_collectors.facts import GpuFacts
+from gpuwarden_collectors.receivers.watched_facts import ContainersFacts
 from gpuwarden_collectors.slurm.jobs_facts import JobProcess, JobsFacts
 
 BUSY = 95
 """Utilisation, per cent, from which on a GPU is busy. A kernel that waits for another GPU keeps it at 100."""
 GPUS_LEAST = 2
 """GPUs that a job must have here: one alone waits for nobody on this host."""
-_ANSWERS, _WHOLE = 50.0, 101.0
+CONTAINER = "container-"
+"""Before the id of a container, where Slurm's jobs have their number."""
+_ANSWERS, _MOST = 50.0, 101.0
 """Per cent. Profiling fields are believed of a busy GPU only while they show it busy, too: under a profiler they are blank, 0 or
 beyond 100 (NVIDIA/DCGM#303, #202, #152)."""
 MOVES = 300.0
@@ -30,10 +33,21 @@ SLOW_CLOCK = 0.5
 class JobHere:
     """A job that may be judged, and where it is."""
 
-    uid: int | None
+    uid: int | None = None
     """Its user."""
     pids: Mapping[str, tuple[int, ...]]
     """By slot, its processes that have the GPU open."""
+    processes: tuple[JobProcess, ...] = ()
+    """These processes."""
+    cpu_at: float | None = None
+    """When their CPU times were read, seconds of CLOCK_BOOTTIME."""
+
+    @property
+    def cpu_times(self) -> Mapping[int, tuple[float, float]]:
+        """By process, when its CPU time was read, and that time, seconds."""
+        if self.cpu_at is None:
+            return {}
+        return {one.pid: (self.cpu_at, one.cpu_seconds) for one in self.processes if one.cpu_seconds is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,31 +74,64 @@ class GpuWork:
     """Much is moved over PCIe."""
 
 
-def jobs_here(pins: Collection[str], sight: Sight) -> Mapping[int, JobHere]:
-    """The jobs that may be judged: of Slurm's scripts, not opted out, with at least two whole GPUs here and these for themselves.
+def jobs_here(pins: Collection[str], sight: Sight) -> Mapping[str, JobHere]:
+    """By number, the jobs of Slurm's scripts that have not opted out; by `container-ID`, the containers that have opted in.
 
-    `pins`: the slots of the GPUs that belong in this machine.
+    Each with at least two whole GPUs here, and these for itself. `pins`: the slots of the GPUs that belong in this machine.
     """
-    jobs, gpus = sight.jobs, sight.gpus
-    if jobs is None or sight.nvml is None:
+    jobs, containers, gpus = sight.jobs, sight.fresh(ContainersFacts), sight.gpus
+    if sight.nvml is None:
         return {}
     by_slot = seen_on_gpus(pins, sight)
-    return sight.view.once("jobs that may stall", (jobs, by_slot), lambda: _jobs_here(jobs, by_slot, gpus))
+
+    def make() -> Mapping[str, JobHere]:
+        found = {} if jobs is None else _jobs_here(jobs, by_slot, gpus)
+        return found if containers is None else {**found, **_containers_here(containers, by_slot, gpus)}
+
+    return sight.view.once("jobs that may stall", (jobs, containers, gpus, pins), make)
+
+
+def container_name(container: str) -> str:
+    return f"{CONTAINER}{container}"
 
 
 def _jobs_here(
     facts: JobsFacts, by_slot: Mapping[str, tuple[GpuJob, ...]], gpus: Mapping[str, GpuFacts]
-) -> Mapping[int, JobHere]:
+) -> dict[str, JobHere]:
     owners = {process.pid: process for process in facts.processes}
     found = {}
     for job in facts.jobs:
         if job.ended is not None or not job.watched:
             continue
-        mine = {slot: one for slot, jobs in by_slot.items() for one in jobs if one.job == job.id}
+        mine = {slot: one for slot, jobs in sorted(by_slot.items()) for one in jobs if one.job == job.id}
         alone = all(_alone(one, by_slot[slot], gpus.get(slot), owners) for slot, one in mine.items())
         if len(mine) >= GPUS_LEAST and alone:
-            found[job.id] = JobHere(uid=job.uid, pids={slot: one.pids for slot, one in sorted(mine.items())})
+            pids = {slot: one.pids for slot, one in mine.items()}
+            processes = tuple(owners[pid] for one in mine.values() for pid in one.pids)
+            found[str(job.id)] = JobHere(uid=job.uid, pids=pids, processes=processes, cpu_at=facts.cpu_at)
     return found
+
+
+def _containers_here(
+    facts: ContainersFacts, by_slot: Mapping[str, tuple[GpuJob, ...]], gpus: Mapping[str, GpuFacts]
+) -> dict[str, JobHere]:
+    """The GPUs of a container are those that it uses."""
+    found = {}
+    for container in facts.containers:
+        own = {process.pid for process in container.processes}
+        on = {slot: [process.pid for process in gpu.processes] for slot, gpu in sorted(gpus.items())}
+        pids = {
+            slot: tuple(pid for pid in users if pid in own) for slot, users in on.items() if own.intersection(users)
+        }
+        alone = all(len(pids[slot]) == len(on[slot]) and _whole(gpus[slot]) and not by_slot.get(slot) for slot in pids)
+        if len(pids) >= GPUS_LEAST and alone:
+            here = JobHere(pids=pids, processes=container.processes, cpu_at=facts.cpu_at)
+            found[container_name(container.id)] = here
+    return found
+
+
+def _whole(gpu: GpuFacts) -> bool:
+    return not gpu.mig and not gpu.readings.mig_mode
 
 
 def _alone(job: GpuJob, here: tuple[GpuJob, ...], gpu: GpuFacts | None, owners: Mapping[int, JobProcess]) -> bool:
@@ -93,7 +140,7 @@ def _alone(job: GpuJob, here: tuple[GpuJob, ...], gpu: GpuFacts | None, owners: 
         return len(here) == 1
     processes = (owners[process.pid] for process in gpu.processes if process.pid in owners)
     others = any(one.job != job.job and (one.job is not None or one.uid not in (0, job.uid)) for one in processes)
-    return len(here) == 1 and not gpu.mig and not gpu.readings.mig_mode and not others
+    return len(here) == 1 and _whole(gpu) and not others
 
 
 def work(job: JobHere, sight: Sight) -> tuple[GpuWork, ...] | None:
@@ -113,7 +160,7 @@ def _work(facts: GpuFacts, dcgm: DcgmReadings | None) -> GpuWork | None:
     if r.utilization_gpu is None or r.power_usage_mw is None:
         return None
     believed = r.gpm_graphics_active is None or r.gpm_graphics_active >= _ANSWERS
-    shares = [share if believed and share is not None and share <= _WHOLE else None
+    shares = [share if believed and share is not None and share <= _MOST else None
               for share in (r.gpm_tensor_active, r.gpm_dram_active)]  # fmt: skip
     sent = r.nvlink5_tx_bytes if r.nvlink_tx_kib is None else r.nvlink_tx_kib << 10
     highest = r.clock_sm_max_mhz

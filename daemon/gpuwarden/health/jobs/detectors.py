@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from gpuwarden.health.detection import NOTHING, Detection
 from gpuwarden.health.host.memory import job_subject
 from gpuwarden.health.jobs.past import JobPast, Means, median
-from gpuwarden.health.jobs.tracking import JOB_STALLED, cpu_times, past_of
+from gpuwarden.health.jobs.tracking import JOB_STALLED, is_known, past_of
 from gpuwarden.health.jobs.watch import Watch
 from gpuwarden.health.model import Evidence, Key, Sighting
 from gpuwarden.health.state import State
 from gpuwarden.health.view import Sight
-from gpuwarden_collectors.slurm.jobs_facts import JobProcess, JobsFacts
+from gpuwarden_collectors.slurm.jobs_facts import JobProcess
 
 PAUSES = 1.5
 """So many times the longest fall that a job came back from must pass before it counts as stalled."""
@@ -26,33 +26,32 @@ _SHOWN = 3
 
 def job_stalled(state: State, sight: Sight) -> Detection:
     """A job whose GPUs did not answer, or that has not been fallen for long enough, is left as it is."""
-    jobs = sight.jobs
-    if jobs is None or sight.nvml is None:
+    if sight.nvml is None:
         return NOTHING
-    sightings, undecided = [], set()
-    for number, watch in state.job_watches.items():
-        past = past_of(state, number, watch)
-        if watch.fallen is False or past is None:
+    sightings, examined = [], {track.key.subject for track in state.tracks_of(JOB_STALLED)}
+    examined = {subject for subject in examined if is_known(subject.part, sight)}
+    for name, watch in state.job_watches.items():
+        past = past_of(state, name, watch)
+        if watch.fallen is False or past is None or not is_known(name, sight):
             continue
         if watch.fell is not None and watch.fallen_for >= max(sight.rules.stalled_after, PAUSES * past.pause):
-            key, evidence = Key(JOB_STALLED, job_subject(str(number))), _evidence(number, watch, past, jobs)
-            sightings.append(Sighting(key, evidence, since=watch.fell))
+            key = Key(JOB_STALLED, job_subject(name))
+            sightings.append(Sighting(key, _evidence(name, watch, past), since=watch.fell))
         else:
-            undecided.add(job_subject(str(number)))
-    examined = {track.key.subject for track in state.tracks_of(JOB_STALLED)} - undecided
+            examined.discard(job_subject(name))
     return Detection(tuple(sightings), frozenset(examined)) if sightings or examined else NOTHING
 
 
-def _evidence(number: int, watch: Watch, past: JobPast, jobs: JobsFacts) -> Evidence:
-    evidence: dict[str, str | float] = {"job": str(number)}
+def _evidence(name: str, watch: Watch, past: JobPast) -> Evidence:
+    evidence: dict[str, str | float] = {"job": name}
     if watch.here.uid is not None:
         evidence["uid"] = str(watch.here.uid)
     evidence |= {"gpus": " ".join(str(gpu.index) for gpu in watch.gpus), "seconds": round(watch.fallen_for)}
-    for name in Means._fields:
-        now, before = getattr(watch.values, name), getattr(past, name)
-        if now is not None and before is not None and name != "clock_mhz":
-            evidence |= {name: round(now, 1), f"{name}_before": round(before, 1)}
-    odd = (*_odd_gpus(watch), *_odd_ranks(watch, jobs))
+    for value in Means._fields:
+        now, before = getattr(watch.values, value), getattr(past, value)
+        if now is not None and before is not None and value != "clock_mhz":
+            evidence |= {value: round(now, 1), f"{value}_before": round(before, 1)}
+    odd = (*_odd_gpus(watch), *_odd_ranks(watch))
     return {**evidence, "differs": "; ".join(odd) or "no GPU and no rank here"}
 
 
@@ -62,10 +61,10 @@ def _odd_gpus(watch: Watch) -> Iterator[str]:
         yield f"GPU {index} draws {powers[index]:.0f} W, the others {usual:.0f}"
 
 
-def _odd_ranks(watch: Watch, jobs: JobsFacts) -> Iterator[str]:
+def _odd_ranks(watch: Watch) -> Iterator[str]:
     """By the CPU time since the job fell: who still computes, or waits otherwise (marin-community/marin#8870: 4.04 cores for 7.85)."""
-    processes = {process.pid: process for process in jobs.processes}
-    cores = {pid: used for pid, used in _cores(watch, jobs).items() if pid in processes}
+    processes = {process.pid: process for process in watch.here.processes}
+    cores = _cores(watch)
     for pid, usual in _odd(cores, lambda usual: max(ODD_CORES, usual / 2)):
         yield f"{_name(processes[pid])} uses {cores[pid]:.1f} cores, the others {usual:.1f}"
 
@@ -74,9 +73,9 @@ def _name(process: JobProcess) -> str:
     return f"process {process.pid}" if process.rank is None else f"rank {process.rank} (process {process.pid})"
 
 
-def _cores(watch: Watch, jobs: JobsFacts) -> Mapping[int, float]:
-    now = cpu_times(jobs)
-    pids = {pid for pids in watch.here.pids.values() for pid in pids} & now.keys() & watch.cpu.keys()
+def _cores(watch: Watch) -> Mapping[int, float]:
+    now = watch.here.cpu_times
+    pids = now.keys() & watch.cpu.keys()
     pairs = {pid: (now[pid][0] - watch.cpu[pid][0], now[pid][1] - watch.cpu[pid][1]) for pid in pids}
     return {pid: used / seconds for pid, (seconds, used) in pairs.items() if seconds >= CORES_AFTER}
 

@@ -110,13 +110,9 @@ def unread(watch: Watch, here: JobHere, now: Stamp, patience: float) -> Watch:
 
 
 def after(
-    watch: Watch, here: JobHere, gpus: tuple[GpuWork, ...], now: Stamp, *, past: JobPast | None,
-    cpu: Mapping[int, tuple[float, float]], patience: float,
-) -> Watch:  # fmt: skip
-    """After one pass more. `cpu`: by process, when its CPU time was read, and that time.
-
-    `patience`: seconds without a pass that shows it fallen after which a fall begins again.
-    """
+    watch: Watch, here: JobHere, gpus: tuple[GpuWork, ...], now: Stamp, *, past: JobPast | None, patience: float
+) -> Watch:
+    """After one pass more. `patience`: seconds without a pass that shows it fallen after which a fall begins again."""
     at, total = now.boottime, sent(gpus)
     values = means(gpus, _rate(watch, total, at, len(gpus)))
     at_work = busy(here, gpus)
@@ -129,7 +125,7 @@ def after(
     )  # fmt: skip
     if fallen:
         goes_on = watch.fell is not None and at - watch.fallen_at <= patience
-        return replace(watch, fallen_at=at) if goes_on else replace(watch, fell=now, fallen_at=at, cpu=dict(cpu))
+        return replace(watch, fallen_at=at) if goes_on else replace(watch, fell=now, fallen_at=at, cpu=here.cpu_times)
     if fallen is False and watch.fell is not None:
         came_back = at_work and watch.fallen_for >= PAUSE_LEAST  # what just stopped has not
         return replace(watch, fell=None, pause=max(watch.pause, watch.fallen_for) if came_back else watch.pause)
