@@ -124,7 +124,7 @@ def remembered(memory: HostMemory, event: Event) -> HostMemory:
     if subject.kind == "job":
         jobs = {number: past for number, past in memory.jobs.items() if number != subject.part}
         if learned:
-            jobs = dict([*jobs.items(), (subject.part, read(JobPast, event.data))][-JOBS_KEPT:])
+            jobs = dict([*jobs.items(), (subject.part, read(JobPast, event))][-JOBS_KEPT:])
         return replace(memory, jobs=jobs)
     if subject.kind == "memory" and learned:
         count = event.data.get("uncorrected")
