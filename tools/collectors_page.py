@@ -36,6 +36,8 @@ GPUS = (
 OTHERS = (
     ("`jobs`", "Slurm jobs on this node and their GPUs, where `[slurm]` is enabled: cgroups, environments, `scontrol listpids`", "every 15 s",
      "a thread with a deadline; at most two queries to the controller in four hours"),
+    ("`containers`", "containers with GPUs that opt in to `job_stalled`, where `jobs.stalled_containers` is set: their cgroups and environments, labels of Docker's API", "every 15 s",
+     "a thread with a deadline"),
     ("`plugin`", "[site checks](site-checks.md): any program with Nagios exit codes, such as NHC", "as configured",
      "at most three at a time; SIGTERM, after 2 s SIGKILL, for all that the check started"),
 )  # fmt: skip

@@ -47,7 +47,15 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def conditions() -> str:
     rows = [
-        (f"`{c.code}`", c.scope, c.severity.value, timing(c), c.latch.value, f"**{c.title}.** {c.why}", c.source)
+        (
+            f"`{c.code}`",
+            c.scope,
+            f"{c.severity.value}{', in shadow' * c.shadow}",
+            timing(c),
+            c.latch.value,
+            f"**{c.title}.** {c.why}",
+            c.source,
+        )
         for c in CONDITIONS.values()
     ]
     return (
@@ -55,7 +63,7 @@ def conditions() -> str:
         "Reference of everything that can be wrong for a while, for those who read a finding or change how it counts.\n\n"
         "```\ngpuwarden explain gpu_missing      # the same row: what it is, why, what to do\n```\n\n"
         "```toml\n[checks.pcie_link_degraded]\nshadow = true                      # reported, and no action follows\n```\n\n"
-        "*Severity* is the worst it can have. *Rise*: how long it must be observed "
+        "*Severity* is the worst it can have; in shadow, it is reported and nothing follows. *Rise*: how long it must be observed "
         "before it is a finding; *fall*: how long it must be checked and not observed before the finding ends. A latched "
         "finding ends with what *latch* names, or with `gpuwarden ack`. A finding that was raised five times within an hour stays until it "
         "was quiet for an hour. A site may set `enabled`, `shadow`, `rise`, `fall` and `severity` under `[checks.CODE]`.\n\n"

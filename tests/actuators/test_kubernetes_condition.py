@@ -15,12 +15,12 @@ from gpuwarden.actuators.kubernetes import condition as module
 from gpuwarden.actuators.kubernetes.actuator import KubernetesActuator
 from gpuwarden.actuators.kubernetes.condition import OSMO_TYPE, TYPE, ConditionWriter
 from gpuwarden.config.kubernetes import KubernetesOptions
-from gpuwarden.health.model import Health
+from gpuwarden.health.model import NODE, Health, Severity, gpu
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden_collectors.base import host_clock
 from support.kubernetes_api import ApiServer, Json, node, refusing
 from support.kubernetes_api import status as refusing_reply
-from support.snapshots import snapshot
+from support.snapshots import finding, slot, snapshot
 
 PATIENCE = 60.0
 BOOT = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
@@ -145,3 +145,14 @@ async def test_an_unchanged_condition_is_published_at_each_heartbeat_and_a_faili
             keeps.publish(shown(Health.FAILURE, f"check_{number}"))
             await asyncio.sleep(0.005)
         assert len(server.requests) == asked
+
+
+def test_what_is_in_the_shadow_is_no_text_of_the_condition() -> None:
+    now, made = host_clock(), shown(Health.HEALTHY)
+    findings = (
+        replace(finding("gpu_missing", gpu(slot(1))), shadow=True),
+        finding("disk_full", NODE, Severity.WARNING),
+    )
+    text = module.condition_of(replace(made, verdict=replace(made.verdict, findings=findings)), now).message
+    assert "disk_full" in text
+    assert "gpu_missing" not in text

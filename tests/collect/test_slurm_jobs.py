@@ -9,6 +9,7 @@ import time
 import tracemalloc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,11 @@ CLAIMS: list[tuple[Mapping[str, str], Claim | None]] = [
     ({"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "0", "SLURM_STEP_GPUS": "1", "SLURM_JOB_GPUS": "0,1"}, Claim(12, (1,))),
     ({"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "0", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_GPUS": "0"}, Claim(12)),
     ({"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "0", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_GPUS": "0"}, Claim(12, (0,))),
+    ({"SLURM_JOB_ID": "12", "ENVIRONMENT": "BATCH", "SLURM_PROCID": "3"}, Claim(12, batch=True, rank=3)),
+    ({"SLURM_JOB_ID": "12", "ENVIRONMENT": "INTERACTIVE", "RANK": "9", "SLURM_PROCID": "1"}, Claim(12, rank=9)),
+    ({"SLURM_JOB_ID": "12", "GPUWARDEN_STALL": " Ignore", "RANK": "-1"}, Claim(12, ignores_stall=True)),
+    ({"SLURM_JOB_ID": "12", "GPUWARDEN_STALL": "watch", "RANK": "9" * 99}, Claim(12)),
+    ({"ENVIRONMENT": "BATCH", "RANK": "1"}, None),
     ({"SLURM_JOB_ID": "12; rm"}, None),
     ({}, None),
 ]
@@ -240,9 +246,55 @@ def test_the_prolog_s_note_is_enough_for_a_job_without_a_process(node: Node) -> 
 def test_a_process_is_its_job_s_by_its_environment(node: Node) -> None:
     with node.process(SLURM_JOB_ID="12", SLURM_JOB_GPUS="2", SLURM_JOB_NAME="train") as pid:
         facts = node.reader.read()
-    assert facts.processes == (JobProcess(pid=pid, uid=65534, job=12, known_from="environ"),)
-    assert facts.jobs == (Job(id=12, uid=65534, job_name="train", gpus=(2,)),)
+    assert without_times(facts.processes) == (JobProcess(pid=pid, uid=65534, job=12, known_from="environ"),)
+    assert facts.jobs == (Job(id=12, uid=65534, job_name="train", gpus=(2,), watched=False),)
     assert node.asked == [("scontrol", "listpids")], "slurmd was asked, the controller was not"
+
+
+def without_times(processes: tuple[JobProcess, ...]) -> tuple[JobProcess, ...]:
+    return tuple(replace(process, cpu_seconds=None) for process in processes)
+
+
+def test_only_a_batch_job_of_which_no_process_opts_out_is_watched(node: Node) -> None:
+    def watched() -> list[bool]:
+        return [job.watched for job in node.reader.read().jobs]
+
+    node.note(12)
+    assert watched() == [False], "no process shows what it is"
+    with node.process(SLURM_JOB_ID="12", SLURM_JOB_GPUS="0"):
+        assert watched() == [False], "salloc, or srun without a script"
+        with node.process(SLURM_JOB_ID="12", ENVIRONMENT="BATCH", RANK="1"):
+            assert watched() == [True]
+            assert {process.rank for process in node.reader.read().processes} == {None, 1}
+            with node.process(SLURM_JOB_ID="12", ENVIRONMENT="BATCH", GPUWARDEN_STALL="ignore"):
+                assert watched() == [False]
+
+
+def test_cpu_time_is_read_once_a_minute_so_that_other_passes_bring_nothing_new(node: Node) -> None:
+    loop = ["sh", "-c", "while :; do :; done"]
+    with subprocess.Popen(loop, env={"SLURM_JOB_ID": "12", "PATH": os.environ["PATH"]}, user=65534) as process:
+        try:
+            node.users.append(process.pid)
+            first = node.reader.read()
+            assert first.cpu_at is not None
+            deadline = time.monotonic() + 60
+            while (now := cpu_of(process.pid)) <= (
+                first.processes[0].cpu_seconds or 0.0
+            ) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert node.reader.read() == first
+            node.later += 61
+            later = node.reader.read()
+            assert later.processes[0].cpu_seconds is not None
+            assert later.processes[0].cpu_seconds >= now
+        finally:
+            node.users.clear()
+            process.kill()
+
+
+def cpu_of(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_slurmds_list_takes_precedence_over_the_environment(node: Node) -> None:
@@ -287,7 +339,7 @@ def test_a_service_of_root_s_is_nobody_s_job(node: Node) -> None:
     node.note(12, uid=0)
     with node.process(user=0) as pid:
         facts = node.reader.read()
-    assert facts.processes == (JobProcess(pid=pid, uid=0),)
+    assert without_times(facts.processes) == (JobProcess(pid=pid, uid=0),)
     assert node.asked == []
 
 
@@ -376,7 +428,7 @@ def test_the_controller_gives_what_no_local_source_has(node: Node) -> None:
     node.answers = {"squeue": "12|65534|nobody|RUNNING|train\n", "scontrol show job": SHOW_JOB}
     with node.process(SLURM_JOB_ID="12"), node.process():
         (job,) = node.reader.read().jobs
-    assert job == Job(id=12, uid=65534, user="nobody", job_name="train", gpus=(0, 3))
+    assert job == Job(id=12, uid=65534, user="nobody", job_name="train", gpus=(0, 3), watched=False)
 
 
 def test_a_job_whose_epilog_never_ran_is_forgotten_when_slurm_does_not_know_it(node: Node) -> None:

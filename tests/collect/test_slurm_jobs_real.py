@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from gpuwarden_collectors.slurm.jobs import JobsReader
 from support.daemons import FakeHost, RunningDaemon
 from support.disposable import require_disposable_host
 from support.mounts import fill, tmpfs
@@ -115,6 +118,36 @@ def test_a_process_that_outlives_its_job_is_a_finding_until_it_is_gone(rig: Rig,
                 os.kill(pid, signal.SIGKILL)
         host.fake.clear()
         daemon.wait(lambda: not findings(daemon, "gpu_held_after_job"), "the end of it")
+
+
+@pytest.mark.parametrize(("how", "watched"), [("batch", True), ("batch, opted out", False), ("srun", False)], ids=str)
+def test_a_batch_job_is_watched_and_what_opts_out_or_is_interactive_is_not(
+    rig: Rig, how: str, *, watched: bool
+) -> None:
+    """By the environment that a real Slurm gives to what a job starts."""
+    pid_file = rig.folder / "jobs/watched"
+    pid_file.unlink(missing_ok=True)
+    script = f"echo $$ >{pid_file}.new; mv {pid_file}.new {pid_file}; exec sleep 600"
+    where, step = ("-w", "n1", "--gres=gpu:2"), ("srun", "sh", "-c", script)
+    by_hand = None
+    if how == "srun":
+        words = ("runuser", "-u", "nobody", "--", "srun", *where, "--chdir=/tmp", *step[1:])
+        by_hand = subprocess.Popen(words, env=rig.slurm.environment, stdin=subprocess.DEVNULL)
+    else:
+        export = ",GPUWARDEN_STALL=ignore" if "opted" in how else ""
+        rig.slurm.submit(shlex.join(step), *where, f"--export=ALL{export}")
+    try:
+        rig.slurm.wait(pid_file.exists, "the step")
+        pid = int(pid_file.read_text())
+        reader = JobsReader(Path("/proc"), rig.notes("n1"), rig.slurm.conf, node="n1", pids=lambda: [pid])
+        facts = reader.read()
+        (process,) = facts.processes
+        assert [found.watched for found in facts.jobs if found.id == process.job] == [watched]
+        assert process.rank == 0
+    finally:
+        rig.slurm.command("scancel", "--user=nobody")
+        if by_hand is not None:
+            by_hand.wait(60)
 
 
 def test_with_drain_by_hook_the_node_is_drained_when_slurmd_asks(rig: Rig, host: FakeHost) -> None:

@@ -14,6 +14,7 @@ import pytest
 from gpuwarden_collectors.receivers.facts import NOTHING
 from gpuwarden_collectors.receivers.labels import QUIET, UNLABELLED, ContainerLabels, Labels
 from gpuwarden_collectors.receivers.reader import ReceiversReader
+from gpuwarden_collectors.receivers.watched import WatchedReader
 from support.job_trees import Forest, forest, member
 
 ID = "ab" * 32
@@ -72,6 +73,24 @@ def runtime(folder: Path, answer: Answer) -> Iterator[Runtime]:
         yield running
     finally:
         running.close()
+
+
+@pytest.mark.parametrize(
+    ("label", "watched"), [("watch", True), (" WATCH", True), ("yes", False), (7, False), (None, False)]
+)
+def test_the_label_of_a_container_opts_it_in_to_be_watched_for_stalls(
+    label: object, tmp_path: Path, *, watched: bool
+) -> None:
+    folder = tmp_path / "7"
+    folder.mkdir()
+    (folder / "stat").write_text("7 (python) S 1 1 1 0 -1 4194560 1 0 0 0 1 1 0 0 20 0 1 0 500 1 1\n")
+    (folder / "environ").write_bytes(b"RANK=3\0")
+    (folder / "cgroup").write_text(f"0::/system.slice/docker-{ID}.scope\n")
+    with runtime(tmp_path, response_of(description({"gpuwarden.stall": label}))) as docker:
+        reader = WatchedReader(tmp_path, pids=lambda: [7], labels=Labels(docker.path))
+        for _ in range(3):
+            assert [one.id for one in reader.read().containers] == [ID[:12]] * watched
+        assert len(docker.asked) == 1
 
 
 def test_a_container_is_asked_for_once(tmp_path: Path) -> None:

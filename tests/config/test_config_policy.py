@@ -30,6 +30,12 @@ def test_mode_and_horizon_reach_policy_from_their_own_tables(tmp_path: Path) -> 
     assert acting.limits.budget.count == 3
 
 
+def test_containers_are_watched_for_stalls_only_where_the_site_wants_it(tmp_path: Path) -> None:
+    assert Site.of(loaded(tmp_path, "")).sources.watched_containers is None
+    config = loaded(tmp_path, '[jobs]\nstalled_containers = true\ndocker = "/run/podman.sock"\n')
+    assert Site.of(config).sources.watched_containers == Path("/run/podman.sock")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -44,6 +50,8 @@ def test_mode_and_horizon_reach_policy_from_their_own_tables(tmp_path: Path) -> 
         ('[breaker]\nrecount_after = "500ms"', "whole seconds"),
         ("[breaker]\nshare = 25", "unknown key"),
         ("[policy]\nenforce = true", "unknown key"),
+        ('[checks.job_stalled]\nseverity = "failure"', "expected warning: it is about a job"),
+        ('[jobs]\nstalled_after = "30s"', "stalled_after"),
     ],
 )
 def test_what_is_dangerous_is_refused_with_its_key_and_why(tmp_path: Path, text: str, message: str) -> None:

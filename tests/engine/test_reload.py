@@ -13,6 +13,7 @@ from gpuwarden.config.model import Config, Control, Inventory, Log
 from gpuwarden.config.policy import BreakerOptions
 from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.engine.reload import TAKEN_OVER, in_force, reloaded
+from gpuwarden.health.host.limits import DiskLimits, Limits, SwapLimits
 from gpuwarden.health.view import CheckRule, Rules, XidRule
 from gpuwarden.policy.model import Settings
 from support.daemons import FakeHost
@@ -23,13 +24,22 @@ def test_rules_for_conditions_xids_and_gpus_are_reloaded() -> None:
         inventory=Inventory(expected_gpus=4),
         checks={"thermal_limit": CheckRule(shadow=True)},
         xids={"95": XidRule(severity="warning")},
+        disk=DiskLimits(used_percent=90),
+        swap=SwapLimits(used_percent=50),
     )
     news = reloaded(Rules(nvml_fresh_for=7.0), Config(), given)
     assert news.rules.expected_gpus == 4
     assert news.rules.checks == {"thermal_limit": CheckRule(shadow=True)}
     assert news.rules.xids == {"95": XidRule(severity="warning")}
+    assert news.rules.limits == Limits(disk=DiskLimits(used_percent=90), swap=SwapLimits(used_percent=50))
     assert news.rules.nvml_fresh_for == 7.0
-    assert news.taken == ("inventory.expected_gpus", "checks.thermal_limit", "xids.95")
+    assert news.taken == (
+        "inventory.expected_gpus",
+        "disk.used_percent",
+        "swap.used_percent",
+        "checks.thermal_limit",
+        "xids.95",
+    )
     assert news.waiting == ()
 
 
@@ -62,7 +72,7 @@ def test_every_key_is_taken_over_or_named_as_waiting() -> None:
     assert reloaded(Rules(), held, given).taken == ()
     keys = {
         f"{table}.{field.name}"
-        for table in ("inventory", "policy", "breaker")
+        for table in ("inventory", "policy", "jobs", "breaker")
         for field in fields(getattr(given, table))
     }
     assert {key for key in TAKEN_OVER if "." in key} <= keys, "each is a key that there is"

@@ -9,6 +9,7 @@ from evaluate import (
     stories_gpu,
     stories_host,
     stories_incidents,
+    stories_jobs,
     stories_links,
     stories_readings,
 )
@@ -22,6 +23,7 @@ _FILES = (
     stories_readings,
     stories_failures,
     stories_incidents,
+    stories_jobs,
     stories_links,
 )
 STORIES: tuple[Story, ...] = tuple(sorted((s for file in _FILES for s in file.STORIES), key=lambda story: story.id))

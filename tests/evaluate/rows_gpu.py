@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evaluate import faults
+from evaluate import faults, faults_jobs
 from evaluate.fault_class import ANY, FABRIC, LINE, NEW_DRIVER, TROUBLE, FaultClass
 from evaluate.faults import growing, hot, reading, storm, xids
 from gpuwarden_collectors.facts import GpuAnswer, NvmlProblem
@@ -86,4 +86,5 @@ SLOW = (
     FaultClass(name="a scheduler is away while something is wanted of it", strike=faults.daemon_trouble("actuator_away"), expects=("actuator_unreachable",), severity="warning", about="node", grace=600, shown=TROUBLE),
     FaultClass(name="a receiver of notifications refuses", strike=faults.daemon_trouble("notify"), expects=("notification_refused",), severity="warning", about="node", shown=TROUBLE),
     FaultClass(name="a job's processes outlive it", strike=faults.job_outlived, expects=("gpu_held_after_job",), severity="warning", shown="jobs", grace=30),
+    FaultClass(name="a collective that does not end", strike=faults_jobs.job_stalls, expects=("job_stalled",), severity="warning", about="job", after=faults_jobs.WORKED_FOR, grace=240),
 )  # fmt: skip

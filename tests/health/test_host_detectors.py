@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gpuwarden.health.host import services as service_detectors
+from gpuwarden.health.host.limits import MemoryLimits, SwapLimits
 from gpuwarden.health.model import NODE, Severity, Sighting
 from gpuwarden.health.nvlink.fabric_manager import FABRIC_MANAGER, Fabric, undecided
 from gpuwarden.health.windows import Windows, added
@@ -54,7 +55,31 @@ def grown(key: tuple[str, str], samples: Mapping[float, int]) -> Windows:
     ],
 )
 def test_memory_is_low_below_two_percent_of_what_is_not_set_aside(memory: MemoryFacts, *, low: bool) -> None:
-    assert bool(service_detectors.memory_low(memory)) is low
+    assert bool(service_detectors.memory_low(memory, MemoryLimits())) is low
+
+
+def test_a_site_sets_from_where_on_memory_counts_as_used_up() -> None:
+    memory = MemoryFacts(total_bytes=1000, available_bytes=99)
+    assert service_detectors.memory_low(memory, MemoryLimits(used_percent=90))
+    assert not service_detectors.memory_low(memory, MemoryLimits(used_percent=91))
+
+
+@pytest.mark.parametrize(
+    ("limit", "total", "free", "full"),
+    [
+        (None, 1000, 0, False),
+        (80, 1000, 201, False),
+        (80, 1000, 200, True),
+        (80, 0, 0, False),
+        (80, None, None, False),
+        (80, 1000, None, False),
+    ],
+)
+def test_swap_is_judged_only_by_a_limit_of_the_site(
+    limit: int | None, total: int | None, free: int | None, *, full: bool
+) -> None:
+    memory = MemoryFacts(total_bytes=1000, swap_total_bytes=total, swap_free_bytes=free)
+    assert bool(service_detectors.swap_full(memory, SwapLimits(used_percent=limit))) is full
 
 
 def test_an_uncorrectable_error_counts_when_it_occurs() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gpuwarden.health.host import mounts as mount_detectors
+from gpuwarden.health.host.limits import DiskLimits
 from gpuwarden.health.model import Severity, Sighting, Subject
 from gpuwarden_collectors.host_facts import MountFacts, StorageFacts
 
@@ -55,9 +56,23 @@ NO_NUMBERS: dict[str, Any] = {
     ],
 )
 def test_a_mount_is_full_at_95_percent_of_bytes_or_inodes(facts: MountFacts, evidence: Mapping[str, object]) -> None:
-    sightings = mount_detectors.disk_full(storage(facts))
+    sightings = mount_detectors.disk_full(storage(facts), DiskLimits())
     assert [dict(s.evidence) for s in sightings] == ([{"type": "", "source": "", **evidence}] if evidence else [])
     assert all(sighting.severity is not F for sighting in sightings)
+
+
+@pytest.mark.parametrize(
+    ("facts", "full"),
+    [
+        (mount(bytes_total=1 << 50, bytes_free=100 << 40, bytes_available=100 << 40), True),  # 90.2 %, and 100 TiB left
+        (mount(bytes_free=110 * GIB, bytes_available=110 * GIB), False),
+        (mount(inodes_free=390), True),
+        (mount(inodes_free=410), False),
+    ],
+)
+def test_a_site_s_own_limit_counts_alone_however_much_is_left(facts: MountFacts, *, full: bool) -> None:
+    limits = DiskLimits(used_percent=90, inodes_percent=60)
+    assert bool(mount_detectors.disk_full(storage(facts), limits)) is full
 
 
 @pytest.mark.parametrize(

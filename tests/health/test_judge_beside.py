@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden.health.checkpoint import checkpoint
+from gpuwarden.health.host.limits import DiskLimits, Limits, SwapLimits
 from gpuwarden.health.model import Health, Key, Severity
 from gpuwarden.health.state import State, fold
 from gpuwarden.health.view import CheckRule, Rules
@@ -40,6 +41,19 @@ def test_memory_that_is_used_up_warns_when_it_lasts(host: WholeHost) -> None:
     assert host.health is Health.HEALTHY
     host.run(30)
     assert (host.codes, host.health) == (["memory_low"], Health.WARNING)
+
+
+def test_limits_of_the_site_are_in_force_from_the_pass_on_that_follows_a_reload(host: WholeHost) -> None:
+    host.beside.memory = replace(memory(), swap_total_bytes=100 * GIB, swap_free_bytes=40 * GIB)
+    host.run(300)
+    assert host.health is Health.HEALTHY
+    limits = Limits(disk=DiskLimits(used_percent=50), swap=SwapLimits(used_percent=60))
+    host.rules = replace(host.rules, limits=limits)
+    host.run(130)
+    assert host.ids == {"disk_full@mount//", "disk_full@mount//data", "memory_low.swap@node"}
+    host.rules = Rules()
+    host.run(70)
+    assert host.health is Health.HEALTHY
 
 
 def test_data_lost_between_two_daemons_is_reported_by_the_second(host: WholeHost) -> None:

@@ -67,6 +67,43 @@ def test_a_site_check_in_the_shadow_is_reported_and_nothing_follows(host: FakeHo
         assert running.stop() == 0
 
 
+def test_containers_are_read_only_where_the_site_wants_them_watched(host: FakeHost) -> None:
+    for wanted in (False, True):
+        host.configure(f"[jobs]\nstalled_containers = {str(wanted).lower()}\n")
+        with host.daemon() as running:
+            running.wait_status("healthy")
+            if wanted:
+                running.wait(lambda: outcomes(running).get("containers") == "observed", "a pass over the containers")
+            assert ("containers" in outcomes(running)) is wanted
+            assert running.stop() == 0
+
+
+def outcomes(running: RunningDaemon) -> dict[str, str]:
+    return {collector["name"]: collector["outcome"] for collector in running.status()["collectors"]}
+
+
+def test_what_is_in_the_shadow_is_logged_as_such_and_notified_to_nobody(host: FakeHost) -> None:
+    """Beside one that is not, whose notification comes after it."""
+    spool = host.folder / "spool"
+    notifies = script(host, "notifies", f"cat >>{spool}; echo >>{spool}")
+    host.configure(
+        site_check("new", script(host, "new", "exit 2"))
+        + "[checks.plugin_new]\nshadow = true\n"
+        + f'[notify.exec.log]\ncommand = ["{notifies}"]\nevents = ["finding"]\n'
+    )
+    with host.daemon() as running:
+        running.wait(lambda: finding(running, "plugin_new"), "the finding in the shadow")
+        host.xid(0, 95)
+        running.wait(lambda: spool.exists() and "xid.95" in spool.read_text(), "the notification of the other")
+        script(host, "new", "exit 0")
+        running.wait(lambda: not finding(running, "plugin_new"), "its end")
+        host.xid(1, 95)
+        running.wait(lambda: spool.read_text().count('"raised"') == 2, "the notification of the third")
+        assert running.stop() == 0
+        assert "finding raised (shadow: nothing follows from it)" in running.lines()
+    assert "plugin_new" not in spool.read_text()
+
+
 WILD = {
     "flood": "trap '' TERM; yes x & yes y >&2",
     "fork": "trap '' TERM; for n in 1 2 3 4 5; do (trap '' TERM; echo $$ >> PIDS; exec sleep 1000) & done; wait",

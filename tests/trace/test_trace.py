@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluate.classes import CLASSES
+from evaluate.faults_jobs import WORKED_FOR
 from evaluate.node import Node
 from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.detectors import COUNTERS
@@ -31,7 +32,7 @@ from gpuwarden.trace.pseudonyms import Pseudonyms
 from gpuwarden.trace.reader import TraceError, TraceReader
 from gpuwarden.trace.recorder import Recorder
 from gpuwarden.trace.records import Acknowledged, Began, ErrorsChanged, Passed, Record, RulesChanged
-from gpuwarden.trace.writer import TELEMETRY
+from gpuwarden.trace.writer import JUDGED, TELEMETRY
 from gpuwarden_collectors.facts import GpuAnswer, NvmlFacts, Stamp
 from gpuwarden_collectors.nvml.simulated_gpu import simulated_uuid
 from support.commands import COMMAND, environment
@@ -115,18 +116,33 @@ def test_telemetry_is_written_once_a_minute(tmp_path: Path) -> None:
     node.walks = False
     node.start_daemon(remembers=False)
     for n in range(60):
-        node.give(0, power_usage_mw=1000 * n, temperature=40 + n % 20)
+        node.give(0, power_instant_mw=1000 * n, power_usage_mw=1000 * n, temperature=40 + n % 20)
         node.run(5)
     facts = [r.observation.facts for r in read(write(tmp_path / "t", records)) if isinstance(r, Passed)]
     readings = [f.gpus[0].readings for f in facts if isinstance(f, NvmlFacts)]
     assert len({r.temperature for r in readings}) == 20
-    assert len({r.power_usage_mw for r in readings}) == 5
+    assert len({r.power_instant_mw for r in readings}) == 5
+    assert len({r.power_usage_mw for r in readings}) == 20, "a condition about minutes depends on it"
+
+
+def test_a_stalled_job_is_found_in_a_trace_of_it_within_five_minutes_of_its_fall(tmp_path: Path) -> None:
+    records = story("a collective that does not end", WORKED_FOR + 360.0)
+    fell = records[0].at.boottime + 60.0 + WORKED_FOR
+    found = [(at, kind) for at, kind, key in reported(read(write(tmp_path / "t", records))) if "job_stalled" in key]
+    assert [kind for _, kind in found] == ["raised"]
+    assert found[0][0] - fell <= 300.0
+    hidden = read(write(tmp_path / "hidden", records, names=Pseudonyms([])))
+    keys = [key for _, _, key in reported(hidden) if "job_stalled" in key]
+    assert len(keys) == 1
+    assert "4711" not in keys[0]
 
 
 def test_no_condition_depends_on_what_is_taken_for_telemetry_but_where_a_gpu_comes_back() -> None:
     folder = ROOT / "daemon/gpuwarden/health"
-    judge = "\n".join(path.read_text() for path in folder.glob("*.py") if path.name != "resets.py")
-    assert not {name for name in TELEMETRY if name in judge}
+    judge = "\n".join(
+        path.read_text() for path in folder.rglob("*.py") if path.name not in ("resets.py", "profiling.py")
+    )
+    assert {name for name in TELEMETRY if f".{name}" in judge} == set(JUDGED)
     assert not set(TELEMETRY) & set(COUNTERS)
     assert {"clock_event_reasons", "temperature_memory", "utilization_gpu", "energy_mj"} - set(TELEMETRY) == {
         "clock_event_reasons", "temperature_memory", "utilization_gpu",
@@ -412,6 +428,15 @@ def test_a_name_keeps_its_pseudonym_within_a_trace_and_loses_it_in_the_next() ->
     assert names({"pid": 7}) == names({"pid": 7}) != other({"pid": 7})
     assert names({"uuid": uuid})["uuid"].startswith("GPU-")
     assert names({"uuid": "", "pid": None}) == {"uuid": "", "pid": None}
+    (job,) = names({"jobs": [{"id": 7, "uid": 9}], "processes": [{"job": 7}]})["jobs"]
+    assert job == names({"id": 0, "uid": 9}) | {"id": names({"job": 7})["job"]}
+    assert names({"subject": "job/7", "job": "7 8"}) == {
+        "subject": f"job/{job['id']}",
+        "job": f"{job['id']} {names({'job': 8})['job']}",
+    }
+    (container,) = names({"containers": [{"id": "ab12cd34ef56"}]})["containers"]
+    named = {"at": "x@job/container-ab12cd34ef56", "job": "container-ab12cd34ef56"}
+    assert names(named) == {"at": f"x@job/container-{container['id']}", "job": f"container-{container['id']}"}
     (burst,) = from_text(names({"bursts": "1.0 2.0 pid=7;GPC 0 T1_8"})["bursts"])
     assert (burst.pids, burst.signs) == ((names({"pid": 7})["pid"],), ("GPC 0 T1_8",))
 

@@ -166,6 +166,7 @@ OWN_WARNINGS = {
     "ecc_correctable_rate": "GpuwardenEccCorrectableTrend",
     "gpu_slow": "GpuwardenGpuSlow",
     "gpu_misconfigured": "GpuwardenGpuMisconfigured",
+    "job_stalled": "GpuwardenJobStalled",
 }
 """Checks of warnings that have an alert of their own."""
 
@@ -195,6 +196,14 @@ def _warnings(s: Settings) -> Iterator[Alert]:
             summary=f"{WHERE}: {FINDING}.",
             description=f"Seen for {SINCE} of the last 24 hours. The node goes on taking work: nothing is done about a warning.",
         )  # fmt: skip
+    yield Alert(
+        name="GpuwardenJobStalled", severity=TICKET, keeps="5m",
+        expr='count by (job, detail) (gpuwarden_finding_info{check="job_stalled",severity="warning"})',
+        summary="Slurm's {{ $labels.detail }} is busy and does nothing on {{ $value }} nodes of {{ $labels.job }}. To do: stacks of its "
+        "ranks to its owner, then let it be restarted.",
+        description="All its GPUs on a node are busy at a small share of the power and activity of its own past: its ranks wait for each "
+        "other. NCCL's watchdog ends it after ten minutes, if it is on. The nodes are not accused and take work.",
+    )  # fmt: skip
 
 
 def _enforcement() -> Iterator[Alert]:

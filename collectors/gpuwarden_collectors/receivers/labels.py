@@ -17,6 +17,7 @@ from gpuwarden_collectors.host_files import printable
 from gpuwarden_collectors.receivers.declared import declared_signal, folder_name
 
 SIGNAL_LABEL = "gpuwarden.signal"
+STALL_LABEL = "gpuwarden.stall"
 DSTACK_LABEL = "ai.dstack.shim.task-id"
 """dstack's name of the job, which the job has in DSTACK_JOB_ID."""
 PATIENCE = 1.0
@@ -30,11 +31,12 @@ _KEPT_MOST = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerLabels:
-    """`declared` as in Receiver. `task` is dstack's name of the job. `name` is the container's."""
+    """`declared` as in Receiver. `task` is dstack's name of the job. `name` is the container's. `stall`: `watch` opts in to `job_stalled`."""
 
     declared: str = ""
     task: str = ""
     name: str = ""
+    stall: str = ""
 
 
 UNLABELLED = ContainerLabels()
@@ -98,6 +100,7 @@ def _labels(body: bytes) -> ContainerLabels:
         declared=declared_signal(_text(labels, SIGNAL_LABEL)),
         task=folder_name(_text(labels, DSTACK_LABEL)),
         name=printable(_text(document, "Name").removeprefix("/"), 200),
+        stall=_text(labels, STALL_LABEL).strip().lower()[:16],
     )
 
 

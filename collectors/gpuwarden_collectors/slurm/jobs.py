@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gpuwarden_collectors.base import Clock, SourceAbsent, host_clock
 from gpuwarden_collectors.slurm.jobs_controller import HOUR, Controller
+from gpuwarden_collectors.slurm.jobs_cpu import CpuTimes
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess, JobsFacts
 from gpuwarden_collectors.slurm.jobs_gres import minors
 from gpuwarden_collectors.slurm.jobs_owners import Ask, Owners
@@ -55,6 +56,7 @@ class JobsReader:
         self._listed: dict[int, Job] = {}
         self._seen: dict[int, float] = {}  # job: when there was last a sign of it
         self._over: dict[int, Job] = {}  # notes that are still there of jobs that are over
+        self._cpu = CpuTimes()
 
     def is_called(self, node: str) -> None:
         """What Slurm calls this host, where it was not known from the start."""
@@ -72,14 +74,22 @@ class JobsReader:
         for user in users:
             self._add_from_process(user, jobs)
         self._ask_for_the_rest(users, jobs, now)
-        processes = tuple(self._owners.belongs(user, jobs) for user in users)
+        self._cpu.read(users, now)
+        processes = tuple(replace(self._owners.belongs(user, jobs), cpu_seconds=self._cpu.of(user)) for user in users)
         self._settle(processes, jobs, now)
         self._over |= {number: note for number, note in notes.items() if number not in jobs}
         return JobsFacts(
-            jobs=tuple(jobs[number] for number in sorted(jobs)),
+            jobs=tuple(self._judged(jobs[number], users) for number in sorted(jobs)),
             processes=processes,
+            cpu_at=self._cpu.at,
             minors=minors(self._conf.with_name("gres.conf"), self._node),
         )
+
+    def _judged(self, job: Job, users: Sequence[Process]) -> Job:
+        """One of its processes must show that it is a batch job, and none that its user wants no judgement."""
+        claims = [claim for user in users if (claim := self._owners.claim_of(user)) is not None and claim.job == job.id]
+        watched = any(claim.batch for claim in claims) and not any(claim.ignores_stall for claim in claims)
+        return job if watched is job.watched else replace(job, watched=watched)
 
     def _noted(self, now: float) -> dict[int, Job]:
         """The jobs of the notes, but not those that were found to be over, until one of that number starts or ends again."""

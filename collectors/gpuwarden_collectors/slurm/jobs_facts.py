@@ -24,6 +24,8 @@ class Job:
     """Seconds of CLOCK_BOOTTIME; None if not known."""
     ended: float | None = None
     """Seconds of CLOCK_BOOTTIME; None while no source reports its end here."""
+    watched: bool = True
+    """False: its processes do not show that it is a batch job, or its user wants no judgement of how it gets on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,10 @@ class JobProcess:
     """cgroup, listpids, environ or user, in falling order of trust."""
     ended: float | None = None
     """When its job ended here, seconds of CLOCK_BOOTTIME; None while it runs."""
+    rank: int | None = None
+    """Its number in the job; None if it declares none."""
+    cpu_seconds: float | None = None
+    """CPU time of all its threads, as of `JobsFacts.cpu_at`; None if it began later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,5 +57,7 @@ class JobsFacts:
     """The jobs that are or were here."""
     processes: tuple[JobProcess, ...] = ()
     """Processes that have a GPU open."""
+    cpu_at: float | None = None
+    """When CPU times were read, about once a minute, seconds of CLOCK_BOOTTIME."""
     minors: tuple[int, ...] = ()
     """Minor numbers of the device files in Slurm's GPU list, in its order; empty where it is sorted by PCI address."""

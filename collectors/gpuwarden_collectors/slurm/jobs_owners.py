@@ -96,7 +96,9 @@ class Owners:
         number, source = self._known.get(_key(user)) or _only_job_of(user, jobs.values())
         job = None if number is None else jobs.get(number)
         ended = None if job is None or not _before_its_end(user.started, job) else job.ended
-        return JobProcess(pid=user.pid, uid=user.uid, job=number, known_from=source, ended=ended)
+        claimed = self.claim_of(user)
+        rank = None if claimed is None else claimed.rank
+        return JobProcess(pid=user.pid, uid=user.uid, job=number, known_from=source, ended=ended, rank=rank)
 
 
 def _key(user: Process) -> _Key:

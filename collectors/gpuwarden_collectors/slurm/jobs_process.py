@@ -17,25 +17,39 @@ from gpuwarden_collectors.slurm.jobs_text import numbers
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _ENVIRON_MAX = 256 * 1024  # bytes
+STALL = "GPUWARDEN_STALL"
+"""Variable by which a batch job opts out of `job_stalled`, and a container opts in."""
+WATCH = "watch"
+_REFUSALS = ("ignore", "none", "no", "off", "0")
+_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+_READ = (b"SLURM_", b"ENVIRONMENT=", *(f"{name}=".encode() for name in (STALL, *_RANKS)))
+"""ENVIRONMENT is BATCH in a batch script and in what it starts (Slurm, env_array_for_batch_job)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """`started` is CLOCK_BOOTTIME. `stuck`: in D state at this moment."""
+    """`started` is CLOCK_BOOTTIME. `stuck`: in D state at this moment. `cpu`: CPU time of all its threads, seconds."""
 
     pid: int
     uid: int
     started: float
     stuck: bool
+    cpu: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What the environment says. `gpus` are those that Slurm's variables give for this node."""
+    """What the environment says. `gpus` are those that Slurm's variables give for this node. `batch`: the job is a batch script.
+
+    `ignores_stall`: the user wants no judgement of how the job gets on. `rank`: its number in the job.
+    """
 
     job: int
     gpus: tuple[int, ...] = ()
     job_name: str = ""
+    batch: bool = False
+    ignores_stall: bool = False
+    rank: int | None = None
 
 
 def process(proc: Path, pid: int) -> Process | None:
@@ -44,19 +58,39 @@ def process(proc: Path, pid: int) -> Process | None:
     try:
         uid = folder.stat().st_uid
         fields = read_bytes(folder / "stat").rpartition(b") ")[2].split()
-        return Process(pid, uid, int(fields[19]) / _TICKS, stuck=fields[0] == b"D")
+        cpu = (int(fields[11]) + int(fields[12])) / _TICKS
+        return Process(pid, uid, int(fields[19]) / _TICKS, stuck=fields[0] == b"D", cpu=cpu)
     except (OSError, IndexError, ValueError):
         return None
 
 
 def claim(proc: Path, found: Process) -> Claim | None:
+    return claimed(variables(proc, found))
+
+
+def variables(proc: Path, found: Process) -> Mapping[str, str]:
+    """Those of its environment that are of use here; none while it is stuck, or where it may not be read."""
     if found.stuck:
-        return None
+        return {}
     try:
         data = read_bytes(proc / str(found.pid) / "environ", _ENVIRON_MAX)
     except OSError:
-        return None
-    return claimed(dict(_variables(data)))
+        return {}
+    return dict(_variables(data))
+
+
+def wish(variables: Mapping[str, str]) -> str:
+    """What the owner wants of `job_stalled`, lower case; empty where nothing is said."""
+    return variables.get(STALL, "").strip().lower()[:16]
+
+
+def rank_of(variables: Mapping[str, str]) -> int | None:
+    """Its number in the job; None where it declares none."""
+    for name in _RANKS:
+        text = variables.get(name, "")
+        if text.isascii() and text.isdecimal() and len(text) < 8:
+            return int(text)
+    return None
 
 
 def claimed(variables: Mapping[str, str]) -> Claim | None:
@@ -68,9 +102,12 @@ def claimed(variables: Mapping[str, str]) -> Claim | None:
     if not gpus and ("SLURM_STEP_ID" not in variables or variables.get("SLURM_JOB_NUM_NODES") == "1"):
         gpus = variables.get("SLURM_JOB_GPUS", "")  # of the batch host: a step on another node has inherited it
     name = "".join(char if char.isprintable() else "?" for char in variables.get("SLURM_JOB_NAME", "")[:200])
-    return Claim(int(job), tuple(numbers(gpus)), name)
+    return Claim(
+        int(job), tuple(numbers(gpus)), name, batch=variables.get("ENVIRONMENT") == "BATCH",
+        ignores_stall=wish(variables) in _REFUSALS, rank=rank_of(variables),
+    )  # fmt: skip
 
 
 def _variables(data: bytes) -> list[tuple[str, str]]:
-    pairs = (item.decode("utf-8", "replace").partition("=") for item in data.split(b"\0") if item.startswith(b"SLURM_"))
+    pairs = (item.decode("utf-8", "replace").partition("=") for item in data.split(b"\0") if item.startswith(_READ))
     return [(name, value) for name, _, value in pairs]

@@ -43,7 +43,7 @@ _DCGM = re.compile(r"dcgm (?P<code>.+)")
 
 _SCOPES = {
     "node": "the node", "gpu": "one GPU", "link": "one NVLink of a GPU", "switch": "one NVSwitch", "port": "one network port", "adapter": "one network adapter",
-    "mount": "one mount", "service": "one service", "plugin": "one site check",
+    "mount": "one mount", "service": "one service", "plugin": "one site check", "job": "one job",
 }  # fmt: skip
 
 
@@ -136,7 +136,7 @@ def _condition(row: Condition, rules: Rules) -> Iterator[str]:
     gone = f", for {format_duration(row.fall)}" if row.fall else ""
     facts = {
         "about": _SCOPES[row.scope],
-        "severity": f"{row.severity} at worst",
+        "severity": f"{row.severity} at worst" + ", in shadow: reported, and nothing follows" * row.shadow,
         **codes.site_checks(rules, row.code),
         "to do": ADVICE[row.advice],
         "why": row.why,

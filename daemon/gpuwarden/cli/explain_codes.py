@@ -193,7 +193,8 @@ def site_checks(rules: Rules, code: str) -> Mapping[str, str]:
         return {}
     given = {
         "disabled": not rule.enabled,
-        "shadow: reported, without effect on health": rule.shadow,
+        "shadow: reported, without effect on health": rule.shadow is True,
+        "no shadow: it has effect on health": rule.shadow is False,
         f"severity {rule.severity}": rule.severity is not None,
         f"rise {format_duration(rule.rise or 0.0)}": rule.rise is not None,
         f"fall {format_duration(rule.fall or 0.0)}": rule.fall is not None,

@@ -29,6 +29,9 @@ from gpuwarden_collectors.nvml.options import NvmlOptions
 from gpuwarden_collectors.pci import PciCollector
 from gpuwarden_collectors.pci_facts import PciFacts
 from gpuwarden_collectors.plugin.options import SiteCheck
+from gpuwarden_collectors.receivers.labels import Labels
+from gpuwarden_collectors.receivers.watched import WatchedReader
+from gpuwarden_collectors.receivers.watched_facts import ContainersFacts
 from gpuwarden_collectors.slurm.client import SlurmClient
 from gpuwarden_collectors.spec import Host
 from gpuwarden_collectors.worker.life import WorkerLimits
@@ -39,11 +42,16 @@ HISTORY_AFTER = 600.0
 BUS_READ_WITHIN = 1.0
 """Seconds. After that the kernel log is read without the bus as witness, and every line of it counts."""
 KERNEL_LOG_RETRY = 30.0
+WATCHED_EVERY, WATCHED_DEADLINE = 15.0, 20.0
+"""Seconds, as those of Slurm's jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """Where to read, and how often. `kmsg` None: the kernel log is not followed. `gpus_alone`: nothing but NVML, bus and kernel log."""
+    """Where to read, and how often. `kmsg` None: the kernel log is not followed. `gpus_alone`: nothing but NVML, bus and kernel log.
+
+    `watched_containers`: the socket that labels of containers are read from; None: none is watched for stalls.
+    """
 
     collectors: Collectors
     sysfs: Path
@@ -54,6 +62,7 @@ class Sources:
     slurm_client: SlurmClient | None = None
     gpus_alone: bool = False
     run_dir: Path = RUN_DIR
+    watched_containers: Path | None = None
 
     @property
     def nvml(self) -> NvmlOptions:
@@ -118,6 +127,12 @@ class Readers:
                 sources.slurm, sources.slurm_client, run_dir=sources.run_dir, proc=sources.proc, users=lambda: self._gpu_users,
                 clock=self._clock, wake=self._read_jobs,
             )  # fmt: skip
+
+        if sources.watched_containers is not None:
+            labels = Labels(sources.watched_containers)
+            reader = WatchedReader(sources.proc, pids=lambda: self._gpu_users, labels=labels, clock=self._clock)
+            watched = ThreadCollector(ContainersFacts.collector, reader.read, WATCHED_DEADLINE, self._clock)
+            yield polled(watched.name, WATCHED_EVERY, WATCHED_DEADLINE, watched.observe)
 
     def run(self, deliver: Deliver) -> None:
         """Read from now on, until `close`. The NVML worker is started at once, that of DCGM when there is a DCGM."""

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 
 from gpuwarden.health.conditions import CONDITIONS, condition
+from gpuwarden.health.model import Severity
+from gpuwarden.health.view import CheckRule
 from gpuwarden_collectors.options import Misfit
 
 
-def catalogue_misfits(checks: Iterable[str], xids: Iterable[str], sxids: Iterable[str]) -> Iterator[Misfit]:
-    for code in checks:
-        if condition(code) is None:
+def catalogue_misfits(checks: Mapping[str, CheckRule], xids: Iterable[str], sxids: Iterable[str]) -> Iterator[Misfit]:
+    for code, rule in checks.items():
+        row = condition(code)
+        if row is not None and row.scope == "job" and rule.severity is Severity.FAILURE:
+            yield (
+                (f"checks.{code}.severity",),
+                "expected warning: it is about a job, and a failure would drain its nodes",
+            )
+        if row is None:
             near = get_close_matches(code, list(CONDITIONS), n=1)
             hint = f"; did you mean {near[0]!r}?" if near else "; `gpuwarden explain` lists them"
             yield (f"checks.{code}",), f"is no condition{hint}"

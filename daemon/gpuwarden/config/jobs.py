@@ -1,4 +1,4 @@
-"""The keys of `[jobs]`: how jobs are signalled before their machine ends, and what is done with them then."""
+"""The keys of `[jobs]`: how jobs are signalled before their machine ends, what is done with them then, and when one is stalled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 
 from gpuwarden.policy.evacuation.delivery import DeliveryRules, SiteRule
 from gpuwarden.policy.evacuation.plan import EvacuationSettings
-from gpuwarden_collectors.options import Misfit
+from gpuwarden_collectors.options import Misfit, bounded
 from gpuwarden_collectors.receivers.facts import SIGNALS
 
 SignalName = Literal["TERM", "USR1", "USR2", "HUP", "none"]
@@ -31,7 +31,7 @@ class JobRule:
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """How jobs are signalled before their machine ends, and what becomes of them then ([termination.md](termination.md))."""
+    """How jobs are signalled before their machine ends, what becomes of them then ([termination.md](termination.md)), when one is stalled."""
 
     signal: SignalName = "TERM"
     """For jobs that declare none and that no rule is for. It goes to ranks that catch it and to nothing else."""
@@ -45,6 +45,12 @@ class JobOptions:
     signal_again: bool = False
     """Send the signal once more to ranks of which it is not known whether they got it, since the daemon was killed while it sent it.
     Ranks that have acknowledged get none."""
+    stalled_after: float = bounded(
+        240.0, 60.0, 3600.0, "barriers take a minute, and NCCL's watchdog ends a job after 10"
+    )
+    """For how long all GPUs of a job must be busy and idle at once before it is `job_stalled` ([conditions.md](conditions.md))."""
+    stalled_containers: bool = False
+    """Containers and pods that opt in are watched for stalls, too ([slurm.md](slurm.md))."""
     docker: Path = Path("/run/docker.sock")
     """The socket from which the labels of containers are read."""
 

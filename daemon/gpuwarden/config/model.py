@@ -33,6 +33,7 @@ from gpuwarden.config.slurm import SlurmOptions, slurm_misfits
 from gpuwarden.config.sources import Fault, KeyPath, Sources, dotted, merge
 from gpuwarden.config.structure import structure
 from gpuwarden.config.termination import TerminationOptions, termination_misfits
+from gpuwarden.health.host.limits import DiskLimits, Limits, MemoryLimits, SwapLimits
 from gpuwarden.health.view import CheckRule, ExpectedSettings, XidRule
 from gpuwarden.policy.model import Settings
 from gpuwarden_collectors.options import Misfit, bounded, internal
@@ -128,6 +129,9 @@ class Config:
     expected: ExpectedSettings = field(default_factory=ExpectedSettings)
     collectors: Collectors = field(default_factory=Collectors)
     plugins: Mapping[str, SiteCheck] = field(default_factory=dict)
+    disk: DiskLimits = field(default_factory=DiskLimits)
+    memory: MemoryLimits = field(default_factory=MemoryLimits)
+    swap: SwapLimits = field(default_factory=SwapLimits)
     checks: Mapping[str, CheckRule] = field(default_factory=dict)
     xids: Mapping[str, XidRule] = field(default_factory=dict)
     sxids: Mapping[str, XidRule] = field(default_factory=dict)
@@ -151,6 +155,11 @@ class Config:
     """For people, what was given that no longer exists and was passed over."""
     origins: Mapping[KeyPath, str] | None = internal(None, compare=False)
     """Who gave each key that is not at its default; None: it was not loaded."""
+
+    @property
+    def limits(self) -> Limits:
+        """From where on this host counts as full."""
+        return Limits(disk=self.disk, memory=self.memory, swap=self.swap)
 
 
 PARSERS = {Address: (ADDRESS, Address.parse), SecretFile: (A_SECRET, SecretFile.parse)}

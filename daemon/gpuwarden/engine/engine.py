@@ -17,6 +17,7 @@ from gpuwarden.health.dcgm.xids import Known, xids_of
 from gpuwarden.health.inventory import Presence, accept, presences
 from gpuwarden.health.judge import Step, acknowledge, judge
 from gpuwarden.health.model import Event, EventKind, Key, Pin, Verdict
+from gpuwarden.health.severity import in_shadow
 from gpuwarden.health.state import State, fold
 from gpuwarden.health.view import Rules, Seen, Sight, View
 from gpuwarden.health.xid.witnesses import UNKNOWN_SLOT, undecided
@@ -67,7 +68,7 @@ class Engine:
         """Windows and what was read of this boot stay; of the rest the state is the fold of the events that come within."""
         live = self.state
         self.state = State(
-            windows=live.windows, host_windows=live.host_windows, unpaired=live.unpaired,
+            windows=live.windows, host_windows=live.host_windows, job_watches=live.job_watches, unpaired=live.unpaired,
             slots=live.slots, bus_observed=live.bus_observed, asked=live.asked,
         )  # fmt: skip
         yield
@@ -108,6 +109,11 @@ class Engine:
         """Whether the kernel log was read in this life to its end, and no line was lost."""
         if read is not self.view.log_read:
             self.view = replace(self.view, log_read=read)
+
+    def shadowed(self, event: Event) -> bool:
+        """Whether it is about a finding from which nothing follows, by the rules in force."""
+        of_finding = event.kind in (EventKind.RAISED, EventKind.CLEARED, EventKind.ACKNOWLEDGED)
+        return of_finding and event.key is not None and in_shadow(event.key.code, self.rules)
 
     def step(self, now: Stamp) -> Step:
         if self.rules is not self._judged_by:  # a reload has replaced them

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from gpuwarden.base.log import get_logger
 from gpuwarden.health.conditions import condition
@@ -17,13 +17,16 @@ log = get_logger("gpuwarden")
 
 
 class EventLines:
-    def __init__(self) -> None:
+    """`shadowed`: whether nothing follows from what an event is about."""
+
+    def __init__(self, shadowed: Callable[[Event], bool] = lambda _: False) -> None:
+        self._shadowed = shadowed
         self._next: dict[Key, float] = {}  # as many as the judge keeps records
 
     def write(self, events: Iterable[Event]) -> None:
         for event in events:
             if self._worth_a_line(event):
-                write_line(event)
+                write_line(event, shadow=self._shadowed(event))
 
     def recalled(self, memory: Memory) -> None:
         """What opening the ledger has changed or left out."""
@@ -95,7 +98,7 @@ LINES: dict[EventKind, tuple[str, str]] = {
 HIDDEN = ("first_boottime", "first_wall", "latch", "links", "signs", "sequence", "bursts", "processes")
 
 
-def write_line(event: Event) -> None:
+def write_line(event: Event, *, shadow: bool = False) -> None:
     """One line for each event; a pass that changes nothing has none."""
     level, text = LINES[EventKind(event.kind)]
     if event.data.get("severity") == "failure" or event.data.get("to") == "failure":
@@ -104,6 +107,8 @@ def write_line(event: Event) -> None:
         text = "marking job before its signal" if event.data.get("marking") else "job not signalled"
     if event.kind == EventKind.SIGNALLED and event.data.get("result") == "unknown":
         level, text = "warning", "not known whether the job got its signal"
+    if shadow:
+        level, text = "info", f"{text} (shadow: nothing follows from it)"
     about: dict[str, object] = {} if event.key is None else {"id": str(event.key)}
     if event.kind == EventKind.RAISED and event.key is not None:
         row = condition(event.key.code)

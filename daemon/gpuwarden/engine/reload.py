@@ -14,10 +14,11 @@ from gpuwarden.health.view import Rules
 from gpuwarden.policy.model import Budget, Settings
 from gpuwarden_collectors.options import keys
 
-_TABLES = ("checks", "expected", "xids", "sxids")
+_TABLES = ("checks", "expected", "xids", "sxids", "disk", "memory", "swap")
 _VALUES: Mapping[str, tuple[str, ...]] = {
     "inventory": ("expected_gpus",),
     "policy": tuple(key.name for key in keys(Settings)),
+    "jobs": ("stalled_after",),
     "breaker": (*(key.name for key in keys(Budget)), "recount_after"),
 }
 """What the judge, policy and the breaker get at once: whole tables, and of other tables these keys. Nothing else is read again."""
@@ -53,6 +54,8 @@ def reloaded(rules: Rules, running: Config, given: Config) -> Reloaded:
         checks=given.checks,
         xids=given.xids,
         sxids=given.sxids,
+        limits=given.limits,
+        stalled_after=given.jobs.stalled_after,
     )
     return Reloaded(new, taken, tuple(key for key in changed if key not in taken))
 

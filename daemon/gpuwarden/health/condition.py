@@ -37,6 +37,8 @@ class Condition:
     """Seconds for which the counters of a GPU must have been followed before its absence counts."""
     jobs_go_on: bool = False
     """Jobs on the GPU work, worse at most: as a failure it only keeps new ones away, and `jobs.failing_gpu` leaves them alone."""
+    shadow: bool = False
+    """It is reported, and nothing follows from it, unless the site has it otherwise."""
     flaps: int = 5
     """Raised so often within an hour, it stays until it was quiet for an hour (see `flaps.py`); 0: never."""
 

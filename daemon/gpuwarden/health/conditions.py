@@ -321,6 +321,18 @@ _ROWS: tuple[Condition, ...] = (
         "next job finds its memory taken. The evidence names them; one that cannot be ended needs a reboot.",
         source="own rule: Slurm ends only those processes of a job that its process tracking still sees", depends_on=NO_GPU,
     ),
+    # --- jobs themselves
+    Condition(
+        code="job_stalled", scope="job", severity=W, advice=Advice.RESTART_APP, fall=60, shadow=True,
+        title="A job is busy and does nothing",
+        why="For 4 minutes (`jobs.stalled_after`) all its GPUs here are at least 95 % busy at less than half of the power of its own "
+        "earlier busy minutes, and tensor cores and memory at a tenth of their activity (where no source gives that: at a third of the "
+        "power and a tenth of the NVLink traffic): its ranks wait for each other. About the job and never a reason to drain. For "
+        "batch jobs of Slurm with 2 or more whole GPUs on this node, from 10 busy minutes on; `GPUWARDEN_STALL=ignore` in the environment "
+        "of a job leaves it out. Containers opt in (`jobs.stalled_containers`). In shadow in this release.",
+        source="marin-community/marin#7344, #8934 (512 GPUs for 33 minutes), NVIDIA/NeMo#9291 (500 to 690 W became 100); NCCL's watchdog "
+        "takes 10 minutes", depends_on=NO_DRIVER,
+    ),
 )  # fmt: skip
 
 CONDITIONS: dict[str, Condition] = {

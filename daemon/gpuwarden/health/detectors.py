@@ -19,6 +19,7 @@ from gpuwarden.health.gpu import (
 from gpuwarden.health.gpu import detectors as gpu_detectors
 from gpuwarden.health.gpu.readings_lost import gpu_readings_lost
 from gpuwarden.health.host import detectors as host_detectors
+from gpuwarden.health.jobs import detectors as stall_detectors
 from gpuwarden.health.kernel_lines import detectors as line_detectors
 from gpuwarden.health.lemons import detectors as lemon_detectors
 from gpuwarden.health.nvlink import detectors as nvlink_detectors
@@ -71,6 +72,7 @@ _OWN: dict[str, Detector] = {
     **host_detectors.DETECTORS,
     **dcgm_detectors.DETECTORS,
     **job_detectors.DETECTORS,
+    "job_stalled": stall_detectors.job_stalled,
 }
 DETECTORS: dict[str, Detector] = {code: with_dcgm(code, detector) for code, detector in _OWN.items()}
 

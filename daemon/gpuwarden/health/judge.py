@@ -31,12 +31,13 @@ from gpuwarden.health.gpu.remaps import learn_remaps
 from gpuwarden.health.gpu.speed_detectors import with_time_braked
 from gpuwarden.health.host.learning import counted_host, learn_counts, learn_host
 from gpuwarden.health.incidents import ended, with_follows
+from gpuwarden.health.jobs.tracking import tracked
 from gpuwarden.health.memory import LEMON_NODE, State, Track, buried
 from gpuwarden.health.model import NODE, Advice, Event, EventKind, Evidence, Key, Latch, Sighting, Verdict
 from gpuwarden.health.nvlink.link_counters import learn_links
 from gpuwarden.health.overrides import overridden
 from gpuwarden.health.records import records
-from gpuwarden.health.severity import NO_RULE, Assessment, assess, fall, rise
+from gpuwarden.health.severity import NO_RULE, Assessment, assess, fall, in_shadow, rise
 from gpuwarden.health.steps import Steps
 from gpuwarden.health.verdict import verdict
 from gpuwarden.health.view import Rules, Sight, View
@@ -87,8 +88,9 @@ def judge(state: State, view: View, host_events: Sequence[HostEvent], rules: Rul
     if news != steps.state.news:
         asked = {**steps.state.asked, **dict.fromkeys(filter(is_fallen, news), now.boottime)}
         steps.state = replace(steps.state, news=news, asked=asked)
-    steps.state = counted_host(followed_readings(_counted(steps.state, sight), sight), sight)
-    for event in learn_counts(steps.state, sight):
+    counted = counted_host(followed_readings(_counted(steps.state, sight), sight), sight)
+    steps.state, learned = tracked(counted, sight)
+    for event in (*learned, *learn_counts(steps.state, sight)):
         steps.take(event)
     _run_detectors(steps, sight)
     steps.settle()
@@ -106,7 +108,7 @@ def judge(state: State, view: View, host_events: Sequence[HostEvent], rules: Rul
 
 def _with_causes(steps: Steps, before: State, rules: Rules) -> None:
     """What follows from what by now; what ends with a cause that ended is over."""
-    shadows = frozenset([code for code, rule in rules.checks.items() if rule.shadow])
+    shadows = frozenset({key.code for key in steps.state.tracks if in_shadow(key.code, rules)})
     steps.state = with_follows(steps.state, shadows)
     over = tuple(ended(before.follows, steps.state)) if before.follows else ()
     for key, cause in over:
@@ -191,7 +193,7 @@ def _seen(steps: Steps, row: Condition, sighting: Sighting, sight: Sight) -> Non
     if track is None:
         if not buried(steps.state, key):
             kind = EventKind.RISING if wait > 0 else EventKind.RAISED
-            steps.emit(kind, key, _data(sighting, assessment, now, sight))
+            steps.emit(kind, key, _data(sighting, assessment, sighting.since or now, sight))
         return
     if key in steps.state.unconfirmed:
         steps.sighted[key] = wait

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from gpuwarden.health.flaps import Raises
 from gpuwarden.health.gpu.remaps import RemapHistory
 from gpuwarden.health.host.memory import HostMemory
+from gpuwarden.health.jobs.watch import Watch
 from gpuwarden.health.lemons.memory import Lemons
 from gpuwarden.health.model import Advice, Evidence, Health, Incident, Key, Latch, Pin, Severity
 from gpuwarden.health.nvlink.link_counters import Links
@@ -152,13 +153,15 @@ class State:
     asked: Mapping[Key, float] = field(default_factory=dict)
     """By Xid 79, when bus and NVML were asked about it, seconds of CLOCK_BOOTTIME (`witnesses.py`); of moments."""
     host: HostMemory = field(default_factory=HostMemory)
-    """What is known of ports, mounts and counters of the host (`host/memory.py`)."""
+    """What is known of ports, mounts and counters of the host, and of jobs (`host/memory.py`)."""
     host_windows: Windows = field(default_factory=dict)
     """Windows of the host's counters; of moments."""
     vital: Mapping[str, Vital] = field(default_factory=dict)
     """By slot, which vital readings answer; of moments."""
     links: Links = field(default_factory=dict)
     """Errors of each NVLink (`nvlink/link_counters.py`)."""
+    job_watches: Mapping[str, Watch] = field(default_factory=dict)
+    """By number or container, the jobs that may stall (`jobs/watch.py`); of moments."""
     unconfirmed: Mapping[Key, float | None] = field(default_factory=dict)
     """Findings of an earlier life that this one has not found again yet (`confirmation.py`)."""
     follows: Follows = field(default_factory=dict, compare=False)

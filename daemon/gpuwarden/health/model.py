@@ -135,6 +135,8 @@ class Sighting:
     """Seconds for which it must be seen, instead of the row's; infinite: it never becomes a finding by time."""
     count: int = 1
     """How many events it stands for."""
+    since: Stamp | None = None
+    """Since when it holds, where that was before it was first seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from gpuwarden.health.gpu.jobs import under
 from gpuwarden.health.memory import State, Track, case
 from gpuwarden.health.model import Advice, Evidence, Key, Latch, Severity, Sighting
 from gpuwarden.health.repair_history import escalated
-from gpuwarden.health.view import CheckRule, Sight
+from gpuwarden.health.view import CheckRule, Rules, Sight
 
 NO_RULE = CheckRule()
 
@@ -34,6 +34,12 @@ class Assessment:
     """What ends the finding."""
     evidence: Evidence
     """Evidence of the sighting and of the assessment."""
+
+
+def in_shadow(code: str, rules: Rules) -> bool:
+    """Whether nothing follows from this check."""
+    shadow, row = rules.checks.get(code, NO_RULE).shadow, condition(code)
+    return row is not None and row.shadow if shadow is None else shadow
 
 
 def rise(row: Condition, rule: CheckRule, sighting: Sighting) -> float:

@@ -12,14 +12,14 @@ from gpuwarden.health.inventory import Presence, absent, expected_count, presenc
 from gpuwarden.health.lemons.detectors import lemon_days
 from gpuwarden.health.memory import State, Track
 from gpuwarden.health.model import Finding, GpuVerdict, Health, Key, Latch, Pin, Severity, Verdict
-from gpuwarden.health.severity import NO_RULE, fall
+from gpuwarden.health.severity import NO_RULE, fall, in_shadow
 from gpuwarden.health.view import Sight
 from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, NvmlProblem
 
 
 def verdict(state: State, sight: Sight) -> Verdict:
     raised = [track for track in state.tracks.values() if track.raised]
-    shadows = frozenset(code for code, rule in sight.rules.checks.items() if rule.shadow)
+    shadows = frozenset({track.key.code for track in raised if in_shadow(track.key.code, sight.rules)})
     causes = root_causes(raised, shadows) if raised else {}
     rooted = ((track, causes.get(track.key) if causes else None) for track in raised)
     findings = sorted((_finding(track, root, state, sight) for track, root in rooted), key=_worst_first)
@@ -65,7 +65,7 @@ def _finding(track: Track, root: Key | None, state: State, sight: Sight) -> Find
         key=key, severity=track.severity, title=row.title if row else key.code, advice=track.advice,
         evidence=track.evidence, first_seen=track.first_seen, last_seen=track.last_seen, count=track.count,
         latch=track.latch, latched=latched, silenced_by="" if root is None else str(root),
-        caused_by=None if follows is None else follows[0], shadow=rule.shadow,
+        caused_by=None if follows is None else follows[0], shadow=in_shadow(key.code, sight.rules),
         fall=None if row is None else fall(state, row, rule, track), confirmed=key not in state.unconfirmed,
     )  # fmt: skip
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from operator import is_
 from typing import Any, Generic, Literal, TypeVar
 
+from gpuwarden.health.host.limits import Limits
 from gpuwarden.health.model import Advice, Severity
 from gpuwarden_collectors.base import NamedFacts, Observation, PassOutcome
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
@@ -63,7 +64,7 @@ class CheckRule:
 
     enabled: bool = True
     """It is looked for."""
-    shadow: bool = False
+    shadow: bool | None = None
     """It is reported, and nothing follows from it."""
     rise: float | None = bounded(None, 0.0, LONGEST)
     """How long it must be seen before it is a finding."""
@@ -129,12 +130,16 @@ class Rules:
     """Deadlines that it must have missed for that."""
     off: tuple[str, ...] = ()
     """Collectors beside NVML, PCI and DCGM that are switched off: what they found before is over."""
+    stalled_after: float = 240.0
+    """Seconds for which a job must be fallen before it counts as stalled."""
     checks: Mapping[str, CheckRule] = field(default_factory=dict)
     """Rules by code of the condition."""
     xids: Mapping[str, XidRule] = field(default_factory=dict)
     """Rules by number of the Xid."""
     sxids: Mapping[str, XidRule] = field(default_factory=dict)
     """Rules by number of the SXid."""
+    limits: Limits = field(default_factory=Limits)
+    """From where on a host counts as full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,7 +82,7 @@ class Daemon:
         actuators = site.actuators(clock, lambda: detail(self.verdict))
         self._slurm = SlurmHooks(site, actuators, clock)
         self._kubernetes = KubernetesConditions(site.config, actuators, clock)
-        self._lines = EventLines()
+        self._lines = EventLines(self.engine.shadowed)
         self._notifications = site.notifications()
         self.journal = Journal(self.ledger, request_step=self._request_step, clock=clock)
         self.enforcement = Enforcement(
@@ -340,7 +340,8 @@ class Daemon:
                 self._step()
 
     def _notify(self, events: Iterable[Event]) -> None:
-        self._notifications.send(events, self.engine.state)
+        """Nobody is warned of what is in shadow."""
+        self._notifications.send([event for event in events if not self.engine.shadowed(event)], self.engine.state)
 
     def _recall(self, memory: Memory, *, late: bool = False) -> None:
         """What the ledger knew before this start, and on top of it what happened since."""

@@ -79,6 +79,7 @@ class Site:
             collectors=replace(config.collectors, nvml=nvml), sysfs=sysfs, proc=config.paths.proc,
             kmsg=kmsg if config.collectors.kernel_log.enabled else None, plugins=config.plugins, slurm=config.slurm,
             slurm_client=slurm, gpus_alone=simulation is not None, run_dir=config.run.dir,
+            watched_containers=config.jobs.docker if config.jobs.stalled_containers else None,
         )  # fmt: skip
         dcgm = config.collectors.dcgm
         rules = Rules(
@@ -92,9 +93,11 @@ class Site:
                 fresh_for(source.interval, source.deadline) for source in map(config.collectors.of, HOST_COLLECTORS)
             ),
             off=config.collectors.off,
+            stalled_after=config.jobs.stalled_after,
             checks=config.checks,
             xids=config.xids,
             sxids=config.sxids,
+            limits=config.limits,
         )
         return cls(
             config=config, boot_id=boot_id(config.paths.proc), machine=machine, sources=sources, rules=rules,

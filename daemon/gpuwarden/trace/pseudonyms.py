@@ -19,6 +19,7 @@ from gpuwarden_collectors.event_facts import Source
 _PIDS = 4_194_304  # Linux gives pids below this
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _OUR_SOURCES = frozenset(source.value for source in Source)
+_JOB = re.compile(r"\b(job/(?:container-)?)([0-9a-f]{1,12})\b")
 _PID = re.compile(r"\bpid=?'?\s*(\d{1,10})")
 
 
@@ -31,7 +32,7 @@ class Pseudonyms:
         self._hosts = re.compile(rf"\b(?:{'|'.join(named)})\b") if named else None
         self._by_name: Mapping[str, Callable[[Any], Any]] = {
             "uuid": self._text, "serial": self._serial, "chassis_serial": self._serial, "pid": self._pid, "began": self._uuid, "boot_id": self._uuid,
-            "by": lambda _: "operator", "uid": self._pid, "job": self._pid, "user": self._pseudonym, "job_name": self._pseudonym,
+            "by": lambda _: "operator", "uid": self._pid, "job": self._job, "user": self._pseudonym, "job_name": self._pseudonym,
             "comm": self._comm, "output": lambda _: "", "source": self._source,
             "bursts": self._bursts,
         }  # fmt: skip
@@ -46,7 +47,22 @@ class Pseudonyms:
                 return self._text(content)
         return content
 
+    def _identified(self, content: Any) -> Any:
+        """Of jobs and containers, in whose facts `id` is what other lines call them by."""
+        match content:
+            case dict():
+                pairs = ((name, value, isinstance(value, dict | list)) for name, value in content.items())
+                return {
+                    name: self._identified(value) if deep else self._value("job" if name == "id" else name, value)
+                    for name, value, deep in pairs
+                }
+            case list():
+                return [self._identified(item) for item in content]
+        return self(content)
+
     def _value(self, name: str, value: Any) -> Any:
+        if name in ("jobs", "containers"):
+            return self._identified(value)
         given = self._by_name.get(name)
         if given is None or isinstance(value, dict | list):
             return self(value)
@@ -55,6 +71,7 @@ class Pseudonyms:
     def _text(self, text: str) -> str:
         text = _UUID.sub(lambda found: self._uuid(found[0]), text)
         text = _PID.sub(lambda found: f"pid={self._pid(int(found[1]))}", text)
+        text = _JOB.sub(lambda found: f"{found[1]}{self._job(found[2])}", text)
         return text if self._hosts is None else self._hosts.sub("host", text)
 
     def _uuid(self, name: str) -> str:
@@ -66,6 +83,17 @@ class Pseudonyms:
 
     def _pid(self, pid: int) -> int:
         return 1 + int.from_bytes(self._digest(str(pid))) % (_PIDS - 1)
+
+    def _job(self, name: int | str) -> int | str:
+        """The number of a job, or the id of a container."""
+        if isinstance(name, int):
+            return self._pid(name)
+        return " ".join(map(self._job_name, name.split()[:64]))
+
+    def _job_name(self, name: str) -> str:
+        head, container, number = name.rpartition("container-")
+        known = number.isascii() and number.isdecimal() and not container
+        return head + container + (str(self._pid(int(number))) if known else self._pseudonym(number))
 
     def _bursts(self, text: str) -> str:
         bursts = (replace(burst, pids=tuple(map(self._pid, burst.pids))) for burst in from_text(text))

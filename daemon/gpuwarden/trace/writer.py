@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from io import BufferedIOBase
 from typing import Any
@@ -29,14 +29,21 @@ from gpuwarden_collectors.event_facts import HostEvent
 from gpuwarden_collectors.facts import GpuFacts, GpuReadings, MigInstance, NvmlFacts
 from gpuwarden_collectors.frozen import with_values
 
-TELEMETRY_EVERY = 60.0
+TELEMETRY_EVERY, JUDGED_EVERY = 60.0, 15.0
 _TELEMETRY_OF = (
     "power_usage", "power_instant", "energy", "clock_graphics", "clock_sm_mhz", "clock_memory_mhz", "clock_video", "violation_",
     "utilization_memory", "utilization_encoder", "utilization_decoder", "memory_free", "memory_used", "bar1_used", "bar1_free",
     "pcie_tx", "pcie_rx", "nvlink_tx", "nvlink_rx", "nvlink5_tx", "nvlink5_rx_bytes", "gpm_",
 )  # fmt: skip
 TELEMETRY = tuple(name for name in GpuReadings.__dataclass_fields__ if name.startswith(_TELEMETRY_OF))
-"""Readings that change with every pass and that no condition depends on: nine tenths of a trace, if it held them all."""
+"""Readings that change with every pass and that no condition depends on for less than minutes: nine tenths of a trace, if it held them
+all."""
+JUDGED = (
+    "power_usage_mw", "clock_sm_mhz", "nvlink_tx_kib", "nvlink5_tx_bytes",
+    "gpm_graphics_active", "gpm_tensor_active", "gpm_dram_active", "gpm_pcie_tx_mib", "gpm_pcie_rx_mib",
+)  # fmt: skip
+"""Those of them on which one does that is about minutes (`job_stalled`): they are written more often."""
+_SELDOM = tuple(name for name in TELEMETRY if name not in JUDGED)
 _OF_INSTANCES = tuple(name for name in MigInstance.__dataclass_fields__ if name.startswith(_TELEMETRY_OF))
 
 
@@ -45,6 +52,7 @@ class _Last:
     facts: Any = None
     worker: WorkerReport | None = None
     telemetry: float = float("-inf")
+    judged: float = float("-inf")
 
 
 class TraceWriter:
@@ -96,12 +104,15 @@ class TraceWriter:
             content["worker"] = changed(WorkerReport | None, last.worker, observation.worker)
             last = replace(last, worker=observation.worker)
         if observation.facts is not None:
-            due = at - last.telemetry >= TELEMETRY_EVERY
+            due, judged_due = at - last.telemetry >= TELEMETRY_EVERY, at - last.judged >= JUDGED_EVERY
             facts = _with_times_of_counters(observation.facts)
-            facts = facts if due else _with_old_telemetry(last.facts, facts)
+            if not due:
+                facts = _with_old_telemetry(last.facts, facts, _SELDOM if judged_due else TELEMETRY)
             if facts != last.facts:
                 content["facts"] = changed(FACTS[name], last.facts, facts)
-            last = replace(last, facts=facts, telemetry=at if due else last.telemetry)
+            last = replace(
+                last, facts=facts, telemetry=at if due else last.telemetry, judged=at if judged_due else last.judged
+            )
         self._last[name] = last
         return content
 
@@ -127,17 +138,17 @@ def _with_times_of_counters(facts: Any) -> Any:
     return with_values(facts, {"gpus": tuple(with_values(gpu, {"read_at": of_gpu}) for gpu, of_gpu in pairs)})
 
 
-def _with_old_telemetry(old: Any, new: Any) -> Any:
+def _with_old_telemetry(old: Any, new: Any, names: Sequence[str]) -> Any:
     if not isinstance(old, NvmlFacts) or not isinstance(new, NvmlFacts) or len(old.gpus) != len(new.gpus):
         return new
     pairs = zip(old.gpus, new.gpus, strict=True)
-    return replace(new, gpus=tuple(_with_telemetry_of(before, now) for before, now in pairs))
+    return replace(new, gpus=tuple(_with_telemetry_of(before, now, names) for before, now in pairs))
 
 
-def _with_telemetry_of(old: GpuFacts, new: GpuFacts) -> GpuFacts:
+def _with_telemetry_of(old: GpuFacts, new: GpuFacts, names: Sequence[str]) -> GpuFacts:
     if (old.slot, old.answer) != (new.slot, new.answer):
         return new
-    readings = with_values(new.readings, {name: getattr(old.readings, name) for name in TELEMETRY})
+    readings = with_values(new.readings, {name: getattr(old.readings, name) for name in names})
     return replace(new, readings=readings, mig=_instances_with_telemetry_of(old.mig, new.mig))
 
 

@@ -61,7 +61,9 @@ def condition_of(snapshot: Snapshot, now: Stamp) -> Condition:
     health, verdict = snapshot.health(now), snapshot.verdict
     if health is Health.UNKNOWN:
         return Condition("Unknown", "unknown", ("; ".join(verdict.unknown) or "nothing was observed")[:_LONGEST])
-    text = "; ".join(f"{f.title.rstrip('.')} ({f.key}): {detail(f)}".rstrip(": ") for f in verdict.findings)
+    text = "; ".join(
+        f"{f.title.rstrip('.')} ({f.key}): {detail(f)}".rstrip(": ") for f in verdict.findings if not f.shadow
+    )
     status = "False" if health is Health.FAILURE else "True"
     code = next(iter(verdict.reasons), "healthy").partition(".")[0]  # the reason of a condition has no dots
     return Condition(status, code, text[:_LONGEST] or "nothing is wrong")

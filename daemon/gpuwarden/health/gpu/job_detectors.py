@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuwarden.health.detection import NOTHING, Detection, Detector
-from gpuwarden.health.gpu.jobs import GpuJob, on_gpus
+from gpuwarden.health.gpu.jobs import GpuJob, seen_on_gpus
 from gpuwarden.health.model import Key, Sighting, gpu
 from gpuwarden.health.state import State
 from gpuwarden.health.view import Sight
@@ -14,7 +14,7 @@ from gpuwarden.health.view import Sight
 def gpu_held_after_job(state: State, sight: Sight) -> Detection:
     if sight.jobs is None or sight.nvml is None:
         return NOTHING
-    jobs = on_gpus(sight.jobs, {*state.pins, *sight.gpus}, sight.gpus)
+    jobs = seen_on_gpus(state.pins, sight)
     examined = frozenset(gpu(facts.slot) for facts in sight.answering)
     return Detection(tuple(s for slot in jobs for s in _sightings(jobs[slot]) if gpu(slot) in examined), examined)
 

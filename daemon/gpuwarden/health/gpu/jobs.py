@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from gpuwarden.health.memory import State
 from gpuwarden.health.model import Evidence
 from gpuwarden.health.view import Sight
 from gpuwarden_collectors.facts import GpuFacts
@@ -62,17 +62,23 @@ def on_gpus(facts: JobsFacts, slots: Collection[str], gpus: Mapping[str, GpuFact
     return by_slot
 
 
-def job_numbers(state: State, sight: Sight) -> Mapping[str, frozenset[int]]:
-    """By slot, the jobs on the GPU; nothing where jobs are not known."""
-    facts = sight.jobs
-    if facts is None:
+def seen_on_gpus(pins: Collection[str], sight: Sight) -> dict[str, tuple[GpuJob, ...]]:
+    """The same of what is seen now, made once; nothing while it is not known which jobs are here. `pins`: slots of GPUs that belong here."""
+    jobs, gpus = sight.jobs, sight.gpus
+    if jobs is None:
         return {}
+    return sight.view.once("jobs on gpus", (jobs, gpus, pins), lambda: on_gpus(jobs, {*pins, *gpus}, gpus))
 
-    def make() -> Mapping[str, frozenset[int]]:
-        jobs = on_gpus(facts, {*state.pins, *sight.gpus}, sight.gpus)
-        return {slot: frozenset(job.job for job in here) for slot, here in jobs.items()}
 
-    return sight.view.once("job numbers", (facts, state.pins, sight.gpus), make)
+def job_numbers(pins: Collection[str], sight: Sight) -> Mapping[str, frozenset[int]]:
+    """By slot, the jobs on the GPU; nothing where jobs are not known. `pins` as above."""
+    here = seen_on_gpus(pins, sight)
+    make = partial(_numbers, here)
+    return sight.view.once("job numbers", (here,), make) if here else {}
+
+
+def _numbers(here: Mapping[str, Sequence[GpuJob]]) -> Mapping[str, frozenset[int]]:
+    return {slot: frozenset(job.job for job in jobs) for slot, jobs in here.items()}
 
 
 def _given(facts: JobsFacts, slots: Sequence[str]) -> Iterator[tuple[str, Job]]:
@@ -108,7 +114,7 @@ def under(evidence: Evidence, before: Evidence | None, sight: Sight, slots: Coll
         return {**evidence, **kept} if kept else evidence
     if sight.jobs is None:
         return evidence
-    jobs = on_gpus(sight.jobs, {*slots, *sight.gpus}, sight.gpus).get(slot, ())
+    jobs = seen_on_gpus(slots, sight).get(slot, ())
     if not jobs:
         return evidence
     uids = dict.fromkeys(str(job.uid) for job in jobs if job.uid is not None)

@@ -75,7 +75,7 @@ def gpu_misconfigured(state: State, sight: Sight) -> Detection:
     if not found:
         return gpu_detection((), sight.answering)
     raised = {track.key for track in state.tracks_of("gpu_misconfigured") if track.raised}
-    jobs = job_numbers(state, sight)
+    jobs = job_numbers(state.pins, sight)
     evidence: dict[Key, dict[str, Json]] = {}
     for odd in found:
         by_job = odd.setting.by_jobs and not odd.pinned

@@ -73,7 +73,7 @@ def _may_be_slow(r: GpuReadings) -> bool:
 def _siblings(state: State, sight: Sight, facts: GpuFacts, busy: Sequence[GpuFacts]) -> list[GpuFacts]:
     """Busy GPUs of the same name; of the same job, where its job is known."""
     alike = [other for other in busy if other is not facts and other.name == facts.name]
-    jobs = job_numbers(state, sight)
+    jobs = job_numbers(state.pins, sight)
     mine = jobs.get(facts.slot)
     return [other for other in alike if jobs.get(other.slot, frozenset()) & mine] if mine else alike
 

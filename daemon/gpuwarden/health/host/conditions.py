@@ -53,7 +53,8 @@ HOST_CONDITIONS: tuple[Condition, ...] = (
     Condition(
         code="disk_full", scope="mount", severity=W, advice=Advice.FIX_CONFIGURATION, rise=60, fall=60,
         title="A file system is full",
-        why="95 % of its space are used and less than 100 GiB are left, or 95 % of its inodes are used.",
+        why="95 % of its space are used and less than 100 GiB are left, or 95 % of its inodes are used. Other limits: `disk.used_percent`, "
+        "`disk.inodes_percent`.",
         source="own choice of limits; NHC check_fs_used, check_fs_iused",
     ),
     Condition(
@@ -80,8 +81,9 @@ HOST_CONDITIONS: tuple[Condition, ...] = (
     Condition(
         code="memory_low", scope="node", severity=W, advice=Advice.RESTART_APP, rise=120, fall=60,
         title="Main memory is used up",
-        why="Less than 2 % of what is not set aside as huge pages is available.",
-        source="own choice of the limit; proc(5), MemAvailable",
+        why="Less than 2 % of what is not set aside as huge pages is available; another limit: `memory.used_percent`. Or more swap space "
+        "is used than `swap.used_percent`, where the site has set it.",
+        source="own choice of the limit; proc(5), MemAvailable; NHC check_hw_swap_free",
     ),
     Condition(
         code="memory_ecc_uncorrectable", scope="node", severity=F, advice=Advice.INSPECT_HARDWARE, fall=60, latch=Latch.REBOOT,

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from gpuwarden.health.detection import NOTHING, Detection, Detector
 from gpuwarden.health.host import adapters, mounts, port_errors, ports, services
 from gpuwarden.health.host.learning import followed, infiniband_now, now_known
+from gpuwarden.health.host.limits import Limits
 from gpuwarden.health.host.memory import HostMemory, port_subject
 from gpuwarden.health.memory import State, Track
 from gpuwarden.health.model import NODE, Key, Severity, Sighting, Subject
@@ -56,6 +57,7 @@ class _Setting(NamedTuple):
     tracks: Mapping[Key, Track]
     host: HostMemory
     booting: bool
+    limits: Limits
     switches: bool | None
     fabric: bool | None
     multi_node: bool | None
@@ -74,6 +76,7 @@ def _setting(state: State, sight: Sight) -> _Setting:
             state.tracks,
             state.host,
             booting,
+            sight.rules.limits,
             _has_switches(sight),
             used,
             multi_node(sight),
@@ -82,7 +85,15 @@ def _setting(state: State, sight: Sight) -> _Setting:
             bool(sight.answering),
         )
 
-    of = (sight.now, sight.nvml, sight.view.pci.facts, sight.fresh(ProcessesFacts), state.tracks, state.host)
+    of = (
+        sight.now,
+        sight.nvml,
+        sight.view.pci.facts,
+        sight.fresh(ProcessesFacts),
+        state.tracks,
+        state.host,
+        sight.rules,
+    )
     return sight.view.once("host setting", of, make)
 
 
@@ -173,8 +184,8 @@ def _adapter_pcie(_: Sequence[Track], setting: _Setting, facts: InfinibandFacts)
 # --- Mounts --------------------------------------------------------------------------------------------------------
 
 
-def _full(_: Sequence[Track], __: _Setting, facts: StorageFacts) -> Seen:
-    return mounts.disk_full(facts), mounts.unseen_mounts(facts)
+def _full(_: Sequence[Track], setting: _Setting, facts: StorageFacts) -> Seen:
+    return mounts.disk_full(facts, setting.limits.disk), mounts.unseen_mounts(facts)
 
 
 def _missing(_: Sequence[Track], setting: _Setting, facts: StorageFacts) -> Seen:
@@ -192,8 +203,9 @@ def _read_only(_: Sequence[Track], setting: _Setting, facts: StorageFacts) -> Se
 # --- Memory, processes, services -----------------------------------------------------------------------------------
 
 
-def _memory_low(_: Sequence[Track], __: _Setting, facts: MemoryFacts) -> Seen:
-    return services.memory_low(facts), frozenset()
+def _memory_low(_: Sequence[Track], setting: _Setting, facts: MemoryFacts) -> Seen:
+    limits = setting.limits
+    return (*services.memory_low(facts, limits.memory), *services.swap_full(facts, limits.swap)), frozenset()
 
 
 def _memory_lost(tracks: Sequence[Track], _: _Setting, facts: MemoryFacts, windows: Windows) -> Seen:
@@ -220,7 +232,7 @@ def _service_down(tracks: Sequence[Track], setting: _Setting, facts: ServicesFac
     if not setting.multi_node:  # IMEX has nothing to do on a single node, and ends with an error there
         facts = ServicesFacts(services=tuple(s for s in facts.services if s.unit != IMEX_UNIT or s.configured))
         young |= {services.service_subject(IMEX_UNIT)} if setting.multi_node is None else set()
-    fabric = Fabric(*setting[3:])
+    fabric = Fabric(*setting[4:])
     of_it = [s for s in facts.services if s.unit == FABRIC_MANAGER]
     if any(undecided(service, fabric) for service in of_it):
         young.add(services.service_subject(FABRIC_MANAGER))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
+from gpuwarden.health.host.limits import DiskLimits
 from gpuwarden.health.host.memory import mount_subject
 from gpuwarden.health.model import Evidence, Key, Severity, Sighting, Subject
 from gpuwarden_collectors.host_facts import MountFacts, StorageFacts
 
 W, F = Severity.WARNING, Severity.FAILURE
-FULL_SHARE = 0.95
+FULL_PERCENT = 95
 PLENTY = 100 << 30
-"""Bytes. A shared file system of petabytes may be 95 % full for years; one with 100 GiB left is about to stop jobs."""
+"""Bytes, beside FULL_PERCENT. A shared file system of petabytes may be 95 % full for years; one with 100 GiB left is about to stop jobs."""
 
 
 def unseen_mounts(storage: StorageFacts) -> frozenset[Subject]:
@@ -23,26 +25,27 @@ def unasked_mounts(storage: StorageFacts) -> frozenset[Subject]:
     return frozenset(mount_subject(mount.path) for mount in storage.mounts if not mount.asked)
 
 
-def disk_full(storage: StorageFacts) -> list[Sighting]:
+def disk_full(storage: StorageFacts, limits: DiskLimits) -> list[Sighting]:
     """Space as `df` reckons it, what is reserved for root left aside; or inodes. Never more than a warning."""
     return [
         Sighting(Key("disk_full", mount_subject(mount.path)), {**_evidence(mount), **full})
         for mount in storage.mounts
-        if not mount.read_only and (full := _full(mount))
+        if not mount.read_only and (full := _full(mount, limits))
     ]
 
 
-def _full(mount: MountFacts) -> Evidence:
+def _full(mount: MountFacts, limits: DiskLimits) -> Evidence:
     full: dict[str, float] = {}
     if mount.bytes_total and mount.bytes_free is not None and mount.bytes_available is not None:
         used = mount.bytes_total - mount.bytes_free
-        share = used / max(1, used + mount.bytes_available)
-        if share >= FULL_SHARE and mount.bytes_available < PLENTY:
-            full = {"used_percent": round(100 * share, 1), "bytes_available": mount.bytes_available}
+        percent = 100 * used / max(1, used + mount.bytes_available)
+        most, plenty = (FULL_PERCENT, PLENTY) if limits.used_percent is None else (limits.used_percent, math.inf)
+        if percent >= most and mount.bytes_available < plenty:
+            full = {"used_percent": round(percent, 1), "bytes_available": mount.bytes_available}
     if mount.inodes_total and mount.inodes_free is not None:
-        share = 1 - mount.inodes_free / mount.inodes_total
-        if share >= FULL_SHARE:
-            full |= {"inodes_used_percent": round(100 * share, 1), "inodes_free": mount.inodes_free}
+        percent = 100 * (mount.inodes_total - mount.inodes_free) / mount.inodes_total
+        if percent >= limits.inodes_percent:
+            full |= {"inodes_used_percent": round(percent, 1), "inodes_free": mount.inodes_free}
     return full
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from functools import lru_cache
 
+from gpuwarden.health.host.limits import MemoryLimits, SwapLimits
 from gpuwarden.health.model import NODE, Evidence, Key, Severity, Sighting, Subject
 from gpuwarden.health.nvlink.fabric_manager import FABRIC_MANAGER, PROCESS, Fabric, severity_down, wanted
 from gpuwarden.health.windows import Windows
@@ -27,7 +28,6 @@ W, F = Severity.WARNING, Severity.FAILURE
 
 # --- Memory --------------------------------------------------------------------------------------------------------
 
-LOW_SHARE = 0.02
 ECC_WINDOW = 3600.0
 
 
@@ -40,16 +40,28 @@ def memory_counters(memory: MemoryFacts) -> dict[tuple[str, str], int]:
     }
 
 
-def memory_low(memory: MemoryFacts) -> list[Sighting]:
+def memory_low(memory: MemoryFacts, limits: MemoryLimits) -> list[Sighting]:
     """Little memory left of what is not set aside as huge pages: those were taken on purpose."""
     huge = (memory.huge_pages_total or 0) * (memory.huge_page_bytes or 0)
     usable, available = memory.total_bytes - huge, memory.available_bytes
-    if available is None or available >= LOW_SHARE * usable:
+    if available is None or 100 * available >= (100 - limits.used_percent) * usable:
         return []
     evidence: Evidence = {
         "available_bytes": available, "of_bytes": usable, "swap_free_bytes": memory.swap_free_bytes, "oom_kills": memory.oom_kills,
     }  # fmt: skip
     return [Sighting(Key("memory_low", NODE), evidence)]
+
+
+def swap_full(memory: MemoryFacts, limits: SwapLimits) -> list[Sighting]:
+    """Only where the site has set a limit."""
+    total, free = memory.swap_total_bytes, memory.swap_free_bytes
+    if limits.used_percent is None or not total or free is None:
+        return []
+    percent = 100 * (total - free) / total
+    if percent < limits.used_percent:
+        return []
+    evidence: Evidence = {"used_percent": round(percent, 1), "swap_free_bytes": free, "of_bytes": total}
+    return [Sighting(Key("memory_low", NODE, "swap"), evidence)]
 
 
 def memory_ecc_uncorrectable(memory: MemoryFacts, windows: Windows) -> list[Sighting]:

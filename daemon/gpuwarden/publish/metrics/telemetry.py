@@ -13,9 +13,9 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, Literal
 
+from gpuwarden.health.dcgm.profiling import profiled
 from gpuwarden.publish.metrics.dcgm_names import Telemetry, Traffic, nvlink_mb_per_second, nvlink_traffic
 from gpuwarden.publish.metrics.lines import label_text
-from gpuwarden.publish.metrics.profiling import profiled
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden_collectors.dcgm.facts import DcgmReadings
 from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, GpuReadings, MigInstance, Stamp

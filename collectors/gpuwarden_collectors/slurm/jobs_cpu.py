@@ -1,0 +1,27 @@
+"""CPU times of processes, kept for a minute each, so that the facts of the passes in between are the same as before."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from gpuwarden_collectors.slurm.jobs_process import Process
+
+CPU_EVERY = 60.0
+"""Seconds between two readings."""
+
+
+class CpuTimes:
+    """`at`: when they were read, seconds of CLOCK_BOOTTIME; None while there was no process."""
+
+    def __init__(self) -> None:
+        self.at: float | None = None
+        self._seconds: dict[tuple[int, float], float] = {}
+
+    def read(self, users: Collection[Process], now: float) -> None:
+        if self.at is None or not 0.0 <= now - self.at < CPU_EVERY:
+            self._seconds = {(user.pid, user.started): user.cpu for user in users}
+            self.at = now if users else None
+
+    def of(self, user: Process) -> float | None:
+        """Seconds; None for a process that began since."""
+        return self._seconds.get((user.pid, user.started))

@@ -1,0 +1,200 @@
+"""What one pass shows of the work of a job on its GPUs here: how busy they are, and what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from gpuwarden.health.dcgm.profiling import profiled
+from gpuwarden.health.gpu.jobs import GpuJob, seen_on_gpus
+from gpuwarden.health.jobs.past import Means
+from gpuwarden.health.view import Sight
+from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmReadings
+from gpuwarden_collectors.facts import GpuFacts
+from gpuwarden_collectors.receivers.watched_facts import ContainersFacts
+from gpuwarden_collectors.slurm.jobs_facts import JobProcess, JobsFacts
+
+BUSY = 95
+"""Utilisation, per cent, from which on a GPU is busy. A kernel that waits for another GPU keeps it at 100."""
+GPUS_LEAST = 2
+"""GPUs that a job must have here: one alone waits for nobody on this host."""
+CONTAINER = "container-"
+"""Before the id of a container, where Slurm's jobs have their number."""
+_ANSWERS, _MOST = 50.0, 101.0
+"""Per cent. Profiling fields are believed of a busy GPU only while they show it busy, too: under a profiler they are blank, 0 or
+beyond 100 (NVIDIA/DCGM#303, #202, #152)."""
+MOVES = 300.0
+"""MiB/s over PCIe at which a GPU works, whatever else it shows: a checkpoint is saved or loaded (scitix/sichek, GPUHang)."""
+SLOW_CLOCK = 0.5
+"""Share of its highest SM clock below which a busy GPU is slow itself, and does not wait: 650 of 3003 MHz (story B43)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobHere:
+    """A job that may be judged, and where it is."""
+
+    uid: int | None = None
+    """Its user."""
+    pids: Mapping[str, tuple[int, ...]]
+    """By slot, its processes that have the GPU open."""
+    processes: tuple[JobProcess, ...] = ()
+    """These processes."""
+    cpu_at: float | None = None
+    """When their CPU times were read, seconds of CLOCK_BOOTTIME."""
+
+    @property
+    def cpu_times(self) -> Mapping[int, tuple[float, float]]:
+        """By process, when its CPU time was read, and that time, seconds."""
+        if self.cpu_at is None:
+            return {}
+        return {one.pid: (self.cpu_at, one.cpu_seconds) for one in self.processes if one.cpu_seconds is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuWork:
+    """One GPU of a job."""
+
+    index: int
+    """NVML's index."""
+    utilization: int
+    """Per cent."""
+    power_w: float
+    """Power, watts."""
+    clock_mhz: int | None
+    """SM clock."""
+    slow: bool
+    """Its SM clock is low by its own highest one."""
+    tensor: float | None
+    """Per cent of time that tensor cores were active; None where no source answers."""
+    dram: float | None
+    """Per cent of time that memory transferred data; None where no source answers."""
+    sent_bytes: int | None
+    """Bytes sent over NVLink since driver load."""
+    moves: bool
+    """Much is moved over PCIe."""
+
+
+def jobs_here(pins: Collection[str], sight: Sight) -> Mapping[str, JobHere]:
+    """By number, the jobs of Slurm's scripts that have not opted out; by `container-ID`, the containers that have opted in.
+
+    Each with at least two whole GPUs here, and these for itself. `pins`: the slots of the GPUs that belong in this machine.
+    """
+    jobs, containers, gpus = sight.jobs, sight.fresh(ContainersFacts), sight.gpus
+    if sight.nvml is None:
+        return {}
+    by_slot = seen_on_gpus(pins, sight)
+
+    def make() -> Mapping[str, JobHere]:
+        found = {} if jobs is None else _jobs_here(jobs, by_slot, gpus)
+        return found if containers is None else {**found, **_containers_here(containers, by_slot, gpus)}
+
+    return sight.view.once("jobs that may stall", (jobs, containers, gpus, pins), make)
+
+
+def container_name(container: str) -> str:
+    return f"{CONTAINER}{container}"
+
+
+def _jobs_here(
+    facts: JobsFacts, by_slot: Mapping[str, tuple[GpuJob, ...]], gpus: Mapping[str, GpuFacts]
+) -> dict[str, JobHere]:
+    owners = {process.pid: process for process in facts.processes}
+    found = {}
+    for job in facts.jobs:
+        if job.ended is not None or not job.watched:
+            continue
+        mine = {slot: one for slot, jobs in sorted(by_slot.items()) for one in jobs if one.job == job.id}
+        alone = all(_alone(one, by_slot[slot], gpus.get(slot), owners) for slot, one in mine.items())
+        if len(mine) >= GPUS_LEAST and alone:
+            pids = {slot: one.pids for slot, one in mine.items()}
+            processes = tuple(owners[pid] for one in mine.values() for pid in one.pids)
+            found[str(job.id)] = JobHere(uid=job.uid, pids=pids, processes=processes, cpu_at=facts.cpu_at)
+    return found
+
+
+def _containers_here(
+    facts: ContainersFacts, by_slot: Mapping[str, tuple[GpuJob, ...]], gpus: Mapping[str, GpuFacts]
+) -> dict[str, JobHere]:
+    """The GPUs of a container are those that it uses."""
+    found = {}
+    for container in facts.containers:
+        own = {process.pid for process in container.processes}
+        on = {slot: [process.pid for process in gpu.processes] for slot, gpu in sorted(gpus.items())}
+        pids = {
+            slot: tuple(pid for pid in users if pid in own) for slot, users in on.items() if own.intersection(users)
+        }
+        alone = all(len(pids[slot]) == len(on[slot]) and _whole(gpus[slot]) and not by_slot.get(slot) for slot in pids)
+        if len(pids) >= GPUS_LEAST and alone:
+            here = JobHere(pids=pids, processes=container.processes, cpu_at=facts.cpu_at)
+            found[container_name(container.id)] = here
+    return found
+
+
+def _whole(gpu: GpuFacts) -> bool:
+    return not gpu.mig and not gpu.readings.mig_mode
+
+
+def _alone(job: GpuJob, here: tuple[GpuJob, ...], gpu: GpuFacts | None, owners: Mapping[int, JobProcess]) -> bool:
+    """The job has the whole GPU: no MIG, no other job, no process of another user; a service of root's does not count."""
+    if gpu is None:
+        return len(here) == 1
+    processes = (owners[process.pid] for process in gpu.processes if process.pid in owners)
+    others = any(one.job != job.job and (one.job is not None or one.uid not in (0, job.uid)) for one in processes)
+    return len(here) == 1 and _whole(gpu) and not others
+
+
+def work(job: JobHere, sight: Sight) -> tuple[GpuWork, ...] | None:
+    """Of each of its GPUs; None where one of them did not answer what is needed."""
+    by_slot = sight.view.once("dcgm readings", (sight.dcgm,), lambda: _by_slot(sight.dcgm))
+    found = [_work(facts, by_slot.get(facts.slot)) for facts in sight.answering if facts.slot in job.pids]
+    known = tuple(one for one in found if one is not None)
+    return known if len(known) == len(job.pids) else None
+
+
+def _by_slot(facts: DcgmFacts | None) -> Mapping[str, DcgmReadings]:
+    return {} if facts is None else {gpu.slot: gpu.readings for gpu in facts.gpus if gpu.slot}
+
+
+def _work(facts: GpuFacts, dcgm: DcgmReadings | None) -> GpuWork | None:
+    r = facts.readings if dcgm is None else profiled(facts.readings, dcgm)
+    if r.utilization_gpu is None or r.power_usage_mw is None:
+        return None
+    believed = r.gpm_graphics_active is None or r.gpm_graphics_active >= _ANSWERS
+    shares = [share if believed and share is not None and share <= _MOST else None
+              for share in (r.gpm_tensor_active, r.gpm_dram_active)]  # fmt: skip
+    sent = r.nvlink5_tx_bytes if r.nvlink_tx_kib is None else r.nvlink_tx_kib << 10
+    highest = r.clock_sm_max_mhz
+    return GpuWork(
+        index=facts.index, utilization=r.utilization_gpu, power_w=r.power_usage_mw / 1000, clock_mhz=r.clock_sm_mhz,
+        slow=bool(highest and r.clock_sm_mhz is not None and r.clock_sm_mhz < SLOW_CLOCK * highest),
+        tensor=shares[0], dram=shares[1], sent_bytes=sent,
+        moves=max(r.gpm_pcie_tx_mib or 0.0, r.gpm_pcie_rx_mib or 0.0) >= MOVES,
+    )  # fmt: skip
+
+
+def busy(job: JobHere, gpus: Iterable[GpuWork]) -> bool:
+    """Each GPU is, with a process of the job on it."""
+    return all(job.pids.values()) and all(gpu.utilization >= BUSY for gpu in gpus)
+
+
+def sent(gpus: Iterable[GpuWork]) -> int | None:
+    """Bytes that all of them sent over NVLink since driver load."""
+    counts = [gpu.sent_bytes for gpu in gpus]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def means(gpus: tuple[GpuWork, ...], nvlink_mib: float | None) -> Means:
+    return Means(
+        power_w=sum(gpu.power_w for gpu in gpus) / len(gpus),
+        clock_mhz=_mean(gpu.clock_mhz for gpu in gpus),
+        tensor_percent=_mean(gpu.tensor for gpu in gpus),
+        dram_percent=_mean(gpu.dram for gpu in gpus),
+        nvlink_mib=nvlink_mib,
+    )
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    given = list(values)
+    known = [value for value in given if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(given) else None

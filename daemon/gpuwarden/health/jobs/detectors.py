@@ -1,0 +1,89 @@
+"""Jobs whose GPUs are all busy and do nothing any more: they wait for each other, or for what will never come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from gpuwarden.health.detection import NOTHING, Detection
+from gpuwarden.health.host.memory import job_subject
+from gpuwarden.health.jobs.past import JobPast, Means, median
+from gpuwarden.health.jobs.tracking import JOB_STALLED, is_known, past_of
+from gpuwarden.health.jobs.watch import Watch
+from gpuwarden.health.model import Evidence, Key, Sighting
+from gpuwarden.health.state import State
+from gpuwarden.health.view import Sight
+from gpuwarden_collectors.slurm.jobs_facts import JobProcess
+
+PAUSES = 1.5
+"""So many times the longest fall that a job came back from must pass before it counts as stalled."""
+ODD_POWER, ODD_CORES = 0.25, 0.5
+"""By which share of the others' median the power of a GPU, and by how many cores of CPU the use of a process must differ."""
+CORES_AFTER = 30.0
+"""Seconds between two readings of CPU time from which its use is derived."""
+_SHOWN = 3
+"""GPUs or ranks that differ; with more of them nobody is the odd one."""
+
+
+def job_stalled(state: State, sight: Sight) -> Detection:
+    """A job whose GPUs did not answer, or that has not been fallen for long enough, is left as it is."""
+    if sight.nvml is None:
+        return NOTHING
+    sightings, examined = [], {track.key.subject for track in state.tracks_of(JOB_STALLED)}
+    examined = {subject for subject in examined if is_known(subject.part, sight)}
+    for name, watch in state.job_watches.items():
+        past = past_of(state, name, watch)
+        if watch.fallen is False or past is None or not is_known(name, sight):
+            continue
+        if watch.fell is not None and watch.fallen_for >= max(sight.rules.stalled_after, PAUSES * past.pause):
+            key = Key(JOB_STALLED, job_subject(name))
+            sightings.append(Sighting(key, _evidence(name, watch, past), since=watch.fell))
+        else:
+            examined.discard(job_subject(name))
+    return Detection(tuple(sightings), frozenset(examined)) if sightings or examined else NOTHING
+
+
+def _evidence(name: str, watch: Watch, past: JobPast) -> Evidence:
+    evidence: dict[str, str | float] = {"job": name}
+    if watch.here.uid is not None:
+        evidence["uid"] = str(watch.here.uid)
+    evidence |= {"gpus": " ".join(str(gpu.index) for gpu in watch.gpus), "seconds": round(watch.fallen_for)}
+    for value in Means._fields:
+        now, before = getattr(watch.values, value), getattr(past, value)
+        if now is not None and before is not None and value != "clock_mhz":
+            evidence |= {value: round(now, 1), f"{value}_before": round(before, 1)}
+    odd = (*_odd_gpus(watch), *_odd_ranks(watch))
+    return {**evidence, "differs": "; ".join(odd) or "no GPU and no rank here"}
+
+
+def _odd_gpus(watch: Watch) -> Iterator[str]:
+    powers = {gpu.index: gpu.power_w for gpu in watch.gpus}
+    for index, usual in _odd(powers, lambda usual: ODD_POWER * usual):
+        yield f"GPU {index} draws {powers[index]:.0f} W, the others {usual:.0f}"
+
+
+def _odd_ranks(watch: Watch) -> Iterator[str]:
+    """By the CPU time since the job fell: who still computes, or waits otherwise (marin-community/marin#8870: 4.04 cores for 7.85)."""
+    processes = {process.pid: process for process in watch.here.processes}
+    cores = _cores(watch)
+    for pid, usual in _odd(cores, lambda usual: max(ODD_CORES, usual / 2)):
+        yield f"{_name(processes[pid])} uses {cores[pid]:.1f} cores, the others {usual:.1f}"
+
+
+def _name(process: JobProcess) -> str:
+    return f"process {process.pid}" if process.rank is None else f"rank {process.rank} (process {process.pid})"
+
+
+def _cores(watch: Watch) -> Mapping[int, float]:
+    now = watch.here.cpu_times
+    pids = now.keys() & watch.cpu.keys()
+    pairs = {pid: (now[pid][0] - watch.cpu[pid][0], now[pid][1] - watch.cpu[pid][1]) for pid in pids}
+    return {pid: used / seconds for pid, (seconds, used) in pairs.items() if seconds >= CORES_AFTER}
+
+
+def _odd(values: Mapping[int, float], tolerance: Callable[[float], float]) -> Sequence[tuple[int, float]]:
+    """Those that differ from the median of all by more than `tolerance` of it, and that median; nothing where many do."""
+    if len(values) <= 1:
+        return ()
+    usual = median(values.values())
+    odd = [name for name, value in sorted(values.items()) if abs(value - usual) > tolerance(usual)]
+    return [(name, usual) for name in odd] if 2 * len(odd) < len(values) and len(odd) <= _SHOWN else ()

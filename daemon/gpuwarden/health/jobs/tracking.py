@@ -1,0 +1,80 @@
+"""Which jobs are observed, pass by pass, and the events by which their past is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gpuwarden.health.host.memory import forgotten, job_learned, job_subject
+from gpuwarden.health.jobs.activity import CONTAINER, container_name, jobs_here, work
+from gpuwarden.health.jobs.past import JobPast, learned
+from gpuwarden.health.jobs.watch import Watch, after, begun, compared, is_due, is_mixed, unread
+from gpuwarden.health.model import Event
+from gpuwarden.health.state import State
+from gpuwarden.health.view import Sight
+from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.receivers.watched_facts import ContainersFacts
+
+JOB_STALLED = "job_stalled"
+PATIENCE = 30.0
+"""Seconds at least for which a fall goes on without a pass that shows it."""
+
+
+def past_of(state: State, name: str, watch: Watch) -> JobPast | None:
+    """What is known of the job on these GPUs."""
+    past = state.host.jobs.get(name)
+    return past if past is not None and past.slots == watch.slots else None
+
+
+def is_known(name: str, sight: Sight) -> bool:
+    """Whether it is known at all which jobs, or which containers, are here."""
+    return sight.fresh(ContainersFacts) is not None if name.startswith(CONTAINER) else sight.jobs is not None
+
+
+def tracked(state: State, sight: Sight) -> tuple[State, tuple[Event, ...]]:
+    """The state with what a new pass of NVML shows of each job, and the events for pasts that are new, have changed or are over."""
+    rule, at = sight.rules.checks.get(JOB_STALLED), sight.view.nvml.at
+    if rule is not None and not rule.enabled:
+        return (replace(state, job_watches={}) if state.job_watches else state), ()
+    if sight.nvml is None or at is None:
+        return state, ()
+    watches = dict(_watches(state, sight, at))
+    if not watches and not state.job_watches and not state.host.jobs:
+        return state, ()
+    events = [forgotten(job_subject(name), sight.now, sight.view.boot_id) for name in _over(state, sight)]
+    for name, watch in watches.items():
+        past = past_of(state, name, watch)
+        if is_due(watch, past):
+            new = learned(past, watch.slots, watch.minutes, watch.pause)
+            mixed = new is not None and past is None and is_mixed(new, watch.minutes)
+            watches[name] = compared(watch, again=mixed)
+            if new is not None and not mixed:
+                events.append(job_learned(name, new, sight.now, sight.view.boot_id))
+    return replace(state, job_watches=watches), tuple(events)
+
+
+def _watches(state: State, sight: Sight, at: Stamp) -> Iterator[tuple[str, Watch]]:
+    patience = max(PATIENCE, sight.rules.nvml_fresh_for)
+    yield from ((name, watch) for name, watch in state.job_watches.items() if not is_known(name, sight))
+    for name, here in jobs_here(state.pins, sight).items():
+        watch = state.job_watches.get(name)
+        if watch is None or watch.here.pids.keys() != here.pids.keys() or at.boottime < watch.at:
+            watch = begun(here, at)
+        elif at.boottime == watch.at:
+            yield name, watch
+            continue
+        gpus, past = work(here, sight), past_of(state, name, watch)
+        if gpus is None:
+            yield name, unread(watch, here, at, patience)
+        else:
+            yield name, after(watch, here, gpus, at, past=past, patience=patience)
+
+
+def _over(state: State, sight: Sight) -> Iterator[str]:
+    """Jobs that have ended, and those that were observed and are here no longer. A reader that has only begun may not know all."""
+    containers = sight.fresh(ContainersFacts)
+    ended = {} if sight.jobs is None else {str(job.id): job.ended is not None for job in sight.jobs.jobs}
+    ended |= {} if containers is None else {container_name(one.id): False for one in containers.containers}
+    for name in state.host.jobs:
+        if is_known(name, sight) and ended.get(name, name in state.job_watches):
+            yield name

@@ -1,0 +1,186 @@
+"""A job under observation: its minute that is not over, its newest busy minutes, and since when it is fallen.
+
+A pass shows it *fallen* while all its GPUs are busy and power and activity are a small share of its own past, *not fallen* while
+anything of that is otherwise, or neither: then something was not read, and what is not known is no sign of a stall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from gpuwarden.health.jobs.activity import BUSY, SLOW_CLOCK, GpuWork, JobHere, busy, means, sent
+from gpuwarden.health.jobs.past import LEARNED_AFTER, MINUTES_KEPT, NOTHING_KNOWN, JobPast, Means
+from gpuwarden_collectors.facts import Stamp
+
+MINUTE = 60.0
+ACTIVITY_SHARE = 0.1
+"""Of its own past, at or below which activity is fallen: 0.324 and 0.241 of the time became next to nothing (story D01)."""
+POWER_SHARE, POWER_SHARE_BY_TRAFFIC = 0.5, 1 / 3
+"""Of its own past, at or below which power is fallen: 500 to 690 W became 100 (NVIDIA/NeMo#9291). Less where traffic over NVLink
+is the only other witness, since that of a server falls with its load, as its power does: 250 W of 700 is healthy."""
+ACTIVITY_LEAST, TRAFFIC_LEAST = 2.0, 10.0
+"""Per cent, and MiB/s, that the past must have for its loss to mean anything."""
+PAUSE_LEAST = 60.0
+"""Seconds of a fall that a job came back from which are worth to be kept."""
+
+
+class Minute(NamedTuple):
+    """Sums over the passes since it began."""
+
+    began: float
+    passes: int = 0
+    utilization: tuple[int, ...] = ()
+    """By GPU."""
+    sums: tuple[float, ...] = ()
+    counts: tuple[int, ...] = ()
+    """Passes that gave each of the values."""
+    spoilt: bool = False
+    """A GPU had no process of the job, or a low clock, or the job had fallen."""
+
+    def add(self, gpus: tuple[GpuWork, ...], values: Means, *, spoilt: bool) -> Minute:
+        sums, counts = self.sums or (0.0,) * len(values), self.counts or (0,) * len(values)
+        before = self.utilization or (0,) * len(gpus)
+        return Minute(
+            self.began, self.passes + 1,
+            utilization=tuple(old + gpu.utilization for old, gpu in zip(before, gpus, strict=True)),
+            sums=tuple(old + (value or 0.0) for old, value in zip(sums, values, strict=True)),
+            counts=tuple(old + (value is not None) for old, value in zip(counts, values, strict=True)),
+            spoilt=self.spoilt or spoilt,
+        )  # fmt: skip
+
+    def means(self) -> Means | None:
+        """None unless every GPU was busy, on average, and at work for this job in each pass."""
+        if not self.passes or self.spoilt or min(self.utilization) < BUSY * self.passes:
+            return None
+        pairs = zip(self.sums, self.counts, strict=True)
+        return Means(*(total / count if 2 * count >= self.passes else None for total, count in pairs))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """One job. Of moments: a restart of the daemon begins it again, and keeps the past."""
+
+    here: JobHere
+    """Where the job is, as of the newest pass."""
+    at: float
+    """The newest pass, seconds of CLOCK_BOOTTIME."""
+    gpus: tuple[GpuWork, ...] = ()
+    """What the newest pass showed that all of them answered."""
+    values: Means = NOTHING_KNOWN
+    """The same as means."""
+    sent_bytes: int | None = None
+    """Bytes sent over NVLink as of the newest pass."""
+    minute: Minute
+    """The one that is not over."""
+    minutes: tuple[Means, ...] = ()
+    """The newest busy minutes that are."""
+    unlearned: int = 0
+    """How many of them came since the past was last compared with them."""
+    fallen: bool | None = False
+    """As of the newest pass; None: not known."""
+    fell: Stamp | None = None
+    """The first of the passes that showed it fallen."""
+    fallen_at: float = 0.0
+    """The newest of them."""
+    pause: float = 0.0
+    """Seconds of the longest fall that it came back from."""
+    cpu: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    """By process: when its CPU time was read when the job fell, and that time, seconds."""
+
+    @property
+    def slots(self) -> str:
+        return " ".join(self.here.pids)
+
+    @property
+    def fallen_for(self) -> float:
+        """Seconds."""
+        return 0.0 if self.fell is None else self.fallen_at - self.fell.boottime
+
+
+def begun(here: JobHere, now: Stamp) -> Watch:
+    return Watch(here=here, at=now.boottime, minute=Minute(now.boottime))
+
+
+def unread(watch: Watch, here: JobHere, now: Stamp, patience: float) -> Watch:
+    """After a pass in which not every GPU of the job answered. `patience` as in `after`."""
+    watch = replace(watch, here=here, at=now.boottime, sent_bytes=None, fallen=None)
+    return watch if now.boottime - watch.fallen_at <= patience else replace(watch, fell=None)
+
+
+def after(
+    watch: Watch, here: JobHere, gpus: tuple[GpuWork, ...], now: Stamp, *, past: JobPast | None, patience: float
+) -> Watch:
+    """After one pass more. `patience`: seconds without a pass that shows it fallen after which a fall begins again."""
+    at, total = now.boottime, sent(gpus)
+    values = means(gpus, _rate(watch, total, at, len(gpus)))
+    at_work = busy(here, gpus)
+    fallen = is_fallen(past, gpus, values) if at_work and past is not None else False
+    watch = _folded(watch, at)
+    spoilt = not all(here.pids.values()) or any(gpu.slow for gpu in gpus)
+    watch = replace(
+        watch, here=here, at=at, gpus=gpus, values=values, sent_bytes=total, fallen=fallen,
+        minute=watch.minute.add(gpus, values, spoilt=spoilt or fallen is True),
+    )  # fmt: skip
+    if fallen:
+        goes_on = watch.fell is not None and at - watch.fallen_at <= patience
+        return replace(watch, fallen_at=at) if goes_on else replace(watch, fell=now, fallen_at=at, cpu=here.cpu_times)
+    if fallen is False and watch.fell is not None:
+        came_back = at_work and watch.fallen_for >= PAUSE_LEAST  # what just stopped has not
+        return replace(watch, fell=None, pause=max(watch.pause, watch.fallen_for) if came_back else watch.pause)
+    return watch if at - watch.fallen_at <= patience else replace(watch, fell=None)
+
+
+def _rate(watch: Watch, total: int | None, at: float, gpus: int) -> float | None:
+    """MiB/s of each GPU since the pass before; None where the counter went back, or a pass had none."""
+    if total is None or watch.sent_bytes is None or at <= watch.at or total < watch.sent_bytes:
+        return None
+    return (total - watch.sent_bytes) / (at - watch.at) / gpus / (1 << 20)
+
+
+def is_fallen(past: JobPast, gpus: tuple[GpuWork, ...], values: Means) -> bool | None:
+    """Of a job whose GPUs are all busy. None where no source says what they do, nor whether they do."""
+    if any(gpu.slow or gpu.moves for gpu in gpus) or values.power_w is None:
+        return False
+    if past.clock_mhz and values.clock_mhz is not None and values.clock_mhz < SLOW_CLOCK * past.clock_mhz:
+        return False
+    share = values.power_w / past.power_w if past.power_w > 0 else 1.0
+    if share > POWER_SHARE:
+        return False
+    activity = [
+        (now, before)
+        for now, before in ((values.tensor_percent, past.tensor_percent), (values.dram_percent, past.dram_percent))
+        if before is not None and before >= ACTIVITY_LEAST
+    ]
+    if activity and all(now is not None for now, _ in activity):
+        return all(now is not None and now <= ACTIVITY_SHARE * before for now, before in activity)
+    if values.nvlink_mib is None or past.nvlink_mib is None or past.nvlink_mib < TRAFFIC_LEAST:
+        return None
+    return share <= POWER_SHARE_BY_TRAFFIC and values.nvlink_mib <= ACTIVITY_SHARE * past.nvlink_mib
+
+
+def _folded(watch: Watch, at: float) -> Watch:
+    """Once a minute: the minute that is over joins the others, if the job was busy in it."""
+    if 0.0 <= at - watch.minute.began < MINUTE:
+        return watch
+    over = watch.minute.means()
+    if over is None:
+        return replace(watch, minute=Minute(at))
+    minutes = (*watch.minutes[-MINUTES_KEPT + 1 :], over)
+    return replace(watch, minute=Minute(at), minutes=minutes, unlearned=watch.unlearned + 1)
+
+
+def is_due(watch: Watch, past: JobPast | None) -> bool:
+    """Whether the past is to be compared with what was observed since: after ten minutes more, or a longer pause."""
+    return watch.unlearned >= LEARNED_AFTER or (past is not None and watch.pause > past.pause)
+
+
+def compared(watch: Watch, *, again: bool = False) -> Watch:
+    """After that; `again` with the next minute."""
+    return replace(watch, unlearned=LEARNED_AFTER - 1 if again else 0, pause=0.0)
+
+
+def is_mixed(past: JobPast, minutes: Sequence[Means]) -> bool:
+    """Whether the job is fallen in one of the minutes that its past would be made of: it is not known which is its custom."""
+    return any(is_fallen(past, (), minute) for minute in minutes[-LEARNED_AFTER:])
