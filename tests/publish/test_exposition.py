@@ -92,7 +92,7 @@ def test_eight_gpus_and_twelve_ports_stay_within_the_documented_number_of_series
     assert shown.infiniband is not None
     assert len(shown.infiniband.ports) == 12
     default = replace(
-        shown, verdict=snapshot(8).verdict, xids=(), enforced=Enforced(), hpc_jobs=None, clients=Clients()
+        shown, verdict=snapshot(8).verdict, xids=(), enforced=Enforced(), hpc_jobs=None, clients=Clients(), receivers=()
     )
     page = Renderer().render(default)
     counters = [

@@ -80,8 +80,11 @@ def _owner(cause: str) -> str:
 
 
 def intents(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Where there is an actuator, or was: each act with each result, so that no series is born with its first intent."""
     counts = snapshot.enforced.counts
-    return (((act, result), counts.get(f"{act}_{result}", 0)) for act in ACTS for result in RESULTS)
+    if snapshot.enforced.actuators or any(counts.values()):
+        for act in ACTS:
+            yield from (((act, result), counts.get(f"{act}_{result}", 0)) for result in RESULTS)
 
 
 def exclusions_since(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], float]]:
