@@ -66,7 +66,7 @@ def profiled() -> JobHost:
 def low_clock() -> JobHost:
     """Now and then 15 to 18 W at 650 of 3003 MHz, for less time than it takes to be called slow."""
     host = job(2, power_usage_mw=60_000, clock_sm_mhz=2400, clock_sm_max_mhz=3003)
-    host.minutes(8, **{**HANGS, "utilization_gpu": 96, "power_usage_mw": 16_000, "clock_sm_mhz": 650})
+    host.minutes(6, **{**HANGS, "utilization_gpu": 96, "power_usage_mw": 16_000, "clock_sm_mhz": 650})
     return host
 
 

@@ -332,7 +332,7 @@ def test_a_job_that_waits_at_its_start_has_a_past_ten_minutes_later() -> None:
 def test_the_past_is_learned_with_few_events_and_within_bounds(host: JobHost) -> None:
     for power in range(40):
         host.minutes(5, every=15, power_usage_mw=600_000 + 1000 * power)
-    learned = [event for event in host.ledger if event.kind == EventKind.HOST_LEARNED]
+    learned = [e for e in host.ledger if e.kind == EventKind.HOST_LEARNED and e.key and e.key.subject.kind == "job"]
     assert len(learned) == 1
     assert len(host.state.job_watches[str(JOB)].minutes) == MINUTES_KEPT
 

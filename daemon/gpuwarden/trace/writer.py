@@ -39,10 +39,10 @@ TELEMETRY = tuple(name for name in GpuReadings.__dataclass_fields__ if name.star
 """Readings that change with every pass and that no condition depends on for less than minutes: nine tenths of a trace, if it held them
 all."""
 JUDGED = (
-    "power_usage_mw", "clock_sm_mhz", "nvlink_tx_kib", "nvlink5_tx_bytes",
+    "power_usage_mw", "clock_sm_mhz", "memory_used_bytes", "nvlink_tx_kib", "nvlink5_tx_bytes",
     "gpm_graphics_active", "gpm_tensor_active", "gpm_dram_active", "gpm_pcie_tx_mib", "gpm_pcie_rx_mib",
 )  # fmt: skip
-"""Those of them on which one does that is about minutes (`job_stalled`): they are written more often."""
+"""Those of them on which one does that is about minutes (`job_stalled`, `gpu_slow`): they are written more often."""
 _SELDOM = tuple(name for name in TELEMETRY if name not in JUDGED)
 _OF_INSTANCES = tuple(name for name in MigInstance.__dataclass_fields__ if name.startswith(_TELEMETRY_OF))
 
