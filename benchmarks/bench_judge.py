@@ -21,7 +21,7 @@ from support.hosts import Host
 GPUS = 16
 SETTLES = 3700.0  # seconds of the node: until the windows of an hour are full
 ROUNDS, PASSES = 15, 20
-WANTED = 2.0  # milliseconds
+CLEAN, SICK = 2.0, 3.0  # milliseconds at most
 STORM = 100  # lines of one Xid between two passes
 _READINGS = tuple(field.name for field in fields(GpuReadings))
 _LINK = tuple(field.name for field in fields(LinkFacts))
@@ -73,7 +73,7 @@ def yardstick(facts: NvmlFacts) -> int:
     return process_time_ns() - began
 
 
-def measured(prepare: Callable[[Host], None], lines: int) -> list[str]:
+def measured(prepare: Callable[[Host], None], lines: int, most: float) -> list[str]:
     host = Host(GPUS)
     prepare(host)
     host.run(SETTLES)
@@ -88,20 +88,20 @@ def measured(prepare: Callable[[Host], None], lines: int) -> list[str]:
             sticks.append(yardstick(facts))
         milliseconds.append(statistics.median(passes) / 1e6)
         ratios.append(statistics.median(passes) / statistics.median(sticks))
-    return [str(len(host.findings)), f"{spread(milliseconds)} < {WANTED:g}", spread(ratios)]
+    return [str(len(host.findings)), f"{spread(milliseconds)} < {most:g}", spread(ratios)]
 
 
 def main() -> None:
     nodes = {
-        "healthy": (healthy, 0),
-        "healthy, counters of links read in this pass": (links_read, 0),
-        "eight findings on every GPU": (sick, 0),
-        f"{STORM} lines of one Xid": (healthy, STORM),
+        "healthy": (healthy, 0, CLEAN),
+        "healthy, counters of links read in this pass": (links_read, 0, CLEAN),
+        "eight findings on every GPU": (sick, 0, SICK),
+        f"{STORM} lines of one Xid": (healthy, STORM, SICK),
     }
     table(
         f"Judging one pass of {GPUS} GPUs with 18 links: median (least-most) of {ROUNDS} rounds of {PASSES} passes",
         ("the node", "findings", "ms of CPU", "ratio to reading each number once"),
-        [[name, *measured(prepare, lines)] for name, (prepare, lines) in nodes.items()],
+        [[name, *measured(*node)] for name, node in nodes.items()],
     )
 
 
