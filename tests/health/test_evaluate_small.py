@@ -220,7 +220,7 @@ def test_a_healthy_machine_of_a_story_that_is_accused_is_a_violation() -> None:
 def test_the_document_has_a_row_for_every_fault_and_its_own_head() -> None:
     results = Results(1, [struck(fault=fault.name) for fault in CLASSES], [lived()])
     rows = document(results).splitlines()
-    assert rows[0] == "# How well it judges simulated nodes"
+    assert rows[0] == "# How well it judges"
     assert [fault.name for fault in CLASSES if not any(fault.name in row for row in rows)] == []
 
 
