@@ -15,12 +15,12 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from evaluate.all_stories import STORIES
 from evaluate.classes import CLASSES
 from evaluate.fleet import measure_fleet
 from evaluate.measure import measure_days, measure_fault
 from evaluate.report import Results, document, report, violations
-from evaluate.stories import measure_story
+from stories.every import STORIES
+from stories.story import measure_story
 
 LONG_DAYS = 30.0
 

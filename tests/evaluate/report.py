@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from evaluate.all_stories import STORIES
 from evaluate.bounds import proportion, rate
 from evaluate.classes import CLASSES
 from evaluate.fault_class import FaultClass
 from evaluate.fleet import WITHIN, FleetResult
 from evaluate.jury import Reported, failures
 from evaluate.measure import FaultResult, HealthyResult
-from evaluate.stories import StoryResult, problems
-from evaluate.stories_left_out import LEFT_OUT
+from stories.every import STORIES
+from stories.left_out import LEFT_OUT
+from stories.story import StoryResult, problems
 
 EPISODE = 600.0
 """Seconds: what is reported again of the same kind, on the same node, within so long is one false alarm, not several."""
@@ -43,7 +43,7 @@ make evaluate-full      # 1,000 node-days, each fault 20 times; writes this page
 ```
 
 No real node is in it. Nodes that exist only as records live through what a public record says of a machine (its readings, its kernel lines, its
-times), through faults, and through healthy days; the judge of the daemon is given what its collectors would have seen. Shapes and rates of the
+times; `tests/stories`), through faults, and through healthy days; the judge of the daemon is given what its collectors would have seen. Shapes and rates of the
 simulated ones follow what fleets have published, where the tables say so in `tests/evaluate`. What is required:
 
 - of each machine of a public record exactly what turned out to be true is reported, and no more;

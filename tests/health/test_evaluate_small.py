@@ -8,7 +8,6 @@ from random import Random
 
 import pytest
 
-from evaluate.all_stories import STORIES
 from evaluate.bounds import proportion, rate
 from evaluate.classes import CLASSES
 from evaluate.fault_class import named
@@ -20,11 +19,12 @@ from evaluate.node import Node
 from evaluate.ordinary import PER_DAY, Ordinary
 from evaluate.quiet import QuietReplay
 from evaluate.report import Results, document, episodes, violations
-from evaluate.stories import StoryResult
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.xid.catalogue import XIDS, XidClass
 from gpuwarden.policy.model import Budget
 from gpuwarden.trace.records import Record
+from stories.every import STORIES
+from stories.story import StoryResult
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "health.md"
 SOME = (

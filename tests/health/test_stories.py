@@ -1,4 +1,4 @@
-"""Machines of public records: what the judge finds in each of them (`tests/evaluate/stories*.py`)."""
+"""Machines of public records: what the judge finds in each of them (`tests/stories`)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from evaluate.all_stories import STORIES
-from evaluate.stories import Story, measure_story, problems
-from evaluate.stories_left_out import LEFT_OUT
+from stories.every import STORIES
+from stories.left_out import LEFT_OUT
+from stories.story import Story, measure_story, problems
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: f"{story.id}: {story.name}")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from evaluate.stories import Story
 from gpuwarden.health.model import Health
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.facts import LinkFacts
 from gpuwarden_collectors.host_facts import ServiceFacts
+from stories.story import Story
 from support.dcgm_hosts import WARN, DcgmHost
 from support.hosts import Host
 

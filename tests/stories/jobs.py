@@ -6,9 +6,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from evaluate.stories import Story
 from gpuwarden_collectors.facts import GpuProcess, MigInstance
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess
+from stories.story import Story
 from support.job_hosts import HANGS, WITHOUT_GPM, JobHost
 
 LEARNS, IN_TIME = 25.0, 5.0

@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 from evaluate.kernel_text import SWITCH, happened
-from evaluate.stories import Story
 from gpuwarden.health.model import Health
 from gpuwarden.health.xid.sxid_catalogue import SXIDS
 from gpuwarden_collectors.host_facts import PortFacts, ServiceFacts
 from gpuwarden_collectors.pci_facts import PciDevice, PciKind
+from stories.story import Story
 from support.hosts import Host, slot
 from support.whole_hosts import WholeHost, port, service
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 from functools import partial
 
 from evaluate.kernel_text import happened
-from evaluate.stories import Story
 from gpuwarden.health.model import Health
 from gpuwarden.health.view import Rules
 from gpuwarden_collectors.facts import Placement
+from stories.story import Story
 from support.hosts import Host, slot
 
 HOURS = 3600.0

@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any
 
 from evaluate.kernel_text import happened
-from evaluate.stories import Story
 from gpuwarden.health.model import Health
 from gpuwarden.health.nvlink.nvlink5_catalogue import NVLINK5_RULES
 from gpuwarden.health.xid.catalogue import XidClass
 from gpuwarden_collectors.facts import LinkFacts
 from gpuwarden_collectors.host_facts import AdapterFacts, PcieLink, PortFacts
+from stories.story import Story
 from support.hosts import Host, slot
 from support.whole_hosts import WholeHost, hung, mount, port
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 from functools import partial
 
 from evaluate.kernel_text import happened
-from evaluate.stories import Story
 from gpuwarden.health.model import Health
 from gpuwarden.health.nvlink.nvlink5_catalogue import NVLINK5_RULES
 from gpuwarden.health.xid.catalogue import XidClass
 from gpuwarden_collectors.event_facts import GpuResetEvent
 from gpuwarden_collectors.facts import GpuReadings
+from stories.story import Story
 from support.dcgm_hosts import FAIL, WARN, DcgmHost
 from support.hosts import Host, slot
 

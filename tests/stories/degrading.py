@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from evaluate.stories import Story
 from gpuwarden.health.model import Health
+from stories.story import Story
 from support.hosts import Host
 
 HOURS = 3600.0

@@ -6,12 +6,12 @@ from dataclasses import replace
 from functools import partial
 
 from evaluate.kernel_text import happened
-from evaluate.stories import Story
-from evaluate.stories_readings import bus
 from gpuwarden.health.model import Health
 from gpuwarden_collectors.event_facts import GpuResetEvent
 from gpuwarden_collectors.facts import GpuAnswer
 from gpuwarden_collectors.host_facts import MountFacts
+from stories.readings import bus
+from stories.story import Story
 from support.hosts import Host, slot
 from support.whole_hosts import WholeHost, hung, mount
 

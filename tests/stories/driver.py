@@ -6,10 +6,10 @@ from dataclasses import replace
 from functools import partial
 
 from evaluate.kernel_text import happened
-from evaluate.stories import Story
 from gpuwarden.health.model import Health
 from gpuwarden_collectors.base import Observation, PassOutcome
 from gpuwarden_collectors.facts import GpuAnswer, GpuReadings, MigInstance, NvmlFacts, NvmlProblem, Stamp
+from stories.story import Story
 from support.dcgm_hosts import CONNECTION_LOST, DcgmHost
 from support.hosts import Host, slot
 
