@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Callable, Mapping
-from fractions import Fraction
 
 from gpuwarden.base.fisher import p_value
 from gpuwarden.base.threads import detached
@@ -23,7 +22,7 @@ EVERY = 600.0
 """Seconds between two such queries."""
 HELD_LEAST = 5
 """Nodes held out; what fewer share means nothing."""
-CHANCE = Fraction(1, 100)
+CHANCE = 0.01
 LABELS_MOST = 32
 VALUE_SHOWN = 80  # characters
 _NODES = "cluster, job, instance"

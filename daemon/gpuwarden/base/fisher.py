@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from math import comb
 
 
-def p_value(both: int, marked: int, having: int, total: int) -> Fraction:
+def p_value(both: int, marked: int, having: int, total: int) -> float:
     """The chance that of `total`, `marked` of them and `having` the property, at least `both` are marked and have it.
 
-    The upper tail of the hypergeometric distribution. Raises ValueError for numbers that no such table has.
+    The upper tail of the hypergeometric distribution, rounded once. Raises ValueError for numbers that no such table has.
     """
     most = min(marked, having)
     if not (0 <= both <= most and max(marked, having) <= total and marked + having - both <= total):
@@ -19,4 +18,4 @@ def p_value(both: int, marked: int, having: int, total: int) -> Fraction:
     for count in range(both, most + 1):
         tail += term
         term = term * (having - count) * (marked - count) // ((count + 1) * (total - having - marked + count + 1))
-    return Fraction(tail, comb(total, marked))
+    return tail / comb(total, marked)

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 from gpuwarden.base.fisher import p_value
 from gpuwarden.fleet.model import Key, Row
 
 FAILING_LEAST = 5
 """Failing nodes; fewer have nothing in common that means anything."""
-CHANCE = Fraction(1, 100)
+CHANCE = 0.01
 """Own choice: the most that p may be after the correction."""
 CAUSES_MOST = 3
 
@@ -80,7 +79,7 @@ def why(known: Sequence[Row], failing: Iterable[Row], labels: Mapping[Key, Mappi
 
 def _cause(labels: dict[str, str], having: frozenset[Key], of: frozenset[Key], marked: set[Key], tests: int) -> Cause:
     failing, both = len(of & marked), len(having & marked)
-    p = min(Fraction(1), tests * p_value(both, failing, len(having), len(of)))
+    p = min(1.0, tests * p_value(both, failing, len(having), len(of)))
     return Cause(
-        labels=labels, failing_with=both, failing=failing, having=len(having), nodes=len(of), p=float(p),
+        labels=labels, failing_with=both, failing=failing, having=len(having), nodes=len(of), p=p,
     )  # fmt: skip
