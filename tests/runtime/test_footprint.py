@@ -90,6 +90,21 @@ def test_the_client_of_aiohttp_is_loaded_when_it_is_used() -> None:
     assert seen.stderr == ""
 
 
+def test_what_serving_does_not_need_is_not_loaded_and_the_rest_works_without_it() -> None:
+    script = (
+        "from gpuwarden.runtime.footprint import leave_out; from gpuwarden.config.model import Config\n"
+        "leave_out(Config()); import sys, gpuwarden.runtime.serve, html, shutil; from aiohttp import helpers\n"
+        "wanted = ('html.entities', 'email.headerregistry', 'bz2', 'lzma', 'difflib', 'fractions')\n"
+        "print([name for name in wanted if sys.modules.get(name)], html.escape('<a>'))\n"
+        "print(helpers.parse_content_type('text/plain; charset=utf-8')[1]['charset'])\n"
+        "from email.policy import HTTP, default; print(HTTP.linesep == '\\r\\n', default.linesep == '\\n')"
+    )
+    seen = subprocess.run(
+        [sys.executable, "-c", script], env={"PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True, check=True
+    )  # fmt: skip
+    assert (seen.stdout.split(), seen.stderr) == (["[]", "&lt;a&gt;", "utf-8", "True", "True"], "")
+
+
 def test_a_daemon_with_an_https_webhook_has_openssl(host: FakeHost) -> None:
     host.configure('[notify.webhook.pager]\nurl = "https://127.0.0.1:1/"\n')
     with host.daemon() as daemon:

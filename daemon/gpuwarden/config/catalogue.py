@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from difflib import get_close_matches
 
 from gpuwarden.health.conditions import CONDITIONS, condition
 from gpuwarden.health.model import Severity
@@ -20,6 +19,8 @@ def catalogue_misfits(checks: Mapping[str, CheckRule], xids: Iterable[str], sxid
                 "expected warning: it is about a job, and a failure would drain its nodes",
             )
         if row is None:
+            from difflib import get_close_matches  # noqa: PLC0415 - 0.15 MiB, only after a typing error
+
             near = get_close_matches(code, list(CONDITIONS), n=1)
             hint = f"; did you mean {near[0]!r}?" if near else "; `gpuwarden explain` lists them"
             yield (f"checks.{code}",), f"is no condition{hint}"

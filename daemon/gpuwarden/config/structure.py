@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
@@ -177,6 +176,8 @@ def _unexpected(expected: str, found: object, hint: str = "") -> ValueError:
 
 
 def _near(word: str, known: Iterable[str]) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415 - 0.15 MiB, only after a typing error
+
     near = get_close_matches(word.lower(), list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 

@@ -10,20 +10,27 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from importlib import import_module
 from importlib.util import find_spec, module_from_spec
+from types import ModuleType
 from typing import Any
 
 from gpuwarden.config.model import Config
 
 _FROZENLIST = "frozenlist._frozenlist"
 """Compiled, it brings in the C++ runtime. aiohttp uses these lists at its start."""
+_COMPRESSION = ("bz2", "lzma")
+"""shutil takes them for archives, if they are there."""
 _HASHES = (("_md5",), ("_sha1",), ("_sha256", "_sha2"), ("_sha3",), ("_blake2",))
 """Python's own modules for the hashes that hashlib guarantees. Some distributions leave them out for OpenSSL's."""
 
 
 def leave_out(config: Config) -> None:
     """To be called before `asyncio` and `aiohttp` are imported; what was imported already stays."""
-    _forbid(_FROZENLIST)
+    for module in (_FROZENLIST, *_COMPRESSION):
+        _forbid(module)
+    _leave_out_entities()
+    _put_off_policy()
     _put_off("aiohttp")  # its client, 1.3 MiB; the server's modules need nothing of it
     if not speaks_tls(config):
         _forbid("ssl")  # asyncio and aiohttp take it if it is there, and aiohttp then reads all certificates, twice
@@ -76,6 +83,37 @@ def _put_off(package: str) -> None:
 
     module.__version__, module.__getattr__ = version[1], wanted
     sys.modules[package] = module
+
+
+def _leave_out_entities() -> None:
+    """Of `html` aiohttp escapes; the names of characters, 0.45 MiB, are for the way back."""
+    if "html" not in sys.modules:
+        entities = ModuleType("html.entities")
+        vars(entities)["html5"] = {}
+        sys.modules["html.entities"] = entities
+        html = import_module("html")
+        del html.unescape, sys.modules["html.entities"]
+
+
+def _put_off_policy() -> None:
+    """`email.policy`, by which aiohttp parses a header that no request of ours has: 0.4 MiB."""
+    if "email.policy" in sys.modules:
+        return
+    module = ModuleType("email.policy")
+
+    def real(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if sys.modules.get("email.policy") is module:
+            del sys.modules["email.policy"]
+        return getattr(import_module("email.policy"), name)
+
+    class Later:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real("HTTP"), name)
+
+    vars(module).update(HTTP=Later(), __getattr__=real)
+    sys.modules["email.policy"] = module
 
 
 def _texts(value: Any) -> Iterator[str]:
