@@ -189,6 +189,15 @@ def expected_mount_of_another_type(*, hangs: bool) -> WholeHost:
     return host
 
 
+def link_mask_at_boot() -> Host:
+    """The links train and the fabric is complete all the same."""
+    host = Host(8, uptime=60.0)
+    host.run(10)
+    happened(host, "NVRM: knvlinkDiscoverPostRxDetLinks_GH100: Getting peer0's postRxDetLinkMask failed!")
+    host.run(1 * HOURS, every=15)
+    return host
+
+
 def killed_for_its_own_memory() -> Host:
     host = Host(8)
     host.run(60)
@@ -217,6 +226,7 @@ STORIES: tuple[Story, ...] = (
           expects=("failure mount_missing",), ends=FAILED),
     Story(id="B28", source="leptonai/gpud#1189", name="an expected Lustre mount hangs", made=partial(expected_mount_of_another_type, hangs=True),
           expects=("failure mount_hung",), ends=FAILED),
+    Story(id="B30", source="leptonai/gpud#1271, NVIDIA/NVSentinel#1748", name="a link mask that was not read at boot, all links up", made=link_mask_at_boot),
     Story(id="B32", source="leptonai/gpud#500 and its kernel log", name="GSP of one GPU dead, a line only when somebody asks it",
           made=firmware_of_one_gpu, expects=("failure xid.119",), ends=FAILED),
     Story(id="B34", source="rammsguns/llm-rig#97", name="slowed for heat in the last 15 s of a bench of two minutes", made=bench_of_two_minutes),
