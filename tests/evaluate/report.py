@@ -44,7 +44,8 @@ make evaluate-full      # 1,000 node-days, each fault 20 times; writes this page
 
 No real node is in it. Nodes that exist only as records live through what a public record says of a machine (its readings, its kernel lines, its
 times; `tests/stories`), through faults, and through healthy days; the judge of the daemon is given what its collectors would have seen. Shapes and rates of the
-simulated ones follow what fleets have published, where the tables say so in `tests/evaluate`. What is required:
+simulated ones follow what fleets have published, where the tables say so in `tests/evaluate`. The tables say how often each fault struck, and of how
+many healthy days they are: a page from a shorter run has less of both. What is required:
 
 - of each machine of a public record exactly what turned out to be true is reported, and no more;
 - every fault in bold is detected, every time, within two passes of becoming visible (a kernel line: one second) and its stated grace;
