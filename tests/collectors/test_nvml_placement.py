@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,5 +53,11 @@ def test_a_platform_that_answers_with_an_error_costs_no_reading(node: Node) -> N
     assert (facts.answer, facts.errors, facts.placement) == (GpuAnswer.OK, (), Placement())
 
 
-def test_labels_of_gpus_that_differ_are_joined_and_of_no_driver_empty() -> None:
+def test_labels_of_gpus_that_differ_are_joined_and_of_no_driver_empty(node: Node) -> None:
+    node.reader.connect()
+    facts = node.read()
+    first, *others = facts.gpus
+    mixed = replace(facts, gpus=(replace(first, vbios="96.00.74.00.01"), *others))
+    labels = dict(zip(MACHINE_LABELS, machine_labels("x", mixed), strict=True))
+    assert labels["vbios"] == "96.00.74.00.01+96.00.99.00.01"
     assert machine_labels("QEMU/pc", None) == ("QEMU/pc", *[""] * (len(MACHINE_LABELS) - 1))

@@ -52,9 +52,9 @@ def since_notice(node: WholeNode) -> list[str]:
     return [event.kind for event in dropwhile(lambda event: event.kind != EventKind.NOTICED, node.journal.recent)]
 
 
-async def until(node: WholeNode, kind: EventKind, least: int = 1) -> None:
+async def until(node: WholeNode, kind: EventKind) -> None:
     async with asyncio.timeout(60.0):
-        while [event.kind for event in node.journal.recent].count(kind) < least:
+        while kind not in [event.kind for event in node.journal.recent]:
             await asyncio.sleep(0.001)
 
 

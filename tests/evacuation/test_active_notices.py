@@ -24,7 +24,7 @@ def concerned(host: Host) -> list[str]:
     return [notice.id for notice in found.notices]
 
 
-def test_jobs_on_a_gpu_that_is_lost_are_concerned() -> None:
+def test_jobs_on_a_gpu_that_failed_are_concerned() -> None:
     host = Host(4)
     host.run(60)
     host.change(2, remapped_rows_failure=1)

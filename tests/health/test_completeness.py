@@ -9,6 +9,7 @@ import pytest
 from gpuwarden.health.machine_types import GPUS_OF
 from gpuwarden.health.model import Health, Severity
 from gpuwarden.health.view import CheckRule, Rules
+from gpuwarden_collectors.base import Observation, PassOutcome
 from gpuwarden_collectors.facts import Placement
 from support.hosts import Host
 
@@ -119,6 +120,25 @@ def test_a_container_that_cannot_read_the_bus_is_not_judged() -> None:
     assert after_minutes(host) == []
     assert host.last is not None
     assert host.last.verdict.expected_from == "learned"
+
+
+def lose_sight_of_the_bus(host: Host) -> None:
+    host.pci = lambda: Observation(  # type: ignore[method-assign]
+        collector="pci", outcome=PassOutcome.FAILED, started=host.now, finished=host.now
+    )
+
+
+def test_a_bus_that_can_no_longer_be_read_ends_no_finding() -> None:
+    host = machine(3, G6E)
+    assert after_minutes(host) == [CODE]
+    lose_sight_of_the_bus(host)
+    assert CODE in after_minutes(host)
+
+
+def test_modules_are_not_compared_where_the_bus_was_never_read() -> None:
+    host = with_modules([1, 2, 4])
+    lose_sight_of_the_bus(host)
+    assert CODE not in after_minutes(host)
 
 
 def test_mig_changes_nothing() -> None:

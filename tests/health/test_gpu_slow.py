@@ -212,14 +212,19 @@ def test_clocks_that_are_low_when_work_begins_are_not_slow() -> None:
 # --- the power brake
 
 
-def braked(host: Host, minutes: float, *gpus: int, share: float = 1.0, **readings: float | None) -> None:
+def braked(host: Host, minutes: float, *gpus: int, every: float = 5.0, **readings: float | None) -> None:
+    """At a quarter of the clock; `every`: seconds between two passes."""
+    values: dict[str, float | None] = {
+        "clock_event_reasons": 0x8C, "clock_sm_mhz": 495, "clock_sm_max_mhz": 1980, **readings,
+    }  # fmt: skip
     for n in gpus:
-        host.change(n, clock_event_reasons=0x8C, clock_sm_mhz=495, clock_sm_max_mhz=1980, **readings)
-    for _ in range(int(minutes * 12)):
+        host.change(n, **values)
+    for _ in range(int(minutes * 60 / every)):
         for n in gpus:
             counted = host.gpus[n].readings.slowdown_hw_power_brake_ns
-            host.change(n, slowdown_hw_power_brake_ns=None if counted is None else counted + round(share * 5e9))
-        host.run(5)
+            host.change(n, slowdown_hw_power_brake_ns=None if counted is None else counted + round(every * 1e9))
+        host.uptime += every
+        host.step()
 
 
 def power_brake(host: Host) -> list[tuple[str, Severity]]:
@@ -232,6 +237,12 @@ def test_a_brake_that_holds_a_working_gpu_at_a_quarter_of_its_clock_for_ten_minu
     assert power_brake(host) == [(slot(2), Severity.WARNING), (slot(3), Severity.WARNING)]
     braked(host, 2, 2, 3)
     assert power_brake(host) == [(slot(2), Severity.FAILURE), (slot(3), Severity.FAILURE)]
+
+
+def test_a_brake_is_found_with_the_longest_interval_of_passes_that_there_may_be() -> None:
+    host = working(4)
+    braked(host, 16, 1, every=30.02)
+    assert power_brake(host) == [(slot(1), Severity.FAILURE)]
 
 
 def test_a_brake_of_a_driver_without_the_counter_fails_it_too() -> None:
@@ -251,12 +262,7 @@ def test_a_brake_of_a_driver_without_the_counter_fails_it_too() -> None:
 )
 def test_a_brake_without_a_low_clock_at_work_warns(readings: Mapping[str, float | None]) -> None:
     host = working(4)
-    host.change(1, clock_event_reasons=0x8C, **readings)
-    for _ in range(240):
-        host.change(
-            1, slowdown_hw_power_brake_ns=(host.gpus[1].readings.slowdown_hw_power_brake_ns or 0) + 5_000_000_000
-        )
-        host.run(5)
+    braked(host, 20, 1, **readings)  # type: ignore[arg-type]
     assert power_brake(host) == [(slot(1), Severity.WARNING)]
 
 

@@ -87,7 +87,7 @@ def test_no_switch_stays_latched_once_the_gpu_was_replaced(host: Host, first: st
     assert [str(text).partition("@")[0] for text in by] == ["its cause ended: gpu_missing"]  # which takes 10 s longer
 
 
-def test_a_line_of_the_switch_after_the_repair_stands_for_itself(host: Host) -> None:
+def test_a_line_of_the_switch_after_the_repair_is_an_incident_of_its_own(host: Host) -> None:
     gone = host.gpus[3], host.devices[3]
     host.step(loses(host))
     host.step(complaint(host))

@@ -67,7 +67,7 @@ def test_it_names_the_gpu_and_the_rank_that_differ(host: JobHost) -> None:
     )
 
 
-def test_without_profiling_fields_power_and_nvlink_traffic_show_it(host: JobHost) -> None:
+def test_without_profiling_fields_power_and_nvlink_traffic_show_it() -> None:
     host = JobHost()
     host.nvlink_mib = 900.0
     host.minutes(LEARN, **WITHOUT_GPM)
@@ -241,7 +241,7 @@ def comes_and_goes(host: JobHost) -> None:
 
 
 def is_read_no_more(host: JobHost) -> None:
-    """The driver gives no utilisation, then NVML nothing at all, then Slurm no jobs."""
+    """The driver gives no utilisation, then no power."""
     host.minutes(10, **{**HANGS, "utilization_gpu": None})
     host.minutes(10, **{**HANGS, "power_usage_mw": None})
 

@@ -127,6 +127,17 @@ def test_an_adapter_without_a_port_of_the_job_fabric_only_warns() -> None:
     assert health(never_up) is Health.WARNING
 
 
+def test_commands_on_both_sides_of_a_recovery_do_not_add_up() -> None:
+    host = with_adapter()
+    happened(host, TIMEOUT)
+    host.run(60)
+    happened(host, RECOVERED)
+    host.run(70)
+    happened(host, TIMEOUT)
+    host.run(60)
+    assert health(host) is Health.WARNING
+
+
 def test_one_command_without_an_answer_warns_and_commands_without_answers_for_minutes_fail() -> None:
     host = with_adapter()
     happened(host, TIMEOUT)
@@ -216,6 +227,19 @@ def test_lockups_that_go_on_warn_and_in_a_driver_fail_after_five_minutes() -> No
     assert health(driver) is Health.FAILURE
 
 
+def test_a_driver_that_was_stuck_stays_a_failure_when_shorter_lockups_follow() -> None:
+    host = WholeHost()
+    host.run(60)
+    repeated(host, LOCKUP, IN_DRIVER, every=28, times=16)
+    assert health(host) is Health.FAILURE
+    host.run(240)
+    repeated(host, LOCKUP, IN_DRIVER, every=28, times=4)
+    assert [(str(f.key), f.severity) for f in host.findings] == [("soft_lockup.nvidia@node", "failure")]
+    host.reboot()
+    host.run(60)
+    assert health(host) is Health.HEALTHY
+
+
 def test_lockups_behind_a_fatal_pcie_error_fail_after_a_minute() -> None:
     host = WholeHost()
     host.run(60)
@@ -230,6 +254,15 @@ def test_what_a_boot_takes_a_cpu_for_is_no_finding() -> None:
     host.run(5)
     repeated(host, LOCKUP, IN_DRIVER, every=25, times=10)
     assert not [event for event in host.ledger if event.kind == "raised"]
+
+
+def test_a_driver_that_is_stuck_from_the_boot_on_fails_once_the_boot_is_over_for_as_long() -> None:
+    host = WholeHost(uptime=20)
+    host.run(5)
+    repeated(host, LOCKUP, IN_DRIVER, every=25, times=20)
+    assert health(host) is Health.WARNING
+    repeated(host, LOCKUP, IN_DRIVER, every=25, times=8)
+    assert health(host) is Health.FAILURE
 
 
 # --- NVMe, GSP, GPUs that do not initialise

@@ -91,14 +91,14 @@ def test_so_many_marks_are_needed_where_no_other_link_has_any(links: int, needed
     assert not by_chance_below(needed - 1, needed - 1, links)
 
 
-def test_nothing_is_said_of_a_lone_link_nor_of_a_fabric_full_of_errors() -> None:
+def test_neither_a_single_link_nor_a_fabric_full_of_errors_is_judged() -> None:
     assert not by_chance_below(70, 70, 1)
     assert not by_chance_below(70, MOST_MARKS + 1, 288)
 
 
-def test_fewer_than_one_false_warning_a_month_on_8000_nodes() -> None:
+def test_fewer_than_one_false_warning_in_four_months_on_8000_nodes() -> None:
     tries_a_day = DAY / 2  # at most every second cell is marked
-    assert 8000 * 144 * 30 * tries_a_day / ODDS < 1
+    assert 8000 * 144 * 120 * tries_a_day / ODDS < 1
 
 
 # --- the link that dies five days later
@@ -134,7 +134,9 @@ def test_the_warning_ends_a_day_after_the_errors_do() -> None:
     host = started()
     host.every(420, 30, (0, 14))
     assert host.ids == [SUSPECT]
-    host.run(30 * HOUR, every=300)
+    host.run(20 * HOUR, every=300)
+    assert host.ids == [SUSPECT]
+    host.run(10 * HOUR, every=300)
     assert host.ids == []
 
 
@@ -193,7 +195,7 @@ def test_two_links_only_need_a_day_of_errors() -> None:
     assert host.ids == [f"nvlink_link_errors@link/{slot(0)}/1"]
 
 
-def test_a_lone_link_is_compared_with_nothing() -> None:
+def test_a_single_link_is_compared_with_nothing() -> None:
     host = started(1, 1)
     host.every(1200, 72, (0, 0))
     quiet(host)
@@ -213,13 +215,11 @@ def test_reboots_and_what_links_count_while_they_train_are_none() -> None:
 
 def test_a_counter_that_went_back_begins_anew() -> None:
     host = started()
-    for _ in range(30):
-        host.each(lambda gpu, link, value: (0 if value else 7) if (gpu, link) == (0, 14) else 0)
-        host.run(600, every=60)
-        host.each(lambda *_: 0)
-        host.run(600, every=60)
-    marks = host.state.links[slot(0)][14].marks
-    assert len(marks) <= 30
+    for value in range(60, 0, -2):
+        host.each(lambda gpu, link, _, value=value: value if (gpu, link) == (0, 14) else 0)  # type: ignore[misc]
+        host.run(1200, every=60)
+    count = host.state.links[slot(0)][14]
+    assert (count.value, len(count.marks)) == (2, 1)
 
 
 def test_a_counter_that_the_driver_no_longer_gives_changes_nothing() -> None:

@@ -102,7 +102,7 @@ def test_two_of_eight_that_grow_are_two_findings_and_a_management_port_is_compar
     assert set(raised(host)) == {f"infiniband_errors@port/mlx5_{n}/1" for n in (1, 2, 9)}
 
 
-def test_a_lone_port_is_judged_by_its_own_counters() -> None:
+def test_a_single_port_is_judged_by_its_own_counters() -> None:
     ports = fabric(1)
     host = started(ports)
     counting(host, ports, {0: {"symbol_error": 10}}, 2 * HOUR)
@@ -277,6 +277,25 @@ def test_an_accepted_adapter_that_loses_more_lanes_warns_again() -> None:
     host.ports(*(port(each.device, slot=each.slot) for each in host.adapters))
     host.run(600, every=10)
     assert [finding.evidence["lanes"] for finding in host.findings] == [4]
+
+
+def test_an_accepted_adapter_that_becomes_slower_besides_warns_again() -> None:
+    host = on(adapter(0), adapter(1, lanes=8), adapter(2))
+    host.accept()
+    host.run(300, every=10)
+    assert host.health is Health.HEALTHY
+    host.adapters = (adapter(0), adapter(1, lanes=8, gtps=16.0), adapter(2))
+    host.ports(*(port(each.device, slot=each.slot) for each in host.adapters))
+    host.run(600, every=10)
+    assert [finding.evidence["gtps"] for finding in host.findings] == [16.0]
+
+
+def test_both_functions_of_the_only_card_warn() -> None:
+    first = adapter(0, lanes=8)
+    second = replace(first, slot=first.slot[:-1] + "1", device="mlx5_1")
+    assert [str(finding.key.subject) for finding in on(first, second).findings] == [
+        "adapter/0000:40:00.0", "adapter/0000:40:00.1",
+    ]  # fmt: skip
 
 
 def test_adapters_that_are_alike_are_as_the_host_was_built() -> None:

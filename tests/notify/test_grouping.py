@@ -11,6 +11,8 @@ import pytest
 
 from gpuwarden.health.judge import Step
 from gpuwarden.health.model import Event, EventKind
+from gpuwarden.health.severity import in_shadow
+from gpuwarden.health.view import CheckRule
 from gpuwarden.notify.grouping import Grouping
 from gpuwarden.notify.messages import Origin, message
 from gpuwarden_collectors.event_facts import HostEvent, SxidEvent
@@ -42,7 +44,10 @@ class Receivers(Host):
     def _send(self) -> None:
         news, self._passed = self.ledger[self._passed :], len(self.ledger)
         kinds = (EventKind.RAISED, EventKind.CLEARED, EventKind.ACKNOWLEDGED)
-        self._sent += [event for event in self.grouping.of(news, self.state) if event.kind in kinds]
+        self._sent += [event for event in self.grouping.of(news, self.state, self._shadowed) if event.kind in kinds]
+
+    def _shadowed(self, event: Event) -> bool:
+        return event.key is not None and in_shadow(event.key.code, self.rules)
 
     def events(self) -> Sequence[Event]:
         """About findings, that were notified since the last call."""
@@ -121,6 +126,16 @@ def test_a_consequence_that_outlives_its_cause_is_notified_then(notified: Receiv
     (event,) = notified.events()
     assert (event.kind, str(event.key), event.data["severity"]) == ("raised", f"ecc_uncorrectable{at}", "failure")
     assert event.data["uncorrected_since_driver_load"] == 2
+
+
+def test_a_consequence_that_a_reload_puts_into_shadow_is_not_notified(notified: Receivers) -> None:
+    notified.loses()
+    notified.run(10)
+    notified.step(notified.complaint())
+    notified.sent()
+    notified.rules = replace(notified.rules, checks={"sxid": CheckRule(shadow=True)})
+    notified.run(60)
+    assert notified.sent() == []
 
 
 def test_a_finding_that_follows_from_nothing_is_notified_as_before(notified: Receivers) -> None:

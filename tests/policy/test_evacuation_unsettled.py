@@ -143,7 +143,7 @@ def test_a_signal_whose_command_succeeded_behind_a_killed_daemon_was_sent(step: 
 
 
 @pytest.mark.parametrize(("step", "way"), [("0", Way.JOB_WIDE), ("batch", Way.BATCH)])
-def test_a_signal_whose_command_was_never_started_is_sent_though_the_mark_stands(step: str, way: Way) -> None:
+def test_a_signal_whose_command_was_never_started_is_sent_in_spite_of_the_mark(step: str, way: Way) -> None:
     story = Story().spreads(7, process(1, step=step)).announces(announced()).acts(1, dies="before sending").restarts()
     story.records["slurm/7"] = CommandOutcome.NOT_STARTED
     story.acts()

@@ -71,7 +71,13 @@ def low_clock() -> JobHost:
 
 
 def power_cap() -> JobHost:
-    return job(clock_event_reasons=0x4)
+    """Set to 400 of 700 W in the middle of the job."""
+    host = job()
+    host.minutes(
+        15, clock_event_reasons=0x4, power_usage_mw=395_000, power_enforced_limit_mw=400_000, clock_sm_mhz=1300,
+        gpm_tensor_active=30.0,
+    )  # fmt: skip
+    return host
 
 
 def night(*, busy: int) -> JobHost:

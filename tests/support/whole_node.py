@@ -43,7 +43,14 @@ def durable(state: health.State) -> object:
         for t in state.tracks.values()
     }
     records = {str(r.key): replace(r, batch=0) for r in state.records.values()}
-    boards = dict(state.raises), dict(state.repairs), dict(state.lemons), dict(state.remaps)
+    boards = (
+        dict(state.raises),
+        dict(state.repairs),
+        dict(state.lemons),
+        dict(state.remaps),
+        dict(state.links),
+        state.host,
+    )
     return tracks, records, dict(state.pins), boards, state.health, state.boot_id
 
 

@@ -199,7 +199,7 @@ def _warnings(s: Settings) -> Iterator[Alert]:
     yield Alert(
         name="GpuwardenJobStalled", severity=TICKET, keeps="5m",
         expr='count by (job, detail) (gpuwarden_finding_info{check="job_stalled",severity="warning"})',
-        summary="Slurm's {{ $labels.detail }} is busy and does nothing on {{ $value }} nodes of {{ $labels.job }}. To do: stacks of its "
+        summary="{{ $labels.detail }} is busy and does nothing on {{ $value }} nodes of {{ $labels.job }}. To do: stacks of its "
         "ranks to its owner, then let it be restarted.",
         description="All its GPUs on a node are busy at a small share of the power and activity of its own past: its ranks wait for each "
         "other. NCCL's watchdog ends it after ten minutes, if it is on. The nodes are not accused and take work.",

@@ -4,7 +4,7 @@
     …
     RIP: 0010:_nv012345rm+0x1a/0x40 [nvidia]          (x86; on Arm `pc : nvidia_poll+0x18/0x120 [nvidia]`)
 
-Only modules of drivers of GPUs and network adapters are told apart; everything else is a soft lockup without a name. Both
+Only modules of drivers of GPUs and network adapters are distinguished; everything else is a soft lockup without a name. Both
 records are printed by one function. A record of this form that follows no soft lockup (an oops prints it, too) is none.
 """
 

@@ -79,14 +79,14 @@ class JobsReader:
         self._settle(processes, jobs, now)
         self._over |= {number: note for number, note in notes.items() if number not in jobs}
         return JobsFacts(
-            jobs=tuple(self._judged(jobs[number], users) for number in sorted(jobs)),
+            jobs=tuple(self._marked(jobs[number], users) for number in sorted(jobs)),
             processes=processes,
             cpu_at=self._cpu.at,
             minors=minors(self._conf.with_name("gres.conf"), self._node),
         )
 
-    def _judged(self, job: Job, users: Sequence[Process]) -> Job:
-        """One of its processes must show that it is a batch job, and none that its user wants no judgement."""
+    def _marked(self, job: Job, users: Sequence[Process]) -> Job:
+        """With `watched`: one of its processes must show that it is a batch job, and none that its user wants no judgement."""
         claims = [claim for user in users if (claim := self._owners.claim_of(user)) is not None and claim.job == job.id]
         watched = any(claim.batch for claim in claims) and not any(claim.ignores_stall for claim in claims)
         return job if watched is job.watched else replace(job, watched=watched)

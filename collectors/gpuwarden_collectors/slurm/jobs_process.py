@@ -80,7 +80,7 @@ def variables(proc: Path, found: Process) -> Mapping[str, str]:
 
 
 def wish(variables: Mapping[str, str]) -> str:
-    """What the owner wants of `job_stalled`, lower case; empty where nothing is said."""
+    """What the owner wants of `job_stalled`, lower case; empty where that variable is not set."""
     return variables.get(STALL, "").strip().lower()[:16]
 
 

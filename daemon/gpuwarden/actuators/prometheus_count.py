@@ -12,6 +12,7 @@ import contextlib
 import json
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from gpuwarden.actuators.base import BudgetUnknown
@@ -70,8 +71,8 @@ class PrometheusCounter:
         self._pool_due = clock().boottime + POOL_FIRST_AFTER
         self._sizing: asyncio.Future[Results] | None = None
         self._querying: asyncio.Future[Results] | None = None
-        us = _us(node, boot_id, options.prometheus_match)
-        self._shared = Shared(self._ask, us=us, match=options.prometheus_match, seen_for=SEEN_FOR)
+        us, match = _us(node, boot_id, options.prometheus_match), options.prometheus_match
+        self._shared = Shared(self._ask, us=us, match=match, held=self._queries["held"], seen_for=SEEN_FOR)
         self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
 
     @property
@@ -103,10 +104,7 @@ class PrometheusCounter:
             raise BudgetUnknown(str(error)) from error
         self._pool, self._pool_due = found.pool, self._clock().boottime + POOL_AGE
         shared = self._shared.text(found, self._clock().boottime) if refusal(self._options, found) else ""
-        return FleetCount(
-            node=found.node, pool=found.pool, held=found.held, now=found.now, shared=shared,
-            visible_after=FRESH * self._chance.uniform(1.0, 1.25),
-        )  # fmt: skip
+        return replace(found, shared=shared, visible_after=FRESH * self._chance.uniform(1.0, 1.25))
 
     def _request(self) -> Results:
         return self._ask(self._queries)

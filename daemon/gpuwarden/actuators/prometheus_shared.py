@@ -2,7 +2,7 @@
 
 Queried in the background, and only while the breaker refuses: first the labels of this node (`gpuwarden_machine_info`, with those of its
 target), then for each of them how many nodes have it, and how many of those held out. By Fisher's exact test, corrected for the number of
-labels: only the values of this node are tested, which are what they are whoever fails.
+labels: only the values of this node are tested, which do not depend on who fails.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextlib
 import json
 from collections.abc import Callable, Mapping
 
-from gpuwarden.base.fisher import p_value
+from gpuwarden.base.fisher import CHANCE, MARKED_LEAST, p_value
 from gpuwarden.base.threads import detached
 from gpuwarden.policy.model import FleetCount
 from gpuwarden.prometheus.client import Results, Sample
@@ -20,20 +20,21 @@ from gpuwarden.publish.metrics.machine import OF_THE_NODE
 
 EVERY = 600.0
 """Seconds between two such queries."""
-HELD_LEAST = 5
-"""Nodes held out; what fewer share means nothing."""
-CHANCE = 0.01
 LABELS_MOST = 32
+"""Two queries for each. A target has fewer, unless it is labelled by mistake."""
 VALUE_SHOWN = 80  # characters
 _NODES = "cluster, job, instance"
 Query = Callable[[Mapping[str, str]], Results]
 
 
 class Shared:
-    """`query`: blocks, and raises PrometheusError. `us`: matchers of this node's `gpuwarden_node_info`; `match`: of all nodes."""
+    """`query`: blocks, and raises PrometheusError. `us`: matchers of this node's `gpuwarden_node_info`; `match`: of all nodes. `held`: the
+    expression of the nodes that are held out for failures.
+    """
 
-    def __init__(self, query: Query, *, us: str, match: str, seen_for: str) -> None:
+    def __init__(self, query: Query, *, us: str, match: str, held: str, seen_for: str) -> None:
         self._query = query
+        self._held = held
         self._us, self._match, self._seen_for = us, match, seen_for
         self._next = float("-inf")
         self._running: asyncio.Future[str] | None = None
@@ -42,13 +43,14 @@ class Shared:
     def text(self, found: FleetCount, now: float) -> str:
         """As of the last query that ended; "" where nothing is explained. `now`: seconds of CLOCK_BOOTTIME."""
         if self._running is not None and self._running.done():
+            self._text = ""
             with contextlib.suppress(Exception):  # it only explains
                 self._text = self._running.result()
             self._running = None
-        if self._running is None and now >= self._next and len(found.held) >= HELD_LEAST:
+        if self._running is None and now >= self._next and len(found.held) >= MARKED_LEAST:
             self._next = now + EVERY
             self._running = detached("prometheus-shared", lambda: self._ask(found))
-        return self._text if len(found.held) >= HELD_LEAST else ""
+        return self._text if len(found.held) >= MARKED_LEAST else ""
 
     def _ask(self, found: FleetCount) -> str:
         info = f"gpuwarden_machine_info{{{self._match}}}"
@@ -64,8 +66,10 @@ class Shared:
         more = f",{self._match}" if self._match else ""
         chosen = f"gpuwarden_machine_info{{{name}={json.dumps(value)}{more}}}[{self._seen_for}]"
         having = f"group by ({_NODES}) (last_over_time({chosen}))"
-        out = f'max by ({_NODES}) (last_over_time(gpuwarden_excluded{{cause="failure"{more}}}[{self._seen_for}])) == 1'
-        return {f"having {name}": f"count({having})", f"held {name}": f"count({having} and on ({_NODES}) ({out}))"}
+        return {
+            f"having {name}": f"count({having})",
+            f"held {name}": f"count({having} and on ({_NODES}) ({self._held}))",
+        }
 
 
 def _best(labels: Mapping[str, str], counts: Mapping[str, list[Sample]], found: FleetCount) -> str:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from math import comb
 
+CHANCE = 0.01
+"""Own choice: the most that p may be once it is corrected for the number of tests."""
+MARKED_LEAST = 5
+"""What fewer marked ones have in common means nothing."""
+
 
 def p_value(both: int, marked: int, having: int, total: int) -> float:
     """The chance that of `total`, `marked` of them and `having` the property, at least `both` are marked and have it.

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from gpuwarden.base.fisher import MARKED_LEAST
 from gpuwarden.cli.text import clean, table
 from gpuwarden.fleet.model import RANK, Finding, Notice, Out, Row, Status
-from gpuwarden.fleet.why import FAILING_LEAST, Why
+from gpuwarden.fleet.why import Why
 
 _CHECKS_MOST = 3
 _OWNERS = {
@@ -33,8 +34,8 @@ def fleet_text(shown: Sequence[Row], known: Sequence[Row]) -> Iterator[str]:
 
 
 def why_text(found: Why) -> Iterator[str]:
-    if found.failing < FAILING_LEAST:
-        yield f"why: {found.failing} such nodes are too few to compare with the others; {FAILING_LEAST} are needed"
+    if found.failing < MARKED_LEAST:
+        yield f"why: {found.failing} such nodes are too few to compare with the others; {MARKED_LEAST} are needed"
     elif not found.causes:
         yield f"why: no common cause of {found.failing} nodes; {found.tests} values of labels were compared"
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from gpuwarden.config.structure import near
 from gpuwarden.health.conditions import CONDITIONS, condition
 from gpuwarden.health.model import Severity
 from gpuwarden.health.view import CheckRule
@@ -19,10 +20,7 @@ def catalogue_misfits(checks: Mapping[str, CheckRule], xids: Iterable[str], sxid
                 "expected warning: it is about a job, and a failure would drain its nodes",
             )
         if row is None:
-            from difflib import get_close_matches  # noqa: PLC0415 - 0.15 MiB, only after a typing error
-
-            near = get_close_matches(code, list(CONDITIONS), n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else "; `gpuwarden explain` lists them"
+            hint = near(code, CONDITIONS) or "; `gpuwarden explain` lists them"
             yield (f"checks.{code}",), f"is no condition{hint}"
     for table, numbers in (("xids", xids), ("sxids", sxids)):
         for number in numbers:

@@ -162,7 +162,7 @@ def _choice(value: Any, kind: Any) -> Any:
 def _one_of(choices: Sequence[Any], value: Any) -> Any:
     if isinstance(value, str) and value in choices:
         return value
-    raise _unexpected(f"one of {', '.join(filter(None, choices))}", value, _near(str(value), choices))
+    raise _unexpected(f"one of {', '.join(filter(None, choices))}", value, near(str(value), choices))
 
 
 def _unexpected(expected: str, found: object, hint: str = "") -> ValueError:
@@ -175,11 +175,12 @@ def _unexpected(expected: str, found: object, hint: str = "") -> ValueError:
     return ValueError(f"expected {expected}, found {shown}{hint}")
 
 
-def _near(word: str, known: Iterable[str]) -> str:
+def near(word: str, known: Iterable[str]) -> str:
+    """A hint at what may have been meant, to be appended; empty where nothing is near."""
     from difflib import get_close_matches  # noqa: PLC0415 - 0.15 MiB, only after a typing error
 
-    near = get_close_matches(word.lower(), list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    found = get_close_matches(word.lower(), list(known), n=1)
+    return f"; did you mean {found[0]!r}?" if found else ""
 
 
 def _faults(error: BaseException, path: KeyPath) -> Iterator[Keyed]:
@@ -197,7 +198,7 @@ def _faults(error: BaseException, path: KeyPath) -> Iterator[Keyed]:
     elif isinstance(error, ForbiddenExtraKeysError):
         known = [key.name for key in keys(error.cl)]
         for key in sorted(error.extra_fields):
-            yield (*path, key), "unknown key" + (_near(key, known) or f"; known here are {', '.join(known)}")
+            yield (*path, key), "unknown key" + (near(key, known) or f"; known here are {', '.join(known)}")
     else:
         yield path, str(error)
 

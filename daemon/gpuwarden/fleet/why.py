@@ -11,13 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpuwarden.base.fisher import p_value
+from gpuwarden.base.fisher import CHANCE, MARKED_LEAST, p_value
 from gpuwarden.fleet.model import Key, Row
 
-FAILING_LEAST = 5
-"""Failing nodes; fewer have nothing in common that means anything."""
-CHANCE = 0.01
-"""Own choice: the most that p may be after the correction."""
 CAUSES_MOST = 3
 
 
@@ -71,7 +67,7 @@ def why(known: Sequence[Row], failing: Iterable[Row], labels: Mapping[Key, Mappi
     best = sorted(
         (one for one in causes if one.p <= CHANCE), key=lambda one: (one.p, -one.failing_with, str(one.labels))
     )
-    enough = len(marked) >= FAILING_LEAST
+    enough = len(marked) >= MARKED_LEAST
     return Why(
         failing=len(marked), nodes=len(keys), tests=len(tables), causes=tuple(best[:CAUSES_MOST]) if enough else (),
     )  # fmt: skip

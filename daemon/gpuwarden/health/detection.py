@@ -6,6 +6,7 @@ A subject that was not examined keeps what it has: a finding is never cleared by
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
@@ -40,6 +41,14 @@ _NODE_WELL = Detection((), _THE_NODE)
 def node_detection(sightings: Iterable[Sighting]) -> Detection:
     found = tuple(sightings)
     return Detection(found, _THE_NODE) if found else _NODE_WELL
+
+
+def tracked_detection(
+    code: str, state: State, sightings: Iterable[Sighting] = (), unseen: AbstractSet[Subject] = frozenset()
+) -> Detection:
+    """Everything that has this finding and is not `unseen` was examined."""
+    tracked = {track.key.subject for track in state.tracks_of(code)}
+    return Detection(tuple(sightings), frozenset(tracked - unseen))
 
 
 @lru_cache(maxsize=32)

@@ -18,7 +18,7 @@ from gpuwarden.health.events import HealthSet, Lines, Pinned, Raised, RaisedAt, 
 from gpuwarden.health.flaps import raised_once_more
 from gpuwarden.health.gpu.remaps import BOARD, with_count
 from gpuwarden.health.host.memory import remembered
-from gpuwarden.health.kernel_lines.records import LINE_CODES
+from gpuwarden.health.kernel_lines.records import ENDS, LINE_CODES
 from gpuwarden.health.lemons.days import days_of
 from gpuwarden.health.lemons.memory import counted, renamed
 from gpuwarden.health.memory import LEMON_NODE, Record, State, Track, Unpaired, case, counts, failures
@@ -94,13 +94,14 @@ def _record(state: State, event: Event) -> State:
 
 
 def _bursts(state: State, data: Lines, at: Stamp, known: Record | None) -> Bursts:
-    """After a reset or an acknowledgement another burst begins: what was reported before is dealt with."""
+    """After a reset, an acknowledgement or a recovery another burst begins: what was reported before is dealt with."""
     if data.bursts:
         return from_text(data.bursts)
     signs, pid = signs_of(data.signs or ""), data.pid if data.pid is not None and data.pid >= 0 else None
     if known is None:
         return extended((), at.boottime, signs, pid=pid)
-    return extended(known.bursts, at.boottime, signs, pid=pid, separate=_dealt_with(state, known))
+    recovered = bool(known.bursts) and not ENDS.isdisjoint(known.bursts[-1].signs[-1:])
+    return extended(known.bursts, at.boottime, signs, pid=pid, separate=recovered or _dealt_with(state, known))
 
 
 def _ports(state: State, data: Lines, known: Record | None) -> Ports:

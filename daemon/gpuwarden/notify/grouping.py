@@ -7,7 +7,7 @@ then. After a restart it is not known which were notified: their ends are, once 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from gpuwarden.health.checkpoint import raised_again
@@ -23,10 +23,12 @@ class Grouping:
         self._held: dict[Key, bool] = {}
         """The consequences, and of which it is certain that they were not notified."""
 
-    def of(self, events: Iterable[Event], state: State) -> list[Event]:
-        """The events to be notified. `state`: of the judge, with these events."""
+    def of(
+        self, events: Iterable[Event], state: State, shadowed: Callable[[Event], bool] = lambda _: False
+    ) -> list[Event]:
+        """The events to be notified; nobody is warned of what is in shadow. `state`: of the judge, with these events."""
         kept = [event for event in events if self._kept(event, state.follows)]
-        return [_named(event, state.follows) for event in (*kept, *self._left_over(state))]
+        return [_named(event, state.follows) for event in (*kept, *self._left_over(state)) if not shadowed(event)]
 
     def _kept(self, event: Event, follows: Follows) -> bool:
         key = event.key

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from gpuwarden.base.log import get_logger
@@ -83,12 +83,12 @@ class Notifications:
 
     # --- events
 
-    def send(self, events: Iterable[Event], state: State) -> None:
-        """Queues a message for each receiver of the event's group. Never blocks. `state`: of the judge, with these events."""
+    def send(self, events: Iterable[Event], state: State, shadowed: Callable[[Event], bool] = lambda _: False) -> None:
+        """Queues a message for each receiver of the event's group. Never blocks. `state`, `shadowed` as in `Grouping.of`."""
         if not self._receivers:
             return
-        events = self._grouping.of(events, state)
-        made = [found for event in events if (found := message(event, self._origin)) is not None]
+        grouped = self._grouping.of(events, state, shadowed)
+        made = [found for event in grouped if (found := message(event, self._origin)) is not None]
         chosen = [(target, one) for group, one in made for target, groups in self._groups.items() if group in groups]
         if chosen:
             self._opened().put(chosen)

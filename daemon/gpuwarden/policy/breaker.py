@@ -28,8 +28,8 @@ LARGEST_POOL = 8_000
 REQUESTS_BORNE = 200.0
 """Requests a second that a returning controller is to be spared more than."""
 REQUESTS_OF_AN_ATTEMPT = 3.0
-"""Who is counted, and read, once a controller answers again; what the budget then lets through is a few nodes, whatever the
-size of the pool."""
+"""Of each node once a controller answers again: it counts, and reads; what the budget then lets through is a few nodes, whatever
+the size of the pool."""
 RECOUNT_LEAST = 1.0
 """Seconds between a write and the second count, at least: the resolution of a scheduler's clock."""
 

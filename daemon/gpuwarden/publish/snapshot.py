@@ -197,7 +197,7 @@ class Snapshot:
     jobs: JobsFacts | None = None
     infiniband: InfinibandFacts | None = None
     machine: tuple[str, ...] = ()
-    """Values of `MACHINE_LABELS`, as last seen; empty before the first snapshot of the engine."""
+    """Values of `MACHINE_LABELS`, as last seen."""
     collectors: tuple[CollectorStatus, ...] = ()
     xids: tuple[XidCount, ...] = ()
     site_failures: tuple[str, ...] = ()

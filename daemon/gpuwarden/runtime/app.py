@@ -340,8 +340,7 @@ class Daemon:
                 self._step()
 
     def _notify(self, events: Iterable[Event]) -> None:
-        """Nobody is warned of what is in shadow."""
-        self._notifications.send([event for event in events if not self.engine.shadowed(event)], self.engine.state)
+        self._notifications.send(events, self.engine.state, self.engine.shadowed)
 
     def _recall(self, memory: Memory, *, late: bool = False) -> None:
         """What the ledger knew before this start, and on top of it what happened since."""

@@ -30,6 +30,7 @@ from gpuwarden_collectors.facts import GpuFacts, GpuReadings, MigInstance, NvmlF
 from gpuwarden_collectors.frozen import with_values
 
 TELEMETRY_EVERY, JUDGED_EVERY = 60.0, 15.0
+"""Seconds between two that are written: of TELEMETRY, and of JUDGED, of which a minute then has four."""
 _TELEMETRY_OF = (
     "power_usage", "power_instant", "energy", "clock_graphics", "clock_sm_mhz", "clock_memory_mhz", "clock_video", "violation_",
     "utilization_memory", "utilization_encoder", "utilization_decoder", "memory_free", "memory_used", "bar1_used", "bar1_free",
@@ -42,7 +43,7 @@ JUDGED = (
     "power_usage_mw", "clock_sm_mhz", "memory_used_bytes", "nvlink_tx_kib", "nvlink5_tx_bytes",
     "gpm_graphics_active", "gpm_tensor_active", "gpm_dram_active", "gpm_pcie_tx_mib", "gpm_pcie_rx_mib",
 )  # fmt: skip
-"""Those of them on which one does that is about minutes (`job_stalled`, `gpu_slow`): they are written more often."""
+"""Those of TELEMETRY on which conditions about minutes depend (`job_stalled`, `gpu_slow`)."""
 _SELDOM = tuple(name for name in TELEMETRY if name not in JUDGED)
 _OF_INSTANCES = tuple(name for name in MigInstance.__dataclass_fields__ if name.startswith(_TELEMETRY_OF))
 

@@ -27,6 +27,8 @@ def inventory_incomplete(state: State, sight: Sight) -> Detection:
         return NOTHING
     if sight.rules.expected_gpus is not None:
         return node_detection(())
+    if sight.devices is None:  # what the bus has is not known, and whose GPUs are listed
+        return NOTHING
     return node_detection(_found(state, sight))
 
 

@@ -8,7 +8,7 @@ what a job may set counts only after a day without a job on the GPU, or where th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
@@ -101,12 +101,12 @@ def odd_settings(sight: Sight) -> list[Odd]:
         odd
         for group in models.values()
         for at, setting in enumerate(SETTINGS)
-        for odd in _odd({facts.slot: (facts, values[at]) for facts, values in group}, setting, pinned.get(setting.name))
+        for odd in _odd([(facts, values[at]) for facts, values in group], setting, pinned.get(setting.name))
     ]
 
 
-def _odd(given: Mapping[str, tuple[GpuFacts, Value | None]], setting: Setting, pinned: int | None) -> Iterator[Odd]:
-    values = [(facts, value) for facts, value in given.values() if value is not None and value != ""]
+def _odd(given: Iterable[tuple[GpuFacts, Value | None]], setting: Setting, pinned: int | None) -> Iterator[Odd]:
+    values = [(facts, value) for facts, value in given if value is not None and value != ""]
     if not values:
         return
     common, _ = Counter(value for _, value in values).most_common(1)[0]

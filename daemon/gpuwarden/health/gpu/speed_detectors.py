@@ -29,6 +29,8 @@ HALF = 0.5
 """Of the (upper) median of the siblings, or of the maximum. Training on power-capped GPUs stays above it."""
 HOT_OF_SIBLINGS, HOT_OF_MAXIMUM = 0.8, 0.6
 """The same under software thermal slowdown. A hot day moves throughput by 1 to 2 % (Llama 3)."""
+HOT_SHARE, HOT_WINDOW = 0.5, 60.0
+"""Most of the last minute, by the driver's own clock of that slowdown."""
 AT_LIMIT, BELOW_LIMIT = 0.9, 0.7
 """Of the enforced power limit: from there on power capping is the GPU's own; below, something else caps it."""
 AS_FAST = 0.95
@@ -51,8 +53,8 @@ def gpu_slow(state: State, sight: Sight) -> Detection:
                 found.append(Sighting(Key("gpu_slow", gpu(facts.slot)), evidence))
     # Only work shows whether a GPU is slow: a finding does not end by rest. One that rises does.
     raised = {track.key.subject.slot for track in state.tracks_of("gpu_slow") if track.raised}
-    idle_too = [facts for facts in given if facts.slot not in raised or _busy(facts)] if raised else given
-    return gpu_detection(found, idle_too)
+    examined = [facts for facts in given if facts.slot not in raised or _busy(facts)] if raised else given
+    return gpu_detection(found, examined)
 
 
 def _busy(facts: GpuFacts) -> bool:
@@ -134,7 +136,7 @@ def _hot(state: State, facts: GpuFacts) -> bool:
     if (facts.readings.clock_event_reasons or 0) & SW_THERMAL:
         return True
     series = state.windows.get((facts.slot, "slowdown_sw_thermal_ns"))
-    return series is not None and series.growth(60.0)[0] >= HALF * 60e9
+    return series is not None and series.growth(HOT_WINDOW)[0] >= HOT_SHARE * HOT_WINDOW * 1e9
 
 
 # --- the external power brake
@@ -144,7 +146,8 @@ BRAKED_LOW = "power_brake_low_ns"
 LOW_CLOCK, LOW_SHARE = 0.3, 0.9
 AT_WORK = 50
 """Per cent: at rest the clock is low whatever the brake does."""
-LONGEST_PASS = 30.0
+LONGEST_PASS = 45.0
+"""Seconds: half as long again as the longest interval of NVML's passes. Of a longer pause it is not known what the clock was."""
 
 
 def _at_low_clock(r: GpuReadings) -> bool:

@@ -44,7 +44,8 @@ def narrow(facts: AdapterFacts) -> Narrow | None:
 def adapter_pcie_degraded(infiniband: InfinibandFacts, known: Mapping[str, KnownPort]) -> list[Sighting]:
     found = {facts: lack for facts in infiniband.adapters if (lack := narrow(facts)) is not None}
     alike = {lack._replace(at="") for lack in found.values()}
-    if len(found) > 1 and len(found) == len(infiniband.adapters) and len(alike) == 1:
+    cards = {facts.slot.rpartition(".")[0] for facts in infiniband.adapters}  # the functions of one share its links
+    if len(cards) > 1 and len(found) == len(infiniband.adapters) and len(alike) == 1:
         return []
     accepted = {port.slot: port for port in known.values() if port.slot}
     return [
@@ -62,7 +63,8 @@ def unread_adapters(infiniband: InfinibandFacts) -> frozenset[Subject]:
 
 
 def _accepted(port: KnownPort, lack: Narrow) -> bool:
-    return lack.lanes >= port.lanes > 0 or (not lack.lanes and lack.gtps >= port.gtps > 0)
+    lanes = not lack.lanes or lack.lanes >= port.lanes > 0
+    return lanes and (not lack.gtps or lack.gtps >= port.gtps > 0)
 
 
 def _evidence(facts: AdapterFacts, lack: Narrow) -> Evidence:

@@ -36,7 +36,7 @@ HOST_CONDITIONS: tuple[Condition, ...] = (
     Condition(
         code="infiniband_errors", scope="port", severity=W, advice=Advice.INSPECT_HARDWARE, fall=600,
         title="An InfiniBand, RoCE or EFA port counts errors for long",
-        why="An error counter of the port grows beyond its limit in each third of 10 minutes or of an hour, while no more than half of the "
+        why="An error counter of the port grows beyond its limit in each third of 10 or 12 minutes or of an hour, while no more than half of the "
         "ports of its kind do: 120 symbol errors or 3 recoveries an hour, a timeout a second; the table is in health/host/port_errors.py. "
         "Of EFA any command without completion. Counters never fail a node. One that stands at its maximum counts no more: the port is blind "
         "there, gpuwarden_port_blind.",

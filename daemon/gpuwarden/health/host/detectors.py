@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import NamedTuple
 
-from gpuwarden.health.detection import NOTHING, Detection, Detector
+from gpuwarden.health.detection import NOTHING, Detection, Detector, tracked_detection
 from gpuwarden.health.host import adapters, mounts, port_errors, ports, services
 from gpuwarden.health.host.learning import followed, infiniband_now, now_known
 from gpuwarden.health.host.limits import Limits
@@ -97,14 +97,6 @@ def _setting(state: State, sight: Sight) -> _Setting:
     return sight.view.once("host setting", of, make)
 
 
-def _detection(
-    code: str, state: State, sightings: Sightings = (), unseen: AbstractSet[Subject] = frozenset()
-) -> Detection:
-    """Everything that has this finding and is not `unseen` was examined."""
-    tracked = {track.key.subject for track in state.tracks_of(code)}
-    return Detection(tuple(sightings), frozenset(tracked - unseen))
-
-
 def _detector(code: str, kind: type[NamedFacts], see: Callable[..., Seen], *, counts: bool) -> Detector:
     """`see` is given the tracks of this condition, the setting, the facts, and if it `counts` the windows.
 
@@ -114,11 +106,11 @@ def _detector(code: str, kind: type[NamedFacts], see: Callable[..., Seen], *, co
     def detect(state: State, sight: Sight) -> Detection:
         facts = _now(kind, sight)
         if facts is None:
-            return _detection(code, state) if kind.collector in sight.rules.off else NOTHING
+            return tracked_detection(code, state) if kind.collector in sight.rules.off else NOTHING
         setting = _setting(state, sight)
         given = (setting, facts, state.host_windows) if counts else (setting, facts)
         of = (*setting, *given[1:])
-        return sight.view.once(code, of, lambda: _detection(code, state, *see(state.tracks_of(code), *given)))
+        return sight.view.once(code, of, lambda: tracked_detection(code, state, *see(state.tracks_of(code), *given)))
 
     return detect
 
@@ -232,7 +224,10 @@ def _service_down(tracks: Sequence[Track], setting: _Setting, facts: ServicesFac
     if not setting.multi_node:  # IMEX has nothing to do on a single node, and ends with an error there
         facts = ServicesFacts(services=tuple(s for s in facts.services if s.unit != IMEX_UNIT or s.configured))
         young |= {services.service_subject(IMEX_UNIT)} if setting.multi_node is None else set()
-    fabric = Fabric(*setting[4:])
+    fabric = Fabric(
+        switches=setting.switches, used=setting.fabric, multi_node=setting.multi_node,
+        completed=setting.completed, process=setting.process, gpus=setting.gpus,
+    )  # fmt: skip
     of_it = [s for s in facts.services if s.unit == FABRIC_MANAGER]
     if any(undecided(service, fabric) for service in of_it):
         young.add(services.service_subject(FABRIC_MANAGER))
@@ -270,10 +265,10 @@ def _plugin_failed(state: State, sight: Sight) -> Detection:
     """It ends when the check gives a result, or is configured no more."""
     facts = _now(PluginFacts, sight)
     if not isinstance(facts, PluginFacts):
-        return _detection("plugin_failed", state) if PluginFacts.collector in sight.rules.off else NOTHING
+        return tracked_detection("plugin_failed", state) if PluginFacts.collector in sight.rules.off else NOTHING
     reported = {result.name for result in facts.results if services.is_conclusive(result, sight.now)}
     unreported = {services.plugin_subject(name) for name in set(facts.names) - reported}
-    return _detection("plugin_failed", state, services.plugin_failed(facts, sight.now), unreported)
+    return tracked_detection("plugin_failed", state, services.plugin_failed(facts, sight.now), unreported)
 
 
 def family(state: State, sight: Sight) -> Mapping[str, Detection]:
@@ -284,8 +279,8 @@ def family(state: State, sight: Sight) -> Mapping[str, Detection]:
     reported = {services.plugin_code(r.name): r for r in facts.results if services.is_conclusive(r, sight.now)}
     configured = {services.plugin_code(name) for name in facts.names}
     over = {key.code for key in state.tracks if _of_a_plugin(key.code)} - configured
-    detections = {code: _detection(code, state, services.plugin(result)) for code, result in reported.items()}
-    return {**detections, **{code: _detection(code, state) for code in sorted(over)}}
+    detections = {code: tracked_detection(code, state, services.plugin(result)) for code, result in reported.items()}
+    return {**detections, **{code: tracked_detection(code, state) for code in sorted(over)}}
 
 
 def _of_a_plugin(code: str) -> bool:

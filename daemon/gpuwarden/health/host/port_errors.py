@@ -119,6 +119,6 @@ def _growth(series: Series, limit: Limit) -> int:
     """Over the window, if it is beyond the limit in each part of it, which was followed from its beginning; else 0."""
     if limit.thirds > 1 and series.followed < limit.window:
         return 0
-    edges = [series.growth(limit.window * part / limit.thirds)[0] for part in range(limit.thirds + 1)]
-    parts = [after - before for before, after in zip([0, *edges[1:]], edges[1:], strict=False)]
+    edges = [series.growth(limit.window * part / limit.thirds)[0] for part in range(1, limit.thirds + 1)]
+    parts = [after - before for before, after in zip([0, *edges], edges, strict=False)]
     return edges[-1] if min(parts) >= limit.growth else 0

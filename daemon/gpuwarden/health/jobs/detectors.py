@@ -28,8 +28,8 @@ def job_stalled(state: State, sight: Sight) -> Detection:
     """A job whose GPUs did not answer, or that has not been fallen for long enough, is left as it is."""
     if sight.nvml is None:
         return NOTHING
-    sightings, examined = [], {track.key.subject for track in state.tracks_of(JOB_STALLED)}
-    examined = {subject for subject in examined if is_known(subject.part, sight)}
+    sightings, subjects = [], (track.key.subject for track in state.tracks_of(JOB_STALLED))
+    examined = {subject for subject in subjects if is_known(subject.part, sight)}
     for name, watch in state.job_watches.items():
         past = past_of(state, name, watch)
         if watch.fallen is False or past is None or not is_known(name, sight):

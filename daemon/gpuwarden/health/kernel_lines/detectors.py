@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gpuwarden.health.detection import Detection
+from gpuwarden.health.detection import Detection, tracked_detection
 from gpuwarden.health.host.ports import other_roles
 from gpuwarden.health.kernel_lines.records import lasted, signs
 from gpuwarden.health.memory import Record, State, buried, counts
@@ -30,7 +30,7 @@ AFTER_PCIE = 600.0
 UNANSWERED = 120.0
 """Seconds of commands without an answer, each of which is given up after 60, that a firmware which works again does not reach."""
 RECOVERS = 30.0
-"""Seconds for which a driver that recovers an adapter has not said so yet (`adapter_failed`, rise)."""
+"""Seconds for which a driver that recovers an adapter has not reported that yet (`adapter_failed`, rise)."""
 FATAL = (LineKind.ADAPTER_SILENT, LineKind.ADAPTER_HARDWARE)
 
 
@@ -40,25 +40,27 @@ def gsp_not_answering(state: State, sight: Sight) -> Detection:
         for record in _recent(state, sight, "gsp_not_answering")
         if LineKind.GPU_RESET_ADVISED in signs(record) or lasted(record) >= GOES_ON
     ]
-    return _detection(state, "gsp_not_answering", found)
+    return tracked_detection("gsp_not_answering", state, found)
 
 
 def soft_lockup(state: State, sight: Sight) -> Detection:
     """By the module that the lines name; those that name none are about the same lockups, unless there are no others."""
     recent = _recent(state, sight, "soft_lockup", since=sight.now.boottime - SEEN_FOR)
-    goes_on = [r for r in recent if lasted(r) >= GOES_ON and _ran(r, sight)]
+    goes_on = [r for r in recent if _stuck_for(r) >= GOES_ON]
     named = [record for record in goes_on if record.key.detail]
     after_pcie = _after_pcie_error(state, goes_on)
-    return _detection(state, "soft_lockup", [_lockup(r, after_pcie=after_pcie) for r in named or goes_on])
+    lockups = [record for record in named or goes_on if not _latched(state, record)]
+    return tracked_detection("soft_lockup", state, [_lockup(record, after_pcie=after_pcie) for record in lockups])
 
 
-def _ran(record: Record, sight: Sight) -> bool:
-    return record.bursts[-1].began >= BOOTING and sight.now.boottime >= BOOTING
+def _stuck_for(record: Record) -> float:
+    """Seconds of these lines, without those of the first minutes after the boot."""
+    return record.bursts[-1].ended - max(record.bursts[-1].began, BOOTING) if record.bursts else 0.0
 
 
 def _lockup(record: Record, *, after_pcie: str) -> Sighting:
-    stuck = after_pcie or (record.key.detail and lasted(record) >= STUCK)
-    more: Evidence = {"seconds": round(lasted(record))}
+    stuck = after_pcie or (record.key.detail and _stuck_for(record) >= STUCK)
+    more: Evidence = {"seconds": round(_stuck_for(record))}
     if record.key.detail:
         more = {**more, "module": record.key.detail}
     if after_pcie:
@@ -78,7 +80,7 @@ def _after_pcie_error(state: State, lockups: list[Record]) -> str:
 
 def nvme_failed(state: State, sight: Sight) -> Detection:
     found = [_sighting(record, Severity.WARNING) for record in _recent(state, sight, "nvme_failed") if signs(record)]
-    return _detection(state, "nvme_failed", found)
+    return tracked_detection("nvme_failed", state, found)
 
 
 def adapter_failed(state: State, sight: Sight) -> Detection:
@@ -91,9 +93,9 @@ def adapter_failed(state: State, sight: Sight) -> Detection:
         why, fabric = _of_job_fabric(state, record.key.subject.slot)
         severity = Severity.FAILURE if dead and fabric else Severity.WARNING
         sighting = _sighting(record, severity, why, None if dead else Advice.OBSERVE)
-        recovered_by_now = sight.now.boottime - record.last.boottime >= RECOVERS
-        found.append(replace(sighting, rise=0.0) if recovered_by_now else sighting)
-    return _detection(state, "adapter_failed", found)
+        not_recovered_in_time = sight.now.boottime - record.last.boottime >= RECOVERS
+        found.append(replace(sighting, rise=0.0) if not_recovered_in_time else sighting)
+    return tracked_detection("adapter_failed", state, found)
 
 
 def _of_job_fabric(state: State, slot: str) -> tuple[Evidence, bool]:
@@ -129,7 +131,3 @@ def _sighting(
     record: Record, severity: Severity, more: Evidence | None = None, advice: Advice | None = None
 ) -> Sighting:
     return Sighting(record.key, {**(more or {}), "text": record.text}, severity, advice, count=record.batch)
-
-
-def _detection(state: State, code: str, found: list[Sighting]) -> Detection:
-    return Detection(tuple(found), frozenset(track.key.subject for track in state.tracks_of(code)))

@@ -3,7 +3,7 @@
 | line | record | is it a condition |
 |---|---|---|
 | a GPU could not be initialised | `gpu_init_failed@gpu/SLOT` | no: evidence of `gpu_missing` and `driver_not_loaded`, which bus and NVML decide |
-| a GPU is said to need a reset, the GSP's heartbeat is late | `gsp_not_answering`, of the GPU or of the node | see `detectors.py` |
+| the driver advises the reset of a GPU, the GSP's heartbeat is late | `gsp_not_answering`, of the GPU or of the node | see `detectors.py` |
 | a soft lockup | `soft_lockup@node`, with the module of the driver that ran | see there |
 | an NVMe controller was given up | `nvme_failed.NAME@node` | see there |
 | firmware of an adapter | `adapter_failed@adapter/SLOT` | see there |

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpuwarden.health.detection import Detection
+from gpuwarden.health.detection import Detection, tracked_detection
 from gpuwarden.health.inventory import Presence, presence
 from gpuwarden.health.memory import Record, State, buried, counts
 from gpuwarden.health.model import Advice, Evidence, Json, Latch, Severity, Sighting
@@ -65,10 +65,6 @@ def _evidence(record: Record, **more: Json) -> Evidence:
     return {**more, "text": record.text}
 
 
-def _detection(state: State, code: str, sightings: list[Sighting]) -> Detection:
-    return Detection(tuple(sightings), frozenset(track.key.subject for track in state.tracks_of(code)))
-
-
 def _sighting(state: State, record: Record, decided: Ruling, evidence: Evidence) -> Sighting | None:
     """None where it is only recorded, or where the finding has all of it already: a failure is never made milder.
 
@@ -93,7 +89,7 @@ def xid(state: State, sight: Sight) -> Detection:
             row = xid_row(int(record.key.detail))
             evidence = _evidence(record, xid=row.xid, meaning=row.meaning)
             sightings.append(_sighting(state, record, decided, evidence))
-    return _detection(state, "xid", [each for each in sightings if each is not None])
+    return tracked_detection("xid", state, [each for each in sightings if each is not None])
 
 
 def sxid(state: State, sight: Sight) -> Detection:
@@ -106,7 +102,7 @@ def sxid(state: State, sight: Sight) -> Detection:
             continue
         decided = of_site(table, sight.rules.sxids.get(record.key.detail), Advice.REBOOT)
         sightings.append(_sighting(state, record, decided, _evidence(record, sxid=row.sxid, meaning=row.meaning)))
-    return _detection(state, "sxid", [each for each in sightings if each is not None])
+    return tracked_detection("sxid", state, [each for each in sightings if each is not None])
 
 
 def _pending(state: State, sight: Sight, news: Sequence[Record]) -> Iterator[Record]:
@@ -126,7 +122,7 @@ def _pending(state: State, sight: Sight, news: Sequence[Record]) -> Iterator[Rec
 def pcie_aer_fatal(state: State, sight: Sight) -> Detection:
     records = recent(state, sight, "pcie_aer_fatal")
     found = [Sighting(r.key, _evidence(r, **_adapters(sight, r.key.subject.slot)), count=r.batch) for r in records]
-    return _detection(state, "pcie_aer_fatal", found)
+    return tracked_detection("pcie_aer_fatal", state, found)
 
 
 def _adapters(sight: Sight, slot: str) -> dict[str, Json]:

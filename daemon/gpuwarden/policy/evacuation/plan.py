@@ -346,7 +346,7 @@ def _rested(known: JobState, now: Stamp) -> bool:
 
 
 def _final_node_state(scene: Scene) -> Iterator[SetFinalState]:
-    """Only where the notice has a deadline: they end what still runs here."""
+    """Only where the notice has a deadline: it ends what still runs here."""
     at, what, now = scene.times.final_state_at, scene.settings.final_node_state, scene.now.boottime
     if at is None or now < at or what == "none" or not scene.settings.slurm:
         return

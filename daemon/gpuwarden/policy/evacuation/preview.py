@@ -115,7 +115,7 @@ def _final_node_state(scene: Scene) -> Iterator[str]:
         return
     at = scene.times.final_state_at
     if at is None:
-        why = "the notice has no deadline" if scene.times.assumed else "no time is left for them"
+        why = "the notice has no deadline" if scene.times.assumed else "no time is left for it"
         yield f"no final node state: {why}"
     else:
         what = scene.settings.final_node_state.replace("_", " ")

@@ -89,13 +89,13 @@ def _found_out(
     if known is None:
         return
     records = {record_of(evacuation.id, key) for evacuation in evacuations}  # one of them has sent it
+    if CommandOutcome.RUNNING in records:
+        return
     if CommandOutcome.SUCCEEDED in records:
         yield Way.JOB_WIDE, unsure, Sent.SENT, "sent: gpuwarden was killed meanwhile"
     elif CommandOutcome.NOT_STARTED in records:
         yield Way.JOB_WIDE, unsure, Sent.UNSENT, "not sent: gpuwarden was killed right before"
-    elif (
-        CommandOutcome.RUNNING not in records and (found := _through_slurm(key, known, slurm, node, began)) is not None
-    ):
+    elif (found := _through_slurm(key, known, slurm, node, began)) is not None:
         result, command = found
         yield Way.JOB_WIDE, unsure, result, _TEXTS.get(result) or _not_known(known.signal, unsure, command)
 
