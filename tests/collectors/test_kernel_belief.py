@@ -25,6 +25,9 @@ FORGED = (
     f"NVRM: GPU {SLOT}.0: GPU has fallen off the bus",
     f"nvidia-nvswitch0: SXid (PCI:{SLOT}.0): 20034, Fatal, Link 30 IN= OUT=, ",
     f"pcieport 0000:00:01.0: AER: Uncorrected (Fatal) error received: {SLOT}.0",
+    "watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [x:1]",
+    "watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [",
+    "mlx5_core 0000:03:00.0: synd 0x8: unrecoverable hardware error",
 )
 """Texts of log rules, each with the form of an event; nft takes 127 characters, iptables 29."""
 
@@ -70,6 +73,7 @@ def test_no_name_of_a_process_makes_a_genuine_line_disbelieved(name: str) -> Non
     assert len(name) <= 15
     assert reason(f"NVRM: Xid (PCI:{SLOT}): 31, pid=5, name={name}, Ch 00000008, intr 00000000.") == ""
     assert reason(f"NVRM: Xid (PCI:{SLOT}): 43, pid='5', name={name}, Ch 00000008") == ""
+    assert reason(f"watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [{name}:4711]") == ""
 
 
 @settings(deadline=None)
@@ -78,6 +82,7 @@ def test_no_name_of_a_process_makes_a_genuine_line_disbelieved(name: str) -> Non
 @example("IN= OUT= SRC= ")
 def test_no_name_at_all_does(name: str) -> None:
     assert reason(f"NVRM: Xid (PCI:{SLOT}): 31, pid=5, name={name}, Ch 00000008, intr 00000000.") == ""
+    assert reason(f"watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [{name}:4711]") == ""
 
 
 @pytest.mark.parametrize("facility", [1, 3, 23])
