@@ -124,12 +124,15 @@ class SoakHost(FakeHost):
 
 
 def stories(host: SoakHost) -> Iterator[tuple[str, Callable[[int], object]]]:
-    """For ever, one after the other: a fault of the given GPU. Each story ends its own fault."""
+    """For ever, one after the other: a fault of the given GPU. Each story ends its own fault.
+
+    Four numbers of Xids on eight GPUs are as many as the metric has at a time (`XIDS_MOST`): of more the oldest would be left out.
+    """
     fake = host.fake
     orders: dict[str, Callable[[int], object]] = {
         "an Xid that latches": lambda gpu: host.break_something(gpu, 95),
         "a GPU that is gone": host.is_gone,
-        "an application's Xids": lambda gpu: host.storm(gpu, 13, 31, 43, 13, 31),
+        "an application's Xids": lambda gpu: host.storm(gpu, 13, 31, 13, 13, 31),
         "a reading that is too high": lambda gpu: fake.reading(gpu, "temperature", 96),
         "a driver that hangs": lambda gpu: fake.hang(gpu, "nvmlDeviceGetTemperature"),
         "errors in its memory": host.memory_fails,
