@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gpuwarden.health.model import Event, EventKind, Evidence, Key, gpu
+from gpuwarden.health.model import Event, EventKind, Evidence, Key, Subject, gpu
 from gpuwarden.ledger.store import Entry, Store
 from gpuwarden.publish.status import event
 from gpuwarden_collectors.facts import Stamp
@@ -40,6 +40,25 @@ def test_json_is_one_event_on_a_line_with_everything(tmp_path: Path) -> None:
     with serving(tmp_path / "run", lambda _: result(served)):
         done = gpuwarden("events", "--json", "--run-dir", tmp_path / "run", temporary=tmp_path)
     assert [json.loads(line) for line in done.stdout.splitlines()] == served
+
+
+def test_what_the_judge_only_remembers_is_left_out_of_the_text(tmp_path: Path) -> None:
+    at = Stamp(5.0, 1_800_000_000.0)
+    remembered = [
+        event(Event(kind=kind, at=at, boot_id="b", key=key))
+        for kind, key in (
+            (EventKind.HOST_LEARNED, Key("host", Subject("board", part="GPU-1"))),
+            (EventKind.COUNTED, Key("nvlink_link_errors", gpu(SLOT))),
+        )
+    ]
+    port = event(
+        Event(kind=EventKind.HOST_LEARNED, at=at, boot_id="b", key=Key("host", Subject("port", part="mlx5_0/1")))
+    )
+    with serving(tmp_path / "run", lambda _: result([*remembered, port])):
+        text = gpuwarden("events", "--run-dir", tmp_path / "run", temporary=tmp_path)
+        everything = gpuwarden("events", "--json", "--run-dir", tmp_path / "run", temporary=tmp_path)
+    assert text.stdout.split()[3:] == ["host_learned", "host@port/mlx5_0/1"]
+    assert len(everything.stdout.splitlines()) == 3
 
 
 def test_text_of_events_cannot_move_the_cursor(tmp_path: Path) -> None:

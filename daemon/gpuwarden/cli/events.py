@@ -15,10 +15,11 @@ from gpuwarden.base.durations import parse_duration
 from gpuwarden.cli.client import Daemon, NoDaemon
 from gpuwarden.cli.parser import UNAVAILABLE, CommandError, Parser, folder
 from gpuwarden.cli.text import clean, event_data, when
+from gpuwarden.health.bookkeeping import is_bookkeeping
 
 HELP = """
 Lists the events of this node: Xids, findings raised and cleared, boots, resets, acknowledgements. Without a running
-daemon they are read from the ledger, which is not changed.
+daemon they are read from the ledger, which is not changed. What the judge only counts and remembers is shown with --json.
 
 examples:
   gpuwarden events                    the last 7 days
@@ -69,13 +70,19 @@ def main(options: argparse.Namespace) -> int:
     read = _reader(options)
     events = read(options.since)
     for event in events:
-        print(show(event))
+        if options.json or _is_news(event):
+            print(show(event))
     if len(events) >= LIMIT:
         print(f"only the first {LIMIT} events are shown: give a later --since to see the last", file=sys.stderr)
     if options.follow:
         for event in _following(read, events):
-            print(show(event), flush=True)
+            if options.json or _is_news(event):
+                print(show(event), flush=True)
     return 0
+
+
+def _is_news(event: Event) -> bool:
+    return not is_bookkeeping(event["kind"], event["id"] or "")
 
 
 def _reader(options: argparse.Namespace) -> Read:

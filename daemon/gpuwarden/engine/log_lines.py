@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from gpuwarden.base.log import get_logger
+from gpuwarden.health.bookkeeping import is_bookkeeping
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.model import Event, EventKind, Key
 from gpuwarden.ledger.rows import Memory
@@ -60,7 +61,7 @@ LINES: dict[EventKind, tuple[str, str]] = {
     EventKind.SXID: ("warning", "SXid"),
     EventKind.AER: ("warning", "fatal PCIe error"),
     EventKind.KERNEL_LINE: ("warning", "kernel reports"),
-    EventKind.COUNTED: ("debug", "NVLink errors counted"),
+    EventKind.COUNTED: ("info", "NVLink errors counted"),
     EventKind.RESET: ("info", "GPU reset"),
     EventKind.LOG_GAP: ("warning", "kernel log records lost"),
     EventKind.ACKNOWLEDGED: ("info", "finding acknowledged"),
@@ -101,6 +102,8 @@ HIDDEN = ("first_boottime", "first_wall", "latch", "links", "signs", "sequence",
 def write_line(event: Event, *, shadow: bool = False) -> None:
     """One line for each event; a pass that changes nothing has none."""
     level, text = LINES[EventKind(event.kind)]
+    if is_bookkeeping(event.kind, str(event.key)):
+        level = "debug"
     if event.data.get("severity") == "failure" or event.data.get("to") == "failure":
         level = "error"
     if event.kind == EventKind.SIGNALLING and event.data.get("way") == "none":
