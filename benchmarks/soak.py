@@ -10,7 +10,7 @@ then, and what leaks has grown the more. Where there are too few passes even the
 Memory is PSS. What of it is mapped files is divided by all programs that map them: beside other Pythons it moves with them,
 so that the growth is that of the part that is ours alone (Pss_Anon, Pss_Shmem and SwapPss of smaps_rollup).
 
-Half of the passes warm it up: what the daemon keeps is bounded (the last 2,000 events, counters of an hour, label texts), and at a
+Half of the passes warm it up: what the daemon keeps is bounded (the last 500 events, counters of an hour, label texts), and at a
 few events a second its bounds are reached after some minutes. Of memory the medians of two windows are compared; of what is
 counted the least, for what is there for a moment (a connection, a command of Slurm's) is no growth, and a leak raises the
 least, too.

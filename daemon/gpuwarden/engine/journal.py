@@ -22,7 +22,7 @@ from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.event_facts import LogPosition
 from gpuwarden_collectors.facts import Stamp
 
-RECENT_MOST = 2_000
+RECENT_MOST = 500
 """Events kept in memory, for readers while the ledger cannot be read."""
 
 log = get_logger("gpuwarden")
