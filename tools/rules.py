@@ -84,7 +84,7 @@ def _alert(rule: Alert, settings: Settings) -> Iterator[str]:
     for name, text in (
         ("summary", rule.summary),
         ("description", rule.description),
-        ("runbook_url", f"{settings.runbooks}/{rule.name}.md"),
+        ("runbook_url", f"{settings.runbooks}/{rule.runbook or f'{rule.name}.md'}"),
     ):
         yield f"    {name}: {_quoted(text)}"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import collectors_page
 import configuration_page
+import runbook_pages
 from gpuwarden.base.durations import format_duration
 from gpuwarden.cli.main import INTERNAL, VERBS
 from gpuwarden.cli.parser import NOT_ALLOWED, TRY_AGAIN, UNAVAILABLE, USAGE
@@ -48,7 +49,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def conditions() -> str:
     rows = [
         (
-            f"`{c.code}`",
+            f"[`{c.code}`](runbooks/{runbook_pages.link(c.code)})",
             c.scope,
             f"{c.severity.value}{', in shadow' * c.shadow}",
             timing(c),
@@ -66,7 +67,7 @@ def conditions() -> str:
         "*Severity* is the worst it can have; in shadow, it is reported and nothing follows. *Rise*: how long it must be observed "
         "before it is a finding; *fall*: how long it must be checked and not observed before the finding ends. A latched "
         "finding ends with what *latch* names, or with `gpuwarden ack`. A finding that was raised five times within an hour stays until it "
-        "was quiet for an hour. A site may set `enabled`, `shadow`, `rise`, `fall` and `severity` under `[checks.CODE]`.\n\n"
+        "was quiet for an hour. A site may set `enabled`, `shadow`, `rise`, `fall` and `severity` under `[checks.CODE]`. A code leads to its [runbook](runbooks/README.md).\n\n"
         + MADE
         + "\n"
         + table(("code", "of", "severity", "rise / fall", "latch", "what and why", "source"), rows)
@@ -277,6 +278,7 @@ def commands() -> str:
 
 PAGES = {
     "collectors.md": lambda: collectors_page.collectors(MADE, table), "commands.md": commands, "configuration.md": configuration, "conditions.md": conditions, "xids.md": xids, "dcgm_codes.md": dcgm_codes, "metrics.md": metrics,
+    **runbook_pages.pages(MADE, table),
 }  # fmt: skip
 
 

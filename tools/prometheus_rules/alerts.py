@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from prometheus_rules.model import Alert, Group, Settings
 from prometheus_rules.recording import EVERY, TREND_EVERY
+from prometheus_rules.runbooks import NODE_FAILURE, NODE_WARNING, OWN_FAILURES, OWN_WARNINGS, address
 from prometheus_rules.texts import CHECKS, FINDING, NODE, SINCE, WHERE
 
 PAGE, TICKET, INFO = "page", "ticket", "info"
@@ -80,9 +81,6 @@ count by (job) (
     )  # fmt: skip
 
 
-OWN_FAILURES = ("gpu_missing", "driver_unresponsive", "memory_degrading")
-"""Checks of failures that have an alert of their own."""
-
 STILL_IN_TEXT = (
     "This node is still in scheduling: gpuwarden is in mode observe, has no scheduler here, cannot reach it, or its "
     "breaker is open. On the node: gpuwarden status."
@@ -94,19 +92,18 @@ OUT_TEXT = (
 
 
 def _failures() -> Iterator[Alert]:
+    lasts = {"gpu_missing": "2m", "driver_unresponsive": "2m", "memory_degrading": "3m"}
     rows = (
-        ("GpuwardenNodeFailure", f'severity="failure",check!~"{"|".join(OWN_FAILURES)}"', "3m"),
-        ("GpuwardenGpuMissing", 'severity="failure",check="gpu_missing"', "2m"),
-        ("GpuwardenDriverUnresponsive", 'severity="failure",check="driver_unresponsive"', "2m"),
-        ("GpuwardenMemoryDegrading", 'severity="failure",check="memory_degrading"', "3m"),
+        (NODE_FAILURE, f'severity="failure",check!~"{"|".join(OWN_FAILURES)}"', "3m", address()),
+        *((name, f'severity="failure",check="{check}"', lasts[check], "") for check, name in OWN_FAILURES.items()),
     )
-    for name, selector, lasts in rows:
+    for name, selector, held, runbook in rows:
         for severity, who, texts in ((PAGE, STILL_IN, STILL_IN_TEXT), (TICKET, OUT, OUT_TEXT)):
             yield Alert(
-                name=name, severity=severity, lasts=lasts, keeps="5m",
+                name=name, severity=severity, lasts=held, keeps="5m",
                 expr=f"gpuwarden:finding:active{{{selector}}}\n{who}",
                 summary=f"{WHERE}: {FINDING}.",
-                description=texts,
+                description=texts, runbook=runbook,
             )  # fmt: skip
 
 
@@ -160,15 +157,10 @@ unless on (job, instance) gpuwarden:node:name
     )  # fmt: skip
 
 
-OWN_WARNINGS = {
-    "lemon_node": "GpuwardenLemonNode",
-    "row_remap_pending": "GpuwardenRowRemapPending",
-    "ecc_correctable_rate": "GpuwardenEccCorrectableTrend",
-    "gpu_slow": "GpuwardenGpuSlow",
-    "gpu_misconfigured": "GpuwardenGpuMisconfigured",
-    "job_stalled": "GpuwardenJobStalled",
-}
-"""Checks of warnings that have an alert of their own."""
+OF_LINES = ("adapter_failed", "gsp_not_answering")
+"""Warnings made of lines of the kernel log, about what does not pass by itself: they end an hour after the last line, whether or not the
+fault is over, and few lines may come.
+"""
 
 
 def _warnings(s: Settings) -> Iterator[Alert]:
@@ -180,21 +172,20 @@ def _warnings(s: Settings) -> Iterator[Alert]:
         counted = f"count_over_time({series}[{t('24h')}]) * {t.seconds(EVERY)} > {t.seconds(hours)}"
         return f"({counted})\nand count_over_time({series}[{t('1h')}])\n{NOT_PLANNED}"
 
-    rest = f'severity="warning",check!~"{"|".join(sorted(OWN_WARNINGS))}"'
+    rest = "|".join((*sorted(OWN_WARNINGS), *OF_LINES))
+    hours = {"ecc_correctable_rate": "4h", "row_remap_pending": "4h", "gpu_slow": "1h", "gpu_misconfigured": "1h", "lemon_node": "1h"}
     rows = (
-        ("GpuwardenNodeWarning", rest, "4h"),
-        ("GpuwardenEccCorrectableTrend", 'check="ecc_correctable_rate",severity="warning"', "4h"),
-        ("GpuwardenRowRemapPending", 'check="row_remap_pending",severity="warning"', "4h"),
-        ("GpuwardenGpuSlow", 'check="gpu_slow",severity="warning"', "1h"),
-        ("GpuwardenGpuMisconfigured", 'check="gpu_misconfigured",severity="warning"', "1h"),
-        ("GpuwardenLemonNode", 'check="lemon_node",severity="warning"', "1h"),
+        (NODE_WARNING, f'severity="warning",check!~"{rest}"', "4h", address()),
+        (NODE_WARNING, f'severity="warning",check=~"{"|".join(OF_LINES)}"', "30m", address()),
+        *((OWN_WARNINGS[check], f'check="{check}",severity="warning"', least, "") for check, least in hours.items()),
     )
-    for name, selector, hours in rows:
+    for name, selector, least, runbook in rows:
         yield Alert(
             name=name, severity=TICKET,
-            expr=held(selector, hours),
+            expr=held(selector, least),
             summary=f"{WHERE}: {FINDING}.",
             description=f"Seen for {SINCE} of the last 24 hours. The node goes on taking work: nothing is done about a warning.",
+            runbook=runbook,
         )  # fmt: skip
     yield Alert(
         name="GpuwardenJobStalled", severity=TICKET, keeps="5m",

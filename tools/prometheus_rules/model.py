@@ -49,7 +49,7 @@ class Alert:
     """One rule. Two of one name differ in their severity: the urgency depends on whether the node still gets work.
 
     `lasts`: how long it must hold. `keeps`: how long it goes on firing afterwards, so that a restart of the daemon or a scrape
-    that failed does not end it and notify again.
+    that failed does not end it and notify again. `runbook`: its address below the folder of runbooks, if that is not the page of its name.
     """
 
     name: str
@@ -59,6 +59,7 @@ class Alert:
     keeps: str = ""
     summary: str
     description: str
+    runbook: str = ""
 
 
 @dataclass(frozen=True, slots=True)

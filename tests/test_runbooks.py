@@ -1,0 +1,136 @@
+"""Each finding has an alert, and each alert leads to what an operator does about that finding."""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.health.conditions import CONDITIONS, condition
+from prometheus_rules.model import RUNBOOKS
+from prometheus_rules.recording import EVERY
+from prometheus_rules.runbooks import OWN, PAGES, Page, alert_of, page_of
+from runbook_pages import FOLDER, summary
+from support.prometheus import promtool
+from test_rules import FOLDER as RULES
+from test_rules import GROUPS
+
+COMPONENTS = [page.name for page in PAGES]
+SECTION = re.compile(r"^### (\w+)\n\n(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
+UNLISTED = {"plugin_nhc": "host", "dcgm_faulty_memory": "driver", "dcgm_code_200": "driver"}
+"""Codes that have no row in the table of conditions, and the page for each."""
+
+
+def test_each_condition_has_one_runbook_and_no_runbook_is_of_another() -> None:
+    listed = [*OWN, *(check for page in PAGES for check in page.checks)]
+    assert sorted(listed) == sorted(CONDITIONS)
+
+
+def test_each_page_of_a_part_is_in_the_table_and_each_row_has_its_page() -> None:
+    assert {file.stem for file in FOLDER.glob("*.md") if not file.stem.startswith("Gpuwarden")} == {*COMPONENTS, "README"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_has_a_section_for_each_of_its_findings_with_what_the_table_says_and_what_to_do(page: Page) -> None:
+    text = (FOLDER / f"{page.name}.md").read_text()
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == ["First commands", "Findings", "What not to do"]
+    (commands,) = re.findall(r"^## First commands\n\n```\n(.*?)```", text, re.MULTILINE | re.DOTALL)
+    assert len(commands.strip().splitlines()) == 3
+    sections = dict(SECTION.findall(text))
+    assert tuple(sections) == page.checks
+    for check, body in sections.items():
+        made, _, steps = body.partition("\n\n")
+        assert made == summary(CONDITIONS[check]), "run `make docs`"
+        assert re.match(r"- \S.{20,}", steps), f"{check}: nothing to do"
+
+
+def test_what_the_pages_name_of_checks_exists() -> None:
+    for file in FOLDER.glob("*.md"):
+        text = file.read_text()
+        named = set(re.findall(r"\[checks\.(\w+)\]|gpuwarden ack (\w+)@", text))
+        assert {code for pair in named for code in pair if code} <= {*CONDITIONS, "CODE"}, file.name
+
+
+@pytest.mark.parametrize("check", OWN)
+def test_the_page_of_an_alert_for_one_finding_names_it(check: str) -> None:
+    assert f"`{check}`" in (FOLDER / f"{OWN[check]}.md").read_text()
+
+
+# --- the alerts themselves, by Prometheus
+
+NODE = 'job="gpuwarden",instance="n1:9839"'
+OF_MANY = {"job_stalled": "GpuwardenJobStalled"}
+"""Counted over nodes: see the unit tests of warnings."""
+CHECKS = [*(check for check in CONDITIONS if check not in OF_MANY), *UNLISTED]
+
+
+def _where(check: str) -> str:
+    """Below the folder of runbooks, as the alert of `check` has it."""
+    page = UNLISTED.get(check) or page_of(check)
+    return f"{page}.md#{check}"
+
+
+def _alert(check: str, severity: str, urgency: str, description: str) -> str:
+    alert = alert_of(check, severity)
+    address = f"{alert}.md" if alert == OWN.get(check) else _where(check)
+    return (
+        f"    - exp_labels: {{severity: {urgency}, job: gpuwarden, instance: 'n1:9839', node: n1, check: {check}}}\n"
+        f"      exp_annotations: {{summary: 'n1: {check}. To do: see the runbook.', description: '{description}', "
+        f"runbook_url: '{RUNBOOKS}/{address}'}}\n"
+    )
+
+
+def _unit_test(folder: Path, severity: str, values: str, at: str, alerts: dict[str, list[str]]) -> str:
+    """A node with every finding at once; `alerts`: by name, those that fire. What Prometheus objects to, if anything."""
+    findings = "".join(
+        f"""  - {{series: 'gpuwarden_finding{{{NODE},check="{check}",severity="{severity}",gpu="",uuid="",pci_bus_id=""}}', values: '{values}'}}\n"""
+        for check in CHECKS
+    )
+    wanted = "".join(
+        f"  - eval_time: {at}\n    alertname: {name}\n" + "".join(["    exp_alerts:\n", *found] if found else [])
+        for name, found in alerts.items()
+    )
+    text = (
+        f"rule_files: [{', '.join(str(RULES / name) for name in ('recording.rules.yml', 'alerts.rules.yml'))}]\n"
+        f"evaluation_interval: {EVERY}\ngroup_eval_order: [{', '.join(group.name for group in GROUPS)}]\n"
+        f"tests:\n- interval: {EVERY}\n  input_series:\n"
+        f"""  - {{series: 'gpuwarden_node_info{{{NODE},node="n1",boot_id="b"}}', values: '1x600'}}\n{findings}"""
+        f"  alert_rule_test:\n{wanted}"
+    )
+    (folder / "test.yml").write_text(text)
+    run = promtool("test", "rules", folder / "test.yml")
+    return "" if run.returncode == 0 else run.stdout + run.stderr
+
+
+def _expected(severity: str, urgency: str, description: str) -> dict[str, list[str]]:
+    alerts: dict[str, list[str]] = {}
+    for check in CHECKS:
+        alerts.setdefault(alert_of(check, severity), []).append(_alert(check, severity, urgency, description))
+    return alerts
+
+
+def test_every_failure_is_an_alert_that_leads_to_its_runbook(tmp_path: Path) -> None:
+    description = (
+        "This node is still in scheduling: gpuwarden is in mode observe, has no scheduler here, cannot reach it, or its "
+        "breaker is open. On the node: gpuwarden status."
+    )
+    assert _unit_test(tmp_path, "failure", "1x600", "10m", _expected("failure", "page", description)) == ""
+
+
+def test_every_warning_that_lasts_is_an_alert_that_leads_to_its_runbook(tmp_path: Path) -> None:
+    description = (
+        "Seen for 4h 10m 30s of the last 24 hours. The node goes on taking work: nothing is done about a warning."
+    )
+    assert _unit_test(tmp_path, "warning", "1x600", "250m", _expected("warning", "ticket", description)) == ""
+
+
+@pytest.mark.parametrize(("severity", "values"), [("failure", "0x600"), ("warning", "0x600"), ("shadow", "1x600")])
+def test_no_alert_for_what_is_over_or_in_shadow(tmp_path: Path, severity: str, values: str) -> None:
+    names = {alert_of(check, severity) for check, severity in product(CHECKS, ("failure", "warning"))}
+    assert _unit_test(tmp_path, severity, values, "250m", {name: [] for name in sorted(names)}) == ""
+
+
+def test_every_code_that_is_made_for_a_site_check_or_for_dcgm_has_a_page() -> None:
+    assert [code for code in UNLISTED if condition(code) is None or code in CONDITIONS] == []
