@@ -67,7 +67,9 @@ class CheckRule:
     shadow: bool | None = None
     """It is reported, and nothing follows from it."""
     rise: float | None = bounded(None, 0.0, LONGEST)
-    """How long it must be seen before it is a finding."""
+    """How long it must be seen before it is a finding. A line of the kernel log is seen for 45 s, an Xid, SXid or PCIe error for 5 s: with a
+    longer rise only lines that go on make a finding.
+    """
     fall: float | None = bounded(None, 0.0, LONGEST)
     """How long it must be looked for and not seen before the finding ends."""
     severity: Severity | None = None
