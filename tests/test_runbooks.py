@@ -12,9 +12,9 @@ from gpuwarden.health.conditions import CONDITIONS, condition
 from prometheus_rules.model import RUNBOOKS
 from prometheus_rules.recording import EVERY
 from prometheus_rules.runbooks import OWN, PAGES, Page, alert_of, page_of
+from rules import FOLDER as RULES
 from runbook_pages import FOLDER, summary
 from support.prometheus import promtool
-from test_rules import FOLDER as RULES
 from test_rules import GROUPS
 
 COMPONENTS = [page.name for page in PAGES]
@@ -29,7 +29,10 @@ def test_each_condition_has_one_runbook_and_no_runbook_is_of_another() -> None:
 
 
 def test_each_page_of_a_part_is_in_the_table_and_each_row_has_its_page() -> None:
-    assert {file.stem for file in FOLDER.glob("*.md") if not file.stem.startswith("Gpuwarden")} == {*COMPONENTS, "README"}
+    assert {file.stem for file in FOLDER.glob("*.md") if not file.stem.startswith("Gpuwarden")} == {
+        *COMPONENTS,
+        "README",
+    }
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

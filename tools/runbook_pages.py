@@ -7,10 +7,9 @@ findings, with the alert and the page of each, is docs/runbooks/README.md.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from gpuwarden.base.durations import format_duration
 from gpuwarden.health.advice import ADVICE
@@ -23,6 +22,9 @@ from prometheus_rules.runbooks import OWN, PAGES, alert_of, page_of
 FOLDER = Path(__file__).parents[1] / "docs" / "runbooks"
 SECTION = re.compile(r"^### (\w+)\n\n(?:(?![-#`|]).+\n)*\n?", re.MULTILINE)
 """The heading of a finding, and the paragraph below it if there is one already."""
+
+Table = Callable[[Sequence[str], Iterable[Sequence[str]]], str]
+"""Writes rows below their head."""
 
 HEAD = """\
 # Runbooks
@@ -60,8 +62,8 @@ def _section(found: re.Match[str]) -> str:
     return found[0] if row is None else f"### {row.code}\n\n{summary(row)}\n\n"
 
 
-def overview(made: str, table: Any) -> str:
-    """`made`: the note that the list is generated; `table` writes rows below their head."""
+def overview(made: str, table: Table) -> str:
+    """`made`: the note that the list is generated."""
     rows = [
         (f"`{row.code}`", row.title, alert_of(row.code, row.severity.value), f"[{page_of(row.code)}]({link(row.code)})")
         for row in sorted(CONDITIONS.values(), key=lambda row: row.code)
@@ -75,11 +77,9 @@ def link(check: str) -> str:
     return f"{page}.md" if check in OWN else f"{page}.md#{check}"
 
 
-def pages(made: str, table: Any) -> Mapping[str, Callable[[], str]]:
+def pages(made: str, table: Table) -> Mapping[str, Callable[[], str]]:
     """By file below docs/, what makes it."""
-    made_pages = {
-        f"runbooks/{page.name}.md": partial(_page, FOLDER / f"{page.name}.md") for page in PAGES
-    }
+    made_pages = {f"runbooks/{page.name}.md": partial(_page, FOLDER / f"{page.name}.md") for page in PAGES}
     return {"runbooks/README.md": partial(overview, made, table), **made_pages}
 
 

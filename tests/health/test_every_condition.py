@@ -151,7 +151,9 @@ def test_a_rise_and_a_fall_are_one_line_each_and_no_webhook_gets_names_of_jobs(c
     ends = [line["event"].partition(":")[0] for line in story.lines[1:]]
     assert ends in [["finding cleared"], *([["finding latched", "finding cleared"]] if latches else [])]
     notified = [sent["event"] for sent in story.sent if sent.get("finding") == str(raised.key)]
-    assert notified == ["raised", "cleared"] or (story.fault.also and not notified), "unless it follows from another finding"
+    assert notified == ["raised", "cleared"] or (story.fault.also and not notified), (
+        "unless it follows from another finding"
+    )
     assert not re.search(rf"{USER}|{JOB_NAME}", json.dumps([story.sent, story.lines], default=str))
 
 
@@ -168,7 +170,9 @@ def test_in_shadow_later_and_of_another_severity_as_the_site_has_it_until_it_is_
     assert len(story.kinds(EventKind.RISING)) == (rise > 0.0)
     assert raised.data["severity"] == severity
     assert not story.counts
-    assert [(line["log_level"], line["event"]) for line in story.lines] == [("info", "finding raised (shadow: nothing follows from it)")]
+    assert [(line["log_level"], line["event"]) for line in story.lines] == [
+        ("info", "finding raised (shadow: nothing follows from it)")
+    ]
     assert str(raised.key) not in json.dumps(story.sent)
     story.repair()
     story.switch_off()
@@ -188,5 +192,9 @@ def test_the_keys_of_a_check_are_documented() -> None:
 @pytest.mark.parametrize("row", CONDITIONS.values(), ids=CONDITIONS)
 def test_a_key_that_a_condition_names_is_one_of_the_configuration(row: Condition) -> None:
     known = {f"{path}.{key.name}" for path, cls in configuration_page.tables(Config) for key in keys(cls)}
-    named = {name for name in re.findall(r"\b([a-z_]+(?:\.[a-z_]+)+)\b", row.why) if name.partition(".")[0] in {key.name for key in keys(Config)}}
+    named = {
+        name
+        for name in re.findall(r"\b([a-z_]+(?:\.[a-z_]+)+)\b", row.why)
+        if name.partition(".")[0] in {key.name for key in keys(Config)}
+    }
     assert named <= known

@@ -173,7 +173,13 @@ def _warnings(s: Settings) -> Iterator[Alert]:
         return f"({counted})\nand count_over_time({series}[{t('1h')}])\n{NOT_PLANNED}"
 
     rest = "|".join((*sorted(OWN_WARNINGS), *OF_LINES))
-    hours = {"ecc_correctable_rate": "4h", "row_remap_pending": "4h", "gpu_slow": "1h", "gpu_misconfigured": "1h", "lemon_node": "1h"}
+    hours = {
+        "ecc_correctable_rate": "4h",
+        "row_remap_pending": "4h",
+        "gpu_slow": "1h",
+        "gpu_misconfigured": "1h",
+        "lemon_node": "1h",
+    }
     rows = (
         (NODE_WARNING, f'severity="warning",check!~"{rest}"', "4h", address()),
         (NODE_WARNING, f'severity="warning",check=~"{"|".join(OF_LINES)}"', "30m", address()),
