@@ -15,7 +15,7 @@ from gpuwarden.base.durations import format_duration
 from gpuwarden.health.advice import ADVICE
 from gpuwarden.health.condition import Condition
 from gpuwarden.health.conditions import CONDITIONS
-from gpuwarden.health.model import Severity
+from gpuwarden.health.model import Latch, Severity
 from gpuwarden.publish.status import ENDS_WHEN
 from prometheus_rules.runbooks import OWN, PAGES, alert_of, page_of
 
@@ -48,7 +48,9 @@ warning or a failure like others. A check in shadow has no alert. Findings of [s
 def summary(row: Condition) -> str:
     """What the table says of a condition, as one paragraph."""
     severity = f"{row.severity}{' at worst' * (row.severity is Severity.FAILURE)}{', in shadow' * row.shadow}"
-    ends = f"{ENDS_WHEN[row.latch]}{f', for {format_duration(row.fall)}' if row.fall else ''}"
+    ends = f"{ENDS_WHEN[Latch.NONE]}{f', for {format_duration(row.fall)}' if row.fall else ''}"
+    if row.latch is not Latch.NONE:
+        ends = f"{ENDS_WHEN[row.latch]}; as a warning, when {ends}"
     return f"**{row.title}** ({severity}). {row.why} *To do*: {ADVICE[row.advice]}. *Ends when* {ends}."
 
 
