@@ -1,6 +1,6 @@
 """Between the GPUs and the judge: of what costs the driver much the reader gives what it read last, as the table of readings says.
 
-Only the counters that are judged, and all in one pass: a quiet node then says something new in one pass of eleven.
+Only the counters that are judged, and those of all GPUs in one pass: a quiet node then gives other facts in one pass of eleven.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ TRIGGERS: dict[str, Trigger | None] = {
 class _Known:
     """Of one GPU. `source`, `given`: what it was at the last pass, and what was reported of it."""
 
-    due: Due
     source: GpuFacts
     given: GpuFacts
     values: dict[str, Any] = field(default_factory=dict)
@@ -33,45 +32,55 @@ class _Known:
 
 
 class AsRead:
+    """`due` is called with the time, and says whether its pass reads the counters of all GPUs."""
+
     def __init__(self, interval: float) -> None:
-        self._period = period(MINUTE, interval)
+        self.due = Due(period(MINUTE, interval), 1.0)
         self._known: dict[str, _Known] = {}
+        self._source: NvmlFacts | None = None
         self._last = NvmlFacts()
 
     def facts(self, facts: NvmlFacts, now: float) -> NvmlFacts:
         """What the reader gives of `facts` at `now`; the very same as before where nothing changed and nothing was read."""
+        if facts is self._source and not self.due(now) and not any(known.triggered for known in self._known.values()):
+            return self._last
         here = {gpu.slot for gpu in facts.gpus}
         self._known = {slot: known for slot, known in self._known.items() if slot in here}
-        given = with_values(facts, {"gpus": tuple([self._gpu(gpu, now) for gpu in facts.gpus])})
+        given = with_values(facts, {"gpus": tuple([self._gpu(gpu, now, due=self.due(now)) for gpu in facts.gpus])})
+        if self.due(now):
+            self.due.read(now)
+        self._source = facts
         if given != self._last:
             self._last = given
         return self._last
 
-    def _gpu(self, gpu: GpuFacts, now: float) -> GpuFacts:
+    def _gpu(self, gpu: GpuFacts, now: float, *, due: bool) -> GpuFacts:
         if gpu.answer is not GpuAnswer.OK:
             self._known.pop(gpu.slot, None)
             return gpu
         known = self._known.get(gpu.slot)
-        if known is None or known.source.uuid != gpu.uuid or _counts_again(known.source, gpu):
-            known = self._known[gpu.slot] = _Known(Due(self._period, 1.0), gpu, gpu)
+        if known is None or (known.source is not gpu and _is_another(known.source, gpu)):
+            known, due = _Known(gpu, gpu), True
+            self._known[gpu.slot] = known
         reasons = {"clock_event_reasons": gpu.readings.clock_event_reasons}
         triggered = frozenset(name for name, one in TRIGGERS.items() if one is not None and one.holds(reasons))
-        due = known.due(now)
         read = TRIGGERS.keys() if due else triggered | known.triggered
         known.triggered = triggered
         if not read and known.source is gpu:
             return known.given
-        if due:
-            known.due.read(now)
         for name in read:
             known.values[name] = getattr(gpu.readings, name)
             known.read_at[name] = now
         times = {name: at for name, at in known.read_at.items() if known.values[name] is not None}
         readings = with_values(gpu.readings, known.values)
+        if readings == known.given.readings:
+            readings = known.given.readings
         known.source, known.given = gpu, with_values(gpu, {"readings": readings, "read_at": times})
         return known.given
 
 
-def _counts_again(before: GpuFacts, now: GpuFacts) -> bool:
+def _is_another(before: GpuFacts, now: GpuFacts) -> bool:
+    """Another board, or one that counts again from zero: all of it is read at once."""
     pairs = ((getattr(before.readings, name), getattr(now.readings, name)) for name in SINCE_LOAD)
-    return any(old is not None and new is not None and new < old for old, new in pairs)
+    counts_again = any(old is not None and new is not None and new < old for old, new in pairs)
+    return before.uuid != now.uuid or counts_again

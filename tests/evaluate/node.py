@@ -28,11 +28,14 @@ from gpuwarden_collectors.slurm.jobs_facts import JobsFacts
 from support.hosts import WALL, readings, slot
 
 INTERVAL, PCI_INTERVAL, DCGM_INTERVAL, JOBS_INTERVAL, DEADLINE = 5.0, 10.0, 15.0, 10.0, 10.0
-WALKS_EVERY = 120.0
+WALKS_EVERY = 105.0
+"""Seconds at least; then with the next pass that reads the counters of all GPUs: two minutes at most."""
 
 
 class Node(Clockwork):
-    """`sink` is given each record as it happens. `true`: codes of warnings that would be true at this moment."""
+    """`sink` is given each record as it happens. `true`: codes of warnings that would be true at this moment. `reserved`: GPUs whose
+    work, clocks and limits one process alone decides: two that did so would make a GPU that there is not.
+    """
 
     def __init__(
         self,
@@ -91,6 +94,7 @@ class Node(Clockwork):
         self._seen = -1
         self.true: set[str] = set()
         self.warm: list[int] = [60] * gpus
+        self.reserved: set[int] = set()
         self.walks = True
 
     # --- the clock
@@ -174,7 +178,7 @@ class Node(Clockwork):
 
     def _nvml_pass(self) -> float:
         """One pass; how long it takes until the next can begin."""
-        if self.walks and self.clock >= self._walks_next:
+        if self.walks and self.clock >= self._walks_next and self._as_read.due(self.now.boottime):
             self._walk()
             self._walks_next = self.clock + WALKS_EVERY
         if self.hung:
@@ -263,8 +267,9 @@ class Node(Clockwork):
     ) -> None:  # fmt: skip
         if not self._up:
             return
-        if facts == self._latest.get(name):
-            facts = self._latest.get(name)  # the very same, which a quiet replay knows at once
+        before = self._latest.get(name)
+        if facts is not before and facts == before:
+            facts = before  # the very same, which a quiet replay knows at once
         self._latest[name] = facts
         if outcome is PassOutcome.TIMED_OUT:
             error = f"{name} has not answered within {DEADLINE:g} s"

@@ -33,7 +33,8 @@ def some(node: Node, dice: Random, alone: float) -> list[int]:
 def jobs(node: Node) -> Process:
     """Work and pause, for ever. At pause the PCIe link and the clocks are slow, at full load power is capped, and clocks with it."""
     while True:
-        busy = node.dice.sample(range(len(node.gpus)), node.dice.choice((1, 2, 4, 8)) % (len(node.gpus) + 1) or 1)
+        wanted = node.dice.sample(range(len(node.gpus)), node.dice.choice((1, 2, 4, 8)) % (len(node.gpus) + 1) or 1)
+        busy = [n for n in wanted if n not in node.reserved]
         clock = node.dice.choice((1980, 1755, 1400, 1100))
         for n in busy:
             node.warm[n] = node.dice.randint(58, 76)
@@ -44,6 +45,8 @@ def jobs(node: Node) -> Process:
         yield node.dice.expovariate(1 / 9000)
         for n in busy:
             node.warm[n] = 34
+            if n in node.reserved:
+                continue
             node.change(
                 n, utilization_gpu=0, performance_state=8, clock_event_reasons=1, pcie_generation=1, clock_sm_mhz=345, power_usage_mw=75_000,
             )  # fmt: skip
@@ -220,10 +223,10 @@ def thermal_peak(node: Node) -> Process:
     for _ in range(node.dice.randint(0, 5)):
         node.heat(n, limit + node.dice.randint(-1, 0))
         node.add(n, slowdown_hw_thermal_ns=node.dice.randint(1, 3_000_000_000))
-        node.change(n, clock_event_reasons=0x44)
+        _reasons(node, n, 0x44)
         yield node.dice.uniform(1.0, 60.0)
         node.heat(n, limit - 4)
-        node.change(n, clock_event_reasons=4)
+        _reasons(node, n, 4)
         yield node.dice.uniform(30.0, 200.0)
     node.warm[n] = usual
 
@@ -232,11 +235,16 @@ def full_load(node: Node) -> Process:
     """Every GPU throttles, as it should: power cap all the time, heat and power brake for moments."""
     for _ in range(60):
         for n in range(len(node.gpus)):
-            node.change(n, clock_event_reasons=node.dice.choice((4, 4, 4, 0x24, 0x84)))
+            _reasons(node, n, node.dice.choice((4, 4, 4, 0x24, 0x84)))
             node.add(n, slowdown_hw_power_brake_ns=node.dice.choice((0, 0, 1, 20_000_000)))
         yield 60.0
     for n in range(len(node.gpus)):
-        node.change(n, clock_event_reasons=4)
+        _reasons(node, n, 4)
+
+
+def _reasons(node: Node, n: int, reasons: int) -> None:
+    if n not in node.reserved:
+        node.change(n, clock_event_reasons=reasons)
 
 
 def narrow_at_idle(node: Node) -> Process:

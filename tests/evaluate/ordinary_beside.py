@@ -132,6 +132,8 @@ def waiting_process(node: Node) -> Process:
 def slow_exit(node: Node) -> Process:
     """A job is over, and its processes need some seconds to let go of their GPU."""
     n, pid = node.dice.randrange(len(node.gpus)), node.dice.randrange(1000, 4_000_000)
+    if n in node.reserved:  # another job is on it
+        return
     now = node.now.boottime
     held = JobProcess(pid=pid, uid=1000, job=4711, known_from="cgroup", ended=now)
     node.put(n, processes=(GpuProcess(pid=pid),))

@@ -8,18 +8,33 @@ from evaluate.clockwork import Process
 from evaluate.node import Node
 from gpuwarden_collectors.facts import GpuProcess
 
+Work = Callable[[Node, int], Process]
 
-def clocks_set(node: Node) -> Process:
+
+def on_one(work: Work) -> Callable[[Node], Process]:
+    """`work` on one GPU that nothing else works on; nothing where there is none."""
+
+    def process(node: Node) -> Process:
+        free = _free(node)
+        if free:
+            n = node.dice.choice(free)
+            node.reserved.add(n)
+            yield from work(node, n)
+            node.reserved.discard(n)
+
+    process.__qualname__ = work.__qualname__
+    return process
+
+
+def clocks_set(node: Node, n: int) -> Process:
     """A user works at 900 MHz for hours, on one GPU."""
-    n = node.dice.randrange(len(node.gpus))
     _works(node, n, clock_sm_mhz=900, clock_event_reasons=2, power_usage_mw=240_000)
     yield node.dice.uniform(1200.0, 14_400.0)
     _rests(node, n)
 
 
-def limit_for_a_job(node: Node) -> Process:
+def limit_for_a_job(node: Node, n: int) -> Process:
     """A job of days lowers the power limit of its GPU; its epilog puts it back, or a person does so the next morning."""
-    n = node.dice.randrange(len(node.gpus))
     usual = node.gpus[n].readings.power_limit_mw
     node.put(n, processes=(GpuProcess(pid=9000 + n, memory_bytes=60 << 30),))
     _works(
@@ -40,20 +55,24 @@ def limit_for_a_job(node: Node) -> Process:
 
 def hot_afternoon(node: Node) -> Process:
     """Software lowers the clocks of all GPUs a little, and of one a little more."""
-    warmest = node.dice.randrange(len(node.gpus))
-    for n in range(len(node.gpus)):
+    gpus = _free(node)
+    if not gpus:
+        return
+    node.reserved.update(gpus)
+    warmest = node.dice.choice(gpus)
+    for n in gpus:
         _works(node, n, clock_sm_mhz=1450 if n == warmest else 1650, clock_event_reasons=0x20)
     for _ in range(120):
-        for n in range(len(node.gpus)):
+        for n in gpus:
             node.add(n, slowdown_sw_thermal_ns=node.dice.randint(0, 60_000_000_000))
         yield 60.0
-    for n in range(len(node.gpus)):
+    for n in gpus:
         _rests(node, n)
+    node.reserved.difference_update(gpus)
 
 
-def bursts(node: Node) -> Process:
+def bursts(node: Node, n: int) -> Process:
     """Inference: the clock is low in the first second of each burst."""
-    n = node.dice.randrange(len(node.gpus))
     for _ in range(60):
         _works(node, n, clock_event_reasons=0, clock_sm_mhz=345)
         yield node.dice.uniform(0.5, 6.0)
@@ -63,9 +82,8 @@ def bursts(node: Node) -> Process:
         yield node.dice.uniform(5.0, 60.0)
 
 
-def left_standing(node: Node) -> Process:
+def left_standing(node: Node, n: int) -> Process:
     """A utilisation of 100 % without a process, at the clock of rest."""
-    n = node.dice.randrange(len(node.gpus))
     node.give(n, memory_used_bytes=4 << 20, memory_total_bytes=80 << 30)
     _works(node, n, clock_sm_mhz=345, clock_event_reasons=node.dice.choice((0, 1)))
     yield node.dice.uniform(600.0, 7200.0)
@@ -79,6 +97,10 @@ def ecc_mode_changed(node: Node) -> Process:
     for n in range(len(node.gpus)):
         node.change(n, ecc_mode_pending=wanted)
         yield node.dice.uniform(1.0, 20.0)
+
+
+def _free(node: Node) -> list[int]:
+    return [n for n in range(len(node.gpus)) if n not in node.reserved]
 
 
 def _works(node: Node, n: int, **values: int) -> None:
@@ -99,10 +121,10 @@ def _rests(node: Node, n: int) -> None:
 
 
 PER_DAY: dict[Callable[[Node], Process], float] = {
-    clocks_set: 0.5,
-    limit_for_a_job: 0.2,
+    on_one(clocks_set): 0.5,
+    on_one(limit_for_a_job): 0.2,
     hot_afternoon: 0.3,
-    bursts: 1.0,
-    left_standing: 0.3,
+    on_one(bursts): 1.0,
+    on_one(left_standing): 0.3,
     ecc_mode_changed: 0.1,
 }
