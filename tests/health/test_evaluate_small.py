@@ -17,7 +17,7 @@ from evaluate.measure import FaultResult, HealthyResult, measure_days, measure_f
 from evaluate.models import MODELS
 from evaluate.node import Node
 from evaluate.ordinary import PER_DAY, Ordinary
-from evaluate.quiet import QuietReplay
+from evaluate.quiet import MOST, QuietReplay
 from evaluate.report import Results, document, episodes, violations
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.xid.catalogue import XIDS, XidClass
@@ -104,17 +104,81 @@ def busy(seed: int, hours: float) -> list[Record]:
     return records
 
 
+def struck_node(name: str, seed: int = 1) -> list[Record]:
+    """A fault, with what is healthy before it and twenty minutes behind it."""
+    fault, dice = CLASSES[number(name)], Random(seed)
+    records: list[Record] = []
+    node = Node(records.append, dice, model=dice.choice(fault.models))
+    node.start_daemon(remembers=False)
+    node.run(1500.0)
+    node.go(fault.strike(node, dice.randrange(len(node.gpus))))
+    node.run(fault.detected_within + 1200.0)
+    return records
+
+
+def power_limit_forgotten(hours: float) -> list[Record]:
+    records: list[Record] = []
+    node = Node(records.append, Random(1), gpus=4, dcgm=False, beside=False)
+    node.start_daemon(remembers=False)
+    node.run(1500.0)
+    node.change(2, power_limit_mw=300_000)
+    node.run(3600.0 * hours)
+    return records
+
+
+Events = dict[str, list[tuple[str, str, float]]]
+
+
+def judged(records: list[Record], *, quiet: bool) -> tuple[Events, object, int]:
+    """By subject the kind, severity and time of all events, how it ends, and how many steps that took."""
+    jury, events = Jury(), dict[str, list[tuple[str, str, float]]]()
+    jury.replay.quiet = quiet
+    for record in records:
+        for step in jury.replay.take(record):
+            jury.last = step
+            for event in step.events:
+                severity = str(event.data.get("severity", event.data.get("to", "")))
+                events.setdefault(str(event.key), []).append((str(event.kind), severity, event.at.boottime))
+    return events, jury.verdict(), jury.replay.judged
+
+
+def assert_the_same_but_late_by_time_alone(records: list[Record]) -> int:
+    """How many steps the quiet replay made."""
+    full, end, steps = judged(records, quiet=False)
+    quiet, quiet_end, fewer = judged(records, quiet=True)
+    assert quiet_end == end
+    assert {key: [what[:2] for what in each] for key, each in quiet.items()} == {
+        key: [what[:2] for what in each] for key, each in full.items()
+    }
+    late = [q[2] - f[2] for key in full for q, f in zip(quiet[key], full[key], strict=True)]
+    assert all(0.0 <= seconds <= MOST for seconds in late)
+    assert sum(seconds > 0.0 for seconds in late) <= 2  # an end by time alone, and the health that follows
+    assert fewer < steps
+    return fewer
+
+
 @pytest.mark.parametrize("seed", range(3))
-def test_skipped_steps_would_have_reported_nothing(seed: int) -> None:
-    all_of_it, quiet = Jury(), Jury()
-    quiet.replay.quiet = True
-    for record in busy(seed, 1.5):
-        all_of_it.take(record)
-        quiet.take(record)
-    # what ends by time alone may end a minute later, and only that
-    assert [(s.finding, s.severity) for s in quiet.reported] == [(s.finding, s.severity) for s in all_of_it.reported]
-    assert all(abs(q.seconds - s.seconds) <= 60.0 for q, s in zip(quiet.reported, all_of_it.reported, strict=True))
-    assert quiet.verdict() == all_of_it.verdict()
+def test_passed_over_on_healthy_nodes_is_what_would_have_reported_nothing(seed: int) -> None:
+    assert_the_same_but_late_by_time_alone(busy(seed, 1.5))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "power brake, a quarter of the clock", "correctable errors, 1e5 a day", "ECC off on one GPU", "a collective that does not end",
+        "Xid 46 after each of three resets", "adapter reports a hardware error", "service restarts for ever", "NVLink errors, 2 a minute",
+    ],
+)  # fmt: skip
+def test_passed_over_on_faulty_nodes_is_what_would_have_reported_nothing(name: str) -> None:
+    assert_the_same_but_late_by_time_alone(struck_node(name))
+
+
+def test_what_must_be_seen_for_a_day_is_raised_in_the_same_step_and_hardly_judged_meanwhile() -> None:
+    records = power_limit_forgotten(hours=24.5)
+    full, quiet = (judged(records, quiet=quiet) for quiet in (False, True))
+    assert quiet[:2] == full[:2]
+    assert ("raised", "warning") in [what[:2] for each in full[0].values() for what in each]
+    assert quiet[2] < full[2] / 8
 
 
 def test_the_same_seed_gives_the_same_story() -> None:
