@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 import pytest
 
 from gpuwarden.health.host import ports as port_detectors
 from gpuwarden.health.host.memory import KnownPort
 from gpuwarden.health.model import Advice, Severity, Sighting, Subject
-from gpuwarden.health.windows import Windows, added
 from gpuwarden_collectors.host_facts import InfinibandFacts, PortFacts
 
 HOUR = 3600.0
@@ -121,54 +119,10 @@ def test_a_port_is_slow_when_it_is_slower_than_itself() -> None:
     assert low.evidence == {"gbps": 200.0, "gbps_before": 400.0}
 
 
-@pytest.mark.parametrize("counter", ["link_downed", "carrier_down"])
-@pytest.mark.parametrize(
-    ("samples", "downs"),
-    [
-        ({0: 7, HOUR: 7}, 0),
-        ({0: 7, HOUR: 8, 2 * HOUR: 9}, 0),
-        ({0: 7, HOUR: 8, 2 * HOUR: 10}, 3),
-        ({0: 7, 30: 10}, 3),  # all within one pass: no state was ever seen to change
-        ({0: 250, 60: 255, 120: 2}, 7),  # the driver was loaded again, and it goes on
-        ({0: 0, HOUR: 9, 10 * HOUR: 9}, 0),  # long ago
-    ],
-)
-def test_a_port_that_went_down_three_times_within_three_hours_is_flapping(
-    counter: str, samples: Mapping[float, int], downs: int
-) -> None:
-    windows: Windows = {}
-    for at, value in samples.items():
-        windows = added(windows, at, {("port/mlx5_0/1", counter): value})
-    sightings = port_detectors.infiniband_flapping(ports(mlx5_0="active", mlx5_1="active"), windows)
-    assert [sighting.evidence["downs"] for sighting in sightings] == ([downs] if downs else [])
-
-
-def test_where_the_counter_is_at_its_maximum_what_passes_see_counts() -> None:
-    windows: Windows = {}
-    blind = PortFacts(device="mlx5_0", port=1, state="active", link_downed=255, seen_down=0)
-    for at, times in ((0, 0), (600, 1), (1200, 3)):
-        facts = InfinibandFacts(ports=(replace(blind, seen_down=times),))
-        windows = added(windows, at, port_detectors.port_counters(facts))
-    (sighting,) = port_detectors.infiniband_flapping(facts, windows)
-    assert sighting.evidence["downs"] == 3
-    assert "maximum" in str(sighting.evidence["counted_by"])
-
-
-@pytest.mark.parametrize(
-    "port",
-    [
-        PortFacts(device="mlx5_0", port=1, link_downed=7, seen_down=9),
-        PortFacts(device="mlx5_0", port=1, link_downed=255, carrier_down=4, seen_down=9),  # RoCE has the kernel's count
-    ],
-)
-def test_what_passes_see_is_not_counted_beside_a_counter_that_works(port: PortFacts) -> None:
-    assert not any(name == "seen_down" for _, name in port_detectors.port_counters(InfinibandFacts(ports=(port,))))
-
-
 def test_a_port_whose_state_cannot_be_read_is_unseen() -> None:
     assert port_detectors.unseen_ports(ports(mlx5_0="", mlx5_1="down")) == {Subject("port", part="mlx5_0/1")}
 
 
 def test_the_counters_of_a_port_are_those_that_it_has() -> None:
-    port = PortFacts(device="mlx5_0", port=1, link_downed=2)
-    assert port_detectors.port_counters(InfinibandFacts(ports=(port,))) == {("port/mlx5_0/1", "link_downed"): 2}
+    port = PortFacts(device="mlx5_0", port=1, link_downed=3, symbol_error=2)
+    assert port_detectors.port_counters(InfinibandFacts(ports=(port,))) == {("port/mlx5_0/1", "symbol_error"): 2}

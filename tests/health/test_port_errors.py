@@ -10,7 +10,6 @@ import pytest
 
 from gpuwarden.health.detectors import COUNTERS as GPU_COUNTERS
 from gpuwarden.health.host.port_errors import EACH, ERROR_COUNTERS, LIMITS, MAXIMUM, SAMPLES
-from gpuwarden.health.host.ports import DOWN_COUNTERS
 from gpuwarden.health.model import Event, EventKind, Health
 from gpuwarden.health.windows import KEPT, Series
 from gpuwarden_collectors.host_facts import AdapterFacts, PcieLink, PortFacts
@@ -232,9 +231,9 @@ def size_of(kept: int) -> int:
 
 
 def test_the_windows_of_sixteen_gpus_and_twelve_ports_stay_below_eight_mebibytes() -> None:
-    """With the marks of all links, which are below one (`test_nvlink_link_errors.py`)."""
+    """With the marks of all links and ports, which are below one (`test_nvlink_link_errors.py`, `test_port_downs.py`)."""
     of_gpus = 16 * len(GPU_COUNTERS) * size_of(KEPT)
-    of_ports = 12 * (len(DOWN_COUNTERS) * size_of(KEPT) + len(ERROR_COUNTERS) * size_of(SAMPLES))
+    of_ports = 12 * len(ERROR_COUNTERS) * size_of(SAMPLES)
     assert of_gpus + of_ports + (1 << 20) <= 8 << 20
 
 

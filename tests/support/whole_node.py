@@ -49,6 +49,7 @@ def durable(state: health.State) -> object:
         dict(state.lemons),
         dict(state.remaps),
         dict(state.links),
+        dict(state.port_downs),
         state.host,
     )
     return tracks, records, dict(state.pins), boards, state.health, state.boot_id

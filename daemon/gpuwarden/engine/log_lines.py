@@ -61,7 +61,7 @@ LINES: dict[EventKind, tuple[str, str]] = {
     EventKind.SXID: ("warning", "SXid"),
     EventKind.AER: ("warning", "fatal PCIe error"),
     EventKind.KERNEL_LINE: ("warning", "kernel reports"),
-    EventKind.COUNTED: ("info", "NVLink errors counted"),
+    EventKind.COUNTED: ("info", "link errors counted"),
     EventKind.RESET: ("info", "GPU reset"),
     EventKind.LOG_GAP: ("warning", "kernel log records lost"),
     EventKind.ACKNOWLEDGED: ("info", "finding acknowledged"),

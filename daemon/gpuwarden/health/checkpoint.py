@@ -13,6 +13,7 @@ from gpuwarden.health.event_data import write
 from gpuwarden.health.events import HealthSet, LinesKept, Raised, RaisedAt, Reset, Treated
 from gpuwarden.health.gpu.remaps import remap_events
 from gpuwarden.health.host.memory import host_events
+from gpuwarden.health.host.port_downs import down_events
 from gpuwarden.health.kernel_lines.records import LINE_CODES
 from gpuwarden.health.model import NODE, Event, EventKind, Key, Subject, gpu
 from gpuwarden.health.nvlink.link_counters import link_events
@@ -39,6 +40,7 @@ def checkpoint(state: State, now: Stamp) -> list[Event]:
         Event(kind=EventKind.HEALTH, at=now, boot_id=boot, data=write(HealthSet(to=state.health))),
         *(pin_event(EventKind.GPU_PINNED, pin.first_seen, boot, pin) for pin in state.pins.values()),
         *host_events(state.host, now, boot),
+        *down_events(state.port_downs, now, boot),
         *remap_events(state.remaps, now, boot),
         *link_events(state.links, now, boot),
         *(_reset(slot, at, boot) for slot, at in state.resets.items()),

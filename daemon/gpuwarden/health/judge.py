@@ -29,7 +29,7 @@ from gpuwarden.health.gpu import resets
 from gpuwarden.health.gpu.readings_lost import followed_readings
 from gpuwarden.health.gpu.remaps import learn_remaps
 from gpuwarden.health.gpu.speed_detectors import with_time_braked
-from gpuwarden.health.host.learning import counted_host, learn_counts, learn_host
+from gpuwarden.health.host.learning import counted_host, learn_counts, learn_downs, learn_host
 from gpuwarden.health.incidents import ended, with_follows
 from gpuwarden.health.jobs.tracking import tracked
 from gpuwarden.health.memory import LEMON_NODE, State, Track, buried
@@ -74,6 +74,7 @@ def judge(state: State, view: View, host_events: Sequence[HostEvent], rules: Rul
     learned = (
         *inventory.learn(steps.state, sight),
         *learn_host(steps.state, sight),
+        *learn_downs(steps.state, sight),
         *learn_remaps(steps.state.remaps, sight),
         *learn_links(steps.state.links, sight),
     )

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from gpuwarden.health.flaps import Raises
 from gpuwarden.health.gpu.remaps import RemapHistory
 from gpuwarden.health.host.memory import HostMemory
+from gpuwarden.health.host.port_downs import Downs
 from gpuwarden.health.jobs.watch import Watch
 from gpuwarden.health.lemons.memory import Lemons
 from gpuwarden.health.model import Advice, Evidence, Health, Incident, Key, Latch, Pin, Severity
@@ -154,6 +155,10 @@ class State:
     """By Xid 79, when bus and NVML were asked about it, seconds of CLOCK_BOOTTIME (`witnesses.py`); of moments."""
     host: HostMemory = field(default_factory=HostMemory)
     """What is known of ports, mounts and counters of the host, and of jobs (`host/memory.py`)."""
+    port_downs: Downs = field(default_factory=dict)
+    """How often each port went down in this boot (`host/port_downs.py`)."""
+    ports_followed: frozenset[str] = frozenset()
+    """Ports that were read; of moments."""
     host_windows: Windows = field(default_factory=dict)
     """Windows of the host's counters; of moments."""
     vital: Mapping[str, Vital] = field(default_factory=dict)

@@ -212,7 +212,7 @@ class EventKind(StrEnum):
     XID = "xid"
     SXID = "sxid"
     AER = "aer"
-    COUNTED = "counted"  # what counters of links show: what growth is measured by from now on
+    COUNTED = "counted"  # what counters of links and ports show: what growth is measured by from now on
     KERNEL_LINE = "kernel_line"  # a line of the kernel log besides these
     RESET = "reset"
     LOG_GAP = "log_gap"

@@ -18,6 +18,7 @@ from gpuwarden.health.events import HealthSet, Lines, Pinned, Raised, RaisedAt, 
 from gpuwarden.health.flaps import raised_once_more
 from gpuwarden.health.gpu.remaps import BOARD, with_count
 from gpuwarden.health.host.memory import remembered
+from gpuwarden.health.host.port_downs import FLAPPING, with_downs, without_port
 from gpuwarden.health.kernel_lines.records import ENDS, LINE_CODES
 from gpuwarden.health.lemons.days import days_of
 from gpuwarden.health.lemons.memory import counted, renamed
@@ -192,7 +193,7 @@ def _booted(state: State, event: Event) -> State:
     tracks = {key: replace(track, clean_since=None) for key, track in state.tracks.items() if track.raised}
     state = replace(
         state, boot_id=event.boot_id, vital={}, resets={}, raises={}, tracks=tracks, records=_worth_keeping(state),
-        windows={},
+        windows={}, port_downs={},
         repairs=repaired(state.repairs, cases, event.at.wall, "reboot"),
     )  # fmt: skip
     return _released(state, event.at, None, (Latch.RESET, Latch.REBOOT))
@@ -287,8 +288,12 @@ def _folded(state: State, event: Event) -> State:  # noqa: C901, PLR0911, PLR091
             return _unpinned(state, event)
         case EventKind.HOST_LEARNED if event.key is not None and event.key.subject.kind == BOARD:
             return replace(state, remaps=with_count(state.remaps, event))
-        case EventKind.HOST_LEARNED | EventKind.HOST_FORGOTTEN:
+        case EventKind.HOST_FORGOTTEN:
+            return replace(state, host=remembered(state.host, event), port_downs=without_port(state.port_downs, event))
+        case EventKind.HOST_LEARNED:
             return replace(state, host=remembered(state.host, event))
+        case EventKind.COUNTED if event.key is not None and event.key.code == FLAPPING:
+            return replace(state, port_downs=with_downs(state.port_downs, event))
         case EventKind.COUNTED:
             return replace(state, links=remembered_links(state.links, event))
         case EventKind.MACHINE_CHANGED:

@@ -18,6 +18,7 @@ from gpuwarden.health.host import adapters, mounts, port_errors, ports, services
 from gpuwarden.health.host.learning import followed, infiniband_now, now_known
 from gpuwarden.health.host.limits import Limits
 from gpuwarden.health.host.memory import HostMemory, port_subject
+from gpuwarden.health.host.port_downs import FLAPPING, infiniband_flapping, is_young
 from gpuwarden.health.memory import State, Track
 from gpuwarden.health.model import NODE, Key, Severity, Sighting, Subject
 from gpuwarden.health.nvlink.detectors import REGISTERED
@@ -146,15 +147,14 @@ def _rate_low(_: Sequence[Track], setting: _Setting, facts: InfinibandFacts) -> 
     return ports.infiniband_rate_low(facts, known), idle
 
 
-def _flapping(tracks: Sequence[Track], setting: _Setting, facts: InfinibandFacts, windows: Windows) -> Seen:
+def _flapping(state: State, sight: Sight) -> Detection:
     """It ends only for a port that was followed for the whole window of the rule, or that is known no more."""
-    young = {
-        track.key.subject
-        for track in tracks
-        if track.key.subject.part in setting.host.ports
-        and not followed(windows, str(track.key.subject), ports.FLAPS_WINDOW)
-    }
-    return ports.infiniband_flapping(facts, windows), young
+    facts, known, now = infiniband_now(sight), state.port_downs, sight.now.boottime
+    if facts is None:
+        return tracked_detection(FLAPPING, state) if InfinibandFacts.collector in sight.rules.off else NOTHING
+    subjects = [track.key.subject for track in state.tracks_of(FLAPPING)]
+    young = {one for one in subjects if one.part in state.host.ports and is_young(known, one.part, now)}
+    return tracked_detection(FLAPPING, state, infiniband_flapping(facts, known, now), young)
 
 
 def _errors(tracks: Sequence[Track], setting: _Setting, facts: InfinibandFacts, windows: Windows) -> Seen:
@@ -289,7 +289,6 @@ def _of_a_plugin(code: str) -> bool:
 
 _TABLE: tuple[tuple[str, type[NamedFacts], Callable[..., Seen], bool], ...] = (
     ("infiniband_down", InfinibandFacts, _port_down, False),
-    ("infiniband_flapping", InfinibandFacts, _flapping, True),
     ("infiniband_rate_low", InfinibandFacts, _rate_low, False),
     ("infiniband_errors", InfinibandFacts, _errors, True),
     ("adapter_pcie_degraded", InfinibandFacts, _adapter_pcie, False),
@@ -306,5 +305,6 @@ _TABLE: tuple[tuple[str, type[NamedFacts], Callable[..., Seen], bool], ...] = (
 
 DETECTORS: Mapping[str, Detector] = {
     **{code: _detector(code, facts, see, counts=counts) for code, facts, see, counts in _TABLE},
+    FLAPPING: _flapping,
     "plugin_failed": _plugin_failed,
 }

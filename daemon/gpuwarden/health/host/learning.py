@@ -23,6 +23,7 @@ from gpuwarden.health.host.memory import (
     port_subject,
     uncorrected_learned,
 )
+from gpuwarden.health.host.port_downs import counted_downs, down_cell
 from gpuwarden.health.host.port_errors import EACH, LIMITS, SAMPLES, blind_counters
 from gpuwarden.health.host.ports import port_counters
 from gpuwarden.health.host.services import memory_counters, service_counters
@@ -74,6 +75,16 @@ def learn_host(state: State, sight: Sight) -> Iterator[Event]:
                 yield forgotten(mount_subject(path), sight.now, sight.view.boot_id)
             else:
                 yield mount_learned(path, source, sight.now, sight.view.boot_id)
+
+
+def learn_downs(state: State, sight: Sight) -> list[Event]:
+    """Events for ports that went down. Judged again only where something was read, or ten minutes are over."""
+    if (infiniband := now_known(sight, InfinibandFacts)) is None:
+        return []
+    known, followed = state.port_downs, state.ports_followed
+    of = (infiniband, known, followed, down_cell(sight.now))
+    make = partial(counted_downs, known, followed, infiniband, sight.now, sight.view.boot_id)
+    return sight.view.once("downs of ports", of, make)
 
 
 def learn_counts(state: State, sight: Sight) -> Iterator[Event]:
@@ -165,6 +176,10 @@ def _as_it_is(port: PortFacts, known: KnownPort, infiniband: InfinibandFacts) ->
 
 def counted_host(state: State, sight: Sight) -> State:
     """With the counters of the newest passes in its windows. Those of what is gone are dropped."""
+    if (infiniband := now_known(sight, InfinibandFacts)) is not None:
+        read = sight.view.once("ports", (infiniband,), lambda: frozenset([port.name for port in infiniband.ports]))
+        if read is not state.ports_followed:
+            state = replace(state, ports_followed=read)
     windows = state.host_windows
     for kind, at, facts, counters in _counting(sight):
         of = (at, facts, state.host, windows)

@@ -1,4 +1,4 @@
-"""Signs of InfiniBand and RoCE ports. Their past is an argument: what is remembered of them, the windows of counters."""
+"""Signs of InfiniBand and RoCE ports. Their past is an argument: what is remembered of them."""
 
 from __future__ import annotations
 
@@ -6,35 +6,25 @@ from collections import Counter
 from collections.abc import Mapping
 
 from gpuwarden.health.host.memory import KnownPort, port_key, port_subject
-from gpuwarden.health.host.port_errors import ERROR_COUNTERS, MAXIMUM
+from gpuwarden.health.host.port_errors import ERROR_COUNTERS
 from gpuwarden.health.model import Advice, Evidence, Key, Severity, Sighting, Subject
-from gpuwarden.health.windows import Windows
 from gpuwarden_collectors.host_facts import InfinibandFacts, PortFacts
 
-DOWN_COUNTERS = ("link_downed", "carrier_down", "seen_down")
-LINK_DOWNED_MOST = MAXIMUM["link_downed"]
 EFA = "efa"
 """A driver that reports ACTIVE and LinkUp of every port, whatever happens: such a state is not believed (efa_verbs.c)."""
-FLAPS, FLAPS_WINDOW = 3, 3 * 3600.0
-"""Three times down within three hours: what Azure's health agent takes for a flapping link."""
 ETHERNET, INFINIBAND = "Ethernet", "InfiniBand"
 
 Ports = Mapping[str, KnownPort]
 
 
 def port_counters(infiniband: InfinibandFacts) -> dict[tuple[str, str], int]:
-    """The counters whose growth is asked for below, by the port as a subject and the name of the counter."""
+    """The error counters, by the port as a subject and the name of the counter."""
     return {
         (port_key(port.name), name): value
         for port in infiniband.ports
-        for name in (*DOWN_COUNTERS, *ERROR_COUNTERS)
-        if (value := getattr(port, name)) is not None and (name != "seen_down" or is_blind(port))
+        for name in ERROR_COUNTERS
+        if (value := getattr(port, name)) is not None
     }
-
-
-def is_blind(port: PortFacts) -> bool:
-    """Its own counter of outages is at its maximum: only what passes see can be counted."""
-    return port.link_downed == LINK_DOWNED_MOST and port.carrier_down is None
 
 
 def unseen_ports(infiniband: InfinibandFacts) -> frozenset[Subject]:
@@ -91,20 +81,6 @@ def _how_down(port: PortFacts | None) -> Evidence:
     if port is None:
         return {"why": "the port is gone"}
     return {"state": port.state, "physical_state": port.physical_state, "link_layer": port.link_layer}
-
-
-def infiniband_flapping(infiniband: InfinibandFacts, windows: Windows) -> list[Sighting]:
-    """By the port's counters, so that an interruption between two passes counts; by what passes saw where these are blind."""
-    sightings = []
-    for port in infiniband.ports:
-        series = [windows.get((port_key(port.name), name)) for name in DOWN_COUNTERS]
-        downs = sum([one.growth(FLAPS_WINDOW)[0] for one in series if one is not None])
-        if downs >= FLAPS:
-            evidence: Evidence = {"downs": downs, "hours": round(FLAPS_WINDOW / 3600)}
-            if is_blind(port):
-                evidence = {**evidence, "counted_by": "passes, since link_downed stands at its maximum"}
-            sightings.append(Sighting(Key("infiniband_flapping", port_subject(port.name)), evidence))
-    return sightings
 
 
 def infiniband_rate_low(infiniband: InfinibandFacts, known: Ports) -> list[Sighting]:
