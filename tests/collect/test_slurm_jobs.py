@@ -270,6 +270,16 @@ def test_only_a_batch_job_of_which_no_process_opts_out_is_watched(node: Node) ->
                 assert watched() == [False]
 
 
+def test_a_job_whose_comment_opts_out_by_the_prolog_s_note_is_not_watched(node: Node) -> None:
+    node.note(12)
+    with node.process(SLURM_JOB_ID="12", ENVIRONMENT="BATCH"):
+        assert [job.watched for job in node.reader.read().jobs] == [True]
+        note = node.register / "12"
+        note.write_text(note.read_text().replace("user=somebody", "user=somebody stall=ignore"))
+        assert [job.watched for job in node.reader.read().jobs] == [False]
+    assert node.asked == [("scontrol", "listpids")], "slurmd was asked, the controller was not"
+
+
 def test_cpu_time_is_read_once_a_minute_so_that_other_passes_bring_nothing_new(node: Node) -> None:
     loop = ["sh", "-c", "while :; do :; done"]
     with subprocess.Popen(loop, env={"SLURM_JOB_ID": "12", "PATH": os.environ["PATH"]}, user=65534) as process:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuwarden_collectors.slurm.jobs_register import registered
 from support.slurm import SLURM, Slurm, require_slurm, running
 from support.slurm_rig_hooks import Rig
 
@@ -96,4 +97,12 @@ def test_the_prolog_and_the_epilog_leave_a_note_for_the_daemon(rig: Rig) -> None
     note = rig.notes("n2") / str(job)
     rig.slurm.wait(lambda: note.exists() and "ended=" in note.read_text(), "the end of the job to be noted")
     assert "uid=65534 gpus=0,1 started=" in note.read_text()
+    assert "stall" not in note.read_text()
     assert rig.slurm.state("n2") <= {"IDLE", "COMPLETING", "MIXED", "ALLOCATED"}
+
+
+def test_the_note_has_that_the_comment_of_the_job_opts_out(rig: Rig) -> None:
+    job = rig.slurm.submit("true", "--gres=gpu:2", "-w", "n2", "--comment=run 7; gpuwarden:stall=ignore")
+    note = rig.notes("n2") / str(job)
+    rig.slurm.wait(lambda: note.exists() and "ended=" in note.read_text(), "the end of the job to be noted")
+    assert not registered(note.parent, float("inf"))[job].watched

@@ -164,6 +164,23 @@ def test_who_was_given_which_gpus_is_left_for_the_daemon(host: HookHost, shell: 
 
 
 @pytest.mark.parametrize(
+    ("comment", "opts_out"),
+    [
+        ("gpuwarden:stall=ignore", True), ("run 7\n$(reboot) GPUWARDEN_STALL=ignore;", True), ("gpuwarden:stall=watch", False),
+        ("uid=0 gpus=1 stall=ignore", False), ("*", False), ("", False),
+    ],
+)  # fmt: skip
+def test_of_the_comment_of_a_job_only_its_opt_out_is_left(
+    host: HookHost, shell: Sequence[str], comment: str, *, opts_out: bool
+) -> None:
+    host.verdict()
+    assert prolog(host, shell, "0,3", SLURM_JOB_COMMENT=comment) == (0, "")
+    line = (host.notes / "4711").read_text()
+    assert line.count("\n") == 1
+    assert line.split()[3:] == ["user=somebody", *(["stall=ignore"] if opts_out else [])]
+
+
+@pytest.mark.parametrize(
     "odd",
     [
         {"SLURM_JOB_ID": "../../x"}, {"SLURM_JOB_ID": ""}, {"SLURM_JOB_UID": "root"}, {"SLURM_JOB_USER": "a b\nuid=0"},

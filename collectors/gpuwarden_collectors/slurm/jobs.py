@@ -86,9 +86,11 @@ class JobsReader:
         )
 
     def _marked(self, job: Job, users: Sequence[Process]) -> Job:
-        """With `watched`: one of its processes must show that it is a batch job, and none that its user wants no judgement."""
+        """With `watched`: one of its processes must show that it is a batch job, and none, nor its comment, that its user wants no judgement."""
         claims = [claim for user in users if (claim := self._owners.claim_of(user)) is not None and claim.job == job.id]
-        watched = any(claim.batch for claim in claims) and not any(claim.ignores_stall for claim in claims)
+        watched = (
+            job.watched and any(claim.batch for claim in claims) and not any(claim.ignores_stall for claim in claims)
+        )
         return job if watched is job.watched else replace(job, watched=watched)
 
     def _noted(self, now: float) -> dict[int, Job]:

@@ -1,9 +1,9 @@
 """The notes of prolog and epilog: a small file for each job, named by its number, in a folder that only their user writes.
 
-    uid=1001 gpus=0,3 started=86400 user=somebody
+    uid=1001 gpus=0,3 started=86400 user=somebody stall=ignore
     ended=86460
 
-Written by root's scripts with a shell's own commands, one line each; a line of another form is passed over. The daemon, which may
+`stall` is there where the comment of the job opts out of `job_stalled`. Written by root's scripts with a shell's own commands, one line each; a line of another form is passed over. The daemon, which may
 be another user, only reads them; root removes them (`tidy`), by the epilog's `gpuwarden slurm look`.
 """
 
@@ -75,6 +75,7 @@ def parse(number: int, text: str) -> Job:
         gpus=tuple(numbers(pairs.get("gpus", ""))),
         started=started,
         ended=ended,
+        watched=pairs.get("stall") != "ignore",
     )
 
 

@@ -329,7 +329,7 @@ _ROWS: tuple[Condition, ...] = (
         "earlier busy minutes, and tensor cores and memory at a tenth of their activity (where no source gives that: at a third of the "
         "power and a tenth of the NVLink traffic): its ranks wait for each other. About the job and never a reason to drain. For "
         "batch jobs of Slurm with 2 or more whole GPUs on this node, from 10 busy minutes on; `GPUWARDEN_STALL=ignore` in the environment "
-        "of a job leaves it out. Containers opt in (`jobs.stalled_containers`). In shadow in this release.",
+        "or the comment of a job leaves it out. Containers opt in (`jobs.stalled_containers`). In shadow in this release.",
         source="marin-community/marin#7344, #8934 (512 GPUs for 33 minutes), NVIDIA/NeMo#9291 (500 to 690 W became 100); NCCL's watchdog "
         "takes 10 minutes", depends_on=NO_DRIVER,
     ),
