@@ -67,6 +67,8 @@ class PortFacts:
     """The kernel's count of lost carriers of the network device of a RoCE port."""
     seen_down: int | None = None
     """How often passes saw the port go from active to another state, since the reader began."""
+    sent_bytes: int | None = None
+    """Bytes of RDMA that it sent."""
     default_route: bool | None = None
     """The host's default route goes over this RoCE port; None: there is no default route just now."""
 

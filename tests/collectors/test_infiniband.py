@@ -107,7 +107,9 @@ def test_an_efa_port_has_counters_of_its_own_of_the_port_or_of_the_device(tmp_pa
     port = add_port(tmp_path, link_layer="Unknown")
     add_adapter(tmp_path, ADAPTER, driver="efa")
     plant(port.parent.parent / folder, {"no_completion_cmds": "3", "rx_drops": "7", "cmds_err": "0"})
+    plant(port / "hw_counters", {"tx_bytes": "12345"})
     facts = read_one(tmp_path)
+    assert facts.sent_bytes == 12345
     assert (facts.driver, facts.no_completion_cmds, facts.rx_drops, facts.cmds_err) == ("efa", 3, 7, 0)
     assert facts.unresponsive_remote_events is None
 
@@ -163,6 +165,9 @@ def test_a_host_without_rdma_has_no_source(tmp_path: Path) -> None:
         ("counters/symbol_error", "-1", "symbol_error", None),
         ("counters/symbol_error", "٣", "symbol_error", None),
         ("counters/symbol_error", "9" * 5000, "symbol_error", None),
+        ("counters/port_xmit_data", "41600000000", "sent_bytes", 166_400_000_000),
+        ("counters/port_xmit_data", "4294967295", "sent_bytes", None),  # 32 bits, and at their maximum
+        ("counters/port_xmit_data", "", "sent_bytes", None),
         ("hw_counters/rnr_nak_retry_err", "18446744073709551615", "rnr_nak_retry_err", 2**64 - 1),
     ],
 )

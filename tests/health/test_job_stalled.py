@@ -16,7 +16,7 @@ from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.facts import GpuProcess, MigInstance
 from gpuwarden_collectors.receivers.watched_facts import ContainersFacts, WatchedContainer
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess
-from support.job_hosts import HANGS, JOB, STALLED, UID, WITHOUT_GPM, JobHost
+from support.job_hosts import HANGS, JOB, STALLED, TRAINS, UID, WITHOUT_GPM, JobHost
 
 LEARN = LEARNED_AFTER + 2.0
 
@@ -75,6 +75,111 @@ def test_without_profiling_fields_power_and_nvlink_traffic_show_it() -> None:
     host.minutes(4.5, **{**HANGS, **WITHOUT_GPM})
     assert host.stalled
     assert host.evidence["nvlink_mib_before"] == pytest.approx(900.0, abs=1)
+
+
+def over_rdma(*, rdma_mib: float = 3200.0) -> JobHost:
+    """A job over several nodes, on GPUs without NVLink and profiling fields."""
+    host = JobHost()
+    host.rdma_mib = rdma_mib
+    host.minutes(LEARN, **WITHOUT_GPM)
+    return host
+
+
+SILENT = {**HANGS, **WITHOUT_GPM}
+
+
+def test_without_profiling_fields_and_nvlink_power_and_rdma_traffic_show_it() -> None:
+    host = over_rdma()
+    host.rdma_mib = 0.2
+    host.minutes(4.9, **SILENT)
+    assert host.stalled
+    assert host.evidence["rdma_mib_before"] == pytest.approx(800.0, abs=1)
+    assert host.evidence["rdma_mib"] == pytest.approx(0.05, abs=0.06)
+    host.rdma_mib = 3200.0
+    host.minutes(1.5, **{**TRAINS, **WITHOUT_GPM})
+    assert host.health is Health.HEALTHY
+
+
+def test_it_is_found_over_rdma_after_a_restart_and_of_a_container() -> None:
+    for host in (over_rdma(), in_a_container(JobHost(), 100, 101, 102, 103)):
+        host.rdma_mib = 3200.0
+        host.minutes(LEARN, **WITHOUT_GPM)
+        host.restart_daemon()
+        host.rdma_mib = 0.0
+        host.minutes(5.2, **SILENT)
+        assert [finding.key.code for finding in host.findings] == ["job_stalled"]
+
+
+def still_sends(host: JobHost) -> None:
+    """It saves over the network, or not all of it has stopped."""
+    host.rdma_mib = 400.0
+
+
+def gets_a_job_beside_it(host: JobHost) -> None:
+    """Without GPUs: of whom the traffic is, is not known."""
+    assert host.job_facts is not None
+    beside = Job(id=4712, uid=1002, started=host.uptime)
+    host.job_facts = replace(host.job_facts, jobs=(*host.job_facts.jobs, beside))
+    host.rdma_mib = 0.0
+
+
+def loses_a_port(host: JobHost) -> None:
+    """The counter of the other one goes on, or not."""
+    for _ in range(40):
+        gone = host.sent_bytes.pop("mlx5_1")
+        host.minutes(1 / 5, **SILENT)
+        host.sent_bytes["mlx5_1"] = gone
+        host.minutes(1 / 5, **SILENT)
+
+
+def has_ports_that_nobody_reads_any_more(host: JobHost) -> None:
+    host.rdma_mib = 0.0
+    host.minutes(1, **SILENT)
+    host.rdma_mib = None
+
+
+def has_counters_that_begin_again(host: JobHost) -> None:
+    host.sent_bytes = dict.fromkeys(host.sent_bytes, 0)
+    host.rdma_mib = 400.0
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [
+        still_sends, gets_a_job_beside_it, loses_a_port, has_ports_that_nobody_reads_any_more, has_counters_that_begin_again,
+    ],
+    ids=lambda function: function.__name__,
+)  # fmt: skip
+def test_over_rdma_it_is_silent_about_a_job_that(happens: Callable[[JobHost], None]) -> None:
+    host = over_rdma()
+    happens(host)
+    host.minutes(15, **SILENT)
+    assert not host.raised
+
+
+def test_over_rdma_it_is_silent_about_what_sent_little_before_and_what_keeps_its_power() -> None:
+    host = over_rdma(rdma_mib=30.0)
+    host.rdma_mib = 0.0
+    host.minutes(15, **SILENT)
+    assert not host.raised
+    reads_its_data_once = over_rdma()
+    reads_its_data_once.rdma_mib = 0.0
+    reads_its_data_once.minutes(60, utilization_gpu=100, power_usage_mw=600_000)
+    reads_its_data_once.minutes(15, power_usage_mw=250_000)
+    assert not reads_its_data_once.raised
+
+
+def test_what_goes_over_rdma_contradicts_nvlink() -> None:
+    """Of a job that saves over the network, behind a barrier."""
+    host = JobHost()
+    host.nvlink_mib, host.rdma_mib = 900.0, 3200.0
+    host.minutes(LEARN, **WITHOUT_GPM)
+    host.nvlink_mib, host.rdma_mib = 1e-9, 2000.0
+    host.minutes(15, **SILENT)
+    assert not host.raised
+    host.rdma_mib = 0.0
+    host.minutes(4.9, **SILENT)
+    assert host.stalled
 
 
 def test_before_hopper_the_fields_of_dcgm_show_it() -> None:

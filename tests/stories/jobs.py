@@ -89,6 +89,28 @@ def night(*, busy: int) -> JobHost:
     return host
 
 
+def night_over_rdma() -> JobHost:
+    """The same over several nodes, of GPUs without NVLink and profiling fields: its traffic falls with its load."""
+    host = JobHost()
+    host.rules = replace(host.rules, checks={})
+    host.rdma_mib = 1600.0
+    host.minutes(LEARNS, power_usage_mw=560_000, **WITHOUT_GPM)
+    host.rdma_mib = 90.0
+    host.minutes(240, every=15, power_usage_mw=250_000)
+    return host
+
+
+def saving_over_rdma() -> JobHost:
+    """The other ranks of the node wait for the one that writes, and their GPUs spin, its own too."""
+    host = JobHost()
+    host.rules = replace(host.rules, checks={})
+    host.rdma_mib = 3200.0
+    host.minutes(LEARNS, **WITHOUT_GPM)
+    host.rdma_mib = 1900.0
+    host.minutes(12, **{**HANGS, **WITHOUT_GPM})
+    return host
+
+
 def inefficient() -> JobHost:
     host = JobHost()
     host.rules = replace(host.rules, checks={})
@@ -165,6 +187,8 @@ STORIES: tuple[Story, ...] = (
         for name, made in (
             ("a server at night, busy at 250 of 700 W", partial(night, busy=100)),
             ("a server at night, not busy", partial(night, busy=40)),
+            ("a server at night, over RDMA alone", night_over_rdma),
+            ("one rank saves over RDMA, all GPUs spin", saving_over_rdma),
             ("a job that was never efficient", inefficient),
             ("a job whose past is not known yet", short),
             ("one rank saves, here", saving_here),

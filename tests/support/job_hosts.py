@@ -11,6 +11,7 @@ from gpuwarden.health.view import CheckRule
 from gpuwarden_collectors.base import Observation, PassOutcome
 from gpuwarden_collectors.event_facts import HostEvent
 from gpuwarden_collectors.facts import GpuProcess
+from gpuwarden_collectors.host_facts import InfinibandFacts, PortFacts
 from gpuwarden_collectors.receivers.watched_facts import ContainersFacts
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess, JobsFacts
 from support.dcgm_hosts import DcgmHost
@@ -49,6 +50,10 @@ class JobHost(DcgmHost):
         self.all(**TRAINS)
         self.cores: dict[int, float] = {}
         self.nvlink_mib = 0.0
+        self.rdma_mib: float | None = None
+        """MiB/s that both ports together send; None: nobody reads them."""
+        self.sent_bytes = {"mlx5_0": 7 << 40, "mlx5_1": 5}
+        self._ports_read: float | None = None
         self.containers: ContainersFacts | None = None
 
     def all(self, **values: Any) -> None:
@@ -66,7 +71,9 @@ class JobHost(DcgmHost):
         self.job_facts = replace(self.job_facts, processes=processes)
 
     def step(self, *events: HostEvent, **more: Any) -> Step:
-        """Each process uses its `cores` of CPU; each GPU sends so many `nvlink_mib` in a second."""
+        """Each process uses its `cores` of CPU; each GPU sends so many `nvlink_mib` in a second, the ports `rdma_mib`."""
+        if self.rdma_mib is not None and (self._ports_read is None or self.uptime - self._ports_read >= 10):
+            self._read_ports()
         if self.nvlink_mib:
             self.all(nvlink_tx_kib=int((self.uptime - 5000) * self.nvlink_mib * 1024))
         if self.containers is not None:
@@ -100,6 +107,21 @@ class JobHost(DcgmHost):
                 )
             )
         return super().step(*events, **more)
+
+    def _read_ports(self) -> None:
+        seconds = 0.0 if self._ports_read is None else self.uptime - self._ports_read
+        self.sent_bytes = {
+            name: sent + int((self.rdma_mib or 0.0) * seconds * (1 << 20)) // 2
+            for name, sent in self.sent_bytes.items()
+        }
+        ports = tuple(PortFacts(device=n, port=1, state="active", sent_bytes=b) for n, b in self.sent_bytes.items())
+        self._ports_read = self.uptime
+        self.view = self.view.after(
+            Observation(
+                collector="infiniband", outcome=PassOutcome.OBSERVED, started=self.now, finished=self.now,
+                facts=InfinibandFacts(ports=ports),
+            )
+        )  # fmt: skip
 
     def minutes(self, count: float, *, every: float = 5.0, **values: Any) -> None:
         """So long, with these readings on every GPU."""

@@ -43,6 +43,11 @@ _EFA_COUNTERS = (
     "unresponsive_remote_events",
     "impaired_remote_conn_events",
 )
+_SENT, _WORD = "counters/port_xmit_data", 4
+"""In words of four bytes (kernel ABI, sysfs-class-infiniband)."""
+_SENT_MOST = 2**32 - 1
+"""Where the counter of old adapters stops, which has 32 bits (InfiniBand specification, PortCounters)."""
+_EFA_SENT = "hw_counters/tx_bytes"
 _EFA = "efa"
 _RATE = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) Gb/sec")
 _NETDEV = re.compile(r"[^/\s]{1,15}")  # IFNAMSIZ, linux/if.h
@@ -143,6 +148,7 @@ class InfinibandCollector:
             rate_gbps=float(rate[1]) if rate else None,
             carrier_down=carrier_down,
             seen_down=self._seen_down(inode, state),
+            sent_bytes=self._sent(folder, inode, driver),
             default_route=default_route,
             **counters,
         )
@@ -156,6 +162,12 @@ class InfinibandCollector:
     def _counters(self, folder: Path, inode: int) -> dict[str, int | None]:
         counters = {name: self._counter(folder, inode, f"counters/{name}") for name in _COUNTERS}
         return counters | {name: self._counter(folder, inode, f"hw_counters/{name}") for name in _HW_COUNTERS}
+
+    def _sent(self, folder: Path, inode: int, driver: str) -> int | None:
+        if driver == _EFA:
+            return self._counter(folder, inode, _EFA_SENT)
+        words = self._counter(folder, inode, _SENT)
+        return None if words is None or words == _SENT_MOST else _WORD * words
 
     def _efa_counters(self, folder: Path, inode: int) -> dict[str, int | None]:
         """Those about commands are of the device since Linux 5.14, and were of its port before."""

@@ -327,7 +327,7 @@ _ROWS: tuple[Condition, ...] = (
         title="A job is busy and does nothing",
         why="For 4 minutes (`jobs.stalled_after`) all its GPUs here are at least 95 % busy at less than half of the power of its own "
         "earlier busy minutes, and tensor cores and memory at a tenth of their activity (where no source gives that: at a third of the "
-        "power and a tenth of the NVLink traffic): its ranks wait for each other. About the job and never a reason to drain. For "
+        "power and a tenth of the traffic over NVLink and RDMA): its ranks wait for each other. About the job and never a reason to drain. For "
         "batch jobs of Slurm with 2 or more whole GPUs on this node, from 10 busy minutes on; `GPUWARDEN_STALL=ignore` in the environment "
         "or the comment of a job leaves it out. Containers opt in (`jobs.stalled_containers`). In shadow in this release.",
         source="marin-community/marin#7344, #8934 (512 GPUs for 33 minutes), NVIDIA/NeMo#9291 (500 to 690 W became 100); NCCL's watchdog "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpuwarden.health.dcgm.profiling import profiled
 from gpuwarden.health.gpu.jobs import GpuJob, seen_on_gpus
@@ -11,6 +12,7 @@ from gpuwarden.health.jobs.past import Means
 from gpuwarden.health.view import Sight
 from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmReadings
 from gpuwarden_collectors.facts import GpuFacts
+from gpuwarden_collectors.host_facts import InfinibandFacts
 from gpuwarden_collectors.receivers.watched_facts import ContainersFacts
 from gpuwarden_collectors.slurm.jobs_facts import JobProcess, JobsFacts
 
@@ -25,6 +27,8 @@ _ANSWERS, _MOST = 50.0, 101.0
 beyond 100 (NVIDIA/DCGM#303, #202, #152)."""
 MOVES = 300.0
 """MiB/s over PCIe at which a GPU works, whatever else it shows: a checkpoint is saved or loaded (scitix/sichek, GPUHang)."""
+PORTS_COUNT_FOR = 90.0
+"""Seconds for which what a pass shows of the ports counts: they are read every 10 s, at the longest every 60."""
 SLOW_CLOCK = 0.5
 """Share of its highest SM clock below which a busy GPU is slow itself, and does not wait: 650 of 3003 MHz (story B43)."""
 
@@ -39,6 +43,8 @@ class JobHere:
     """By slot, its processes that have the GPU open."""
     processes: tuple[JobProcess, ...] = ()
     """These processes."""
+    whole_node: bool = False
+    """All GPUs of the node are its own, and no other job of Slurm's is here: what the ports send is of this job."""
     cpu_at: float | None = None
     """When their CPU times were read, seconds of CLOCK_BOOTTIME."""
 
@@ -108,7 +114,11 @@ def _jobs_here(
         if len(mine) >= GPUS_LEAST and alone:
             pids = {slot: one.pids for slot, one in mine.items()}
             processes = tuple(owners[pid] for one in mine.values() for pid in one.pids)
-            found[str(job.id)] = JobHere(uid=job.uid, pids=pids, processes=processes, cpu_at=facts.cpu_at)
+            others = any(one.ended is None and one.id != job.id for one in facts.jobs)
+            found[str(job.id)] = JobHere(
+                uid=job.uid, pids=pids, processes=processes, whole_node=pids.keys() == gpus.keys() and not others,
+                cpu_at=facts.cpu_at,
+            )  # fmt: skip
     return found
 
 
@@ -117,6 +127,7 @@ def _containers_here(
 ) -> dict[str, JobHere]:
     """The GPUs of a container are those that it uses."""
     found = {}
+    jobs = any(by_slot.values())
     for container in facts.containers:
         own = {process.pid for process in container.processes}
         on = {slot: [process.pid for process in gpu.processes] for slot, gpu in sorted(gpus.items())}
@@ -125,7 +136,8 @@ def _containers_here(
         }
         alone = all(len(pids[slot]) == len(on[slot]) and _whole(gpus[slot]) and not by_slot.get(slot) for slot in pids)
         if len(pids) >= GPUS_LEAST and alone:
-            here = JobHere(pids=pids, processes=container.processes, cpu_at=facts.cpu_at)
+            whole = pids.keys() == gpus.keys() and not jobs
+            here = JobHere(pids=pids, processes=container.processes, whole_node=whole, cpu_at=facts.cpu_at)
             found[container_name(container.id)] = here
     return found
 
@@ -184,13 +196,43 @@ def sent(gpus: Iterable[GpuWork]) -> int | None:
     return sum(known) if len(known) == len(counts) else None
 
 
-def means(gpus: tuple[GpuWork, ...], nvlink_mib: float | None) -> Means:
+class PortTraffic(NamedTuple):
+    """What the InfiniBand, RoCE and EFA ports sent, as of one pass of their collector."""
+
+    at: float
+    """Seconds of CLOCK_BOOTTIME."""
+    sent: Mapping[str, int]
+    """By port, bytes."""
+    mib: float | None = None
+    """MiB/s of all of them since the pass before; None where that is not known of one of them."""
+
+
+def port_traffic(before: PortTraffic | None, sight: Sight) -> PortTraffic | None:
+    """As of the newest pass; None where there is none, or it is old."""
+    facts, at = sight.fresh(InfinibandFacts), sight.view.seen(InfinibandFacts).at
+    if facts is None or at is None or sight.now.boottime - at.boottime > PORTS_COUNT_FOR:
+        return None
+    if before is not None and before.at == at.boottime:
+        return before
+    sent = {port.name: port.sent_bytes for port in facts.ports if port.sent_bytes is not None}
+    return PortTraffic(at.boottime, sent, None if before is None else _ports_mib(before, sent, at.boottime))
+
+
+def _ports_mib(before: PortTraffic, sent: Mapping[str, int], at: float) -> float | None:
+    goes_on = sent.keys() == before.sent.keys() and all(sent[name] >= count for name, count in before.sent.items())
+    if not sent or not goes_on or at <= before.at:
+        return None
+    return (sum(sent.values()) - sum(before.sent.values())) / (at - before.at) / (1 << 20)
+
+
+def means(gpus: tuple[GpuWork, ...], nvlink_mib: float | None, ports: PortTraffic | None = None) -> Means:
     return Means(
         power_w=sum(gpu.power_w for gpu in gpus) / len(gpus),
         clock_mhz=_mean(gpu.clock_mhz for gpu in gpus),
         tensor_percent=_mean(gpu.tensor for gpu in gpus),
         dram_percent=_mean(gpu.dram for gpu in gpus),
         nvlink_mib=nvlink_mib,
+        rdma_mib=None if ports is None or ports.mib is None else ports.mib / len(gpus),
     )
 
 

@@ -29,6 +29,8 @@ class Means(NamedTuple):
     dram_percent: float | None = None
     nvlink_mib: float | None = None
     """Sent over NVLink, MiB/s of each GPU."""
+    rdma_mib: float | None = None
+    """Sent over InfiniBand, RoCE or EFA by the node, MiB/s of each GPU; of a job that has all GPUs of the node."""
 
 
 NOTHING_KNOWN = Means()
@@ -50,6 +52,8 @@ class JobPast:
     """Time that memory transferred data."""
     nvlink_mib: float | None = None
     """Sent over NVLink, MiB/s."""
+    rdma_mib: float | None = None
+    """Sent over InfiniBand, RoCE or EFA, MiB/s."""
     pause: float = 0.0
     """Seconds of the longest fall that it came back from by itself, as out of a barrier behind which one rank saves."""
 

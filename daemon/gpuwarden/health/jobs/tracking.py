@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gpuwarden.health.host.memory import forgotten, job_learned, job_subject
-from gpuwarden.health.jobs.activity import CONTAINER, container_name, jobs_here, work
+from gpuwarden.health.jobs.activity import CONTAINER, container_name, jobs_here, port_traffic, work
 from gpuwarden.health.jobs.past import JobPast, learned
 from gpuwarden.health.jobs.watch import Watch, after, begun, compared, is_due, is_mixed, unread
 from gpuwarden.health.model import Event
@@ -64,10 +64,11 @@ def _watches(state: State, sight: Sight, at: Stamp) -> Iterator[tuple[str, Watch
             yield name, watch
             continue
         gpus, past = work(here, sight), past_of(state, name, watch)
+        ports = port_traffic(watch.ports, sight) if here.whole_node else None
         if gpus is None:
             yield name, unread(watch, here, at, patience)
         else:
-            yield name, after(watch, here, gpus, at, past=past, patience=patience)
+            yield name, after(watch, here, gpus, at, ports=ports, past=past, patience=patience)
 
 
 def _over(state: State, sight: Sight) -> Iterator[str]:

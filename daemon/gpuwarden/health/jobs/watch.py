@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from gpuwarden.health.jobs.activity import BUSY, SLOW_CLOCK, GpuWork, JobHere, busy, means, sent
+from gpuwarden.health.jobs.activity import BUSY, SLOW_CLOCK, GpuWork, JobHere, PortTraffic, busy, means, sent
 from gpuwarden.health.jobs.past import LEARNED_AFTER, MINUTES_KEPT, NOTHING_KNOWN, JobPast, Means
 from gpuwarden_collectors.facts import Stamp
 
@@ -18,8 +18,8 @@ MINUTE = 60.0
 ACTIVITY_SHARE = 0.1
 """Of its own past, at or below which activity is fallen: 0.324 and 0.241 of the time became next to nothing (story D01)."""
 POWER_SHARE, POWER_SHARE_BY_TRAFFIC = 0.5, 1 / 3
-"""Of its own past, at or below which power is fallen: 500 to 690 W became 100 (NVIDIA/NeMo#9291). Less where traffic over NVLink
-is the only other witness, since that of a server falls with its load, as its power does: 250 W of 700 is healthy."""
+"""Of its own past, at or below which power is fallen: 500 to 690 W became 100 (NVIDIA/NeMo#9291). Less where traffic over NVLink or
+RDMA is the only other witness, since that of a server falls with its load, as its power does: 250 W of 700 is healthy."""
 ACTIVITY_LEAST, TRAFFIC_LEAST = 2.0, 10.0
 """Per cent, and MiB/s, that the past must have for its loss to mean anything."""
 PAUSE_LEAST = 60.0
@@ -72,6 +72,8 @@ class Watch:
     """The same as means."""
     sent_bytes: int | None = None
     """Bytes sent over NVLink as of the newest pass."""
+    ports: PortTraffic | None = None
+    """As of the newest pass; only of a job that has the whole node."""
     minute: Minute
     """The one that is not over."""
     minutes: tuple[Means, ...] = ()
@@ -110,17 +112,24 @@ def unread(watch: Watch, here: JobHere, now: Stamp, patience: float) -> Watch:
 
 
 def after(
-    watch: Watch, here: JobHere, gpus: tuple[GpuWork, ...], now: Stamp, *, past: JobPast | None, patience: float
+    watch: Watch,
+    here: JobHere,
+    gpus: tuple[GpuWork, ...],
+    now: Stamp,
+    *,
+    ports: PortTraffic | None,
+    past: JobPast | None,
+    patience: float,
 ) -> Watch:
-    """After one pass more. `patience`: seconds without a pass that shows it fallen after which a fall begins again."""
+    """After one pass more. `ports`: what they sent, if that is of this job. `patience`: seconds without a pass that shows it fallen after which a fall begins again."""
     at, total = now.boottime, sent(gpus)
-    values = means(gpus, _rate(watch, total, at, len(gpus)))
+    values = means(gpus, _rate(watch, total, at, len(gpus)), ports)
     at_work = busy(here, gpus)
     fallen = is_fallen(past, gpus, values) if at_work and past is not None else False
     watch = _folded(watch, at)
     spoilt = not all(here.pids.values()) or any(gpu.slow for gpu in gpus)
     watch = replace(
-        watch, here=here, at=at, gpus=gpus, values=values, sent_bytes=total, fallen=fallen,
+        watch, here=here, at=at, gpus=gpus, values=values, sent_bytes=total, ports=ports, fallen=fallen,
         minute=watch.minute.add(gpus, values, spoilt=spoilt or fallen is True),
     )  # fmt: skip
     if fallen:
@@ -155,9 +164,14 @@ def is_fallen(past: JobPast, gpus: tuple[GpuWork, ...], values: Means) -> bool |
     ]
     if activity and all(now is not None for now, _ in activity):
         return all(now is not None and now <= ACTIVITY_SHARE * before for now, before in activity)
-    if values.nvlink_mib is None or past.nvlink_mib is None or past.nvlink_mib < TRAFFIC_LEAST:
+    traffic = [
+        (now, before)
+        for now, before in ((values.nvlink_mib, past.nvlink_mib), (values.rdma_mib, past.rdma_mib))
+        if now is not None and before is not None and before >= TRAFFIC_LEAST
+    ]
+    if not traffic:
         return None
-    return share <= POWER_SHARE_BY_TRAFFIC and values.nvlink_mib <= ACTIVITY_SHARE * past.nvlink_mib
+    return share <= POWER_SHARE_BY_TRAFFIC and all(now <= ACTIVITY_SHARE * before for now, before in traffic)
 
 
 def _folded(watch: Watch, at: float) -> Watch:
