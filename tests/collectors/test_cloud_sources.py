@@ -17,6 +17,7 @@ from gpuwarden_collectors.base import Clock, host_clock
 from gpuwarden_collectors.cloud import registry
 from gpuwarden_collectors.cloud.azure import Azure
 from gpuwarden_collectors.cloud.facts import Answer, AnswerKind
+from gpuwarden_collectors.cloud.gcp import Gcp
 from gpuwarden_collectors.cloud.metadata import Metadata
 from gpuwarden_collectors.cloud.source import CloudSource, Question, follow
 from gpuwarden_collectors.facts import Stamp
@@ -402,6 +403,23 @@ async def test_azure_names_the_size_of_the_machine_and_is_confirmed_without_it(s
     async with Simulator(AzureCloud(size=size)) as service, source_of("azure", service) as source:
         assert await source.confirm() == ""
         assert isinstance(source, Azure)
+        assert source.machine_type == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("projects/123456789/machineTypes/a3-highgpu-8g", "Google/a3-highgpu-8g"),
+        ("a3-highgpu-8g", ""),
+        ("projects/1/machineTypes/../x", ""),
+        (Response(404), ""),
+        (Response(200, b"projects/1/machineTypes/a3-highgpu-8g", {"Metadata-Flavor": "other"}), ""),
+    ],
+)
+async def test_google_names_the_type_of_the_machine_and_is_confirmed_without_it(given: object, expected: str) -> None:
+    async with Simulator(GcpCloud(**{"machine-type": given})) as service, source_of("gcp", service) as source:
+        assert await source.confirm() == ""
+        assert isinstance(source, Gcp)
         assert source.machine_type == expected
 
 

@@ -80,6 +80,8 @@ def test_the_last_gpu_of_the_type_ends_the_warning() -> None:
         (3, "Microsoft Corporation/Virtual Machine"),
         (3, "Evil/g6e.12xlarge"),
         (1, "Amazon EC2/g6f.xlarge"),
+        (4, "Google/a3-highgpu-4g"),
+        (3, "Google/Google Compute Engine"),
     ],
 )
 def test_a_complete_or_unknown_type_is_healthy(gpus: int, machine_type: str) -> None:
@@ -202,5 +204,14 @@ def test_the_table_names_whole_machines_by_their_exact_firmware() -> None:
     assert GPUS_OF["Amazon EC2/p5.48xlarge"] == 8
     assert GPUS_OF["Amazon EC2/p5.4xlarge"] == 1
     assert GPUS_OF["Azure/Standard_ND128isr_NDR_GB200_v6"] == 4
-    assert all(name.startswith(("Amazon EC2/", "Azure/")) and count in (1, 2, 4, 8) for name, count in GPUS_OF.items())
+    assert (
+        GPUS_OF["Google/a3-ultragpu-8g"]
+        == GPUS_OF["Google/a4-highgpu-8g-lowmem"]
+        == GPUS_OF["Google/g2-standard-96"]
+        == 8
+    )
+    assert GPUS_OF["Google/a2-megagpu-16g"] == 16
+    assert GPUS_OF["Google/a4x-highgpu-4g"] == 4
+    assert {name.partition("/")[0] for name in GPUS_OF} == {"Amazon EC2", "Azure", "Google"}
+    assert set(GPUS_OF.values()) == {1, 2, 4, 8, 16}
     assert not [name for name in GPUS_OF if "g6f." in name or "gr6f." in name or "g4ad." in name]

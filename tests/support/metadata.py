@@ -292,10 +292,15 @@ class TencentCloud(_Cloud):
 
 
 class GcpCloud(_Cloud):
-    """`values`: preempted, maintenance-event, upcoming-maintenance. `etags` False: answers come without one, and never wait."""
+    """`values`: machine-type, preempted, maintenance-event, upcoming-maintenance. `etags` False: answers come without one, and never wait."""
 
     def __init__(self, **more: Any) -> None:
-        values = {"id": "8087716956832600000", "preempted": "FALSE", "maintenance-event": "NONE"}
+        values = {
+            "id": "8087716956832600000",
+            "machine-type": "projects/42/machineTypes/a3-highgpu-8g",
+            "preempted": "FALSE",
+            "maintenance-event": "NONE",
+        }
         super().__init__(**{**values, "upcoming-maintenance": "NONE", **more})
         self.etags = True
         self.longest = 60.0

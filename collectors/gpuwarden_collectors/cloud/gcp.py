@@ -39,6 +39,7 @@ PREEMPTED_WITHIN = 30.0
 """Seconds; with preemptionNoticeDuration it is 120 more, but nothing in the machine says so."""
 TERMINATED_WITHIN = 3_600.0
 MIGRATED_WITHIN = 60.0
+_TYPE = re.compile(r"projects/[0-9]{1,32}/machineTypes/([a-z0-9-]{1,64})", re.ASCII)
 _STARTS = ("window_start_time", "windowStartTime", "startTime")
 _STATUS = ("maintenance_status", "maintenanceStatus")
 
@@ -50,6 +51,8 @@ class Gcp:
 
     def __init__(self, metadata: Metadata, clock: Clock, interval: float = 1.0) -> None:
         self._metadata = metadata
+        self.machine_type = ""
+        """`Google/` and the type of this machine, once it is known."""
 
         def question(
             name: str, kind: Kind, path: str, read: Read, seconds: float, *, main: bool = False, hang: bool = True
@@ -72,10 +75,22 @@ class Gcp:
                 return "what answers at the endpoint names no Compute Engine instance"
         except (MetadataError, ReplyError) as error:
             return f"the metadata server cannot be confirmed: {error}"
+        self.machine_type = await own_type(self._metadata)
         return ""
 
     async def close(self) -> None:
         await self._metadata.close()
+
+
+async def own_type(metadata: Metadata) -> str:
+    """`Google/a3-highgpu-8g`; "" where the server gives none, since nothing of a termination depends on it."""
+    try:
+        reply = await metadata.get(f"{_BASE}machine-type", _FLAVOR)
+        _expect_google(reply)
+        found = _TYPE.fullmatch(reply.text())
+    except (MetadataError, ReplyError):
+        return ""
+    return f"Google/{found[1]}" if found else ""
 
 
 class Key:

@@ -23,8 +23,9 @@ from gpuwarden_collectors.cloud.container import NAME as CONTAINER
 from gpuwarden_collectors.cloud.container import Container
 from gpuwarden_collectors.cloud.detect import ONLY_SHUTS_DOWN, recognise
 from gpuwarden_collectors.cloud.facts import Answer, AnswerKind
+from gpuwarden_collectors.cloud.gcp import Gcp
 from gpuwarden_collectors.cloud.planned import Planned
-from gpuwarden_collectors.cloud.registry import AZURE, CLOUDS
+from gpuwarden_collectors.cloud.registry import CLOUDS
 from gpuwarden_collectors.cloud.shutdown import NAME as SHUTDOWN
 from gpuwarden_collectors.cloud.shutdown import Shutdown
 from gpuwarden_collectors.cloud.sightings import Held, follow, held_before
@@ -116,9 +117,9 @@ class NoticeSources:
 
     @property
     def machine_type(self) -> str:
-        """As the cloud names it, `Azure/` and its size; "" where it is not known, or the firmware names it."""
-        azure = self._sources.get(AZURE.name)
-        return azure.machine_type if isinstance(azure, Azure) else ""
+        """As the cloud names it, such as `Azure/` and its size; "" where it is not known, or the firmware names it."""
+        found = [source.machine_type for source in self._sources.values() if isinstance(source, Azure | Gcp)]
+        return next(filter(None, found), "")
 
     def shown(self, now: Stamp) -> tuple[NoticeSource, ...]:
         return tuple(_shown(name, list(polled.values()), now) for name, polled in self._polled.items())

@@ -28,7 +28,7 @@ _ROWS: tuple[Condition, ...] = (
     Condition(
         code="inventory_incomplete", scope="node", severity=W, advice=Advice.CONTACT_SUPPORT, fall=10,
         title="This machine has fewer GPUs than its type",
-        why="From the first sight on: the type of machine that the firmware names (EC2), or the metadata service (Azure), has more GPUs than "
+        why="From the first sight on: the type of machine that the firmware names (EC2), or the metadata service (Azure, Google), has more GPUs than "
         "were ever seen here, or the numbers of the modules on the baseboard have a gap. GPUs of other owners (vfio) and those that were "
         "given up are not missed; where inventory.expected_gpus is set that alone counts, and machines of other types need it: of "
         "them only such a gap is found. Return the machine to its maker or cloud.",

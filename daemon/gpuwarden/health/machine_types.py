@@ -1,15 +1,15 @@
 """How many GPUs a type of machine has: an exact table, of whole machines only.
 
-`vendor/product` as the firmware gives them (DMI `sys_vendor` and `product_name`): EC2 names its instance type there. Azure has one
-product name for all machines; its metadata service names the size, where it is a source of termination notices. Types with a
-part of a GPU (g6f, gr6f) are left out; a type that is not here is not known.
+`vendor/product` as the firmware gives them (DMI `sys_vendor` and `product_name`): EC2 names its instance type there. Azure and
+Google have one product name for all machines; their metadata services name the type, where they are a source of termination
+notices. Types with a part of a GPU (g6f, gr6f) are left out; a type that is not here is not known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-VERSION = "2026-08-21"
+VERSION = "2026-11-23"
 # aws/karpenter-provider-aws, instance-types.md at 1d92708: instance-gpu-count, as EC2's DescribeInstanceTypes has it.
 _EC2: tuple[tuple[int, str, str], ...] = (
     (1, "g4dn", "xlarge 2xlarge 4xlarge 8xlarge 16xlarge"),
@@ -57,6 +57,32 @@ _AZURE = {
     "Standard_ND128isrG5_GB300_v6": 4,
 }
 
+# GoogleCloudPlatform/cluster-toolkit, modules/internal/gpu-definition/main.tf at 147e356: accelerator_machines.
+_GOOGLE: tuple[tuple[str, str], ...] = (
+    ("a2-highgpu-{}g", "1 2 4 8"),
+    ("a2-megagpu-{}g", "16"),
+    ("a2-ultragpu-{}g", "1 2 4 8"),
+    ("a3-highgpu-{}g", "1 2 4 8"),
+    ("a3-megagpu-{}g", "8"),
+    ("a3-ultragpu-{}g", "8"),
+    ("a4-highgpu-{}g", "8"),
+    ("a4-highgpu-{}g-lowmem", "8"),
+    ("a4x-highgpu-{}g", "4"),
+    ("a4x-highgpu-{}g-nolssd", "4"),
+)
+"""Names that have the number of GPUs, and the numbers that there are."""
+_GOOGLE_STANDARD: tuple[tuple[int, str, str], ...] = (
+    (1, "g2-standard", "4 8 12 16 32"),
+    (2, "g2-standard", "24"),
+    (4, "g2-standard", "48"),
+    (8, "g2-standard", "96"),
+    (1, "g4-standard", "48"),
+    (2, "g4-standard", "96"),
+    (4, "g4-standard", "192"),
+    (8, "g4-standard", "384"),
+)
+"""By number of GPUs: family, and its numbers of virtual CPUs."""
+
 
 def _rows() -> Iterator[tuple[str, int]]:
     for count, family, sizes in _EC2:
@@ -64,6 +90,12 @@ def _rows() -> Iterator[tuple[str, int]]:
             yield f"Amazon EC2/{family}.{size}", count
     for size, count in _AZURE.items():
         yield f"Azure/{size}", count
+    for form, counts in _GOOGLE:
+        for of_gpus in counts.split():
+            yield f"Google/{form.format(of_gpus)}", int(of_gpus)
+    for count, family, cpus in _GOOGLE_STANDARD:
+        for of_cpus in cpus.split():
+            yield f"Google/{family}-{of_cpus}", count
 
 
 GPUS_OF: Mapping[str, int] = dict(_rows())
