@@ -78,6 +78,10 @@ class Publish:
     """
     hpc_job_mapping_dir: Path | None = None
     """The files of the jobs that the label hpc_job names, as dcgm-exporter reads them. Not set: no such label."""
+    switch: str = ""
+    """Name of the leaf switch of this host, for the label `switch` of gpuwarden_machine_info, by which `gpuwarden fleet --why` compares nodes.
+    Empty: as Slurm's topology names it, where `[slurm]` is enabled.
+    """
     publish_jobs: bool = False
     """Names of users and jobs may be shown to anybody who can connect."""
     web_config: Path | None = None

@@ -49,6 +49,8 @@ class Engine:
         self.collectors: dict[str, CollectorStatus] = {}
         self.log_gaps = 0
         self.log_lost = 0
+        self.switch = ""
+        """The leaf switch of this node, once it is known."""
         self.discarded = 0
         self.disbelieved = 0
         self.kept_out: Mapping[str, int] = {}
@@ -197,8 +199,8 @@ class Engine:
 
     def _machine(self) -> tuple[str, ...]:
         """Also of a driver that no longer answers: what a failing node has in common with others is asked just then."""
-        facts, machine_type = self.view.nvml.facts, self.rules.machine_type
-        return self.view.once("machine", (facts, machine_type), lambda: machine_labels(machine_type, facts))
+        of = (self.view.nvml.facts, self.rules.machine_type, self.switch)
+        return self.view.once("machine", of, lambda: machine_labels(self.rules.machine_type, of[0], self.switch))
 
     def note(self, observation: Observation[Any]) -> None:
         old = self.collectors.get(observation.collector) or CollectorStatus(name=observation.collector)

@@ -37,6 +37,7 @@ from gpuwarden.publish.sockets.jobs import NAME as JOB_SOCKET
 from gpuwarden.publish.web.pages import Web
 from gpuwarden.runtime.jobs import Jobs
 from gpuwarden.runtime.kubernetes_condition import KubernetesConditions
+from gpuwarden.runtime.leaf_switch import LeafSwitch
 from gpuwarden.runtime.slurm_hooks import SlurmHooks
 from gpuwarden.runtime.systemd import Systemd
 from gpuwarden.runtime.wiring import Site
@@ -82,6 +83,7 @@ class Daemon:
         actuators = site.actuators(clock, lambda: detail(self.verdict))
         self._slurm = SlurmHooks(site, actuators, clock)
         self._kubernetes = KubernetesConditions(site.config, actuators, clock)
+        self._switch = LeafSwitch(site.config.publish.switch, site.slurm)
         self._lines = EventLines(self.engine.shadowed)
         self._notifications = site.notifications()
         self.journal = Journal(self.ledger, request_step=self._request_step, clock=clock)
@@ -163,6 +165,7 @@ class Daemon:
         self._notifications.run()
         self._jobs.run()
         self._kubernetes.run()
+        self._switch.run()
         self._notice_sources.run()
         self.manager.run()
         log.info("serving", listen=self._web.addresses, **about)
@@ -174,6 +177,7 @@ class Daemon:
             self._ticker.cancel()
         await self._control.stop()
         await self._notice_sources.stop()
+        await self._switch.stop()
         if self._step_timer is not None:
             self._step()  # a notice of the last moment still reaches the jobs
         await self._jobs.stop()
@@ -292,6 +296,7 @@ class Daemon:
             self._recall(memory, late=True)
         now = self._clock()
         self.engine.of_machine_type(self._notice_sources.machine_type)
+        self.engine.switch = self._switch.known
         self.engine.set_errors(self._errors.at(now), now)
         self.engine.log_read(self.readers.log_read)
         reached = self.readers.log_position  # what was read so far waits in the engine, and is in this step

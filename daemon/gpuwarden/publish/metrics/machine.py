@@ -8,13 +8,14 @@ from gpuwarden_collectors.facts import NvmlFacts
 
 MACHINE_LABELS = (
     "machine_type", "model", "driver", "vbios", "cluster_uuid", "clique", "chassis_serial", "chassis_slot", "chassis_tray",
+    "switch",
 )  # fmt: skip
 OF_THE_NODE = frozenset({"__name__", "instance", "job", "node", "boot_id", "replica", "prometheus_replica"})
 """Labels of its series that name a node, and not what it shares with others."""
 _LONGEST = 120  # characters
 
 
-def machine_labels(machine_type: str, facts: NvmlFacts | None) -> tuple[str, ...]:
+def machine_labels(machine_type: str, facts: NvmlFacts | None, switch: str = "") -> tuple[str, ...]:
     """The values of `MACHINE_LABELS`; "" for what is not known, several joined by `+` where GPUs of the node differ."""
     gpus = () if facts is None else facts.gpus
     of = [gpu.placement for gpu in gpus]
@@ -28,6 +29,7 @@ def machine_labels(machine_type: str, facts: NvmlFacts | None) -> tuple[str, ...
         _joined(one.chassis_serial for one in of),
         _joined("" if one.chassis_slot is None else str(one.chassis_slot) for one in of),
         _joined("" if one.chassis_tray is None else str(one.chassis_tray) for one in of),
+        switch[:_LONGEST],
     )
 
 

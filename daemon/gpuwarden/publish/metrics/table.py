@@ -232,7 +232,7 @@ METRICS: tuple[Metric, ...] = (
            "Always 1; the labels are the name of this node and its boot."),
     Metric("gpuwarden_machine_info", GAUGE, MACHINE_LABELS, lambda s: [(s.machine, 1)] if s.machine else (),
            "Always 1: what nodes may have in common. Type of the machine by its firmware, GPU model, driver, VBIOS; NVLink domain and "
-           "clique where it spans nodes; chassis, slot and tray from Blackwell on. As last seen, while the driver does not answer."),
+           "clique where it spans nodes; chassis, slot and tray from Blackwell on; leaf switch as configured, or by Slurm's topology. As last seen, while the driver does not answer."),
     Metric("gpuwarden_simulated", GAUGE, (), lambda s: _one(int(s.service.simulated)),
            "1 while every GPU on this page is simulated."),
     Metric("gpuwarden_enforcing", GAUGE, (), lambda s: _one(int(s.service.mode == "enforce")),

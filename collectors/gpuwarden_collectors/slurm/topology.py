@@ -1,0 +1,25 @@
+"""The leaf switch of a node, as topology.conf names it (plugin topology/tree)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuwarden_collectors.slurm.jobs_text import in_hostlist
+
+if TYPE_CHECKING:
+    from gpuwarden_collectors.slurm.client import Commands
+
+
+async def read_leaf_switch(commands: Commands) -> str:
+    """Of this node; "" if the topology has none. One request. Raises SlurmError, also where there is no topology."""
+    name = await commands.node_name()
+    return leaf_switch(await commands.ask("cannot read the topology", "scontrol", "show", "topology"), name)
+
+
+def leaf_switch(text: str, node: str) -> str:
+    """The first one at the lowest level. Without a name in the command: that became an option in Slurm 23.11."""
+    for line in text.splitlines():
+        values = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        if values.get("Level") == "0" and in_hostlist(node, values.get("Nodes", "")):
+            return values.get("SwitchName", "")
+    return ""

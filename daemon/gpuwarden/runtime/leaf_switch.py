@@ -1,0 +1,40 @@
+"""The leaf switch of this node: what nodes may share that fail together, and nothing in the node itself names."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gpuwarden_collectors.slurm.client import SlurmClient
+from gpuwarden_collectors.slurm.errors import SlurmError
+from gpuwarden_collectors.slurm.topology import read_leaf_switch
+
+AGAIN = 86_400.0
+"""Seconds after a request that failed: it does each time where there is no topology, and most sites have none."""
+
+
+class LeafSwitch:
+    """`known` is the configured one, else that of Slurm's topology once the controller has answered; "" until then."""
+
+    def __init__(self, configured: str, slurm: SlurmClient | None, *, again: float = AGAIN) -> None:
+        self.known = configured
+        self._slurm = slurm
+        self._again = again
+        self._task: asyncio.Task[None] | None = None
+
+    def run(self) -> None:
+        if not self.known and self._slurm is not None:
+            self._task = asyncio.create_task(self._read(self._slurm))
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _read(self, slurm: SlurmClient) -> None:
+        while True:
+            try:
+                self.known = await read_leaf_switch(slurm.routine)
+            except SlurmError:
+                await asyncio.sleep(self._again)
+            else:
+                return

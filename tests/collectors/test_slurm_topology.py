@@ -1,0 +1,28 @@
+"""The leaf switch of a node by `scontrol show topology`."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuwarden_collectors.slurm.topology import leaf_switch
+
+TREE = """SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[1-2]
+SwitchName=leaf2 Level=0 LinkSpeed=1 Nodes=n[03-11],m1
+SwitchName=spine Level=1 LinkSpeed=1 Nodes=n[1-2,03-11],m[1-2] Switches=leaf[1-2]
+"""
+"""As Slurm 22.05 prints it."""
+
+
+@pytest.mark.parametrize(
+    ("node", "switch"), [("n2", "leaf1"), ("n10", "leaf2"), ("m1", "leaf2"), ("m2", ""), ("n3", ""), ("", "")]
+)
+def test_the_switch_at_the_lowest_level_that_has_the_node(node: str, switch: str) -> None:
+    assert leaf_switch(TREE, node) == switch
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "No topology information available", "BlockName=b1 BlockIndex=0 Nodes=n[1-2] BlockSize=18", "Level=0 Nodes=n1", "\0 = =\n="],
+)  # fmt: skip
+def test_what_names_no_switch_gives_none(text: str) -> None:
+    assert leaf_switch(text, "n1") == ""
