@@ -144,7 +144,9 @@ async def test_a_metadata_service_that_answers_is_asked_for_the_name_and_type_of
         assert row.found.startswith(f"{name} answers at {service.endpoint}")
         assert service.asked("scheduledevents") == service.asked("spot") == service.asked("preempted") == 0
         paths = {request.path for request in service.requests if request.method == "GET"}
-        assert len(paths) == (2 if name == "azure" else 1), paths  # only there the type is none of the firmware's
+        assert len(paths) == (2 if name in ("azure", "gcp") else 1), (
+            paths
+        )  # only there the type is none of the firmware's
     assert ("not read" in row.found) is (name == "azure")
 
 

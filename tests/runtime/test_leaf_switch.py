@@ -43,9 +43,9 @@ def test_the_daemon_has_the_switch_of_slurm_s_topology(with_topology: Slurm, tmp
         daemon.wait(lambda: switch(daemon.get("/metrics")[1]) == "leaf2", "the switch to be known")
 
 
-async def test_it_is_read_once_and_again_only_after_it_failed(with_topology: Slurm) -> None:
+async def test_it_is_read_once_and_soon_again_only_after_no_answer(with_topology: Slurm) -> None:
     client = SlurmClient(conf=with_topology.conf, timeout=1.0, node="n1")
-    leaf = LeafSwitch("", client, again=0.1)
+    leaf = LeafSwitch("", client, soon=0.1)
     with_topology.pause(CONTROLLER)
     leaf.run()
     async with asyncio.timeout(60):

@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 
 from gpuwarden_collectors.slurm.client import SlurmClient
-from gpuwarden_collectors.slurm.errors import SlurmError
+from gpuwarden_collectors.slurm.errors import SlurmError, Unreachable
 from gpuwarden_collectors.slurm.topology import read_leaf_switch
 
 AGAIN = 86_400.0
-"""Seconds after a request that failed: it does each time where there is no topology, and most sites have none."""
+"""Seconds after a request that was answered with an error: so it is each time where there is no topology, and most sites have none."""
+SOON = 600.0
+"""Seconds after one that was not answered: a rack that comes back with its controller has its labels before it fails again."""
 
 
 class LeafSwitch:
     """`known` is the configured one, else that of Slurm's topology once the controller has answered; "" until then."""
 
-    def __init__(self, configured: str, slurm: SlurmClient | None, *, again: float = AGAIN) -> None:
+    def __init__(self, configured: str, slurm: SlurmClient | None, *, again: float = AGAIN, soon: float = SOON) -> None:
         self.known = configured
         self._slurm = slurm
         self._again = again
+        self._soon = soon
         self._task: asyncio.Task[None] | None = None
 
     def run(self) -> None:
@@ -34,6 +37,8 @@ class LeafSwitch:
         while True:
             try:
                 self.known = await read_leaf_switch(slurm.routine)
+            except Unreachable:
+                await asyncio.sleep(self._soon)
             except SlurmError:
                 await asyncio.sleep(self._again)
             else:
