@@ -6,12 +6,13 @@ DRIVER := $(wildcard /proc/driver/nvidia/version)
 RUN    := .run
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-torch pytest lint bench soak deb lock docs clean evaluate evaluate-full
+.PHONY: help run test test-torch pytest lint bench soak deb lock ptxas docs clean evaluate evaluate-full
 
 help:
 	@echo 'make run    start the daemon: on the GPUs of this host, or on 8 simulated ones where it has no driver'
 	@echo 'make test   set up everything and run all checks and tests'
 	@echo 'make test-torch  the job library with PyTorch and torchrun: a CPU build, in an environment of its own (1 GB)'
+	@echo 'make ptxas  the assembler with which the tests check the kernels of an active test, in an environment of its own (150 MB)'
 	@echo 'make bench  measure, and print a table'
 	@echo 'make soak   a day of a busy node in half an hour: does the daemon grow? (MINUTES=3 for less)'
 	@echo 'make deb    the Debian package of this tree, for this distribution and architecture, in dist/'
@@ -64,6 +65,13 @@ $(VENV)-torch/.torch: pyproject.toml
 test-torch: $(VENV)-torch/.torch
 	$(VENV)-torch/bin/python -m pytest -n 3 tests/job/test_torch*.py $(PYTEST)
 
+# The same for every Python: it is no Python package but for its name.
+ptxas: .venv-ptxas/.ptxas
+.venv-ptxas/.ptxas: packaging/ptxas.lock
+	$(PYTHON) -m venv .venv-ptxas
+	.venv-ptxas/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
+	@touch $@
+
 bench: $(VENV)/.dev
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
@@ -80,6 +88,7 @@ lock:
 	test -x .build/uv/bin/uv || { $(PYTHON) -m venv .build/uv && .build/uv/bin/pip install --quiet uv; }
 	$(LOCK) --all-extras --output-file packaging/requirements.lock pyproject.toml
 	$(LOCK) --output-file packaging/build.lock packaging/build.in
+	$(LOCK) --output-file packaging/ptxas.lock packaging/ptxas.in
 
 evaluate: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python -m evaluate
@@ -94,4 +103,4 @@ docs: $(VENV)/.dev
 	$(BIN)/python tools/diagram.py
 
 clean:
-	rm -rf $(VENV) $(VENV)-torch .run .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-torch .venv-ptxas .run .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

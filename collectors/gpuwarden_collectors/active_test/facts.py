@@ -1,0 +1,225 @@
+"""Facts about one run of `gpuwarden test` on one GPU: what was measured, and why something was not. No verdicts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpuwarden_collectors.facts import Stamp
+
+MISMATCHES_KEPT = 16
+"""Of one test: places of wrong words, SMs with wrong results."""
+
+
+class Level(StrEnum):
+    """How much is tested. Each level does all that the one before it does."""
+
+    GATE = "gate"
+    QUICK = "quick"
+    STANDARD = "standard"
+
+
+class Obstacle(StrEnum):
+    """Why a GPU was not tested, or its test gives no verdict."""
+
+    BUSY = "busy"
+    """Another process, job or pod uses the GPU or the node."""
+    DISTURBED = "disturbed"
+    """Somebody else's work ran on the GPU meanwhile: all SMs became slower together, or a process came."""
+    INTERRUPTED = "interrupted"
+    """The test was ended by a signal, a termination notice, an exclusion or a reload."""
+    UNSUPPORTED = "unsupported"
+    """The host, the driver or the GPU cannot run it: no libcuda, no device node, MIG, a compute mode, an old architecture."""
+    RESET_FIRST = "reset_first"
+    """The GPU asks for a reset: a row remap is pending, or a recovery action."""
+    MEMORY_TAKEN = "memory_taken"
+    """Less than 90 % of the memory could be had."""
+    HUNG = "hung"
+    """The worker did not end within its deadline and was killed."""
+    CRASHED = "crashed"
+    """The worker ended without a result."""
+    GPU_ERROR = "gpu_error"
+    """A call of the driver returned an error that comes from the GPU: uncorrectable memory, a kernel that failed. Counters and Xids say more."""
+    FAILED_CALL = "failed_call"
+    """A call of the driver returned an error that says nothing about the GPU's health."""
+
+    @property
+    def shown(self) -> str:
+        """For people."""
+        return self.value.replace("_", " ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mismatch:
+    """A 32-bit word of GPU memory that did not hold what was written."""
+
+    march: int
+    """Number of the march that found it, from 0."""
+    offset: int
+    """Bytes from the start of the tested memory."""
+    expected: int
+    """What was written."""
+    found: int
+    """What was read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryMeasured:
+    """Patterns written into GPU memory, inverted and verified."""
+
+    total: int
+    """Bytes of memory that the GPU has."""
+    free: int
+    """Bytes that were free before."""
+    tested: int
+    """Bytes that each march covered."""
+    marches: int
+    """Marches that ended."""
+    mismatches: int
+    """Wrong 32-bit words in all marches."""
+    first: tuple[Mismatch, ...] = ()
+    """The first of them, `MISMATCHES_KEPT` at most."""
+    write: float = 0.0
+    """Median speed of writing, bytes per second."""
+    verify: float = 0.0
+    """Median speed of reading and comparing, bytes per second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deviation:
+    """An SM whose result was not the known one, or not that of the majority."""
+
+    sm: int
+    """Number of the SM (%smid), stable within a boot."""
+    chunks: int
+    """In how many chunks its result deviated, those that warm up among them: three chunks at least follow the first."""
+    warps: int
+    """Warps with a wrong result, in all of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlier:
+    """An SM that needed more or fewer cycles for a loop than the median of all SMs."""
+
+    sm: int
+    """Number of the SM (%smid)."""
+    chunks: int
+    """In how many chunks it was off by more than 0.05 %."""
+    worst: float
+    """The largest relative deviation, 0.01 is 1 % more cycles."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelMeasured:
+    """One compute kernel, run in chunks on every SM at once."""
+
+    kernel: str
+    """`int8`, `bf16`, `fp64` or `alu`."""
+    chunks: int
+    """Chunks that were judged; those that only warm the GPU up are not among them."""
+    sms: int
+    """SMs of the GPU."""
+    missing: tuple[int, ...] = ()
+    """SMs that no warp ran on."""
+    deviations: tuple[Deviation, ...] = ()
+    """`MISMATCHES_KEPT` at most, most warps first."""
+    deviating: int = 0
+    """SMs with a deviation, in all."""
+    outliers: tuple[Outlier, ...] = ()
+    """`MISMATCHES_KEPT` at most, worst first."""
+    cycles: float = 0.0
+    """Median cycles per loop over SMs and chunks."""
+    cycles_least: float = 0.0
+    """The least median of a chunk."""
+    cycles_most: float = 0.0
+    """The greatest median of a chunk."""
+    clock: float = 0.0
+    """Median clock as the kernel itself measured it, MHz."""
+    rate: float = 0.0
+    """Operations per second: 0 for `alu`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PcieMeasured:
+    """Pinned copies between host and GPU; the best of 20 after three that are discarded."""
+
+    to_device: float
+    """Bytes per second."""
+    to_host: float
+    """Bytes per second."""
+    mismatches: int = 0
+    """Wrong 32-bit words of the copied data."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerMeasured:
+    """Reading another GPU's memory through NVLink or PCIe."""
+
+    peer: str
+    """UUID of the GPU that was read."""
+    speed: float
+    """Bytes per second, best of the runs."""
+    mismatches: int = 0
+    """Wrong 32-bit words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """A counter of the GPU that grew while it was tested."""
+
+    reading: str
+    """Its name, as in `GpuReadings`."""
+    by: int
+    """After the test less before it, in the counter's own unit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuMeasured:
+    """What the worker of one GPU finds: the part of a test that needs CUDA."""
+
+    obstacle: Obstacle | None = None
+    """Why there is no verdict; None where the test ran to its end."""
+    text: str = ""
+    """What the obstacle was, for people."""
+    memory: MemoryMeasured | None = None
+    """None where it was not tested."""
+    kernels: tuple[KernelMeasured, ...] = ()
+    """In the order in which they ran."""
+    pcie: PcieMeasured | None = None
+    """None where it was not tested."""
+    peers: tuple[PeerMeasured, ...] = ()
+    """The pairs with peer access in which this GPU read."""
+    temperature: int | None = None
+    """°C of the GPU before the test."""
+    temperature_most: int | None = None
+    """The highest °C during it."""
+    reasons: int = 0
+    """Slowdown reason bits of NVML that were set at some moment of the test, 0x1 (idle) left out."""
+    kernels_version: int = 0
+    """Version of the test's kernels: figures of different versions are not compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuTest(GpuMeasured):
+    """What one run found on one GPU."""
+
+    uuid: str
+    """Of the GPU."""
+    slot: str
+    """Its PCI address."""
+    name: str
+    """Its product name."""
+    level: Level
+    """What was asked for."""
+    started: Stamp
+    """When its worker was started."""
+    seconds: float
+    """How long it took."""
+    power_limit: int | None = None
+    """Enforced power limit, mW."""
+    ecc: bool | None = None
+    """Whether ECC is on; None where the GPU has none or it could not be read."""
+    driver: str = ""
+    """Version of the driver."""
+    growth: tuple[Growth, ...] | None = None
+    """The counters of errors and of slowdowns that grew; None where they could not be read."""

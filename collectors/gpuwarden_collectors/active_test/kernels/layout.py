@@ -1,0 +1,132 @@
+"""How the kernels of `gpuwarden test` are launched, and what they leave in GPU memory: names, parameters, grids, records.
+
+Two PTX texts: `memory.text()` (sm_70 on) with `MEMORY_ENTRIES`, `tensor.text()` and `mix.text()` (sm_80 on) with `COMPUTE_ENTRIES`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+VERSION = 1
+"""Of the texts: raised when one changes, since cycles per loop and speeds of different texts do not compare."""
+
+THREADS = 256
+"""In a block of every kernel."""
+WARP = 32
+"""Threads in a warp."""
+WARPS = THREADS // WARP
+"""Warps in a block."""
+
+MEMORY_ARCHITECTURE = (7, 0)
+"""Least compute capability for the memory kernels."""
+WRITE, VERIFY, VERIFY_WRITE = MEMORY_ENTRIES = ("memory_write", "memory_verify", "memory_verify_write")
+"""The last verifies and then writes the complement of the pattern that it verified."""
+MEMORY_BLOCKS = 4
+"""Blocks on each SM: measured on H100, 8 read 1.5 % slower and 16 4 %."""
+MEMORY_NAMES = ("base", "count", "seed", "kind", "complement", "down", "report")
+"""Of their parameters: `count` of 16-byte units, `complement` and `down` 0 or 1, `base` and `report` addresses on the GPU."""
+MEMORY_PARAMETERS = struct.Struct("@QQQIIIQ")
+"""A letter for each of the names, aligned as the driver wants them."""
+UNIT = 16
+"""Bytes of one access; `base` is a multiple of it."""
+ADDRESS, HASH = 0, 1
+"""Kinds of a pattern."""
+
+REPORT_HEAD = struct.Struct("<QQ")
+"""Wrong 32-bit words; records begun, of which only the first `REPORT_RECORDS` were written."""
+REPORT_RECORD = struct.Struct("<QII")
+"""Bytes from `base`, expected, found."""
+REPORT_RECORDS = 16
+"""Room for records; which of many mismatches are recorded is left to chance."""
+REPORT_BYTES = REPORT_HEAD.size + REPORT_RECORDS * REPORT_RECORD.size
+"""All zero before a launch; several launches may add to one report."""
+
+COMPUTE_ARCHITECTURE = (8, 0)
+"""Least compute capability for the compute kernels."""
+TENSOR_ENTRIES = ("int8", "bf16")
+"""Their checksum is known: rounds * `constants.CHECKSUMS[entry][seed]` modulo 2**32."""
+MIX_ENTRIES = ("fp64", "alu")
+"""Their checksum is that of most warps."""
+COMPUTE_ENTRIES = TENSOR_ENTRIES + MIX_ENTRIES
+COMPUTE_NAMES = ("out", "seed", "rounds", "spare")
+"""Of their parameters: `out` is the address of the warps' records, `rounds` at least 1, `spare` 0."""
+COMPUTE_PARAMETERS = struct.Struct("@QQII")
+"""As `MEMORY_PARAMETERS`."""
+LOOPS = 32
+"""In a round: operands of int8 and bf16 start anew with each."""
+OPERATIONS: Mapping[str, int] = MappingProxyType(
+    {"int8": 256 * 2 * 16 * 8 * 32, "bf16": 256 * 2 * 16 * 8 * 16, "fp64": 32 * 2 * 8 * 8 * 4, "alu": 0},
+)
+"""Of one warp in one loop, each multiplication and each addition counted; 0: not a number of interest."""
+
+WARP_RECORD = struct.Struct("<IIQQ")
+"""SM, checksum, cycles, nanoseconds; at index block * `WARPS` + warp."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRecord:
+    """A 32-bit word that was not as expected."""
+
+    offset: int
+    """Bytes from `base`."""
+    expected: int
+    found: int
+
+
+@dataclass(frozen=True, slots=True)
+class WarpRecord:
+    """What one warp of a compute kernel leaves."""
+
+    sm: int
+    """%smid."""
+    checksum: int
+    cycles: int
+    """Of all its loops, by the SM's own clock."""
+    nanoseconds: int
+    """Of the same loops; the timer of some GPUs steps by as much as 1 µs."""
+
+
+def memory_grid(sms: int) -> int:
+    """Blocks of a memory kernel on a GPU of so many SMs."""
+    return MEMORY_BLOCKS * sms
+
+
+def compute_grid(sms: int) -> int:
+    """Blocks of a compute kernel on a GPU of so many SMs: one for each."""
+    return sms
+
+
+def shared_memory(per_sm: int) -> int:
+    """Bytes of dynamic shared memory that keep a second block of a compute kernel off the SM.
+
+    `per_sm` is CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: 228 KiB on H100 (120 KiB here), 164 on A100 (88), 100 on L40S (56).
+    Always below the most that a block may have, but above the 48 KiB that need no CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES.
+    """
+    return per_sm // 2 + 6 * 1024
+
+
+def records_bytes(sms: int) -> int:
+    """Of the warps' records of a compute kernel."""
+    return compute_grid(sms) * WARPS * WARP_RECORD.size
+
+
+def report(content: bytes) -> tuple[int, tuple[MemoryRecord, ...]]:
+    """Mismatching words and the recorded ones of `REPORT_BYTES`."""
+    mismatches, begun = REPORT_HEAD.unpack_from(content)
+    most = REPORT_HEAD.size + min(begun, REPORT_RECORDS) * REPORT_RECORD.size
+    return mismatches, tuple(
+        MemoryRecord(*fields) for fields in REPORT_RECORD.iter_unpack(content[REPORT_HEAD.size : most])
+    )
+
+
+def records(content: bytes) -> tuple[WarpRecord, ...]:
+    """One for each warp, in the order of blocks and of their warps."""
+    return tuple(WarpRecord(*fields) for fields in WARP_RECORD.iter_unpack(content))
+
+
+def cycles_per_loop(record: WarpRecord, rounds: int) -> float:
+    """Of one warp in a launch of so many rounds."""
+    return record.cycles / (rounds * LOOPS)

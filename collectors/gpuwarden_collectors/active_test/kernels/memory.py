@@ -1,0 +1,158 @@
+"""PTX text of the memory kernels: write a pattern, verify it, verify it and write its complement; upwards or downwards.
+
+Threads of all blocks stride together through memory, each with four 16-byte accesses in flight. What was written last is still in the L2 cache
+(50 MB on H100): a march that turns around reads those few from there, one that starts at the same end again does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuwarden_collectors.active_test.kernels import layout
+from gpuwarden_collectors.active_test.kernels.mixing import ODD, mix
+from gpuwarden_collectors.active_test.kernels.pattern import LANES
+from gpuwarden_collectors.active_test.kernels.ptx import entry, module
+
+_FLIGHT = 4
+_WORDS = range(layout.UNIT // 4)
+_REGISTERS = {
+    "u64": "%i, %last, %threads, %unit, %step, %hop, %wide, %wrong, %slot, %offset, %record, "
+    + ", ".join(f"%at{k}" for k in range(_FLIGHT)),
+    "b32": "%a, %b, %low, %high, %flip, %whole, %value, %h, %s, %different, "
+    + ", ".join(f"%mask{j}, %e{j}" for j in _WORDS)
+    + "".join(f", %f{k}{j}" for k in range(_FLIGHT) for j in _WORDS),
+    "pred": "%p, %equal, %full, %down_p",
+}
+
+
+def text() -> str:
+    """For sm_70 and later."""
+    return module(layout.MEMORY_ARCHITECTURE, map(_entry, layout.MEMORY_ENTRIES))
+
+
+def _entry(name: str) -> str:
+    body = [
+        *_start(),
+        *_by_kind(name, layout.ADDRESS),
+        "HASHED:",
+        *_by_kind(name, layout.HASH),
+        "DONE:",
+        "setp.eq.u64 %p, %wrong, 0;",
+        "@%p bra END;",
+        "red.global.add.u64 [%report], %wrong;",
+        "END:",
+    ]
+    return entry(name, layout.MEMORY_NAMES, layout.MEMORY_PARAMETERS, _REGISTERS, body, blocks=layout.MEMORY_BLOCKS)
+
+
+def _start() -> Iterator[str]:
+    """%i counts up from this thread's number; %unit, whose address is %at0, is where it is, from the end where the direction is down."""
+    yield from (
+        "cvta.to.global.u64 %base, %base;",
+        "cvta.to.global.u64 %report, %report;",
+        "mov.u32 %a, %ctaid.x;",
+        "mov.u32 %b, %ntid.x;",
+        "mul.wide.u32 %i, %a, %b;",
+        "mov.u32 %a, %tid.x;",
+        "cvt.u64.u32 %wide, %a;",
+        "add.u64 %i, %i, %wide;",
+        "mov.u32 %a, %nctaid.x;",
+        "mul.wide.u32 %threads, %a, %b;",
+        "setp.ne.u32 %down_p, %down, 0;",
+        "sub.u64 %unit, %count, %i;",
+        "sub.u64 %unit, %unit, 1;",
+        "selp.u64 %unit, %unit, %i, %down_p;",
+        "neg.s64 %step, %threads;",
+        "selp.u64 %step, %step, %threads, %down_p;",
+        f"mul.lo.u64 %hop, %step, {layout.UNIT};",
+        f"mad.lo.u64 %at0, %unit, {layout.UNIT}, %base;",
+        f"mad.lo.u64 %last, %threads, {_FLIGHT - 1}, %i;",
+        "mov.u64 %wrong, 0;",
+        "setp.ne.u64 %full, %wrong, 0;",
+        "cvt.u32.u64 %low, %seed;",
+        "shr.u64 %wide, %seed, 32;",
+        "cvt.u32.u64 %high, %wide;",
+        "setp.ne.u32 %p, %complement, 0;",
+        "selp.b32 %flip, 0xFFFFFFFF, 0, %p;",
+        "xor.b32 %whole, %low, %high;",
+        "xor.b32 %whole, %whole, %flip;",
+    )
+    yield from (f"xor.b32 %mask{j}, %flip, {LANES[j]};" for j in _WORDS)
+    yield from (f"setp.eq.u32 %p, %kind, {layout.HASH};", "@%p bra HASHED;")
+
+
+def _by_kind(name: str, kind: int) -> Iterator[str]:
+    """As long as the last of four units is within the memory, four at once; then one at a time."""
+    yield f"MANY{kind}:"
+    yield from ("setp.ge.u64 %p, %last, %count;", f"@%p bra FEW{kind};")
+    yield from _units(name, kind, _FLIGHT)
+    yield f"bra MANY{kind};"
+    yield f"FEW{kind}:"
+    yield from ("setp.ge.u64 %p, %i, %count;", "@%p bra DONE;")
+    yield from _units(name, kind, 1)
+    yield f"bra FEW{kind};"
+
+
+def _units(name: str, kind: int, flight: int) -> Iterator[str]:
+    for k in range(1, flight):
+        yield f"add.u64 %at{k}, %at{k - 1}, %hop;"
+    if name != layout.WRITE:
+        for k in range(flight):
+            yield f"ld.global.v4.b32 {_vector(f'%f{k}')}, [%at{k}];"
+    for k in range(flight):
+        yield from _expected(kind)
+        if name != layout.WRITE:
+            yield from _compare(k, f"{kind}{flight}{k}")
+        if name == layout.VERIFY_WRITE:
+            yield from (f"not.b32 %e{j}, %e{j};" for j in _WORDS)
+        if name != layout.VERIFY:
+            yield f"st.global.v4.b32 [%at{k}], {_vector('%e')};"
+        yield "add.u64 %unit, %unit, %step;"
+    yield f"add.u64 %at0, %at{flight - 1}, %hop;"
+    yield f"mad.lo.u64 %i, %threads, {flight}, %i;"
+    yield f"mad.lo.u64 %last, %threads, {flight}, %last;"
+
+
+def _vector(registers: str) -> str:
+    return "{" + ", ".join(f"{registers}{j}" for j in _WORDS) + "}"
+
+
+def _expected(kind: int) -> Iterator[str]:
+    """`pattern.word` of the four words of %unit in %e0 to %e3."""
+    yield "cvt.u32.u64 %value, %unit;"
+    if kind == layout.ADDRESS:
+        yield from ("shr.u64 %wide, %unit, 30;", "cvt.u32.u64 %h, %wide;", "shl.b32 %value, %value, 2;")
+        yield f"mad.lo.u32 %value, %h, {ODD}, %value;"
+        for j in _WORDS:
+            yield from (f"add.u32 %e{j}, %value, {j};", f"xor.b32 %e{j}, %e{j}, %whole;")
+        return
+    yield from ("shr.u64 %wide, %unit, 32;", "cvt.u32.u64 %h, %wide;", f"mad.lo.u32 %h, %h, {ODD}, %high;")
+    yield "xor.b32 %value, %value, %low;"
+    yield from mix("%value", "%h", "%s")
+    for j in _WORDS:
+        yield from (f"shf.l.wrap.b32 %e{j}, %value, %value, {8 * j};", f"xor.b32 %e{j}, %e{j}, %mask{j};")
+
+
+def _compare(k: int, label: str) -> Iterator[str]:
+    """%f of unit k with %e: each wrong word is counted, and recorded as long as there is room."""
+    yield f"xor.b32 %different, %f{k}0, %e0;"
+    for j in _WORDS[1:]:
+        yield from (f"xor.b32 %s, %f{k}{j}, %e{j};", "or.b32 %different, %different, %s;")
+    yield from ("setp.eq.u32 %p, %different, 0;", f"@%p bra GOOD{label};")
+    for j in _WORDS:
+        yield from (
+            f"setp.eq.u32 %equal, %f{k}{j}, %e{j};",
+            f"@%equal bra NEXT{label}{j};",
+            "add.u64 %wrong, %wrong, 1;",
+            f"@%full bra NEXT{label}{j};",
+            "atom.global.add.u64 %slot, [%report+8], 1;",
+            f"setp.ge.u64 %full, %slot, {layout.REPORT_RECORDS};",
+            f"@%full bra NEXT{label}{j};",
+            f"mad.lo.u64 %record, %slot, {layout.REPORT_RECORD.size}, %report;",
+            f"sub.u64 %offset, %at{k}, %base;",
+            f"add.u64 %offset, %offset, {4 * j};",
+            f"st.global.u64 [%record+{layout.REPORT_HEAD.size}], %offset;",
+            f"st.global.v2.b32 [%record+{layout.REPORT_HEAD.size + 8}], {{%e{j}, %f{k}{j}}};",
+            f"NEXT{label}{j}:",
+        )
+    yield f"GOOD{label}:"

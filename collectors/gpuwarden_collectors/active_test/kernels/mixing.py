@@ -1,0 +1,31 @@
+"""The 32-bit mixing function from which patterns and operands come, in Python and as PTX (after MurmurHash3's finaliser, public domain)."""
+
+from __future__ import annotations
+
+ODD = 0x9E3779B1
+"""2**32 divided by the golden ratio, made odd: neighbouring numbers times it are far apart."""
+FIRST, SECOND = 0x85EBCA6B, 0xC2B2AE35
+MASK = 0xFFFFFFFF
+
+
+def mixed(value: int, addend: int) -> int:
+    """Each bit of both 32-bit numbers changes about half of the result's bits; for a fixed `addend` no two values have the same result."""
+    value ^= value >> 16
+    value = (value * FIRST + addend) & MASK
+    value ^= value >> 13
+    value = value * SECOND & MASK
+    return value ^ value >> 16
+
+
+def mix(register: str, addend: str, scratch: str) -> list[str]:
+    """The same in PTX, in place."""
+    return [
+        f"shr.u32 {scratch}, {register}, 16;",
+        f"xor.b32 {register}, {register}, {scratch};",
+        f"mad.lo.u32 {register}, {register}, {FIRST}, {addend};",
+        f"shr.u32 {scratch}, {register}, 13;",
+        f"xor.b32 {register}, {register}, {scratch};",
+        f"mul.lo.u32 {register}, {register}, {SECOND};",
+        f"shr.u32 {scratch}, {register}, 16;",
+        f"xor.b32 {register}, {register}, {scratch};",
+    ]

@@ -1,0 +1,24 @@
+"""The words that the memory kernels write and expect."""
+
+from __future__ import annotations
+
+from gpuwarden_collectors.active_test.kernels.layout import ADDRESS
+from gpuwarden_collectors.active_test.kernels.mixing import MASK, ODD, mixed
+
+LANES = (0x00000000, 0xA5A5A5A5, 0x3C3C3C3C, 0xF00FF00F)
+"""What the four words of a 16-byte unit of the hash pattern are inverted by, beside being rotated by 0, 8, 16 and 24 bits."""
+
+
+def word(index: int, seed: int, kind: int, complement: int = 0) -> int:
+    """The 32-bit word at `index` (in words from the start); `seed` of 64 bits; `complement` 1: all its bits inverted.
+
+    `ADDRESS`: the index itself, so that a wrong address line shows; its high half is mixed in, or words 16 GiB apart would be equal.
+    """
+    low, high = seed & MASK, seed >> 32 & MASK
+    if kind == ADDRESS:
+        value = (index + (index >> 32) * ODD & MASK) ^ low ^ high
+    else:
+        unit, lane = divmod(index, 4)
+        hashed = mixed(unit & MASK ^ low, high + (unit >> 32) * ODD & MASK)
+        value = (hashed << 8 * lane | hashed >> 32 - 8 * lane) & MASK ^ LANES[lane]
+    return value ^ MASK if complement else value
