@@ -26,6 +26,9 @@ a row of readings.def; VALUE a number or `none` (not supported); numbers may be 
     renew GPU                            its handles are others than before
     mig GPU GI CI PROFILE MEMORY_MIB     an instance; seen while `set GPU mig_mode 1`
     process GPU PID BYTES|none [GI CI]
+    graphics GPU PID BYTES|none          a process of the list of graphics processes
+    mps GPU PID BYTES|none               one of the list of MPS clients
+    contexts FOLDER                      each file GPU.PID in it is a process, as long as PID runs (the fake libcuda makes them)
     xid SEQUENCE GPU NUMBER [GI CI]      once to each event set older than the line; SEQUENCE grows, from 1
 
 Of two lines that contradict each other the later one wins. A fault with `*` for GPU also strikes calls that are about
@@ -211,6 +214,10 @@ class FakeNvml:
 
     def process(self, gpu: Gpu, pid: int, memory: Value, instance: tuple[int, int] | None = None) -> Self:
         return self.add(f"process {gpu} {pid} {memory}{_instance(instance)}")
+
+    def beside_control(self) -> Path:
+        """A copy of the library that finds the control file without an environment."""
+        return Path(shutil.copy(self.library, self.control.with_name(LIBRARY_NAME)))
 
     def xid(self, gpu: int, number: int, instance: tuple[int, int] | None = None) -> Self:
         self._xids += 1

@@ -14,7 +14,6 @@ import ctypes
 import gc
 import importlib
 import os
-import signal
 import sys
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -27,11 +26,11 @@ from gpuwarden_collectors.changes import changed
 from gpuwarden_collectors.codec import from_wire, to_wire
 from gpuwarden_collectors.event_facts import HostEvent
 from gpuwarden_collectors.worker.frames import Frame, FrameBuffer, FrameError, Kind, pack
+from gpuwarden_collectors.worker.separation import end_with, own_streams
 
 CLOSING_TIME = 1.0  # seconds between the end of stdin and the end of the process
 _EVENTS_STOP = 2.0  # seconds that `Reader.events` has to return before a new connection is made
 _LONGEST_TEXT = 2000
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class Reader(Protocol):
@@ -156,25 +155,6 @@ def _listen(descriptor: int, inbox: SimpleQueue[Frame | None]) -> None:
     os._exit(0)
 
 
-def _streams() -> tuple[int, int]:
-    """Descriptors for the frames in and out. What a library prints goes to stderr, what it reads is empty."""
-    streams = os.dup(0), os.dup(1)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
-    os.dup2(2, 1)
-    return streams
-
-
-def _end_with(parent: int) -> None:
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole foreground group; the daemon ends us itself
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGTERM))
-    if os.getppid() != parent:  # the parent died before prctl took effect
-        os._exit(0)
-
-
 def _named(name: str) -> Any:
     module, _, attribute = name.partition(":")
     return getattr(importlib.import_module(module), attribute)
@@ -189,8 +169,8 @@ def _reader(name: str, start: dict[str, Any]) -> Reader:
 
 def main() -> None:
     name, parent = sys.argv[1:]
-    questions, answers = _streams()
-    _end_with(int(parent))
+    questions, answers = own_streams()
+    end_with(int(parent))
     inbox: SimpleQueue[Frame | None] = SimpleQueue()
     Thread(target=_listen, args=(questions, inbox), daemon=True).start()
     start = inbox.get()

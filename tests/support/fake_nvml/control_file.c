@@ -130,16 +130,23 @@ static void mig(char **word) {
     }
 }
 
-static void process(char **word) {
+static void contexts(char **word) { copy_word(node.contexts, sizeof node.contexts, word[1]); }
+
+static void process_of(enum process_kind kind, char **word) {
     struct given memory = given(word[3]);
     EACH(board, word[1], MAX_BOARDS) {
         nvmlProcessInfo_t *process = NEXT_OF(node.board[board].process, &node.board[board].processes);
+        node.board[board].kind[node.board[board].processes - 1] = kind;
         process->pid = (unsigned int)number(word[2], 0, UINT_MAX);
         process->usedGpuMemory = (unsigned long long)(memory.value == NO ? NVML_VALUE_NOT_AVAILABLE : memory.value);
         process->gpuInstanceId = instance_id(word[4]);
         process->computeInstanceId = instance_id(word[5]);
     }
 }
+
+static void process(char **word) { process_of(COMPUTE, word); }
+static void graphics(char **word) { process_of(GRAPHICS, word); }
+static void mps(char **word) { process_of(MPS, word); }
 
 static void xid(char **word) {
     struct xid *xid = NEXT_OF(node.xid, &node.xids);
@@ -188,7 +195,8 @@ static const struct {
     {"set", set, 4, 4},       {"link", link_set, 5, 5},             {"text", text, 4, 4},     {"vanish", vanish, 2, 2},
     {"mig", mig, 6, 6},       {"process", process, 4, 6},           {"xid", xid, 4, 6},       {"error", error, 4, 5},
     {"slow", slow, 4, 5},     {"hang", hang, 3, 4},                 {"hang_hard", hang_hard, 3, 4},
-    {"crash", crash, 3, 4},   {"renew", renew, 2, 2},
+    {"crash", crash, 3, 4},   {"renew", renew, 2, 2},               {"graphics", graphics, 4, 6},
+    {"mps", mps, 4, 6},       {"contexts", contexts, 2, 2},
 };
 
 static int split(char *line, int most, char **word) {

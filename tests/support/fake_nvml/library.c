@@ -1,16 +1,29 @@
 /* The entry points of a libnvidia-ml.so.1 without a driver, as nvidia-ml-py resolves them: library, node, identity. */
+#define _GNU_SOURCE
 #include "node.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 atomic_int users;
 
+/* The file that the environment names, or `control` beside the library: some processes are started without any environment. */
+static const char *control_path(char *out, size_t size) {
+    Dl_info info;
+    const char *given = getenv("FAKE_NVML_CONTROL"), *slash;
+    if (given != NULL || dladdr((void *)control_path, &info) == 0 || (slash = strrchr(info.dli_fname, '/')) == NULL)
+        return given;
+    snprintf(out, size, "%.*scontrol", (int)(slash + 1 - info.dli_fname), info.dli_fname);
+    return out;
+}
+
 nvmlReturn_t nvmlInitWithFlags(unsigned int flags) {
+    char path[PATH_MAX];
     (void)flags;
     if (users == 0)
-        follow_control_file(getenv("FAKE_NVML_CONTROL"));
+        follow_control_file(control_path(path, sizeof path));
     VISIT(__func__, NO_BOARD);
     users += visit.code == NVML_SUCCESS;
     return visit.code;
@@ -55,6 +68,12 @@ static nvmlReturn_t copy_text(int board, enum text text, char *out, size_t size)
 nvmlReturn_t nvmlSystemGetDriverVersion(char *out, unsigned int size) {
     ENTER_NODE();
     return copy_text(0, TEXT_driver_version, out, size);
+}
+
+nvmlReturn_t nvmlSystemGetConfComputeState(nvmlConfComputeSystemState_t *out) {
+    ENTER_NODE();
+    ANSWER(&out->ccFeature, reading_of(0, READING_confidential_computing));
+    return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlSystemGetNVMLVersion(char *out, unsigned int size) {

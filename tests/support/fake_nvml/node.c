@@ -1,6 +1,7 @@
 /* What the node answers: the control file's values over the generation's, moving with time. */
 #include "node.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -142,19 +143,49 @@ bool has_gpu_instance(int board, unsigned int gpu_instance) {
 }
 
 /* Counts the processes on a GPU or MIG instance; writes as many as there is room for. */
-unsigned int processes_of(nvmlDevice_t device, unsigned int room, nvmlProcessInfo_t *out) {
+static bool running(unsigned int pid) {
+    char path[64], state = 'Z';
+    snprintf(path, sizeof path, "/proc/%u/stat", pid);
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return false;
+    bool read = fscanf(file, "%*d (%*[^)]) %c", &state) == 1;
+    fclose(file);
+    return read && state != 'Z';
+}
+
+/* A context of the fake libcuda is there for as long as its process is. */
+static unsigned int contexts_of(int wanted, unsigned int found, unsigned int room, nvmlProcessInfo_t *out) {
+    DIR *folder = *node.contexts == '\0' ? NULL : opendir(node.contexts);
+    if (folder == NULL)
+        return found;
+    for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+        int board;
+        unsigned int pid;
+        if (sscanf(entry->d_name, "%d.%u", &board, &pid) != 2 || board != wanted || !running(pid))
+            continue;
+        if (found++ < room)
+            out[found - 1] = (nvmlProcessInfo_t){pid, 526ULL << 20, UINT_MAX, UINT_MAX};
+    }
+    closedir(folder);
+    return found;
+}
+
+unsigned int processes_of(nvmlDevice_t device, enum process_kind kind, unsigned int room, nvmlProcessInfo_t *out) {
     const struct board *board = &node.board[device->board];
     const struct mig_instance *mig = mig_instance_of(device);
     unsigned int found = 0;
     for (int i = 0; i < board->processes; i++) {
         const nvmlProcessInfo_t *process = &board->process[i];
+        if (board->kind[i] != kind)
+            continue;
         if (mig != NULL &&
             (process->gpuInstanceId != mig->gpu_instance || process->computeInstanceId != mig->compute_instance))
             continue;
         if (found++ < room)
             out[found - 1] = *process;
     }
-    return found;
+    return kind == COMPUTE && mig == NULL ? contexts_of(device->board, found, room, out) : found;
 }
 
 long long last_xid(void) {

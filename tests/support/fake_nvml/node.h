@@ -41,6 +41,7 @@ enum text {
 };
 enum generation { HOPPER, BLACKWELL, AMPERE, VOLTA, GENERATIONS };
 enum motion { FIXED, WAVE, RATE, SUM, PER_GPU };
+enum process_kind { COMPUTE, GRAPHICS, MPS };
 enum action { ERROR, SLOW, HANG, HANG_HARD, CRASH };
 
 struct reading_row {
@@ -80,6 +81,7 @@ struct board {
     struct mig_instance mig[MAX_MIG];
     int migs;
     nvmlProcessInfo_t process[MAX_PROCESSES];
+    enum process_kind kind[MAX_PROCESSES];
     int processes;
 };
 struct rule {
@@ -99,6 +101,7 @@ struct node {
     enum generation generation;
     bool frozen;
     bool prices;
+    char contexts[256]; /* folder with a file BOARD.PID for each context of the fake libcuda; empty: none */
     struct board board[MAX_BOARDS];
     struct rule rule[MAX_RULES];
     int rules;
@@ -186,7 +189,7 @@ long long link_sum_of(int board, enum link_reading reading);
 void text_of(int board, enum text text, char out[TEXT_SIZE]);
 const struct mig_instance *mig_instance_of(nvmlDevice_t device); /* NULL: a whole GPU, or no such instance */
 bool has_gpu_instance(int board, unsigned int gpu_instance);
-unsigned int processes_of(nvmlDevice_t device, unsigned int room, nvmlProcessInfo_t *out);
+unsigned int processes_of(nvmlDevice_t device, enum process_kind kind, unsigned int room, nvmlProcessInfo_t *out);
 long long last_xid(void);
 bool next_xid(unsigned int boards, long long *seen, nvmlEventData_t *out);
 

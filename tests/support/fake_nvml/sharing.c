@@ -6,7 +6,7 @@
 static unsigned long long memory_of_processes(nvmlDevice_t device) {
     nvmlProcessInfo_t process[MAX_PROCESSES];
     unsigned long long sum = 0;
-    for (unsigned int left = processes_of(device, MAX_PROCESSES, process); left > 0; left--)
+    for (unsigned int left = processes_of(device, COMPUTE, MAX_PROCESSES, process); left > 0; left--)
         sum += process[left - 1].usedGpuMemory;
     return sum;
 }
@@ -52,12 +52,16 @@ nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *
     return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *out) {
-    ENTER_GPU_OR_MIG(device);
-    unsigned int room = *count;
-    *count = processes_of(device, room, out);
-    return *count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
-}
+#define PROCESS_GETTER(call, kind)                                                                                     \
+    nvmlReturn_t call(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *out) {                              \
+        ENTER_GPU_OR_MIG(device);                                                                                      \
+        unsigned int room = *count;                                                                                    \
+        *count = processes_of(device, kind, room, out);                                                                \
+        return *count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;                                            \
+    }
+PROCESS_GETTER(nvmlDeviceGetComputeRunningProcesses_v3, COMPUTE)
+PROCESS_GETTER(nvmlDeviceGetGraphicsRunningProcesses_v3, GRAPHICS)
+PROCESS_GETTER(nvmlDeviceGetMPSComputeRunningProcesses_v3, MPS)
 
 nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned int *out) {
     ENTER(device);

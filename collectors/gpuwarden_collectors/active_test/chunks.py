@@ -1,0 +1,115 @@
+"""What one chunk of a compute kernel showed, and what all chunks of a kernel come to. Without a GPU: records in, facts out."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from gpuwarden_collectors.active_test.facts import MISMATCHES_KEPT, Deviation, KernelMeasured, Outlier
+from gpuwarden_collectors.active_test.kernels import layout
+from gpuwarden_collectors.active_test.kernels.layout import WarpRecord
+
+OFF = 0.0005
+"""An SM that needs so much more or fewer cycles than the median of all is an outlier: 17 times the worst that was measured (0.003 %)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One launch on all SMs. `cycles`: of each SM's slowest warp, for one loop. `clock`: MHz. `rate`: operations per second."""
+
+    deviating: Counter[int]
+    """Warps with a wrong result, by SM."""
+    cycles: dict[int, float]
+    clock: float
+    rate: float
+
+    @property
+    def median_cycles(self) -> float:
+        """Over SMs."""
+        return median(self.cycles.values())
+
+
+def chunk(records: Sequence[WarpRecord], rounds: int, entry: str, expected: int | None) -> Chunk:
+    """`expected`: the known checksum; None: that of most warps."""
+    known = Counter(record.checksum for record in records).most_common(1)[0][0] if expected is None else expected
+    cycles: dict[int, float] = defaultdict(float)
+    for record in records:
+        cycles[record.sm] = max(cycles[record.sm], layout.cycles_per_loop(record, rounds))
+    nanoseconds = median(record.nanoseconds for record in records) or 1
+    operations = layout.OPERATIONS[entry] * layout.LOOPS * rounds * len(records)
+    return Chunk(
+        deviating=Counter(record.sm for record in records if record.checksum != known),
+        cycles=dict(cycles),
+        clock=1000 * median(record.cycles for record in records) / nanoseconds,
+        rate=1e9 * operations / nanoseconds,
+    )
+
+
+@dataclass(slots=True)
+class KernelTally:
+    """All chunks of one kernel so far. Results count from the first chunk on, cycles and rates after the GPU is warm."""
+
+    kernel: str
+    sms: int
+    _chunks: int = 0
+    _seen: set[int] = field(default_factory=set)
+    _deviating: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    _off: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    _medians: list[float] = field(default_factory=list)
+    _clocks: list[float] = field(default_factory=list)
+    _rates: list[float] = field(default_factory=list)
+
+    def add(self, chunk: Chunk, *, warm: bool) -> None:
+        """`warm`: its cycles and rate count."""
+        self._seen.update(chunk.cycles)
+        for sm, warps in chunk.deviating.items():
+            self._deviating[sm].append(warps)
+        if not warm:
+            return
+        self._chunks += 1
+        usual = chunk.median_cycles
+        for sm, cycles in chunk.cycles.items():
+            if usual and abs(off := cycles / usual - 1) > OFF:
+                self._off[sm].append(off)
+        self._medians.append(usual)
+        self._clocks.append(chunk.clock)
+        self._rates.append(chunk.rate)
+
+    def facts(self) -> KernelMeasured | None:
+        """None before the first chunk."""
+        if not self._seen:
+            return None
+        return KernelMeasured(
+            kernel=self.kernel,
+            chunks=self._chunks,
+            sms=self.sms,
+            missing=self._missing(),
+            deviations=self._deviations(),
+            deviating=len(self._deviating),
+            outliers=self._outliers(),
+            cycles=_median(self._medians),
+            cycles_least=min(self._medians, default=0.0),
+            cycles_most=max(self._medians, default=0.0),
+            clock=_median(self._clocks),
+            rate=_median(self._rates),
+        )
+
+    def _missing(self) -> tuple[int, ...]:
+        """PTX does not promise that SMs are numbered without gaps: as many as there are numbers is all of them."""
+        if len(self._seen) >= self.sms:
+            return ()
+        return tuple(sorted(set(range(self.sms)) - self._seen))
+
+    def _deviations(self) -> tuple[Deviation, ...]:
+        found = (Deviation(sm=sm, chunks=len(warps), warps=sum(warps)) for sm, warps in self._deviating.items())
+        return tuple(sorted(found, key=lambda one: (-one.warps, one.sm))[:MISMATCHES_KEPT])
+
+    def _outliers(self) -> tuple[Outlier, ...]:
+        found = (Outlier(sm=sm, chunks=len(off), worst=max(off, key=abs)) for sm, off in self._off.items())
+        return tuple(sorted(found, key=lambda one: (-abs(one.worst), one.sm))[:MISMATCHES_KEPT])
+
+
+def _median(values: Iterable[float]) -> float:
+    return median(values) if (values := list(values)) else 0.0

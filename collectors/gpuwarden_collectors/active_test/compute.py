@@ -1,0 +1,101 @@
+"""Compute kernels on every SM at once, in chunks whose results and times are judged one by one.
+
+A chunk of 50 ms leaves the GPU busy 97.5 % of the time (measured; 5 ms: 85 %), and others are looked for between any two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from gpuwarden_collectors.active_test.chunks import Chunk, KernelTally, chunk
+from gpuwarden_collectors.active_test.cuda.device import Device, Function
+from gpuwarden_collectors.active_test.cuda.errors import GpuError, HostError
+from gpuwarden_collectors.active_test.kernels import layout, mix, tensor
+from gpuwarden_collectors.active_test.kernels.constants import SEEDS, expected
+
+CHUNK = 0.05
+"""Seconds."""
+LEAST_CHUNKS = 8
+"""Of a kernel, two that warm up among them: shorter ones where it has little time."""
+WARM_UP = 0.3
+"""Seconds after which clocks and power have settled, at most a quarter of a kernel's time."""
+CONFIRMING = 3
+"""Chunks after the first wrong result, to see whether it comes again on that SM."""
+_FIRST_ROUNDS = 32  # of 32 loops: 1 ms on H100
+_FASTER, _SLOWER = 20.0, 0.1  # the most by which a chunk is lengthened or shortened after the one before
+_MOST_ROUNDS = 1 << 24
+_BLANK, _NO_SM = 0xFF, 0xFFFFFFFF
+
+
+class ComputeKernels:
+    """The compute kernels of one GPU."""
+
+    def __init__(self, device: Device, functions: dict[str, Function], records: int) -> None:
+        self._device, self._functions, self._records = device, functions, records
+
+    def run(self, entry: str, seed: int, rounds: int) -> tuple[float, Chunk]:
+        """Seconds of one launch and what it showed. Raises CudaError; GpuError also if a warp left no result.
+
+        HostError if all warps agree on a result that is not the known one: no fault is the same in every lane of every SM, so that the driver
+        or an architecture that was never tried computes something else than the model.
+        """
+        device = self._device
+        size, parameters = (
+            layout.records_bytes(device.sms),
+            layout.COMPUTE_PARAMETERS.pack(self._records, seed, rounds, 0),
+        )
+        grid, shared = layout.compute_grid(device.sms), layout.shared_memory(device.shared_per_sm)
+        device.fill(self._records, _BLANK, size)
+        seconds = device.timed(lambda: device.launch(self._functions[entry], grid, layout.THREADS, parameters, shared))
+        records = layout.records(device.read(self._records, size))
+        if unwritten := sum(record.sm == _NO_SM for record in records):
+            raise GpuError(
+                f"{device.uuid} did not do its work: {unwritten} of {len(records)} warps of {entry} left no result, and no call "
+                "of the driver failed; see its findings and the kernel log before using it"
+            )
+        known = expected(entry, seed, rounds) if entry in layout.TENSOR_ENTRIES else None
+        results = {record.checksum for record in records}
+        if known is not None and len(results) == 1 and known not in results:
+            raise HostError(
+                f"{device.uuid} is not tested: all its {len(records)} warps compute {entry} alike, and not what is known of it: this driver "
+                f"or compute capability {device.capability[0]}.{device.capability[1]} is not supported; report it, with the version of the driver"
+            )
+        return seconds, chunk(records, rounds, entry, known)
+
+
+@contextmanager
+def compute_kernels(device: Device, entries: Sequence[str]) -> Iterator[ComputeKernels]:
+    """Loads those that are wanted. Raises CudaError."""
+    functions: dict[str, Function] = {}
+    for text, members in ((tensor.text, layout.TENSOR_ENTRIES), (mix.text, layout.MIX_ENTRIES)):
+        if wanted := [entry for entry in members if entry in entries]:
+            functions |= device.functions(text(), wanted)
+    for function in functions.values():
+        device.allow_shared(function, layout.shared_memory(device.shared_per_sm))
+    with device.allocated(layout.records_bytes(device.sms)) as records:
+        yield ComputeKernels(device, functions, records)
+
+
+def measure(
+    kernels: ComputeKernels, tally: KernelTally, *, seconds: float, seed: int, check: Callable[[], None]
+) -> None:
+    """Runs one kernel for so long. Raises CudaError, and what `check` raises if somebody else is on the GPU; the tally has all until then."""
+    wanted, warm_after = min(CHUNK, seconds / LEAST_CHUNKS), min(WARM_UP, seconds / 4)
+    spent, rounds, number = 0.0, _FIRST_ROUNDS, seed
+    confirming: int | None = None
+    while spent < seconds or confirming:
+        check()
+        took, found = kernels.run(tally.kernel, SEEDS[number % len(SEEDS)], rounds)
+        tally.add(found, warm=spent >= warm_after)
+        if confirming is not None:
+            confirming -= 1 if confirming else 0
+        elif found.deviating:
+            confirming = CONFIRMING
+        spent, number = spent + took, number + 1
+        rounds = _next_rounds(rounds, wanted / took if took > 0 else _FASTER)
+    check()
+
+
+def _next_rounds(rounds: int, factor: float) -> int:
+    return max(1, min(_MOST_ROUNDS, round(rounds * min(_FASTER, max(_SLOWER, factor)))))

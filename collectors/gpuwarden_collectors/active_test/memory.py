@@ -1,0 +1,170 @@
+"""Nearly all memory of a GPU written, inverted and verified, in marches that last 0.2 s at most and free everything in between.
+
+While 99 % is held nobody else can even make a context (measured: error 2), so that a march is short, others are looked for between its
+steps, and a process that comes meanwhile ends the test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from statistics import median
+
+from gpuwarden_collectors.active_test.cuda.device import Device
+from gpuwarden_collectors.active_test.cuda.errors import OutOfMemoryError
+from gpuwarden_collectors.active_test.facts import MISMATCHES_KEPT, MemoryMeasured, Mismatch, Obstacle
+from gpuwarden_collectors.active_test.memory_kernels import MemoryKernels, Pattern, Run, pattern
+from gpuwarden_collectors.active_test.obstructed import Obstructed
+
+MARCH_MOST = 0.2
+"""Seconds between allocating and freeing that the kernels of a march may take, by the speeds measured before."""
+KEPT_BACK = 2 << 30
+"""Bytes that stay free where only a part may be taken: a job that is just starting makes its contexts in them."""
+LEAST_SHARE = 0.9
+"""Of the memory that may be taken: less than that is no test."""
+_SHARES_LEFT = (
+    0.001,
+    0.002,
+    0.004,
+    0.008,
+    0.016,
+    0.032,
+    0.064,
+)  # of free memory; H100 gives all but 0.08 % in one block
+_GRAIN = 1 << 16
+_SLOWER_BOTH_WAYS = 1.1  # than reading or writing alone: 2.80 TB/s, not 3.05 (H100)
+_PROBE = 1 << 30  # bytes by which the speed is found before the first march
+_KEPT_OF_ONE = MISMATCHES_KEPT // 2  # so that the march that is run again has room for the same words
+
+
+class Allowance(StrEnum):
+    """How much memory the parent lets the test take."""
+
+    ALL = "all"
+    PART = "part"
+    NONE = "none"
+
+
+@dataclass(slots=True)
+class MemoryTally:
+    """All marches so far."""
+
+    total: int
+    free: int
+    tested: int = 0
+    marches: int = 0
+    mismatches: int = 0
+    writes: list[float] = field(default_factory=list)
+    """Bytes per second of each launch that only wrote."""
+    verifies: list[float] = field(default_factory=list)
+    """Of each that only read."""
+    _first: list[Mismatch] = field(default_factory=list)
+
+    def add(self, run: Run) -> None:
+        """What one launch found."""
+        self.mismatches += run.mismatches
+        known = {one.offset for one in self._first}
+        for record in sorted(run.records, key=lambda record: (record.offset not in known, record.offset)):
+            of_march = sum(one.march == self.marches for one in self._first)
+            if of_march < _KEPT_OF_ONE and len(self._first) < MISMATCHES_KEPT:
+                self._first.append(
+                    Mismatch(march=self.marches, offset=record.offset, expected=record.expected, found=record.found)
+                )
+
+    def facts(self) -> MemoryMeasured | None:
+        """None before anything was tested."""
+        if not self.tested:
+            return None
+        return MemoryMeasured(
+            total=self.total, free=self.free, tested=self.tested, marches=self.marches, mismatches=self.mismatches,
+            first=tuple(self._first), write=_median(self.writes), verify=_median(self.verifies),
+        )  # fmt: skip
+
+
+class MemoryTest:
+    """The memory of one GPU. `most`: bytes that may be taken at most. `check` ends the test by an exception if somebody else is there."""
+
+    def __init__(
+        self, device: Device, kernels: MemoryKernels, allowance: Allowance, most: int | None, check: Callable[[], None]
+    ) -> None:
+        free, total = device.memory()
+        self.tally = MemoryTally(total, free)
+        self._device, self._kernels, self._check = device, kernels, check
+        kept = KEPT_BACK if allowance is Allowance.PART else 0
+        self._may_take = min(free - kept, most or free)
+        self._wanted = min(total - kept, most or total)
+        self._run_again = False
+
+    def march(self, seed: int, number: int) -> float:
+        """Seconds that one march took on the GPU. The first that finds wrong words is run again before the memory is freed.
+
+        Raises CudaError, Obstructed.
+        """
+        chosen, before = pattern(seed, number), self.tally.mismatches
+        self._check()
+        with self._block() as (base, size):
+            self.tally.tested = size if not self.tally.tested else min(self.tally.tested, size)
+            took = self._steps(base, size, chosen)
+            if self.tally.mismatches > before and not self._run_again:
+                self._run_again = True
+                took += self._steps(base, size, chosen)
+        self._check()
+        return took
+
+    def _steps(self, base: int, size: int, chosen: Pattern) -> float:
+        """Writes upwards, verifies and inverts once or twice where there is time for it, verifies downwards."""
+        inversions, kernels, held = self._inversions(base, size, chosen), self._kernels, chosen
+        took = self._note(kernels.write(base, size, held), self.tally.writes, size)
+        for number in range(inversions):
+            took += self._note(kernels.verify_write(base, size, held, down=number % 2 == 1))
+            held = held.inverted()
+        took += self._note(kernels.verify(base, size, held, down=True), self.tally.verifies, size)
+        self.tally.marches += 1
+        return took
+
+    def _note(self, run: Run, speeds: list[float] | None = None, size: int = 0) -> float:
+        self.tally.add(run)
+        if speeds is not None and run.seconds > 0:
+            speeds.append(size / run.seconds)
+        self._check()
+        return run.seconds
+
+    def _inversions(self, base: int, size: int, chosen: Pattern) -> int:
+        """As many as a march has time for: two, one or none. Each reads and writes the memory once more."""
+        if not self.tally.writes:
+            probe, kernels = min(size, _PROBE), self._kernels
+            took = self._note(kernels.write(base, probe, chosen)) + self._note(kernels.verify(base, probe, chosen))
+            speed = 2 * probe / took if took > 0 else float("inf")
+        else:
+            speed = min(_median(self.tally.writes), _median(self.tally.verifies))
+        return next((n for n in (2, 1) if (2 + 2 * n) * size * _SLOWER_BOTH_WAYS / speed <= MARCH_MOST), 0)
+
+    @contextmanager
+    def _block(self) -> Iterator[tuple[int, int]]:
+        """The largest block that the driver gives: address and size. Raises Obstructed if that is too little for a test."""
+        with ExitStack() as stack:
+            for left in _SHARES_LEFT:
+                size = int(self._may_take * (1 - left)) // _GRAIN * _GRAIN
+                if size < max(_GRAIN, LEAST_SHARE * self._wanted):
+                    break
+                address = None
+                with suppress(OutOfMemoryError):
+                    address = stack.enter_context(self._device.allocated(size))
+                if address is not None:
+                    yield address, size
+                    return
+        raise Obstructed(
+            f"the memory of {self._device.uuid} is not tested: of {_gib(self._wanted)} less than {LEAST_SHARE:.0%} could be had, "
+            f"{_gib(self._device.memory()[0])} are free; something holds the rest: see the processes on the GPU, or reset it",
+            Obstacle.MEMORY_TAKEN,
+        )
+
+
+def _median(values: list[float]) -> float:
+    return median(values) if values else 0.0
+
+
+def _gib(size: int) -> str:
+    return f"{size / (1 << 30):.2f} GiB"

@@ -1,0 +1,98 @@
+"""Writing and verifying patterns on a GPU: what the tests of memory, PCIe and peers are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from gpuwarden_collectors.active_test.cuda.device import Device, Function
+from gpuwarden_collectors.active_test.cuda.errors import HostError
+from gpuwarden_collectors.active_test.kernels import layout, memory
+
+TRANSFER_MOST = 128 << 20
+"""Bytes of one copy: on H100 the speed is that of larger ones."""
+_TRANSFER_SHARE = 64  # of the GPU's memory, at most
+_TRANSFER_STEP = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """What memory is filled with: a function of place, seed and kind (`kernels.pattern`)."""
+
+    seed: int
+    kind: int
+    complement: int = 0
+
+    def inverted(self) -> Pattern:
+        """The same with every bit flipped."""
+        return replace(self, complement=1 - self.complement)
+
+
+def pattern(seed: int, number: int) -> Pattern:
+    """The one with this number: kinds alternate, then what is inverted, each with a seed of its own."""
+    return Pattern(seed + number, (layout.ADDRESS, layout.HASH)[number % 2], number // 2 % 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One launch."""
+
+    seconds: float
+    mismatches: int
+    """32-bit words."""
+    records: tuple[layout.MemoryRecord, ...]
+    """The first of them."""
+
+
+class MemoryKernels:
+    """The memory kernels of one GPU. `base` of a launch is any address that the GPU can reach, `size` a multiple of 16 bytes."""
+
+    def __init__(self, device: Device, functions: dict[str, Function], report: int) -> None:
+        self._device, self._functions, self._report = device, functions, report
+
+    def write(self, base: int, size: int, pattern: Pattern, *, down: bool = False) -> Run:
+        """Writes the pattern."""
+        return self._run(layout.WRITE, base, size, pattern, down)
+
+    def verify(self, base: int, size: int, pattern: Pattern, *, down: bool = False) -> Run:
+        """Reads and compares."""
+        return self._run(layout.VERIFY, base, size, pattern, down)
+
+    def verify_write(self, base: int, size: int, pattern: Pattern, *, down: bool = False) -> Run:
+        """Compares, and writes the inverted pattern."""
+        return self._run(layout.VERIFY_WRITE, base, size, pattern, down)
+
+    def _run(self, entry: str, base: int, size: int, pattern: Pattern, down: bool) -> Run:
+        device = self._device
+        parameters = layout.MEMORY_PARAMETERS.pack(
+            base, size // layout.UNIT, pattern.seed, pattern.kind, pattern.complement, down, self._report
+        )
+        device.fill(self._report, 0, layout.REPORT_BYTES)
+        grid = layout.memory_grid(device.sms)
+        seconds = device.timed(lambda: device.launch(self._functions[entry], grid, layout.THREADS, parameters))
+        mismatches, records = layout.report(device.read(self._report, layout.REPORT_BYTES))
+        return Run(seconds, mismatches, records)
+
+
+@contextmanager
+def memory_kernels(device: Device) -> Iterator[MemoryKernels]:
+    """Loads them. Raises CudaError; HostError for a GPU that is too old for them, or that has no memory of its own."""
+    if device.capability < layout.MEMORY_ARCHITECTURE:
+        raise HostError(
+            f"{device.uuid} is not tested: its compute capability is {device.capability[0]}.{device.capability[1]}, "
+            "and the kernels need 7.0; leave this GPU out"
+        )
+    if device.integrated:
+        raise HostError(
+            f"{device.uuid} is not tested: it has no memory of its own, so that the test would take the host's; leave this GPU out"
+        )
+    functions = device.functions(memory.text(), layout.MEMORY_ENTRIES)
+    with device.allocated(layout.REPORT_BYTES) as report:
+        yield MemoryKernels(device, functions, report)
+
+
+def transfer_size(device: Device) -> int:
+    """Bytes of a copy that is timed: less than usual on a GPU with little memory."""
+    share = device.memory()[1] // _TRANSFER_SHARE
+    return min(TRANSFER_MOST, share // _TRANSFER_STEP * _TRANSFER_STEP)

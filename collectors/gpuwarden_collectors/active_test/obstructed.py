@@ -1,0 +1,16 @@
+"""What ends the test of a GPU before it has a result."""
+
+from __future__ import annotations
+
+from gpuwarden_collectors.active_test.facts import Obstacle
+
+
+class Obstructed(Exception):  # noqa: N818 - mostly nobody's error: somebody else is on the GPU
+    """`obstacle` says whose affair it is; the message what could not be done, to which GPU, why, and what to do."""
+
+    obstacle = Obstacle.FAILED_CALL
+
+    def __init__(self, text: str, obstacle: Obstacle | None = None) -> None:
+        super().__init__(text)
+        if obstacle is not None:
+            self.obstacle = obstacle

@@ -1,0 +1,130 @@
+"""Who else is on a GPU, and how warm it is: NVML's lists of processes, asked before the test, at every chunk and after it.
+
+A call takes 0.04 to 0.1 ms on H100, a process is listed some 150 ms after its fork, once its context exists (measured). Utilisation would
+show nothing but the test's own load. A client of an MPS server is hidden behind the server, which is listed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gpuwarden_collectors.active_test.facts import Obstacle
+from gpuwarden_collectors.active_test.obstructed import Obstructed
+from gpuwarden_collectors.process_stat import process_stat
+
+_COMPUTE = "nvmlDeviceGetComputeRunningProcesses_v3"
+_OTHERS = ("nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v3")
+_REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+_NOT_SUPPORTED, _FUNCTION_NOT_FOUND = 3, 13  # nvmlReturn_t
+_IDLE = 0x1  # nvmlClocksEventReasonGpuIdle
+_HOST_PIDS = 0xEFFFFFFC  # PROC_PID_INIT_INO of linux/proc_ns.h: the inode of the first PID namespace
+_LISTED_WITHIN = 5.0  # seconds until a context must be in the list
+_NAMED = 3
+
+
+def open_nvml(path: str) -> Any:
+    """nvidia-ml-py with this library; empty: the driver's own. Raises Obstructed."""
+    import pynvml  # noqa: PLC0415 - in the worker only
+
+    try:
+        if path:
+            pynvml.nvmlLib = ctypes.CDLL(path)
+        pynvml.nvmlInit()
+    except (OSError, pynvml.NVMLError) as error:
+        raise Obstructed(
+            f"processes on GPUs cannot be listed: NVML does not start: {error}; install the driver",
+            Obstacle.UNSUPPORTED,
+        ) from error
+    return pynvml
+
+
+class Others:
+    """Of one GPU. `parent`: processes with this parent are of the same test.
+
+    `temperature`, `temperature_most`, `reasons`: °C at first and at most, slowdown reason bits of all checks but 0x1 (idle).
+    """
+
+    def __init__(self, nvml: Any, uuid: str, parent: int, proc: str = "/proc") -> None:
+        """Raises Obstructed."""
+        self._nvml, self._uuid, self._parent, self._proc = nvml, uuid, parent, proc
+        if not _in_hosts_namespace(proc):
+            raise self._unseen(
+                "this process has a PID namespace of its own, in which NVML leaves out the processes of all others"
+            )
+        self._handle = self._asked(nvml.nvmlDeviceGetHandleByUUID, uuid)
+        self.temperature: int | None = None
+        self.temperature_most: int | None = None
+        self.reasons = 0
+
+    def check(self, obstacle: Obstacle = Obstacle.DISTURBED) -> None:
+        """Raises Obstructed if another process is on the GPU."""
+        self._observe()
+        strangers = sorted(pid for pid in self._processes() if not self._own(pid))
+        if strangers:
+            names = ", ".join(self._name(pid) for pid in strangers[:_NAMED])
+            more = f" and {len(strangers) - _NAMED} more" if len(strangers) > _NAMED else ""
+            raise Obstructed(
+                f"{self._uuid} is not tested: in use by process {names}{more}; test it when nobody uses it", obstacle
+            )
+
+    def check_view(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Raises Obstructed if NVML does not list this process itself, which has a context by now: then it would list no other either."""
+        until = clock() + _LISTED_WITHIN
+        while os.getpid() not in self._processes():
+            if clock() > until:
+                raise self._unseen("NVML does not list this test on it, so that other processes would not be seen")
+            time.sleep(0.02)
+
+    def _unseen(self, why: str) -> Obstructed:
+        return Obstructed(f"{self._uuid} is not tested: {why}; test in the host's PID namespace", Obstacle.UNSUPPORTED)
+
+    def _processes(self) -> set[int]:
+        found = {process.pid for process in self._asked(getattr(self._nvml, _COMPUTE), self._handle)}
+        for name in _OTHERS:
+            found.update(process.pid for process in self._asked(getattr(self._nvml, name), self._handle, optional=True))
+        return found
+
+    def _asked(self, function: Callable[..., Any], *arguments: Any, optional: bool = False) -> Any:
+        try:
+            return function(*arguments)
+        except self._nvml.NVMLError as error:
+            if optional and error.value in (_NOT_SUPPORTED, _FUNCTION_NOT_FOUND):
+                return ()
+            raise Obstructed(
+                f"{self._uuid} is not tested: NVML cannot say who uses it: {error} ({error.value}); see its findings"
+            ) from error
+
+    def _own(self, pid: int) -> bool:
+        if pid == os.getpid():
+            return True
+        stat = process_stat(self._proc, pid)
+        return stat is not None and stat.parent == self._parent
+
+    def _name(self, pid: int) -> str:
+        stat = process_stat(self._proc, pid)
+        return str(pid) if stat is None else f"{pid} ({stat.name.decode(errors='replace')})"
+
+    def _observe(self) -> None:
+        with suppress(self._nvml.NVMLError):  # a figure beside the test
+            now = self._nvml.nvmlDeviceGetTemperature(self._handle, 0)
+            self.temperature = now if self.temperature is None else self.temperature
+            self.temperature_most = max(now, self.temperature_most or now)
+        name = next((name for name in _REASONS if hasattr(self._nvml, name)), "")
+        with suppress(self._nvml.NVMLError):
+            self.reasons |= getattr(self._nvml, name)(self._handle) & ~_IDLE if name else 0
+
+
+def _in_hosts_namespace(proc: str) -> bool:
+    """The driver translates process numbers into the caller's PID namespace and leaves out those without a number there (`_gpuConvertPid`
+    in open-gpu-kernel-modules); a kernel without such namespaces has no file.
+    """
+    try:
+        return (Path(proc) / "self" / "ns" / "pid").stat().st_ino == _HOST_PIDS
+    except FileNotFoundError:
+        return True

@@ -1,0 +1,109 @@
+"""The worker process of `gpuwarden test`: one GPU, once. Its library may hang, crash or be killed without harm to its parent.
+
+Run as `python -m gpuwarden_collectors.active_test.process REQUEST`, a JSON object (`request.Request`). It writes JSON lines:
+{"phase": "int8", "at": 3, "of": 6} when a phase begins, {"asks": "memory"}, upon which it waits for a line `all`, `part` or `none`, and at
+last {"measured": {…}}, a `facts.GpuMeasured`. With peers it writes {"asks": "compute"} before, and waits for any line. Exit status 0, or 64 if it refuses the request; anything else is a crash.
+
+SIGTERM keeps its default action, which frees the GPU within 0.2 s even from the middle of a kernel (measured); the process ends as well at
+the end of stdin and with its parent. The parent gives it a cleared environment with CUDA_CACHE_PATH, a folder that is the user's own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+from gpuwarden_collectors.active_test.locality import stay_near
+from gpuwarden_collectors.active_test.memory import Allowance
+from gpuwarden_collectors.active_test.request import PLANS, Request, parsed
+from gpuwarden_collectors.active_test.run import run
+from gpuwarden_collectors.codec import to_wire
+from gpuwarden_collectors.worker.separation import end_with, own_streams
+
+NAME = "gw-test"
+"""Of the process, as Xids name it."""
+REFUSED = 64
+"""Exit status, EX_USAGE."""
+_PR_SET_NAME = 15  # linux/prctl.h
+_LONGEST_ANSWER = 4096
+
+
+class _Parent:
+    """The two streams."""
+
+    def __init__(self, request: Request, answers: int, lines: int) -> None:
+        self._lines = lines
+        self._phases = _phases(request)
+        self._answers: SimpleQueue[str] = SimpleQueue()
+        Thread(target=self._read, args=(answers,), daemon=True).start()
+
+    def _read(self, descriptor: int) -> None:
+        """Ends the process at the end of the stream, whatever the main thread does."""
+        held = b""
+        while (data := os.read(descriptor, _LONGEST_ANSWER)) and len(held) < _LONGEST_ANSWER:
+            *whole, held = (held + data).split(b"\n")
+            for line in whole:
+                self._answers.put(line.decode("ascii", "replace").strip())
+        os._exit(0)
+
+    def write(self, value: dict[str, Any]) -> None:
+        """One line."""
+        line = memoryview(json.dumps(value, separators=(",", ":")).encode() + b"\n")
+        while line:
+            line = line[os.write(self._lines, line) :]
+
+    def progress(self, phase: str) -> None:
+        """A phase begins."""
+        self.write({"phase": phase, "at": self._phases.index(phase) + 1, "of": len(self._phases)})
+
+    def ask_compute(self) -> None:
+        """Waits for the answer, whatever it is."""
+        self._asked("compute")
+
+    def ask_memory(self) -> Allowance:
+        """Waits for the answer; one that is none of the three takes nothing."""
+        answer = self._asked("memory")
+        return next((allowance for allowance in Allowance if allowance == answer), Allowance.NONE)
+
+    def _asked(self, what: str) -> str:
+        self.write({"asks": what})
+        return self._answers.get()
+
+
+def _phases(request: Request) -> list[str]:
+    plan = PLANS[request.level]
+    return [
+        "start", *(["pcie"] if plan.pcie else []), *(["peers"] if plan.peers and request.peers else []), *plan.kernels, "memory"
+    ]  # fmt: skip
+
+
+def _named(name: str) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
+
+
+def main() -> None:
+    """Raises SystemExit for a request that is none."""
+    try:
+        (text,) = sys.argv[1:]
+        request = parsed(text)
+    except ValueError as error:
+        sys.stderr.write(f"{Path(sys.argv[0]).name}: the request cannot be read: {error}\n")
+        sys.exit(REFUSED)
+    answers, lines = own_streams()
+    end_with(request.parent)
+    _named(NAME)
+    stay_near(request.slot)
+    parent = _Parent(request, answers, lines)
+    measured = run(request, parent.progress, parent.ask_compute, parent.ask_memory)
+    parent.write({"measured": to_wire(measured)})
+    os._exit(0)  # an orderly end would call the driver again; the kernel frees the GPU as well, and cannot fail at it
+
+
+if __name__ == "__main__":
+    main()

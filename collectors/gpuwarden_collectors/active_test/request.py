@@ -1,0 +1,82 @@
+"""What the parent asks of the worker of one GPU, and what each level is made of."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpuwarden_collectors.active_test.cuda.library import LIBRARY
+from gpuwarden_collectors.active_test.facts import Level
+from gpuwarden_collectors.codec import from_wire
+from gpuwarden_collectors.facts import slot_of
+
+_UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_PEERS_MOST = 64
+_SEED_MOST = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One JSON object, the worker's only argument."""
+
+    uuid: str
+    """Of the GPU."""
+    slot: str
+    """Its PCI address."""
+    level: Level
+    """What is tested."""
+    seed: int = 0
+    """From which patterns and operands are made."""
+    parent: int
+    """Process number of the parent: the worker ends with it, and its other children are no strangers on a GPU."""
+    memory_most: int | None = None
+    """Bytes of memory that are tested at most; None: no such limit."""
+    peers: tuple[str, ...] = ()
+    """UUIDs of the other GPUs of the same test."""
+    cuda_library: str = LIBRARY
+    """Name or path of libcuda."""
+    nvml_library: str = ""
+    """Path of NVML; empty: the driver's own."""
+
+
+def parsed(text: str) -> Request:
+    """Raises ValueError with what is wrong."""
+    request = from_wire(Request, json.loads(text))
+    slot_of(request.slot)
+    for uuid in (request.uuid, *request.peers):
+        if not _UUID.fullmatch(uuid):
+            raise ValueError(f"{uuid!r} is no UUID of a GPU")
+    if len({request.uuid, *request.peers}) != 1 + len(request.peers) or len(request.peers) > _PEERS_MOST:
+        raise ValueError(f"peers are up to {_PEERS_MOST} other GPUs, each once")
+    if not 0 <= request.seed <= _SEED_MOST:
+        raise ValueError(f"seed is not from 0 to {_SEED_MOST}")
+    if request.memory_most is not None and request.memory_most <= 0:
+        raise ValueError("memory_most is not above 0")
+    return request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a level is made of."""
+
+    kernels: Mapping[str, float]
+    """Compute kernels in their order, and for how many seconds each runs."""
+    pcie: bool
+    peers: bool
+    marches: int
+    """Of the memory, at least one."""
+    memory_seconds: float
+    """After `marches` marches more until so many seconds have been spent on them."""
+
+
+PLANS: Mapping[Level, Plan] = {
+    Level.GATE: Plan(kernels={"int8": 0.3}, pcie=False, peers=False, marches=1, memory_seconds=0),
+    Level.QUICK: Plan(
+        kernels={"int8": 1.2, "bf16": 1.2, "fp64": 0.4, "alu": 0.4}, pcie=True, peers=False, marches=9, memory_seconds=0
+    ),
+    Level.STANDARD: Plan(
+        kernels={"int8": 9, "bf16": 9, "fp64": 2.5, "alu": 2.5}, pcie=True, peers=True, marches=9, memory_seconds=14
+    ),
+}

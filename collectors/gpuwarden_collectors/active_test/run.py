@@ -1,0 +1,122 @@
+"""The test of one GPU from the first check to the last: PCIe, peers, compute, and memory at the end, since it could harm a job that starts."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gpuwarden_collectors.active_test import compute, pcie, peers
+from gpuwarden_collectors.active_test.chunks import KernelTally
+from gpuwarden_collectors.active_test.compute import compute_kernels
+from gpuwarden_collectors.active_test.cuda.device import Device, prepare
+from gpuwarden_collectors.active_test.cuda.errors import GpuError
+from gpuwarden_collectors.active_test.cuda.library import Driver
+from gpuwarden_collectors.active_test.facts import GpuMeasured, Obstacle
+from gpuwarden_collectors.active_test.kernels import layout
+from gpuwarden_collectors.active_test.memory import Allowance, MemoryTest
+from gpuwarden_collectors.active_test.memory_kernels import MemoryKernels, memory_kernels
+from gpuwarden_collectors.active_test.obstructed import Obstructed
+from gpuwarden_collectors.active_test.others import Others, open_nvml
+from gpuwarden_collectors.active_test.request import PLANS, Request
+from gpuwarden_collectors.active_test.results import Results
+from gpuwarden_collectors.active_test.turn import turn
+
+Progress = Callable[[str], None]
+"""Called with the name of each phase when it begins."""
+AskCompute = Callable[[], None]
+"""Waits until no worker makes contexts on the GPUs of others any more: the GPU would work for them, and all its SMs seem slower."""
+AskMemory = Callable[[], Allowance]
+"""Asks the parent how much memory may be taken, and waits for the answer."""
+
+
+def run(request: Request, progress: Progress, ask_compute: AskCompute, ask_memory: AskMemory) -> GpuMeasured:
+    """Tests the GPU. What ends a test early is a fact; other exceptions are faults of this program."""
+    results = Results()
+    try:
+        progress("start")
+        nvml = open_nvml(request.nvml_library)
+        results.others = Others(nvml, request.uuid, request.parent)
+        _Run(request, nvml, results.others, results, progress).all(ask_compute, ask_memory)
+    except Obstructed as obstructed:
+        return results.measured(obstructed.obstacle, str(obstructed))
+    return results.measured()
+
+
+class _Run:
+    """One test. Every method raises Obstructed where it cannot go on."""
+
+    def __init__(self, request: Request, nvml: Any, others: Others, results: Results, progress: Progress) -> None:
+        self._request, self._plan, self._nvml = request, PLANS[request.level], nvml
+        self._results, self._progress, self._check = results, progress, others.check
+        others.check(Obstacle.BUSY)
+        self._peers = request.peers if self._plan.peers else ()
+        prepare(os.environ, (request.uuid, *self._peers))
+        self._driver = Driver(request.cuda_library, request.uuid)
+        self._driver.call("cuInit", 0)
+        self._device = Device(self._driver, 0, request.uuid)
+        others.check_view()
+
+    def all(self, ask_compute: AskCompute, ask_memory: AskMemory) -> None:
+        """Phase by phase, until the last check."""
+        with memory_kernels(self._device) as kernels:
+            if self._plan.pcie:
+                with turn(os.environ.get("CUDA_CACHE_PATH"), self._check) as own_turn:
+                    if own_turn:
+                        self._transfers(kernels)
+            if self._peers:
+                ask_compute()
+            self._compute()
+            self._memory(kernels, ask_memory)
+        self._check()
+
+    def _transfers(self, kernels: MemoryKernels) -> None:
+        self._progress("pcie")
+        self._results.pcie = pcie.measure(self._device, kernels, self._request.seed, self._check)
+        for number, uuid in enumerate(self._peers, start=1):
+            self._progress("peers")
+            peer = self._peer(number, uuid)
+            if peer is not None:
+                measured = peers.measure(self._device, peer, kernels, self._request.seed, self._check)
+                self._results.peers += [measured] if measured is not None else []
+                peer.release()
+            self._device.select()
+
+    def _peer(self, number: int, uuid: str) -> Device | None:
+        """None for one that others use, or that CUDA does not show: what is wrong with it, its own worker says."""
+        try:
+            Others(self._nvml, uuid, self._request.parent).check()
+            return Device(self._driver, number, uuid)
+        except GpuError:
+            raise
+        except Obstructed:
+            return None
+
+    def _compute(self) -> None:
+        if self._device.capability < layout.COMPUTE_ARCHITECTURE:
+            self._results.text = "memory only: the compute kernels need compute capability 8.0"
+            return
+        with compute_kernels(self._device, tuple(self._plan.kernels)) as kernels:
+            for name, seconds in self._plan.kernels.items():
+                self._progress(name)
+                tally = KernelTally(name, self._device.sms)
+                self._results.kernels.append(tally)
+                compute.measure(kernels, tally, seconds=seconds, seed=self._request.seed, check=self._check)
+
+    def _memory(self, kernels: MemoryKernels, ask_memory: AskMemory) -> None:
+        self._check()
+        allowance = ask_memory()
+        if allowance is Allowance.NONE:
+            return
+        self._progress("memory")
+        test = MemoryTest(self._device, kernels, allowance, self._request.memory_most, self._check)
+        self._results.memory = test.tally
+        spent, number = 0.0, 0
+        while number < self._plan.marches or spent < self._plan.memory_seconds:
+            started = time.monotonic()
+            on_gpu = test.march(self._request.seed, number)
+            spent += max(
+                on_gpu, time.monotonic() - started
+            )  # allocating takes as long as a march: the driver wipes memory first
+            number += 1

@@ -1,0 +1,44 @@
+"""One GPU at a time: the workers of a test take turns at what they would slow each other down in."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+WAIT_MOST = 60.0
+"""Seconds: eight GPUs that copy to and from the host, then from each other, take some 10."""
+_PAUSE = 0.05
+
+
+@contextmanager
+def turn(folder: str | None, check: Callable[[], None]) -> Iterator[bool]:
+    """Whether this worker has the turn until the block ends; False if another one kept it for too long.
+
+    The turn is a lock on the folder that the workers share, which the kernel gives back when a worker ends. None: no other worker is there.
+    """
+    if folder is None or not Path(folder).is_dir():
+        yield True
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield _locked(descriptor, check)
+    finally:
+        os.close(descriptor)
+
+
+def _locked(descriptor: int, check: Callable[[], None]) -> bool:
+    until = time.monotonic() + WAIT_MOST
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                return False
+            check()
+            time.sleep(_PAUSE)
+        else:
+            return True

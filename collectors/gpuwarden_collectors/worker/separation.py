@@ -1,0 +1,29 @@
+"""What a process does first that calls a library which may hang, print or outlive its parent."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def own_streams() -> tuple[int, int]:
+    """Descriptors for what comes in and goes out. What a library prints goes to stderr, what it reads is empty."""
+    streams = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+    return streams
+
+
+def end_with(parent: int) -> None:
+    """The process ends with its parent, and at SIGTERM, even while a call of the library hangs."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole foreground group; the parent ends us itself
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGTERM))
+    if os.getppid() != parent:  # the parent died before prctl took effect
+        os._exit(0)

@@ -1,0 +1,100 @@
+"""The real worker process of an active test, on the fake libcuda and the fake NVML."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gpuwarden_collectors.active_test.facts import GpuMeasured
+from gpuwarden_collectors.codec import from_wire
+from support.fake_cuda_library import FakeCuda
+
+SOON = 60.0  # seconds that anything here may take at most
+MODULE = "gpuwarden_collectors.active_test.process"
+ENVIRONMENT = {"PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def request(fake: FakeCuda, level: str = "gate", **others: Any) -> dict[str, Any]:
+    """What the worker of the first GPU is asked by this process."""
+    return {
+        "uuid": fake.uuids[0], "slot": "00000000:1b:00.0", "level": level, "parent": os.getpid(),
+        "cuda_library": str(fake.library), "nvml_library": str(fake.nvml_library),
+    } | others  # fmt: skip
+
+
+def command(asked: object) -> list[str]:
+    """How the worker is started."""
+    return [sys.executable, "-m", MODULE, asked if isinstance(asked, str) else json.dumps(asked)]
+
+
+class ActiveWorker:
+    """One that runs. `lines`: all that it wrote so far."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.lines: list[dict[str, Any]] = []
+
+    def read(self) -> dict[str, Any]:
+        """The next line; empty at the end."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            return {}
+        self.lines.append(json.loads(line))
+        return self.lines[-1]
+
+    def until(self, **wanted: object) -> dict[str, Any]:
+        """The next line with these values. Raises EOFError if the worker ends before."""
+        while line := self.read():
+            if wanted.items() <= line.items():
+                return line
+        raise EOFError
+
+    def answer(self, line: str) -> None:
+        """One line on its stdin."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+    def measured(self, memory: str = "all") -> GpuMeasured:
+        """What it measured, `memory` being the answer to its question; it has ended then."""
+        while line := self.read():
+            if "asks" in line:
+                self.answer(memory if line["asks"] == "memory" else "go")
+            if "measured" in line:
+                assert self.read() == {}
+                assert self.process.wait(SOON) == 0
+                facts: GpuMeasured = from_wire(GpuMeasured, line["measured"])
+                return facts
+        raise EOFError(f"the worker ended with {self.process.wait(SOON)} and measured nothing")
+
+    @property
+    def phases(self) -> list[str]:
+        """Those that began, each once."""
+        return list(dict.fromkeys(line["phase"] for line in self.lines if "phase" in line))
+
+
+@contextmanager
+def active_worker(asked: object, cache: Path, **environment: str) -> Iterator[ActiveWorker]:
+    """Starts it; it is gone at the end. `cache`: the folder that the workers of a test share."""
+    process = subprocess.Popen(
+        command(asked), env=ENVIRONMENT | {"CUDA_CACHE_PATH": str(cache)} | environment,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with process:
+        try:
+            yield ActiveWorker(process)
+        finally:
+            process.kill()
+
+
+def run(fake: FakeCuda, level: str = "gate", memory: str = "all", **others: Any) -> GpuMeasured:
+    """One test from begin to end."""
+    with active_worker(request(fake, level, **others), fake.contexts) as worker:
+        return worker.measured(memory)
