@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dashboards import FOLDER
+from gpuwarden_collectors.codec import to_wire
+from gpuwarden_collectors.facts import Stamp
 from prometheus_rules.model import Pace, Settings
 from rules import write
+from support.active_tests import healthy
 from support.dashboard_queries import QUERIES, VARIABLES, Asked
 from support.prometheus import Server, ask, prometheus, promtool, wait
 from support.simulated_nodes import SimulatedNode, simulated_node
+from support.socket_talk import ask as talk
 
 pytestmark = pytest.mark.xdist_group("prometheus")
 EXAMPLE = FOLDER.parent / "prometheus" / "prometheus.yml"
@@ -107,6 +113,7 @@ def test_every_query_of_every_panel_shows_something_of_real_daemons(site: Site) 
     site.failing.order("inject", "--gpu", "3", "xid", "95")
     site.ending.order("notify-termination", "--in", "600", "--reason", "maintenance")
     site.ending.order("exclude", "--reason", "maintenance")
+    _tested(site.failing)
     missing = [one for one in QUERIES if one.where not in EMPTY]
 
     def all_show() -> bool:
@@ -121,6 +128,21 @@ def test_every_query_of_every_panel_shows_something_of_real_daemons(site: Site) 
     wait(lambda: all(_shows(one, site) for one in missing), "the silent node")
     wait(lambda: _tiles(site) == [("n2", 5), ("n1", 4), ("n3", 0)], "the failing node first, then the silent one")
     assert {one.where for one in QUERIES if one.where in EMPTY and _shows(one, site)} == set()
+
+
+def _tested(node: SimulatedNode) -> None:
+    """The result of a test of its first GPU is handed in, as `gpuwarden test` does on real ones."""
+
+    def asked(**request: object) -> Any:
+        return asyncio.run(talk(node.folder / "run" / "control.sock", request))["result"]
+
+    def listed() -> list[dict[str, Any]]:
+        return list(asked(verb="status")["gpus"])
+
+    wait(lambda: listed() and listed()[0]["uuid"], "the first pass")
+    now = Stamp(time.clock_gettime(time.CLOCK_BOOTTIME), time.time())
+    test = replace(healthy(), uuid=listed()[0]["uuid"], started=now)
+    assert asked(verb="test-result", lease="", tests=[to_wire(test)])["outcomes"]
 
 
 def _tiles(site: Site) -> list[tuple[str, float]]:

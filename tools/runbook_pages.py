@@ -16,7 +16,7 @@ from gpuwarden.health.advice import ADVICE
 from gpuwarden.health.condition import Condition
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.model import Latch, Severity
-from gpuwarden.publish.status import ENDS_WHEN
+from gpuwarden.publish.status import ENDS_OF, ENDS_WHEN
 from prometheus_rules.runbooks import OWN, PAGES, alert_of, page_of
 
 FOLDER = Path(__file__).parents[1] / "docs" / "runbooks"
@@ -51,6 +51,7 @@ def summary(row: Condition) -> str:
     ends = f"{ENDS_WHEN[Latch.NONE]}{f', for {format_duration(row.fall)}' if row.fall else ''}"
     if row.latch is not Latch.NONE:
         ends = f"{ENDS_WHEN[row.latch]}; as a warning, when {ends}"
+    ends = ENDS_OF.get(row.code) or ends
     return f"**{row.title}** ({severity}). {row.why} *To do*: {ADVICE[row.advice]}. *Ends when* {ends}."
 
 

@@ -253,11 +253,12 @@ gpuwarden explain xid 79    # what an Xid or a finding means
 
 """
 PAGE_OF = {
-    "dstack-interposer": "dstack.md", "fleet": "fleet.md", "nvhcd": "nvhcd.md", "slurm": "slurm.md",
+    "dstack-interposer": "dstack.md", "fleet": "fleet.md", "nvhcd": "nvhcd.md", "slurm": "slurm.md", "test": "active-tests.md",
 }  # fmt: skip
 """The page about a verb, if it has one of its own."""
 EXIT_CODES = (
     ("0, 1, 2, 3", "`check`, `status`, `watch`", "healthy, warning, failure, unknown"),
+    ("0, 1, 2, 3", "`test`", "nothing found, warning, failure, no verdict"),
     ("0, 1, 2", "`doctor`", "all rows are ok, one warns, one fails"),
     (f"{USAGE}", "all", "bad usage or configuration"),
     (f"{UNAVAILABLE}", "all", "no daemon answers, or an address is in use"),

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from gpuwarden.health.active_test.lease import LEASE
 from gpuwarden.health.model import Event, EventKind, Evidence, Key, Subject, gpu
 from gpuwarden.ledger.store import Entry, Store
 from gpuwarden.publish.status import event
@@ -48,17 +49,21 @@ def test_what_the_judge_only_remembers_is_left_out_of_the_text(tmp_path: Path) -
         event(Event(kind=kind, at=at, boot_id="b", key=key))
         for kind, key in (
             (EventKind.HOST_LEARNED, Key("host", Subject("board", part="GPU-1"))),
+            (EventKind.HOST_FORGOTTEN, Key("host", Subject("job", part="4242"))),
             (EventKind.COUNTED, Key("nvlink_link_errors", gpu(SLOT))),
+            (EventKind.COUNTED, Key("infiniband_flapping", Subject("port", part="mlx5_0/1"))),
         )
     ]
     port = event(
         Event(kind=EventKind.HOST_LEARNED, at=at, boot_id="b", key=Key("host", Subject("port", part="mlx5_0/1")))
     )
-    with serving(tmp_path / "run", lambda _: result([*remembered, port])):
+    data: Evidence = {"level": "quick", "workers": "1 2"}
+    again = event(Event(kind=EventKind.TEST_BEGUN, at=at, boot_id="b", key=LEASE, data=data))
+    with serving(tmp_path / "run", lambda _: result([*remembered, again, port])):
         text = gpuwarden("events", "--run-dir", tmp_path / "run", temporary=tmp_path)
         everything = gpuwarden("events", "--json", "--run-dir", tmp_path / "run", temporary=tmp_path)
     assert text.stdout.split()[3:] == ["host_learned", "host@port/mlx5_0/1"]
-    assert len(everything.stdout.splitlines()) == 3
+    assert len(everything.stdout.splitlines()) == 6
 
 
 def test_text_of_events_cannot_move_the_cursor(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from gpuwarden.engine.journal import Journal, Step
+from gpuwarden.health.active_test.lease import Lease, begun, ended
+from gpuwarden.health.active_test.submission import submitted
 from gpuwarden.health.model import Event, EventKind
 from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.ledger.reader import read_only
@@ -23,9 +25,11 @@ from gpuwarden.policy.evacuation.delivery import Aim, Delivery, Way
 from gpuwarden.policy.evacuation.model import Sent
 from gpuwarden.policy.model import Notice, Result
 from gpuwarden.publish.sockets.jobs import Acknowledged
+from gpuwarden_collectors.active_test.facts import Level
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.event_facts import GpuResetEvent, LogPosition
 from gpuwarden_collectors.facts import Stamp
+from support.active_tests import healthy, uuid, wrong_result, wrong_words
 from support.evacuations import process
 from support.hosts import slot
 from support.ledgers import HERE, PATIENCE
@@ -139,6 +143,25 @@ async def _reboot(node: WholeNode, _: int) -> None:
     await node.begin()
 
 
+async def _tested(node: WholeNode, number: int) -> None:
+    """Results of a test are handed in, some of them twice."""
+    made = (healthy(number % 2), wrong_words(healthy(number % 2), (0, 64)), wrong_result(healthy(number % 2), (3, 1)))[
+        number % 3
+    ]
+    for _ in range(1 + number % 2):
+        test = replace(made, started=Stamp(float(number), float(number)))
+        node.append(submitted(node.engine.state, [test], node.host.now, node.host.boot_id)[1])
+
+
+async def _lease(node: WholeNode, number: int) -> None:
+    until = Stamp(node.host.now.boottime + 60, node.host.now.wall + 60)
+    lease = Lease(at=node.host.now, name=f"{number:016x}", gpus=uuid(0), level=Level.QUICK, until=until, workers="77")
+    node.append([begun(lease, node.host.now, node.host.boot_id)])
+    node.step(replace(node.host.xid(0, 43), pid=77 if number % 3 else 78))
+    if number % 2:
+        node.append([ended(lease, "over", node.host.now, node.host.boot_id)])
+
+
 DOORS: dict[str, Callable[[WholeNode, int], Awaitable[None]]] = {
     "passes": _passes,
     "line": _line,
@@ -156,6 +179,8 @@ DOORS: dict[str, Callable[[WholeNode, int], Awaitable[None]]] = {
     "checkpoint": _checkpoint,
     "restart": _restart,
     "reboot": _reboot,
+    "tested": _tested,
+    "lease": _lease,
 }
 """Each way in which an event comes in; outcomes of the actuator come in beside them all, from its own task."""
 
@@ -170,6 +195,17 @@ def folder() -> Iterator[Path]:
 @given(story=st.lists(st.tuples(st.sampled_from(sorted(DOORS)), st.integers(0, 40)), max_size=10))
 @example(story=[("exclude", 0), ("restart", 0), ("restore", 0), ("checkpoint", 0), ("line", 1), ("restart", 1)])
 @example(story=[("line", 0), ("cloud", 9), ("signal", 2), ("job acknowledges", 4), ("checkpoint", 0), ("leave", 0)])
+@example(
+    story=[
+        ("tested", 2),
+        ("checkpoint", 0),
+        ("acknowledge", 0),
+        ("tested", 5),
+        ("lease", 4),
+        ("restart", 1),
+        ("tested", 0),
+    ]
+)
 @example(story=[("line", 1), ("acknowledge", 0), ("accept", 1), ("reboot", 0), ("announce", 2), ("call off", 0)])
 def test_at_any_cut_the_live_state_is_the_fold_of_the_ledger(story: list[tuple[str, int]]) -> None:
     async def play(node: WholeNode) -> None:

@@ -29,7 +29,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m evaluate", description=__doc__)
     parser.add_argument("--seed", type=int, default=20_260_101, help="of everything (default: %(default)s)")
     parser.add_argument("--times", type=int, default=1, help="how often each fault strikes (default: %(default)s)")
-    parser.add_argument("--nodes", type=int, default=24, help="how many healthy nodes (default: %(default)s)")
+    parser.add_argument("--nodes", type=int, default=12, help="how many healthy nodes (default: %(default)s)")
     parser.add_argument(
         "--healthy", type=float, default=2.0, metavar="DAYS", help="days of each (default: %(default)s)"
     )

@@ -16,7 +16,7 @@ from evaluate.models import MODELS
 from evaluate.node import Node
 from evaluate.ordinary import DAY, Ordinary
 from gpuwarden.health.model import Finding, Health
-from gpuwarden.trace.records import Began, ErrorsChanged, HostEventsSeen, Passed, Record
+from gpuwarden.trace.records import ActiveTested, Began, ErrorsChanged, HostEventsSeen, Passed, Record
 from gpuwarden_collectors.facts import Stamp
 from support.hosts import slot
 
@@ -165,11 +165,13 @@ def _forgets(watch: _Watch, node: Node, dice: Random) -> str:
 def cut(records: Sequence[Record], where: int, away: float) -> list[Record]:
     """The same story with a daemon that is ended at record `where` and starts again `away` seconds later.
 
-    What the kernel log reported meanwhile it reads then; passes of that time are nobody's.
+    What the kernel log reported meanwhile it reads then, and a test hands in its results then; passes of that time are nobody's.
     """
     at, boot = records[where].at, _boot(records[:where])
     back = Stamp(at.boottime + away, at.wall + away)
-    missed = [r for r in records[where:] if isinstance(r, HostEventsSeen) and r.at.boottime < back.boottime]
+    missed = [
+        r for r in records[where:] if isinstance(r, HostEventsSeen | ActiveTested) and r.at.boottime < back.boottime
+    ]
     until = next((n for n in range(where, len(records)) if _is_after(records[n], back)), len(records))
     troubled = [r for r in records if isinstance(r, ErrorsChanged) and r.at.boottime < back.boottime][-1:]
     late: list[Record] = [*(replace(r, at=back) for r in missed), *(replace(r, at=back) for r in troubled)]

@@ -16,8 +16,9 @@ from evaluate.cadence import AsRead
 from evaluate.clockwork import Clockwork, Process
 from evaluate.engine import Engine
 from evaluate.models import MODELS, SINCE_DRIVER_LOAD
+from gpuwarden.health.model import Event
 from gpuwarden.health.view import Rules
-from gpuwarden.trace.records import Acknowledged, Began, ErrorsChanged, HostEventsSeen, Passed, Record
+from gpuwarden.trace.records import Acknowledged, ActiveTested, Began, ErrorsChanged, HostEventsSeen, Passed, Record
 from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
 from gpuwarden_collectors.dcgm.facts import NOT_ANSWERING
 from gpuwarden_collectors.event_facts import HostEvent, Source, XidEvent
@@ -166,6 +167,9 @@ class Node(Clockwork):
 
     def acknowledge(self, finding: str) -> None:
         self._sink(Acknowledged(at=self.now, finding=finding, by="root"))
+
+    def active_tested(self, *events: Event) -> None:
+        self._sink(ActiveTested(at=self.now, events=events))
 
     def _passes(self, session: int, first: float, interval: float, take: Callable[[], float]) -> None:
         def again() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evaluate import faults, faults_jobs
+from evaluate import faults, faults_jobs, faults_tests
 from evaluate.fault_class import ANY, FABRIC, LINE, NEW_DRIVER, TROUBLE, FaultClass
 from evaluate.faults import growing, hot, reading, storm, xids
 from gpuwarden_collectors.facts import GpuAnswer, NvmlProblem
@@ -86,5 +86,9 @@ SLOW = (
     FaultClass(name="a scheduler is away while something is wanted of it", strike=faults.daemon_trouble("actuator_away"), expects=("actuator_unreachable",), severity="warning", about="node", grace=600, shown=TROUBLE),
     FaultClass(name="a receiver of notifications refuses", strike=faults.daemon_trouble("notify"), expects=("notification_refused",), severity="warning", about="node", shown=TROUBLE),
     FaultClass(name="a job's processes outlive it", strike=faults.job_outlived, expects=("gpu_held_after_job",), severity="warning", shown="jobs", grace=30),
+    FaultClass(name="a test finds a wrong word of memory", strike=faults_tests.wrong_memory, expects=("test_failed.memory",), ends=None),
+    FaultClass(name="a test finds an SM that computes wrong results", strike=faults_tests.wrong_sm, expects=("test_failed.compute",), ends=None),
+    FaultClass(name="a test finds a slow SM", strike=faults_tests.slow_sm, expects=("gpu_sm_slow",), severity="warning", ends=None),
+    FaultClass(name="a test finds memory at half its speed", strike=faults_tests.slow_memory, expects=("gpu_bandwidth_low.memory",), severity="warning", ends=None),
     FaultClass(name="a collective that does not end", strike=faults_jobs.job_stalls, expects=("job_stalled",), severity="warning", about="job", after=faults_jobs.WORKED_FOR, grace=240),
 )  # fmt: skip

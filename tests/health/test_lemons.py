@@ -211,4 +211,4 @@ def test_days_are_published_as_zero_from_the_start() -> None:
 
 def test_a_lemon_shows_how_it_ends() -> None:
     shown = snapshot(findings=[finding("lemon_node", NODE)])
-    assert status.findings(shown)["findings"][0]["ends_when"] == status.ENDS_LEMON
+    assert status.findings(shown)["findings"][0]["ends_when"] == status.ENDS_OF["lemon_node"]

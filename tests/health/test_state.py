@@ -9,14 +9,18 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuwarden.health.active_test.lease import Lease, begun, ended
+from gpuwarden.health.active_test.submission import submitted
 from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.model import NODE, Event, EventKind, Evidence, Key, Subject, gpu
 from gpuwarden.health.state import State, fold
 from gpuwarden.health.windows import KEPT, Series
+from gpuwarden_collectors.active_test.facts import Level, Obstacle
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.event_facts import GpuResetEvent, LogOrigin
 from gpuwarden_collectors.facts import GpuAnswer, Stamp
+from support.active_tests import healthy, off, uuid, wrong_result, wrong_words
 from support.hosts import Host, slot
 from support.whole_node import durable
 
@@ -57,6 +61,30 @@ def _flapping(host: Host, number: int) -> None:
         host.run(20.0)
 
 
+def _tested(host: Host, number: int) -> None:
+    """Each of these as the test of one GPU; what ends a finding of another test is among them."""
+    given = (
+        healthy(number % 2), wrong_words(healthy(number % 2), (0, number)), wrong_result(healthy(number % 2), (number, 1)),
+        off(healthy(number % 2), (number, 20, 0.01)), healthy(number % 2, tuple(Level)[number % 3]),
+        replace(healthy(number % 2), obstacle=Obstacle.BUSY),
+    )[number % 6]  # fmt: skip
+    _, events = submitted(host.state, [replace(given, started=host.now)], host.now, host.boot_id)
+    host.take(*events)
+
+
+def _lease(host: Host, number: int) -> None:
+    """One that holds, is made known more of, or ends."""
+    until = Stamp(host.now.boottime + number, host.now.wall + number)
+    lease = Lease(
+        at=host.now, name=f"{number % 3:016x}", gpus=uuid(number % 2), level=Level.QUICK, until=until, workers="1234"
+    )
+    if number % 4 == 3 and host.state.lease is not None:
+        host.take(ended(host.state.lease, "over", host.now, host.boot_id))
+    else:
+        host.take(begun(lease, host.now, host.boot_id))
+        host.step(replace(host.xid(number % 2, 31), pid=1234))
+
+
 ACTIONS: dict[str, Callable[[Host, int], object]] = {
     "wait": lambda host, n: host.run(5.0 * n),
     "days": _days,
@@ -78,6 +106,8 @@ ACTIONS: dict[str, Callable[[Host, int], object]] = {
     "off_bus": lambda host, n: host.devices.update({0: replace(host.devices[0], responds=bool(n % 3))}),
     "blind": lambda host, n: host.step(nvml=host.nvml(PassOutcome.FAILED)),
     "reboot": lambda host, n: host.reboot(),
+    "test": _tested,
+    "lease": _lease,
 }
 scripts = st.lists(st.tuples(st.sampled_from(sorted(ACTIONS)), st.integers(0, 40)), max_size=12)
 

@@ -7,16 +7,21 @@ from dataclasses import fields, replace
 
 import pytest
 
+from gpuwarden.health.active_test.judgement import judge
+from gpuwarden.health.active_test.past import PastTest, kept
+from gpuwarden.health.active_test.results import CODES as TEST_CODES
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.model import NODE, Health, Incident, LemonDays, Severity, Subject, gpu
 from gpuwarden.health.xid.catalogue import XIDS, XidClass
 from gpuwarden.publish.metrics.dcgm_names import FIELDS, Telemetry, Traffic, nvlink_mb_per_second
 from gpuwarden.publish.metrics.exposition import Renderer
 from gpuwarden.publish.metrics.table import LEMONS_MOST, METRICS, XIDS_MOST
-from gpuwarden.publish.snapshot import Clients, CollectorStatus, XidCount
+from gpuwarden.publish.snapshot import ActiveTests, Clients, CollectorStatus, XidCount
+from gpuwarden_collectors.active_test.facts import Level, PeerMeasured
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.facts import GpuAnswer, GpuProcess, GpuReadings
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobsFacts
+from support.active_tests import healthy, wrong_words
 from support.scrape import scrape
 from support.snapshots import (
     FRESH_FOR,
@@ -81,9 +86,42 @@ def test_simulated_gpus_are_distinguished_from_real_ones() -> None:
     assert scrape(snapshot()).value("gpuwarden_simulated") == 0
 
 
-def test_every_check_of_every_expected_gpu_is_zero_from_the_start() -> None:
+def active_tests_of(gpus: int) -> ActiveTests:
+    """Each GPU was tested at each level; the last one failed at the highest, and is tested again."""
+
+    def result(index: int, level: Level) -> PastTest:
+        test = healthy(index, level)
+        if level is Level.STANDARD:
+            peers = tuple(PeerMeasured(peer=f"GPU-{n}", speed=3e11) for n in range(gpus - 1))
+            test = replace(test, peers=peers) if index < gpus - 1 else wrong_words(test, (0, 64))
+        return kept(test, judge([test])[test.uuid], at(UPTIME - 100 + list(Level).index(level)))
+
+    results = {slot(n): tuple(result(n, level) for level in Level) for n in range(gpus)}
+    return ActiveTests(results=results, counts={"quick_nothing_found": gpus, "standard_failure": 1, "soak_great": 3})
+
+
+def test_before_the_first_test_there_is_no_series_of_tests_and_then_few() -> None:
+    without = scrape(snapshot(8))
+    assert [one.name for one in without.samples if one.name.startswith("gpuwarden_test_")] == []
+    page = scrape(replace(snapshot(8), tests=active_tests_of(8)))
+    assert page.value("gpuwarden_test_runs_total", level="standard", result="failure") == 1
+    assert page.values("gpuwarden_test_runs_total") == [0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 1, 0]
+    assert page.value("gpuwarden_test_last_timestamp_seconds", gpu="7", level="standard") == at(UPTIME - 98).wall
+    assert page.value("gpuwarden_test_result", gpu="7", result="failure") == 1
+    assert page.value("gpuwarden_test_result", gpu="0", result="nothing_found") == 1
+    assert sum(page.values("gpuwarden_test_result")) == 8
+    assert page.value("gpuwarden_test_figure", gpu="0", figure="peers") == 3e11
+    assert page.value("gpuwarden_test_figure", gpu="3", figure="int8") == pytest.approx(1.206e15, rel=0.01)
+    assert len(page.samples) - len(without.samples) == 12 + 8 * (3 + 4 + 3) + 7 * 6 + 5
+
+
+def test_every_check_of_every_expected_gpu_is_zero_from_the_start_and_those_of_tests_once_it_was_tested() -> None:
     page = scrape(snapshot(2))
-    for row in CONDITIONS.values():
+    tested = scrape(replace(snapshot(2), tests=active_tests_of(2)))
+    for code in TEST_CODES:
+        assert page.values("gpuwarden_finding", check=code) == []
+        assert tested.values("gpuwarden_finding", check=code) == [0, 0]
+    for row in [row for row in CONDITIONS.values() if row.code not in TEST_CODES]:
         values = page.values("gpuwarden_finding", check=row.code, severity=row.severity.value)
         assert values == ([0, 0] if row.scope in ("gpu", "link") else [0]), row.code
     assert page.value("gpuwarden_finding", check="ledger_unavailable", gpu="", uuid="", pci_bus_id="") == 0

@@ -152,11 +152,15 @@ class Host:
         self.ledger.append(event)
         self.state = fold(self.state, event)
 
+    def take(self, *events: Event) -> None:
+        """Events that another part of the daemon brings."""
+        for event in events:
+            self.ledger.append(event)
+            self.state = fold(self.state, event)
+
     def record_event(self, kind: str, key: Key | None = None, **data: str) -> None:
-        """An event that another part of the daemon brings."""
-        event = Event(kind=kind, at=self.now, boot_id=self.boot_id, key=key, data=data)
-        self.ledger.append(event)
-        self.state = fold(self.state, event)
+        """One such event."""
+        self.take(Event(kind=kind, at=self.now, boot_id=self.boot_id, key=key, data=data))
 
     def checkpointed(self) -> None:
         """A restart after which only the checkpoint is left of the ledger."""

@@ -51,6 +51,9 @@ def durable(state: health.State) -> object:
         dict(state.links),
         dict(state.port_downs),
         state.host,
+        dict(state.tests),
+        dict(state.test_counts),
+        state.lease,
     )
     return tracks, records, dict(state.pins), boards, state.health, state.boot_id
 

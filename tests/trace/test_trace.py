@@ -25,13 +25,14 @@ from evaluate.faults_jobs import WORKED_FOR
 from evaluate.node import Node
 from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.detectors import COUNTERS
+from gpuwarden.health.model import Event, Evidence, Key, gpu
 from gpuwarden.health.view import Rules
 from gpuwarden.health.xid.bursts import from_text
 from gpuwarden.replay.replay import Replay
 from gpuwarden.trace.pseudonyms import Pseudonyms
 from gpuwarden.trace.reader import TraceError, TraceReader
 from gpuwarden.trace.recorder import Recorder
-from gpuwarden.trace.records import Acknowledged, Began, ErrorsChanged, Passed, Record, RulesChanged
+from gpuwarden.trace.records import Acknowledged, ActiveTested, Began, ErrorsChanged, Passed, Record, RulesChanged
 from gpuwarden.trace.writer import JUDGED, TELEMETRY
 from gpuwarden_collectors.facts import GpuAnswer, NvmlFacts, Stamp
 from gpuwarden_collectors.nvml.simulated_gpu import simulated_uuid
@@ -72,6 +73,36 @@ def test_an_operators_acknowledgement_and_the_daemons_own_errors_are_kept(tmp_pa
         RulesChanged(at=at, rules=Rules(expected_gpus=2)),
     ]
     assert read(write(tmp_path / "t", records)) == records
+
+
+def of_active_test(*kinds: str) -> ActiveTested:
+    """With pids and a UUID in it."""
+    data: Evidence = {
+        "uuid": "GPU-12345678-1234-1234-1234-123456789012",
+        "gpus": "GPU-12345678-1234-1234-1234-123456789012",
+        "workers": "4242 77",
+        "pid": 4242,
+    }
+    key = Key("test", gpu("0000:10:00.0"), "quick")
+    at = Stamp(20.0, 1.8e9)
+    return ActiveTested(at=at, events=tuple(Event(kind=kind, at=at, boot_id="b", key=key, data=data) for kind in kinds))
+
+
+def test_what_the_daemon_was_given_of_an_active_test_is_kept(tmp_path: Path) -> None:
+    records: list[Record] = [
+        Began(at=Stamp(20.0, 1.8e9), boot_id="b", memory=()), of_active_test("test_begun", "tested", "released", "test_ended"),
+    ]  # fmt: skip
+    assert read(write(tmp_path / "t", records)) == records
+    with pytest.raises(TraceError, match="none of an active test"):
+        read(write(tmp_path / "u", [records[0], of_active_test("gpu_pinned")]))
+
+
+def test_an_active_tests_processes_and_boards_get_pseudonyms() -> None:
+    (line,) = [Pseudonyms((), b"k")({"data": dict(event.data)}) for event in of_active_test("test_begun").events]
+    data = line["data"]
+    assert data["workers"].split()[0] == str(data["pid"]) != "4242"
+    assert "77" not in data["workers"].split()
+    assert data["uuid"] == data["gpus"] != of_active_test("x").events[0].data["uuid"]
 
 
 def test_what_the_ledger_knew_is_kept(tmp_path: Path) -> None:

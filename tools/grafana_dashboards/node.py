@@ -111,6 +111,15 @@ def _lines(
     )  # fmt: skip
 
 
+def _figure(title: str, figure: str, text: str, unit: str) -> Panel:
+    """One line a GPU: a figure of its tests."""
+    expr = f'max by (gpu, pci_bus_id) (gpuwarden_test_figure{{{GPU},figure="{figure}"}})'
+    return Panel(
+        title=title, kind=Kind.SERIES, width=12, text=text, unit=unit, queries=(Query(expr, GPU_LEGEND),),
+        none="no GPU was ever tested",
+    )  # fmt: skip
+
+
 _SLOWED = (
     ("DCGM_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN_NS", "hot (hardware)"),
     ("DCGM_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN_NS", "hot (driver)"),
@@ -217,6 +226,24 @@ JOBS = (
         texts={"1": ("runs", BLUE)}, none="no job, or no scheduler here",
     ),
 )  # fmt: skip
+_BOARD = "gpu, pci_bus_id"
+TESTS = (
+    Panel(
+        title="Last test of each GPU", kind=Kind.TABLE, width=12,
+        text="What gpuwarden test found last. Nothing found is no proof of health.",
+        queries=(Query(f"max by ({_BOARD}, result) (gpuwarden_test_result{{{GPU}}} == 1)"),),
+        columns=(texts.GPU, texts.SLOT, Column(field="result", name="Result", texts=texts.TESTED)),
+        sort="GPU", none="no GPU was ever tested",
+    ),
+    Panel(
+        title="Tested last", kind=Kind.TABLE, width=12, text="At each level: gate, quick, standard.",
+        queries=(Query(f"max by ({_BOARD}, level) (1000 * gpuwarden_test_last_timestamp_seconds{{{GPU}}})"),),
+        columns=(texts.GPU, texts.SLOT, Column(field="level", name="Level"), Column(field="Value", name="Last", unit="dateTimeFromNow")),
+        sort="Last", none="no GPU was ever tested",
+    ),
+    _figure("int8 rate in tests", "int8", "Operations a second. One GPU below the others and below its own past: slow.", "short"),
+    _figure("Memory speed in tests", "verify", "Reading and comparing all of it, alone on the GPU.", "Bps"),
+)  # fmt: skip
 DAEMON = (
     Panel(
         title="Collectors", kind=Kind.TIMELINE, width=8, text="Whether the last pass of each observed.",
@@ -251,6 +278,7 @@ PAGE = Page(
         Row("Power and load", POWER),
         Row("Memory", MEMORY),
         Row("PCIe and NVLink", LINKS),
+        Row("Active tests", TESTS),
         Row("The daemon", DAEMON),
     ),
 )

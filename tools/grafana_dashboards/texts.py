@@ -25,6 +25,10 @@ ENFORCING: Texts = {"0": ("observe: does nothing", YELLOW), "1": ("enforce", GRE
 BREAKER: Texts = {"0": ("closed", GREEN), "1": ("open: kept in service", RED)}
 SOURCE_UP: Texts = {"0": ("down", RED), "1": ("up", GREEN)}
 CHANGE: Texts = {"began": ("began", RED), "ended": ("ended", GREEN)}
+TESTED: Texts = {
+    "nothing_found": ("nothing found", GREEN), "warning": ("warning", YELLOW), "failure": ("failure", RED),
+    "no_verdict": ("no verdict", GREY),
+}  # fmt: skip
 YES_NO: Texts = {"0": ("no", GREEN), "1": ("yes", RED)}
 PENDING: Texts = {"0": ("no", GREEN), "1": ("reset the GPU", YELLOW)}
 

@@ -15,7 +15,7 @@ from gpuwarden.base.durations import parse_duration
 from gpuwarden.cli.client import Daemon, NoDaemon
 from gpuwarden.cli.parser import UNAVAILABLE, CommandError, Parser, folder
 from gpuwarden.cli.text import clean, event_data, when
-from gpuwarden.health.bookkeeping import is_bookkeeping
+from gpuwarden.health.bookkeeping import OF_TESTS, is_bookkeeping
 
 HELP = """
 Lists the events of this node: Xids, findings raised and cleared, boots, resets, acknowledgements. Without a running
@@ -82,7 +82,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _is_news(event: Event) -> bool:
-    return not is_bookkeeping(event["kind"], event["id"] or "")
+    return not is_bookkeeping(event["kind"], event["id"] or "", event["data"])
 
 
 def _reader(options: argparse.Namespace) -> Read:
@@ -132,5 +132,5 @@ def _as_json(event: Event) -> str:
 
 
 def _as_text(event: Event) -> str:
-    data = event_data(event["data"])
+    data = event_data({name: value for name, value in event["data"].items() if name not in OF_TESTS})
     return f"{when(event['at'])}  {clean(event['kind']):<14} {clean(event['id'] or '-')}  {data}".rstrip()

@@ -22,7 +22,7 @@ from gpuwarden.health.dcgm.catalogue import DCGM_CODES, dcgm_named
 from gpuwarden.health.view import Rules
 from gpuwarden.health.xid.catalogue import XIDS
 from gpuwarden.health.xid.sxid_catalogue import SXIDS
-from gpuwarden.publish.status import ENDS_WHEN
+from gpuwarden.publish.status import ENDS_OF, ENDS_WHEN
 
 HELP = """
 Explains an Xid, an SXid, a code of DCGM, a line of the kernel log, or a reason from status: what it means, what to
@@ -141,7 +141,7 @@ def _condition(row: Condition, rules: Rules) -> Iterator[str]:
         "to do": ADVICE[row.advice],
         "why": row.why,
         "raised": raised,
-        "ends when": f"{ENDS_WHEN[row.latch]}{gone}",
+        "ends when": ENDS_OF.get(row.code) or f"{ENDS_WHEN[row.latch]}{gone}",
         "quiet during": ", ".join(row.depends_on),
         "from": row.source,
     }

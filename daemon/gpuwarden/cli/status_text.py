@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from gpuwarden.cli.active_test_text import active_test_lines
 from gpuwarden.cli.enforcement_text import enforcement_lines
 from gpuwarden.cli.text import clean, table, when
 from gpuwarden.health.advice import ADVICE
@@ -31,6 +32,7 @@ def status_text(status: Document, width: int | None = None) -> Iterator[str]:
     enforcement = list(enforcement_lines(status))
     parts = (
         ("enforcement", enforcement),
+        ("active tests", list(active_test_lines(status))),
         ("consequences, not counted", silenced),
         ("errors and missing sources", errors),
     )
@@ -74,7 +76,7 @@ _COLUMNS: dict[str, Callable[[Document], str]] = {
     "POWER": _reading("power_usage_mw", "W", 1000),
     "LOAD": _reading("utilization_gpu", "%"),
     "MEMORY": _reading("memory_used_bytes", "GiB", 1 << 30),
-    "WHY": lambda gpu: ", ".join(map(clean, gpu["reasons"])),
+    "WHY": lambda gpu: ", ".join(map(clean, dict.fromkeys(gpu["reasons"]))),
 }
 
 

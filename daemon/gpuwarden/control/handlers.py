@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from gpuwarden.base.threads import detached
 from gpuwarden.collect.collectors import Readers
 from gpuwarden.collect.simulation import Simulation
+from gpuwarden.control.active_test import ActiveTests
 from gpuwarden.control.durable import Durable
 from gpuwarden.control.orders import Service as OrderService
 from gpuwarden.control.orders import order_verbs
@@ -53,6 +54,7 @@ class Verbs:
         self._ledger = ledger
         self._simulation = simulation
         self._clock = clock
+        self.tests = ActiveTests(service, clock)
         self._reading: asyncio.Future[list[Event]] | None = None
         self._turn = asyncio.Lock()
 
@@ -69,6 +71,8 @@ class Verbs:
             "inject": self._inject,
             "reload": self._reload,
             **Durable(self._service.ledger.commit, self._clock).table(orders),
+            **Durable(self._service.ledger.commit, self._clock).table(self.tests.results()),  # beside orders sent again
+            **self.tests.table(),
             **record_verbs(self._service, self._clock),
             **slurm_verbs(
                 self._service.holder, self._service.readers.read_everything, self._service.hook_asked, self._clock

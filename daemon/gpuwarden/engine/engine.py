@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
+from gpuwarden.health.active_test.past import PastTest
+from gpuwarden.health.active_test.results import newest
 from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.confirmation import remembered
 from gpuwarden.health.dcgm.xids import Known, xids_of
@@ -22,8 +24,17 @@ from gpuwarden.health.state import State, fold
 from gpuwarden.health.view import Rules, Seen, Sight, View
 from gpuwarden.health.xid.witnesses import UNKNOWN_SLOT, undecided
 from gpuwarden.publish.metrics.machine import machine_labels
-from gpuwarden.publish.snapshot import CollectorStatus, Service, Snapshot, XidCount
-from gpuwarden.trace.records import Accepted, Acknowledged, ErrorsChanged, HostEventsSeen, Passed, Record, RulesChanged
+from gpuwarden.publish.snapshot import ActiveTests, CollectorStatus, Service, Snapshot, XidCount
+from gpuwarden.trace.records import (
+    Accepted,
+    Acknowledged,
+    ActiveTested,
+    ErrorsChanged,
+    HostEventsSeen,
+    Passed,
+    Record,
+    RulesChanged,
+)
 from gpuwarden_collectors.base import Observation, PassOutcome
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
 from gpuwarden_collectors.event_facts import HostEvent, XidEvent
@@ -151,6 +162,12 @@ class Engine:
         self._took(Accepted(at=now))
         return events
 
+    def active_tested(self, events: Iterable[Event], now: Stamp) -> tuple[Event, ...]:
+        """To be folded: that an active test runs, or what it found."""
+        events = tuple(events)
+        self._took(ActiveTested(at=now, events=events))
+        return events
+
     def _took(self, record: Record) -> None:
         for listener in tuple(self.listeners):
             with suppress(Exception):
@@ -193,9 +210,15 @@ class Engine:
             collectors=tuple(self.collectors.values()), xids=xids,
             site_failures=tuple(n for n, rule in self.rules.xids.items() if rule.severity == "failure"),
             ready=self.observed_at is not None and verdict.expected is not None and self.view.pci.outcome is not None,
-            errors=self.view.errors, dropped=dropped, log_gaps=self.log_gaps, log_lost=self.log_lost,
+            tests=self._tests(now), errors=self.view.errors, dropped=dropped, log_gaps=self.log_gaps, log_lost=self.log_lost,
             disbelieved={**self.kept_out, UNKNOWN_SLOT: self.disbelieved},
         )  # fmt: skip
+
+    def _tests(self, now: Stamp) -> ActiveTests:
+        state = self.state
+        lease = state.lease if state.lease is not None and state.lease.holds(now) else None
+        results = self.view.once("test results", (state.tests, state.pins), lambda: _newest(state))
+        return ActiveTests(running=lease, results=results, counts=state.test_counts)
 
     def _machine(self) -> tuple[str, ...]:
         """Also of a driver that no longer answers: what a failing node has in common with others is asked just then."""
@@ -215,3 +238,8 @@ class Engine:
             error=observation.error,
             worker=observation.worker,
         )
+
+
+def _newest(state: State) -> Mapping[str, tuple[PastTest, ...]]:
+    """By slot, the newest results of each level."""
+    return {slot: newest(known) for slot, pin in state.pins.items() if (known := state.tests.get(pin.uuid))}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from gpuwarden.base.log import get_logger
-from gpuwarden.health.bookkeeping import is_bookkeeping
+from gpuwarden.health.bookkeeping import OF_TESTS, is_bookkeeping
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.model import Event, EventKind, Key
 from gpuwarden.ledger.rows import Memory
 
-STORMING = (EventKind.XID, EventKind.SXID, EventKind.AER, EventKind.KERNEL_LINE)
+STORMING = (EventKind.XID, EventKind.TEST_XID, EventKind.SXID, EventKind.AER, EventKind.KERNEL_LINE)
 LINE_SPACING = 60.0
 LEFT_OUT_SHOWN = 20
 
@@ -90,19 +90,28 @@ LINES: dict[EventKind, tuple[str, str]] = {
     EventKind.APPROVING: ("warning", "approving the termination early"),
     EventKind.APPROVED: ("warning", "termination approval outcome"),
     EventKind.DEPARTED: ("info", "evacuation over"),
+    EventKind.TEST_BEGUN: ("info", "active test runs"),
+    EventKind.TEST_ENDED: ("info", "active test ended"),
+    EventKind.TEST_XID: ("warning", "Xid of the active test's own process, set aside"),
+    EventKind.TESTED: ("info", "GPU tested"),
+    EventKind.RELEASED: ("info", "finding released: ends with the next pass that does not observe it"),
     EventKind.NEEDS_PERSON: ("warning", "finding needs a person: the node is not restored automatically"),
     EventKind.MACHINE_CHANGED: ("warning", "ledger is of another machine: set aside, begun again"),
     EventKind.LEDGER_MOVED: ("error", "ledger corrupt: moved aside, begun again"),
     EventKind.LEDGER_LOST: ("error", "ledger lost its last events"),
 }
 """Level and text of the log line of each kind of event."""
-HIDDEN = ("first_boottime", "first_wall", "latch", "links", "signs", "sequence", "bursts", "processes")
+HIDDEN = (*OF_TESTS, "first_boottime", "first_wall", "latch", "links", "signs", "sequence", "bursts", "processes")
+
+
+_OTHER_NAMES = {"level": "test_level"}
+"""Of keys of events that each log line has for itself."""
 
 
 def write_line(event: Event, *, shadow: bool = False) -> None:
     """One line for each event; a pass that changes nothing has none."""
     level, text = LINES[EventKind(event.kind)]
-    if is_bookkeeping(event.kind, str(event.key)):
+    if is_bookkeeping(event.kind, str(event.key), event.data):
         level = "debug"
     if event.data.get("severity") == "failure" or event.data.get("to") == "failure":
         level = "error"
@@ -116,5 +125,5 @@ def write_line(event: Event, *, shadow: bool = False) -> None:
     if event.kind == EventKind.RAISED and event.key is not None:
         row = condition(event.key.code)
         about["title"] = row.title if row else event.key.code
-    details = {name: value for name, value in event.data.items() if name not in HIDDEN}
+    details = {_OTHER_NAMES.get(name, name): value for name, value in event.data.items() if name not in HIDDEN}
     getattr(log, level)(text, **about, **details)

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gpuwarden.health.model import EventKind
 
-_LEARNED = ("host@board/", "host@job/")
-"""Of HOST_LEARNED, keys of what later readings are compared with: a board's remapped rows, a job's own past."""
+_REMEMBERED = ("host@board/", "host@job/")
+"""Keys of what later readings are compared with: a board's remapped rows, a job's own past, which is forgotten when the job ends."""
+OF_TESTS = ("figures", "started", "kernels_version", "band", "clocks_set", "workers", "until_boottime", "until_wall")
+"""Data of events of active tests that only the judge needs."""
 
 
-def is_bookkeeping(kind: str, key: str) -> bool:
-    """`kind` and `key` of an event, in their text form; such events have no log line above debug, and no line in `gpuwarden events`."""
-    return kind == EventKind.COUNTED or (kind == EventKind.HOST_LEARNED and key.startswith(_LEARNED))
+def is_bookkeeping(kind: str, key: str, data: Mapping[str, object]) -> bool:
+    """`kind` and `key` in their text form; such events have no log line above debug, and no line in `gpuwarden events`."""
+    match kind:
+        case EventKind.COUNTED:
+            return True
+        case EventKind.HOST_LEARNED | EventKind.HOST_FORGOTTEN:
+            return key.startswith(_REMEMBERED)
+        case EventKind.TEST_BEGUN:  # the second one of a test, which names its workers
+            return bool(data.get("workers"))
+    return False

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from gpuwarden.health.active_test.lease import lease_events
+from gpuwarden.health.active_test.results import test_events
 from gpuwarden.health.event_data import write
 from gpuwarden.health.events import HealthSet, LinesKept, Raised, RaisedAt, Reset, Treated
 from gpuwarden.health.gpu.remaps import remap_events
 from gpuwarden.health.host.memory import host_events
 from gpuwarden.health.host.port_downs import down_events
 from gpuwarden.health.kernel_lines.records import LINE_CODES
-from gpuwarden.health.model import NODE, Event, EventKind, Key, Subject, gpu
+from gpuwarden.health.model import NODE, Event, EventKind, Key, Latch, Subject, gpu
 from gpuwarden.health.nvlink.link_counters import link_events
 from gpuwarden.health.state import Record, State, Track, pin_event
 from gpuwarden.health.xid import sxid_ports
@@ -45,6 +47,8 @@ def checkpoint(state: State, now: Stamp) -> list[Event]:
         *link_events(state.links, now, boot),
         *(_reset(slot, at, boot) for slot, at in state.resets.items()),
         *(event for track in others for event in _track(track, boot)),  # after the resets, which are older
+        *test_events(state.tests, {pin.uuid: slot for slot, pin in state.pins.items()}, boot),
+        *lease_events(state.lease, boot),
         *_counts(state, now),  # last, since all of the above seems to count again
     ]
 
@@ -69,6 +73,8 @@ def _track(track: Track, boot: str) -> Iterator[Event]:
     yield raised_again(track, boot)
     if track.latched:
         yield Event(kind=EventKind.LATCHED, at=track.last_seen, boot_id=boot, key=track.key)
+    if track.released is not None and track.latch is Latch.ACKNOWLEDGE:  # no later boot releases it again
+        yield Event(kind=EventKind.RELEASED, at=track.released, boot_id=boot, key=track.key)
 
 
 def raised_again(track: Track, boot: str) -> Event:
@@ -94,5 +100,7 @@ def _counts(state: State, now: Stamp) -> Iterator[Event]:
     for (owner, case), done in state.repairs.items():
         treated = Treated(case=case, reset=done.reset, reboot=done.reboot)
         yield summed(key=Key("treatments", Subject("board", part=owner)), data=write(treated))
+    if state.test_counts:
+        yield summed(key=Key("tests", NODE), data=dict(state.test_counts))
     for (owner, what), days in state.lemons.items():
         yield summed(key=Key("lemons", Subject("board", part=owner)), data={what: " ".join(map(str, days))})

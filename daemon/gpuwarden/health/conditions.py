@@ -7,6 +7,7 @@ for the node, this one is a consequence and stays quiet. Which readings make a c
 
 from __future__ import annotations
 
+from gpuwarden.health.active_test.conditions import TEST_CONDITIONS
 from gpuwarden.health.condition import NO_DRIVER, NO_GPU, Condition, F, W
 from gpuwarden.health.dcgm.conditions import DCGM_CONDITIONS, dcgm_condition
 from gpuwarden.health.gpu.conditions import GPU_CONDITIONS
@@ -336,7 +337,8 @@ _ROWS: tuple[Condition, ...] = (
 )  # fmt: skip
 
 CONDITIONS: dict[str, Condition] = {
-    row.code: row for row in (*_ROWS, *GPU_CONDITIONS, *LINE_CONDITIONS, *HOST_CONDITIONS, *DCGM_CONDITIONS)
+    row.code: row
+    for row in (*_ROWS, *GPU_CONDITIONS, *TEST_CONDITIONS, *LINE_CONDITIONS, *HOST_CONDITIONS, *DCGM_CONDITIONS)
 }
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from gpuwarden.health import inventory
+from gpuwarden.health.active_test.detectors import beside_test
 from gpuwarden.health.condition import Condition
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.confirmation import confirmed
@@ -32,7 +33,7 @@ from gpuwarden.health.gpu.speed_detectors import with_time_braked
 from gpuwarden.health.host.learning import counted_host, learn_counts, learn_downs, learn_host
 from gpuwarden.health.incidents import ended, with_follows
 from gpuwarden.health.jobs.tracking import tracked
-from gpuwarden.health.memory import LEMON_NODE, State, Track, buried
+from gpuwarden.health.memory import FROM_MEMORY, State, Track, buried
 from gpuwarden.health.model import NODE, Advice, Event, EventKind, Evidence, Key, Latch, Sighting, Verdict
 from gpuwarden.health.nvlink.link_counters import learn_links
 from gpuwarden.health.overrides import overridden
@@ -85,7 +86,7 @@ def judge(state: State, view: View, host_events: Sequence[HostEvent], rules: Rul
     steps.state, recorded = records(steps.state, taken, view.boot_id)
     for event in (*recorded, *resets.recognised(steps.state, sight)):
         steps.take(event)
-    news = frozenset([event.key for event in recorded if event.key is not None])
+    news = frozenset([e.key for e in recorded if e.key is not None and e.kind != EventKind.TEST_XID])
     if news != steps.state.news:
         asked = {**steps.state.asked, **dict.fromkeys(filter(is_fallen, news), now.boottime)}
         steps.state = replace(steps.state, news=news, asked=asked)
@@ -145,7 +146,7 @@ def _run_detectors(steps: Steps, sight: Sight) -> None:
     for code, detector in DETECTORS.items():
         try:
             if code not in off:
-                _follow(steps, code, detector(steps.state, sight), sight)
+                _follow(steps, code, beside_test(steps.state, code, detector(steps.state, sight), sight.now), sight)
         except Exception as error:  # noqa: BLE001 - whatever it is, a dead GPU must be seen all the same
             broken[code] = _short(error)
     for name, family in FAMILIES.items():
@@ -276,7 +277,7 @@ def acknowledge(state: State, key: Key, by: str, now: Stamp, boot_id: str) -> Ev
     if track is None or not track.raised:
         raise ValueError(f"there is no finding {key}; `gpuwarden status` lists them with their ids")
     observed_now = not track.latched and track.clean_since is None
-    if observed_now and 0.0 <= now.boottime - track.last_seen.boottime <= STILL_SEEN and key.code != LEMON_NODE:
+    if observed_now and 0.0 <= now.boottime - track.last_seen.boottime <= STILL_SEEN and key.code not in FROM_MEMORY:
         raise ValueError(f"{key} is still seen, so it cannot be acknowledged away: {_ends(track)}")
     return Event(kind=EventKind.ACKNOWLEDGED, at=now, boot_id=boot_id, key=key, data={"by": by})
 

@@ -247,6 +247,11 @@ class EventKind(StrEnum):
     APPROVING = "approving"  # an announced end is about to be let happen early; before anything is sent
     APPROVED = "approved"  # what came of it
     DEPARTED = "departed"  # withdrawn, or over
+    TEST_BEGUN = "test_begun"  # an active test runs, or more is known of it
+    TEST_ENDED = "test_ended"
+    TEST_XID = "test_xid"  # of the test's own process, and set aside
+    TESTED = "tested"  # the result of an active test on one GPU
+    RELEASED = "released"  # what a latch waits for was done
     ANSWERED = "answered"  # in checkpoints only: how many jobs gave each answer
     TRIED = "tried"  # in checkpoints only: how many intents came to what
     SUMMED = "summed"  # in checkpoints only: what many events came to

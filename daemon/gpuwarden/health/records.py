@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from gpuwarden.health.active_test.lease import set_aside
 from gpuwarden.health.event_data import write
 from gpuwarden.health.events import Lines, Reset
 from gpuwarden.health.kernel_lines.records import ENDS, record_key
@@ -95,6 +96,8 @@ def records(state: State, host_events: Sequence[HostEvent], boot_id: str) -> tup
     for event in _with_recoveries(host_events):
         if (target := target_of(event)) is None or _overflows(state, batches, target):
             continue
+        if isinstance(event, XidEvent) and set_aside(state.lease, state.pins, event):
+            target = EventKind.TEST_XID, target[1]
         if _ends_nothing(state, batches, target, event):
             continue
         counted = not (isinstance(event, XidEvent) and paired(unpaired, target[1], event.source, event.at.boottime))

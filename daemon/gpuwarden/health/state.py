@@ -12,6 +12,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+from gpuwarden.health.active_test.lease import with_lease
+from gpuwarden.health.active_test.results import CODES as TEST_CODES
+from gpuwarden.health.active_test.results import acknowledged as test_acknowledged
+from gpuwarden.health.active_test.results import with_result
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.event_data import read, write
 from gpuwarden.health.events import HealthSet, Lines, Pinned, Raised, RaisedAt, Reset, Treated
@@ -181,6 +185,8 @@ def _acknowledged(state: State, event: Event, key: Key) -> State:
     state = _over(state, key)
     if key.code == LEMON_NODE:
         return replace(state, lemons={})
+    if key.code in TEST_CODES and (pin := state.pins.get(key.subject.slot)) is not None:
+        return replace(state, tests=test_acknowledged(state.tests, pin.uuid, key))
     record = state.records.get(key)
     if record is None or record.boot_id != event.boot_id:
         return state
@@ -193,7 +199,7 @@ def _booted(state: State, event: Event) -> State:
     tracks = {key: replace(track, clean_since=None) for key, track in state.tracks.items() if track.raised}
     state = replace(
         state, boot_id=event.boot_id, vital={}, resets={}, raises={}, tracks=tracks, records=_worth_keeping(state),
-        windows={}, port_downs={},
+        windows={}, port_downs={}, lease=None,
         repairs=repaired(state.repairs, cases, event.at.wall, "reboot"),
     )  # fmt: skip
     return _released(state, event.at, None, (Latch.RESET, Latch.REBOOT))
@@ -218,7 +224,7 @@ def _summed(state: State, event: Event) -> State:
     """The sums of many events in a checkpoint. The first, without a key, resets what the events of the checkpoint itself counted."""
     key = event.key
     if key is None:
-        return replace(state, raises={}, repairs={}, lemons={})
+        return replace(state, raises={}, repairs={}, lemons={}, test_counts={})
     owner = key.subject.part
     match key.code:
         case "lemons":
@@ -227,6 +233,9 @@ def _summed(state: State, event: Event) -> State:
         case "treatments":
             done = read(Treated, event)
             return replace(state, repairs={**state.repairs, (owner, done.case): Repairs(done.reset, done.reboot)})
+        case "tests":
+            counts = {name: n for name, n in event.data.items() if type(n) is int and n >= 0}
+            return replace(state, test_counts=dict(list(counts.items())[:TEST_COUNTS_MOST]))
         case "raises":
             data = read(RaisedAt, event)
             times = tuple(float(text) for text in data.times.split() if _TIME.fullmatch(text))
@@ -242,8 +251,19 @@ def _days(text: Json) -> tuple[int, ...]:
     return tuple(int(day) for day in text.split() if day.isdecimal()) if isinstance(text, str) else ()
 
 
+def _tested(state: State, event: Event) -> State:
+    level, verdict = event.data.get("level"), event.data.get("verdict")
+    name = f"{level}_{verdict}"[:64]
+    counts = state.test_counts
+    if name in counts or len(counts) < TEST_COUNTS_MOST:
+        counts = {**counts, name: counts.get(name, 0) + 1}
+    return replace(state, tests=with_result(state.tests, event), test_counts=counts)
+
+
 RECORDS_OF_OLD = 2048
 """Records that are kept at a boot, so that garbage of the last one leaves room for what is new."""
+TEST_COUNTS_MOST = 64
+"""Pairs of level and verdict, of this version and others."""
 RESETS_KEPT = 256
 """More slots than any host has GPUs."""
 
@@ -296,6 +316,13 @@ def _folded(state: State, event: Event) -> State:  # noqa: C901, PLR0911, PLR091
             return replace(state, port_downs=with_downs(state.port_downs, event))
         case EventKind.COUNTED:
             return replace(state, links=remembered_links(state.links, event))
+        case EventKind.TESTED:
+            return _tested(state, event)
+        case EventKind.TEST_BEGUN | EventKind.TEST_ENDED | EventKind.TEST_XID:
+            return replace(state, lease=with_lease(state.lease, event))
+        case EventKind.RELEASED if event.key is not None and event.key in state.tracks:
+            track = replace(state.tracks[event.key], released=event.at)
+            return replace(state, tracks={**state.tracks, event.key: track})
         case EventKind.MACHINE_CHANGED:
             return State(boot_id=event.boot_id)
         case EventKind.SUMMED:

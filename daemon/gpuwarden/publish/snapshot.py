@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gpuwarden.health.active_test.lease import Lease
+from gpuwarden.health.active_test.past import PastTest
 from gpuwarden.health.model import Health, Verdict
 from gpuwarden.policy.evacuation.model import Evacuation, Given
 from gpuwarden.policy.model import Intent, NodeState, Notice
@@ -175,6 +177,18 @@ class JobLabels:
     """What could not be read; empty if all was."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveTests:
+    """What `gpuwarden test` found on the GPUs that belong here."""
+
+    running: Lease | None = None
+    """The test that runs now."""
+    results: Mapping[str, tuple[PastTest, ...]] = field(default_factory=dict)
+    """By slot, the newest of each level, the newest last."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Tests of a GPU by level and verdict, as `quick_failure`, since the ledger began."""
+
+
 _NEXT = 0.001
 """Seconds past the limit at which a page is renewed, so that its age is seen to be above the limit."""
 
@@ -207,6 +221,7 @@ class Snapshot:
     enforced: Enforced = field(default_factory=Enforced)
     receivers: tuple[ReceiverState, ...] = ()
     """Receivers of notifications."""
+    tests: ActiveTests = field(default_factory=ActiveTests)
     evacuations: Evacuations = field(default_factory=Evacuations)
     notice_sources: tuple[NoticeSource, ...] = ()
     errors: Mapping[str, str] = field(default_factory=dict)

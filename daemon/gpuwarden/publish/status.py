@@ -12,12 +12,13 @@ from dataclasses import asdict
 from typing import Any
 
 from gpuwarden.base.durations import format_duration
+from gpuwarden.health.active_test.results import CODES as TEST_CODES
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.memory import LEMON_NODE
 from gpuwarden.health.model import Event, Finding, GpuVerdict, Health, Latch
 from gpuwarden.health.xid.witnesses import UNKNOWN_SLOT
 from gpuwarden.publish import notices
-from gpuwarden.publish.metrics import enforcement, evacuation
+from gpuwarden.publish.metrics import active_test, enforcement, evacuation
 from gpuwarden.publish.snapshot import CollectorStatus, Snapshot
 from gpuwarden.publish.times import rfc3339, when
 from gpuwarden_collectors.base import PassOutcome
@@ -43,7 +44,13 @@ ENDS_WHEN = {
 }
 
 
-ENDS_LEMON = "its days are long enough ago, the board was replaced, or an operator acknowledged it (gpuwarden ack)"
+_PASSED = "the board was replaced, gpuwarden test found nothing at {}, or an operator acknowledged it (gpuwarden ack)"
+ENDS_OF = {
+    LEMON_NODE: "its days are long enough ago, the board was replaced, or an operator acknowledged it (gpuwarden ack)",
+    "memory_degrading": f"{_PASSED.format('level quick or standard')}, and it is no longer seen",
+    **dict.fromkeys(TEST_CODES, _PASSED.format("the level that found it, or a higher one")),
+}
+"""Of conditions that end otherwise."""
 
 
 def to_json(document: object) -> bytes:
@@ -105,6 +112,7 @@ def status(snapshot: Snapshot, now: Stamp) -> Document:
         "silenced": [_finding(snapshot, f) | {"silenced_by": f.silenced_by} for f in verdict.silenced],
         "collectors": [_collector(collector, now) for collector in snapshot.collectors],
         "acting": enforcement.document(snapshot),
+        "tests": active_test.document(snapshot.tests),
         "jobs": evacuation.document(snapshot.evacuations),
         "notices": [notices.notice_document(notice) for notice in snapshot.enforced.notices],
         "notice_sources": [notices.source_document(source) for source in snapshot.notice_sources],
@@ -212,8 +220,8 @@ def detail(finding: Finding) -> str:
 
 
 def _ends_when(finding: Finding) -> str:
-    if finding.key.code == LEMON_NODE:
-        return ENDS_LEMON
+    if (ends := ENDS_OF.get(finding.key.code)) is not None:
+        return ends
     row = condition(finding.key.code)
     fall = finding.fall if finding.fall is not None or row is None else row.fall
     if finding.latch is Latch.NONE and fall:

@@ -19,6 +19,7 @@ from gpuwarden.health.view import Rules
 from gpuwarden.trace.records import (
     Accepted,
     Acknowledged,
+    ActiveTested,
     Began,
     ErrorsChanged,
     HostEventsSeen,
@@ -80,6 +81,8 @@ class Replay:
             case Accepted():
                 with suppress(ValueError):
                     self._appended(self.engine.accept_inventory(record.at))
+            case ActiveTested(events=events_of_test):
+                self._appended(self.engine.active_tested(events_of_test, record.at))
         return True
 
     def _appended(self, events: Sequence[Event]) -> None:

@@ -107,6 +107,8 @@ class Daemon:
         self._away: set[str] = set()
         self.holder = site.holder(self._snapshot(clock()), clock)
         verbs = Verbs(self, site.ledger, site.simulation, clock)
+        self._tests = verbs.tests
+        self.journal.outputs = (*self.journal.outputs, self._tests.appended)
         self._web = Web(
             self.holder, verbs.events_since, clock=clock, notices=self._jobs.notices,
             config=site.config.publish.web_config,
@@ -176,6 +178,7 @@ class Daemon:
         if self._ticker is not None:
             self._ticker.cancel()
         await self._control.stop()
+        self._tests.stop()
         await self._notice_sources.stop()
         await self._switch.stop()
         if self._step_timer is not None:
@@ -234,6 +237,7 @@ class Daemon:
             news = reloaded(self.engine.rules, self._config, given)
             self._config, self.engine.rules = in_force(self._config, given), news.rules
         self.enforcement.adopt(replace(self._site, config=self._config).enforcement)
+        self._tests.reloaded()
         log.info("configuration reloaded", taken_over=news.taken, waiting_for_a_restart=news.waiting)
         self._step()
         return str(news)

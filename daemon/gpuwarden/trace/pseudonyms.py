@@ -34,7 +34,7 @@ class Pseudonyms:
             "uuid": self._text, "serial": self._serial, "chassis_serial": self._serial, "pid": self._pid, "began": self._uuid, "boot_id": self._uuid,
             "by": lambda _: "operator", "uid": self._pid, "job": self._job, "user": self._pseudonym, "job_name": self._pseudonym,
             "comm": self._comm, "output": lambda _: "", "source": self._source,
-            "bursts": self._bursts,
+            "bursts": self._bursts, "workers": self._pids,
         }  # fmt: skip
 
     def __call__(self, content: Any) -> Any:
@@ -94,6 +94,10 @@ class Pseudonyms:
         head, container, number = name.rpartition("container-")
         known = number.isascii() and number.isdecimal() and not container
         return head + container + (str(self._pid(int(number))) if known else self._pseudonym(number))
+
+    def _pids(self, text: str) -> str:
+        """Of the workers of an active test."""
+        return " ".join(str(self._pid(int(one))) for one in text.split() if one.isdecimal())
 
     def _bursts(self, text: str) -> str:
         bursts = (replace(burst, pids=tuple(map(self._pid, burst.pids))) for burst in from_text(text))

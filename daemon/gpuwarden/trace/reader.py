@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from gpuwarden.health.model import Event, Key
+from gpuwarden.health.model import Event, EventKind, Key
 from gpuwarden.health.view import Rules
 from gpuwarden.trace.limits import MEMORY_MOST, Slots, bounded
 from gpuwarden.trace.records import (
@@ -20,6 +20,7 @@ from gpuwarden.trace.records import (
     FORMAT,
     Accepted,
     Acknowledged,
+    ActiveTested,
     Began,
     ErrorsChanged,
     HostEventsSeen,
@@ -224,12 +225,25 @@ def _acknowledged(line: Line, at: Stamp) -> Acknowledged:
     return Acknowledged(at=at, finding=from_wire(str, line["acknowledged"]), by=by)
 
 
+def _active_tested(line: Line, at: Stamp) -> ActiveTested:
+    events = tuple(_event(event) for event in _list(line["tested"])[:TESTED_MOST])
+    if strange := [event.kind for event in events if event.kind not in _OF_TESTS]:
+        raise CodecError(f"an event {strange[0][:40]!r} is none of an active test", "tested")
+    return ActiveTested(at=at, events=events)
+
+
+_OF_TESTS = frozenset({EventKind.TEST_BEGUN, EventKind.TEST_ENDED, EventKind.TESTED, EventKind.RELEASED})
+TESTED_MOST = 512
+"""Events of one active test: two for each GPU."""
+
+
 _KINDS: Mapping[str, Callable[[Line, Stamp], Record]] = {
     "events": _host_events,
     "troubles": _errors_changed,
     "ruled": lambda line, at: RulesChanged(at=at, rules=from_wire(Rules, line["ruled"])),
     "acknowledged": _acknowledged,
     "accepted": lambda _, at: Accepted(at=at),
+    "tested": _active_tested,
 }
 """The kinds of line that depend on no other line."""
 

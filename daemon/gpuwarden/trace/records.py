@@ -105,4 +105,14 @@ class Accepted:
     """When."""
 
 
-Record = Began | Passed | HostEventsSeen | ErrorsChanged | RulesChanged | Acknowledged | Accepted
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveTested:
+    """What the daemon was given to know of an active test: that one runs, or what it found."""
+
+    at: Stamp
+    """When."""
+    events: tuple[Event, ...]
+    """As they are in the ledger."""
+
+
+Record = Began | Passed | HostEventsSeen | ErrorsChanged | RulesChanged | Acknowledged | Accepted | ActiveTested

@@ -15,6 +15,7 @@ from gpuwarden.trace.records import (
     FORMAT,
     Accepted,
     Acknowledged,
+    ActiveTested,
     Began,
     ErrorsChanged,
     HostEventsSeen,
@@ -91,6 +92,8 @@ class TraceWriter:
                 return self._pass(observation)
             case HostEventsSeen(events=events):
                 return {"events": [to_wire(event, HostEvent) for event in events]}
+            case ActiveTested(events=taken):
+                return {"tested": [_event_line(event) for event in taken]}
         return _single_key(record)
 
     def _pass(self, observation: Observation[Any]) -> dict[str, Any]:

@@ -13,8 +13,8 @@ GPU_CONDITIONS: tuple[Condition, ...] = (
         title="The memory of a GPU degrades",
         why="At least 1,000,000 corrected errors an hour in two of the last three windows of 10 minutes, or 2 or more rows remapped "
         "for corrected errors within 7 days while at least 1,000 errors an hour go on. The node is taken out after its jobs. An idle "
-        "GPU makes no errors, and a reset or reboot only begins the counters again: it stays until the board is replaced, or until "
-        "gpuwarden ack.",
+        "GPU makes no errors, and a reset or reboot only begins the counters again: it stays until the board is replaced, gpuwarden test "
+        "finds nothing (quick or standard), or gpuwarden ack.",
         source="NVIDIA/NVSentinel#1748 (17,700 a second for weeks under load, none while idle); Lablup (a GPU with 254 remapped rows "
         "that was gone later); the limits: own choice", depends_on=NO_GPU,
     ),

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from gpuwarden.health.active_test.results import CODES as TEST_CODES
 from gpuwarden.health.advice import ADVICE
 from gpuwarden.health.components import Component
 from gpuwarden.health.conditions import CONDITIONS
@@ -20,7 +21,7 @@ from gpuwarden.health.lemons.memory import What
 from gpuwarden.health.model import Finding, GpuVerdict, Health, Key, Severity
 from gpuwarden.health.xid.catalogue import XIDS, XidClass
 from gpuwarden.publish import notices
-from gpuwarden.publish.metrics import enforcement, evacuation, ports
+from gpuwarden.publish.metrics import active_test, enforcement, evacuation, ports
 from gpuwarden.publish.metrics.lines import COUNTER, GAUGE, HISTOGRAM, Number
 from gpuwarden.publish.metrics.machine import MACHINE_LABELS
 from gpuwarden.publish.snapshot import CollectorStatus, Snapshot, XidCount
@@ -89,9 +90,10 @@ def _gpu_health(snapshot: Snapshot) -> Iterator[Sample]:
 
 def _findings(snapshot: Snapshot) -> Iterator[Sample]:
     gpus = [gpu_labels(gpu) for gpu in _expected(snapshot)]
+    tested = [labels for labels in gpus if labels[-1] in snapshot.tests.results]
     for row in CONDITIONS.values():
         per_gpu = row.scope in ("gpu", "link")
-        for labels in gpus if per_gpu else (NO_GPU,):
+        for labels in tested if row.code in TEST_CODES else gpus if per_gpu else (NO_GPU,):
             yield (row.code, row.severity.value, *labels), 0
     labels_of = _labels_of_slot(snapshot)
     for finding in snapshot.verdict.findings:
@@ -307,7 +309,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("gpuwarden_gpu_missing", GAUGE, ("uuid", "pci_bus_id"), _missing,
            "1 while an expected GPU is missing."),
     Metric("gpuwarden_finding", GAUGE, ("check", "severity", *GPU), _findings,
-           "1 while the finding is active. 0 from the start with the worst severity of its check; "
+           "1 while the finding is active. 0 from the start with the worst severity of its check, of those of active tests from the first test of "
+           "the GPU on; "
            "one of a shadow check has the severity shadow. "
            "Checks of the node have empty GPU labels; all links of a GPU share its series."),
     Metric("gpuwarden_finding_info", GAUGE, ("check", "severity", *GPU, "detail", "title", "advice"), _finding_texts,
@@ -326,6 +329,17 @@ METRICS: tuple[Metric, ...] = (
     Metric("gpuwarden_lemon", GAUGE, (*GPU, "what"), _lemons,
            "Days of the last 28 with such an event, of the node (empty GPU labels) or of a board: the 16 worst. "
            "Three or more make the finding lemon_node."),
+    # --- active tests
+    Metric("gpuwarden_test_runs_total", COUNTER, ("level", "result"), active_test.runs,
+           "Tests of one GPU by gpuwarden test, by level and result, since the ledger began. No series before the first. Result no_verdict: somebody else was there, it "
+           "was interrupted, or could not run."),
+    Metric("gpuwarden_test_last_timestamp_seconds", GAUGE, (*GPU, "level"), active_test.last,
+           "When this GPU was last tested at this level, Unix time. No series before."),
+    Metric("gpuwarden_test_result", GAUGE, (*GPU, "result"), active_test.results,
+           "1 for the result of the last test of this GPU, 0 for the others. Nothing found is no proof of health. No series before."),
+    Metric("gpuwarden_test_figure", GAUGE, (*GPU, "figure"), active_test.figures,
+           "Figures of the last test of this GPU in which it was alone: int8 operations a second, reading and writing memory, PCIe both ways "
+           "and the median of its peers in bytes a second."),
     # --- ports
     Metric("gpuwarden_port_errors_total", COUNTER, ("device", "port", "counter"), ports.errors,
            "Error counters of InfiniBand, RoCE and EFA ports as the device keeps them: those of InfiniBand stop at their maximum. Of the first "

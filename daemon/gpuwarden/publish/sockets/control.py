@@ -34,7 +34,8 @@ __all__ = (
     "VerbError", "peer_of",
 )  # fmt: skip
 
-LINE_LIMIT = 64 * 1024
+LINE_LIMIT = 256 * 1024
+"""Bytes: the results of 16 GPUs, each with all that a test may report (12 KiB)."""
 NAME = "control.sock"
 NEW_NAME = "control.new"
 

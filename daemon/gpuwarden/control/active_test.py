@@ -1,0 +1,245 @@
+"""What a running `gpuwarden test` and the daemon ask of each other through the control socket.
+
+    test-begin   {pid, level, gpus: [uuid], seconds}                 -> {lease, end: null, or why the test must end}
+    test-begin   the same with {lease, workers: [pid]}, each second  -> the same: it renews the lease
+    test-result  {lease, workers, tests: [GpuTest]}                  -> {outcomes: {uuid: Outcome}}
+    test-end     {lease}                                             -> "ended"
+
+Results are believed only from root and the user gpuwarden. A lease that is not renewed ends soon: a test that was killed blinds nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import pwd
+import re
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+from gpuwarden.base.threads import detached
+from gpuwarden.engine.engine import Engine
+from gpuwarden.engine.journal import Journal, Step
+from gpuwarden.health.active_test.lease import GPUS_MOST, WORKERS_MOST, Lease, begun, ended, pids
+from gpuwarden.health.active_test.submission import submitted
+from gpuwarden.health.model import Event, EventKind
+from gpuwarden.policy.model import Act
+from gpuwarden.publish.metrics.exposition import Holder
+from gpuwarden.publish.sockets.control import NOT_ALLOWED, TRY_AGAIN, Peer, Verb, VerbError
+from gpuwarden_collectors.active_test.facts import GpuTest, Level
+from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.codec import CodecError, from_wire, to_wire
+from gpuwarden_collectors.facts import Stamp
+
+USER = "gpuwarden"
+RENEWED_WITHIN = 10.0
+"""Seconds, ten times the interval of renewals."""
+LASTS_MOST = 3600.0
+"""Seconds of a test, whatever it says: so long a lease may hold after a restart of the daemon that renewals do not follow."""
+TESTS_MOST = 256
+UUID_MOST = 48
+USER_FOUND_WITHIN = 1.0
+_NAME = re.compile(r"[0-9a-f]{16}", re.ASCII)
+_PID_MOST = 2**22
+
+
+class Service(Protocol):
+    engine: Engine
+    journal: Journal
+    holder: Holder
+
+
+class ActiveTests:
+    """The lease of the test that runs, and its results. `appended` is one of the journal's outputs. `user`: believed beside root."""
+
+    def __init__(self, service: Service, clock: Clock, user: str = USER) -> None:
+        self._user = user
+        self._service = service
+        self._clock = clock
+        self._end = ""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def table(self) -> Mapping[str, Verb]:
+        """Leases do not wait for the disk: one that does not take them must not keep the daemon from ending a test."""
+        return self._believed({"test-begin": self._begin, "test-end": self._over})
+
+    def results(self) -> Mapping[str, Verb]:
+        return self._believed({"test-result": self._result})
+
+    def _believed(self, verbs: Mapping[str, Verb]) -> Mapping[str, Verb]:
+        return {name: _believed(verb, self._user) for name, verb in verbs.items()}
+
+    def appended(self, events: Iterable[Event]) -> None:
+        """What ends a running test: an order, and no exclusion that was carried out, which may be the one for the test; that the node may be
+        given work again; at a start of the daemon, the time within which a lease of before must be renewed.
+        """
+        for event in events:
+            if event.kind == EventKind.ORDERED and event.data.get("order") == Act.EXCLUDE:
+                self._end = self._end or "an operator excluded the node"
+            elif event.kind == EventKind.INTENDED and event.data.get("intent") == Act.RESTORE:
+                self._end = self._end or "gpuwarden restores the node"
+            elif event.kind == EventKind.LIFTED:
+                self._end = self._end or "somebody ended the exclusion of the node"
+            elif event.kind == EventKind.STARTED and self._lease() is not None:
+                self._renewed()
+
+    def reloaded(self) -> None:
+        self._end = self._end or "the configuration was reloaded"
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # --- verbs
+
+    async def _begin(self, arguments: dict[str, Any], _: Peer) -> Any:
+        given = self._given(arguments)
+        if not self._service.journal.recalled:
+            raise VerbError("the ledger is not read yet; try again", TRY_AGAIN)
+        renewed = "lease" in arguments
+        self._end = self._end if renewed else ""
+        if reason := self._must_end() or (renewed and self._lost(given)):
+            return {"lease": given.name, "end": reason}
+        known = self._known(given.name)
+        if known is None:
+            self._append(begun(given, given.at, self._boot), step=Step.NOW)
+        elif known.ended is not None:
+            again = replace(known, at=given.at, ended=None, workers=given.workers or known.workers)
+            self._append(begun(again, given.at, self._boot), step=Step.NOW)
+        else:
+            self._with_workers(known, given.workers)
+        self._renewed()
+        return {"lease": given.name, "end": None}
+
+    async def _result(self, arguments: dict[str, Any], _: Peer) -> Any:
+        tests = _tests(arguments.get("tests"))
+        if not self._service.journal.recalled:
+            raise VerbError("the ledger is not read yet; try again", TRY_AGAIN)
+        workers, known = pids(_numbers(arguments.get("workers", []))), self._known(arguments.get("lease"))
+        if known is not None and known.holds(self._clock()):
+            self._with_workers(known, workers)
+        outcomes, events = submitted(
+            self._service.engine.state, tests, self._clock(), self._boot, self._known(arguments.get("lease"))
+        )
+        self._append(*events, step=Step.NOW)
+        return {"outcomes": {uuid: to_wire(outcome) for uuid, outcome in outcomes.items()}}
+
+    async def _over(self, arguments: dict[str, Any], _: Peer) -> Any:
+        known = self._lease()
+        if known is not None and known.name == arguments.get("lease"):
+            self._ended(known, "the test is over")
+        return "ended"
+
+    # --- the lease
+
+    @property
+    def _boot(self) -> str:
+        return self._service.engine.view.boot_id
+
+    def _lease(self) -> Lease | None:
+        """While it holds."""
+        lease = self._service.engine.state.lease
+        return lease if lease is not None and lease.holds(self._clock()) else None
+
+    def _known(self, name: Any) -> Lease | None:
+        """The lease of this name, also after its end, until another begins."""
+        lease = self._service.engine.state.lease
+        return lease if lease is not None and lease.name == name else None
+
+    def _lost(self, given: Lease) -> str:
+        """Why this lease cannot be renewed; empty if it can."""
+        holds, known = self._lease(), self._known(given.name)
+        if known is None and holds is not None:
+            return f"another test began (pid {holds.pid})"
+        if known is not None and known.until is not None and known.until.boottime <= given.at.boottime:
+            return "it takes longer than it was to take"
+        return ""
+
+    def _append(self, *events: Event, step: Step = Step.SOON) -> None:
+        if events:
+            self._service.journal.append(self._service.engine.active_tested(events, self._clock()), step=step)
+
+    def _with_workers(self, known: Lease, workers: str) -> None:
+        if workers and workers != known.workers:
+            now = self._clock()
+            self._append(begun(replace(known, at=now, workers=workers), now, self._boot))
+
+    def _renewed(self) -> None:
+        self.stop()
+        self._timer = asyncio.get_running_loop().call_later(RENEWED_WITHIN, self._not_renewed)
+
+    def _not_renewed(self) -> None:
+        if (known := self._lease()) is not None:
+            self._ended(known, f"it was not renewed for {RENEWED_WITHIN:g} s: its process is gone, or hangs")
+
+    def _ended(self, known: Lease, by: str) -> None:
+        self.stop()
+        self._append(ended(known, by, self._clock(), self._boot))
+
+    def _must_end(self) -> str:
+        notice = self._service.holder.snapshot.enforced.notice
+        return "the end of this machine is announced" if notice is not None else self._end
+
+    def _given(self, arguments: Mapping[str, Any]) -> Lease:
+        level, gpus, seconds = arguments.get("level"), arguments.get("gpus"), arguments.get("seconds")
+        name, (pid, *_) = arguments.get("lease") or secrets.token_hex(8), _numbers([arguments.get("pid")])
+        if level not in list(Level) or not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise VerbError(
+                "test-begin needs a level (gate, quick, standard), and may name a lease that the daemon gave out"
+            )
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+            raise VerbError("test-begin needs the seconds that the test takes at most")
+        now, lasts = self._clock(), min(float(seconds), LASTS_MOST)
+        return Lease(
+            at=now, name=name, gpus=" ".join(self._known_gpus(gpus)), level=Level(level), pid=pid,
+            until=Stamp(now.boottime + lasts, now.wall + lasts), workers=pids(_numbers(arguments.get("workers", []))),
+        )  # fmt: skip
+
+    def _known_gpus(self, given: Any) -> list[str]:
+        if (
+            not isinstance(given, list)
+            or not 0 < len(given) <= GPUS_MOST
+            or not all(isinstance(one, str) for one in given)
+        ):
+            raise VerbError(f"test-begin needs the UUIDs of 1 to {GPUS_MOST} GPUs")
+        here = {pin.uuid for pin in self._service.engine.state.pins.values() if pin.uuid}
+        if strange := [one[:UUID_MOST] for one in given if one not in here]:
+            raise VerbError(f"no GPU of this node has the UUID {strange[0]!r}; `gpuwarden inventory` lists them")
+        return list(dict.fromkeys(given))
+
+
+def _tests(given: Any) -> list[GpuTest]:
+    if not isinstance(given, list) or not 0 < len(given) <= TESTS_MOST:
+        raise VerbError(f"test-result needs 1 to {TESTS_MOST} tests")
+    try:
+        return [from_wire(GpuTest, one) for one in given]
+    except CodecError as error:
+        raise VerbError(f"a result is not of this version's form: {error}") from error
+
+
+def _numbers(given: Any) -> list[int]:
+    good = isinstance(given, list) and len(given) <= WORKERS_MOST
+    if not good or not all(type(one) is int and 0 < one <= _PID_MOST for one in given):
+        raise VerbError(f"pid is a process number, and workers are {WORKERS_MOST} of them at most")
+    return list(given)
+
+
+def _believed(verb: Verb, user: str) -> Verb:
+    async def answer(arguments: dict[str, Any], peer: Peer) -> Any:
+        if peer.uid not in (0, os.geteuid()) and peer.uid != await _uid_of(user):
+            raise VerbError(
+                f"uid {peer.uid} may not do this: results of tests are believed from root and {user} only", NOT_ALLOWED
+            )
+        return await verb(arguments, peer)
+
+    return answer
+
+
+async def _uid_of(name: str) -> int | None:
+    """None where the host has no such user, or its directory does not answer."""
+    finding: asyncio.Future[int] = detached("user", lambda: pwd.getpwnam(name).pw_uid)
+    await asyncio.wait((finding,), timeout=USER_FOUND_WITHIN)
+    return finding.result() if finding.done() and finding.exception() is None else None

@@ -1,0 +1,42 @@
+"""What an active test finds: rows of the table of conditions."""
+
+from __future__ import annotations
+
+from gpuwarden.health.condition import NO_GPU, Condition, F, W
+from gpuwarden.health.model import Advice
+
+_ENDS = (
+    "It stays until a test of the same level or a higher one finds nothing, the board is replaced, or gpuwarden ack."
+)
+
+TEST_CONDITIONS: tuple[Condition, ...] = (
+    Condition(
+        code="test_failed", scope="gpu", severity=F, advice=Advice.INSPECT_HARDWARE, jobs_go_on=True,
+        title="An active test found a fault of a GPU",
+        why="gpuwarden test found wrong words of memory, wrong results of a kernel whose results are known beforehand, or wrong copies; "
+        "counters of uncorrectable errors grew; Xids of the test itself came on this GPU alone in three tests; or its int8 rate is low. "
+        "A failure: one wrong word with ECC on, else two at one place; a second wrong result within 28 days; uncorrectable errors; a "
+        "rate 25 % below own past and siblings, twice, an hour apart. Else a warning. " + _ENDS,
+        source="measured on H100 and H200: 0 wrong words in 40 TB, 0 wrong results in 1,500 chunks, rates within 0.8 %; "
+        "docs/active-tests.md",
+        depends_on=NO_GPU,
+    ),
+    Condition(
+        code="gpu_sm_slow", scope="gpu", severity=W, advice=Advice.INSPECT_HARDWARE,
+        title="A streaming multiprocessor of a GPU differs from the others",
+        why="In an active test its cycles for the same loop were more than 0.05 % from the median of all, either way, in 3 of 5 chunks at "
+        "least: 15 times the noise. Work that is spread over the whole GPU waits for its slowest part. " + _ENDS,
+        source="measured on H100 and H200: no SM off by more than 0.003 %; delays of 0.2 % injected were all found",
+        depends_on=NO_GPU,
+    ),
+    Condition(
+        code="gpu_bandwidth_low", scope="gpu", severity=F, advice=Advice.INSPECT_HARDWARE, jobs_go_on=True,
+        title="Memory, PCIe or peers of a GPU are slower than they were",
+        why="In an active test memory was read 3 % slower, or PCIe or its peers were 10 % slower, than the median of its own last 28 days "
+        "and than its siblings in the same run; 25 % slower than one of them; or 25 % slower than boards of its name that were measured. "
+        "A failure only 25 % below both, twice, an hour apart, while the driver names no reason for it. " + _ENDS,
+        source="measured on H100 and H200: reading memory within 0.6 %, PCIe (best of 20) within 1.2 %; 25 %: own choice, healthy GPUs "
+        "of a fleet differ by 22 % at most (SC22)",
+        depends_on=NO_GPU,
+    ),
+)  # fmt: skip

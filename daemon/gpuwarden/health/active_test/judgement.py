@@ -1,0 +1,136 @@
+"""Results of one run of `gpuwarden test` on a node come to an outcome for each GPU. Pure.
+
+A wrong result counts whoever else is on the GPU; a speed counts only if the test was alone. The thresholds are in `thresholds.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from gpuwarden.health.active_test.correctness import defect, wrong_once, wrong_results
+from gpuwarden.health.active_test.outcome import ActiveVerdict, Defect, Outcome, worst
+from gpuwarden.health.active_test.past import PastTest, lately
+from gpuwarden.health.active_test.speed import asymmetric, disturbed, slow_figures, slow_sms
+from gpuwarden.health.active_test.thresholds import (
+    FIGURES,
+    GATE_LEAVES,
+    MEMORY_COVERED,
+    REMEMBERED,
+    XIDS_COUNT_FROM,
+)
+from gpuwarden.health.model import Severity
+from gpuwarden_collectors.active_test.facts import GpuTest, Level
+
+__all__ = ["ActiveVerdict", "Defect", "Outcome", "judge", "to_repeat", "worst"]
+
+REPEATS = 3
+"""More tests of a GPU whose result was wrong once."""
+Past = Mapping[str, Sequence[PastTest]]
+"""By UUID, in the order of time."""
+
+
+def to_repeat(tests: Sequence[GpuTest]) -> tuple[str, ...]:
+    """UUIDs of the GPUs that are to be tested again, at the same level, before the run is judged."""
+    return tuple(
+        uuid
+        for uuid, runs in _by_gpu(tests).items()
+        if wrong_once(runs) and len(runs) <= REPEATS and runs[-1].obstacle is None
+    )
+
+
+def judge(
+    tests: Sequence[GpuTest], past: Past | None = None, xids: Mapping[str, Sequence[int]] | None = None
+) -> dict[str, Outcome]:
+    """By UUID. A GPU may be in `tests` several times: the repeats of a run (`to_repeat`), of which speeds are those of the first.
+
+    `past`: results of earlier runs. `xids`: by UUID, Xids 13, 31, 43 and 45 of the test's own processes during this run.
+    """
+    gpus = _by_gpu(tests)
+    given_xids = xids or {}
+    now = max((test.started.wall for test in tests), default=0.0)
+    earlier = {uuid: lately(results, now, REMEMBERED) for uuid, results in (past or {}).items()}
+    known = {uuid: earlier.get(uuid, []) for uuid in gpus} | {
+        uuid: results for uuid, results in earlier.items() if results
+    }
+    first = [runs[0] for runs in gpus.values()]
+    pairs: dict[str, list[Defect]] = {}
+    for uuid, one in asymmetric(first, next(figure.drop for figure in FIGURES if figure.name == "peers")):
+        pairs.setdefault(uuid, []).append(one)
+    return {
+        uuid: _outcome(runs, [other for other in first if other is not runs[0]], known, given_xids, pairs.get(uuid, ()))
+        for uuid, runs in gpus.items()
+    }
+
+
+def _by_gpu(tests: Iterable[GpuTest]) -> dict[str, list[GpuTest]]:
+    found: dict[str, list[GpuTest]] = {}
+    for test in tests:
+        found.setdefault(test.uuid, []).append(test)
+    return found
+
+
+def _outcome(
+    runs: Sequence[GpuTest], others: Sequence[GpuTest], known: Past, xids: Mapping[str, Sequence[int]], pairs: Iterable[Defect]
+) -> Outcome:  # fmt: skip
+    test, past = runs[0], known.get(runs[0].uuid, ())
+    found = [*wrong_results(runs, past), *_xids(test.uuid, known, xids)]
+    siblings = [other for other in others if other.obstacle is None]
+    reasons = [
+        f"{run.obstacle.shown}: {run.text}" if run.text else run.obstacle.shown
+        for run in runs
+        if run.obstacle is not None
+    ]
+    reasons += filter(None, (disturbed(test, siblings, past), *_untested(test)))
+    reasons += [f"Xid {number} of the test's own process" for number in dict.fromkeys(xids.get(test.uuid, ()))]
+    alone = not reasons
+    deep: tuple[str, ...] = ()
+    unjudged: tuple[str, ...] = ()
+    if alone:
+        undisturbed = [other for other in siblings if not disturbed(other, (), known.get(other.uuid, ()))]
+        slow, deep, unjudged = slow_figures(test, undisturbed, past, test.started.wall)
+        found += [*slow_sms(test), *slow, *pairs]
+    found.sort(key=lambda one: one.severity is Severity.WARNING)
+    return Outcome(
+        verdict=_verdict(found, alone=alone), findings=tuple(found), text="; ".join(dict.fromkeys(reasons)), figures_good=alone,
+        deep=deep, unjudged=unjudged,
+    )  # fmt: skip
+
+
+def _verdict(found: Sequence[Defect], *, alone: bool) -> ActiveVerdict:
+    if any(one.severity is Severity.FAILURE for one in found):
+        return ActiveVerdict.FAILURE
+    if not alone:
+        return ActiveVerdict.NO_VERDICT
+    return ActiveVerdict.WARNING if found else ActiveVerdict.NOTHING_FOUND
+
+
+def _untested(test: GpuTest) -> Iterable[str]:
+    """What a test without an obstacle left out, so that it says nothing of the whole GPU."""
+    if test.obstacle is not None:
+        return
+    for kernel in test.kernels:
+        if kernel.missing:
+            yield f"{kernel.kernel}: {len(kernel.missing)} of {kernel.sms} SMs were not covered"
+    if test.pcie is None and test.level is not Level.GATE:
+        yield "PCIe was not tested: the worker of another GPU kept its turn for too long"
+    memory = test.memory
+    if memory is None or not memory.marches:
+        yield "memory was not tested"
+    elif memory.tested < MEMORY_COVERED * (memory.total - (GATE_LEAVES if test.level is Level.GATE else 0)):
+        yield f"only {memory.tested / max(1, memory.total):.0%} of the memory was tested"
+
+
+def _xids(uuid: str, known: Past, xids: Mapping[str, Sequence[int]]) -> Iterable[Defect]:
+    """A program of ours that fails on one GPU alone, again and again, is not what is wrong. One GPU alone has no siblings."""
+    if not xids.get(uuid):
+        return
+    times = 1 + sum(1 for one in known.get(uuid, ()) if one.xids)
+    others = [other for other in known if other != uuid]
+    clean = [other for other in others if not xids.get(other) and not any(one.xids for one in known[other])]
+    if times >= XIDS_COUNT_FROM and others and len(clean) == len(others):
+        numbers = ", ".join(map(str, dict.fromkeys(xids[uuid])))
+        yield defect(
+            "xid",
+            Severity.WARNING,
+            f"Xid {numbers} of the test's own process, in {times} tests on this GPU and on no other",
+        )

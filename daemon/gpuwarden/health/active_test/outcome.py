@@ -1,0 +1,71 @@
+"""What one run of an active test comes to: for each GPU a verdict, and what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpuwarden.health.model import Severity
+
+TEST_FAILED, SM_SLOW, BANDWIDTH_LOW = "test_failed", "gpu_sm_slow", "gpu_bandwidth_low"
+"""The codes of the conditions that a test raises."""
+
+
+class ActiveVerdict(StrEnum):
+    """In the order of the exit codes of `gpuwarden test`. A GPU on which nothing was found is not proven healthy."""
+
+    NOTHING_FOUND = "nothing_found"
+    WARNING = "warning"
+    FAILURE = "failure"
+    NO_VERDICT = "no_verdict"
+
+    @property
+    def exit_code(self) -> int:
+        return list(ActiveVerdict).index(self)
+
+
+WORST_FIRST = (ActiveVerdict.FAILURE, ActiveVerdict.NO_VERDICT, ActiveVerdict.WARNING, ActiveVerdict.NOTHING_FOUND)
+
+
+def worst(verdicts: Iterable[ActiveVerdict]) -> ActiveVerdict:
+    """That of several GPUs; of none it is no verdict."""
+    return min(verdicts, key=WORST_FIRST.index, default=ActiveVerdict.NO_VERDICT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defect:
+    """One thing that a test found."""
+
+    code: str
+    """`test_failed`, `gpu_sm_slow` or `gpu_bandwidth_low`."""
+    detail: str
+    """What it is about: of `test_failed` memory, compute, transfer, errors, xid or rate; of `gpu_bandwidth_low` memory, pcie or peers; of
+    `gpu_sm_slow` nothing."""
+    severity: Severity
+    """How bad it is."""
+    text: str
+    """With figures, for people."""
+
+    @property
+    def name(self) -> str:
+        """As findings have it: `test_failed.memory`."""
+        return f"{self.code}.{self.detail}" if self.detail else self.code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Of one GPU."""
+
+    verdict: ActiveVerdict
+    """A wrong result counts even where the test gives no verdict otherwise."""
+    findings: tuple[Defect, ...] = ()
+    """Failures first."""
+    text: str = ""
+    """Why there is no verdict, or what was not judged."""
+    figures_good: bool = False
+    """The speeds were taken alone on the GPU: they belong to its own past."""
+    deep: tuple[str, ...] = ()
+    """Figures that were so low against own past and siblings that a second time, an hour later, is a failure."""
+    unjudged: tuple[str, ...] = ()
+    """Names of findings on which the test says nothing, so that it ends none of them."""

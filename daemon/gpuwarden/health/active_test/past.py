@@ -1,0 +1,133 @@
+"""What is kept of a test on one GPU: under which circumstances, how fast, what was wrong. Its fields are the keys of the event TESTED."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from gpuwarden.health.active_test.outcome import ActiveVerdict, Outcome
+from gpuwarden.health.active_test.thresholds import CLOCKS_SET, HOT, WARM
+from gpuwarden.health.event_data import OTHER_KEYS, cut, no_key, otherwise
+from gpuwarden.health.jobs.past import median
+from gpuwarden.health.model import Evidence, Severity
+from gpuwarden_collectors.active_test.facts import GpuTest, Level
+from gpuwarden_collectors.facts import Stamp
+
+TEXT_MOST, NAME_MOST, FIGURES_MOST = 400, 64, 1024
+"""Characters that are kept of a text, of a name, of all figures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastTest:
+    """One test on one GPU, about 1 KiB."""
+
+    at: Stamp = field(metadata=no_key())
+    """When its result was taken."""
+    uuid: Annotated[str, cut(NAME_MOST)]
+    """Of the GPU."""
+    started: float
+    """When it was started, Unix time: no result of one test is taken twice."""
+    level: Level = field(metadata=otherwise(Level.GATE))
+    """How much was tested."""
+    verdict: ActiveVerdict = field(metadata=otherwise(ActiveVerdict.NO_VERDICT))
+    """What it came to."""
+    seconds: float
+    """How long it took."""
+    name: Annotated[str, cut(NAME_MOST)]
+    """Product name of the GPU."""
+    driver: Annotated[str, cut(NAME_MOST)]
+    """Version of the driver."""
+    kernels_version: int
+    """Of the test's kernels."""
+    power_limit: int | None = None
+    """Enforced, mW."""
+    clocks_set: bool = False
+    """A clock was set (reason bit 0x2)."""
+    band: int = -1
+    """Of the temperature before: 0 cold, 1 warm, 2 hot, -1 not known."""
+    figures: Annotated[str, cut(FIGURES_MOST)] = ""
+    """Speeds and cycles as `name=value`, separated by spaces; none of a test that was not alone on the GPU."""
+    deep: Annotated[str, cut(TEXT_MOST)] = ""
+    """Names of figures far below own past and siblings, separated by spaces."""
+    failed: Annotated[str, cut(TEXT_MOST)] = ""
+    """Names of findings that are failures (`test_failed.memory`), separated by spaces."""
+    warned: Annotated[str, cut(TEXT_MOST)] = ""
+    """Those that are warnings."""
+    text: Annotated[str, cut(TEXT_MOST)] = ""
+    """What was found, or why there is no verdict."""
+    memory_share: float = 0.0
+    """Of the GPU's memory, tested to the end."""
+    xids: int = 0
+    """Xids of the test's own process that were set aside."""
+    acknowledged: Annotated[str, cut(TEXT_MOST)] = ""
+    """Names of its findings that an operator acknowledged."""
+    unjudged: Annotated[str, cut(TEXT_MOST)] = ""
+    """Names of findings on which it says nothing: it ends none of them."""
+    others: Evidence = field(default_factory=dict, metadata=OTHER_KEYS)
+    """What another version wrote."""
+
+    def found(self, name: str) -> bool:
+        """Whether it made this finding, which no operator acknowledged."""
+        return name in f"{self.failed} {self.warned}".split() and name not in self.acknowledged.split()
+
+    def values(self) -> Mapping[str, float]:
+        """The figures by name; what is no positive number is left out."""
+        found = (_FIGURE.fullmatch(one) for one in self.figures.split())
+        return {one[1]: value for one in found if one and 0 < (value := float(one[2])) < math.inf}
+
+
+_FIGURE = re.compile(r"([a-z0-9_]{1,32})=(\d{1,16}(?:\.\d{1,16})?(?:e\+\d{1,4})?)", re.ASCII)
+
+
+def measured(test: GpuTest) -> dict[str, float]:
+    """The speeds of one test and the cycles of its kernels, by name."""
+    by_name = {kernel.kernel: kernel for kernel in test.kernels}
+    found: dict[str, float] = {}
+    if (int8 := by_name.get("int8")) is not None:
+        found["int8"] = int8.rate
+    if test.memory is not None:
+        found |= {"verify": test.memory.verify, "write": test.memory.write}
+    if test.pcie is not None:
+        found |= {"to_device": test.pcie.to_device, "to_host": test.pcie.to_host}
+    if test.peers:
+        found["peers"] = median([peer.speed for peer in test.peers])
+    found |= {f"cycles_{name}": kernel.cycles for name, kernel in by_name.items()}
+    return {name: value for name, value in found.items() if 0 < value < math.inf}
+
+
+def band(temperature: int | None) -> int:
+    return -1 if temperature is None else (temperature >= WARM) + (temperature >= HOT)
+
+
+def kept(test: GpuTest, outcome: Outcome, at: Stamp, xids: Sequence[int] = ()) -> PastTest:
+    """What is remembered of a test and of the judgement of it."""
+    figures = measured(test) if outcome.figures_good else {}
+    memory = test.memory
+    by_severity = {
+        severity: " ".join(dict.fromkeys(one.name for one in outcome.findings if one.severity is severity))
+        for severity in Severity
+    }
+    return PastTest(
+        at=at, uuid=test.uuid[:NAME_MOST], started=test.started.wall, level=test.level, verdict=outcome.verdict, seconds=round(test.seconds, 1),
+        name=test.name[:NAME_MOST], driver=test.driver[:NAME_MOST], kernels_version=test.kernels_version,
+        power_limit=test.power_limit, clocks_set=bool(test.reasons & CLOCKS_SET), band=band(test.temperature),
+        figures=" ".join(f"{name}={value:.5g}" for name, value in figures.items() if _FIGURE.fullmatch(f"{name}={value:.5g}")),
+        deep=" ".join(outcome.deep), failed=by_severity[Severity.FAILURE], warned=by_severity[Severity.WARNING],
+        text=("; ".join(one.text for one in outcome.findings) or outcome.text)[:TEXT_MOST],
+        memory_share=round(min(1.0, memory.tested / memory.total), 4) if memory and memory.total > 0 and memory.marches else 0.0,
+        xids=len(xids), unjudged=" ".join(outcome.unjudged),
+    )  # fmt: skip
+
+
+def lately(past: Iterable[PastTest], now: float, within: float) -> list[PastTest]:
+    """Of the last `within` seconds (wall time); what is of the future, by a clock that was set, is left out."""
+    return [one for one in past if 0 <= now - one.at.wall <= within]
+
+
+def own_median(past: Iterable[PastTest], figure: str, least: int, alike: Callable[[PastTest], bool]) -> float | None:
+    """Of so many results at least; None of fewer."""
+    values = [value for one in past if alike(one) and (value := one.values().get(figure)) is not None]
+    return median(values) if len(values) >= least else None

@@ -1,0 +1,144 @@
+"""The results of a board's tests: what is kept of them for how long, and which of their findings stand. Made of TESTED events.
+
+At most 90 days and `KEPT` results a board, one in 20 hours of each level where nothing was found: with 1.5 KiB each, 96 KiB a board.
+What makes a finding that stands is kept as long as that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from gpuwarden.health.active_test.outcome import BANDWIDTH_LOW, SM_SLOW, TEST_FAILED, ActiveVerdict
+from gpuwarden.health.active_test.past import PastTest
+from gpuwarden.health.active_test.thresholds import HOUR, RESULTS_KEPT
+from gpuwarden.health.event_data import read, write
+from gpuwarden.health.model import Event, EventKind, Key, Severity, gpu
+from gpuwarden_collectors.active_test.facts import Level
+
+KEPT, BOARDS_KEPT = 64, 256
+SPACING = 20 * HOUR
+CODES = frozenset({TEST_FAILED, SM_SLOW, BANDWIDTH_LOW})
+LEVELS = tuple(Level)
+MEMORY_TESTED = 0.9
+"""Of a GPU's memory, in a test that ends what was found in it."""
+
+Tests = Mapping[str, tuple[PastTest, ...]]
+"""By UUID, in the order in which they came."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A finding of tests that nothing has ended."""
+
+    test: PastTest
+    """The newest that found it."""
+    severity: Severity
+    """The worst that tests gave it."""
+    level: Level
+    """The highest that found it: a test of this level or higher ends it."""
+    made_by: tuple[PastTest, ...]
+    """The newest test that found it, the newest that found it as bad, the newest that found it at this level."""
+
+
+def tested(slot: str, test: PastTest, boot_id: str) -> Event:
+    key = Key("test", gpu(slot), test.level.value)
+    return Event(kind=EventKind.TESTED, at=test.at, boot_id=boot_id, key=key, data=write(test))
+
+
+def test_events(tests: Tests, slots: Mapping[str, str], boot_id: str) -> Iterator[Event]:
+    """The events that make these out of nothing. `slots`: by UUID."""
+    for uuid, results in tests.items():
+        yield from (tested(slots.get(uuid, ""), one, boot_id) for one in results)
+
+
+def with_result(tests: Tests, event: Event) -> Tests:
+    """After a TESTED event."""
+    new = read(PastTest, event)
+    if not new.uuid:
+        return tests
+    results = _pruned((*_thinned(tests.get(new.uuid, ()), new), new))
+    others = {uuid: each for uuid, each in tests.items() if uuid != new.uuid}
+    return dict([*others.items(), (new.uuid, results)][-BOARDS_KEPT:])
+
+
+def _thinned(results: tuple[PastTest, ...], new: PastTest) -> tuple[PastTest, ...]:
+    """Without the last one of its level, if that came soon after the one before it and says no more than the new one."""
+    same = [one for one in results if one.level is new.level][-2:]
+    if len(same) < 2:
+        return results
+    before, last = same
+    says_more = last.failed or last.warned or last.xids or last.verdict not in (new.verdict, ActiveVerdict.NO_VERDICT)
+    if says_more or not 0 <= last.at.wall - before.at.wall < SPACING:
+        return results
+    return tuple(one for one in results if one is not last)
+
+
+def _pruned(results: tuple[PastTest, ...]) -> tuple[PastTest, ...]:
+    newest = results[-1].at.wall
+    if len(results) <= KEPT and newest - results[0].at.wall <= RESULTS_KEPT:
+        return results
+    needed = {id(test) for one in standing(results).values() for test in one.made_by}
+    young = [one for one in results if newest - one.at.wall <= RESULTS_KEPT or id(one) in needed]
+    too_many = len(young) - KEPT
+    dropped = {id(one) for one in [each for each in young if id(each) not in needed][: max(0, too_many)]}
+    return tuple(one for one in young if id(one) not in dropped)
+
+
+def standing(results: tuple[PastTest, ...]) -> dict[str, Standing]:
+    """By name, as `test_failed.memory`."""
+    found: dict[str, Standing] = {}
+    for test in results:
+        if test.verdict is ActiveVerdict.NOTHING_FOUND:
+            passed = LEVELS.index(test.level)
+            unjudged = test.unjudged.split()
+            found = {name: one for name, one in found.items() if LEVELS.index(one.level) > passed or name in unjudged}
+        for severity, names in ((Severity.FAILURE, test.failed), (Severity.WARNING, test.warned)):
+            for name in set(names.split()) - set(test.acknowledged.split()):
+                found[name] = _found_again(found.get(name), test, severity)
+    return found
+
+
+def _found_again(before: Standing | None, test: PastTest, severity: Severity) -> Standing:
+    if before is None:
+        return Standing(test=test, severity=severity, level=test.level, made_by=(test, test, test))
+    _, worst, highest = before.made_by
+    if severity is Severity.FAILURE or before.severity is not Severity.FAILURE:
+        worst = test
+    else:
+        severity = before.severity
+    if LEVELS.index(test.level) >= LEVELS.index(before.level):
+        highest = test
+    return Standing(test=test, severity=severity, level=highest.level, made_by=(test, worst, highest))
+
+
+def newest(results: tuple[PastTest, ...]) -> tuple[PastTest, ...]:
+    """Of each level, the newest last."""
+    found: dict[Level, PastTest] = {}
+    for one in results:
+        found.pop(one.level, None)
+        found[one.level] = one
+    return tuple(found.values())
+
+
+def acknowledged(tests: Tests, uuid: str, key: Key) -> Tests:
+    """Without the finding of this key, by an operator's word."""
+    name = f"{key.code}.{key.detail}" if key.detail else key.code
+    if uuid not in tests:
+        return tests
+    return {**tests, uuid: tuple(_acknowledged(one, name) for one in tests[uuid])}
+
+
+def _acknowledged(test: PastTest, name: str) -> PastTest:
+    if name not in f"{test.failed} {test.warned}".split() or name in test.acknowledged.split():
+        return test
+    return replace(test, acknowledged=f"{test.acknowledged} {name}".strip())
+
+
+def ends_memory_finding(test: PastTest) -> bool:
+    """Whether the test shows what ends `memory_degrading`: quick or higher, all of the memory, nothing found."""
+    return (
+        test.verdict is ActiveVerdict.NOTHING_FOUND
+        and test.level is not Level.GATE
+        and test.memory_share >= MEMORY_TESTED
+    )

@@ -1,0 +1,205 @@
+"""Speeds of a test against the GPU's own past and its siblings of the same run; slow SMs; somebody else on the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpuwarden.health.active_test.outcome import SM_SLOW, Defect
+from gpuwarden.health.active_test.past import PastTest, band, measured, own_median
+from gpuwarden.health.active_test.thresholds import (
+    ALL_OFF,
+    AN_HOUR_APART,
+    CLOCKS_SET,
+    DEEP,
+    FIGURES,
+    FLOOR,
+    MEASURED,
+    PAST_LEAST,
+    POWER_CAP,
+    SIBLINGS_LEAST,
+    SM_OFF_CHUNKS,
+    SM_OFF_SHARE,
+    SMS_OFF_MOST,
+    Figure,
+)
+from gpuwarden.health.jobs.past import median
+from gpuwarden.health.model import Severity
+from gpuwarden_collectors.active_test.facts import GpuTest, KernelMeasured
+
+
+def alike(test: GpuTest, other: GpuTest) -> bool:
+    """Of two GPUs of one run: their figures compare."""
+    return _key(test) == _key(other) and test.name == other.name and test.level is other.level
+
+
+def _key(test: GpuTest) -> tuple[str, int, int | None, bool]:
+    return test.driver, test.kernels_version, test.power_limit, bool(test.reasons & CLOCKS_SET)
+
+
+def of_same_key(test: GpuTest, past: PastTest) -> bool:
+    """Of one board: the figures of a past test compare with those of this one."""
+    same = (past.driver, past.kernels_version, past.power_limit, past.clocks_set) == _key(test)
+    return same and past.level is test.level and past.band == band(test.temperature)
+
+
+# --- somebody else
+
+
+def disturbed(test: GpuTest, siblings: Sequence[GpuTest], past: Sequence[PastTest]) -> str:
+    """Why the speeds say nothing of this GPU: all its SMs were slower together. Empty where it was alone."""
+    for kernel in test.kernels:
+        known = [kernel.cycles_least or kernel.cycles]
+        known += _cycles_of_siblings(kernel, [other for other in siblings if alike(test, other)])
+        own = own_median(past, f"cycles_{kernel.kernel}", PAST_LEAST, lambda one: _same_code(test, one))
+        usual = min([value for value in (*known, own) if value], default=0.0)
+        most = max(kernel.cycles_most, kernel.cycles)
+        if usual and most > usual * (1 + ALL_OFF):
+            return f"{kernel.kernel}: all SMs together needed {most / usual - 1:.1%} more cycles than they do alone: something else ran on the GPU"
+        if len(_slow_sms(kernel)) >= SMS_OFF_MOST:
+            return f"{kernel.kernel}: {SMS_OFF_MOST} SMs or more were off together: something else ran on the GPU"
+    return ""
+
+
+def _same_code(test: GpuTest, past: PastTest) -> bool:
+    """Cycles are a constant of the compiled kernel: clock, limit and temperature do not change them."""
+    return (past.name, past.driver, past.kernels_version) == (test.name, test.driver, test.kernels_version)
+
+
+def _cycles_of_siblings(kernel: KernelMeasured, siblings: Sequence[GpuTest]) -> list[float]:
+    cycles = [other.cycles for sibling in siblings for other in sibling.kernels if other.kernel == kernel.kernel]
+    return [median(cycles)] if len(cycles) >= SIBLINGS_LEAST else []
+
+
+# --- one SM
+
+
+def slow_sms(test: GpuTest) -> Iterator[Defect]:
+    found: dict[int, tuple[str, float]] = {}
+    for kernel in test.kernels:
+        for sm, off in _slow_sms(kernel):
+            if abs(off) > abs(found.get(sm, ("", 0.0))[1]):
+                found[sm] = kernel.kernel, off
+    if found:
+        named = ", ".join(f"{sm} ({kernel} {off:+.2%})" for sm, (kernel, off) in sorted(found.items()))
+        text = f"cycles of SM {named} differ from those of the other SMs"
+        yield Defect(code=SM_SLOW, detail="", severity=Severity.WARNING, text=text)
+
+
+def _slow_sms(kernel: KernelMeasured) -> list[tuple[int, float]]:
+    if kernel.chunks < SM_OFF_CHUNKS:
+        return []
+    return [(one.sm, one.worst) for one in kernel.outliers if one.chunks >= SM_OFF_SHARE * kernel.chunks]
+
+
+# --- speeds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Compared:
+    """One figure beside what it is measured by; None of what is not known."""
+
+    figure: Figure
+    value: float
+    own: float | None
+    siblings: float | None
+    floor: float | None
+
+    def below(self, share: float) -> list[bool]:
+        """For own past and siblings, as far as they are known."""
+        return [self.value < usual * (1 - share) for usual in (self.own, self.siblings) if usual is not None]
+
+    @property
+    def slow(self) -> bool:
+        """Below its own past, and its siblings where they are known; far below any of it; below the floor of its board."""
+        below = self.own is not None and all(self.below(self.figure.drop))
+        return below or any(self.below(DEEP)) or self._below_floor
+
+    @property
+    def as_usual(self) -> bool:
+        """By one thing at least that is known of it."""
+        known = [usual for usual in (self.own, self.siblings, self.floor) if usual is not None]
+        return any(self.value >= usual * (1 - self.figure.drop) for usual in known)
+
+    @property
+    def _below_floor(self) -> bool:
+        return self.floor is not None and self.value < self.floor * (1 - FLOOR)
+
+    @property
+    def deep(self) -> bool:
+        return self.own is not None and self.siblings is not None and all(self.below(DEEP))
+
+    @property
+    def text(self) -> str:
+        known = (("own median", self.own), ("siblings", self.siblings), ("measured on such boards", self.floor))
+        usual = ", ".join(f"{what} {_print(self.figure, value)}" for what, value in known if value is not None)
+        return f"{self.figure.title}: {_print(self.figure, self.value)} {self.figure.unit}; {usual}"
+
+
+def _print(figure: Figure, value: float) -> str:
+    return f"{value * figure.scale:,.4g}" if value * figure.scale < 1000 else f"{value * figure.scale:,.0f}"
+
+
+def slow_figures(
+    test: GpuTest, siblings: Sequence[GpuTest], past: Sequence[PastTest], now: float
+) -> tuple[list[Defect], tuple[str, ...], tuple[str, ...]]:
+    """What is slow; the names of figures so slow that it is a failure the second time; the names of findings on which the test says nothing:
+    their figure was not measured, or by nothing that is known is it as usual.
+    """
+    found: list[Defect] = []
+    deep: list[str] = []
+    unjudged: list[str] = []
+    values = measured(test)
+    others = [measured(other) for other in siblings if alike(test, other)]
+    for figure in FIGURES:
+        if (value := values.get(figure.name)) is None:
+            unjudged.append(figure.finding)
+            continue
+        compared = _Compared(
+            figure=figure, value=value, siblings=_of_siblings(others, figure.name),
+            own=own_median([one for one in past if not one.found(figure.finding)], figure.name, PAST_LEAST, lambda one: of_same_key(test, one)),
+            floor=MEASURED.get((test.name, test.power_limit or 0), {}).get(figure.name),
+        )  # fmt: skip
+        if not compared.as_usual:
+            unjudged.append(figure.finding)
+        if not compared.slow:
+            continue
+        counts = compared.deep and not _excused(test)
+        deep += [figure.name] if counts else []
+        failed = counts and _deep_before(figure.name, test, past, now)
+        severity = Severity.FAILURE if failed else Severity.WARNING
+        found.append(Defect(code=figure.code, detail=figure.detail, severity=severity, text=compared.text))
+    return found, tuple(deep), tuple(dict.fromkeys(unjudged))
+
+
+def _of_siblings(others: Sequence[dict[str, float]], figure: str) -> float | None:
+    values = [value for other in others if (value := other.get(figure)) is not None]
+    return median(values) if len(values) >= SIBLINGS_LEAST else None
+
+
+def _excused(test: GpuTest) -> bool:
+    """The driver names a reason for a low clock: a warning at most."""
+    expected = POWER_CAP if any(kernel.kernel == "bf16" for kernel in test.kernels) else 0
+    return bool(test.reasons & ~expected)
+
+
+def _deep_before(figure: str, test: GpuTest, past: Sequence[PastTest], now: float) -> bool:
+    """So it was in an earlier test, an hour ago or more, and in none since was it better."""
+    for one in sorted(past, key=lambda each: each.at.wall, reverse=True):
+        if not of_same_key(test, one) or figure not in one.values():
+            continue
+        if figure not in one.deep.split():
+            return False
+        if now - one.at.wall >= AN_HOUR_APART:
+            return True
+    return False
+
+
+def asymmetric(tests: Sequence[GpuTest], drop: float) -> Iterator[tuple[str, Defect]]:
+    """Pairs of peers that read each other at different speeds: the slower reader, and what it is."""
+    speeds = {(test.uuid, peer.peer): peer.speed for test in tests for peer in test.peers if peer.speed > 0}
+    for (reader, peer), speed in speeds.items():
+        back = speeds.get((peer, reader))
+        if back is not None and speed < back * (1 - drop):
+            text = f"reading peer {peer}: {speed / 1e9:.4g} GB/s; {back / 1e9:.4g} the other way"
+            yield reader, Defect(code="gpu_bandwidth_low", detail="peers", severity=Severity.WARNING, text=text)

@@ -1,0 +1,50 @@
+"""What follows from the results of a test that were handed in: the outcome of each GPU, and the events that keep it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpuwarden.health.active_test.judgement import Outcome, judge
+from gpuwarden.health.active_test.lease import Lease
+from gpuwarden.health.active_test.past import PastTest, kept
+from gpuwarden.health.active_test.results import ends_memory_finding, tested
+from gpuwarden.health.memory import State
+from gpuwarden.health.model import Event, EventKind, Key, gpu
+from gpuwarden_collectors.active_test.facts import GpuTest
+from gpuwarden_collectors.facts import Stamp
+
+ENDED_BY_A_PASSED_TEST = "memory_degrading"
+"""A latched finding of readings that a test ends: an idle GPU shows nothing of it."""
+
+
+def submitted(
+    state: State, tests: Sequence[GpuTest], now: Stamp, boot_id: str, lease: Lease | None = None
+) -> tuple[dict[str, Outcome], list[Event]]:
+    """`tests`: of one run, under this lease. Results of GPUs that belong here are kept; those that are known already, as of a second attempt, are not again."""
+    started = {(test.uuid, test.started.wall) for test in tests}
+    past = {
+        uuid: [one for one in results if (uuid, one.started) not in started] for uuid, results in state.tests.items()
+    }
+    slots = {pin.uuid: slot for slot, pin in state.pins.items() if pin.uuid}
+    xids = {} if lease is None else {uuid: lease.xids_of(slot) for uuid, slot in slots.items()}
+    outcomes = judge(tests, past, xids)
+    first = {test.uuid: test for test in reversed(tests) if test.uuid in slots}
+    events: list[Event] = []
+    for uuid, test in first.items():
+        if _known(state, test):
+            continue
+        result = kept(test, outcomes[uuid], now, xids.get(uuid, ()))
+        events += _events(state, slots[uuid], result, boot_id)
+    return outcomes, events
+
+
+def _known(state: State, test: GpuTest) -> bool:
+    return any(one.started == test.started.wall for one in state.tests.get(test.uuid, ()))
+
+
+def _events(state: State, slot: str, result: PastTest, boot_id: str) -> Iterator[Event]:
+    yield tested(slot, result, boot_id)
+    key = Key(ENDED_BY_A_PASSED_TEST, gpu(slot))
+    if ends_memory_finding(result) and key in state.tracks:
+        by = f"a passed {result.level.value} test"
+        yield Event(kind=EventKind.RELEASED, at=result.at, boot_id=boot_id, key=key, data={"by": by})
