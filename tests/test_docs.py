@@ -13,6 +13,7 @@ import diagram
 from gpuwarden.cli.main import VERBS
 from gpuwarden.config.model import Config, load
 from gpuwarden.config.sources import Sources
+from gpuwarden.health.active_test import thresholds
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.trace.records import COLLECTORS
 from gpuwarden_collectors.cloud.registry import CLOUDS
@@ -48,6 +49,12 @@ def test_the_page_of_collectors_names_every_collector_and_no_other() -> None:
 def test_the_page_of_termination_has_a_row_for_each_cloud() -> None:
     table = (DOCS / "termination.md").read_text().partition("## Sources")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == {*CLOUDS, "shutdown", "container", "planned"}
+
+
+def test_the_page_of_active_tests_has_the_table_of_thresholds() -> None:
+    rows = [line for line in (thresholds.__doc__ or "").splitlines() if line.startswith("|")]
+    assert len(rows) > 5
+    assert "\n".join(rows) in (DOCS / "active-tests.md").read_text()
 
 
 def test_the_readme_names_every_collector() -> None:

@@ -17,8 +17,8 @@ from gpuwarden.doctor.slurm_settings import parse_config, settings
 from support.daemons import FakeHost
 
 Rows = dict[str, dict[str, Any]]
-OF_THIS_MACHINE = {"host clock"}
-"""What no test can have its way: nobody may steer the clock here."""
+OF_THIS_MACHINE = {"host clock", "host libcuda", "host PTX compiler", "host uvm"}
+"""What no test can have its way: nobody may steer the clock here, and there is no driver for CUDA."""
 
 
 @pytest.fixture
@@ -58,6 +58,7 @@ def test_a_good_host_has_only_the_daemon_missing_and_is_left_as_it_was(host: Fak
     assert rows["host driver"]["found"] == "version 550.163.01 is loaded"
     assert rows["host pci"]["found"].startswith("2 NVIDIA functions")
     assert rows["host nvml"]["found"].startswith("2 GPUs")
+    assert rows["host GPUs to test"]["found"] == "nobody is on the 2 GPUs"
     assert everything(host.folder) == before
 
 
@@ -90,7 +91,8 @@ def test_the_rows_come_in_the_order_in_which_one_needs_the_other(host: FakeHost)
         "dcgm",
     ]
     wanted += ["run directory", "state directory", "port", "web", "scrapes", "prometheus", "job socket", "job signals"]
-    wanted += ["metadata service", "shutdown budget", "slurm.conf"]
+    wanted += ["metadata service", "shutdown budget"]
+    wanted += ["libcuda", "PTX compiler", "uvm", "address space", "GPUs to test", "slurm.conf"]
     assert [name.partition(" ")[2] for name in examine(host)[1]] == wanted
 
 

@@ -39,6 +39,11 @@ def job_notes(run_dir: Path) -> Path:
     return beside_for_slurm(run_dir) / "jobs"
 
 
+def kernel_cache(state_dir: Path) -> Path:
+    """Where the driver keeps what it compiles for the workers of `gpuwarden test`: of their user, whoever owns the state directory."""
+    return state_dir.with_name(f"{state_dir.name}-test")
+
+
 def simulation_home(environment: Mapping[str, str]) -> Path:
     """The folder of this user for simulated GPUs, below the temporary directory: in it `run` and `state`."""
     temporary = Path(environment.get("TMPDIR") or "/tmp")  # noqa: S108 - checked by `check_private`

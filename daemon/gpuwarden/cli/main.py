@@ -19,6 +19,7 @@ from gpuwarden.cli.parser import USAGE, CommandError, Parser
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("run", "run the daemon"),
     "check": ("check", "read the GPUs once, without a daemon, and print their health"),
+    "test": ("test", "test the GPUs of this node while nobody uses them: memory, compute, PCIe"),
     "status": ("status", "show the health of this node and its GPUs, from the running daemon"),
     "watch": ("watch", "show the same, live"),
     "events": ("events", "list the events of this node"),

@@ -9,7 +9,19 @@ from dataclasses import replace
 
 from gpuwarden.base.threads import detached
 from gpuwarden.config.model import Config
-from gpuwarden.doctor import dstack, host, jobs, kubernetes, prometheus, running, system, termination, unit, web
+from gpuwarden.doctor import (
+    active_test,
+    dstack,
+    host,
+    jobs,
+    kubernetes,
+    prometheus,
+    running,
+    system,
+    termination,
+    unit,
+    web,
+)
 from gpuwarden.doctor.row import Row, fail
 from gpuwarden.doctor.running import Running
 from gpuwarden.doctor.slurm import SlurmDoctor
@@ -60,6 +72,7 @@ _CHECKS: dict[str, tuple[float, Check]] = {
     "job signals": (HOST_WITHIN, _thread(jobs.job_signals)),
     "metadata service": (METADATA_WITHIN, _loop(termination.metadata)),
     "shutdown budget": (HOST_WITHIN, _loop(termination.shutdown_budget)),
+    "active test": (NVML_WITHIN, _loop(active_test.active_test)),
     "slurm": (SLURM_WITHIN, _slurm),
     "kubernetes": (KUBERNETES_WITHIN, _loop(kubernetes.kubernetes)),
     "dstack": (HOST_WITHIN, _loop(dstack.dstack)),

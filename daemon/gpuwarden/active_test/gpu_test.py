@@ -1,0 +1,174 @@
+"""The test of one GPU: its worker, the answers that it gets, and its result as facts."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from gpuwarden.active_test.occupancy import Memory, Occupancy
+from gpuwarden.active_test.worker import Failed, Identity, Plan, WorkerProcess
+from gpuwarden_collectors.active_test.facts import GpuMeasured, GpuTest, Level, Obstacle
+from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.codec import CodecError, from_wire
+from gpuwarden_collectors.facts import GpuFacts
+
+WITHIN = {Level.GATE: 60.0, Level.QUICK: 90.0, Level.STANDARD: 240.0}
+"""Seconds for a worker, waiting for answers not counted. On one H100 gate took about 2 s, quick 6, standard 53; the first start of a driver
+without persistence mode adds several seconds for each GPU."""
+APART = 0.5
+"""Seconds between the starts of two workers: eight GPUs together step by 5.6 kW."""
+PARALLEL = 8
+COMPUTE, MEMORY = "compute", "memory"
+"""What a worker asks for, right before it begins: compute only where it has peers."""
+_TRANSFERS = ("start", "pcie", "peers")
+"""The phases of a worker in which it may use other GPUs: they come first."""
+
+
+class Transfers:
+    """Which workers may still read other GPUs. Before they all have, nobody takes all memory of a GPU, or measures its SMs: a context that is
+    made on it meanwhile takes some of their time, which would be a disturbance.
+    """
+
+    def __init__(self) -> None:
+        self._begun: set[str] = set()
+        self._changed = asyncio.Condition()
+
+    def begin(self, uuid: str) -> None:
+        self._begun.add(uuid)
+
+    async def end(self, uuid: str) -> None:
+        self._begun.discard(uuid)
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def ended(self) -> None:
+        """Wait until all have."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: not self._begun)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """What the tests of one run share."""
+
+    level: Level
+    identity: Identity
+    environment: Mapping[str, str]
+    """Of workers."""
+    nvml_library: str
+    """The configured one; empty: the driver's own."""
+    occupancy: Callable[[], Awaitable[Occupancy]]
+    started: Callable[[int], None]
+    """Gets the process number of each worker."""
+    progress: Callable[[int, str], None]
+    """Gets the index of a GPU, and what its worker does now."""
+    ended: asyncio.Event
+    clock: Clock
+    driver: str
+    transfers: Transfers
+    turns: asyncio.Semaphore
+    starting: asyncio.Lock
+
+
+class GpuRun:
+    """One test of one GPU."""
+
+    def __init__(self, node: Node, gpu: GpuFacts, peers: tuple[str, ...] = ()) -> None:
+        self._node = node
+        self._gpu = gpu
+        self._peers = peers
+        self._refused = ""
+        if peers:
+            node.transfers.begin(gpu.uuid)
+
+    async def test(self) -> GpuTest:
+        """Raises nothing that a worker or a GPU does."""
+        try:
+            return await self._test()
+        finally:
+            await self._node.transfers.end(self._gpu.uuid)
+
+    async def _test(self) -> GpuTest:
+        node = self._node
+        async with node.turns:
+            async with node.starting:
+                if node.ended.is_set():
+                    return untested(self._gpu, node, Obstacle.INTERRUPTED, "")
+                worker = self._worker()
+                started = node.clock()
+                running = asyncio.create_task(worker.run())
+                await asyncio.wait((running,), timeout=APART)
+            got = await running
+        seconds = node.clock().boottime - started.boottime
+        return self._result(got, started_at=started, seconds=seconds)
+
+    def _worker(self) -> WorkerProcess:
+        node, gpu = self._node, self._gpu
+        plan = Plan(
+            uuid=gpu.uuid, slot=gpu.slot, level=node.level, seed=secrets.randbelow(1 << 31), peers=self._peers,
+            nvml_library=node.nvml_library,
+        )  # fmt: skip
+        return WorkerProcess(
+            plan, node.environment, node.identity, within=WITHIN[node.level], answer=self._answer, started=node.started,
+            progress=self._progress, ended=node.ended,
+        )  # fmt: skip
+
+    async def _answer(self, what: str) -> str:
+        if what not in (COMPUTE, MEMORY):
+            return "no"
+        await self._node.transfers.end(self._gpu.uuid)
+        await self._node.transfers.ended()
+        return "go" if what == COMPUTE else (await self._memory()).value
+
+    async def _memory(self) -> Memory:
+        """Right before it is taken. Only a gate test, which takes a moment, may take a part of it."""
+        found = await self._node.occupancy()
+        if found.memory is Memory.NONE or (found.memory is Memory.PART and self._node.level is not Level.GATE):
+            self._refused = found.why
+            return Memory.NONE
+        return found.memory
+
+    async def _progress(self, phase: str) -> None:
+        if phase not in _TRANSFERS:
+            await self._node.transfers.end(self._gpu.uuid)
+        self._node.progress(self._gpu.index, phase)
+
+    def _result(self, got: Mapping[str, Any] | Failed, **when: Any) -> GpuTest:
+        measured = got if isinstance(got, Failed) else _measured(got)
+        if isinstance(measured, Failed):
+            return untested(self._gpu, self._node, measured.obstacle, measured.text, **when)
+        parts = {field.name: getattr(measured, field.name) for field in fields(GpuMeasured)}
+        if measured.obstacle is None and self._refused:
+            parts |= {"obstacle": Obstacle.BUSY, "text": self._refused}
+        if parts["temperature"] is None:
+            parts["temperature"] = self._gpu.readings.temperature
+        return _made(self._gpu, self._node, **parts, **when)
+
+
+def untested(gpu: GpuFacts, node: Node, obstacle: Obstacle, text: str, **when: Any) -> GpuTest:
+    """Of a GPU without a result."""
+    return _made(gpu, node, obstacle=obstacle, text=text, temperature=gpu.readings.temperature, **when)
+
+
+def identity_of(gpu: GpuFacts) -> str:
+    """Its UUID; of a GPU that does not give it what else tells it from the others."""
+    return gpu.uuid or gpu.slot or f"GPU {gpu.index}"
+
+
+def _made(gpu: GpuFacts, node: Node, *, started_at: Any = None, seconds: float = 0.0, **parts: Any) -> GpuTest:
+    readings = gpu.readings
+    return GpuTest(
+        uuid=identity_of(gpu), slot=gpu.slot, name=gpu.name, level=node.level, started=started_at or node.clock(), seconds=seconds,
+        power_limit=readings.power_enforced_limit_mw, ecc=None if readings.ecc_mode is None else readings.ecc_mode == 1,
+        driver=node.driver, **parts,
+    )  # fmt: skip
+
+
+def _measured(data: Mapping[str, Any]) -> GpuMeasured | Failed:
+    try:
+        return from_wire(GpuMeasured, dict(data))
+    except (CodecError, RecursionError) as error:
+        return Failed(Obstacle.CRASHED, f"the result of its worker cannot be read: {error}"[:300])

@@ -1,0 +1,60 @@
+"""Which counters of a GPU grew between two readings. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+
+from gpuwarden_collectors.active_test.facts import GpuTest, Growth
+from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, GpuReadings, NvmlFacts
+
+_ERRORS = (
+    "ecc_corrected_", "ecc_uncorrected_", "retired_pages_single_bit", "retired_pages_double_bit", "remapped_rows_correctable",
+    "remapped_rows_uncorrectable", "pcie_replay", "pcie_correctable_errors", "pcie_naks_", "pcie_receiver_errors", "pcie_bad_",
+    "pcie_nonfatal_errors", "pcie_fatal_errors", "pcie_unsupported_requests", "pcie_lcrc_errors", "pcie_lane_errors",
+    "nvlink_crc_", "nvlink_replay_errors", "nvlink_recovery_errors", "nvlink_dl_", "nvlink5_rx_errors",
+    "nvlink5_rx_symbol_errors", "nvlink5_recover",
+)  # fmt: skip
+_SLOWDOWNS = (
+    "violation_power_ns", "violation_thermal_ns", "violation_board_limit_ns", "violation_reliability_ns", "slowdown_",
+)  # fmt: skip
+COUNTERS = tuple(one.name for one in fields(GpuReadings) if one.name.startswith((*_ERRORS, *_SLOWDOWNS)))
+"""The counters of errors and of slowdowns: cumulative, each in its own unit."""
+
+
+def growth(before: GpuReadings, after: GpuReadings) -> tuple[Growth, ...]:
+    """Those that are greater after than before; one that is not known at both times has not grown."""
+    return tuple(_grown(before, after))
+
+
+def _grown(before: GpuReadings, after: GpuReadings) -> Iterator[Growth]:
+    for name in COUNTERS:
+        first, last = getattr(before, name), getattr(after, name)
+        if first is not None and last is not None and last > first:
+            yield Growth(reading=name, by=last - first)
+
+
+def vanished(before: NvmlFacts, after: NvmlFacts) -> tuple[GpuFacts, ...]:
+    """The GPUs that answered before and do not answer after."""
+    last = _answering(after)
+    return tuple(gpu for gpu in before.gpus if gpu.slot in _answering(before) and gpu.slot not in last)
+
+
+def with_growth(tests: Sequence[GpuTest], before: NvmlFacts, after: NvmlFacts) -> tuple[GpuTest, ...]:
+    """The tests of one run, what grew in it with the first of each GPU: its repeats have nothing. None where it is not known."""
+    first, last = _answering(before), _answering(after)
+    found: list[GpuTest] = []
+    for test in tests:
+        grown: tuple[Growth, ...] | None
+        if test.slot not in first or test.slot not in last:
+            grown = None
+        elif any(other.uuid == test.uuid for other in found):
+            grown = ()
+        else:
+            grown = growth(first[test.slot], last[test.slot])
+        found.append(replace(test, growth=grown))
+    return tuple(found)
+
+
+def _answering(facts: NvmlFacts) -> dict[str, GpuReadings]:
+    return {gpu.slot: gpu.readings for gpu in facts.gpus if gpu.slot and gpu.answer is GpuAnswer.OK}

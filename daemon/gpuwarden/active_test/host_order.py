@@ -1,0 +1,65 @@
+"""What a run is made with on this host: its configuration, its schedulers, its daemon."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpuwarden.active_test import pods
+from gpuwarden.active_test.lease import Call, DaemonUnreached
+from gpuwarden.active_test.occupancy import Asked
+from gpuwarden.active_test.run import Order
+from gpuwarden.collect.slurm_jobs import conf_path
+from gpuwarden.config.model import Config
+from gpuwarden_collectors.active_test.facts import Level
+from gpuwarden_collectors.base import host_clock
+from gpuwarden_collectors.slurm.client import SlurmClient
+
+
+class NoSuchOrder(Exception):  # noqa: N818 - of who gave it
+    """The order does not fit this host. The message says why and what to do."""
+
+
+def order_of(
+    config: Config,
+    level: str,
+    gpus: Sequence[str],
+    call: Call,
+    progress: Callable[[int, str], None],
+    *,
+    nobody_here: bool,
+) -> Order:
+    """Raises NoSuchOrder. The client of Slurm, if there is one, is the caller's to close."""
+    asked = Asked(
+        slurm=_slurm(config), excluded_by=lambda: excluded_by(call), alone_by_order=nobody_here, proc=config.paths.proc,
+        kubelet=pods.KUBELET, now=time.time,
+    )  # fmt: skip
+    if nobody_here and asked.has_scheduler:
+        raise NoSuchOrder(
+            "--i-know-nobody-is-here is for hosts without a scheduler, and this one has one, which is asked: "
+            "exclude or drain the node instead"
+        )
+    return Order(
+        node=config.node, level=Level(level), gpus=tuple(gpus), nvml=config.collectors.nvml, run_dir=config.run.dir,
+        state_dir=config.state.dir, asked=asked, call=call, clock=host_clock, progress=progress,
+    )  # fmt: skip
+
+
+def excluded_by(call: Call) -> tuple[str, ...]:
+    """What keeps work away from this node, as the daemon knows it: a scheduler, by us or by a person. Empty without a daemon."""
+    try:
+        status: Any = call("status")
+        found = [(row["actuator"], row["excluded"]) for row in status["acting"]["schedulers"] if row.get("excluded")]
+    except (DaemonUnreached, KeyError, TypeError, AttributeError):  # none, or one of another version
+        return ()
+    return tuple(f"{actuator} ({why})" for actuator, why in found)
+
+
+def _slurm(config: Config) -> SlurmClient | None:
+    """Also where the daemon does not act in Slurm: its jobs are here all the same."""
+    options = config.slurm
+    if not options.enabled and not conf_path(options, os.environ).exists():
+        return None
+    return SlurmClient(conf=options.conf, folder=options.folder, timeout=options.timeout, node=options.node)

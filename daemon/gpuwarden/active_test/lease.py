@@ -1,0 +1,116 @@
+"""What the daemon is given to know of a test: that it runs, and its results. The daemon ends a running test by its answer.
+
+The lease is short, so that a test that was killed blinds nobody; it is renewed each second. Without a daemon, or with one that cannot
+take it, the test goes on alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from gpuwarden.base.threads import detached
+from gpuwarden_collectors.active_test.facts import GpuTest, Level
+from gpuwarden_collectors.codec import to_wire
+
+Call = Callable[..., Any]
+"""A verb of the control socket with its arguments; blocks, within a deadline. Raises DaemonUnreached."""
+RENEW_EVERY = 1.0
+END_WITHIN = 2.0
+RESULT_WITHIN = 8.0
+RESTART_WITHIN = 20.0
+"""Seconds: a daemon that ends or starts as a test hands in its results is asked again for so long."""
+ASK_AGAIN = 1.0
+
+
+class DaemonUnreached(Exception):  # noqa: N818 - a state of the host
+    """There is no daemon, or it refuses. The message says which and why."""
+
+
+class DaemonAway(DaemonUnreached):
+    """It does not answer now, and may soon."""
+
+
+class Lease:
+    """Of one test. `end` is called once, with the reason, when the daemon wants the test to end."""
+
+    def __init__(self, call: Call, end: Callable[[str], None]) -> None:
+        self._call = call
+        self._end = end
+        self._name = ""
+        self._away = False
+        self._renewing: asyncio.Task[None] | None = None
+        self.workers: list[int] = []
+        """Process numbers of the workers of this test: the daemon sets their own Xids aside."""
+        self.error = ""
+        """Why the daemon did not take the last request; empty if it did."""
+        self.unannounced = ""
+        """Why the daemon did not know that the test ran; empty if it did, or was not there."""
+
+    async def begin(self, level: Level, uuids: Sequence[str], seconds: float) -> None:
+        """`seconds`: how long the test may take at most. Raises nothing."""
+        given: Mapping[str, Any] = {"pid": os.getpid(), "level": level.value, "gpus": list(uuids), "seconds": seconds}
+        answer = await self._asked("test-begin", given)
+        if answer is None:
+            self.unannounced = self.error
+            return
+        self._name = str(answer.get("lease", ""))
+        if not self._ended_by(answer):
+            self._renewing = asyncio.create_task(self._renew(given))
+
+    async def result(self, tests: Sequence[GpuTest], within: float = RESULT_WITHIN) -> Mapping[str, Any] | None:
+        """What the daemon makes of them; None if it does not take them (`error` says why).
+
+        One that knew of the test and does not answer is asked again until RESTART_WITHIN has passed: what a test has found must
+        not be lost because the daemon restarts. Shorter than RESULT_WITHIN, it is asked once.
+        """
+        given = {"lease": self._name, "workers": self.workers, "tests": [to_wire(test) for test in tests]}
+        give_up = time.monotonic() + (RESTART_WITHIN if self._name and within >= RESULT_WITHIN else 0.0)
+        while True:
+            answer = await self._asked("test-result", given, within)
+            if answer is not None or not self._away or time.monotonic() >= give_up:
+                return answer
+            await asyncio.sleep(ASK_AGAIN)
+
+    async def over(self) -> None:
+        """The test has ended. Raises nothing, and waits for a moment at most."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.gather(self._renewing, return_exceptions=True)
+        if self._name:
+            await self._asked("test-end", {"lease": self._name}, END_WITHIN)
+
+    async def _renew(self, given: Mapping[str, Any]) -> None:
+        while True:
+            await asyncio.sleep(RENEW_EVERY)
+            answer = await self._asked("test-begin", {**given, "lease": self._name, "workers": self.workers})
+            if answer is not None and self._ended_by(answer):
+                return
+
+    def _ended_by(self, answer: Mapping[str, Any]) -> bool:
+        if reason := answer.get("end"):
+            self._end(str(reason))
+        return bool(reason)
+
+    async def _asked(
+        self, verb: str, arguments: Mapping[str, Any], within: float | None = None
+    ) -> Mapping[str, Any] | None:
+        asking = detached(verb, lambda: self._call(verb, **arguments))
+        await asyncio.wait((asking,), timeout=within)
+        if not asking.done():
+            self.error = f"the daemon has not answered {verb} within {within:g} s"
+            return None
+        self._away = isinstance(asking.exception(), DaemonAway)
+        with suppress(DaemonUnreached):
+            answer = asking.result()
+            if isinstance(answer, Mapping):
+                self.error = ""
+                return answer
+            self.error = f"the daemon's answer to {verb} is of another version"
+            return None
+        self.error = str(asking.exception())
+        return None

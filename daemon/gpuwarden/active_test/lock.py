@@ -1,0 +1,93 @@
+"""One test on a node at a time: a lock on a file, which the kernel gives back with the process that holds it, however that ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuwarden_collectors.host_files import read_text
+
+NAME = "test.lock"
+"""In the run directory."""
+_LOCKS_MOST = 4 << 20  # bytes
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class LockError(Exception):
+    """The lock cannot be taken. The message names the file, the cause and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The process that has the lock, from the kernel."""
+
+    pid: int
+    """0 where the kernel does not show it: it is in another PID namespace."""
+    since: float | None
+    """When that process started, seconds of CLOCK_BOOTTIME; None if not known."""
+
+
+class Held(LockError):  # noqa: N818 - a state of the host
+    """Another test runs."""
+
+    def __init__(self, holder: Holder) -> None:
+        super().__init__(f"another test runs on this node (pid {holder.pid or 'in another PID namespace'})")
+        self.holder = holder
+
+
+@contextmanager
+def node_lock(run_dir: Path, proc: Path) -> Iterator[None]:
+    """Held until the end of the block or of the process. Raises Held, or LockError if the file cannot be opened."""
+    file = _opened(run_dir / NAME)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = _holder(file, proc)
+        os.close(file)
+        raise Held(holder) from None
+    try:
+        yield
+    finally:
+        os.close(file)
+
+
+def _opened(path: Path) -> int:
+    """Its owner is that of the folder, so that root and the daemon's user share it and no other user can hold it."""
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise LockError(
+            f"cannot take the lock {path} that keeps tests apart: {error.strerror}; run as root or as the daemon's user"
+        ) from error
+    status = os.fstat(file)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:  # a second name may be that of a file of root's
+        os.close(file)
+        raise LockError(f"cannot take the lock {path}: it is no regular file with one name; remove it")
+    if os.geteuid() == 0 and status.st_uid == 0:
+        owner = path.parent.stat()
+        os.fchown(file, owner.st_uid, owner.st_gid)
+    return file
+
+
+def _holder(file: int, proc: Path) -> Holder:
+    """By the inode in /proc/locks (proc(5)). Not by the device: on an overlay stat(2) gives another one."""
+    inode = os.fstat(file).st_ino
+    found = re.search(
+        rf"FLOCK\s+ADVISORY\s+WRITE\s+(\d+)\s+[0-9a-f]+:[0-9a-f]+:{inode}\s", read_text(proc / "locks", _LOCKS_MOST)
+    )
+    pid = int(found[1]) if found else 0
+    return Holder(pid, _started(proc, pid) if pid else None)
+
+
+def _started(proc: Path, pid: int) -> float | None:
+    try:
+        return int(read_text(proc / str(pid) / "stat").rpartition(") ")[2].split()[19]) / _TICKS
+    except (OSError, ValueError, IndexError):
+        return None

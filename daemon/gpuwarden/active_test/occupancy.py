@@ -1,0 +1,201 @@
+"""Who else may use the GPUs of this node, as its schedulers know it, and so how much memory a test may take.
+
+All of the memory only where nobody else can be given a GPU meanwhile. What cannot be learned counts as occupied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from gpuwarden.active_test import pods
+from gpuwarden.base.threads import detached
+from gpuwarden_collectors.slurm.client import SlurmClient
+from gpuwarden_collectors.slurm.errors import SlurmError
+from gpuwarden_collectors.slurm.jobs_cgroup import job_cgroup_of
+from gpuwarden_collectors.slurm.jobs_text import SQUEUE_FORMAT, gpus_of, listpids, squeue
+from gpuwarden_collectors.slurm.nodes import read_node
+
+JOB_VARIABLE = "SLURM_JOB_ID"
+PODS_WITHIN = 5.0
+FRESH = 1.0
+"""Seconds."""
+_SHOWN = 4
+_ANCESTORS_MOST = 64
+
+
+class Memory(StrEnum):
+    """How much of the free memory a test may take: what a worker gets as answer."""
+
+    ALL = "all"
+    PART = "part"
+    """2 GiB stay free."""
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """`why`: for people, with what to do where it is not ALL."""
+
+    memory: Memory
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Whom to ask. `excluded_by`: what has excluded this node by the daemon's knowledge, which may take a moment; empty: nothing."""
+
+    slurm: SlurmClient | None
+    excluded_by: Callable[[], Sequence[str]]
+    alone_by_order: bool = False
+    """A person says that nobody is here. Only for hosts without a scheduler."""
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    proc: Path = Path("/proc")
+    kubelet: Path
+    now: Callable[[], float]
+    """Unix time."""
+
+    @property
+    def has_scheduler(self) -> bool:
+        return self.slurm is not None or pods.is_kubernetes(self.kubelet)
+
+
+async def occupancy(asked: Asked, gpus: int) -> Occupancy:
+    """`gpus`: how many there are on this node. Raises nothing; each command of Slurm's has its own deadline."""
+    if (held := await _pods(asked)) is not None:
+        return held
+    if asked.slurm is not None:
+        return await _slurm(asked, asked.slurm, gpus)
+    if asked.alone_by_order:
+        return Occupancy(Memory.ALL, "nobody is here by order of who started the test")
+    if pods.is_kubernetes(asked.kubelet):
+        return await _cluster(asked)
+    to_do = "gpuwarden exclude, wait for the end of what runs here, and add --i-know-nobody-is-here"
+    return Occupancy(Memory.PART, f"somebody may start work at any moment, and no scheduler can be asked: {to_do}")
+
+
+class SharedOccupancy:
+    """One question for all that ask together."""
+
+    def __init__(self, asked: Asked, gpus: int) -> None:
+        self._asked = asked
+        self._gpus = gpus
+        self._answer: Occupancy | None = None
+        self._begun = float("-inf")
+        self._turn = asyncio.Lock()
+
+    async def answer(self) -> Occupancy:
+        """Of a question that was begun `FRESH` before this call at the earliest."""
+        called = time.monotonic()
+        async with self._turn:
+            if self._answer is None or self._begun < called - FRESH:
+                self._begun = time.monotonic()
+                self._answer = await occupancy(self._asked, self._gpus)
+            return self._answer
+
+
+async def _pods(asked: Asked) -> Occupancy | None:
+    if not pods.is_kubernetes(asked.kubelet):
+        return None
+    reading = detached("pods", lambda: pods.pods_with_gpus(asked.now(), asked.kubelet, asked.proc))
+    await asyncio.wait((reading,), timeout=PODS_WITHIN)
+    if not reading.done():
+        return Occupancy(
+            Memory.NONE, f"{asked.kubelet} has not answered within {PODS_WITHIN:g} s: is its file system frozen?"
+        )
+    try:
+        found = reading.result()
+    except (pods.PodsUnread, OSError) as error:
+        return Occupancy(Memory.NONE, str(error))
+    if not found:
+        return None
+    return Occupancy(
+        Memory.NONE, f"pods have GPUs here ({_some(found)}): kubectl drain the node, or wait for their end"
+    )
+
+
+async def _cluster(asked: Asked) -> Occupancy:
+    """Only the cluster's own exclusion keeps pods away: a file or a program does not."""
+    found = await detached("exclusions", asked.excluded_by)
+    if by := [one for one in found if one.startswith("kubernetes ")]:
+        return Occupancy(Memory.ALL, f"the node is excluded by {', '.join(by)}, and no pod has a GPU")
+    return Occupancy(Memory.PART, "a pod may be started at any moment: gpuwarden exclude")
+
+
+async def _slurm(asked: Asked, client: SlurmClient, gpus: int) -> Occupancy:
+    try:
+        name = await client.routine.node_name()
+        own = asked.environment.get(JOB_VARIABLE, "")
+        if own.isascii() and own.isdecimal() and await _is_inside(asked, client, int(own), name):
+            return await _own_job(client, int(own), name, gpus)
+        return await _node(client, name)
+    except SlurmError as error:
+        return Occupancy(Memory.NONE, f"Slurm cannot say who is here: {error}")
+
+
+async def _node(client: SlurmClient, name: str) -> Occupancy:
+    undone = f"cannot read the jobs of {name}"
+    listed = ("squeue", "--noheader", "--all", "--nodelist", name, "--states=R,CG,CF,S", "--format", SQUEUE_FORMAT)
+    node, text = await asyncio.gather(read_node(client.routine, name), client.routine.ask(undone, *listed))
+    if jobs := squeue(text):
+        shown = _some([f"{job.id} of {job.user}" for job in jobs])
+        return Occupancy(Memory.NONE, f"Slurm has jobs here ({shown}): drain the node and wait for their end")
+    if node.base not in _EMPTY or "completing" in node.flags:
+        return Occupancy(
+            Memory.NONE, f"Slurm says that the node is {node.state}: drain it and wait until it is drained"
+        )
+    if "drain" in node.flags:
+        return Occupancy(Memory.ALL, f"the node is drained in Slurm ({node.reason[:80]}), and has no job")
+    to_do = "gpuwarden exclude, or run the test in an exclusive job with all GPUs"
+    return Occupancy(Memory.PART, f"Slurm may start a job on {name} at any moment: {to_do}")
+
+
+_EMPTY = ("idle", "down")
+"""A node that is down has no jobs; it is alone once it is drained, too: slurmd may come back."""
+
+
+async def _own_job(client: SlurmClient, job: int, name: str, gpus: int) -> Occupancy:
+    """Of the job that this process belongs to."""
+    text = await client.routine.ask(f"cannot read job {job}", "scontrol", "show", "job", "-d", str(job))
+    words = dict(word.split("=", 1) for word in text.split() if "=" in word)
+    if words.get("JobState") != "RUNNING":
+        return Occupancy(Memory.NONE, f"job {job} is {words.get('JobState', 'gone')}: it is about to end")
+    given = len(gpus_of(text, name) or ())
+    if words.get("OverSubscribe") == "NO" and given >= gpus:
+        return Occupancy(Memory.ALL, f"job {job} has this node exclusively, with all {gpus} GPUs")
+    has = f"{given} of {gpus} GPUs" + ("" if words.get("OverSubscribe") == "NO" else ", not exclusively")
+    return Occupancy(Memory.NONE, f"job {job} has {has}: add --exclusive and --gres=gpu:{gpus} to it")
+
+
+async def _is_inside(asked: Asked, client: SlurmClient, job: int, name: str) -> bool:
+    """Whether this process is of the job, by its control group or by slurmd: a variable may be left over from anywhere."""
+    group = job_cgroup_of(asked.proc, os.getpid())
+    if group.job is not None:
+        return group.job == job
+    try:
+        pids = listpids(await client.routine.ask(f"cannot read job {job}", "scontrol", "listpids", str(job), name))
+    except SlurmError:  # there is no step of it here
+        return False
+    return any(pids.get(pid) == job for pid in _ancestors(asked.proc, os.getpid()))
+
+
+def _ancestors(proc: Path, pid: int) -> Sequence[int]:
+    """The process itself first."""
+    found: list[int] = []
+    while pid > 1 and len(found) < _ANCESTORS_MOST:
+        found.append(pid)
+        try:
+            pid = int((proc / str(pid) / "stat").read_text().rpartition(") ")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            break
+    return found
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

@@ -1,0 +1,69 @@
+"""Pods that kubelet has given a GPU of this node: from its own record of devices, which it writes before a container is started.
+
+The API has only how many GPUs a pod wants; which pods hold them here is in `device-plugins/kubelet_internal_checkpoint` (kubelet's
+`pkg/kubelet/cm/devicemanager/checkpoint`), of root alone. GPUs that are given by Dynamic Resource Allocation are not in there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gpuwarden_collectors.host_files import read_bytes, read_text
+
+KUBELET = Path("/var/lib/kubelet")
+_RECORD = "device-plugins/kubelet_internal_checkpoint"
+_RECORD_MOST = 16 << 20  # bytes
+_VENDOR = "nvidia.com/"
+_STARTING = 600.0
+"""Seconds since the record was written in which a pod without a process may just be starting. Later it has ended: kubelet forgets it
+only when it gives out devices again."""
+_GROUP_MOST = 16 << 10  # bytes
+
+
+class PodsUnread(Exception):  # noqa: N818 - a state of the host
+    """There is a kubelet, and its record cannot be read. The message says why and what to do."""
+
+
+def is_kubernetes(kubelet: Path) -> bool:
+    """Whether kubelet has ever run here."""
+    return (kubelet / "device-plugins").is_dir()
+
+
+def pods_with_gpus(now: float, kubelet: Path, proc: Path) -> tuple[str, ...]:
+    """UIDs of the pods that hold a GPU or may be about to. `now`: Unix time. Raises PodsUnread."""
+    path = kubelet / _RECORD
+    try:
+        written = path.stat().st_mtime
+        entries = json.loads(read_bytes(path, _RECORD_MOST))["Data"]["PodDeviceEntries"] or []
+        pods = set(_with_gpus(entries))
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise PodsUnread(f"cannot read which pods have a GPU ({path}): {error.strerror}; run as root") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise PodsUnread(f"cannot read which pods have a GPU: {path} has another form than known") from error
+    if not pods or now - written < _STARTING:
+        return tuple(sorted(pods))
+    return tuple(sorted(pods & set(_running(pods, proc))))
+
+
+def _with_gpus(entries: list[Any]) -> Iterator[str]:
+    for entry in entries:
+        if entry["ResourceName"].startswith(_VENDOR) and any((entry["DeviceIDs"] or {}).values()):
+            yield str(entry["PodUID"])
+
+
+def _running(pods: set[str], proc: Path) -> Iterator[str]:
+    """Those with a process. Control groups have the UID as it is (cgroupfs) or with underscores (systemd)."""
+    for process in proc.iterdir():
+        if not process.name.isdecimal():
+            continue
+        try:
+            group = read_text(process / "cgroup", _GROUP_MOST)
+        except OSError:
+            continue
+        if "kubepods" in group:
+            yield from (pod for pod in pods if pod in group or pod.replace("-", "_") in group)

@@ -1,0 +1,78 @@
+"""What a run of a test came to, as a value and as the one document that machines read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuwarden.health.active_test.outcome import ActiveVerdict, Outcome, worst
+from gpuwarden.publish.times import rfc3339
+from gpuwarden_collectors.active_test.facts import GpuTest, Level, Obstacle
+from gpuwarden_collectors.codec import to_wire
+from gpuwarden_collectors.facts import Stamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Of one run on one node."""
+
+    node: str
+    level: Level
+    started: Stamp
+    seconds: float
+    tests: tuple[GpuTest, ...] = ()
+    """In the order of the GPUs; the repeats of a GPU follow all first tests."""
+    indices: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """NVML's index by UUID."""
+    outcomes: Mapping[str, Outcome] = field(default_factory=dict, hash=False)
+    """By UUID."""
+    obstacle: Obstacle | None = None
+    """Why no GPU was tested at all."""
+    text: str = ""
+    """The obstacle, for people."""
+    notes: tuple[str, ...] = ()
+    """What else people should know: how the results were judged, what could not be read."""
+
+    @property
+    def verdict(self) -> ActiveVerdict:
+        """Of the worst GPU; no verdict where there is none."""
+        return worst(outcome.verdict for outcome in self.outcomes.values())
+
+    def first(self) -> tuple[GpuTest, ...]:
+        """Of each GPU its first test."""
+        return tuple({test.uuid: test for test in reversed(self.tests)}.values())[::-1]
+
+
+def document(report: Report) -> dict[str, Any]:
+    """Names of keys are a contract: some may be added, none renamed. Speeds are in bytes and operations per second."""
+    return {
+        "node": report.node,
+        "level": report.level.value,
+        "verdict": report.verdict.value,
+        "exit_code": report.verdict.exit_code,
+        "started_at": rfc3339(report.started.wall),
+        "seconds": round(report.seconds, 3),
+        "obstacle": None if report.obstacle is None else report.obstacle.value,
+        "text": report.text,
+        "notes": list(report.notes),
+        "gpus": [_gpu(report, test) for test in report.first()],
+    }
+
+
+def _gpu(report: Report, test: GpuTest) -> dict[str, Any]:
+    outcome = report.outcomes.get(test.uuid, Outcome(verdict=ActiveVerdict.NO_VERDICT))
+    return {
+        "index": report.indices.get(test.uuid),
+        "uuid": test.uuid,
+        "pci_bus_id": test.slot,
+        "name": test.name,
+        "verdict": outcome.verdict.value,
+        "obstacle": None if test.obstacle is None else test.obstacle.value,
+        "text": outcome.text,
+        "findings": [
+            {"check": one.code, "detail": one.detail, "severity": one.severity.value, "text": one.text}
+            for one in outcome.findings
+        ],
+        "tests": [to_wire(each) for each in report.tests if each.uuid == test.uuid],
+    }

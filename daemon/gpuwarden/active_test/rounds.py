@@ -1,0 +1,88 @@
+"""The tests of all GPUs of a run: which of them can be tested, the first test of each, and up to three more where a result was wrong once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gpuwarden.active_test.ending import Ended, Ending
+from gpuwarden.active_test.gpu_test import APART, PARALLEL, WITHIN, GpuRun, Node, identity_of, untested
+from gpuwarden.active_test.lease import Lease
+from gpuwarden.active_test.obstacles import obstacle
+from gpuwarden.active_test.occupancy import Memory
+from gpuwarden.health.active_test.judgement import REPEATS, to_repeat
+from gpuwarden_collectors.active_test.facts import GpuTest, Level, Obstacle
+from gpuwarden_collectors.active_test.host_facts import HostFacts
+from gpuwarden_collectors.facts import GpuFacts
+from gpuwarden_collectors.host_files import text_or_empty
+
+READ_WITHIN = 120.0
+"""Seconds that a run takes at most beside its workers."""
+
+
+class Rounds:
+    """Of one run. The daemon is given notice of the test before the first worker starts."""
+
+    def __init__(self, node: Node, lease: Lease, ending: Ending, proc: Path) -> None:
+        self._node = node
+        self._lease = lease
+        self._ending = ending
+        self._proc = proc
+
+    async def tests(self, gpus: Sequence[GpuFacts], before: HostFacts) -> tuple[GpuTest, ...]:
+        """A result for each GPU, and one for each repeat. Raises nothing that a GPU, a worker or a scheduler does."""
+        found = {identity_of(gpu): obstacle(gpu, before, self._comm) for gpu in gpus}
+        free = [gpu for gpu in gpus if found[identity_of(gpu)] is None]
+        if free and (refusal := await self._refusal()) is not None:
+            found |= {gpu.uuid: refusal for gpu in free}
+            free = []
+        if free:
+            await self._lease.begin(self._node.level, [gpu.uuid for gpu in free], self._longest(len(free)))
+        begun = [GpuRun(self._node, gpu, self._peers(gpu, free)) for gpu in free]
+        runs = iter(await asyncio.gather(*(run.test() for run in begun)))
+        first = [
+            next(runs) if (met := found[identity_of(gpu)]) is None else untested(gpu, self._node, *met) for gpu in gpus
+        ]
+        return tuple(self._explained(test) for test in await self._repeated(free, first))
+
+    def _peers(self, gpu: GpuFacts, free: Sequence[GpuFacts]) -> tuple[str, ...]:
+        """Those that it reads. None where not all are tested at once: one that is tested later might find no memory on the others."""
+        if self._node.level is not Level.STANDARD or len(free) > PARALLEL:
+            return ()
+        return tuple(other.uuid for other in free if other is not gpu)
+
+    async def _refusal(self) -> tuple[Obstacle, str] | None:
+        """Before any worker is started: its start alone would take memory on the GPU."""
+        try:
+            met = await self._ending.unless(self._node.occupancy())
+        except Ended:
+            return Obstacle.INTERRUPTED, self._ending.why
+        if met.memory is Memory.NONE:
+            return Obstacle.BUSY, met.why
+        if met.memory is Memory.PART and self._node.level is not Level.GATE:
+            return Obstacle.BUSY, f"level {self._node.level.value} takes all memory: {met.why}; or --level gate"
+        return None
+
+    async def _repeated(self, gpus: Sequence[GpuFacts], first: list[GpuTest]) -> list[GpuTest]:
+        """With up to three more tests of each GPU whose result was wrong once."""
+        tests = first
+        for _ in range(REPEATS):
+            again = [gpu for gpu in gpus if gpu.uuid in to_repeat(tests)]
+            if not again or self._ending.event.is_set():
+                break
+            tests = [*tests, *await asyncio.gather(*(GpuRun(self._node, gpu).test() for gpu in again))]
+        return tests
+
+    def _explained(self, test: GpuTest) -> GpuTest:
+        if test.obstacle is Obstacle.INTERRUPTED and not test.text:
+            return replace(test, text=self._ending.why)
+        return test
+
+    def _longest(self, gpus: int) -> float:
+        rounds = -(-gpus // PARALLEL) * (1 + REPEATS)
+        return READ_WITHIN + gpus * APART + rounds * WITHIN[self._node.level]
+
+    def _comm(self, pid: int) -> str:
+        return text_or_empty(self._proc / str(pid) / "comm")

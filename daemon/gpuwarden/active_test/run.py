@@ -1,0 +1,162 @@
+"""One run of the active test on this node, from the lock to the report. No CUDA and no NVML in this process.
+
+    lock · read the GPUs · who else is here · announce to the daemon · workers (and repeats) · read the GPUs again · judge
+
+A signal, or the daemon, ends it between and within all of these; what was not tested by then is interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpuwarden.active_test.ending import Ended, Ending
+from gpuwarden.active_test.gpu_test import PARALLEL, Node, Transfers, identity_of
+from gpuwarden.active_test.growth import vanished, with_growth
+from gpuwarden.active_test.host import HostReadings, HostUnread
+from gpuwarden.active_test.lease import RESULT_WITHIN, Call, Lease
+from gpuwarden.active_test.lock import Held, LockError, node_lock
+from gpuwarden.active_test.occupancy import Asked, SharedOccupancy
+from gpuwarden.active_test.report import Report
+from gpuwarden.active_test.rounds import Rounds
+from gpuwarden.active_test.selection import selected
+from gpuwarden.active_test.surroundings import cache_folder, environment, identity
+from gpuwarden.active_test.verdicts import by_daemon, without_past
+from gpuwarden.active_test.worker import Identity
+from gpuwarden.health.active_test.outcome import ActiveVerdict
+from gpuwarden_collectors.active_test.facts import GpuTest, Level, Obstacle
+from gpuwarden_collectors.active_test.host_facts import HostFacts
+from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.nvml.options import NvmlOptions
+
+INTERRUPTED_WITHIN = 1.0
+"""Seconds for the daemon to take the results of a run that was ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What is wanted, and this host."""
+
+    node: str
+    level: Level
+    gpus: tuple[str, ...]
+    """UUIDs, indices or slots; empty: all."""
+    nvml: NvmlOptions
+    run_dir: Path
+    state_dir: Path
+    asked: Asked
+    call: Call
+    """A verb of the daemon."""
+    clock: Clock
+    progress: Callable[[int, str], None]
+
+
+class ActiveTest:
+    """One run."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._ending = Ending()
+        self._started = order.clock()
+        self._indices: Mapping[str, int] = {}
+        self._uuids: frozenset[str] = frozenset()
+        self._lease = Lease(order.call, self._ending.end)
+
+    async def run(self) -> Report:
+        """Raises UnknownGpu if `gpus` names one that is not here."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, self._ending.end, f"ended by {number.name}")
+        try:
+            with node_lock(self._order.run_dir, self._order.asked.proc):
+                return await self._locked()
+        except Held as held:
+            return self._untested(Obstacle.BUSY, _held(held, self._order.clock()))
+        except LockError as error:
+            return self._untested(Obstacle.UNSUPPORTED, str(error))
+
+    async def _locked(self) -> Report:
+        async with AsyncExitStack() as stack:
+            readings = HostReadings(self._order.nvml)
+            stack.push_async_callback(readings.close)
+            try:
+                before = await self._ending.unless(readings.read())
+            except HostUnread as error:
+                return self._untested(Obstacle.UNSUPPORTED, str(error))
+            except Ended:
+                return self._untested(Obstacle.INTERRUPTED, self._ending.why)
+            self._indices = {identity_of(gpu): gpu.index for gpu in before.nvml.gpus}
+            self._uuids = frozenset(gpu.uuid for gpu in before.nvml.gpus if gpu.uuid)
+            gpus = selected(before.nvml.gpus, self._order.gpus)
+            if not gpus:
+                return self._untested(Obstacle.UNSUPPORTED, "NVML finds no GPU here; see gpuwarden doctor")
+            stack.push_async_callback(self._lease.over)
+            user = identity()
+            cache = stack.enter_context(cache_folder(self._order.state_dir, user))
+            node = self._node(before, user, environment(cache))
+            rounds = Rounds(node, self._lease, self._ending, self._order.asked.proc)
+            tests, notes = await self._afterwards(readings, before, await rounds.tests(gpus, before))
+            return await self._judged(tests, notes)
+
+    def _node(self, before: HostFacts, user: Identity, given: Mapping[str, str]) -> Node:
+        return Node(
+            level=self._order.level, identity=user, environment=given, nvml_library=self._order.nvml.library,
+            occupancy=SharedOccupancy(self._order.asked, len(before.nvml.gpus)).answer, started=self._lease.workers.append,
+            progress=self._order.progress, ended=self._ending.event, clock=self._order.clock, driver=before.nvml.driver_version,
+            transfers=Transfers(), turns=asyncio.Semaphore(PARALLEL), starting=asyncio.Lock(),
+        )  # fmt: skip
+
+    # --- afterwards
+
+    async def _afterwards(
+        self, readings: HostReadings, before: HostFacts, tests: tuple[GpuTest, ...]
+    ) -> tuple[tuple[GpuTest, ...], list[str]]:
+        """With the counters that grew, those of a GPU in its first test; and notes."""
+        if all(test.obstacle is not None and test.seconds == 0.0 for test in tests):
+            return tests, []
+        try:
+            after = await self._ending.unless(readings.read())
+        except HostUnread as error:
+            return tests, [f"counters of errors could not be read after the test: {error}"]
+        except Ended:
+            return tests, []
+        notes = [
+            f"GPU {gpu.index} ({gpu.slot}) no longer answers: see gpuwarden status"
+            for gpu in vanished(before.nvml, after.nvml)
+        ]
+        return with_growth(tests, before.nvml, after.nvml), notes
+
+    async def _judged(self, tests: tuple[GpuTest, ...], notes: list[str]) -> Report:
+        known = tuple(test for test in tests if test.uuid in self._uuids)
+        answer = await self._lease.result(known, INTERRUPTED_WITHIN if self._ending.event.is_set() else RESULT_WITHIN)
+        outcomes, judged = without_past(tests), None if answer is None else by_daemon(answer, known)
+        if judged is not None:
+            outcomes |= judged
+            if self._lease.unannounced:
+                notes.append(
+                    f"the daemon did not know that the test ran, and may have taken it for work: {self._lease.unannounced}"
+                )
+        elif any(outcome.verdict is not ActiveVerdict.NO_VERDICT for outcome in outcomes.values()):
+            why = self._lease.error or "the daemon's answer is of another version"
+            notes.append(f"judged without the past of these GPUs, and not kept: {why}")
+        return self._report(tests=tests, outcomes=outcomes, notes=tuple(notes))
+
+    def _untested(self, met: Obstacle, text: str) -> Report:
+        return self._report(obstacle=met, text=text)
+
+    def _report(self, **parts: object) -> Report:
+        now = self._order.clock()
+        made = Report(
+            node=self._order.node, level=self._order.level, started=self._started,
+            seconds=now.boottime - self._started.boottime, indices=self._indices,
+        )  # fmt: skip
+        return replace(made, **parts)  # type: ignore[arg-type]  # the callers above give what fields there are
+
+
+def _held(held: Held, now: Stamp) -> str:
+    since = "" if held.holder.since is None else f", for {now.boottime - held.holder.since:.0f} s"
+    return f"{held}{since}: wait for its end, or end it with SIGTERM"

@@ -1,0 +1,72 @@
+"""What a worker process gets of this host: a user, an environment that is made here, and a folder for what the driver compiles."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gpuwarden.active_test.worker import Identity
+from gpuwarden.base.paths import kernel_cache
+
+USER = "gpuwarden"
+"""As which workers run where root starts the test and the package has made this user."""
+_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+_NOWHERE = "/nonexistent"
+
+
+def identity() -> Identity:
+    """Of workers. Its own groups come with it: a site may give the GPUs to one of them."""
+    if os.geteuid() != 0:
+        return Identity()
+    try:
+        user = pwd.getpwnam(USER)
+    except KeyError:
+        return Identity()
+    return Identity(uid=user.pw_uid, gid=user.pw_gid, groups=tuple(os.getgrouplist(USER, user.pw_gid)))
+
+
+@contextmanager
+def cache_folder(state_dir: Path, worker: Identity) -> Iterator[Path | None]:
+    """A folder that only the worker's user can enter: code is loaded from it, so that it is never a user's ~/.nv.
+
+    One of this run alone where there can be no lasting one; then everything is compiled anew, which takes 0.5 to 1.5 s. Workers take turns
+    by a lock on it, too.
+    """
+    lasting = _private(kernel_cache(state_dir), worker)
+    if lasting is not None:
+        yield lasting
+        return
+    with tempfile.TemporaryDirectory(prefix="gpuwarden-test-", ignore_cleanup_errors=True) as folder:
+        yield _private(Path(folder), worker)
+
+
+def _private(path: Path, worker: Identity) -> Path | None:
+    """The folder, made for that user if it was not there; None if another user owns it or may enter it."""
+    uid = os.geteuid() if worker.uid is None else worker.uid
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        status = os.fstat(folder)
+        if status.st_uid == os.geteuid() != uid:
+            os.fchown(folder, uid, -1 if worker.gid is None else worker.gid)
+            status = os.fstat(folder)
+    except OSError:
+        return None
+    else:
+        return path if status.st_uid == uid and not stat.S_IMODE(status.st_mode) & 0o077 else None
+    finally:
+        os.close(folder)
+
+
+def environment(cache: Path | None) -> dict[str, str]:
+    """Of workers: nothing of the caller's. Which GPUs CUDA shows, and that it uses no MPS server, each worker sets for itself."""
+    made = {"PATH": _PATH, "LC_ALL": "C", "HOME": _NOWHERE}
+    return made if cache is None else {**made, "CUDA_CACHE_PATH": str(cache)}

@@ -1,0 +1,25 @@
+"""Who judges: the daemon, which knows the past of each GPU; without it this command, by the run alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpuwarden.health.active_test.judgement import judge
+from gpuwarden.health.active_test.outcome import Outcome
+from gpuwarden_collectors.active_test.facts import GpuTest
+from gpuwarden_collectors.codec import CodecError, from_wire
+
+
+def without_past(tests: Sequence[GpuTest]) -> dict[str, Outcome]:
+    """By UUID."""
+    return judge(tests)
+
+
+def by_daemon(answer: Mapping[str, Any], tests: Sequence[GpuTest]) -> dict[str, Outcome] | None:
+    """By UUID, from the answer to `test-result`; None if it is of another form."""
+    try:
+        outcomes = {uuid: from_wire(Outcome, value) for uuid, value in answer["outcomes"].items()}
+    except (CodecError, KeyError, AttributeError):
+        return None
+    return outcomes if {test.uuid for test in tests} <= outcomes.keys() else None

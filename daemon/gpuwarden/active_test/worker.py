@@ -1,0 +1,244 @@
+"""The worker process of one GPU: started, read, answered, and ended whatever it does. All CUDA is in there.
+
+It is a program of ours, and yet nothing that it does is relied on: lines are bounded in length and number, and its time is. One that
+hangs is killed; one that cannot be killed is left behind, and not waited for again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuwarden_collectors.active_test.facts import Level, Obstacle
+
+MODULE = "gpuwarden_collectors.active_test.process"
+COMMAND = (sys.executable, "-I", "-m", MODULE)
+"""-I: neither a module in the working directory nor PYTHON* variables take part."""
+LINE_MOST = 1 << 20
+"""Bytes: the result of a GPU with wrong words on every SM is below 64 KiB."""
+LINES_MOST = 20_000
+TERM_GRACE = 0.4
+"""Seconds from SIGTERM to SIGKILL. Its default action ends the process at once: 63 kills took 0.31 s at most on an H100 and an H200."""
+KILL_GRACE = 2.0
+EXIT_GRACE = 5.0
+"""Seconds that a worker may take to end after its result: 76 GB are freed in 0.05 s, a context in 0.08 s."""
+_STDERR_KEPT = 2000
+
+Answer = Callable[[str], Awaitable[str]]
+"""What a worker asks for ("memory", "pcie", …) to the one line that it gets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What one worker is to do."""
+
+    uuid: str
+    slot: str
+    level: Level
+    seed: int
+    memory_most: int | None = None
+    peers: tuple[str, ...] = ()
+    nvml_library: str = ""
+
+    def argument(self) -> str:
+        return json.dumps(
+            {
+                "uuid": self.uuid, "slot": self.slot, "level": self.level.value, "seed": self.seed, "parent": os.getpid(),
+                "memory_most": self.memory_most, "peers": list(self.peers), "nvml_library": self.nvml_library,
+            }
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A worker that gave no result."""
+
+    obstacle: Obstacle
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """As which user workers run; None: as the user of this process."""
+
+    uid: int | None = None
+    gid: int | None = None
+    groups: tuple[int, ...] = ()
+
+    def arguments(self) -> dict[str, Any]:
+        if self.uid is None:
+            return {}
+        return {"user": self.uid, "group": self.gid, "extra_groups": list(self.groups)}
+
+
+class WorkerProcess:
+    """`within`: seconds for everything but the time that it waits for answers. `started` gets its number. `ended`: set to end it early."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        environment: Mapping[str, str],
+        identity: Identity,
+        *,
+        within: float,
+        answer: Answer,
+        started: Callable[[int], None],
+        progress: Callable[[str], Awaitable[None]],
+        ended: asyncio.Event,
+    ) -> None:
+        self._plan = plan
+        self._environment = environment
+        self._identity = identity
+        self._within = within
+        self._answer = answer
+        self._started = started
+        self._progress = progress
+        self._ended = ended
+        self._stderr = b""
+        self._killed = False
+
+    async def run(self) -> dict[str, Any] | Failed:
+        """The object under "measured". Raises nothing that the worker does."""
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *COMMAND, self._plan.argument(), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE, env=dict(self._environment), cwd="/", start_new_session=True, limit=LINE_MOST,
+                **self._identity.arguments(),
+            )  # fmt: skip
+        except OSError as error:
+            return Failed(Obstacle.UNSUPPORTED, f"cannot start a worker process: {error.strerror or error}")
+        self._started(process.pid)
+        reading_stderr = asyncio.create_task(self._keep_stderr(process))
+        try:
+            return await self._follow(process)
+        finally:
+            await self._end(process)
+            reading_stderr.cancel()
+
+    async def _follow(self, process: asyncio.subprocess.Process) -> dict[str, Any] | Failed:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._within
+        for _ in range(LINES_MOST):
+            line = await self._line(process, until - loop.time())
+            if isinstance(line, Failed):
+                return await self._given_up(process, line)
+            received = loop.time()
+            if (result := await self._taken(process, line)) is not None:
+                return result
+            until += loop.time() - received  # it waited for an answer
+        return Failed(Obstacle.CRASHED, f"its worker wrote more than {LINES_MOST} lines")
+
+    async def _taken(self, process: asyncio.subprocess.Process, line: bytes) -> dict[str, Any] | Failed | None:
+        """What a line means; None: the test goes on."""
+        match _object(line) if line else None:
+            case {"measured": dict(measured)}:
+                return await self._done(process, measured)
+            case {"asks": str(what)}:
+                return await self._respond(process, what)
+            case {"phase": str(phase)}:
+                await self._progress(phase[:40])
+                return None
+        if not line:
+            return await self._died(process)
+        return Failed(Obstacle.CRASHED, f"its worker wrote something else than the protocol: {line[:80]!r}")
+
+    async def _given_up(self, process: asyncio.subprocess.Process, why: Failed) -> Failed:
+        """Ended now; one that cannot be is not waited for again."""
+        if await self._end(process):
+            return why
+        return Failed(
+            why.obstacle,
+            f"{why.text or why.obstacle.value}; its worker cannot be ended and is left behind (pid {process.pid})",
+        )
+
+    async def _line(self, process: asyncio.subprocess.Process, within: float) -> bytes | Failed:
+        """A line; empty at the end of the stream."""
+        assert process.stdout is not None  # noqa: S101 - it was asked for
+        reading = asyncio.create_task(process.stdout.readline())
+        ended = asyncio.create_task(self._ended.wait())
+        try:
+            await asyncio.wait((reading, ended), timeout=max(0.0, within), return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                return Failed(Obstacle.INTERRUPTED, "")
+            if not reading.done():
+                return Failed(Obstacle.HUNG, f"its worker has not ended within {self._within:.0f} s")
+            return reading.result()
+        except ValueError:  # asyncio's for a line beyond its limit
+            return Failed(Obstacle.CRASHED, f"its worker wrote a line of more than {LINE_MOST >> 10} KiB")
+        finally:
+            for task in (reading, ended):
+                task.cancel()
+            await asyncio.gather(reading, ended, return_exceptions=True)
+
+    async def _respond(self, process: asyncio.subprocess.Process, what: str) -> Failed | None:
+        answering = asyncio.ensure_future(self._answer(what))
+        ended = asyncio.create_task(self._ended.wait())
+        await asyncio.wait((answering, ended), return_when=asyncio.FIRST_COMPLETED)
+        ended.cancel()
+        if not answering.done():
+            answering.cancel()
+            await asyncio.gather(answering, return_exceptions=True)
+            return Failed(Obstacle.INTERRUPTED, "")
+        assert process.stdin is not None  # noqa: S101 - it was asked for
+        with contextlib.suppress(OSError):  # it died meanwhile: its stream ends
+            process.stdin.write(f"{answering.result()}\n".encode())
+            await process.stdin.drain()
+        return None
+
+    async def _done(self, process: asyncio.subprocess.Process, measured: dict[str, Any]) -> dict[str, Any]:
+        """What the worker frees is free before the GPU is read again."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(EXIT_GRACE):
+                await process.wait()
+        return measured
+
+    async def _died(self, process: asyncio.subprocess.Process) -> Failed:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(KILL_GRACE):
+                await process.wait()
+        code = process.returncode
+        how = f"by {_signal(-code)}" if code is not None and code < 0 else f"with exit code {code}"
+        lines = self._stderr.decode("utf-8", "replace").strip().splitlines()
+        last = "".join(char if char.isprintable() else " " for char in (lines[-1] if lines else ""))[:200]
+        return Failed(Obstacle.CRASHED, f"its worker ended {how} without a result{f': {last}' if last else ''}")
+
+    async def _keep_stderr(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stderr is not None  # noqa: S101 - it was asked for
+        while chunk := await process.stderr.read(4096):
+            self._stderr = (self._stderr + chunk)[-_STDERR_KEPT:]
+
+    async def _end(self, process: asyncio.subprocess.Process) -> bool:
+        """SIGTERM, SIGKILL, to its whole group, once; False if it is still there after both."""
+        if process.stdin is not None:
+            process.stdin.close()
+        for number, grace in () if self._killed else ((signal.SIGTERM, TERM_GRACE), (signal.SIGKILL, KILL_GRACE)):
+            if process.returncode is not None:
+                break
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, number)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(grace):
+                    await process.wait()
+        self._killed = True
+        return process.returncode is not None
+
+
+def _object(line: bytes) -> object:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

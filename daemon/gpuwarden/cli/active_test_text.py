@@ -1,0 +1,29 @@
+"""Active tests in the status document as text: the one that runs, and the newest result of each GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from gpuwarden.cli.text import clean, when
+
+Document = dict[str, Any]
+
+
+def active_test_lines(status: Document) -> Iterator[str]:
+    """None where no GPU was tested; the daemon of an earlier version gives none."""
+    tests = status.get("tests") or {}
+    if running := tests.get("running"):
+        yield f"running: level {clean(running['level'])} on {len(running['gpus'])} GPUs, until {when(running['until'])} at the latest"
+    index = {gpu["pci_bus_id"]: gpu["index"] for gpu in status["gpus"]}
+    newest = {one["pci_bus_id"]: one for one in tests.get("results", ())}
+    same: dict[tuple[str, str, str], list[str]] = {}
+    for slot, one in newest.items():
+        name = str(slot if index.get(slot) is None else index[slot])
+        same.setdefault((one["level"], one["result"], one["text"]), []).append(clean(name))
+    for (level, result, text), names in same.items():
+        last = max(
+            one["at"] for one in newest.values() if (one["level"], one["result"], one["text"]) == (level, result, text)
+        )
+        why = f": {clean(text)}" if text else ""
+        yield f"GPU {', '.join(names)}: {clean(result).replace('_', ' ')} (level {clean(level)}, {when(last)}){why}"

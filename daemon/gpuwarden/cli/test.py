@@ -1,0 +1,117 @@
+"""`gpuwarden test`: an active test of this node's GPUs."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from gpuwarden.cli.client import Daemon
+from gpuwarden.cli.parser import TRY_AGAIN, UNAVAILABLE, CommandError, Parser
+from gpuwarden.cli.sources import configuration
+from gpuwarden.cli.text import clean
+from gpuwarden.config.model import Config
+
+if TYPE_CHECKING:  # loaded only once the configuration is known to have no fault
+    from gpuwarden.active_test.report import Report
+
+HELP = """
+Tests the GPUs of this node: memory with patterns, compute with results that are known beforehand, PCIe, reads between GPUs.
+Only on GPUs that nobody uses: what is in use, or may be given to a job meanwhile, is not tested.
+
+levels: gate, a moment; quick, some seconds; standard, about a minute, with reads between GPUs. Where a job may come meanwhile, gate
+leaves 2 GiB of memory free; quick and standard take all memory, and do not run there: exclude or drain the node first, or run it in an exclusive job with all GPUs.
+
+exit code: 0 nothing found, which does not prove that the GPUs are healthy; 1 warning; 2 failure; 3 no verdict (busy, disturbed,
+interrupted, unsupported: it says which); of several GPUs the worst, where failure is worse than no verdict, no verdict than warning;
+64 when an option or the configuration has a fault
+
+examples:
+  gpuwarden test --level gate
+  gpuwarden exclude --reason "testing" && gpuwarden test --level standard
+  gpuwarden test --gpu 3 --gpu 0000:4e:00.0 --json
+  srun --exclusive --gres=gpu:8 gpuwarden test
+"""
+
+LEVELS = ("gate", "quick", "standard")
+
+
+def arguments(parser: Parser) -> None:
+    parser.add_argument("--level", choices=LEVELS, default="quick", help="how much is tested (default: quick)")
+    parser.add_argument(
+        "--gpu",
+        metavar="G",
+        action="append",
+        default=[],
+        help="a UUID, index or PCI address; may be repeated (default: all)",
+    )
+    parser.add_json()
+    parser.add_argument(
+        "--i-know-nobody-is-here",
+        action="store_true",
+        help="on a host without a scheduler: take all memory, nobody starts work",
+    )
+    parser.add_config()
+    parser.add_run_dir()
+
+
+def main(options: argparse.Namespace) -> int:
+    options.simulate = None
+    config = configuration(options, os.environ)
+    from gpuwarden.active_test.report import document  # noqa: PLC0415 - a fault in the configuration is reported before asyncio is loaded
+    from gpuwarden.active_test.text import shown  # noqa: PLC0415
+
+    report = _report(options, config)
+    if options.json:
+        print(json.dumps(document(report), indent=2))
+    else:
+        print("\n".join(map(clean, shown(report))))
+    return report.verdict.exit_code
+
+
+def _report(options: argparse.Namespace, config: Config) -> Report:
+    from gpuwarden.active_test.host_order import NoSuchOrder, order_of  # noqa: PLC0415 - as above
+    from gpuwarden.active_test.run import ActiveTest  # noqa: PLC0415
+    from gpuwarden.active_test.selection import UnknownGpu  # noqa: PLC0415
+
+    async def run() -> Report:
+        order = order_of(
+            config, options.level, options.gpu, _call(config), _progress(), nobody_here=options.i_know_nobody_is_here
+        )
+        try:
+            return await ActiveTest(order).run()
+        finally:
+            if order.asked.slurm is not None:
+                await order.asked.slurm.close()
+
+    try:
+        return asyncio.run(run())
+    except (UnknownGpu, NoSuchOrder) as error:
+        raise CommandError(str(error)) from error
+
+
+def _call(config: Config) -> Callable[..., Any]:
+    """A verb of the daemon, with the errors that the test knows."""
+    from gpuwarden.active_test.lease import DaemonAway, DaemonUnreached  # noqa: PLC0415 - as above
+
+    daemon = Daemon.chosen(config.run.dir)
+
+    def call(verb: str, **arguments: object) -> Any:
+        try:
+            return daemon.call(verb, **arguments)
+        except CommandError as error:
+            kind = DaemonAway if error.code in (UNAVAILABLE, TRY_AGAIN) else DaemonUnreached
+            raise kind(str(error)) from error
+
+    return call
+
+
+def _progress() -> Callable[[int, str], None]:
+    """Lines on a terminal; nothing where nobody watches."""
+    if not sys.stderr.isatty():
+        return lambda _index, _phase: None
+    return lambda index, phase: print(f"GPU {index}: {clean(phase)}", file=sys.stderr, flush=True)

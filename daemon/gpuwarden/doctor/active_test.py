@@ -1,0 +1,105 @@
+"""Whether `gpuwarden test` can run here: what CUDA needs beside NVML, and who is on the GPUs. Nothing is loaded into this process."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from gpuwarden.active_test.host import HostReadings, HostUnread
+from gpuwarden.active_test.obstacles import obstacle
+from gpuwarden.active_test.surroundings import environment
+from gpuwarden.config.model import Config
+from gpuwarden.doctor.row import Row, ok, warn
+from gpuwarden_collectors.host_files import text_or_empty
+from gpuwarden_collectors.plugin.run import run
+
+LIBCUDA, PTX_COMPILER = "libcuda.so.1", "libnvidia-ptxjitcompiler.so.1"
+_LOADED_WITHIN = 10.0
+_LOADS = """
+import ctypes, sys
+for name in sys.argv[1:]:
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        print(name)
+"""
+_UVM = Path("/dev/nvidia-uvm")
+_ADDRESS_SPACE = 64 << 30
+"""Bytes: a context on an H100 took 13 GiB of address space; with the memory of eight GPUs mapped for each other it may be more."""
+_SHOWN = 4
+
+
+async def active_test(config: Config) -> list[Row]:
+    """One row where there is no driver."""
+    if not (config.paths.proc / "driver/nvidia/version").exists():
+        return [ok("gpuwarden test", "no driver is loaded: there is nothing to test")]
+    return [*await libraries(environment(None)), uvm(_UVM), address_space(), *await gpus(config)]
+
+
+async def libraries(variables: Mapping[str, str]) -> list[Row]:
+    """Whether a process with this environment, as that of a worker, finds them."""
+    done = await run((sys.executable, "-I", "-c", _LOADS, LIBCUDA, PTX_COMPILER), variables, _LOADED_WITHIN)
+    if done.exit_code != 0:
+        found = f"cannot be loaded: {done.error or f'exit code {done.exit_code}'}"
+        return [warn("libcuda", found, "reinstall the driver's libraries")]
+    absent = done.stdout.decode("utf-8", "replace").split()
+    return list(_libraries(absent))
+
+
+def _libraries(absent: list[str]) -> Iterator[Row]:
+    for check, name, package in (
+        ("libcuda", LIBCUDA, "libcuda1"),
+        ("PTX compiler", PTX_COMPILER, "libnvidia-ptxjitcompiler1"),
+    ):
+        if name in absent:
+            to_do = f"install the driver's package with it (Debian: {package}), or gpuwarden test cannot run"
+            yield warn(check, f"{name} is not here", to_do)
+        else:
+            yield ok(check, f"{name} can be loaded")
+
+
+def uvm(node: Path) -> Row:
+    """Without it cuInit fails with 999."""
+    if not node.exists():
+        return warn(
+            "uvm", f"{node} does not exist", "modprobe nvidia-uvm && nvidia-modprobe -u -c 0: gpuwarden test needs it"
+        )
+    if not os.access(node, os.R_OK | os.W_OK):
+        return warn("uvm", f"this user may not open {node}", "run gpuwarden test as a user that may, such as root")
+    return ok("uvm", f"{node} can be opened")
+
+
+def address_space() -> Row:
+    """Below some 13 GiB cuInit fails with 2."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY or limit >= _ADDRESS_SPACE:
+        return ok("address space", "not limited" if limit == resource.RLIM_INFINITY else f"{limit >> 30} GiB")
+    return warn(
+        "address space",
+        f"limited to {limit / (1 << 30):.1f} GiB",
+        "lift LimitAS= or ulimit -v: CUDA reserves 13 GiB and more",
+    )
+
+
+async def gpus(config: Config) -> list[Row]:
+    """Which of them could be tested now."""
+    readings = HostReadings(config.collectors.nvml)
+    try:
+        host = await readings.read()
+    except HostUnread as error:
+        return [warn("GPUs to test", str(error), "see the row nvml")]
+    finally:
+        await readings.close()
+    proc = config.paths.proc
+    met = {
+        gpu.index: obstacle(gpu, host, lambda pid: text_or_empty(proc / str(pid) / "comm")) for gpu in host.nvml.gpus
+    }
+    held = {index: found for index, found in met.items() if found is not None}
+    if not held:
+        return [ok("GPUs to test", f"nobody is on the {len(met)} GPUs")]
+    shown = "; ".join(f"GPU {index}: {text}" for index, (_, text) in list(held.items())[:_SHOWN])
+    more = f"; and {len(held) - _SHOWN} more" if len(held) > _SHOWN else ""
+    return [ok("GPUs to test", f"{len(met) - len(held)} of {len(met)} could be tested now: {shown}{more}")]

@@ -1,0 +1,90 @@
+"""`gpuwarden test` beside a running daemon: it knows of the test, judges its results, and ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from support.active_test_hosts import PASSES, WRONG_ONCE, ActiveHost, ended, gone, uuid, wait
+from support.daemons import RunningDaemon
+
+LONG = [{"write": {"phase": "int8"}}, {"ask": "memory"}, {"write": {"phase": "memory"}}, {"sleep": 300}]
+
+
+@pytest.fixture
+def daemon(host: ActiveHost) -> Iterator[RunningDaemon]:
+    with host.daemon() as daemon:
+        daemon.wait_status("healthy")
+        yield daemon
+
+
+def test_the_daemon_judges_and_keeps_the_results(host: ActiveHost, daemon: RunningDaemon) -> None:
+    code, document = host.alone()
+    assert (code, document["verdict"], document["notes"]) == (0, "nothing_found", [])
+    daemon.wait_passes(2)
+    assert daemon.is_now("healthy")
+
+
+def test_a_failure_is_a_finding_that_outlasts_the_test(host: ActiveHost, daemon: RunningDaemon) -> None:
+    host.script({"*": PASSES, uuid(1): [*PASSES[:-1], {"write": {"measured": WRONG_ONCE}}]})
+    code, document = host.alone()
+    assert (code, document["verdict"]) == (2, "failure")
+    daemon.wait_status("failure", "test_failed.compute")
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("exclude", "--reason", "a person comes"), "an operator excluded the node"),
+        (
+            ("notify-termination", "--in", "300", "--reason", "the machine goes"),
+            "the end of this machine is announced",
+        ),
+        (("reload",), "the configuration was reloaded"),
+    ],
+)
+def test_an_order_to_the_daemon_ends_a_running_test(
+    host: ActiveHost, daemon: RunningDaemon, words: tuple[str, ...], why: str
+) -> None:
+    host.script({"*": LONG})
+    process = host.begin("--json", "--i-know-nobody-is-here")
+    wait(lambda: len(host.workers) == 2 and host.note(1)["answers"], "both workers in their last phase")
+    done = host.command(*words, "--run-dir", host.run_dir)
+    assert done.returncode == 0, done.stderr
+    code, document = ended(process)
+    assert (code, {gpu["obstacle"] for gpu in document["gpus"]}) == (3, {"interrupted"})
+    assert why in document["gpus"][0]["text"]
+    assert all(gone(host.note(gpu)["pid"]) for gpu in (0, 1))
+    assert daemon.process.poll() is None
+
+
+def test_a_test_goes_on_when_the_daemon_is_killed_and_says_that_nothing_was_kept(
+    host: ActiveHost, daemon: RunningDaemon
+) -> None:
+    host.script({"*": [{"write": {"phase": "int8"}}, {"sleep": 3}, *PASSES]})
+    process = host.begin("--json", "--i-know-nobody-is-here")
+    host.wait_note(1)
+    daemon.kill()
+    code, document = ended(process)
+    assert (code, document["verdict"]) == (0, "nothing_found")
+    assert "judged without the past of these GPUs, and not kept: no daemon answers" in document["notes"][0]
+
+
+def test_a_result_is_not_lost_when_the_daemon_restarts_as_it_is_handed_in(
+    host: ActiveHost, daemon: RunningDaemon
+) -> None:
+    host.script(
+        {
+            "*": PASSES,
+            uuid(1): [{"write": {"phase": "int8"}}, {"sleep": 3}, *PASSES[:-1], {"write": {"measured": WRONG_ONCE}}],
+        }
+    )
+    process = host.begin("--json", "--i-know-nobody-is-here")
+    host.wait_note(1)
+    daemon.kill()
+    wait(lambda: host.note(1)["answers"], "the last phase, without a daemon")
+    with host.daemon() as next_daemon:
+        code, document = ended(process)
+        assert (code, document["verdict"], document["notes"]) == (2, "failure", [])
+        next_daemon.wait_status("failure", "test_failed.compute")

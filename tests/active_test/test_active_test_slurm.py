@@ -1,0 +1,195 @@
+"""`gpuwarden test` on a node of a real Slurm: who else is here, and when all of the memory may be taken."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.active_test_hosts import PASSES, SUPPORT, ActiveHost, ended, gone, uuid, wait
+from support.daemons import Json
+from support.slurm import GPUS, SLURM, Slurm
+
+pytestmark = SLURM
+SLEEPS = "sleep 300"
+
+
+class SlurmNode(ActiveHost):
+    """n1, whose GPUs are the fake library's."""
+
+    def __init__(self, folder: Path, slurm: Slurm) -> None:
+        super().__init__(folder, GPUS)
+        self.slurm = slurm
+        self.configure(f'[slurm]\nenabled = true\nnode = "n1"\ntimeout = "5s"\nconf = "{slurm.conf}"\n')
+        self.more = {"PATH": slurm.environment["PATH"], "SLURM_CONF": str(slurm.conf)}
+
+    def answers(self) -> list[str]:
+        return [answer for _, answer, _ in self.note(0)["answers"]]
+
+    def busy(self, *words: str) -> str:
+        """What a test says that was not begun."""
+        code, document = self.test(*words)
+        assert (code, {gpu["obstacle"] for gpu in document["gpus"]}, self.workers) == (3, {"busy"}, [])
+        text: str = document["gpus"][0]["text"]
+        return text
+
+    def job(self, script: str, *options: str) -> int:
+        job = self.slurm.submit(script, "--nodelist=n1", *options, user="root")
+        self.slurm.wait(lambda: self.slurm.job_state(job) == "RUNNING", f"job {job} to run")
+        return job
+
+    def test_in_job(self, *options: str) -> tuple[int, Path]:
+        """A job that is `gpuwarden test`, and where its document is written."""
+        result = self.folder / "result.json"
+        command = [
+            sys.executable,
+            str(SUPPORT / "active_test_command.py"),
+            "test",
+            "--config",
+            str(self.config),
+            "--json",
+        ]
+        variables = {name: value for name, value in self.variables.items() if not name.startswith("SLURM")}
+        variables["SLURM_CONF"] = str(self.slurm.conf)
+        env = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
+        script = f"exec env {env} {shlex.join(command)} > {result}"
+        return self.slurm.submit(script, "--nodelist=n1", *options, user="root"), result
+
+
+@pytest.fixture
+def node(tmp_path: Path, slurm: Slurm) -> Iterator[SlurmNode]:
+    node = SlurmNode(tmp_path, slurm)
+    yield node
+    node.end()
+
+
+def finished(node: SlurmNode, job: int, result: Path) -> Json:
+    node.slurm.wait(lambda: node.slurm.job_state(job) not in ("PENDING", "RUNNING", "COMPLETING"), f"job {job} to end")
+    document: Json = json.loads(result.read_text())
+    return document
+
+
+def test_an_idle_node_is_tested_at_level_gate_only_since_a_job_may_start(node: SlurmNode) -> None:
+    assert "Slurm may start a job on n1 at any moment: gpuwarden exclude" in node.busy("--level", "quick")
+    assert node.test("--level", "gate")[0] == 0
+    assert node.answers() == ["part"]
+
+
+def test_on_a_drained_node_without_a_job_all_memory_is_taken(node: SlurmNode) -> None:
+    node.slurm.drain("n1", "new board")
+    assert node.test("--level", "standard")[0] == 0
+    assert node.answers() == ["all"]
+
+
+@pytest.mark.parametrize("drained", [False, True])
+def test_a_node_with_a_job_is_left_alone_also_a_drained_one(node: SlurmNode, *, drained: bool) -> None:
+    job = node.job(SLEEPS)
+    if drained:
+        node.slurm.drain("n1", "new board")
+    assert f"Slurm has jobs here ({job} of root)" in node.busy("--level", "gate")
+
+
+def test_a_suspended_job_counts_though_the_node_is_idle(node: SlurmNode) -> None:
+    job = node.job(SLEEPS)
+    node.slurm.scontrol("suspend", str(job))
+    try:
+        assert "Slurm has jobs here" in node.busy("--level", "gate")
+    finally:
+        node.slurm.scontrol("resume", str(job))
+
+
+def test_a_job_that_starts_before_the_memory_is_taken_keeps_it(node: SlurmNode) -> None:
+    node.script({"*": [{"write": {"phase": "int8"}}, {"sleep": 4}, *PASSES]})
+    process = node.begin("--json", "--level", "gate", "--gpu", "0")
+    node.wait_note(0)
+    job = node.job(SLEEPS)
+    code, document = ended(process)
+    assert (code, document["gpus"][0]["obstacle"]) == (3, "busy")
+    assert f"Slurm has jobs here ({job} of root)" in document["gpus"][0]["text"]
+    assert node.answers() == ["none"]
+
+
+def test_an_exclusive_job_with_all_gpus_is_alone(node: SlurmNode) -> None:
+    job, result = node.test_in_job("--exclusive", f"--gres=gpu:{GPUS}")
+    document = finished(node, job, result)
+    assert document["exit_code"] == 0
+    assert node.answers() == ["all"]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ((f"--gres=gpu:{GPUS}",), f"has {GPUS} of {GPUS} GPUs, not exclusively: add --exclusive"),
+        (("--gres=gpu:2",), f"has 2 of {GPUS} GPUs, not exclusively: add --exclusive and --gres=gpu:{GPUS}"),
+    ],
+)
+def test_a_job_that_others_may_run_beside_is_not_alone(node: SlurmNode, options: tuple[str, ...], text: str) -> None:
+    document = finished(node, *node.test_in_job(*options))
+    assert document["exit_code"] == 3
+    assert text in document["gpus"][0]["text"]
+    assert node.workers == []
+
+
+def test_a_variable_of_an_exclusive_job_without_being_in_it_is_not_believed(node: SlurmNode) -> None:
+    job = node.job(SLEEPS, "--exclusive", f"--gres=gpu:{GPUS}")
+    node.more["SLURM_JOB_ID"] = str(job)
+    assert "Slurm has jobs here" in node.busy("--level", "gate")
+
+
+def test_a_job_that_is_cancelled_leaves_a_report_and_no_worker(node: SlurmNode) -> None:
+    node.script({"*": [{"ask": "memory"}, {"sleep": 300}]})
+    job, result = node.test_in_job("--exclusive", f"--gres=gpu:{GPUS}")
+    wait(lambda: len(node.workers) == GPUS and node.note(GPUS - 1)["answers"], "all workers in their last phase")
+    node.slurm.command("scancel", str(job))
+    document = finished(node, job, result)
+    assert {gpu["obstacle"] for gpu in document["gpus"]} == {"interrupted"}
+    assert "ended by SIGTERM" in document["gpus"][0]["text"]
+    assert all(gone(node.note(gpu)["pid"]) for gpu in range(GPUS))
+
+
+def test_a_controller_that_does_not_answer_counts_as_occupied(node: SlurmNode) -> None:
+    node.slurm.drain("n1", "new board")
+    node.slurm.pause("slurmctld")
+    assert "Slurm cannot say who is here" in node.busy("--level", "gate")
+
+
+def test_a_controller_that_hangs_does_not_hold_up_a_signal(node: SlurmNode) -> None:
+    node.slurm.drain("n1", "new board")
+    node.slurm.pause("slurmctld")
+    process = node.begin("--json", "--level", "gate")
+    node.slurm.wait(lambda: _children_of(process), "the command of Slurm")
+    process.terminate()
+    code, document = ended(process)
+    assert (code, {gpu["obstacle"] for gpu in document["gpus"]}) == (3, {"interrupted"})
+
+
+def _children_of(process: subprocess.Popen[str]) -> bool:
+    found = subprocess.run(
+        ["ps", "--ppid", str(process.pid), "-o", "comm="], capture_output=True, text=True, check=False
+    )
+    return any(name in found.stdout for name in ("sinfo", "squeue"))
+
+
+def test_the_order_that_nobody_is_here_is_refused(node: SlurmNode) -> None:
+    process = node.begin("--i-know-nobody-is-here")
+    assert process.wait(60) == 64
+    process.communicate()
+    assert uuid(0) not in "".join(node.workers)
+
+
+def test_a_node_that_gpuwarden_excludes_is_tested_as_soon_as_it_is_drained(node: SlurmNode) -> None:
+    node.script({"*": [{"write": {"phase": "int8"}}, {"sleep": 4}, *PASSES]})
+    with node.daemon(more={"GPUWARDEN_MODE": "enforce"}) as daemon:
+        daemon.wait_status("healthy")
+        assert node.command("exclude", "--reason", "testing", "--run-dir", node.run_dir).returncode == 0
+        code, document = node.test("--gpu", "0")
+        while code == 3 and not node.workers:  # not drained yet
+            code, document = node.test("--gpu", "0")
+        assert (code, document["verdict"], document["notes"]) == (0, "nothing_found", [])
+        assert node.command("restore", "--run-dir", node.run_dir).returncode == 0
+        node.slurm.wait(lambda: "DRAIN" not in node.slurm.state("n1"), "the node to be back")

@@ -1,0 +1,66 @@
+"""The doctor on what `gpuwarden test` needs of a host, and who is in its way."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.config.model import Config, Paths, load
+from gpuwarden.config.sources import Sources
+from gpuwarden.doctor import active_test
+from gpuwarden.doctor.row import Grade
+from support.daemons import FakeHost
+from support.fake_cuda_library import build_library
+
+
+async def test_a_host_without_a_driver_has_nothing_to_test(tmp_path: Path) -> None:
+    (row,) = await active_test.active_test(Config(paths=Paths(proc=tmp_path)))
+    assert row.grade is Grade.OK
+
+
+async def test_libraries_are_found_as_a_worker_finds_them() -> None:
+    library = build_library()
+    cuda, compiler = await active_test.libraries({"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(library.parent)})
+    assert (cuda.grade, compiler.grade) == (Grade.OK, Grade.WARN)
+    assert compiler.to_do.startswith("install the driver's package with it (Debian: libnvidia-ptxjitcompiler1)")
+
+
+async def test_no_library_is_loaded_into_the_doctor_itself() -> None:
+    library = build_library()
+    await active_test.libraries({"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(library.parent)})
+    assert str(library) not in Path("/proc/self/maps").read_text()
+
+
+def test_the_device_node_of_uvm_must_be_there_and_open_to_this_user(tmp_path: Path) -> None:
+    node = tmp_path / "nvidia-uvm"
+    assert "modprobe nvidia-uvm" in active_test.uvm(node).to_do
+    node.touch()
+    assert active_test.uvm(node).grade is Grade.OK
+
+
+@pytest.mark.parametrize(("limit", "grade"), [(4 << 30, "warn"), (128 << 30, "ok"), (resource.RLIM_INFINITY, "ok")])
+def test_a_limit_of_the_address_space_is_named(limit: int, grade: str) -> None:
+    """In a process of its own: the limit could not be lifted again."""
+    program = (
+        "import resource, sys; from gpuwarden.doctor.active_test import address_space;"
+        "n = int(sys.argv[1]); resource.setrlimit(resource.RLIMIT_AS, (n, n)); print(address_space().grade.value)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(limit)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == grade
+
+
+async def test_who_is_on_the_gpus_is_named(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path, 2)
+    host.fake.process(1, os.getpid(), 1 << 30)
+    os.environ["FAKE_NVML_CONTROL"] = str(host.fake.control)
+    try:
+        (row,) = await active_test.gpus(load(Sources(file=host.config, required=True)))
+    finally:
+        del os.environ["FAKE_NVML_CONTROL"]
+    assert row.grade is Grade.OK
+    assert row.found.startswith(f"1 of 2 could be tested now: GPU 1: used by process {os.getpid()}")

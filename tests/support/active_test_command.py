@@ -1,0 +1,37 @@
+"""`gpuwarden test` with some constants changed, as a process of its own: the program of a worker, and what it inherits of this environment.
+
+ACTIVE_TEST_WORKER    the command of a worker, as JSON; without it the real one
+ACTIVE_TEST_KEEP      names of variables that a worker gets all the same: fake libraries are found by them
+ACTIVE_TEST_KUBELET   the folder of a pretended kubelet
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from gpuwarden.active_test import gpu_test, pods, run, surroundings, worker
+from gpuwarden.cli.main import main
+
+
+def change() -> None:
+    if given := os.environ.get("ACTIVE_TEST_WORKER"):
+        worker.COMMAND = tuple(json.loads(given))
+    if within := os.environ.get("ACTIVE_TEST_WITHIN"):
+        gpu_test.WITHIN.update(dict.fromkeys(gpu_test.WITHIN, float(within)))
+    surroundings.USER = os.environ.get("ACTIVE_TEST_USER", surroundings.USER)
+    pods.KUBELET = Path(os.environ.get("ACTIVE_TEST_KUBELET", "/nonexistent"))
+    changed: Any = run
+    made, names = changed.environment, os.environ.get("ACTIVE_TEST_KEEP", "").split()
+    changed.environment = lambda cache: {
+        **made(cache),
+        **{name: os.environ[name] for name in names if name in os.environ},
+    }
+
+
+if __name__ == "__main__":
+    change()
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""A host on which `gpuwarden test` runs as a process: the fake library of NVML, and a stub in place of each GPU's worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from support.commands import environment
+from support.daemons import PATIENCE, FakeHost, Json
+
+SUPPORT = Path(__file__).parent
+STUB = [sys.executable, str(SUPPORT / "stub_gpu_worker.py")]
+MEASURED: Json = {
+    "memory": {
+        "total": 80 << 30, "free": 79 << 30, "tested": 79 << 30, "marches": 9, "mismatches": 0, "write": 3.18e12, "verify": 3.06e12,
+    },
+    "kernels": [
+        {"kernel": "int8", "chunks": 20, "sms": 132, "cycles": 1689.0, "cycles_least": 1689.0, "cycles_most": 1689.0, "clock": 1850.0,
+         "rate": 1.2e15},
+    ],
+    "pcie": {"to_device": 55e9, "to_host": 55e9},
+    "temperature": 40, "temperature_most": 61, "kernels_version": 1,
+}  # fmt: skip
+PASSES: list[Json] = [{"write": {"phase": "int8", "of": 3}}, {"ask": "memory"}, {"write": {"measured": MEASURED}}]
+"""A worker that finds nothing."""
+WRONG_ONCE: Json = {
+    **MEASURED,
+    "kernels": [{**MEASURED["kernels"][0], "deviations": [{"sm": 17, "chunks": 1, "warps": 1}], "deviating": 1}],
+}
+
+
+def uuid(gpu: int) -> str:
+    """Of the fake library's GPUs (text uuid of readings.def)."""
+    return f"GPU-{0x1B + 13 * gpu:02x}3c9e1a-7d42-4b8f-a1c6-5e0f2d9b8a37"
+
+
+class ActiveHost(FakeHost):
+    """`script`: what workers do, by UUID or "*"."""
+
+    def __init__(self, folder: Path, gpus: int = 2) -> None:
+        super().__init__(folder, gpus)
+        self.stubs = folder / "stubs"
+        self.stubs.mkdir()
+        self.stubs.chmod(0o777)
+        self.kubelet = folder / "kubelet"
+        self.more: dict[str, str] = {}
+        self._begun: list[subprocess.Popen[str]] = []
+        self.script({"*": PASSES})
+
+    def script(self, steps: Mapping[str, Any]) -> None:
+        (self.stubs / "script.json").write_text(json.dumps(steps))
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {
+            **environment(self.folder, self.fake.environment), "ACTIVE_TEST_WORKER": json.dumps(STUB),
+            "ACTIVE_TEST_KEEP": "STUB_FOLDER", "STUB_FOLDER": str(self.stubs), "ACTIVE_TEST_KUBELET": str(self.kubelet),
+            "SLURM_CONF": "/nonexistent/slurm.conf", **self.more,
+        }  # fmt: skip
+
+    def begin(self, *words: str, **streams: Any) -> subprocess.Popen[str]:
+        """`gpuwarden test` that goes on."""
+        given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
+        command = [
+            sys.executable,
+            str(SUPPORT / "active_test_command.py"),
+            "test",
+            "--config",
+            str(self.config),
+            *words,
+        ]
+        self._begun.append(subprocess.Popen(command, env=self.variables, stdin=subprocess.DEVNULL, text=True, **given))
+        return self._begun[-1]
+
+    def end(self) -> None:
+        """Nothing that it began is left, whatever state it is in."""
+        for process in self._begun:
+            if process.poll() is None:
+                process.terminate()
+            try:
+                process.communicate(timeout=PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+
+    def test(self, *words: str) -> tuple[int, Json]:
+        """Its exit code and its document."""
+        return ended(self.begin("--json", *words))
+
+    def alone(self, *words: str) -> tuple[int, Json]:
+        """On a host where nobody else is."""
+        return self.test("--i-know-nobody-is-here", *words)
+
+    def note(self, gpu: int, number: int = 0) -> Json:
+        """What the worker of a GPU noted."""
+        note: Json = json.loads((self.stubs / f"{uuid(gpu)}.{number}").read_text())
+        return note
+
+    def wait_note(self, gpu: int, number: int = 0) -> Json:
+        wait((self.stubs / f"{uuid(gpu)}.{number}").exists, f"worker of GPU {gpu}")
+        return self.note(gpu, number)
+
+    @property
+    def workers(self) -> list[str]:
+        return sorted(path.name for path in self.stubs.glob("GPU-*.[0-9]"))
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, Json]:
+    stdout, stderr = process.communicate(timeout=PATIENCE)
+    assert stdout, f"exit code {process.returncode}: {stderr}"
+    document: Json = json.loads(stdout)
+    return process.returncode, document
+
+
+def wait(condition: Callable[[], object], what: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, f"waited {PATIENCE:g} s in vain for {what}"
+        time.sleep(0.01)
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] == "Z"
