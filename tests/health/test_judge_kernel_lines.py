@@ -167,6 +167,17 @@ def while_away(host: WholeHost, what: LineKind, *, ago: float, slot: str = "", p
     return KernelLineEvent(at=at, what=what, slot=slot, part=part, text="x")
 
 
+@pytest.mark.parametrize("line", [SILENT, HARDWARE])
+def test_an_adapter_fails_though_the_daemon_is_away_when_its_driver_had_recovered_it(line: str) -> None:
+    host = with_adapter()
+    happened(host, line)
+    host.run(15)
+    host.uptime += 40.0
+    host.restart_daemon()
+    host.run(60)
+    assert health(host) is Health.FAILURE
+
+
 def test_an_adapter_that_failed_while_no_daemon_ran_fails_unless_it_was_recovered() -> None:
     host = with_adapter()
     host.run(3600, every=60)

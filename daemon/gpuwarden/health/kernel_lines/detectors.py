@@ -85,7 +85,7 @@ def nvme_failed(state: State, sight: Sight) -> Detection:
 
 def adapter_failed(state: State, sight: Sight) -> Detection:
     found = []
-    for record in _recent(state, sight, "adapter_failed"):
+    for record in _recent(state, sight, "adapter_failed", rising=True):
         reported = signs(record)
         if not reported or _latched(state, record):
             continue
@@ -117,13 +117,18 @@ def _latched(state: State, record: Record) -> bool:
     return track is not None and track.latch is not Latch.NONE and track.latched and track.released is None
 
 
-def _recent(state: State, sight: Sight, code: str, *, since: float = 0.0) -> Iterator[Record]:
-    """Records that are seen. Lines that came while no daemon ran are seen in the step that brings them, unless they are from before `since`."""
+def _recent(state: State, sight: Sight, code: str, *, since: float = 0.0, rising: bool = False) -> Iterator[Record]:
+    """Records that are seen. Lines that came while no daemon ran are seen in the step that brings them, unless they are from before `since`.
+
+    `rising`: also those that rise, however long ago their line came: what one line is enough for must not be lost in a restart.
+    """
     for record in state.records.values():
         if record.key.code != code or record.history or not counts(state, record) or buried(state, record.key):
             continue
         new = record.key in state.news and record.last.boottime >= since
-        if new or sight.now.boottime - record.last.boottime <= SEEN_FOR:
+        track = state.tracks.get(record.key) if rising else None
+        pending = track is not None and not track.raised
+        if new or pending or sight.now.boottime - record.last.boottime <= SEEN_FOR:
             yield record
 
 
