@@ -1,10 +1,9 @@
 """A replay that passes over what can change nothing: of a healthy node's passes one in ten is judged.
 
 A pass is passed over while it says the very same as the one before it, but for the time at which that was read, and the last step
-reported nothing and left nothing that goes on from pass to pass (`_still`); and for `MOST` seconds at most, lest what follows from
-the passing of time alone be missed. What was passed over last of each collector is handed to the engine before anything else
-is. The node is judged less often and never otherwise: what follows from the passing of time alone is reported up to `MOST` seconds
-late, everything else in the same step.
+reported nothing and left nothing that goes on from pass to pass (`_still`); and for `MOST` seconds at most. What was passed over
+last of each collector is handed to the engine before anything else is. The node is judged less often and never otherwise: what
+follows from the passing of time alone is reported up to `MOST` seconds late, everything else in the same step.
 """
 
 from __future__ import annotations
@@ -29,8 +28,6 @@ WAKE = 1200.0
 """Seconds of uptime in which every step is made: the graces after a boot end within them."""
 LONG_RISE = 3600.0
 """Seconds. What must be seen for so long has no shorter wait beside it, and is of readings alone."""
-
-
 LONG_FALL = 600.0
 """Seconds without a sighting, or a line, after which a finding may take hours to end, or has a latch."""
 

@@ -404,7 +404,6 @@ def test_a_test_that_could_not_run_gives_no_verdict_and_says_why(obstacle: Obsta
     outcome = judge([test])[ME]
     assert (outcome.verdict, outcome.findings) == (NONE, ())
     assert outcome.text == f"{obstacle.shown}: so it was"
-    assert "so it was" in outcome.text
 
 
 def test_what_was_not_covered_gives_no_verdict() -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 
 import pytest
 from hypothesis import given, settings
@@ -87,12 +86,12 @@ def test_a_counter_that_is_not_read_for_a_while_has_lost_nothing() -> None:
 
 
 @pytest.mark.parametrize("restart", [WholeHost.restart_daemon, WholeHost.checkpointed])
-def test_what_was_counted_before_a_restart_counts_after_it(restart: object) -> None:
+def test_what_was_counted_before_a_restart_counts_after_it(restart: Callable[[WholeHost], object]) -> None:
     host = started()
     for value in (1, 2):
         reads(host, link_downed=value)
         host.run(0.9 * HOUR, every=60)
-    restart(host)  # type: ignore[operator]
+    restart(host)
     host.run(60)
     assert downs(host) == []
     reads(host, link_downed=3)
@@ -100,11 +99,11 @@ def test_what_was_counted_before_a_restart_counts_after_it(restart: object) -> N
 
 
 @pytest.mark.parametrize("restart", [WholeHost.restart_daemon, WholeHost.checkpointed])
-def test_a_restart_ends_a_finding_no_later_than_it_would_have_ended(restart: object) -> None:
+def test_a_restart_ends_a_finding_no_later_than_it_would_have_ended(restart: Callable[[WholeHost], object]) -> None:
     host = started()
     reads(host, link_downed=3)
     host.run(1.5 * HOUR, every=60)
-    restart(host)  # type: ignore[operator]
+    restart(host)
     host.run(1.4 * HOUR, every=60)
     assert host.ids == {FLAPPING}
     host.run(0.4 * HOUR, every=60)
@@ -239,13 +238,13 @@ def test_nothing_is_written_while_nothing_grows_and_one_event_in_ten_minutes_whi
 
 
 def test_a_burst_is_over_when_its_window_is() -> None:
-    """What came within ten minutes after an event is in none, and nothing is read anew of a port that is quiet."""
+    """What comes within ten minutes after an event of a port that flaps has no event of its own, and no later one if it stays quiet."""
     host = started()
     reads(host, link_downed=3)
     reads(host, link_downed=9)
     host.run(60)
     assert downs(host) == [9]
-    host.beside.infiniband = None  # the same facts again
+    host.beside.infiniband = None  # no pass of the collector
     host.run(1.0, every=1.0)
     host.ports(port("mlx5_0", link_downed=9), port("mlx5_1"))
     host.run(3.4 * HOUR, every=60)
@@ -271,4 +270,4 @@ def test_a_port_that_is_forgotten_is_forgotten_whole() -> None:
     host.run(10)
     assert "mlx5_0/1" not in host.state.port_downs
     reads(host, link_downed=2)
-    assert replace(host.state.port_downs["mlx5_0/1"], since=0.0).marks == ()
+    assert host.state.port_downs["mlx5_0/1"].marks == ()

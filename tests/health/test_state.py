@@ -73,7 +73,7 @@ def _tested(host: Host, number: int) -> None:
 
 
 def _lease(host: Host, number: int) -> None:
-    """One that holds, is made known more of, or ends."""
+    """A test begins, or more is known of it and its process gets an Xid; or the one that runs ends."""
     until = Stamp(host.now.boottime + number, host.now.wall + number)
     lease = Lease(
         at=host.now, name=f"{number % 3:016x}", gpus=uuid(number % 2), level=Level.QUICK, until=until, workers="1234"

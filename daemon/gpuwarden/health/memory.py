@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gpuwarden.health.active_test.lease import Lease
-from gpuwarden.health.active_test.outcome import BANDWIDTH_LOW, SM_SLOW, TEST_FAILED
+from gpuwarden.health.active_test.results import CODES as TEST_CODES
 from gpuwarden.health.active_test.results import Tests
 from gpuwarden.health.flaps import Raises
 from gpuwarden.health.gpu.remaps import RemapHistory
@@ -25,7 +25,7 @@ from gpuwarden_collectors.facts import Stamp
 
 LEMON_NODE = "lemon_node"
 """The code of the condition that is made of days alone: to acknowledge it is to forget."""
-FROM_MEMORY = frozenset({LEMON_NODE, TEST_FAILED, SM_SLOW, BANDWIDTH_LOW})
+FROM_MEMORY = TEST_CODES | {LEMON_NODE}
 """Conditions that are seen in memory alone, for as long as it says so: they may be acknowledged while they are seen."""
 
 

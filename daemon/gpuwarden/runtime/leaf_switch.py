@@ -17,10 +17,9 @@ SOON = 600.0
 class LeafSwitch:
     """`known` is the configured one, else that of Slurm's topology once the controller has answered; "" until then."""
 
-    def __init__(self, configured: str, slurm: SlurmClient | None, *, again: float = AGAIN, soon: float = SOON) -> None:
+    def __init__(self, configured: str, slurm: SlurmClient | None, *, soon: float = SOON) -> None:
         self.known = configured
         self._slurm = slurm
-        self._again = again
         self._soon = soon
         self._task: asyncio.Task[None] | None = None
 
@@ -40,6 +39,6 @@ class LeafSwitch:
             except Unreachable:
                 await asyncio.sleep(self._soon)
             except SlurmError:
-                await asyncio.sleep(self._again)
+                await asyncio.sleep(AGAIN)
             else:
                 return

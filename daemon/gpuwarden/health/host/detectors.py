@@ -107,13 +107,18 @@ def _detector(code: str, kind: type[NamedFacts], see: Callable[..., Seen], *, co
     def detect(state: State, sight: Sight) -> Detection:
         facts = _now(kind, sight)
         if facts is None:
-            return tracked_detection(code, state) if kind.collector in sight.rules.off else NOTHING
+            return _unread(code, kind, state, sight)
         setting = _setting(state, sight)
         given = (setting, facts, state.host_windows) if counts else (setting, facts)
         of = (*setting, *given[1:])
         return sight.view.once(code, of, lambda: tracked_detection(code, state, *see(state.tracks_of(code), *given)))
 
     return detect
+
+
+def _unread(code: str, kind: type[NamedFacts], state: State, sight: Sight) -> Detection:
+    """Without facts nothing was examined; where the site switched their collector off, its findings end."""
+    return tracked_detection(code, state) if kind.collector in sight.rules.off else NOTHING
 
 
 def _now(kind: type[NamedFacts], sight: Sight) -> object | None:
@@ -151,7 +156,7 @@ def _flapping(state: State, sight: Sight) -> Detection:
     """It ends only for a port that was followed for the whole window of the rule, or that is known no more."""
     facts, known, now = infiniband_now(sight), state.port_downs, sight.now.boottime
     if facts is None:
-        return tracked_detection(FLAPPING, state) if InfinibandFacts.collector in sight.rules.off else NOTHING
+        return _unread(FLAPPING, InfinibandFacts, state, sight)
     subjects = [track.key.subject for track in state.tracks_of(FLAPPING)]
     young = {one for one in subjects if one.part in state.host.ports and is_young(known, one.part, now)}
     return tracked_detection(FLAPPING, state, infiniband_flapping(facts, known, now), young)
@@ -265,7 +270,7 @@ def _plugin_failed(state: State, sight: Sight) -> Detection:
     """It ends when the check gives a result, or is configured no more."""
     facts = _now(PluginFacts, sight)
     if not isinstance(facts, PluginFacts):
-        return tracked_detection("plugin_failed", state) if PluginFacts.collector in sight.rules.off else NOTHING
+        return _unread("plugin_failed", PluginFacts, state, sight)
     reported = {result.name for result in facts.results if services.is_conclusive(result, sight.now)}
     unreported = {services.plugin_subject(name) for name in set(facts.names) - reported}
     return tracked_detection("plugin_failed", state, services.plugin_failed(facts, sight.now), unreported)

@@ -225,7 +225,7 @@ def _ports_mib(before: PortTraffic, sent: Mapping[str, int], at: float) -> float
     return (sum(sent.values()) - sum(before.sent.values())) / (at - before.at) / (1 << 20)
 
 
-def means(gpus: tuple[GpuWork, ...], nvlink_mib: float | None, ports: PortTraffic | None = None) -> Means:
+def means(gpus: tuple[GpuWork, ...], nvlink_mib: float | None, ports: PortTraffic | None) -> Means:
     return Means(
         power_w=sum(gpu.power_w for gpu in gpus) / len(gpus),
         clock_mhz=_mean(gpu.clock_mhz for gpu in gpus),
