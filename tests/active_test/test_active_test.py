@@ -18,6 +18,7 @@ import pytest
 from gpuwarden.active_test.host_order import excluded_by
 from gpuwarden.active_test.occupancy import Asked, Memory, occupancy
 from support.active_test_hosts import (
+    LONG,
     MEASURED,
     PASSES,
     WRONG_ONCE,
@@ -55,8 +56,7 @@ def test_a_wrong_result_is_tested_three_more_times_and_a_repeat_is_a_failure(hos
     assert [len(gpu["tests"]) for gpu in document["gpus"]] == [1, 4]
 
     host.script({"*": PASSES, uuid(1): wrong})
-    for note in host.stubs.glob("GPU-*"):
-        note.unlink()
+    host.forget_notes()
     code, document = host.alone()
     assert (code, document["verdict"]) == (2, "failure")
     assert "SM 17" in gpu_of(document, 1)["findings"][0]["text"]
@@ -261,8 +261,7 @@ def test_no_gpu_computes_or_takes_all_memory_while_another_one_may_still_be_read
     assert notes[0]["plan"]["peers"] == [uuid(1), uuid(2)]
     assert [note["answers"][0][:2] for note in notes] == [["memory", "all"], ["compute", "go"], ["memory", "all"]]
     assert all(note["answers"][0][2] > notes[2]["began"] + 2 for note in notes)
-    for note in host.stubs.glob("GPU-*"):
-        note.unlink()
+    host.forget_notes()
     host.script({"*": PASSES, uuid(2): [{"write": {"phase": "pcie"}}, {"sleep": 1}, {"exit": 1}]})
     assert host.alone("--level", "standard")[0] == 3  # one that dies holds nobody up
     assert [gpu["verdict"] for gpu in host.alone("--level", "quick")[1]["gpus"]][:2] == ["nothing_found"] * 2
@@ -396,9 +395,6 @@ def test_what_a_worker_started_ends_with_it(host: ActiveHost) -> None:
 # --- one at a time, and its end
 
 
-LONG = [{"write": {"phase": "int8"}}, {"ask": "memory"}, {"write": {"phase": "memory"}}, {"sleep": 300}]
-
-
 def test_a_second_test_exits_with_3_and_names_the_first(host: ActiveHost) -> None:
     host.script({"*": LONG})
     first = host.begin("--i-know-nobody-is-here")
@@ -412,8 +408,7 @@ def test_a_second_test_exits_with_3_and_names_the_first(host: ActiveHost) -> Non
         first.terminate()
         first.communicate(timeout=PATIENCE)
     host.script({"*": PASSES})
-    for note in host.stubs.glob("GPU-*"):
-        note.unlink()
+    host.forget_notes()
     assert host.alone()[0] == 0
 
 
@@ -486,8 +481,7 @@ def test_kill_9_at_any_moment_frees_the_lock_and_ends_the_workers(host: ActiveHo
     process.wait()
     wait(lambda: all(map(gone, below)), "the workers' end")
     host.script({"*": PASSES})
-    for note in host.stubs.glob("GPU-*"):
-        note.unlink()
+    host.forget_notes()
     assert host.alone()[0] == 0
 
 

@@ -6,10 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.active_test_hosts import PASSES, WRONG_ONCE, ActiveHost, ended, gone, uuid, wait
+from support.active_test_hosts import LONG, PASSES, WRONG_ONCE, ActiveHost, ended, gone, uuid, wait
 from support.daemons import RunningDaemon
-
-LONG = [{"write": {"phase": "int8"}}, {"ask": "memory"}, {"write": {"phase": "memory"}}, {"sleep": 300}]
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwarden.health.active_test.judgement import REPEATS, Outcome, judge, to_repeat
-from gpuwarden.health.active_test.outcome import ActiveVerdict, worst
+from gpuwarden.health.active_test.judgement import REPEATS, judge, to_repeat
+from gpuwarden.health.active_test.outcome import ActiveVerdict, Outcome, worst
 from gpuwarden.health.active_test.past import PastTest, kept
 from gpuwarden_collectors.active_test.facts import GpuTest, Growth, Level, Obstacle, PeerMeasured
 from gpuwarden_collectors.facts import Stamp

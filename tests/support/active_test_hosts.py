@@ -29,6 +29,8 @@ MEASURED: Json = {
 }  # fmt: skip
 PASSES: list[Json] = [{"write": {"phase": "int8", "of": 3}}, {"ask": "memory"}, {"write": {"measured": MEASURED}}]
 """A worker that finds nothing."""
+LONG: list[Json] = [{"write": {"phase": "int8"}}, {"ask": "memory"}, {"write": {"phase": "memory"}}, {"sleep": 300}]
+"""A worker that has not ended before it is ended."""
 WRONG_ONCE: Json = {
     **MEASURED,
     "kernels": [{**MEASURED["kernels"][0], "deviations": [{"sm": 17, "chunks": 1, "warps": 1}], "deviating": 1}],
@@ -101,6 +103,11 @@ class ActiveHost(FakeHost):
         """What the worker of a GPU noted."""
         note: Json = json.loads((self.stubs / f"{uuid(gpu)}.{number}").read_text())
         return note
+
+    def forget_notes(self) -> None:
+        """Scripts begin anew."""
+        for note in self.stubs.glob("GPU-*"):
+            note.unlink()
 
     def wait_note(self, gpu: int, number: int = 0) -> Json:
         wait((self.stubs / f"{uuid(gpu)}.{number}").exists, f"worker of GPU {gpu}")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from gpuwarden.active_test.occupancy import Memory, Occupancy
-from gpuwarden.active_test.worker import Failed, Identity, Plan, WorkerProcess
+from gpuwarden.active_test.worker import Failed, Identity, WorkerProcess
 from gpuwarden_collectors.active_test.facts import GpuMeasured, GpuTest, Level, Obstacle
+from gpuwarden_collectors.active_test.request import Request
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.codec import CodecError, from_wire
 from gpuwarden_collectors.facts import GpuFacts
@@ -107,12 +109,12 @@ class GpuRun:
 
     def _worker(self) -> WorkerProcess:
         node, gpu = self._node, self._gpu
-        plan = Plan(
-            uuid=gpu.uuid, slot=gpu.slot, level=node.level, seed=secrets.randbelow(1 << 31), peers=self._peers,
-            nvml_library=node.nvml_library,
+        request = Request(
+            uuid=gpu.uuid, slot=gpu.slot, level=node.level, seed=secrets.randbelow(1 << 31), parent=os.getpid(),
+            peers=self._peers, nvml_library=node.nvml_library,
         )  # fmt: skip
         return WorkerProcess(
-            plan, node.environment, node.identity, within=WITHIN[node.level], answer=self._answer, started=node.started,
+            request, node.environment, node.identity, within=WITHIN[node.level], answer=self._answer, started=node.started,
             progress=self._progress, ended=node.ended,
         )  # fmt: skip
 

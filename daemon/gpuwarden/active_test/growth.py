@@ -36,8 +36,8 @@ def _grown(before: GpuReadings, after: GpuReadings) -> Iterator[Growth]:
 
 def vanished(before: NvmlFacts, after: NvmlFacts) -> tuple[GpuFacts, ...]:
     """The GPUs that answered before and do not answer after."""
-    last = _answering(after)
-    return tuple(gpu for gpu in before.gpus if gpu.slot in _answering(before) and gpu.slot not in last)
+    gone = _answering(before).keys() - _answering(after).keys()
+    return tuple(gpu for gpu in before.gpus if gpu.slot in gone)
 
 
 def with_growth(tests: Sequence[GpuTest], before: NvmlFacts, after: NvmlFacts) -> tuple[GpuTest, ...]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwarden_collectors.host_files import read_text
+from gpuwarden_collectors.process_stat import process_stat
 
 NAME = "test.lock"
 """In the run directory."""
@@ -87,7 +88,5 @@ def _holder(file: int, proc: Path) -> Holder:
 
 
 def _started(proc: Path, pid: int) -> float | None:
-    try:
-        return int(read_text(proc / str(pid) / "stat").rpartition(") ")[2].split()[19]) / _TICKS
-    except (OSError, ValueError, IndexError):
-        return None
+    stat = process_stat(proc, pid)
+    return None if stat is None else stat.started / _TICKS

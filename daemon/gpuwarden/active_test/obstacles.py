@@ -13,7 +13,8 @@ Found = tuple[Obstacle, str]
 
 _MPS = "nvidia-cuda-mps"
 """As /proc/PID/comm has it, which is cut to 15 characters: nvidia-cuda-mps-server and -control."""
-_MODES = {1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+_PROHIBITED = 2
+_MODES = {1: "exclusive thread", _PROHIBITED: "prohibited", 3: "exclusive process"}
 """nvmlComputeMode_t."""
 _ACTIONS = {
     1: "reset the GPU", 2: "reboot the node", 3: "drain its peers", 4: "drain and reset the GPU", 5: "recover the IMEX domain",
@@ -103,6 +104,3 @@ def _mode(settings: GpuSettings) -> Found | None:
         Obstacle.UNSUPPORTED,
         f"its compute mode is {name}, in which the test would shut out a job that starts: nvidia-smi -c 0",
     )
-
-
-_PROHIBITED = 2

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from gpuwarden.active_test import pods
 from gpuwarden.base.threads import detached
+from gpuwarden_collectors.process_stat import process_stat
 from gpuwarden_collectors.slurm.client import SlurmClient
 from gpuwarden_collectors.slurm.errors import SlurmError
 from gpuwarden_collectors.slurm.jobs_cgroup import job_cgroup_of
@@ -25,6 +26,8 @@ JOB_VARIABLE = "SLURM_JOB_ID"
 PODS_WITHIN = 5.0
 FRESH = 1.0
 """Seconds."""
+_EMPTY = ("idle", "down")
+"""A node that is down has no jobs; it is alone once it is drained, too: slurmd may come back."""
 _SHOWN = 4
 _ANCESTORS_MOST = 64
 
@@ -155,10 +158,6 @@ async def _node(client: SlurmClient, name: str) -> Occupancy:
     return Occupancy(Memory.PART, f"Slurm may start a job on {name} at any moment: {to_do}")
 
 
-_EMPTY = ("idle", "down")
-"""A node that is down has no jobs; it is alone once it is drained, too: slurmd may come back."""
-
-
 async def _own_job(client: SlurmClient, job: int, name: str, gpus: int) -> Occupancy:
     """Of the job that this process belongs to."""
     text = await client.routine.ask(f"cannot read job {job}", "scontrol", "show", "job", "-d", str(job))
@@ -189,10 +188,8 @@ def _ancestors(proc: Path, pid: int) -> Sequence[int]:
     found: list[int] = []
     while pid > 1 and len(found) < _ANCESTORS_MOST:
         found.append(pid)
-        try:
-            pid = int((proc / str(pid) / "stat").read_text().rpartition(") ")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            break
+        stat = process_stat(proc, pid)
+        pid = 0 if stat is None else stat.parent
     return found
 
 

@@ -25,8 +25,9 @@ from gpuwarden.active_test.report import Report
 from gpuwarden.active_test.rounds import Rounds
 from gpuwarden.active_test.selection import selected
 from gpuwarden.active_test.surroundings import cache_folder, environment, identity
-from gpuwarden.active_test.verdicts import by_daemon, without_past
+from gpuwarden.active_test.verdicts import by_daemon
 from gpuwarden.active_test.worker import Identity
+from gpuwarden.health.active_test.judgement import judge
 from gpuwarden.health.active_test.outcome import ActiveVerdict
 from gpuwarden_collectors.active_test.facts import GpuTest, Level, Obstacle
 from gpuwarden_collectors.active_test.host_facts import HostFacts
@@ -133,7 +134,7 @@ class ActiveTest:
     async def _judged(self, tests: tuple[GpuTest, ...], notes: list[str]) -> Report:
         known = tuple(test for test in tests if test.uuid in self._uuids)
         answer = await self._lease.result(known, INTERRUPTED_WITHIN if self._ending.event.is_set() else RESULT_WITHIN)
-        outcomes, judged = without_past(tests), None if answer is None else by_daemon(answer, known)
+        outcomes, judged = judge(tests), None if answer is None else by_daemon(answer, known)
         if judged is not None:
             outcomes |= judged
             if self._lease.unannounced:

@@ -1,19 +1,13 @@
-"""Who judges: the daemon, which knows the past of each GPU; without it this command, by the run alone."""
+"""The verdicts of the daemon, which knows the past of each GPU; without it the run is judged alone."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpuwarden.health.active_test.judgement import judge
 from gpuwarden.health.active_test.outcome import Outcome
 from gpuwarden_collectors.active_test.facts import GpuTest
 from gpuwarden_collectors.codec import CodecError, from_wire
-
-
-def without_past(tests: Sequence[GpuTest]) -> dict[str, Outcome]:
-    """By UUID."""
-    return judge(tests)
 
 
 def by_daemon(answer: Mapping[str, Any], tests: Sequence[GpuTest]) -> dict[str, Outcome] | None:

@@ -16,7 +16,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpuwarden_collectors.active_test.facts import Level, Obstacle
+from gpuwarden_collectors.active_test.facts import Obstacle
+from gpuwarden_collectors.active_test.request import Request
+from gpuwarden_collectors.codec import to_wire
 
 MODULE = "gpuwarden_collectors.active_test.process"
 COMMAND = (sys.executable, "-I", "-m", MODULE)
@@ -32,28 +34,7 @@ EXIT_GRACE = 5.0
 _STDERR_KEPT = 2000
 
 Answer = Callable[[str], Awaitable[str]]
-"""What a worker asks for ("memory", "pcie", …) to the one line that it gets."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What one worker is to do."""
-
-    uuid: str
-    slot: str
-    level: Level
-    seed: int
-    memory_most: int | None = None
-    peers: tuple[str, ...] = ()
-    nvml_library: str = ""
-
-    def argument(self) -> str:
-        return json.dumps(
-            {
-                "uuid": self.uuid, "slot": self.slot, "level": self.level.value, "seed": self.seed, "parent": os.getpid(),
-                "memory_most": self.memory_most, "peers": list(self.peers), "nvml_library": self.nvml_library,
-            }
-        )  # fmt: skip
+"""What a worker asks for ("compute", "memory") to the one line that it gets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +64,7 @@ class WorkerProcess:
 
     def __init__(
         self,
-        plan: Plan,
+        request: Request,
         environment: Mapping[str, str],
         identity: Identity,
         *,
@@ -93,7 +74,7 @@ class WorkerProcess:
         progress: Callable[[str], Awaitable[None]],
         ended: asyncio.Event,
     ) -> None:
-        self._plan = plan
+        self._request = request
         self._environment = environment
         self._identity = identity
         self._within = within
@@ -108,7 +89,7 @@ class WorkerProcess:
         """The object under "measured". Raises nothing that the worker does."""
         try:
             process = await asyncio.create_subprocess_exec(
-                *COMMAND, self._plan.argument(), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+                *COMMAND, json.dumps(to_wire(self._request)), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE, env=dict(self._environment), cwd="/", start_new_session=True, limit=LINE_MOST,
                 **self._identity.arguments(),
             )  # fmt: skip

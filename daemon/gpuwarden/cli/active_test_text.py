@@ -17,13 +17,12 @@ def active_test_lines(status: Document) -> Iterator[str]:
         yield f"running: level {clean(running['level'])} on {len(running['gpus'])} GPUs, until {when(running['until'])} at the latest"
     index = {gpu["pci_bus_id"]: gpu["index"] for gpu in status["gpus"]}
     newest = {one["pci_bus_id"]: one for one in tests.get("results", ())}
-    same: dict[tuple[str, str, str], list[str]] = {}
-    for slot, one in newest.items():
-        name = str(slot if index.get(slot) is None else index[slot])
-        same.setdefault((one["level"], one["result"], one["text"]), []).append(clean(name))
-    for (level, result, text), names in same.items():
-        last = max(
-            one["at"] for one in newest.values() if (one["level"], one["result"], one["text"]) == (level, result, text)
-        )
+    same: dict[tuple[str, str, str], list[Document]] = {}
+    for one in newest.values():
+        same.setdefault((one["level"], one["result"], one["text"]), []).append(one)
+    for (level, result, text), alike in same.items():
+        slots = [one["pci_bus_id"] for one in alike]
+        names = [clean(str(slot if index.get(slot) is None else index[slot])) for slot in slots]
+        last = max(one["at"] for one in alike)
         why = f": {clean(text)}" if text else ""
         yield f"GPU {', '.join(names)}: {clean(result).replace('_', ' ')} (level {clean(level)}, {when(last)}){why}"

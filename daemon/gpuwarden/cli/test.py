@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import sys
@@ -15,6 +14,7 @@ from gpuwarden.cli.parser import TRY_AGAIN, UNAVAILABLE, CommandError, Parser
 from gpuwarden.cli.sources import configuration
 from gpuwarden.cli.text import clean
 from gpuwarden.config.model import Config
+from gpuwarden_collectors.active_test.facts import Level
 
 if TYPE_CHECKING:  # loaded only once the configuration is known to have no fault
     from gpuwarden.active_test.report import Report
@@ -37,11 +37,11 @@ examples:
   srun --exclusive --gres=gpu:8 gpuwarden test
 """
 
-LEVELS = ("gate", "quick", "standard")
-
 
 def arguments(parser: Parser) -> None:
-    parser.add_argument("--level", choices=LEVELS, default="quick", help="how much is tested (default: quick)")
+    parser.add_argument(
+        "--level", choices=[level.value for level in Level], default="quick", help="how much is tested (default: quick)"
+    )
     parser.add_argument(
         "--gpu",
         metavar="G",
@@ -74,6 +74,8 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace, config: Config) -> Report:
+    import asyncio  # noqa: PLC0415 - as above
+
     from gpuwarden.active_test.host_order import NoSuchOrder, order_of  # noqa: PLC0415 - as above
     from gpuwarden.active_test.run import ActiveTest  # noqa: PLC0415
     from gpuwarden.active_test.selection import UnknownGpu  # noqa: PLC0415

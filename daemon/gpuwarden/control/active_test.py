@@ -40,10 +40,13 @@ RENEWED_WITHIN = 10.0
 LASTS_MOST = 3600.0
 """Seconds of a test, whatever it says: so long a lease may hold after a restart of the daemon that renewals do not follow."""
 TESTS_MOST = 256
+"""Above what one run has: GPUS_MOST GPUs, of each a first test and its repeats."""
 UUID_MOST = 48
+"""Characters that a message shows of one."""
 USER_FOUND_WITHIN = 1.0
 _NAME = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _PID_MOST = 2**22
+"""PID_MAX_LIMIT (include/linux/threads.h)."""
 
 
 class Service(Protocol):
@@ -97,8 +100,7 @@ class ActiveTests:
 
     async def _begin(self, arguments: dict[str, Any], _: Peer) -> Any:
         given = self._given(arguments)
-        if not self._service.journal.recalled:
-            raise VerbError("the ledger is not read yet; try again", TRY_AGAIN)
+        self._need_ledger()
         renewed = "lease" in arguments
         self._end = self._end if renewed else ""
         if reason := self._must_end() or (renewed and self._lost(given)):
@@ -116,8 +118,7 @@ class ActiveTests:
 
     async def _result(self, arguments: dict[str, Any], _: Peer) -> Any:
         tests = _tests(arguments.get("tests"))
-        if not self._service.journal.recalled:
-            raise VerbError("the ledger is not read yet; try again", TRY_AGAIN)
+        self._need_ledger()
         workers, known = pids(_numbers(arguments.get("workers", []))), self._known(arguments.get("lease"))
         if known is not None and known.holds(self._clock()):
             self._with_workers(known, workers)
@@ -132,6 +133,10 @@ class ActiveTests:
         if known is not None and known.name == arguments.get("lease"):
             self._ended(known, "the test is over")
         return "ended"
+
+    def _need_ledger(self) -> None:
+        if not self._service.journal.recalled:
+            raise VerbError("the ledger is not read yet; try again", TRY_AGAIN)
 
     # --- the lease
 

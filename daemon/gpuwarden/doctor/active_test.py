@@ -13,10 +13,11 @@ from gpuwarden.active_test.obstacles import obstacle
 from gpuwarden.active_test.surroundings import environment
 from gpuwarden.config.model import Config
 from gpuwarden.doctor.row import Row, ok, warn
+from gpuwarden_collectors.active_test.cuda.library import LIBRARY
 from gpuwarden_collectors.host_files import text_or_empty
 from gpuwarden_collectors.plugin.run import run
 
-LIBCUDA, PTX_COMPILER = "libcuda.so.1", "libnvidia-ptxjitcompiler.so.1"
+PTX_COMPILER = "libnvidia-ptxjitcompiler.so.1"
 _LOADED_WITHIN = 10.0
 _LOADS = """
 import ctypes, sys
@@ -41,7 +42,7 @@ async def active_test(config: Config) -> list[Row]:
 
 async def libraries(variables: Mapping[str, str]) -> list[Row]:
     """Whether a process with this environment, as that of a worker, finds them."""
-    done = await run((sys.executable, "-I", "-c", _LOADS, LIBCUDA, PTX_COMPILER), variables, _LOADED_WITHIN)
+    done = await run((sys.executable, "-I", "-c", _LOADS, LIBRARY, PTX_COMPILER), variables, _LOADED_WITHIN)
     if done.exit_code != 0:
         found = f"cannot be loaded: {done.error or f'exit code {done.exit_code}'}"
         return [warn("libcuda", found, "reinstall the driver's libraries")]
@@ -51,7 +52,7 @@ async def libraries(variables: Mapping[str, str]) -> list[Row]:
 
 def _libraries(absent: list[str]) -> Iterator[Row]:
     for check, name, package in (
-        ("libcuda", LIBCUDA, "libcuda1"),
+        ("libcuda", LIBRARY, "libcuda1"),
         ("PTX compiler", PTX_COMPILER, "libnvidia-ptxjitcompiler1"),
     ):
         if name in absent:

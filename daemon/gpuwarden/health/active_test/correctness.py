@@ -17,8 +17,6 @@ NAMED_MOST = 4
 UNCORRECTED = ("ecc_uncorrected_volatile", "ecc_uncorrected_aggregate")
 AS_ALWAYS = {
     "remapped_rows_uncorrectable": "rows remapped for uncorrectable errors",
-    "remapped_rows_pending": "a row remap waits for a reset",
-    "remapped_rows_failure": "a row remap failed",
     "retired_pages_double_bit": "pages retired for double-bit errors",
     "pcie_fatal_errors": "fatal PCIe errors",
 }
@@ -76,7 +74,7 @@ def _compute(runs: Sequence[GpuTest], past: Sequence[PastTest]) -> Iterator[Defe
     sms = ", ".join(f"{sm} ({chunks}x)" for sm, chunks in wrong.most_common(NAMED_MOST))
     text = f"{', '.join(kernels)}: wrong results on SM {sms or 'not named'}"
     text += f", and on {more} more" if (more := max(0, len(wrong) - NAMED_MOST) + unnamed) else ""
-    before = sum("test_failed.compute" in f"{one.warned} {one.failed}".split() for one in past)
+    before = sum(f"{TEST_FAILED}.compute" in one.findings for one in past)
     if times > 1:
         yield defect("compute", F, text)
     elif before:
@@ -96,7 +94,7 @@ def _transfer(runs: Sequence[GpuTest], past: Sequence[PastTest]) -> Iterator[Def
     if not parts:
         return
     again = len([run for run in runs if _transferred_wrong(run)]) > 1
-    before = any("test_failed.transfer" in f"{one.warned} {one.failed}".split() for one in past)
+    before = any(f"{TEST_FAILED}.transfer" in one.findings for one in past)
     yield defect("transfer", F if again or before else W, "; ".join(parts))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpuwarden.health.active_test.correctness import defect, wrong_once, wrong_results
-from gpuwarden.health.active_test.outcome import ActiveVerdict, Defect, Outcome, worst
+from gpuwarden.health.active_test.outcome import ActiveVerdict, Defect, Outcome
 from gpuwarden.health.active_test.past import PastTest, lately
 from gpuwarden.health.active_test.speed import asymmetric, disturbed, slow_figures, slow_sms
 from gpuwarden.health.active_test.thresholds import (
@@ -20,8 +20,6 @@ from gpuwarden.health.active_test.thresholds import (
 )
 from gpuwarden.health.model import Severity
 from gpuwarden_collectors.active_test.facts import GpuTest, Level
-
-__all__ = ["ActiveVerdict", "Defect", "Outcome", "judge", "to_repeat", "worst"]
 
 REPEATS = 3
 """More tests of a GPU whose result was wrong once."""
@@ -87,7 +85,7 @@ def _outcome(
     unjudged: tuple[str, ...] = ()
     if alone:
         undisturbed = [other for other in siblings if not disturbed(other, (), known.get(other.uuid, ()))]
-        slow, deep, unjudged = slow_figures(test, undisturbed, past, test.started.wall)
+        slow, deep, unjudged = slow_figures(test, undisturbed, past)
         found += [*slow_sms(test), *slow, *pairs]
     found.sort(key=lambda one: one.severity is Severity.WARNING)
     return Outcome(

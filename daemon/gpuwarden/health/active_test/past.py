@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from gpuwarden.health.active_test.outcome import ActiveVerdict, Outcome
-from gpuwarden.health.active_test.thresholds import CLOCKS_SET, HOT, WARM
+from gpuwarden.health.active_test.thresholds import CLOCKS_SET, HOT, PAST_LEAST, WARM
 from gpuwarden.health.event_data import OTHER_KEYS, cut, no_key, otherwise
 from gpuwarden.health.jobs.past import median
 from gpuwarden.health.model import Evidence, Severity
@@ -69,9 +69,14 @@ class PastTest:
     others: Evidence = field(default_factory=dict, metadata=OTHER_KEYS)
     """What another version wrote."""
 
+    @property
+    def findings(self) -> list[str]:
+        """Names of all that it found, also of what an operator acknowledged."""
+        return f"{self.failed} {self.warned}".split()
+
     def found(self, name: str) -> bool:
         """Whether it made this finding, which no operator acknowledged."""
-        return name in f"{self.failed} {self.warned}".split() and name not in self.acknowledged.split()
+        return name in self.findings and name not in self.acknowledged.split()
 
     def values(self) -> Mapping[str, float]:
         """The figures by name; what is no positive number is left out."""
@@ -127,7 +132,7 @@ def lately(past: Iterable[PastTest], now: float, within: float) -> list[PastTest
     return [one for one in past if 0 <= now - one.at.wall <= within]
 
 
-def own_median(past: Iterable[PastTest], figure: str, least: int, alike: Callable[[PastTest], bool]) -> float | None:
-    """Of so many results at least; None of fewer."""
+def own_median(past: Iterable[PastTest], figure: str, alike: Callable[[PastTest], bool]) -> float | None:
+    """Of `PAST_LEAST` results at least; None of fewer."""
     values = [value for one in past if alike(one) and (value := one.values().get(figure)) is not None]
-    return median(values) if len(values) >= least else None
+    return median(values) if len(values) >= PAST_LEAST else None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from gpuwarden.health.active_test.outcome import BANDWIDTH_LOW, SM_SLOW, TEST_FAILED, ActiveVerdict
 from gpuwarden.health.active_test.past import PastTest
-from gpuwarden.health.active_test.thresholds import HOUR, RESULTS_KEPT
+from gpuwarden.health.active_test.thresholds import HOUR, MEMORY_COVERED, RESULTS_KEPT
 from gpuwarden.health.event_data import read, write
 from gpuwarden.health.model import Event, EventKind, Key, Severity, gpu
 from gpuwarden_collectors.active_test.facts import Level
@@ -20,8 +20,6 @@ KEPT, BOARDS_KEPT = 64, 256
 SPACING = 20 * HOUR
 CODES = frozenset({TEST_FAILED, SM_SLOW, BANDWIDTH_LOW})
 LEVELS = tuple(Level)
-MEMORY_TESTED = 0.9
-"""Of a GPU's memory, in a test that ends what was found in it."""
 
 Tests = Mapping[str, tuple[PastTest, ...]]
 """By UUID, in the order in which they came."""
@@ -130,7 +128,7 @@ def acknowledged(tests: Tests, uuid: str, key: Key) -> Tests:
 
 
 def _acknowledged(test: PastTest, name: str) -> PastTest:
-    if name not in f"{test.failed} {test.warned}".split() or name in test.acknowledged.split():
+    if name not in test.findings or name in test.acknowledged.split():
         return test
     return replace(test, acknowledged=f"{test.acknowledged} {name}".strip())
 
@@ -140,5 +138,5 @@ def ends_memory_finding(test: PastTest) -> bool:
     return (
         test.verdict is ActiveVerdict.NOTHING_FOUND
         and test.level is not Level.GATE
-        and test.memory_share >= MEMORY_TESTED
+        and test.memory_share >= MEMORY_COVERED
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpuwarden.health.active_test.outcome import SM_SLOW, Defect
+from gpuwarden.health.active_test.outcome import BANDWIDTH_LOW, SM_SLOW, Defect
 from gpuwarden.health.active_test.past import PastTest, band, measured, own_median
 from gpuwarden.health.active_test.thresholds import (
     ALL_OFF,
@@ -15,7 +15,6 @@ from gpuwarden.health.active_test.thresholds import (
     FIGURES,
     FLOOR,
     MEASURED,
-    PAST_LEAST,
     POWER_CAP,
     SIBLINGS_LEAST,
     SM_OFF_CHUNKS,
@@ -51,7 +50,7 @@ def disturbed(test: GpuTest, siblings: Sequence[GpuTest], past: Sequence[PastTes
     for kernel in test.kernels:
         known = [kernel.cycles_least or kernel.cycles]
         known += _cycles_of_siblings(kernel, [other for other in siblings if alike(test, other)])
-        own = own_median(past, f"cycles_{kernel.kernel}", PAST_LEAST, lambda one: _same_code(test, one))
+        own = own_median(past, f"cycles_{kernel.kernel}", lambda one: _same_code(test, one))
         usual = min([value for value in (*known, own) if value], default=0.0)
         most = max(kernel.cycles_most, kernel.cycles)
         if usual and most > usual * (1 + ALL_OFF):
@@ -141,7 +140,7 @@ def _print(figure: Figure, value: float) -> str:
 
 
 def slow_figures(
-    test: GpuTest, siblings: Sequence[GpuTest], past: Sequence[PastTest], now: float
+    test: GpuTest, siblings: Sequence[GpuTest], past: Sequence[PastTest]
 ) -> tuple[list[Defect], tuple[str, ...], tuple[str, ...]]:
     """What is slow; the names of figures so slow that it is a failure the second time; the names of findings on which the test says nothing:
     their figure was not measured, or by nothing that is known is it as usual.
@@ -157,7 +156,7 @@ def slow_figures(
             continue
         compared = _Compared(
             figure=figure, value=value, siblings=_of_siblings(others, figure.name),
-            own=own_median([one for one in past if not one.found(figure.finding)], figure.name, PAST_LEAST, lambda one: of_same_key(test, one)),
+            own=own_median([one for one in past if not one.found(figure.finding)], figure.name, lambda one: of_same_key(test, one)),
             floor=MEASURED.get((test.name, test.power_limit or 0), {}).get(figure.name),
         )  # fmt: skip
         if not compared.as_usual:
@@ -166,7 +165,7 @@ def slow_figures(
             continue
         counts = compared.deep and not _excused(test)
         deep += [figure.name] if counts else []
-        failed = counts and _deep_before(figure.name, test, past, now)
+        failed = counts and _deep_before(figure.name, test, past)
         severity = Severity.FAILURE if failed else Severity.WARNING
         found.append(Defect(code=figure.code, detail=figure.detail, severity=severity, text=compared.text))
     return found, tuple(deep), tuple(dict.fromkeys(unjudged))
@@ -183,14 +182,14 @@ def _excused(test: GpuTest) -> bool:
     return bool(test.reasons & ~expected)
 
 
-def _deep_before(figure: str, test: GpuTest, past: Sequence[PastTest], now: float) -> bool:
+def _deep_before(figure: str, test: GpuTest, past: Sequence[PastTest]) -> bool:
     """So it was in an earlier test, an hour ago or more, and in none since was it better."""
     for one in sorted(past, key=lambda each: each.at.wall, reverse=True):
         if not of_same_key(test, one) or figure not in one.values():
             continue
         if figure not in one.deep.split():
             return False
-        if now - one.at.wall >= AN_HOUR_APART:
+        if test.started.wall - one.at.wall >= AN_HOUR_APART:
             return True
     return False
 
@@ -202,4 +201,4 @@ def asymmetric(tests: Sequence[GpuTest], drop: float) -> Iterator[tuple[str, Def
         back = speeds.get((peer, reader))
         if back is not None and speed < back * (1 - drop):
             text = f"reading peer {peer}: {speed / 1e9:.4g} GB/s; {back / 1e9:.4g} the other way"
-            yield reader, Defect(code="gpu_bandwidth_low", detail="peers", severity=Severity.WARNING, text=text)
+            yield reader, Defect(code=BANDWIDTH_LOW, detail="peers", severity=Severity.WARNING, text=text)

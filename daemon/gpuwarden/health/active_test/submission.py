@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpuwarden.health.active_test.judgement import Outcome, judge
+from gpuwarden.health.active_test.judgement import judge
 from gpuwarden.health.active_test.lease import Lease
+from gpuwarden.health.active_test.outcome import Outcome
 from gpuwarden.health.active_test.past import PastTest, kept
 from gpuwarden.health.active_test.results import ends_memory_finding, tested
 from gpuwarden.health.memory import State

@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gpuwarden.health.active_test.outcome import BANDWIDTH_LOW, TEST_FAILED
+
 HOUR, DAY = 3600.0, 86_400.0
 REMEMBERED = 28 * DAY
 """For how long a wrong result counts, and of how long a GPU's own past is made: the window of `lemons/memory.py`."""
@@ -35,7 +37,7 @@ differ by 22 % at most (SC22, V100 and A100), so that no table for all boards ma
 FLOOR = 0.25
 """Below what boards of this name reached when they were measured."""
 MEMORY_COVERED = 0.9
-"""Of all memory: less than this tested is no verdict about it."""
+"""Of all memory: less than this tested is no verdict about it, and ends nothing that was found in it."""
 GATE_LEAVES = 3 * 1024**3
 """Bytes that a gate test need not cover: 2 GiB for a job that is just starting, and the contexts."""
 
@@ -85,11 +87,11 @@ class Figure:
 
 
 FIGURES: tuple[Figure, ...] = (
-    Figure(name="int8", code="test_failed", detail="rate", title="int8 rate", drop=0.05, unit="TOPS", scale=1e-12),
-    Figure(name="verify", code="gpu_bandwidth_low", detail="memory", title="reading memory", drop=0.03),
-    Figure(name="to_device", code="gpu_bandwidth_low", detail="pcie", title="PCIe, host to GPU", drop=0.10),
-    Figure(name="to_host", code="gpu_bandwidth_low", detail="pcie", title="PCIe, GPU to host", drop=0.10),
-    Figure(name="peers", code="gpu_bandwidth_low", detail="peers", title="reading peers (median)", drop=0.10),
+    Figure(name="int8", code=TEST_FAILED, detail="rate", title="int8 rate", drop=0.05, unit="TOPS", scale=1e-12),
+    Figure(name="verify", code=BANDWIDTH_LOW, detail="memory", title="reading memory", drop=0.03),
+    Figure(name="to_device", code=BANDWIDTH_LOW, detail="pcie", title="PCIe, host to GPU", drop=0.10),
+    Figure(name="to_host", code=BANDWIDTH_LOW, detail="pcie", title="PCIe, GPU to host", drop=0.10),
+    Figure(name="peers", code=BANDWIDTH_LOW, detail="peers", title="reading peers (median)", drop=0.10),
 )
 
 MEASURED: Mapping[tuple[str, int], Mapping[str, float]] = {
