@@ -25,10 +25,10 @@ from support.active_test_hosts import (
     ActiveHost,
     ended,
     gone,
-    uuid,
     wait,
 )
 from support.daemons import PATIENCE, Json, children
+from support.fake_nvml_library import uuid_of
 from support.hung_mounts import hung_mount
 
 
@@ -50,12 +50,12 @@ def test_gpus_on_which_nothing_is_found_exit_with_0_and_are_never_called_healthy
 
 def test_a_wrong_result_is_tested_three_more_times_and_a_repeat_is_a_failure(host: ActiveHost) -> None:
     wrong = [*PASSES[:-1], {"write": {"measured": WRONG_ONCE}}]
-    host.script({"*": PASSES, uuid(1): [wrong, PASSES, PASSES, PASSES]})
+    host.script({"*": PASSES, uuid_of(1): [wrong, PASSES, PASSES, PASSES]})
     code, document = host.alone()
     assert (code, document["verdict"]) == (1, "warning")
     assert [len(gpu["tests"]) for gpu in document["gpus"]] == [1, 4]
 
-    host.script({"*": PASSES, uuid(1): wrong})
+    host.script({"*": PASSES, uuid_of(1): wrong})
     host.forget_notes()
     code, document = host.alone()
     assert (code, document["verdict"]) == (2, "failure")
@@ -64,7 +64,7 @@ def test_a_wrong_result_is_tested_three_more_times_and_a_repeat_is_a_failure(hos
 
 def test_of_several_gpus_the_worst_counts_and_a_failure_is_worse_than_no_verdict(host: ActiveHost) -> None:
     bad = {**MEASURED, "memory": {**MEASURED["memory"], "mismatches": 3}}
-    host.script({uuid(0): [{"exit": 1}], uuid(1): [{"write": {"measured": bad}}]})
+    host.script({uuid_of(0): [{"exit": 1}], uuid_of(1): [{"write": {"measured": bad}}]})
     code, document = host.alone()
     assert [gpu["verdict"] for gpu in document["gpus"]] == ["no_verdict", "failure"]
     assert code == 2
@@ -73,11 +73,11 @@ def test_of_several_gpus_the_worst_counts_and_a_failure_is_worse_than_no_verdict
 # --- which GPUs
 
 
-@pytest.mark.parametrize("name", ["1", uuid(1), "0000:28:00.0", "00000000:28:00.0"])
+@pytest.mark.parametrize("name", ["1", uuid_of(1), "0000:28:00.0", "00000000:28:00.0"])
 def test_a_gpu_is_named_by_index_uuid_or_slot(host: ActiveHost, name: str) -> None:
     _, document = host.alone("--gpu", name)
     assert [gpu["index"] for gpu in document["gpus"]] == [1]
-    assert host.workers == [f"{uuid(1)}.0"]
+    assert host.workers == [f"{uuid_of(1)}.0"]
 
 
 def test_a_gpu_that_is_not_here_is_bad_usage(host: ActiveHost) -> None:
@@ -118,7 +118,7 @@ def test_a_gpu_with_mig_a_lost_one_and_a_used_one_are_left_alone_and_the_others_
     assert code == 3
     obstacles = {gpu["index"]: gpu["obstacle"] for gpu in document["gpus"]}
     assert obstacles == {0: "unsupported", 1: "reset_first", 2: "busy", 3: None}
-    assert host.workers == [f"{uuid(3)}.0"]
+    assert host.workers == [f"{uuid_of(3)}.0"]
 
 
 def test_a_process_that_draws_with_the_gpu_uses_it_too(host: ActiveHost) -> None:
@@ -168,7 +168,7 @@ def test_counters_that_grew_meanwhile_are_in_the_result(host: ActiveHost) -> Non
 
 
 def test_a_gpu_that_vanishes_meanwhile_is_named(host: ActiveHost) -> None:
-    host.script({"*": PASSES, uuid(1): [{"sleep": 1}, {"exit": 1}]})
+    host.script({"*": PASSES, uuid_of(1): [{"sleep": 1}, {"exit": 1}]})
     process = host.begin("--json", "--i-know-nobody-is-here")
     host.wait_note(1)
     host.fake.vanish(1)
@@ -255,14 +255,14 @@ def test_no_gpu_computes_or_takes_all_memory_while_another_one_may_still_be_read
         {"write": {"phase": "int8"}},
         {"sleep": 0.1},
     ]
-    host.script({"*": PASSES, uuid(1): [{"ask": "compute"}, *PASSES], uuid(2): [*reads, *PASSES]})
+    host.script({"*": PASSES, uuid_of(1): [{"ask": "compute"}, *PASSES], uuid_of(2): [*reads, *PASSES]})
     assert host.alone("--level", "standard")[0] == 0
     notes = [host.note(gpu) for gpu in range(3)]
-    assert notes[0]["plan"]["peers"] == [uuid(1), uuid(2)]
+    assert notes[0]["plan"]["peers"] == [uuid_of(1), uuid_of(2)]
     assert [note["answers"][0][:2] for note in notes] == [["memory", "all"], ["compute", "go"], ["memory", "all"]]
     assert all(note["answers"][0][2] > notes[2]["began"] + 2 for note in notes)
     host.forget_notes()
-    host.script({"*": PASSES, uuid(2): [{"write": {"phase": "pcie"}}, {"sleep": 1}, {"exit": 1}]})
+    host.script({"*": PASSES, uuid_of(2): [{"write": {"phase": "pcie"}}, {"sleep": 1}, {"exit": 1}]})
     assert host.alone("--level", "standard")[0] == 3  # one that dies holds nobody up
     assert [gpu["verdict"] for gpu in host.alone("--level", "quick")[1]["gpus"]][:2] == ["nothing_found"] * 2
 
@@ -362,7 +362,7 @@ def test_a_worker_that_fails_costs_its_own_gpu_a_verdict_and_no_other(
     host: ActiveHost, steps: list[object], obstacle: str, text: str
 ) -> None:
     host.more["ACTIVE_TEST_WITHIN"] = "2"
-    host.script({"*": PASSES, uuid(1): steps})
+    host.script({"*": PASSES, uuid_of(1): steps})
     code, document = host.alone()
     assert code == 3
     bad = gpu_of(document, 1)
@@ -375,7 +375,7 @@ def test_a_worker_that_fails_costs_its_own_gpu_a_verdict_and_no_other(
 def test_a_worker_that_sleeps_in_the_kernel_is_left_behind_and_named(host: ActiveHost, tmp_path: Path) -> None:
     host.more["ACTIVE_TEST_WITHIN"] = "1"
     with hung_mount(tmp_path / "gone", killable=False) as dead:
-        host.script({"*": PASSES, uuid(1): [{"open": str(dead / "file")}]})
+        host.script({"*": PASSES, uuid_of(1): [{"open": str(dead / "file")}]})
         code, document = host.alone()
         assert (code, gpu_of(document, 0)["verdict"]) == (3, "nothing_found")
         pid = host.note(1)["pid"]
@@ -387,7 +387,7 @@ def test_a_worker_that_sleeps_in_the_kernel_is_left_behind_and_named(host: Activ
 
 def test_what_a_worker_started_ends_with_it(host: ActiveHost) -> None:
     host.more["ACTIVE_TEST_WITHIN"] = "2"
-    host.script({"*": PASSES, uuid(1): [{"child": True}, {"sleep": 300}]})
+    host.script({"*": PASSES, uuid_of(1): [{"child": True}, {"sleep": 300}]})
     host.alone()
     wait(lambda: gone(host.note(1)["child"]), "the end of its child")
 
@@ -403,7 +403,7 @@ def test_a_second_test_exits_with_3_and_names_the_first(host: ActiveHost) -> Non
         code, document = host.alone()
         assert (code, document["obstacle"], document["gpus"]) == (3, "busy", [])
         assert f"another test runs on this node (pid {first.pid}), for " in document["text"]
-        assert len(host.workers) == 1 or host.workers == [f"{uuid(0)}.0", f"{uuid(1)}.0"]
+        assert len(host.workers) == 1 or host.workers == [f"{uuid_of(0)}.0", f"{uuid_of(1)}.0"]
     finally:
         first.terminate()
         first.communicate(timeout=PATIENCE)
@@ -465,7 +465,7 @@ def test_a_signal_before_the_second_worker_has_started_keeps_it_from_starting(ho
     code, document = ended(process)
     assert code == 3
     assert [gpu["obstacle"] for gpu in document["gpus"]] == ["interrupted"] * 2
-    assert host.workers == [f"{uuid(0)}.0"]
+    assert host.workers == [f"{uuid_of(0)}.0"]
 
 
 @pytest.mark.parametrize("moment", ["lock", "worker", "memory"])

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.active_test_hosts import LONG, PASSES, WRONG_ONCE, ActiveHost, ended, gone, uuid, wait
+from support.active_test_hosts import LONG, PASSES, WRONG_ONCE, ActiveHost, ended, gone, wait
 from support.daemons import RunningDaemon
+from support.fake_nvml_library import uuid_of
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def test_the_daemon_judges_and_keeps_the_results(host: ActiveHost, daemon: Runni
 
 
 def test_a_failure_is_a_finding_that_outlasts_the_test(host: ActiveHost, daemon: RunningDaemon) -> None:
-    host.script({"*": PASSES, uuid(1): [*PASSES[:-1], {"write": {"measured": WRONG_ONCE}}]})
+    host.script({"*": PASSES, uuid_of(1): [*PASSES[:-1], {"write": {"measured": WRONG_ONCE}}]})
     code, document = host.alone()
     assert (code, document["verdict"]) == (2, "failure")
     daemon.wait_status("failure", "test_failed.compute")
@@ -75,7 +76,7 @@ def test_a_result_is_not_lost_when_the_daemon_restarts_as_it_is_handed_in(
     host.script(
         {
             "*": PASSES,
-            uuid(1): [{"write": {"phase": "int8"}}, {"sleep": 3}, *PASSES[:-1], {"write": {"measured": WRONG_ONCE}}],
+            uuid_of(1): [{"write": {"phase": "int8"}}, {"sleep": 3}, *PASSES[:-1], {"write": {"measured": WRONG_ONCE}}],
         }
     )
     process = host.begin("--json", "--i-know-nobody-is-here")

@@ -10,7 +10,8 @@ import pytest
 
 from support.active_test_hosts import ActiveHost, ended, gone, wait
 from support.daemons import PATIENCE, Json, children
-from support.fake_cuda_library import FakeCuda, uuid_of
+from support.fake_cuda_library import FakeCuda
+from support.fake_nvml_library import uuid_of
 
 
 class CudaHost(ActiveHost):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.active_test_hosts import PASSES, SUPPORT, ActiveHost, ended, gone, uuid, wait
+from support.active_test_hosts import PASSES, ActiveHost, ended, gone, wait
 from support.daemons import Json
+from support.fake_nvml_library import uuid_of
 from support.slurm import GPUS, SLURM, Slurm
 
 pytestmark = SLURM
@@ -43,21 +43,13 @@ class SlurmNode(ActiveHost):
         self.slurm.wait(lambda: self.slurm.job_state(job) == "RUNNING", f"job {job} to run")
         return job
 
-    def test_in_job(self, *options: str) -> tuple[int, Path]:
+    def submit_test(self, *options: str) -> tuple[int, Path]:
         """A job that is `gpuwarden test`, and where its document is written."""
         result = self.folder / "result.json"
-        command = [
-            sys.executable,
-            str(SUPPORT / "active_test_command.py"),
-            "test",
-            "--config",
-            str(self.config),
-            "--json",
-        ]
         variables = {name: value for name, value in self.variables.items() if not name.startswith("SLURM")}
         variables["SLURM_CONF"] = str(self.slurm.conf)
         env = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
-        script = f"exec env {env} {shlex.join(command)} > {result}"
+        script = f"exec env {env} {shlex.join(self.argv('--json'))} > {result}"
         return self.slurm.submit(script, "--nodelist=n1", *options, user="root"), result
 
 
@@ -115,7 +107,7 @@ def test_a_job_that_starts_before_the_memory_is_taken_keeps_it(node: SlurmNode) 
 
 
 def test_an_exclusive_job_with_all_gpus_is_alone(node: SlurmNode) -> None:
-    job, result = node.test_in_job("--exclusive", f"--gres=gpu:{GPUS}")
+    job, result = node.submit_test("--exclusive", f"--gres=gpu:{GPUS}")
     document = finished(node, job, result)
     assert document["exit_code"] == 0
     assert node.answers() == ["all"]
@@ -129,7 +121,7 @@ def test_an_exclusive_job_with_all_gpus_is_alone(node: SlurmNode) -> None:
     ],
 )
 def test_a_job_that_others_may_run_beside_is_not_alone(node: SlurmNode, options: tuple[str, ...], text: str) -> None:
-    document = finished(node, *node.test_in_job(*options))
+    document = finished(node, *node.submit_test(*options))
     assert document["exit_code"] == 3
     assert text in document["gpus"][0]["text"]
     assert node.workers == []
@@ -143,7 +135,7 @@ def test_a_variable_of_an_exclusive_job_without_being_in_it_is_not_believed(node
 
 def test_a_job_that_is_cancelled_leaves_a_report_and_no_worker(node: SlurmNode) -> None:
     node.script({"*": [{"ask": "memory"}, {"sleep": 300}]})
-    job, result = node.test_in_job("--exclusive", f"--gres=gpu:{GPUS}")
+    job, result = node.submit_test("--exclusive", f"--gres=gpu:{GPUS}")
     wait(lambda: len(node.workers) == GPUS and node.note(GPUS - 1)["answers"], "all workers in their last phase")
     node.slurm.command("scancel", str(job))
     document = finished(node, job, result)
@@ -179,7 +171,7 @@ def test_the_order_that_nobody_is_here_is_refused(node: SlurmNode) -> None:
     process = node.begin("--i-know-nobody-is-here")
     assert process.wait(60) == 64
     process.communicate()
-    assert uuid(0) not in "".join(node.workers)
+    assert uuid_of(0) not in "".join(node.workers)
 
 
 def test_a_node_that_gpuwarden_excludes_is_tested_as_soon_as_it_is_drained(node: SlurmNode) -> None:

@@ -3,6 +3,8 @@
 ACTIVE_TEST_WORKER    the command of a worker, as JSON; without it the real one
 ACTIVE_TEST_KEEP      names of variables that a worker gets all the same: fake libraries are found by them
 ACTIVE_TEST_KUBELET   the folder of a pretended kubelet
+ACTIVE_TEST_WITHIN    seconds that a worker has at each level
+ACTIVE_TEST_USER      the user that workers run as
 """
 
 from __future__ import annotations

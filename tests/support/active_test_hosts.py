@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from typing import Any
 
 from support.commands import environment
 from support.daemons import PATIENCE, FakeHost, Json
+from support.fake_nvml_library import uuid_of
 
 SUPPORT = Path(__file__).parent
 STUB = [sys.executable, str(SUPPORT / "stub_gpu_worker.py")]
@@ -35,11 +35,6 @@ WRONG_ONCE: Json = {
     **MEASURED,
     "kernels": [{**MEASURED["kernels"][0], "deviations": [{"sm": 17, "chunks": 1, "warps": 1}], "deviating": 1}],
 }
-
-
-def uuid(gpu: int) -> str:
-    """Of the fake library's GPUs (text uuid of readings.def)."""
-    return f"GPU-{0x1B + 13 * gpu:02x}3c9e1a-7d42-4b8f-a1c6-5e0f2d9b8a37"
 
 
 class ActiveHost(FakeHost):
@@ -66,18 +61,16 @@ class ActiveHost(FakeHost):
             "SLURM_CONF": "/nonexistent/slurm.conf", **self.more,
         }  # fmt: skip
 
+    def argv(self, *words: str) -> list[str]:
+        """Of `gpuwarden test` here."""
+        return [sys.executable, str(SUPPORT / "active_test_command.py"), "test", "--config", str(self.config), *words]
+
     def begin(self, *words: str, **streams: Any) -> subprocess.Popen[str]:
         """`gpuwarden test` that goes on."""
         given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
-        command = [
-            sys.executable,
-            str(SUPPORT / "active_test_command.py"),
-            "test",
-            "--config",
-            str(self.config),
-            *words,
-        ]
-        self._begun.append(subprocess.Popen(command, env=self.variables, stdin=subprocess.DEVNULL, text=True, **given))
+        self._begun.append(
+            subprocess.Popen(self.argv(*words), env=self.variables, stdin=subprocess.DEVNULL, text=True, **given)
+        )
         return self._begun[-1]
 
     def end(self) -> None:
@@ -101,7 +94,7 @@ class ActiveHost(FakeHost):
 
     def note(self, gpu: int, number: int = 0) -> Json:
         """What the worker of a GPU noted."""
-        note: Json = json.loads((self.stubs / f"{uuid(gpu)}.{number}").read_text())
+        note: Json = json.loads((self.stubs / f"{uuid_of(gpu)}.{number}").read_text())
         return note
 
     def forget_notes(self) -> None:
@@ -110,7 +103,7 @@ class ActiveHost(FakeHost):
             note.unlink()
 
     def wait_note(self, gpu: int, number: int = 0) -> Json:
-        wait((self.stubs / f"{uuid(gpu)}.{number}").exists, f"worker of GPU {gpu}")
+        wait((self.stubs / f"{uuid_of(gpu)}.{number}").exists, f"worker of GPU {gpu}")
         return self.note(gpu, number)
 
     @property
@@ -133,8 +126,8 @@ def wait(condition: Callable[[], object], what: str) -> None:
 
 
 def gone(pid: int) -> bool:
+    """Ended with all its threads, whether or not its parent knows."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2][:1] == b"Z"
+    except OSError:
         return True
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] == "Z"

@@ -33,15 +33,12 @@ of a kernel, N counts from 1 and is 1 unless given, from the N-th call on.
 
 from __future__ import annotations
 
-import hashlib
 import shutil
-import subprocess
-import tempfile
 from pathlib import Path
 from typing import Self
 
 from gpuwarden_collectors.active_test.kernels.constants import CHECKSUMS
-from support.fake_nvml_library import COMPILER, FakeNvml, compiler
+from support.fake_nvml_library import FakeNvml, built, uuid_of
 
 SOURCES = Path(__file__).parent / "fake_cuda"
 BUILDS = Path(__file__).parents[2] / ".build" / "fake_cuda"
@@ -53,33 +50,9 @@ FLAGS = (
 )
 
 
-class FakeCudaError(Exception):
-    """The library does not compile here."""
-
-
 def build_library(builds: Path = BUILDS) -> Path:
-    """The compiled library, in a folder named after what went into it. Processes that build it at once do no harm."""
-    version = subprocess.run([compiler(), "--version"], capture_output=True, check=True).stdout
-    content = b"".join([version, repr(FLAGS).encode(), *(file.read_bytes() for file in sorted(SOURCES.iterdir()))])
-    library = builds / hashlib.sha256(content).hexdigest()[:16] / LIBRARY_NAME
-    if library.exists():
-        return library
-    library.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-        output = Path(folder) / LIBRARY_NAME
-        sources = sorted(map(str, SOURCES.glob("*.c")))
-        done = subprocess.run(
-            [COMPILER, *FLAGS, *sources, "-o", str(output), "-ldl"], capture_output=True, text=True, check=False
-        )
-        if done.returncode != 0:
-            raise FakeCudaError(f"the fake CUDA library does not compile:\n{done.stderr}")
-        output.replace(library)
-    return library
-
-
-def uuid_of(gpu: int) -> str:
-    """Of the GPU with this number of a Hopper node of the fake NVML."""
-    return f"GPU-{0x1B + 0x0D * gpu:02x}3c9e1a-7d42-4b8f-a1c6-5e0f2d9b8a37"
+    """As that of the fake NVML."""
+    return built(SOURCES, builds / LIBRARY_NAME, FLAGS)
 
 
 class FakeCuda:

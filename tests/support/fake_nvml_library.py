@@ -46,6 +46,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Self
 
@@ -65,7 +66,7 @@ Generation = Literal["hopper", "blackwell", "ampere", "volta"]
 
 
 class FakeNvmlError(Exception):
-    """The library cannot be built here, or was asked for something it does not know."""
+    """A library cannot be built here, or was asked for something it does not know."""
 
 
 def nvml_header() -> Path:
@@ -84,33 +85,42 @@ def compiler() -> str:
     found = shutil.which(COMPILER)
     if found is None:
         raise FakeNvmlError(
-            f"{COMPILER} is missing: the fake NVML library is compiled by the tests (Debian: apt install gcc)"
+            f"{COMPILER} is missing: the fake libraries are compiled by the tests (Debian: apt install gcc)"
         )
     return found
 
 
 def build_library(builds: Path = BUILDS) -> Path:
-    """The compiled library, in a folder named after what went into it. Processes that build it at once do no harm."""
-    header, command = nvml_header(), compiler()
-    inputs = [header, *sorted(SOURCES.iterdir())]
+    """The compiled library. Processes that build it at once do no harm."""
+    return built(SOURCES, builds / LIBRARY_NAME, FLAGS, nvml_header())
+
+
+def built(sources: Path, library: Path, flags: Sequence[str], header: Path | None = None) -> Path:
+    """`library` compiled from all files in C of a folder, beside which it is put in a folder named after what went into it."""
+    command = compiler()
+    inputs = [*([header] if header else []), *sorted(sources.iterdir())]
     version = subprocess.run([command, "--version"], capture_output=True, check=True).stdout
-    content = b"".join([version, repr(FLAGS).encode(), *(file.read_bytes() for file in inputs)])
-    library = builds / hashlib.sha256(content).hexdigest()[:16] / LIBRARY_NAME
-    if not library.exists():
-        library.parent.mkdir(parents=True, exist_ok=True)
-        _compile(command, header, library)
-    return library
+    content = b"".join([version, repr(flags).encode(), *(file.read_bytes() for file in inputs)])
+    result = library.parent / hashlib.sha256(content).hexdigest()[:16] / library.name
+    if not result.exists():
+        result.parent.mkdir(parents=True, exist_ok=True)
+        headers = ["-isystem", str(header.parent)] if header else []
+        _compile([command, *flags, *headers, *map(str, sorted(sources.glob("*.c")))], result)
+    return result
 
 
-def _compile(command: str, header: Path, library: Path) -> None:
+def _compile(command: Sequence[str], library: Path) -> None:
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-        output = Path(folder) / LIBRARY_NAME
-        sources = [str(source) for source in sorted(SOURCES.glob("*.c"))]
-        arguments = [command, *FLAGS, "-isystem", str(header.parent), *sources, "-o", str(output), "-ldl"]
-        done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+        output = Path(folder) / library.name
+        done = subprocess.run([*command, "-o", str(output), "-ldl"], capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise FakeNvmlError(f"the fake NVML library does not compile:\n{done.stderr}")
+            raise FakeNvmlError(f"{library.name} does not compile:\n{done.stderr}")
         output.replace(library)
+
+
+def uuid_of(gpu: int) -> str:
+    """Of the GPU with this number of a Hopper node (text uuid of readings.def)."""
+    return f"GPU-{0x1B + 0x0D * gpu:02x}3c9e1a-7d42-4b8f-a1c6-5e0f2d9b8a37"
 
 
 def names(kind: Literal["READING", "LINK", "TEXT"]) -> frozenset[str]:

@@ -1,6 +1,7 @@
 """A worker of an active test without a GPU: it speaks the protocol by a script, and notes what it was given.
 
-The folder STUB_FOLDER has `script.json`: for a UUID, else for "*", a list of steps, or such a list for each of its tests. Of each worker it leaves `UUID.NUMBER` there.
+The folder STUB_FOLDER has `script.json`: for a UUID, else for "*", a list of steps, or such a list for each of its tests. Of each worker
+it leaves `UUID.NUMBER` there.
 
     {"write": OBJECT}   a line of JSON             {"raw": TEXT}       a text as it is
     {"ask": WHAT}       asks, and waits for the line that answers; it is noted
@@ -100,7 +101,7 @@ class Stub:
 
 def main() -> None:
     plan = json.loads(sys.argv[1])
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
     if os.getppid() != plan["parent"]:
         os._exit(0)
     script = json.loads((FOLDER / "script.json").read_text())

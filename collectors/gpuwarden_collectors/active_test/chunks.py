@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -89,11 +89,11 @@ class KernelTally:
             deviations=self._deviations(),
             deviating=len(self._deviating),
             outliers=self._outliers(),
-            cycles=_median(self._medians),
+            cycles=median(self._medians or [0.0]),
             cycles_least=min(self._medians, default=0.0),
             cycles_most=max(self._medians, default=0.0),
-            clock=_median(self._clocks),
-            rate=_median(self._rates),
+            clock=median(self._clocks or [0.0]),
+            rate=median(self._rates or [0.0]),
         )
 
     def _missing(self) -> tuple[int, ...]:
@@ -109,7 +109,3 @@ class KernelTally:
     def _outliers(self) -> tuple[Outlier, ...]:
         found = (Outlier(sm=sm, chunks=len(off), worst=max(off, key=abs)) for sm, off in self._off.items())
         return tuple(sorted(found, key=lambda one: (-abs(one.worst), one.sm))[:MISMATCHES_KEPT])
-
-
-def _median(values: Iterable[float]) -> float:
-    return median(values) if (values := list(values)) else 0.0

@@ -41,10 +41,8 @@ class ComputeKernels:
         or an architecture that was never tried computes something else than the model.
         """
         device = self._device
-        size, parameters = (
-            layout.records_bytes(device.sms),
-            layout.COMPUTE_PARAMETERS.pack(self._records, seed, rounds, 0),
-        )
+        size = layout.records_bytes(device.sms)
+        parameters = layout.COMPUTE_PARAMETERS.pack(self._records, seed, rounds, 0)
         grid, shared = layout.compute_grid(device.sms), layout.shared_memory(device.shared_per_sm)
         device.fill(self._records, _BLANK, size)
         seconds = device.timed(lambda: device.launch(self._functions[entry], grid, layout.THREADS, parameters, shared))
@@ -88,9 +86,9 @@ def measure(
         check()
         took, found = kernels.run(tally.kernel, SEEDS[number % len(SEEDS)], rounds)
         tally.add(found, warm=spent >= warm_after)
-        if confirming is not None:
-            confirming -= 1 if confirming else 0
-        elif found.deviating:
+        if confirming:
+            confirming -= 1
+        elif confirming is None and found.deviating:
             confirming = CONFIRMING
         spent, number = spent + took, number + 1
         rounds = _next_rounds(rounds, wanted / took if took > 0 else _FASTER)

@@ -81,7 +81,7 @@ def memory_kernels(device: Device) -> Iterator[MemoryKernels]:
     if device.capability < layout.MEMORY_ARCHITECTURE:
         raise HostError(
             f"{device.uuid} is not tested: its compute capability is {device.capability[0]}.{device.capability[1]}, "
-            "and the kernels need 7.0; leave this GPU out"
+            f"and the kernels need {layout.MEMORY_ARCHITECTURE[0]}.{layout.MEMORY_ARCHITECTURE[1]}; leave this GPU out"
         )
     if device.integrated:
         raise HostError(

@@ -2,7 +2,8 @@
 
 Run as `python -m gpuwarden_collectors.active_test.process REQUEST`, a JSON object (`request.Request`). It writes JSON lines:
 {"phase": "int8", "at": 3, "of": 6} when a phase begins, {"asks": "memory"}, upon which it waits for a line `all`, `part` or `none`, and at
-last {"measured": {…}}, a `facts.GpuMeasured`. With peers it writes {"asks": "compute"} before, and waits for any line. Exit status 0, or 64 if it refuses the request; anything else is a crash.
+last {"measured": {…}}, a `facts.GpuMeasured`. With peers it writes {"asks": "compute"} before, and waits for any line. Exit status 0, or 64
+if it refuses the request; anything else is a crash.
 
 SIGTERM keeps its default action, which frees the GPU within 0.2 s even from the middle of a kernel (measured); the process ends as well at
 the end of stdin and with its parent. The parent gives it a cleared environment with CUDA_CACHE_PATH, a folder that is the user's own.

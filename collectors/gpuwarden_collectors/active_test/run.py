@@ -95,7 +95,9 @@ class _Run:
 
     def _compute(self) -> None:
         if self._device.capability < layout.COMPUTE_ARCHITECTURE:
-            self._results.text = "memory only: the compute kernels need compute capability 8.0"
+            self._results.text = "memory only: the compute kernels need compute capability {}.{}".format(
+                *layout.COMPUTE_ARCHITECTURE
+            )
             return
         with compute_kernels(self._device, tuple(self._plan.kernels)) as kernels:
             for name, seconds in self._plan.kernels.items():
@@ -116,7 +118,6 @@ class _Run:
         while number < self._plan.marches or spent < self._plan.memory_seconds:
             started = time.monotonic()
             on_gpu = test.march(self._request.seed, number)
-            spent += max(
-                on_gpu, time.monotonic() - started
-            )  # allocating takes as long as a march: the driver wipes memory first
+            # Allocating takes as long as a march: the driver wipes memory first.
+            spent += max(on_gpu, time.monotonic() - started)
             number += 1

@@ -3,8 +3,9 @@
     uid=1001 gpus=0,3 started=86400 user=somebody stall=ignore
     ended=86460
 
-`stall` is there where the comment of the job opts out of `job_stalled`. Written by root's scripts with a shell's own commands, one line each; a line of another form is passed over. The daemon, which may
-be another user, only reads them; root removes them (`tidy`), by the epilog's `gpuwarden slurm look`.
+`stall` is there where the comment of the job opts out of `job_stalled`. Written by root's scripts with a shell's own commands, one
+line each; a line of another form is passed over. The daemon, which may be another user, only reads them; root removes them (`tidy`),
+by the epilog's `gpuwarden slurm look`.
 """
 
 from __future__ import annotations

@@ -11,13 +11,16 @@ if TYPE_CHECKING:
 
 
 async def read_leaf_switch(commands: Commands) -> str:
-    """Of this node; "" if the topology has none. One request. Raises SlurmError, also where there is no topology."""
+    """Of this node; "" if the topology has none. One request. Raises SlurmError, also where there is no topology.
+
+    The whole topology is read: a node's name was an argument of this command, and became an option in Slurm 23.11.
+    """
     name = await commands.node_name()
     return leaf_switch(await commands.ask("cannot read the topology", "scontrol", "show", "topology"), name)
 
 
 def leaf_switch(text: str, node: str) -> str:
-    """The first one at the lowest level. Without a name in the command: that became an option in Slurm 23.11."""
+    """The first one at the lowest level that has this node."""
     for line in text.splitlines():
         values = dict(word.split("=", 1) for word in line.split() if "=" in word)
         if values.get("Level") == "0" and in_hostlist(node, values.get("Nodes", "")):

@@ -15,6 +15,7 @@ import pytest
 
 from gpuwarden_collectors.active_test.facts import Obstacle
 from gpuwarden_collectors.active_test.process import NAME, REFUSED
+from support.active_test_hosts import gone, wait
 from support.active_workers import ENVIRONMENT, SOON, ActiveWorker, active_worker, command, request, run
 from support.fake_cuda_library import FakeCuda
 
@@ -27,31 +28,13 @@ def fake(tmp_path: Path) -> FakeCuda:
     return FakeCuda.build(tmp_path)
 
 
-def gone(pid: int) -> bool:
-    """Ended with all its threads, whether or not its parent knows."""
-    try:
-        return b") Z" in Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return True
-
-
-def wait_until_gone(pid: int) -> None:
-    until = time.monotonic() + SOON
-    while not gone(pid):
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
 def waits(pid: int) -> bool:
     """Its main thread sleeps in the library's pause(2) for good."""
     return Path(f"/proc/{pid}/syscall").read_text().split()[0] == "34"
 
 
 def wait_until_it_hangs(pid: int) -> None:
-    until = time.monotonic() + SOON
-    while not waits(pid):
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    wait(lambda: waits(pid), f"process {pid} to hang")
 
 
 # --- Others on the GPU ------------------------------------------------------------------------------------------------
@@ -173,9 +156,7 @@ def test_transfers_wait_for_their_turn(fake: FakeCuda) -> None:
     fcntl.flock(lock, fcntl.LOCK_EX)
     with active_worker(request(fake, "quick"), fake.contexts) as worker:
         worker.until(phase="start")
-        until = time.monotonic() + SOON
-        while not fake.holders() and time.monotonic() < until:
-            time.sleep(0.01)
+        wait(fake.holders, "a context")
         time.sleep(0.3)
         os.close(lock)
         released = len(worker.lines)
@@ -364,7 +345,7 @@ def test_killed_parent_takes_it_along(fake: FakeCuda, hang: str) -> None:
                 worker.answer("all")
             wait_until_it_hangs(pid)
             parent.kill()
-            wait_until_gone(pid)
+            wait(lambda: gone(pid), f"process {pid} to end")
         finally:
             parent.kill()
 

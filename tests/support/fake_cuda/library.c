@@ -77,12 +77,6 @@ EXPORT CUresult cuInit(unsigned int flags) {
     return initialised ? SUCCESS : NO_DEVICE;
 }
 
-EXPORT CUresult cuDeviceGetCount(int *out) {
-    ENTER();
-    *out = visible_gpus;
-    return SUCCESS;
-}
-
 EXPORT CUresult cuDeviceGet(CUdevice *out, int ordinal) {
     ENTER();
     if (ordinal < 0 || ordinal >= visible_gpus)

@@ -142,7 +142,6 @@ bool has_gpu_instance(int board, unsigned int gpu_instance) {
     return false;
 }
 
-/* Counts the processes on a GPU or MIG instance; writes as many as there is room for. */
 static bool running(unsigned int pid) {
     char path[64], state = 'Z';
     snprintf(path, sizeof path, "/proc/%u/stat", pid);
@@ -171,6 +170,7 @@ static unsigned int contexts_of(int wanted, unsigned int found, unsigned int roo
     return found;
 }
 
+/* Counts the processes on a GPU or MIG instance; writes as many as there is room for. */
 unsigned int processes_of(nvmlDevice_t device, enum process_kind kind, unsigned int room, nvmlProcessInfo_t *out) {
     const struct board *board = &node.board[device->board];
     const struct mig_instance *mig = mig_instance_of(device);

@@ -26,9 +26,8 @@ def prepare(environment: MutableMapping[str, str], uuids: Sequence[str]) -> None
     """Sets what libcuda reads at its start: these GPUs in this order, no MPS server, and no cache of kernels but one that was given."""
     environment["CUDA_VISIBLE_DEVICES"] = ",".join(uuids)
     environment["CUDA_MPS_PIPE_DIRECTORY"] = _NO_MPS
-    environment["CUDA_MODULE_LOADING"] = (
-        "EAGER"  # lazily, a kernel takes memory at its first launch, when none may be left
-    )
+    # Lazily, a kernel would take memory at its first launch, when none may be left.
+    environment["CUDA_MODULE_LOADING"] = "EAGER"
     if not environment.get("CUDA_CACHE_PATH"):
         environment["CUDA_CACHE_DISABLE"] = "1"  # the default is a folder of the user's, and its code would be run
 

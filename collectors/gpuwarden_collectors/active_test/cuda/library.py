@@ -16,7 +16,6 @@ _DEVICE, _ADDRESS = c_int, c_uint64  # CUdevice, CUdeviceptr
 
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
-    "cuDeviceGetCount": (POINTER(c_int),),
     "cuDeviceGet": (POINTER(_DEVICE), c_int),
     "cuDeviceGetUuid": (POINTER(CUuuid), _DEVICE),
     "cuDeviceGetAttribute": (POINTER(c_int), c_int, _DEVICE),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from gpuwarden_collectors.active_test.kernels import layout
-from gpuwarden_collectors.active_test.kernels.mixing import ODD, mix
+from gpuwarden_collectors.active_test.kernels.mixing import MASK, ODD, mix
 from gpuwarden_collectors.active_test.kernels.ptx import entry
 
 STEP, ADD = 1664525, 1013904223
@@ -21,7 +21,14 @@ _REGISTERS = {
 
 def weight(number: int) -> int:
     """Odd for each accumulator, so that a single wrong bit of it always changes the checksum."""
-    return (2 * number + 1) * ODD & 0xFFFFFFFF
+    return (2 * number + 1) * ODD & MASK
+
+
+def drawn(register: str) -> Iterator[str]:
+    """The generator's next operand. Its low bits repeat soon, therefore its high half goes over them."""
+    yield f"mad.lo.u32 %x, %x, {STEP}, {ADD};"
+    yield "shr.u32 %s, %x, 16;"
+    yield f"xor.b32 {register}, %x, %s;"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

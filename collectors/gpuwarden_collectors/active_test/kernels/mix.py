@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuwarden_collectors.active_test.kernels import layout
-from gpuwarden_collectors.active_test.kernels.compute import ADD, STEP, Compute, compute_entry, weight
-from gpuwarden_collectors.active_test.kernels.mixing import ODD
+from gpuwarden_collectors.active_test.kernels.compute import ADD, STEP, Compute, compute_entry, drawn, weight
+from gpuwarden_collectors.active_test.kernels.mixing import MASK, ODD
 from gpuwarden_collectors.active_test.kernels.ptx import module
 
 _TILES, _FP64_STEPS = 4, 2
@@ -39,15 +39,9 @@ def _fp64() -> Compute:
     )
 
 
-def _drawn(register: str) -> Iterator[str]:
-    yield f"mad.lo.u32 %x, %x, {STEP}, {ADD};"
-    yield "shr.u32 %s, %x, 16;"
-    yield f"xor.b32 {register}, %x, %s;"
-
-
 def _double(register: str) -> Iterator[str]:
-    yield from _drawn("%l")
-    yield from _drawn("%h")
+    yield from drawn("%l")
+    yield from drawn("%h")
     yield from (f"and.b32 %h, %h, {_FP64_KEPT};", f"or.b32 %h, %h, {_FP64_ONE};", f"mov.b64 {register}, {{%l, %h}};")
 
 
@@ -77,7 +71,7 @@ def _alu() -> Compute:
             "f64": "%d, %w",
         },
         before=[
-            *(f"add.u32 %x{i + 1}, %x0, {(i + 1) * ODD & 0xFFFFFFFF};" for i in _CHAINS),
+            *(f"add.u32 %x{i + 1}, %x0, {(i + 1) * ODD & MASK};" for i in _CHAINS),
             *(f"mov.u32 %sum{i}, 0;" for i in _CHAINS),
             *(f"mov.f32 %v{i}, 0f00000000;" for i in _CHAINS),
             "mov.f64 %d, 0d0000000000000000;",

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpuwarden_collectors.active_test.kernels import layout
-from gpuwarden_collectors.active_test.kernels.compute import ADD, STEP, Compute, compute_entry, weight
+from gpuwarden_collectors.active_test.kernels.compute import Compute, compute_entry, drawn, weight
 from gpuwarden_collectors.active_test.kernels.ptx import module
 
 A_TILES, B_TILES, STEPS = 4, 8, 8
@@ -77,10 +77,7 @@ def _operands() -> Iterator[str]:
 
 
 def _new(name: str, register: str) -> Iterator[str]:
-    """The generator's low bits repeat soon, therefore its high half goes over them."""
-    yield f"mad.lo.u32 %x, %x, {STEP}, {ADD};"
-    yield "shr.u32 %s, %x, 16;"
-    yield f"xor.b32 {register}, %x, %s;"
+    yield from drawn(register)
     if name == "bf16":
         yield f"and.b32 {register}, {register}, {BF16_KEPT};"
         yield f"or.b32 {register}, {register}, {BF16_ONE};"
