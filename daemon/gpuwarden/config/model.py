@@ -15,6 +15,7 @@ from typing import Literal
 from gpuwarden.base.addresses import ADDRESS, Address
 from gpuwarden.base.durations import format_duration
 from gpuwarden.base.paths import RUN_DIR, STATE_DIR
+from gpuwarden.config.active_test import ActiveTestOptions, active_test_misfits
 from gpuwarden.config.bounds import misfits
 from gpuwarden.config.catalogue import catalogue_misfits
 from gpuwarden.config.collectors import Collectors, plugin_misfits
@@ -150,6 +151,7 @@ class Config:
     notify: NotifyOptions = field(default_factory=NotifyOptions)
     termination: TerminationOptions = field(default_factory=TerminationOptions)
     jobs: JobOptions = field(default_factory=JobOptions)
+    test: ActiveTestOptions = field(default_factory=ActiveTestOptions)
     publish: Publish = field(default_factory=Publish)
     control: Control = field(default_factory=Control)
     log: Log = field(default_factory=Log)
@@ -222,6 +224,12 @@ def _misfits(config: Config) -> Iterator[Misfit]:
     yield from dstack_misfits(config.dstack)
     yield from termination_misfits(config.termination)
     yield from job_misfits(config.jobs)
+    yield from active_test_misfits(
+        config.test,
+        slurm=config.slurm.enabled,
+        kubernetes=config.kubernetes.enabled,
+        excludes=config.slurm.enabled or any(enabled for _, enabled in _uncounting(config)),
+    )
 
 
 def _uncounted(config: Config) -> Iterator[Misfit]:

@@ -1,0 +1,101 @@
+"""The keys of `[test]`: which active tests gpuwarden runs by itself, and how many of them at a time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from gpuwarden_collectors.options import Misfit, bounded
+from gpuwarden_collectors.slurm.nodes import is_partition_name
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveTestOptions:
+    """Active tests that gpuwarden runs by itself ([active-tests.md](active-tests.md)): before a node returns, and while it is idle."""
+
+    enabled: bool = False
+    """Run tests without a person: those of `return_gate`, and in `partition` those of idle nodes. `gpuwarden test` needs no key."""
+    level: Literal["gate", "quick", "standard"] = "quick"
+    """How much is tested."""
+    return_gate: bool = False
+    """An exclusion for a failure of a GPU, link or switch is lifted only after a test of `level` on every GPU found nothing."""
+    gate_timeout: float = bounded(
+        900.0,
+        60.0,
+        7_200.0,
+        "a standard test with repeats of a wrong result takes some minutes, one that hangs its deadline",
+    )
+    """Time for a test before the return; then it is ended, without a verdict."""
+    parallel: int = bounded(8, 1, 8, "each GPU adds up to 700 W")
+    """GPUs of this node that are tested at once, started 0.5 s apart; of `gpuwarden test`, too."""
+    at_once: int = bounded(4, 1, 1_000, "each node adds several kW")
+    """Nodes of the fleet that gpuwarden tests at once, before a return and while idle together; counted where Slurm is enabled."""
+    every: float = bounded(86_400.0, 3_600.0, 28 * 86_400.0, "a result is compared with those of the last 28 days")
+    """An idle node is tested when its last result of `level` is older than this."""
+    quiet_hours: tuple[str, ...] = ()
+    """Hours of the host's local time in which no test of an idle node is started, such as `22:00-06:00`. They delay no return."""
+    partition: str = ""
+    """The partition for tests of idle nodes, from which every other job preempts. Empty: idle nodes are not tested."""
+    account: str = ""
+    """The account of its jobs. Empty: the default of `slurm_user`."""
+    qos: str = ""
+    """The QOS of its jobs. Empty: the default."""
+    slurm_user: str = "gpuwarden"
+    """The user as whom its jobs run. It must exist on every node, and may hand in results: root, or gpuwarden."""
+
+    def quiet(self, minute: int) -> bool:
+        """Whether `minute` of the local day is within `quiet_hours`."""
+        return any(_within(minute, *hours) for text in self.quiet_hours if (hours := _minutes(text)) is not None)
+
+
+_HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
+_QUIET_MOST = 24
+
+
+def active_test_misfits(test: ActiveTestOptions, *, slurm: bool, kubernetes: bool, excludes: bool) -> Iterator[Misfit]:
+    """Values that are of the right kind and yet wrong, by their keys. `excludes`: an actuator is enabled."""
+    yield from _unusable(test)
+    if test.return_gate and not test.enabled:
+        yield ("test.enabled", "test.return_gate"), "expected true beside return_gate = true: else nothing is tested"
+    if test.return_gate and kubernetes:
+        manifest = "a pod has no right to start one; run a Job that tolerates gpuwarden's taint (docs/active-tests.md)"
+        yield ("test.return_gate", "kubernetes.enabled"), f"expected false where [kubernetes] is enabled: {manifest}"
+    elif test.return_gate and not excludes:
+        yield (
+            ("test.return_gate",),
+            "expected an actuator beside it ([slurm] or another): else nothing is excluded here",
+        )
+    if test.enabled and not test.return_gate and not test.partition:
+        yield ("test.enabled",), "expected return_gate = true or a partition beside it: else nothing is tested"
+    if test.partition and not slurm:
+        yield ("test.partition",), "expected [slurm] enabled beside it: idle nodes are tested by jobs of Slurm"
+
+
+def _unusable(test: ActiveTestOptions) -> Iterator[Misfit]:
+    """Single values."""
+    if test.partition and not is_partition_name(test.partition):
+        yield ("test.partition",), f"expected the name of a partition, found {test.partition[:60]!r}"
+    for key, value in (("account", test.account), ("qos", test.qos), ("slurm_user", test.slurm_user)):
+        if (value or key == "slurm_user") and not _NAME.fullmatch(value):
+            yield (f"test.{key}",), f"expected a name of letters, digits, '_', '.' and '-', found {value[:60]!r}"
+    if len(test.quiet_hours) > _QUIET_MOST:
+        yield ("test.quiet_hours",), f"expected at most {_QUIET_MOST} entries, found {len(test.quiet_hours)}"
+    for text in test.quiet_hours[:_QUIET_MOST]:
+        if _minutes(text) is None:
+            yield ("test.quiet_hours",), f'expected hours such as "22:00-06:00", not empty, found {text[:60]!r}'
+
+
+def _minutes(text: str) -> tuple[int, int] | None:
+    """The first minute of the day, and the one at which they end; None if it is no such text."""
+    found = _HOURS.fullmatch(text)
+    if found is None:
+        return None
+    first, last = int(found[1]) * 60 + int(found[2]), int(found[3]) * 60 + int(found[4])
+    return None if first == last else (first, last)
+
+
+def _within(minute: int, first: int, last: int) -> bool:
+    return first <= minute < last if first < last else minute >= first or minute < last
