@@ -36,6 +36,18 @@ class NodeFacts:
         return "+".join((self.base, *sorted(self.flags)))
 
 
+@dataclass(frozen=True, slots=True)
+class NodeTexts:
+    """The text fields of a node."""
+
+    name: str
+    """Slurm's name of the node."""
+    comment: str
+    """Comment of the node."""
+    extra: str
+    """Extra field of the node."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFacts:
     """One partition."""

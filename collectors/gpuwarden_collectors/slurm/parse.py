@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from typing import TypedDict
 
 from gpuwarden_collectors.slurm.errors import OddAnswer, one_line
-from gpuwarden_collectors.slurm.facts import NodeFacts
+from gpuwarden_collectors.slurm.facts import NodeFacts, NodeTexts
 
 _BETWEEN, _END = "\x1f", "\x1e"  # unit and record separator
 _FIELDS = ("NodeList", "PartitionName", "StateComplete", "Timestamp", "User", "Gres", "Comment", "Extra", "Reason")
 _ROW = ("NodeList", "PartitionName", "StateComplete", "Timestamp", "Gres", "Reason")
+_TEXTS = ("NodeList", "Comment", "Extra")
 _NOTHING = ("", "(null)", "none", "Unknown")
 _STATE = re.compile(r"[A-Za-z_]+(\+[A-Za-z_]+)*")
 _GPU = re.compile(r"(^|,)gpu(:|,|$)")
@@ -38,6 +39,8 @@ NODE_FORMAT = _format(_FIELDS)
 """For `sinfo --Format` of one node."""
 ROW_FORMAT = _format(_ROW)
 """For `sinfo --Format` of a whole partition: as little as is needed of each node."""
+TEXTS_FORMAT = _format(_TEXTS)
+"""For `sinfo --Format` of all nodes: their text fields."""
 
 
 def sinfo_nodes(text: str) -> list[NodeFacts]:
@@ -48,6 +51,14 @@ def sinfo_nodes(text: str) -> list[NodeFacts]:
 def sinfo_rows(text: str) -> list[NodeFacts]:
     """In `ROW_FORMAT`. Raises OddAnswer."""
     return [_node(record) for record in _records(text, _ROW)]
+
+
+def sinfo_texts(text: str) -> list[NodeTexts]:
+    """In `TEXTS_FORMAT`. Raises OddAnswer."""
+    return [
+        NodeTexts(record["NodeList"].rpartition("\n")[2], _text(record["Comment"]), _text(record["Extra"]))
+        for record in _records(text, _TEXTS)
+    ]
 
 
 def _records(text: str, fields: tuple[str, ...]) -> Iterator[dict[str, str]]:

@@ -1,0 +1,50 @@
+"""How many nodes of a fleet gpuwarden tests at once, so that a hundred that come back together do not draw their power together.
+
+A node makes its test visible to all, then counts who tests: in the order (since when, name of the node), which every node sees alike,
+one beyond the limit takes back what it made visible. So the second count decides, as that of the breaker. Visible are
+
+    a job named `gpuwarden-test`, of an idle node             since it started
+    a mark in a text field of the node, of one that returns   since the time in it, until the other time in it at most
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from gpuwarden.policy.model import Held
+from gpuwarden.policy.reasons import PREFIX
+
+CLOCKS_APART = 60.0
+"""Seconds by which the clocks of two nodes may differ: for so long a mark counts beyond its end."""
+LASTS_MOST = 3 * 3600.0
+"""Seconds for which a mark may hold, more than `test.gate_timeout` may be: one that claims more holds nobody up."""
+_MARK = re.compile(re.escape(PREFIX) + r"test from=(\d{1,12}) to=(\d{1,12})", re.ASCII)
+
+
+def mark(now: float, until: float) -> str:
+    return f"{PREFIX}test from={now:.0f} to={until:.0f}"
+
+
+def is_mark(text: str) -> bool:
+    return _MARK.fullmatch(text.strip()) is not None
+
+
+def marked_since(text: str, now: float) -> float | None:
+    """Since when the node is tested, by a mark that counts; None by any other text."""
+    found = _MARK.fullmatch(text.strip())
+    if found is None:
+        return None
+    since, until = float(found[1]), float(found[2])
+    return since if until - since <= LASTS_MOST and since - CLOCKS_APART <= now <= until + CLOCKS_APART else None
+
+
+def refusal(at_once: int, held: Iterable[Held], node: str) -> str:
+    """Why this node may not be tested now, or not go on; "" if it may. `held`: all that are tested, this one too if it is visible."""
+    held = list(held)
+    others = {one.node: one for one in sorted(held, reverse=True) if one.node != node}
+    own = min((one for one in held if one.node == node), default=None)
+    before = [one for one in others.values() if own is None or one < own]
+    if len(before) < at_once:
+        return ""
+    return f"{len(before)} nodes are tested now, and test.at_once allows {at_once}"

@@ -1,0 +1,43 @@
+"""Who tests now, as a real Slurm shows it: running jobs of the name, and marks of nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from gpuwarden.actuators.slurm.testers import JOB_NAME, FleetTests, read_testers
+from gpuwarden.policy.at_once import mark
+from gpuwarden_collectors.slurm.client import SlurmClient
+from support.slurm import SLURM, Slurm
+
+pytestmark = SLURM
+
+
+def counted(slurm: Slurm) -> FleetTests:
+    async def read() -> FleetTests:
+        client = SlurmClient(conf=slurm.conf, inherited=slurm.environment)
+        try:
+            return await read_testers(client.routine, time.time())
+        finally:
+            await client.close()
+
+    return asyncio.run(read())
+
+
+def test_jobs_that_run_and_marks_are_counted_and_pending_jobs_apart(slurm: Slurm) -> None:
+    now = time.time()
+    assert counted(slurm) == FleetTests((), 0)
+    slurm.scontrol("update", "NodeName=n1", f"Comment={mark(now, now + 60)}")
+    slurm.scontrol("update", "NodeName=n2", f"Extra={mark(now - 500, now - 400)}")
+    slurm.submit("sleep 300", "-w", "n3", "--exclusive", f"--job-name={JOB_NAME}")
+    slurm.submit("sleep 300", "-w", "n3", "--exclusive", f"--job-name={JOB_NAME}")
+    slurm.submit("sleep 300", "-w", "n2", "--job-name=training")
+    try:
+        slurm.wait(lambda: len(counted(slurm).held) == 2, "the job to run")
+        found = counted(slurm)
+        assert sorted(held.node for held in found.held) == ["n1", "n3"]
+        assert all(abs(held.since - now) < 60 for held in found.held)
+        assert found.pending == 1
+    finally:
+        for node in ("n1", "n2"):
+            slurm.scontrol("update", f"NodeName={node}", "Comment=", "Extra=")

@@ -1,0 +1,44 @@
+"""How many nodes are tested at once: the first by (since, name) go on, marks end by themselves."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuwarden.policy.at_once import is_mark, mark, marked_since, refusal
+from gpuwarden.policy.model import Held
+
+NOW = 1_772_366_400.0
+
+
+def test_the_first_by_time_and_name_are_tested_and_the_others_are_not() -> None:
+    held = [Held(NOW, "n3"), Held(NOW, "n1"), Held(NOW + 1, "n2")]
+    assert [refusal(2, held, node) == "" for node in ("n1", "n3", "n2")] == [True, True, False]
+    assert "test.at_once allows 2" in refusal(2, held, "n2")
+
+
+def test_a_node_that_is_not_visible_yet_comes_behind_all_others() -> None:
+    assert refusal(1, [Held(NOW, "n1")], "n0")
+    assert not refusal(2, [Held(NOW, "n1")], "n0")
+
+
+def test_a_node_that_is_visible_twice_is_one() -> None:
+    assert not refusal(2, [Held(NOW, "n1"), Held(NOW - 5, "n1")], "n2")
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        (mark(NOW - 10, NOW + 10), True),
+        (mark(NOW - 100, NOW - 30), True),
+        (mark(NOW - 100, NOW - 61), False),
+        (mark(NOW, NOW + 1e9), False),
+        (mark(NOW + 1e6, NOW + 1e6 + 60), False),
+        ("gpuwarden: test from=x to=y", False),
+        ("gpuwarden: The driver reported an Xid", False),
+        ("new fan", False),
+        ("", False),
+    ],
+)
+def test_a_mark_counts_until_its_end_and_a_text_of_others_never(text: str, counts: bool) -> None:
+    assert (marked_since(text, NOW) is not None) is counts
+    assert is_mark(text) or not counts
