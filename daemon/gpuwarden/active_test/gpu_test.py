@@ -22,7 +22,6 @@ WITHIN = {Level.GATE: 60.0, Level.QUICK: 90.0, Level.STANDARD: 240.0}
 without persistence mode adds several seconds for each GPU."""
 APART = 0.5
 """Seconds between the starts of two workers: eight GPUs together step by 5.6 kW."""
-PARALLEL = 8
 COMPUTE, MEMORY = "compute", "memory"
 """What a worker asks for, right before it begins: compute only where it has peers."""
 _TRANSFERS = ("start", "pcie", "peers")
@@ -71,6 +70,8 @@ class Node:
     clock: Clock
     driver: str
     transfers: Transfers
+    parallel: int
+    """GPUs that are tested at once."""
     turns: asyncio.Semaphore
     starting: asyncio.Lock
 

@@ -43,7 +43,7 @@ def order_of(
         )
     return Order(
         node=config.node, level=Level(level), gpus=tuple(gpus), nvml=config.collectors.nvml, run_dir=config.run.dir,
-        state_dir=config.state.dir, asked=asked, call=call, clock=host_clock, progress=progress,
+        state_dir=config.state.dir, asked=asked, call=call, clock=host_clock, progress=progress, parallel=config.test.parallel,
     )  # fmt: skip
 
 

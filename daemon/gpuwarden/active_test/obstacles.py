@@ -44,6 +44,13 @@ def obstacle(gpu: GpuFacts, host: HostFacts, comm: Callable[[int], str]) -> Foun
     )
 
 
+def by_settings(gpu: GpuFacts, host: HostFacts) -> str:
+    """Why it can never be tested while the host is set up as it is; "" if it can."""
+    settings = host.settings.get(gpu.slot, GpuSettings())
+    found = _confidential(host) or _divided(gpu) or _mode(settings)
+    return "" if found is None else found[1]
+
+
 def _unidentified(gpu: GpuFacts) -> Found | None:
     if gpu.uuid and gpu.slot:
         return None

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuwarden.active_test.ending import Ended, Ending
-from gpuwarden.active_test.gpu_test import APART, PARALLEL, WITHIN, GpuRun, Node, identity_of, untested
+from gpuwarden.active_test.gpu_test import APART, WITHIN, GpuRun, Node, identity_of, untested
 from gpuwarden.active_test.lease import Lease
 from gpuwarden.active_test.obstacles import obstacle
 from gpuwarden.active_test.occupancy import Memory
@@ -49,7 +49,7 @@ class Rounds:
 
     def _peers(self, gpu: GpuFacts, free: Sequence[GpuFacts]) -> tuple[str, ...]:
         """Those that it reads. None where not all are tested at once: one that is tested later might find no memory on the others."""
-        if self._node.level is not Level.STANDARD or len(free) > PARALLEL:
+        if self._node.level is not Level.STANDARD or len(free) > self._node.parallel:
             return ()
         return tuple(other.uuid for other in free if other is not gpu)
 
@@ -81,7 +81,7 @@ class Rounds:
         return test
 
     def _longest(self, gpus: int) -> float:
-        rounds = -(-gpus // PARALLEL) * (1 + REPEATS)
+        rounds = -(-gpus // self._node.parallel) * (1 + REPEATS)
         return READ_WITHIN + gpus * APART + rounds * WITHIN[self._node.level]
 
     def _comm(self, pid: int) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpuwarden.active_test.ending import Ended, Ending
-from gpuwarden.active_test.gpu_test import PARALLEL, Node, Transfers, identity_of
+from gpuwarden.active_test.gpu_test import Node, Transfers, identity_of
 from gpuwarden.active_test.growth import vanished, with_growth
 from gpuwarden.active_test.host import HostReadings, HostUnread
 from gpuwarden.active_test.lease import RESULT_WITHIN, Call, Lease
@@ -55,6 +55,8 @@ class Order:
     """A verb of the daemon."""
     clock: Clock
     progress: Callable[[int, str], None]
+    parallel: int
+    """GPUs that are tested at once."""
 
 
 class ActiveTest:
@@ -67,6 +69,10 @@ class ActiveTest:
         self._indices: Mapping[str, int] = {}
         self._uuids: frozenset[str] = frozenset()
         self._lease = Lease(order.call, self._ending.end)
+
+    def end(self, why: str) -> None:
+        """The test ends soon, as by a signal."""
+        self._ending.end(why)
 
     async def run(self) -> Report:
         """Raises UnknownGpu if `gpus` names one that is not here."""
@@ -108,7 +114,7 @@ class ActiveTest:
             level=self._order.level, identity=user, environment=given, nvml_library=self._order.nvml.library,
             occupancy=SharedOccupancy(self._order.asked, len(before.nvml.gpus)).answer, started=self._lease.workers.append,
             progress=self._order.progress, ended=self._ending.event, clock=self._order.clock, driver=before.nvml.driver_version,
-            transfers=Transfers(), turns=asyncio.Semaphore(PARALLEL), starting=asyncio.Lock(),
+            transfers=Transfers(), parallel=self._order.parallel, turns=asyncio.Semaphore(self._order.parallel), starting=asyncio.Lock(),
         )  # fmt: skip
 
     # --- afterwards

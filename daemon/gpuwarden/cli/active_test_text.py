@@ -8,6 +8,13 @@ from typing import Any
 from gpuwarden.cli.text import clean, when
 
 Document = dict[str, Any]
+_GATE = {
+    "waiting": "to be tested",
+    "running": "is tested now",
+    "person": "needs an operator",
+    "impossible": "test_impossible, the node returns without a test",
+}
+"""Where the return gate stands, for people."""
 
 
 def active_test_lines(status: Document) -> Iterator[str]:
@@ -15,6 +22,8 @@ def active_test_lines(status: Document) -> Iterator[str]:
     tests = status.get("tests") or {}
     if running := tests.get("running"):
         yield f"running: level {clean(running['level'])} on {len(running['gpus'])} GPUs, until {when(running['until'])} at the latest"
+    if (gate := tests.get("return_gate")) and gate["state"] != "clear":
+        yield f"before the return (level {clean(gate['level'])}): {_GATE.get(gate['state'], clean(gate['state']))}{': ' if gate['text'] else ''}{clean(gate['text'])}"
     index = {gpu["pci_bus_id"]: gpu["index"] for gpu in status["gpus"]}
     newest = {one["pci_bus_id"]: one for one in tests.get("results", ())}
     same: dict[tuple[str, str, str], list[Document]] = {}

@@ -15,7 +15,7 @@ from gpuwarden.base.durations import parse_duration
 from gpuwarden.cli.client import Daemon, NoDaemon
 from gpuwarden.cli.parser import UNAVAILABLE, CommandError, Parser, folder
 from gpuwarden.cli.text import clean, event_data, when
-from gpuwarden.health.bookkeeping import OF_TESTS, is_bookkeeping
+from gpuwarden.health.bookkeeping import OF_GATES, OF_TESTS, is_bookkeeping
 
 HELP = """
 Lists the events of this node: Xids, findings raised and cleared, boots, resets, acknowledgements. Without a running
@@ -132,5 +132,5 @@ def _as_json(event: Event) -> str:
 
 
 def _as_text(event: Event) -> str:
-    data = event_data({name: value for name, value in event["data"].items() if name not in OF_TESTS})
+    data = event_data({name: value for name, value in event["data"].items() if name not in (*OF_TESTS, *OF_GATES)})
     return f"{when(event['at'])}  {clean(event['kind']):<14} {clean(event['id'] or '-')}  {data}".rstrip()

@@ -82,7 +82,12 @@ def _report(options: argparse.Namespace, config: Config) -> Report:
 
     async def run() -> Report:
         order = order_of(
-            config, options.level, options.gpu, _call(config), _progress(), nobody_here=options.i_know_nobody_is_here
+            config,
+            options.level,
+            options.gpu,
+            daemon_call(config),
+            _progress(),
+            nobody_here=options.i_know_nobody_is_here,
         )
         try:
             return await ActiveTest(order).run()
@@ -96,7 +101,7 @@ def _report(options: argparse.Namespace, config: Config) -> Report:
         raise CommandError(str(error)) from error
 
 
-def _call(config: Config) -> Callable[..., Any]:
+def daemon_call(config: Config) -> Callable[..., Any]:
     """A verb of the daemon, with the errors that the test knows."""
     from gpuwarden.active_test.lease import DaemonAway, DaemonUnreached  # noqa: PLC0415 - as above
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from gpuwarden_collectors.options import Misfit, bounded
@@ -28,6 +29,8 @@ class ActiveTestOptions:
         "a standard test with repeats of a wrong result takes some minutes, one that hangs its deadline",
     )
     """Time for a test before the return; then it is ended, without a verdict."""
+    gate_socket: Path = Path("/run/gpuwarden-test.sock")
+    """The socket of the service that runs the tests of `return_gate` ([systemd.md](systemd.md))."""
     parallel: int = bounded(8, 1, 8, "each GPU adds up to 700 W")
     """GPUs of this node that are tested at once, started 0.5 s apart; of `gpuwarden test`, too."""
     at_once: int = bounded(4, 1, 1_000, "each node adds several kW")

@@ -42,12 +42,18 @@ async def active_test(config: Config) -> list[Row]:
 
 async def libraries(variables: Mapping[str, str]) -> list[Row]:
     """Whether a process with this environment, as that of a worker, finds them."""
+    absent, error = await absent_libraries(variables)
+    if error:
+        return [warn("libcuda", f"cannot be loaded: {error}", "reinstall the driver's libraries")]
+    return list(_libraries(absent))
+
+
+async def absent_libraries(variables: Mapping[str, str]) -> tuple[list[str], str]:
+    """Names of those that a process with this environment does not find; and why that is not known, if it is not."""
     done = await run((sys.executable, "-I", "-c", _LOADS, LIBRARY, PTX_COMPILER), variables, _LOADED_WITHIN)
     if done.exit_code != 0:
-        found = f"cannot be loaded: {done.error or f'exit code {done.exit_code}'}"
-        return [warn("libcuda", found, "reinstall the driver's libraries")]
-    absent = done.stdout.decode("utf-8", "replace").split()
-    return list(_libraries(absent))
+        return [], done.error or f"exit code {done.exit_code}"
+    return done.stdout.decode("utf-8", "replace").split(), ""
 
 
 def _libraries(absent: list[str]) -> Iterator[Row]:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from gpuwarden.actuators.base import Actuator
 from gpuwarden.actuators.reconciler import Limits, Reconciler
@@ -32,6 +33,9 @@ from gpuwarden.publish.snapshot import Enforced, Wanted
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.cloud.facts import Kind
 from gpuwarden_collectors.facts import Stamp
+
+if TYPE_CHECKING:  # loaded where the configuration wants a gate
+    from gpuwarden.policy.return_gate import Assessed
 
 log = get_logger("gpuwarden")
 
@@ -68,6 +72,8 @@ class Enforcement:
     ) -> None:
         self.state = PolicyState()
         self.forgotten: Mapping[str, str] = {}
+        self.gate: Assessed | None = None
+        """Where the return gate stands by the last decision."""
         self._options = options
         self._append = append
         self._changed = changed
@@ -147,7 +153,7 @@ class Enforcement:
         except Exception:  # a fault of ours here must not end what is judged and published
             log.exception("policy failed: no new decision")
             return ()
-        self.state, self._waiting = decision.state, decision.waiting
+        self.state, self._waiting, self.gate = decision.state, decision.waiting, decision.gate
         self._notice_blocked(decision)
         return decision.events
 

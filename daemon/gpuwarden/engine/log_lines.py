@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from gpuwarden.base.log import get_logger
-from gpuwarden.health.bookkeeping import OF_TESTS, is_bookkeeping
+from gpuwarden.health.bookkeeping import OF_GATES, OF_TESTS, is_bookkeeping
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.model import Event, EventKind, Key
 from gpuwarden.ledger.rows import Memory
@@ -94,6 +94,9 @@ LINES: dict[EventKind, tuple[str, str]] = {
     EventKind.TEST_ENDED: ("info", "active test ended"),
     EventKind.TEST_XID: ("warning", "Xid of the active test's own process, set aside"),
     EventKind.TESTED: ("info", "GPU tested"),
+    EventKind.GATE_WANTED: ("info", "return gate: a test must pass before the node is restored"),
+    EventKind.GATE_BEGUN: ("info", "return gate: test begins"),
+    EventKind.GATE_ENDED: ("info", "return gate: test ended"),
     EventKind.RELEASED: ("info", "finding released: ends with the next pass that does not observe it"),
     EventKind.NEEDS_PERSON: ("warning", "finding needs a person: the node is not restored automatically"),
     EventKind.MACHINE_CHANGED: ("warning", "ledger is of another machine: set aside, begun again"),
@@ -101,7 +104,18 @@ LINES: dict[EventKind, tuple[str, str]] = {
     EventKind.LEDGER_LOST: ("error", "ledger lost its last events"),
 }
 """Level and text of the log line of each kind of event."""
-HIDDEN = (*OF_TESTS, "first_boottime", "first_wall", "latch", "links", "signs", "sequence", "bursts", "processes")
+HIDDEN = (
+    *OF_TESTS,
+    *OF_GATES,
+    "first_boottime",
+    "first_wall",
+    "latch",
+    "links",
+    "signs",
+    "sequence",
+    "bursts",
+    "processes",
+)
 
 
 _OTHER_NAMES = {"level": "test_level"}
@@ -113,6 +127,8 @@ def write_line(event: Event, *, shadow: bool = False) -> None:
     level, text = LINES[EventKind(event.kind)]
     if is_bookkeeping(event.kind, str(event.key), event.data):
         level = "debug"
+    if event.kind == EventKind.GATE_ENDED and event.data.get("result") in ("failed", "no_verdict"):
+        level = "warning"
     if event.data.get("severity") == "failure" or event.data.get("to") == "failure":
         level = "error"
     if event.kind == EventKind.SIGNALLING and event.data.get("way") == "none":

@@ -251,6 +251,9 @@ class EventKind(StrEnum):
     TEST_ENDED = "test_ended"
     TEST_XID = "test_xid"  # of the test's own process, and set aside
     TESTED = "tested"  # the result of an active test on one GPU
+    GATE_WANTED = "gate_wanted"  # a failure after which a test must pass before gpuwarden restores the node
+    GATE_BEGUN = "gate_begun"  # gpuwarden runs that test
+    GATE_ENDED = "gate_ended"  # what it came to
     RELEASED = "released"  # what a latch waits for was done
     ANSWERED = "answered"  # in checkpoints only: how many jobs gave each answer
     TRIED = "tried"  # in checkpoints only: how many intents came to what

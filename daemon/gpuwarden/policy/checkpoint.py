@@ -36,6 +36,8 @@ def _events(state: PolicyState, now: Stamp) -> Iterator[Event]:
         yield Event(kind=EventKind.INTENDED, at=intent.at, boot_id=boot, data=write(intent))
     for key in sorted(state.person):  # after the intents, one of which may begin the list again
         yield Event(kind=EventKind.NEEDS_PERSON, at=now, boot_id=boot, key=key)
+    if state.gate is not None:  # likewise
+        yield Event(kind=EventKind.GATE_WANTED, at=now, boot_id=boot, data=write(state.gate))
 
 
 def _tried(state: PolicyState) -> Iterator[Event]:

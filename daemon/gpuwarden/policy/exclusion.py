@@ -4,7 +4,8 @@ For each actuator what is wanted is held against what stands there, and the diff
 order: what an operator ordered; out, while the end of this machine is announced; out, while a finding says failure.
 Back in again are taken only exclusions of ours, and each kind by its own rule:
 
-    failure      enough clean passes and time, and no finding was among its causes that needs a person
+    failure      enough clean passes and time, and no finding was among its causes that needs a person; where the site wants
+                 it, of a GPU, link or switch only after a test that found nothing (`return_gate.py`)
     termination  it was called off; or boot and instance in its reason are not this machine's, which replaces the one meant
     operator     never; only an operator ends it
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Advice, Event, EventKind, Finding, Health, Json, Key
@@ -29,6 +31,10 @@ from gpuwarden.policy.situation import Situation, Want, failing, unconfirmed, wa
 from gpuwarden.policy.state import KEYS_MOST, Hold, PolicyState, fold, intent_key, outcome_data
 from gpuwarden_collectors.facts import Stamp
 
+if TYPE_CHECKING:  # loaded where the configuration wants a gate
+    from gpuwarden.policy.gate_steps import GateSteps
+    from gpuwarden.policy.return_gate import Assessed
+
 NEEDS_PERSON = frozenset({Advice.INSPECT_HARDWARE, Advice.CONTACT_SUPPORT})
 """Advice whose finding may go away while its cause stays. That a configuration was mended, or a GPU reset, shows by itself."""
 DAY = 86_400.0
@@ -36,12 +42,16 @@ DAY = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`blocked`: by actuator, why what is wanted is not asked of it now. `waiting`: whose pending intent is not for now."""
+    """`blocked`: by actuator, why what is wanted is not asked of it now. `waiting`: whose pending intent is not for now.
+
+    `gate`: where the return gate stands, once nothing else is in the way of a restoration; None before, or where there is none.
+    """
 
     state: PolicyState
     events: tuple[Event, ...]
     blocked: Mapping[str, str]
     waiting: frozenset[str] = frozenset()
+    gate: Assessed | None = None
 
 
 def decide(state: PolicyState, seen: Situation, settings: Settings, now: Stamp) -> Decision:
@@ -76,6 +86,7 @@ class _Steps:
         self._unconfirmed = unconfirmed(state, seen.verdict)
         self._blocked: dict[str, str] = {}
         self._waiting: set[str] = set()
+        self._gate = _gate_steps(seen, settings, now)
 
     def decide(self) -> Decision:
         for name in self._seen.actuators:
@@ -93,7 +104,11 @@ class _Steps:
             if want is None and self._unconfirmed and name not in self.state.holds:
                 self._blocked[name] = _not_confirmed(self._unconfirmed)
             self._persons()
-        return Decision(self.state, tuple(self._events), self._blocked, frozenset(self._waiting))
+        if self._gate is not None:
+            for kind, data in self._gate.events(self.state):
+                self._event(kind, data)
+        gate = None if self._gate is None else self._gate.assessed
+        return Decision(self.state, tuple(self._events), self._blocked, frozenset(self._waiting), gate)
 
     def _wanted(self, name: str) -> Want | None:
         state = replace(self.state, order=None) if name in self.state.declined else self.state
@@ -230,7 +245,7 @@ class _Steps:
             return f"it comes back after {settings.restore_passes} clean passes in a row, {self.state.clean} so far"
         if hold.why is Why.FAILURE and self._elapsed(hold) < settings.restore_after:
             return f"it comes back when it has been out for {settings.restore_after:.0f} s"
-        return ""
+        return self._gate.bars(hold, self.state) if self._gate is not None else ""
 
     def _needs_person(self, hold: Hold) -> str:
         if hold.why is Why.OPERATOR:
@@ -304,6 +319,15 @@ class _Steps:
         event = Event(kind=kind, at=self._now, boot_id=self._seen.boot_id, key=key, data=data)
         self._events.append(event)
         self.state = fold(self.state, event)
+
+
+def _gate_steps(seen: Situation, settings: Settings, now: Stamp) -> GateSteps | None:
+    """In mode observe nothing is tested: the node may have work."""
+    if not settings.gate or not settings.enforce:
+        return None
+    from gpuwarden.policy.gate_steps import GateSteps  # noqa: PLC0415 - most daemons have no gate, and their memory none of it
+
+    return GateSteps(seen, settings, now)
 
 
 def _not_confirmed(findings: Sequence[Finding]) -> str:

@@ -109,6 +109,8 @@ class NodeState:
     """The instance that a termination's reason names."""
     flags: frozenset[Flag] = field(default_factory=frozenset)
     schedulable: bool = True
+    empty: bool | None = None
+    """Whether the scheduler names no job on the node; None where it does not say."""
     state: str = ""
     """The scheduler's own name for the state, for people."""
     pool: int | None = None
@@ -184,6 +186,8 @@ class Settings:
     """`mode` is enforce."""
     horizon: float = internal(HORIZON)
     """`termination.horizon`."""
+    gate: str = internal("")
+    """Level of the test that comes before a restoration (`policy/return_gate.py`); empty: none does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,12 @@ class Situation:
     remembered: bool = True
     actuators: tuple[str, ...] = ()
     node_states: Mapping[str, NodeState] = field(default_factory=dict)
+    gpus_used: bool = False
+    """A process is on a GPU."""
+    testing: bool = False
+    """An active test runs on this node."""
+    gate_run: str = ""
+    """The test before the return that this process carries out; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)

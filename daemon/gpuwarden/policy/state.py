@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from gpuwarden.health.event_data import Data, always, no_key, otherwise, read, write
 from gpuwarden.health.model import Event, EventKind, Json, Key
@@ -20,6 +20,9 @@ from gpuwarden.policy.events import Lifted, NoticeEnded, Ordered, Outcome, Resto
 from gpuwarden.policy.model import OPERATOR, Act, Intent, Notice, Result, Why
 from gpuwarden.policy.notices import called_off, imminent
 from gpuwarden_collectors.facts import Stamp
+
+if TYPE_CHECKING:  # loaded where the configuration wants a gate, or the ledger holds one
+    from gpuwarden.policy.gate_state import Gate
 
 NOTICES_MOST = 256
 KEYS_MOST = 64
@@ -60,7 +63,7 @@ class PolicyState:
     (when somebody else ended an exclusion, ours or theirs), `foreign` (where the last read showed somebody else's).
 
     `declined`: where an operator's order, which stands elsewhere, was refused for good and forgotten. `person`: findings of
-    this exclusion that need a person. `overridden`: findings in spite of which an operator restored.
+    this exclusion that need a person. `gate`: what a test must show before it is lifted. `overridden`: findings in spite of which an operator restored.
     `returns`: Unix times of restorations without a person. `tried`: how many intents came to what, by both words, as
     `exclude_done`, since the ledger began; not what is tried again without an event (retry, refused).
     """
@@ -74,6 +77,7 @@ class PolicyState:
     would: Mapping[str, Intent] = field(default_factory=dict)
     lifted: Mapping[str, Stamp] = field(default_factory=dict)
     person: frozenset[Key] = frozenset()
+    gate: Gate | None = None
     overridden: frozenset[Key] = frozenset()
     returns: tuple[float, ...] = ()
     tried: Mapping[str, int] = field(default_factory=dict)
@@ -91,7 +95,17 @@ class PolicyState:
 def fold(state: PolicyState, event: Event) -> PolicyState:
     """The state after `event`; events of kinds that do not concern policy leave it as it is."""
     change = _CHANGES.get(event.kind)
-    return state if change is None else change(state, event)
+    state = state if change is None else change(state, event)
+    return state if state.gate is None and event.kind not in _GATE else _gated(state, event)
+
+
+_GATE = frozenset({EventKind.GATE_WANTED, EventKind.GATE_BEGUN, EventKind.GATE_ENDED})
+
+
+def _gated(state: PolicyState, event: Event) -> PolicyState:
+    from gpuwarden.policy.gate_state import folded  # noqa: PLC0415 - most daemons have no gate, and their memory none of it
+
+    return replace(state, gate=folded(state.gate, event))
 
 
 Item = TypeVar("Item")
@@ -137,7 +151,7 @@ def _intended(state: PolicyState, _: Event, intent: Intent) -> PolicyState:
     if intent.observed:
         return replace(_counted(state, intent.act, Result.OBSERVED), would={**state.would, intent.actuator: intent})
     if intent.act is Act.EXCLUDE and not state.holds and not state.pending:
-        state = replace(state, person=frozenset())  # it begins here
+        state = replace(state, person=frozenset(), gate=None)  # it begins here
     pending = {**state.pending, intent.actuator: intent}
     return replace(state, pending=pending, would=_without(state.would, intent.actuator))
 
@@ -154,8 +168,8 @@ def _outcome(state: PolicyState, _: Event, data: Outcome) -> PolicyState:
     if data.result is Result.DROPPED and intent.act is Act.EXCLUDE and intent.why is Why.OPERATOR:
         state = _declined(state, intent.actuator, pending)
     left = data.result is not Result.DROPPED or state.holds or pending or state.would
-    person = state.person if left else frozenset()
-    return replace(state, pending=pending, person=person)
+    state = replace(state, pending=pending)
+    return state if left else replace(state, person=frozenset(), gate=None)
 
 
 def _counted(state: PolicyState, act: Act, result: Result) -> PolicyState:
@@ -208,7 +222,8 @@ def _lifted(state: PolicyState, event: Event, data: Lifted) -> PolicyState:
 
 def _over(state: PolicyState, actuator: str) -> PolicyState:
     holds = _without(state.holds, actuator)
-    return replace(state, holds=holds, person=state.person if holds else frozenset())
+    state = replace(state, holds=holds)
+    return state if holds else replace(state, person=frozenset(), gate=None)
 
 
 def _ordered(state: PolicyState, event: Event, data: Ordered) -> PolicyState:
@@ -220,7 +235,7 @@ def _ordered(state: PolicyState, event: Event, data: Ordered) -> PolicyState:
         more = state.overridden | overridden
         return replace(state, overridden=more if len(more) <= OVERRIDDEN_MOST else state.overridden)
     return replace(
-        state, order=None, declined=frozenset(), lifted={}, person=frozenset(), overridden=overridden, returns=(), would={},
+        state, order=None, declined=frozenset(), lifted={}, person=frozenset(), gate=None, overridden=overridden, returns=(), would={},
         unknown_since=None,
     )  # fmt: skip
 

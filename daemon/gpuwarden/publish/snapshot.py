@@ -92,6 +92,21 @@ class ReceiverState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReturnGateShown:
+    """The test that comes before a restoration."""
+
+    state: str
+    """`clear`: nothing is to be tested; `waiting`, `running`, `person`: it needs one; `impossible`: this host cannot test."""
+    level: str
+    """What is tested."""
+    text: str = ""
+    """Why the node does not come back yet, or why no test is possible."""
+
+
+GATE_STATES = ("clear", "waiting", "running", "person", "impossible")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Enforced:
     """Enforcement: what is wanted of schedulers, and the state that they report."""
 
@@ -113,6 +128,8 @@ class Enforced:
     """Why the breaker is open; empty if it is not."""
     person: tuple[str, ...] = ()
     """Findings after which only an operator restores the node."""
+    gate: ReturnGateShown | None = None
+    """None where no test comes before a restoration."""
     order: str = ""
     """The text of an operator's exclusion."""
     notice: Notice | None = None

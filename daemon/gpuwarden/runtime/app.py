@@ -38,6 +38,7 @@ from gpuwarden.publish.web.pages import Web
 from gpuwarden.runtime.jobs import Jobs
 from gpuwarden.runtime.kubernetes_condition import KubernetesConditions
 from gpuwarden.runtime.leaf_switch import LeafSwitch
+from gpuwarden.runtime.return_gate import return_gate, with_gate
 from gpuwarden.runtime.slurm_hooks import SlurmHooks
 from gpuwarden.runtime.systemd import Systemd
 from gpuwarden.runtime.wiring import Site
@@ -100,6 +101,7 @@ class Daemon:
         )  # fmt: skip
         self.journal.projections = (self.engine, self.enforcement, *self._jobs.projections)
         self.journal.outputs = (self._lines.write, self._notify, *self._jobs.outputs)
+        self._gate = return_gate(site, self, self._request_step, clock)
         self._verdict_file = VerdictFile(site.config.run.dir, clock)
         self._judging = False
         self._step_timer: asyncio.TimerHandle | None = None
@@ -168,6 +170,8 @@ class Daemon:
         self._jobs.run()
         self._kubernetes.run()
         self._switch.run()
+        if self._gate is not None:
+            self._gate.start()
         self._notice_sources.run()
         self.manager.run()
         log.info("serving", listen=self._web.addresses, **about)
@@ -185,6 +189,8 @@ class Daemon:
             self._step()  # a notice of the last moment still reaches the jobs
         await self._jobs.stop()
         await self._kubernetes.stop()
+        if self._gate is not None:
+            await self._gate.stop()
         await self.enforcement.stop(ENFORCEMENT_STOPS_WITHIN)
         await self._notifications.stop(ENFORCEMENT_STOPS_WITHIN)
         await self._web.stop()
@@ -311,7 +317,11 @@ class Daemon:
             verdict=step.verdict, sequence=self.engine.sequence, ready=self.holder.snapshot.ready,
             boot_id=self._site.boot_id, instance=self._site.instance, remembered=self.journal.recalled,
         )  # fmt: skip
+        if self._gate is not None:
+            situation = with_gate(situation, self._gate, self.engine, now)
         self.journal.append(self.enforcement.step(situation, now), by=self.enforcement)
+        if self._gate is not None:
+            self._gate.step(self.enforcement.gate)
         self._jobs.step(self.engine.view.nvml.facts)
         self.journal.tend()
         self.enforcement.carry_out()
@@ -333,8 +343,11 @@ class Daemon:
         }
         self.engine.kept_out = self.readers.disbelieved
         snapshot = self.engine.snapshot(self._service, now, verdict=self.verdict, dropped=dropped)
+        enforced = self.enforcement.shown()
+        if self._gate is not None:
+            enforced = replace(enforced, gate=self._gate.shown())
         return replace(
-            snapshot, enforced=self.enforcement.shown(), notice_sources=self._notice_sources.shown(now),
+            snapshot, enforced=enforced, notice_sources=self._notice_sources.shown(now),
             evacuations=self._jobs.shown(now), receivers=self._notifications.shown(),
         )  # fmt: skip
 

@@ -156,10 +156,18 @@ class Site:
         policy, breaker = self.config.policy, self.config.breaker
         horizon = self.config.termination.horizon
         return EnforcementOptions(
-            settings=replace(policy, enforce=self.config.mode == "enforce", horizon=horizon),
+            settings=replace(policy, enforce=self.config.mode == "enforce", horizon=horizon, gate=self.gate_level),
             limits=Limits(budget=breaker, recount_after=breaker.recount_after),
             first_read=min(FIRST_READ, policy.look_often / 12.0),
         )
+
+    @property
+    def gate_level(self) -> str:
+        """Of the test before a return; empty: there is none. Where no scheduler keeps work away and names jobs, not all memory may be taken."""
+        test = self.config.test
+        if not (test.enabled and test.return_gate) or self.simulation is not None:
+            return ""
+        return test.level if self.config.slurm.enabled else "gate"
 
     @property
     def instance(self) -> str:

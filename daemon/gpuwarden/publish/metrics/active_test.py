@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuwarden.health.active_test.outcome import ActiveVerdict
 from gpuwarden.health.active_test.past import PastTest
-from gpuwarden.publish.snapshot import ActiveTests, Snapshot
+from gpuwarden.publish.snapshot import GATE_STATES, ActiveTests, ReturnGateShown, Snapshot
 from gpuwarden.publish.times import rfc3339, when
 from gpuwarden_collectors.active_test.facts import Level
 
@@ -18,7 +18,7 @@ FIGURES = ("int8", "verify", "write", "to_device", "to_host", "peers")
 """Those that are published; cycles are constants of the kernels."""
 
 
-def document(tests: ActiveTests) -> Document:
+def document(tests: ActiveTests, gate: ReturnGateShown | None) -> Document:
     running = tests.running
     return {
         "running": None
@@ -30,6 +30,7 @@ def document(tests: ActiveTests) -> Document:
             "until": when(running.until),
         },
         "results": [_result(slot, one) for slot, results in tests.results.items() for one in results],
+        "return_gate": None if gate is None else {"state": gate.state, "level": gate.level, "text": gate.text},
     }
 
 
@@ -64,6 +65,11 @@ def runs(snapshot: Snapshot) -> Iterator[Sample]:
 
 def last(snapshot: Snapshot) -> Iterator[Sample]:
     return (((*labels, one.level.value), one.at.wall) for labels, results in _by_gpu(snapshot) for one in results)
+
+
+def return_gate(snapshot: Snapshot) -> Iterator[Sample]:
+    if (gate := snapshot.enforced.gate) is not None:
+        yield from (((state,), int(state == gate.state)) for state in GATE_STATES)
 
 
 def results(snapshot: Snapshot) -> Iterator[Sample]:

@@ -340,6 +340,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("gpuwarden_test_figure", GAUGE, (*GPU, "figure"), active_test.figures,
            "Figures of the last test of this GPU in which it was alone: int8 operations a second, reading and writing memory, PCIe both ways "
            "and the median of its peers in bytes a second."),
+    Metric("gpuwarden_return_gate", GAUGE, ("state",), active_test.return_gate,
+           "1 for where the test before a return stands, 0 for the others: clear, waiting, running, person (only a person goes on), impossible (this host "
+           "cannot test, and nodes return without). No series where test.return_gate is off."),
     # --- ports
     Metric("gpuwarden_port_errors_total", COUNTER, ("device", "port", "counter"), ports.errors,
            "Error counters of InfiniBand, RoCE and EFA ports as the device keeps them: those of InfiniBand stop at their maximum. Of the first "

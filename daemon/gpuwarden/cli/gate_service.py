@@ -1,0 +1,121 @@
+"""One test before a return, for the daemon and outside its sandbox: systemd starts this for each connection to its socket.
+
+The daemon names a level, and so cannot be made to run anything else with the rights of this process; nor can an intruder in the daemon.
+The test ends with the connection. Requests and answers: `engine/gate_client.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gpuwarden.active_test.host import HostReadings, HostUnread
+from gpuwarden.active_test.host_order import order_of
+from gpuwarden.active_test.obstacles import by_settings
+from gpuwarden.active_test.report import document
+from gpuwarden.active_test.run import ActiveTest
+from gpuwarden.active_test.surroundings import environment
+from gpuwarden.base.paths import CONFIG_FILE
+from gpuwarden.cli.test import daemon_call
+from gpuwarden.config.model import Config, ConfigError, load
+from gpuwarden.config.sources import Sources
+from gpuwarden.doctor.active_test import absent_libraries
+from gpuwarden_collectors.active_test.facts import Level
+
+REQUEST_MOST = 4096
+REQUEST_WITHIN = 5.0
+UVM = Path("/dev/nvidia-uvm")
+GONE = "the daemon no longer waits for it"
+_SHOWN = 3
+
+
+def main() -> None:
+    """The connection is the standard input."""
+    config = load(Sources(file=CONFIG_FILE, required=False))
+    serve(config, socket.socket(fileno=os.dup(0)))
+
+
+def serve(config: Config, connection: socket.socket, uvm: Path = UVM) -> None:
+    """Answers the one request of `connection`."""
+    asyncio.run(_serve(config, connection, uvm))
+
+
+async def _serve(config: Config, connection: socket.socket, uvm: Path) -> None:
+    reader, writer = await asyncio.open_unix_connection(sock=connection, limit=REQUEST_MOST)
+    try:
+        request = await _request(reader)
+        if request.get("verb") == "probe":
+            await _answer(writer, {"impossible": await impossible(config, uvm)})
+        elif request.get("verb") == "test" and request.get("level") in list(Level):
+            await _answer(writer, await _test(config, Level(request["level"]), reader))
+    finally:
+        writer.close()
+
+
+async def _request(reader: asyncio.StreamReader) -> Mapping[str, Any]:
+    """Empty for anything that is none."""
+    with contextlib.suppress(TimeoutError, ValueError, RecursionError):
+        async with asyncio.timeout(REQUEST_WITHIN):
+            request = json.loads(await reader.readline())
+            return request if isinstance(request, dict) else {}
+    return {}
+
+
+async def _answer(writer: asyncio.StreamWriter, answer: Mapping[str, Any]) -> None:
+    with contextlib.suppress(OSError):
+        writer.write(json.dumps(answer).encode())
+        await writer.drain()
+
+
+async def _test(config: Config, level: Level, reader: asyncio.StreamReader) -> Mapping[str, Any]:
+    order = order_of(config, level.value, (), daemon_call(config), lambda _index, _phase: None, nobody_here=False)
+    test = ActiveTest(order)
+
+    async def connected() -> None:
+        with contextlib.suppress(OSError):
+            await reader.read(1)  # the client sends nothing more: this ends with the connection
+        test.end(GONE)
+
+    waiting = asyncio.create_task(connected())
+    try:
+        return document(await test.run())
+    finally:
+        waiting.cancel()
+        if order.asked.slurm is not None:
+            await order.asked.slurm.close()
+
+
+async def impossible(config: Config, uvm: Path) -> str:
+    """Why no test can run on this host however long one waits; "" if one may."""
+    absent, _ = await absent_libraries(environment(None))
+    if absent:
+        return f"{', '.join(absent)} cannot be loaded: install the driver's package with it (gpuwarden doctor)"
+    if why := _no_uvm(uvm):
+        return why
+    readings = HostReadings(config.collectors.nvml)
+    try:
+        host = await readings.read()
+    except HostUnread:
+        return ""  # it may be read later, and the test says why it was not
+    finally:
+        await readings.close()
+    found = {gpu.index: text for gpu in host.nvml.gpus if (text := by_settings(gpu, host))}
+    return "; ".join(f"GPU {index}: {text}" for index, text in list(found.items())[:_SHOWN])
+
+
+def _no_uvm(node: Path) -> str:
+    return "" if node.exists() else f"{node} does not exist: modprobe nvidia-uvm && nvidia-modprobe -u -c 0"
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ConfigError as error:
+        sys.exit(f"no test can be run: {error}")

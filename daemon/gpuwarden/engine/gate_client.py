@@ -1,0 +1,90 @@
+r"""The daemon's end of the service that tests the GPUs before a return; `active_test/gate_service.py` is the other end.
+
+    {"verb": "probe"}\n                    ->  {"impossible": "why no test can run on this host, or empty"}
+    {"verb": "test", "level": "quick"}\n   ->  the document of `gpuwarden test --json`
+
+One request a connection. A connection that is closed ends the test. Everything is bounded in size and time; results are not taken from
+here but from the ledger, where the test hands them in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ANSWER_MOST = 8 << 20
+"""Bytes: the document of 16 GPUs with all their repeats is below 2 MiB."""
+PROBE_WITHIN = 90.0
+"""Seconds: a driver without persistence mode takes many for its first answer."""
+_SHOWN = 3
+_TEXT_MOST = 120
+
+
+class NoAnswer(Exception):  # noqa: N818 - a state of the host
+    """The service gives no answer. The message says why and what to do."""
+
+
+class NoService(NoAnswer):
+    """There is no such socket."""
+
+
+async def ask(path: Path, request: Mapping[str, Any], within: float) -> Mapping[str, Any]:
+    """Raises NoAnswer."""
+    try:
+        async with asyncio.timeout(within):
+            reader, writer = await asyncio.open_unix_connection(path, limit=1 << 16)
+            try:
+                writer.write(json.dumps(request).encode() + b"\n")
+                answer = await _all_of(reader)
+            finally:
+                writer.close()
+    except TimeoutError:
+        raise NoAnswer(f"{path} has not answered within {within:g} s, and the test was ended") from None
+    except FileNotFoundError:
+        raise NoService(f"{path} does not exist: systemctl enable --now gpuwarden-test.socket") from None
+    except OSError as error:
+        raise NoAnswer(
+            f"cannot use {path}: {error.strerror or error}; systemctl status gpuwarden-test.socket"
+        ) from None
+    try:
+        document = json.loads(answer)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise NoAnswer(f"{path} gave no result; the journal of gpuwarden-test@ says why")
+    return document
+
+
+async def _all_of(reader: asyncio.StreamReader) -> bytes:
+    """Until the end, or one byte too many."""
+    answer = bytearray()
+    while len(answer) <= ANSWER_MOST and (part := await reader.read(1 << 16)):
+        answer += part
+    return bytes(answer) if len(answer) <= ANSWER_MOST else b""
+
+
+def shown(document: Mapping[str, Any]) -> str:
+    """What a test says for itself, in one line; whatever the document holds."""
+    gpus = document.get("gpus")
+    lines = [_line(gpu) for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
+    texts = [text for text in dict.fromkeys(lines) if text]
+    if not texts:
+        return _words(document.get("obstacle"), document.get("text")) or "it gave no result"
+    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return "; ".join(texts[:_SHOWN]) + more
+
+
+def _line(gpu: Mapping[str, Any]) -> str:
+    findings = gpu.get("findings")
+    found = [one.get("text") for one in findings if isinstance(one, dict)] if isinstance(findings, list) else []
+    text = _words(*found[:1]) or _words(gpu.get("obstacle"), gpu.get("text"))
+    return f"GPU {_words(gpu.get('index')) or '?'}: {text}" if text else ""
+
+
+def _words(*parts: object) -> str:
+    """Printable, and not long."""
+    texts = [str(part) for part in parts if isinstance(part, str | int) and str(part)]
+    return "".join(char if char.isprintable() else " " for char in ": ".join(texts)[:_TEXT_MOST])

@@ -1,0 +1,201 @@
+"""The test before the return, carried out: one at a time, begun in the ledger before it is begun outside, its end in the ledger.
+
+Policy says when it is due (`policy/return_gate.py`); whether it passed is decided by the results in the ledger. A daemon that is killed
+meanwhile leaves GATE_BEGUN without GATE_ENDED, which the next one ends; the test ends with the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from gpuwarden.base.log import get_logger
+from gpuwarden.engine.gate_client import PROBE_WITHIN, NoAnswer, NoService, ask, shown
+from gpuwarden.engine.journal import Append, Step
+from gpuwarden.health.event_data import write
+from gpuwarden.health.model import Event, EventKind, GpuVerdict
+from gpuwarden.policy.gate_state import Gate
+from gpuwarden.policy.return_gate import Assessed, GateState, begun, ended, void
+from gpuwarden.publish.snapshot import ReturnGateShown
+from gpuwarden_collectors.active_test.facts import Level
+from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.slurm.errors import SlurmError
+
+TURN_AGAIN = (30.0, 90.0)
+"""Seconds until this node asks again whether it is its turn, by chance, so that waiting nodes do not ask in step."""
+LEAVES_WITHIN = 5.0
+
+log = get_logger("gpuwarden")
+
+
+class Turn(Protocol):
+    """Whose turn it is among the nodes of the fleet."""
+
+    async def enter(self) -> str:
+        """Why it is not this node's turn; "" if it is. Raises SlurmError."""
+
+    async def leave(self) -> None:
+        """Raises SlurmError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateOptions:
+    """`turn` None: nobody can be asked how many nodes are tested."""
+
+    socket: Path
+    level: Level
+    within: float
+    turn: Turn | None = None
+
+
+class ReturnGate:
+    """`append` is the journal's, `gate` that of policy's state, `gpus` those of the verdict; `changed` asks for a step. `run`: the name of the
+    test that runs now.
+    """
+
+    def __init__(
+        self,
+        options: GateOptions,
+        *,
+        append: Append,
+        gate: Callable[[], Gate | None],
+        gpus: Callable[[], tuple[GpuVerdict, ...]],
+        changed: Callable[[], None],
+        committed: Callable[[], Awaitable[bool]],
+        boot_id: str,
+        clock: Clock,
+    ) -> None:
+        self.run = ""
+        self._options = options
+        self._append = append
+        self._gate = gate
+        self._gpus = gpus
+        self._changed = changed
+        self._committed = committed
+        self._boot_id = boot_id
+        self._clock = clock
+        self._impossible = ""
+        self._not_now = ""
+        self._assessed: Assessed | None = None
+        self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._first())
+
+    def step(self, assessed: Assessed | None) -> None:
+        """After each decision of policy. Does not wait."""
+        self._assessed = assessed
+        due = assessed is not None and assessed.state is GateState.DUE
+        if due and (self._task is None or self._task.done()):
+            self._task = asyncio.create_task(self._turn())
+
+    async def stop(self) -> None:
+        """The connection is closed, and the test ends with it."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,), timeout=LEAVES_WITHIN)
+
+    def shown(self) -> ReturnGateShown:
+        gate, assessed = self._gate(), self._assessed
+        text = self._not_now or ("" if assessed is None else assessed.text)
+        if gate is None or assessed is None:
+            state = "impossible" if self._impossible else "clear" if gate is None else "waiting"
+            return ReturnGateShown(state=state, text=self._impossible, level=self._options.level.value)
+        state = assessed.state.value
+        return ReturnGateShown(
+            state={"due": "waiting", "void": "impossible", "passed": "clear"}.get(state, state),
+            text=gate.text if assessed.state is GateState.VOID else text, level=self._options.level.value,
+        )  # fmt: skip
+
+    # --- one test
+
+    async def _first(self) -> None:
+        """What a daemon before this one may have left, and whether this host can test."""
+        await self._leave()
+        self._impossible = await self._probed()
+        if self._impossible:
+            log.info("return gate is void: this host cannot test", reason=self._impossible)
+        self._changed()
+
+    async def _turn(self) -> None:
+        try:
+            self._not_now = await self._entered()
+            if self._not_now:
+                await asyncio.sleep(self._chance.uniform(*TURN_AGAIN))
+                return
+            try:
+                await self._tested()
+            finally:
+                await self._leave()
+        except Exception:  # a fault of ours here must not end the daemon; the node stays out
+            log.exception("return gate failed unexpectedly")
+            await asyncio.sleep(TURN_AGAIN[0])
+        finally:
+            self.run = self._not_now = ""
+            asyncio.get_running_loop().call_soon(self._changed)
+
+    async def _tested(self) -> None:
+        self._impossible = await self._probed()
+        gate = self._gate()
+        if gate is None or gate.run:
+            return
+        if self._impossible:
+            self._appended(EventKind.GATE_ENDED, void(gate, self._impossible))
+            return
+        self.run = secrets.token_hex(8)
+        self._appended(EventKind.GATE_BEGUN, begun(gate, self.run), step=Step.SOON)
+        if await self._committed():
+            text = await self._answer()
+        else:
+            text = "the ledger cannot be written: no test is begun meanwhile"
+        after = self._gate()
+        if after is not None and after.run == self.run:
+            self.run = ""
+            now = self._clock()
+            self._appended(EventKind.GATE_ENDED, ended(after, self._options.level, self._gpus(), text, now))
+
+    async def _answer(self) -> str:
+        """What the test said for itself."""
+        options = self._options
+        try:
+            return shown(await ask(options.socket, {"verb": "test", "level": options.level.value}, options.within))
+        except NoAnswer as error:
+            return str(error)
+
+    async def _probed(self) -> str:
+        """Why no test can run here; "" also where that is not known: then the test itself says it."""
+        try:
+            answer = await ask(self._options.socket, {"verb": "probe"}, PROBE_WITHIN)
+        except NoService as error:
+            return str(error)
+        except NoAnswer:
+            return ""
+        why = answer.get("impossible")
+        return why if isinstance(why, str) else ""
+
+    def _appended(self, kind: EventKind, gate: Gate, step: Step = Step.NOW) -> None:
+        self._append([Event(kind=kind, at=self._clock(), boot_id=self._boot_id, data=write(gate))], step=step)
+
+    # --- among the others of the fleet
+
+    async def _entered(self) -> str:
+        if self._options.turn is None:
+            return ""
+        try:
+            return await self._options.turn.enter()
+        except SlurmError as error:
+            return f"it cannot be counted how many nodes are tested: {error}"
+
+    async def _leave(self) -> None:
+        if self._options.turn is None:
+            return
+        try:
+            await self._options.turn.leave()
+        except SlurmError as error:
+            log.info("mark of the test stays until its end", reason=str(error))

@@ -1,0 +1,153 @@
+"""What is known of the test before a return: the state of one exclusion's gate, as the fold of events. Pure.
+
+GATE_WANTED, GATE_BEGUN and GATE_ENDED hold the whole state, so that the last of them is enough; results come between them as TESTED, whoever
+ran the test. The end of a failure, or its return, makes all results void that came before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Annotated
+
+from gpuwarden.health.active_test.outcome import ActiveVerdict
+from gpuwarden.health.active_test.past import PastTest
+from gpuwarden.health.active_test.results import CODES, LEVELS
+from gpuwarden.health.active_test.submission import ENDED_BY_A_PASSED_TEST
+from gpuwarden.health.event_data import cut, otherwise, read
+from gpuwarden.health.model import Event, EventKind, GpuVerdict, Key
+from gpuwarden_collectors.active_test.facts import Level
+from gpuwarden_collectors.facts import Stamp
+
+TEXT_MOST = 300
+LIST_MOST = 1_900
+"""Characters; the ledger keeps 2,000 of a text."""
+ENDED_BY_TESTS = CODES | {ENDED_BY_A_PASSED_TEST}
+"""Findings that a passed test ends: their end is no news of the GPU that came after the test."""
+
+
+class GateResult(StrEnum):
+    PASSED = "passed"
+    FAILED = "failed"
+    NO_VERDICT = "no_verdict"
+    VOID = "void"
+    """This host cannot test: the node comes back as without a gate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """Of one exclusion, from its first failure of this kind until its end."""
+
+    since: Stamp | None = None
+    """When the newest failure was found, or was over: a test that began earlier does not count."""
+    boot: str = ""
+    """The boot of that."""
+    failures: Annotated[str, cut(2000)] = ""
+    """Keys of the findings, separated by spaces."""
+    results: Annotated[str, cut(2000)] = ""
+    """Of each GPU tested since, as `uuid=level:verdict`, separated by spaces."""
+    run: Annotated[str, cut(64)] = ""
+    """Name of the test that gpuwarden runs for it; empty: none."""
+    tries: int = 0
+    """Tests in a row that gave no verdict."""
+    failed: int = 0
+    """Tests that failed."""
+    again: Stamp | None = None
+    """Before this moment there is no further test."""
+    result: GateResult | None = field(default=None, metadata=otherwise(None))
+    """What the last test came to."""
+    text: Annotated[str, cut(TEXT_MOST)] = ""
+    """Of the last test, for people."""
+
+
+def folded(gate: Gate | None, event: Event) -> Gate | None:
+    """After an event of any kind."""
+    if event.kind in (EventKind.GATE_WANTED, EventKind.GATE_BEGUN, EventKind.GATE_ENDED):
+        return read(Gate, event)
+    if gate is None:
+        return None
+    match event.kind:
+        case EventKind.TESTED:
+            return _tested(gate, event)
+        case EventKind.RAISED | EventKind.CLEARED if _moves(gate, event):
+            return replace(gate, since=event.at, boot=event.boot_id, results="", result=None)
+        case EventKind.BOOT:
+            return replace(gate, run="", tries=0, again=None)
+    return gate
+
+
+def _moves(gate: Gate, event: Event) -> bool:
+    key = event.key
+    return key is not None and str(key) in gate.failures.split() and key.code not in ENDED_BY_TESTS
+
+
+def _tested(gate: Gate, event: Event) -> Gate:
+    test = read(PastTest, event)
+    same_boot = gate.since is not None and event.boot_id == gate.boot
+    if same_boot and gate.since is not None and event.at.boottime - test.seconds < gate.since.boottime:
+        return gate
+    results = results_of(gate)
+    before = results.get(test.uuid)
+    lower = before is not None and LEVELS.index(test.level) < LEVELS.index(before[0])
+    if test.verdict is ActiveVerdict.NO_VERDICT or (test.verdict is ActiveVerdict.NOTHING_FOUND and lower):
+        return gate
+    others = {uuid: one for uuid, one in results.items() if uuid != test.uuid}
+    return replace(gate, results=as_text({**others, test.uuid: (test.level, test.verdict)}))
+
+
+# --- results
+
+
+def passed(gate: Gate, level: Level, gpus: Iterable[GpuVerdict]) -> bool:
+    results, concerned = results_of(gate), _slots(gate)
+    return all(
+        (found := results.get(gpu.uuid)) is not None
+        and LEVELS.index(found[0]) >= LEVELS.index(level)
+        and (
+            found[1] is ActiveVerdict.NOTHING_FOUND
+            or (found[1] is ActiveVerdict.WARNING and not _is_in(gpu.slot, concerned))
+        )
+        for gpu in gpus
+        if gpu.expected
+    )
+
+
+def failed(gate: Gate, gpus: Iterable[GpuVerdict]) -> bool:
+    results, concerned = results_of(gate), _slots(gate)
+    found = [(results[gpu.uuid][1], gpu.slot) for gpu in gpus if gpu.uuid in results]
+    return any(
+        verdict is ActiveVerdict.FAILURE or (verdict is ActiveVerdict.WARNING and _is_in(slot, concerned))
+        for verdict, slot in found
+    )
+
+
+def _slots(gate: Gate) -> frozenset[str]:
+    """Of the GPUs that the failures are of; "" stands for all, as for a switch."""
+    subjects = [Key.parse(text).subject for text in gate.failures.split()]
+    return frozenset("" if one.kind == "switch" else one.slot for one in subjects)
+
+
+def _is_in(slot: str, concerned: frozenset[str]) -> bool:
+    return slot in concerned or "" in concerned
+
+
+def results_of(gate: Gate) -> dict[str, tuple[Level, ActiveVerdict]]:
+    found = {}
+    for one in gate.results.split():
+        uuid, _, rest = one.partition("=")
+        level, _, verdict = rest.partition(":")
+        if level in LEVELS and verdict in list(ActiveVerdict):
+            found[uuid] = (Level(level), ActiveVerdict(verdict))
+    return found
+
+
+def as_text(results: Mapping[str, tuple[Level, ActiveVerdict]]) -> str:
+    """As many as the ledger keeps: of a GPU beyond that it is not known that it passed."""
+    text = ""
+    for uuid, (level, verdict) in results.items():
+        longer = f"{text} {uuid}={level.value}:{verdict.value}".strip()
+        if len(longer) > LIST_MOST:
+            break
+        text = longer
+    return text

@@ -1,0 +1,61 @@
+"""The return gate within one decision of policy: what it wants to know of the situation, the events that follow, what it bars. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuwarden.health.event_data import write
+from gpuwarden.health.model import EventKind, Json
+from gpuwarden.policy.model import Settings, Why
+from gpuwarden.policy.return_gate import Assessed, Surroundings, assess, ended, wanted
+from gpuwarden.policy.situation import Situation, failing
+from gpuwarden.policy.state import Hold, PolicyState
+from gpuwarden_collectors.active_test.facts import Level
+from gpuwarden_collectors.facts import Stamp
+
+CUT_SHORT = "gpuwarden was restarted while the test ran"
+
+
+class GateSteps:
+    """`assessed`: where the gate stands, if it was asked."""
+
+    def __init__(self, seen: Situation, settings: Settings, now: Stamp) -> None:
+        self.assessed: Assessed | None = None
+        self._seen = seen
+        self._level = Level(settings.gate)
+        self._now = now
+
+    def bars(self, hold: Hold, state: PolicyState) -> str:
+        """Why what we hold may not be lifted before a test; "" if it may."""
+        if hold.why is not Why.FAILURE or state.gate is None:
+            return ""
+        self.assessed = assess(state.gate, self._level, self._surroundings(), self._now)
+        return self.assessed.text
+
+    def events(self, state: PolicyState) -> Iterator[tuple[EventKind, dict[str, Json]]]:
+        gate, seen = state.gate, self._seen
+        if Why.FAILURE in {*(hold.why for hold in state.holds.values()), *(one.why for one in state.pending.values())}:
+            more = wanted(gate, failing(state, seen.verdict), self._now, seen.boot_id)
+            if more is not None:
+                gate = more
+                yield EventKind.GATE_WANTED, write(gate)
+        if gate is not None and gate.run and gate.run != seen.gate_run and not seen.testing and seen.remembered:
+            over = ended(gate, self._level, seen.verdict.gpus, CUT_SHORT, self._now, pause=False)
+            yield EventKind.GATE_ENDED, write(over)
+
+    def _surroundings(self) -> Surroundings:
+        seen = self._seen
+        return Surroundings(gpus=seen.verdict.gpus, run=seen.gate_run, testing=seen.testing, occupied=self._occupied())
+
+    def _occupied(self) -> str:
+        """A scheduler that names jobs is believed; where there is none, processes on the GPUs are what is known."""
+        states = self._seen.node_states
+        if away := [name for name, state in states.items() if not state.reachable]:
+            return f"{', '.join(away)} cannot be asked for jobs here"
+        asked = {name: state for name, state in states.items() if state.empty is not None}
+        for name, state in asked.items():
+            if state.schedulable:
+                return f"{name} may start jobs here ({state.state})"
+            if not state.empty:
+                return f"{name} has jobs here ({state.state}), and they must end"
+        return "processes are on the GPUs, and must end" if not asked and self._seen.gpus_used else ""

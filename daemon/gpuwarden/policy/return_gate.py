@@ -1,0 +1,143 @@
+"""The return gate: an exclusion for a failure of a GPU, link or switch is lifted only after a test of every GPU. Pure.
+
+    failure found while the node is out -- GATE_WANTED --> wanted -- GATE_BEGUN --> runs -- GATE_ENDED --> passed, failed, no verdict, or void
+
+What was tested before the newest failure was over does not count (`gate_state.py`). Passed is a GPU on which a test of the level or a higher one found nothing. A
+warning passes a GPU that the exclusion is not about: a node is not taken out for one either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from gpuwarden.health.active_test.outcome import ActiveVerdict
+from gpuwarden.health.model import Finding, GpuVerdict
+from gpuwarden.policy.gate_state import (
+    ENDED_BY_TESTS,
+    LIST_MOST,
+    TEXT_MOST,
+    Gate,
+    GateResult,
+    as_text,
+    failed,
+    passed,
+    results_of,
+)
+from gpuwarden_collectors.active_test.facts import Level
+from gpuwarden_collectors.facts import Stamp
+
+TRIES_MOST = 3
+"""Tests in a row without a verdict; then it needs a person."""
+AGAIN_AFTER = 600.0
+"""Seconds between them: three begin within 30 minutes."""
+FAILED_MOST = 2
+"""Tests that failed in one exclusion; then the GPU is to be inspected."""
+_KINDS = ("gpu", "link", "switch")
+
+
+class GateState(StrEnum):
+    """Where it stands, of which one holds."""
+
+    WAITING = "waiting"
+    """For jobs or another test to end, or before the next try."""
+    DUE = "due"
+    RUNNING = "running"
+    PASSED = "passed"
+    VOID = "void"
+    PERSON = "person"
+    """Only a person goes on: by a test that passes, or `gpuwarden restore`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assessed:
+    state: GateState
+    text: str
+    """Why the node does not come back yet, with what to do; "" if it may."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a test needs to know of the node. `run`: that this process carries out, "" if none. `testing`: any test runs here.
+
+    `occupied`: why it may not be tested now, since there are jobs or processes; "" if it may.
+    """
+
+    gpus: tuple[GpuVerdict, ...] = ()
+    run: str = ""
+    testing: bool = False
+    occupied: str = ""
+
+
+def concerns(finding: Finding) -> bool:
+    return finding.key.subject.kind in _KINDS
+
+
+def wanted(gate: Gate | None, found: Iterable[Finding], now: Stamp, boot_id: str) -> Gate | None:
+    """After these failures, with which the node is out; None if none of them is news."""
+    before = () if gate is None else gate.failures.split()
+    news = [finding.key for finding in found if concerns(finding) and str(finding.key) not in before]
+    failures = " ".join((*before, *map(str, news)))
+    if not news or len(failures) > LIST_MOST:
+        return None
+    if gate is not None and all(key.code in ENDED_BY_TESTS for key in news):  # what a test found; its results stay
+        return replace(gate, failures=failures)
+    run, times = ("", 0) if gate is None else (gate.run, gate.failed)
+    return Gate(since=now, boot=boot_id, failures=failures, run=run, failed=times)
+
+
+def begun(gate: Gate, run: str) -> Gate:
+    """Of the results so far those stay that pass."""
+    good = {uuid: one for uuid, one in results_of(gate).items() if one[1] is ActiveVerdict.NOTHING_FOUND}
+    return replace(gate, run=run, results=as_text(good))
+
+
+def ended(gate: Gate, level: Level, gpus: Iterable[GpuVerdict], text: str, now: Stamp, *, pause: bool = True) -> Gate:
+    """The test that ran for it is over, with whatever results it left. `text`: what it said for itself."""
+    over = replace(gate, run="", text=text[:TEXT_MOST], again=None)
+    gpus = tuple(gpus)
+    if passed(gate, level, gpus):
+        return replace(over, result=GateResult.PASSED, tries=0)
+    later = Stamp(now.boottime + AGAIN_AFTER, now.wall + AGAIN_AFTER) if pause else None
+    if failed(gate, gpus):
+        return replace(over, result=GateResult.FAILED, failed=gate.failed + 1, again=later)
+    return replace(over, result=GateResult.NO_VERDICT, tries=gate.tries + 1, again=later)
+
+
+def void(gate: Gate, why: str) -> Gate:
+    return replace(gate, run="", result=GateResult.VOID, text=why[:TEXT_MOST])
+
+
+def assess(gate: Gate, level: Level, around: Surroundings, now: Stamp) -> Assessed:
+    if gate.result is GateResult.VOID:
+        return Assessed(GateState.VOID, "")
+    if gate.run:
+        return Assessed(GateState.RUNNING, f"a test of level {level} runs before the node comes back")
+    if passed(gate, level, around.gpus):
+        wait = "the node was tested, and comes back when the test has ended"
+        return Assessed(GateState.WAITING, wait) if around.testing else Assessed(GateState.PASSED, "")
+    if why := _needs_person(gate):
+        to_do = f"gpuwarden test --level {level}, which brings it back if it finds nothing, or gpuwarden restore"
+        return Assessed(GateState.PERSON, f"{why} before its return ({gate.text}): {to_do}")
+    test = f"a test of level {level} must find nothing on every GPU before the node comes back"
+    if waits := _waits(gate, around, now):
+        return Assessed(GateState.WAITING, f"{test}; {waits}")
+    return Assessed(GateState.DUE, test)
+
+
+def _needs_person(gate: Gate) -> str:
+    if gate.failed >= FAILED_MOST:
+        return f"inspect the GPU: {gate.failed} tests failed"
+    return f"{gate.tries} tests gave no verdict" if gate.tries >= TRIES_MOST else ""
+
+
+def _waits(gate: Gate, around: Surroundings, now: Stamp) -> str:
+    if around.testing:
+        return "another test runs now"
+    if around.occupied:
+        return f"it waits: {around.occupied}"
+    if gate.again is None or not 0.0 < gate.again.boottime - now.boottime <= AGAIN_AFTER:
+        return ""
+    came = "failed" if gate.result is GateResult.FAILED else "gave no verdict"
+    return f"the last one {came} ({gate.text}), and the next is {AGAIN_AFTER:.0f} s after it"
