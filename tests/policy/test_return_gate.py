@@ -1,0 +1,417 @@
+"""The return gate: what must be tested before gpuwarden lifts an exclusion, what passes, what is tried again, and when only a person goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from gpuwarden.health.active_test.outcome import ActiveVerdict
+from gpuwarden.health.active_test.past import PastTest
+from gpuwarden.health.active_test.results import tested as result_event
+from gpuwarden.health.event_data import write
+from gpuwarden.health.model import NODE, Advice, Event, EventKind, Finding, Json, Key, Subject, gpu
+from gpuwarden.policy import orders
+from gpuwarden.policy.gate_state import Gate, GateResult
+from gpuwarden.policy.model import NodeState, Settings
+from gpuwarden.policy.return_gate import AGAIN_AFTER, GateState, begun, ended, void
+from gpuwarden.policy.situation import Situation
+from gpuwarden_collectors.active_test.facts import Level
+from support.policy_story import SETTINGS, Story, kinds, xid
+from support.snapshots import finding, gpu_verdict, slot
+
+GATED = replace(SETTINGS, gate="quick", restore_after=0.0)
+GPUS = range(8)
+UUIDS = [gpu_verdict(number).uuid for number in GPUS]
+PASSED, WARNING, FAILURE, NO_VERDICT = (
+    ActiveVerdict.NOTHING_FOUND, ActiveVerdict.WARNING, ActiveVerdict.FAILURE, ActiveVerdict.NO_VERDICT,
+)  # fmt: skip
+
+
+class GatedStory(Story):
+    """`jobs`: the scheduler has some here. `testing`: a test runs. `own`: the test that this daemon runs."""
+
+    def __init__(self, settings: Settings = GATED) -> None:
+        self.jobs, self.testing, self.own, self.used = False, False, "", False
+        super().__init__(settings)
+
+    @property
+    def node_state(self) -> NodeState:
+        state = super().node_state
+        return replace(state, empty=not self.jobs) if state.reachable else state
+
+    def situation(self) -> Situation:
+        return replace(super().situation(), testing=self.testing, gate_run=self.own, gpus_used=self.used)
+
+    @property
+    def gate(self) -> Gate:
+        assert self.state.gate is not None
+        return self.state.gate
+
+    def stands(self) -> GateState | None:
+        """By the last decision."""
+        return self.last.gate.state if self.last is not None and self.last.gate is not None else None
+
+    def text(self) -> str:
+        return self.last.gate.text if self.last is not None and self.last.gate is not None else ""
+
+    def results(
+        self, verdict: ActiveVerdict = PASSED, level: Level = Level.QUICK, **others: ActiveVerdict
+    ) -> GatedStory:
+        """Of all GPUs, those of `others` (g3=…) apart."""
+        self.waits(10.0)
+        for number in GPUS:
+            one = others.get(f"g{number}", verdict)
+            test = PastTest(
+                at=self.now, uuid=UUIDS[number], started=self.now.wall - 6, level=level, verdict=one, seconds=6.0, name="H100",
+                driver="580", kernels_version=1,
+            )  # fmt: skip
+            self.took([result_event(slot(number), test, self.boot_id)])
+        return self
+
+    def begins(self) -> GatedStory:
+        """As the daemon does when a test is due."""
+        assert self.stands() is GateState.DUE, self.text()
+        self.own = "a1"
+        self.gates(EventKind.GATE_BEGUN, begun(self.gate, self.own))
+        self.passes()
+        assert self.stands() is GateState.RUNNING
+        return self
+
+    def ends(self, text: str = "busy") -> GatedStory:
+        self.own = ""
+        self.gates(EventKind.GATE_ENDED, ended(self.gate, Level.QUICK, self.situation().verdict.gpus, text, self.now))
+        self.passes()
+        return self
+
+    def gates(self, kind: EventKind, gate: Gate) -> None:
+        self.records(kind, data=write(gate))
+
+    def is_out(self) -> bool:
+        return bool(self.reason)
+
+
+def mended(story: GatedStory | None = None) -> GatedStory:
+    """It failed, and was healthy for as long as it must."""
+    story = story or GatedStory()
+    story.fails()
+    story.records(EventKind.CLEARED, xid().key)
+    story.heals(passes=4)
+    return story
+
+
+def test_a_mended_node_stays_out_until_a_test_found_nothing_on_every_gpu() -> None:
+    story = mended()
+    assert (story.is_out(), story.stands()) == (True, GateState.DUE)
+    story.begins().results().passes(1)
+    assert (story.is_out(), story.stands()) == (True, GateState.RUNNING), "the test has not ended"
+    story.ends()
+    assert (story.is_out(), story.state.gate) == (False, None)
+    found = [event for event in story.ledger if event.kind == EventKind.GATE_ENDED]
+    assert found[0].data["result"] == "passed"
+
+
+def test_without_the_gate_it_comes_back_by_itself() -> None:
+    story = mended(GatedStory(replace(GATED, gate="")))
+    assert (story.is_out(), EventKind.GATE_WANTED in kinds(story)) == (False, False)
+
+
+def test_nothing_is_gated_in_mode_observe() -> None:
+    story = GatedStory(replace(GATED, enforce=False))
+    story.fails().heals(passes=5)
+    assert (story.stands(), EventKind.GATE_WANTED in kinds(story)) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("subject", "gated"),
+    [(gpu(slot(3)), True), (Subject("link", slot(3), "4"), True), (Subject("switch", "0000:05:00.0"), True),
+     (Subject("mount", "", "/data"), False), (NODE, False)],
+    ids=str,
+)  # fmt: skip
+def test_failures_of_gpus_links_and_switches_are_gated_and_no_others(subject: Subject, gated: bool) -> None:
+    story = GatedStory()
+    story.fails(finding("xid", subject)).heals(passes=5)
+    assert (story.state.gate is not None, story.is_out()) == (gated, gated)
+
+
+@pytest.mark.parametrize("what", ["orders", "notices"])
+def test_exclusions_for_other_causes_are_not_gated(what: str) -> None:
+    story = GatedStory()
+    story.took([
+        orders.exclude("al", "fan", story.boot_id, story.now) if what == "orders"
+        else orders.announce(120.0, "", "root", story.boot_id, story.now)
+    ])  # fmt: skip
+    story.passes(5)
+    assert (story.is_out(), story.state.gate) == (True, None)
+
+
+# --- what passes
+
+
+@pytest.mark.parametrize(
+    ("level", "others", "passes"),
+    [
+        (Level.QUICK, {}, True),
+        (Level.STANDARD, {}, True),
+        (Level.GATE, {}, False),
+        (Level.QUICK, {"g3": WARNING}, False),
+        (Level.QUICK, {"g5": WARNING}, True),
+        (Level.QUICK, {"g5": FAILURE}, False),
+        (Level.QUICK, {"g5": NO_VERDICT}, False),
+    ],
+)
+def test_what_passes(level: Level, others: dict[str, ActiveVerdict], passes: bool) -> None:
+    """A warning is no pass of the GPU that failed, and one of another GPU: for it alone the node would not be out."""
+    story = mended().begins().results(level=level, **others).ends()
+    assert story.is_out() is not passes
+
+
+def test_for_a_switch_every_gpu_must_be_without_a_warning() -> None:
+    story = GatedStory()
+    story.fails(finding("xid", Subject("switch", "0000:05:00.0"))).heals(passes=4)
+    story.begins().results(g5=WARNING).ends()
+    assert (story.is_out(), story.gate.result) == (True, GateResult.FAILED)
+
+
+def test_the_test_of_a_person_counts_as_well_and_gpus_may_pass_one_after_the_other() -> None:
+    story = mended()
+    story.results(NO_VERDICT, g0=PASSED).passes()
+    assert story.is_out()
+    story.testing = True
+    story.results(PASSED, g0=NO_VERDICT).passes()
+    assert (story.is_out(), story.stands()) == (True, GateState.WAITING), "its processes may be there yet"
+    story.testing = False
+    assert not story.passes().reason
+
+
+def test_a_test_from_before_the_failure_or_before_its_end_does_not_count() -> None:
+    story = GatedStory()
+    story.results().fails()
+    story.results()
+    story.records(EventKind.CLEARED, xid().key)
+    story.heals(passes=4)
+    assert (story.is_out(), story.stands()) == (True, GateState.DUE)
+
+
+def test_a_result_of_a_test_that_began_before_the_end_of_the_failure_does_not_count() -> None:
+    story = mended()
+    story.records(EventKind.RAISED, xid().key)
+    begun_before = story.now
+    for number in GPUS:
+        test = PastTest(
+            at=begun_before, uuid=UUIDS[number], started=begun_before.wall - 6, level=Level.QUICK, verdict=PASSED, seconds=6.0,
+            name="H100", driver="580", kernels_version=1,
+        )  # fmt: skip
+        story.took([result_event(slot(number), test, story.boot_id)])
+    story.passes()
+    assert story.is_out()
+
+
+def test_a_new_failure_during_the_test_makes_it_worth_nothing() -> None:
+    story = mended().begins()
+    story.fails(xid(5, number=48))
+    story.results().ends()
+    story.records(EventKind.CLEARED, xid(5, number=48).key)
+    story.heals(passes=4)
+    assert story.is_out()
+    assert str(xid(5, number=48).key) in story.gate.failures
+    story.waits(AGAIN_AFTER)
+    story.begins().results().ends()
+    assert not story.is_out()
+
+
+# --- what does not
+
+
+def test_no_verdict_is_tried_three_times_within_half_an_hour_and_then_needs_a_person() -> None:
+    story, first = mended(), 0.0
+    for number in range(3):
+        story.begins()
+        first = first or story.now.boottime
+        story.results(NO_VERDICT).ends("GPU 3: busy: used by process 77 (python)")
+        if number < 2:
+            assert story.stands() is GateState.WAITING
+            assert "gave no verdict (GPU 3: busy: used by process 77 (python))" in story.text()
+            story.waits(AGAIN_AFTER)
+    assert story.now.boottime - first < 1800
+    story.waits(7200)
+    assert (story.stands(), story.is_out()) == (GateState.PERSON, True)
+    assert "3 tests gave no verdict before its return (GPU 3: busy" in story.text()
+    assert "gpuwarden restore" in story.text()
+
+
+def needs_person() -> GatedStory:
+    story = mended()
+    for _ in range(3):
+        story.begins().ends()
+        story.waits(AGAIN_AFTER)
+    assert story.stands() is GateState.PERSON
+    return story
+
+
+def test_then_a_test_by_a_person_brings_it_back() -> None:
+    story = needs_person()
+    story.results().passes(1)
+    assert not story.is_out()
+
+
+def test_a_reboot_begins_the_tries_anew() -> None:
+    story = needs_person()
+    story.reboots().heals(passes=5)
+    assert story.stands() is GateState.DUE
+
+
+def test_a_person_who_restores_overrides_it_at_any_moment() -> None:
+    for story in (mended(), mended().begins(), needs_person()):
+        verdict = story.situation().verdict
+        story.took(orders.restore(story.state, verdict, ["slurm"], by="bob", boot_id=story.boot_id, now=story.now))
+        story.passes()
+        assert (story.is_out(), story.state.gate) == (False, None)
+
+
+def broken() -> Finding:
+    """What a failed test raises, as the judge has it."""
+    return replace(finding("test_failed", gpu(slot(3)), detail="memory"), advice=Advice.INSPECT_HARDWARE)
+
+
+def test_a_failed_test_keeps_the_node_out_with_a_finding_and_does_not_loop() -> None:
+    story = mended().begins()
+    story.results(g3=FAILURE)
+    story.fails(broken())
+    story.ends("GPU 3: memory: 1 wrong word")
+    assert story.gate.result is GateResult.FAILED
+    story.waits(4 * AGAIN_AFTER)
+    assert (story.is_out(), kinds(story).count(EventKind.GATE_BEGUN)) == (True, 1)
+
+
+def test_after_two_failed_tests_of_one_exclusion_the_gpu_is_to_be_inspected() -> None:
+    story = mended()
+    for _ in range(2):
+        story.begins().results(g3=FAILURE)
+        story.fails(broken())
+        story.ends("GPU 3: memory: 1 wrong word")
+        story.records(EventKind.ACKNOWLEDGED, broken().key)
+        story.heals(passes=4)
+        story.waits(AGAIN_AFTER)
+    assert story.stands() is GateState.PERSON
+    assert "inspect the GPU: 2 tests failed before its return (GPU 3: memory: 1 wrong word)" in story.text()
+
+
+def test_a_board_that_was_replaced_is_tested_too() -> None:
+    story = GatedStory()
+    story.fails(broken())
+    story.records(EventKind.GPU_REPLACED, Key("gpu", gpu(slot(3))))
+    story.records(EventKind.CLEARED, broken().key)
+    story.heals(passes=4)
+    assert story.stands() is GateState.DUE
+
+
+def test_the_test_that_ends_a_finding_of_tests_is_itself_the_one_that_passes() -> None:
+    """That the GPU was inspected is acknowledged, as after every finding that asks for it."""
+    story = GatedStory()
+    story.fails(broken())
+    story.results()
+    story.records(EventKind.CLEARED, broken().key)
+    story.heals(passes=4)
+    assert story.is_out()
+    story.records(EventKind.ACKNOWLEDGED, broken().key)
+    story.passes()
+    assert not story.is_out()
+
+
+def test_a_host_that_cannot_test_comes_back_as_without_a_gate_and_the_ledger_says_why() -> None:
+    story = mended()
+    story.gates(EventKind.GATE_ENDED, void(story.gate, "libcuda.so.1 cannot be loaded"))
+    story.passes()
+    assert not story.is_out()
+
+
+def test_a_gate_that_was_void_counts_again_after_the_next_failure() -> None:
+    story = mended()
+    story.gates(EventKind.GATE_ENDED, void(story.gate, "no libcuda"))
+    story.records(EventKind.RAISED, xid().key)
+    story.passes()
+    assert story.stands() is GateState.DUE
+
+
+# --- when
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda story: setattr(story, "jobs", True), "slurm has jobs here"),
+        (lambda story: setattr(story, "testing", True), "another test runs now"),
+    ],
+)
+def test_it_waits_for_jobs_and_other_tests_and_no_try_is_lost(change: Callable[[GatedStory], None], why: str) -> None:
+    story = GatedStory()
+    change(story)
+    mended(story).waits(7200)
+    assert (story.stands(), story.gate.tries) == (GateState.WAITING, 0)
+    assert why in story.text()
+    story.jobs = story.testing = False
+    story.passes()
+    assert story.stands() is GateState.DUE
+
+
+def test_where_no_scheduler_names_jobs_it_waits_for_the_processes_on_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = GatedStory()
+    monkeypatch.setattr(GatedStory, "node_state", Story.node_state)
+    story.used = True
+    mended(story)
+    assert (story.stands(), "processes are on the GPUs" in story.text()) == (GateState.WAITING, True)
+    story.used = False
+    story.passes()
+    assert story.stands() is GateState.DUE
+
+
+def test_a_test_that_a_killed_daemon_left_is_over_once_its_lease_is_and_counts_as_a_try() -> None:
+    story = mended().begins()
+    story.own, story.testing = "", True
+    story.restarts_daemon().heals(passes=5)
+    assert (story.stands(), story.gate.tries) == (GateState.RUNNING, 0)
+    story.testing = False
+    story.passes(2)
+    assert (story.stands(), story.gate.tries) == (GateState.DUE, 1)
+
+
+def test_a_test_that_passed_while_the_daemon_was_killed_has_passed() -> None:
+    story = mended().begins()
+    story.results()
+    story.own = ""
+    story.restarts_daemon().heals(passes=5)
+    assert not story.is_out()
+
+
+@pytest.mark.parametrize("upto", range(6))
+def test_a_checkpoint_at_any_moment_changes_nothing(upto: int) -> None:
+    story = GatedStory()
+    steps: list[Callable[[], object]] = [
+        lambda: mended(story), story.begins, lambda: story.results(g3=WARNING), story.ends, lambda: story.results(g3=PASSED, g4=NO_VERDICT),
+    ]  # fmt: skip
+    for step in steps[:upto]:
+        step()
+    before = story.state.gate
+    assert story.checkpoints().restarts_daemon().state.gate == before
+
+
+def test_a_ledger_without_a_gate_has_none() -> None:
+    story = Story().fails()
+    assert story.restarts_daemon().state.gate is None
+
+
+def test_a_gate_of_another_version_or_of_garbage_is_read_as_far_as_it_goes() -> None:
+    story = GatedStory()
+    story.fails()
+    data: dict[str, Json] = {
+        "failures": "xid.79@gpu/x",
+        "results": "a b=c d=quick:nonsense",
+        "tries": "many",
+        "result": "perhaps",
+        "new": 1,
+    }
+    story.took([Event(kind=EventKind.GATE_WANTED, at=story.now, boot_id=story.boot_id, data=data)])
+    story.heals(passes=4)
+    assert (story.stands(), story.gate.tries) == (GateState.DUE, 0)
