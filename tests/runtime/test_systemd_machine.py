@@ -65,6 +65,7 @@ class Watched:
     def __init__(self, machine: Machine, gpus: FakeGpus, disk: Path) -> None:
         self.machine = machine
         self.fake = gpus.fake
+        self.environment = gpus.environment()
         self.disk = disk
 
     def pid(self) -> int:
@@ -258,6 +259,28 @@ def test_a_site_check_runs_as_its_own_user_outside_and_only_if_it_is_configured(
     nobody = ("setpriv", "--reuid=65534", "--clear-groups")
     refused = watched.machine.run(*nobody, "python3", "/root/ask.py", "/run/gpuwarden-checks.sock", "who", check=False)
     assert "PermissionError" in refused.stderr
+
+
+def test_a_test_before_a_return_runs_in_its_own_unit_and_its_workers_as_a_user_without_rights(watched: Watched) -> None:
+    """Without libcuda it comes as far as its workers, which say so."""
+    machine, path = watched.machine, "/run/gpuwarden-test.sock"
+    watched.wait_status_shows("2 of 2 GPUs")
+    machine.write("/etc/systemd/system/gpuwarden-test@.service.d/50-fake.conf", watched.environment)
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "start", "gpuwarden-test.socket")
+    probed = json.loads(machine.run("python3", "/root/ask.py", path, '{"verb": "probe"}').stdout)
+    assert "libcuda.so.1" in probed["impossible"]
+    found = json.loads(machine.run("python3", "/root/ask.py", path, '{"verb": "test", "level": "gate"}').stdout)
+    assert {(gpu["obstacle"], gpu["verdict"]) for gpu in found["gpus"]} == {("unsupported", "no_verdict")}, found
+    assert all("libcuda.so.1" in gpu["text"] for gpu in found["gpus"])
+    assert found["notes"] == []
+    assert "test_begun" in machine.output(f"{HOME}/bin/gpuwarden", "events", "--since", "10m")
+    owner = machine.output("stat", "--format=%U %a", "/var/lib/gpuwarden-test").strip()
+    assert owner == "gpuwarden 700"
+    nobody = ("setpriv", "--reuid=65534", "--clear-groups")
+    refused = machine.run(*nobody, "python3", "/root/ask.py", path, '{"verb": "probe"}', check=False)
+    assert "PermissionError" in refused.stderr
+    machine.run("systemctl", "stop", "gpuwarden-test.socket")
 
 
 def test_jobs_and_containers_see_the_same_folder_and_socket_whatever_becomes_of_the_daemon(watched: Watched) -> None:

@@ -112,6 +112,25 @@ def test_it_is_started_stopped_and_watched_as_the_daemon_expects_it() -> None:
     assert "nvidia-persistenced.service" in values["After"][0]
 
 
+def test_the_service_of_the_return_gate_opens_the_gpus_and_uvm_only_and_has_a_control_group_that_ends_with_it() -> None:
+    values = settings(UNITS / "gpuwarden-test@.service")
+    assert values["DevicePolicy"] == ["closed"]
+    opened = {device.split()[0] for device in values["DeviceAllow"]}
+    assert opened == {device for device in opened if device.startswith("char-nvidia")} | {"char-195"}
+    assert "char-nvidia-uvm" in opened
+    assert (values["KillMode"], values["StandardInput"]) == (["control-group"], ["socket"])
+    assert settings(UNITS / "gpuwarden-test.socket")["SocketMode"] == ["0660"]
+    assert "gpuwarden-test.socket" not in settings(SERVICE)["Also"][0], "it is for those who want a gate"
+
+
+def test_the_exposure_of_the_service_of_the_return_gate_is_no_more_than_its_capabilities_need(tmp_path: Path) -> None:
+    folder = tmp_path / "etc/systemd/system"
+    folder.mkdir(parents=True)
+    for name in ("gpuwarden-test@.service", "gpuwarden-test.socket"):
+        shutil.copy(UNITS / name, folder)
+    assert exposure("gpuwarden-test@.service", tmp_path) <= 4.5
+
+
 def test_only_the_termination_drop_in_lets_ranks_be_signalled_and_stops_the_daemon_before_what_runs_them() -> None:
     values = settings(UNITS / "termination.conf")
     assert values["CapabilityBoundingSet"] == ["CAP_KILL CAP_SYS_PTRACE"]

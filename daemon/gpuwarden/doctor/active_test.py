@@ -36,8 +36,20 @@ _SHOWN = 4
 async def active_test(config: Config) -> list[Row]:
     """One row where there is no driver."""
     if not (config.paths.proc / "driver/nvidia/version").exists():
-        return [ok("gpuwarden test", "no driver is loaded: there is nothing to test")]
-    return [*await libraries(environment(None)), uvm(_UVM), address_space(), *await gpus(config)]
+        return [*gate(config), ok("gpuwarden test", "no driver is loaded: there is nothing to test")]
+    return [*gate(config), *await libraries(environment(None)), uvm(_UVM), address_space(), *await gpus(config)]
+
+
+def gate(config: Config) -> Iterator[Row]:
+    """None where no test comes before a return."""
+    test = config.test
+    if not (test.enabled and test.return_gate):
+        return
+    if test.gate_socket.is_socket():
+        yield ok("return gate", f"level {test.level}, by way of {test.gate_socket}")
+    else:
+        to_do = "systemctl enable --now gpuwarden-test.socket, or nodes return without a test"
+        yield warn("return gate", f"{test.gate_socket} does not exist", to_do)
 
 
 async def libraries(variables: Mapping[str, str]) -> list[Row]:

@@ -96,7 +96,7 @@ class _Steps:
             self._foreign(name, known)
             want = self._wanted(name)  # only now: the end of an operator's exclusion ended the order too
             if name in self.state.pending:
-                self._supersede(name, want)
+                self._supersede(name, want, known)
             if name not in self.state.pending:
                 self._difference(name, want, known)
             if self._is_past(self.state.pending.get(name), want, known):
@@ -156,7 +156,7 @@ class _Steps:
         if before and known.owner is Owner.NONE:
             self._event(EventKind.LIFTED, write(Lifted(actuator=name, by="theirs ended")))
 
-    def _supersede(self, name: str, want: Want | None) -> None:
+    def _supersede(self, name: str, want: Want | None, known: NodeState | None) -> None:
         """An intent that waits goes on waiting, unless something else is wanted by now."""
         pending = self.state.pending[name]
         if not self._settings.enforce and not pending.force:
@@ -170,11 +170,17 @@ class _Steps:
         elif want is not None:
             if RANK[want.why] > RANK[pending.why]:
                 self._drop(pending, f"{want.why.value} goes before {pending.why.value}")
-        elif self._over(pending.why):
+        elif self._over(pending.why) and not self._is_gated(pending, known):
             person = pending.why is Why.FAILURE and bool(self.state.person)
             self._drop(pending, "no longer wanted")
             if not person:  # it may be written already; then one that needs a person waits for `gpuwarden restore`
                 self._intend(Act.RESTORE, name, pending.why, pending.reason, force=pending.force)
+
+    def _is_gated(self, pending: Intent, known: NodeState | None) -> bool:
+        """Whether an exclusion that may be written already is to become one that is held, since a test comes before its end."""
+        if self._gate is None or self.state.gate is None or pending.why is not Why.FAILURE:
+            return False
+        return known is None or same(pending.reason, 0.0, known)
 
     def _is_past(self, pending: Intent | None, want: Want | None, known: NodeState | None) -> bool:
         """Whether what an exclusion is for is not found just now: then it is not made, and not given up before it is over.

@@ -1,0 +1,65 @@
+"""The mark of a node that is tested, in a real Slurm: of several nodes no more than at_once go on, and no text of others is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from gpuwarden.actuators.slurm.gate_mark import GateMark
+from gpuwarden.config.slurm import SlurmOptions
+from gpuwarden.policy.at_once import mark
+from gpuwarden_collectors.slurm.client import SlurmClient
+from support.slurm import SLURM, Slurm
+
+pytestmark = SLURM
+
+
+@pytest.fixture(autouse=True)
+def _no_texts(slurm: Slurm) -> Iterator[None]:
+    yield
+    for name in slurm.names:
+        slurm.scontrol("update", f"NodeName={name}", "Comment=", "Extra=")
+
+
+async def entered(slurm: Slurm, *names: str, at_once: int = 2) -> dict[str, str]:
+    """What each of these nodes is answered, if all ask together."""
+    clients = {name: SlurmClient(conf=slurm.conf, inherited=slurm.environment, node=name) for name in names}
+    marks = {
+        name: GateMark(client, SlurmOptions(enabled=True), at_once=at_once, lasts=60.0, pause=1.1)
+        for name, client in clients.items()
+    }
+    try:
+        answers = await asyncio.gather(*(one.enter() for one in marks.values()))
+        return dict(zip(names, answers, strict=True))
+    finally:
+        await asyncio.gather(*(client.close() for client in clients.values()))
+
+
+def marked(slurm: Slurm) -> list[str]:
+    return [name for name in slurm.names if "gpuwarden: test from=" in slurm.show(name)]
+
+
+def test_of_three_nodes_that_return_together_two_are_tested(slurm: Slurm) -> None:
+    answers = asyncio.run(entered(slurm, *slurm.names))
+    assert sum(not why for why in answers.values()) == 2
+    assert marked(slurm) == [name for name in slurm.names if not answers[name]]
+
+
+def test_texts_of_others_stay_and_where_both_fields_are_taken_it_is_tested_uncounted(slurm: Slurm) -> None:
+    slurm.scontrol("update", "NodeName=n1", "Comment=rack 7")
+    assert asyncio.run(entered(slurm, "n1"))["n1"] == ""
+    assert "Comment=rack 7" in slurm.show("n1")
+    assert "Extra=gpuwarden: test" in slurm.show("n1")
+    slurm.scontrol("update", "NodeName=n2", "Comment=rack 8", "Extra=x")
+    assert asyncio.run(entered(slurm, "n2"))["n2"] == ""
+    assert marked(slurm) == ["n1"]
+
+
+def test_a_mark_that_a_killed_daemon_left_counts_until_its_end_and_its_node_may_go_on(slurm: Slurm) -> None:
+    now = time.time()
+    slurm.scontrol("update", "NodeName=n1", f"Comment={mark(now - 30, now + 600)}")
+    assert "test.at_once allows 1" in asyncio.run(entered(slurm, "n2", at_once=1))["n2"]
+    assert asyncio.run(entered(slurm, "n1", at_once=1))["n1"] == ""

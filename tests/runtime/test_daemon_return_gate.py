@@ -1,0 +1,188 @@
+"""The real daemon and the service of its return gate: a mended node is tested before it returns, whatever is killed or missing meanwhile."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.active_test_hosts import LONG, PASSES, gone, wait
+from support.daemons import RunningDaemon
+from support.return_gates import GatedHost, gate_events, gate_of
+from support.slurm import GPUS, SLURM, Slurm
+
+ONCE = ["gate_wanted", "gate_begun", "gate_ended passed", "restored"]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[GatedHost]:
+    host = GatedHost(tmp_path)
+    yield host
+    host.end()
+
+
+def is_excluded(host: GatedHost, daemon: RunningDaemon) -> None:
+    daemon.wait_status("healthy")
+    host.breaks()
+    daemon.wait(host.marker.exists, "the exclusion")
+
+
+def is_back(host: GatedHost, daemon: RunningDaemon) -> None:
+    daemon.wait(lambda: not host.marker.exists(), "the node to be back")
+    daemon.wait(lambda: "restored" in gate_events(daemon), "the event of it")
+
+
+def test_a_mended_node_is_tested_and_comes_back(host: GatedHost) -> None:
+    host.with_cuda()
+    host.serve()
+    with host.acting() as daemon:
+        daemon.wait(lambda: gate_of(daemon)["state"] == "clear", "the probe")
+        is_excluded(host, daemon)
+        host.is_mended()
+        is_back(host, daemon)
+        assert gate_events(daemon) == ONCE
+        daemon.wait(lambda: gate_of(daemon)["state"] == "clear", "status to show it")
+        results = daemon.status()["tests"]["results"]
+        assert [(one["level"], one["result"]) for one in results] == [("gate", "nothing_found")] * 2
+        assert 'gpuwarden_return_gate{state="clear"} 1' in daemon.get("/metrics")[1].decode()
+
+
+def test_a_gpu_that_fails_the_test_keeps_the_node_out_with_a_finding_of_its_own(host: GatedHost) -> None:
+    cuda = host.with_cuda()
+    cuda.add("stuck 4096 3 1")
+    host.serve()
+    with host.acting() as daemon:
+        is_excluded(host, daemon)
+        host.is_mended()
+        daemon.wait_status("failure", "test_failed.memory")
+        daemon.wait(lambda: "gate_ended failed" in gate_events(daemon), "the end of the test")
+        daemon.wait_passes(10)
+        assert host.marker.exists()
+        assert gate_events(daemon).count("gate_begun") == 1
+        assert host.command("restore", "--run-dir", host.run_dir).returncode == 0
+        is_back(host, daemon)
+
+
+def test_a_host_that_cannot_test_says_so_from_the_start_and_returns_as_without_a_gate(host: GatedHost) -> None:
+    with host.acting() as daemon:
+        daemon.wait(lambda: gate_of(daemon)["state"] == "impossible", "the probe")
+        assert "systemctl enable --now gpuwarden-test.socket" in gate_of(daemon)["text"]
+        assert "test_impossible" in host.command("status", "--run-dir", host.run_dir).stdout
+        assert daemon.heartbeat()["status"] == "healthy"
+        is_excluded(host, daemon)
+        host.is_mended()
+        is_back(host, daemon)
+        assert gate_events(daemon) == ["gate_wanted", "gate_ended void", "restored"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "why"),
+    [({"LD_LIBRARY_PATH": ""}, "libcuda.so.1"), ({"ACTIVE_TEST_UVM": "/nonexistent"}, "modprobe nvidia-uvm")],
+)
+def test_what_a_host_lacks_is_named(host: GatedHost, variables: dict[str, str], why: str) -> None:
+    host.serve(**variables)
+    with host.acting() as daemon:
+        daemon.wait(lambda: why in gate_of(daemon)["text"], "the probe")
+        assert gate_of(daemon)["state"] == "impossible"
+
+
+def test_a_service_that_answers_rubbish_or_not_at_all_is_no_verdict_and_the_node_stays_out(host: GatedHost) -> None:
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(host.socket_path))
+    listening.close()  # refused
+    with host.acting() as daemon:
+        is_excluded(host, daemon)
+        host.is_mended()
+        daemon.wait(lambda: "gate_ended no_verdict" in gate_events(daemon), "the end of the first try")
+        daemon.wait(lambda: gate_of(daemon)["state"] == "waiting", "status to show it")
+        assert "systemctl status gpuwarden-test.socket" in gate_of(daemon)["text"]
+        daemon.wait_passes(5)
+        assert host.marker.exists()
+        assert host.command("restore", "--run-dir", host.run_dir).returncode == 0
+        is_back(host, daemon)
+
+
+def test_a_daemon_killed_while_the_test_runs_ends_it_and_the_next_one_tests_again(host: GatedHost) -> None:
+    host.script({"*": [LONG, PASSES]})
+    host.serve()
+    with host.acting() as daemon:
+        is_excluded(host, daemon)
+        host.is_mended()
+        daemon.wait(lambda: gate_of(daemon)["state"] == "running", "the test")
+        wait(lambda: len(host.workers) == 2, "its workers")
+        daemon.process.kill()
+    wait(lambda: all(gone(host.note(gpu)["pid"]) for gpu in range(2)), "the end of its workers")
+    with host.acting() as daemon:
+        is_back(host, daemon)
+        again = ["gate_wanted", "gate_begun", "gate_ended no_verdict", "gate_begun", "gate_ended passed", "restored"]
+        assert gate_events(daemon) == again
+
+
+def test_a_test_whose_result_came_before_the_daemon_was_killed_is_not_run_again(host: GatedHost) -> None:
+    host.serve(GATE_ANSWERS="never")
+    with host.acting() as daemon:
+        is_excluded(host, daemon)
+        host.is_mended()
+        daemon.wait((host.stubs / "handed-in").exists, "the results")
+        daemon.process.kill()
+    with host.acting() as daemon:
+        is_back(host, daemon)
+        assert gate_events(daemon) == ONCE
+
+
+def test_a_daemon_killed_before_the_test_begins_has_it_all_the_same(host: GatedHost) -> None:
+    host.serve()
+    with host.acting() as daemon:
+        is_excluded(host, daemon)
+        daemon.wait(lambda: "gate_wanted" in gate_events(daemon), "the gate")
+        daemon.process.kill()
+    host.is_mended()
+    with host.acting() as daemon:
+        is_back(host, daemon)
+        assert gate_events(daemon) == ONCE
+
+
+def test_by_default_nothing_of_the_gate_is_loaded(host: GatedHost) -> None:
+    """Memory counts on every node."""
+    host.configure()
+    maps = "import sys, gpuwarden.runtime.app, gpuwarden.cli.run; print([m for m in sys.modules if 'gate_' in m or m.endswith('return_gate')])"
+    found = subprocess.run([sys.executable, "-c", maps], capture_output=True, text=True, check=True, timeout=60).stdout
+    assert found.strip() == "['gpuwarden.runtime.return_gate']"
+
+
+class TestInSlurm:
+    pytestmark = SLURM
+
+    @pytest.fixture
+    def node(self, tmp_path: Path, slurm: Slurm) -> Iterator[GatedHost]:
+        scheduler = f'[breaker]\npercent = 100\nrecount_after = "1s"\n[slurm]\nenabled = true\nnode = "n1"\nconf = "{slurm.conf}"\n'
+        host = GatedHost(tmp_path, GPUS, scheduler)
+        host.more |= {"PATH": slurm.environment["PATH"], "SLURM_CONF": str(slurm.conf)}
+        yield host
+        host.end()
+
+    def test_it_waits_for_the_jobs_takes_all_memory_and_is_seen_by_others(self, node: GatedHost, slurm: Slurm) -> None:
+        node.script({"*": [{"write": {"phase": "int8"}}, {"sleep": 3}, *PASSES]})
+        node.serve()
+        release = slurm.folder / "jobs/release-gate"
+        job = slurm.submit(f"while [ ! -e {release} ]; do sleep 0.1; done", "-w", "n1")
+        slurm.wait(lambda: slurm.job_state(job) == "RUNNING", "the job to run")
+        with node.acting() as daemon:
+            daemon.wait_status("healthy")
+            node.breaks()
+            daemon.wait(lambda: "DRAIN" in slurm.state("n1"), "the drain")
+            node.is_mended()
+            daemon.wait(lambda: "slurm has jobs here" in gate_of(daemon)["text"], "it to wait for the job")
+            assert (node.workers, gate_events(daemon)) == ([], ["gate_wanted"])
+            release.touch()
+            daemon.wait(lambda: node.workers, "the test")
+            assert "Comment=gpuwarden: test from=" in slurm.show("n1")
+            daemon.wait(lambda: slurm.state("n1") == {"IDLE"}, "the node to be back")
+            assert gate_events(daemon) == ONCE
+            assert {answer for gpu in range(GPUS) for _, answer, _ in node.note(gpu)["answers"]} == {"all"}
+            assert daemon.status()["tests"]["results"][0]["level"] == "quick"
+            slurm.wait(lambda: "gpuwarden: test" not in slurm.show("n1"), "the mark to be gone")
