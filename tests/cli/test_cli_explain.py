@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.cli.explain import explanation
+from gpuwarden.cli.gate_reasons import GATE_REASONS
 from gpuwarden.cli.parser import CommandError
 from gpuwarden.cli.unknown_reasons import UNKNOWN_REASONS
 from gpuwarden.health.conditions import CONDITIONS
@@ -45,7 +46,7 @@ def test_a_condition_is_explained_with_what_raises_ends_and_silences_it() -> Non
     assert "quiet during:    driver_unresponsive, driver_not_loaded, gpu_missing" in text
 
 
-@pytest.mark.parametrize("code", [*CONDITIONS, *UNKNOWN_REASONS])
+@pytest.mark.parametrize("code", [*CONDITIONS, *UNKNOWN_REASONS, *GATE_REASONS])
 def test_every_code_of_status_can_be_explained(code: str) -> None:
     assert explained(code).startswith(code)
 

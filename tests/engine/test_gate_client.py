@@ -16,34 +16,45 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 async def _asked(path: Path, serve: Serve, within: float = 20.0) -> Any:
-    server = await asyncio.start_unix_server(serve, path)
+    ends: list[asyncio.Task[None]] = []
+
+    async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        ends.append(task)
+        try:
+            await serve(reader, writer)
+        except OSError:
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_unix_server(served, path)
     try:
         return await ask(path, {"verb": "test", "level": "gate"}, within)
     finally:
         server.close()
+        await asyncio.wait(ends, timeout=20.0)
+        await asyncio.sleep(0.05)
 
 
 def sends(answer: bytes) -> Serve:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert json.loads(await reader.readline()) == {"verb": "test", "level": "gate"}
         writer.write(answer)
-        writer.close()
+        await writer.drain()
 
     return serve
 
 
-async def _silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
     await reader.read(-1)
-    writer.close()
 
 
 async def _endless(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while True:
-            writer.write(b"x" * (1 << 20))
-            await writer.drain()
-    except OSError:
-        writer.close()
+    while True:
+        writer.write(b"x" * (1 << 20))
+        await writer.drain()
 
 
 async def test_a_document_is_what_it_answers(tmp_path: Path) -> None:

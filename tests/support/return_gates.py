@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from support.active_test_hosts import ActiveHost
-from support.daemons import PATIENCE, Json, RunningDaemon
+from support.daemons import Json, RunningDaemon
 from support.fake_cuda_library import LIBRARY_NAME, FakeCuda
 
 TESTS = Path(__file__).parents[1]
@@ -50,13 +50,8 @@ class GateSocket:
     def close(self) -> None:
         self._socket.close()
         for process in self.processes:
-            if process.poll() is None:
-                process.terminate()
-            try:
-                process.wait(PATIENCE)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.kill()
+            process.wait()
 
 
 class GatedHost(ActiveHost):
@@ -78,7 +73,8 @@ class GatedHost(ActiveHost):
         self.configure(self.gated)
 
     def with_cuda(self) -> FakeCuda:
-        cuda = FakeCuda(self.folder / "cuda", self.fake, 2)
+        """With room for the 2 GiB that a test leaves where no scheduler keeps work away."""
+        cuda = FakeCuda(self.folder / "cuda", self.fake, 2).add(f"memory {(2 << 30) + (160 << 20)}")
         shutil.copy(cuda.library, cuda.library.parent / PTX_COMPILER)
         self.fake.library = cuda.nvml_library
         self.configure(self.gated)

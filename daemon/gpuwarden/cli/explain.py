@@ -11,6 +11,7 @@ from textwrap import fill
 
 from gpuwarden.base.durations import format_duration
 from gpuwarden.cli import explain_codes as codes
+from gpuwarden.cli.gate_reasons import GATE_REASONS
 from gpuwarden.cli.parser import CommandError, Parser
 from gpuwarden.cli.sources import faulty, sources
 from gpuwarden.cli.unknown_reasons import UNKNOWN_REASONS
@@ -106,6 +107,8 @@ def _of_status(what: str, code: str, rules: Rules) -> Iterator[str]:
         return _condition(row, rules)
     if code in UNKNOWN_REASONS:
         return _facts(code, {"meaning": UNKNOWN_REASONS[code], "health": "unknown: neither healthy nor failed"})
+    if code in GATE_REASONS:
+        return _facts(code, GATE_REASONS[code])
     raise CommandError(f"no explanation for {what[:60]!r}; {_suggestion(code)}")
 
 
@@ -119,7 +122,7 @@ def _dcgm(name: str, rules: Rules) -> Iterator[str]:
 
 
 def _suggestion(code: str) -> str:
-    known = [*CONDITIONS, *UNKNOWN_REASONS]
+    known = [*CONDITIONS, *UNKNOWN_REASONS, *GATE_REASONS]
     similar = [name for name in known if code in name] or get_close_matches(code, known, n=3)
     return f"did you mean {' or '.join(similar)}?" if similar else "'gpuwarden explain' lists what there is"
 
@@ -128,6 +131,8 @@ def _contents() -> Iterator[str]:
     yield from (f"{row.code:<24} {row.title}" for row in CONDITIONS.values())
     yield "\nreasons for which the health of a node is unknown:"
     yield from (f"{code:<24} {meaning}" for code, meaning in UNKNOWN_REASONS.items() if code not in CONDITIONS)
+    yield "\nthe test before a node returns:"
+    yield from (f"{code:<24} {facts['meaning']}" for code, facts in GATE_REASONS.items())
     yield f"\n'xid N' for {len(XIDS)} Xids, 'sxid N' for {len(SXIDS)} SXids, 'dcgm N' for {len(DCGM_CODES)} codes of DCGM"
 
 
