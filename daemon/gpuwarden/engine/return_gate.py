@@ -29,6 +29,8 @@ from gpuwarden_collectors.slurm.errors import SlurmError
 TURN_AGAIN = (30.0, 90.0)
 """Seconds until this node asks again whether it is its turn, by chance, so that waiting nodes do not ask in step."""
 LEAVES_WITHIN = 5.0
+FIRST_WITHIN = 5.0
+"""Seconds by which the first question to Slurm is put off, by chance: a fleet may be restarted in one go."""
 
 log = get_logger("gpuwarden")
 
@@ -116,12 +118,15 @@ class ReturnGate:
     # --- one test
 
     async def _first(self) -> None:
-        """What a daemon before this one may have left, and whether this host can test."""
-        await self._leave()
+        """Whether this host can test, and the mark that a daemon before this one may have left."""
         self._impossible = await self._probed()
         if self._impossible:
             log.info("return gate is void: this host cannot test", reason=self._impossible)
         self._changed()
+        if self._options.turn is not None:
+            await asyncio.sleep(self._chance.uniform(0.0, FIRST_WITHIN))
+            await self._leave()
+            self._changed()
 
     async def _turn(self) -> None:
         try:
