@@ -135,6 +135,17 @@ def test_failures_of_gpus_links_and_switches_are_gated_and_no_others(subject: Su
     assert (story.state.gate is not None, story.is_out()) == (gated, gated)
 
 
+def test_a_node_all_of_whose_links_are_down_is_gated_with_a_failure_of_each_gpu() -> None:
+    story = GatedStory()
+    down = [finding("nvlink_down", Subject("link", slot(number), str(one))) for number in GPUS for one in range(18)]
+    story.fails(*down).passes(3)
+    assert kinds(story).count(EventKind.GATE_WANTED) == 1
+    for number in GPUS:
+        assert f"nvlink_down@link/{slot(number)}/" in story.gate.failures
+    story.heals(passes=4)
+    assert story.stands() is GateState.DUE
+
+
 @pytest.mark.parametrize("what", ["orders", "notices"])
 def test_exclusions_for_other_causes_are_not_gated(what: str) -> None:
     story = GatedStory()

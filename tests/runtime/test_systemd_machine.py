@@ -262,7 +262,7 @@ def test_a_site_check_runs_as_its_own_user_outside_and_only_if_it_is_configured(
 
 
 def test_a_test_before_a_return_runs_in_its_own_unit_and_its_workers_as_a_user_without_rights(watched: Watched) -> None:
-    """Without libcuda it comes as far as its workers, which say so."""
+    """It comes as far as its workers, which see that this machine is no host."""
     machine, path = watched.machine, "/run/gpuwarden-test.sock"
     watched.wait_status_shows("2 of 2 GPUs")
     machine.write("/etc/systemd/system/gpuwarden-test@.service.d/50-fake.conf", watched.environment)
@@ -272,7 +272,7 @@ def test_a_test_before_a_return_runs_in_its_own_unit_and_its_workers_as_a_user_w
     assert "libcuda.so.1" in probed["impossible"]
     found = json.loads(machine.run("python3", "/root/ask.py", path, '{"verb": "test", "level": "gate"}').stdout)
     assert {(gpu["obstacle"], gpu["verdict"]) for gpu in found["gpus"]} == {("unsupported", "no_verdict")}, found
-    assert all("libcuda.so.1" in gpu["text"] for gpu in found["gpus"])
+    assert all("in the host's PID namespace" in gpu["text"] for gpu in found["gpus"]), found
     assert found["notes"] == []
     assert "test_begun" in machine.output(f"{HOME}/bin/gpuwarden", "events", "--since", "10m")
     owner = machine.output("stat", "--format=%U %a", "/var/lib/gpuwarden-test").strip()

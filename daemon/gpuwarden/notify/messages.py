@@ -14,6 +14,7 @@ import uuid
 from dataclasses import dataclass
 
 from gpuwarden.config.notify import Group
+from gpuwarden.health.bookkeeping import OF_GATES
 from gpuwarden.health.model import Event, EventKind, Json
 from gpuwarden.notify.queue import Message
 from gpuwarden.publish.times import rfc3339
@@ -30,12 +31,24 @@ GROUPS: dict[str, Group] = {
     EventKind.RESTORED: "exclusion",
     EventKind.LIFTED: "exclusion",
     EventKind.ORDERED: "exclusion",
+    EventKind.GATE_ENDED: "exclusion",
     EventKind.NOTICED: "termination",
     EventKind.NOTICE_ENDED: "termination",
 }
 """The kinds of events that are notified, and their group; the others are history, or of jobs."""
 _ABOUT_INTENTS = (EventKind.INTENDED, EventKind.OUTCOME)
-_HIDDEN = ("first_boottime", "first_wall", "latch", "links", "signs", "sequence", "bursts", "processes", "overridden")
+_HIDDEN = (
+    *OF_GATES,
+    "first_boottime",
+    "first_wall",
+    "latch",
+    "links",
+    "signs",
+    "sequence",
+    "bursts",
+    "processes",
+    "overridden",
+)
 _FIELDS_MOST = 32
 _TEXT_MOST = 400  # characters, so that a message has at most about 16 KiB
 
@@ -76,6 +89,8 @@ def _subject(group: Group, event: Event) -> str:
             return f"finding/{event.key}"[:_TEXT_MOST]
         case "exclusion":
             intent = "intent/" if event.kind in _ABOUT_INTENTS else ""
+            if event.kind == EventKind.GATE_ENDED:
+                return "exclusion/gate"
             return f"exclusion/{intent}{_text(event, 'actuator') or 'operator'}"
         case "termination":
             return f"termination/{_text(event, 'source')}/{_text(event, 'id')}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from gpuwarden.health.active_test.outcome import ActiveVerdict
-from gpuwarden.health.model import Finding, GpuVerdict
+from gpuwarden.health.model import Finding, GpuVerdict, Key
 from gpuwarden.policy.gate_state import (
     ENDED_BY_TESTS,
     LIST_MOST,
@@ -76,15 +76,32 @@ def concerns(finding: Finding) -> bool:
 
 def wanted(gate: Gate | None, found: Iterable[Finding], now: Stamp, boot_id: str) -> Gate | None:
     """After these failures, with which the node is out; None if none of them is news."""
-    before = () if gate is None else gate.failures.split()
-    news = [finding.key for finding in found if concerns(finding) and str(finding.key) not in before]
-    failures = " ".join((*before, *map(str, news)))
-    if not news or len(failures) > LIST_MOST:
+    before = "" if gate is None else gate.failures
+    news = _fitting(before, [finding.key for finding in found if concerns(finding)])
+    if not news:
         return None
+    failures = " ".join((*before.split(), *map(str, news)))
     if gate is not None and all(key.code in ENDED_BY_TESTS for key in news):  # what a test found; its results stay
         return replace(gate, failures=failures)
     run, times = ("", 0) if gate is None else (gate.run, gate.failed)
     return Gate(since=now, boot=boot_id, failures=failures, run=run, failed=times)
+
+
+def _fitting(before: str, keys: Iterable[Key]) -> list[Key]:
+    """Those that are new, as many as there is room for, one of each GPU first: a node all of whose links are down has more."""
+    known, slots = set(before.split()), set()
+    firsts: list[Key] = []
+    others: list[Key] = []
+    for key in dict.fromkeys(keys):
+        if str(key) not in known:
+            (others if key.subject.slot in slots else firsts).append(key)
+            slots.add(key.subject.slot)
+    room, fitting = LIST_MOST - len(before), []
+    for key in (*firsts, *others):
+        if (room := room - len(str(key)) - 1) < 0:
+            break
+        fitting.append(key)
+    return fitting
 
 
 def begun(gate: Gate, run: str) -> Gate:
