@@ -32,7 +32,8 @@ _answer = gate_service._answer
 if __name__ == "__main__":
     change()
     changed: Any = gate_service
-    changed.environment = run.environment
+    patched: Any = run
+    changed.environment = patched.environment
     if os.environ.get("GATE_ANSWERS") == "never":
         changed._answer = _never
     uvm = Path(os.environ.get("ACTIVE_TEST_UVM", "/dev/null"))

@@ -45,7 +45,7 @@ class GateSteps:
 
     def _surroundings(self) -> Surroundings:
         seen = self._seen
-        return Surroundings(gpus=seen.verdict.gpus, run=seen.gate_run, testing=seen.testing, occupied=self._occupied())
+        return Surroundings(gpus=seen.verdict.gpus, testing=seen.testing, occupied=self._occupied())
 
     def _occupied(self) -> str:
         """A scheduler that names jobs is believed; where there is none, processes on the GPUs are what is known."""

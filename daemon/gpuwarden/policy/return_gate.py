@@ -59,13 +59,11 @@ class Assessed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a test needs to know of the node. `run`: that this process carries out, "" if none. `testing`: any test runs here.
-
-    `occupied`: why it may not be tested now, since there are jobs or processes; "" if it may.
+    """What a test needs to know of the node. `testing`: any test runs here. `occupied`: why it may not be tested now, since there
+    are jobs or processes; "" if it may.
     """
 
     gpus: tuple[GpuVerdict, ...] = ()
-    run: str = ""
     testing: bool = False
     occupied: str = ""
 
