@@ -13,7 +13,8 @@ import pytest
 from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.doctor.examination import _in_time
 from gpuwarden.doctor.row import Grade, Row, fail, ok, warn, worst
-from gpuwarden.doctor.slurm_settings import parse_config, settings
+from gpuwarden.doctor.slurm_settings import settings
+from gpuwarden_collectors.slurm.settings import parse_config
 from support.daemons import FakeHost
 
 Rows = dict[str, dict[str, Any]]

@@ -53,13 +53,14 @@ class Commands:
         key = self.precedence, command  # none shares a call that waits behind others, or gives way
         return await asyncio.shield(self.client.in_flight.get(key) or self.client.begin(key, undone))
 
-    async def change(self, undone: str, *command: str, record: int | None = None) -> None:
-        """Change something; what is asked after it is asked again. `record`: an open one of `CommandRecords` that the command keeps.
+    async def change(self, undone: str, *command: str, record: int | None = None, held: int | None = None) -> str:
+        """Change something; what is asked after it is asked again. Gives its output. `record`: an open one of `CommandRecords` that the
+        command keeps. `held`: an open file, such as a lock, that it has until it ends, also where this process does not live so long.
 
         Raises SlurmError; after Unreachable it may yet be done.
         """
         try:
-            await self.client.call(self.precedence, undone, command, question=False, record=record)
+            return await self.client.call(self.precedence, undone, command, question=False, record=record, held=held)
         finally:
             self.client.in_flight.clear()
 
@@ -113,13 +114,14 @@ class SlurmClient:
         *,
         question: bool,
         record: int | None = None,
+        held: int | None = None,
     ) -> str:
         """The output of a command, once it is its turn. Raises SlurmError."""
         done = None
         while done is None:
             async with self._turns.turn(precedence, question=question) as turn:
                 self._refuse_beside_left(undone, most=AT_ONCE + (precedence is Precedence.SIGNAL))
-                done = None if turn.gave_way else await self._run(command, turn, record)
+                done = None if turn.gave_way else await self._run(command, turn, record, held)
         return _answer(undone, " ".join(command[:2]), done)
 
     async def close(self) -> None:
@@ -136,11 +138,11 @@ class SlurmClient:
         if not task.cancelled():
             task.exception()  # no caller may be waiting for it any more
 
-    async def _run(self, command: tuple[str, ...], turn: Turn, record: int | None) -> Run | None:
+    async def _run(self, command: tuple[str, ...], turn: Turn, record: int | None, held: int | None) -> Run | None:
         """None if it gave way to another call."""
         self.calls += 1
         program = (self._program(command[0]), *command[1:])
-        given: bytes | int = b""
+        given: bytes | int = b"" if held is None else held
         if record is not None:
             program, given = (*RECORDED, *program), record
         running = asyncio.create_task(

@@ -25,6 +25,8 @@ class NodeFacts:
     """Those that the node is in."""
     has_gpu: bool = False
     """It has a GRES of the name gpu."""
+    gpus: int = 0
+    """How many of them."""
     comment: str = ""
     """Comment of the node."""
     extra: str = ""

@@ -20,7 +20,8 @@ _ROW = ("NodeList", "PartitionName", "StateComplete", "Timestamp", "Gres", "Reas
 _TEXTS = ("NodeList", "Comment", "Extra")
 _NOTHING = ("", "(null)", "none", "Unknown")
 _STATE = re.compile(r"[A-Za-z_]+(\+[A-Za-z_]+)*")
-_GPU = re.compile(r"(^|,)gpu(:|,|$)")
+_GPU = re.compile(r"(?:^|,)gpu(?::[^,:()]*?)*?(?::(\d{1,5}))?(?=\(|,|$)")
+"""`gpu:4`, `gpu:h100:8(S:0-1)`; `gpu` is one."""
 _SHOWN_REASON = re.compile(r"(.*) \[([^\[\]@]*)@([^\[\]@]*)\]")
 _MOVED_IN = " " * 10
 
@@ -82,7 +83,8 @@ def _node(record: dict[str, str]) -> NodeFacts:
         reason_at=_time(record["Timestamp"]),
         reason_by=_text(record.get("User", "")),
         partitions=(record["PartitionName"],),
-        has_gpu=_GPU.search(record["Gres"]) is not None,
+        has_gpu=_gpus(record["Gres"]) > 0,
+        gpus=_gpus(record["Gres"]),
         comment=_text(record.get("Comment", "")),
         extra=_text(record.get("Extra", "")),
     )
@@ -102,7 +104,8 @@ def shown_node(text: str) -> NodeFacts:
         flags=flags,
         **_shown_reason(tail),
         partitions=tuple(partitions.split(",")) if partitions else (),
-        has_gpu=_GPU.search(pairs.get("Gres", "")) is not None,
+        has_gpu=_gpus(pairs.get("Gres", "")) > 0,
+        gpus=_gpus(pairs.get("Gres", "")),
         comment=_shown(text, "Comment"),
         extra=_shown(text, "Extra"),
     )
@@ -135,6 +138,11 @@ def _state(text: str) -> tuple[str, frozenset[str]]:
         raise OddAnswer(f"Slurm says that a node's state is {one_line(text)!r}")
     base, *flags = states.lower().split("+")
     return base, frozenset((*flags, "not_responding") if not_responding else flags)
+
+
+def _gpus(gres: str) -> int:
+    """Of all types together."""
+    return sum(int(count or 1) for count in _GPU.findall(gres))
 
 
 def _time(text: str) -> float | None:

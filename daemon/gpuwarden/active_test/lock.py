@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import fcntl
+import grp
 import os
 import re
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from gpuwarden_collectors.process_stat import process_stat
 
 NAME = "test.lock"
 """In the run directory."""
+GROUP = "gpuwarden"
+"""Of the file: its members, as jobs of Slurm that run as that user, take the lock beside a daemon of root's."""
 _LOCKS_MOST = 4 << 20  # bytes
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -42,10 +45,15 @@ class Held(LockError):  # noqa: N818 - a state of the host
         self.holder = holder
 
 
+def make(run_dir: Path) -> None:
+    """For the group to find: in a folder of root's it cannot make the file. Raises LockError."""
+    os.close(_opened(run_dir / NAME))
+
+
 @contextmanager
-def node_lock(run_dir: Path, proc: Path) -> Iterator[None]:
-    """Held until the end of the block or of the process. Raises Held, or LockError if the file cannot be opened."""
-    file = _opened(run_dir / NAME)
+def node_lock(run_dir: Path, proc: Path, name: str = NAME) -> Iterator[int]:
+    """Held until the end of the block or of the process; gives the open file. Raises Held, or LockError if it cannot be opened."""
+    file = _opened(run_dir / name)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -53,13 +61,13 @@ def node_lock(run_dir: Path, proc: Path) -> Iterator[None]:
         os.close(file)
         raise Held(holder) from None
     try:
-        yield
+        yield file
     finally:
         os.close(file)
 
 
 def _opened(path: Path) -> int:
-    """Its owner is that of the folder, so that root and the daemon's user share it and no other user can hold it."""
+    """Its owner is that of the folder, so that root, the daemon's user and the group share it and no other user can hold it."""
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -74,6 +82,9 @@ def _opened(path: Path) -> int:
     if os.geteuid() == 0 and status.st_uid == 0:
         owner = path.parent.stat()
         os.fchown(file, owner.st_uid, owner.st_gid)
+        with suppress(KeyError):
+            os.fchown(file, -1, grp.getgrnam(GROUP).gr_gid)
+            os.fchmod(file, 0o660)
     return file
 
 

@@ -22,6 +22,12 @@ READ_WITHIN = 120.0
 """Seconds that a run takes at most beside its workers."""
 
 
+def longest(level: Level, gpus: int, parallel: int) -> float:
+    """Seconds that a run takes at most, `parallel` GPUs at once."""
+    rounds = -(-gpus // parallel) * (1 + REPEATS)
+    return READ_WITHIN + gpus * APART + rounds * WITHIN[level]
+
+
 class Rounds:
     """Of one run. The daemon is given notice of the test before the first worker starts."""
 
@@ -39,7 +45,7 @@ class Rounds:
             found |= {gpu.uuid: refusal for gpu in free}
             free = []
         if free:
-            await self._lease.begin(self._node.level, [gpu.uuid for gpu in free], self._longest(len(free)))
+            await self._lease.begin(self._node.level, [gpu.uuid for gpu in free], longest(self._node.level, len(free), self._node.parallel))
         begun = [GpuRun(self._node, gpu, self._peers(gpu, free)) for gpu in free]
         runs = iter(await asyncio.gather(*(run.test() for run in begun)))
         first = [
@@ -79,10 +85,6 @@ class Rounds:
         if test.obstacle is Obstacle.INTERRUPTED and not test.text:
             return replace(test, text=self._ending.why)
         return test
-
-    def _longest(self, gpus: int) -> float:
-        rounds = -(-gpus // self._node.parallel) * (1 + REPEATS)
-        return READ_WITHIN + gpus * APART + rounds * WITHIN[self._node.level]
 
     def _comm(self, pid: int) -> str:
         return text_or_empty(self._proc / str(pid) / "comm")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gpuwarden.cli.client import Daemon
-from gpuwarden.cli.parser import TRY_AGAIN, UNAVAILABLE, CommandError, Parser
+from gpuwarden.cli.parser import TRY_AGAIN, UNAVAILABLE, UNKNOWN, CommandError, Parser
 from gpuwarden.cli.sources import configuration
 from gpuwarden.cli.text import clean
 from gpuwarden.config.model import Config
@@ -26,6 +26,10 @@ Only on GPUs that nobody uses: what is in use, or may be given to a job meanwhil
 levels: gate, a moment; quick, some seconds; standard, about a minute, with reads between GPUs. Where a job may come meanwhile, gate
 leaves 2 GiB of memory free; quick and standard take all memory, and do not run there: exclude or drain the node first, or run it in an exclusive job with all GPUs.
 
+--submit starts no test here: it has Slurm test this node while nobody uses it, by an exclusive job in test.partition that every other
+job preempts; at most one for each node, test.at_once in the fleet, and one in test.every. gpuwarden-test.timer calls it on each node.
+It exits with 0 once there is a job, 3 where none is wanted now, 64 where the set-up lacks something: each says why.
+
 exit code: 0 nothing found, which does not prove that the GPUs are healthy; 1 warning; 2 failure; 3 no verdict (busy, disturbed,
 interrupted, unsupported: it says which); of several GPUs the worst, where failure is worse than no verdict, no verdict than warning;
 64 when an option or the configuration has a fault
@@ -35,12 +39,15 @@ examples:
   gpuwarden exclude --reason "testing" && gpuwarden test --level standard
   gpuwarden test --gpu 3 --gpu 0000:4e:00.0 --json
   srun --exclusive --gres=gpu:8 gpuwarden test
+  gpuwarden test --submit
 """
 
 
 def arguments(parser: Parser) -> None:
     parser.add_argument(
-        "--level", choices=[level.value for level in Level], default="quick", help="how much is tested (default: quick)"
+        "--level",
+        choices=[level.value for level in Level],
+        help="how much is tested (default: quick; with --submit test.level)",
     )
     parser.add_argument(
         "--gpu",
@@ -55,6 +62,12 @@ def arguments(parser: Parser) -> None:
         action="store_true",
         help="on a host without a scheduler: take all memory, nobody starts work",
     )
+    parser.add_argument("--submit", action="store_true", help="have Slurm test this node while it is idle, then exit")
+    parser.add_argument(
+        "--of-idle-job",
+        action="store_true",
+        help="as that job calls it: only if a test is due, and not beside too many others of the fleet",
+    )
     parser.add_config()
     parser.add_run_dir()
 
@@ -62,6 +75,11 @@ def arguments(parser: Parser) -> None:
 def main(options: argparse.Namespace) -> int:
     options.simulate = None
     config = configuration(options, os.environ)
+    if options.submit:
+        from gpuwarden.cli.test_submit import submit  # noqa: PLC0415 - it loads what a test does not need
+
+        return submit(options, config, _call(config))
+    options.level = options.level or Level.QUICK.value
     from gpuwarden.active_test.report import document  # noqa: PLC0415 - a fault in the configuration is reported before asyncio is loaded
     from gpuwarden.active_test.text import shown  # noqa: PLC0415
 
@@ -77,6 +95,8 @@ def _report(options: argparse.Namespace, config: Config) -> Report:
     import asyncio  # noqa: PLC0415 - as above
 
     from gpuwarden.active_test.host_order import NoSuchOrder, order_of  # noqa: PLC0415 - as above
+    from gpuwarden.active_test.idle.wanted import CannotSubmit, NotNow, need_turn  # noqa: PLC0415
+    from gpuwarden.active_test.lease import DaemonUnreached  # noqa: PLC0415
     from gpuwarden.active_test.run import ActiveTest  # noqa: PLC0415
     from gpuwarden.active_test.selection import UnknownGpu  # noqa: PLC0415
 
@@ -90,6 +110,8 @@ def _report(options: argparse.Namespace, config: Config) -> Report:
             nobody_here=options.i_know_nobody_is_here,
         )
         try:
+            if options.of_idle_job:
+                await need_turn(order, config.test)
             return await ActiveTest(order).run()
         finally:
             if order.asked.slurm is not None:
@@ -99,6 +121,8 @@ def _report(options: argparse.Namespace, config: Config) -> Report:
         return asyncio.run(run())
     except (UnknownGpu, NoSuchOrder) as error:
         raise CommandError(str(error)) from error
+    except (NotNow, CannotSubmit, DaemonUnreached) as error:
+        raise CommandError(f"not tested: {error}", UNKNOWN) from error
 
 
 def daemon_call(config: Config) -> Callable[..., Any]:

@@ -13,10 +13,11 @@ from gpuwarden.collect.slurm_jobs import conf_path
 from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden.doctor.slurm_scripts import scripts
-from gpuwarden.doctor.slurm_settings import parse_config, settings
+from gpuwarden.doctor.slurm_settings import settings
 from gpuwarden_collectors.slurm import nodes
 from gpuwarden_collectors.slurm.client import SlurmClient
 from gpuwarden_collectors.slurm.errors import SlurmError, UnknownNode
+from gpuwarden_collectors.slurm.settings import read_config
 
 RESPONSE_WITHIN = 12.0
 """Seconds for each call: one that finds no controller takes 9."""
@@ -61,7 +62,7 @@ class SlurmDoctor:
             return [fail("slurm.conf", f"{path} does not exist", "set slurm.conf to its path")]
         rows = [self._enabled(path)]
         try:
-            keys = parse_config(await self._read("scontrol", "show", "config"))
+            keys = await read_config(self._commands)
         except SlurmError as error:
             to_do = "start slurmctld, or correct the network: until it responds nothing else can be read"
             return [*rows, await self._munge(), fail("controller", str(error), to_do)]

@@ -10,22 +10,10 @@ from pathlib import Path
 from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden_collectors.host_files import read_text
+from gpuwarden_collectors.slurm.settings import value_of
 
-_KEY = re.compile(r"^(\w+)(?:\[\d+\])?\s+=\s?(.*)$")
 _SCRIPT_MAX = 256 * 1024  # bytes
-_UNSET = ("", "(null)", "none", "n/a")
 OLDEST = (22, 5)
-
-
-def parse_config(text: str) -> dict[str, str]:
-    """Keys that occur several times (`Prolog[0]`) are joined by commas, as older releases write them."""
-    keys: dict[str, str] = {}
-    for line in text.splitlines():
-        match = _KEY.match(line.strip())
-        if match is not None:
-            before = keys.get(match[1])
-            keys[match[1]] = match[2].strip() if before is None else f"{before},{match[2].strip()}"
-    return keys
 
 
 def settings(keys: Mapping[str, str], options: SlurmOptions) -> Iterator[Row]:
@@ -46,7 +34,7 @@ def version(text: str) -> Row:
 
 
 def health_check(keys: Mapping[str, str], options: SlurmOptions) -> Row:
-    program, interval = _set(keys, "HealthCheckProgram"), _number(keys.get("HealthCheckInterval", ""))
+    program, interval = value_of(keys, "HealthCheckProgram"), _number(keys.get("HealthCheckInterval", ""))
     states = keys.get("HealthCheckNodeState", "ANY").upper()
     to_do = "set HealthCheckProgram to gpuwarden-slurm-healthcheck, HealthCheckInterval=300, HealthCheckNodeState=ANY"
     needed = options.drain_by == "hook"
@@ -64,19 +52,19 @@ def health_check(keys: Mapping[str, str], options: SlurmOptions) -> Row:
 
 
 def prolog(keys: Mapping[str, str], options: SlurmOptions) -> Iterator[Row]:
-    programs = _set(keys, "Prolog")
+    programs = value_of(keys, "Prolog")
     if not _runs("gpuwarden-slurm-prolog", programs):
         found = f"{programs or 'not set'}: a job may start on a GPU that failed a moment ago, and jobs are found by their processes alone"
         yield warn("Prolog", found, "add gpuwarden-slurm-prolog to Prolog")
         return
     yield ok("Prolog", programs)
-    flags = _set(keys, "PrologFlags").lower()
+    flags = value_of(keys, "PrologFlags").lower()
     if "alloc" in flags or "contain" in flags:
         yield ok("PrologFlags", flags)
     else:
         found = f"{flags or 'none'}: on the further nodes of a job it runs only with the first step"
         yield warn("PrologFlags", found, "add Alloc to PrologFlags")
-    if "nohold_on_prolog_fail" in _set(keys, "SchedulerParameters").lower():
+    if "nohold_on_prolog_fail" in value_of(keys, "SchedulerParameters").lower():
         yield ok("SchedulerParameters", "nohold_on_prolog_fail")
     else:
         found = "without nohold_on_prolog_fail a job that the prolog refuses is requeued and held for ever"
@@ -87,7 +75,7 @@ def prolog(keys: Mapping[str, str], options: SlurmOptions) -> Iterator[Row]:
 
 
 def epilog(keys: Mapping[str, str]) -> Row:
-    programs = _set(keys, "Epilog")
+    programs = value_of(keys, "Epilog")
     if _runs("gpuwarden-slurm-epilog", programs):
         return ok("Epilog", programs)
     found = f"{programs or 'not set'}: what holds a GPU after its job is not noticed"
@@ -95,16 +83,11 @@ def epilog(keys: Mapping[str, str]) -> Row:
 
 
 def tracking(keys: Mapping[str, str]) -> Row:
-    kind = _set(keys, "ProctrackType")
+    kind = value_of(keys, "ProctrackType")
     if "cgroup" in kind:
         return ok("ProctrackType", kind)
     found = f"{kind or 'unknown'}: processes that leave their job's tree are neither ended nor attributed to it"
     return warn("ProctrackType", found, "use proctrack/cgroup")
-
-
-def _set(keys: Mapping[str, str], key: str) -> str:
-    value = keys.get(key, "").strip()
-    return "" if value.lower() in _UNSET else value
 
 
 def _number(text: str) -> int:

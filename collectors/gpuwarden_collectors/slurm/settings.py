@@ -1,0 +1,106 @@
+"""Slurm's configuration as its controller has it: keys of `scontrol show config`, and the partitions. Two small requests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpuwarden_collectors.slurm.jobs_text import in_hostlist
+
+if TYPE_CHECKING:
+    from gpuwarden_collectors.slurm.client import Commands
+
+_KEY = re.compile(r"^(\w+)(?:\[\d+\])?\s+=\s?(.*)$")
+_UNSET = ("", "(null)", "none", "n/a")
+_TIME = re.compile(r"(?:(\d{1,6})-)?(\d{1,6}):(\d{2}):(\d{2})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionSettings:
+    """One partition's keys, as Slurm writes them; in lower case where their case has no meaning."""
+
+    name: str
+    """Of the partition."""
+    nodes: str
+    """Its nodes, as a host list."""
+    tier: int
+    """PriorityTier: jobs of a higher one preempt those of a lower one."""
+    preempt_mode: str
+    """How its jobs are preempted: off, cancel, requeue, suspend, with gang or within beside it."""
+    grace_time: int
+    """Seconds from the first signal to the end of a preempted job."""
+    max_time: float | None
+    """Seconds a job may take; None: without limit, or not known."""
+    up: bool
+    """Jobs of it are started."""
+    suspend_time: str = ""
+    """Its own SuspendTime; empty where Slurm's counts."""
+
+    def has(self, node: str) -> bool:
+        return in_hostlist(node, self.nodes)
+
+
+async def read_config(commands: Commands) -> dict[str, str]:
+    """Raises SlurmError."""
+    return parse_config(
+        await commands.ask("cannot read the configuration of Slurm", "scontrol", "--local", "show", "config")
+    )
+
+
+async def read_partition_settings(commands: Commands) -> tuple[PartitionSettings, ...]:
+    """Of all partitions, hidden ones too. Raises SlurmError."""
+    text = await commands.ask(
+        "cannot read the partitions", "scontrol", "--local", "--all", "show", "partition", "--oneliner"
+    )
+    return parse_partitions(text)
+
+
+def parse_config(text: str) -> dict[str, str]:
+    """Keys that occur several times (`Prolog[0]`) are joined by commas, as older releases write them."""
+    keys: dict[str, str] = {}
+    for line in text.splitlines():
+        match = _KEY.match(line.strip())
+        if match is not None:
+            before = keys.get(match[1])
+            keys[match[1]] = match[2].strip() if before is None else f"{before},{match[2].strip()}"
+    return keys
+
+
+def value_of(keys: Mapping[str, str], key: str) -> str:
+    """Empty where it is not set."""
+    value = keys.get(key, "").strip()
+    return "" if value.lower() in _UNSET else value
+
+
+def parse_partitions(text: str) -> tuple[PartitionSettings, ...]:
+    """Of `scontrol --oneliner show partition`, by name."""
+    lines = (dict(word.split("=", 1) for word in line.split() if "=" in word) for line in text.splitlines())
+    return tuple(sorted((_partition(line) for line in lines if "PartitionName" in line), key=lambda one: one.name))
+
+
+def _partition(keys: Mapping[str, str]) -> PartitionSettings:
+    return PartitionSettings(
+        name=keys["PartitionName"],
+        nodes=value_of(keys, "Nodes"),
+        tier=_number(keys.get("PriorityTier", "")),
+        preempt_mode=keys.get("PreemptMode", "").lower(),
+        grace_time=_number(keys.get("GraceTime", "")),
+        max_time=seconds(keys.get("MaxTime", "")),
+        up=keys.get("State", "").upper() == "UP",
+        suspend_time=value_of(keys, "SuspendTime"),
+    )
+
+
+def seconds(text: str) -> float | None:
+    """Of `[days-]hours:minutes:seconds`; None of another text, such as UNLIMITED."""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        return None
+    days, hours, minutes, rest = (int(part or 0) for part in found.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + rest)
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0

@@ -1,0 +1,84 @@
+"""The job that tests a node: how it is submitted, what it runs, how long it may take."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuwarden.active_test.rounds import longest
+from gpuwarden.actuators.slurm.testers import JOB_NAME
+from gpuwarden_collectors.active_test.facts import Level
+
+COMMAND = (sys.executable, "-P", "-m", "gpuwarden")
+STARTED_WITHIN = 120
+"""Seconds from its submission in which the job starts or is removed by the controller, whether or not anything here still runs."""
+START = 30.0
+"""Seconds from the start of the job to that of the test, on a host that is slow."""
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_JOURNAL = "/run/systemd/journal/stdout"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleJob:
+    """What is submitted. `identity`: options of sbatch for its user."""
+
+    node: str
+    gpus: int
+    """As Slurm has them."""
+    partition: str
+    level: Level
+    config: Path | None
+    """The configuration file that was named; None: the usual one."""
+    account: str = ""
+    """Empty: the default one."""
+    qos: str = ""
+    """Empty: the default one."""
+    identity: tuple[str, ...] = ()
+
+    @property
+    def minutes(self) -> int:
+        return minutes(self.level, self.gpus)
+
+    def command(self) -> list[str]:
+        """Of sbatch. The controller itself removes a job that has not started in time (--deadline), and never starts one a second time."""
+        return [
+            "sbatch", "--parsable", f"--job-name={JOB_NAME}", *self.options(),
+            f"--deadline=now+{self.minutes * 60 + STARTED_WITHIN}seconds", f"--wrap={self.script()}",
+        ]  # fmt: skip
+
+    def trial(self) -> list[str]:
+        """As `command`, and nothing is submitted: whether it would be taken."""
+        return ["sbatch", "--test-only", *self.options(), "--wrap=true"]
+
+    def options(self) -> list[str]:
+        named = (("account", self.account), ("qos", self.qos))
+        return [
+            *self.identity, f"--partition={self.partition}", *(f"--{key}={value}" for key, value in named if value),
+            f"--nodelist={self.node}", "--nodes=1", "--ntasks=1", "--exclusive", f"--gres=gpu:{self.gpus}", "--mem=0",
+            "--no-requeue", f"--time={self.minutes}", "--export=NIL", "--chdir=/", "--input=/dev/null", "--output=/dev/null",
+        ]  # fmt: skip
+
+    def script(self) -> str:
+        """Of the batch step. `exec`: the signal of a preemption reaches the test itself, which ends at once and reports; a shell in between
+        would die first, and the test be killed unfinished. What it prints goes to the journal, where there is one.
+        """
+        config = () if self.config is None else ("--config", str(self.config))
+        test = _quoted((*COMMAND, "test", "--of-idle-job", f"--level={self.level.value}", *config))
+        return (
+            f"PATH={_PATH}; export PATH\n"
+            f"if [ -S {_JOURNAL} ] && command -v systemd-cat >/dev/null; then exec systemd-cat --identifier={JOB_NAME} {test}; fi\n"
+            f"exec {test}\n"
+        )
+
+
+def minutes(level: Level, gpus: int) -> int:
+    """The time limit of a job: what a test takes at most, rounded up."""
+    return math.ceil((START + longest(level, gpus)) / 60)
+
+
+def _quoted(words: Sequence[str]) -> str:
+    return shlex.join(words)

@@ -1,0 +1,123 @@
+"""Submits the job that tests this node while it is idle, or finds why not. What asks nobody else comes first: most calls end there.
+
+    test.enabled, partition, user · due? quiet hours? (the daemon here) · lock · node, configuration, partitions (Slurm)
+    · a job for this node? at_once? (Slurm) · sbatch
+
+Each node submits for itself: one that is switched off is never woken, and no machine has to know all others. A job that was submitted
+and then forgotten, as by a submitter that was killed, is removed by the controller in two minutes, or finds that no test is due any more.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuwarden.active_test.idle.job import IdleJob, minutes
+from gpuwarden.active_test.idle.node import unfit
+from gpuwarden.active_test.idle.preemption import missing
+from gpuwarden.active_test.idle.user import NoSuchSubmitter, submits_as, unheard
+from gpuwarden.active_test.idle.wanted import CannotSubmit, NotNow, need_due
+from gpuwarden.active_test.lease import Call
+from gpuwarden.active_test.lock import Held, make, node_lock
+from gpuwarden.actuators.slurm.testers import JOB_NAME, read_testers
+from gpuwarden.config.active_test import ActiveTestOptions
+from gpuwarden.config.model import Config
+from gpuwarden.policy.at_once import refusal
+from gpuwarden_collectors.active_test.facts import Level
+from gpuwarden_collectors.slurm.client import Commands
+from gpuwarden_collectors.slurm.errors import OddAnswer
+from gpuwarden_collectors.slurm.nodes import read_node
+from gpuwarden_collectors.slurm.settings import read_config, read_partition_settings
+
+LOCK = "test-submit.lock"
+_STATES = "PD,R,CF,S,CG"
+_FORMAT = "%A|%T|%n|%N"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What is wanted, and this host."""
+
+    config: Config
+    file: Path | None
+    """The configuration file that was named; None: the usual one."""
+    level: Level
+    commands: Commands
+    call: Call
+    """A verb of the daemon."""
+    euid: int
+    now: float
+    """Unix time."""
+
+
+async def submit(order: Submission) -> int:
+    """The number of the job. Raises NotNow, CannotSubmit, SlurmError, LockError, or what `call` raises."""
+    test = order.config.test
+    identity = _wanted(order)
+    _need_calm(test, order.now)
+    await need_due(order.call, order.level, test.every, order.now)
+    try:
+        with node_lock(order.config.run.dir, order.config.paths.proc, LOCK) as lock:
+            job = await _possible(order, identity)
+            make(order.config.run.dir)
+            answer = await order.commands.change(f"cannot submit a test of {job.node}", *job.command(), held=lock)
+    except Held as held:
+        raise NotNow(f"another submission runs (pid {held.holder.pid})") from held
+    number = answer.strip().partition(";")[0]
+    if not number.isdecimal():
+        raise OddAnswer(f"sbatch says {answer[:60]!r}; see squeue --name={JOB_NAME}")
+    return int(number)
+
+
+def _wanted(order: Submission) -> tuple[str, ...]:
+    """Options for the user of the job, who finds the lock of the tests and reaches the daemon."""
+    config, test = order.config, order.config.test
+    if not test.enabled or not test.partition:
+        raise CannotSubmit("idle nodes are tested only with test.enabled = true and test.partition set")
+    try:
+        identity = submits_as(test.slurm_user, order.euid)
+    except NoSuchSubmitter as error:
+        raise CannotSubmit(str(error)) from error
+    if why := unheard(test.slurm_user, config.run.dir, config.control.group):
+        raise CannotSubmit(f"the results of its jobs would be lost: {why}")
+    return identity
+
+
+def _need_calm(test: ActiveTestOptions, now: float) -> None:
+    here = time.localtime(now)
+    if test.quiet(here.tm_hour * 60 + here.tm_min):
+        raise NotNow(
+            f"it is {here.tm_hour:02}:{here.tm_min:02}, within test.quiet_hours ({', '.join(test.quiet_hours)})"
+        )
+
+
+async def _possible(order: Submission, identity: tuple[str, ...]) -> IdleJob:
+    commands, test = order.commands, order.config.test
+    name = await commands.node_name()
+    node = await read_node(commands, name)
+    keys, partitions = await read_config(commands), await read_partition_settings(commands)
+    longest = minutes(order.level, node.gpus) * 60.0
+    if lines := missing(keys, partitions, test.partition, name, longest):
+        raise CannotSubmit("a job would wait for the end of a test; slurm.conf needs\n  " + "\n  ".join(lines))
+    if why := unfit(node, keys, partitions):
+        raise NotNow(why)
+    if job := await _job_of(commands, name):
+        raise NotNow(f"job {job} for {name} is in the queue")
+    others = await read_testers(commands, order.now)
+    if why := refusal(test.at_once - others.pending, others.held, name):
+        raise NotNow(f"{why}; {others.pending} more wait" if others.pending else why)
+    return IdleJob(
+        node=name, gpus=node.gpus, partition=test.partition, level=order.level, config=order.file, account=test.account,
+        qos=test.qos, identity=identity,
+    )  # fmt: skip
+
+
+async def _job_of(commands: Commands, node: str) -> str:
+    """The test of this node that waits, runs or ends; empty if there is none."""
+    listed = ("squeue", "--noheader", "--all", f"--name={JOB_NAME}", f"--states={_STATES}", f"--format={_FORMAT}")
+    for line in (await commands.ask("cannot read the jobs that test nodes", *listed)).splitlines():
+        number, _, wanted, given = (*line.strip().split("|"), "", "", "", "")[:4]
+        if node in (wanted, given):
+            return number
+    return ""

@@ -1,0 +1,55 @@
+"""The user as whom the jobs of idle tests run: whether this process may submit as that user, and the daemon takes the results."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+from pathlib import Path
+
+BELIEVED = ("root", "gpuwarden")
+"""From whom the daemon takes results, beside its own user."""
+
+
+class NoSuchSubmitter(Exception):  # noqa: N818 - of the configuration or of who calls
+    """Jobs cannot be submitted as this user. The message says why and what to do."""
+
+
+def submits_as(name: str, euid: int) -> tuple[str, ...]:
+    """Options of sbatch; none where this process is that user. Raises NoSuchSubmitter.
+
+    Numbers, not names: a job belongs to a number, which must mean the same user on every host.
+    """
+    try:
+        user = pwd.getpwnam(name)
+    except KeyError:
+        raise NoSuchSubmitter(
+            f"test.slurm_user {name!r} is no user of this host: create it with the same uid on every host, or set root"
+        ) from None
+    if user.pw_uid not in (0, euid) and name not in BELIEVED:
+        raise NoSuchSubmitter(
+            f"test.slurm_user is {name!r}, whose results the daemon does not believe: set root or gpuwarden"
+        )
+    if user.pw_uid == euid:
+        return ()
+    if euid != 0:
+        raise NoSuchSubmitter(f"uid {euid} cannot submit a job of {name}: run it as root or as {name}")
+    return f"--uid={user.pw_uid}", f"--gid={user.pw_gid}"
+
+
+def unheard(name: str, run_dir: Path, group: str) -> str:
+    """Why the daemon of `run_dir` would not answer that user; empty if it would. `group`: that of its control socket."""
+    user = pwd.getpwnam(name)
+    try:
+        daemon = run_dir.stat().st_uid
+    except OSError as error:
+        return f"no daemon has run here ({run_dir}: {error.strerror})"
+    if user.pw_uid in (0, daemon):
+        return ""
+    try:
+        allowed = grp.getgrnam(group).gr_gid if group else None
+    except KeyError:
+        allowed = None
+    if allowed in os.getgrouplist(name, user.pw_gid):
+        return ""
+    return f"{name} may not use the control socket: set control.group to a group of {name}, such as {name}"

@@ -1,0 +1,59 @@
+"""`gpuwarden test --submit`: has Slurm test this node while it is idle."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gpuwarden.active_test.idle.submit import Submission
+from gpuwarden.active_test.idle.submit import submit as submitted
+from gpuwarden.active_test.idle.wanted import CannotSubmit, NotNow
+from gpuwarden.active_test.lease import DaemonUnreached
+from gpuwarden.active_test.lock import LockError
+from gpuwarden.cli.parser import TRY_AGAIN, UNAVAILABLE, UNKNOWN, CommandError
+from gpuwarden.cli.text import clean
+from gpuwarden.config.model import Config
+from gpuwarden_collectors.active_test.facts import Level
+from gpuwarden_collectors.slurm.client import SlurmClient
+from gpuwarden_collectors.slurm.errors import Refused, SlurmError
+
+
+def submit(options: argparse.Namespace, config: Config, call: Callable[..., Any]) -> int:
+    """0 with a job, UNKNOWN without one where none is wanted now. Raises CommandError."""
+    if options.gpu or options.i_know_nobody_is_here or options.of_idle_job:
+        raise CommandError("--submit tests all GPUs of a node that Slurm finds idle: leave out the other options")
+    level = Level(options.level or config.test.level)
+    job, why = asyncio.run(_submitted(options, config, call, level))
+    if options.json:
+        print(json.dumps({"job": job, "level": level.value, "text": why}))
+    else:
+        print(clean(f"not submitted: {why}" if job is None else f"job {job} tests this node at level {level.value}"))
+    return UNKNOWN if job is None else 0
+
+
+async def _submitted(
+    options: argparse.Namespace, config: Config, call: Callable[..., Any], level: Level
+) -> tuple[int | None, str]:
+    """The job, or why there is none."""
+    slurm = config.slurm
+    client = SlurmClient(conf=slurm.conf, folder=slurm.folder, timeout=slurm.timeout, node=slurm.node)
+    order = Submission(
+        config=config, file=options.config, level=level, commands=client.routine, call=call, euid=os.geteuid(), now=time.time()
+    )  # fmt: skip
+    try:
+        return await submitted(order), ""
+    except NotNow as error:
+        return None, str(error)
+    except (CannotSubmit, LockError, Refused) as error:
+        raise CommandError(f"cannot submit a test: {error}") from error
+    except DaemonUnreached as error:
+        raise CommandError(f"cannot submit a test, whose results nobody would keep: {error}", UNAVAILABLE) from error
+    except SlurmError as error:
+        raise CommandError(str(error), TRY_AGAIN) from error
+    finally:
+        await client.close()
