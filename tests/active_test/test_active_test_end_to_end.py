@@ -8,25 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from support.active_test_hosts import ActiveHost, ended, gone, wait
+from support.active_test_hosts import CudaHost, ended, gone, wait
 from support.daemons import PATIENCE, Json, children
-from support.fake_cuda_library import FakeCuda
 from support.fake_nvml_library import uuid_of
-
-
-class CudaHost(ActiveHost):
-    """Both libraries are the fake ones; workers are real."""
-
-    def __init__(self, folder: Path, gpus: int = 2) -> None:
-        super().__init__(folder, gpus)
-        self.cuda = FakeCuda(folder / "cuda", self.fake, gpus)
-        self.fake.library = self.cuda.nvml_library
-        self.configure()
-        self.more = {
-            "LD_LIBRARY_PATH": str(self.cuda.library.parent),
-            "ACTIVE_TEST_KEEP": "LD_LIBRARY_PATH",
-            "ACTIVE_TEST_WORKER": "",
-        }
 
 
 @pytest.fixture

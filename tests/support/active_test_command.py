@@ -5,6 +5,7 @@ ACTIVE_TEST_KEEP      names of variables that a worker gets all the same: fake l
 ACTIVE_TEST_KUBELET   the folder of a pretended kubelet
 ACTIVE_TEST_WITHIN    seconds that a worker has at each level
 ACTIVE_TEST_USER      the user that workers run as
+ACTIVE_TEST_JOB       not empty: the job of an idle node runs this program, in this environment
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwarden.active_test import gpu_test, pods, run, surroundings, worker
+from gpuwarden.active_test.idle import job
 from gpuwarden.cli.main import main
 
 
@@ -26,6 +28,9 @@ def change() -> None:
         gpu_test.WITHIN.update(dict.fromkeys(gpu_test.WITHIN, float(within)))
     surroundings.USER = os.environ.get("ACTIVE_TEST_USER", surroundings.USER)
     pods.KUBELET = Path(os.environ.get("ACTIVE_TEST_KUBELET", "/nonexistent"))
+    if os.environ.get("ACTIVE_TEST_JOB"):
+        passed = [f"{name}={value}" for name, value in os.environ.items() if not name.startswith("SLURM")]
+        job.COMMAND = ("/usr/bin/env", *passed, sys.executable, __file__)
     changed: Any = run
     made, names = changed.environment, os.environ.get("ACTIVE_TEST_KEEP", "").split()
     changed.environment = lambda cache: {

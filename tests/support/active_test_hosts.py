@@ -12,6 +12,7 @@ from typing import Any
 
 from support.commands import environment
 from support.daemons import PATIENCE, FakeHost, Json
+from support.fake_cuda_library import FakeCuda
 from support.fake_nvml_library import uuid_of
 
 SUPPORT = Path(__file__).parent
@@ -109,6 +110,21 @@ class ActiveHost(FakeHost):
     @property
     def workers(self) -> list[str]:
         return sorted(path.name for path in self.stubs.glob("GPU-*.[0-9]"))
+
+
+class CudaHost(ActiveHost):
+    """Both libraries are the fake ones; workers are real."""
+
+    def __init__(self, folder: Path, gpus: int = 2) -> None:
+        super().__init__(folder, gpus)
+        self.cuda = FakeCuda(folder / "cuda", self.fake, gpus)
+        self.fake.library = self.cuda.nvml_library
+        self.configure()
+        self.more = {
+            "LD_LIBRARY_PATH": str(self.cuda.library.parent),
+            "ACTIVE_TEST_KEEP": "LD_LIBRARY_PATH",
+            "ACTIVE_TEST_WORKER": "",
+        }
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, Json]:
