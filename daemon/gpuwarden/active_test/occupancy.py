@@ -55,6 +55,8 @@ class Asked:
 
     slurm: SlurmClient | None
     excluded_by: Callable[[], Sequence[str]]
+    ended_job: Callable[[], Occupancy] | None = None
+    """In the epilog of a job, about its own GPUs: nobody else is asked."""
     alone_by_order: bool = False
     """A person says that nobody is here. Only for hosts without a scheduler."""
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
@@ -70,6 +72,8 @@ class Asked:
 
 async def occupancy(asked: Asked, gpus: int) -> Occupancy:
     """`gpus`: how many there are on this node. Raises nothing; each command of Slurm's has its own deadline."""
+    if asked.ended_job is not None:
+        return await detached("notes of jobs", asked.ended_job)
     if (held := await _pods(asked)) is not None:
         return held
     if asked.slurm is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +32,7 @@ from gpuwarden.health.active_test.outcome import ActiveVerdict
 from gpuwarden_collectors.active_test.facts import GpuTest, Level, Obstacle
 from gpuwarden_collectors.active_test.host_facts import HostFacts
 from gpuwarden_collectors.base import Clock
-from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.facts import GpuFacts, Stamp
 from gpuwarden_collectors.nvml.options import NvmlOptions
 
 INTERRUPTED_WITHIN = 1.0
@@ -47,6 +47,8 @@ class Order:
     level: Level
     gpus: tuple[str, ...]
     """UUIDs, indices or slots; empty: all."""
+    choose: Callable[[Sequence[GpuFacts]], tuple[GpuFacts, ...]] | None = None
+    """Which of them, once they are read; may raise to test none."""
     nvml: NvmlOptions
     run_dir: Path
     state_dir: Path
@@ -75,7 +77,7 @@ class ActiveTest:
         self._ending.end(why)
 
     async def run(self) -> Report:
-        """Raises UnknownGpu if `gpus` names one that is not here."""
+        """Raises UnknownGpu if `gpus` names one that is not here, and what `choose` raises."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, self._ending.end, f"ended by {number.name}")
         try:
@@ -99,6 +101,8 @@ class ActiveTest:
             self._indices = {identity_of(gpu): gpu.index for gpu in before.nvml.gpus}
             self._uuids = frozenset(gpu.uuid for gpu in before.nvml.gpus if gpu.uuid)
             gpus = selected(before.nvml.gpus, self._order.gpus)
+            if self._order.choose is not None:
+                gpus = self._order.choose(gpus)
             if not gpus:
                 return self._untested(Obstacle.UNSUPPORTED, "NVML finds no GPU here; see gpuwarden doctor")
             stack.push_async_callback(self._lease.over)

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,11 @@ def arguments(parser: Parser) -> None:
         action="store_true",
         help="as that job calls it: only if a test is due, and not beside too many others of the fleet",
     )
+    parser.add_argument(
+        "--of-ended-job",
+        action="store_true",
+        help="in Slurm's epilog: level gate, only the GPUs of its job that are due for a test",
+    )
     parser.add_config()
     parser.add_run_dir()
 
@@ -79,7 +85,7 @@ def main(options: argparse.Namespace) -> int:
         from gpuwarden.cli.test_submit import submit  # noqa: PLC0415 - it loads what a test does not need
 
         return submit(options, config, _call(config))
-    options.level = options.level or Level.QUICK.value
+    options.level = Level.GATE.value if options.of_ended_job else options.level or Level.QUICK.value
     from gpuwarden.active_test.report import document  # noqa: PLC0415 - a fault in the configuration is reported before asyncio is loaded
     from gpuwarden.active_test.text import shown  # noqa: PLC0415
 
@@ -94,11 +100,13 @@ def main(options: argparse.Namespace) -> int:
 def _report(options: argparse.Namespace, config: Config) -> Report:
     import asyncio  # noqa: PLC0415 - as above
 
+    from gpuwarden.active_test.ended_job import NoEndedJob, ended_job  # noqa: PLC0415 - as above
     from gpuwarden.active_test.host_order import NoSuchOrder, order_of  # noqa: PLC0415 - as above
-    from gpuwarden.active_test.idle.wanted import CannotSubmit, NotNow, need_turn  # noqa: PLC0415
+    from gpuwarden.active_test.idle.wanted import CannotSubmit, NotNow, need_turn, of_ended_job  # noqa: PLC0415
     from gpuwarden.active_test.lease import DaemonUnreached  # noqa: PLC0415
     from gpuwarden.active_test.run import ActiveTest  # noqa: PLC0415
     from gpuwarden.active_test.selection import UnknownGpu  # noqa: PLC0415
+    from gpuwarden.collect.slurm_jobs import conf_path  # noqa: PLC0415
 
     async def run() -> Report:
         order = order_of(
@@ -112,6 +120,14 @@ def _report(options: argparse.Namespace, config: Config) -> Report:
         try:
             if options.of_idle_job:
                 await need_turn(order, config.test)
+            if options.of_ended_job:
+                job = ended_job(
+                    os.environ,
+                    config.run.dir,
+                    conf_path(config.slurm, os.environ),
+                    lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+                )
+                order = await of_ended_job(order, config.test, job)
             return await ActiveTest(order).run()
         finally:
             if order.asked.slurm is not None:
@@ -121,7 +137,7 @@ def _report(options: argparse.Namespace, config: Config) -> Report:
         return asyncio.run(run())
     except (UnknownGpu, NoSuchOrder) as error:
         raise CommandError(str(error)) from error
-    except (NotNow, CannotSubmit, DaemonUnreached) as error:
+    except (NotNow, NoEndedJob, CannotSubmit, DaemonUnreached) as error:
         raise CommandError(f"not tested: {error}", UNKNOWN) from error
 
 

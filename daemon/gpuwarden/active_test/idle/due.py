@@ -15,22 +15,28 @@ UNJUDGED = 8
 _LEVELS = tuple(Level)
 
 
-def not_due(
-    status: Mapping[str, Any], level: Level, every: float, now: float, slots: frozenset[str] = frozenset()
-) -> str:
-    """Why no test is due; empty if one is. `status`: the daemon's. `slots`: of these GPUs; empty: of all. `now`: Unix time.
+def not_due(status: Mapping[str, Any], level: Level, every: float, now: float) -> str:
+    """Why no test is due; empty if one is. `status`: the daemon's. `now`: Unix time.
 
-    Raises KeyError, TypeError, AttributeError or ValueError if the status is of another version.
+    Raises KeyError, TypeError, AttributeError or ValueError if the status is of another version, as `last_tested`.
     """
-    gpus = [gpu for gpu in status["gpus"] if gpu["present"] and (not slots or gpu["pci_bus_id"] in slots)]
-    if not gpus:
+    times = last_tested(status, level, every, now)
+    if not times:
         return "the daemon sees no GPU to test: see gpuwarden status"
-    newest = {gpu["uuid"]: max(_counting(status, gpu["uuid"], level, every, now), default=None) for gpu in gpus}
-    times = [at for at in newest.values() if at is not None]
-    if len(times) < len(newest):
+    known = [at for at in times.values() if at is not None]
+    if len(known) < len(times):
         return ""
-    ago = max(0.0, now - min(times))
-    return f"its GPUs were tested {format_duration(round(ago))} ago at level {level.value} or higher; test.every is {format_duration(every)}"
+    ago = format_duration(round(max(0.0, now - min(known))))
+    return f"its GPUs were tested {ago} ago at level {level.value} or higher; test.every is {format_duration(every)}"
+
+
+def last_tested(status: Mapping[str, Any], level: Level, every: float, now: float) -> dict[str, float | None]:
+    """Of each GPU that is here, by slot: when it was last tested, Unix time; None where a test is due."""
+    return {
+        gpu["pci_bus_id"]: max(_counting(status, gpu["uuid"], level, every, now), default=None)
+        for gpu in status["gpus"]
+        if gpu["present"]
+    }
 
 
 def _counting(status: Mapping[str, Any], uuid: str, level: Level, every: float, now: float) -> Iterator[float]:

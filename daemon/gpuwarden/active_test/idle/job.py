@@ -13,7 +13,7 @@ from gpuwarden.active_test.rounds import longest
 from gpuwarden.actuators.slurm.testers import JOB_NAME
 from gpuwarden_collectors.active_test.facts import Level
 
-COMMAND = (sys.executable, "-P", "-m", "gpuwarden")
+COMMAND: tuple[str, ...] = (sys.executable, "-P", "-m", "gpuwarden")
 STARTED_WITHIN = 120
 """Seconds from its submission in which the job starts or is removed by the controller, whether or not anything here still runs."""
 START = 30.0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from gpuwarden.active_test.idle.due import not_due
+from gpuwarden.active_test.ended_job import EndedJob
+from gpuwarden.active_test.idle.due import last_tested, not_due
 from gpuwarden.active_test.lease import Call
 from gpuwarden.active_test.run import Order
 from gpuwarden.actuators.slurm.testers import read_testers
@@ -26,13 +28,29 @@ class CannotSubmit(Exception):  # noqa: N818 - of the set-up
 
 async def need_due(call: Call, level: Level, every: float, now: float) -> None:
     """Raises NotNow where the daemon has a result that is new enough, or what `call` raises: without a daemon no result would be kept."""
+    await _of_status(call, lambda status: not_due(status, level, every, now))
+
+
+async def due_slots(call: Call, level: Level, every: float, now: float) -> frozenset[str]:
+    """The GPUs that are due. Raises as `need_due`."""
+    known: dict[str, float | None] = {}
+
+    def why(status: Mapping[str, Any]) -> str:
+        known.update(last_tested(status, level, every, now))
+        return not_due(status, level, every, now)
+
+    await _of_status(call, why)
+    return frozenset(slot for slot, at in known.items() if at is None)
+
+
+async def _of_status(call: Call, why: Callable[[Mapping[str, Any]], str]) -> None:
     status: Mapping[str, Any] = await detached("status", lambda: call("status"))
     try:
-        why = not_due(status, level, every, now)
+        found = why(status)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise CannotSubmit("the daemon's status is of another version: restart it") from error
-    if why:
-        raise NotNow(why)
+    if found:
+        raise NotNow(found)
 
 
 async def need_turn(order: Order, test: ActiveTestOptions) -> None:
@@ -50,3 +68,10 @@ async def need_turn(order: Order, test: ActiveTestOptions) -> None:
         raise NotNow(str(error)) from error
     if why := refusal(test.at_once, others.held, node):
         raise NotNow(why)
+
+
+async def of_ended_job(order: Order, test: ActiveTestOptions, job: EndedJob) -> Order:
+    """The same for the GPUs of a job in whose epilog this runs, those that are due. Raises NotNow, CannotSubmit, or what `call` raises."""
+    due = await due_slots(order.call, order.level, test.every, order.asked.now())
+    asked = replace(order.asked, ended_job=job.occupancy)
+    return replace(order, asked=asked, choose=lambda gpus: job.among(gpus, due))
