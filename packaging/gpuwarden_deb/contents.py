@@ -24,7 +24,7 @@ SBOM = f"{DOC}/sbom.cdx.json"
 CONFIGURATION = "etc/gpuwarden/gpuwarden.toml"
 MAIN = "gpuwarden.service"
 PROFILE = "observe.conf"  # the mode that the daemon has until it is configured
-UNIT_KINDS = ("service", "socket")
+UNIT_KINDS = ("service", "socket", "timer")
 
 
 @dataclass(frozen=True, slots=True)

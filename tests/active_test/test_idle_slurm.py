@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import signal
 import tempfile
@@ -11,6 +12,10 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.active_test.idle import job as idle_job
+from gpuwarden.config.model import load
+from gpuwarden.config.sources import Sources
+from gpuwarden.doctor.idle_tests import idle_tests
+from gpuwarden.doctor.row import Grade, Row
 from gpuwarden_collectors.active_test.facts import Level
 from support.active_test_hosts import PASSES, gone, wait
 from support.daemons import Json, RunningDaemon, children
@@ -212,6 +217,7 @@ def test_without_preemption_nothing_is_submitted_and_the_lines_are_named(
         slurm.configure("")
         slurm.start("slurmctld")
         code, answer = submit(node)
+        rows = examined(node)
     finally:
         slurm.stop("slurmctld")
         slurm.partitions = partitions
@@ -221,3 +227,20 @@ def test_without_preemption_nothing_is_submitted_and_the_lines_are_named(
     for line in ("PreemptType=preempt/partition_prio", "PreemptMode=CANCEL", "PartitionName=gwtest Nodes=n1"):
         assert line in answer["text"]
     assert "PartitionName=gpu PriorityTier=1" in answer["text"]
+    assert (rows["preemption"].grade, rows["slurm_user"].grade) == (Grade.FAIL, Grade.WARN)
+    assert "PreemptType=preempt/partition_prio" in rows["preemption"].found
+
+
+def test_the_doctor_finds_what_a_submission_needs(slurm: Slurm, node: IdleNode, daemon: RunningDaemon) -> None:
+    rows = examined(node)
+    assert {name: row.grade for name, row in rows.items()} == {
+        "preemption": Grade.OK, "slurm_user": Grade.OK, "idle timer": Grade.WARN,
+    }  # fmt: skip
+    assert "systemctl enable --now gpuwarden-test.timer" in rows["idle timer"].to_do
+    make_idle(node, slurm, "n1", 'account = "nobodys"\n', user="daemon")
+    assert "whose results the daemon does not believe" in examined(node)["slurm_user"].found
+
+
+def examined(node: IdleNode) -> dict[str, Row]:
+    config = load(Sources(file=node.config, required=True))
+    return {row.check: row for row in asyncio.run(idle_tests(config, node.folder / "no-timer"))}

@@ -43,12 +43,14 @@ class IdleCudaNode(CudaHost):
         make_idle(self, slurm, "n1")
 
 
-def make_idle(host: ActiveHost, slurm: Slurm, node: str, more: str = "", commands: Path | None = None) -> None:
+def make_idle(
+    host: ActiveHost, slurm: Slurm, node: str, more: str = "", *, commands: Path | None = None, user: str = "root"
+) -> None:
     """`more`: lines of `[test]`. `commands`: the folder of Slurm's commands."""
     folder = f'folder = "{commands}"\n' if commands else ""
     host.configure(
         f'[slurm]\nenabled = true\nnode = "{node}"\ntimeout = "20s"\nconf = "{slurm.conf}"\n{folder}'
-        f'[test]\nenabled = true\npartition = "gwtest"\nslurm_user = "root"\nlevel = "quick"\n{more}'
+        f'[test]\nenabled = true\npartition = "gwtest"\nslurm_user = "{user}"\nlevel = "quick"\n{more}'
     )
     host.more |= {"PATH": slurm.environment["PATH"], "SLURM_CONF": str(slurm.conf), "ACTIVE_TEST_JOB": "1"}
 

@@ -22,6 +22,7 @@ from gpuwarden.doctor import (
     unit,
     web,
 )
+from gpuwarden.doctor.idle_tests import idle_tests
 from gpuwarden.doctor.row import Row, fail
 from gpuwarden.doctor.running import Running
 from gpuwarden.doctor.slurm import SlurmDoctor
@@ -49,8 +50,9 @@ def _loop(check: Callable[[Config], Awaitable[list[Row]]]) -> Check:
     return lambda _, config: check(config)
 
 
-def _slurm(_: Running, config: Config) -> Awaitable[list[Row]]:
-    return SlurmDoctor(config.slurm, os.uname().nodename, config.run.dir, config.state.dir).rows()
+async def _slurm(_: Running, config: Config) -> list[Row]:
+    doctor = SlurmDoctor(config.slurm, os.uname().nodename, config.run.dir, config.state.dir)
+    return [*await doctor.rows(), *await idle_tests(config)]
 
 
 _CHECKS: dict[str, tuple[float, Check]] = {

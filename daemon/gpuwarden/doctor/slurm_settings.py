@@ -14,6 +14,11 @@ from gpuwarden_collectors.slurm.settings import value_of
 
 _SCRIPT_MAX = 256 * 1024  # bytes
 OLDEST = (22, 5)
+EPILOG_TEST = "gpuwarden-slurm-epilog-test"
+EPILOG_TEST_LEAST = 60
+"""Seconds: twice what the script takes at most."""
+_UNLIMITED = 65534
+"""PrologEpilogTimeout as it is shown where it is not set."""
 
 
 def settings(keys: Mapping[str, str], options: SlurmOptions) -> Iterator[Row]:
@@ -21,6 +26,7 @@ def settings(keys: Mapping[str, str], options: SlurmOptions) -> Iterator[Row]:
     yield health_check(keys, options)
     yield from prolog(keys, options)
     yield epilog(keys)
+    yield from epilog_test(keys)
     yield tracking(keys)
 
 
@@ -82,6 +88,25 @@ def epilog(keys: Mapping[str, str]) -> Row:
     return warn("Epilog", found, "add gpuwarden-slurm-epilog to Epilog")
 
 
+def epilog_test(keys: Mapping[str, str]) -> Iterator[Row]:
+    """Its own limit must end it before Slurm's does, which drains the node. No row where it is not used."""
+    programs = value_of(keys, "Epilog")
+    if not _runs(EPILOG_TEST, programs):
+        return
+    limits = {key: _number(keys.get(key, "")) for key in ("PrologEpilogTimeout", "EpilogTimeout")}
+    short = {key: limit for key, limit in limits.items() if 0 < limit < EPILOG_TEST_LEAST and limit != _UNLIMITED}
+    if short:
+        key, limit = next(iter(short.items()))
+        found = f"{key}={limit}: Slurm may end {EPILOG_TEST}, and drain the node for it"
+        yield fail("epilog test", found, f"set {key} to {EPILOG_TEST_LEAST} or more, or take the script out")
+    elif not _runs("gpuwarden-slurm-prolog", value_of(keys, "Prolog")):
+        yield warn(
+            "epilog test", f"{EPILOG_TEST} tests nothing without the prolog's notes", "add gpuwarden-slurm-prolog"
+        )
+    else:
+        yield ok("epilog test", EPILOG_TEST)
+
+
 def tracking(keys: Mapping[str, str]) -> Row:
     kind = value_of(keys, "ProctrackType")
     if "cgroup" in kind:
@@ -97,15 +122,16 @@ def _number(text: str) -> int:
 
 def _runs(script: str, programs: str) -> bool:
     """Named itself, or in one of the named scripts that can be read here."""
+    name = re.compile(rf"{re.escape(script)}(?![\w-])")
     for program in programs.split(","):
-        if script in program:
+        if name.search(program):
             return True
         path = Path(program.strip())
         if (
             path.is_absolute()
             and os.access(path, os.R_OK)
             and path.is_file()
-            and script in read_text(path, _SCRIPT_MAX)
+            and name.search(read_text(path, _SCRIPT_MAX))
         ):
             return True
     return False

@@ -25,14 +25,14 @@ def _reasons(node: NodeFacts, keys: Mapping[str, str], partitions: Sequence[Part
         yield f"{node.name} is {node.state}, not idle"
     if not node.gpus:
         yield f"Slurm has no GPU of {node.name}: add Gres=gpu:N to its line in slurm.conf"
-    if limit := _suspended_after(node, keys, partitions):
+    if limit := suspended_after(node, keys, partitions):
         yield (
             f"power saving switches {node.name} off when it is idle ({limit}), and a test would keep it on: "
             "add it to SuspendExcNodes to have it tested"
         )
 
 
-def _suspended_after(node: NodeFacts, keys: Mapping[str, str], partitions: Sequence[PartitionSettings]) -> str:
+def suspended_after(node: NodeFacts, keys: Mapping[str, str], partitions: Sequence[PartitionSettings]) -> str:
     """The setting by which this node is switched off; empty if it is not."""
     if not value_of(keys, "SuspendProgram") or _excluded(node.name, value_of(keys, "SuspendExcNodes")):
         return ""

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpuwarden.active_test.ended_job import EndedJob
+from gpuwarden.active_test.ended_job import EndedJob, NoEndedJob
 from gpuwarden.active_test.idle.due import last_tested, not_due
 from gpuwarden.active_test.lease import Call
+from gpuwarden.active_test.occupancy import Memory
 from gpuwarden.active_test.run import Order
 from gpuwarden.actuators.slurm.testers import read_testers
 from gpuwarden.base.threads import detached
@@ -71,7 +72,12 @@ async def need_turn(order: Order, test: ActiveTestOptions) -> None:
 
 
 async def of_ended_job(order: Order, test: ActiveTestOptions, job: EndedJob) -> Order:
-    """The same for the GPUs of a job in whose epilog this runs, those that are due. Raises NotNow, CannotSubmit, or what `call` raises."""
+    """The same for the GPUs of a job in whose epilog this runs, those that are due.
+
+    Raises NotNow, CannotSubmit, NoEndedJob, or what `call` raises.
+    """
+    if (found := await detached("notes of jobs", job.occupancy)).memory is Memory.NONE:
+        raise NoEndedJob(found.why)
     due = await due_slots(order.call, order.level, test.every, order.asked.now())
     asked = replace(order.asked, ended_job=job.occupancy)
     return replace(order, asked=asked, choose=lambda gpus: job.among(gpus, due))
