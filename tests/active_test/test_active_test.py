@@ -324,6 +324,34 @@ def test_a_pod_of_old_without_a_process_has_ended(host: ActiveHost) -> None:
     assert code == 0
 
 
+OWN = {**POD, "PodUID": "9b1c2c6e-9c9b-4f0a-9d51-6a1f6a1b2c3d", "DeviceIDs": {"0": ["GPU-0"], "1": ["GPU-1"]}}
+
+
+@pytest.mark.parametrize("age", [0.0, 3600.0])
+def test_in_a_pod_with_all_gpus_all_memory_is_tested(host: ActiveHost, age: float) -> None:
+    pods(host, [OWN], age=age)
+    host.more["POD_UID"] = OWN["PodUID"]
+    assert host.test("--level", "quick")[0] == 0
+    assert host.note(0)["answers"][0][1] == "all"
+
+
+@pytest.mark.parametrize(
+    ("entries", "text"),
+    [
+        ([OWN, POD], "this pod has 2 of 2 whole GPUs, and other pods have some (3f0c2c6e"),
+        ([{**OWN, "DeviceIDs": {"0": ["GPU-0"]}}], "this pod has 1 of 2 whole GPUs: give it nvidia.com/gpu: 2"),
+        ([{**OWN, "DeviceIDs": {"0": ["GPU-0::0", "GPU-0::1"]}}], "this pod has 0 of 2 whole GPUs"),
+    ],
+)
+def test_a_pod_that_has_not_all_gpus_alone_tests_none(host: ActiveHost, entries: object, text: str) -> None:
+    pods(host, entries)
+    host.more["POD_UID"] = OWN["PodUID"]
+    code, document = host.test("--level", "gate")
+    assert code == 3
+    assert text in document["gpus"][0]["text"]
+    assert host.workers == []
+
+
 def test_a_record_of_kubelet_of_another_form_counts_as_occupied(host: ActiveHost) -> None:
     pods(host, [])
     (host.kubelet / "device-plugins/kubelet_internal_checkpoint").write_text("[1]")

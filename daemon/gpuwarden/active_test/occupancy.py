@@ -23,6 +23,8 @@ from gpuwarden_collectors.slurm.jobs_text import SQUEUE_FORMAT, gpus_of, listpid
 from gpuwarden_collectors.slurm.nodes import read_node
 
 JOB_VARIABLE = "SLURM_JOB_ID"
+POD_VARIABLE = "POD_UID"
+"""From the manifest of the pod that a test runs in (kubernetes/active-test.yaml)."""
 PODS_WITHIN = 5.0
 FRESH = 1.0
 """Seconds."""
@@ -74,7 +76,7 @@ async def occupancy(asked: Asked, gpus: int) -> Occupancy:
     """`gpus`: how many there are on this node. Raises nothing; each command of Slurm's has its own deadline."""
     if asked.ended_job is not None:
         return await detached("notes of jobs", asked.ended_job)
-    if (held := await _pods(asked)) is not None:
+    if (held := await _pods(asked, gpus)) is not None:
         return held
     if asked.slurm is not None:
         return await _slurm(asked, asked.slurm, gpus)
@@ -106,10 +108,11 @@ class SharedOccupancy:
             return self._answer
 
 
-async def _pods(asked: Asked) -> Occupancy | None:
+async def _pods(asked: Asked, gpus: int) -> Occupancy | None:
     if not pods.is_kubernetes(asked.kubelet):
         return None
-    reading = detached("pods", lambda: pods.pods_with_gpus(asked.now(), asked.kubelet, asked.proc))
+    own = asked.environment.get(POD_VARIABLE, "")
+    reading = detached("pods", lambda: pods.pods_with_gpus(asked.now(), asked.kubelet, asked.proc, own))
     await asyncio.wait((reading,), timeout=PODS_WITHIN)
     if not reading.done():
         return Occupancy(
@@ -121,8 +124,20 @@ async def _pods(asked: Asked) -> Occupancy | None:
         return Occupancy(Memory.NONE, str(error))
     if not found:
         return None
+    if own in found:
+        return _own_pod(found, own, gpus)
     return Occupancy(
-        Memory.NONE, f"pods have GPUs here ({_some(found)}): kubectl drain the node, or wait for their end"
+        Memory.NONE, f"pods have GPUs here ({_some(tuple(found))}): kubectl drain the node, or wait for their end"
+    )
+
+
+def _own_pod(found: Mapping[str, int], own: str, gpus: int) -> Occupancy:
+    """As an exclusive job: with all GPUs nobody else can be given one."""
+    if len(found) == 1 and found[own] >= gpus:
+        return Occupancy(Memory.ALL, f"this pod has all {gpus} GPUs of the node")
+    others = f", and other pods have some ({_some([pod for pod in found if pod != own])})" if len(found) > 1 else ""
+    return Occupancy(
+        Memory.NONE, f"this pod has {found[own]} of {gpus} whole GPUs{others}: give it nvidia.com/gpu: {gpus}"
     )
 
 

@@ -17,6 +17,8 @@ KUBELET = Path("/var/lib/kubelet")
 _RECORD = "device-plugins/kubelet_internal_checkpoint"
 _RECORD_MOST = 16 << 20  # bytes
 _VENDOR = "nvidia.com/"
+_SHARED = "::"
+"""In the name of a device that is a part of a GPU's time (NVIDIA's device plugin, time-slicing and MPS)."""
 _STARTING = 600.0
 """Seconds since the record was written in which a pod without a process may just be starting. Later it has ended: kubelet forgets it
 only when it gives out devices again."""
@@ -32,28 +34,34 @@ def is_kubernetes(kubelet: Path) -> bool:
     return (kubelet / "device-plugins").is_dir()
 
 
-def pods_with_gpus(now: float, kubelet: Path, proc: Path) -> tuple[str, ...]:
-    """UIDs of the pods that hold a GPU or may be about to. `now`: Unix time. Raises PodsUnread."""
+def pods_with_gpus(now: float, kubelet: Path, proc: Path, own: str = "") -> dict[str, int]:
+    """Pods that hold a GPU or may be about to, by UID: how many whole ones, none where GPUs are shared by time. `now`: Unix time.
+    `own`: UID of the pod that this process is in; empty: it is in none. Raises PodsUnread.
+    """
     path = kubelet / _RECORD
     try:
         written = path.stat().st_mtime
         entries = json.loads(read_bytes(path, _RECORD_MOST))["Data"]["PodDeviceEntries"] or []
-        pods = set(_with_gpus(entries))
+        pods = _with_gpus(entries)
     except FileNotFoundError:
-        return ()
+        return {}
     except OSError as error:
         raise PodsUnread(f"cannot read which pods have a GPU ({path}): {error.strerror}; run as root") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise PodsUnread(f"cannot read which pods have a GPU: {path} has another form than known") from error
-    if not pods or now - written < _STARTING:
-        return tuple(sorted(pods))
-    return tuple(sorted(pods & set(_running(pods, proc))))
+    if pods and now - written >= _STARTING:
+        here = {*_running(set(pods), proc), own}
+        pods = {pod: gpus for pod, gpus in pods.items() if pod in here}
+    return dict(sorted(pods.items()))
 
 
-def _with_gpus(entries: list[Any]) -> Iterator[str]:
+def _with_gpus(entries: list[Any]) -> dict[str, int]:
+    found: dict[str, set[str]] = {}
     for entry in entries:
         if entry["ResourceName"].startswith(_VENDOR) and any((entry["DeviceIDs"] or {}).values()):
-            yield str(entry["PodUID"])
+            whole = {str(one) for part in entry["DeviceIDs"].values() for one in part if _SHARED not in str(one)}
+            found.setdefault(str(entry["PodUID"]), set()).update(whole)
+    return {pod: len(devices) for pod, devices in found.items()}
 
 
 def _running(pods: set[str], proc: Path) -> Iterator[str]:

@@ -1,0 +1,58 @@
+"""The manifest of the test in a pod: what it must have so that the test is alone, gives way, and is believed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpuwarden.active_test.occupancy import POD_VARIABLE
+from gpuwarden.active_test.pods import KUBELET
+from gpuwarden.base.paths import RUN_DIR
+from gpuwarden.config.kubernetes import KubernetesOptions
+
+MANIFEST = Path(__file__).parents[2] / "kubernetes/active-test.yaml"
+PRIORITY, JOB = yaml.safe_load_all(MANIFEST.read_text())
+SPEC: dict[str, Any] = JOB["spec"]["template"]["spec"]
+CONTAINER: dict[str, Any] = SPEC["containers"][0]
+
+
+def test_it_has_the_lowest_priority_and_takes_nobodys_place() -> None:
+    assert (PRIORITY["value"], PRIORITY["preemptionPolicy"], PRIORITY["globalDefault"]) == (
+        -2_000_000_000,
+        "Never",
+        False,
+    )
+    assert SPEC["priorityClassName"] == PRIORITY["metadata"]["name"]
+    assert SPEC["terminationGracePeriodSeconds"] <= 2
+
+
+def test_it_runs_once_within_a_limit_on_the_node_that_is_named() -> None:
+    assert (JOB["spec"]["backoffLimit"], SPEC["restartPolicy"]) == (0, "Never")
+    assert JOB["spec"]["activeDeadlineSeconds"] <= 900
+    assert SPEC["nodeSelector"] == {"kubernetes.io/hostname": "NODE"}
+
+
+def test_of_taints_it_tolerates_gpuwardens_own_alone() -> None:
+    assert [one["key"] for one in SPEC["tolerations"]] == [KubernetesOptions().key]
+
+
+def test_it_asks_for_all_gpus_and_shows_which_pod_it_is() -> None:
+    assert CONTAINER["resources"]["limits"]["nvidia.com/gpu"] == 8
+    given = {one["name"]: one.get("value") or one["valueFrom"]["fieldRef"]["fieldPath"] for one in CONTAINER["env"]}
+    assert given[POD_VARIABLE] == "metadata.uid"
+    assert given["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
+    assert SPEC["hostPID"]
+
+
+def test_the_daemon_and_kubelets_record_are_where_the_test_expects_them() -> None:
+    mounted = {one["mountPath"]: one["name"] for one in CONTAINER["volumeMounts"]}
+    host = {one["name"]: one["hostPath"]["path"] for one in SPEC["volumes"] if "hostPath" in one}
+    for path in (str(RUN_DIR), str(KUBELET / "device-plugins")):
+        assert host[mounted[path]] == path
+
+
+def test_it_has_the_rights_to_run_workers_as_another_user_and_to_end_them() -> None:
+    rights = CONTAINER["securityContext"]["capabilities"]
+    assert (rights["drop"], set(rights["add"])) == (["ALL"], {"CHOWN", "KILL", "SETGID", "SETUID"})
