@@ -330,7 +330,7 @@ OWN = {**POD, "PodUID": "9b1c2c6e-9c9b-4f0a-9d51-6a1f6a1b2c3d", "DeviceIDs": {"0
 @pytest.mark.parametrize("age", [0.0, 3600.0])
 def test_in_a_pod_with_all_gpus_all_memory_is_tested(host: ActiveHost, age: float) -> None:
     pods(host, [OWN], age=age)
-    host.more["POD_UID"] = OWN["PodUID"]
+    host.more["POD_UID"] = str(OWN["PodUID"])
     assert host.test("--level", "quick")[0] == 0
     assert host.note(0)["answers"][0][1] == "all"
 
@@ -345,7 +345,7 @@ def test_in_a_pod_with_all_gpus_all_memory_is_tested(host: ActiveHost, age: floa
 )
 def test_a_pod_that_has_not_all_gpus_alone_tests_none(host: ActiveHost, entries: object, text: str) -> None:
     pods(host, entries)
-    host.more["POD_UID"] = OWN["PodUID"]
+    host.more["POD_UID"] = str(OWN["PodUID"])
     code, document = host.test("--level", "gate")
     assert code == 3
     assert text in document["gpus"][0]["text"]
