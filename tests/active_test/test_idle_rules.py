@@ -127,12 +127,12 @@ def test_a_clock_that_was_set_back_does_not_put_off_tests_for_ever() -> None:
 
 
 def test_the_job_is_exclusive_bounded_and_never_started_twice() -> None:
-    job = IdleJob(node="n1", gpus=8, partition="gwtest", level=Level.QUICK, config=None, account="ops")
+    job = IdleJob(node="n1", gpus=8, partition="gwtest", level=Level.QUICK, parallel=8, config=None, account="ops")
     words = job.command()
     for word in ("--exclusive", "--gres=gpu:8", "--nodelist=n1", "--no-requeue", "--account=ops", "--export=NIL"):
         assert word in words
-    assert f"--time={minutes(Level.QUICK, 8)}" in words
-    assert f"--deadline=now+{minutes(Level.QUICK, 8) * 60 + 120}seconds" in words
+    assert f"--time={minutes(Level.QUICK, 8, 8)}" in words
+    assert f"--deadline=now+{minutes(Level.QUICK, 8, 8) * 60 + 120}seconds" in words
     assert job.script().splitlines()[-1].startswith("exec ")
 
 

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -271,3 +273,31 @@ async def test_a_check_on_a_dead_file_system_holds_nobody_up_and_runs_again_when
             await until(lambda: len(seen) > before + 10)
             assert newest(seen)["alive"].state is PluginState.OK
         await until(lambda: newest(seen)["dead"].exit_code == 127)
+
+
+def test_the_documented_script_for_a_program_that_needs_the_node_keeps_its_newest_result(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/site-checks.md").read_text()
+    script = tmp_path / "diag"
+    script.write_text(page.partition("`/usr/local/lib/site/diag`:\n\n```\n")[2].partition("```")[0])
+
+    def diag(*words: str, program: str = "true") -> tuple[int, str]:
+        given = {"PATH": "/usr/bin:/bin", "DIAG_RESULT": str(tmp_path / "result"), "DIAG_PROGRAM": program}
+        done = subprocess.run(["sh", script, *words], env=given, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout
+
+    assert diag() == (0, "not tested yet\n")
+    assert diag("run", program="false")[0] == 1
+    code, text = diag()
+    assert (code, "false ended at" in text) == (1, True)
+    preempted = subprocess.Popen(
+        ["sh", script, "run"],
+        env={"PATH": "/usr/bin:/bin", "DIAG_RESULT": str(tmp_path / "result"), "DIAG_PROGRAM": "sleep 300"},
+    )
+    children = Path(f"/proc/{preempted.pid}/task/{preempted.pid}/children")
+    while not children.read_text().split():
+        time.sleep(0.01)
+    preempted.terminate()
+    assert preempted.wait(60) == 3
+    assert diag()[0] == 1
+    assert diag("run")[0] == 0
+    assert diag()[0] == 0

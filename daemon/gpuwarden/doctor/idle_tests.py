@@ -43,7 +43,7 @@ async def _rows(config: Config, commands: Commands) -> AsyncIterator[Row]:
     node = await read_node(commands, await commands.node_name())
     keys, partitions = await read_config(commands), await read_partition_settings(commands)
     test, level = config.test, Level(config.test.level)
-    lines = missing(keys, partitions, test.partition, node.name, minutes(level, node.gpus) * 60.0)
+    lines = missing(keys, partitions, test.partition, node.name, minutes(level, node.gpus, test.parallel) * 60.0)
     if lines:
         to_do = "set in slurm.conf, and restart slurmctld: until then no test is submitted"
         yield fail("preemption", "a job would wait for the end of a test; " + "; ".join(lines), to_do)
@@ -71,7 +71,7 @@ async def _user(config: Config, commands: Commands, node: NodeFacts, *, preempte
     if not preempted:
         return warn("slurm_user", f"{test.slurm_user}: not tried, for want of preemption", "see the row preemption")
     job = IdleJob(
-        node=node.name, gpus=node.gpus, partition=test.partition, level=Level(test.level), config=None, account=test.account,
+        node=node.name, gpus=node.gpus, partition=test.partition, level=Level(test.level), parallel=test.parallel, config=None, account=test.account,
         qos=test.qos, identity=identity,
     )  # fmt: skip
     try:

@@ -31,6 +31,8 @@ class IdleJob:
     """As Slurm has them."""
     partition: str
     level: Level
+    parallel: int
+    """GPUs that are tested at once."""
     config: Path | None
     """The configuration file that was named; None: the usual one."""
     account: str = ""
@@ -41,7 +43,7 @@ class IdleJob:
 
     @property
     def minutes(self) -> int:
-        return minutes(self.level, self.gpus)
+        return minutes(self.level, self.gpus, self.parallel)
 
     def command(self) -> list[str]:
         """Of sbatch. The controller itself removes a job that has not started in time (--deadline), and never starts one a second time."""
@@ -75,9 +77,9 @@ class IdleJob:
         )
 
 
-def minutes(level: Level, gpus: int) -> int:
+def minutes(level: Level, gpus: int, parallel: int) -> int:
     """The time limit of a job: what a test takes at most, rounded up."""
-    return math.ceil((START + longest(level, gpus)) / 60)
+    return math.ceil((START + longest(level, gpus, parallel)) / 60)
 
 
 def _quoted(words: Sequence[str]) -> str:

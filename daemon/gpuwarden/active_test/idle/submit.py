@@ -97,7 +97,7 @@ async def _possible(order: Submission, identity: tuple[str, ...]) -> IdleJob:
     name = await commands.node_name()
     node = await read_node(commands, name)
     keys, partitions = await read_config(commands), await read_partition_settings(commands)
-    longest = minutes(order.level, node.gpus) * 60.0
+    longest = minutes(order.level, node.gpus, test.parallel) * 60.0
     if lines := missing(keys, partitions, test.partition, name, longest):
         raise CannotSubmit("a job would wait for the end of a test; slurm.conf needs\n  " + "\n  ".join(lines))
     if why := unfit(node, keys, partitions):
@@ -108,7 +108,7 @@ async def _possible(order: Submission, identity: tuple[str, ...]) -> IdleJob:
     if why := refusal(test.at_once - others.pending, others.held, name):
         raise NotNow(f"{why}; {others.pending} more wait" if others.pending else why)
     return IdleJob(
-        node=name, gpus=node.gpus, partition=test.partition, level=order.level, config=order.file, account=test.account,
+        node=name, gpus=node.gpus, partition=test.partition, level=order.level, parallel=test.parallel, config=order.file, account=test.account,
         qos=test.qos, identity=identity,
     )  # fmt: skip
 
