@@ -97,6 +97,6 @@ def test_every_configuration_in_the_page_about_site_checks_is_sound(tmp_path: Pa
     page = (Path(__file__).parents[2] / "docs/site-checks.md").read_text()
     blocks = re.findall(r"^```toml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     config = read(tmp_path, "\n".join(blocks))
-    assert set(config.plugins) == {"scratch", "nhc", "gcm_ibstat"}
+    assert set(config.plugins) == {"diag", "scratch", "nhc", "gcm_ibstat"}
     assert config.plugins["nhc"].failure_codes == (1,)
     assert config.checks["plugin_scratch"].shadow
