@@ -84,7 +84,7 @@ def main(options: argparse.Namespace) -> int:
     if options.submit:
         from gpuwarden.cli.test_submit import submit  # noqa: PLC0415 - it loads what a test does not need
 
-        return submit(options, config, _call(config))
+        return submit(options, config, daemon_call(config))
     options.level = Level.GATE.value if options.of_ended_job else options.level or Level.QUICK.value
     from gpuwarden.active_test.report import document  # noqa: PLC0415 - a fault in the configuration is reported before asyncio is loaded
     from gpuwarden.active_test.text import shown  # noqa: PLC0415
