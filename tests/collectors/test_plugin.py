@@ -294,7 +294,7 @@ def test_the_documented_script_for_a_program_that_needs_the_node_keeps_its_newes
         env={"PATH": "/usr/bin:/bin", "DIAG_RESULT": str(tmp_path / "result"), "DIAG_PROGRAM": "sleep 300"},
     )
     children = Path(f"/proc/{preempted.pid}/task/{preempted.pid}/children")
-    while not children.read_text().split():
+    while not (pids := children.read_text().split()) or Path(f"/proc/{pids[0]}/comm").read_text() != "sleep\n":
         time.sleep(0.01)
     preempted.terminate()
     assert preempted.wait(60) == 3

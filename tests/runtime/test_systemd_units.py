@@ -146,3 +146,16 @@ def test_only_root_s_profile_has_the_folder_that_slurm_s_prolog_obeys() -> None:
     rows = [line.split() for line in (UNITS / "gpuwarden.tmpfiles").read_text().splitlines() if line.startswith("d ")]
     notes = [row for row in rows if row[1].startswith("/run/gpuwarden-slurm")]
     assert [row[2:5] for row in notes] == [["0750", "root", "gpuwarden"]] * 2
+
+
+def test_the_timer_of_idle_tests_spreads_a_fleet_and_is_not_enabled_by_itself(tmp_path: Path) -> None:
+    timer = settings(UNITS / "gpuwarden-test.timer")
+    assert (timer["OnCalendar"], timer["RandomizedDelaySec"], timer["Unit"]) == (
+        ["hourly"], ["55min"], ["gpuwarden-test-submit.service"],
+    )  # fmt: skip
+    assert "gpuwarden-test.timer" not in settings(SERVICE)["Also"][0]
+    folder = tmp_path / "etc/systemd/system"
+    folder.mkdir(parents=True)
+    shutil.copy(UNITS / "gpuwarden-test-submit.service", folder)
+    assert exposure("gpuwarden-test-submit.service", tmp_path) <= 4.3
+    assert settings(UNITS / "gpuwarden-test-submit.service")["SuccessExitStatus"] == ["3 69 75"]
