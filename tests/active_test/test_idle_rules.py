@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,7 +128,16 @@ def test_a_clock_that_was_set_back_does_not_put_off_tests_for_ever() -> None:
 
 
 def test_the_job_is_exclusive_bounded_and_never_started_twice() -> None:
-    job = IdleJob(node="n1", gpus=8, partition="gwtest", level=Level.QUICK, parallel=8, config=None, account="ops")
+    job = IdleJob(
+        node="n1",
+        gpus=8,
+        partition="gwtest",
+        level=Level.QUICK,
+        parallel=8,
+        config=None,
+        run_dir=Path("/run/gpuwarden"),
+        account="ops",
+    )
     words = job.command()
     for word in ("--exclusive", "--gres=gpu:8", "--nodelist=n1", "--no-requeue", "--account=ops", "--export=NIL"):
         assert word in words

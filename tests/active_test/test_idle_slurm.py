@@ -170,7 +170,9 @@ def test_a_job_that_cannot_start_is_removed_by_the_controller(slurm: Slurm, monk
     users = slurm.submit("sleep 300", "--nodelist=n1")
     slurm.wait(lambda: slurm.job_state(users) == "RUNNING", "the user's job to run")
     monkeypatch.setattr(idle_job, "STARTED_WITHIN", 2)
-    late = idle_job.IdleJob(node="n1", gpus=4, partition="gwtest", level=Level.GATE, parallel=8, config=None)
+    late = idle_job.IdleJob(
+        node="n1", gpus=4, partition="gwtest", level=Level.GATE, parallel=8, config=None, run_dir=Path("/run/gpuwarden")
+    )
     number = int(slurm.command(*late.command()))
     slurm.wait(lambda: slurm.job_state(number) == "DEADLINE", "the test to be removed")
     assert slurm.job_state(users) == "RUNNING"

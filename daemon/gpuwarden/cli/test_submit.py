@@ -43,7 +43,7 @@ async def _submitted(
     slurm = config.slurm
     client = SlurmClient(conf=slurm.conf, folder=slurm.folder, timeout=slurm.timeout, node=slurm.node)
     order = Submission(
-        config=config, file=options.config, level=level, commands=client.routine, call=call, euid=os.geteuid(), now=time.time()
+        config=config, file=None if options.config is None else options.config.absolute(), level=level, commands=client.routine, call=call, euid=os.geteuid(), now=time.time()
     )  # fmt: skip
     try:
         return await submitted(order), ""

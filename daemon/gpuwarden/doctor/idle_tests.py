@@ -71,7 +71,7 @@ async def _user(config: Config, commands: Commands, node: NodeFacts, *, preempte
     if not preempted:
         return warn("slurm_user", f"{test.slurm_user}: not tried, for want of preemption", "see the row preemption")
     job = IdleJob(
-        node=node.name, gpus=node.gpus, partition=test.partition, level=Level(test.level), parallel=test.parallel, config=None, account=test.account,
+        node=node.name, gpus=node.gpus, partition=test.partition, level=Level(test.level), parallel=test.parallel, config=None, run_dir=config.run.dir, account=test.account,
         qos=test.qos, identity=identity,
     )  # fmt: skip
     try:

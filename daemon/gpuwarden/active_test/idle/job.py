@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import shlex
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +34,8 @@ class IdleJob:
     """GPUs that are tested at once."""
     config: Path | None
     """The configuration file that was named; None: the usual one."""
+    run_dir: Path
+    """Of the daemon that gets the results."""
     account: str = ""
     """Empty: the default one."""
     qos: str = ""
@@ -69,7 +70,8 @@ class IdleJob:
         would die first, and the test be killed unfinished. What it prints goes to the journal, where there is one.
         """
         config = () if self.config is None else ("--config", str(self.config))
-        test = _quoted((*COMMAND, "test", "--of-idle-job", f"--level={self.level.value}", *config))
+        words = ("test", "--of-idle-job", f"--level={self.level.value}", f"--run-dir={self.run_dir}", *config)
+        test = shlex.join((*COMMAND, *words))
         return (
             f"PATH={_PATH}; export PATH\n"
             f"if [ -S {_JOURNAL} ] && command -v systemd-cat >/dev/null; then exec systemd-cat --identifier={JOB_NAME} {test}; fi\n"
@@ -80,7 +82,3 @@ class IdleJob:
 def minutes(level: Level, gpus: int, parallel: int) -> int:
     """The time limit of a job: what a test takes at most, rounded up."""
     return math.ceil((START + longest(level, gpus, parallel)) / 60)
-
-
-def _quoted(words: Sequence[str]) -> str:
-    return shlex.join(words)
