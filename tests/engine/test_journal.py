@@ -25,7 +25,7 @@ from gpuwarden.policy.evacuation.delivery import Aim, Delivery, Way
 from gpuwarden.policy.evacuation.model import Sent
 from gpuwarden.policy.model import Notice, Result
 from gpuwarden.publish.sockets.jobs import Acknowledged
-from gpuwarden_collectors.active_test.facts import Level
+from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.event_facts import GpuResetEvent, LogPosition
 from gpuwarden_collectors.facts import Stamp

@@ -21,7 +21,8 @@ from gpuwarden.health.event_data import read, write
 from gpuwarden.health.model import Advice, Event, EventKind, Health, Key, Severity, gpu
 from gpuwarden.health.state import State, fold
 from gpuwarden.health.view import CheckRule, Rules
-from gpuwarden_collectors.active_test.facts import GpuTest, Level, Obstacle
+from gpuwarden_collectors.active_test.facts import GpuTest, Obstacle
+from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.event_facts import GpuResetEvent, Source
 from gpuwarden_collectors.facts import Stamp
 from support.active_tests import healthy, off, slowed, uuid, wrong_result, wrong_words

@@ -10,7 +10,8 @@ import pytest
 from gpuwarden.health.active_test.judgement import REPEATS, judge, to_repeat
 from gpuwarden.health.active_test.outcome import ActiveVerdict, Outcome, worst
 from gpuwarden.health.active_test.past import PastTest, kept
-from gpuwarden_collectors.active_test.facts import GpuTest, Growth, Level, Obstacle, PeerMeasured
+from gpuwarden_collectors.active_test.facts import GpuTest, Growth, Obstacle, PeerMeasured
+from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.facts import Stamp
 from support.active_tests import (
     CARD_TO_CARD,

@@ -16,7 +16,8 @@ from gpuwarden.health.conditions import condition
 from gpuwarden.health.model import NODE, Event, EventKind, Evidence, Key, Subject, gpu
 from gpuwarden.health.state import State, fold
 from gpuwarden.health.windows import KEPT, Series
-from gpuwarden_collectors.active_test.facts import Level, Obstacle
+from gpuwarden_collectors.active_test.facts import Obstacle
+from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.event_facts import GpuResetEvent, LogOrigin
 from gpuwarden_collectors.facts import GpuAnswer, Stamp

@@ -17,7 +17,8 @@ from gpuwarden.publish.metrics.dcgm_names import FIELDS, Telemetry, Traffic, nvl
 from gpuwarden.publish.metrics.exposition import Renderer
 from gpuwarden.publish.metrics.table import LEMONS_MOST, METRICS, XIDS_MOST
 from gpuwarden.publish.snapshot import ActiveTests, Clients, CollectorStatus, XidCount
-from gpuwarden_collectors.active_test.facts import Level, PeerMeasured
+from gpuwarden_collectors.active_test.facts import PeerMeasured
+from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.facts import GpuAnswer, GpuProcess, GpuReadings
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobsFacts

@@ -20,11 +20,11 @@ from gpuwarden_collectors.active_test.facts import (
     Deviation,
     GpuTest,
     Growth,
-    Level,
     Mismatch,
     Outlier,
     PeerMeasured,
 )
+from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.codec import to_wire
 from gpuwarden_collectors.facts import Stamp
 from support.active_tests import healthy, wrong_words

@@ -13,12 +13,12 @@ from gpuwarden_collectors.active_test.facts import (
     Deviation,
     GpuTest,
     KernelMeasured,
-    Level,
     MemoryMeasured,
     Mismatch,
     Outlier,
     PcieMeasured,
 )
+from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.facts import Stamp
 from support.hosts import WALL, slot
 

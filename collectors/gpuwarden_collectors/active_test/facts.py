@@ -5,18 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.facts import Stamp
 
 MISMATCHES_KEPT = 16
 """Of one test: places of wrong words, SMs with wrong results."""
-
-
-class Level(StrEnum):
-    """How much is tested. Each level does all that the one before it does."""
-
-    GATE = "gate"
-    QUICK = "quick"
-    STANDARD = "standard"
 
 
 class Obstacle(StrEnum):

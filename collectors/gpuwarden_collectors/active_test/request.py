@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpuwarden_collectors.active_test.cuda.library import LIBRARY
-from gpuwarden_collectors.active_test.facts import Level
+from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.codec import from_wire
 from gpuwarden_collectors.facts import slot_of
 

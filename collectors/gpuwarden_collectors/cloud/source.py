@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from gpuwarden_collectors.backoff import Backoff
 from gpuwarden_collectors.cloud.facts import Answer, AnswerKind, Kind, unknown
@@ -48,6 +48,14 @@ class CloudSource(Protocol):
     def questions(self) -> Sequence[Question]: ...
     async def confirm(self) -> str: ...
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class NamesMachineType(Protocol):
+    """A source whose service names the type of this machine, which its firmware does not."""
+
+    machine_type: str
+    """Once it was confirmed; "" before."""
 
 
 OnAnswer = Callable[[Question, Answer], None]

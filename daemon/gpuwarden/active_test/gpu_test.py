@@ -11,7 +11,8 @@ from typing import Any
 
 from gpuwarden.active_test.occupancy import Memory, Occupancy
 from gpuwarden.active_test.worker import Failed, Identity, WorkerProcess
-from gpuwarden_collectors.active_test.facts import GpuMeasured, GpuTest, Level, Obstacle
+from gpuwarden_collectors.active_test.facts import GpuMeasured, GpuTest, Obstacle
+from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.active_test.request import Request
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.codec import CodecError, from_wire

@@ -13,7 +13,7 @@ from gpuwarden.active_test.occupancy import Asked
 from gpuwarden.active_test.run import Order
 from gpuwarden.collect.slurm_jobs import conf_path
 from gpuwarden.config.model import Config
-from gpuwarden_collectors.active_test.facts import Level
+from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.slurm.client import SlurmClient
 

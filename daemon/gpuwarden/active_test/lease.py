@@ -14,7 +14,8 @@ from contextlib import suppress
 from typing import Any
 
 from gpuwarden.base.threads import detached
-from gpuwarden_collectors.active_test.facts import GpuTest, Level
+from gpuwarden_collectors.active_test.facts import GpuTest
+from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.codec import to_wire
 
 Call = Callable[..., Any]

@@ -8,7 +8,8 @@ from typing import Any
 
 from gpuwarden.health.active_test.outcome import ActiveVerdict, Outcome, worst
 from gpuwarden.publish.times import rfc3339
-from gpuwarden_collectors.active_test.facts import GpuTest, Level, Obstacle
+from gpuwarden_collectors.active_test.facts import GpuTest, Obstacle
+from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.codec import to_wire
 from gpuwarden_collectors.facts import Stamp
 

@@ -13,8 +13,9 @@ from gpuwarden.active_test.lease import Lease
 from gpuwarden.active_test.obstacles import obstacle
 from gpuwarden.active_test.occupancy import Memory
 from gpuwarden.health.active_test.judgement import REPEATS, to_repeat
-from gpuwarden_collectors.active_test.facts import GpuTest, Level, Obstacle
+from gpuwarden_collectors.active_test.facts import GpuTest, Obstacle
 from gpuwarden_collectors.active_test.host_facts import HostFacts
+from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.facts import GpuFacts
 from gpuwarden_collectors.host_files import text_or_empty
 

@@ -29,8 +29,9 @@ from gpuwarden.active_test.verdicts import by_daemon
 from gpuwarden.active_test.worker import Identity
 from gpuwarden.health.active_test.judgement import judge
 from gpuwarden.health.active_test.outcome import ActiveVerdict
-from gpuwarden_collectors.active_test.facts import GpuTest, Level, Obstacle
+from gpuwarden_collectors.active_test.facts import GpuTest, Obstacle
 from gpuwarden_collectors.active_test.host_facts import HostFacts
+from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import GpuFacts, Stamp
 from gpuwarden_collectors.nvml.options import NvmlOptions

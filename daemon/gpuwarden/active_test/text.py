@@ -7,14 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from gpuwarden.active_test.report import Report
 from gpuwarden.health.active_test.outcome import ActiveVerdict, Outcome
 from gpuwarden.health.model import Severity
-from gpuwarden_collectors.active_test.facts import (
-    GpuTest,
-    Growth,
-    KernelMeasured,
-    Level,
-    MemoryMeasured,
-    Obstacle,
-)
+from gpuwarden_collectors.active_test.facts import GpuTest, Growth, KernelMeasured, MemoryMeasured, Obstacle
+from gpuwarden_collectors.active_test.level import Level
 
 VERDICTS = {
     ActiveVerdict.NOTHING_FOUND: "nothing found",

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from gpuwarden.actuators.base import Actuator, Counter, Register
 from gpuwarden.actuators.fleet_count import counter
 from gpuwarden.actuators.hook_gate import HookGate
-from gpuwarden.actuators.kubernetes.actuator import kubernetes_actuator
 from gpuwarden.actuators.marker import marker_actuators
 from gpuwarden.actuators.program import exec_actuators
 from gpuwarden.actuators.slurm.actuator import slurm_actuator
@@ -31,8 +30,16 @@ COUNTED: tuple[Callable[[Config, Clock, Counter], Sequence[Actuator]], ...] = (
 def actuators(config: Config, slurm: SlurmClient | None, clock: Clock, detail: Detail) -> tuple[Actuator, ...]:
     """First those that have a register of all nodes, in the order of preference for counting for the others."""
     made: tuple[Register | HookGate | None, ...] = (
-        slurm_actuator(config, slurm, clock, detail), kubernetes_actuator(config, clock),
+        slurm_actuator(config, slurm, clock, detail), _kubernetes(config, clock),
     )  # fmt: skip
     schedulers = [actuator for actuator in made if actuator is not None]
     counts = counter(config, schedulers, clock)
     return (*schedulers, *(actuator for build in COUNTED for actuator in build(config, clock, counts)))
+
+
+def _kubernetes(config: Config, clock: Clock) -> Register | None:
+    if not config.kubernetes.enabled:
+        return None
+    from gpuwarden.actuators.kubernetes.actuator import kubernetes_actuator  # noqa: PLC0415 - 0.2 MiB, only where it is enabled
+
+    return kubernetes_actuator(config, clock)

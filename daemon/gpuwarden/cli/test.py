@@ -15,7 +15,7 @@ from gpuwarden.cli.parser import TRY_AGAIN, UNAVAILABLE, UNKNOWN, CommandError, 
 from gpuwarden.cli.sources import configuration
 from gpuwarden.cli.text import clean
 from gpuwarden.config.model import Config
-from gpuwarden_collectors.active_test.facts import Level
+from gpuwarden_collectors.active_test.level import Level
 
 if TYPE_CHECKING:  # loaded only once the configuration is known to have no fault
     from gpuwarden.active_test.report import Report

@@ -18,18 +18,16 @@ from gpuwarden.config.termination import TerminationOptions
 from gpuwarden.policy.model import Notice
 from gpuwarden.publish.snapshot import NoticeSource
 from gpuwarden_collectors.base import Clock
-from gpuwarden_collectors.cloud.azure import Azure
 from gpuwarden_collectors.cloud.container import NAME as CONTAINER
 from gpuwarden_collectors.cloud.container import Container
 from gpuwarden_collectors.cloud.detect import ONLY_SHUTS_DOWN, recognise
 from gpuwarden_collectors.cloud.facts import Answer, AnswerKind
-from gpuwarden_collectors.cloud.gcp import Gcp
 from gpuwarden_collectors.cloud.planned import Planned
 from gpuwarden_collectors.cloud.registry import CLOUDS
 from gpuwarden_collectors.cloud.shutdown import NAME as SHUTDOWN
 from gpuwarden_collectors.cloud.shutdown import Shutdown
 from gpuwarden_collectors.cloud.sightings import Held, follow, held_before
-from gpuwarden_collectors.cloud.source import CloudSource, Question
+from gpuwarden_collectors.cloud.source import CloudSource, NamesMachineType, Question
 from gpuwarden_collectors.cloud.source import follow as keep_asking
 from gpuwarden_collectors.facts import Stamp
 
@@ -118,7 +116,7 @@ class NoticeSources:
     @property
     def machine_type(self) -> str:
         """As the cloud names it, such as `Azure/` and its size; "" where it is not known, or the firmware names it."""
-        found = [source.machine_type for source in self._sources.values() if isinstance(source, Azure | Gcp)]
+        found = [source.machine_type for source in self._sources.values() if isinstance(source, NamesMachineType)]
         return next(filter(None, found), "")
 
     def shown(self, now: Stamp) -> tuple[NoticeSource, ...]:

@@ -7,11 +7,10 @@ import contextlib
 import pwd
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gpuwarden.base.threads import detached
 from gpuwarden.collect.collectors import Readers
-from gpuwarden.collect.simulation import Simulation
 from gpuwarden.control.active_test import ActiveTests
 from gpuwarden.control.durable import Durable
 from gpuwarden.control.orders import Service as OrderService
@@ -29,6 +28,9 @@ from gpuwarden.publish import status
 from gpuwarden.publish.metrics.exposition import Holder
 from gpuwarden.publish.sockets.control import TRY_AGAIN, Peer, Verb, VerbError
 from gpuwarden_collectors.base import Clock
+
+if TYPE_CHECKING:  # only with --simulate
+    from gpuwarden.collect.simulation import Simulation
 
 LEDGER_ANSWERS_WITHIN = 3.0
 EVENTS_MOST = 10_000

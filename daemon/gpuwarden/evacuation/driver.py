@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from gpuwarden.actuators.azure_approval import AzureApproval
 from gpuwarden.base.log import get_logger
 from gpuwarden.evacuation.acknowledgements import Acknowledgements, is_news
 from gpuwarden.evacuation.active_notices import ActiveNotices
@@ -32,6 +32,9 @@ from gpuwarden.publish.sockets.unix_socket import TRY_AGAIN, VerbError
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.receivers.facts import LocalJob
+
+if TYPE_CHECKING:  # loaded where it is made
+    from gpuwarden.actuators.azure_approval import AzureApproval
 
 AGAIN_AFTER = 1.0
 """Seconds after a scan that failed, or an internal error."""

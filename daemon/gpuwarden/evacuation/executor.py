@@ -10,9 +10,8 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gpuwarden.actuators.azure_approval import AzureApproval
 from gpuwarden.base.log import get_logger
 from gpuwarden.evacuation.acknowledgements import Acknowledgements
 from gpuwarden.evacuation.scheduler import give_up_node, put_elsewhere, steps_ended
@@ -30,6 +29,9 @@ from gpuwarden.publish.snapshot import NOTICE_TO_SIGNAL
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.slurm.departing_facts import CommandOutcome, SlurmJob
 from gpuwarden_collectors.slurm.errors import SlurmError
+
+if TYPE_CHECKING:  # loaded where it is made
+    from gpuwarden.actuators.azure_approval import AzureApproval
 
 log = get_logger("gpuwarden")
 

@@ -15,9 +15,7 @@ from gpuwarden.health.state import State
 from gpuwarden.notify.delivery import Receiver, Result
 from gpuwarden.notify.grouping import Grouping
 from gpuwarden.notify.messages import Origin, message
-from gpuwarden.notify.program import ProgramReceiver
 from gpuwarden.notify.store import QueueStore
-from gpuwarden.notify.webhook import WebhookReceiver
 from gpuwarden.notify.worker import DeliveryWorker
 from gpuwarden.publish.snapshot import ReceiverState
 
@@ -38,8 +36,12 @@ class Notifications:
         self._groups: dict[str, tuple[Group, ...]] = {}
         self._receivers: dict[str, Receiver] = {}
         for name, webhook in options.webhook.items():
+            from gpuwarden.notify.webhook import WebhookReceiver  # noqa: PLC0415 - only where there are any
+
             self._add(f"webhook.{name}", webhook.events, WebhookReceiver(webhook))
         for name, program in options.exec.items():
+            from gpuwarden.notify.program import ProgramReceiver  # noqa: PLC0415 - as above
+
             self._add(f"exec.{name}", program.events, ProgramReceiver(program))
         self._grouping = Grouping()
         self._store: QueueStore | None = None

@@ -21,6 +21,8 @@ _FROZENLIST = "frozenlist._frozenlist"
 """Compiled, it brings in the C++ runtime. aiohttp uses these lists at its start."""
 _COMPRESSION = ("bz2", "lzma")
 """shutil takes them for archives, if they are there."""
+_PROXIES = ("getproxies", "proxy_bypass")
+"""What aiohttp's client wants of `urllib.request`, which brings in a client of its own, 0.5 MiB."""
 _HASHES = (("_md5",), ("_sha1",), ("_sha256", "_sha2"), ("_sha3",), ("_blake2",))
 """Python's own modules for the hashes that hashlib guarantees. Some distributions leave them out for OpenSSL's."""
 
@@ -30,9 +32,13 @@ def leave_out(config: Config) -> None:
     for module in (_FROZENLIST, *_COMPRESSION):
         _forbid(module)
     _leave_out_entities()
-    _put_off_policy()
+    _put_off_names("email.policy", HTTP=_Later("email.policy", "HTTP"))
+    _put_off_names("idna", encode=_Later("idna", "encode"), decode=_Later("idna", "decode"))
+    _put_off_names("pickle", PicklingError=type("PicklingError", (Exception,), {}))
+    _put_off_names("urllib.request", **{name: _Later("urllib.request", name) for name in _PROXIES})
     _put_off("aiohttp")  # its client, 1.3 MiB; the server's modules need nothing of it
     if not speaks_tls(config):
+        _put_off_names("asyncio.sslproto")
         _forbid("ssl")  # asyncio and aiohttp take it if it is there, and aiohttp then reads all certificates, twice
         if all(any(map(find_spec, names)) for names in _HASHES):
             _forbid("_hashlib")
@@ -95,25 +101,41 @@ def _leave_out_entities() -> None:
         del html.unescape, sys.modules["html.entities"]
 
 
-def _put_off_policy() -> None:
-    """`email.policy`, by which aiohttp parses a header that no request of ours has: 0.4 MiB."""
-    if "email.policy" in sys.modules:
-        return
-    module = ModuleType("email.policy")
+class _Later:
+    """A name of a module, which is imported when this is called or an attribute of it is wanted."""
 
-    def real(name: str) -> Any:
+    def __init__(self, module: str, name: str) -> None:
+        self._module, self._name = module, name
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return getattr(_real(self._module), self._name)(*arguments, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(getattr(_real(self._module), self._name), name)
+
+
+def _put_off_names(module: str, **names: Any) -> None:
+    """The module is imported once a name of it is wanted that is none of these; who imports these gets what is given here."""
+    if module in sys.modules:
+        return
+    made: Any = ModuleType(module)
+
+    def wanted(name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        if sys.modules.get("email.policy") is module:
-            del sys.modules["email.policy"]
-        return getattr(import_module("email.policy"), name)
+        return getattr(_real(module), name)
 
-    class Later:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(real("HTTP"), name)
+    vars(made).update(names, __getattr__=wanted, _put_off=True)
+    sys.modules[module] = made
+    package, _, own = module.rpartition(".")
+    if package in sys.modules:
+        setattr(sys.modules[package], own, made)
 
-    vars(module).update(HTTP=Later(), __getattr__=real)
-    sys.modules["email.policy"] = module
+
+def _real(module: str) -> ModuleType:
+    if getattr(sys.modules.get(module), "_put_off", False):
+        del sys.modules[module]
+    return import_module(module)
 
 
 def _texts(value: Any) -> Iterator[str]:

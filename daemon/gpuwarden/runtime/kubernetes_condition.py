@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from gpuwarden.actuators.base import Actuator
-from gpuwarden.actuators.kubernetes.actuator import KubernetesActuator
-from gpuwarden.actuators.kubernetes.condition import ConditionWriter
 from gpuwarden.config.model import Config
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden_collectors.base import Clock
+
+if TYPE_CHECKING:  # loaded only where it is enabled
+    from gpuwarden.actuators.kubernetes.condition import ConditionWriter
 
 
 class KubernetesConditions:
     def __init__(self, config: Config, actuators: Iterable[Actuator], clock: Clock) -> None:
         options = config.kubernetes
-        wanted = options.condition and config.mode == "enforce"
+        self._keepers: list[ConditionWriter] = []
+        if not (options.enabled and options.condition and config.mode == "enforce"):
+            return
+        from gpuwarden.actuators.kubernetes.actuator import KubernetesActuator  # noqa: PLC0415 - as in actuators/registry.py
+        from gpuwarden.actuators.kubernetes.condition import ConditionWriter  # noqa: PLC0415
+
         self._keepers = [
             ConditionWriter(actuator, heartbeat=options.heartbeat, osmo=options.osmo, clock=clock)
             for actuator in actuators
-            if wanted and isinstance(actuator, KubernetesActuator)
+            if isinstance(actuator, KubernetesActuator)
         ]
 
     def run(self) -> None:

@@ -6,15 +6,14 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuwarden import __version__
-from gpuwarden.actuators.azure_approval import AzureApproval
 from gpuwarden.actuators.base import Actuator
 from gpuwarden.actuators.reconciler import Limits
 from gpuwarden.actuators.registry import Detail, actuators
 from gpuwarden.base.paths import LEDGER
 from gpuwarden.collect.collectors import Sources
-from gpuwarden.collect.simulation import Simulation
 from gpuwarden.collect.slurm_jobs import conf_path
 from gpuwarden.collect.termination_sources import chosen
 from gpuwarden.config.jobs import evacuation_settings
@@ -42,6 +41,10 @@ from gpuwarden_collectors.receivers.reader import ReceiversReader
 from gpuwarden_collectors.registry import HOST_COLLECTORS
 from gpuwarden_collectors.slurm.client import SlurmClient
 
+if TYPE_CHECKING:  # loaded where they are wanted
+    from gpuwarden.actuators.azure_approval import AzureApproval
+    from gpuwarden.collect.simulation import Simulation
+
 ETC = Path("/etc")
 
 
@@ -67,6 +70,8 @@ class Site:
         sysfs, kmsg = config.paths.sysfs, config.paths.kmsg
         machine = identify(config.paths.sysfs, ETC)
         if nvml.simulate:
+            from gpuwarden.collect.simulation import Simulation  # noqa: PLC0415 - 0.1 MiB, only with --simulate
+
             simulation = Simulation(config.run.dir / "simulation", nvml.simulate)
             nvml = replace(nvml, simulate_dir=str(simulation.directory))
             sysfs, kmsg, machine = (
@@ -149,6 +154,8 @@ class Site:
         azure = self.config.termination.of(AZURE)
         if not self.evacuation.approve:
             return None
+        from gpuwarden.actuators.azure_approval import AzureApproval  # noqa: PLC0415 - only where Azure is asked
+
         return AzureApproval(Metadata(azure.endpoint or AZURE.endpoint, azure.timeout))
 
     @property

@@ -12,10 +12,10 @@ import pytest
 from gpuwarden_collectors.active_test import turn as turns
 from gpuwarden_collectors.active_test.chunks import KernelTally, chunk
 from gpuwarden_collectors.active_test.cuda.device import prepare
-from gpuwarden_collectors.active_test.facts import Level
 from gpuwarden_collectors.active_test.kernels import layout
 from gpuwarden_collectors.active_test.kernels.layout import WarpRecord
 from gpuwarden_collectors.active_test.kernels.pattern import word
+from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.active_test.locality import local_cpus
 from gpuwarden_collectors.active_test.memory_kernels import pattern
 from gpuwarden_collectors.active_test.pcie import DISCARDED, JUDGED, best

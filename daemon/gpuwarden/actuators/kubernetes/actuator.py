@@ -135,9 +135,7 @@ def _meant(intent: Intent, state: NodeState) -> bool:
     return not intent.reason or same(intent.reason, intent.since, state)
 
 
-def kubernetes_actuator(config: Config, clock: Clock) -> KubernetesActuator | None:
-    """For the registry."""
-    if not config.kubernetes.enabled:
-        return None
+def kubernetes_actuator(config: Config, clock: Clock) -> KubernetesActuator:
+    """For the registry, where it is enabled."""
     boot = boot_id(config.paths.proc)
     return KubernetesActuator(config.kubernetes, clock=clock, hostname=os.uname().nodename, boot_id=boot)

@@ -19,7 +19,8 @@ from gpuwarden.health.active_test.thresholds import (
     XIDS_COUNT_FROM,
 )
 from gpuwarden.health.model import Severity
-from gpuwarden_collectors.active_test.facts import GpuTest, Level
+from gpuwarden_collectors.active_test.facts import GpuTest
+from gpuwarden_collectors.active_test.level import Level
 
 REPEATS = 3
 """More tests of a GPU whose result was wrong once."""

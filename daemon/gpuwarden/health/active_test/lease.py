@@ -14,7 +14,7 @@ from typing import Annotated
 from gpuwarden.health.active_test.thresholds import XIDS_OF_WORKERS
 from gpuwarden.health.event_data import cut, no_key, otherwise, read, write
 from gpuwarden.health.model import NODE, Event, EventKind, Key, Pin
-from gpuwarden_collectors.active_test.facts import Level
+from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.event_facts import Source, XidEvent
 from gpuwarden_collectors.facts import Stamp
 

@@ -6,15 +6,18 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from gpuwarden.health.active_test.outcome import ActiveVerdict, Outcome
 from gpuwarden.health.active_test.thresholds import CLOCKS_SET, HOT, PAST_LEAST, WARM
 from gpuwarden.health.event_data import OTHER_KEYS, cut, no_key, otherwise
 from gpuwarden.health.jobs.past import median
 from gpuwarden.health.model import Evidence, Severity
-from gpuwarden_collectors.active_test.facts import GpuTest, Level
+from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.facts import Stamp
+
+if TYPE_CHECKING:  # loaded once there is a test
+    from gpuwarden_collectors.active_test.facts import GpuTest
 
 TEXT_MOST, NAME_MOST, FIGURES_MOST = 400, 64, 1024
 """Characters that are kept of a text, of a name, of all figures."""

@@ -14,7 +14,7 @@ from gpuwarden.health.active_test.past import PastTest
 from gpuwarden.health.active_test.thresholds import HOUR, MEMORY_COVERED, RESULTS_KEPT
 from gpuwarden.health.event_data import read, write
 from gpuwarden.health.model import Event, EventKind, Key, Severity, gpu
-from gpuwarden_collectors.active_test.facts import Level
+from gpuwarden_collectors.active_test.level import Level
 
 KEPT, BOARDS_KEPT = 64, 256
 SPACING = 20 * HOUR

@@ -9,7 +9,7 @@ from gpuwarden.health.active_test.outcome import ActiveVerdict
 from gpuwarden.health.active_test.past import PastTest
 from gpuwarden.publish.snapshot import GATE_STATES, ActiveTests, ReturnGateShown, Snapshot
 from gpuwarden.publish.times import rfc3339, when
-from gpuwarden_collectors.active_test.facts import Level
+from gpuwarden_collectors.active_test.level import Level
 
 Document = dict[str, Any]
 Sample = tuple[tuple[str, ...], float]
