@@ -87,8 +87,9 @@ class Listener:
         """On every address of the host. Raises OSError or OverflowError."""
         if port not in range(1 << 16):
             raise OverflowError("a port is 0 to 65535")
+        name = host.encode() if host.isascii() else host  # of text Python loads tables of all names there may be, 0.1 MiB
         found = await asyncio.get_running_loop().getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         for family, _, _, _, address in dict.fromkeys(found):
             listener = socket.create_server((address[0], port, *address[2:]), family=family, backlog=BACKLOG)
