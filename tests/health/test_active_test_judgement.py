@@ -124,9 +124,20 @@ def test_one_wrong_result_is_a_warning_and_a_second_on_that_board_within_28_days
     assert judge([at(healthy(), DAY)], past)[ME].verdict is NOTHING
 
 
-@pytest.mark.parametrize("sms", [((17, 2),), ((17, 1), (18, 1))])
-def test_a_wrong_result_that_comes_again_in_one_test_is_a_failure(sms: tuple[tuple[int, int], ...]) -> None:
-    assert judge([wrong_result(healthy(), *sms)])[ME].verdict is FAILURE
+@pytest.mark.parametrize(("sms", "chunks"), [(((17, 2),), 2), (((17, 1), (18, 1)), 2)])
+def test_a_wrong_result_that_comes_again_in_one_test_is_a_failure(
+    sms: tuple[tuple[int, int], ...], chunks: int
+) -> None:
+    assert judge([wrong_result(healthy(), *sms, wrong_chunks=chunks)])[ME].verdict is FAILURE
+
+
+def test_two_sms_that_are_wrong_in_one_chunk_are_wrong_once() -> None:
+    runs = [wrong_result(healthy(), (17, 1), (18, 1), wrong_chunks=1)]
+    outcome = judge(runs)[ME]
+    assert (outcome.verdict, names(outcome)) == (WARNING, ["warning test_failed.compute"])
+    assert "SM 17 (1x), 18 (1x)" in outcome.findings[0].text
+    assert to_repeat(runs) == (ME,)
+    assert judge([*runs, wrong_result(healthy(), (18, 1), wrong_chunks=1)])[ME].verdict is FAILURE
 
 
 def test_a_gpu_with_one_wrong_result_is_tested_three_times_more_and_fails_if_that_sm_is_wrong_again() -> None:

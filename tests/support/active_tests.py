@@ -81,11 +81,12 @@ def wrong_words(test: GpuTest, *places: tuple[int, int], **changes: Any) -> GpuT
     return replace(test, memory=replace(test.memory, mismatches=len(places), first=first), **changes)
 
 
-def wrong_result(test: GpuTest, *sms: tuple[int, int]) -> GpuTest:
-    """`sms`: number and chunks in which its int8 result deviated."""
+def wrong_result(test: GpuTest, *sms: tuple[int, int], wrong_chunks: int = 0) -> GpuTest:
+    """`sms`: number and chunks in which its int8 result deviated; `wrong_chunks`: those of all SMs."""
     deviations = tuple(Deviation(sm=sm, chunks=chunks, warps=chunks) for sm, chunks in sms)
     first, *others = test.kernels
-    return replace(test, kernels=(replace(first, deviations=deviations, deviating=len(sms)), *others))
+    changed = replace(first, deviations=deviations, deviating=len(sms), wrong_chunks=wrong_chunks)
+    return replace(test, kernels=(changed, *others))
 
 
 def off(test: GpuTest, *sms: tuple[int, int, float]) -> GpuTest:

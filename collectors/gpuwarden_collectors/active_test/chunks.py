@@ -54,6 +54,7 @@ class KernelTally:
     kernel: str
     sms: int
     _chunks: int = 0
+    _wrong_chunks: int = 0
     _seen: set[int] = field(default_factory=set)
     _deviating: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     _off: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -64,6 +65,7 @@ class KernelTally:
     def add(self, chunk: Chunk, *, warm: bool) -> None:
         """`warm`: its cycles and rate count."""
         self._seen.update(chunk.cycles)
+        self._wrong_chunks += bool(chunk.deviating)
         for sm, warps in chunk.deviating.items():
             self._deviating[sm].append(warps)
         if not warm:
@@ -88,6 +90,7 @@ class KernelTally:
             missing=self._missing(),
             deviations=self._deviations(),
             deviating=len(self._deviating),
+            wrong_chunks=self._wrong_chunks,
             outliers=self._outliers(),
             cycles=median(self._medians or [0.0]),
             cycles_least=min(self._medians, default=0.0),

@@ -118,6 +118,8 @@ class KernelMeasured:
     """`MISMATCHES_KEPT` at most, most warps first."""
     deviating: int = 0
     """SMs with a deviation, in all."""
+    wrong_chunks: int = 0
+    """Chunks in which any SM deviated: two SMs that are wrong in one chunk are wrong once."""
     outliers: tuple[Outlier, ...] = ()
     """`MISMATCHES_KEPT` at most, worst first."""
     cycles: float = 0.0

@@ -62,6 +62,15 @@ def test_chunks_that_warm_up_count_for_results_only() -> None:
     assert [(one.sm, one.chunks) for one in facts.deviations] == [(1, 1)]
 
 
+def test_a_chunk_with_two_wrong_sms_is_one_wrong_chunk() -> None:
+    tally = KernelTally("int8", sms=3)
+    tally.add(chunk([warp(0, checksum=1), warp(1, checksum=2), warp(2)], ROUNDS, "int8", 7), warm=True)
+    tally.add(chunk([warp(0), warp(1), warp(2)], ROUNDS, "int8", 7), warm=True)
+    facts = tally.facts()
+    assert facts is not None
+    assert (facts.wrong_chunks, facts.deviating) == (1, 2)
+
+
 def test_kernel_that_never_ran_is_no_fact() -> None:
     assert KernelTally("int8", sms=2).facts() is None
 

@@ -61,21 +61,21 @@ def _memory(runs: Sequence[GpuTest], _: Sequence[PastTest]) -> Iterator[Defect]:
 def _compute(runs: Sequence[GpuTest], past: Sequence[PastTest]) -> Iterator[Defect]:
     wrong: Counter[int] = Counter()
     kernels: dict[str, None] = {}
-    unnamed = 0
+    unnamed = times = 0
     for kernel in (kernel for run in runs for kernel in run.kernels):
         for one in kernel.deviations:
             wrong[one.sm] += max(1, one.chunks)
         unnamed += max(0, kernel.deviating - len(kernel.deviations))
         if kernel.deviations or kernel.deviating:
             kernels[kernel.kernel] = None
-    times = wrong.total() + unnamed
+            times += max(1, kernel.wrong_chunks, *(one.chunks for one in kernel.deviations))
     if not times:
         return
     sms = ", ".join(f"{sm} ({chunks}x)" for sm, chunks in wrong.most_common(NAMED_MOST))
     text = f"{', '.join(kernels)}: wrong results on SM {sms or 'not named'}"
     text += f", and on {more} more" if (more := max(0, len(wrong) - NAMED_MOST) + unnamed) else ""
     before = sum(f"{TEST_FAILED}.compute" in one.findings for one in past)
-    if times > 1:
+    if times > 1:  # two SMs that are wrong in one chunk are wrong once: one event on the board may reach both
         yield defect("compute", F, text)
     elif before:
         yield defect("compute", F, f"{text}; results were wrong in {before} other tests of the last 28 days")
