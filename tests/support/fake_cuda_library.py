@@ -24,7 +24,7 @@ of a kernel, N counts from 1 and is 1 unless given, from the N-th call on.
     sleep CALL MICROSECONDS [N]
     flip OFFSET BIT                       once, in memory that was just written and is longer than OFFSET
     stuck OFFSET BIT VALUE                whenever memory was written
-    flip_copy CALL OFFSET BIT             in what a copy leaves
+    flip_copy CALL OFFSET BIT [N]         in what a copy leaves; with N, of the N-th one alone
     wrong KERNEL|* SM|* FROM TO           one warp of it, in the kernel's chunks FROM to TO (not included), counted from 0
     slow KERNEL|* SM|* PERCENT [N]        more cycles; less than 0 is faster
     silent CALL [N]                       a compute kernel or a copy that ends well and has written nothing

@@ -143,7 +143,7 @@ class PcieMeasured:
     to_host: float
     """Bytes per second."""
     mismatches: int = 0
-    """Wrong 32-bit words of the copied data."""
+    """Wrong 32-bit words in all copies, each of which is verified."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Nearly all memory of a GPU written, inverted and verified, in marches that last 0.2 s at most and free everything in between.
+"""Nearly all memory of a GPU written, inverted and verified, in marches that hold it for 0.2 s at most and free everything in between.
 
 While 99 % is held nobody else can even make a context (measured: error 2), so that a march is short, others are looked for between its
 steps, and a process that comes meanwhile ends the test.
@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import ceil
 from statistics import median
+from typing import NamedTuple
 
 from gpuwarden_collectors.active_test.cuda.device import Device
 from gpuwarden_collectors.active_test.cuda.errors import OutOfMemoryError
@@ -20,6 +22,8 @@ from gpuwarden_collectors.active_test.obstructed import Obstructed
 
 MARCH_MOST = 0.2
 """Seconds between allocating and freeing that the kernels of a march may take, by the speeds measured before."""
+PARTS_MOST = 64
+"""In which a slow GPU is marched over."""
 KEPT_BACK = 2 << 30
 """Bytes that stay free where only a part may be taken: a job that is just starting makes its contexts in them."""
 LEAST_SHARE = 0.9
@@ -55,15 +59,16 @@ class MemoryTally:
     """Of each that only read."""
     _first: list[Mismatch] = field(default_factory=list)
 
-    def add(self, run: Run) -> None:
-        """What one launch found."""
+    def add(self, run: Run, first: int = 0) -> None:
+        """What one launch found, which began at this byte of the block."""
         self.mismatches += run.mismatches
         known = {one.offset for one in self._first}
-        for record in sorted(run.records, key=lambda record: (record.offset not in known, record.offset)):
+        for record in sorted(run.records, key=lambda record: (first + record.offset not in known, record.offset)):
             of_march = sum(one.march == self.marches for one in self._first)
             if of_march < _KEPT_OF_ONE and len(self._first) < MISMATCHES_KEPT:
+                offset = first + record.offset
                 self._first.append(
-                    Mismatch(march=self.marches, offset=record.offset, expected=record.expected, found=record.found)
+                    Mismatch(march=self.marches, offset=offset, expected=record.expected, found=record.found)
                 )
 
     def facts(self) -> MemoryMeasured | None:
@@ -77,6 +82,13 @@ class MemoryTally:
         )  # fmt: skip
 
 
+class _Plan(NamedTuple):
+    """Of one march."""
+
+    inversions: int
+    parts: int
+
+
 class MemoryTest:
     """The memory of one GPU. `most`: bytes that may be taken at most. `check` ends the test by an exception if somebody else is there."""
 
@@ -88,52 +100,71 @@ class MemoryTest:
         self._device, self._kernels, self._check = device, kernels, check
         kept = KEPT_BACK if allowance is Allowance.PART else 0
         self._may_take = min(free - kept, most or free)
-        self._wanted = min(total - kept, most or total)
+        self._wanted = max(0, min(total - kept, most or total))
+        self._kept = kept
         self._run_again = False
 
     def march(self, seed: int, number: int) -> float:
         """Seconds that one march took on the GPU. The first that finds wrong words is run again before the memory is freed.
 
-        Raises CudaError, Obstructed.
+        On a GPU that is too slow for all of it in `MARCH_MOST` it comes in parts, and everything is freed after each. Raises CudaError,
+        Obstructed.
         """
-        chosen, before = pattern(seed, number), self.tally.mismatches
-        self._check()
-        with self._block() as (base, size):
-            self.tally.tested = size if not self.tally.tested else min(self.tally.tested, size)
-            took = self._steps(base, size, chosen)
-            if self.tally.mismatches > before and not self._run_again:
-                self._run_again = True
-                took += self._steps(base, size, chosen)
+        chosen, took, covered, part, plan = pattern(seed, number), 0.0, 0, 0, None
+        while plan is None or part < plan.parts:
+            self._check()
+            with self._block() as (base, size):
+                plan = self._plan(base, size, chosen) if plan is None else plan
+                first, last = (size * one // plan.parts // _GRAIN * _GRAIN for one in (part, part + 1))
+                covered += last - first
+                self.tally.tested = max(self.tally.tested, covered) if number == 0 else self.tally.tested
+                took += self._part(base, first, last - first, chosen, plan.inversions)
+            part += 1
+        self.tally.tested = min(self.tally.tested, covered)
         self._check()
         return took
 
-    def _steps(self, base: int, size: int, chosen: Pattern) -> float:
-        """Writes upwards, verifies and inverts once or twice where there is time for it, verifies downwards."""
-        inversions, kernels, held = self._inversions(base, size, chosen), self._kernels, chosen
-        took = self._note(kernels.write(base, size, held), self.tally.writes, size)
+    def _part(self, base: int, first: int, size: int, chosen: Pattern, inversions: int) -> float:
+        """From byte `first` of the block on."""
+        before = self.tally.mismatches
+        took = self._steps(base, first, size, chosen, inversions)
+        if self.tally.mismatches > before and not self._run_again:
+            self._run_again = True
+            took += self._steps(base, first, size, chosen, inversions)
+        return took
+
+    def _steps(self, base: int, first: int, size: int, chosen: Pattern, inversions: int) -> float:
+        """Writes upwards, verifies and inverts as often as there is time for it, verifies downwards."""
+        kernels, held, at = self._kernels, chosen, base + first
+        took = self._note(kernels.write(at, size, held), first, self.tally.writes, size)
         for number in range(inversions):
-            took += self._note(kernels.verify_write(base, size, held, down=number % 2 == 1))
+            took += self._note(kernels.verify_write(at, size, held, down=number % 2 == 1), first)
             held = held.inverted()
-        took += self._note(kernels.verify(base, size, held, down=True), self.tally.verifies, size)
+        took += self._note(kernels.verify(at, size, held, down=True), first, self.tally.verifies, size)
         self.tally.marches += 1
         return took
 
-    def _note(self, run: Run, speeds: list[float] | None = None, size: int = 0) -> float:
-        self.tally.add(run)
+    def _note(self, run: Run, first: int = 0, speeds: list[float] | None = None, size: int = 0) -> float:
+        self.tally.add(run, first)
         if speeds is not None and run.seconds > 0:
             speeds.append(size / run.seconds)
         self._check()
         return run.seconds
 
-    def _inversions(self, base: int, size: int, chosen: Pattern) -> int:
-        """As many as a march has time for: two, one or none. Each reads and writes the memory once more."""
+    def _plan(self, base: int, size: int, chosen: Pattern) -> _Plan:
+        """As many inversions as a march has time for: two, one or none, each of which reads and writes the memory once more; in parts where
+        there is not even time for that.
+        """
         if not self.tally.writes:
             probe, kernels = min(size, _PROBE), self._kernels
             took = self._note(kernels.write(base, probe, chosen)) + self._note(kernels.verify(base, probe, chosen))
             speed = 2 * probe / took if took > 0 else float("inf")
         else:
             speed = min(median(self.tally.writes), median(self.tally.verifies or [0.0]))
-        return next((n for n in (2, 1) if (2 + 2 * n) * size * _SLOWER_BOTH_WAYS / speed <= MARCH_MOST), 0)
+        for inversions in (2, 1):
+            if (2 + 2 * inversions) * size * _SLOWER_BOTH_WAYS / speed <= MARCH_MOST:
+                return _Plan(inversions, 1)
+        return _Plan(0, min(PARTS_MOST, max(1, ceil(2 * size / speed / MARCH_MOST))))
 
     @contextmanager
     def _block(self) -> Iterator[tuple[int, int]]:
@@ -149,6 +180,12 @@ class MemoryTest:
                 if address is not None:
                     yield address, size
                     return
+        if not self._wanted:
+            raise Obstructed(
+                f"the memory of {self._device.uuid} is not tested: it has {_gib(self.tally.total)} in all, and {_gib(self._kept)} stay free "
+                "while a job may come: exclude or drain the node, then test",
+                Obstacle.MEMORY_TAKEN,
+            )
         raise Obstructed(
             f"the memory of {self._device.uuid} is not tested: of {_gib(self._wanted)} less than {LEAST_SHARE:.0%} could be had, "
             f"{_gib(self._device.memory()[0])} are free; something holds the rest: see the processes on the GPU, or reset it",

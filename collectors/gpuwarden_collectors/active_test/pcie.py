@@ -5,7 +5,7 @@ The best of 20 after three that are discarded: in a cold process the first copie
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gpuwarden_collectors.active_test.cuda.device import Device
 from gpuwarden_collectors.active_test.facts import PcieMeasured
@@ -18,21 +18,32 @@ _BLANK = 0xA5  # what the memory holds that the copy back is to overwrite
 def best(size: int, copy: Callable[[], float], check: Callable[[], None]) -> float:
     """Bytes per second of the fastest; `copy` gives the seconds of one."""
     check()
-    seconds = [copy() for _ in range(DISCARDED + JUDGED)][DISCARDED:]
+    seconds = [copy() for _ in range(DISCARDED + JUDGED)]
     check()
-    return size / min(seconds)
+    return _fastest(size, seconds)
+
+
+def _fastest(size: int, seconds: Sequence[float]) -> float:
+    return size / min(seconds[DISCARDED:])
 
 
 def measure(device: Device, kernels: MemoryKernels, seed: int, check: Callable[[], None]) -> PcieMeasured:
     """`check` ends the test by an exception if somebody else is on the GPU. Raises CudaError.
 
-    The GPU writes a pattern, which goes to the host and back, and verifies it: a word that was damaged either way is a mismatch.
+    The GPU writes a pattern, another one each time, which goes to the host and back, and verifies it: a word that was damaged either way, or
+    is left from the copy before, is a mismatch. Only the copies are timed; writing and verifying take 0.05 ms each on an H100.
     """
-    size, written = transfer_size(device), pattern(seed, 1)
+    size, mismatches = transfer_size(device), 0
+    to_host: list[float] = []
+    to_device: list[float] = []
     with device.pinned(size) as host, device.allocated(size) as address:
-        kernels.write(address, size, written)
-        to_host = best(size, lambda: device.timed(lambda: device.copy_to_host(host, address, size)), check)
-        device.fill(address, _BLANK, size)
-        to_device = best(size, lambda: device.timed(lambda: device.copy_to_device(address, host, size)), check)
-        found = kernels.verify(address, size, written)
-    return PcieMeasured(to_device=to_device, to_host=to_host, mismatches=found.mismatches)
+        check()
+        for number in range(DISCARDED + JUDGED):
+            written = pattern(seed, number)
+            kernels.write(address, size, written)
+            to_host.append(device.timed(lambda: device.copy_to_host(host, address, size)))
+            device.fill(address, _BLANK, size)
+            to_device.append(device.timed(lambda: device.copy_to_device(address, host, size)))
+            mismatches += kernels.verify(address, size, written).mismatches
+        check()
+    return PcieMeasured(to_device=_fastest(size, to_device), to_host=_fastest(size, to_host), mismatches=mismatches)

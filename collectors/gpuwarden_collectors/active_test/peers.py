@@ -12,8 +12,8 @@ from gpuwarden_collectors.active_test.facts import PeerMeasured
 from gpuwarden_collectors.active_test.memory_kernels import MemoryKernels, pattern, transfer_size
 from gpuwarden_collectors.active_test.pcie import best
 
-PEER_PATTERN = 3
-"""Number of the pattern: another than that of PCIe."""
+PEER_PATTERN = 27
+"""Number of the pattern: another than those of PCIe."""
 
 
 def measure(

@@ -11,6 +11,7 @@ from gpuwarden_collectors.active_test.kernels import layout
 from gpuwarden_collectors.active_test.kernels.constants import SEEDS
 from gpuwarden_collectors.active_test.kernels.pattern import word
 from gpuwarden_collectors.active_test.memory_kernels import pattern
+from gpuwarden_collectors.active_test.pcie import DISCARDED, JUDGED
 from gpuwarden_collectors.active_test.peers import PEER_PATTERN
 from support.active_workers import active_worker, request, run
 from support.fake_cuda_library import MEMORY, FakeCuda
@@ -170,6 +171,32 @@ def test_march_lasts_200_ms_at_most_and_frees_everything(
     assert all(seconds <= 0.2 for seconds in held[1:])
 
 
+def test_slow_gpu_is_marched_over_in_parts_each_held_for_200_ms_at_most(fake: FakeCuda, tmp_path: Path) -> None:
+    """At 150 MB/s writing and verifying 32 MiB takes 0.45 s."""
+    log = tmp_path / "log"
+    fake.add(f"log {log}", "write_speed 1.5e8", "verify_speed 1.5e8")
+    memory = run(fake, "gate").memory
+    assert memory is not None
+    assert (memory.marches, memory.mismatches) == (3, 0)
+    assert memory.tested >= 0.99 * memory.free
+    times = [float(line.split()[2]) for line in log.read_text().splitlines()]
+    held = [freed - taken for taken, freed in zip(times[0::2], times[1::2], strict=True)]
+    assert len(held) == 3
+    assert all(seconds <= 0.2 for seconds in held[1:])  # the first has found out how fast it is
+    fake.add(*(f"stuck {BEYOND_PCIE + 4 * number} 3 1" for number in range(3)))  # from where each write begins
+    found = run(fake, "gate").memory
+    assert found is not None
+    third = memory.tested // 3
+    assert {one.offset // third for one in found.first} == {0, 1, 2}
+    assert {one.offset % third - BEYOND_PCIE for one in found.first} <= set(range(-(1 << 16), 1 << 16))
+
+
+def test_gpu_with_less_memory_than_stays_free_says_so(fake: FakeCuda) -> None:
+    measured = run(fake, memory="part")
+    assert measured.obstacle is Obstacle.MEMORY_TAKEN
+    assert "it has 0.03 GiB in all, and 2.00 GiB stay free" in measured.text
+
+
 def test_flipped_bit_is_counted_once_with_its_place(fake: FakeCuda) -> None:
     fake.add(f"flip {BEYOND_PCIE + 5} 2")
     memory = run(fake, "gate").memory
@@ -306,8 +333,25 @@ def test_word_that_a_copy_damages_is_a_mismatch(fake: FakeCuda, copy: str) -> No
     fake.add(f"flip_copy {copy} 4096 6")
     measured = run(fake, "quick", "none")
     assert measured.pcie is not None
-    assert measured.pcie.mismatches == 1
+    assert measured.pcie.mismatches == DISCARDED + JUDGED
     assert measured.obstacle is None
+
+
+@pytest.mark.parametrize("copy", ["cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2"])
+@pytest.mark.parametrize("number", [1, 9])
+def test_word_that_one_of_many_copies_damages_is_found(fake: FakeCuda, copy: str, number: int) -> None:
+    fake.add(f"flip_copy {copy} 4096 6 {number}")
+    measured = run(fake, "quick", "none")
+    assert measured.pcie is not None
+    assert measured.pcie.mismatches == 1
+    assert measured.pcie.to_host == pytest.approx(55e9, rel=1e-3)
+
+
+def test_copy_that_leaves_what_the_one_before_left_is_found(fake: FakeCuda) -> None:
+    fake.add("silent cuMemcpyDtoHAsync_v2 2")
+    measured = run(fake, "quick", "none")
+    assert measured.pcie is not None
+    assert measured.pcie.mismatches > 0
 
 
 def test_copies_that_move_nothing_are_found(fake: FakeCuda) -> None:

@@ -212,7 +212,8 @@ static CUresult copy(const char *call, CUdeviceptr on_gpu, void *to, const void 
     if (!silent(call))
         memcpy(to, from, size);
     for (const struct rule *rule = node.rule; rule < node.rule + node.rules; rule++)
-        if (rule->action == FLIP_COPY && strcmp(rule->name, call) == 0 && (size_t)rule->number[0] < size)
+        if (rule->action == FLIP_COPY && strcmp(rule->name, call) == 0 && (size_t)rule->number[0] < size &&
+            (rule->number[2] == 0 || rule->number[2] == calls_of(call)))
             ((uint8_t *)to)[rule->number[0]] ^= (uint8_t)(1U << (rule->number[1] & 7));
     gpu_seconds += (double)size / node.copy;
     return SUCCESS;
