@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -30,6 +31,22 @@ def test_a_failure_is_a_finding_that_outlasts_the_test(host: ActiveHost, daemon:
     code, document = host.alone()
     assert (code, document["verdict"]) == (2, "failure")
     daemon.wait_status("failure", "test_failed.compute")
+
+
+def test_an_xid_of_a_worker_s_first_moment_is_of_the_test_and_not_of_a_job(
+    host: ActiveHost, daemon: RunningDaemon
+) -> None:
+    """The daemon knows the worker's process number before the worker touches the driver."""
+    line, read = "NVRM: Xid (PCI:0000:28:00): 31, pid=PID, name=gw-test, Ch 00000008", host.folder / "read"
+    steps = [{"ask": "start"}, {"kernel_line": [str(host.kmsg), line]}, {"wait": str(read)}]
+    host.script({"*": PASSES, uuid_of(1): [*steps, *PASSES]})
+    process = host.begin("--json", "--i-know-nobody-is-here")
+    daemon.wait(lambda: re.search(rb'"test_xid"|"xid_seen"|"xid"', daemon.get("/v1/events")[1]), "the line")
+    read.touch()
+    code, document = ended(process)
+    assert code == 3
+    assert [gpu["text"] for gpu in document["gpus"]] == ["", "Xid 31 of the test's own process"]
+    assert daemon.is_now("healthy")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,13 @@ def command(asked: object) -> list[str]:
 
 
 class ActiveWorker:
-    """One that runs. `lines`: all that it wrote so far."""
+    """One that runs, and may start. `lines`: all that it wrote so far."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
         self.lines: list[dict[str, Any]] = []
+        with suppress(BrokenPipeError):  # it ended at once
+            self.answer("go")
 
     def read(self) -> dict[str, Any]:
         """The next line; empty at the end."""
@@ -46,6 +48,8 @@ class ActiveWorker:
         line = self.process.stdout.readline()
         if not line:
             return {}
+        if json.loads(line) == {"asks": "start"}:  # answered already
+            return self.read()
         self.lines.append(json.loads(line))
         return self.lines[-1]
 

@@ -8,6 +8,8 @@ it leaves `UUID.NUMBER` there.
     {"sleep": SECONDS}  {"exit": CODE}             {"signal": NUMBER}  to itself
     {"deaf": true}      SIGTERM is ignored from here on
     {"open": PATH}      opens a file, which may hang
+    {"kernel_line": [PATH, TEXT]}  adds a line to a kernel log, with its process number for PID
+    {"wait": PATH}      until there is such a file
     {"flood": true}     writes for ever
     {"child": true}     starts a process that outlives it, in its group
 """
@@ -89,6 +91,16 @@ class Stub:
 
     def do_open(self, path: str) -> None:
         os.close(os.open(path, os.O_RDONLY))
+
+    def do_kernel_line(self, what: list[str]) -> None:
+        path, text = what
+        microseconds = int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1e6)
+        with Path(path).open("a") as file:
+            file.write(f"4,1,{microseconds},-;{text.replace('PID', str(os.getpid()))}\n")
+
+    def do_wait(self, path: str) -> None:
+        while not Path(path).exists():
+            time.sleep(0.02)
 
     def do_flood(self, _: object) -> None:
         while True:

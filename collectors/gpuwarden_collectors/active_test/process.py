@@ -1,6 +1,7 @@
 """The worker process of `gpuwarden test`: one GPU, once. Its library may hang, crash or be killed without harm to its parent.
 
-Run as `python -m gpuwarden_collectors.active_test.process REQUEST`, a JSON object (`request.Request`). It writes JSON lines:
+Run as `python -m gpuwarden_collectors.active_test.process REQUEST`, a JSON object (`request.Request`). It writes JSON lines: {"asks": "start"},
+upon which it waits for any line before it touches the driver, so that its Xids are known to be of a test;
 {"phase": "int8", "at": 3, "of": 6} when a phase begins, {"asks": "memory"}, upon which it waits for a line `all`, `part` or `none`, and at
 last {"measured": {…}}, a `facts.GpuMeasured`. With peers it writes {"asks": "compute"} before, and waits for any line. Exit status 0, or 64
 if it refuses the request; anything else is a crash.
@@ -63,6 +64,10 @@ class _Parent:
         """A phase begins."""
         self.write({"phase": phase, "at": self._phases.index(phase) + 1, "of": len(self._phases)})
 
+    def ask_start(self) -> None:
+        """Waits for the answer, whatever it is."""
+        self._asked("start")
+
     def ask_compute(self) -> None:
         """Waits for the answer, whatever it is."""
         self._asked("compute")
@@ -101,6 +106,7 @@ def main() -> None:
     _named(NAME)
     stay_near(request.slot)
     parent = _Parent(request, answers, lines)
+    parent.ask_start()
     measured = run(request, parent.progress, parent.ask_compute, parent.ask_memory)
     parent.write({"measured": to_wire(measured)})
     os._exit(0)  # an orderly end would call the driver again; the kernel frees the GPU as well, and cannot fail at it

@@ -23,8 +23,8 @@ WITHIN = {Level.GATE: 60.0, Level.QUICK: 90.0, Level.STANDARD: 240.0}
 without persistence mode adds several seconds for each GPU."""
 APART = 0.5
 """Seconds between the starts of two workers: eight GPUs together step by 5.6 kW."""
-COMPUTE, MEMORY = "compute", "memory"
-"""What a worker asks for, right before it begins: compute only where it has peers."""
+START, COMPUTE, MEMORY = "start", "compute", "memory"
+"""What a worker asks for, right before it begins: to start the driver's library; to compute only where it has peers."""
 _TRANSFERS = ("start", "pcie", "peers")
 """The phases of a worker in which it may use other GPUs: they come first."""
 
@@ -65,6 +65,8 @@ class Node:
     occupancy: Callable[[], Awaitable[Occupancy]]
     started: Callable[[int], None]
     """Gets the process number of each worker."""
+    announced: Callable[[], Awaitable[None]]
+    """Once the daemon knows these numbers."""
     progress: Callable[[int, str], None]
     """Gets the index of a GPU, and what its worker does now."""
     ended: asyncio.Event
@@ -121,6 +123,9 @@ class GpuRun:
         )  # fmt: skip
 
     async def _answer(self, what: str) -> str:
+        if what == START:
+            await self._node.announced()
+            return "go"
         if what not in (COMPUTE, MEMORY):
             return "no"
         await self._node.transfers.end(self._gpu.uuid)

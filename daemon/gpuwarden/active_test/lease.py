@@ -21,6 +21,8 @@ from gpuwarden_collectors.codec import to_wire
 Call = Callable[..., Any]
 """A verb of the control socket with its arguments; blocks, within a deadline. Raises DaemonUnreached."""
 RENEW_EVERY = 1.0
+ANNOUNCED_WITHIN = 2.0
+"""Seconds that a worker waits until the daemon knows its process number; one that does not answer holds no test up."""
 END_WITHIN = 2.0
 RESULT_WITHIN = 8.0
 RESTART_WITHIN = 20.0
@@ -45,6 +47,9 @@ class Lease:
         self._name = ""
         self._away = False
         self._renewing: asyncio.Task[None] | None = None
+        self._known = 0
+        self._more = asyncio.Event()
+        self._renewed = asyncio.Condition()
         self.workers: list[int] = []
         """Process numbers of the workers of this test: the daemon sets their own Xids aside."""
         self.error = ""
@@ -62,6 +67,16 @@ class Lease:
         self._name = str(answer.get("lease", ""))
         if not self._ended_by(answer):
             self._renewing = asyncio.create_task(self._renew(given))
+
+    async def announced(self) -> None:
+        """Once the daemon knows of all workers so far: before they touch a driver that may log an Xid of theirs. Raises nothing."""
+        wanted = len(self.workers)
+        if self._renewing is None:
+            return
+        self._more.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANNOUNCED_WITHIN), self._renewed:
+                await self._renewed.wait_for(lambda: self._known >= wanted)
 
     async def result(self, tests: Sequence[GpuTest], within: float = RESULT_WITHIN) -> Mapping[str, Any] | None:
         """What the daemon makes of them; None if it does not take them (`error` says why).
@@ -86,9 +101,17 @@ class Lease:
             await self._asked("test-end", {"lease": self._name}, END_WITHIN)
 
     async def _renew(self, given: Mapping[str, Any]) -> None:
+        """Each second, and at once when a worker waits for it."""
         while True:
-            await asyncio.sleep(RENEW_EVERY)
-            answer = await self._asked("test-begin", {**given, "lease": self._name, "workers": self.workers})
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RENEW_EVERY):
+                    await self._more.wait()
+            self._more.clear()
+            workers = list(self.workers)
+            answer = await self._asked("test-begin", {**given, "lease": self._name, "workers": workers})
+            async with self._renewed:
+                self._known = len(workers)
+                self._renewed.notify_all()
             if answer is not None and self._ended_by(answer):
                 return
 

@@ -118,7 +118,7 @@ class ActiveTest:
         return Node(
             level=self._order.level, identity=user, environment=given, nvml_library=self._order.nvml.library,
             occupancy=SharedOccupancy(self._order.asked, len(before.nvml.gpus)).answer, started=self._lease.workers.append,
-            progress=self._order.progress, ended=self._ending.event, clock=self._order.clock, driver=before.nvml.driver_version,
+            announced=self._lease.announced, progress=self._order.progress, ended=self._ending.event, clock=self._order.clock, driver=before.nvml.driver_version,
             transfers=Transfers(), parallel=self._order.parallel, turns=asyncio.Semaphore(self._order.parallel), starting=asyncio.Lock(),
         )  # fmt: skip
 

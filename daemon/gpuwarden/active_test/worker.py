@@ -34,7 +34,7 @@ EXIT_GRACE = 5.0
 _STDERR_KEPT = 2000
 
 Answer = Callable[[str], Awaitable[str]]
-"""What a worker asks for ("compute", "memory") to the one line that it gets."""
+"""What a worker asks for ("start", "compute", "memory") to the one line that it gets."""
 
 
 @dataclass(frozen=True, slots=True)
