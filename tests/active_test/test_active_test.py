@@ -9,6 +9,7 @@ import pty
 import pwd
 import signal
 import subprocess
+import sys
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 
 from gpuwarden.active_test.host_order import excluded_by
 from gpuwarden.active_test.occupancy import Asked, Memory, occupancy
+from gpuwarden_collectors.active_test.level import WORKER
 from support.active_test_hosts import (
     LONG,
     MEASURED,
@@ -267,6 +269,27 @@ def test_no_gpu_computes_or_takes_all_memory_while_another_one_may_still_be_read
     assert [gpu["verdict"] for gpu in host.alone("--level", "quick")[1]["gpus"]][:2] == ["nothing_found"] * 2
 
 
+READ_WRONG: Json = {
+    "obstacle": "gpu_error",
+    "text": "a kernel failed",
+    "peers": [{"peer": uuid_of(1), "speed": 0.0, "error": "214"}],
+}
+
+
+def test_an_error_of_a_peer_costs_the_reader_no_verdict_and_is_that_peer_s(tmp_path: Path) -> None:
+    """The reader goes on in another process, which reads the peers behind that one."""
+    host = ActiveHost(tmp_path, 3)
+    read = {**MEASURED, "peers": [{"peer": uuid_of(2), "speed": 3.8e11}]}
+    first = [[{"write": {"measured": READ_WRONG}}], [*PASSES[:-1], {"write": {"measured": read}}]]
+    host.script({"*": PASSES, uuid_of(0): first})
+    code, document = host.alone("--level", "standard")
+    assert [gpu["verdict"] for gpu in document["gpus"]] == ["nothing_found", "no_verdict", "nothing_found"]
+    assert (code, gpu_of(document, 1)["text"]) == (3, f"read by {uuid_of(0)}: 214")
+    assert [host.note(0, number)["plan"]["peers"] for number in (0, 1)] == [[uuid_of(1), uuid_of(2)], [uuid_of(2)]]
+    (tested,) = gpu_of(document, 0)["tests"]
+    assert [one["peer"] for one in tested["peers"]] == [uuid_of(1), uuid_of(2)]
+
+
 # --- how much memory
 
 
@@ -403,14 +426,32 @@ def test_a_worker_that_fails_costs_its_own_gpu_a_verdict_and_no_other(
 def test_a_worker_that_sleeps_in_the_kernel_is_left_behind_and_named(host: ActiveHost, tmp_path: Path) -> None:
     host.more["ACTIVE_TEST_WITHIN"] = "1"
     with hung_mount(tmp_path / "gone", killable=False) as dead:
-        host.script({"*": PASSES, uuid_of(1): [{"open": str(dead / "file")}]})
+        host.script({"*": PASSES, uuid_of(1): [{"name": WORKER}, {"open": str(dead / "file")}]})
         code, document = host.alone()
         assert (code, gpu_of(document, 0)["verdict"]) == (3, "nothing_found")
         pid = host.note(1)["pid"]
         assert not gone(pid)
         assert gpu_of(document, 1)["obstacle"] == "hung"
         assert f"left behind (pid {pid})" in gpu_of(document, 1)["text"]
+        assert [one["check"] for one in gpu_of(document, 1)["findings"]] == ["test_hung"]
+
+        host.forget_notes()
+        code, document = host.alone()
+        assert (code, document["obstacle"], host.workers) == (3, "reset_first", [])
+        assert f"a worker of a test sleeps in it and cannot be ended (pid {pid})" in document["text"]
     wait(lambda: gone(pid), "its end, once the kernel lets it go")
+
+
+@pytest.mark.disposable
+def test_no_worker_is_started_into_a_driver_that_holds_another_one_for_good(tmp_path: Path) -> None:
+    host = ActiveHost(tmp_path, 9)
+    host.more["ACTIVE_TEST_WITHIN"] = "6"
+    with hung_mount(tmp_path / "gone", killable=False) as dead:
+        stuck = [{"open": str(dead / "file")}]
+        host.script({"*": [{"sleep": 300}], **{uuid_of(gpu): stuck for gpu in range(8)}})
+        _, document = host.alone()
+        assert f"{uuid_of(8)}.0" not in host.workers
+        assert gpu_of(document, 8)["obstacle"] == "reset_first"
 
 
 def test_what_a_worker_started_ends_with_it(host: ActiveHost) -> None:
@@ -438,6 +479,32 @@ def test_a_second_test_exits_with_3_and_names_the_first(host: ActiveHost) -> Non
     host.script({"*": PASSES})
     host.forget_notes()
     assert host.alone()[0] == 0
+
+
+def test_a_test_with_another_run_directory_is_the_same_node_s(host: ActiveHost, tmp_path: Path) -> None:
+    host.script({"*": LONG})
+    first = host.begin("--i-know-nobody-is-here")
+    host.wait_note(0)
+    code, document = host.alone("--run-dir", str(tmp_path / "another"))
+    assert (code, document["obstacle"]) == (3, "busy")
+    assert f"another test runs on this node (pid {first.pid}), for " in document["text"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes of other users")
+def test_who_may_not_test_keeps_no_test_away_by_taking_its_name(host: ActiveHost) -> None:
+    script = (
+        "import socket, sys, time\n"
+        "name = socket.socket(socket.AF_UNIX); name.bind(chr(0) + sys.argv[1]); name.listen()\n"
+        "print(1, flush=True); time.sleep(300)"
+    )
+    taken = [sys.executable, "-S", "-c", script, host.variables["ACTIVE_TEST_NODE"]]
+    with subprocess.Popen(taken, user="nobody", stdout=subprocess.PIPE) as stranger:
+        try:
+            assert stranger.stdout is not None
+            assert stranger.stdout.readline()
+            assert host.alone()[0] == 0
+        finally:
+            stranger.kill()
 
 
 def test_a_lock_that_cannot_be_taken_is_3(host: ActiveHost) -> None:

@@ -4,6 +4,7 @@ ACTIVE_TEST_WORKER    the command of a worker, as JSON; without it the real one
 ACTIVE_TEST_KEEP      names of variables that a worker gets all the same: fake libraries are found by them
 ACTIVE_TEST_KUBELET   the folder of a pretended kubelet
 ACTIVE_TEST_WITHIN    seconds that a worker has at each level
+ACTIVE_TEST_NODE      the name of the node's lock: hosts of tests are none of each other's
 ACTIVE_TEST_USER      the user that workers run as
 ACTIVE_TEST_JOB       not empty: the job of an idle node runs this program, in this environment
 """
@@ -16,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gpuwarden.active_test import gpu_test, pods, run, surroundings, worker
+from gpuwarden.active_test import gpu_test, lock, pods, run, surroundings, worker
 from gpuwarden.active_test.idle import job
 from gpuwarden.cli.main import main
 
@@ -26,6 +27,7 @@ def change() -> None:
         worker.COMMAND = tuple(json.loads(given))
     if within := os.environ.get("ACTIVE_TEST_WITHIN"):
         gpu_test.WITHIN.update(dict.fromkeys(gpu_test.WITHIN, float(within)))
+    lock.NODE = os.environ.get("ACTIVE_TEST_NODE", lock.NODE)
     surroundings.USER = os.environ.get("ACTIVE_TEST_USER", surroundings.USER)
     pods.KUBELET = Path(os.environ.get("ACTIVE_TEST_KUBELET", "/nonexistent"))
     if os.environ.get("ACTIVE_TEST_JOB"):

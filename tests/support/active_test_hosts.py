@@ -59,7 +59,7 @@ class ActiveHost(FakeHost):
         return {
             **environment(self.folder, self.fake.environment), "ACTIVE_TEST_WORKER": json.dumps(STUB),
             "ACTIVE_TEST_KEEP": "STUB_FOLDER", "STUB_FOLDER": str(self.stubs), "ACTIVE_TEST_KUBELET": str(self.kubelet),
-            "SLURM_CONF": "/nonexistent/slurm.conf", **self.more,
+            "SLURM_CONF": "/nonexistent/slurm.conf", "ACTIVE_TEST_NODE": f"gpuwarden-test{self.folder}"[:107], **self.more,
         }  # fmt: skip
 
     def argv(self, *words: str) -> list[str]:

@@ -10,6 +10,7 @@ it leaves `UUID.NUMBER` there.
     {"open": PATH}      opens a file, which may hang
     {"kernel_line": [PATH, TEXT]}  adds a line to a kernel log, with its process number for PID
     {"wait": PATH}      until there is such a file
+    {"name": NAME}      of its process
     {"flood": true}     writes for ever
     {"child": true}     starts a process that outlives it, in its group
 """
@@ -91,6 +92,9 @@ class Stub:
 
     def do_open(self, path: str) -> None:
         os.close(os.open(path, os.O_RDONLY))
+
+    def do_name(self, name: str) -> None:
+        ctypes.CDLL(None).prctl(15, name.encode())  # PR_SET_NAME
 
     def do_kernel_line(self, what: list[str]) -> None:
         path, text = what

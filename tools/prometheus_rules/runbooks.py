@@ -53,7 +53,7 @@ PAGES = (
             "memory_unrepairable", "sram_threshold", "retired_pages",
         ),
     ),
-    Page("active-tests", ("test_failed", "gpu_sm_slow", "gpu_bandwidth_low")),
+    Page("active-tests", ("test_failed", "test_hung", "gpu_sm_slow", "gpu_bandwidth_low")),
     Page("heat-and-power", ("thermal_limit", "thermal_slowdown", "power_brake")),
     Page("nvlink", ("nvlink_down", "nvlink_link_errors", "nvlink_errors", "fabric_unhealthy", "sxid")),
     Page("pcie", ("pcie_link_degraded", "pcie_replay_rate", "pcie_aer_fatal", "adapter_pcie_degraded")),

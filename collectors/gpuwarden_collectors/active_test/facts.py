@@ -156,6 +156,8 @@ class PeerMeasured:
     """Bytes per second, best of the runs."""
     mismatches: int = 0
     """Wrong 32-bit words."""
+    error: str = ""
+    """Why the other GPU could not be read, where that was an error of a GPU; there is no speed then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
+from gpuwarden_collectors.active_test.level import WORKER
 from gpuwarden_collectors.active_test.locality import stay_near
 from gpuwarden_collectors.active_test.memory import Allowance
 from gpuwarden_collectors.active_test.request import PLANS, Request, parsed
@@ -28,8 +29,6 @@ from gpuwarden_collectors.active_test.run import run
 from gpuwarden_collectors.codec import to_wire
 from gpuwarden_collectors.worker.separation import end_with, own_streams
 
-NAME = "gw-test"
-"""Of the process, as Xids name it."""
 REFUSED = 64
 """Exit status, EX_USAGE."""
 _PR_SET_NAME = 15  # linux/prctl.h
@@ -103,7 +102,7 @@ def main() -> None:
         sys.exit(REFUSED)
     answers, lines = own_streams()
     end_with(request.parent)
-    _named(NAME)
+    _named(WORKER)
     stay_near(request.slot)
     parent = _Parent(request, answers, lines)
     parent.ask_start()

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from gpuwarden_collectors.active_test import compute, pcie, peers
 from gpuwarden_collectors.active_test.chunks import KernelTally
 from gpuwarden_collectors.active_test.compute import compute_kernels
 from gpuwarden_collectors.active_test.cuda.device import Device, prepare
-from gpuwarden_collectors.active_test.cuda.errors import GpuError
+from gpuwarden_collectors.active_test.cuda.errors import CudaError, GpuError
 from gpuwarden_collectors.active_test.cuda.library import Driver
-from gpuwarden_collectors.active_test.facts import GpuMeasured, Obstacle
+from gpuwarden_collectors.active_test.facts import GpuMeasured, Obstacle, PeerMeasured
 from gpuwarden_collectors.active_test.kernels import layout
 from gpuwarden_collectors.active_test.memory import Allowance, MemoryTest
 from gpuwarden_collectors.active_test.memory_kernels import MemoryKernels, memory_kernels
@@ -65,7 +66,7 @@ class _Run:
                 with turn(os.environ.get("CUDA_CACHE_PATH"), self._check) as own_turn:
                     if own_turn:
                         self._transfers(kernels)
-            if self._peers:
+            if self._plan.peers:
                 ask_compute()
             self._compute()
             self._memory(kernels, ask_memory)
@@ -76,22 +77,34 @@ class _Run:
         self._results.pcie = pcie.measure(self._device, kernels, self._request.seed, self._check)
         for number, uuid in enumerate(self._peers, start=1):
             self._progress("peers")
-            peer = self._peer(number, uuid)
-            if peer is not None:
-                measured = peers.measure(self._device, peer, kernels, self._request.seed, self._check)
-                self._results.peers += [measured] if measured is not None else []
-                peer.release()
+            self._driver.gpu = f"{uuid}, read by {self._request.uuid}"
+            self._read_peer(kernels, number, uuid)
+            self._driver.gpu = self._request.uuid
             self._device.select()
 
-    def _peer(self, number: int, uuid: str) -> Device | None:
-        """None for one that others use, or that CUDA does not show: what is wrong with it, its own worker says."""
+    def _read_peer(self, kernels: MemoryKernels, number: int, uuid: str) -> None:
+        """Nothing of one that others use, or that CUDA does not show: what is wrong with it, its own worker says.
+
+        GpuError ends this process, since that error stays in it; the peer is named, so that the parent goes on without it in another one.
+        """
         try:
             Others(self._nvml, uuid, self._request.parent).check()
-            return Device(self._driver, number, uuid)
-        except GpuError:
-            raise
         except Obstructed:
-            return None
+            return
+        peer = None
+        try:
+            peer = Device(self._driver, number, uuid)
+            measured = peers.measure(self._device, peer, kernels, self._request.seed, self._check)
+        except GpuError as error:
+            self._results.peers.append(PeerMeasured(peer=uuid, speed=0.0, error=str(error)))
+            raise
+        except CudaError:
+            return
+        finally:
+            if peer is not None:
+                with suppress(CudaError):  # after an error of a GPU no call succeeds
+                    peer.release()
+        self._results.peers += [measured] if measured is not None else []
 
     def _compute(self) -> None:
         if self._device.capability < layout.COMPUTE_ARCHITECTURE:

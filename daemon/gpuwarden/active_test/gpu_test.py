@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from gpuwarden.active_test.occupancy import Memory, Occupancy
 from gpuwarden.active_test.worker import Failed, Identity, WorkerProcess
-from gpuwarden_collectors.active_test.facts import GpuMeasured, GpuTest, Obstacle
+from gpuwarden_collectors.active_test.facts import GpuMeasured, GpuTest, Obstacle, PeerMeasured
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.active_test.request import Request
 from gpuwarden_collectors.base import Clock
@@ -77,6 +77,8 @@ class Node:
     """GPUs that are tested at once."""
     turns: asyncio.Semaphore
     starting: asyncio.Lock
+    left_behind: list[int] = field(default_factory=list)
+    """Process numbers of workers of this run that could not be ended."""
 
 
 class GpuRun:
@@ -98,24 +100,41 @@ class GpuRun:
             await self._node.transfers.end(self._gpu.uuid)
 
     async def _test(self) -> GpuTest:
-        node = self._node
+        """With a new worker, without that peer, after each that an error of a peer has ended: it stays in the process."""
+        node, peers, read = self._node, self._peers, tuple[PeerMeasured, ...]()
+        started = node.clock()
         async with node.turns:
-            async with node.starting:
-                if node.ended.is_set():
-                    return untested(self._gpu, node, Obstacle.INTERRUPTED, "")
-                worker = self._worker()
-                started = node.clock()
-                running = asyncio.create_task(worker.run())
-                await asyncio.wait((running,), timeout=APART)
-            got = await running
+            while True:
+                async with node.starting:
+                    if (refusal := self._not_now()) is not None:
+                        return untested(self._gpu, node, *refusal)
+                    started = started if read else node.clock()
+                    running = asyncio.create_task(self._worker(peers).run())
+                    await asyncio.wait((running,), timeout=APART)
+                got = await running
+                measured = got if isinstance(got, Failed) else _measured(got)
+                if isinstance(measured, Failed):
+                    node.left_behind.extend([measured.left_behind] if measured.left_behind else [])
+                    break
+                measured = replace(measured, peers=(*read, *measured.peers))
+                if (left := _peers_left(measured, peers)) is None:
+                    break
+                read, peers = measured.peers, left
         seconds = node.clock().boottime - started.boottime
-        return self._result(got, started_at=started, seconds=seconds)
+        return self._result(measured, started_at=started, seconds=seconds)
 
-    def _worker(self) -> WorkerProcess:
+    def _not_now(self) -> tuple[Obstacle, str] | None:
+        if self._node.ended.is_set():
+            return Obstacle.INTERRUPTED, ""
+        if pids := self._node.left_behind:
+            return Obstacle.RESET_FIRST, sleeping(pids)
+        return None
+
+    def _worker(self, peers: tuple[str, ...]) -> WorkerProcess:
         node, gpu = self._node, self._gpu
         request = Request(
             uuid=gpu.uuid, slot=gpu.slot, level=node.level, seed=secrets.randbelow(1 << 31), parent=os.getpid(),
-            peers=self._peers, nvml_library=node.nvml_library,
+            peers=peers, nvml_library=node.nvml_library,
         )  # fmt: skip
         return WorkerProcess(
             request, node.environment, node.identity, within=WITHIN[node.level], answer=self._answer, started=node.started,
@@ -145,16 +164,29 @@ class GpuRun:
             await self._node.transfers.end(self._gpu.uuid)
         self._node.progress(self._gpu.index, phase)
 
-    def _result(self, got: Mapping[str, Any] | Failed, **when: Any) -> GpuTest:
-        measured = got if isinstance(got, Failed) else _measured(got)
+    def _result(self, measured: GpuMeasured | Failed, **when: Any) -> GpuTest:
         if isinstance(measured, Failed):
             return untested(self._gpu, self._node, measured.obstacle, measured.text, **when)
-        parts = {field.name: getattr(measured, field.name) for field in fields(GpuMeasured)}
+        parts = {one.name: getattr(measured, one.name) for one in fields(GpuMeasured)}
         if measured.obstacle is None and self._refused:
             parts |= {"obstacle": Obstacle.BUSY, "text": self._refused}
         if parts["temperature"] is None:
             parts["temperature"] = self._gpu.readings.temperature
         return _made(self._gpu, self._node, **parts, **when)
+
+
+def sleeping(pids: Sequence[int]) -> str:
+    """For people: that nothing is started into a driver that hangs."""
+    named = ", ".join(map(str, pids))
+    return f"the driver hangs: a worker of a test sleeps in it and cannot be ended (pid {named}); drain the node and reboot it, then test"
+
+
+def _peers_left(measured: GpuMeasured, peers: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Those behind the one that ended the worker; None if none did."""
+    last = measured.peers[-1] if measured.peers else None
+    if measured.obstacle is not Obstacle.GPU_ERROR or last is None or not last.error or last.peer not in peers:
+        return None
+    return peers[peers.index(last.peer) + 1 :]
 
 
 def untested(gpu: GpuFacts, node: Node, obstacle: Obstacle, text: str, **when: Any) -> GpuTest:

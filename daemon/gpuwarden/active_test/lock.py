@@ -1,12 +1,19 @@
-"""One test on a node at a time: a lock on a file, which the kernel gives back with the process that holds it, however that ends."""
+"""One test on a node at a time: two locks, which the kernel gives back with the process that holds them, however that ends.
+
+One is a file in the run directory, for all who share that, in containers too. The other is a name of a socket (unix(7), abstract), for all
+tests of this network namespace, whatever run directory they were given. Who has neither in common is not kept apart.
+"""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import grp
 import os
 import re
+import socket
 import stat
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,7 +26,12 @@ NAME = "test.lock"
 """In the run directory."""
 GROUP = "gpuwarden"
 """Of the file: its members, as jobs of Slurm that run as that user, take the lock beside a daemon of root's."""
+NODE = "gpuwarden-test"
+"""The name of the socket. Any user may take it: who is none of those that may test is no test."""
+_ASKERS_MOST = 4096
 _LOCKS_MOST = 4 << 20  # bytes
+_CREDENTIALS = struct.Struct("3i")
+"""struct ucred: process, user, group."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -51,7 +63,43 @@ def make(run_dir: Path) -> None:
 
 
 @contextmanager
-def node_lock(run_dir: Path, proc: Path, name: str = NAME) -> Iterator[int]:
+def node_lock(run_dir: Path, proc: Path) -> Iterator[None]:
+    """Held until the end of the block or of the process. Raises Held, or LockError if the file cannot be opened."""
+    with file_lock(run_dir, proc), _name_lock(run_dir, proc):
+        yield
+
+
+@contextmanager
+def _name_lock(run_dir: Path, proc: Path) -> Iterator[None]:
+    with socket.socket(socket.AF_UNIX) as name:
+        try:
+            name.bind(f"\0{NODE}")
+            name.listen(_ASKERS_MOST)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise LockError(f"cannot take the name {NODE} that keeps tests apart: {error.strerror}") from error
+            if (holder := _named_holder(run_dir, proc)) is not None:
+                raise Held(holder) from None
+        yield
+
+
+def _named_holder(run_dir: Path, proc: Path) -> Holder | None:
+    """None for one that cannot be a test."""
+    with socket.socket(socket.AF_UNIX) as asker:
+        asker.setblocking(False)
+        try:
+            asker.connect(f"\0{NODE}")
+            pid, uid, _ = _CREDENTIALS.unpack(
+                asker.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            )
+        except OSError:  # it ended just now, or too many ask
+            return Holder(0, None)
+    testers = {0, os.geteuid(), run_dir.stat().st_uid}
+    return Holder(pid, _started(proc, pid) if pid else None) if uid in testers else None
+
+
+@contextmanager
+def file_lock(run_dir: Path, proc: Path, name: str = NAME) -> Iterator[int]:
     """Held until the end of the block or of the process; gives the open file. Raises Held, or LockError if it cannot be opened."""
     file = _opened(run_dir / name)
     try:

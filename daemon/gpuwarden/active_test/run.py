@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpuwarden.active_test.ending import Ended, Ending
-from gpuwarden.active_test.gpu_test import Node, Transfers, identity_of
+from gpuwarden.active_test.gpu_test import Node, Transfers, identity_of, sleeping
 from gpuwarden.active_test.growth import vanished, with_growth
 from gpuwarden.active_test.host import HostReadings, HostUnread
 from gpuwarden.active_test.lease import RESULT_WITHIN, Call, Lease
+from gpuwarden.active_test.left_behind import left_behind
 from gpuwarden.active_test.lock import Held, LockError, node_lock
 from gpuwarden.active_test.occupancy import Asked, SharedOccupancy
 from gpuwarden.active_test.report import Report
@@ -91,6 +92,8 @@ class ActiveTest:
 
     async def _locked(self) -> Report:
         async with AsyncExitStack() as stack:
+            if pids := await left_behind(self._order.asked.proc):
+                return self._untested(Obstacle.RESET_FIRST, sleeping(pids))
             readings = HostReadings(self._order.nvml)
             stack.push_async_callback(readings.close)
             try:

@@ -124,7 +124,12 @@ def _details(report: Report, test: GpuTest) -> Iterator[str]:
     for kernel in test.kernels:
         yield from (f"{name}: {text}" for text in _gaps(kernel))
     for peer in test.peers:
-        yield f"{name}: reads GPU {report.indices.get(peer.peer, peer.peer)} at {_speed(peer.speed)}"
+        read = f"GPU {report.indices.get(peer.peer, peer.peer)}"
+        yield (
+            f"{name}: could not read {read}: {peer.error}"
+            if peer.error
+            else f"{name}: reads {read} at {_speed(peer.speed)}"
+        )
     if repeats := sum(each.uuid == test.uuid for each in report.tests) - 1:
         yield f"{name}: tested {repeats} more times, since its result was wrong once"
     yield from (f"{name}: {text}" for grown in test.growth or () if (text := _grown(grown)))

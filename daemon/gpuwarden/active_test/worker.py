@@ -43,6 +43,8 @@ class Failed:
 
     obstacle: Obstacle
     text: str
+    left_behind: int = 0
+    """Its process number, if it could not be ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,7 @@ class WorkerProcess:
         self._ended = ended
         self._stderr = b""
         self._killed = False
+        self._phase = ""
 
     async def run(self) -> dict[str, Any] | Failed:
         """The object under "measured". Raises nothing that the worker does."""
@@ -124,7 +127,8 @@ class WorkerProcess:
             case {"asks": str(what)}:
                 return await self._respond(process, what)
             case {"phase": str(phase)}:
-                await self._progress(phase[:40])
+                self._phase = phase[:40]
+                await self._progress(self._phase)
                 return None
         if not line:
             return await self._died(process)
@@ -137,6 +141,7 @@ class WorkerProcess:
         return Failed(
             why.obstacle,
             f"{why.text or why.obstacle.value}; its worker cannot be ended and is left behind (pid {process.pid})",
+            process.pid,
         )
 
     async def _line(self, process: asyncio.subprocess.Process, within: float) -> bytes | Failed:
@@ -149,7 +154,9 @@ class WorkerProcess:
             if ended.done():
                 return Failed(Obstacle.INTERRUPTED, "")
             if not reading.done():
-                return Failed(Obstacle.HUNG, f"its worker has not ended within {self._within:.0f} s")
+                return Failed(
+                    Obstacle.HUNG, f"its worker has not ended within {self._within:.0f} s, {_at(self._phase)}"
+                )
             return reading.result()
         except ValueError:  # asyncio's for a line beyond its limit
             return Failed(Obstacle.CRASHED, f"its worker wrote a line of more than {LINE_MOST >> 10} KiB")
@@ -209,6 +216,11 @@ class WorkerProcess:
                     await process.wait()
         self._killed = True
         return process.returncode is not None
+
+
+def _at(phase: str) -> str:
+    """Where it hung, for people."""
+    return "CUDA did not start" if phase in ("", "start") else f"it hung in phase {phase}"
 
 
 def _object(line: bytes) -> object:

@@ -91,6 +91,24 @@ def test_peers_without_a_way_between_them_are_left_out(tmp_path: Path) -> None:
     assert (measured.obstacle, measured.peers) == (None, ())
 
 
+@pytest.mark.parametrize("fault", ["cuDevicePrimaryCtxRetain 214 2", f"memory_verify 214 {DISCARDED + JUDGED + 1}"])
+def test_error_of_a_peer_is_the_peer_s_and_what_was_measured_is_kept(tmp_path: Path, fault: str) -> None:
+    fake = FakeCuda.build(tmp_path, gpus=3).add(f"error {fault}")
+    measured = run(fake, "standard", "none", peers=fake.uuids[1:])
+    assert measured.obstacle is Obstacle.GPU_ERROR
+    assert measured.pcie is not None
+    (peer,) = measured.peers
+    assert (peer.peer, peer.speed) == (fake.uuids[1], 0)
+    assert f"{fake.uuids[1]}, read by {fake.uuids[0]}" in peer.error
+    assert "ECC_UNCORRECTABLE (214)" in peer.error
+
+
+def test_peer_without_room_for_a_context_is_left_out(tmp_path: Path) -> None:
+    fake = FakeCuda.build(tmp_path, gpus=2).add("error cuDevicePrimaryCtxRetain 2 2")
+    with active_worker(request(fake, "standard", peers=fake.uuids[1:]), fake.contexts) as worker:
+        worker.until(asks="compute")
+
+
 def test_peer_that_others_use_is_left_out(tmp_path: Path) -> None:
     fake = FakeCuda.build(tmp_path, gpus=2).add("write_speed 3e8", "verify_speed 3e8")
     fake.nvml.process(1, 1, GIB)

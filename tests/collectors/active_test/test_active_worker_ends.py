@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from gpuwarden_collectors.active_test.facts import Obstacle
-from gpuwarden_collectors.active_test.process import NAME, REFUSED
+from gpuwarden_collectors.active_test.level import WORKER
+from gpuwarden_collectors.active_test.pcie import DISCARDED, JUDGED
+from gpuwarden_collectors.active_test.process import REFUSED
 from support.active_test_hosts import gone, wait
 from support.active_workers import ENVIRONMENT, SOON, ActiveWorker, active_worker, command, request, run
 from support.fake_cuda_library import FakeCuda
@@ -278,7 +280,7 @@ HANGS = {
     "modules": "cuModuleLoadData 2",
     "pcie": "cuMemcpyHtoDAsync_v2 4",
     "compute": "bf16 3",
-    "memory": "memory_verify 4",
+    "memory": f"memory_verify {DISCARDED + JUDGED + 3}",
     "free": "cuMemFree_v2 4",
 }
 
@@ -359,7 +361,7 @@ def test_worker_whose_parent_is_another_process_ends_at_once(fake: FakeCuda) -> 
 def test_it_has_the_name_that_xids_are_attributed_by(fake: FakeCuda) -> None:
     with active_worker(request(fake), fake.contexts) as worker:
         worker.until(asks="memory")
-        assert Path(f"/proc/{worker.process.pid}/comm").read_text().strip() == NAME
+        assert Path(f"/proc/{worker.process.pid}/comm").read_text().strip() == WORKER
 
 
 # --- What it is asked -----------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from gpuwarden.active_test.idle.preemption import missing
 from gpuwarden.active_test.idle.user import NoSuchSubmitter, submits_as, unheard
 from gpuwarden.active_test.idle.wanted import CannotSubmit, NotNow, need_due
 from gpuwarden.active_test.lease import Call
-from gpuwarden.active_test.lock import Held, make, node_lock
+from gpuwarden.active_test.lock import Held, file_lock, make
 from gpuwarden.actuators.slurm.testers import JOB_NAME, read_testers
 from gpuwarden.config.active_test import ActiveTestOptions
 from gpuwarden.config.model import Config
@@ -58,7 +58,7 @@ async def submit(order: Submission) -> int:
     _need_calm(test, order.now)
     await need_due(order.call, order.level, test.every, order.now)
     try:
-        with node_lock(order.config.run.dir, order.config.paths.proc, LOCK) as lock:
+        with file_lock(order.config.run.dir, order.config.paths.proc, LOCK) as lock:
             job = await _possible(order, identity)
             make(order.config.run.dir)
             answer = await order.commands.change(f"cannot submit a test of {job.node}", *job.command(), held=lock)

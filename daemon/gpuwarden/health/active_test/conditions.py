@@ -22,6 +22,17 @@ TEST_CONDITIONS: tuple[Condition, ...] = (
         depends_on=NO_GPU,
     ),
     Condition(
+        code="test_hung", scope="gpu", severity=F, advice=Advice.REBOOT, jobs_go_on=True,
+        title="CUDA hung in an active test",
+        why="The test's process on this GPU did not end within its time and was killed, while NVML answered: CUDA did not start, or a call did "
+        "not return. A warning; a failure if it was the same an hour before or earlier, and no test ended well between. What sleeps in the "
+        "driver and cannot be killed is left behind, and keeps every further test from this node until it is rebooted; after 5 minutes it "
+        "is process_hung. " + _ENDS,
+        source="own choice: a first start of a driver, or a host without CPU time, may take long once; measured on H100 and H200: a killed "
+        "process is gone within 0.31 s (63 of 63)",
+        depends_on=NO_GPU,
+    ),
+    Condition(
         code="gpu_sm_slow", scope="gpu", severity=W, advice=Advice.INSPECT_HARDWARE,
         title="A streaming multiprocessor of a GPU differs from the others",
         why="In an active test its cycles for the same loop were more than 0.05 % from the median of all, either way, in 3 of 5 chunks at "

@@ -1,15 +1,17 @@
-"""Wrong results of a test: words of memory, results of kernels, copies, counters of errors. They count whoever else is on the GPU."""
+"""Wrong results of a test: words of memory, results of kernels, copies, counters of errors; and none at all, where the driver hung. They
+count whoever else is on the GPU.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from gpuwarden.health.active_test.outcome import TEST_FAILED, Defect
+from gpuwarden.health.active_test.outcome import TEST_FAILED, TEST_HUNG, ActiveVerdict, Defect
 from gpuwarden.health.active_test.past import PastTest
-from gpuwarden.health.active_test.thresholds import CORRECTED_A_SECOND
+from gpuwarden.health.active_test.thresholds import AN_HOUR_APART, CORRECTED_A_SECOND
 from gpuwarden.health.model import Severity
-from gpuwarden_collectors.active_test.facts import GpuTest
+from gpuwarden_collectors.active_test.facts import GpuTest, Obstacle
 
 W, F = Severity.WARNING, Severity.FAILURE
 NAMED_MOST = 4
@@ -119,6 +121,25 @@ def _counters(runs: Sequence[GpuTest], _: Sequence[PastTest]) -> Iterator[Defect
         yield defect("errors", W, f"{grown[CORRECTED]} corrected ECC errors in {seconds:.0f} s of the test")
 
 
+def _hung(runs: Sequence[GpuTest], past: Sequence[PastTest]) -> Iterator[Defect]:
+    """Once it may have been the host, or a driver that was slow to start; the same an hour later is a GPU that no program can use."""
+    hung = next((run for run in runs if run.obstacle is Obstacle.HUNG), None)
+    if hung is None:
+        return
+    before = _hung_before(hung, past)
+    text = f"{hung.text}; so it was an hour ago or more, and no test has ended well since" if before else hung.text
+    yield Defect(code=TEST_HUNG, detail="", severity=F if before else W, text=text)
+
+
+def _hung_before(test: GpuTest, past: Sequence[PastTest]) -> bool:
+    for one in sorted(past, key=lambda each: each.at.wall, reverse=True):
+        if one.verdict in (ActiveVerdict.NOTHING_FOUND, ActiveVerdict.WARNING):
+            return False
+        if one.found(TEST_HUNG) and test.started.wall - one.at.wall >= AN_HOUR_APART:
+            return True
+    return False
+
+
 _CHECKS: tuple[Callable[[Sequence[GpuTest], Sequence[PastTest]], Iterator[Defect]], ...] = (
-    _memory, _compute, _transfer, _counters,
+    _memory, _compute, _transfer, _counters, _hung,
 )  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gpuwarden.health.active_test.lease import WARNINGS_THAT_WAIT
-from gpuwarden.health.active_test.outcome import BANDWIDTH_LOW, SM_SLOW, TEST_FAILED
+from gpuwarden.health.active_test.outcome import BANDWIDTH_LOW, SM_SLOW, TEST_FAILED, TEST_HUNG
 from gpuwarden.health.active_test.results import Standing, standing
 from gpuwarden.health.detection import Detection, Detector, gpus
 from gpuwarden.health.memory import State
@@ -42,11 +42,11 @@ def _all(state: State) -> Iterator[tuple[str, str, Standing]]:
 
 def _sighting(slot: str, name: str, one: Standing) -> Sighting:
     code, _, detail = name.partition(".")
-    evidence = {"found": one.test.text, "level": one.test.level.value, "ends_with_level": one.level.value}
+    evidence = {"found": one.test.text_of(name), "level": one.test.level.value, "ends_with_level": one.level.value}
     return Sighting(Key(code, gpu(slot), detail), evidence, one.severity, since=one.test.at)
 
 
-DETECTORS: dict[str, Detector] = {code: _found(code) for code in (TEST_FAILED, SM_SLOW, BANDWIDTH_LOW)}
+DETECTORS: dict[str, Detector] = {code: _found(code) for code in (TEST_FAILED, TEST_HUNG, SM_SLOW, BANDWIDTH_LOW)}
 
 
 def beside_test(state: State, code: str, detection: Detection, now: Stamp) -> Detection:

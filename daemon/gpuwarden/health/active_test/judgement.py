@@ -81,6 +81,7 @@ def _outcome(
     ]
     reasons += filter(None, (disturbed(test, siblings, past), *_untested(test)))
     reasons += [f"Xid {number} of the test's own process" for number in dict.fromkeys(xids.get(test.uuid, ()))]
+    reasons += _unread(test, others)
     alone = not reasons
     deep: tuple[str, ...] = ()
     unjudged: tuple[str, ...] = ()
@@ -93,6 +94,18 @@ def _outcome(
         verdict=_verdict(found, alone=alone), findings=tuple(found), text="; ".join(dict.fromkeys(reasons)), figures_good=alone,
         deep=deep, unjudged=unjudged,
     )  # fmt: skip
+
+
+def _unread(test: GpuTest, others: Sequence[GpuTest]) -> Iterable[str]:
+    """Errors while one GPU read another are those of the one that was read; also of one that could read none of several."""
+    yield from (
+        f"read by {other.uuid}: {peer.error}"
+        for other in others
+        for peer in other.peers
+        if peer.peer == test.uuid and peer.error
+    )
+    if len(test.peers) > 1 and all(peer.error for peer in test.peers):
+        yield f"it could read none of {len(test.peers)} other GPUs: {test.peers[0].error}"
 
 
 def _verdict(found: Sequence[Defect], *, alone: bool) -> ActiveVerdict:

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from gpuwarden.health.model import Severity
 
-TEST_FAILED, SM_SLOW, BANDWIDTH_LOW = "test_failed", "gpu_sm_slow", "gpu_bandwidth_low"
+TEST_FAILED, TEST_HUNG, SM_SLOW, BANDWIDTH_LOW = "test_failed", "test_hung", "gpu_sm_slow", "gpu_bandwidth_low"
 """The codes of the conditions that a test raises."""
 
 
@@ -38,10 +38,10 @@ class Defect:
     """One thing that a test found."""
 
     code: str
-    """`test_failed`, `gpu_sm_slow` or `gpu_bandwidth_low`."""
+    """`test_failed`, `test_hung`, `gpu_sm_slow` or `gpu_bandwidth_low`."""
     detail: str
     """What it is about: of `test_failed` memory, compute, transfer, errors, xid or rate; of `gpu_bandwidth_low` memory, pcie or peers; of
-    `gpu_sm_slow` nothing."""
+    `test_hung` and `gpu_sm_slow` nothing."""
     severity: Severity
     """How bad it is."""
     text: str

@@ -60,7 +60,7 @@ class PastTest:
     warned: Annotated[str, cut(TEXT_MOST)] = ""
     """Those that are warnings."""
     text: Annotated[str, cut(TEXT_MOST)] = ""
-    """What was found, or why there is no verdict."""
+    """What was found, a line for each finding in the order of `findings`; or why there is no verdict."""
     memory_share: float = 0.0
     """Of the GPU's memory, tested to the end."""
     xids: int = 0
@@ -76,6 +76,16 @@ class PastTest:
     def findings(self) -> list[str]:
         """Names of all that it found, also of what an operator acknowledged."""
         return f"{self.failed} {self.warned}".split()
+
+    def text_of(self, name: str) -> str:
+        """About one of its findings; all that is known where an older version wrote it, or there was no room for so much."""
+        lines = dict(zip(self.findings, self.text.split("\n"), strict=False))
+        return lines.get(name, "") if len(lines) == len(self.findings) else self.shown
+
+    @property
+    def shown(self) -> str:
+        """Its text in one line."""
+        return self.text.replace("\n", "; ")
 
     def found(self, name: str) -> bool:
         """Whether it made this finding, which no operator acknowledged."""
@@ -100,8 +110,8 @@ def measured(test: GpuTest) -> dict[str, float]:
         found |= {"verify": test.memory.verify, "write": test.memory.write}
     if test.pcie is not None:
         found |= {"to_device": test.pcie.to_device, "to_host": test.pcie.to_host}
-    if test.peers:
-        found["peers"] = median([peer.speed for peer in test.peers])
+    if read := [peer.speed for peer in test.peers if not peer.error]:
+        found["peers"] = median(read)
     found |= {f"cycles_{name}": kernel.cycles for name, kernel in by_name.items()}
     return {name: value for name, value in found.items() if 0 < value < math.inf}
 
@@ -124,10 +134,16 @@ def kept(test: GpuTest, outcome: Outcome, at: Stamp, xids: Sequence[int] = ()) -
         power_limit=test.power_limit, clocks_set=bool(test.reasons & CLOCKS_SET), band=band(test.temperature),
         figures=" ".join(f"{name}={value:.5g}" for name, value in figures.items() if _FIGURE.fullmatch(f"{name}={value:.5g}")),
         deep=" ".join(outcome.deep), failed=by_severity[Severity.FAILURE], warned=by_severity[Severity.WARNING],
-        text=("; ".join(one.text for one in outcome.findings) or outcome.text)[:TEXT_MOST],
+        text=_text(outcome, f"{by_severity[Severity.FAILURE]} {by_severity[Severity.WARNING]}".split()),
         memory_share=round(min(1.0, memory.tested / memory.total), 4) if memory and memory.total > 0 and memory.marches else 0.0,
         xids=len(xids), unjudged=" ".join(outcome.unjudged),
     )  # fmt: skip
+
+
+def _text(outcome: Outcome, names: Sequence[str]) -> str:
+    """Each finding has its share of the room."""
+    lines = ["; ".join(one.text for one in outcome.findings if one.name == name) for name in names]
+    return "\n".join(line[: TEXT_MOST // len(lines) - 1] for line in lines) if lines else outcome.text[:TEXT_MOST]
 
 
 def lately(past: Iterable[PastTest], now: float, within: float) -> list[PastTest]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from gpuwarden.health.active_test.outcome import BANDWIDTH_LOW, SM_SLOW, TEST_FAILED, ActiveVerdict
+from gpuwarden.health.active_test.outcome import BANDWIDTH_LOW, SM_SLOW, TEST_FAILED, TEST_HUNG, ActiveVerdict
 from gpuwarden.health.active_test.past import PastTest
 from gpuwarden.health.active_test.thresholds import HOUR, MEMORY_COVERED, RESULTS_KEPT
 from gpuwarden.health.event_data import read, write
@@ -18,7 +18,7 @@ from gpuwarden_collectors.active_test.level import Level
 
 KEPT, BOARDS_KEPT = 64, 256
 SPACING = 20 * HOUR
-CODES = frozenset({TEST_FAILED, SM_SLOW, BANDWIDTH_LOW})
+CODES = frozenset({TEST_FAILED, TEST_HUNG, SM_SLOW, BANDWIDTH_LOW})
 LEVELS = tuple(Level)
 
 Tests = Mapping[str, tuple[PastTest, ...]]

@@ -12,6 +12,7 @@ from gpuwarden.health.host.limits import MemoryLimits, SwapLimits
 from gpuwarden.health.model import NODE, Evidence, Key, Severity, Sighting, Subject
 from gpuwarden.health.nvlink.fabric_manager import FABRIC_MANAGER, PROCESS, Fabric, severity_down, wanted
 from gpuwarden.health.windows import Windows
+from gpuwarden_collectors.active_test.level import WORKER
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host_facts import (
     MemoryFacts,
@@ -92,7 +93,7 @@ def process_hung(processes: ProcessesFacts) -> list[Sighting]:
     """Processes that hold a GPU, or are the driver's own, asleep in the kernel for 5 minutes: no signal ends them.
 
     A job may be stuck in its file system while it holds a GPU, which then is lost but not broken: a warning. A process
-    named nvidia… that is stuck is stuck in the driver: a failure.
+    named nvidia… that is stuck is stuck in the driver, and so is a worker of `gpuwarden test`: a failure.
     """
     stuck = [p for p in processes.stuck if p.seen_for >= STUCK_FOR and (p.gpu or _of_the_driver(p))]
     if not stuck:
@@ -106,7 +107,7 @@ def process_hung(processes: ProcessesFacts) -> list[Sighting]:
 
 
 def _of_the_driver(process: StuckProcess) -> bool:
-    return process.comm.startswith("nvidia")
+    return process.comm.startswith("nvidia") or process.comm == WORKER
 
 
 # --- Services ------------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def _result(slot: str, test: PastTest) -> Document:
         "at": rfc3339(test.at.wall),
         "seconds": test.seconds,
         "result": test.verdict.value,
-        "text": test.text,
+        "text": test.shown,
         "figures": _figures(test),
     }
 
