@@ -54,6 +54,17 @@ def test_a_limit_of_the_address_space_is_named(limit: int, grade: str) -> None:
     assert done.stdout.strip() == grade
 
 
+async def test_a_worker_of_an_earlier_test_that_sleeps_in_the_driver_is_named(tmp_path: Path) -> None:
+    assert (await active_test.workers(tmp_path)).grade is Grade.OK
+    for pid, name, state in ((77, "gw-test", "D"), (78, "gw-test", "S"), (79, "train", "D")):
+        folder = tmp_path / str(pid)
+        folder.mkdir()
+        (folder / "stat").write_text(f"{pid} ({name}) {state} 1 {' '.join(['0'] * 48)}\n")
+    row = await active_test.workers(tmp_path)
+    assert (row.grade, row.found) == (Grade.WARN, "sleep in the driver and cannot be ended: pid 77")
+    assert "reboot" in row.to_do
+
+
 async def test_who_is_on_the_gpus_is_named(tmp_path: Path) -> None:
     host = FakeHost(tmp_path, 2)
     host.fake.process(1, os.getpid(), 1 << 30)

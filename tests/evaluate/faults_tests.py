@@ -11,7 +11,7 @@ from evaluate.node import Node
 from gpuwarden.health.active_test.judgement import judge
 from gpuwarden.health.active_test.past import kept
 from gpuwarden.health.active_test.results import tested
-from gpuwarden_collectors.active_test.facts import GpuTest
+from gpuwarden_collectors.active_test.facts import GpuTest, Obstacle
 from support.active_tests import healthy, off, slowed, wrong_result, wrong_words
 
 
@@ -32,5 +32,6 @@ def found_by_test(bad: Callable[[GpuTest], GpuTest]) -> Strike:
 
 wrong_memory = found_by_test(lambda test: wrong_words(test, (0, 0x4000)))
 wrong_sm = found_by_test(lambda test: wrong_result(test, (17, 3)))
+hung = found_by_test(lambda test: replace(test, obstacle=Obstacle.HUNG, text="CUDA did not start"))
 slow_sm = found_by_test(lambda test: off(test, (77, 20, 0.002)))
 slow_memory = found_by_test(lambda test: slowed(test, memory=0.5))

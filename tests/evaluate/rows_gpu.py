@@ -88,6 +88,7 @@ SLOW = (
     FaultClass(name="a job's processes outlive it", strike=faults.job_outlived, expects=("gpu_held_after_job",), severity="warning", shown="jobs", grace=30),
     FaultClass(name="a test finds a wrong word of memory", strike=faults_tests.wrong_memory, expects=("test_failed.memory",), ends=None),
     FaultClass(name="a test finds an SM that computes wrong results", strike=faults_tests.wrong_sm, expects=("test_failed.compute",), ends=None),
+    FaultClass(name="CUDA hangs in a test", strike=faults_tests.hung, expects=("test_hung",), severity="warning", ends=None),
     FaultClass(name="a test finds a slow SM", strike=faults_tests.slow_sm, expects=("gpu_sm_slow",), severity="warning", ends=None),
     FaultClass(name="a test finds memory at half its speed", strike=faults_tests.slow_memory, expects=("gpu_bandwidth_low.memory",), severity="warning", ends=None),
     FaultClass(name="a collective that does not end", strike=faults_jobs.job_stalls, expects=("job_stalled",), severity="warning", about="job", after=faults_jobs.WORKED_FOR, grace=240),

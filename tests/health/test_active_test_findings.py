@@ -68,6 +68,7 @@ def test_a_failed_test_is_a_failure_of_its_gpu_at_once() -> None:
         (wrong_result(healthy(), (3, 2)), "test_failed.compute", Severity.FAILURE),
         (off(healthy(), (3, 20, 0.01)), "gpu_sm_slow", Severity.WARNING),
         (slowed(healthy(), memory=0.7), "gpu_bandwidth_low.memory", Severity.WARNING),
+        (replace(healthy(), obstacle=Obstacle.HUNG, text="CUDA did not start"), "test_hung", Severity.WARNING),
     ],
 )
 def test_what_a_test_found_has_the_severity_of_its_outcome(test: GpuTest, name: str, severity: Severity) -> None:
@@ -75,6 +76,22 @@ def test_what_a_test_found_has_the_severity_of_its_outcome(test: GpuTest, name: 
     host.step()
     hand_in(host, test)
     assert [(str(f.key), f.severity) for f in host.findings] == [(f"{name}@gpu/{slot(0)}", severity)]
+
+
+def test_each_of_two_findings_of_one_test_has_its_own_evidence() -> None:
+    host = Host(2)
+    host.step()
+    hand_in(host, off(wrong_words(healthy(), (0, 0x40)), (3, 20, 0.01)))
+    found = {finding.key.code: str(finding.evidence["found"]) for finding in host.findings}
+    assert found.keys() == {"test_failed", "gpu_sm_slow"}
+    assert ("0x40" in found["test_failed"], "SM 3" in found["test_failed"]) == (True, False)
+    assert ("0x40" in found["gpu_sm_slow"], "SM 3" in found["gpu_sm_slow"]) == (False, True)
+
+
+def test_the_evidence_of_an_older_version_is_all_that_it_wrote() -> None:
+    host = failed()
+    (one,) = host.state.tests[uuid(0)]
+    assert replace(one, text="memory: 1; SM 3", warned="gpu_sm_slow").text_of("gpu_sm_slow") == "memory: 1; SM 3"
 
 
 @pytest.mark.parametrize(

@@ -158,6 +158,52 @@ def test_what_is_wrong_counts_whoever_else_is_on_the_gpu() -> None:
     assert (outcome.verdict, names(outcome)) == (NONE, ["warning test_failed.compute"])
 
 
+# --- a driver that hangs, and errors of others
+
+
+def hung(when: float = 0.0) -> GpuTest:
+    text = "its worker has not ended within 90 s, CUDA did not start"
+    nothing = replace(healthy(), memory=None, kernels=(), pcie=None, obstacle=Obstacle.HUNG, text=text)
+    return at(nothing, when)
+
+
+def test_a_driver_that_hangs_once_is_a_warning_without_a_verdict() -> None:
+    outcome = judge([hung()])[ME]
+    assert (outcome.verdict, names(outcome)) == (NONE, ["warning test_hung"])
+    assert "CUDA did not start" in outcome.findings[0].text
+
+
+@pytest.mark.parametrize(
+    ("past", "verdict"),
+    [
+        (past_of(hung(0)), FAILURE),
+        (past_of(hung(0), hung(1.8 * HOUR)), FAILURE),
+        (past_of(hung(1.5 * HOUR)), NONE),  # one cause, such as a host without CPU time
+        (past_of(hung(0), at(healthy(), HOUR)), NONE),
+        (past_of(at(replace(healthy(), obstacle=Obstacle.BUSY), HOUR), hung(HOUR / 2)), FAILURE),
+        ({}, NONE),
+    ],
+)
+def test_a_driver_that_hangs_again_an_hour_later_is_a_failure(
+    past: dict[str, list[PastTest]], verdict: ActiveVerdict
+) -> None:
+    assert judge([hung(2 * HOUR)], past)[ME].verdict is verdict
+
+
+def test_an_error_while_a_gpu_was_read_is_that_gpu_s() -> None:
+    error = PeerMeasured(peer=uuid(1), speed=0.0, error="ECC_UNCORRECTABLE (214)")
+    reader = replace(healthy(level=Level.STANDARD), peers=(error, PeerMeasured(peer=uuid(2), speed=380e9)))
+    outcomes = judge([reader, healthy(1, Level.STANDARD), healthy(2, Level.STANDARD)])
+    assert [outcomes[uuid(n)].verdict for n in range(3)] == [NOTHING, NONE, NOTHING]
+    assert outcomes[uuid(1)].text == f"read by {ME}: ECC_UNCORRECTABLE (214)"
+
+
+def test_a_gpu_that_can_read_none_of_several_has_no_verdict_either() -> None:
+    errors = tuple(PeerMeasured(peer=uuid(n), speed=0.0, error="NVLINK (220)") for n in (1, 2))
+    outcome = judge([replace(healthy(level=Level.STANDARD), peers=errors)])[ME]
+    assert (outcome.verdict, outcome.text) == (NONE, "it could read none of 2 other GPUs: NVLINK (220)")
+
+
 def test_wrong_copies_warn_once_and_fail_twice() -> None:
     test = healthy()
     assert test.pcie is not None

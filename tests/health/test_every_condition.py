@@ -44,7 +44,7 @@ NOT_BY_A_FAULT = {"lemon_node": "it is made of the faults of days: tests/health/
 OUTLASTS_A_REPAIR = {
     "memory_degrading": "an idle GPU makes no errors", "gpu_slow": "an idle GPU shows nothing", "nvlink_link_errors": "of a day",
     "infiniband_flapping": "of three hours", "infiniband_errors": "of an hour", "ecc_correctable_rate": "of an hour",
-    **dict.fromkeys(("test_failed", "gpu_sm_slow", "gpu_bandwidth_low"), "only another test, another board or an operator ends it"),
+    **dict.fromkeys(("test_failed", "test_hung", "gpu_sm_slow", "gpu_bandwidth_low"), "only another test, another board or an operator ends it"),
 }  # fmt: skip
 """These end by other means, or hours later; the tests of each have how."""
 MOMENTARY = ("xid", "pcie_aer_fatal")

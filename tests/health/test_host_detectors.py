@@ -112,6 +112,7 @@ def stuck(comm: str, seconds: float, *, gpu: bool | None, pid: int = 7) -> Stuck
         ((stuck("tar", 9999.0, gpu=False),), None),  # its file system hangs, which is another finding
         ((stuck("python", 9999.0, gpu=None),), None),
         ((stuck("nvidia-smi", 300.0, gpu=None),), F),
+        ((stuck("gw-test", 300.0, gpu=None),), F),  # an active test's, which only the driver can hold
         ((stuck("nvidia-modeset/", 300.0, gpu=False),), F),
         ((stuck("nvidia-smi", 10.0, gpu=True), stuck("train", 400.0, gpu=True)), W),
         ((stuck("train", 900.0, gpu=True), stuck("nvidia-smi", 300.0, gpu=True)), F),

@@ -97,12 +97,37 @@ def test_what_serving_does_not_need_is_not_loaded_and_the_rest_works_without_it(
         "wanted = ('html.entities', 'email.headerregistry', 'bz2', 'lzma', 'difflib', 'fractions')\n"
         "print([name for name in wanted if sys.modules.get(name)], html.escape('<a>'))\n"
         "print(helpers.parse_content_type('text/plain; charset=utf-8')[1]['charset'])\n"
-        "from email.policy import HTTP, default; print(HTTP.linesep == '\\r\\n', default.linesep == '\\n')"
+        "from email.policy import HTTP, default; print(HTTP.linesep == '\\r\\n', default.linesep == '\\n')\n"
+        "later = ('idna.core', '_pickle', 'http.client', 'tempfile'); print([name for name in later if name in sys.modules])\n"
+        "from yarl import URL; print(URL('http://bücher.example').raw_host, URL('http://xn--bcher-kva.example').host)\n"
+        "import pickle, urllib, urllib.request, idna; print(pickle.loads(pickle.dumps(7)), urllib.request.Request('http://a').host)\n"
+        "print(callable(helpers.proxies_from_env), helpers.proxies_from_env() == {}, issubclass(idna.IDNAError, UnicodeError))\n"
+        "import asyncio.sslproto; print(asyncio.sslproto.SSLProtocol.__name__)"
     )
     seen = subprocess.run(
         [sys.executable, "-c", script], env={"PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True, check=True
     )  # fmt: skip
-    assert (seen.stdout.split(), seen.stderr) == (["[]", "&lt;a&gt;", "utf-8", "True", "True"], "")
+    assert seen.stdout.split() == [
+        *("[]", "&lt;a&gt;", "utf-8", "True", "True"), *("[]", "xn--bcher-kva.example", "bücher.example"),
+        *("7", "a"), *("True", "True", "True"), "SSLProtocol",
+    ]  # fmt: skip
+    assert seen.stderr == ""
+
+
+def test_what_is_not_configured_is_not_loaded() -> None:
+    script = (
+        "from gpuwarden.runtime.footprint import leave_out; from gpuwarden.config.model import Config\n"
+        "leave_out(Config()); import sys, gpuwarden.runtime.serve; from gpuwarden.runtime.app import Daemon\n"
+        "rooms = ('actuators.kubernetes', 'actuators.prometheus', 'actuators.azure', 'collect.simulation', 'notify.webhook',\n"
+        "         'health.active_test.judgement', 'health.active_test.submission', 'prometheus.client')\n"
+        "others = ('gpuwarden_collectors.active_test.facts', 'gpuwarden_collectors.cloud.gcp', 'gpuwarden_collectors.cloud.azure')\n"
+        "unwanted = tuple(f'gpuwarden.{room}' for room in rooms) + others\n"
+        "print([name for name in sys.modules if name.startswith(unwanted)])"
+    )
+    seen = subprocess.run(
+        [sys.executable, "-c", script], env={"PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True, check=True
+    )  # fmt: skip
+    assert (seen.stdout, seen.stderr) == ("[]\n", "")
 
 
 def test_a_daemon_with_an_https_webhook_has_openssl(host: FakeHost) -> None:

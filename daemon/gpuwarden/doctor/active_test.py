@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from gpuwarden.active_test.host import HostReadings, HostUnread
+from gpuwarden.active_test.left_behind import left_behind
 from gpuwarden.active_test.obstacles import obstacle
 from gpuwarden.active_test.surroundings import environment
 from gpuwarden.config.model import Config
@@ -37,7 +38,14 @@ async def active_test(config: Config) -> list[Row]:
     """One row where there is no driver."""
     if not (config.paths.proc / "driver/nvidia/version").exists():
         return [*gate(config), ok("gpuwarden test", "no driver is loaded: there is nothing to test")]
-    return [*gate(config), *await libraries(environment(None)), uvm(_UVM), address_space(), *await gpus(config)]
+    return [
+        *gate(config),
+        *await libraries(environment(None)),
+        uvm(_UVM),
+        address_space(),
+        await workers(config.paths.proc),
+        *await gpus(config),
+    ]
 
 
 def gate(config: Config) -> Iterator[Row]:
@@ -100,6 +108,17 @@ def address_space() -> Row:
         "address space",
         f"limited to {limit / (1 << 30):.1f} GiB",
         "lift LimitAS= or ulimit -v: CUDA reserves 13 GiB and more",
+    )
+
+
+async def workers(proc: Path) -> Row:
+    """Those of earlier tests that could not be ended."""
+    pids = await left_behind(proc)
+    if not pids:
+        return ok("workers of tests", "none is left behind")
+    named = ", ".join(map(str, pids[:_SHOWN]))
+    return warn(
+        "workers of tests", f"sleep in the driver and cannot be ended: pid {named}", "drain the node, and reboot it"
     )
 
 
