@@ -493,12 +493,12 @@ def test_a_test_with_another_run_directory_is_the_same_node_s(host: ActiveHost, 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes of other users")
 def test_who_may_not_test_keeps_no_test_away_by_taking_its_name(host: ActiveHost) -> None:
     script = (
-        "import socket, sys, time\n"
+        "import os, socket, sys, time; os.setuid(65534)\n"
         "name = socket.socket(socket.AF_UNIX); name.bind(chr(0) + sys.argv[1]); name.listen()\n"
         "print(1, flush=True); time.sleep(300)"
     )
     taken = [sys.executable, "-S", "-c", script, host.variables["ACTIVE_TEST_NODE"]]
-    with subprocess.Popen(taken, user="nobody", stdout=subprocess.PIPE) as stranger:
+    with subprocess.Popen(taken, stdout=subprocess.PIPE) as stranger:
         try:
             assert stranger.stdout is not None
             assert stranger.stdout.readline()
