@@ -71,7 +71,7 @@ class Lease:
     async def announced(self) -> None:
         """Once the daemon knows of all workers so far: before they touch a driver that may log an Xid of theirs. Raises nothing."""
         wanted = len(self.workers)
-        if self._renewing is None:
+        if self._renewing is None or self._renewing.done():
             return
         self._more.set()
         with suppress(TimeoutError):
