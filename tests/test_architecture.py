@@ -15,7 +15,8 @@ from gpuwarden_collectors.registry import HOST_COLLECTORS
 ROOT = Path(__file__).parent.parent
 PURE = sorted((ROOT / "daemon/gpuwarden/health").rglob("*.py"))
 POLICY = sorted((ROOT / "daemon/gpuwarden/policy").rglob("*.py"))
-FACTS = sorted((ROOT / "collectors/gpuwarden_collectors").rglob("*facts.py"))
+_COLLECTORS = ROOT / "collectors/gpuwarden_collectors"
+FACTS = sorted([*_COLLECTORS.rglob("*facts.py"), _COLLECTORS / "active_test/level.py"])
 FROZEN = ROOT / "collectors/gpuwarden_collectors/frozen.py"
 PLAIN = {
     "__future__",

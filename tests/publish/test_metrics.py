@@ -113,7 +113,7 @@ def test_before_the_first_test_there_is_no_series_of_tests_and_then_few() -> Non
     assert sum(page.values("gpuwarden_test_result")) == 8
     assert page.value("gpuwarden_test_figure", gpu="0", figure="peers") == 3e11
     assert page.value("gpuwarden_test_figure", gpu="3", figure="int8") == pytest.approx(1.206e15, rel=0.01)
-    assert len(page.samples) - len(without.samples) == 12 + 8 * (3 + 4 + 3) + 7 * 6 + 5
+    assert len(page.samples) - len(without.samples) == 12 + 8 * (len(TEST_CODES) + 4 + 3) + 7 * 6 + 5
 
 
 def test_every_check_of_every_expected_gpu_is_zero_from_the_start_and_those_of_tests_once_it_was_tested() -> None:
