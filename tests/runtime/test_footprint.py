@@ -49,6 +49,12 @@ def host(tmp_path: Path) -> FakeHost:
     return FakeHost(tmp_path, gpus=1)
 
 
+def python(script: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own."""
+    environment = {"PYTHONPATH": ":".join(sys.path)}
+    return subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+
+
 def has_mapped(daemon: RunningDaemon, *libraries: str) -> bool:
     mapped = Path(f"/proc/{daemon.process.pid}/maps").read_text()
     return any(library in mapped for library in libraries)
@@ -66,9 +72,7 @@ def test_only_who_waits_for_a_shutdown_loads_what_speaks_to_the_bus() -> None:
         "import sys, gpuwarden.runtime.serve, gpuwarden_collectors.cloud.shutdown\n"
         "print([name for name in sys.modules if name.startswith('jeepney')])"
     )
-    seen = subprocess.run(
-        [sys.executable, "-c", script], env={"PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True, check=True
-    )  # fmt: skip
+    seen = python(script)
     assert (seen.stdout, seen.stderr) == ("[]\n", "")
 
 
@@ -80,9 +84,7 @@ def test_the_client_of_aiohttp_is_loaded_when_it_is_used() -> None:
         "print(aiohttp.ClientSession.__module__, aiohttp.web_response.__name__, aiohttp.__version__)\n"
         "print(hasattr(aiohttp, 'nothing'), aiohttp.hdrs is hdrs)"
     )
-    seen = subprocess.run(
-        [sys.executable, "-c", script], env={"PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True, check=True
-    )  # fmt: skip
+    seen = python(script)
     installed = version("aiohttp")
     assert seen.stdout.split() == [
         *("False", "aiohttp.hdrs", installed), *("aiohttp.client", "aiohttp.web_response", installed), *("False", "True"),
@@ -104,9 +106,7 @@ def test_what_serving_does_not_need_is_not_loaded_and_the_rest_works_without_it(
         "print(callable(helpers.proxies_from_env), helpers.proxies_from_env() == {}, issubclass(idna.IDNAError, UnicodeError))\n"
         "from asyncio import sslproto; print(sslproto.SSLProtocol.__name__)"
     )
-    seen = subprocess.run(
-        [sys.executable, "-c", script], env={"PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True, check=True
-    )  # fmt: skip
+    seen = python(script)
     assert seen.stdout.split() == [
         *("[]", "&lt;a&gt;", "utf-8", "True", "True"), *("[]", "xn--bcher-kva.example", "bücher.example"),
         *("7", "a"), *("True", "True", "True"), "SSLProtocol",
@@ -124,9 +124,7 @@ def test_what_is_not_configured_is_not_loaded() -> None:
         "unwanted = tuple(f'gpuwarden.{room}' for room in rooms) + others\n"
         "print([name for name in sys.modules if name.startswith(unwanted)])"
     )
-    seen = subprocess.run(
-        [sys.executable, "-c", script], env={"PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True, check=True
-    )  # fmt: skip
+    seen = python(script)
     assert (seen.stdout, seen.stderr) == ("[]\n", "")
 
 
@@ -144,8 +142,6 @@ def test_every_hash_that_python_guarantees_is_there_without_openssl() -> None:
         "assert all(hasattr(hashlib, name) for name in hashlib.algorithms_guaranteed)\n"
         "print(hmac.new(b'key', b'text', hashlib.sha256).hexdigest(), hashlib.md5(b'').hexdigest())"
     )
-    seen = subprocess.run(
-        [sys.executable, "-c", script], env={"PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True, check=True
-    )  # fmt: skip
+    seen = python(script)
     signature = "6afa9046a9579cad143a384c1b564b9a250d27d6f6a63f9f20bf3a7594c9e2c6"
     assert (seen.stdout.split(), seen.stderr) == ([signature, "d41d8cd98f00b204e9800998ecf8427e"], "")
