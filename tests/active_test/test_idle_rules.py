@@ -16,7 +16,7 @@ from gpuwarden.active_test.idle.user import NoSuchSubmitter, submits_as
 from gpuwarden.doctor.row import Grade
 from gpuwarden.doctor.slurm_settings import epilog, epilog_test
 from gpuwarden.publish.times import rfc3339
-from gpuwarden_collectors.active_test.facts import Level
+from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.slurm.facts import NodeFacts
 from gpuwarden_collectors.slurm.parse import shown_node
 from gpuwarden_collectors.slurm.settings import parse_partitions

@@ -16,7 +16,7 @@ from gpuwarden.config.model import load
 from gpuwarden.config.sources import Sources
 from gpuwarden.doctor.idle_tests import idle_tests
 from gpuwarden.doctor.row import Grade, Row
-from gpuwarden_collectors.active_test.facts import Level
+from gpuwarden_collectors.active_test.level import Level
 from support.active_test_hosts import PASSES, gone, wait
 from support.daemons import Json, RunningDaemon, children
 from support.idle_nodes import IdleCudaNode, IdleNode, idle_slurm, jobs, make_idle, submit

@@ -17,7 +17,7 @@ from gpuwarden.policy.gate_state import Gate, GateResult
 from gpuwarden.policy.model import NodeState, Settings
 from gpuwarden.policy.return_gate import AGAIN_AFTER, GateState, begun, ended, void
 from gpuwarden.policy.situation import Situation
-from gpuwarden_collectors.active_test.facts import Level
+from gpuwarden_collectors.active_test.level import Level
 from support.policy_story import SETTINGS, Story, kinds, xid
 from support.snapshots import finding, gpu_verdict, slot
 

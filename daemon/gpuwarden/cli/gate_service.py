@@ -27,7 +27,7 @@ from gpuwarden.cli.test import daemon_call
 from gpuwarden.config.model import Config, ConfigError, load
 from gpuwarden.config.sources import Sources
 from gpuwarden.doctor.active_test import absent_libraries
-from gpuwarden_collectors.active_test.facts import Level
+from gpuwarden_collectors.active_test.level import Level
 
 REQUEST_MOST = 4096
 REQUEST_WITHIN = 5.0

@@ -18,7 +18,7 @@ from gpuwarden.active_test.lock import LockError
 from gpuwarden.cli.parser import TRY_AGAIN, UNAVAILABLE, UNKNOWN, CommandError
 from gpuwarden.cli.text import clean
 from gpuwarden.config.model import Config
-from gpuwarden_collectors.active_test.facts import Level
+from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.slurm.client import SlurmClient
 from gpuwarden_collectors.slurm.errors import Refused, SlurmError
 

@@ -12,7 +12,7 @@ from gpuwarden.active_test.idle.preemption import missing
 from gpuwarden.active_test.idle.user import NoSuchSubmitter, submits_as, unheard
 from gpuwarden.config.model import Config
 from gpuwarden.doctor.row import Row, fail, ok, warn
-from gpuwarden_collectors.active_test.facts import Level
+from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.slurm.client import Commands, SlurmClient
 from gpuwarden_collectors.slurm.errors import SlurmError
 from gpuwarden_collectors.slurm.facts import NodeFacts

@@ -22,7 +22,7 @@ from gpuwarden.health.model import Event, EventKind, GpuVerdict
 from gpuwarden.policy.gate_state import Gate
 from gpuwarden.policy.return_gate import Assessed, GateState, begun, ended, void
 from gpuwarden.publish.snapshot import ReturnGateShown
-from gpuwarden_collectors.active_test.facts import Level
+from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.slurm.errors import SlurmError
 

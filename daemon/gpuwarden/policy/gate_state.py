@@ -17,7 +17,7 @@ from gpuwarden.health.active_test.results import CODES, LEVELS
 from gpuwarden.health.active_test.submission import ENDED_BY_A_PASSED_TEST
 from gpuwarden.health.event_data import cut, otherwise, read
 from gpuwarden.health.model import Event, EventKind, GpuVerdict, Key
-from gpuwarden_collectors.active_test.facts import Level
+from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.facts import Stamp
 
 TEXT_MOST = 300

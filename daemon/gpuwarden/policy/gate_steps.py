@@ -10,7 +10,7 @@ from gpuwarden.policy.model import Settings, Why
 from gpuwarden.policy.return_gate import Assessed, Surroundings, assess, ended, wanted
 from gpuwarden.policy.situation import Situation, failing
 from gpuwarden.policy.state import Hold, PolicyState
-from gpuwarden_collectors.active_test.facts import Level
+from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.facts import Stamp
 
 CUT_SHORT = "gpuwarden was restarted while the test ran"

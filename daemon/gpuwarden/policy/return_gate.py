@@ -25,7 +25,7 @@ from gpuwarden.policy.gate_state import (
     passed,
     results_of,
 )
-from gpuwarden_collectors.active_test.facts import Level
+from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.facts import Stamp
 
 TRIES_MOST = 3

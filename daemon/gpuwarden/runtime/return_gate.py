@@ -37,7 +37,7 @@ def return_gate(site: Site, service: Service, request_step: Callable[[], None], 
     if not site.gate_level or site.config.mode != "enforce":
         return None
     from gpuwarden.engine.return_gate import GateOptions, ReturnGate  # noqa: PLC0415 - most daemons have no gate, and their memory none of it
-    from gpuwarden_collectors.active_test.facts import Level  # noqa: PLC0415 - as above
+    from gpuwarden_collectors.active_test.level import Level  # noqa: PLC0415 - as above
 
     test = site.config.test
     options = GateOptions(

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuwarden.base.durations import format_duration
 from gpuwarden.health.active_test.outcome import ActiveVerdict
-from gpuwarden_collectors.active_test.facts import Level
+from gpuwarden_collectors.active_test.level import Level
 
 UNJUDGED = 8
 """A test without a verdict, as one that was preempted or cannot run here, counts for this part of the time between two."""

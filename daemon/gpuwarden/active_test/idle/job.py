@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpuwarden.active_test.rounds import longest
 from gpuwarden.actuators.slurm.testers import JOB_NAME
-from gpuwarden_collectors.active_test.facts import Level
+from gpuwarden_collectors.active_test.level import Level
 
 COMMAND: tuple[str, ...] = (sys.executable, "-P", "-m", "gpuwarden")
 STARTED_WITHIN = 120

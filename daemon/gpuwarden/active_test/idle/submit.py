@@ -24,7 +24,7 @@ from gpuwarden.actuators.slurm.testers import JOB_NAME, read_testers
 from gpuwarden.config.active_test import ActiveTestOptions
 from gpuwarden.config.model import Config
 from gpuwarden.policy.at_once import refusal
-from gpuwarden_collectors.active_test.facts import Level
+from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.slurm.client import Commands
 from gpuwarden_collectors.slurm.errors import OddAnswer
 from gpuwarden_collectors.slurm.nodes import read_node

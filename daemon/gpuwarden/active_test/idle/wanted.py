@@ -15,7 +15,7 @@ from gpuwarden.actuators.slurm.testers import read_testers
 from gpuwarden.base.threads import detached
 from gpuwarden.config.active_test import ActiveTestOptions
 from gpuwarden.policy.at_once import refusal
-from gpuwarden_collectors.active_test.facts import Level
+from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.slurm.errors import SlurmError
 
 
