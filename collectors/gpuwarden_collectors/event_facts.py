@@ -17,6 +17,15 @@ class Source(StrEnum):
     DCGM = "dcgm"
 
 
+BY_TIME = 5 * 10**17
+"""Sequences from here on are of a log without numbers, read by syslog(2): its lines are numbered by their times (`kernel_log/syslog.py`)."""
+
+
+def numbered_alike(sequence: int, other: int) -> bool:
+    """Whether these are numbers of one kind, so that their order is that of the lines."""
+    return (sequence >= BY_TIME) == (other >= BY_TIME)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOrigin:
     """Where a line came from in the kernel log."""
@@ -24,7 +33,7 @@ class LogOrigin:
     boot_id: str
     """The boot whose log it is."""
     sequence: int
-    """Number of the record within that boot."""
+    """Number of the record within that boot: the kernel's, or from `BY_TIME` on one made of its time."""
     facility: int = 0
     """syslog facility: 0 is the kernel, others are written by root."""
 

@@ -41,4 +41,9 @@ def disbelieved(record: Record, facilities: Collection[int]) -> str:
     """Why this record is not the kernel's own, one of the reasons above; empty if it may be. `facilities`: those believed."""
     if record.facility not in facilities:
         return FACILITY
-    return PACKET_FILTER if _TAIL.search(_PROCESS.sub("", record.text)) else ""
+    return PACKET_FILTER if of_a_packet_filter(record.text) else ""
+
+
+def of_a_packet_filter(text: str) -> bool:
+    """Whether this is what a log rule printed."""
+    return _TAIL.search(_PROCESS.sub("", text)) is not None

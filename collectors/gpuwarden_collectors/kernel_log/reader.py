@@ -2,6 +2,8 @@
 
 - **Key.** A record is (boot id, sequence). Reading starts at the oldest record there is; what the resumed position covers
   is skipped, so no record is delivered twice and none is left out. Missing numbers, as after EPIPE, become a `LogGap`.
+  A log by syslog(2) is numbered by its times: records were lost there, nobody knows how many, if the oldest that there is
+  comes after the position. A position of the other kind of log compares with nothing: what is there then is history, after a gap.
 - **Time.** The log stamps records with its own clock: it starts at boot, stops while the machine is suspended, and is
   not steered by NTP, so that it is off by minutes after months. A record that was there before we caught up is stamped by
   that clock, shifted by boottime minus monotonic of this moment (right but for suspends between the record and now). A
@@ -19,7 +21,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from gpuwarden_collectors.backoff import Backoff
 from gpuwarden_collectors.base import Clock, CollectorError, host_clock
-from gpuwarden_collectors.event_facts import HostEvent, LogGap, LogOrigin, LogPosition
+from gpuwarden_collectors.event_facts import BY_TIME, HostEvent, LogGap, LogOrigin, LogPosition, numbered_alike
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.kernel_log.belief import FACILITY, KERNEL, PACKET_FILTER, disbelieved
 from gpuwarden_collectors.kernel_log.echoes import Echoes
@@ -28,7 +30,6 @@ from gpuwarden_collectors.kernel_log.lockups import Lockups
 from gpuwarden_collectors.kernel_log.sources import RecordSource, Turn, open_source
 
 RECORDS_PER_TURN = 100
-POLL = 0.05  # seconds between two reads of a file
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before the log is opened again after an error
 
 
@@ -69,7 +70,7 @@ class KernelLog:
         self._echoes, self._lockups = Echoes(), Lockups()
         self._last = resume.sequence if resume and resume.boot_id == boot_id else None
         self._newest = -1  # highest sequence seen in this log, skipped records included
-        self._caught_up = False
+        self._caught_up = self._from_oldest = self._doubtful = False
         self._source: RecordSource | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
@@ -103,7 +104,7 @@ class KernelLog:
             self._timer.cancel()
             self._timer = None
         if self._source:
-            if self._source.wakes:
+            if self._source.poll is None:
                 asyncio.get_running_loop().remove_reader(self._source.fd)
             self._source.close()
             self._source = None
@@ -111,7 +112,7 @@ class KernelLog:
     def _follow(self, source: RecordSource) -> None:
         self._caught_up = False
         loop = asyncio.get_running_loop()
-        if not source.wakes:
+        if source.poll is not None:
             self._timer = loop.call_later(0, self._turn, source)
         else:
             try:
@@ -129,8 +130,9 @@ class KernelLog:
             return
         self.error = ""
         self._backoff.succeeded()
-        if not source.wakes:
-            self._timer = asyncio.get_running_loop().call_later(POLL if turn.drained else 0, self._turn, source)
+        if source.poll is not None:
+            pause = source.poll if turn.drained else 0
+            self._timer = asyncio.get_running_loop().call_later(pause, self._turn, source)
         self._deliver(turn)
 
     def _try_again(self, why: str) -> None:
@@ -148,7 +150,7 @@ class KernelLog:
 
     def _deliver(self, turn: Turn) -> None:
         if turn.restarted:
-            self._newest = -1
+            self._newest, self._from_oldest = -1, True
         now = self._clock()
         offset = now.boottime - self._monotonic()
         events: list[HostEvent] = []
@@ -160,21 +162,26 @@ class KernelLog:
             else:
                 self.malformed += 1
         if turn.drained:
-            self._caught_up = True
-            events += self._rewound(now)
+            events += [*self._rewound(now), *self._emptied(now)]
+            self._caught_up, self._doubtful = True, False
         position = self.position
         if events and position:
             self._on_events(events, position)
 
     def _events_of(self, record: Record, at: Stamp) -> list[HostEvent]:
         self._newest = max(self._newest, record.sequence)
-        if self._last is not None and record.sequence <= self._last:
+        from_oldest, self._from_oldest = self._from_oldest, False
+        if self._last is not None and not numbered_alike(self._last, record.sequence):
+            self._doubtful = not self._caught_up
+            events = self._gap(at, 0, record.sequence)
+        elif self._last is not None and record.sequence <= self._last:
             return []
-        lost = 0 if self._last is None else record.sequence - self._last - 1
-        events = self._gap(at, lost, record.sequence) if lost else []
+        else:
+            events = self._missing(record, at, from_oldest=from_oldest)
         self._last = record.sequence
         self.records += 1
-        event = event_of(record, at, self._boot_id, history=at.boottime < self._history_before)
+        history = self._doubtful or at.boottime < self._history_before
+        event = event_of(record, at, self._boot_id, history=history)
         event = event or self._lockups.named(record)
         if event and (reason := disbelieved(record, self._facilities)):
             self.disbelieved[reason] += 1
@@ -182,6 +189,22 @@ class KernelLog:
             self._lockups.begun(event, record)
             events.append(event)
         return events
+
+    def _missing(self, record: Record, at: Stamp, *, from_oldest: bool) -> list[HostEvent]:
+        """The gap before this record. `from_oldest`: it is the oldest that there is."""
+        if self._last is None:
+            return []
+        if record.sequence >= BY_TIME:
+            return self._gap(at, 0, record.sequence) if from_oldest else []
+        lost = record.sequence - self._last - 1
+        return self._gap(at, lost, record.sequence) if lost else []
+
+    def _emptied(self, now: Stamp) -> list[HostEvent]:
+        """A log by syslog(2) that is empty, for `dmesg --clear` hides its lines: what came before that and was not read is lost."""
+        from_oldest, self._from_oldest = self._from_oldest, False
+        if not from_oldest or self._last is None or self._last < BY_TIME:
+            return []
+        return self._gap(now, 0, self._last)
 
     def _rewound(self, now: Stamp) -> list[HostEvent]:
         """A log that ends before the resumed position is not the one that was read; waiting for its number were blindness."""

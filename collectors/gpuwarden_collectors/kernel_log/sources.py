@@ -1,6 +1,7 @@
-"""Where records come from: the kernel's device, or a file that holds one record on each line and grows.
+"""Where records come from: the kernel's device, a file that holds one record on each line and grows, or syslog(2) (`syslog.py`).
 
-`read` of both returns at once with a bounded piece. A file is meant to lie on a local disk: it is read on the loop.
+`read` of each returns at once with a bounded piece of records in the form of `/dev/kmsg`. A file is meant to lie on a local disk:
+it is read on the loop.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ RECORD_MAX = 8192  # bytes; CONSOLE_EXT_LOG_MAX of Linux 4 to 6
 RECORD_LIMIT = 1 << 20  # a kernel with longer records than this is not believed
 CHUNK = 8192  # bytes of a file for one turn of the loop
 LINE_MAX = 65_536  # bytes kept of a line that has not ended
+DEVICE = "/dev/kmsg"
+FILE_POLL = 0.05  # seconds between two reads of a file
 
 
 class Turn(NamedTuple):
-    """One bounded read. `drained`: nothing was left. `restarted`: another log begins with it, under the same name."""
+    """One bounded read. `drained`: nothing was left. `restarted`: it begins with the oldest record that there is, of another log or again."""
 
     records: list[bytes]
     drained: bool = False
@@ -29,7 +32,7 @@ class Turn(NamedTuple):
 
 class RecordSource(Protocol):
     fd: int
-    wakes: bool  # the loop can wait for fd; otherwise it has to be polled
+    poll: float | None  # seconds between two reads; None: the loop can wait for fd
 
     def read(self, limit: int) -> Turn:
         """At most about `limit` records. Raises OSError when the source is broken."""
@@ -38,18 +41,18 @@ class RecordSource(Protocol):
 
 
 def open_source(path: str) -> RecordSource:
-    """Raises SourceAbsent if there is no such path, CollectorError if it may not be read or is no log."""
+    """The log at `path`; where that is the kernel's device and may not be opened, the same log by syslog(2).
+
+    Raises SourceAbsent if there is no such path, CollectorError if it may not be read or is no log.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError as error:
-        raise SourceAbsent(
-            f"no kernel log at {path}: in a container pass /dev/kmsg of the host in, else correct paths.kmsg"
-        ) from error
     except OSError as error:
-        raise CollectorError(
-            f"cannot open the kernel log {path}: {error.strerror}; run as root or give the service CAP_SYSLOG "
-            "(needed while kernel.dmesg_restrict is 1), and in a container access to the device"
-        ) from error
+        if path != DEVICE:
+            raise _unopened(path, error) from error
+        from gpuwarden_collectors.kernel_log.syslog import open_syslog  # noqa: PLC0415 - in a pod only
+
+        return open_syslog(instead_of=error)
     mode = os.fstat(fd).st_mode
     if stat.S_ISCHR(mode):
         return KmsgDevice(fd)
@@ -59,10 +62,21 @@ def open_source(path: str) -> RecordSource:
     raise CollectorError(f"cannot follow the kernel log {path}: it is neither a character device nor a regular file")
 
 
+def _unopened(path: str, error: OSError) -> CollectorError:
+    if isinstance(error, FileNotFoundError):
+        return SourceAbsent(
+            f"no kernel log at {path}: in a container pass /dev/kmsg of the host in, else correct paths.kmsg"
+        )
+    return CollectorError(
+        f"cannot open the kernel log {path}: {error.strerror}; run as root or give the service CAP_SYSLOG "
+        "(needed while kernel.dmesg_restrict is 1), and in a container access to the device"
+    )
+
+
 class KmsgDevice:
     """`/dev/kmsg`: an open starts at the oldest record, each read is one record."""
 
-    wakes = True
+    poll: float | None = None
 
     def __init__(self, fd: int, size: int = RECORD_MAX) -> None:
         self.fd = fd
@@ -106,7 +120,7 @@ class KmsgDevice:
 class FollowedFile:
     """A file followed by its name, as `tail -F` does: truncated, replaced, gone for a while."""
 
-    wakes = False
+    poll: float | None = FILE_POLL
 
     def __init__(self, path: str, fd: int) -> None:
         self.fd = fd

@@ -3,7 +3,8 @@
 The kernel numbers the lines of a boot, and a record remembers the highest number that it was made of. A daemon whose
 position was lost reads the ring from its beginning: nothing is counted twice then, and no acknowledged finding comes back.
 Lines that carry no number (events of NVML and DCGM, or records of an older version) are recognised by their time alone, and only
-from what was acknowledged (`memory.buried`).
+from what was acknowledged (`memory.buried`). Where the kernel log is read in another way than before (`BY_TIME`), the numbers of the two
+do not compare: what was there already is recognised by its time.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 
 from gpuwarden.health.memory import State
 from gpuwarden.health.records import target_of
-from gpuwarden_collectors.event_facts import HostEvent, LogGap
+from gpuwarden_collectors.event_facts import HostEvent, LogGap, numbered_alike
 
 DRIFT = 600.0
 """Seconds by which the clock of the log may be ahead of this host's after months. A line that is later than the record by more is
@@ -30,4 +31,6 @@ def _read_before(state: State, event: HostEvent) -> bool:
     record = state.records.get(target[1])
     if record is None or record.boot_id != event.origin.boot_id:
         return False
-    return event.origin.sequence <= record.sequence and event.at.boottime <= record.last.boottime + DRIFT
+    alike = numbered_alike(event.origin.sequence, record.sequence)
+    before = event.origin.sequence <= record.sequence if alike else event.history
+    return before and event.at.boottime <= record.last.boottime + DRIFT
