@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 Value = TypeVar("Value")
 Table = TypeVar("Table", bound=type)
-_BOUNDS, _INTERNAL = "bounds", "internal"
+_BOUNDS, _INTERNAL, _SEARCHED = "bounds", "internal", "searched"
 
 
 class Bounds(NamedTuple):
@@ -30,6 +30,15 @@ def bounded(default: Value, least: float, most: float, why: str = "") -> Value:
 def internal(default: Value, *, compare: bool = True) -> Value:
     """A field that no file and no variable can set."""
     return field(default=default, compare=compare, metadata={_INTERNAL: True})
+
+
+def searched() -> Any:
+    """A key with paths to be tried in order: one text, or a list, which is kept as a text with `:` between them. Empty by default."""
+    return field(default="", metadata={_SEARCHED: True})
+
+
+def is_searched(key: Field[Any]) -> bool:
+    return _SEARCHED in key.metadata
 
 
 def keys(table: Any) -> Iterator[Field[Any]]:

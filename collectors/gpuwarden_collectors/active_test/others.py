@@ -6,7 +6,6 @@ show nothing but the test's own load. A client of an MPS server is hidden behind
 
 from __future__ import annotations
 
-import ctypes
 import os
 import time
 from collections.abc import Callable
@@ -16,6 +15,8 @@ from typing import Any
 
 from gpuwarden_collectors.active_test.facts import Obstacle
 from gpuwarden_collectors.active_test.obstructed import Obstructed
+from gpuwarden_collectors.driver_libraries import load
+from gpuwarden_collectors.nvml.library import LIBRARY
 from gpuwarden_collectors.process_stat import process_stat
 
 _COMPUTE = "nvmlDeviceGetComputeRunningProcesses_v3"
@@ -29,12 +30,11 @@ _NAMED = 3
 
 
 def open_nvml(path: str) -> Any:
-    """nvidia-ml-py with this library; empty: the driver's own. Raises Obstructed."""
+    """nvidia-ml-py with this library; empty: wherever the driver's own is. Raises Obstructed."""
     import pynvml  # noqa: PLC0415 - in the worker only
 
     try:
-        if path:
-            pynvml.nvmlLib = ctypes.CDLL(path)
+        pynvml.nvmlLib = load(LIBRARY, path)
         pynvml.nvmlInit()
     except (OSError, pynvml.NVMLError) as error:
         raise Obstructed(

@@ -15,6 +15,7 @@ from typing import Any
 
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
 from gpuwarden_collectors.dcgm.errors import Misfit
+from gpuwarden_collectors.driver_libraries import SEPARATOR
 
 INSTALLED = (
     Path("/usr/share/datacenter-gpu-manager-4/bindings/python3"),  # DCGM 4
@@ -56,7 +57,7 @@ class Bindings:
 
 
 def open_bindings(configured: str, installed: Iterable[Path] = INSTALLED) -> Bindings:
-    """The bindings in the folder `configured`, else the first that are installed.
+    """The bindings in the first folder of `configured` that has some, else the first that are installed.
 
     Raises what `find_bindings` raises, and Misfit if they are of no use.
     """
@@ -65,7 +66,7 @@ def open_bindings(configured: str, installed: Iterable[Path] = INSTALLED) -> Bin
 
 def find_bindings(configured: str, installed: Iterable[Path] = INSTALLED) -> Path:
     """Their folder; nothing is imported. Raises SourceAbsent if there are none, CollectorError if a configured folder has none."""
-    folders = [Path(configured)] if configured else installed
+    folders = map(Path, configured.split(SEPARATOR)) if configured else installed
     for folder in folders:
         if (folder / "pydcgm.py").is_file():
             return folder

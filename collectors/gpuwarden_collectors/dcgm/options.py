@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwarden_collectors.options import bounded, internal
+from gpuwarden_collectors.options import bounded, internal, searched
 
 DEFAULT_ADDRESSES = ("unix:///run/nv-hostengine.sock", "unix:///tmp/nv-hostengine", "127.0.0.1:5555")
 """The last two are DCGM's defaults (dcgm_structs.h: DCGM_DEFAULT_SOCKET_PATH, DCGM_HE_PORT_NUMBER)."""
@@ -22,8 +22,8 @@ class DcgmOptions:
     """Time for a pass, after which the worker is ended."""
     init_deadline: float = bounded(20.0, 0.1, 600.0, "an engine that does not answer must be reported")
     """Time for the first pass, which connects."""
-    bindings: str = ""
-    """The folder with `pydcgm.py`. Empty: where DCGM 4 or 3 installs it."""
+    bindings: str = searched()
+    """The folder with `pydcgm.py`, or several that are tried in order. Empty: where DCGM 4 or 3 installs it."""
     address: str = ""
     """Of the engine: `unix:///path` or `host:port`. Empty: a running engine is searched for at the usual addresses."""
     embedded: bool = False

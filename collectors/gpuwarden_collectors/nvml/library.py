@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import sys
 from collections.abc import Callable
@@ -11,9 +10,11 @@ from types import ModuleType
 from typing import Any
 
 from gpuwarden_collectors.base import SourceAbsent
+from gpuwarden_collectors.driver_libraries import FOLDERS, load
 from gpuwarden_collectors.facts import NvmlProblem
 from gpuwarden_collectors.nvml.options import NvmlOptions
 
+LIBRARY = "libnvidia-ml.so.1"
 _LONGEST_TEXT = 256
 
 
@@ -46,21 +47,17 @@ PROBLEMS: dict[int, NvmlProblem] = {
 
 
 def open_library(options: NvmlOptions) -> Any:
-    """pynvml, or the simulated GPUs in its place. Raises SourceAbsent if the configured library cannot be loaded."""
+    """pynvml, or the simulated GPUs in its place. Raises SourceAbsent if no library can be loaded."""
     if options.simulate:
         from gpuwarden_collectors.nvml.simulated import SimulatedNvml  # noqa: PLC0415 - only where it is wanted
 
         return SimulatedNvml(options.simulate, options.simulate_dir)
     pynvml = _bindings()
-    if options.library:
-        try:
-            # pynvml asks the loader for libnvidia-ml.so.1 unless it holds a library already.
-            pynvml.nvmlLib = ctypes.CDLL(options.library)
-        except OSError as error:
-            raise SourceAbsent(
-                f"NVML cannot be read: {options.library} (collectors.nvml.library) could not be loaded: {error}; "
-                "correct the path, or leave the key out to use the driver's own library"
-            ) from error
+    try:
+        # pynvml asks the loader alone unless it holds a library already.
+        pynvml.nvmlLib = load(LIBRARY, options.library)
+    except OSError as error:
+        raise library_absent(options.library, error) from error
     return pynvml
 
 
@@ -91,10 +88,17 @@ def _find_library(name: str) -> str | None:
     return find_library(name)
 
 
-def library_absent() -> SourceAbsent:
+def library_absent(configured: str, error: OSError) -> SourceAbsent:
+    """For a library that cannot be loaded."""
+    if configured:
+        return SourceAbsent(
+            f"NVML cannot be read: {configured} (collectors.nvml.library) could not be loaded: {error}; "
+            "correct the path, or leave the key out to use the driver's own library"
+        )
     return SourceAbsent(
-        "NVML cannot be read: libnvidia-ml.so.1 is not installed; "
-        "install the NVIDIA driver, or set collectors.nvml.library to where its library is"
+        f"NVML cannot be read: {LIBRARY} is not installed, neither where the loader searches nor in {', '.join(FOLDERS)} ({error}); "
+        "install the NVIDIA driver, or set collectors.nvml.library to where its library is; a pod gets it from NVIDIA's runtime "
+        "class, on GKE and with a driver container from the host's folder, mounted"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwarden_collectors.options import bounded, internal
+from gpuwarden_collectors.options import bounded, internal, searched
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +19,10 @@ class NvmlOptions:
     """Time for a pass, after which the worker is ended."""
     init_deadline: float = bounded(60.0, 0.1, 600.0, "the node is unknown until the library is initialised")
     """Time for the first pass, which loads the library. No shorter than `deadline`."""
-    library: str = ""
-    """The library's file. Empty: the loader finds it."""
+    library: str = searched()
+    """The library's file, or several that are tried in order. Empty: where the loader finds it, else where GKE and the driver container of
+    the GPU Operator have it ([kubernetes.md](kubernetes.md#where-the-drivers-library-is)).
+    """
     gpm: bool = True
     """Read the performance monitoring of Hopper and later."""
     in_full: bool = internal(default=False)

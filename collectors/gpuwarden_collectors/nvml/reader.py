@@ -26,7 +26,6 @@ from gpuwarden_collectors.nvml.library import (
     Code,
     bounded,
     error_text,
-    library_absent,
     open_library,
     read_text,
 )
@@ -79,12 +78,8 @@ class NvmlReader:
         """Load and initialise NVML. Raises SourceAbsent if there is no library; a driver that is not there is no error."""
         self.close()
         self._nvml = open_library(self._options)
-        try:
+        with suppress(self._nvml.NVMLError):
             self._initialise()
-        except self._nvml.NVMLError as error:
-            if error.value == Code.LIBRARY_NOT_FOUND:
-                self._nvml = None
-                raise library_absent() from error
 
     def read(self) -> NvmlFacts:
         """One pass. Raises nothing that NVML does; SourceAbsent as `connect` if that was never called."""

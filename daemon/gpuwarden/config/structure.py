@@ -23,7 +23,7 @@ from cattrs.gen import make_dict_structure_fn, override
 
 from gpuwarden.base.durations import EXPECTED, parse_duration
 from gpuwarden.config.sources import KeyPath, Tree
-from gpuwarden_collectors.options import keys
+from gpuwarden_collectors.options import is_searched, keys
 
 Parsers = Mapping[type, tuple[str, Callable[[str], Any]]]
 Keyed = tuple[KeyPath, str]
@@ -68,7 +68,8 @@ def _converter(parsers: Parsers) -> Converter:
 def _table(converter: Converter, cls: type) -> Callable[[Any, Any], Any]:
     known = {key.name for key in keys(cls)}
     omitted: Any = {each.name: override(omit=True) for each in dataclasses.fields(cls) if each.name not in known}
-    fill: Any = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True, **omitted)
+    paths: Any = {key.name: override(struct_hook=_searched) for key in keys(cls) if is_searched(key)}
+    fill: Any = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True, **omitted, **paths)
 
     def table(value: Any, kind: Any) -> Any:
         if not isinstance(value, dict):
@@ -153,6 +154,17 @@ def _path(value: Any, _: Any) -> Path:
     if not text.startswith("/") or "\0" in text:
         raise _unexpected("an absolute path", value)
     return Path(text)
+
+
+def _searched(value: Any, _: Any) -> str:
+    """Paths to be tried in order, with `:` between them."""
+    if not isinstance(value, list):
+        return _plain(value, str)
+    for index, path in enumerate(value):
+        if not isinstance(path, str) or not path or ":" in path or "\0" in path:
+            shown = repr(path)[:60] if isinstance(path, str) else f"{path} ({_KINDS.get(type(path), 'a date or time')})"
+            raise ValueError(f"item {index}: expected a path without ':', found {shown}")
+    return ":".join(value)
 
 
 def _choice(value: Any, kind: Any) -> Any:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 from ctypes import POINTER, c_char_p, c_float, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 from typing import Any
 
 from gpuwarden_collectors.active_test.cuda.errors import call_failed, function_absent, library_absent
+from gpuwarden_collectors.driver_libraries import load
 
 LIBRARY = "libcuda.so.1"
 
@@ -52,7 +52,7 @@ class Driver:
         """Raises HostError."""
         self.gpu = gpu
         try:
-            library = ctypes.CDLL(path)
+            library = load(LIBRARY, "" if path == LIBRARY else path)
         except OSError as error:
             raise library_absent(path, error) from error
         self._functions: dict[str, Any] = {}

@@ -1,0 +1,42 @@
+"""Where the libraries of the NVIDIA driver are, and the first of them that loads."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+SEPARATOR = ":"
+_ARCH = os.uname().machine
+FOLDERS = (
+    "/usr/local/nvidia/lib64",  # GKE: where its own pods mount the host's folder of the next line
+    "/home/kubernetes/bin/nvidia/lib64",
+    f"/run/nvidia/driver/usr/lib/{_ARCH}-linux-gnu",  # the driver container of the GPU Operator, by its distribution
+    "/run/nvidia/driver/usr/lib64",
+)
+"""Tried after the loader's own, which has what NVIDIA's runtime or CDI put into a container, also on Bottlerocket."""
+_NO_SUCH = "No such file"
+
+
+def candidates(name: str, configured: str = "") -> tuple[str, ...]:
+    """What is tried, in order: `configured`, paths with `:` between them; where it is empty the loader, then `FOLDERS`."""
+    if configured:
+        return tuple(configured.split(SEPARATOR))
+    return (name, *(f"{folder}/{name}" for folder in FOLDERS))
+
+
+def load(name: str, configured: str = "") -> ctypes.CDLL:
+    """The first that can be loaded. Raises OSError with the reason of each; of those that are not there, of the first alone."""
+    faults: list[str] = []
+    for path in candidates(name, configured):
+        try:
+            return ctypes.CDLL(path)
+        except OSError as error:
+            if configured or not faults or _NO_SUCH not in str(error):
+                faults.append(str(error))
+    raise OSError("; ".join(faults))
+
+
+def loaded(maps: str, name: str) -> str:
+    """The file by this name in a process's table of mappings (/proc/PID/maps); empty if it has none."""
+    paths = (line.partition("/")[2] for line in maps.splitlines() if f"/{name.partition('.so')[0]}.so" in line)
+    return next((f"/{path}" for path in paths), "")
