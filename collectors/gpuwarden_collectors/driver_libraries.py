@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 
-SEPARATOR = ":"
+from gpuwarden_collectors.options import SEPARATOR
+
 _ARCH = os.uname().machine
 FOLDERS = (
     "/usr/local/nvidia/lib64",  # GKE: where its own pods mount the host's folder of the next line

@@ -61,7 +61,7 @@ def boot_id(proc: Path) -> str:
     return text.lower() if _UUID.fullmatch(text.lower()) else ""
 
 
-def identify(sysfs: Path, etc: Path, var_lib: Path = Path("/var/lib")) -> MachineIdentity:
+def identify(sysfs: Path, etc: Path, var_lib: Path) -> MachineIdentity:
     """From `<sysfs>/class/dmi/id`, `<etc>/machine-id` and `<var_lib>/cloud/data/instance-id` (cloud-init), no network.
 
     cloud-init's file comes last: on a copied disk it names the original until cloud-init has run, so that a service

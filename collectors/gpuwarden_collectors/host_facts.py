@@ -156,7 +156,7 @@ class MountFacts:
     error: str = ""
     """Error of the probe; empty if it gave numbers."""
     asked: bool = True
-    """False: not probed, since too many other mounts hang."""
+    """False: not probed, since too many other mounts hang, or it is not seen below the host's root in a container."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,8 +32,12 @@ def internal(default: Value, *, compare: bool = True) -> Value:
     return field(default=default, compare=compare, metadata={_INTERNAL: True})
 
 
+SEPARATOR = ":"
+"""Between paths that are tried in order."""
+
+
 def searched() -> Any:
-    """A key with paths to be tried in order: one text, or a list, which is kept as a text with `:` between them. Empty by default."""
+    """A key with paths to be tried in order: one text, or a list, which is kept as a text with SEPARATOR. Empty by default."""
     return field(default="", metadata={_SEARCHED: True})
 
 

@@ -26,6 +26,8 @@ class Host:
     """Where proc is mounted."""
     sysfs: Path
     """Where sysfs is mounted."""
+    root: Path | None = None
+    """Where the host's root is mounted, if this process is in a container; `proc` is the host's then."""
     clock: Clock
     """The time by which it reads."""
 

@@ -429,3 +429,56 @@ def test_each_row_of_what_no_longer_exists_names_what_is_no_key_or_no_value_any_
         for value in row.values or ():
             with pytest.raises(ConfigError):
                 load(Sources(file=None, overrides=(Layer("x", nested(row.path, f"{value}?")),)))
+
+
+# --- in a pod
+
+POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "NODE_NAME": "gpu-7"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "node"),
+    [
+        (POD, "gpu-7"),
+        (POD | {"GPUWARDEN_NODE": "named"}, "named"),
+        (POD | {"NODE_NAME": ""}, os.uname().nodename),
+        ({"NODE_NAME": "gpu-7"}, os.uname().nodename),
+    ],
+)
+def test_in_a_pod_the_node_is_called_what_the_manifest_says(variables: dict[str, str], node: str) -> None:
+    assert load(Sources(file=None, environment=variables)).node == node
+
+
+def test_a_file_names_the_node_before_the_manifest_does(tmp_path: Path) -> None:
+    assert configured('node = "of-the-file"', tmp_path, POD).node == "of-the-file"
+
+
+def test_a_name_of_the_manifest_that_is_none_is_a_fault_of_the_manifest() -> None:
+    with pytest.raises(ConfigError, match="NODE_NAME: node: expected a host's name"):
+        load(Sources(file=None, environment=POD | {"NODE_NAME": "not a name"}))
+
+
+# --- paths that are tried in order
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"), [('"/a/x.so"', "/a/x.so"), ('["/a/x.so", "/b/y.so"]', "/a/x.so:/b/y.so"), ("[]", "")]
+)
+def test_a_library_is_one_path_or_several(written: str, kept: str, tmp_path: Path) -> None:
+    config = configured(f"collectors.nvml.library = {written}", tmp_path)
+    assert config.collectors.nvml.library == kept
+    again = tmp_path / "again.toml"
+    again.write_text(as_toml(config, {}))
+    assert load(Sources(file=again)).collectors.nvml.library == kept
+
+
+@pytest.mark.parametrize("written", ["5", "[5]", '["/a:/b"]', '[""]', '["/a", ["/b"]]'])
+def test_what_is_no_list_of_paths_is_a_fault_of_its_key(written: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"collectors\.nvml\.library: (item \d: )?expected"):
+        configured(f"collectors.nvml.library = {written}", tmp_path)
+
+
+def test_the_root_of_the_host_is_not_that_of_this_process(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"paths\.host: expected the folder where a pod has the host's root"):
+        configured('paths.host = "/"', tmp_path)
+    assert configured('paths.host = "/host"', tmp_path).paths.host == Path("/host")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ def test_a_good_host_has_only_the_daemon_missing_and_is_left_as_it_was(host: Fak
     assert rows["host driver"]["found"] == "version 550.163.01 is loaded"
     assert rows["host pci"]["found"].startswith("2 NVIDIA functions")
     assert rows["host nvml"]["found"].startswith("2 GPUs")
+    assert re.search(r" from /\S+/libnvidia-ml\.so", rows["host nvml"]["found"])
     assert rows["host GPUs to test"]["found"] == "nobody is on the 2 GPUs"
     assert everything(host.folder) == before
 

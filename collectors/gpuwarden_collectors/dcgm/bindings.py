@@ -15,7 +15,7 @@ from typing import Any
 
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
 from gpuwarden_collectors.dcgm.errors import Misfit
-from gpuwarden_collectors.driver_libraries import SEPARATOR
+from gpuwarden_collectors.options import SEPARATOR
 
 INSTALLED = (
     Path("/usr/share/datacenter-gpu-manager-4/bindings/python3"),  # DCGM 4

@@ -6,7 +6,10 @@ that hangs like this keeps the whole daemon from ending, and with it the port an
 A probe that does not answer in time is left where it hangs, is never joined by a second one for the same mount, and
 says by its age for how long the mount has hung; it ends by itself when the mount comes back.
 
-What is mounted is read from this process's own mount table, since its paths are the ones a probe can use. Whether a
+What is mounted is read from this process's own mount table, since its paths are the ones a probe can use. In a pod that
+is the container's: there the table is that of the host's process 1, and a probe uses the same path below the folder where the
+host's root is mounted (never /proc/1/root, which needs CAP_SYS_PTRACE). A mount that is not seen there, for want of
+propagation, is not asked: its answer would be of the file system below it. Whether a
 file system is read-only is read from its superblock: the mount options of a sandboxed service say `ro` for everything.
 """
 
@@ -65,6 +68,8 @@ class StorageOptions(PolledOptions):
 class StorageCollector:
     """Reads `<proc>/self/mountinfo` and asks the mounts: those in `expected`, and of the others each file system once.
 
+    `root`: where the host's root is mounted; then it reads `<proc>/1/mountinfo`, and paths are the host's.
+
     `patience`: seconds that new probes have, together, before what has not answered counts as hung. Beyond
     `max_mounts`, mounts that are not expected are left out.
     """
@@ -73,13 +78,15 @@ class StorageCollector:
         self,
         proc: Path,
         *,
+        root: Path | None = None,
         expected: Sequence[str] = (),
         command: Sequence[str] = ("stat",),
         patience: float = 5.0,
         max_mounts: int = 64,
         clock: Clock = host_clock,
     ) -> None:
-        self._table = proc / "self/mountinfo"
+        self._proc = proc
+        self._root = root
         self._expected = tuple(dict.fromkeys(path.rstrip("/") or "/" for path in expected))
         self._command = command
         self._patience = patience
@@ -93,10 +100,13 @@ class StorageCollector:
 
         Raises SourceAbsent without a mount table and CollectorError if it or the probing command cannot be used.
         """
-        table = mount_table(self._table)
+        table, unseen = self._tables()
         wanted = [*(self._expected_mount(path, table) for path in self._expected), *self._others(table)]
+        wanted = [
+            (replace(facts, asked=False), None) if facts.path in unseen else (facts, key) for facts, key in wanted
+        ]
         for facts, key in wanted:
-            self._ask(facts.path, key)
+            self._ask(self._seen_at(facts.path), key)
         self._wait()
         mounts = tuple(self._answered(facts, key) for facts, key in wanted)
         self._forget({key for _, key in wanted})
@@ -112,6 +122,31 @@ class StorageCollector:
             probe.kill()
         self._wait()
         self._forget(set())
+
+    def unseen(self) -> frozenset[str]:
+        """Mounts of the host that this process does not have below `root`. Raises as `read`."""
+        return self._tables()[1]
+
+    def _tables(self) -> tuple[dict[str, MountEntry], frozenset[str]]:
+        """The mounts by path, and which of them cannot be asked."""
+        own = mount_table(self._proc / "self/mountinfo")
+        if self._root is None:
+            return own, frozenset()
+        table = mount_table(self._proc / "1/mountinfo")
+        if "/" in own and "/" in table and own["/"].mount == table["/"].mount:
+            raise CollectorError(
+                "cannot read the mounts of the host: process 1 is in this container; let the pod share the host's processes (hostPID "
+                "of the chart), or unset paths.host"
+            )
+        if str(self._root) not in own:
+            raise CollectorError(
+                f"cannot read the mounts of the host: nothing is mounted at {self._root} (paths.host); mount its / there, read-only and with "
+                "HostToContainer (hostMounts.enabled of the chart)"
+            )
+        return table, frozenset(path for path, entry in table.items() if not _same(own.get(self._seen_at(path)), entry))
+
+    def _seen_at(self, path: str) -> str:
+        return path if self._root is None else f"{self._root}{path.rstrip('/')}"
 
     def _expected_mount(self, path: str, table: Mapping[str, MountEntry]) -> tuple[MountFacts, _Key | None]:
         entry = table.get(path)
@@ -168,6 +203,10 @@ class StorageCollector:
                 self._probes.pop(key, None)
 
 
+def _same(seen: MountEntry | None, entry: MountEntry) -> bool:
+    return seen is not None and seen.device == entry.device
+
+
 class _Probe:
     """One process that asks one mount. Raises OSError if it cannot be started."""
 
@@ -221,7 +260,9 @@ def _with_answer(facts: MountFacts, code: int, output: str) -> MountFacts:
 
 SPEC = CollectorSpec(
     facts=StorageFacts, options=StorageOptions,
-    reader=lambda host, of: StorageCollector(host.proc, expected=of.expected, patience=of.patience, clock=host.clock),
+    reader=lambda host, of: StorageCollector(
+        host.proc, root=host.root, expected=of.expected, patience=of.patience, clock=host.clock
+    ),
     source="the mount table; space and inodes of each mount",
     limits="one process per mount, which may hang; one at a time for each",
 )  # fmt: skip

@@ -187,7 +187,10 @@ def _catches(status: dict[str, str], number: signal.Signals) -> bool:
 
 _CAUSES = {
     errno.ESRCH: (Result.GONE, "it has ended"),
-    errno.EPERM: (Result.NOT_PERMITTED, "this daemon may not signal it; it must run as root, with CAP_KILL"),
+    errno.EPERM: (
+        Result.NOT_PERMITTED,
+        "this daemon may not signal it; it must run as root, with CAP_KILL (in a pod: jobs.signal of the chart)",
+    ),
     errno.ENOSYS: (Result.FAILED, "this kernel has no pidfd; Linux 5.3 or later has"),
 }
 

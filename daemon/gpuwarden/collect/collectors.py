@@ -57,6 +57,7 @@ class Sources:
     sysfs: Path
     kmsg: Path | None
     proc: Path = Path("/proc")
+    host: Path | None = None
     plugins: Mapping[str, SiteCheck] = field(default_factory=dict)
     slurm: SlurmOptions = field(default_factory=SlurmOptions)
     slurm_client: SlurmClient | None = None
@@ -120,7 +121,8 @@ class Readers:
             return
         if dcgm.enabled:
             yield polled(DcgmFacts.collector, dcgm.interval, dcgm.deadline, self._dcgm.observe)
-        yield from host_sources(sources.collectors, Host(proc=sources.proc, sysfs=sources.sysfs, clock=self._clock))
+        host = Host(proc=sources.proc, sysfs=sources.sysfs, root=sources.host, clock=self._clock)
+        yield from host_sources(sources.collectors, host)
         yield site_checks(sources.collectors.plugin, sources.plugins, self._clock)
         if sources.slurm_client is not None and sources.slurm.jobs:
             yield jobs_source(

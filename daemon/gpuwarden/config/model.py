@@ -52,7 +52,11 @@ class Paths:
     proc: Path = Path("/proc")
     """Where proc is mounted."""
     kmsg: Path = Path("/dev/kmsg")
-    """The kernel log."""
+    """The kernel log. Where `/dev/kmsg` may not be opened, as in a pod, it is read by syslog(2), which takes root and CAP_SYSLOG."""
+    host: Path | None = None
+    """Where the root of the host is mounted, in a pod: its mounts are asked there, and its names read
+    ([kubernetes.md](kubernetes.md#mounts-of-the-host)). Not set: this process has the files of the host itself.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +132,7 @@ class Config:
     mode: Mode = "observe"
     """`observe`: shows what it would do. `enforce`: does it."""
     node: str = field(default_factory=lambda: os.uname().nodename)
-    """The name of this host, in what it publishes. Not given: that of the kernel."""
+    """The name of this host, in what it publishes. Not given: in a pod NODE_NAME of the environment, else that of the kernel."""
     paths: Paths = field(default_factory=Paths)
     inventory: Inventory = field(default_factory=Inventory)
     expected: ExpectedSettings = field(default_factory=ExpectedSettings)
@@ -253,6 +257,11 @@ def _uncounting(config: Config) -> Iterator[tuple[str, bool]]:
 def _bad_names(config: Config) -> Iterator[Misfit]:
     if not 0 < len(config.node) <= _NODE_MAX or not config.node.isprintable() or " " in config.node:
         yield ("node",), f"expected a host's name of 1 to {_NODE_MAX} characters, found {config.node[:60]!r}"
+    if config.paths.host == Path("/"):
+        yield (
+            ("paths.host",),
+            "expected the folder where a pod has the host's root, found /: leave it unset outside of a pod",
+        )
     socket = config.run.dir / "control.sock"
     size = len(os.fsencode(socket))
     if size > _SOCKET_PATH_MAX:

@@ -1,6 +1,6 @@
 """Where configuration comes from, as layers that a later one overrides key by key.
 
-    defaults < gpuwarden.toml < conf.d/*.toml beside it, by name < environment < command line
+    defaults < NODE_NAME of a pod < gpuwarden.toml < conf.d/*.toml beside it, by name < environment < command line
 
 A layer is a tree of plain TOML values and the name by which a fault in it is reported. Tables merge, everything else is
 replaced. Nothing is judged here but whether a file can be read and is TOML.
@@ -28,6 +28,9 @@ Origins = dict[KeyPath, str]
 _PREFIX = "GPUWARDEN_"
 _NO_KEYS = re.compile(r"TEST_HOST|(SERVICE|PORT)(_[A-Z0-9_]+)?")
 """Variables that are no keys: the switch of the tests, and what Kubernetes sets for a service named gpuwarden."""
+
+_SERVICE, _NODE = "KUBERNETES_SERVICE_HOST", "NODE_NAME"
+"""What the kubelet sets in every pod, and what a manifest sets from spec.nodeName: the kernel calls a pod by the pod's name."""
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _FILE_MAX = 1 << 20  # bytes
@@ -80,7 +83,13 @@ class Sources:
         files = list(_files(self.file, required=self.required)) if self.file else []
         layers = [found for found in files if isinstance(found, Layer)]
         faults = [found for found in files if isinstance(found, Fault)]
-        return [*self.defaults, *layers, *environment_layers(self.environment), *self.overrides], faults
+        return [
+            *self.defaults,
+            *_pod(self.environment),
+            *layers,
+            *environment_layers(self.environment),
+            *self.overrides,
+        ], faults
 
 
 def merge(layers: Iterable[Layer]) -> tuple[Tree, Origins]:
@@ -101,6 +110,15 @@ def _merge_into(tree: Tree, more: Tree, path: KeyPath, origin: str, origins: Ori
         if not isinstance(tree.get(key), dict):
             tree[key] = {}
         _merge_into(tree[key], value, here, origin, origins)
+
+
+def in_pod(environment: Mapping[str, str] = os.environ) -> bool:
+    return _SERVICE in environment
+
+
+def _pod(environment: Mapping[str, str]) -> Iterator[Layer]:
+    if in_pod(environment) and (name := environment.get(_NODE)):
+        yield Layer(_NODE, {"node": name})
 
 
 def environment_layers(environment: Mapping[str, str]) -> Iterator[Layer]:

@@ -23,7 +23,7 @@ from cattrs.gen import make_dict_structure_fn, override
 
 from gpuwarden.base.durations import EXPECTED, parse_duration
 from gpuwarden.config.sources import KeyPath, Tree
-from gpuwarden_collectors.options import is_searched, keys
+from gpuwarden_collectors.options import SEPARATOR, is_searched, keys
 
 Parsers = Mapping[type, tuple[str, Callable[[str], Any]]]
 Keyed = tuple[KeyPath, str]
@@ -161,10 +161,10 @@ def _searched(value: Any, _: Any) -> str:
     if not isinstance(value, list):
         return _plain(value, str)
     for index, path in enumerate(value):
-        if not isinstance(path, str) or not path or ":" in path or "\0" in path:
+        if not isinstance(path, str) or not path or SEPARATOR in path or "\0" in path:
             shown = repr(path)[:60] if isinstance(path, str) else f"{path} ({_KINDS.get(type(path), 'a date or time')})"
             raise ValueError(f"item {index}: expected a path without ':', found {shown}")
-    return ":".join(value)
+    return SEPARATOR.join(value)
 
 
 def _choice(value: Any, kind: Any) -> Any:

@@ -15,18 +15,24 @@ from gpuwarden.active_test.surroundings import environment
 from gpuwarden.config.model import Config
 from gpuwarden.doctor.row import Row, ok, warn
 from gpuwarden_collectors.active_test.cuda.library import LIBRARY
+from gpuwarden_collectors.driver_libraries import candidates
 from gpuwarden_collectors.host_files import text_or_empty
+from gpuwarden_collectors.options import SEPARATOR
 from gpuwarden_collectors.plugin.run import run
 
 PTX_COMPILER = "libnvidia-ptxjitcompiler.so.1"
 _LOADED_WITHIN = 10.0
 _LOADS = """
 import ctypes, sys
-for name in sys.argv[1:]:
-    try:
-        ctypes.CDLL(name)
-    except OSError:
-        print(name)
+for paths in sys.argv[1:]:
+    for path in paths.split(":"):
+        try:
+            ctypes.CDLL(path)
+            break
+        except OSError:
+            pass
+    else:
+        print(paths.partition(":")[0])
 """
 _UVM = Path("/dev/nvidia-uvm")
 _ADDRESS_SPACE = 64 << 30
@@ -70,7 +76,8 @@ async def libraries(variables: Mapping[str, str]) -> list[Row]:
 
 async def absent_libraries(variables: Mapping[str, str]) -> tuple[list[str], str]:
     """Names of those that a process with this environment does not find; and why that is not known, if it is not."""
-    done = await run((sys.executable, "-I", "-c", _LOADS, LIBRARY, PTX_COMPILER), variables, _LOADED_WITHIN)
+    cuda = SEPARATOR.join(candidates(LIBRARY))  # it searches the compiler by itself, with the loader alone
+    done = await run((sys.executable, "-I", "-c", _LOADS, cuda, PTX_COMPILER), variables, _LOADED_WITHIN)
     if done.exit_code != 0:
         return [], done.error or f"exit code {done.exit_code}"
     return done.stdout.decode("utf-8", "replace").split(), ""

@@ -15,6 +15,7 @@ from gpuwarden.doctor import (
     host,
     jobs,
     kubernetes,
+    pod,
     prometheus,
     running,
     system,
@@ -57,6 +58,7 @@ async def _slurm(_: Running, config: Config) -> list[Row]:
 
 _CHECKS: dict[str, tuple[float, Check]] = {
     "unit": (HOST_WITHIN, _thread(unit.unit)),
+    "pod": (HOST_WITHIN, _thread(pod.pod)),
     "versions": (HOST_WITHIN, _thread(system.versions)),
     "rights": (HOST_WITHIN, _thread_with(system.permissions)),
     "clock": (HOST_WITHIN, _thread(system.clock)),

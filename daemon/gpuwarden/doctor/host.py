@@ -9,21 +9,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpuwarden.config.model import Config
+from gpuwarden.config.sources import in_pod
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden_collectors.base import CollectorError, Facts, Observation, PassOutcome, SourceAbsent
 from gpuwarden_collectors.dcgm.addresses import running_engine
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
+from gpuwarden_collectors.driver_libraries import loaded
 from gpuwarden_collectors.facts import NvmlFacts, NvmlProblem
 from gpuwarden_collectors.host_files import read_text
+from gpuwarden_collectors.kernel_log.sources import FollowedFile, KmsgDevice, open_source
+from gpuwarden_collectors.nvml.library import LIBRARY as NVML
 from gpuwarden_collectors.nvml.options import NvmlOptions
 from gpuwarden_collectors.pci import PciCollector
 from gpuwarden_collectors.pci_facts import PciDevice
 from gpuwarden_collectors.worker.life import WorkerLimits
 from gpuwarden_collectors.worker.worker import Worker
 
+DCGM = "libdcgm.so"
 RESPONSE_WITHIN = 30.0
 """Seconds for the one pass of a reader."""
 _ROOM = 64 << 20  # bytes; a ledger has a few MB
+_MAPS = 1 << 20  # bytes of a table of mappings
 _VERSION = re.compile(r"\b\d{3}\.\d+(?:\.\d+)?\b")
 _TO_DO: dict[NvmlProblem, str] = {
     NvmlProblem.DRIVER_NOT_LOADED: "load the driver: modprobe nvidia; see dmesg if it fails",
@@ -86,28 +92,39 @@ async def nvml(config: Config) -> list[Row]:
     functions = len(_devices(config) or ())
     if not _loaded(config) and functions:  # a call to NVML could load the driver, and the doctor changes nothing
         return [warn("nvml", "not read: the driver is not loaded", "load the driver, and run the doctor again")]
-    seen = await _one_pass("nvml", "gpuwarden_collectors.nvml.reader:NvmlReader", NvmlFacts, options)
-    return list(nvml_rows(seen, expected=bool(functions)))
+    seen, maps = await _one_pass("nvml", "gpuwarden_collectors.nvml.reader:NvmlReader", NvmlFacts, options)
+    return list(nvml_rows(seen, expected=bool(functions), library=loaded(maps, NVML)))
 
 
-async def _one_pass(name: str, reader: str, facts: type[Facts], options: object) -> Observation[Facts]:
+async def _one_pass(name: str, reader: str, facts: type[Facts], options: object) -> tuple[Observation[Facts], str]:
+    """What it saw, and what is mapped into its process."""
     limits = WorkerLimits(deadline=RESPONSE_WITHIN, init_deadline=RESPONSE_WITHIN)
     worker: Worker[Facts] = Worker(name, reader, facts, limits=limits, on_event=lambda _: None, options=options)
     try:
-        return await worker.observe()
+        seen = await worker.observe()
+        pid = None if seen.worker is None else seen.worker.pid
+        return seen, "" if pid is None else _maps(pid)
     finally:
         await worker.close()
 
 
-def nvml_rows(seen: Observation[NvmlFacts], *, expected: bool) -> Iterator[Row]:
-    """`expected`: the bus has NVIDIA functions."""
+def _maps(pid: int) -> str:
+    try:
+        return read_text(f"/proc/{pid}/maps", _MAPS)
+    except OSError:
+        return ""
+
+
+def nvml_rows(seen: Observation[NvmlFacts], *, expected: bool, library: str = "") -> Iterator[Row]:
+    """`expected`: the bus has NVIDIA functions. `library`: the file that was loaded."""
     facts = seen.facts
     if seen.outcome is PassOutcome.ABSENT and not expected:
         yield warn("nvml", "no library, and no NVIDIA device that would need it", "nothing, on a host without GPUs")
     elif seen.outcome is PassOutcome.ABSENT:
-        yield fail(
-            "nvml", seen.error or "no library", "install the driver's libnvidia-ml, or set collectors.nvml.library"
-        )
+        to_do = "install the driver's libnvidia-ml, or set collectors.nvml.library"
+        if in_pod():
+            to_do = "values of the chart: runtimeClassName, platform=gke or driverRoot"
+        yield fail("nvml", seen.error or "no library", to_do)
     elif facts is None:
         yield fail("nvml", seen.error or "no response", "see whether nvidia-smi responds: the driver may hang")
     elif facts.problem is not None:
@@ -118,23 +135,30 @@ def nvml_rows(seen: Observation[NvmlFacts], *, expected: bool) -> Iterator[Row]:
             found = f"{len(facts.gpus)} GPUs; no permission for {', '.join(refused[:4])}"
             yield warn("nvml", found, "run the daemon as root, or accept that these are not read")
         else:
-            yield ok("nvml", f"{len(facts.gpus)} GPUs, library {facts.nvml_version or 'of unknown version'}")
+            version = facts.nvml_version or "of unknown version"
+            yield ok("nvml", f"{len(facts.gpus)} GPUs, library {version}{library and f' from {library}'}")
 
 
 _NO_PERMISSION = 4  # NVML_ERROR_NO_PERMISSION
 
 
 def kernel_log(config: Config) -> Iterator[Row]:
-    path = config.paths.kmsg
+    """It is opened as the daemon does it, and not read."""
     try:
-        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-    except OSError as error:
-        why = f"{path}: {error.strerror}"
+        source = open_source(str(config.paths.kmsg))
+    except CollectorError as error:
         yield fail(
-            "kernel log", why, "Xids are not seen: run as root or with CAP_SYSLOG, and let the unit see /dev/kmsg"
+            "kernel log",
+            str(error),
+            "Xids are not seen: run as root or with CAP_SYSLOG, and let the unit see /dev/kmsg",
         )
+        return
+    source.close()
+    if isinstance(source, KmsgDevice | FollowedFile):
+        yield ok("kernel log", f"{config.paths.kmsg} can be read")
     else:
-        yield ok("kernel log", f"{path} can be read")
+        found = f"{config.paths.kmsg} may not be opened; read by syslog(2) each {source.poll:g} s"
+        yield ok("kernel log", found)
 
 
 def folders(config: Config) -> Iterator[Row]:
@@ -178,11 +202,12 @@ async def dcgm(config: Config) -> list[Row]:
         return [fail("dcgm", f"no engine listens at {options.address}", to_do)]
     if address is None:
         return [ok("dcgm", "no engine runs here: NVML alone is read")]
-    seen = await _one_pass("dcgm", "gpuwarden_collectors.dcgm.reader:DcgmReader", DcgmFacts, options)
-    return [dcgm_row(seen, str(address))]
+    seen, maps = await _one_pass("dcgm", "gpuwarden_collectors.dcgm.reader:DcgmReader", DcgmFacts, options)
+    return [dcgm_row(seen, str(address), loaded(maps, DCGM))]
 
 
-def dcgm_row(seen: Observation[DcgmFacts], address: str) -> Row:
+def dcgm_row(seen: Observation[DcgmFacts], address: str, library: str = "") -> Row:
+    """`library`: the file that was loaded."""
     facts = seen.facts
     if seen.outcome is PassOutcome.ABSENT:
         return warn("dcgm", f"an engine listens at {address}, but {seen.error}", "install DCGM's Python bindings")
@@ -190,4 +215,4 @@ def dcgm_row(seen: Observation[DcgmFacts], address: str) -> Row:
         to_do = "see systemctl status nvidia-dcgm; meanwhile NVML alone is read"
         return fail("dcgm", f"an engine listens at {address}: {seen.error or 'no response'}", to_do)
     found = f"engine {facts.engine_version or 'of unknown version'} answers at {facts.address or address}"
-    return ok("dcgm", f"{found}: {len(facts.gpus)} GPUs")
+    return ok("dcgm", f"{found}: {len(facts.gpus)} GPUs{library and f', library {library}'}")

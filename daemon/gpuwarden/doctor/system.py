@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpuwarden import __version__
+from gpuwarden.base.capabilities import lacking
 from gpuwarden.config.model import Config
+from gpuwarden.config.sources import in_pod
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden.doctor.running import Running
 from gpuwarden_collectors.host_files import read_text
@@ -97,15 +99,6 @@ def wall_clock(now: float, state: int | None, error: float) -> Row:
 
 # --- permissions
 
-_READS = ("CAP_SYSLOG", 34, "read the kernel log where kernel.dmesg_restrict is 1")
-_CAPABILITIES = (
-    _READS,
-    ("CAP_DAC_READ_SEARCH", 2, "see mounts below folders of users"),
-    ("CAP_SYS_PTRACE", 19, "see which job a process of another user belongs to"),
-    ("CAP_KILL", 5, "signal the processes of jobs before the machine ends"),
-)
-"""Bits of capability.h, and what each is for."""
-
 
 def permissions(running: Running, config: Config) -> Iterator[Row]:
     uid = os.geteuid()
@@ -117,15 +110,10 @@ def permissions(running: Running, config: Config) -> Iterator[Row]:
     shut = [str(node) for node in _devices(Path("/dev")) if not os.access(node, os.R_OK | os.W_OK)]
     if shut:
         to_do = "see User= and DeviceAllow= of the unit, and the mode of the devices (NVreg_DeviceFileMode)"
+        if in_pod():
+            to_do = "values of the chart: runtimeClassName, or platform=gke where there is no such class"
         yield fail("devices", f"{who} may not open {', '.join(shut[:4])}", to_do)
-    lacking = _lacking()
-    if not lacking:
-        yield ok("rights", f"{who} has all capabilities that gpuwarden uses")
-    elif config.mode == "enforce":
-        to_do = "choose the profile for the tasks of this node: see docs/systemd.md"
-        yield warn("rights", f"{who} cannot {'; cannot '.join(lacking)}", to_do)
-    else:
-        yield ok("rights", f"{who}, mode observe; it could not {'; nor '.join(lacking)}")
+    yield _rights(who, config)
     yield from _control(uid, config)
 
 
@@ -141,13 +129,18 @@ def _devices(folder: Path) -> Iterator[Path]:
         yield from sorted(folder.glob(pattern))
 
 
-def _lacking() -> list[str]:
-    """What the effective capabilities of this process do not allow."""
-    for line in read_text(Path("/proc/self/status")).splitlines():
-        if line.startswith("CapEff:"):
-            held = int(line.split()[1], 16)
-            return [what for _, bit, what in _CAPABILITIES if not held >> bit & 1]
-    return []
+def _rights(who: str, config: Config) -> Row:
+    missing = lacking()
+    purposes = [each.purpose for each in missing]
+    if not missing:
+        return ok("rights", f"{who} has all capabilities that gpuwarden uses")
+    if config.mode != "enforce":
+        return ok("rights", f"{who}, mode observe; it could not {'; nor '.join(purposes)}")
+    values = ", ".join(dict.fromkeys(each.value for each in missing if each.value))
+    to_do = "choose the profile for the tasks of this node: see docs/systemd.md"
+    if in_pod():
+        to_do = f"values of the chart: {values or 'securityContext.capabilities.add'}"
+    return warn("rights", f"{who} cannot {'; cannot '.join(purposes)}", to_do)
 
 
 def _control(uid: int, config: Config) -> Iterator[Row]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -239,7 +240,7 @@ class Evacuation:
             await self._job_scan.warm()
             return self._clock().boottime + WARM_EVERY
         scanned = await self._job_scan.scan(lambda seen: self._signal_early(seen, active))
-        self._report(scanned.error)
+        self._report(scanned.error, self._no_rights(scanned.seen))
         now = self._clock()
         if (seen := scanned.seen) is None:
             return now.boottime + AGAIN_AFTER
@@ -281,10 +282,24 @@ class Evacuation:
             on_gpu(seen, dict(active.processes).get(id_of(notice), frozenset())) if notice.kind == FAILING_GPU else seen
         )
 
-    def _report(self, error: str) -> None:
-        if error and error != self._error:
-            log.warning("job scan incomplete", reason=error)
-        self._error = error
+    def _no_rights(self, seen: Seen | None) -> str:
+        """Why processes of other users are not signalled; empty if they are, or if nobody is."""
+        if not self._enforce or seen is None:
+            return ""
+        own = os.geteuid()
+        if all(process.uid == own for job in seen.jobs for process in job.processes):
+            return ""
+        from gpuwarden.base.capabilities import FOR_SIGNALS, lacking, names  # noqa: PLC0415 - at the end of a machine only
+
+        missing = names(lacking(FOR_SIGNALS))
+        return f"no {missing}: give it to the service, or to the pod with jobs.signal of the chart" if missing else ""
+
+    def _report(self, scan: str, rights: str) -> None:
+        errors = {"job scan incomplete": scan, "cannot signal processes of other users": rights}
+        for what, why in errors.items():
+            if why and why not in self._error:
+                log.warning(what, reason=why)
+        self._error = "; ".join(f"{what}: {why}" for what, why in errors.items() if why)
 
     # --- steps
 
@@ -318,5 +333,5 @@ class Evacuation:
             evacuations=going_on or tuple(self.state.evacuations.values())[-1:], preview=self._preview, outcomes=dict(self._executor.outcomes),
             answers=self.state.answers,
             signal_seconds=self._executor.signal_seconds,
-            error=self._error and f"job scan incomplete: {self._error}",
+            error=self._error,
         )  # fmt: skip

@@ -45,7 +45,7 @@ if TYPE_CHECKING:  # loaded where they are wanted
     from gpuwarden.actuators.azure_approval import AzureApproval
     from gpuwarden.collect.simulation import Simulation
 
-ETC = Path("/etc")
+ROOT = Path("/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,8 @@ class Site:
         nvml, pci = config.collectors.nvml, config.collectors.pci
         simulation = None
         sysfs, kmsg = config.paths.sysfs, config.paths.kmsg
-        machine = identify(config.paths.sysfs, ETC)
+        host = config.paths.host or ROOT
+        machine = identify(config.paths.sysfs, host / "etc", host / "var/lib")
         if nvml.simulate:
             from gpuwarden.collect.simulation import Simulation  # noqa: PLC0415 - 0.1 MiB, only with --simulate
 
@@ -82,6 +83,7 @@ class Site:
         slurm = None if simulation else _slurm_client(config.slurm)
         sources = Sources(
             collectors=replace(config.collectors, nvml=nvml), sysfs=sysfs, proc=config.paths.proc,
+            host=config.paths.host,
             kmsg=kmsg if config.collectors.kernel_log.enabled else None, plugins=config.plugins, slurm=config.slurm,
             slurm_client=slurm, gpus_alone=simulation is not None, run_dir=config.run.dir,
             watched_containers=config.jobs.docker if config.jobs.stalled_containers else None,

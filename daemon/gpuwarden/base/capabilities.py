@@ -1,0 +1,38 @@
+"""The capabilities of this process (capabilities(7)) that gpuwarden uses, and what each is for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from gpuwarden_collectors.host_files import text_or_empty
+
+
+class Capability(NamedTuple):
+    """`bit` as in linux/capability.h. `value`: the chart's value that gives it to a pod; empty for none."""
+
+    name: str
+    bit: int
+    purpose: str
+    value: str = ""
+
+
+SYSLOG = Capability("SYSLOG", 34, "read the kernel log where kernel.dmesg_restrict is 1", "kernelLog.enabled")
+DAC_READ_SEARCH = Capability("DAC_READ_SEARCH", 2, "see mounts below folders of users")
+SYS_PTRACE = Capability("SYS_PTRACE", 19, "see which job a process of another user belongs to", "jobs.signal")
+KILL = Capability("KILL", 5, "signal the processes of jobs before the machine ends", "jobs.signal")
+USED = (SYSLOG, DAC_READ_SEARCH, SYS_PTRACE, KILL)
+FOR_SIGNALS = (KILL, SYS_PTRACE)
+
+
+def lacking(wanted: tuple[Capability, ...] = USED, status: Path = Path("/proc/self/status")) -> tuple[Capability, ...]:
+    """Those that are not in effect here; none where that cannot be read."""
+    for line in text_or_empty(status).splitlines():
+        if line.startswith("CapEff:"):
+            held = int(line.split()[1], 16)
+            return tuple(each for each in wanted if not held >> each.bit & 1)
+    return ()
+
+
+def names(capabilities: tuple[Capability, ...]) -> str:
+    return " and ".join(f"CAP_{each.name}" for each in capabilities)

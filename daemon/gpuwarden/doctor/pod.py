@@ -1,0 +1,115 @@
+"""What gpuwarden lacks in a pod, and which value of the chart gives it. Rows of other checks name theirs themselves. No row elsewhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from gpuwarden.base.capabilities import FOR_SIGNALS, lacking, names
+from gpuwarden.config.model import Config
+from gpuwarden.config.sources import in_pod
+from gpuwarden.doctor.host import existing
+from gpuwarden.doctor.row import Row, fail, ok, warn
+from gpuwarden_collectors.base import CollectorError
+from gpuwarden_collectors.host_collectors.storage import SPEC, StorageCollector
+
+HOST_PIDS = 0xEFFFFFFC
+"""PROC_PID_INIT_INO of linux/proc_ns.h: the inode of the first PID namespace."""
+_SHOWN = 4
+
+
+def pod(config: Config) -> Iterator[Row]:
+    """One row each for node, processes, user, mounts, signals and folders, in a pod."""
+    if in_pod():
+        for row in _ROWS:
+            yield from row(config)
+
+
+def _node(config: Config) -> Iterator[Row]:
+    """A pod with the host's network has the host's name."""
+    given = config.origins is not None and ("node",) in config.origins
+    if given:
+        yield ok("pod", f"in a pod of node {config.node}")
+    else:
+        to_do = "set NODE_NAME from spec.nodeName, as the chart does, or the key node"
+        yield warn("pod", f"in a pod, and the node is called {config.node}, as the kernel calls this pod", to_do)
+
+
+def _processes(config: Config) -> Iterator[Row]:
+    if _inode(config.paths.proc / "self/ns/pid") != HOST_PIDS:
+        found = "this pod has processes of its own: which ones are on a GPU, and whose, is not known"
+        yield warn("host processes", found, "values of the chart: hostPID")
+    else:
+        yield ok("host processes", "those of the host")
+
+
+def _inode(path: Path) -> int:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return 0
+
+
+def _user(_: Config) -> Iterator[Row]:
+    if os.geteuid() != 0:
+        found = f"uid {os.geteuid()}: Kubernetes gives capabilities to root alone, so this process has none"
+        yield warn("pod's user", found, "values of the chart: securityContext.runAsUser=0")
+
+
+def _mounts(config: Config) -> Iterator[Row]:
+    storage, root = config.collectors.of(SPEC), config.paths.host
+    if not storage.enabled:
+        yield ok("host mounts", "not read: collectors.storage is switched off")
+    elif root is None:
+        to_do = "values of the chart: hostMounts.enabled, or switch collectors.storage off"
+        yield warn("host mounts", "the mounts of this container are read, not those of the host", to_do)
+    else:
+        yield _below(root, StorageCollector(config.paths.proc, root=root), storage.expected)
+
+
+def _below(root: Path, collector: StorageCollector, expected: tuple[str, ...]) -> Row:
+    try:
+        unseen = collector.unseen()
+    except CollectorError as error:
+        return fail("host mounts", str(error), "values of the chart: hostMounts.enabled and hostPID")
+    lost = sorted(unseen.intersection(expected))
+    if lost:
+        found = f"expected and not seen below {root}: {', '.join(lost[:_SHOWN])}"
+        return fail(
+            "host mounts", found, "mount / of the host with mountPropagation HostToContainer, as the chart does"
+        )
+    return ok("host mounts", f"those of the host, below {root}")
+
+
+def _signals(config: Config) -> Iterator[Row]:
+    """The root of a container may signal root's processes; jobs are other users'."""
+    missing = names(lacking(FOR_SIGNALS))
+    if not missing:
+        yield ok("signals", "processes of other users can be signalled before the machine ends")
+    elif config.mode == "enforce":
+        found = f"no {missing}: at the end of the machine no process of another user is signalled"
+        yield warn("signals", found, "values of the chart: jobs.signal")
+    else:
+        yield ok("signals", f"no {missing}, and mode observe: nothing is signalled")
+
+
+def _folders(config: Config) -> Iterator[Row]:
+    """What is not mounted goes with the container."""
+    for check, path, what, value in (
+        ("state of the node", config.state.dir, "findings, latches and pins", "stateDir"),
+        ("socket for jobs", config.run.dir, "sockets and verdict, which jobs read there,", "runDir"),
+    ):
+        if _on_root(path):
+            found = f"{path} is a folder of this container: {what} are lost with it"
+            yield warn(check, found, f"values of the chart: {value}, a folder of the host")
+        else:
+            yield ok(check, f"{path} is mounted")
+
+
+def _on_root(path: Path) -> bool:
+    there = path if path.exists() else existing(path)
+    return there.stat().st_dev == Path("/").stat().st_dev
+
+
+_ROWS: tuple[Callable[[Config], Iterator[Row]], ...] = (_node, _processes, _user, _mounts, _signals, _folders)
