@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuwarden.base.capabilities import KILL, SYS_PTRACE, Capability
 from gpuwarden.evacuation.acknowledgements import Acknowledgements
 from gpuwarden.evacuation.active_notices import ActiveNotices
 from gpuwarden.evacuation.driver import Evacuation
@@ -29,6 +30,7 @@ from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.facts import CallError, GpuAnswer, GpuFacts, GpuProcess
 from gpuwarden_collectors.receivers.reader import ReceiversReader
 from gpuwarden_collectors.slurm.client import SlurmClient
+from support.capabilities import without
 from support.evacuations import announced
 from support.ranks import Rank, rank
 
@@ -367,3 +369,38 @@ def test_a_gpu_that_is_lost_is_held_by_those_who_had_it_for_as_long_as_they_live
     assert gpu_processes(before, [GpuFacts(slot="0000:1b:00.0", index=0)]) == {"0000:1b:00.0": frozenset()}
     one.received_all()
     assert gpu_processes(before, [lost]) == {"0000:1b:00.0": frozenset()}
+
+
+# --- without the capabilities that it takes, as in a pod that was not given them
+
+NOBODY = 65_534
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else, or put a capability aside")
+@pytest.mark.parametrize(("lost", "name"), [(KILL, "CAP_KILL"), (SYS_PTRACE, "CAP_SYS_PTRACE")])
+async def test_that_processes_of_others_cannot_be_signalled_is_reported_with_what_is_missing(
+    lost: Capability, name: str, tmp_path: Path
+) -> None:
+    with rank(uid=NOBODY) as other:
+        with without(lost.bit):
+            async with running(Rig(tmp_path, other)) as rig:
+                rig.committed.set()
+                rig.acts(ending())
+                await rig.wait(lambda: rig.departing.shown().error, "the error")
+                error = rig.departing.shown().error
+                assert f"cannot signal processes of other users: no {name}: give it to the service" in error
+                assert "jobs.signal of the chart" in error
+                if lost is KILL:
+                    assert "may not signal it" in str((await rig.writes(EventKind.SIGNALLED)).data)
+        if lost is KILL:
+            assert other.received_all() == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can put a capability aside")
+async def test_its_own_users_processes_are_signalled_without_any_capability(tmp_path: Path, one: Rank) -> None:
+    with without(KILL.bit, SYS_PTRACE.bit):
+        async with running(Rig(tmp_path, one)) as rig:
+            rig.committed.set()
+            rig.acts(ending())
+            assert (await rig.writes(EventKind.SIGNALLED)).data["count"] == 1
+            assert rig.departing.shown().error == ""
