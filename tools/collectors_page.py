@@ -26,8 +26,8 @@ Sources of termination notices are in [termination.md](termination.md). How old 
 GPUS = (
     ("`nvml`", "the NVIDIA driver through nvidia-ml-py: about 140 readings and 18 links per GPU, processes, MIG, Xid events", "every 5 s",
      "a worker process with a deadline of 10 s (60 s for initialisation); then SIGTERM, after 5 s SIGKILL, at most three in 30 min"),
-    ("`kernel_log`", "`/dev/kmsg`: Xids in all forms, SXids, PCIe errors, resets", "as lines come",
-     "non-blocking reads, a hundred records at a time; resumes by (boot id, sequence)"),
+    ("`kernel_log`", "`/dev/kmsg`: Xids in all forms, SXids, PCIe errors, resets; where it may not be opened [syslog(2)](kubernetes.md#kernel-log-without-devkmsg)",
+     "as lines come; by syslog(2) every 2 s", "non-blocking reads, a hundred records at a time; resumes by (boot id, sequence)"),
     ("`pci`", "sysfs: which NVIDIA functions exist, whether they respond, link, AER counters", "every 10 s; at once when NVML misses a GPU",
      "a thread with a deadline"),
     ("`dcgm`", "a running nv-hostengine through pydcgm: health watches, status of each GPU, fields that only DCGM has; see [dcgm.md](dcgm.md)",

@@ -104,6 +104,7 @@ async def test_the_heartbeat_answers_with_the_state_of_the_node(health: Health, 
         answer = await get(served, "/heartbeat")
         assert (answer.code, answer.document["status"]) == (code, health.value)
         assert answer.document["age_seconds"] == 1.0
+        assert (await get(served, "/healthz")).code == 200, "a liveness probe restarts no daemon of a failed node"
 
 
 async def test_a_daemon_is_alive_before_it_is_ready() -> None:
