@@ -10,7 +10,7 @@ import pytest
 from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.model import NODE, Event, EventKind, Health, Key, gpu
 from gpuwarden.health.state import State, fold
-from gpuwarden_collectors.event_facts import GpuResetEvent, LogOrigin, XidEvent
+from gpuwarden_collectors.event_facts import BY_TIME, GpuResetEvent, LogOrigin, XidEvent
 from gpuwarden_collectors.facts import GpuAnswer, NvmlProblem
 from support.hosts import Host, slot
 
@@ -203,11 +203,11 @@ def line(host: Host, sequence: int, number: int = 95) -> XidEvent:
     return replace(host.xid(3, number), origin=LogOrigin(boot_id=host.boot_id, sequence=sequence))
 
 
-def acknowledged(host: Host) -> XidEvent:
+def acknowledged(host: Host, sequence: int = 100) -> XidEvent:
     """A finding that somebody acknowledged, on a GPU whose sign stays; the line that it was made of."""
     host.change(3, remapped_rows_pending=1)
     host.step()
-    first = line(host, 100)
+    first = line(host, sequence)
     host.step(first)
     host.run(20)
     host.acknowledge(f"xid.95@gpu/{slot(3)}")
@@ -239,6 +239,24 @@ def test_a_later_line_than_the_acknowledged_one_is_news(restart: Callable[[Host]
     first = acknowledged(host)
     restart(host)
     host.step(first, line(host, 101))
+    host.run(20)
+    assert set(host.codes) == {"row_remap_pending", "xid"}
+
+
+@pytest.mark.parametrize(("before", "after"), [(100, BY_TIME + 7), (BY_TIME + 7, 100)])
+@pytest.mark.parametrize("restart", RESTARTS)
+def test_where_the_log_is_read_in_another_way_the_acknowledged_line_is_no_news_and_a_new_one_is(
+    restart: Callable[[Host], None], before: int, after: int
+) -> None:
+    """As where a pod replaces a package within one boot, or the other way: the numbers of the two do not compare."""
+    host = Host(8)
+    first = acknowledged(host, before)
+    restart(host)
+    again = replace(first, history=True, origin=LogOrigin(boot_id=host.boot_id, sequence=after))
+    host.step(again)
+    host.run(20)
+    assert host.codes == ["row_remap_pending"]
+    host.step(line(host, after + 1))
     host.run(20)
     assert set(host.codes) == {"row_remap_pending", "xid"}
 
