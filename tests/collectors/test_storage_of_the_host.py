@@ -90,3 +90,27 @@ def test_a_root_that_is_not_mounted_is_named_with_what_mounts_it(tmp_path: Path)
     own = ROOT.replace("20 1", "99 1")
     with pytest.raises(CollectorError, match=r"nothing is mounted at /host \(paths\.host\); .*hostMounts\.enabled"):
         StorageCollector(tables(tmp_path, own, ROOT), root=Path("/host")).read()
+
+
+HOME = "21 20 0:40 / /home rw - nfs4 nas:/home rw\n"
+OWN = "99 1 0:7 / / rw - overlay overlay rw\n98 99 254:0 / /host ro - ext4 /dev/vda rw\n97 98 0:40 / /host/home ro - nfs4 nas:/home rw\n"
+DENIES = "echo \"stat: cannot read file system information for '$5': Permission denied\"; exit 1"
+ANSWERS = "echo 4096 1000 500 400 100 60"
+
+
+def denying(*paths: str) -> tuple[str, ...]:
+    """In place of `stat`: for these paths it answers as under SELinux."""
+    return ("sh", "-c", f'case "$5" in {"|".join(paths)}) {DENIES};; *) {ANSWERS};; esac', "stat")
+
+
+def test_what_a_container_may_not_ask_is_no_fault_of_the_mount(tmp_path: Path) -> None:
+    proc = tables(tmp_path, OWN, ROOT + HOME)
+    root, home = StorageCollector(proc, root=Path("/host"), command=denying("/host/home")).read().mounts
+    assert (root.path, root.error, root.bytes_total) == ("/", "", 4_096_000)
+    assert (home.path, home.error, home.asked) == ("/home", "", False)
+
+
+def test_a_container_that_may_not_even_ask_the_root_says_what_denies_it(tmp_path: Path) -> None:
+    proc = tables(tmp_path, OWN, ROOT + HOME)
+    with pytest.raises(CollectorError, match=r"at /host: Permission denied; where SELinux denies it .*seLinuxOptions"):
+        StorageCollector(proc, root=Path("/host"), command=denying("/host", "/host/home")).read()

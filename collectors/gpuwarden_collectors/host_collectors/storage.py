@@ -19,7 +19,7 @@ import contextlib
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -38,6 +38,7 @@ WATCHED = frozenset(
 )  # fmt: skip
 """Types that hold data. The rest is the kernel's own, images that are full by design, or some user's."""
 WATCHED_PATHS = frozenset(("/", "/dev/shm", "/tmp", "/run"))  # noqa: S108 - read, whatever its type; nothing is written
+_DENIED = ("Permission denied", "Operation not permitted")
 _ANSWER = 2048  # bytes of an answer that are read
 _FORMAT = "%S %b %f %a %c %d"  # block size; blocks total, free, available; inodes total, free
 _Key = tuple[int, str]  # the kernel's id of a mount, and its path
@@ -110,7 +111,20 @@ class StorageCollector:
         self._wait()
         mounts = tuple(self._answered(facts, key) for facts, key in wanted)
         self._forget({key for _, key in wanted})
-        return StorageFacts(mounts=mounts)
+        return StorageFacts(mounts=mounts if self._root is None else tuple(self._permitted(mounts)))
+
+    def _permitted(self, mounts: Iterable[MountFacts]) -> Iterator[MountFacts]:
+        """What a container may not ask is no sign of the mount. Raises CollectorError if it may not even ask the root."""
+        for mount in mounts:
+            if mount.error not in _DENIED:
+                yield mount
+            elif mount.path == "/":
+                raise CollectorError(
+                    f"cannot ask the mounts of the host at {self._root}: {mount.error}; where SELinux denies it (ausearch -m avc), let the pod run "
+                    "as spc_t (securityContext.seLinuxOptions.type of the chart)"
+                )
+            else:
+                yield replace(mount, error="", asked=False)
 
     def close(self) -> None:
         """Kill the probes that still hang, and begin no other. One that cannot be killed stays; it may end by the next call.
