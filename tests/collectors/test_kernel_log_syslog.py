@@ -17,7 +17,7 @@ from gpuwarden_collectors.kernel_log import reader
 from gpuwarden_collectors.kernel_log.belief import disbelieved
 from gpuwarden_collectors.kernel_log.lines import Record, event_of, parse_record
 from gpuwarden_collectors.kernel_log.syslog import ANCHOR, WINDOW, SyslogRing
-from support.disposable import kernel_log_writer
+from support.disposable import WITHOUT_KMSG, kernel_log_writer
 from support.kernel_log import BOOT, Received, following, line, until
 
 XID = "NVRM: Xid (PCI:0000:4e:00): 79, pid=1, name=x, GPU has fallen off the bus."
@@ -269,13 +269,12 @@ async def main():
 
 asyncio.run(main())
 """
-_SHUT = 'mount --bind /dev/kmsg /dev/kmsg && mount -o remount,bind,nodev /dev/kmsg && exec "$@"'
 
 
-def follower(position: list[object] | None, last: str, *prefix: str) -> subprocess.Popen[str]:
-    """A process in whose mounts /dev/kmsg is no device, as in a pod; it follows the log until a line with `last` came."""
+def follower(position: list[object] | None, last: str) -> subprocess.Popen[str]:
+    """A process that follows the log until a line with `last` came."""
     code = _FOLLOWED.format(path=sys.path)
-    command = ["unshare", "--mount", "sh", "-c", _SHUT, "sh", *prefix, sys.executable, "-c", code]
+    command = [*WITHOUT_KMSG, sys.executable, "-c", code]
     return subprocess.Popen([*command, json.dumps(position), last], stdout=subprocess.PIPE, text=True)
 
 
@@ -319,9 +318,7 @@ def test_without_the_capability_the_refusal_names_both_ways_and_what_a_pod_needs
             "from gpuwarden_collectors.kernel_log.sources import open_source\nopen_source('/dev/kmsg')"
         )
         command = ["setpriv", "--bounding-set=-syslog", "--inh-caps=-syslog", sys.executable, "-c", code]
-        done = subprocess.run(
-            ["unshare", "--mount", "sh", "-c", _SHUT, "sh", *command], capture_output=True, text=True, check=False
-        )
+        done = subprocess.run([*WITHOUT_KMSG, *command], capture_output=True, text=True, check=False)
     finally:
         restrict.write_text(before)
     assert "/dev/kmsg: Permission denied; syslog(2): Operation not permitted" in done.stderr

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.daemons import FakeHost, RunningDaemon, slots
-from support.disposable import kernel_log_writer
+from support.disposable import WITHOUT_KMSG, kernel_log_writer
 from support.mounts import ext4, fill, frozen, remount, tmpfs
 from support.scrape import Scrape
 
@@ -45,6 +45,31 @@ def test_what_root_writes_to_the_real_kernel_log_neither_raises_nor_ends_anythin
         assert [one for one in running.heartbeat()["reasons"] if one.startswith("xid")] == ["xid.95"]
         assert "written by a process" in " ".join(running.status()["trouble"])
         assert running.stop() == 0
+
+
+def test_a_daemon_that_may_not_open_the_device_reads_the_log_by_syslog_and_resumes_where_it_was(host: FakeHost) -> None:
+    def counted(running: RunningDaemon) -> float:
+        value = Scrape(running.get("/metrics")[1]).value("gpuwarden_kernel_log_disbelieved_total", reason="facility")
+        return value or 0.0
+
+    forged = f"<4>NVRM: Xid (PCI:{slots(2)[1].removesuffix('.0')}): 48, pid=77, name=python, Double bit ECC error"
+    host.kmsg = Path("/dev/kmsg")
+    host.configure()
+    with kernel_log_writer() as write:
+        with host.daemon(prefix=WITHOUT_KMSG) as running:
+            running.wait_status("healthy")
+            before = counted(running)
+            write(forged)
+            write(forged)
+            running.wait(lambda: counted(running) == before + 2, "the lines to be counted")
+            assert running.stop() == 0
+        write(forged)
+        with host.daemon(prefix=WITHOUT_KMSG) as running:
+            running.wait(lambda: counted(running) == 1, "the one line that came in between")
+            running.wait_status("healthy")
+            assert counted(running) == 1
+            assert Scrape(running.get("/metrics")[1]).value("gpuwarden_kernel_log_gaps_total") == 0
+            assert running.stop() == 0
 
 
 def test_a_frozen_disk_stops_neither_judging_nor_publishing_and_nothing_is_forgotten(host: FakeHost) -> None:

@@ -13,8 +13,9 @@ COMMAND = (sys.executable, "-m", "gpuwarden")
 
 
 def environment(temporary: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Nothing of the host's GPUWARDEN_* variables; simulations live below `temporary`."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GPUWARDEN_")}
+    """Nothing of the host's GPUWARDEN_* variables, nor of a pod's; simulations live below `temporary`."""
+    dropped = ("GPUWARDEN_", "KUBERNETES_SERVICE_HOST")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     return {**kept, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(temporary), **(more or {})}
 
 

@@ -7,7 +7,7 @@ import json
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -126,13 +126,20 @@ class FakeHost:
 
 
 class RunningDaemon:
-    def __init__(self, host: Host, stderr: int | None = None, more: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        host: Host,
+        stderr: int | None = None,
+        more: Mapping[str, str] | None = None,
+        prefix: Sequence[str] = (),
+    ) -> None:
+        """`prefix`: a program that becomes the daemon."""
         self.host: Any = host
         self.log = host.folder / f"log-{time.monotonic_ns()}"
         log = self.log.open("w") if stderr is None else None
         variables = environment(host.folder, {**host.environment, **(more or {})})
         self.process = subprocess.Popen(
-            [*COMMAND, "run", "--config", str(host.config)],
+            [*prefix, *COMMAND, "run", "--config", str(host.config)],
             env=variables,
             stderr=log or stderr,
             stdin=subprocess.DEVNULL,

@@ -36,6 +36,12 @@ def _missing() -> Iterator[str]:
         yield "there is an NVIDIA device"
 
 
+WITHOUT_KMSG = (
+    "unshare", "--mount", "sh", "-c", 'mount --bind /dev/kmsg /dev/kmsg && mount -o remount,bind,nodev /dev/kmsg && exec "$@"', "sh",
+)  # fmt: skip
+"""Before a command: to it `/dev/kmsg` is no device, as in a pod."""
+
+
 @contextmanager
 def kernel_log_writer() -> Iterator[Callable[[str], None]]:
     """A function that writes one message (`<4>text`: with that priority) into the kernel log, as often as wanted.

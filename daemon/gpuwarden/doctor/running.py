@@ -13,6 +13,7 @@ from typing import Any
 from gpuwarden import __version__
 from gpuwarden.base.durations import format_duration
 from gpuwarden.config.model import Config
+from gpuwarden.config.sources import in_pod
 from gpuwarden.doctor.row import Row, fail, ok, warn
 
 SCRAPED_WITHIN = 300.0
@@ -33,7 +34,8 @@ class Running:
 def daemon(running: Running, config: Config) -> Row:
     status = running.status
     if not status:
-        return warn("daemon", running.why, "start it: systemctl start gpuwarden")
+        to_do = "see kubectl logs of this pod" if in_pod() else "start it: systemctl start gpuwarden"
+        return warn("daemon", running.why, to_do)
     found = f"answers at {running.folder}: {status.get('status', 'unknown')}, mode {status.get('mode', 'unknown')}"
     if status.get("version") != __version__:
         found += f"; it is version {status.get('version')}, installed is {__version__}"
