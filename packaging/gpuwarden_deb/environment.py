@@ -39,7 +39,7 @@ def tools() -> Path:
     folder = _by_lock("tools", TOOLS, sys.version)
     python = folder / "bin" / "python"
     if not folder.exists():
-        new = _new(folder)
+        new = fresh(folder)
         run(sys.executable, "-m", "venv", str(new))
         run(*_pip(new / "bin" / "python"), "install", "--require-hashes", "--requirement", str(TOOLS))
         new.rename(folder)
@@ -50,7 +50,7 @@ def wheels(tools: Path, python: Path) -> Path:
     """The folder with the wheels of the lock for that Python."""
     folder = _by_lock("wheels", REQUIREMENTS, str(python))
     if not folder.exists():
-        new = _new(folder)
+        new = fresh(folder)
         command = ("download", "--only-binary=:all:", "--require-hashes", "--requirement", str(REQUIREMENTS))
         run(*_pip(tools), "--python", str(python), *command, "--dest", str(new))
         new.rename(folder)
@@ -81,13 +81,17 @@ def make(stage: Path, *, tools: Path, wheels: Path, own: Path, python: Path) -> 
 
 
 def run(
-    *command: str, more: dict[str, str] | None = None, epoch: int | None = None, cwd: Path = ROOT
+    *command: str,
+    more: dict[str, str] | None = None,
+    epoch: int | None = None,
+    cwd: Path = ROOT,
+    within: float = _STEP_WITHIN,
 ) -> subprocess.CompletedProcess[str]:
     """Raises BuildError with what it wrote."""
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8", **(more or {})}
     environment |= {} if epoch is None else {"SOURCE_DATE_EPOCH": str(epoch)}
     done = subprocess.run(
-        command, env=environment, cwd=cwd, capture_output=True, text=True, check=False, timeout=_STEP_WITHIN
+        command, env=environment, cwd=cwd, capture_output=True, text=True, check=False, timeout=within
     )
     if done.returncode != 0:
         raise BuildError(
@@ -105,7 +109,8 @@ def _by_lock(name: str, lock: Path, *more: str) -> Path:
     return WORK / f"{name}-{sign}"
 
 
-def _new(folder: Path) -> Path:
+def fresh(folder: Path) -> Path:
+    """An empty folder beside `folder`, whose name it gets once it is complete."""
     new = folder.with_name(f"{folder.name}.new")
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(parents=True)
