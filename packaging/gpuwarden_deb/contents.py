@@ -110,9 +110,16 @@ def enabled(root: Path) -> list[str]:
 
 
 def maintainer_scripts(root: Path, folder: Path) -> None:
-    """Those of `packaging/maintainer`, with the names of the units filled in."""
+    """dpkg's, into `folder`."""
+    for name, text in scripts(root, "deb").items():
+        write(folder / name, text.encode(), 0o755)
+
+
+def scripts(root: Path, kind: str) -> dict[str, str]:
+    """Those of `packaging/maintainer/KIND` by their names, with the parts that all share and the names of the units filled in."""
+    folder = PACKAGING / "maintainer"
     all_units, on = units(root), enabled(root)
-    fields = {
+    fields = {f"@{part.name}@\n": part.read_text() for part in (folder / "parts").iterdir()} | {
         "@UNITS@": " ".join(f"'{unit}'" if "*" in unit else unit for unit in all_units),
         "@ENABLED@": " ".join(on),
         "@LISTENING@": " ".join(unit for unit in all_units if unit.endswith(".socket")),
@@ -120,8 +127,10 @@ def maintainer_scripts(root: Path, folder: Path) -> None:
             unit for unit in all_units if unit.endswith(".service") and unit != MAIN and "@" not in unit
         ),
     }
-    for script in sorted((PACKAGING / "maintainer").iterdir()):
+    filled = {}
+    for script in sorted((folder / kind).iterdir()):
         text = script.read_text()
-        for field, names in fields.items():
-            text = text.replace(field, names)
-        write(folder / script.name, text.encode(), 0o755)
+        for field, value in fields.items():
+            text = text.replace(field, value)
+        filled[script.name] = text
+    return filled

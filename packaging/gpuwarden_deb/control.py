@@ -7,19 +7,22 @@ import hashlib
 import os
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from email.utils import formatdate
 from pathlib import Path
 
 from gpuwarden_deb.contents import CONFIGURATION, DOC, write
 from gpuwarden_deb.environment import run
-from gpuwarden_deb.host import Host
 from gpuwarden_deb.paths import ROOT, BuildError
 
 ELF = b"\x7fELF"
+BUNDLE, SYSTEM_PYTHON = "gpuwarden", "gpuwarden-system-python"
+"""The package with a Python of its own, for every distribution, and that for the Python of one. Only one can be installed."""
+SUMMARY = "health of the GPUs of this node: judged, published, acted upon"
 _ALWAYS = ("systemd", "init-system-helpers (>= 1.54~)")
-_DESCRIPTION = """\
-health of the GPUs of this node: judged, published, acted upon
+_DESCRIPTION = f"""\
+{SUMMARY}
  A small daemon for every GPU host. It reads the GPUs, the kernel log, the PCI
  bus and the host around them, judges the node, and reports to Prometheus,
  schedulers and people with reasons and advice. In mode enforce it takes a bad
@@ -37,22 +40,40 @@ def project() -> tuple[str, str]:
     return version, project["project"]["license"]
 
 
-def debian_version(version: str, suffix: str) -> str:
-    """What comes before a release sorts before it: 1.0rc1 is 1.0~rc1 to dpkg."""
-    return re.sub(r"[.]?(a|b|rc|dev)(?=[0-9])", r"~\1", version) + "+" + suffix
+def debian_version(version: str, suffix: str = "") -> str:
+    """What comes before a release sorts before it: 1.0rc1 is 1.0~rc1 to dpkg, and to rpm."""
+    return re.sub(r"[.]?(a|b|rc|dev)(?=[0-9])", r"~\1", version) + (f"+{suffix}" if suffix else "")
 
 
-def describe(root: Path, host: Host, version: str, epoch: int) -> str:
-    """Writes DEBIAN/ of the package in `root`, but for the maintainer scripts. Raises BuildError."""
-    full = debian_version(version, host.suffix)
-    write(root / DOC / "changelog.gz", gzip.compress(_changelog(full, epoch).encode(), mtime=0))
-    depends = ", ".join((host.python_package, *_ALWAYS, *_libraries(root)))
+@dataclass(frozen=True, slots=True)
+class Package:
+    """`depends`: beside those that every package of gpuwarden has."""
+
+    name: str
+    version: str
+    architecture: str
+    depends: Sequence[str]
+
+    @property
+    def file(self) -> str:
+        return f"{self.name}_{self.version}_{self.architecture}.deb"
+
+
+def describe(root: Path, package: Package, epoch: int) -> None:
+    """Writes DEBIAN/ of the package in `root`, but for the maintainer scripts."""
+    write(root / DOC / "changelog.gz", gzip.compress(_changelog(package, epoch).encode(), mtime=0))
+    if package.name != BUNDLE:
+        (root / DOC).with_name(package.name).symlink_to(Path(DOC).name)
+    (other,) = {BUNDLE, SYSTEM_PYTHON} - {package.name}
     size = sum(_blocks(file) for file in _files(root))
     fields = {
-        "Package": "gpuwarden", "Version": full, "Architecture": host.architecture, "Maintainer": _maintainer(),
-        "Installed-Size": str(size), "Depends": depends, "Suggests": "slurm-client, libnvidia-ml1", "Section": "admin",
+        "Package": package.name, "Version": package.version, "Architecture": package.architecture,
+        "Maintainer": _maintainer(), "Installed-Size": str(size), "Depends": ", ".join((*_ALWAYS, *package.depends)),
+        "Conflicts": other, "Replaces": other, "Suggests": "slurm-client, libnvidia-ml1", "Section": "admin",
         "Priority": "optional", "Description": _DESCRIPTION,
     }  # fmt: skip
+    if package.name != BUNDLE:
+        fields["Provides"] = f"{BUNDLE} (= {package.version})"
     sums = "".join(
         f"{hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest()}  {file.relative_to(root)}\n"
         for file in _files(root)
@@ -61,13 +82,21 @@ def describe(root: Path, host: Host, version: str, epoch: int) -> str:
     write(root / "DEBIAN/md5sums", sums.encode())
     write(root / "DEBIAN/conffiles", f"/{CONFIGURATION}\n".encode())
     write(root / "DEBIAN/control", "".join(f"{name}: {value}\n" for name, value in fields.items()).encode())
-    return full
 
 
-def _changelog(version: str, epoch: int) -> str:
+def close(root: Path, package: Path, epoch: int, *, level: int = 3) -> None:
+    """Everything belongs to root, and no file is younger than the tree: the same tree gives the same bytes.
+
+    zstd is known to dpkg since Debian 12 and Ubuntu 21.10. `level` 3 takes 0.1 s where xz takes 16 s to save a quarter.
+    """
+    build = ("dpkg-deb", "-Zzstd", f"-z{level}", "--root-owner-group", "--build")
+    run(*build, str(root), str(package), epoch=epoch)
+
+
+def _changelog(package: Package, epoch: int) -> str:
     """Required by Debian's tools; what is new is in CHANGELOG.md."""
     return (
-        f"gpuwarden ({version}) unstable; urgency=medium\n\n  * What is new: CHANGELOG.md beside this file.\n\n"
+        f"{package.name} ({package.version}) unstable; urgency=medium\n\n  * What is new: CHANGELOG.md beside this file.\n\n"
         f" -- {_maintainer()}  {formatdate(epoch)}\n"
     )
 
@@ -77,16 +106,24 @@ def _maintainer() -> str:
     return f"{os.environ.get('DEBFULLNAME', 'built from source')} <{os.environ.get('DEBEMAIL', 'root@localhost')}>"
 
 
-def _libraries(root: Path) -> list[str]:
-    """What the compiled modules are linked to, in the versions of this distribution that have the symbols."""
-    modules = [file for file in _files(root / "opt") if not file.is_symlink() and file.read_bytes()[:4] == ELF]
+def libraries(root: Path) -> list[str]:
+    """What the compiled modules are linked to, in the versions of this distribution that have the symbols. Raises BuildError."""
     folder = root.parent / "shlibdeps"
     write(folder / "debian/control", b"Source: gpuwarden\n\nPackage: gpuwarden\nArchitecture: any\n")
-    output = run("dpkg-shlibdeps", "-O", *(f"-e{module}" for module in modules), cwd=folder).stdout
+    output = run("dpkg-shlibdeps", "-O", *(f"-e{module}" for module in elf_files(root / "opt")), cwd=folder).stdout
     name, _, found = output.strip().partition("=")
     if name != "shlibs:Depends" or not found:
         raise BuildError(f"dpkg-shlibdeps does not list what the compiled modules need: {output!r}")
     return found.split(", ")
+
+
+def elf_files(folder: Path) -> list[Path]:
+    return [file for file in _files(folder) if not file.is_symlink() and _starts_as_elf(file)]
+
+
+def _starts_as_elf(file: Path) -> bool:
+    with file.open("rb") as data:
+        return data.read(len(ELF)) == ELF
 
 
 def _files(root: Path) -> Iterator[Path]:

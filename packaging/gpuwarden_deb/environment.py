@@ -22,16 +22,21 @@ _MAKE = """
 umask 022
 mount --make-rprivate /
 mount --bind "$STAGE/opt" /opt
-"$PYTHON" -m venv --without-pip "$HOME_OF_IT"
+eval "$START"
 install() { "$TOOLS" -m pip --isolated --quiet --python "$HOME_OF_IT/bin/python" install --no-index --no-compile "$@"; }
 install --find-links "$WHEELS" --require-hashes --requirement "$LOCK"
 install --find-links "$OWN" --no-deps gpuwarden
-find "$HOME_OF_IT/bin" -type f ! -name gpuwarden -delete # nobody activates it, nor calls what comes with a library
+find "$HOME_OF_IT/bin" -type f ! -name gpuwarden ! -name 'python*' -delete # nobody activates it, nor calls what comes with a library
 "$HOME_OF_IT/bin/python" -m compileall -q --invalidation-mode unchecked-hash "$HOME_OF_IT/lib"
 """
 """Unchecked hashes: nothing is written into /opt at run time, nothing is read twice, and a clock that was set back or an
 archive that lost its times makes nothing stale. After an edit of a source file there, compile it again.
 """
+
+
+VENV = '"$PYTHON" -m venv --without-pip "$HOME_OF_IT"'
+COPY = 'cp -a "$PYTHON" "$HOME_OF_IT"'
+"""How an environment starts: of that Python of the distribution, or as a tree with a Python in it."""
 
 
 def tools() -> Path:
@@ -46,13 +51,14 @@ def tools() -> Path:
     return python
 
 
-def wheels(tools: Path, python: Path) -> Path:
-    """The folder with the wheels of the lock for that Python."""
-    folder = _by_lock("wheels", REQUIREMENTS, str(python))
+def wheels(tools: Path, python: Path, platforms: Sequence[str] = ()) -> Path:
+    """The folder with the wheels of the lock for that Python, and for these platforms alone, if any are given."""
+    folder = _by_lock("wheels", REQUIREMENTS, str(python), *platforms)
     if not folder.exists():
         new = fresh(folder)
         command = ("download", "--only-binary=:all:", "--require-hashes", "--requirement", str(REQUIREMENTS))
-        run(*_pip(tools), "--python", str(python), *command, "--dest", str(new))
+        only = (f"--platform={platform}" for platform in platforms)
+        run(*_pip(tools), "--python", str(python), *command, *only, "--dest", str(new))
         new.rename(folder)
     return folder
 
@@ -63,8 +69,11 @@ def own_wheel(tools: Path, folder: Path, epoch: int) -> Path:
     return wheel
 
 
-def make(stage: Path, *, tools: Path, wheels: Path, own: Path, python: Path) -> Path:
-    """Makes it in `stage`/opt/gpuwarden, of the wheels and `own`, the folder with that of gpuwarden. Returns its folder of packages."""
+def make(stage: Path, *, tools: Path, wheels: Path, own: Path, python: Path, start: str = VENV) -> Path:
+    """Makes it in `stage`/opt/gpuwarden, of the wheels and `own`, the folder with that of gpuwarden. Returns its folder of packages.
+
+    `python`: the Python, or the tree with one in it, that `start` begins with.
+    """
     if ROOT.is_relative_to("/opt"):
         raise BuildError(
             f"the package cannot be built in {ROOT}: /opt is another folder meanwhile; use a checkout elsewhere"
@@ -73,7 +82,7 @@ def make(stage: Path, *, tools: Path, wheels: Path, own: Path, python: Path) -> 
     namespaces = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
     paths = {
         "STAGE": stage, "PYTHON": python, "HOME_OF_IT": HOME, "TOOLS": tools, "WHEELS": wheels, "LOCK": REQUIREMENTS,
-        "OWN": own,
+        "OWN": own, "START": start,
     }  # fmt: skip
     run(*namespaces, "/bin/sh", "-ec", _MAKE, more={name: str(path) for name, path in paths.items()})
     (packages,) = (stage / HOME.relative_to("/") / "lib").glob("python3*/site-packages")

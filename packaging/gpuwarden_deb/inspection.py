@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpuwarden_deb.control import ELF
 from gpuwarden_deb.paths import HOME, ROOT, WORK, BuildError
 
 _UNCHECKED = 0b01  # PEP 552: the pyc is found by a hash, and the hash is not compared
+_STARTS = (f"#!{HOME}/bin/python".encode(), b"#!/bin/sh\n''':'", ELF)
+"""What a file in `bin` begins with: the Python beside it as a path, as the launcher that finds it, or itself."""
 _SOURCES = ("daemon", "collectors", "packaging")
 
 
@@ -28,7 +31,7 @@ def _wrong(root: Path, file: Path) -> Iterator[str]:
             yield f"{name} names {path}"
     if file.name == "direct_url.json":
         yield f"{name} names the origin of a wheel"
-    if file.parent == root / HOME.relative_to("/") / "bin" and not data.startswith(f"#!{HOME}/bin/python".encode()):
+    if file.parent == root / HOME.relative_to("/") / "bin" and not data.startswith(_STARTS):
         yield f"{name} is not started by the Python of {HOME}: {data[:60]!r}"
     if file.suffix == ".pyc" and int.from_bytes(data[4:8], "little") != _UNCHECKED:
         yield f"{name} is compiled code that checks its source"

@@ -13,13 +13,18 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from gpuwarden_deb.contents import DOC, SBOM, write
+
 _OWN = "gpuwarden"
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One distribution in the environment. `spdx`: its licence is an expression of SPDX. `sha256`: of the wheel that it was installed from."""
+    """One distribution in the environment. `spdx`: its licence is an expression of SPDX. `sha256`: of the wheel that it was installed from.
+
+    `purl`: its package URL, if it is not from PyPI.
+    """
 
     name: str
     version: str
@@ -27,10 +32,11 @@ class Part:
     spdx: bool
     sha256: str
     needs: tuple[str, ...]
+    purl: str = ""
 
     @property
     def reference(self) -> str:
-        return f"pkg:pypi/{self.name}@{self.version}"
+        return self.purl or f"pkg:pypi/{self.name}@{self.version}"
 
 
 def parts(packages: Path, *wheels: Path) -> list[Part]:
@@ -73,8 +79,15 @@ def _licence(each: metadata.Distribution) -> str:
     return short or " and ".join(classified) or "see its dist-info"
 
 
+def lay(root: Path, parts: Iterable[Part], *, version: str, package: str, epoch: int) -> None:
+    """Writes both files into the tree in `root`. `package`: the package URL of what is built."""
+    rows = list(parts)
+    write(root / SBOM, sbom(rows, version=version, package=package, epoch=epoch).encode())
+    write(root / DOC / "copyright", copyright_file(rows).encode())
+
+
 def sbom(parts: Iterable[Part], *, version: str, package: str, epoch: int) -> str:
-    """As JSON, the same for the same parts. `package`: the package URL of the .deb."""
+    """As JSON, the same for the same parts."""
     rows = list(parts)
     names = {part.name: part.reference for part in rows}
     seed = "\n".join(part.reference + part.sha256 for part in rows)

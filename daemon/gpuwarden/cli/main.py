@@ -75,7 +75,7 @@ def _dispatch(verb: str, arguments: Sequence[str]) -> int:
         print(_usage())
         return 0
     if verb == "--version":
-        print(f"gpuwarden {__version__}")
+        print(f"gpuwarden {__version__}, Python {sys.version.partition(' [')[0]}")  # without the compiler
         return 0
     if verb not in VERBS:
         print(_usage() if not verb else f"gpuwarden: unknown verb {verb!r}{_suggestion(verb)}", file=sys.stderr)

@@ -1,0 +1,35 @@
+"""The tree as an archive: `gpuwarden/` with its Python, and in `gpuwarden/system` what the packages install elsewhere."""
+
+from __future__ import annotations
+
+import subprocess
+import tarfile
+from pathlib import Path
+
+from gpuwarden_deb.paths import HOME, BuildError
+
+TOP = HOME.name
+_WITHIN = 600.0
+
+
+def archive(root: Path, file: Path, *, epoch: int, level: int = 3) -> None:
+    """Everything belongs to root, and no file is younger than the tree: the same tree gives the same bytes. Raises BuildError."""
+
+    def owned(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        member.uid = member.gid = 0
+        member.uname = member.gname = "root"
+        member.mtime = min(int(member.mtime), epoch)
+        return member
+
+    home = root / HOME.relative_to("/")
+    with file.open("wb") as output:
+        command = ["zstd", "--quiet", "--stdout", "--threads=0", f"-{level}"]
+        compress = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output)
+        assert compress.stdin is not None
+        with compress.stdin as pipe, tarfile.open(fileobj=pipe, mode="w|", format=tarfile.PAX_FORMAT) as tar:
+            tar.add(home, TOP, filter=owned)
+            for top in sorted(root.iterdir()):
+                if top.name not in (HOME.parts[1], "DEBIAN"):
+                    tar.add(top, f"{TOP}/system/{top.name}", filter=owned)
+        if compress.wait(_WITHIN) != 0:
+            raise BuildError(f"zstd cannot write {file}: it ended with {compress.returncode}")
