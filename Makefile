@@ -6,7 +6,7 @@ DRIVER := $(wildcard /proc/driver/nvidia/version)
 RUN    := .run
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-torch pytest lint bench soak deb lock ptxas docs clean evaluate evaluate-full
+.PHONY: help run test test-torch test-bundle pytest lint bench soak deb bundle release-arm64 lock ptxas docs clean evaluate evaluate-full
 
 help:
 	@echo 'make run    start the daemon: on the GPUs of this host, or on 8 simulated ones where it has no driver'
@@ -15,7 +15,9 @@ help:
 	@echo 'make ptxas  the assembler with which the tests check the kernels of an active test, in an environment of its own (150 MB)'
 	@echo 'make bench  measure, and print a table'
 	@echo 'make soak   a day of a busy node in half an hour: does the daemon grow? (MINUTES=3 for less)'
-	@echo 'make deb    the Debian package of this tree, for this distribution and architecture, in dist/'
+	@echo 'make bundle an archive, an RPM and a .deb for every distribution, with a Python of their own, in dist/ (make test-bundle: tries them)'
+	@echo 'make release-arm64  the same for arm64, on a Debian 12 of amd64'
+	@echo 'make deb    the package for the Python of this distribution, in dist/'
 	@echo 'make lock   pin what the package is made of again, with hashes (UPGRADE=--upgrade: the newest there are)'
 	@echo 'make evaluate       judge simulated faults and healthy days, and print what it got right (make evaluate-full: docs/health.md)'
 
@@ -80,6 +82,16 @@ soak: $(VENV)/.dev
 
 deb: $(VENV)/.run
 	PYTHONPATH=packaging $(BIN)/python -m gpuwarden_deb
+
+bundle: $(VENV)/.run
+	PYTHONPATH=packaging $(BIN)/python -m gpuwarden_bundle
+
+# What CI tries with the Python of Debian, with what `make bundle` made; and what needs a Python that runs everywhere.
+test-bundle: $(VENV)/.dev
+	GPUWARDEN_BUNDLE=dist $(BIN)/python -m pytest tests/test_bundle*.py $(PYTEST)
+
+release-arm64:
+	sh packaging/arm64.sh bundle
 
 # uv resolves for every platform at once, so that one lock serves all of them.
 LOCK = .build/uv/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate --quiet $(UPGRADE) \
