@@ -38,7 +38,7 @@ enter() {
     prepare
     mount --bind "$root" "$root" # a chroot that is no mount point could make no mounts of its own private
     for folder in /proc /dev /sys; do mount --rbind "$folder" "$root$folder"; done
-    cp /etc/resolv.conf "$root/etc/resolv.conf"
+    for file in /etc/resolv.conf /etc/hosts /etc/ssl/certs/ca-certificates.crt; do cp "$file" "$root$file"; done
     for folder in $libraries; do mkdir -p "$root$folder"; mount --bind "$folder" "$root$folder"; done
     for file in $compiler; do mount --bind "$file" "$root$file"; done
     SOURCE_DATE_EPOCH=$(cat "$root/build/epoch") chroot "$root" make --directory=/build/source "$@"

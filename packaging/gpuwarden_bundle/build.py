@@ -59,6 +59,7 @@ def _fill(root: Path, python: CPython, machine: str, epoch: int, version: str) -
     wheels = environment.wheels(tools, python.tree / "bin/python3", tuple(_platforms(machine)))
     environment.own_wheel(tools, own, epoch)
     packages = environment.make(root, tools=tools, wheels=wheels, own=own, python=python.tree, start=environment.COPY)
+    environment.run("strip", "--strip-debug", *map(str, control.elf_files(packages)))  # a tenth of the bundle
     contents.write(root / COMMAND.relative_to("/"), LAUNCHER.read_bytes(), 0o755)
     contents.lay(root, version, epoch)
     purl = f"pkg:deb/debian/python3.13@{python.version.replace('+', '%2B')}?arch=source&distro=trixie"
