@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import time
@@ -69,11 +70,7 @@ def _fetch(folder: Path) -> Path:
     for name in ("lists/partial", "cache/archives/partial"):
         (new / name).mkdir(parents=True)
     (new / "status").touch()
-    archives = run("apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages").stdout.split()
-    main = next((site.rstrip("/") for site in archives if site.rstrip("/").endswith("/debian")), "")
-    security = next((site.rstrip("/") for site in archives if site.rstrip("/").endswith("/debian-security")), "")
-    if not main or not security:
-        raise BuildError(f"apt knows no archive of Debian and its security updates here, only: {' '.join(set(archives))}")
+    main, security = _archives()
     (new / "sources.list").write_text(
         f"deb-src [signed-by={KEYS}] {main} {SUITE} main\ndeb-src [signed-by={KEYS}] {security} {SUITE}-security main\n"
     )
@@ -88,6 +85,15 @@ def _fetch(folder: Path) -> Path:
     new.rename(folder)
     (description,) = folder.glob("*.dsc")
     return description
+
+
+def _archives() -> tuple[str, str]:
+    """This host's archives of Debian and of its security updates, which are beside each other where only one is configured."""
+    sites = re.findall(r"^'(\S+?)/dists/", run("apt-get", "update", "--print-uris").stdout, re.MULTILINE)
+    main = next((site for site in sites if site.endswith("/debian")), "")
+    if not main:
+        raise BuildError(f"CPython's source comes from Debian's archive, and apt has none here, only: {' '.join(set(sites))}")
+    return main, next((site for site in sites if site.endswith("/debian-security")), f"{main}-security")
 
 
 def _require() -> None:
