@@ -6,6 +6,7 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
@@ -13,6 +14,9 @@ from hypothesis import settings
 from support.disposable import require_disposable_host
 from support.needs import not_run
 from support.slurm import slurm, slurm_rig  # noqa: F401 - fixtures
+
+if TYPE_CHECKING:
+    from support.packages import Packages
 
 # A shell that runs the suite in the background has it ignore SIGINT, and all that it starts would.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -26,6 +30,14 @@ def tmp_path() -> Iterator[Path]:
     """A folder with a short name: a Unix socket below it must fit in 107 bytes, and pytest's own are long under xdist."""
     with tempfile.TemporaryDirectory(prefix="gw-", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
+
+
+@pytest.fixture(scope="session")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Packages:
+    """For tests of the xdist group "package"."""
+    from support.packages import Packages
+
+    return Packages(tmp_path_factory.mktemp("packages"))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -6,14 +6,12 @@ import json
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gpuwarden_deb.paths import REQUIREMENTS
 from gpuwarden_deb.sbom import canonical
-from support.machine import Machine, debian_tree
-from support.machine_gpuwarden import FakeGpus
+from support.package_node import ANSWERING, LEDGER, MARKER, Node
 from support.packages import Packages
 
 pytestmark = [pytest.mark.xdist_group("package"), pytest.mark.disposable]
@@ -41,7 +39,7 @@ def test_it_depends_on_the_python_that_it_was_built_with_and_on_the_libraries_it
 ) -> None:
     depends = packages.field("Depends").split(", ")
     python = Path("/usr/bin/python3").resolve().name
-    assert depends[:3] == [python, "systemd", "init-system-helpers (>= 1.54~)"]
+    assert depends[:3] == ["systemd", "init-system-helpers (>= 1.54~)", python]
     assert any(word.startswith("libc6 (>= ") for word in depends)
     assert (packages.root / "opt/gpuwarden/bin/python").readlink() == Path(python)
     assert (packages.root / f"opt/gpuwarden/bin/{python}").readlink() == Path("/usr/bin", python)
@@ -82,14 +80,17 @@ def test_a_fault_outlasts_restart_upgrade_and_downgrade_and_nothing_is_restored(
     machine.run("systemctl", "restart", "gpuwarden")
     pid = check(pid)
     node.dpkg("--install", "/root/next.deb")
-    assert machine.output("dpkg-query", "--show", "--showformat=${Version}", "gpuwarden") == f"{packages.version}+next"
+    assert (
+        machine.output("dpkg-query", "--show", "--showformat=${Version}", "gpuwarden-system-python")
+        == f"{packages.version}+next"
+    )
     pid = check(pid)
     machine.run("systemctl", "stop", "gpuwarden.service", "gpuwarden-job.socket")
     node.ledger(NEWER.read_text())
     node.dpkg("--force-downgrade", "--install", "/root/this.deb")
     inodes = node.inodes()  # a socket that was stopped is another one
     check(pid)
-    assert node.dpkg("--verify", "gpuwarden") == "", "nothing that was installed has changed, and it ran"
+    assert node.dpkg("--verify", "gpuwarden-system-python") == "", "nothing that was installed has changed, and it ran"
 
 
 def test_a_purge_keeps_the_ledger_while_an_exclusion_is_in_force_and_shows_it(node: Node) -> None:
@@ -98,13 +99,13 @@ def test_a_purge_keeps_the_ledger_while_an_exclusion_is_in_force_and_shows_it(no
     node.machine.run("systemctl", "enable", "--now", *ANSWERING)
     since = node.fail()
     node.machine.write("/etc/slurm/slurm.conf", "Prolog=/usr/libexec/gpuwarden/gpuwarden-slurm-prolog\n")
-    output = node.apt("remove", "gpuwarden")
+    output = node.apt("remove", "gpuwarden-system-python")
     assert "a prolog that is\nmissing drains the node" in output
     assert "removed and lifts nothing" in output
     assert "dstack reaches this host through gpuwarden" in output
     assert "nvhcd: in force since" in output
     assert (node.has("/opt/gpuwarden"), node.has(MARKER), node.has(LEDGER)) == (False, True, True)
-    output = node.dpkg("--purge", "gpuwarden")
+    output = node.dpkg("--purge", "gpuwarden-system-python")
     assert "The ledger stays in /var/lib/gpuwarden" in output
     assert "nvhcd: in force since" in output
     assert node.has(LEDGER)
@@ -120,7 +121,7 @@ def test_a_purge_keeps_the_ledger_while_an_exclusion_is_in_force_and_shows_it(no
     node.machine.run("gpuwarden", "restore")
     node.machine.wait(lambda: not node.has(MARKER), "the restoration")
     node.machine.wait(lambda: node.machine.run("gpuwarden", "exclusions", check=False).returncode == 0, "the ledger")
-    assert "stays" not in node.dpkg("--purge", "gpuwarden")
+    assert "stays" not in node.dpkg("--purge", "gpuwarden-system-python")
     assert [node.has(path) for path in ("/var/lib/gpuwarden", "/run/gpuwarden", "/opt/gpuwarden")] == [False] * 3
     assert node.machine.output("find", "/etc/gpuwarden", "-type", "f") == "/etc/gpuwarden/conf.d/10-site.toml"
 
@@ -128,7 +129,7 @@ def test_a_purge_keeps_the_ledger_while_an_exclusion_is_in_force_and_shows_it(no
 def test_on_a_ledger_of_another_major_version_nothing_starts_and_only_force_purges_it(node: Node) -> None:
     node.dpkg("--install", "/root/this.deb")
     node.machine.run("systemctl", "enable", "--now", *ANSWERING)
-    node.dpkg("--remove", "gpuwarden")
+    node.dpkg("--remove", "gpuwarden-system-python")
     assert node.machine.output("systemctl", "is-active", *ANSWERING).split() == ["inactive"] * 2
     node.dpkg("--install", "/root/this.deb")
     assert node.machine.output("systemctl", "is-active", *ANSWERING).split() == ["active"] * 2
@@ -144,5 +145,5 @@ def test_on_a_ledger_of_another_major_version_nothing_starts_and_only_force_purg
     assert "has version 2.0, this gpuwarden reads 1.x: install the newer gpuwarden again" in node.machine.journal()
     assert node.machine.path(LEDGER).read_bytes() == before
     node.machine.write("/etc/gpuwarden/purge-anyway", "")
-    assert "has version 2.0" in node.dpkg("--purge", "gpuwarden")
+    assert "has version 2.0" in node.dpkg("--purge", "gpuwarden-system-python")
     assert not node.has("/var/lib/gpuwarden")

@@ -88,11 +88,13 @@ def _fetch(folder: Path) -> Path:
 
 
 def _archives() -> tuple[str, str]:
-    """This host's archives of Debian and of its security updates, which are beside each other where only one is configured."""
+    """The archives of Debian that this host uses, and of its security updates, which are beside each other where only one is configured."""
     sites = re.findall(r"^'(\S+?)/dists/", run("apt-get", "update", "--print-uris").stdout, re.MULTILINE)
     main = next((site for site in sites if site.endswith("/debian")), "")
     if not main:
-        raise BuildError(f"CPython's source comes from Debian's archive, and apt has none here, only: {' '.join(set(sites))}")
+        raise BuildError(
+            f"CPython's source comes from Debian's archive, and apt has none here, only: {' '.join(set(sites))}"
+        )
     return main, next((site for site in sites if site.endswith("/debian-security")), f"{main}-security")
 
 
@@ -103,12 +105,19 @@ def _require() -> None:
         raise BuildError(f"CPython cannot be built here: apt-get install {' '.join(missing)}")
     codename = platform.freedesktop_os_release().get("VERSION_CODENAME")
     if codename != BUILT_ON:
-        raise BuildError(f"CPython is built on Debian {BUILT_ON}, whose glibc gives the baseline, and this is {codename}")
+        raise BuildError(
+            f"CPython is built on Debian {BUILT_ON}, whose glibc gives the baseline, and this is {codename}"
+        )
 
 
 def _has(header: str) -> bool:
     command = ["gcc", "-E", "-x", "c", "-o", os.devnull, "-"]
-    return subprocess.run(command, input=f"#include <{header}>\n", text=True, capture_output=True, check=False, timeout=60).returncode == 0
+    return (
+        subprocess.run(
+            command, input=f"#include <{header}>\n", text=True, capture_output=True, check=False, timeout=60
+        ).returncode
+        == 0
+    )
 
 
 def _build(description: Path, version: str, tree: Path) -> None:

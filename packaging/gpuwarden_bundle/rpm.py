@@ -55,7 +55,12 @@ def rpm(
     top = root.parent / "rpm"
     top.mkdir()
     (top / "gpuwarden.spec").write_text(text)
-    define = (f"_topdir {top}", f"_tmppath {top}", f"_rpmdir {top}", "_rpmfilename %{NAME}-%{VERSION}-%{RELEASE}.%{ARCH}.rpm")
+    define = (
+        f"_topdir {top}",
+        f"_tmppath {top}",
+        f"_rpmdir {top}",
+        "_rpmfilename %{NAME}-%{VERSION}-%{RELEASE}.%{ARCH}.rpm",
+    )
     options = [word for each in define for word in ("--define", each)]
     run("rpmbuild", "-bb", "--quiet", *options, str(top / "gpuwarden.spec"), epoch=epoch)
     (made,) = top.glob("*.rpm")
@@ -65,7 +70,7 @@ def rpm(
 
 
 def _escaped(text: str) -> str:
-    """rpm expands what begins with a percent sign, in scripts too."""
+    """What begins with a percent sign rpm expands, in scripts too."""
     return text.replace("%", "%%")
 
 

@@ -39,8 +39,6 @@ KEPT = ("/run/gpuwarden", "/run/gpuwarden/job.sock", "/run/gpuwarden/nvhcd.sock"
 """What containers mount."""
 
 
-
-
 class Node:
     """A machine with two GPUs, and the packages in its /root."""
 

@@ -1,0 +1,239 @@
+"""The bundle on hosts: switched to and back from the package for the distribution's Python, upgraded in mid-fault by dpkg and rpm."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwarden_bundle import baseline
+from gpuwarden_bundle.build import COMMANDS
+from gpuwarden_deb.control import project
+from support.bare_root import BareRoot
+from support.bundles import SUCCESSOR, VARIABLE, Bundles, made
+from support.machine import debian_tree
+from support.machine_gpuwarden import FakeGpus
+from support.needs import unmet
+from support.package_node import ACTS, BLIND, HOLDS, LEDGER, MARKER, Node
+from support.packages import Packages
+
+pytestmark = [pytest.mark.xdist_group("package"), pytest.mark.disposable]
+
+OTHER = "gpuwarden-system-python"
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory: pytest.TempPathFactory, packages: Packages) -> Bundles:
+    if missing := [
+        f"{command} (package {package})" for command, package in COMMANDS.items() if not shutil.which(command)
+    ]:
+        unmet(f"this test makes an RPM and a .deb: no {', no '.join(missing)}")
+    return Bundles(tmp_path_factory.mktemp("bundles"), packages)
+
+
+def test_a_fault_outlasts_the_switch_between_the_packages_in_both_directions(
+    tmp_path: Path, packages: Packages, bundles: Bundles
+) -> None:
+    node = Node(tmp_path, packages)
+    node.machine.copy(bundles.deb, "/root/bundle.deb")
+    node.machine.copy(bundles.next_deb, "/root/next-bundle.deb")
+    with node.machine as machine:
+        node.apt("install", "/root/this.deb")
+        node.wait_until_healthy()
+        machine.run("systemctl", "enable", "--now", "gpuwarden-nvhcd.socket")
+        since, inodes = node.fail(), node.inodes()
+
+        def check(name: str, gone: str) -> None:
+            assert machine.output("dpkg-query", "--show", "--showformat=${db:Status-Status}", name) == "installed"
+            assert machine.output("dpkg-query", "--show", "--showformat=${db:Status-Status}", gone) != "installed"
+            assert node.since() == since
+            assert node.has(MARKER)
+            assert "restored" not in node.event_kinds()
+            assert node.inodes() == inodes, "containers have mounted these"
+            assert node.dpkg("--verify", name) == ""
+
+        node.dpkg("--install", "/root/bundle.deb")
+        check("gpuwarden", OTHER)
+        node.dpkg("--purge", OTHER)
+        check("gpuwarden", OTHER)
+        node.dpkg("--install", "/root/next-bundle.deb")
+        check("gpuwarden", OTHER)
+        node.dpkg("--install", "/root/this.deb")
+        check(OTHER, "gpuwarden")
+        node.dpkg("--purge", "gpuwarden")
+        check(OTHER, "gpuwarden")
+        # apt removes the one before it installs the other: what containers have mounted is another one then.
+        assert f"Removing {OTHER}" in node.apt("install", "/root/bundle.deb")
+        inodes = node.inodes()
+        check("gpuwarden", OTHER)
+
+
+class Daemon:
+    """gpuwarden on two fake GPUs in a bare root, by the package that is installed there."""
+
+    def __init__(self, bare: BareRoot, gpus: FakeGpus) -> None:
+        self.bare, self.gpus = bare, gpus
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        variables = [line.removeprefix("Environment=") for line in self.gpus.environment().splitlines()[1:]]
+        with (self.bare.folder / "daemon").open("ab") as log:
+            self._process = subprocess.Popen(
+                self.bare.command("env", *variables, "gpuwarden", "run"), stdout=log, stderr=log
+            )
+        self.wait(lambda: self.status().get("status") in ("healthy", "failure"), "the first verdict")
+
+    def stop(self) -> int:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(60)
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.bare.run("gpuwarden", "status", "--json", check=False).stdout or "{}")
+        return found
+
+    def exclusions(self) -> str:
+        return self.bare.run("gpuwarden", "exclusions", check=False).stdout
+
+    def fail(self) -> None:
+        def out() -> bool:
+            self.gpus.fake.xid(0, 95)
+            return " since " in self.exclusions()
+
+        self.wait(out, "the exclusion")
+
+    def wait(self, condition: Callable[[], object], what: str) -> None:
+        end = time.monotonic() + 60
+        while not condition():
+            if time.monotonic() > end:
+                raise AssertionError(
+                    f"waited 60 s in vain for {what}:\n{(self.bare.folder / 'daemon').read_text()[-5000:]}"
+                )
+            time.sleep(0.1)
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    gpus = FakeGpus(tmp_path)
+    with BareRoot(debian_tree(), tmp_path, binds=gpus.binds) as bare:
+        if made():
+            bare.remove_python()
+        conf = bare.path("/etc/gpuwarden/conf.d/10-site.toml")
+        conf.parent.mkdir(parents=True)
+        conf.write_text(ACTS + gpus.configuration(BLIND + HOLDS))
+        yield Daemon(bare, gpus)
+
+
+def test_a_fault_outlasts_an_upgrade_of_the_rpm_and_its_removal_restores_nothing(
+    daemon: Daemon, bundles: Bundles
+) -> None:
+    bare = daemon.bare
+    bare.rpm("--install", "--nodeps", str(bundles.rpm))
+    assert "gpuwarden:" in bare.path("/etc/passwd").read_text()
+    assert bare.path("/etc/systemd/system/multi-user.target.wants/gpuwarden.service").is_symlink()
+    daemon.start()
+    assert daemon.status()["status"] == "healthy"
+    daemon.fail()
+    before = daemon.exclusions()
+    bare.rpm("--upgrade", "--nodeps", str(bundles.next_rpm))
+    assert daemon.stop() == 0
+    daemon.start()
+    assert daemon.status()["status"] == "failure"
+    assert daemon.exclusions() == before
+    assert bare.path(MARKER).exists()
+    assert bare.rpm("--verify", "--nodeps", "gpuwarden").stdout == ""
+    assert bare.rpm("--query", "gpuwarden").stdout.startswith(f"gpuwarden-{SUCCESSOR}-1.")
+    assert daemon.stop() == 0
+    output = bare.rpm("--erase", "--nodeps", "gpuwarden")
+    assert "gpuwarden is removed and lifts nothing" in output.stdout + output.stderr
+    assert "nvhcd: in force since" in output.stdout + output.stderr
+    assert not bare.path("/opt/gpuwarden").exists()
+    assert not bare.path("/etc/systemd/system/multi-user.target.wants/gpuwarden.service").is_symlink()
+    assert bare.path(LEDGER).exists()
+    assert bare.path("/etc/gpuwarden/conf.d/10-site.toml").exists()
+
+
+def test_the_rpm_requires_what_its_files_need_and_offers_none_of_its_libraries(
+    daemon: Daemon, bundles: Bundles
+) -> None:
+    """A host without them refuses it, by name; other packages must not be linked to what is for gpuwarden alone."""
+    refused = daemon.bare.rpm("--install", str(bundles.rpm), check=False)
+    assert refused.returncode != 0
+    for capability in baseline.rpm_capabilities(bundles.needs):
+        assert f"{capability} is needed by gpuwarden-" in refused.stderr
+    provided = daemon.bare.rpm("--query", "--package", "--provides", str(bundles.rpm)).stdout
+    assert {line.split()[0].partition("(")[0] for line in provided.splitlines()} == {"gpuwarden"}
+
+
+def test_an_upgrade_on_a_full_disk_fails_and_leaves_the_version_that_was_there(
+    tmp_path: Path, bundles: Bundles
+) -> None:
+    size = sum(-(-file.stat().st_size // 4096) * 4096 for file in bundles.root.rglob("*") if not file.is_symlink())
+    with BareRoot(debian_tree(), tmp_path, size=size * 3 // 2, binds={bundles.folder: "/packages"}) as bare:
+        bare.run("dpkg", "--install", f"/packages/{bundles.deb.name}")
+        failed = bare.run("dpkg", "--install", f"/packages/{bundles.next_deb.name}", check=False)
+        assert failed.returncode != 0
+        assert "No space left on device" in failed.stderr
+        assert bare.run("gpuwarden", "--version").stdout.startswith("gpuwarden 0.")
+        version = bare.run("dpkg-query", "--show", "--showformat=${db:Status-Status} ${Version}", "gpuwarden").stdout
+        assert version == f"installed {project()[0]}"
+
+
+whole = pytest.mark.skipif(
+    made() is None, reason=f"only what `make bundle` makes runs without a Python: make test-bundle ({VARIABLE})"
+)
+
+
+@pytest.fixture
+def unpacked(tmp_path: Path, bundles: Bundles) -> Iterator[BareRoot]:
+    """A root without any Python, with the archive unpacked in a folder that it was not made for."""
+    with BareRoot(debian_tree(), tmp_path) as bare:
+        bare.remove_python()
+        (file,) = bundles.archives
+        bare.path("/srv/other").mkdir()
+        subprocess.run(
+            bare.outside("tar", "-C", f"{bare.folder}/root/srv/other", "-xf", str(file)), check=True, timeout=120
+        )
+        yield bare
+
+
+@whole
+def test_the_archive_runs_in_any_folder_of_a_host_without_a_python(unpacked: BareRoot) -> None:
+    assert unpacked.run("sh", "-c", "command -v python3", check=False).stdout == ""
+    with subprocess.Popen(unpacked.command("/srv/other/gpuwarden/bin/gpuwarden", "run", "--simulate", "2")) as process:
+        status = ("/srv/other/gpuwarden/bin/gpuwarden", "status", "--run-dir", "/tmp/gpuwarden-0/run")
+        end = time.monotonic() + 60
+        while unpacked.run(*status, check=False).returncode != 0:
+            assert time.monotonic() < end
+            time.sleep(0.2)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    modules = "import pkgutil, gpuwarden, gpuwarden_collectors, ssl, aiohttp, yaml, bcrypt, lightkube, grpclib, msgspec, jeepney, h11; print(ssl.OPENSSL_VERSION)"
+    assert unpacked.run("/srv/other/gpuwarden/bin/python3", "-P", "-c", modules).stdout.startswith("OpenSSL 3.")
+    written = unpacked.run("find", "/srv/other/gpuwarden", "-newer", "/srv/other/gpuwarden/bin/gpuwarden", "-type", "f")
+    assert not [line for line in written.stdout.splitlines() if line.endswith(".pyc")]
+
+
+@whole
+def test_a_missing_library_is_named_with_the_package_that_has_it(unpacked: BareRoot) -> None:
+    for library in unpacked.path("/usr/lib/x86_64-linux-gnu").glob("libssl.so*"):
+        library.unlink()
+    unpacked.run("ldconfig")
+    done = unpacked.run("/srv/other/gpuwarden/bin/gpuwarden", "--version", check=False)
+    assert (done.returncode, done.stdout) == (69, "")
+    assert "gpuwarden cannot run on this host: libssl.so.3: cannot open shared object file" in done.stderr
+    assert "libssl3" in done.stderr
+
+
+@whole
+def test_the_files_are_not_larger_than_promised(bundles: Bundles) -> None:
+    (file,) = bundles.archives
+    assert file.stat().st_size <= 16_000_000
+    assert (file.with_name(file.name.replace(".tar.zst", ".symbols"))).read_text() == baseline.recorded(bundles.needs)
