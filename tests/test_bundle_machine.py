@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ import pytest
 from gpuwarden_bundle import baseline
 from gpuwarden_bundle.build import COMMANDS
 from gpuwarden_deb.control import project
-from support.bare_root import BareRoot
+from support.bare_root import BareRoot, terminate
 from support.bundles import SUCCESSOR, VARIABLE, Bundles, made
 from support.machine import debian_tree
 from support.machine_gpuwarden import FakeGpus
@@ -92,8 +91,7 @@ class Daemon:
 
     def stop(self) -> int:
         assert self._process is not None
-        self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(60)
+        return terminate(self._process)
 
     def status(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.bare.run("gpuwarden", "status", "--json", check=False).stdout or "{}")
@@ -213,8 +211,7 @@ def test_the_archive_runs_in_any_folder_of_a_host_without_a_python(unpacked: Bar
         while unpacked.run(*status, check=False).returncode != 0:
             assert time.monotonic() < end
             time.sleep(0.2)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert terminate(process) == 0
     modules = "import pkgutil, gpuwarden, gpuwarden_collectors, ssl, aiohttp, yaml, bcrypt, lightkube, grpclib, msgspec, jeepney, h11; print(ssl.OPENSSL_VERSION)"
     assert unpacked.run("/srv/other/gpuwarden/bin/python3", "-P", "-c", modules).stdout.startswith("OpenSSL 3.")
     written = unpacked.run("find", "/srv/other/gpuwarden", "-newer", "/srv/other/gpuwarden/bin/gpuwarden", "-type", "f")

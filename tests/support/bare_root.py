@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -109,8 +110,17 @@ class BareRoot:
     def _init(self) -> int:
         """The first process in its PID namespace, as seen from here."""
         assert self._process is not None
-        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
-        return int(children[0])
+        return _child(self._process.pid)
+
+
+def terminate(process: subprocess.Popen[bytes]) -> int:
+    """By SIGTERM to what it runs in the root, which is a child of nsenter. Returns its exit code."""
+    os.kill(_child(process.pid), signal.SIGTERM)
+    return process.wait(_PATIENCE)
+
+
+def _child(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
 
 def _run(command: Sequence[str], *, check: bool, **more: Any) -> subprocess.CompletedProcess[str]:
