@@ -11,21 +11,22 @@ from gpuwarden_deb.control import elf_files
 from gpuwarden_deb.environment import run
 from gpuwarden_deb.paths import BuildError
 
+LIBC = "libc6 (>= 2.34)"
 HOST = {
-    "libc.so.6": "libc6 (>= 2.34)",
+    "libc.so.6": LIBC,
     "libcrypto.so.3": "libssl3 | libssl3t64",
-    "libdl.so.2": "libc6 (>= 2.34)",
+    "libdl.so.2": LIBC,
     "libffi.so.8": "libffi8",
     "libgcc_s.so.1": "libgcc-s1",
-    "libm.so.6": "libc6 (>= 2.34)",
-    "libpthread.so.0": "libc6 (>= 2.34)",
-    "librt.so.1": "libc6 (>= 2.34)",
+    "libm.so.6": LIBC,
+    "libpthread.so.0": LIBC,
+    "librt.so.1": LIBC,
     "libsqlite3.so.0": "libsqlite3-0",
     "libssl.so.3": "libssl3 | libssl3t64",
     "libstdc++.so.6": "libstdc++6 (>= 11)",
     "libz.so.1": "zlib1g",
-    "ld-linux-x86-64.so.2": "libc6 (>= 2.34)",
-    "ld-linux-aarch64.so.1": "libc6 (>= 2.34)",
+    "ld-linux-x86-64.so.2": LIBC,
+    "ld-linux-aarch64.so.1": LIBC,
 }
 """The library: the package of Debian and Ubuntu that has it. All have the same name on RHEL 9 and Amazon Linux 2023."""
 NEWEST = {

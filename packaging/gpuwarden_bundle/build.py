@@ -85,8 +85,8 @@ def deb(
     level: int = 3,
 ) -> Path:
     """The .deb of the tree, in the folder `output`."""
-    depends = baseline.debian_packages(needs)
-    package = control.Package(control.BUNDLE, control.debian_version(version), architecture, depends)
+    depends = [each for each in baseline.debian_packages(needs) if each != baseline.LIBC]
+    package = control.Package(control.BUNDLE, control.debian_version(version), architecture, depends, (baseline.LIBC,))
     control.describe(root, package, epoch)
     contents.maintainer_scripts(root, root / "DEBIAN")
     control.close(root, output / package.file, epoch, level=level)

@@ -47,12 +47,13 @@ def debian_version(version: str, suffix: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """`depends`: beside those that every package of gpuwarden has."""
+    """`depends`: beside those that every package of gpuwarden has. `first`: of them what a host must have before anything is unpacked."""
 
     name: str
     version: str
     architecture: str
     depends: Sequence[str]
+    first: Sequence[str] = ()
 
     @property
     def file(self) -> str:
@@ -72,6 +73,8 @@ def describe(root: Path, package: Package, epoch: int) -> None:
         "Conflicts": other, "Replaces": other, "Suggests": "slurm-client, libnvidia-ml1", "Section": "admin",
         "Priority": "optional", "Description": _DESCRIPTION,
     }  # fmt: skip
+    if package.first:
+        fields["Pre-Depends"] = ", ".join(package.first)
     if package.name != BUNDLE:
         fields["Provides"] = f"{BUNDLE} (= {package.version})"
     sums = "".join(
@@ -87,9 +90,10 @@ def describe(root: Path, package: Package, epoch: int) -> None:
 def close(root: Path, package: Path, epoch: int, *, level: int = 3) -> None:
     """Everything belongs to root, and no file is younger than the tree: the same tree gives the same bytes.
 
-    zstd is known to dpkg since Debian 12 and Ubuntu 21.10. `level` 3 takes 0.1 s where xz takes 16 s to save a quarter.
+    zstd is known to dpkg since Debian 12 and Ubuntu 21.10. `level` 3 takes 0.1 s where xz takes 16 s to save a quarter. An
+    older dpkg reads what the package depends on, which is not compressed by it, and refuses it for that.
     """
-    build = ("dpkg-deb", "-Zzstd", f"-z{level}", "--root-owner-group", "--build")
+    build = ("dpkg-deb", "-Zzstd", f"-z{level}", "--no-uniform-compression", "--root-owner-group", "--build")
     run(*build, str(root), str(package), epoch=epoch)
 
 
