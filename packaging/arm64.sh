@@ -1,6 +1,6 @@
 #!/bin/sh
 # `make release-arm64`: the bundle for arm64, built on an amd64 host of Debian 12, as root. qemu-user runs all that is of arm64, in a
-# user namespace in which alone it is registered; the compiler is one of this host, which takes a tenth of the time.
+# user namespace in which alone it is registered; what compiles and compresses is of this host, which takes a tenth of the time.
 # Other targets of the Makefile: packaging/arm64.sh TARGET...
 set -eu
 
@@ -8,11 +8,13 @@ cd "$(dirname "$0")/.."
 work=$PWD/.build/arm64
 root=$work/root
 packages=ca-certificates,python3-venv,dpkg-dev,gcc,libc6-dev,git,make,rpm,zstd,libssl-dev,libffi-dev,libsqlite3-dev,zlib1g-dev
-# Of this host, over the same of arm64: what the compiler consists of.
-compiler='/usr/bin/aarch64-linux-gnu-gcc-12 /usr/bin/aarch64-linux-gnu-as /usr/bin/aarch64-linux-gnu-ld.bfd'
+# Of this host, over the same of arm64: the compiler, and what compresses.
+programs='/usr/bin/aarch64-linux-gnu-gcc-12 /usr/bin/aarch64-linux-gnu-as /usr/bin/aarch64-linux-gnu-ld.bfd
+    /usr/bin/zstd /usr/bin/dpkg-deb /usr/bin/rpmbuild'
 libraries='/lib64 /usr/lib/x86_64-linux-gnu /usr/lib/gcc-cross /usr/aarch64-linux-gnu'
 
-for command in mmdebstrap:mmdebstrap qemu-aarch64-static:qemu-user-static aarch64-linux-gnu-gcc-12:gcc-12-aarch64-linux-gnu; do
+for command in mmdebstrap:mmdebstrap qemu-aarch64-static:qemu-user-static aarch64-linux-gnu-gcc-12:gcc-12-aarch64-linux-gnu \
+    zstd:zstd rpmbuild:rpm; do
     command -v "${command%:*}" >/dev/null || { echo "arm64 cannot be built here: apt-get install ${command#*:}" >&2; exit 1; }
 done
 [ "$(id -u)" -eq 0 ] || { echo 'arm64 is built by root, since a chroot is used: sudo make release-arm64' >&2; exit 1; }
@@ -40,7 +42,7 @@ enter() {
     for folder in /proc /dev /sys; do mount --rbind "$folder" "$root$folder"; done
     for file in /etc/resolv.conf /etc/hosts /etc/ssl/certs/ca-certificates.crt; do cp "$file" "$root$file"; done
     for folder in $libraries; do mkdir -p "$root$folder"; mount --bind "$folder" "$root$folder"; done
-    for file in $compiler; do mount --bind "$file" "$root$file"; done
+    for file in $programs; do mount --bind "$file" "$root$file"; done
     SOURCE_DATE_EPOCH=$(cat "$root/build/epoch") chroot "$root" make --directory=/build/source "$@"
     cp -r "$root/build/source/dist/." dist/
 }

@@ -48,7 +48,7 @@ def build(output: Path) -> list[Path]:
         archive(root, output / f"{name}.tar.zst", epoch=epoch, level=LEVEL)
         package = deb(root, output, ARCHITECTURES[machine], version=version, needs=needs, epoch=epoch, level=LEVEL)
         shutil.rmtree(root / "DEBIAN")
-        red = rpm(root, output, version=version, licence=licence, needs=needs, epoch=epoch, level=LEVEL)
+        red = rpm(root, output, machine, version=version, licence=licence, needs=needs, epoch=epoch, level=LEVEL)
     return [output / f"{name}.tar.zst", package, red, output / f"{name}.symbols"]
 
 

@@ -39,9 +39,17 @@ cp -a {root}/. %{{buildroot}}
 
 
 def rpm(
-    root: Path, output: Path, *, version: str, licence: str, needs: Sequence[Need], epoch: int, level: int = 3
+    root: Path,
+    output: Path,
+    machine: str,
+    *,
+    version: str,
+    licence: str,
+    needs: Sequence[Need],
+    epoch: int,
+    level: int = 3,
 ) -> Path:
-    """The RPM, in the folder `output`. `root` is used up: it is laid out as RHEL has it. Raises BuildError."""
+    """The RPM, for that `machine` (as `uname -m` names it), in the folder `output`. `root` is used up: it is laid out as RHEL has it. Raises BuildError."""
     if (root / _ZSH[0]).exists():
         (root / _ZSH[1]).parent.mkdir(parents=True, exist_ok=True)
         (root / _ZSH[0]).rename(root / _ZSH[1])
@@ -62,7 +70,7 @@ def rpm(
         "_rpmfilename %{NAME}-%{VERSION}-%{RELEASE}.%{ARCH}.rpm",
     )
     options = [word for each in define for word in ("--define", each)]
-    run("rpmbuild", "-bb", "--quiet", *options, str(top / "gpuwarden.spec"), epoch=epoch)
+    run("rpmbuild", "-bb", "--quiet", f"--target={machine}-linux", *options, str(top / "gpuwarden.spec"), epoch=epoch)
     (made,) = top.glob("*.rpm")
     shutil.move(made, output / made.name)
     shutil.rmtree(top)

@@ -7,6 +7,7 @@ Debian 12, laid out and closed as the bundle is. CPython takes four minutes to b
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 from pathlib import Path
@@ -56,7 +57,16 @@ class Bundles:
             return package
 
         def rpm_of(each: str) -> Path:
-            return rpm(self.root, folder, version=each, licence=licence, needs=self.needs, epoch=_EPOCH, level=1)
+            return rpm(
+                self.root,
+                folder,
+                platform.machine(),
+                version=each,
+                licence=licence,
+                needs=self.needs,
+                epoch=_EPOCH,
+                level=1,
+            )
 
         if not whole:
             self.deb = deb_of(version)
