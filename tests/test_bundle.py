@@ -177,6 +177,12 @@ def test_the_archive_has_one_folder_that_belongs_to_root_and_is_the_same_each_ti
     assert {(member.uid, member.gid, member.mtime > 1000) for member in members} == {(0, 0, False)}
 
 
+def test_an_archive_that_does_not_fit_on_the_disk_ends_the_build_with_the_reason(tmp_path: Path) -> None:
+    write(tmp_path / "opt/gpuwarden/large", os.urandom(1 << 20))
+    with pytest.raises(BuildError, match=r"the archive /dev/full cannot be written: .*No space left on device"):
+        archive(tmp_path, Path("/dev/full"), epoch=0)
+
+
 @pytest.mark.parametrize("name", [BUNDLE, SYSTEM_PYTHON])
 def test_the_two_packages_replace_each_other(tmp_path: Path, name: str) -> None:
     (other,) = {BUNDLE, SYSTEM_PYTHON} - {name}

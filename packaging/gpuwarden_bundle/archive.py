@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import tarfile
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from gpuwarden_deb.paths import HOME, BuildError
@@ -22,14 +24,21 @@ def archive(root: Path, file: Path, *, epoch: int, level: int = 3) -> None:
         return member
 
     home = root / HOME.relative_to("/")
-    with file.open("wb") as output:
-        command = ["zstd", "--quiet", "--stdout", "--threads=0", f"-{level}"]
-        compress = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output)
+    command = ["zstd", "--quiet", "--stdout", "--threads=0", f"-{level}"]
+    with file.open("wb") as output, tempfile.TemporaryFile() as errors:
+        compress = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=errors)
         assert compress.stdin is not None
-        with compress.stdin as pipe, tarfile.open(fileobj=pipe, mode="w|", format=tarfile.PAX_FORMAT) as tar:
+        with (
+            suppress(BrokenPipeError),  # zstd ended early, and has written why
+            compress.stdin as pipe,
+            tarfile.open(fileobj=pipe, mode="w|", format=tarfile.PAX_FORMAT) as tar,
+        ):
             tar.add(home, TOP, filter=owned)
             for top in sorted(root.iterdir()):
                 if top.name not in (HOME.parts[1], "DEBIAN"):
                     tar.add(top, f"{TOP}/system/{top.name}", filter=owned)
         if compress.wait(_WITHIN) != 0:
-            raise BuildError(f"zstd cannot write {file}: it ended with {compress.returncode}")
+            errors.seek(0)
+            raise BuildError(
+                f"the archive {file} cannot be written: {errors.read(1000).decode(errors='replace').strip()}"
+            )
