@@ -36,6 +36,8 @@ GPUS = (
 OTHERS = (
     ("`jobs`", "Slurm jobs on this node and their GPUs, where `[slurm]` is enabled: cgroups, environments, `scontrol listpids`", "every 15 s",
      "a thread with a deadline; at most two queries to the controller in four hours"),
+    ("`pods`", "containers of Kubernetes with GPUs, where `kubernetes.pod_labels` is set: kubelet's list, over its Unix socket ([kubernetes.md](kubernetes.md#labels-of-pods))", "every 10 s",
+     "gRPC, with a deadline of 2 s and at most 4 MiB"),
     ("`containers`", "containers with GPUs that opt in to `job_stalled`, where `jobs.stalled_containers` is set: their cgroups and environments, labels of Docker's API", "every 15 s",
      "a thread with a deadline"),
     ("`plugin`", "[site checks](site-checks.md): any program with Nagios exit codes, such as NHC", "as configured",

@@ -131,7 +131,7 @@ def test_names_are_published_only_on_request(publish: bool) -> None:
     shown = replace(snapshot(2), jobs=FACTS)
     shown = replace(shown, service=replace(shown.service, publish_jobs=publish))
     names = ("alice", "train") if publish else ("", "")
-    assert published(shown) == [(str(n), f"GPU-{n:04d}", slot(n), "11", *names) for n in (0, 1)]
+    assert published(shown) == [(str(n), f"GPU-{n:04d}", slot(n), "11", *names, "", "", "") for n in (0, 1)]
     assert published(snapshot(2)) == []
 
 

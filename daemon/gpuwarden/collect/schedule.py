@@ -20,14 +20,56 @@ from gpuwarden_collectors.facts import Stamp
 Facts = TypeVar("Facts")
 
 
-class ThreadCollector(Generic[Facts]):
+class _Reads(Generic[Facts]):
+    """What became of a read, as a pass."""
+
+    def __init__(self, name: str, deadline: float, clock: Clock) -> None:
+        self.name = name
+        self._deadline = deadline
+        self._clock = clock
+
+    def _failed(self, started: Stamp, error: Exception) -> Observation[Facts]:
+        """Whatever a reader raises is a failed pass, not the end of all passes."""
+        if isinstance(error, SourceAbsent):
+            return self._observation(started, PassOutcome.ABSENT, error=str(error))
+        text = str(error) if isinstance(error, CollectorError) else f"{type(error).__name__}: {error}"
+        return self._observation(started, PassOutcome.FAILED, error=text)
+
+    def _observation(
+        self, started: Stamp, outcome: PassOutcome, facts: Facts | None = None, error: str = ""
+    ) -> Observation[Facts]:
+        return Observation(
+            collector=self.name, outcome=outcome, started=started, finished=self._clock(), facts=facts, error=error
+        )
+
+
+class LoopCollector(_Reads[Facts]):
+    """`read` on the loop, with a deadline in seconds, after which it is cancelled. `observe` never raises."""
+
+    def __init__(
+        self, name: str, read: Callable[[], Coroutine[Any, Any, Facts]], deadline: float, clock: Clock
+    ) -> None:
+        super().__init__(name, deadline, clock)
+        self._read = read
+
+    async def observe(self) -> Observation[Facts]:
+        started = self._clock()
+        try:
+            async with asyncio.timeout(self._deadline) as limit:
+                return self._observation(started, PassOutcome.OBSERVED, await self._read())
+        except Exception as error:  # noqa: BLE001 - see _failed
+            if not limit.expired():
+                return self._failed(started, error)
+            late = f"{self.name} has not responded within {self._deadline:g} s"
+            return self._observation(started, PassOutcome.TIMED_OUT, error=late)
+
+
+class ThreadCollector(_Reads[Facts]):
     """`read` in a thread, with a deadline in seconds. `observe` never raises and never takes longer than the deadline."""
 
     def __init__(self, name: str, read: Callable[[], Facts], deadline: float, clock: Clock) -> None:
-        self.name = name
+        super().__init__(name, deadline, clock)
         self._read = read
-        self._deadline = deadline
-        self._clock = clock
         self._reading: asyncio.Future[Facts] | None = None
         self._begun = clock()
 
@@ -45,19 +87,8 @@ class ThreadCollector(Generic[Facts]):
         reading, self._reading = self._reading, None
         try:
             return self._observation(started, PassOutcome.OBSERVED, reading.result())
-        except SourceAbsent as absent:
-            return self._observation(started, PassOutcome.ABSENT, error=str(absent))
-        except CollectorError as error:
-            return self._observation(started, PassOutcome.FAILED, error=str(error))
-        except Exception as error:  # noqa: BLE001 - whatever a reader raises is a failed pass, not the end of all passes
-            return self._observation(started, PassOutcome.FAILED, error=f"{type(error).__name__}: {error}")
-
-    def _observation(
-        self, started: Stamp, outcome: PassOutcome, facts: Facts | None = None, error: str = ""
-    ) -> Observation[Facts]:
-        return Observation(
-            collector=self.name, outcome=outcome, started=started, finished=self._clock(), facts=facts, error=error
-        )
+        except Exception as error:  # noqa: BLE001 - see _failed
+            return self._failed(started, error)
 
 
 async def every(

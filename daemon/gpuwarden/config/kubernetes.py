@@ -42,10 +42,15 @@ class KubernetesOptions:
     """Time for a request."""
     heartbeat: float = bounded(300.0, 30.0, 3_600.0, "each is a write for every node of the cluster")
     """How often the condition is written while nothing changes."""
+    pod_labels: bool = False
+    """Series and findings of a GPU name the pods that have it, with or without `enabled`: kubelet is asked which."""
+    kubelet_socket: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+    """Where kubelet is asked which pods have GPUs. Mount its folder, not the socket: each start of kubelet makes another."""
 
 
 EXTRA = "pip install 'gpuwarden[kubernetes]'"
-_PACKAGE = "lightkube"
+_PACKAGES = {"enabled": "lightkube", "pod_labels": "grpclib"}
+"""What each key needs."""
 _DOMAIN = r"(?=[^/]{1,253}(?:/|$))[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 _KEY = re.compile(_DOMAIN + r"/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _NODE = re.compile(_DOMAIN)
@@ -54,8 +59,9 @@ _SELECTOR_MOST = 500
 
 def kubernetes_misfits(options: KubernetesOptions) -> Iterator[Misfit]:
     """Values that are of the right kind and yet wrong, by their keys; and what is needed and not installed."""
-    if options.enabled and importlib.util.find_spec(_PACKAGE) is None:
-        yield ("kubernetes.enabled",), f"needs the package {_PACKAGE}, which is not installed: {EXTRA}"
+    for key, package in _PACKAGES.items():
+        if getattr(options, key) and importlib.util.find_spec(package) is None:
+            yield (f"kubernetes.{key}",), f"needs the package {package}, which is not installed: {EXTRA}"
     if options.node and not _NODE.fullmatch(options.node):
         yield ("kubernetes.node",), f"expected the name of a Node, found {options.node[:60]!r}"
     if not _KEY.fullmatch(options.key):

@@ -16,6 +16,7 @@ from gpuwarden.health.active_test.results import newest
 from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.confirmation import remembered
 from gpuwarden.health.dcgm.xids import Known, xids_of
+from gpuwarden.health.gpu.pods import pods_on_gpus
 from gpuwarden.health.inventory import Presence, accept, presences
 from gpuwarden.health.judge import Step, acknowledge, judge
 from gpuwarden.health.model import Event, EventKind, Key, Pin, Verdict
@@ -202,9 +203,10 @@ class Engine:
             for key, record in self.state.records.items()
             if key.code == "xid"
         )
+        nvml = self.view.nvml.fresh(now, service.fresh_for)
         return Snapshot(
             service=service, sequence=self.sequence, made=now, observed=self.observed_at, verdict=verdict,
-            nvml=self.view.nvml.fresh(now, service.fresh_for), jobs=self.view.jobs.fresh(now, self.rules.host_fresh_for),
+            nvml=nvml, pods=pods_on_gpus(self.state.pins, self.view, nvml, now), jobs=self.view.jobs.fresh(now, self.rules.host_fresh_for),
             dcgm=self.view.dcgm.fresh(now, self.rules.dcgm_fresh_for), machine=self._machine(),
             infiniband=self.view.seen(InfinibandFacts).fresh(now, self.rules.host_fresh_for),
             collectors=tuple(self.collectors.values()), xids=xids,

@@ -14,6 +14,7 @@ from gpuwarden.health import flaps
 from gpuwarden.health.condition import Condition
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.gpu.jobs import under
+from gpuwarden.health.gpu.pods import with_pods
 from gpuwarden.health.memory import State, Track, case
 from gpuwarden.health.model import Advice, Evidence, Key, Latch, Severity, Sighting
 from gpuwarden.health.repair_history import escalated
@@ -71,7 +72,8 @@ def assess(
     severity = rule.severity or sighting.severity or row.severity
     advice, key = sighting.advice or row.advice, sighting.key
     failure = severity is Severity.FAILURE
-    evidence = under(sighting.evidence, known.evidence if known else None, sight, state.pins, key.subject.slot)
+    before, slot = known.evidence if known else None, key.subject.slot
+    evidence = with_pods(under(sighting.evidence, before, sight, state.pins, slot), before, sight, state.pins, slot)
     if failure and state.repairs and key.subject.slot:
         first = sight.now if known is None else known.first_seen
         advice, why = escalated(advice, state.repairs.get(case(state, key)), first.wall, sight.now.wall)

@@ -63,6 +63,8 @@ class Origin:
     """`observe` or `enforce`."""
     boot_id: str
     """Of the running kernel; for events that carry none."""
+    publish_jobs: bool = False
+    """Whether messages may have the names of pods."""
 
 
 def message(event: Event, origin: Origin) -> tuple[Group, Message] | None:
@@ -78,7 +80,7 @@ def message(event: Event, origin: Origin) -> tuple[Group, Message] | None:
     }  # fmt: skip
     if event.key is not None:
         document["finding"] = str(event.key)[:_TEXT_MOST]
-    document["data"] = _data(event)
+    document["data"] = _data(event, _HIDDEN if origin.publish_jobs else (*_HIDDEN, "pod"))
     return group, Message(subject, key, json.dumps(document, separators=(",", ":")))
 
 
@@ -101,6 +103,6 @@ def _text(event: Event, name: str) -> str:
     return str(event.data.get(name, ""))[:_TEXT_MOST]
 
 
-def _data(event: Event) -> dict[str, Json]:
-    shown = [(name, value) for name, value in event.data.items() if name not in _HIDDEN][:_FIELDS_MOST]
+def _data(event: Event, hidden: tuple[str, ...]) -> dict[str, Json]:
+    shown = [(name, value) for name, value in event.data.items() if name not in hidden][:_FIELDS_MOST]
     return {name[:_TEXT_MOST]: value[:_TEXT_MOST] if isinstance(value, str) else value for name, value in shown}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from gpuwarden.health.active_test.lease import Lease
 from gpuwarden.health.active_test.past import PastTest
+from gpuwarden.health.gpu.pods import PodsOnGpus
 from gpuwarden.health.model import Health, Verdict
 from gpuwarden.policy.evacuation.model import Evacuation, Given
 from gpuwarden.policy.model import Intent, NodeState, Notice
@@ -227,6 +228,8 @@ class Snapshot:
     dcgm: DcgmFacts | None = None
     jobs: JobsFacts | None = None
     infiniband: InfinibandFacts | None = None
+    pods: PodsOnGpus | None = None
+    """None where no answer of kubelet counts."""
     machine: tuple[str, ...] = ()
     """Values of `MACHINE_LABELS`, as last seen."""
     collectors: tuple[CollectorStatus, ...] = ()

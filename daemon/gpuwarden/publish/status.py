@@ -18,7 +18,7 @@ from gpuwarden.health.memory import LEMON_NODE
 from gpuwarden.health.model import Event, Finding, GpuVerdict, Health, Latch
 from gpuwarden.health.xid.witnesses import UNKNOWN_SLOT
 from gpuwarden.publish import notices
-from gpuwarden.publish.metrics import active_test, enforcement, evacuation
+from gpuwarden.publish.metrics import active_test, enforcement, evacuation, pods
 from gpuwarden.publish.snapshot import CollectorStatus, Snapshot
 from gpuwarden.publish.times import rfc3339, when
 from gpuwarden_collectors.base import PassOutcome
@@ -114,6 +114,7 @@ def status(snapshot: Snapshot, now: Stamp) -> Document:
         "acting": enforcement.document(snapshot),
         "tests": active_test.document(snapshot.tests, snapshot.enforced.gate),
         "jobs": evacuation.document(snapshot.evacuations),
+        "pods": pods.document(snapshot),
         "notices": [notices.notice_document(notice) for notice in snapshot.enforced.notices],
         "notice_sources": [notices.source_document(source) for source in snapshot.notice_sources],
         "trouble": list(_errors(snapshot)),
@@ -250,7 +251,7 @@ DISBELIEVED = {
     UNKNOWN_SLOT: "about a slot that holds no GPU and no switch",
 }
 """Why a line of the kernel log does not count, as text for people."""
-_SHOWN = 3  # calls that failed, of one GPU
+_SHOWN = 3  # calls that failed, of one GPU; ids of pods'
 
 
 def _errors(snapshot: Snapshot) -> Iterable[str]:
@@ -273,6 +274,13 @@ def _errors(snapshot: Snapshot) -> Iterable[str]:
     if snapshot.log_gaps:
         yield f"kernel log: {snapshot.log_lost} records lost in {snapshot.log_gaps} gaps"
     yield from _disbelieved(snapshot)
+    yield from _unmatched(snapshot)
+
+
+def _unmatched(snapshot: Snapshot) -> Iterable[str]:
+    if snapshot.pods is not None and snapshot.pods.unmatched:
+        ids = ", ".join(snapshot.pods.unmatched[:_SHOWN])
+        yield f"pods: {len(snapshot.pods.unmatched)} ids that kubelet gave to pods fit no GPU here: {ids}"
 
 
 def _disbelieved(snapshot: Snapshot) -> Iterable[str]:

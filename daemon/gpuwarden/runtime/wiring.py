@@ -87,6 +87,7 @@ class Site:
             kmsg=kmsg if config.collectors.kernel_log.enabled else None, plugins=config.plugins, slurm=config.slurm,
             slurm_client=slurm, gpus_alone=simulation is not None, run_dir=config.run.dir,
             watched_containers=config.jobs.docker if config.jobs.stalled_containers else None,
+            kubelet_socket=config.kubernetes.kubelet_socket if config.kubernetes.pod_labels else None,
         )  # fmt: skip
         dcgm = config.collectors.dcgm
         rules = Rules(
@@ -122,7 +123,8 @@ class Site:
     def notifications(self) -> Notifications:
         """Without receivers with simulated GPUs: no notification reports what did not happen."""
         options = self.config.notify if self.simulation is None else NotifyOptions()
-        origin = Origin(node=self.config.node, mode=self.config.mode, boot_id=self.boot_id)
+        names = self.config.publish.publish_jobs
+        origin = Origin(node=self.config.node, mode=self.config.mode, boot_id=self.boot_id, publish_jobs=names)
         return Notifications(options, origin, self.config.state.dir)
 
     def notice_sources(self, clock: Clock) -> tuple[CloudSource, ...]:

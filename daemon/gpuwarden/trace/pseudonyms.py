@@ -33,6 +33,7 @@ class Pseudonyms:
         self._by_name: Mapping[str, Callable[[Any], Any]] = {
             "uuid": self._text, "serial": self._serial, "chassis_serial": self._serial, "pid": self._pid, "began": self._uuid, "boot_id": self._uuid,
             "by": lambda _: "operator", "uid": self._pid, "job": self._job, "user": self._pseudonym, "job_name": self._pseudonym,
+            "namespace": self._pseudonym, "pod": self._pods, "container": self._pseudonym,
             "comm": self._comm, "output": lambda _: "", "source": self._source,
             "bursts": self._bursts, "workers": self._pids,
         }  # fmt: skip
@@ -98,6 +99,10 @@ class Pseudonyms:
     def _pids(self, text: str) -> str:
         """Of the workers of an active test."""
         return " ".join(str(self._pid(int(one))) for one in text.split() if one.isdecimal())
+
+    def _pods(self, text: str) -> str:
+        """A name in facts; in the evidence of a finding several, each behind its namespace."""
+        return " ".join("/".join(map(self._pseudonym, one.split("/"))) for one in text.split()[:64])
 
     def _bursts(self, text: str) -> str:
         bursts = (replace(burst, pids=tuple(map(self._pid, burst.pids))) for burst in from_text(text))

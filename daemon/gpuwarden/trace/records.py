@@ -13,6 +13,7 @@ from gpuwarden_collectors.dcgm.facts import DcgmFacts
 from gpuwarden_collectors.event_facts import HostEvent
 from gpuwarden_collectors.facts import NvmlFacts, Stamp
 from gpuwarden_collectors.host_facts import PluginFacts
+from gpuwarden_collectors.kubelet.facts import PodsFacts
 from gpuwarden_collectors.pci_facts import PciFacts
 from gpuwarden_collectors.receivers.watched_facts import ContainersFacts
 from gpuwarden_collectors.registry import HOST_COLLECTORS
@@ -21,7 +22,7 @@ from gpuwarden_collectors.slurm.jobs_facts import JobsFacts
 FORMAT = 1
 _JUDGED: tuple[type[NamedFacts], ...] = (
     NvmlFacts, PciFacts, DcgmFacts, *(spec.facts for spec in HOST_COLLECTORS), PluginFacts, JobsFacts,
-    ContainersFacts,
+    ContainersFacts, PodsFacts,
 )  # fmt: skip
 COLLECTORS: Mapping[str, Any] = {facts.collector: facts for facts in _JUDGED}
 """The collectors that are judged, and what each of them finds."""

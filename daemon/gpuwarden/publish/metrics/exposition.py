@@ -153,8 +153,8 @@ def _lines(field: Field, series: Sequence[Series]) -> Iterable[str]:
         value = read(one.telemetry)
         if value is not None:
             text = form % value
-            for job in one.jobs:
-                yield f"{name}{{{one.labels}{job}}} {text}\n"
+            for copy in one.copies:
+                yield f"{name}{{{one.labels}{copy}}} {text}\n"
 
 
 def _xid_lines(series: Sequence[Series]) -> Iterable[str]:
@@ -162,8 +162,8 @@ def _xid_lines(series: Sequence[Series]) -> Iterable[str]:
         xid = one.telemetry.last_xid
         if xid is not None:
             error = label_text(("err_code", "err_msg"), (str(xid), xid_row(xid).meaning))
-            for job in one.jobs:
-                yield f"{PREFIX}{XID.name}{{{one.labels},{error}{job}}} {xid}\n"
+            for copy in one.copies:
+                yield f"{PREFIX}{XID.name}{{{one.labels},{error}{copy}}} {xid}\n"
 
 
 class Holder:

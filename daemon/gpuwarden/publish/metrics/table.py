@@ -21,9 +21,10 @@ from gpuwarden.health.lemons.memory import What
 from gpuwarden.health.model import Finding, GpuVerdict, Health, Key, Severity
 from gpuwarden.health.xid.catalogue import XIDS, XidClass
 from gpuwarden.publish import notices
-from gpuwarden.publish.metrics import active_test, enforcement, evacuation, ports
+from gpuwarden.publish.metrics import active_test, enforcement, evacuation, pods, ports
 from gpuwarden.publish.metrics.lines import COUNTER, GAUGE, HISTOGRAM, Number
 from gpuwarden.publish.metrics.machine import MACHINE_LABELS
+from gpuwarden.publish.metrics.pods import POD
 from gpuwarden.publish.snapshot import CollectorStatus, Snapshot, XidCount
 from gpuwarden.publish.status import DISBELIEVED, detail
 from gpuwarden_collectors.base import PassOutcome
@@ -210,6 +211,7 @@ def _disbelieved(snapshot: Snapshot) -> Iterator[Sample]:
 
 
 def _gpu_jobs(snapshot: Snapshot) -> Iterator[Sample]:
+    yield from pods.on_gpus(snapshot, _labels_of_slot(snapshot))
     if snapshot.jobs is None:
         return
     slots = [gpu.slot for gpu in snapshot.verdict.gpus]
@@ -218,7 +220,7 @@ def _gpu_jobs(snapshot: Snapshot) -> Iterator[Sample]:
     for slot, jobs in on_gpus(snapshot.jobs, slots, {facts.slot: facts for facts in listed}).items():
         for job in jobs:
             names = (job.user, job.job_name) if snapshot.service.publish_jobs else ("", "")
-            yield (*labels_of(slot), str(job.job), *names), 1
+            yield (*labels_of(slot), str(job.job), *names, "", "", ""), 1
 
 
 GPU = ("gpu", "uuid", "pci_bus_id")
@@ -324,8 +326,15 @@ METRICS: tuple[Metric, ...] = (
            "Xids since the ledger began. Those that are failures are 0 from the start; of others the 32 that came last."),
     Metric("gpuwarden_xid_last_timestamp_seconds", GAUGE, (*GPU, "xid"), _last_xids,
            "When this Xid last came, Unix time. Of the 32 that came last."),
-    Metric("gpuwarden_gpu_job_info", GAUGE, (*GPU, "job", "user", "job_name"), _gpu_jobs,
-           "Always 1: a Slurm job that has this GPU, or processes on it. User and name are empty unless publish_jobs is set."),
+    Metric("gpuwarden_gpu_job_info", GAUGE, (*GPU, "job", "user", "job_name", *POD), _gpu_jobs,
+           "Always 1: a Slurm job that has this GPU, or processes on it (user and name are empty unless publish_jobs is set); with "
+           "kubernetes.pod_labels a container that has it or an instance of it, at most 8 each."),
+    Metric("gpuwarden_pod_labels", GAUGE, ("state",), pods.states,
+           "1 for what became of the last question to kubelet which pods have GPUs: labelled; no_gpu_given, to any pod; unmatched, some id fits no GPU here; "
+           "no_socket; no_answer in time; failed. No series unless kubernetes.pod_labels is set."),
+    Metric("gpuwarden_pod_devices", GAUGE, ("matched",), pods.devices,
+           "Ids of GPUs and instances that kubelet has given to pods, by whether they are matched by a device here. gpuwarden doctor has an example of one that is not. "
+           "No series while no answer of kubelet counts."),
     Metric("gpuwarden_lemon", GAUGE, (*GPU, "what"), _lemons,
            "Days of the last 28 with such an event, of the node (empty GPU labels) or of a board: the 16 worst. "
            "Three or more make the finding lemon_node."),

@@ -14,15 +14,20 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from gpuwarden.health.dcgm.profiling import profiled
+from gpuwarden.health.gpu.pods import Device
 from gpuwarden.publish.metrics.dcgm_names import Telemetry, Traffic, nvlink_mb_per_second, nvlink_traffic
 from gpuwarden.publish.metrics.lines import label_text
+from gpuwarden.publish.metrics.pods import POD, pod_labels
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden_collectors.dcgm.facts import DcgmReadings
 from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, GpuReadings, MigInstance, Stamp
+from gpuwarden_collectors.kubelet.facts import PodContainer
 
 MigSeries = Literal["instances", "gpus", "both"]
 """`instances`: instead of their GPU (dcgm-exporter's `-d f`); `gpus`: none (`-d g`); `both`: beside their GPU (`-d g,i`)."""
 
+COPIES_MOST = 8
+"""Of one series: a GPU may have several jobs and several pods."""
 LABEL_TEXTS = 1024
 """How many are kept: 16 GPUs with 7 instances each have 128."""
 
@@ -31,13 +36,13 @@ _OF_INSTANCE = tuple({f.name for f in fields(MigInstance)} & {f.name for f in fi
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One GPU or instance. `labels` without braces; `jobs`: what is added to them, once for each job, or once nothing.
+    """One GPU or instance. `labels` without braces; `copies`: what is added to them, once for each job and pod, or once nothing.
 
     `whole` and `repeated`: it has the series that belong to a GPU only, and those that are repeated for each instance.
     """
 
     labels: str
-    jobs: tuple[str, ...]
+    copies: tuple[str, ...]
     telemetry: Telemetry
     whole: bool = True
     repeated: bool = True
@@ -82,7 +87,7 @@ class Sources:
             return ()
         gpus = snapshot.nvml.gpus
         last_xids, of_dcgm = _last_xids(snapshot), _readings_of_dcgm(snapshot)
-        jobs = {} if snapshot.hpc_jobs is None else snapshot.hpc_jobs.jobs
+        labels = _Copies(snapshot)
         driver = snapshot.nvml.driver_version
         found: dict[str, Series] = {}
         for gpu in gpus:
@@ -91,18 +96,16 @@ class Sources:
             dcgm = known or DcgmReadings()
             telemetry = Telemetry(profiled(gpu.readings, dcgm), last_xids.get(gpu.slot), rate, dcgm.memory_unrepairable)
             found |= {
-                series.labels: series for series in self._series(gpu, telemetry, snapshot.service.node, driver, jobs)
+                series.labels: series for series in self._series(gpu, telemetry, snapshot.service.node, driver, labels)
             }
         return tuple(found.values())
 
-    def _series(
-        self, gpu: GpuFacts, telemetry: Telemetry, node: str, driver: str, jobs: Mapping[str, Sequence[str]]
-    ) -> Iterator[Series]:
+    def _series(self, gpu: GpuFacts, telemetry: Telemetry, node: str, driver: str, copies: _Copies) -> Iterator[Series]:
         index = str(gpu.index)
         before = (index, gpu.uuid, dcgm_bus_id(gpu.slot), f"nvidia{index}", gpu.name)
         instances = {} if self._mig == "gpus" else _instances(gpu)
         labels = self._label_text((*self._before, *self._after), (*before, node, driver))
-        yield Series(labels, _suffixes(jobs.get(index)), telemetry, repeated=not instances or self._mig == "both")
+        yield Series(labels, copies.of(gpu, None), telemetry, repeated=not instances or self._mig == "both")
         for instance in instances.values():
             number = str(instance.gpu_instance)
             labels = self._label_text(
@@ -110,7 +113,7 @@ class Sources:
                 (*before, _profile(instance), number, node, driver),
             )
             own = replace(telemetry, readings=InstanceReadings(telemetry.readings, instance))
-            yield Series(labels, _suffixes(jobs.get(f"{index}.{number}")), own, whole=False)
+            yield Series(labels, copies.of(gpu, instance.gpu_instance), own, whole=False)
 
     def _nvlink(self, gpu: GpuFacts, observed: Stamp | None) -> tuple[Traffic, int | None] | None:
         """The counter and the rate since the pass before; a snapshot of the same pass keeps its rate."""
@@ -136,12 +139,23 @@ def _profile(instance: MigInstance) -> str:
 
 
 @lru_cache(LABEL_TEXTS)
-def _suffix(job: str) -> str:
-    return f",{label_text(('hpc_job',), (job,))}"
+def _suffix(names: tuple[str, ...], values: tuple[str, ...]) -> str:
+    return f",{label_text(names, values)}"
 
 
-def _suffixes(jobs: Sequence[str] | None) -> tuple[str, ...]:
-    return tuple(map(_suffix, jobs)) if jobs else ("",)
+class _Copies:
+    """What is added to the labels of a GPU or instance: its job, its pod. With several of them its series are copied, at most `COPIES_MOST` times."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._jobs: Mapping[str, Sequence[str]] = {} if snapshot.hpc_jobs is None else snapshot.hpc_jobs.jobs
+        self._pods: Mapping[Device, Sequence[PodContainer]] = {} if snapshot.pods is None else snapshot.pods.containers
+
+    def of(self, gpu: GpuFacts, instance: int | None) -> tuple[str, ...]:
+        name = str(gpu.index) if instance is None else f"{gpu.index}.{instance}"
+        pods = self._pods.get((gpu.slot, instance), ())
+        of_pods = [_suffix(POD, pod_labels(one)) for one in pods] or [""]
+        of_jobs = [_suffix(("hpc_job",), (job,)) for job in self._jobs.get(name, ())] or [""]
+        return tuple(pod + job for pod in of_pods for job in of_jobs)[:COPIES_MOST]
 
 
 def _readings_of_dcgm(snapshot: Snapshot) -> dict[str, DcgmReadings]:

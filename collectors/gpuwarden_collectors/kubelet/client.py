@@ -1,0 +1,130 @@
+"""Asking kubelet, over its Unix socket, which containers have which devices (`PodResourcesLister` v1, in every kubelet since 1.20).
+
+Each question is a connection of its own: kubelet makes a new socket, another inode, whenever it starts. Any number of bytes may come
+from there, so a longer answer than `ANSWER_MOST` ends the connection. The caller sets the deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from grpclib.client import Channel, UnaryUnaryMethod
+from grpclib.config import Configuration
+from grpclib.const import Status
+from grpclib.encoding.base import CodecBase
+from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
+from grpclib.protocol import H2Protocol
+
+from gpuwarden_collectors.base import CollectorError, SourceAbsent
+from gpuwarden_collectors.kubelet.facts import PodsFacts
+from gpuwarden_collectors.kubelet.wire import METHOD, Malformed, decoded
+
+ANSWER_MOST = 4 << 20
+"""Bytes, of which gRPC's own clients take no more either. 110 pods are 12 kB."""
+_ELSEWHERE = 64 << 10
+"""Bytes from which on an answer is decoded in a thread: on the loop it would take more than 5 ms."""
+_WINDOW = 256 << 10  # bytes that kubelet may send unread
+_KEY = "kubernetes.kubelet_socket"
+
+
+class PodsReader:
+    """Once it has answered, a socket that is away is kubelet's restart, and no host without a kubelet."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+        self._answered = False
+        self._last = PodsFacts()
+
+    async def read(self) -> PodsFacts:
+        """What has not changed is the same object. Raises CollectorError, or SourceAbsent where no kubelet was ever seen."""
+        facts = await self._facts(await self._asked())
+        self._answered = True
+        self._last = self._last if facts == self._last else facts
+        return self._last
+
+    async def _asked(self) -> bytes:
+        channel = _BoundedChannel(path=str(self._socket), codec=_Codec(), config=_CONFIGURATION)
+        try:
+            method = UnaryUnaryMethod[bytes, bytes](channel, METHOD, bytes, bytes)
+            return await method(b"")
+        except FileNotFoundError:
+            missing = SourceAbsent if not self._answered else CollectorError
+            raise missing(self._cannot(f"there is no such socket; start kubelet, or set {_KEY}")) from None
+        except PermissionError:
+            to_do = "run as root, as the chart and the profile enforce do"
+            raise CollectorError(self._cannot(f"permission denied; {to_do}")) from None
+        except OSError as error:
+            raise CollectorError(self._cannot(f"{error.strerror or error}; is kubelet running?")) from None
+        except GRPCError as error:
+            raise CollectorError(self._cannot(_meaning(error))) from None
+        except (StreamTerminatedError, ProtocolError, AssertionError) as error:
+            if channel.received > ANSWER_MOST:
+                raise CollectorError(self._cannot(f"the answer is longer than {ANSWER_MOST >> 20} MiB")) from None
+            raise CollectorError(
+                self._cannot(f"the connection ended: {str(error)[:80] or 'no reason given'}")
+            ) from None
+        finally:
+            channel.close()
+
+    async def _facts(self, answer: bytes) -> PodsFacts:
+        try:
+            if len(answer) < _ELSEWHERE:
+                return decoded(answer)
+            return await asyncio.get_running_loop().run_in_executor(None, decoded, answer)
+        except Malformed as error:
+            raise CollectorError(self._cannot(f"the answer is not PodResourcesLister v1's: {error}")) from None
+
+    def _cannot(self, why: str) -> str:
+        return f"cannot ask kubelet at {self._socket} which pods have GPUs: {why}"
+
+
+_MEANINGS = {
+    Status.UNIMPLEMENTED: "it has no PodResourcesLister v1, which kubelets have since Kubernetes 1.20",
+    Status.RESOURCE_EXHAUSTED: "it refuses for now: too many programs ask it, or its answer is too long for it",
+}
+
+
+def _meaning(error: GRPCError) -> str:
+    text = "".join(filter(str.isprintable, error.message or ""))[:120]
+    meaning = _MEANINGS.get(error.status, "it answers with an error")
+    return f"{meaning} ({error.status.name}{f': {text}' if text else ''})"
+
+
+class _Codec(CodecBase):
+    """The request has no fields, and the response is decoded elsewhere."""
+
+    __content_subtype__ = "proto"
+
+    def encode(self, message: bytes, message_type: type[bytes]) -> bytes:  # noqa: ARG002 - grpclib's signature
+        return message
+
+    def decode(self, data: bytes, message_type: type[bytes]) -> bytes:  # noqa: ARG002
+        return data
+
+
+_CONFIGURATION = Configuration(http2_connection_window_size=_WINDOW, http2_stream_window_size=_WINDOW)
+
+
+class _BoundedChannel(Channel):
+    """For one question."""
+
+    received = 0
+
+    def _protocol_factory(self) -> H2Protocol:
+        made = super()._protocol_factory()
+        return _BoundedProtocol(made.handler, made.config, made.h2_config, self)
+
+
+class _BoundedProtocol(H2Protocol):
+    def __init__(self, handler: Any, config: Any, h2_config: Any, channel: _BoundedChannel) -> None:
+        super().__init__(handler, config, h2_config)
+        self._channel = channel
+
+    def data_received(self, data: bytes) -> None:
+        self._channel.received += len(data)
+        if self._channel.received > ANSWER_MOST:
+            self.processor.close("its answer is too long")
+        else:
+            super().data_received(data)

@@ -1,0 +1,60 @@
+"""Labels of pods: whether kubelet is asked, answers, and gives out devices that are here. By the daemon that asks, else by a question of the doctor's own."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gpuwarden.config.model import Config
+from gpuwarden.doctor.row import Row, ok, warn
+from gpuwarden.doctor.running import Running
+from gpuwarden_collectors.base import CollectorError
+
+ASKED_WITHIN = 2.0
+_CHECK = "pod labels"
+_NONE = "kubelet answers, and no pod has a GPU of a device plugin"
+_CLAIMS = "; {} containers have devices of Dynamic Resource Allocation, which are not labelled"
+_TO_DO = {
+    "no_socket": "mount the folder of the socket into the pod (hostPath, as the chart does), or set kubernetes.kubelet_socket",
+    "no_answer": "see journalctl -u kubelet on the host: it must answer within 2 s",
+    "failed": "see docs/kubernetes.md#labels-of-pods",
+}
+
+
+async def pods(running: Running, config: Config) -> list[Row]:
+    if not config.kubernetes.pod_labels:
+        return []
+    document = running.status.get("pods")
+    if isinstance(document, dict):
+        return [_of_daemon(document)]
+    return [await _asked(config)]
+
+
+def _of_daemon(document: dict[str, object]) -> Row:
+    state, error = str(document.get("state")), str(document.get("error") or "")
+    matched, unmatched, claims = document.get("matched"), document.get("unmatched"), document.get("claims")
+    of_claims = _CLAIMS.format(claims) if claims else ""
+    if state in _TO_DO:
+        kept = "; labels of the last answer are kept for a minute" if document.get("labelled") else ""
+        return warn(_CHECK, f"{error}{kept}", _TO_DO[state])
+    if isinstance(unmatched, list) and unmatched:
+        found = f"kubelet answers, {matched} devices match; no GPU here has the ids {', '.join(map(str, unmatched))}"
+        return warn(_CHECK, found + of_claims, "file an issue with these ids and the device plugin's name and version")
+    found = f"kubelet answers, all {matched} devices of pods are matched" if matched else _NONE
+    return ok(_CHECK, found + of_claims)
+
+
+async def _asked(config: Config) -> Row:
+    from gpuwarden_collectors.kubelet.client import PodsReader  # noqa: PLC0415 - gRPC, only with pods
+
+    try:
+        async with asyncio.timeout(ASKED_WITHIN):
+            facts = await PodsReader(config.kubernetes.kubelet_socket).read()
+    except CollectorError as error:
+        return warn(_CHECK, str(error), _TO_DO["no_socket"])
+    except TimeoutError:
+        found = f"kubelet has not answered at {config.kubernetes.kubelet_socket} within {ASKED_WITHIN:g} s"
+        return warn(_CHECK, found, _TO_DO["no_answer"])
+    of_claims = _CLAIMS.format(facts.claims) if facts.claims else ""
+    count = sum(len(one.devices) for one in facts.containers)
+    found = f"kubelet answers, {count} devices given to {len(facts.containers)} containers" if count else _NONE
+    return ok(_CHECK, found + of_claims)

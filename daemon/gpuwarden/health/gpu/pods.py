@@ -1,0 +1,98 @@
+"""Which pods have which GPU: the device ids that kubelet gave out, found among the GPUs that are here.
+
+A device plugin chooses its ids: UUIDs of GPUs and MIG devices (NVIDIA's), the name of the device file and the number of the GPU instance
+(GKE's `nvidia0`, `nvidia0/gi3`), indices; what is shared has `::N` (NVIDIA's replicas) or `/vgpuN` (GKE's) behind it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from gpuwarden.health.model import Evidence, Pin
+from gpuwarden.health.view import Sight, View
+from gpuwarden_collectors.facts import GpuFacts, NvmlFacts, Stamp
+from gpuwarden_collectors.kubelet.facts import PodContainer, PodsFacts
+
+KEPT = 60.0
+"""Seconds for which an answer of kubelet counts: six questions, which is longer than its restart takes."""
+CONTAINERS_MOST = 8
+"""Of one GPU or instance, since each copies its series."""
+_SHARED = re.compile(r"::\d+$|/vgpu\d+$")
+Device = tuple[str, int | None]
+"""Slot of a GPU, and a GPU instance of it; None: the GPU as a whole."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodsOnGpus:
+    """What an answer of kubelet means here."""
+
+    containers: Mapping[Device, tuple[PodContainer, ...]] = field(default_factory=dict)
+    """Those that have a GPU or instance, at most `CONTAINERS_MOST` of each."""
+    matched: int = 0
+    """Ids that are devices here."""
+    unmatched: tuple[str, ...] = ()
+    """Ids that are none, each once."""
+    claims: int = 0
+    """Containers with devices of Dynamic Resource Allocation, which are not looked up."""
+
+    def on_gpu(self, slot: str) -> tuple[PodContainer, ...]:
+        """On it or on an instance of it."""
+        found = (one for (at, _), containers in self.containers.items() if at == slot for one in containers)
+        return tuple(dict.fromkeys(found))
+
+
+def pods_on_gpus(pins: Mapping[str, Pin], view: View, nvml: NvmlFacts | None, now: Stamp) -> PodsOnGpus | None:
+    """None where kubelet is not asked, has never answered, or not for `KEPT`. A lost GPU is known by its pin. Made once for the same facts."""
+    facts = view.seen(PodsFacts).fresh(now, KEPT)
+    if facts is None:
+        return None
+    return view.once("pods on gpus", (facts, nvml, pins), lambda: matched(facts, pins, nvml))
+
+
+def matched(facts: PodsFacts, pins: Mapping[str, Pin], nvml: NvmlFacts | None) -> PodsOnGpus:
+    known = _known(pins, () if nvml is None else nvml.gpus)
+    containers: dict[Device, dict[PodContainer, None]] = {}
+    unmatched: dict[str, None] = {}
+    count = 0
+    for container in facts.containers:
+        for name in container.devices:
+            device = known.get(_SHARED.sub("", name).lower())
+            if device is None:
+                unmatched[name] = None
+            else:
+                count += 1
+                containers.setdefault(device, {})[container] = None
+    most = {device: tuple(found)[:CONTAINERS_MOST] for device, found in containers.items()}
+    return PodsOnGpus(containers=most, matched=count, unmatched=tuple(unmatched), claims=facts.claims)
+
+
+def with_pods(
+    evidence: Evidence, before: Evidence | None, sight: Sight, pins: Mapping[str, Pin], slot: str
+) -> Evidence:
+    """With the pods that were on the GPU when a finding about it was first seen, as `namespace/name`; `before` as in `jobs.under`."""
+    if not slot or (before is not None and "pod" not in before):
+        return evidence
+    if before is not None:
+        return {**evidence, "pod": before["pod"]}
+    found = pods_on_gpus(pins, sight.view, sight.nvml, sight.now)
+    names = () if found is None else dict.fromkeys(f"{one.namespace}/{one.pod}" for one in found.on_gpu(slot))
+    return {**evidence, "pod": " ".join(list(names)[:CONTAINERS_MOST])} if names else evidence
+
+
+def _known(pins: Mapping[str, Pin], gpus: Iterable[GpuFacts]) -> dict[str, Device]:
+    """Devices by each id that a plugin may give them, in small letters."""
+    known: dict[str, Device] = {pin.uuid.lower(): (slot, None) for slot, pin in pins.items() if pin.uuid}
+    for gpu in gpus:
+        if not gpu.slot:
+            continue
+        file = f"nvidia{gpu.index if gpu.minor is None else gpu.minor}"
+        for name in filter(None, (gpu.uuid.lower(), file, str(gpu.index))):
+            known[name] = (gpu.slot, None)
+        for one in gpu.mig:
+            instance = (gpu.slot, one.gpu_instance)
+            known[f"{file}/gi{one.gpu_instance}"] = instance
+            if one.uuid:
+                known[one.uuid.lower()] = instance
+    return known

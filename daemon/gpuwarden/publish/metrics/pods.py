@@ -1,0 +1,89 @@
+"""Which pods have the GPUs, and why a pod may be missing: the most frequent question about labels of pods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from typing import Any
+
+from gpuwarden.publish.snapshot import CollectorStatus, Snapshot
+from gpuwarden_collectors.base import PassOutcome
+from gpuwarden_collectors.kubelet.facts import PodContainer, PodsFacts
+
+POD = ("pod", "namespace", "container")
+"""The labels of dcgm-exporter."""
+
+
+class State(StrEnum):
+    """What became of the last question to kubelet."""
+
+    LABELLED = "labelled"
+    NO_GPU_GIVEN = "no_gpu_given"
+    UNMATCHED = "unmatched"
+    NO_SOCKET = "no_socket"
+    NO_ANSWER = "no_answer"
+    FAILED = "failed"
+
+
+_UNREAD = {
+    PassOutcome.ABSENT: State.NO_SOCKET,
+    PassOutcome.TIMED_OUT: State.NO_ANSWER,
+    PassOutcome.FAILED: State.FAILED,
+}
+
+
+def pod_labels(one: PodContainer) -> tuple[str, str, str]:
+    """The values of `POD`."""
+    return one.pod, one.namespace, one.container
+
+
+def on_gpus(snapshot: Snapshot, labels_of: Callable[[str], tuple[str, ...]]) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Values of `gpuwarden_gpu_job_info`, without a job of Slurm."""
+    if snapshot.pods is not None:
+        for gpu in snapshot.verdict.gpus:
+            for one in snapshot.pods.on_gpu(gpu.slot):
+                yield (*labels_of(gpu.slot), "", "", "", *pod_labels(one)), 1
+
+
+def states(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
+    asked = _asked(snapshot)
+    if asked is not None:
+        now = _state(snapshot, asked)
+        yield from (((state.value,), int(state is now)) for state in State)
+
+
+def devices(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
+    if snapshot.pods is not None:
+        yield ("true",), snapshot.pods.matched
+        yield ("false",), len(snapshot.pods.unmatched)
+
+
+def document(snapshot: Snapshot) -> dict[str, Any] | None:
+    """For the status; None where kubelet is not asked."""
+    asked, found = _asked(snapshot), snapshot.pods
+    if asked is None:
+        return None
+    return {
+        "state": _state(snapshot, asked).value,
+        "error": asked.error,
+        "labelled": found is not None and bool(found.containers),
+        "matched": 0 if found is None else found.matched,
+        "unmatched": [] if found is None else list(found.unmatched[:_EXAMPLES]),
+        "claims": 0 if found is None else found.claims,
+    }
+
+
+_EXAMPLES = 3
+
+
+def _asked(snapshot: Snapshot) -> CollectorStatus | None:
+    return next((one for one in snapshot.collectors if one.name == PodsFacts.collector and one.outcome), None)
+
+
+def _state(snapshot: Snapshot, asked: CollectorStatus) -> State:
+    unread = _UNREAD.get(asked.outcome or PassOutcome.ABSENT)
+    if unread is not None or snapshot.pods is None:
+        return unread or State.NO_ANSWER
+    if snapshot.pods.unmatched:
+        return State.UNMATCHED
+    return State.LABELLED if snapshot.pods.containers else State.NO_GPU_GIVEN

@@ -1,0 +1,140 @@
+"""kubelet's PodResourcesLister: grpclib's server on a Unix socket, with answers as the proto of v1 describes them. No kubelet was at hand.
+
+Answers are written here byte by byte, with what gpuwarden does not read beside what it does: topology, packed CPU numbers, memory, and
+fields that no version has yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from grpclib.const import Cardinality, Handler, Status
+from grpclib.encoding.base import CodecBase
+from grpclib.exceptions import GRPCError
+from grpclib.server import Server, Stream
+
+
+def varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*found, value))
+
+
+def part(number: int, content: bytes | str) -> bytes:
+    data = content.encode() if isinstance(content, str) else content
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def number(field: int, value: int) -> bytes:
+    return varint(field << 3) + varint(value)
+
+
+TOPOLOGY = part(1, number(1, 1))
+UNKNOWN = part(90, "of tomorrow") + number(91, 2**63) + b"\xe1\x05" + b"\0" * 8 + b"\xed\x05" + b"\0" * 4
+"""A text, a number, 64 and 32 bits (fields 92 and 93), as a later kubelet may send."""
+
+
+def devices(resource: str, *ids: str) -> bytes:
+    return part(1, resource) + b"".join(part(2, one) for one in ids) + part(3, TOPOLOGY) + UNKNOWN
+
+
+def container(name: str, *given: bytes, claims: int = 0) -> bytes:
+    cpus = part(3, b"".join(varint(n) for n in range(300)))
+    memory = part(4, part(1, "memory") + number(2, 1 << 34) + part(3, TOPOLOGY))
+    claimed = b"".join(part(5, part(2, f"claim-{n}")) for n in range(claims))
+    return part(1, name) + b"".join(part(2, one) for one in given) + cpus + memory + claimed + UNKNOWN
+
+
+def pod(namespace: str, name: str, *containers: bytes) -> bytes:
+    return UNKNOWN + part(1, name) + part(2, namespace) + b"".join(part(3, one) for one in containers)
+
+
+def answer(*pods: bytes) -> bytes:
+    return b"".join(part(1, one) for one in pods)
+
+
+def training(name: str, *ids: str, resource: str = "nvidia.com/gpu") -> bytes:
+    """A pod whose container `main` has these devices."""
+    return pod("team-a", name, container("main", devices(resource, *ids)), container("sidecar"))
+
+
+@dataclass
+class Kubelet:
+    """What it answers may be changed at any time. `status`: an error instead; `hangs`: nothing at all."""
+
+    socket: Path
+    response: bytes = b""
+    status: Status | None = None
+    hangs: bool = False
+    asked: int = 0
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
+    _server: Server | None = None
+
+    def __mapping__(self) -> dict[str, Handler]:
+        return {"/v1.PodResourcesLister/List": Handler(self._list, Cardinality.UNARY_UNARY, bytes, bytes)}
+
+    async def _list(self, stream: Stream[Any, Any]) -> None:
+        assert await stream.recv_message() == b""
+        self.asked += 1
+        if self.hangs:
+            await asyncio.sleep(3600)
+        if self.status is not None:
+            raise GRPCError(self.status, "of the test")
+        await stream.send_message(self.response)
+
+    def start(self) -> None:
+        """On a new inode, whatever is there."""
+        self.socket.unlink(missing_ok=True)
+        self._do(self._begun())
+
+    def stop(self) -> None:
+        """As a kubelet that dies: the socket stays, and nobody listens."""
+        if self._server is not None:
+            self._do(self._ended(self._server))
+            self._server = None
+        self.socket.touch()
+
+    async def _begun(self) -> None:
+        self._server = Server([self], codec=_Plain())  # on the loop that it is made on
+        await self._server.start(path=str(self.socket))
+
+    async def _ended(self, server: Server) -> None:
+        server.close()
+        await server.wait_closed()
+
+    def _do(self, work: Any) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+
+
+class _Plain(CodecBase):
+    __content_subtype__ = "proto"
+
+    def encode(self, message: bytes, message_type: Any) -> bytes:
+        return message
+
+    def decode(self, data: bytes, message_type: Any) -> bytes:
+        return data
+
+
+@contextlib.contextmanager
+def kubelet(socket: Path, response: bytes = b"") -> Iterator[Kubelet]:
+    """In a thread of its own."""
+    made = Kubelet(socket, response)
+    thread = threading.Thread(target=made._loop.run_forever, daemon=True)
+    thread.start()
+    made.start()
+    try:
+        yield made
+    finally:
+        made.stop()
+        made._loop.call_soon_threadsafe(made._loop.stop)
+        thread.join(60)
+        made._loop.close()
