@@ -148,14 +148,14 @@ async def test_another_program_behind_the_socket_is_not_believed(asked: Kubelet,
 
 
 async def test_without_a_kubelet_there_is_nothing_to_read(path: Path) -> None:
-    with pytest.raises(SourceAbsent, match="there is no such socket; start kubelet, or set kubernetes.kubelet_socket"):
+    with pytest.raises(SourceAbsent, match=r"no such socket; start kubelet, or set kubernetes\.kubelet_socket"):
         await PodsReader(path).read()
 
 
 def test_who_may_not_open_the_socket_reads_what_to_do(asked: Kubelet, path: Path, tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("SKIPPED: only root can become another user")
-    os.chmod(path, 0o600)
+    path.chmod(0o600)
     for folder in (tmp_path, *tmp_path.parents[:-1]):
         folder.chmod(folder.stat().st_mode | 0o055)
     script = (

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gpuwarden.health.conditions import CONDITIONS
+from gpuwarden.health.gpu.pods import PodsOnGpus
 from gpuwarden.health.host.port_errors import EXPORTED
 from gpuwarden.health.lemons.memory import What
 from gpuwarden.health.model import NODE, Finding, LemonDays, gpu
@@ -27,6 +28,7 @@ from gpuwarden.trace.records import COLLECTORS
 from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmGpu, DcgmReadings
 from gpuwarden_collectors.facts import GpuReadings, MigInstance, NvmlFacts
 from gpuwarden_collectors.host_facts import InfinibandFacts, PortFacts
+from gpuwarden_collectors.kubelet.facts import PodContainer
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobsFacts
 from support.snapshots import UPTIME, at, collector, finding, gpu_facts, h100_readings, slot, snapshot
 
@@ -52,6 +54,7 @@ def everything(gpus: int = 8, instances: int = 0) -> Snapshot:
         dcgm=DcgmFacts(gpus=tuple(map(_of_dcgm, numbers)), watched_since=at(0.0)),
         infiniband=InfinibandFacts(ports=tuple(map(_port, range(PORTS)))),
         jobs=JobsFacts(jobs=tuple(Job(id=4711 + n, user="alice", gpus=(n,), started=5.0) for n in numbers)),
+        pods=PodsOnGpus(containers={(slot(n), None): (_pod(n),) for n in numbers}, matched=gpus),
         collectors=tuple(map(_collector, (*COLLECTORS, "kernel_log"))),
         xids=tuple(
             XidCount(slot=slot(n), xid=x, count=1, last=at(UPTIME).wall) for n in numbers for x in XIDS_OF_A_GPU
@@ -71,6 +74,10 @@ def everything(gpus: int = 8, instances: int = 0) -> Snapshot:
         clients=Clients(turned_away=1, refused={"login": 1}),
         hpc_jobs=JobLabels(jobs={str(n): ("4711",) for n in numbers}),
     )
+
+
+def _pod(number: int) -> PodContainer:
+    return PodContainer(namespace="team-a", pod=f"training-{number}", container="main")
 
 
 PORTS = 12

@@ -1,0 +1,67 @@
+"""The doctor says why a series has no label of a pod: by the running daemon's own state, else by asking kubelet itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwarden.config.kubernetes import KubernetesOptions
+from gpuwarden.config.model import Config
+from gpuwarden.doctor import pods as doctor
+from gpuwarden.doctor.row import Grade, Row
+from gpuwarden.doctor.running import Running
+from support.kubelet import answer, container, kubelet, pod, training
+
+pytestmark = pytest.mark.timeout(120)
+
+
+async def row(folder: Path, document: dict[str, Any] | None = None, *, enabled: bool = True) -> Row | None:
+    options = KubernetesOptions(pod_labels=enabled, kubelet_socket=folder / "kubelet.sock")
+    status = {} if document is None else {"pods": document}
+    rows = await doctor.pods(Running(folder=folder, status=status), Config(kubernetes=options))
+    return rows[0] if rows else None
+
+
+def of(state: str, **more: Any) -> dict[str, Any]:
+    return {"state": state, "error": "", "labelled": False, "matched": 0, "unmatched": [], "claims": 0, **more}
+
+
+@pytest.mark.parametrize(
+    ("document", "grade", "found"),
+    [
+        (of("labelled", matched=8), Grade.OK, "kubelet answers, all 8 devices of pods are matched"),
+        (of("no_gpu_given"), Grade.OK, "kubelet answers, and no pod has a GPU of a device plugin"),
+        (of("no_gpu_given", claims=2), Grade.OK, "2 containers have devices of Dynamic Resource Allocation"),
+        (of("unmatched", matched=1, unmatched=["nvidia9"]), Grade.WARN, "1 devices match; no GPU here has the ids nvidia9"),
+        (of("no_socket", error="cannot ask kubelet: x"), Grade.WARN, "cannot ask kubelet: x"),
+        (of("failed", error="refused", labelled=True), Grade.WARN, "refused; labels of the last answer are kept"),
+    ],
+)  # fmt: skip
+async def test_the_running_daemon_says_what_it_was_answered(
+    tmp_path: Path, document: dict[str, Any], grade: Grade, found: str
+) -> None:
+    shown = await row(tmp_path, document)
+    assert shown is not None
+    assert (shown.grade, bool(shown.to_do)) == (grade, grade is Grade.WARN)
+    assert found in shown.found
+
+
+async def test_without_a_daemon_kubelet_is_asked(tmp_path: Path) -> None:
+    missing = await row(tmp_path)
+    assert missing is not None
+    assert "there is no such socket" in missing.found
+    assert "mount the folder" in missing.to_do
+    with kubelet(tmp_path / "kubelet.sock", answer(training("a", "GPU-1", "GPU-2"))) as server:
+        given = await row(tmp_path)
+        assert given is not None
+        assert (given.grade, given.found) == (Grade.OK, "kubelet answers, 2 devices given to 1 containers")
+        server.response = answer(pod("team-b", "b", container("main", claims=1)))
+        claimed = await row(tmp_path)
+        assert claimed is not None
+        assert "1 containers have devices of Dynamic Resource Allocation" in claimed.found
+
+
+async def test_where_labels_of_pods_are_off_there_is_no_row(tmp_path: Path) -> None:
+    assert await row(tmp_path, enabled=False) is None
