@@ -135,7 +135,7 @@ def test_labels_of_a_kubelet_that_no_longer_answers_end_after_a_minute() -> None
 def test_names_of_pods_leave_in_messages_only_on_request(publish: bool) -> None:
     key = Key("xid", gpu(slot(0)), "79")
     event = Event(kind=EventKind.RAISED, at=at(UPTIME), boot_id="b", key=key, data={"pod": "team-a/a", "xid": 79})
-    made = message(event, Origin(node="n1", mode="observe", boot_id="b", publish_jobs=publish))
+    made = message(event, Origin(node="n1", mode="observe", boot_id="b"), pods=publish)
     assert made is not None
     assert json.loads(made[1].body)["data"] == ({"pod": "team-a/a", "xid": 79} if publish else {"xid": 79})
 
@@ -165,9 +165,10 @@ def test_series_of_a_gpu_name_its_pod_and_those_of_a_free_one_none() -> None:
     one = shown(PodsOnGpus(containers={(slot(0), None): (container("a", "x"),)}))
     used, free = series(one, "DCGM_FI_DEV_GPU_TEMP")
     assert ',pod="a",namespace="team-a",container="main"}' in used
-    assert "pod=" not in free
+    assert ',pod="",namespace="",container=""}' in free, "else it would have the target's own, by honor_labels"
+    assert "pod=" not in series(snapshot(2), "DCGM_FI_DEV_GPU_TEMP")[0]
     assert series(one, "gpuwarden_gpu_job_info") == [
-        f'{{gpu="0",uuid="GPU-0000",pci_bus_id="{slot(0)}",job="",user="",job_name="",pod="a",namespace="team-a",container="main"}} 1'
+        f'{{gpu="0",uuid="GPU-0000",pci_bus_id="{slot(0)}",user="",job_name="",pod="a",namespace="team-a",container="main"}} 1'
     ]
 
 

@@ -45,6 +45,7 @@ def test_pods_are_named_on_the_page_in_prometheus_and_in_findings(tmp_path: Path
                 'gpuwarden_node_health{job="honours",pod="gpuwarden-x7k2p",state="healthy"} == 1',
                 'DCGM_FI_DEV_GPU_TEMP{job="does_not",pod="gpuwarden-x7k2p",exported_pod="first"}',
                 'gpuwarden_pod_labels{job="honours",state="unmatched"} == 1',
+                'DCGM_FI_DEV_GPU_TEMP{job="honours",gpu="0",pod="",namespace="",container=""}',
             ):
                 assert len(monitor.wait_query(query)) == 1, query
         host.xid(1, 79)

@@ -63,12 +63,10 @@ class Origin:
     """`observe` or `enforce`."""
     boot_id: str
     """Of the running kernel; for events that carry none."""
-    publish_jobs: bool = False
-    """Whether messages may have the names of pods."""
 
 
-def message(event: Event, origin: Origin) -> tuple[Group, Message] | None:
-    """None for an event that is not notified. Each call makes another id."""
+def message(event: Event, origin: Origin, *, pods: bool = False) -> tuple[Group, Message] | None:
+    """None for an event that is not notified. Each call makes another id. `pods`: it may have names of pods."""
     group = GROUPS.get(event.kind)
     if group is None or event.data.get("more") is True:
         return None
@@ -80,7 +78,7 @@ def message(event: Event, origin: Origin) -> tuple[Group, Message] | None:
     }  # fmt: skip
     if event.key is not None:
         document["finding"] = str(event.key)[:_TEXT_MOST]
-    document["data"] = _data(event, _HIDDEN if origin.publish_jobs else (*_HIDDEN, "pod"))
+    document["data"] = _data(event, _HIDDEN if pods else (*_HIDDEN, "pod"))
     return group, Message(subject, key, json.dumps(document, separators=(",", ":")))
 
 

@@ -28,10 +28,11 @@ _FAILED_PAUSE = 60.0  # seconds
 
 
 class Notifications:
-    """`folder`: where the queue is. Without receivers nothing is opened, and nothing runs."""
+    """`folder`: where the queue is. `pods`: messages have their names. Without receivers nothing is opened, and nothing runs."""
 
-    def __init__(self, options: NotifyOptions, origin: Origin, folder: Path) -> None:
+    def __init__(self, options: NotifyOptions, origin: Origin, folder: Path, *, pods: bool = False) -> None:
         self._origin = origin
+        self._pods = pods
         self._path = folder / QUEUE
         self._groups: dict[str, tuple[Group, ...]] = {}
         self._receivers: dict[str, Receiver] = {}
@@ -90,7 +91,7 @@ class Notifications:
         if not self._receivers:
             return
         grouped = self._grouping.of(events, state, shadowed)
-        made = [found for event in grouped if (found := message(event, self._origin)) is not None]
+        made = [found for event in grouped if (found := message(event, self._origin, pods=self._pods)) is not None]
         chosen = [(target, one) for group, one in made for target, groups in self._groups.items() if group in groups]
         if chosen:
             self._opened().put(chosen)

@@ -123,9 +123,8 @@ class Site:
     def notifications(self) -> Notifications:
         """Without receivers with simulated GPUs: no notification reports what did not happen."""
         options = self.config.notify if self.simulation is None else NotifyOptions()
-        names = self.config.publish.publish_jobs
-        origin = Origin(node=self.config.node, mode=self.config.mode, boot_id=self.boot_id, publish_jobs=names)
-        return Notifications(options, origin, self.config.state.dir)
+        origin = Origin(node=self.config.node, mode=self.config.mode, boot_id=self.boot_id)
+        return Notifications(options, origin, self.config.state.dir, pods=self.config.publish.publish_jobs)
 
     def notice_sources(self, clock: Clock) -> tuple[CloudSource, ...]:
         """None with simulated GPUs: what is simulated asks nobody outside."""

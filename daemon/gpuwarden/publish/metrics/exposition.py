@@ -16,7 +16,7 @@ from gpuwarden.health.xid.catalogue import xid_row
 from gpuwarden.publish.metrics.dcgm_names import FIELDS, OF_INSTANCES, PREFIX, XID, Field
 from gpuwarden.publish.metrics.histogram import COUNT, SUM
 from gpuwarden.publish.metrics.lines import HISTOGRAM, Number, heads, label_text, number
-from gpuwarden.publish.metrics.table import METRICS, Metric
+from gpuwarden.publish.metrics.table import METRICS, Labels, Metric
 from gpuwarden.publish.metrics.telemetry import MigSeries, Series, Sources
 from gpuwarden.publish.snapshot import Clients, JobLabels, Snapshot
 from gpuwarden_collectors.facts import Stamp
@@ -121,7 +121,7 @@ class Renderer:
                 lines = list(_histogram_lines(metric, samples))
             elif metric.labels:
                 lines = [
-                    f"{metric.name}{{{self._label_text(metric.labels, values)}}} {number(value)}\n"
+                    f"{metric.name}{{{self._label_text(*_given(metric, values))}}} {number(value)}\n"
                     for values, value in samples.items()
                 ]
             else:
@@ -137,6 +137,15 @@ class Renderer:
             lines = list(_xid_lines(chosen) if field is XID else _lines(field, chosen))
             if lines:
                 yield _family(_FIELD_HEADS[field.name], lines)
+
+
+def _given(metric: Metric, values: Labels) -> tuple[Labels, Labels]:
+    """Names and values of the labels that the sample has."""
+    if not metric.omitted:
+        return metric.labels, values
+    pairs = zip(metric.labels, values, strict=True)
+    given = [(name, value) for name, value in pairs if value or name not in metric.omitted]
+    return tuple(name for name, _ in given), tuple(value for _, value in given)
 
 
 def _histogram_lines(metric: Metric, samples: Mapping[tuple[str, ...], Number]) -> Iterator[str]:

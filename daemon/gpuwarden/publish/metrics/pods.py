@@ -46,9 +46,9 @@ def on_gpus(snapshot: Snapshot, labels_of: Callable[[str], tuple[str, ...]]) -> 
 
 
 def states(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
-    asked = _asked(snapshot)
-    if asked is not None:
-        now = _state(snapshot, asked)
+    status = asked(snapshot)
+    if status is not None:
+        now = _state(snapshot, status)
         yield from (((state.value,), int(state is now)) for state in State)
 
 
@@ -60,12 +60,12 @@ def devices(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
 
 def document(snapshot: Snapshot) -> dict[str, Any] | None:
     """For the status; None where kubelet is not asked."""
-    asked, found = _asked(snapshot), snapshot.pods
-    if asked is None:
+    status, found = asked(snapshot), snapshot.pods
+    if status is None:
         return None
     return {
-        "state": _state(snapshot, asked).value,
-        "error": asked.error,
+        "state": _state(snapshot, status).value,
+        "error": status.error,
         "labelled": found is not None and bool(found.containers),
         "matched": 0 if found is None else found.matched,
         "unmatched": [] if found is None else list(found.unmatched[:_EXAMPLES]),
@@ -76,12 +76,13 @@ def document(snapshot: Snapshot) -> dict[str, Any] | None:
 _EXAMPLES = 3
 
 
-def _asked(snapshot: Snapshot) -> CollectorStatus | None:
+def asked(snapshot: Snapshot) -> CollectorStatus | None:
+    """The last question to kubelet; None where none is asked."""
     return next((one for one in snapshot.collectors if one.name == PodsFacts.collector and one.outcome), None)
 
 
-def _state(snapshot: Snapshot, asked: CollectorStatus) -> State:
-    unread = _UNREAD.get(asked.outcome or PassOutcome.ABSENT)
+def _state(snapshot: Snapshot, status: CollectorStatus) -> State:
+    unread = _UNREAD.get(status.outcome or PassOutcome.ABSENT)
     if unread is not None or snapshot.pods is None:
         return unread or State.NO_ANSWER
     if snapshot.pods.unmatched:

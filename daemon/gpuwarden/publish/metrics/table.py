@@ -42,6 +42,8 @@ class Metric:
     labels: Labels
     samples: Callable[[Snapshot], Iterable[Sample]]
     help: str
+    omitted: Labels = ()
+    """Labels without which a sample is that has nothing in them: Prometheus takes an empty one for a label that the target must not have."""
 
 
 NO_GPU: Labels = ("", "", "")
@@ -328,7 +330,7 @@ METRICS: tuple[Metric, ...] = (
            "When this Xid last came, Unix time. Of the 32 that came last."),
     Metric("gpuwarden_gpu_job_info", GAUGE, (*GPU, "job", "user", "job_name", *POD), _gpu_jobs,
            "Always 1: a Slurm job that has this GPU, or processes on it (user and name are empty unless publish_jobs is set); with "
-           "kubernetes.pod_labels a container that has it or an instance of it, at most 8 each."),
+           "kubernetes.pod_labels a container that has it or an instance of it, at most 8 each.", omitted=("job", *POD)),
     Metric("gpuwarden_pod_labels", GAUGE, ("state",), pods.states,
            "1 for what became of the last question to kubelet which pods have GPUs: labelled; no_gpu_given, to any pod; unmatched, some id fits no GPU here; "
            "no_socket; no_answer in time; failed. No series unless kubernetes.pod_labels is set."),

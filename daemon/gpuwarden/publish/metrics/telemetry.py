@@ -17,7 +17,7 @@ from gpuwarden.health.dcgm.profiling import profiled
 from gpuwarden.health.gpu.pods import Device
 from gpuwarden.publish.metrics.dcgm_names import Telemetry, Traffic, nvlink_mb_per_second, nvlink_traffic
 from gpuwarden.publish.metrics.lines import label_text
-from gpuwarden.publish.metrics.pods import POD, pod_labels
+from gpuwarden.publish.metrics.pods import POD, asked, pod_labels
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden_collectors.dcgm.facts import DcgmReadings
 from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, GpuReadings, MigInstance, Stamp
@@ -144,16 +144,20 @@ def _suffix(names: tuple[str, ...], values: tuple[str, ...]) -> str:
 
 
 class _Copies:
-    """What is added to the labels of a GPU or instance: its job, its pod. With several of them its series are copied, at most `COPIES_MOST` times."""
+    """What is added to the labels of a GPU or instance: its job, its pod. With several of them its series are copied, at most `COPIES_MOST` times.
+
+    A GPU without a pod has these labels empty: a Prometheus that honours labels would give it those of gpuwarden's own pod.
+    """
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._jobs: Mapping[str, Sequence[str]] = {} if snapshot.hpc_jobs is None else snapshot.hpc_jobs.jobs
         self._pods: Mapping[Device, Sequence[PodContainer]] = {} if snapshot.pods is None else snapshot.pods.containers
+        self._free = "" if asked(snapshot) is None else _suffix(POD, ("", "", ""))
 
     def of(self, gpu: GpuFacts, instance: int | None) -> tuple[str, ...]:
         name = str(gpu.index) if instance is None else f"{gpu.index}.{instance}"
         pods = self._pods.get((gpu.slot, instance), ())
-        of_pods = [_suffix(POD, pod_labels(one)) for one in pods] or [""]
+        of_pods = [_suffix(POD, pod_labels(one)) for one in pods] or [self._free]
         of_jobs = [_suffix(("hpc_job",), (job,)) for job in self._jobs.get(name, ())] or [""]
         return tuple(pod + job for pod in of_pods for job in of_jobs)[:COPIES_MOST]
 
