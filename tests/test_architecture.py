@@ -33,8 +33,10 @@ PLAIN = {
     "types",
     "typing",
 }
-CLIENTS = {"cloud/metadata.py": {"aiohttp"}, "cloud/dbus.py": {"jeepney"}, "cloud/logind.py": {"jeepney"}}
-"""What speaks for a collector. The daemon has loaded aiohttp anyway; jeepney it loads only where it is used."""
+CLIENTS = {
+    "cloud/metadata.py": {"aiohttp"}, "cloud/dbus.py": {"jeepney"}, "cloud/logind.py": {"jeepney"}, "kubelet/client.py": {"grpclib"},
+}  # fmt: skip
+"""What speaks for a collector. The daemon has loaded aiohttp anyway; the others it loads only where they are used."""
 ALLOWED = {
     *PLAIN, "gpuwarden_collectors.backoff", "gpuwarden_collectors.base", "gpuwarden_collectors.codec", "gpuwarden_collectors.frozen", "gpuwarden_collectors.options",
     *(".".join(path.relative_to(ROOT / "collectors").with_suffix("").parts) for path in FACTS),

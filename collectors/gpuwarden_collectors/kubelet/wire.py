@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
+from gpuwarden_collectors.kubelet import VENDOR
 from gpuwarden_collectors.kubelet.facts import PodContainer, PodsFacts
 
 METHOD = "/v1.PodResourcesLister/List"
@@ -25,7 +26,8 @@ _TEXT_MOST = 253  # bytes: of a name in Kubernetes
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types of protobuf
 _SIZES = {_FIXED64: 8, _FIXED32: 4}
 _VARINT_LONGEST = 10  # bytes
-_RESOURCES = ("nvidia.com/gpu.", "nvidia.com/mig-")
+_GPU = f"{VENDOR}gpu"
+_RESOURCES = (f"{_GPU}.", f"{VENDOR}mig-")
 """Shared GPUs and MIG instances. Other resources of NVIDIA's are network cards, or GPUs of virtual machines."""
 _IDS = ("GPU-", "MIG-")
 """Ids that are GPUs' whatever their resource is called: a plugin may be configured to rename it."""
@@ -55,7 +57,7 @@ def decoded(response: bytes) -> PodsFacts:
 def _gpus(container: memoryview) -> Iterator[str]:
     for devices in _messages(container, 2):
         resource = _text(devices, 1)
-        is_gpu = resource == "nvidia.com/gpu" or resource.startswith(_RESOURCES)
+        is_gpu = resource == _GPU or resource.startswith(_RESOURCES)
         ids = (bytes(one[:_TEXT_MOST]).decode("utf-8", "replace") for one in _messages(devices, 2))
         yield from (one for one in ids if is_gpu or one.startswith(_IDS))
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from gpuwarden_collectors.host_files import read_bytes, read_text
+from gpuwarden_collectors.kubelet import FOLDER, VENDOR
 
-KUBELET = Path("/var/lib/kubelet")
+KUBELET = FOLDER
 _RECORD = "device-plugins/kubelet_internal_checkpoint"
 _RECORD_MOST = 16 << 20  # bytes
-_VENDOR = "nvidia.com/"
 _SHARED = "::"
 """In the name of a device that is a part of a GPU's time (NVIDIA's device plugin, time-slicing and MPS)."""
 _STARTING = 600.0
@@ -58,7 +58,7 @@ def pods_with_gpus(now: float, kubelet: Path, proc: Path, own: str = "") -> dict
 def _with_gpus(entries: list[Any]) -> dict[str, int]:
     found: dict[str, set[str]] = {}
     for entry in entries:
-        if entry["ResourceName"].startswith(_VENDOR) and any((entry["DeviceIDs"] or {}).values()):
+        if entry["ResourceName"].startswith(VENDOR) and any((entry["DeviceIDs"] or {}).values()):
             whole = {str(one) for part in entry["DeviceIDs"].values() for one in part if _SHARED not in str(one)}
             found.setdefault(str(entry["PodUID"]), set()).update(whole)
     return {pod: len(devices) for pod, devices in found.items()}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from gpuwarden_collectors.kubelet import FOLDER, SOCKET
 from gpuwarden_collectors.options import Misfit, bounded
 
 
@@ -44,7 +45,7 @@ class KubernetesOptions:
     """How often the condition is written while nothing changes."""
     pod_labels: bool = False
     """Series and findings of a GPU name the pods that have it, with or without `enabled`: kubelet is asked which."""
-    kubelet_socket: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+    kubelet_socket: Path = FOLDER / SOCKET
     """Where kubelet is asked which pods have GPUs. Mount its folder, not the socket: each start of kubelet makes another."""
 
 
