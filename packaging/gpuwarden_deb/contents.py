@@ -11,20 +11,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuwarden.service.files import MAIN, PACKAGED_UNITS, PARTS, PROFILE
 from gpuwarden_deb import completions
 from gpuwarden_deb.example import example
 from gpuwarden_deb.man_page import man_page
 from gpuwarden_deb.paths import COMMAND, PACKAGING, ROOT, BuildError
 from gpuwarden_deb.verbs import verbs
 
-UNITS = "usr/lib/systemd/system"
-SHARE = "usr/share/gpuwarden"
+UNITS = PACKAGED_UNITS[0]
 DOC = "usr/share/doc/gpuwarden"
 SBOM = f"{DOC}/sbom.cdx.json"
 CONFIGURATION = "etc/gpuwarden/gpuwarden.toml"
-MAIN = "gpuwarden.service"
-PROFILE = "observe.conf"  # the mode that the daemon has until it is configured
-UNIT_KINDS = ("service", "socket", "timer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +37,7 @@ class Row:
 
 
 TABLE = (
-    *(Row(f"systemd/*.{kind}", UNITS) for kind in UNIT_KINDS),
-    Row("systemd/*.sysusers", "usr/lib/sysusers.d", name="{stem}.conf"),
-    Row("systemd/*.tmpfiles", "usr/lib/tmpfiles.d", name="{stem}.conf"),
-    Row("systemd/profiles/*.conf", f"{SHARE}/profiles"),
-    Row("systemd/*.conf", SHARE),  # drop-ins that an administrator enables: see docs/packaging.md
-    Row("systemd/slurm/*", "usr/libexec/gpuwarden", 0o755),
+    *(Row(f"systemd/{part.pattern}", part.packaged, part.mode, part.name) for part in PARTS),
     Row("packaging/gpuwarden.toml", "etc/gpuwarden"),
     Row("README.md", DOC),
     Row("SECURITY.md", DOC),

@@ -37,6 +37,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "slurm": ("slurm", "list Slurm's jobs on these GPUs, and make the calls of Slurm's scripts"),
     "fleet": ("fleet", "show every node, from Prometheus"),
     "doctor": ("doctor", "check whether gpuwarden can work on this host, and what to change"),
+    "service": ("service", "install, show or remove the units of systemd, after an installation with pip or uv"),
     "dstack-interposer": ("dstack_interposer", "proxy dstack's agent of this host, with the daemon's health"),
     "nvhcd": ("nvhcd", "answer the node health check of ft_launcher"),
     "config": ("configuration", "check the configuration, or show it with the source of each value"),

@@ -1,0 +1,130 @@
+"""`gpuwarden service`: the units of systemd, where gpuwarden was installed with pip or uv."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from gpuwarden import __version__
+from gpuwarden.cli.parser import NOT_ALLOWED, UNAVAILABLE, CommandError, Parser
+from gpuwarden.service.executable import Executables, refusal
+from gpuwarden.service.files import MAIN, local_files
+from gpuwarden.service.installation import Installation, ServiceError, State
+
+HELP = """
+Installs, shows or removes the service, where gpuwarden was installed with pip or uv: units, users, run directory, profiles, Slurm's scripts.
+
+Each path is printed. A file that was changed by hand is left as it is, and named. Refused where a package of the distribution has the units, and for an
+installation that a unit cannot start: in a cache (uvx), in somebody's home, or that others than root may write.
+
+exit code: 0 when it is done, 64 when it is refused (then nothing was changed), 69 when systemd refuses, 77 without root
+
+examples:
+  gpuwarden service show                      what would be written, or is, and where
+  gpuwarden service install                   as root: write, enable and start it, in mode observe
+  gpuwarden service remove                    stop it, and remove what was installed; configuration and ledger stay
+"""
+_ENABLED = f"systemctl enable --now {MAIN}"
+_RESPONSE_WITHIN = 120.0
+
+
+def arguments(parser: Parser) -> None:
+    parser.add_argument("action", choices=("install", "show", "remove"), help="what to do")
+    parser.add_argument(
+        "--no-start", action="store_true", help="install: only write the files, print what to type then"
+    )
+    parser.add_argument("--root", type=Path, default=Path("/"), metavar="D", help=argparse.SUPPRESS)
+
+
+def main(options: argparse.Namespace) -> int:
+    found = Executables.of_this()
+    installation = Installation(options.root, local_files(found.command, found.python), __version__)
+    actions: dict[str, Callable[[], int]] = {
+        "show": lambda: _show(installation.states(), found),
+        "install": lambda: _install(options, installation, found),
+        "remove": lambda: _remove(options, installation),
+    }
+    try:
+        return actions[options.action]()
+    except ServiceError as error:
+        raise CommandError(str(error)) from error
+    except PermissionError as error:
+        raise CommandError(f"cannot write {error.filename}: run as root", NOT_ALLOWED) from error
+    except OSError as error:
+        raise CommandError(f"cannot write {error.filename}: {error.strerror}", UNAVAILABLE) from error
+
+
+def _show(states: dict[str, State], found: Executables) -> int:
+    print(f"starts {found.command}")
+    for path, state in states.items():
+        print(f"/{path}: {state}")
+    if why := refusal(found):
+        print(f"install would be refused: {why}")
+    return 0
+
+
+def _install(options: argparse.Namespace, installation: Installation, found: Executables) -> int:
+    _as_root()
+    if why := refusal(found):
+        raise CommandError(why)
+    for path, state in installation.install().items():
+        print(f"/{path}: {'left as it is: ' if state is State.CHANGED else ''}{_DONE[state.name]}")
+    commands = list(_commands())
+    if options.no_start or options.root != Path("/") or not Path("/run/systemd/system").is_dir():
+        print("not started; type:", *commands, sep="\n  ")
+        return 0
+    for command in commands:
+        _run(command)
+    print(f"{MAIN} runs in mode observe; next: gpuwarden doctor")
+    return 0
+
+
+_DONE = {
+    "MISSING": "written", "SAME": "is there already", "OUTDATED": "replaced", "CHANGED": "changed by hand",
+    "FOREIGN": "not gpuwarden's",
+}  # fmt: skip
+
+
+def _remove(options: argparse.Namespace, installation: Installation) -> int:
+    _as_root()
+    installation.states()  # refused before anything is stopped
+    if options.root == Path("/") and Path("/run/systemd/system").is_dir():
+        units = " ".join(
+            sorted(Path(path).name for path in installation.states() if path.endswith((".service", ".socket", ".timer")))
+        )
+        _run(f"systemctl disable --now {units.replace('@.', '@*.')}", needed=False)
+    for path, state in installation.remove().items():
+        print(f"/{path}: {'left as it is: changed by hand' if state is State.CHANGED else 'removed'}")
+    if options.root == Path("/") and Path("/run/systemd/system").is_dir():
+        _run("systemctl daemon-reload", needed=False)
+    print(
+        "kept: /etc/gpuwarden, /var/lib/gpuwarden, the users. Take gpuwarden's scripts out of slurm.conf: a missing prolog drains the node"
+    )
+    return 0
+
+
+def _commands() -> Iterator[str]:
+    yield "systemd-sysusers /etc/sysusers.d/gpuwarden.conf"
+    yield "systemd-tmpfiles --create /etc/tmpfiles.d/gpuwarden.conf"
+    yield "systemctl daemon-reload"
+    yield _ENABLED
+    yield f"systemctl try-restart {MAIN}"
+
+
+def _run(command: str, *, needed: bool = True) -> None:
+    print(f"$ {command}", flush=True)
+    try:
+        done = subprocess.run(shlex.split(command), stdin=subprocess.DEVNULL, timeout=_RESPONSE_WITHIN, check=False)  # noqa: S603 - constants
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CommandError(f"{command}: {error}; the files are written: type it yourself", UNAVAILABLE) from error
+    if done.returncode and needed:
+        raise CommandError(f"{command}: exit code {done.returncode}; the files are written, see above", UNAVAILABLE)
+
+
+def _as_root() -> None:
+    if os.geteuid() != 0:
+        raise CommandError("run as root: it writes units of systemd", NOT_ALLOWED)

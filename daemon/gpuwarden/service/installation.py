@@ -1,0 +1,174 @@
+"""Installing the files of the service, comparing and removing them. What was installed is in a manifest with its hashes: a file that an
+administrator has changed is never overwritten or removed, and a foreign one never touched.
+
+Paths are below `root`, which is `/` but for tests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NoReturn
+
+from gpuwarden.service.files import LINKS, LOCAL_UNITS, PACKAGED_UNITS, File
+
+MANIFEST = "usr/local/share/gpuwarden/service.json"
+FORMAT = 1
+_BYTES_MOST = 1 << 20
+
+
+class ServiceError(Exception):
+    """Nothing was changed. The message says why, and what to do."""
+
+
+class State(StrEnum):
+    """Of a file or link, beside what this version installs."""
+
+    MISSING = "not installed"
+    SAME = "as installed"
+    OUTDATED = "of another version"
+    CHANGED = "changed by hand"
+    FOREIGN = "not gpuwarden's"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What was installed, by path: hashes of files, targets of links."""
+
+    version: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
+
+
+class Installation:
+    """The files of one version, and what is there."""
+
+    def __init__(self, root: Path, files: Iterable[File], version: str) -> None:
+        self._root = root
+        self._files = {file.path: file for file in files}
+        self._version = version
+
+    def states(self) -> dict[str, State]:
+        """By path, of all that belongs here or was installed. Raises ServiceError."""
+        known = self._manifest()
+        files = {path: self._file(path, known) for path in (*self._files, *known.files)}
+        return files | {path: self._link(path, known) for path in (*LINKS, *known.links)}
+
+    def install(self) -> dict[str, State]:
+        """Writes what is missing or of another version. Returns the states before. Raises ServiceError, before anything is written, if a
+        package has the units or a file is foreign.
+        """
+        for folder in PACKAGED_UNITS:
+            for unit in (path for path in self._files if path.startswith(LOCAL_UNITS)):
+                packaged = self._root / folder / Path(unit).name
+                if os.path.lexists(packaged):
+                    to_do = "use that one, or remove the package first (apt remove gpuwarden, dnf remove gpuwarden)"
+                    raise ServiceError(f"a package of this host has the units already ({packaged}): {to_do}")
+        before = self.states()
+        foreign = [path for path, state in before.items() if state is State.FOREIGN]
+        if foreign:
+            raise ServiceError(f"not installed by gpuwarden: /{', /'.join(foreign)}; move it away, then try again")
+        known = self._manifest()
+        written = [path for path in self._files if before[path] is not State.CHANGED]
+        left = {path: known.files[path] for path in known.files if before[path] is State.CHANGED}
+        linked = {path: target for path, target in LINKS.items() if before[path] is not State.CHANGED}
+        kept = {path: known.links[path] for path in known.links if before[path] is State.CHANGED}
+        hashes = {path: _hash(self._files[path].content) for path in written}
+        # first, so that what an installation that was killed has written is known
+        self._write_manifest(Manifest(self._version, {**known.files, **hashes, **left}, {**linked, **kept}))
+        for path in written:
+            file = self._files[path]
+            self._put(path, file.content, file.mode)
+        for path, target in linked.items():
+            (self._root / path).parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                (self._root / path).symlink_to(target)
+        for path in known.files.keys() - self._files.keys():  # of an earlier version
+            if before[path] is not State.CHANGED:
+                self._drop(path)
+        self._write_manifest(Manifest(self._version, {**hashes, **left}, {**linked, **kept}))
+        return before
+
+    def remove(self) -> dict[str, State]:
+        """Deletes what was installed and is as it was. Returns the states before. Raises ServiceError if nothing was installed."""
+        known = self._manifest()
+        if not known.files:
+            raise ServiceError("nothing was installed by gpuwarden service install")
+        before = {path: state for path, state in self.states().items() if path in known.files or path in known.links}
+        for path, state in before.items():
+            if state is not State.CHANGED:
+                self._drop(path)
+        (self._root / MANIFEST).unlink()
+        self._tidy(MANIFEST)
+        return before
+
+    def _file(self, path: str, known: Manifest) -> State:
+        here = self._root / path
+        if not os.path.lexists(here):
+            return State.MISSING
+        content = here.read_bytes()[:_BYTES_MOST] if here.is_file() and not here.is_symlink() else b""
+        wanted = self._files.get(path)
+        if wanted is not None and content == wanted.content:
+            return State.SAME
+        if path not in known.files:
+            return State.FOREIGN
+        return State.OUTDATED if _hash(content) == known.files[path] else State.CHANGED
+
+    def _link(self, path: str, known: Manifest) -> State:
+        """A link to another profile is the administrator's choice, also before the first installation."""
+        here = self._root / path
+        if not os.path.lexists(here):
+            return State.MISSING
+        target = str(here.readlink()) if here.is_symlink() else ""
+        return State.SAME if target == known.links.get(path, LINKS.get(path)) else State.CHANGED
+
+    def _manifest(self) -> Manifest:
+        path = self._root / MANIFEST
+        try:
+            document: dict[str, Any] = json.loads(path.read_text("utf-8"))
+            if document["format"] != FORMAT:
+                return self._unreadable(path, f"format {document['format']}")
+            return Manifest(str(document["version"]), dict(document["files"]), dict(document["links"]))
+        except FileNotFoundError:
+            return Manifest()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            return self._unreadable(path, str(error))
+
+    def _unreadable(self, path: Path, why: str) -> NoReturn:
+        to_do = "it lists what gpuwarden installed; restore it, or delete it and the files by hand"
+        raise ServiceError(f"cannot read {path}: {why}; {to_do}")
+
+    def _write_manifest(self, manifest: Manifest) -> None:
+        document = {"format": FORMAT, "version": manifest.version, "files": manifest.files, "links": manifest.links}
+        self._put(MANIFEST, json.dumps(document, indent=1).encode(), 0o644)
+
+    def _put(self, path: str, content: bytes, mode: int) -> None:
+        """As a whole or not at all."""
+        target = self._root / path
+        target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        beside = target.with_name(f".{target.name}.new")
+        beside.write_bytes(content)
+        beside.chmod(mode)
+        beside.replace(target)
+
+    def _drop(self, path: str) -> None:
+        (self._root / path).unlink(missing_ok=True)
+        self._tidy(path)
+
+    def _tidy(self, path: str) -> None:
+        """Folders of gpuwarden's own that are empty now."""
+        for folder in (self._root / path).parents:
+            if not folder.name.startswith(("gpuwarden", "profiles")):
+                return
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

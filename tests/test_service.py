@@ -1,0 +1,153 @@
+"""`gpuwarden service`: what it writes is exactly what it removes, and what is another's, or was changed, stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.service.executable import Executables, refusal
+from gpuwarden.service.files import LINKS, LOCAL_UNITS, MAIN, local_files, source
+from gpuwarden.service.installation import MANIFEST, Installation, ServiceError, State
+from gpuwarden_deb.contents import LINKS as PACKAGED_LINKS
+from gpuwarden_deb.contents import TABLE
+from support.commands import gpuwarden
+from support.trees import DATA
+
+COMMAND, PYTHON = Path("/srv/tools/gpuwarden/bin/gpuwarden"), Path("/srv/tools/gpuwarden/bin/python")
+UNIT = f"{LOCAL_UNITS}/{MAIN}"
+SYSTEMD = DATA.parents[1] / "systemd"
+
+
+def installation(root: Path, version: str = "1.0", command: Path = COMMAND) -> Installation:
+    return Installation(root, local_files(command, PYTHON), version)
+
+
+def present(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_symlink() or path.is_file()}
+
+
+def folders(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_dir() and "gpuwarden" in path.name}
+
+
+def test_every_file_of_systemd_is_installed_and_starts_this_installation(tmp_path: Path) -> None:
+    assert source() == SYSTEMD
+    states = installation(tmp_path).install()
+    assert set(states.values()) == {State.MISSING}
+    assert present(tmp_path) == {*states, MANIFEST}
+    assert len(states) == sum(path.is_file() for path in SYSTEMD.rglob("*")) + len(LINKS)
+    texts = {path: (tmp_path / path).read_text() for path in states if path not in LINKS}
+    assert not [path for path, text in texts.items() if re.search(r"/opt/gpuwarden|[^l]/share/gpuwarden", text)]
+    started = re.findall(r"^Exec\w+=(\S+)", "\n".join(texts.values()), re.MULTILINE)
+    assert set(started) == {str(COMMAND), str(PYTHON)}
+    assert all(os.access(tmp_path / path, os.X_OK) is ("libexec" in path) for path in texts)
+    (link,) = LINKS
+    assert (tmp_path / str((tmp_path / link).readlink()).lstrip("/")).name == "observe.conf"
+
+
+def test_the_packages_are_made_by_the_same_table() -> None:
+    packaged = {row.pattern for row in TABLE if row.pattern.startswith("systemd/")}
+    found = {path for pattern in packaged for path in SYSTEMD.parent.glob(pattern) if path.is_file()}
+    assert found == {path for path in SYSTEMD.rglob("*") if path.is_file()}
+    assert any(MAIN in link for link in PACKAGED_LINKS)
+
+
+def test_what_was_installed_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / LOCAL_UNITS).mkdir(parents=True)
+    (tmp_path / LOCAL_UNITS / "other.service").write_text("[Unit]\n")
+    installation(tmp_path).install()
+    assert set(installation(tmp_path).states().values()) == {State.SAME}
+    assert set(installation(tmp_path).install().values()) == {State.SAME}, "again: nothing to do"
+    assert set(installation(tmp_path).remove().values()) == {State.SAME}
+    assert present(tmp_path) == {f"{LOCAL_UNITS}/other.service"}
+    assert folders(tmp_path) == set()
+    with pytest.raises(ServiceError, match="nothing was installed"):
+        installation(tmp_path).remove()
+
+
+def test_an_upgrade_replaces_what_nobody_changed(tmp_path: Path) -> None:
+    installation(tmp_path).install()
+    (link,) = LINKS
+    (tmp_path / UNIT).write_text("[Service]\nExecStart=mine\n")
+    (tmp_path / link).unlink()
+    (tmp_path / link).symlink_to("/usr/local/share/gpuwarden/profiles/enforce.conf")
+    states = installation(tmp_path, "2.0", Path("/elsewhere/gpuwarden")).install()
+    assert (states[UNIT], states[link]) == (State.CHANGED, State.CHANGED)
+    assert states[f"{LOCAL_UNITS}/gpuwarden-nvhcd.service"] is State.OUTDATED
+    assert "=/elsewhere/gpuwarden nvhcd" in (tmp_path / LOCAL_UNITS / "gpuwarden-nvhcd.service").read_text()
+    assert "mine" in (tmp_path / UNIT).read_text()
+    removed = installation(tmp_path, "2.0", Path("/elsewhere/gpuwarden")).remove()
+    assert {path for path, state in removed.items() if state is State.CHANGED} == {UNIT, link}
+    assert present(tmp_path) == {UNIT, link}
+
+
+def test_a_file_of_an_earlier_version_goes_with_the_upgrade(tmp_path: Path) -> None:
+    installation(tmp_path).install()
+    old = f"{LOCAL_UNITS}/gpuwarden-old.service"
+    (tmp_path / old).write_text("old")
+    manifest = json.loads((tmp_path / MANIFEST).read_text())
+    manifest["files"][old] = "cba06b5736faf67e54b07b561eae94395e774c517a7d910a54369e1263ccfbd4"  # sha256 of "old"
+    (tmp_path / MANIFEST).write_text(json.dumps(manifest))
+    assert installation(tmp_path, "2.0").install()[old] is State.OUTDATED
+    assert not (tmp_path / old).exists()
+
+
+@pytest.mark.parametrize("folder", ["usr/lib/systemd/system", "lib/systemd/system"])
+def test_where_a_package_has_the_units_nothing_is_written(tmp_path: Path, folder: str) -> None:
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / folder / MAIN).write_text("")
+    with pytest.raises(ServiceError, match="a package of this host has the units already"):
+        installation(tmp_path).install()
+    assert present(tmp_path) == {f"{folder}/{MAIN}"}
+
+
+def test_a_foreign_file_or_a_manifest_that_cannot_be_read_stops_it_before_anything_is_written(tmp_path: Path) -> None:
+    (tmp_path / UNIT).parent.mkdir(parents=True)
+    (tmp_path / UNIT).write_text("somebody's")
+    with pytest.raises(ServiceError, match=f"not installed by gpuwarden: /{UNIT}"):
+        installation(tmp_path).install()
+    assert present(tmp_path) == {UNIT}
+    for broken in ("{", "[]", '{"format": 9}'):
+        (tmp_path / MANIFEST).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / MANIFEST).write_text(broken)
+        with pytest.raises(ServiceError, match="delete it and the files by hand"):
+            installation(tmp_path).remove()
+
+
+def executables(folder: Path) -> Executables:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("gpuwarden", "python"):
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o755)
+    return Executables(folder / "gpuwarden", folder / "python", folder / "python")
+
+
+def test_a_unit_starts_only_what_stays_can_be_run_and_is_roots(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    good = executables(tmp_path / "opt/bin")
+    assert refusal(good, temporary=()) == ""
+    assert "folder for temporary files" in refusal(good, temporary=(str(tmp_path),))
+    assert "it is in a cache" in refusal(executables(tmp_path / "home/.cache/pipx/ab/bin"), temporary=())
+    (tmp_path / "uv").mkdir()
+    (tmp_path / "uv/CACHEDIR.TAG").touch()
+    assert "it is in a cache (uvx, pipx run)" in refusal(executables(tmp_path / "uv/archive-v0/x/bin"), temporary=())
+    closed = executables(tmp_path / "root/tools/bin")
+    (tmp_path / "root").chmod(0o700)
+    assert f"{tmp_path / 'root'} is closed to the daemon's user" in refusal(closed, temporary=())
+    (tmp_path / "opt").chmod(0o777)
+    assert "may be written by others than root" in refusal(good, temporary=())
+    assert "was not installed as a command" in refusal(Executables(tmp_path / "none", good.python, good.base))
+    assert "uv tool install gpuwarden" in refusal(closed, temporary=())
+
+
+def test_the_command_names_each_path_and_what_to_type(tmp_path: Path) -> None:
+    shown = gpuwarden("service", "show", "--root", tmp_path, temporary=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert f"/{UNIT}: not installed\n" in shown.stdout
+    bad = gpuwarden("service", "remove", "--root", tmp_path, temporary=tmp_path)
+    assert (bad.returncode, "nothing was installed" in bad.stderr) == (64, True)
+    assert gpuwarden("service", "start", temporary=tmp_path).returncode == 64
