@@ -253,7 +253,7 @@ gpuwarden explain xid 79    # what an Xid or a finding means
 
 """
 PAGE_OF = {
-    "dstack-interposer": "dstack.md", "fleet": "fleet.md", "nvhcd": "nvhcd.md", "slurm": "slurm.md", "test": "active-tests.md",
+    "dstack-interposer": "dstack.md", "fleet": "fleet.md", "nvhcd": "nvhcd.md", "service": "install.md#the-service-without-a-package", "slurm": "slurm.md", "test": "active-tests.md",
 }  # fmt: skip
 """The page about a verb, if it has one of its own."""
 EXIT_CODES = (

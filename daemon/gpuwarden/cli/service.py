@@ -12,7 +12,7 @@ from pathlib import Path
 from gpuwarden import __version__
 from gpuwarden.cli.parser import NOT_ALLOWED, UNAVAILABLE, CommandError, Parser
 from gpuwarden.service.executable import Executables, refusal
-from gpuwarden.service.files import MAIN, local_files
+from gpuwarden.service.files import MAIN, local_files, sockets
 from gpuwarden.service.installation import Installation, ServiceError, State
 
 HELP = """
@@ -28,7 +28,6 @@ examples:
   gpuwarden service install                   as root: write, enable and start it, in mode observe
   gpuwarden service remove                    stop it, and remove what was installed; configuration and ledger stay
 """
-_ENABLED = f"systemctl enable --now {MAIN}"
 _RESPONSE_WITHIN = 120.0
 
 
@@ -54,6 +53,8 @@ def main(options: argparse.Namespace) -> int:
         raise CommandError(str(error)) from error
     except PermissionError as error:
         raise CommandError(f"cannot write {error.filename}: run as root", NOT_ALLOWED) from error
+    except BrokenPipeError:  # of the output
+        raise
     except OSError as error:
         raise CommandError(f"cannot write {error.filename}: {error.strerror}", UNAVAILABLE) from error
 
@@ -111,8 +112,9 @@ def _commands() -> Iterator[str]:
     yield "systemd-sysusers /etc/sysusers.d/gpuwarden.conf"
     yield "systemd-tmpfiles --create /etc/tmpfiles.d/gpuwarden.conf"
     yield "systemctl daemon-reload"
-    yield _ENABLED
-    yield f"systemctl try-restart {MAIN}"
+    yield f"systemctl enable {MAIN}"
+    yield f"systemctl start {' '.join(sockets())}"
+    yield f"systemctl restart {MAIN}"
 
 
 def _run(command: str, *, needed: bool = True) -> None:

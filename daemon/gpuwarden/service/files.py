@@ -7,6 +7,7 @@ files are, in `/etc` and `/usr/local`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,12 @@ class File:
 def source() -> Path:
     """`systemd/`: in a wheel beside this file, in a checkout at its root."""
     return next(path for path in (_MODULES / "systemd", _MODULES.parents[2] / "systemd") if path.is_dir())
+
+
+def sockets() -> list[str]:
+    """Those that are enabled with the daemon, by its `Also=`."""
+    also: list[str] = re.findall(r"^Also=(.*)$", (source() / MAIN).read_text("utf-8"), re.MULTILINE)
+    return " ".join(also).split()
 
 
 def local_files(command: Path, python: Path) -> Iterator[File]:
