@@ -60,7 +60,7 @@ class FakeGpus:
 
 def install(machine: Machine, gpus: FakeGpus, configuration: str = "") -> None:
     """Before it boots. Enabled, with the profile *observe*."""
-    _code(machine)
+    code(machine)
     for unit in (*UNITS.glob("*.service"), *UNITS.glob("*.socket")):
         machine.copy(unit, f"/usr/lib/systemd/system/{unit.name}")
     for name in ENABLED:
@@ -96,13 +96,14 @@ def _wanted_by(unit: Path) -> str:
     return found[1]
 
 
-def _code(machine: Machine) -> None:
-    """A virtual environment at its final place, with this tree in it and what it needs."""
-    site = machine.path(f"{HOME}/lib/python{VERSION[0]}.{VERSION[1]}/site-packages")
+def code(machine: Machine, home: str = HOME) -> None:
+    """A virtual environment at its final place, with this tree in it, as its wheel, and what it needs."""
+    site = machine.path(f"{home}/lib/python{VERSION[0]}.{VERSION[1]}/site-packages")
     site.mkdir(parents=True)
     half_written = shutil.ignore_patterns("*.pyc.*")
     shutil.copytree(ROOT / "daemon/gpuwarden", site / "gpuwarden", ignore=half_written)
     shutil.copytree(ROOT / "collectors/gpuwarden_collectors", site / "gpuwarden_collectors", ignore=half_written)
+    shutil.copytree(UNITS, site / "gpuwarden/service/systemd")
     for distribution in _needed("gpuwarden", set()):
         for file in distribution.files or ():
             source = Path(str(file.locate()))
@@ -112,11 +113,11 @@ def _code(machine: Machine) -> None:
                 shutil.copy2(source, target)
     # Who runs it there may not write beside it, and would compile it at every start. What is compiled already is taken as it is.
     compileall.compile_dir(site, quiet=2)
-    machine.write(f"{HOME}/pyvenv.cfg", "home = /usr/bin\ninclude-system-site-packages = false\n")
-    machine.path(f"{HOME}/bin").mkdir()
-    _link(machine, f"{HOME}/bin/python3", "/usr/bin/python3")
+    machine.write(f"{home}/pyvenv.cfg", "home = /usr/bin\ninclude-system-site-packages = false\n")
+    machine.path(f"{home}/bin").mkdir()
+    _link(machine, f"{home}/bin/python3", "/usr/bin/python3")
     start = "import sys\nfrom gpuwarden.cli.main import main\nsys.exit(main())\n"
-    machine.write(f"{HOME}/bin/gpuwarden", f"#!{HOME}/bin/python3\n{start}", mode=0o755)
+    machine.write(f"{home}/bin/gpuwarden", f"#!{home}/bin/python3\n{start}", mode=0o755)
 
 
 def _needed(name: str, seen: set[str]) -> Iterator[importlib.metadata.Distribution]:

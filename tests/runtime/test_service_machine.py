@@ -1,0 +1,59 @@
+"""`gpuwarden service` on a Debian 12 that runs: systemd starts what was installed elsewhere than where packages are, and lets go of it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.service.files import LOCAL_UNITS, MAIN
+from gpuwarden.service.installation import MANIFEST
+from support.machine import Machine, debian_tree
+from support.machine_gpuwarden import ENABLED, FakeGpus, code, require_same_python
+
+pytestmark = [pytest.mark.disposable, pytest.mark.xdist_group("systemd")]
+
+HOME = "/srv/tools/gpuwarden"
+COMMAND = f"{HOME}/bin/gpuwarden"
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    require_same_python()
+    tree = debian_tree()
+    with tempfile.TemporaryDirectory(prefix="gw-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        gpus = FakeGpus(folder)
+        machine = Machine(tree, folder, binds=gpus.binds)
+        code(machine, HOME)
+        machine.write(f"/{LOCAL_UNITS}/{MAIN}.d/50-fake.conf", gpus.environment())
+        machine.write("/etc/gpuwarden/gpuwarden.toml", gpus.configuration())
+        with machine:
+            yield machine
+
+
+def test_the_service_is_installed_runs_and_is_removed(machine: Machine) -> None:
+    installed = machine.output(COMMAND, "service", "install")
+    assert f"/{LOCAL_UNITS}/{MAIN}: written\n" in installed
+    assert "runs in mode observe; next: gpuwarden doctor" in installed
+    for unit in ENABLED:
+        assert machine.show(unit, "ActiveState") == "active", machine.journal(unit)
+        assert machine.show(unit, "UnitFileState") == "enabled"
+    assert COMMAND in machine.show(MAIN, "ExecStart")
+    assert machine.show(MAIN, "User") == "gpuwarden"
+    machine.wait(lambda: "HEALTHY; 2 of 2 GPUs" in machine.show(MAIN, "StatusText"), "a verdict")
+    pid = machine.show(MAIN, "MainPID")
+    again = machine.output(COMMAND, "service", "install")
+    assert f"/{LOCAL_UNITS}/{MAIN}: is there already\n" in again
+    assert machine.show(MAIN, "MainPID") not in ("0", pid), "an upgrade restarts it"
+    removed = machine.output(COMMAND, "service", "remove")
+    assert f"/{LOCAL_UNITS}/{MAIN}: removed\n" in removed
+    for unit in ENABLED:
+        assert machine.show(unit, "LoadState") == "not-found" or machine.show(unit, "ActiveState") == "inactive"
+    left = [str(path) for path in machine.path(f"/{LOCAL_UNITS}").rglob("gpuwarden*")]
+    assert [Path(path).name for path in left] == [f"{MAIN}.d"], "with the drop-in that is not its own"
+    assert not machine.path(f"/{MANIFEST}").exists()
+    assert machine.path("/var/lib/gpuwarden").exists()
