@@ -17,6 +17,7 @@ from typing import Any
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.encoding.base import CodecBase
 from grpclib.exceptions import GRPCError
+from grpclib.protocol import H2Protocol
 from grpclib.server import Server, Stream
 
 
@@ -76,7 +77,7 @@ class Kubelet:
     hangs: bool = False
     asked: int = 0
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
-    _server: Server | None = None
+    _server: _Server | None = None
 
     def __mapping__(self) -> dict[str, Handler]:
         return {"/v1.PodResourcesLister/List": Handler(self._list, Cardinality.UNARY_UNARY, bytes, bytes)}
@@ -103,15 +104,30 @@ class Kubelet:
         self.socket.touch()
 
     async def _begun(self) -> None:
-        self._server = Server([self], codec=_Plain())  # on the loop that it is made on
+        self._server = _Server([self], codec=_Plain())  # on the loop that it is made on
         await self._server.start(path=str(self.socket))
 
-    async def _ended(self, server: Server) -> None:
+    async def _ended(self, server: _Server) -> None:
         server.close()
         await server.wait_closed()
+        for connection in server.connections:
+            connection.connection.close()
+        await asyncio.sleep(0.01)  # in the next turns of the loop their sockets are closed
 
     def _do(self, work: Any) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+
+
+class _Server(Server):
+    """Knows its connections, which grpclib leaves open."""
+
+    def __init__(self, *words: Any, **options: Any) -> None:
+        super().__init__(*words, **options)
+        self.connections: list[H2Protocol] = []
+
+    def _protocol_factory(self) -> H2Protocol:
+        self.connections.append(super()._protocol_factory())
+        return self.connections[-1]
 
 
 class _Plain(CodecBase):
