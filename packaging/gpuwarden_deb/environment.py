@@ -12,7 +12,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gpuwarden_deb.paths import HOME, REQUIREMENTS, ROOT, TOOLS, WORK, BuildError
@@ -124,3 +125,15 @@ def fresh(folder: Path) -> Path:
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(parents=True)
     return new
+
+
+def kept(name: str, lock: Path, *more: str, make: Callable[[Path], None]) -> Path:
+    """The folder that `make` has filled, once for this lock and for what else it depends on."""
+    folder = _by_lock(name, lock, *more)
+    if not folder.exists():
+        with tempfile.TemporaryDirectory(dir=WORK) as half:
+            made = Path(half) / name
+            made.mkdir()
+            make(made)
+            made.rename(folder)
+    return folder

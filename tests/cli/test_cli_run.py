@@ -106,7 +106,9 @@ def test_check_of_simulated_gpus_is_marked_and_ends_with_their_health(tmp_path: 
 
 def test_run_serves_until_it_is_signalled(tmp_path: Path) -> None:
     command = [*COMMAND, "run", "--simulate", "2", "--listen", "127.0.0.1:0"]
-    with subprocess.Popen(command, env=environment(tmp_path), stderr=subprocess.DEVNULL) as daemon:
+    with (tmp_path / "printed").open("w") as printed:
+        daemon = subprocess.Popen(command, env=environment(tmp_path), stdout=printed, stderr=subprocess.DEVNULL)
+    with daemon:
         try:
             where = {"GPUWARDEN_RUN_DIR": str(simulation_home({"TMPDIR": str(tmp_path)}) / "run")}
             lost = f"; one with simulated GPUs answers elsewhere: add --run-dir {where['GPUWARDEN_RUN_DIR']}\n"
@@ -119,6 +121,9 @@ def test_run_serves_until_it_is_signalled(tmp_path: Path) -> None:
                 time.sleep(0.1)
             assert "FAILURE: gpu_missing" in done.stdout
             assert "gpu_missing@gpu" in gpuwarden("events", temporary=tmp_path, more=where).stdout
+            typed = [line for line in (tmp_path / "printed").read_text().splitlines() if line.startswith("  ")]
+            assert [line.split(" --run-dir ")[0].split()[-1] for line in typed] == ["status", "inject"]
+            assert all(f" --run-dir {where['GPUWARDEN_RUN_DIR']}" in line for line in typed)
             daemon.send_signal(signal.SIGTERM)
             assert daemon.wait(60) == 0
         finally:

@@ -15,6 +15,8 @@ TORCH = "tests/job/test_torch"
 """What the files begin with that have an environment of their own."""
 PTXAS = "ptxas is not installed"
 """How the reason begins of what needs `make ptxas`."""
+HELM = "helm is not installed"
+"""How the reason begins of what needs `make helm`."""
 
 
 def unmet(reason: str) -> NoReturn:
@@ -40,8 +42,9 @@ def _command(reason: str, skipped: Sequence[pytest.TestReport | pytest.CollectRe
     files = dict.fromkeys(report.nodeid.partition("::")[0] for report in skipped)
     if all(file.startswith(TORCH) for file in files):
         return "make test-torch"
-    if reason.startswith(PTXAS):
-        return f"make ptxas pytest PYTEST='{' '.join(files)}'"
+    for begin, target in ((PTXAS, "ptxas"), (HELM, "helm")):
+        if reason.startswith(begin):
+            return f"make {target} pytest PYTEST='{' '.join(files)}'"
     rights = "sudo " if os.geteuid() and "root" in reason else ""
     host = "GPUWARDEN_TEST_HOST=disposable " if mark == "disposable" else ""
     return f"{rights}{host}make pytest PYTEST='{f'-m {mark}' if mark else ' '.join(files)}'"

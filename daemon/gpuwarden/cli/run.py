@@ -54,6 +54,10 @@ def main(options: argparse.Namespace) -> int:
     except CommandError:
         ServiceManager.of(os.environ).turn_away()
         raise
+    if options.simulate is not None:
+        from gpuwarden.cli.next_steps import next_steps  # noqa: PLC0415 - of simulated GPUs alone
+
+        print(*next_steps(config, os.environ), sep="\n", flush=True)
     leave_out(config)
     from gpuwarden.runtime.serve import serve  # noqa: PLC0415 - a fault in the configuration is reported before asyncio is loaded
 

@@ -1,0 +1,33 @@
+"""What to type in another terminal while simulated GPUs run."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from gpuwarden.config.model import Config
+
+CONTAINER = "container"
+"""The variable that systemd and the image (packaging/gpuwarden_image) set in a container."""
+
+
+def next_steps(config: Config, environment: Mapping[str, str]) -> Iterator[str]:
+    """In lines."""
+    command = _command(environment)
+    folder = shlex.quote(str(config.run.dir))
+    yield "These GPUs are SIMULATED. In another terminal:"
+    yield f"  {command} status --run-dir {folder}"
+    yield f"  {command} inject --run-dir {folder} --gpu 0 lost"
+    if port := config.publish.listen.port:
+        yield f"  curl -s http://localhost:{port}/heartbeat"
+
+
+def _command(environment: Mapping[str, str]) -> str:
+    """As it was called, by its name alone where the shell finds it so. A container's default name of its host is its own."""
+    name = Path(sys.argv[0]).name
+    found = any((Path(folder) / name).is_file() for folder in environment.get("PATH", "").split(":") if folder)
+    command = name if found else shlex.quote(sys.argv[0])
+    return f"docker exec {os.uname().nodename} {command}" if environment.get(CONTAINER) else command

@@ -1,0 +1,1 @@
+"""Builds the container image, without a registry and without a container engine: `make image`."""

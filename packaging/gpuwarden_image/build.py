@@ -1,0 +1,115 @@
+"""Builds the image, from the lock, the tree and Debian's packages to the archive; the steps are on this screen."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gpuwarden_deb.control import project
+from gpuwarden_deb.host import build_time
+from gpuwarden_deb.paths import COMMAND, ROOT, WORK, BuildError
+from gpuwarden_image import application, debian, extraction
+from gpuwarden_image.archive import Description, Layer, write
+
+NAME = "gpuwarden"
+SOURCE = "org.opencontainers.image"
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """`unpacked`: bytes of its files."""
+
+    file: Path
+    reference: str
+    unpacked: int
+
+
+def build(output: Path) -> Image:
+    """The image, in the folder `output`. Raises BuildError."""
+    machine, epoch = platform.machine(), build_time(ROOT)
+    if machine not in _ARCHITECTURES:
+        raise BuildError(
+            f"an image cannot be built here: Debian's packages and wheels are taken for {', '.join(_ARCHITECTURES)}, this is {machine}"
+        )
+    version, licence = project()
+    WORK.mkdir(parents=True, exist_ok=True)
+    output.mkdir(parents=True, exist_ok=True)
+    with (WORK / "lock").open("w") as lock, _folder() as folder:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        application.make(folder / "stage", folder, machine, epoch)
+        extraction.make(folder / "tree.tar", folder / "stage", folder, epoch)
+        layer = fill(folder / "tree.tar", epoch)
+    architecture = _ARCHITECTURES[machine]
+    image = describe(version, licence, architecture, epoch)
+    file = output / f"{NAME}_{version}_{architecture}.tar"
+    new = file.with_suffix(".new")
+    write(new, layer.tar(), image)
+    new.replace(file)
+    return Image(file, f"{image.name}:{image.tag}", layer.size())
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """For the length of a build. Files in it are readable by all, whatever the builder's umask."""
+    before = os.umask(0o022)
+    try:
+        with tempfile.TemporaryDirectory(dir=WORK) as name:
+            Path(name).chmod(0o755)  # mmdebstrap of somebody who is not root enters it as another user
+            yield Path(name)
+    finally:
+        os.umask(before)
+
+
+def fill(tree: Path, epoch: int) -> Layer:
+    """What is taken of the archive, and what the scripts of the packages would have made."""
+    layer, certificates = Layer(epoch), []
+    with tarfile.open(tree) as archive:
+        packages = debian.Packages(archive)
+        for member in archive:
+            path = "/" + member.name.removeprefix("./").rstrip("/")
+            if member.isdir() or not packages.taken(path):
+                continue
+            opened = archive.extractfile(member) if member.isreg() else None
+            data = opened.read() if opened else b""
+            if path.startswith("/usr/share/ca-certificates/"):
+                certificates.append((path, data))
+            else:
+                layer.member(member, path, data)
+    for path, mode in debian.FOLDERS.items():
+        layer.folder(path, mode)
+    for path, text in (*debian.MADE.items(), *packages.status()):
+        layer.file(path, text.encode())
+    for path, target in debian.LINKS.items():
+        layer.link(path, target)
+    layer.file(debian.CERTIFICATES, b"".join(data for _, data in sorted(certificates)))
+    return layer
+
+
+def describe(version: str, licence: str, architecture: str, epoch: int) -> Description:
+    """Root, without which the kernel log cannot be read: an engine gives capabilities to no other user. What it may do is the
+    matter of whoever starts it (docs/container.md). NVIDIA's toolkit reads the variables: all GPUs; NVML, and CUDA for `gpuwarden test`.
+    """
+    created = datetime.fromtimestamp(epoch, UTC).isoformat().replace("+00:00", "Z")
+    config = {
+        "Entrypoint": [str(COMMAND)], "Cmd": ["run"], "User": "0:0", "WorkingDir": "/", "StopSignal": "SIGTERM",
+        "ExposedPorts": {"9839/tcp": {}},
+        "Env": [
+            "PATH=/usr/bin:/usr/sbin", "LANG=C.UTF-8", "PYTHONUNBUFFERED=1", "PYTHONSAFEPATH=1", "container=oci",
+            "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        ],
+        "Labels": {
+            f"{SOURCE}.title": NAME, f"{SOURCE}.version": version, f"{SOURCE}.licenses": licence, f"{SOURCE}.created": created,
+            f"{SOURCE}.description": "Node-local health daemon for GPU hosts: reads, judges, publishes, acts",
+            f"{SOURCE}.base.name": f"debian:{debian.SUITE}",
+        },
+    }  # fmt: skip
+    return Description(name=NAME, tag=version, architecture=architecture, created=created, config=config)
