@@ -94,7 +94,7 @@ def test_the_rows_come_in_the_order_in_which_one_needs_the_other(host: FakeHost)
         "dcgm",
     ]
     wanted += ["run directory", "state directory", "port", "web", "scrapes", "prometheus", "job socket", "job signals"]
-    wanted += ["metadata service", "shutdown budget"]
+    wanted += ["container labels", "metadata service", "shutdown budget"]
     wanted += ["libcuda", "PTX compiler", "uvm", "address space", "GPUs to test", "slurm.conf"]
     assert [name.partition(" ")[2] for name in examine(host)[1]] == wanted
 

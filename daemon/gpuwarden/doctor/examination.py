@@ -75,6 +75,7 @@ _CHECKS: dict[str, tuple[float, Check]] = {
     "prometheus": (HOST_WITHIN, _thread(prometheus.prometheus)),
     "job socket": (HOST_WITHIN, _thread(jobs.job_socket)),
     "job signals": (HOST_WITHIN, _thread(jobs.job_signals)),
+    "container labels": (HOST_WITHIN, _thread(jobs.container_labels)),
     "metadata service": (METADATA_WITHIN, _loop(termination.metadata)),
     "shutdown budget": (HOST_WITHIN, _loop(termination.shutdown_budget)),
     "active test": (NVML_WITHIN, _loop(active_test.active_test)),

@@ -13,9 +13,11 @@ from gpuwarden.config.model import Config
 from gpuwarden.doctor.host import existing
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden.publish.sockets.jobs import NAME
+from gpuwarden_collectors.receivers.labels import PATIENCE, SIGNAL_LABEL
 
 RESPONSE_WITHIN = 5.0
 """Seconds; an idle connection is closed by the daemon after 4."""
+_PING = b"GET /_ping HTTP/1.0\r\nHost: localhost\r\n\r\n"
 _RESPONSE_MOST = 64 * 1024  # bytes
 _REQUEST = b'{"verb": "status"}\n'
 
@@ -82,3 +84,32 @@ def job_signals(_: Config) -> Iterator[Row]:
         yield warn("job signals", found, to_do)
     else:
         yield ok("job signals", "processes can be signalled through a pidfd")
+
+
+def container_labels(config: Config) -> Iterator[Row]:
+    """The runtime that has them answers, or there is none."""
+    path = config.jobs.docker
+    default = f"containers are signalled with {config.jobs.signal}, whatever their label {SIGNAL_LABEL}"
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(PATIENCE)
+            connection.connect(os.fspath(path))
+            connection.sendall(_PING)
+            first = connection.recv(_RESPONSE_MOST).partition(b"\r\n")[0]
+    except FileNotFoundError:
+        yield ok("container labels", f"no Docker or Podman listens at {path}")
+    except TimeoutError:
+        found = f"{path} has not answered within {PATIENCE:g} s: {default}"
+        yield warn(
+            "container labels", found, "see whether dockerd hangs, as it does with a full disk: journalctl -u docker"
+        )
+    except OSError as error:
+        found = f"{path}: {error.strerror}: {default}"
+        yield warn(
+            "container labels", found, "start the runtime; let this user write to its socket; or correct jobs.docker"
+        )
+    else:
+        if first.startswith(b"HTTP/1.") and b" 200" in first:
+            yield ok("container labels", f"{path} answers")
+        else:
+            yield warn("container labels", f"{path} answers {first[:60]!r}: {default}", "correct jobs.docker")
