@@ -1,0 +1,47 @@
+"""Helm and kubectl, as programs, and the chart of this tree as they render it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from chart import CHART, HELM, NAMESPACE
+from support.needs import HELM as REASON
+from support.needs import unmet
+
+ENVIRONMENT = HELM.parent
+Objects = dict[str, dict[str, Any]]
+"""By `Kind/name`."""
+
+
+def program(name: str) -> Path:
+    """helm, kubectl or kubernetes-validate, of the environment that `make helm` makes."""
+    if not (ENVIRONMENT / name).exists():
+        unmet(f"{REASON}: {ENVIRONMENT / name} is not there")
+    return ENVIRONMENT / name
+
+
+def run(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "HELM_CACHE_HOME": "/nonexistent", "KUBECONFIG": "/nonexistent"}
+    return subprocess.run(
+        [program(name), *arguments], env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def render(*values: str, version: str = "1.30.0", options: Sequence[str | Path] = ()) -> str:
+    """What Helm makes of the chart with these values, as `--set` takes them."""
+    given = [part for value in values for part in ("--set", value)]
+    done = run(
+        "helm", "template", "gpuwarden", CHART, "--namespace", NAMESPACE, "--kube-version", version, *given, *options
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def objects(text: str) -> Objects:
+    return {f"{one['kind']}/{one['metadata']['name']}": one for one in yaml.safe_load_all(text) if one}
