@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -44,6 +45,14 @@ def host(tmp_path: Path) -> FakeHost:
 @pytest.fixture
 def daemon(host: FakeHost) -> Iterator[RunningDaemon]:
     with host.daemon() as running:
+        running.wait_status("healthy")
+        yield running
+
+
+@pytest.fixture(scope="module")
+def refusing() -> Iterator[RunningDaemon]:
+    """One for all requests that are refused: none of them leaves anything in it, which each test asserts."""
+    with tempfile.TemporaryDirectory(prefix="gw-") as folder, FakeHost(Path(folder), gpus=2).daemon() as running:
         running.wait_status("healthy")
         yield running
 
@@ -221,6 +230,7 @@ def test_xids_of_a_worker_are_shown_and_not_counted(host: FakeHost, daemon: Runn
     assert 'xid="43"' not in daemon.get("/metrics")[1].decode()
 
 
+@pytest.mark.xdist_group("refused requests")
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -230,25 +240,28 @@ def test_xids_of_a_worker_are_shown_and_not_counted(host: FakeHost, daemon: Runn
     ],
     ids=str,
 )  # fmt: skip
-def test_a_request_that_means_nothing_is_refused(daemon: RunningDaemon, wrong: dict[str, Any]) -> None:
-    answer = begin(daemon, **wrong)
+def test_a_request_that_means_nothing_is_refused(refusing: RunningDaemon, wrong: dict[str, Any]) -> None:
+    answer = begin(refusing, **wrong)
     assert (answer["ok"], answer["code"]) == (False, 64), answer
-    assert daemon.status()["tests"]["running"] is None
+    assert refusing.status()["tests"]["running"] is None
+    assert kinds(refusing) == []
 
 
+@pytest.mark.xdist_group("refused requests")
 @pytest.mark.parametrize(
     "tests", [None, [], {}, [7], [{}], [{"uuid": 3}], [{}] * 1000], ids=lambda tests: str(tests)[:20]
 )
-def test_results_of_another_form_are_refused(daemon: RunningDaemon, tests: Any) -> None:
-    answer = send(daemon.host, {"verb": "test-result", "lease": "", "tests": tests})
+def test_results_of_another_form_are_refused(refusing: RunningDaemon, tests: Any) -> None:
+    answer = send(refusing.host, {"verb": "test-result", "lease": "", "tests": tests})
     assert (answer["ok"], answer["code"]) == (False, 64), answer
-    assert kinds(daemon) == []
+    assert kinds(refusing) == []
 
 
-def test_results_of_gpus_that_are_not_here_are_judged_and_not_kept(daemon: RunningDaemon) -> None:
-    answer = result(daemon, "", healthy())
+@pytest.mark.xdist_group("refused requests")
+def test_results_of_gpus_that_are_not_here_are_judged_and_not_kept(refusing: RunningDaemon) -> None:
+    answer = result(refusing, "", healthy())
     assert answer["result"]["outcomes"][healthy().uuid]["verdict"] == "nothing_found"
-    assert kinds(daemon) == []
+    assert kinds(refusing) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
