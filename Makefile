@@ -4,9 +4,14 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 DRIVER := $(wildcard /proc/driver/nvidia/version)
 RUN    := .run
+# Processes that run the tests: more than there are cores, since many tests wait.
+WORKERS ?= 5
+
+# The tests start thousands of processes, each of which would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-torch test-bundle pytest lint bench soak deb bundle release-arm64 image lock ptxas helm chart docs clean evaluate evaluate-full
+.PHONY: help run test test-torch test-bundle pytest bytecode lint bench soak deb bundle release-arm64 image lock ptxas helm chart docs clean evaluate evaluate-full
 
 help:
 	@echo 'make run    start the daemon: on the GPUs of this host, or on 8 simulated ones where it has no driver'
@@ -55,7 +60,11 @@ test: lint pytest
 
 pytest: $(VENV)/.dev
 	@command -v gcc >/dev/null || { echo 'The tests compile a library: apt-get install gcc libc6-dev'; exit 1; }
-	$(BIN)/python -m pytest -n 4 --dist loadgroup $(PYTEST)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST)
+
+# Once, where otherwise each of the processes that run the tests would at its first start.
+bytecode: $(VENV)/.dev
+	$(BIN)/python -m pytest --collect-only -qq $(PYTEST) >/dev/null
 
 # Large, and therefore in an environment of its own. Another PyTorch: TORCH='torch==2.1.* numpy==1.*' VENV=.venv-old
 TORCH ?= torch==2.13.0 numpy
@@ -119,7 +128,7 @@ lock:
 	$(LOCK) --no-deps --output-file packaging/helm.lock packaging/helm.in
 
 evaluate: $(VENV)/.dev
-	PYTHONPATH=tests $(BIN)/python -m evaluate
+	PYTHONPATH=tests $(BIN)/python -m evaluate $(EVALUATE)
 
 evaluate-full: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python -m evaluate --times 20 --nodes 100 --healthy 10 --long --output docs/health.md
