@@ -223,7 +223,7 @@ def degraded() -> Host:
     host.step()
     for n in range(1, 101):
         host.change(0, ecc_corrected_volatile=265_500 * n)
-        host.run(15, every=15)
+        host.later(15)
     host.run(3600, every=15)
     assert "memory_degrading" in host.codes
     return host

@@ -22,7 +22,7 @@ def errors(host: Host, per_second: float, seconds: float, *, every: float = 15.0
     for _ in range(int(seconds / every)):
         counted = host.gpus[3].readings.ecc_corrected_volatile or 0
         host.change(3, ecc_corrected_volatile=counted + round(per_second * every))
-        host.run(every, every=every)
+        host.later(every)
 
 
 def remapped(host: Host, count: int) -> None:
@@ -182,7 +182,7 @@ def test_a_count_that_never_rests_neither_floods_the_ledger_nor_memory() -> None
     host = Host(1)
     for n in range(3000):
         host.change(0, remapped_rows_correctable=n)
-        host.run(15, every=15)
+        host.later(15)
     learned = [e for e in host.ledger if e.kind == EventKind.HOST_LEARNED]
     assert 70 <= len(learned) <= 3000 * 15 / 600 + 2
     assert [len(counts) for counts in host.state.remaps.values()] == [KEPT]

@@ -40,7 +40,7 @@ def counting(
                 ports[number], **{name: getattr(ports[number], name) + by for name, by in grown.items()}
             )
         host.ports(*ports)
-        host.run(every, every=every)
+        host.later(every)
     return ports
 
 

@@ -124,7 +124,7 @@ def test_killed_at_any_point_nothing_committed_is_lost_and_nothing_is_there_twic
     chance = random.Random(9)
     command: list[str] = [sys.executable, "-c", WRITER, str(path)]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    for _ in range(30):
+    for _ in range(12):
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as writer:
             assert writer.stdout is not None
             acknowledged = [writer.stdout.readline() for _ in range(chance.randrange(1, 60))]

@@ -21,7 +21,7 @@ from support.slurm_reconciler import reasons_written
 
 pytestmark = SLURM_BESIDE
 
-STORIES, KILLS = 3, 3  # for each of three nodes: 27 kills; `benchmarks/kill_drains.py` makes hundreds
+STORIES, KILLS = 2, 2  # for each of three nodes: 12 kills; `benchmarks/kill_drains.py` makes hundreds
 
 
 def settled(daemon: RunningDaemon) -> bool:

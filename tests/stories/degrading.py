@@ -17,7 +17,7 @@ def corrected_errors(host: Host, n: int, per_second: float, seconds: float) -> N
     for _ in range(int(seconds / 15)):
         count = host.gpus[n].readings.ecc_corrected_volatile or 0
         host.change(n, ecc_corrected_volatile=count + round(15 * per_second))
-        host.run(15, every=15)
+        host.later(15)
 
 
 def errors_under_load() -> Host:
@@ -136,7 +136,7 @@ def braked(hours: float, clock: int) -> Host:
         for n in (2, 3):
             counted = (host.gpus[n].readings.slowdown_hw_power_brake_ns or 0) + 15_000_000_000
             host.change(n, clock_event_reasons=0x8C, slowdown_hw_power_brake_ns=counted, clock_sm_mhz=clock)
-        host.run(15, every=15)
+        host.later(15)
     return host
 
 

@@ -130,6 +130,11 @@ class Host:
             result = self.step()
         return result
 
+    def later(self, seconds: float) -> Step:
+        """One pass, so much later."""
+        self.uptime += seconds
+        return self.step()
+
     def xid(self, index: int, number: int, *, source: Source = Source.KERNEL_LOG, history: bool = False) -> XidEvent:
         return XidEvent(at=self.now, source=source, slot=slot(index), xid=number, text=f"Xid {number}", history=history)
 

@@ -123,10 +123,10 @@ class JobHost(DcgmHost):
             )
         )  # fmt: skip
 
-    def minutes(self, count: float, *, every: float = 5.0, **values: Any) -> None:
-        """So long, with these readings on every GPU."""
+    def minutes(self, count: float, *, every: float | None = None, **values: Any) -> None:
+        """So long, with these readings on every GPU; a long time in larger steps."""
         self.all(**values)
-        self.run(60 * count, every=every)
+        self.run(60 * count, every=every or (15.0 if count >= 10 else 5.0))
 
     @property
     def stalled(self) -> bool:
