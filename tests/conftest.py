@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("loaded", deadline=None, print_blob=True)  # the machine is shared: a slow example is no fault
+settings.register_profile("few", settings.get_profile("loaded"), max_examples=20)
 settings.load_profile("loaded")
 
 

@@ -34,7 +34,9 @@ def _options() -> argparse.Namespace:
         "--healthy", type=float, default=2.0, metavar="DAYS", help="days of each (default: %(default)s)"
     )
     parser.add_argument("--long", action="store_true", help=f"and one node for {LONG_DAYS:g} days")
-    parser.add_argument("--no-stories", action="store_true", help="no stories, which tests/health/test_stories.py has too")
+    parser.add_argument(
+        "--no-stories", action="store_true", help="no stories, which tests/health/test_stories.py has too"
+    )
     parser.add_argument("--fault", metavar="NAME", help="this fault only, no healthy days, no stories")
     parser.add_argument("--output", type=Path, metavar="F", help="write the whole document there too")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one for each core)")
@@ -64,7 +66,9 @@ def _measured(options: argparse.Namespace) -> Results:
         days = [pool.submit(measure_days, options.seed - 1, LONG_DAYS)] if options.long else []
         days += [pool.submit(measure_days, seed, options.healthy) for seed in nodes]
         faults = [pool.submit(measure_fault, number, seed) for number in chosen for seed in seeds]
-        stories = [pool.submit(measure_story, story) for story in (() if options.fault or options.no_stories else STORIES)]
+        stories = [
+            pool.submit(measure_story, story) for story in (() if options.fault or options.no_stories else STORIES)
+        ]
         fleet = None if options.fault or not options.nodes else pool.submit(measure_fleet, options.seed)
         _progress([*days, *faults])
         healthy, struck = [day.result() for day in days], [fault.result() for fault in faults]
