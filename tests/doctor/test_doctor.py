@@ -95,7 +95,8 @@ def test_the_rows_come_in_the_order_in_which_one_needs_the_other(host: FakeHost)
     ]
     wanted += ["run directory", "state directory", "port", "web", "scrapes", "prometheus", "job socket", "job signals"]
     wanted += ["container labels", "metadata service", "shutdown budget"]
-    wanted += ["libcuda", "PTX compiler", "uvm", "address space", "GPUs to test", "slurm.conf"]
+    wanted += ["libcuda", "PTX compiler", "uvm", "address space", "workers of tests", "GPUs to test"]
+    wanted += ["slurm.conf"]
     assert [name.partition(" ")[2] for name in examine(host)[1]] == wanted
 
 
