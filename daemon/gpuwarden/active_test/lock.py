@@ -128,11 +128,12 @@ def _opened(path: Path) -> int:
         os.close(file)
         raise LockError(f"cannot take the lock {path}: it is no regular file with one name; remove it")
     if os.geteuid() == 0 and status.st_uid == 0:
-        owner = path.parent.stat()
-        os.fchown(file, owner.st_uid, owner.st_gid)
+        owner, group = path.parent.stat(), None
         with suppress(KeyError):
-            os.fchown(file, -1, grp.getgrnam(GROUP).gr_gid)
-            os.fchmod(file, 0o660)
+            group = grp.getgrnam(GROUP).gr_gid
+        if group is not None:
+            os.fchmod(file, 0o660)  # before it is given away: root in the unit of a test has no CAP_FOWNER
+        os.fchown(file, owner.st_uid, owner.st_gid if group is None else group)
     return file
 
 
