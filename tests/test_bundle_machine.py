@@ -14,6 +14,7 @@ import pytest
 
 from gpuwarden_bundle import baseline
 from gpuwarden_bundle.build import COMMANDS
+from gpuwarden_deb import contents
 from gpuwarden_deb.control import project
 from support.bare_root import BareRoot, terminate
 from support.bundles import SUCCESSOR, VARIABLE, Bundles, made
@@ -46,7 +47,7 @@ def test_a_fault_outlasts_the_switch_between_the_packages_in_both_directions(
     with node.machine as machine:
         node.apt("install", "/root/this.deb")
         node.wait_until_healthy()
-        machine.run("systemctl", "enable", "--now", "gpuwarden-nvhcd.socket")
+        machine.run("systemctl", "enable", "--now", "gpuwarden-nvhcd.socket", "gpuwarden-test.timer")
         since, inodes = node.fail(), node.inodes()
 
         def check(name: str, gone: str) -> None:
@@ -57,6 +58,7 @@ def test_a_fault_outlasts_the_switch_between_the_packages_in_both_directions(
             assert "restored" not in node.event_kinds()
             assert node.inodes() == inodes, "containers have mounted these"
             assert node.dpkg("--verify", name) == ""
+            assert machine.output("systemctl", "is-active", "gpuwarden-test.timer") == "active"
 
         node.dpkg("--install", "/root/bundle.deb")
         check("gpuwarden", OTHER)
@@ -72,6 +74,14 @@ def test_a_fault_outlasts_the_switch_between_the_packages_in_both_directions(
         assert f"Removing {OTHER}" in node.apt("install", "/root/bundle.deb")
         inodes = node.inodes()
         check("gpuwarden", OTHER)
+        # rpm cannot install into a booted machine here: its scripts are run as rpm runs them at the end of an upgrade.
+        pid = node.pid()
+        for active in (True, False):
+            machine.run("sh", "-s", "1", input=contents.scripts(bundles.root, "rpm")["posttrans"])
+            assert (node.pid() not in ("0", pid)) == active
+            machine.run("systemctl", "disable", "--now", "gpuwarden.service", "gpuwarden-job.socket")
+        node.dpkg("--install", "/root/bundle.deb")
+        assert node.pid() == "0", "an administrator disabled it"
 
 
 class Daemon:

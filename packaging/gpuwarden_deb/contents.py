@@ -114,7 +114,7 @@ def scripts(root: Path, kind: str) -> dict[str, str]:
     fields = {f"@{part.name}@\n": part.read_text() for part in (folder / "parts").iterdir()} | {
         "@UNITS@": " ".join(f"'{unit}'" if "*" in unit else unit for unit in all_units),
         "@ENABLED@": " ".join(on),
-        "@LISTENING@": " ".join(unit for unit in all_units if unit.endswith(".socket")),
+        "@LISTENING@": " ".join(unit for unit in all_units if unit.endswith((".socket", ".timer"))),
         "@RESTARTED@": " ".join(
             unit for unit in all_units if unit.endswith(".service") and unit != MAIN and "@" not in unit
         ),
