@@ -9,12 +9,14 @@ from gpuwarden_collectors.options import SEPARATOR
 
 _ARCH = os.uname().machine
 FOLDERS = (
-    "/usr/local/nvidia/lib64",  # GKE: where its own pods mount the host's folder of the next line
-    "/home/kubernetes/bin/nvidia/lib64",
+    "/usr/local/nvidia/lib64",  # GKE: where its own pods mount the host's /home/kubernetes/bin/nvidia
     f"/run/nvidia/driver/usr/lib/{_ARCH}-linux-gnu",  # the driver container of the GPU Operator, by its distribution
     "/run/nvidia/driver/usr/lib64",
 )
-"""Tried after the loader's own, which has what NVIDIA's runtime or CDI put into a container, also on Bottlerocket."""
+"""Tried after the loader's own, which has what NVIDIA's runtime or CDI put into a container, also on Bottlerocket.
+
+On every host, by a daemon that may be root: none is where a user has a home, not even GKE's own on the host.
+"""
 _NO_SUCH = "No such file"
 
 

@@ -57,6 +57,11 @@ def test_the_loader_is_asked_before_the_folders_of_gke_and_of_the_driver_contain
     assert loaded("", LIBRARY) == ""
 
 
+def test_no_library_is_loaded_from_where_a_user_may_have_a_home() -> None:
+    """A daemon that is root would run what a user named kubernetes puts there, on any host whose driver is not installed."""
+    assert [path for path in candidates(LIBRARY)[1:] if not path.startswith(("/usr/", "/run/"))] == []
+
+
 @pytest.mark.disposable
 def test_the_library_of_a_driver_container_is_found_without_any_key(tmp_path: Path) -> None:
     fake = FakeNvml.build(tmp_path).library
