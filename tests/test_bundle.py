@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -128,6 +129,15 @@ def test_a_host_with_another_c_library_is_refused_with_the_reason(home: Path, an
     assert done.returncode == (69 if refused else 0)
     expected = f"gpuwarden needs glibc 2.34 or newer, and this host has {answer or 'another C library'}"
     assert (expected in done.stderr) == refused
+
+
+def test_a_host_without_getconf_is_not_taken_for_one_with_another_c_library(home: Path) -> None:
+    """An image without libc-bin or glibc-common, or a PATH that is short."""
+    (home / "path").mkdir()
+    for command in ("readlink", "sh"):
+        (home / "path" / command).symlink_to(shutil.which(command) or "")
+    done = start(home / "bin/gpuwarden", "--version", PATH=f"{home}/path")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.disposable
