@@ -176,6 +176,10 @@ def test_the_rpm_requires_what_its_files_need_and_offers_none_of_its_libraries(
     assert refused.returncode != 0
     for capability in baseline.rpm_capabilities(bundles.needs):
         assert f"{capability} is needed by gpuwarden-" in refused.stderr
+    form = "[%{REQUIRENAME} %{REQUIREFLAGS:deptype}\n]"
+    kinds = daemon.bare.rpm("--query", "--package", f"--queryformat={form}", str(bundles.next_rpm)).stdout
+    before = {kind for line in kinds.splitlines() if line.startswith("systemd ") for kind in line.split()[1].split(",")}
+    assert {"post", "posttrans", "preun"} <= before, "systemd is there before they run, when all of a host is installed"
     provided = daemon.bare.rpm("--query", "--package", "--provides", str(bundles.rpm)).stdout
     assert {line.split()[0].partition("(")[0] for line in provided.splitlines()} == {"gpuwarden"}
 

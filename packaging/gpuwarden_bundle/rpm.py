@@ -14,7 +14,8 @@ from gpuwarden_deb.paths import HOME
 
 _ZSH = ("usr/share/zsh/vendor-completions", "usr/share/zsh/site-functions")
 """Where zsh has completions on Debian, and elsewhere."""
-_ALWAYS = ("/bin/sh", "systemd")
+_ALWAYS = ("Requires: /bin/sh", "Requires: systemd", "Requires(post,posttrans,preun): systemd")
+"""systemd before the scripts that call it: an installer puts it and gpuwarden on a new host in one transaction."""
 _PREAMBLE = """\
 %global debug_package %{{nil}}
 %global __os_install_post %{{nil}}
@@ -53,7 +54,7 @@ def rpm(
     if (root / _ZSH[0]).exists():
         (root / _ZSH[1]).parent.mkdir(parents=True, exist_ok=True)
         (root / _ZSH[0]).rename(root / _ZSH[1])
-    requires = "".join(f"Requires: {each}\n" for each in (*_ALWAYS, *rpm_capabilities(needs)))
+    requires = "".join(f"{line}\n" for line in (*_ALWAYS, *(f"Requires: {each}" for each in rpm_capabilities(needs))))
     text = _PREAMBLE.format(
         level=level, name=BUNDLE, version=debian_version(version), summary=SUMMARY, licence=licence,
         requires=requires, root=root,
