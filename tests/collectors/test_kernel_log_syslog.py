@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
+from gpuwarden_collectors.base import CollectorError
 from gpuwarden_collectors.event_facts import BY_TIME, LogPosition, XidEvent
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.kernel_log import reader
 from gpuwarden_collectors.kernel_log.belief import disbelieved
 from gpuwarden_collectors.kernel_log.lines import Record, event_of, parse_record
-from gpuwarden_collectors.kernel_log.syslog import ANCHOR, WINDOW, SyslogRing
+from gpuwarden_collectors.kernel_log.sources import open_source
+from gpuwarden_collectors.kernel_log.syslog import ANCHOR, POLL, SHARE, WINDOW, SyslogRing
 from support.disposable import WITHOUT_KMSG, kernel_log_writer
 from support.kernel_log import BOOT, Received, following, line, until
 
@@ -83,6 +88,27 @@ def test_more_than_the_end_of_the_ring_holds_is_read_whole() -> None:
     drain(source)
     ring.records += [at(100 + n, "x" * 500) for n in range(WINDOW // 500 + 10)]
     assert len(drain(source)) == WINDOW // 500 + 10
+
+
+def test_a_ring_that_takes_long_to_walk_over_is_read_less_often_but_not_while_much_comes() -> None:
+    class Slow(Ring):
+        def __call__(self, size: int) -> bytes:
+            end = time.thread_time() + 0.03
+            while time.thread_time() < end:
+                pass
+            return super().__call__(size)
+
+    ring = Slow(*(at(n, f"line {n}") for n in range(100)))
+    source = ring.source()
+    drain(source)
+    assert source.poll == POLL
+    drain(source)
+    assert source.poll is not None
+    assert source.poll >= 0.03 / SHARE
+    ring.records += [at(n, "x" * 100) for n in range(100, 1500)]
+    drain(source)
+    assert ring.sizes[-2:] == [WINDOW, ring.size]
+    assert source.poll == POLL
 
 
 def test_a_record_says_what_the_device_says_of_it() -> None:
@@ -161,9 +187,7 @@ def ring(monkeypatch: pytest.MonkeyPatch) -> Ring:
     made = Ring()
 
     def opened(_: str) -> SyslogRing:
-        source = made.source()
-        source.poll = 0.005
-        return source
+        return SyslogRing(made, made.size, poll=0.005)
 
     monkeypatch.setattr(reader, "open_source", opened)
     return made
@@ -305,6 +329,19 @@ def test_a_process_that_may_not_open_the_device_reads_the_same_log_and_a_restart
             xid_line(number)
         again, _, gaps = result(follower(position, f"{token} 7"))
         assert (again, gaps) == ([f"{token} {number}" for number in range(5, 8)], 0)
+
+
+def test_a_device_that_cannot_be_opened_for_the_moment_is_not_read_in_another_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By syslog(2) it would be until the daemon ends, and what the ring has by then were history."""
+
+    def none_left(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "open", none_left)
+    with pytest.raises(CollectorError, match="cannot open the kernel log /dev/kmsg: Too many open files"):
+        open_source("/dev/kmsg")
 
 
 @pytest.mark.disposable

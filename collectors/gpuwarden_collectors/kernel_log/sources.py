@@ -20,6 +20,8 @@ CHUNK = 8192  # bytes of a file for one turn of the loop
 LINE_MAX = 65_536  # bytes kept of a line that has not ended
 DEVICE = "/dev/kmsg"
 FILE_POLL = 0.05  # seconds between two reads of a file
+_REFUSED = (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENXIO, errno.ENODEV)
+"""Of an open of the device: it may not be opened here. Of any other, such as too many open files, it may be the next time."""
 
 
 class Turn(NamedTuple):
@@ -48,7 +50,7 @@ def open_source(path: str) -> RecordSource:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        if path != DEVICE:
+        if path != DEVICE or error.errno not in _REFUSED:
             raise _unopened(path, error) from error
         from gpuwarden_collectors.kernel_log.syslog import open_syslog  # noqa: PLC0415 - in a pod only
 

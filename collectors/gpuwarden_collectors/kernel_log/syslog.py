@@ -2,7 +2,9 @@ r"""The kernel log by syslog(2), for a process that may not open `/dev/kmsg`: a 
 
 What it takes is root and CAP_SYSLOG, or kernel.dmesg_restrict 0. Its call READ_ALL gives the newest lines of the ring as text, and
 nothing reports that there are new ones: the end of the ring is read each `POLL` seconds, and what follows the last `ANCHOR` lines
-of the read before is new. If these are not in the end of the ring, the whole of it is read.
+of the read before is new. If these are not in the end of the ring, the whole of it is read. The kernel walks over all records for each
+read: where that takes more than `SHARE` of a core, as with a large ring on a slow one, it is read less often, but while so much comes
+that the end of the ring is too short.
 
 Each line is made a record in the form of `/dev/kmsg`. What such a line lacks:
 
@@ -11,7 +13,7 @@ Each line is made a record in the form of `/dev/kmsg`. What such a line lacks:
 | the number of the record | the time of the line, made greater than that of the line before: the same lines have the same numbers after a restart |
 | how many records were lost | not known: a gap of unknown size, if the oldest line there is comes after the last that was read, or `dmesg --clear` hid the lines |
 | where a record ends | not known: the kernel begins each line of one record with the same `<priority>[time]` |
-| the moment at which it comes | up to `POLL` seconds later |
+| the moment at which it comes | up to `poll` seconds later |
 
 The facility is there, in the priority (kernel/printk/printk.c, print_syslog): a line that a process wrote is recognised as such. But a
 record of the kernel's own can have a text in it that a user chose, with a newline and behind it a line that seems to be a driver's. So
@@ -29,6 +31,7 @@ import ctypes
 import errno
 import os
 import re
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
@@ -37,7 +40,8 @@ from gpuwarden_collectors.event_facts import BY_TIME
 from gpuwarden_collectors.kernel_log.belief import of_a_packet_filter
 from gpuwarden_collectors.kernel_log.sources import DEVICE, Turn
 
-POLL = 2.0
+POLL, LONGEST_POLL = 2.0, 10.0
+SHARE = 0.01  # of a core
 ANCHOR = 64  # lines
 WINDOW = 128 << 10  # bytes at the end of the ring; 64 lines of the longest take half of it
 RING_MOST = 32 << 20  # bytes
@@ -86,10 +90,11 @@ def _klogctl(action: int, buffer: ctypes.Array[ctypes.c_char] | None, size: int)
 class SyslogRing:
     """A record source over `read(size)`, which gives the newest lines; `size` bytes hold all of them."""
 
-    poll: float | None = POLL
     fd = -1
 
-    def __init__(self, read: Callable[[int], bytes], size: int) -> None:
+    def __init__(self, read: Callable[[int], bytes], size: int, poll: float = POLL) -> None:
+        self.poll: float | None = poll
+        self._shortest = poll
         self._read_newest = read
         self._size = size
         self._anchor: bytes | None = None  # None: nothing was read; empty: the ring was
@@ -122,9 +127,13 @@ class SyslogRing:
         """Lines, and where among them those begin that are new; None: the lines that were read are not there."""
         anchor = self._anchor
         if anchor and self._size > WINDOW:
+            begun = time.thread_time()
             text = self._read_newest(WINDOW)
             if (begin := _behind(text, anchor)) is not None:
+                taken = time.thread_time() - begun
+                self.poll = max(self._shortest, min(taken / SHARE, LONGEST_POLL))
                 return text, begin
+        self.poll = self._shortest
         text = self._read_newest(self._size)
         if anchor is None:
             return text, None
