@@ -11,7 +11,7 @@ import pytest
 
 from gpuwarden.config.model import Config, load
 from gpuwarden.config.sources import Layer, Sources
-from gpuwarden.doctor import pod
+from gpuwarden.doctor import host, pod
 from gpuwarden.doctor.row import Grade, Row
 
 POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "NODE_NAME": "gpu-7"}
@@ -47,6 +47,15 @@ def test_each_thing_that_is_missing_has_a_row_with_the_value_that_gives_it(tmp_p
     assert todo["host mounts"].endswith("hostMounts.enabled and hostPID")
     assert "stateDir" in todo["state of the node"]
     assert "runDir" in todo["socket for jobs"]
+
+
+def test_a_kernel_log_that_a_pod_may_not_read_names_the_value_that_gives_it(tmp_path: Path) -> None:
+    config = load(
+        Sources(file=None, environment=POD, overrides=(Layer("test", {"paths": {"kmsg": str(tmp_path / "x")}}),))
+    )
+    (row,) = host.kernel_log(config)
+    assert row.grade is Grade.FAIL
+    assert row.to_do == "Xids are not seen: values of the chart: kernelLog.enabled, securityContext.runAsUser=0"
 
 
 def test_outside_of_a_pod_there_is_no_row(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,11 +147,10 @@ def kernel_log(config: Config) -> Iterator[Row]:
     try:
         source = open_source(str(config.paths.kmsg))
     except CollectorError as error:
-        yield fail(
-            "kernel log",
-            str(error),
-            "Xids are not seen: run as root or with CAP_SYSLOG, and let the unit see /dev/kmsg",
-        )
+        to_do = "run as root or with CAP_SYSLOG, and let the unit see /dev/kmsg"
+        if in_pod():
+            to_do = "values of the chart: kernelLog.enabled, securityContext.runAsUser=0"
+        yield fail("kernel log", str(error), f"Xids are not seen: {to_do}")
         return
     source.close()
     if isinstance(source, KmsgDevice | FollowedFile):
