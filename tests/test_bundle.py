@@ -208,7 +208,8 @@ def test_the_two_packages_replace_each_other(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "names"), [("deb", {"postinst", "prerm", "postrm"}), ("rpm", {"post", "posttrans", "preun", "postun"})]
+    ("kind", "names"),
+    [("deb", {"preinst", "postinst", "prerm", "postrm"}), ("rpm", {"pre", "post", "posttrans", "preun", "postun"})],
 )
 def test_the_scripts_of_both_package_managers_are_complete(tmp_path: Path, kind: str, names: set[str]) -> None:
     contents.lay(tmp_path, "1.2.3", 0)

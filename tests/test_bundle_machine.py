@@ -198,6 +198,37 @@ def test_an_upgrade_on_a_full_disk_fails_and_leaves_the_version_that_was_there(
         assert version == f"installed {project()[0]}"
 
 
+@pytest.mark.parametrize("manager", ["dpkg", "rpm"])
+def test_no_package_is_installed_over_a_gpuwarden_that_none_installed(
+    manager: str, tmp_path: Path, bundles: Bundles
+) -> None:
+    """The files of two would be mixed, and units in /etc would go on starting the one that is not the package's."""
+    with BareRoot(debian_tree(), tmp_path, binds={bundles.folder: "/packages"}) as bare:
+
+        def install() -> subprocess.CompletedProcess[str]:
+            if manager == "dpkg":
+                return bare.run("dpkg", "--install", f"/packages/{bundles.deb.name}", check=False)
+            return bare.rpm("--install", "--nodeps", str(bundles.next_rpm), check=False)
+
+        bare.path("/opt/gpuwarden/bin").mkdir(parents=True)
+        bare.path("/opt/gpuwarden/bin/gpuwarden").write_text("uv's")
+        bare.path("/usr/local/share/gpuwarden").mkdir()
+        bare.path("/usr/local/share/gpuwarden/service.json").touch()
+        refused = install()
+        assert refused.returncode != 0
+        assert (
+            "Of that one its units are there: gpuwarden service remove, then /opt/gpuwarden is of no" in refused.stderr
+        )
+        assert bare.path("/opt/gpuwarden/bin/gpuwarden").read_text() == "uv's"
+        bare.path("/usr/local/share/gpuwarden/service.json").unlink()
+        refused = install()
+        assert refused.returncode != 0
+        assert "mv /opt/gpuwarden /opt/gpuwarden.old, then install again" in refused.stderr
+        bare.run("mv", "/opt/gpuwarden", "/opt/gpuwarden.old")
+        assert install().returncode == 0
+        assert bare.run("gpuwarden", "--version").stdout.startswith("gpuwarden 0.")
+
+
 whole = pytest.mark.skipif(
     made() is None, reason=f"only what `make bundle` makes runs without a Python: make test-bundle ({VARIABLE})"
 )

@@ -154,7 +154,7 @@ def test_every_file_of_systemd_has_its_place_and_the_units_are_named_in_the_scri
     assert (tmp_path / contents.UNITS / f"{MAIN}.d/10-profile.conf").resolve() == (
         tmp_path / "usr/share/gpuwarden/profiles/observe.conf"
     )
-    for script in ("postinst", "prerm", "postrm"):
+    for script in ("preinst", "postinst", "prerm", "postrm"):
         text = (tmp_path / "DEBIAN" / script).read_text()
         assert text.startswith("#!/bin/sh\n")
         assert not re.search(r"@[A-Z]+@", text)
