@@ -292,7 +292,11 @@ class Evacuation:
         from gpuwarden.base.capabilities import FOR_SIGNALS, lacking, names  # noqa: PLC0415 - at the end of a machine only
 
         missing = names(lacking(FOR_SIGNALS))
-        return f"no {missing}: give it to the service (termination.conf, docs/systemd.md), or to the pod with jobs.signal of the chart" if missing else ""
+        return (
+            f"no {missing}: give it to the service (termination.conf, docs/systemd.md), or to the pod with jobs.signal of the chart"
+            if missing
+            else ""
+        )
 
     def _report(self, scan: str, rights: str) -> None:
         errors = {"job scan incomplete": scan, "cannot signal processes of other users": rights}
