@@ -491,10 +491,20 @@ def test_a_test_with_another_run_directory_is_the_same_node_s(host: ActiveHost, 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes of other users")
-def test_who_may_not_test_keeps_no_test_away_by_taking_its_name(host: ActiveHost) -> None:
+@pytest.mark.parametrize(
+    "then",
+    [
+        "name.listen()",
+        "pass",
+        "name.listen(0); own = [socket.socket(socket.AF_UNIX) for _ in range(1)]; own[0].connect(chr(0) + sys.argv[1])",
+    ],
+    ids=["listens", "does not listen", "fills its own queue"],
+)
+def test_who_may_not_test_keeps_no_test_away_by_taking_its_name(host: ActiveHost, then: str) -> None:
     script = (
         "import os, socket, sys, time; os.setuid(65534)\n"
-        "name = socket.socket(socket.AF_UNIX); name.bind(chr(0) + sys.argv[1]); name.listen()\n"
+        "name = socket.socket(socket.AF_UNIX); name.bind(chr(0) + sys.argv[1])\n"
+        f"{then}\n"
         "print(1, flush=True); time.sleep(300)"
     )
     taken = [sys.executable, "-S", "-c", script, host.variables["ACTIVE_TEST_NODE"]]

@@ -14,6 +14,7 @@ import re
 import socket
 import stat
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ GROUP = "gpuwarden"
 NODE = "gpuwarden-test"
 """The name of the socket. Any user may take it: who is none of those that may test is no test."""
 _ASKERS_MOST = 4096
+_ASKED, _APART = 5, 0.1
+"""Times, and seconds between them. A test listens as soon as it has the name, and one that has ended has it no longer."""
 _LOCKS_MOST = 4 << 20  # bytes
 _CREDENTIALS = struct.Struct("3i")
 """struct ucred: process, user, group."""
@@ -84,18 +87,23 @@ def _name_lock(run_dir: Path, proc: Path) -> Iterator[None]:
 
 
 def _named_holder(run_dir: Path, proc: Path) -> Holder | None:
-    """None for one that cannot be a test."""
-    with socket.socket(socket.AF_UNIX) as asker:
-        asker.setblocking(False)
-        try:
-            asker.connect(f"\0{NODE}")
-            pid, uid, _ = _CREDENTIALS.unpack(
+    """None for one that cannot be a test; also for one that nobody can connect to: it does not listen, or its queue is full, as
+    that of a user who wants to keep tests away.
+    """
+    for _ in range(_ASKED):
+        with socket.socket(socket.AF_UNIX) as asker:
+            asker.setblocking(False)
+            try:
+                asker.connect(f"\0{NODE}")
+            except OSError:
+                time.sleep(_APART)
+                continue
+            pid, uid, _group = _CREDENTIALS.unpack(
                 asker.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
             )
-        except OSError:  # it ended just now, or too many ask
-            return Holder(0, None)
-    testers = {0, os.geteuid(), run_dir.stat().st_uid}
-    return Holder(pid, _started(proc, pid) if pid else None) if uid in testers else None
+        testers = {0, os.geteuid(), run_dir.stat().st_uid}
+        return Holder(pid, _started(proc, pid) if pid else None) if uid in testers else None
+    return None
 
 
 @contextmanager
