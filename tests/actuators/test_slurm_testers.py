@@ -17,23 +17,26 @@ def counted(slurm: Slurm) -> FleetTests:
     async def read() -> FleetTests:
         client = SlurmClient(conf=slurm.conf, inherited=slurm.environment)
         try:
-            return await read_testers(client.routine, time.time())
+            return await read_testers(client.routine, "root", time.time())
         finally:
             await client.close()
 
     return asyncio.run(read())
 
 
-def test_jobs_that_run_and_marks_are_counted_and_pending_jobs_apart(slurm: Slurm) -> None:
+def test_jobs_that_run_and_marks_are_counted_pending_jobs_apart_and_users_jobs_of_that_name_not_at_all(slurm: Slurm) -> None:
     now = time.time()
     assert counted(slurm) == FleetTests((), 0)
     slurm.scontrol("update", "NodeName=n1", f"Comment={mark(now, now + 60)}")
     slurm.scontrol("update", "NodeName=n2", f"Extra={mark(now - 500, now - 400)}")
-    slurm.submit("sleep 300", "-w", "n3", "--exclusive", f"--job-name={JOB_NAME}")
-    slurm.submit("sleep 300", "-w", "n3", "--exclusive", f"--job-name={JOB_NAME}")
+    slurm.submit("sleep 300", "-w", "n3", "--exclusive", f"--job-name={JOB_NAME}", user="root")
+    slurm.submit("sleep 300", "-w", "n3", "--exclusive", f"--job-name={JOB_NAME}", user="root")
     slurm.submit("sleep 300", "-w", "n2", "--job-name=training")
+    users = slurm.submit("sleep 300", "-w", "n2", f"--job-name={JOB_NAME}")
+    slurm.submit("sleep 300", "-w", "n3", "--exclusive", f"--job-name={JOB_NAME}")
     try:
         slurm.wait(lambda: len(counted(slurm).held) == 2, "the job to run")
+        slurm.wait(lambda: slurm.job_state(users) == "RUNNING", "a user's job of that name to run")
         found = counted(slurm)
         assert sorted(held.node for held in found.held) == ["n1", "n3"]
         assert all(abs(held.since - now) < 60 for held in found.held)

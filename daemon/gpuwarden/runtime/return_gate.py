@@ -58,8 +58,8 @@ def _turn(site: Site) -> Turn | None:
 
     config = site.config
     return GateMark(
-        site.slurm, config.slurm, at_once=config.test.at_once, lasts=config.test.gate_timeout + PROBE_AND_START,
-        pause=config.breaker.recount_after,
+        site.slurm, config.slurm, at_once=config.test.at_once, slurm_user=config.test.slurm_user,
+        lasts=config.test.gate_timeout + PROBE_AND_START, pause=config.breaker.recount_after,
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from gpuwarden.active_test.idle.user import NoSuchSubmitter, submits_as, unheard
 from gpuwarden.active_test.idle.wanted import CannotSubmit, NotNow, need_due
 from gpuwarden.active_test.lease import Call
 from gpuwarden.active_test.lock import Held, file_lock, make
-from gpuwarden.actuators.slurm.testers import JOB_NAME, read_testers
+from gpuwarden.actuators.slurm.testers import BELIEVED, JOB_NAME, read_testers
 from gpuwarden.config.active_test import ActiveTestOptions
 from gpuwarden.config.model import Config
 from gpuwarden.policy.at_once import refusal
@@ -32,7 +32,7 @@ from gpuwarden_collectors.slurm.settings import read_config, read_partition_sett
 
 LOCK = "test-submit.lock"
 _STATES = "PD,R,CF,S,CG"
-_FORMAT = "%A|%T|%n|%N"
+_FORMAT = "%A|%u|%n|%N"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +102,9 @@ async def _possible(order: Submission, identity: tuple[str, ...]) -> IdleJob:
         raise CannotSubmit("a job would wait for the end of a test; slurm.conf needs\n  " + "\n  ".join(lines))
     if why := unfit(node, keys, partitions):
         raise NotNow(why)
-    if job := await _job_of(commands, name):
+    if job := await _job_of(commands, name, test.slurm_user):
         raise NotNow(f"job {job} for {name} is in the queue")
-    others = await read_testers(commands, order.now)
+    others = await read_testers(commands, test.slurm_user, order.now)
     if why := refusal(test.at_once - others.pending, others.held, name):
         raise NotNow(f"{why}; {others.pending} more wait" if others.pending else why)
     return IdleJob(
@@ -113,11 +113,11 @@ async def _possible(order: Submission, identity: tuple[str, ...]) -> IdleJob:
     )  # fmt: skip
 
 
-async def _job_of(commands: Commands, node: str) -> str:
+async def _job_of(commands: Commands, node: str, user: str) -> str:
     """The test of this node that waits, runs or ends; empty if there is none."""
     listed = ("squeue", "--noheader", "--all", f"--name={JOB_NAME}", f"--states={_STATES}", f"--format={_FORMAT}")
     for line in (await commands.ask("cannot read the jobs that test nodes", *listed)).splitlines():
-        number, _, wanted, given = (*line.strip().split("|"), "", "", "", "")[:4]
-        if node in (wanted, given):
+        number, owner, wanted, given = (*line.strip().split("|"), "", "", "", "")[:4]
+        if owner in (*BELIEVED, user) and node in (wanted, given):
             return number
     return ""

@@ -7,8 +7,7 @@ import os
 import pwd
 from pathlib import Path
 
-BELIEVED = ("root", "gpuwarden")
-"""From whom the daemon takes results, beside its own user."""
+from gpuwarden.actuators.slurm.testers import BELIEVED
 
 
 class NoSuchSubmitter(Exception):  # noqa: N818 - of the configuration or of who calls

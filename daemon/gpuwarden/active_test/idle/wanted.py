@@ -64,7 +64,7 @@ async def need_turn(order: Order, test: ActiveTestOptions) -> None:
         raise NotNow("there is no Slurm here")
     try:
         node = await client.routine.node_name()
-        others = await read_testers(client.routine, now)
+        others = await read_testers(client.routine, test.slurm_user, now)
     except SlurmError as error:
         raise NotNow(str(error)) from error
     if why := refusal(test.at_once, others.held, node):

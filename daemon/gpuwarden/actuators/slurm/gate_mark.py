@@ -23,7 +23,7 @@ from gpuwarden_collectors.slurm.nodes import read_node
 
 
 class GateMark:
-    """`at_once`: nodes. `lasts`: seconds of a test at most. `pause`: seconds between the write and the second count, a second at least."""
+    """`at_once`: nodes. `slurm_user`: whose jobs count, too. `lasts`: seconds of a test at most. `pause`: seconds between the write and the second count, a second at least."""
 
     def __init__(
         self,
@@ -31,6 +31,7 @@ class GateMark:
         options: SlurmOptions,
         *,
         at_once: int,
+        slurm_user: str,
         lasts: float,
         pause: float,
         wall: Callable[[], float] = time.time,
@@ -38,6 +39,7 @@ class GateMark:
         self._commands = client.routine
         self._fields = ("Extra", "Comment") if options.detail == "comment" else ("Comment", "Extra")
         self._at_once = at_once
+        self._user = slurm_user
         self._lasts = lasts
         self._pause = pause
         self._wall = wall
@@ -67,7 +69,8 @@ class GateMark:
                 await self._write(name, field, "")
 
     async def _refusal(self, name: str) -> str:
-        return refusal(self._at_once, (await read_testers(self._commands, self._wall())).held, name)
+        found = await read_testers(self._commands, self._user, self._wall())
+        return refusal(self._at_once, found.held, name)
 
     async def _write(self, name: str, field: str, text: str) -> None:
         undone = f"cannot mark {name} as tested" if text else f"cannot remove the mark of the test of {name}"

@@ -11,9 +11,11 @@ from gpuwarden_collectors.slurm.client import Commands
 from gpuwarden_collectors.slurm.parse import TEXTS_FORMAT, sinfo_texts
 
 JOB_NAME = "gpuwarden-test"
-"""Of every job that tests an idle node."""
+"""Of every job that tests an idle node. Any user may give a job this name: those of `BELIEVED` and of `test.slurm_user` count."""
+BELIEVED = ("root", "gpuwarden")
+"""From whom the daemon takes results, beside its own user."""
 _STATES = "PD,R,CF,S,CG"
-_FORMAT = "%T|%S|%N"
+_FORMAT = "%u|%T|%S|%N"
 _PENDING = "PENDING"
 _JOBS_MOST = 10_000
 
@@ -26,14 +28,16 @@ class FleetTests:
     pending: int
 
 
-async def read_testers(commands: Commands, now: float) -> FleetTests:
+async def read_testers(commands: Commands, slurm_user: str, now: float) -> FleetTests:
     """Two requests, of which the one for the nodes has the size of the cluster. `now`: Unix time. Raises SlurmError."""
     undone = "cannot count the nodes that are tested"
     queue = await commands.ask(
         undone, "squeue", "--noheader", "--all", f"--name={JOB_NAME}", f"--states={_STATES}", f"--format={_FORMAT}"
     )
     nodes = await commands.ask(undone, "sinfo", "--local", "--all", "--noheader", "--Node", f"--Format={TEXTS_FORMAT}")
-    rows = [row for line in queue.splitlines()[:_JOBS_MOST] if len(row := line.strip().split("|")) == 3]
+    users = {*BELIEVED, slurm_user}
+    split = (line.strip().split("|") for line in queue.splitlines())
+    rows = [row[1:] for row in split if len(row) == 4 and row[0] in users][:_JOBS_MOST]
     marks = dict.fromkeys(_marked(nodes, now))
     running = (Held(_time(since, now), node) for state, since, node in rows if state != _PENDING and node)
     return FleetTests((*running, *marks), sum(state == _PENDING for state, _, _ in rows))
