@@ -19,6 +19,7 @@ import pytest
 from gpuwarden.active_test.host_order import excluded_by
 from gpuwarden.active_test.occupancy import Asked, Memory, occupancy
 from gpuwarden_collectors.active_test.level import WORKER
+from gpuwarden_collectors.process_stat import process_stat
 from support.active_test_hosts import (
     LONG,
     MEASURED,
@@ -440,6 +441,23 @@ def test_a_worker_that_sleeps_in_the_kernel_is_left_behind_and_named(host: Activ
         assert (code, document["obstacle"], host.workers) == (3, "reset_first", [])
         assert f"a worker of a test sleeps in it and cannot be ended (pid {pid})" in document["text"]
     wait(lambda: gone(pid), "its end, once the kernel lets it go")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes of other users")
+def test_a_users_process_with_the_name_of_a_worker_keeps_no_test_away(host: ActiveHost) -> None:
+    """Who waits for a child of vfork(2) sleeps as in a driver."""
+    script = (
+        "import ctypes, os, subprocess, sys; os.setuid(65534)\n"
+        "ctypes.CDLL(None).prctl(15, sys.argv[1].encode())\n"
+        "if ctypes.CDLL(None).vfork() == 0: ctypes.CDLL(None).sleep(300); os._exit(0)"
+    )
+    with subprocess.Popen([sys.executable, "-S", "-c", script, WORKER]) as stranger:
+        try:
+            wait(lambda: (stat := process_stat("/proc", stranger.pid)) is not None and stat.state == "D", "its sleep")
+            assert host.alone()[0] == 0
+        finally:
+            for pid in (*children(stranger.pid), stranger.pid):
+                os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.disposable

@@ -1,18 +1,26 @@
-"""Workers of earlier tests that could not be ended: they sleep in a driver that hangs, into which no further one is started."""
+"""Workers of earlier tests that could not be ended: they sleep in a driver that hangs, into which no further one is started.
+
+Any user may give a process their name and have it sleep so, as with vfork(2): only those of a user who runs tests count.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 from pathlib import Path
 
+from gpuwarden.active_test.surroundings import identity
 from gpuwarden_collectors.active_test.level import WORKER
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
+from gpuwarden_collectors.host_files import read_bytes
 from gpuwarden_collectors.process_stat import process_ids, process_stat
 
 CHECKS, APART = 5, 0.2
 """A process that waits for a disk is in D state, too, but not for a second."""
 _PROCESSES_MOST = 100_000
+_UID = re.compile(rb"^Uid:\t(\d+)\t", re.MULTILINE)
+"""The real one, in /proc/PID/status (proc(5))."""
 
 
 async def left_behind(proc: Path) -> tuple[int, ...]:
@@ -26,9 +34,19 @@ async def left_behind(proc: Path) -> tuple[int, ...]:
             break
         await asyncio.sleep(APART)
         found = [pid for pid in found if _sleeps(proc, pid)]
-    return tuple(found)
+    users = {b"%d" % uid for uid in (0, os.geteuid(), identity().uid) if uid is not None} if found else set()
+    return tuple(pid for pid in found if _user(proc, pid) in users)
 
 
 def _sleeps(proc: Path, pid: int) -> bool:
     stat = process_stat(proc, pid)
     return stat is not None and stat.name == WORKER.encode() and stat.state == "D"
+
+
+def _user(proc: Path, pid: int) -> bytes:
+    """Empty for a process that has ended."""
+    try:
+        found = _UID.search(read_bytes(proc / str(pid) / "status"))
+    except OSError:
+        return b""
+    return found[1] if found else b""
