@@ -53,6 +53,6 @@ def test_the_daemon_and_kubelets_record_are_where_the_test_expects_them() -> Non
         assert host[mounted[path]] == path
 
 
-def test_it_has_the_rights_to_run_workers_as_another_user_and_to_end_them() -> None:
+def test_it_has_the_rights_to_run_workers_as_another_user_to_end_them_and_to_reach_a_daemon_of_any_user() -> None:
     rights = CONTAINER["securityContext"]["capabilities"]
-    assert (rights["drop"], set(rights["add"])) == (["ALL"], {"CHOWN", "KILL", "SETGID", "SETUID"})
+    assert (rights["drop"], set(rights["add"])) == (["ALL"], {"CHOWN", "DAC_OVERRIDE", "KILL", "SETGID", "SETUID"})

@@ -63,3 +63,20 @@ def test_a_mark_that_a_killed_daemon_left_counts_until_its_end_and_its_node_may_
     slurm.scontrol("update", "NodeName=n1", f"Comment={mark(now - 30, now + 600)}")
     assert "test.at_once allows 1" in asyncio.run(entered(slurm, "n2", at_once=1))["n2"]
     assert asyncio.run(entered(slurm, "n1", at_once=1))["n1"] == ""
+
+
+def test_a_daemon_that_ends_between_its_two_counts_takes_its_mark_back(slurm: Slurm) -> None:
+    async def cancelled() -> None:
+        client = SlurmClient(conf=slurm.conf, inherited=slurm.environment, node="n1")
+        gate_mark = GateMark(client, SlurmOptions(enabled=True), at_once=1, slurm_user="root", lasts=60.0, pause=300.0)
+        entering = asyncio.create_task(gate_mark.enter())
+        try:
+            while not await asyncio.to_thread(marked, slurm):
+                await asyncio.sleep(0.05)
+            entering.cancel()
+            await asyncio.wait((entering,))
+        finally:
+            await client.close()
+
+    asyncio.run(cancelled())
+    assert marked(slurm) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwarden.policy.at_once import is_mark, mark, marked_since, refusal
+from gpuwarden.policy.at_once import asked_again, is_mark, mark, marked_since, refusal
 from gpuwarden.policy.model import Held
 
 NOW = 1_772_366_400.0
@@ -42,3 +42,11 @@ def test_a_node_that_is_visible_twice_is_one() -> None:
 def test_a_mark_counts_until_its_end_and_a_text_of_others_never(text: str, counts: bool) -> None:
     assert (marked_since(text, NOW) is not None) is counts
     assert is_mark(text) or not counts
+
+
+def test_a_node_that_waits_asks_ever_less_often_and_never_less_than_each_quarter_of_an_hour() -> None:
+    """Five hundred nodes behind one switch return together: each question is answered with the state of the whole cluster."""
+    assert [asked_again(refusals)[0] for refusals in (1, 2, 3, 4, 5, 10**6)] == [30.0, 60.0, 120.0, 240.0, 240.0, 240.0]
+    least, most = asked_again(10**6)
+    assert 500 / ((least + most) / 2) < 1.1
+    assert most <= 900.0

@@ -13,7 +13,7 @@ from gpuwarden.health.active_test.results import tested as result_event
 from gpuwarden.health.event_data import write
 from gpuwarden.health.model import NODE, Advice, Event, EventKind, Finding, Json, Key, Subject, gpu
 from gpuwarden.policy import orders
-from gpuwarden.policy.gate_state import Gate, GateResult
+from gpuwarden.policy.gate_state import Gate, GateResult, passed
 from gpuwarden.policy.model import NodeState, Settings
 from gpuwarden.policy.return_gate import AGAIN_AFTER, GateState, begun, ended, void
 from gpuwarden.policy.situation import Situation
@@ -176,6 +176,12 @@ def test_what_passes(level: Level, others: dict[str, ActiveVerdict], passes: boo
     """A warning is no pass of the GPU that failed, and one of another GPU: for it alone the node would not be out."""
     story = mended().begins().results(level=level, **others).ends()
     assert story.is_out() is not passes
+
+
+def test_a_node_without_a_gpu_that_is_expected_is_not_one_that_passed() -> None:
+    gate = mended().gate
+    assert not passed(gate, Level.QUICK, ())
+    assert not passed(gate, Level.QUICK, [replace(gpu_verdict(0), expected=False)])
 
 
 def test_for_a_switch_every_gpu_must_be_without_a_warning() -> None:

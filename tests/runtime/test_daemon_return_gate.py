@@ -79,6 +79,21 @@ def test_a_host_that_cannot_test_says_so_from_the_start_and_returns_as_without_a
         assert gate_events(daemon) == ["gate_wanted", "gate_ended void", "restored"]
 
 
+def test_a_socket_that_is_gone_for_a_moment_lets_no_node_back_untested(host: GatedHost) -> None:
+    """As while a package is replaced."""
+    host.script({"*": PASSES})
+    host.serve()
+    aside = host.socket_path.with_suffix(".aside")
+    with host.acting() as daemon:
+        is_excluded(host, daemon)
+        host.socket_path.rename(aside)
+        host.is_mended()
+        daemon.wait(lambda: "asked again in" in gate_of(daemon)["text"], "the first probe")
+        aside.rename(host.socket_path)
+        is_back(host, daemon)
+        assert gate_events(daemon) == ONCE
+
+
 def test_what_a_host_lacks_is_named(host: GatedHost) -> None:
     host.serve(ACTIVE_TEST_UVM="/nonexistent")
     with host.acting() as daemon:

@@ -19,6 +19,7 @@ from gpuwarden.engine.gate_client import PROBE_WITHIN, NoAnswer, NoService, ask,
 from gpuwarden.engine.journal import Append, Step
 from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Event, EventKind, GpuVerdict
+from gpuwarden.policy.at_once import asked_again
 from gpuwarden.policy.gate_state import Gate
 from gpuwarden.policy.return_gate import Assessed, GateState, begun, ended, void
 from gpuwarden.publish.snapshot import ReturnGateShown
@@ -26,8 +27,10 @@ from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.slurm.errors import SlurmError
 
-TURN_AGAIN = (30.0, 90.0)
-"""Seconds until this node asks again whether it is its turn, by chance, so that waiting nodes do not ask in step."""
+AFTER_FAULT = 30.0
+"""Seconds until it is begun again after a fault of ours."""
+PROBE_AGAIN = 10.0
+"""Seconds between two probes that both find that this host cannot test: while a package is replaced the socket is gone for a moment."""
 LEAVES_WITHIN = 5.0
 FIRST_WITHIN = 5.0
 """Seconds by which the first question to Slurm is put off, by chance: a fleet may be restarted in one go."""
@@ -83,6 +86,7 @@ class ReturnGate:
         self._clock = clock
         self._impossible = ""
         self._not_now = ""
+        self._refusals = 0
         self._assessed: Assessed | None = None
         self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
         self._task: asyncio.Task[None] | None = None
@@ -132,21 +136,23 @@ class ReturnGate:
         try:
             self._not_now = await self._entered()
             if self._not_now:
-                await asyncio.sleep(self._chance.uniform(*TURN_AGAIN))
+                self._refusals += 1
+                await asyncio.sleep(self._chance.uniform(*asked_again(self._refusals)))  # not in step with others
                 return
+            self._refusals = 0
             try:
                 await self._tested()
             finally:
                 await self._leave()
         except Exception:  # a fault of ours here must not end the daemon; the node stays out
             log.exception("return gate failed unexpectedly")
-            await asyncio.sleep(TURN_AGAIN[0])
+            await asyncio.sleep(AFTER_FAULT)
         finally:
             self.run = self._not_now = ""
             asyncio.get_running_loop().call_soon(self._changed)
 
     async def _tested(self) -> None:
-        self._impossible = await self._probed()
+        self._impossible = await self._twice_probed()
         gate = self._gate()
         if gate is None or gate.run:
             return
@@ -172,6 +178,14 @@ class ReturnGate:
             return shown(await ask(options.socket, {"verb": "test", "level": options.level.value}, options.within))
         except NoAnswer as error:
             return str(error)
+
+    async def _twice_probed(self) -> str:
+        why = await self._probed()
+        if why:
+            self._not_now = f"{why}; asked again in {PROBE_AGAIN:g} s"
+            await asyncio.sleep(PROBE_AGAIN)
+            why, self._not_now = await self._probed(), ""
+        return why
 
     async def _probed(self) -> str:
         """Why no test can run here; "" also where that is not known: then the test itself says it."""

@@ -19,6 +19,8 @@ CLOCKS_APART = 60.0
 """Seconds by which the clocks of two nodes may differ: for so long a mark counts beyond its end."""
 LASTS_MOST = 3 * 3600.0
 """Seconds for which a mark may hold, more than `test.gate_timeout` may be: one that claims more holds nobody up."""
+_AGAIN = (30.0, 90.0)
+_AGAIN_DOUBLED = 3
 _MARK = re.compile(re.escape(PREFIX) + r"test from=(\d{1,12}) to=(\d{1,12})", re.ASCII)
 
 
@@ -37,6 +39,14 @@ def marked_since(text: str, now: float) -> float | None:
         return None
     since, until = float(found[1]), float(found[2])
     return since if until - since <= LASTS_MOST and since - CLOCKS_APART <= now <= until + CLOCKS_APART else None
+
+
+def asked_again(refusals: int) -> tuple[float, float]:
+    """Seconds, at least and at most, until a node that was refused so often in a row asks again: each time Slurm sends it the state of all
+    nodes and jobs. Up to 12 min: five hundred that wait make one question a second, and a place that is free is taken at once.
+    """
+    longer = 2.0 ** min(max(0, refusals - 1), _AGAIN_DOUBLED)
+    return _AGAIN[0] * longer, _AGAIN[1] * longer
 
 
 def refusal(at_once: int, held: Iterable[Held], node: str) -> str:

@@ -100,16 +100,17 @@ def _tested(gate: Gate, event: Event) -> Gate:
 
 
 def passed(gate: Gate, level: Level, gpus: Iterable[GpuVerdict]) -> bool:
+    """Never of a node that is expected to have no GPU: then nothing was tested."""
     results, concerned = results_of(gate), _slots(gate)
-    return all(
+    here = [gpu for gpu in gpus if gpu.expected]
+    return bool(here) and all(
         (found := results.get(gpu.uuid)) is not None
         and LEVELS.index(found[0]) >= LEVELS.index(level)
         and (
             found[1] is ActiveVerdict.NOTHING_FOUND
             or (found[1] is ActiveVerdict.WARNING and not _is_in(gpu.slot, concerned))
         )
-        for gpu in gpus
-        if gpu.expected
+        for gpu in here
     )
 
 

@@ -13,11 +13,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from gpuwarden.actuators.slurm.testers import read_testers
 from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.policy.at_once import is_mark, mark, refusal
 from gpuwarden_collectors.slurm.client import SlurmClient
+from gpuwarden_collectors.slurm.errors import SlurmError
 from gpuwarden_collectors.slurm.facts import NodeFacts
 from gpuwarden_collectors.slurm.nodes import read_node
 
@@ -56,8 +58,14 @@ class GateMark:
             return ""
         now = self._wall()
         await self._write(name, free, mark(now, now + self._lasts))
-        await asyncio.sleep(self._pause)
-        if why := await self._refusal(name):
+        try:
+            await asyncio.sleep(self._pause)
+            why = await self._refusal(name)
+        except (SlurmError, asyncio.CancelledError):  # it is not tested: a mark that stays would hold up the others
+            with suppress(SlurmError):
+                await self.leave()
+            raise
+        if why:
             await self.leave()
         return why
 
