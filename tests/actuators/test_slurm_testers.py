@@ -24,7 +24,9 @@ def counted(slurm: Slurm) -> FleetTests:
     return asyncio.run(read())
 
 
-def test_jobs_that_run_and_marks_are_counted_pending_jobs_apart_and_users_jobs_of_that_name_not_at_all(slurm: Slurm) -> None:
+def test_jobs_that_run_and_marks_are_counted_pending_jobs_apart_and_users_jobs_of_that_name_not_at_all(
+    slurm: Slurm,
+) -> None:
     now = time.time()
     assert counted(slurm) == FleetTests((), 0)
     slurm.scontrol("update", "NodeName=n1", f"Comment={mark(now, now + 60)}")
