@@ -69,6 +69,17 @@ def test_what_was_installed_is_removed_and_nothing_else(tmp_path: Path) -> None:
         installation(tmp_path).remove()
 
 
+def test_folders_are_open_to_the_users_of_what_is_in_them_whatever_the_umask_is(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        installation(tmp_path).install()
+    finally:
+        os.umask(before)
+    made = [path for path in tmp_path.rglob("*") if path.is_dir()]
+    assert made
+    assert {path.stat().st_mode & 0o777 for path in made} == {0o755}
+
+
 def test_an_upgrade_replaces_what_nobody_changed(tmp_path: Path) -> None:
     installation(tmp_path).install()
     (link,) = LINKS

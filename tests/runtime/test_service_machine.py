@@ -57,3 +57,17 @@ def test_the_service_is_installed_runs_and_is_removed(machine: Machine) -> None:
     assert [Path(path).name for path in left] == [f"{MAIN}.d"], "with the drop-in that is not its own"
     assert not machine.path(f"/{MANIFEST}").exists()
     assert machine.path("/var/lib/gpuwarden").exists()
+    units_of_another_remain(machine)
+
+
+def units_of_another_remain(machine: Machine) -> None:
+    """As those of a package: a removal that has nothing to remove stops nothing."""
+    machine.write(
+        f"/usr/lib/systemd/system/{MAIN}", "[Service]\nExecStart=sleep 600\n[Install]\nWantedBy=multi-user.target\n"
+    )
+    machine.path(f"/{LOCAL_UNITS}/{MAIN}.d/50-fake.conf").unlink()
+    machine.output("systemctl", "daemon-reload")
+    machine.output("systemctl", "enable", "--now", MAIN)
+    refused = machine.run(COMMAND, "service", "remove", check=False)
+    assert refused.returncode != 0
+    assert (machine.show(MAIN, "ActiveState"), machine.show(MAIN, "UnitFileState")) == ("active", "enabled")

@@ -92,12 +92,10 @@ _DONE = {
 
 def _remove(options: argparse.Namespace, installation: Installation) -> int:
     _as_root()
-    installation.states()  # refused before anything is stopped
+    installed = installation.installed()  # refused before anything is stopped
     if options.root == Path("/") and Path("/run/systemd/system").is_dir():
         units = " ".join(
-            sorted(
-                Path(path).name for path in installation.states() if path.endswith((".service", ".socket", ".timer"))
-            )
+            sorted(Path(path).name for path in installed if path.endswith((".service", ".socket", ".timer")))
         )
         _run(f"systemctl disable --now {units.replace('@.', '@*.')}", needed=False)
     for path, state in installation.remove().items():

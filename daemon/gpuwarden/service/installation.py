@@ -86,7 +86,7 @@ class Installation:
             file = self._files[path]
             self._put(path, file.content, file.mode)
         for path, target in linked.items():
-            (self._root / path).parent.mkdir(parents=True, exist_ok=True)
+            self._folder((self._root / path).parent)
             with contextlib.suppress(FileExistsError):
                 (self._root / path).symlink_to(target)
         for path in known.files.keys() - self._files.keys():  # of an earlier version
@@ -95,12 +95,16 @@ class Installation:
         self._write_manifest(Manifest(self._version, {**hashes, **left}, {**linked, **kept}))
         return before
 
-    def remove(self) -> dict[str, State]:
-        """Deletes what was installed and is as it was. Returns the states before. Raises ServiceError if nothing was installed."""
+    def installed(self) -> dict[str, State]:
+        """The states of what was installed. Raises ServiceError if nothing was: units that a package has are not to be stopped."""
         known = self._manifest()
         if not known.files:
             raise ServiceError("nothing was installed by gpuwarden service install")
-        before = {path: state for path, state in self.states().items() if path in known.files or path in known.links}
+        return {path: state for path, state in self.states().items() if path in known.files or path in known.links}
+
+    def remove(self) -> dict[str, State]:
+        """Deletes what was installed and is as it was. Returns the states before. Raises ServiceError if nothing was installed."""
+        before = self.installed()
         for path, state in before.items():
             if state is not State.CHANGED:
                 self._drop(path)
@@ -151,11 +155,18 @@ class Installation:
     def _put(self, path: str, content: bytes, mode: int) -> None:
         """As a whole or not at all."""
         target = self._root / path
-        target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        self._folder(target.parent)
         beside = target.with_name(f".{target.name}.new")
         beside.write_bytes(content)
         beside.chmod(mode)
         beside.replace(target)
+
+    def _folder(self, folder: Path) -> None:
+        """Open to all whatever root's umask is: programs of Slurm's user and of jobs are in some."""
+        missing = [each for each in (folder, *folder.parents) if not each.exists()]
+        for each in reversed(missing):
+            each.mkdir()
+            each.chmod(0o755)
 
     def _drop(self, path: str) -> None:
         (self._root / path).unlink(missing_ok=True)
