@@ -94,6 +94,16 @@ DEFAULTS = [
     ((*CONTAINER, "securityContext", "runAsUser"), 0),
     (("spec", "updateStrategy", "rollingUpdate", "maxUnavailable"), "10%"),
 ]
+ON_GKE = {
+    "nodeAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [
+                {"matchExpressions": [{"key": "cloud.google.com/gke-accelerator", "operator": "Exists"}]}
+            ]
+        }
+    }
+}
+"""Nobody sets NVIDIA's label there."""
 OTHERS = [
     ("kernelLog.enabled=false", (*CONTAINER, "securityContext", "capabilities"), {"drop": ["ALL"]}),
     ("jobs.signal=true", (*CONTAINER, "securityContext", "capabilities", "add"), ["SYSLOG", "KILL", "SYS_PTRACE"]),
@@ -101,6 +111,11 @@ OTHERS = [
     ("platform=gke", (*POD, "runtimeClassName"), None),
     ("platform=gke", (*CONTAINER, "securityContext", "privileged"), True),
     ("platform=gke", (*CONTAINER, "securityContext", "capabilities"), None),
+    ("platform=gke", (*POD, "nodeSelector"), None),
+    ("platform=gke", (*POD, "affinity"), ON_GKE),
+    ("platform=gke,nodeSelector.pool=a", (*POD, "nodeSelector"), {"pool": "a"}),
+    ("nodeSelector.nvidia\\.com/gpu\\.present=null", (*POD, "nodeSelector"), None),
+    ("securityContext.privileged=true", (*CONTAINER, "securityContext", "allowPrivilegeEscalation"), None),
     ("kubernetes.enabled=true", (*POD, "automountServiceAccountToken"), True),
     ("hostNetwork=true", (*POD, "dnsPolicy"), "ClusterFirstWithHostNet"),
     ("priorityClassName=", (*POD, "priorityClassName"), None),
@@ -170,7 +185,7 @@ def test_rights_in_the_cluster_come_only_with_kubernetes_enabled() -> None:
 
 FAULTY = [
     "mode=act", "platform=eks", "port=0", "hostMount.enabled=true", "runDir=run", "image.digest=latest", "podMonitor.interval=often",
-    "tolerations=all", "kubernetes.enabled=maybe", "extraArgs=--simulate",
+    "tolerations=all", "kubernetes.enabled=maybe", "extraArgs=--simulate", "listen=::",
 ]  # fmt: skip
 
 
@@ -191,6 +206,15 @@ def test_the_configuration_is_one_that_the_daemon_takes(values: tuple[str, ...],
     assert config.mode == ("enforce" if values == EVERYTHING else "observe")
     assert config.publish.listen.port == 9839
     assert ("storage" in config.collectors.off) == (values != EVERYTHING)
+
+
+def test_pods_of_ipv6_alone_are_listened_for(tmp_path: Path) -> None:
+    assert str(loaded(objects(render("listen=[::]")), tmp_path).publish.listen) == "[::]:9839"
+
+
+def test_the_breaker_of_gke_counts_the_nodes_that_have_pods(tmp_path: Path) -> None:
+    config = loaded(objects(render("platform=gke,kubernetes.enabled=true")), tmp_path)
+    assert config.kubernetes.pool == "cloud.google.com/gke-accelerator"
 
 
 def test_the_value_config_wins_and_changes_the_pods(tmp_path: Path) -> None:
@@ -218,9 +242,15 @@ def loaded(rendered: Objects, folder: Path) -> Config:
 
 
 def test_the_pod_monitor_keeps_the_labels_of_the_job_and_names_the_series_by_node() -> None:
-    (endpoint,) = objects(render("podMonitor.enabled=true"))["PodMonitor/gpuwarden"]["spec"]["podMetricsEndpoints"]
-    assert (endpoint["honorLabels"], endpoint["port"], endpoint["interval"]) == (True, "metrics", "15s")
-    assert {"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "instance"} in endpoint["relabelings"]
+    """What names gpuwarden's pod would begin all series of a node anew with each update of the chart."""
+    values = "podMonitor.enabled=true,nameOverride=other,podMonitor.interval=1m30s"
+    (endpoint,) = objects(render(values))["PodMonitor/gpuwarden-other"]["spec"]["podMetricsEndpoints"]
+    assert (endpoint["honorLabels"], endpoint["port"], endpoint["interval"]) == (True, "metrics", "1m30s")
+    assert endpoint["relabelings"] == [
+        {"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "instance"},
+        {"targetLabel": "job", "replacement": "gpuwarden"},
+        {"action": "labeldrop", "regex": "pod|container"},
+    ]
 
 
 def test_rules_and_dashboards_are_those_of_the_tree() -> None:

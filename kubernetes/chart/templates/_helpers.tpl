@@ -54,6 +54,20 @@ capabilities:
 {{- end }}
 {{- end -}}
 
+{{/* The values; on GKE, which has no GPU Feature Discovery, GKE's own label in place of that one's. */}}
+{{- define "gpuwarden.nodes" -}}
+{{- $selector := .Values.nodeSelector -}}
+{{- $affinity := .Values.affinity -}}
+{{- if eq .Values.platform "gke" -}}
+{{- $selector = omit $selector "nvidia.com/gpu.present" -}}
+{{- if not $affinity -}}
+{{- $terms := list (dict "matchExpressions" (list (dict "key" "cloud.google.com/gke-accelerator" "operator" "Exists"))) -}}
+{{- $affinity = dict "nodeAffinity" (dict "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms)) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml (dict "selector" $selector "affinity" $affinity) -}}
+{{- end -}}
+
 {{/* gpuwarden.toml, of the values. */}}
 {{- define "gpuwarden.toml" -}}
 mode = {{ .Values.mode | quote }}
@@ -65,7 +79,7 @@ host = "/host"
 enabled = false
 {{- end }}
 [publish]
-listen = "0.0.0.0:{{ .Values.port }}"
+listen = "{{ .Values.listen }}:{{ .Values.port }}"
 {{- if .Values.webConfig.secretName }}
 web_config = "/etc/gpuwarden-web/web-config.yml"
 {{- end }}
@@ -73,6 +87,9 @@ web_config = "/etc/gpuwarden-web/web-config.yml"
 [kubernetes]
 {{- if .Values.kubernetes.enabled }}
 enabled = true
+{{- if eq .Values.platform "gke" }}
+pool = "cloud.google.com/gke-accelerator"
+{{- end }}
 {{- end }}
 {{- if .Values.kubernetes.podLabels }}
 pod_labels = true
