@@ -38,6 +38,12 @@ def test_of_taints_it_tolerates_gpuwardens_own_alone() -> None:
     assert [one["key"] for one in SPEC["tolerations"]] == [KubernetesOptions().key]
 
 
+def test_its_image_is_the_one_of_the_chart() -> None:
+    """`make image` gives no other tag, and of `latest` a node asks the registry each time."""
+    (daemon,) = yaml.safe_load_all((MANIFEST.parent / "base/daemonset.yaml").read_text())
+    assert CONTAINER["image"] == daemon["spec"]["template"]["spec"]["containers"][0]["image"]
+
+
 def test_it_asks_for_all_gpus_and_shows_which_pod_it_is() -> None:
     assert CONTAINER["resources"]["limits"]["nvidia.com/gpu"] == 8
     given = {one["name"]: one.get("value") or one["valueFrom"]["fieldRef"]["fieldPath"] for one in CONTAINER["env"]}

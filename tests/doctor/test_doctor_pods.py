@@ -52,7 +52,7 @@ async def test_without_a_daemon_kubelet_is_asked(tmp_path: Path) -> None:
     missing = await row(tmp_path)
     assert missing is not None
     assert "there is no such socket" in missing.found
-    assert "mount the folder" in missing.to_do
+    assert "kubernetes.kubelet_socket" in missing.to_do
     with kubelet(tmp_path / "kubelet.sock", answer(training("a", "GPU-1", "GPU-2"))) as server:
         given = await row(tmp_path)
         assert given is not None
@@ -61,6 +61,14 @@ async def test_without_a_daemon_kubelet_is_asked(tmp_path: Path) -> None:
         claimed = await row(tmp_path)
         assert claimed is not None
         assert "1 containers have devices of Dynamic Resource Allocation" in claimed.found
+
+
+async def test_in_a_pod_the_row_names_the_value_of_the_chart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "192.0.2.1")
+    for document in (None, of("no_socket", error="cannot ask kubelet: x")):
+        missing = await row(tmp_path, document)
+        assert missing is not None
+        assert "values of the chart: kubeletPath" in missing.to_do
 
 
 async def test_where_labels_of_pods_are_off_there_is_no_row(tmp_path: Path) -> None:

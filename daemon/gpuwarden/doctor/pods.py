@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from gpuwarden.config.model import Config
+from gpuwarden.config.sources import in_pod
 from gpuwarden.doctor.row import Row, ok, warn
 from gpuwarden.doctor.running import Running
 from gpuwarden_collectors.base import CollectorError
@@ -14,10 +15,17 @@ _CHECK = "pod labels"
 _NONE = "kubelet answers, and no pod has a GPU of a device plugin"
 _CLAIMS = "; {} containers have devices of Dynamic Resource Allocation, which are not labelled"
 _TO_DO = {
-    "no_socket": "mount the folder of the socket into the pod (hostPath, as the chart does), or set kubernetes.kubelet_socket",
+    "no_socket": "set kubernetes.kubelet_socket to where this node's kubelet has it",
     "no_answer": "see journalctl -u kubelet on the host: it must answer within 2 s",
     "failed": "see docs/kubernetes.md#labels-of-pods",
 }
+
+
+_IN_POD = "values of the chart: kubeletPath, where kubelet keeps its files on the node; the folder of the socket is mounted from there"
+
+
+def _to_do(state: str) -> str:
+    return _IN_POD if state == "no_socket" and in_pod() else _TO_DO[state]
 
 
 async def pods(running: Running, config: Config) -> list[Row]:
@@ -35,7 +43,7 @@ def _of_daemon(document: dict[str, object]) -> Row:
     of_claims = _CLAIMS.format(claims) if claims else ""
     if state in _TO_DO:
         kept = "; labels of the last answer are kept for a minute" if document.get("labelled") else ""
-        return warn(_CHECK, f"{error}{kept}", _TO_DO[state])
+        return warn(_CHECK, f"{error}{kept}", _to_do(state))
     if isinstance(unmatched, list) and unmatched:
         found = f"kubelet answers, {matched} devices match; no GPU here has the ids {', '.join(map(str, unmatched))}"
         return warn(_CHECK, found + of_claims, "file an issue with these ids and the device plugin's name and version")
@@ -50,10 +58,10 @@ async def _asked(config: Config) -> Row:
         async with asyncio.timeout(ASKED_WITHIN):
             facts = await PodsReader(config.kubernetes.kubelet_socket).read()
     except CollectorError as error:
-        return warn(_CHECK, str(error), _TO_DO["no_socket"])
+        return warn(_CHECK, str(error), _to_do("no_socket"))
     except TimeoutError:
         found = f"kubelet has not answered at {config.kubernetes.kubelet_socket} within {ASKED_WITHIN:g} s"
-        return warn(_CHECK, found, _TO_DO["no_answer"])
+        return warn(_CHECK, found, _to_do("no_answer"))
     of_claims = _CLAIMS.format(facts.claims) if facts.claims else ""
     count = sum(len(one.devices) for one in facts.containers)
     found = f"kubelet answers, {count} devices given to {len(facts.containers)} containers" if count else _NONE
