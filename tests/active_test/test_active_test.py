@@ -18,7 +18,6 @@ import pytest
 
 from gpuwarden.active_test.host_order import excluded_by
 from gpuwarden.active_test.occupancy import Asked, Memory, occupancy
-from gpuwarden_collectors.active_test.level import WORKER
 from gpuwarden_collectors.process_stat import process_stat
 from support.active_test_hosts import (
     LONG,
@@ -426,8 +425,10 @@ def test_a_worker_that_fails_costs_its_own_gpu_a_verdict_and_no_other(
 @pytest.mark.disposable
 def test_a_worker_that_sleeps_in_the_kernel_is_left_behind_and_named(host: ActiveHost, tmp_path: Path) -> None:
     host.more["ACTIVE_TEST_WITHIN"] = "1"
+    beside = tmp_path / "beside"
+    beside.mkdir()
     with hung_mount(tmp_path / "gone", killable=False) as dead:
-        host.script({"*": PASSES, uuid_of(1): [{"name": WORKER}, {"open": str(dead / "file")}]})
+        host.script({"*": PASSES, uuid_of(1): [{"name": host.worker}, {"open": str(dead / "file")}]})
         code, document = host.alone()
         assert (code, gpu_of(document, 0)["verdict"]) == (3, "nothing_found")
         pid = host.note(1)["pid"]
@@ -440,6 +441,7 @@ def test_a_worker_that_sleeps_in_the_kernel_is_left_behind_and_named(host: Activ
         code, document = host.alone()
         assert (code, document["obstacle"], host.workers) == (3, "reset_first", [])
         assert f"a worker of a test sleeps in it and cannot be ended (pid {pid})" in document["text"]
+        assert ActiveHost(beside).alone()[0] == 0, "tests that run beside this one see the process, too"
     wait(lambda: gone(pid), "its end, once the kernel lets it go")
 
 
@@ -451,7 +453,7 @@ def test_a_users_process_with_the_name_of_a_worker_keeps_no_test_away(host: Acti
         "ctypes.CDLL(None).prctl(15, sys.argv[1].encode())\n"
         "if ctypes.CDLL(None).vfork() == 0: ctypes.CDLL(None).sleep(300); os._exit(0)"
     )
-    with subprocess.Popen([sys.executable, "-S", "-c", script, WORKER]) as stranger:
+    with subprocess.Popen([sys.executable, "-S", "-c", script, host.worker]) as stranger:
         try:
             wait(lambda: (stat := process_stat("/proc", stranger.pid)) is not None and stat.state == "D", "its sleep")
             assert host.alone()[0] == 0

@@ -4,6 +4,7 @@ ACTIVE_TEST_WORKER    the command of a worker, as JSON; without it the real one
 ACTIVE_TEST_KEEP      names of variables that a worker gets all the same: fake libraries are found by them
 ACTIVE_TEST_KUBELET   the folder of a pretended kubelet
 ACTIVE_TEST_WITHIN    seconds that a worker has at each level
+ACTIVE_TEST_NAME      the name of workers that were left behind: one of another host's, beside which this one runs, is none of this one's
 ACTIVE_TEST_NODE      the name of the node's lock: hosts of tests are none of each other's
 ACTIVE_TEST_USER      the user that workers run as
 ACTIVE_TEST_JOB       not empty: the job of an idle node runs this program, in this environment
@@ -17,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gpuwarden.active_test import gpu_test, lock, pods, run, surroundings, worker
+from gpuwarden.active_test import gpu_test, left_behind, lock, pods, run, surroundings, worker
 from gpuwarden.active_test.idle import job
 from gpuwarden.cli.main import main
 
@@ -27,13 +28,15 @@ def change() -> None:
         worker.COMMAND = tuple(json.loads(given))
     if within := os.environ.get("ACTIVE_TEST_WITHIN"):
         gpu_test.WITHIN.update(dict.fromkeys(gpu_test.WITHIN, float(within)))
+    changed: Any = left_behind
+    changed.WORKER = os.environ.get("ACTIVE_TEST_NAME", changed.WORKER)
     lock.NODE = os.environ.get("ACTIVE_TEST_NODE", lock.NODE)
     surroundings.USER = os.environ.get("ACTIVE_TEST_USER", surroundings.USER)
     pods.KUBELET = Path(os.environ.get("ACTIVE_TEST_KUBELET", "/nonexistent"))
     if os.environ.get("ACTIVE_TEST_JOB"):
         passed = [f"{name}={value}" for name, value in os.environ.items() if not name.startswith("SLURM")]
         job.COMMAND = ("/usr/bin/env", *passed, sys.executable, __file__)
-    changed: Any = run
+    changed = run
     made, names = changed.environment, os.environ.get("ACTIVE_TEST_KEEP", "").split()
     changed.environment = lambda cache: {
         **made(cache),

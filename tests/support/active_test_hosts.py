@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -39,7 +40,7 @@ WRONG_ONCE: Json = {
 
 
 class ActiveHost(FakeHost):
-    """`script`: what workers do, by UUID or "*"."""
+    """`script`: what workers do, by UUID or "*". `worker`: the name of a process by which a worker that was left behind is found."""
 
     def __init__(self, folder: Path, gpus: int = 2) -> None:
         super().__init__(folder, gpus)
@@ -47,6 +48,7 @@ class ActiveHost(FakeHost):
         self.stubs.mkdir()
         self.stubs.chmod(0o777)
         self.kubelet = folder / "kubelet"
+        self.worker = f"gw-{hashlib.sha256(bytes(folder)).hexdigest()[:12]}"
         self.more: dict[str, str] = {}
         self._begun: list[subprocess.Popen[str]] = []
         self.script({"*": PASSES})
@@ -59,7 +61,7 @@ class ActiveHost(FakeHost):
         return {
             **environment(self.folder, self.fake.environment), "ACTIVE_TEST_WORKER": json.dumps(STUB),
             "ACTIVE_TEST_KEEP": "STUB_FOLDER", "STUB_FOLDER": str(self.stubs), "ACTIVE_TEST_KUBELET": str(self.kubelet),
-            "SLURM_CONF": "/nonexistent/slurm.conf", "ACTIVE_TEST_NODE": f"gpuwarden-test{self.folder}"[:107], **self.more,
+            "ACTIVE_TEST_NAME": self.worker, "SLURM_CONF": "/nonexistent/slurm.conf", "ACTIVE_TEST_NODE": f"gpuwarden-test{self.folder}"[:107], **self.more,
         }  # fmt: skip
 
     def argv(self, *words: str) -> list[str]:
