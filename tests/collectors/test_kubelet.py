@@ -169,6 +169,7 @@ def test_who_may_not_open_the_socket_reads_what_to_do(asked: Kubelet, path: Path
     )
     assert "CollectorError" in done.stdout, done.stderr
     assert "permission denied; run as root" in done.stdout
+    assert "podSecurityContext.seLinuxOptions.type of the chart" in done.stdout
 
 
 async def test_a_kubelet_that_hangs_costs_its_deadline_and_nothing_later(asked: Kubelet, path: Path) -> None:

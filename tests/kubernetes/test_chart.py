@@ -281,6 +281,9 @@ def test_the_notes_name_what_to_type_and_what_prevents_a_pod() -> None:
         "Pod Security",
         "DiskPressure",
         "SELinux",
+        f"no registry has the image gpuwarden:{gpuwarden.__version__}",
+        "insufficient quota",
+        "listen=[::]",
     ):
         assert words in notes
     assert "in mode observe nothing is signalled" in notes

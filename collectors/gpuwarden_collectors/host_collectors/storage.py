@@ -121,7 +121,7 @@ class StorageCollector:
             elif mount.path == "/":
                 raise CollectorError(
                     f"cannot ask the mounts of the host at {self._root}: {mount.error}; where SELinux denies it (ausearch -m avc), let the pod run "
-                    "as spc_t (securityContext.seLinuxOptions.type of the chart)"
+                    "as spc_t (podSecurityContext.seLinuxOptions.type of the chart)"
                 )
             else:
                 yield replace(mount, error="", asked=False)

@@ -53,7 +53,10 @@ class PodsReader:
             missing = SourceAbsent if not self._answered else CollectorError
             raise missing(self._cannot(f"there is no such socket; start kubelet, or set {_KEY}")) from None
         except PermissionError:
-            to_do = "run as root, as the chart and the profile enforce do"
+            to_do = (
+                "run as root, as the chart and the profile enforce do; where SELinux denies it (ausearch -m avc), "
+                "let the pod run as spc_t (podSecurityContext.seLinuxOptions.type of the chart)"
+            )
             raise CollectorError(self._cannot(f"permission denied; {to_do}")) from None
         except OSError as error:
             raise CollectorError(self._cannot(f"{error.strerror or error}; is kubelet running?")) from None

@@ -175,7 +175,7 @@ def _folder(name: str, path: Path, key: str, *, lasting: bool) -> Row:
     if not stat.S_ISDIR(status.st_mode) or not os.access(path, os.W_OK | os.X_OK):
         to_do = f"correct it, or set {key}"
         if in_pod():
-            to_do = "let root of the host own it; under SELinux see ausearch -m avc, and securityContext.seLinuxOptions of the chart"
+            to_do = "let root of the host own it; under SELinux see ausearch -m avc, and podSecurityContext.seLinuxOptions of the chart"
         return fail(name, f"{path} is not a folder that this user may write", to_do)
     if status.st_mode & stat.S_IWOTH:
         return fail(name, f"{path} may be written by every user", f"chmod o-w {path}: others could forge a verdict")
