@@ -96,6 +96,19 @@ def test_an_upgrade_replaces_what_nobody_changed(tmp_path: Path) -> None:
     assert present(tmp_path) == {UNIT, link}
 
 
+def test_an_upgrade_that_was_interrupted_is_finished_by_the_next_one(tmp_path: Path) -> None:
+    installation(tmp_path).install()
+    unit = tmp_path / UNIT
+    obstacle = unit.with_name(f".{unit.name}.new")
+    obstacle.mkdir()
+    with pytest.raises(IsADirectoryError):  # some files are new now, and some are not
+        installation(tmp_path, "2.0", Path("/elsewhere/gpuwarden")).install()
+    obstacle.rmdir()
+    states = installation(tmp_path, "2.0", Path("/elsewhere/gpuwarden")).install()
+    assert State.CHANGED not in states.values()
+    assert "=/elsewhere/gpuwarden" in unit.read_text()
+
+
 def test_a_file_of_an_earlier_version_goes_with_the_upgrade(tmp_path: Path) -> None:
     installation(tmp_path).install()
     old = f"{LOCAL_UNITS}/gpuwarden-old.service"

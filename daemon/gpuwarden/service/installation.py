@@ -80,8 +80,8 @@ class Installation:
         linked = {path: target for path, target in LINKS.items() if before[path] is not State.CHANGED}
         kept = {path: known.links[path] for path in known.links if before[path] is State.CHANGED}
         hashes = {path: _hash(self._files[path].content) for path in written}
-        # first, so that what an installation that was killed has written is known
-        self._write_manifest(Manifest(self._version, {**known.files, **hashes, **left}, {**linked, **kept}))
+        # first, so that what an installation that was killed has written is known; what it has not replaced has the hash from before
+        self._write_manifest(Manifest(self._version, {**hashes, **known.files}, {**linked, **kept}))
         for path in written:
             file = self._files[path]
             self._put(path, file.content, file.mode)
