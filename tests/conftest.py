@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -13,10 +14,11 @@ from hypothesis import settings
 
 from support.disposable import require_disposable_host
 from support.docker import docker, image  # noqa: F401 - fixtures
-from support.needs import not_run
+from support.needs import not_run, unmet
 from support.slurm import slurm, slurm_rig  # noqa: F401 - fixtures
 
 if TYPE_CHECKING:
+    from support.bundles import Bundles
     from support.packages import Packages
 
 # A shell that runs the suite in the background has it ignore SIGINT, and all that it starts would.
@@ -40,6 +42,18 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Packages:
     from support.packages import Packages
 
     return Packages(tmp_path_factory.mktemp("packages"))
+
+
+@pytest.fixture(scope="session")
+def bundles(tmp_path_factory: pytest.TempPathFactory, packages: Packages) -> Bundles:
+    from gpuwarden_bundle.build import COMMANDS
+    from support.bundles import Bundles
+
+    if missing := [
+        f"{command} (package {package})" for command, package in COMMANDS.items() if not shutil.which(command)
+    ]:
+        unmet(f"this test makes an RPM and a .deb: no {', no '.join(missing)}")
+    return Bundles(tmp_path_factory.mktemp("bundles"), packages)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -13,29 +12,18 @@ from typing import Any
 import pytest
 
 from gpuwarden_bundle import baseline
-from gpuwarden_bundle.build import COMMANDS
 from gpuwarden_deb import contents
 from gpuwarden_deb.control import project
 from support.bare_root import BareRoot, terminate
-from support.bundles import SUCCESSOR, VARIABLE, Bundles, made
+from support.bundles import SUCCESSOR, Bundles, made
 from support.machine import debian_tree
 from support.machine_gpuwarden import FakeGpus
-from support.needs import unmet
 from support.package_node import ACTS, BLIND, HOLDS, LEDGER, MARKER, Node
 from support.packages import Packages
 
 pytestmark = [pytest.mark.xdist_group("package"), pytest.mark.disposable]
 
 OTHER = "gpuwarden-system-python"
-
-
-@pytest.fixture(scope="module")
-def bundles(tmp_path_factory: pytest.TempPathFactory, packages: Packages) -> Bundles:
-    if missing := [
-        f"{command} (package {package})" for command, package in COMMANDS.items() if not shutil.which(command)
-    ]:
-        unmet(f"this test makes an RPM and a .deb: no {', no '.join(missing)}")
-    return Bundles(tmp_path_factory.mktemp("bundles"), packages)
 
 
 def test_a_fault_outlasts_the_switch_between_the_packages_in_both_directions(
@@ -227,55 +215,3 @@ def test_no_package_is_installed_over_a_gpuwarden_that_none_installed(
         bare.run("mv", "/opt/gpuwarden", "/opt/gpuwarden.old")
         assert install().returncode == 0
         assert bare.run("gpuwarden", "--version").stdout.startswith("gpuwarden 0.")
-
-
-whole = pytest.mark.skipif(
-    made() is None, reason=f"only what `make bundle` makes runs without a Python: make test-bundle ({VARIABLE})"
-)
-
-
-@pytest.fixture
-def unpacked(tmp_path: Path, bundles: Bundles) -> Iterator[BareRoot]:
-    """A root without any Python, with the archive unpacked in a folder that it was not made for."""
-    with BareRoot(debian_tree(), tmp_path) as bare:
-        bare.remove_python()
-        (file,) = bundles.archives
-        bare.path("/srv/other").mkdir()
-        subprocess.run(
-            bare.outside("tar", "-C", f"{bare.folder}/root/srv/other", "-xf", str(file)), check=True, timeout=120
-        )
-        yield bare
-
-
-@whole
-def test_the_archive_runs_in_any_folder_of_a_host_without_a_python(unpacked: BareRoot) -> None:
-    assert unpacked.run("sh", "-c", "command -v python3", check=False).stdout == ""
-    with subprocess.Popen(unpacked.command("/srv/other/gpuwarden/bin/gpuwarden", "run", "--simulate", "2")) as process:
-        status = ("/srv/other/gpuwarden/bin/gpuwarden", "status", "--run-dir", "/tmp/gpuwarden-0/run")
-        end = time.monotonic() + 60
-        while unpacked.run(*status, check=False).returncode != 0:
-            assert time.monotonic() < end
-            time.sleep(0.2)
-        assert terminate(process) == 0
-    modules = "import pkgutil, gpuwarden, gpuwarden_collectors, ssl, aiohttp, yaml, bcrypt, lightkube, grpclib, msgspec, jeepney, h11; print(ssl.OPENSSL_VERSION)"
-    assert unpacked.run("/srv/other/gpuwarden/bin/python3", "-P", "-c", modules).stdout.startswith("OpenSSL 3.")
-    written = unpacked.run("find", "/srv/other/gpuwarden", "-newer", "/srv/other/gpuwarden/bin/gpuwarden", "-type", "f")
-    assert not [line for line in written.stdout.splitlines() if line.endswith(".pyc")]
-
-
-@whole
-def test_a_missing_library_is_named_with_the_package_that_has_it(unpacked: BareRoot) -> None:
-    for library in unpacked.path("/usr/lib/x86_64-linux-gnu").glob("libssl.so*"):
-        library.unlink()
-    unpacked.run("ldconfig")
-    done = unpacked.run("/srv/other/gpuwarden/bin/gpuwarden", "--version", check=False)
-    assert (done.returncode, done.stdout) == (69, "")
-    assert "gpuwarden cannot run on this host: libssl.so.3: cannot open shared object file" in done.stderr
-    assert "libssl3" in done.stderr
-
-
-@whole
-def test_the_files_are_not_larger_than_promised(bundles: Bundles) -> None:
-    (file,) = bundles.archives
-    assert file.stat().st_size <= 16_000_000
-    assert (file.with_name(file.name.replace(".tar.zst", ".symbols"))).read_text() == baseline.recorded(bundles.needs)
