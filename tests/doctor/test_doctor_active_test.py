@@ -56,10 +56,17 @@ def test_a_limit_of_the_address_space_is_named(limit: int, grade: str) -> None:
 
 async def test_a_worker_of_an_earlier_test_that_sleeps_in_the_driver_is_named(tmp_path: Path) -> None:
     assert (await active_test.workers(tmp_path)).grade is Grade.OK
-    for pid, name, state in ((77, "gw-test", "D"), (78, "gw-test", "S"), (79, "train", "D")):
+    own, users = os.geteuid(), os.geteuid() + 4711
+    for pid, name, state, uid in (
+        (77, "gw-test", "D", own),
+        (78, "gw-test", "S", own),
+        (79, "train", "D", own),
+        (80, "gw-test", "D", users),
+    ):
         folder = tmp_path / str(pid)
         folder.mkdir()
         (folder / "stat").write_text(f"{pid} ({name}) {state} 1 {' '.join(['0'] * 48)}\n")
+        (folder / "status").write_text(f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
     row = await active_test.workers(tmp_path)
     assert (row.grade, row.found) == (Grade.WARN, "sleep in the driver and cannot be ended: pid 77")
     assert "reboot" in row.to_do
