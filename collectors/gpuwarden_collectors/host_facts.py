@@ -225,6 +225,8 @@ class StuckProcess:
     """It has an NVIDIA device open; None where that may not be read."""
     wait_channel: str = ""
     """The kernel function it is in; empty if not known."""
+    uid: int | None = None
+    """The user whose rights it has; None if not known, as in traces of before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from itertools import count
@@ -16,12 +17,14 @@ from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host_collectors.processes import ProcessesCollector
 from gpuwarden_collectors.host_facts import ProcessesFacts, StuckProcess
 from gpuwarden_collectors.process_stat import process_ids, process_stat
+from support.daemons import children
 from support.job_world import until
 from support.stuck_processes import stuck_process
 from support.trees import plant
 
 PROC = Path("/proc")
 KERNEL_THREAD = 0x00200000
+WAITS = "rwsem_down_write_slowpath"
 
 
 def stat(pid: int, state: str, *, comm: str = "python", flags: int = 0, threads: int = 1, start: int = 900) -> str:
@@ -33,7 +36,7 @@ def add_process(proc: Path, pid: int, state: str, *, runs: str = "1 2 30", gpu: 
     text = stat(pid, state, **more)  # type: ignore[arg-type]  # the names are those of stat
     thread = f"task/{pid}/"
     plant(folder, {"stat": text, "schedstat": runs, f"{thread}stat": text, f"{thread}schedstat": runs})
-    plant(folder, {f"{thread}wchan": "rwsem_down_write_slowpath"})
+    plant(folder, {f"{thread}wchan": WAITS})
     (folder / "fd").mkdir(exist_ok=True)
     if gpu and not (folder / "fd/5").is_symlink():
         (folder / "fd/5").symlink_to("/dev/nvidia-uvm")
@@ -64,9 +67,9 @@ def test_a_tree_gives_exactly_who_is_stuck_and_for_how_long(tmp_path: Path) -> N
     collector.read()
     assert collector.read() == ProcessesFacts(
         stuck=(
-            StuckProcess(pid=700, comm="train", seen_for=120.0, gpu=True, wait_channel="rwsem_down_write_slowpath"),
+            StuckProcess(pid=700, comm="train", seen_for=120.0, gpu=True, wait_channel=WAITS, uid=os.geteuid()),
             StuckProcess(
-                pid=80, comm="nvidia-modeset/", seen_for=120.0, gpu=False, wait_channel="rwsem_down_write_slowpath"
+                pid=80, comm="nvidia-modeset/", seen_for=120.0, gpu=False, wait_channel=WAITS, uid=os.geteuid()
             ),
         ),
         total=6,
@@ -111,7 +114,7 @@ def test_a_second_thread_counts_in_a_process_that_has_a_gpu_open(tmp_path: Path)
     collector = minute_by_minute(tmp_path)
     collector.read()
     assert collector.read().stuck == (
-        StuckProcess(pid=700, comm="python", seen_for=60.0, gpu=True, wait_channel="uvm_api_lock"),
+        StuckProcess(pid=700, comm="python", seen_for=60.0, gpu=True, wait_channel="uvm_api_lock", uid=os.geteuid()),
     )
 
 
@@ -233,6 +236,25 @@ def test_a_real_process_that_is_asleep_like_any_other_is_not_stuck() -> None:
     collector = ProcessesCollector(PROC)
     for _ in range(3):
         assert os.getpid() not in _by_pid(collector.read())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes of other users")
+def test_a_real_process_that_pretends_to_be_the_drivers_is_known_by_its_user() -> None:
+    """Who waits for a child of vfork(2) sleeps as in a driver. A process that changed its user is not dumpable."""
+    script = (
+        "import ctypes, os; os.setuid(65534)\n"
+        "ctypes.CDLL(None).prctl(15, b'nvidia-smi')\n"
+        "if ctypes.CDLL(None).vfork() == 0: ctypes.CDLL(None).sleep(300); os._exit(0)"
+    )
+    collector = ProcessesCollector(PROC)
+    with subprocess.Popen([sys.executable, "-S", "-c", script]) as stranger:
+        try:
+            until(lambda: stranger.pid in _by_pid(collector.read()), "it is stuck")
+            found = _by_pid(collector.read())[stranger.pid]
+            assert (found.comm, found.uid) == ("nvidia-smi", 65534)
+        finally:
+            for pid in (*children(stranger.pid), stranger.pid):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_a_real_zombie_is_counted() -> None:

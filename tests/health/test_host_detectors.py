@@ -99,8 +99,8 @@ def test_an_uncorrectable_error_counts_when_it_occurs() -> None:
 # --- Processes -----------------------------------------------------------------------------------------------------
 
 
-def stuck(comm: str, seconds: float, *, gpu: bool | None, pid: int = 7) -> StuckProcess:
-    return StuckProcess(pid=pid, comm=comm, seen_for=seconds, gpu=gpu)
+def stuck(comm: str, seconds: float, *, gpu: bool | None, pid: int = 7, uid: int | None = 0) -> StuckProcess:
+    return StuckProcess(pid=pid, comm=comm, seen_for=seconds, gpu=gpu, uid=uid)
 
 
 @pytest.mark.parametrize(
@@ -114,6 +114,11 @@ def stuck(comm: str, seconds: float, *, gpu: bool | None, pid: int = 7) -> Stuck
         ((stuck("nvidia-smi", 300.0, gpu=None),), F),
         ((stuck("gw-test", 300.0, gpu=None),), F),  # an active test's, which only the driver can hold
         ((stuck("nvidia-modeset/", 300.0, gpu=False),), F),
+        ((stuck("nvidia-persiste", 300.0, gpu=None, uid=113),), F),
+        ((stuck("nvidia-smi", 300.0, gpu=True, uid=1000),), W),  # a user's may wait for his file system, or pretend
+        ((stuck("gw-test", 300.0, gpu=None, uid=1000),), W),
+        ((stuck("nvidia-smi", 300.0, gpu=True, uid=None),), F),  # a trace of before
+        ((stuck("nvidia-smi", 900.0, gpu=True, uid=1000), stuck("nvidia-smi", 300.0, gpu=True)), F),
         ((stuck("nvidia-smi", 10.0, gpu=True), stuck("train", 400.0, gpu=True)), W),
         ((stuck("train", 900.0, gpu=True), stuck("nvidia-smi", 300.0, gpu=True)), F),
     ],

@@ -139,6 +139,7 @@ class ProcessesCollector:
             seen_for=now - first,
             gpu=gpu,
             wait_channel=_wait_channel(f"{self._proc}/{stat.pid}/task/{thread}/wchan"),
+            uid=_uid(f"{self._proc}/{stat.pid}"),
         )
 
 
@@ -150,6 +151,14 @@ def _runs(folder: str) -> str:
 def _wait_channel(path: str) -> str:
     name = printable(text_or_empty(path), 64)
     return "" if number(name) == 0 else name
+
+
+def _uid(folder: str) -> int | None:
+    """The effective user: also a process that is not dumpable leaves it to its folder (proc(5), task_dump_owner in the kernel)."""
+    try:
+        return os.stat(folder).st_uid  # noqa: PTH116 - as below
+    except OSError:
+        return None
 
 
 def _target(link: str) -> str:

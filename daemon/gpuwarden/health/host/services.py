@@ -87,15 +87,19 @@ def _list(counts: Mapping[str, int]) -> str:
 # --- Processes -----------------------------------------------------------------------------------------------------
 
 STUCK_FOR = 300.0
+USERS_FROM = 1000
+"""Numbers of people's accounts begin here (SYS_UID_MAX in login.defs(5) is 999)."""
 
 
 def process_hung(processes: ProcessesFacts) -> list[Sighting]:
     """Processes that hold a GPU, or are the driver's own, asleep in the kernel for 5 minutes: no signal ends them.
 
     A job may be stuck in its file system while it holds a GPU, which then is lost but not broken: a warning. A process
-    named nvidia… that is stuck is stuck in the driver, and so is a worker of `gpuwarden test`: a failure.
+    named nvidia… that is stuck is stuck in the driver, and so is a worker of `gpuwarden test`: a failure. Anybody may name
+    a process so, and have it sleep (vfork(2), a file system of his own); one of a person's account is therefore a warning. A driver that
+    hangs is a failure by the readings, too.
     """
-    stuck = [p for p in processes.stuck if p.seen_for >= STUCK_FOR and (p.gpu or _of_the_driver(p))]
+    stuck = [p for p in processes.stuck if p.seen_for >= STUCK_FOR and (p.gpu or _named_as_the_driver(p))]
     if not stuck:
         return []
     first = max(stuck, key=lambda process: (_of_the_driver(process), process.seen_for))
@@ -107,6 +111,10 @@ def process_hung(processes: ProcessesFacts) -> list[Sighting]:
 
 
 def _of_the_driver(process: StuckProcess) -> bool:
+    return _named_as_the_driver(process) and (process.uid is None or process.uid < USERS_FROM)
+
+
+def _named_as_the_driver(process: StuckProcess) -> bool:
     return process.comm.startswith("nvidia") or process.comm == WORKER
 
 
