@@ -25,7 +25,7 @@ help:
 	@echo 'make bundle an archive, an RPM and a .deb for every distribution, with a Python of their own, in dist/ (make test-bundle: tries them)'
 	@echo 'make release-arm64  the same for arm64, on a Debian 12 of amd64'
 	@echo 'make deb    the package for the Python of this distribution, in dist/'
-	@echo 'make image  the container image of this tree, for this architecture, in dist/; needs mmdebstrap, and no registry'
+	@echo 'make image  the container image of this tree, for this architecture or MACHINE=aarch64, in dist/; needs mmdebstrap, and no registry'
 	@echo 'make lock   pin what the package is made of again, with hashes (UPGRADE=--upgrade: the newest there are)'
 	@echo 'make evaluate       judge simulated faults and healthy days, and print what it got right (make evaluate-full: docs/health.md)'
 
@@ -111,11 +111,12 @@ bundle: $(VENV)/.run
 test-bundle: $(VENV)/.dev
 	GPUWARDEN_BUNDLE=dist $(BIN)/python -m pytest tests/test_bundle*.py $(PYTEST)
 
-release-arm64:
+release-arm64: $(VENV)/.run
+	PYTHONPATH=packaging $(BIN)/python -m gpuwarden_image --machine aarch64
 	sh packaging/arm64.sh bundle
 
 image: $(VENV)/.run
-	PYTHONPATH=packaging $(BIN)/python -m gpuwarden_image
+	PYTHONPATH=packaging $(BIN)/python -m gpuwarden_image $(if $(MACHINE),--machine $(MACHINE))
 
 # uv resolves for every platform at once, so that one lock serves all of them.
 LOCK = .build/uv/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate --quiet $(UPGRADE) \

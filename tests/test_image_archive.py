@@ -12,6 +12,7 @@ import pytest
 from gpuwarden_deb.paths import BuildError
 from gpuwarden_image import debian, extraction
 from gpuwarden_image.archive import Description, Layer, write
+from gpuwarden_image.build import build
 
 
 def layer() -> Layer:
@@ -54,8 +55,18 @@ def test_what_is_missing_for_a_build_is_named_with_its_package(tmp_path: Path, m
     with pytest.raises(
         BuildError, match=r"no mmdebstrap \(package mmdebstrap\), no dpkg-deb \(package dpkg\); apt-get"
     ):
-        extraction.make(tmp_path / "tree", tmp_path / "application", tmp_path, 0)
+        extraction.make(tmp_path / "tree", tmp_path / "application", tmp_path, 0, architecture="amd64", native=True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_image_for_another_processor_needs_the_images_python_to_compile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BuildError, match=r"no python3\.11 \(package python3\.11\); apt-get"):
+        extraction.make(tmp_path / "tree", tmp_path / "application", tmp_path, 0, architecture="arm64", native=False)
+    with pytest.raises(BuildError, match="for x86_64, aarch64, not for riscv64"):
+        build(tmp_path, "riscv64")
 
 
 PACKAGES = {

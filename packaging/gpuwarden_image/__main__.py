@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -10,9 +11,12 @@ from gpuwarden_image.build import build
 
 
 def main() -> int:
-    output = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "dist"
+    parser = argparse.ArgumentParser(prog="gpuwarden_image")
+    parser.add_argument("output", nargs="?", type=Path, default=ROOT / "dist", help="folder of the archive")
+    parser.add_argument("--machine", default="", help="x86_64 or aarch64; by default this host's")
+    given = parser.parse_args()
     try:
-        image = build(output)
+        image = build(given.output, given.machine)
     except (BuildError, OSError) as error:
         print(f"no image: {error}", file=sys.stderr)
         return 1

@@ -33,22 +33,29 @@ class Image:
     unpacked: int
 
 
-def build(output: Path) -> Image:
-    """The image, in the folder `output`. Raises BuildError."""
-    machine, epoch = platform.machine(), build_time(ROOT)
+def build(output: Path, machine: str = "") -> Image:
+    """The image, in the folder `output`. `machine`: x86_64 or aarch64; empty: this host's. Raises BuildError."""
+    machine, epoch = machine or platform.machine(), build_time(ROOT)
     if machine not in _ARCHITECTURES:
         raise BuildError(
-            f"an image cannot be built here: Debian's packages and wheels are taken for {', '.join(_ARCHITECTURES)}, this is {machine}"
+            f"an image cannot be built: Debian's packages and wheels are taken for {', '.join(_ARCHITECTURES)}, not for {machine}"
         )
+    architecture = _ARCHITECTURES[machine]
     version, licence = project()
     WORK.mkdir(parents=True, exist_ok=True)
     output.mkdir(parents=True, exist_ok=True)
     with (WORK / "lock").open("w") as lock, _folder() as folder:
         fcntl.flock(lock, fcntl.LOCK_EX)
         application.make(folder / "stage", folder, machine, epoch)
-        extraction.make(folder / "tree.tar", folder / "stage", folder, epoch)
+        extraction.make(
+            folder / "tree.tar",
+            folder / "stage",
+            folder,
+            epoch,
+            architecture=architecture,
+            native=machine == platform.machine(),
+        )
         layer = fill(folder / "tree.tar", epoch)
-    architecture = _ARCHITECTURES[machine]
     image = describe(version, licence, architecture, epoch)
     file = output / f"{NAME}_{version}_{architecture}.tar"
     new = file.with_suffix(".new")

@@ -22,25 +22,35 @@ done
 _COMPILE = f"""#!/bin/sh
 set -eu
 cp -r --no-preserve=ownership @APPLICATION@/. "$1"
-chroot "$1" /usr/bin/python{PYTHON} -m compileall -q -j 2 -x '/(idlelib|lib2to3|pydoc_data|tkinter|turtledemo)/' \\
-  --invalidation-mode unchecked-hash /opt /usr/lib/python{PYTHON}
+@PYTHON@ -m compileall -q -j 2 -x '/(idlelib|lib2to3|pydoc_data|tkinter|turtledemo)/' \\
+  --invalidation-mode unchecked-hash @IN@/opt @IN@/usr/lib/python{PYTHON}
 """
 """The standard library, too: nothing can be kept of what Python compiles in a read-only image, and Debian's is compiled by its scripts."""
+_NATIVE = (f'chroot "$1" /usr/bin/python{PYTHON}', "")
+_FOREIGN = (f"python{PYTHON}", '"$1"')
+"""What compiles, and before which paths the root is: compiled code of one minor version of Python is the same on every processor."""
 _COMMANDS = {"mmdebstrap": "mmdebstrap", "dpkg-deb": "dpkg"}
 
 
-def make(tree: Path, application: Path, folder: Path, epoch: int) -> None:
+def make(tree: Path, application: Path, folder: Path, epoch: int, *, architecture: str, native: bool) -> None:
     """Writes the archive `tree`: the packages, and the files of `application`, compiled. `folder`: for what is needed on the way.
 
-    Raises BuildError.
+    `architecture`: as Debian names it. `native`: it is this host's, which can run the Python of the image. Raises BuildError.
     """
-    missing = [f"{command} (package {package})" for command, package in _COMMANDS.items() if not shutil.which(command)]
+    commands = _COMMANDS | ({} if native else {f"python{PYTHON}": f"python{PYTHON}"})
+    missing = [f"{command} (package {package})" for command, package in commands.items() if not shutil.which(command)]
     if missing:
         raise BuildError(f"an image cannot be built here: no {', no '.join(missing)}; apt-get install them")
+    python, root = _NATIVE if native else _FOREIGN
+    strip = "" if native else ' -s "$1" -p /'
     compiling = _COMPILE.replace("@APPLICATION@", shlex.quote(str(application)))
+    compiling = (
+        compiling.replace("@PYTHON@", python).replace("@IN@", root).replace("compileall -q", f"compileall{strip} -q")
+    )
     hooks = (_script(folder / "list", _LIST), _script(folder / "compile", compiling))
     run(
         *("mmdebstrap", "--quiet", "--variant=extract", "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr"),
+        *(f"--architectures={architecture}", *(() if native else ("--skip=check/qemu",))),
         *(f"--include={','.join(WANTED)}", *(f"--extract-hook={hook}" for hook in hooks)),
         *("--format=tar", SUITE, str(tree)),
         epoch=epoch,
