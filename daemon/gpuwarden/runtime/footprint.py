@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec
+from threading import Lock
 from types import ModuleType
 from typing import Any
 
@@ -25,6 +26,7 @@ _PROXIES = ("getproxies", "proxy_bypass")
 """What aiohttp's client wants of `urllib.request`, which brings in a client of its own, 0.5 MiB."""
 _HASHES = (("_md5",), ("_sha1",), ("_sha256", "_sha2"), ("_sha3",), ("_blake2",))
 """Python's own modules for the hashes that hashlib guarantees. Some distributions leave them out for OpenSSL's."""
+_REMOVAL = Lock()
 
 
 def leave_out(config: Config) -> None:
@@ -133,8 +135,9 @@ def _put_off_names(module: str, **names: Any) -> None:
 
 
 def _real(module: str) -> ModuleType:
-    if getattr(sys.modules.get(module), "_put_off", False):
-        del sys.modules[module]
+    with _REMOVAL:  # two threads may want it at once; the import has locks of its own
+        if getattr(sys.modules.get(module), "_put_off", False):
+            del sys.modules[module]
     return import_module(module)
 
 
