@@ -72,7 +72,7 @@ def test_a_host_that_cannot_test_says_so_from_the_start_and_returns_as_without_a
         daemon.wait(lambda: gate_of(daemon)["state"] == "impossible", "the probe")
         assert "systemctl enable --now gpuwarden-test.socket" in gate_of(daemon)["text"]
         assert "test_impossible" in host.command("status", "--run-dir", host.run_dir).stdout
-        assert daemon.heartbeat()["status"] == "healthy"
+        daemon.wait_status("healthy")
         is_excluded(host, daemon)
         host.is_mended()
         is_back(host, daemon)

@@ -17,6 +17,8 @@ from gpuwarden.trace.records import Record
 from gpuwarden.trace.writer import TraceWriter
 
 Names = Any
+STRUCK_AFTER = 60.0
+"""Seconds of health in a story."""
 
 
 def story(fault: str, seconds: float = 120.0, *, gpus: int = 4) -> list[Record]:
@@ -24,7 +26,7 @@ def story(fault: str, seconds: float = 120.0, *, gpus: int = 4) -> list[Record]:
     records: list[Record] = []
     node = Node(records.append, Random(fault), gpus=gpus)
     node.start_daemon(remembers=False)
-    node.run(60.0)
+    node.run(STRUCK_AFTER)
     node.go(next(row for row in CLASSES if row.name == fault).strike(node, 1))
     node.run(seconds)
     return records
