@@ -109,10 +109,10 @@ class Kubelet:
 
     async def _ended(self, server: _Server) -> None:
         server.close()
-        await server.wait_closed()
         for connection in server.connections:
             connection.connection.close()
         await asyncio.sleep(0.01)  # in the next turns of the loop their sockets are closed
+        await server.wait_closed()  # from Python 3.13 on for the connections, too
 
     def _do(self, work: Any) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
