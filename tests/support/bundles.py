@@ -34,7 +34,7 @@ def made() -> Path | None:
 class Bundles:
     def __init__(self, folder: Path, packages: Packages) -> None:
         self.folder, self.root = folder, folder / "root"
-        self.archives = list(whole.glob("*.tar.zst")) if (whole := made()) else []
+        self.archives = list(whole.glob(f"*-{platform.machine()}.tar.zst")) if (whole := made()) else []
         version, licence = project()
         architecture = this_host().architecture
         if whole:
