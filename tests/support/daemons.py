@@ -170,8 +170,17 @@ class RunningDaemon:
                     f"the daemon exited with {self.process.returncode} while waited for {what}:\n{self.lines()}"
                 )
             if time.monotonic() > end:
-                raise AssertionError(f"waited {PATIENCE:g} s in vain for {what}:\n{self.lines()[-3000:]}")
+                raise AssertionError(
+                    f"waited {PATIENCE:g} s in vain for {what}:\n{self.lines()[-3000:]}\n{self._shown()}"
+                )
             time.sleep(every)
+
+    def _shown(self) -> str:
+        """Its status, of which a log that says nothing lacks what it waits for."""
+        try:
+            return self.get("/v1/status", timeout=5.0)[1].decode()[-6000:]
+        except (OSError, http.client.HTTPException) as error:
+            return f"no status: {error}"
 
     def lines(self) -> str:
         return self.log.read_text() if self.log.exists() else ""
