@@ -13,13 +13,13 @@ import os
 import re
 import socket
 import stat
-import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuwarden.publish.sockets.unix_socket import peer_of
 from gpuwarden_collectors.host_files import read_text
 from gpuwarden_collectors.process_stat import process_stat
 
@@ -29,12 +29,10 @@ GROUP = "gpuwarden"
 """Of the file: its members, as jobs of Slurm that run as that user, take the lock beside a daemon of root's."""
 NODE = "gpuwarden-test"
 """The name of the socket. Any user may take it: who is none of those that may test is no test."""
-_ASKERS_MOST = 4096
-_ASKED, _APART = 5, 0.1
-"""Times, and seconds between them. A test listens as soon as it has the name, and one that has ended has it no longer."""
+_BACKLOG = 4096
+_ATTEMPTS, _APART = 5, 0.1
+"""To connect to the holder, and seconds between them. A test listens as soon as it has the name, and one that has ended has it no longer."""
 _LOCKS_MOST = 4 << 20  # bytes
-_CREDENTIALS = struct.Struct("3i")
-"""struct ucred: process, user, group."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -77,7 +75,7 @@ def _name_lock(run_dir: Path, proc: Path) -> Iterator[None]:
     with socket.socket(socket.AF_UNIX) as name:
         try:
             name.bind(f"\0{NODE}")
-            name.listen(_ASKERS_MOST)
+            name.listen(_BACKLOG)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise LockError(f"cannot take the name {NODE} that keeps tests apart: {error.strerror}") from error
@@ -90,19 +88,17 @@ def _named_holder(run_dir: Path, proc: Path) -> Holder | None:
     """None for one that cannot be a test; also for one that nobody can connect to: it does not listen, or its queue is full, as
     that of a user who wants to keep tests away.
     """
-    for _ in range(_ASKED):
-        with socket.socket(socket.AF_UNIX) as asker:
-            asker.setblocking(False)
+    for _ in range(_ATTEMPTS):
+        with socket.socket(socket.AF_UNIX) as client:
+            client.setblocking(False)
             try:
-                asker.connect(f"\0{NODE}")
+                client.connect(f"\0{NODE}")
             except OSError:
                 time.sleep(_APART)
                 continue
-            pid, uid, _group = _CREDENTIALS.unpack(
-                asker.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-            )
+            holder = peer_of(client)
         testers = {0, os.geteuid(), run_dir.stat().st_uid}
-        return Holder(pid, _started(proc, pid) if pid else None) if uid in testers else None
+        return Holder(holder.pid, _started(proc, holder.pid) if holder.pid else None) if holder.uid in testers else None
     return None
 
 
