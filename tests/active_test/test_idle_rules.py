@@ -25,7 +25,7 @@ NOW, DAY, HOUR = 1_800_000_000.0, 86_400.0, 3_600.0
 KEYS = {"PreemptType": "preempt/partition_prio", "PreemptMode": "CANCEL", "PreemptExemptTime": "00:00:00"}
 USERS = "PartitionName=gpu Nodes=n[1-3] PriorityTier=1 PreemptMode=OFF GraceTime=0 MaxTime=UNLIMITED State=UP"
 TESTS = "PartitionName=gwtest Nodes=n[1-3] PriorityTier=0 PreemptMode=CANCEL GraceTime=0 MaxTime=00:30:00 State=UP"
-IDLE = NodeFacts(name="n1", base="idle", partitions=("gpu", "gwtest"), has_gpu=True, gpus=8)
+IDLE = NodeFacts(name="n1", base="idle", partitions=("gpu", "gwtest"), gpus=8)
 
 
 def lacking(keys: Mapping[str, str] = KEYS, users: str = USERS, tests: str = TESTS, node: str = "n1") -> str:
@@ -83,7 +83,7 @@ SAVES = {"SuspendProgram": "/usr/sbin/off", "SuspendTime": "300 sec"}
     ],
 )  # fmt: skip
 def test_only_a_node_that_is_idle_and_stays_on_is_tested(node: dict[str, Any], keys: dict[str, str], why: str) -> None:
-    facts = {name: getattr(IDLE, name) for name in ("name", "base", "flags", "partitions", "has_gpu", "gpus")} | node
+    facts = {name: getattr(IDLE, name) for name in ("name", "base", "flags", "partitions", "gpus")} | node
     found = unfit(NodeFacts(**facts), keys, parse_partitions(USERS))
     assert why in found if why else not found
 

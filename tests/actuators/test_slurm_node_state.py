@@ -21,7 +21,7 @@ TERMINATION = "gpuwarden: termination boot=1b4e28ba instance=i-0af01c23"
 def node(state: str = "idle", reason: str = "", *, name: str = "n1", at: float | None = None, **more: Any) -> NodeFacts:
     base, *flags = state.split("+")
     at = 1_700_000_000.0 if reason and at is None else at
-    facts = {"partitions": ("gpu",), "has_gpu": True, **more}
+    facts = {"partitions": ("gpu",), "gpus": 8, **more}
     return NodeFacts(name=name, base=base, flags=frozenset(flags), reason=reason, reason_at=at, **facts)
 
 
@@ -80,7 +80,7 @@ def test_only_failures_of_gpuwarden_are_counted() -> None:
         node("idle+drain", "new fan", name="n5"),
         node("idle+fail", FAILURE, name="n6"),
         node("idle", FAILURE, name="n7"),
-        node("idle", name="cpu1", has_gpu=False),
+        node("idle", name="cpu1", gpus=0),
     )
     fleet_count = fleet_count_of(members[0], [PartitionFacts(name="gpu", members=members)], 30.0)
     assert sorted(fleet_count.held) == [Held(10.0, "n3"), Held(20.0, "n2")]
@@ -95,7 +95,7 @@ def test_a_node_in_two_partitions_of_the_pool_counts_once() -> None:
 
 
 def test_nodes_of_a_cluster_without_gpu_gres_share_the_budget_all() -> None:
-    members = tuple(node(name=f"n{n}", has_gpu=False) for n in range(5))
+    members = tuple(node(name=f"n{n}", gpus=0) for n in range(5))
     assert fleet_count_of(members[0], [PartitionFacts(name="gpu", members=members)], 0.0).pool == 5
 
 

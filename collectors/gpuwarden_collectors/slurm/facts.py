@@ -23,10 +23,8 @@ class NodeFacts:
     """Name of the user who set it."""
     partitions: tuple[str, ...] = ()
     """Those that the node is in."""
-    has_gpu: bool = False
-    """It has a GRES of the name gpu."""
     gpus: int = 0
-    """How many of them."""
+    """Of its GRES of the name gpu."""
     comment: str = ""
     """Comment of the node."""
     extra: str = ""
@@ -36,6 +34,15 @@ class NodeFacts:
     def state(self) -> str:
         """As Slurm writes it; flags in the order of the alphabet."""
         return "+".join((self.base, *sorted(self.flags)))
+
+    @property
+    def has_gpu(self) -> bool:
+        return self.gpus > 0
+
+    @property
+    def is_empty(self) -> bool:
+        """No job is on it, and none ends: also of one that is down, which may come back."""
+        return self.base in ("idle", "down") and "completing" not in self.flags
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,6 @@ POD_VARIABLE = "POD_UID"
 PODS_WITHIN = 5.0
 FRESH = 1.0
 """Seconds."""
-_EMPTY = ("idle", "down")
-"""A node that is down has no jobs; it is alone once it is drained, too: slurmd may come back."""
 _SHOWN = 4
 _ANCESTORS_MOST = 64
 
@@ -167,7 +165,7 @@ async def _node(client: SlurmClient, name: str) -> Occupancy:
     if jobs := squeue(text):
         shown = _some([f"{job.id} of {job.user}" for job in jobs])
         return Occupancy(Memory.NONE, f"Slurm has jobs here ({shown}): drain the node and wait for their end")
-    if node.base not in _EMPTY or "completing" in node.flags:
+    if not node.is_empty:
         return Occupancy(
             Memory.NONE, f"Slurm says that the node is {node.state}: drain it and wait until it is drained"
         )

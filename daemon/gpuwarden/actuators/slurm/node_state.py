@@ -27,7 +27,6 @@ _FLAGS: dict[str, Flag] = {
 """Slurm's names from 22.05 to 26.05; the others (completing, not_responding, planned, reserved, cloud …) forbid nothing."""
 _DOWN = ("down", "error", "future")
 _EXCLUDING = ("drain", "fail")
-_EMPTY = ("idle", "down")
 
 
 def node_state_of(node: NodeFacts, at: Stamp, pool: int | None) -> NodeState:
@@ -35,19 +34,18 @@ def node_state_of(node: NodeFacts, at: Stamp, pool: int | None) -> NodeState:
     flags = frozenset(_FLAGS[flag] for flag in node.flags if flag in _FLAGS)
     if node.base in _DOWN:
         flags |= {Flag.DOWN}
-    empty = node.base in _EMPTY and "completing" not in node.flags
     if not is_out(node):
-        return NodeState(at=at, flags=flags, schedulable=not flags, empty=empty, state=node.state, pool=pool)
+        return NodeState(at=at, flags=flags, schedulable=not flags, empty=node.is_empty, state=node.state, pool=pool)
     since = node.reason_at or 0.0
     own = reasons.parse(node.reason) if _may_be_own(node) else None
     if own is None:
         return NodeState(
-            at=at, owner=Owner.FOREIGN, reason=node.reason, since=since, flags=flags, schedulable=False, empty=empty,
+            at=at, owner=Owner.FOREIGN, reason=node.reason, since=since, flags=flags, schedulable=False, empty=node.is_empty,
             state=node.state, pool=pool,
         )  # fmt: skip
     return NodeState(
         at=at, owner=Owner.OURS, why=own.why, reason=own.text, suffix=own.suffix, since=since, boot=own.boot,
-        instance=own.instance, flags=flags, schedulable=False, empty=empty, state=node.state, pool=pool,
+        instance=own.instance, flags=flags, schedulable=False, empty=node.is_empty, state=node.state, pool=pool,
     )  # fmt: skip
 
 
