@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from gpuwarden.base.log import get_logger
-from gpuwarden.health.bookkeeping import OF_GATES, OF_TESTS, is_bookkeeping
+from gpuwarden.health.bookkeeping import OF_FINDINGS, OF_GATES, OF_TESTS, is_bookkeeping
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.model import Event, EventKind, Key
 from gpuwarden.ledger.rows import Memory
@@ -104,19 +104,7 @@ LINES: dict[EventKind, tuple[str, str]] = {
     EventKind.LEDGER_LOST: ("error", "ledger lost its last events"),
 }
 """Level and text of the log line of each kind of event."""
-HIDDEN = (
-    *OF_TESTS,
-    *OF_GATES,
-    "first_boottime",
-    "first_wall",
-    "latch",
-    "links",
-    "signs",
-    "sequence",
-    "bursts",
-    "processes",
-)
-
+HIDDEN = (*OF_TESTS, *OF_GATES, *OF_FINDINGS)
 
 _OTHER_NAMES = {"level": "test_level"}
 """Of keys of events that each log line has for itself."""

@@ -12,6 +12,8 @@ OF_TESTS = ("figures", "started", "kernels_version", "band", "clocks_set", "work
 """Data of events of active tests that only the judge needs."""
 OF_GATES = ("since_boottime", "since_wall", "boot", "results", "run", "again_boottime", "again_wall")
 """Data of events of the return gate that only policy needs."""
+OF_FINDINGS = ("first_boottime", "first_wall", "latch", "links", "signs", "sequence", "bursts", "processes")
+"""Data of events of findings that only the judge needs."""
 
 
 def is_bookkeeping(kind: str, key: str, data: Mapping[str, object]) -> bool:

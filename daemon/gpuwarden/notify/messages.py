@@ -14,7 +14,7 @@ import uuid
 from dataclasses import dataclass
 
 from gpuwarden.config.notify import Group
-from gpuwarden.health.bookkeeping import OF_GATES
+from gpuwarden.health.bookkeeping import OF_FINDINGS, OF_GATES
 from gpuwarden.health.model import Event, EventKind, Json
 from gpuwarden.notify.queue import Message
 from gpuwarden.publish.times import rfc3339
@@ -37,18 +37,7 @@ GROUPS: dict[str, Group] = {
 }
 """The kinds of events that are notified, and their group; the others are history, or of jobs."""
 _ABOUT_INTENTS = (EventKind.INTENDED, EventKind.OUTCOME)
-_HIDDEN = (
-    *OF_GATES,
-    "first_boottime",
-    "first_wall",
-    "latch",
-    "links",
-    "signs",
-    "sequence",
-    "bursts",
-    "processes",
-    "overridden",
-)
+_HIDDEN = (*OF_GATES, *OF_FINDINGS, "overridden")
 _FIELDS_MOST = 32
 _TEXT_MOST = 400  # characters, so that a message has at most about 16 KiB
 
