@@ -103,5 +103,5 @@ async def test_a_socket_that_does_not_exist_is_told_from_one_that_refuses(tmp_pa
     ],
     ids=str,
 )
-def test_what_a_test_says_for_itself_is_one_line_whatever_it_sends(document: dict[str, Any], line: str) -> None:
+def test_what_came_of_a_test_is_one_line_whatever_the_service_sends(document: dict[str, Any], line: str) -> None:
     assert shown(document) == line

@@ -1,4 +1,4 @@
-r"""The daemon's end of the service that tests the GPUs before a return; `active_test/gate_service.py` is the other end.
+r"""The daemon's end of the service that tests the GPUs before a return; `cli/gate_service.py` is the other end.
 
     {"verb": "probe"}\n                    ->  {"impossible": "why no test can run on this host, or empty"}
     {"verb": "test", "level": "quick"}\n   ->  the document of `gpuwarden test --json`
@@ -67,12 +67,12 @@ async def _all_of(reader: asyncio.StreamReader) -> bytes:
 
 
 def shown(document: Mapping[str, Any]) -> str:
-    """What a test says for itself, in one line; whatever the document holds."""
+    """What came of a test, in one line; whatever the document holds."""
     gpus = document.get("gpus")
     lines = [_line(gpu) for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
     texts = [text for text in dict.fromkeys(lines) if text]
     if not texts:
-        return _words(document.get("obstacle"), document.get("text")) or "it gave no result"
+        return _one_line(document.get("obstacle"), document.get("text")) or "it gave no result"
     more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
     return "; ".join(texts[:_SHOWN]) + more
 
@@ -80,11 +80,11 @@ def shown(document: Mapping[str, Any]) -> str:
 def _line(gpu: Mapping[str, Any]) -> str:
     findings = gpu.get("findings")
     found = [one.get("text") for one in findings if isinstance(one, dict)] if isinstance(findings, list) else []
-    text = _words(*found[:1]) or _words(gpu.get("obstacle"), gpu.get("text"))
-    return f"GPU {_words(gpu.get('index')) or '?'}: {text}" if text else ""
+    text = _one_line(*found[:1]) or _one_line(gpu.get("obstacle"), gpu.get("text"))
+    return f"GPU {_one_line(gpu.get('index')) or '?'}: {text}" if text else ""
 
 
-def _words(*parts: object) -> str:
+def _one_line(*parts: object) -> str:
     """Printable, and not long."""
     texts = [str(part) for part in parts if isinstance(part, str | int) and str(part)]
     return "".join(char if char.isprintable() else " " for char in ": ".join(texts)[:_TEXT_MOST])

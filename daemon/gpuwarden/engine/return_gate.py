@@ -172,7 +172,7 @@ class ReturnGate:
             self._appended(EventKind.GATE_ENDED, ended(after, self._options.level, self._gpus(), text, now))
 
     async def _answer(self) -> str:
-        """What the test said for itself."""
+        """What came of the test, in one line."""
         options = self._options
         try:
             return shown(await ask(options.socket, {"verb": "test", "level": options.level.value}, options.within))

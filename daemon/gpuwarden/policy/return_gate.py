@@ -109,7 +109,7 @@ def begun(gate: Gate, run: str) -> Gate:
 
 
 def ended(gate: Gate, level: Level, gpus: Iterable[GpuVerdict], text: str, now: Stamp, *, pause: bool = True) -> Gate:
-    """The test that ran for it is over, with whatever results it left. `text`: what it said for itself."""
+    """The test that ran for it is over, with whatever results it left. `text`: what came of it, for people."""
     over = replace(gate, run="", text=text[:TEXT_MOST], again=None)
     gpus = tuple(gpus)
     if passed(gate, level, gpus):
