@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuwarden.active_test.idle.due import not_due
+from gpuwarden.active_test.idle.due import last_tested, not_due
 from gpuwarden.active_test.idle.job import IdleJob, minutes
 from gpuwarden.active_test.idle.node import unfit
 from gpuwarden.active_test.idle.preemption import missing
@@ -120,11 +120,14 @@ def status(*results: tuple[str, float, str], gpus: int = 1) -> dict[str, Any]:
 def test_a_test_is_due_where_a_gpu_has_no_result_of_the_level_that_is_new_enough(
     found: dict[str, Any], *, due: bool
 ) -> None:
-    assert (not_due(found, Level.QUICK, DAY, NOW) == "") is due
+    times = last_tested(found, Level.QUICK, DAY, NOW)
+    assert (not_due(times, Level.QUICK, DAY, NOW) == "") is due
+    assert (None in times.values()) is due
 
 
 def test_a_clock_that_was_set_back_does_not_put_off_tests_for_ever() -> None:
-    assert not_due(status(("quick", -2 * DAY, "nothing_found")), Level.QUICK, DAY, NOW) == ""
+    times = last_tested(status(("quick", -2 * DAY, "nothing_found")), Level.QUICK, DAY, NOW)
+    assert not_due(times, Level.QUICK, DAY, NOW) == ""
 
 
 def test_the_job_is_exclusive_bounded_and_never_started_twice() -> None:

@@ -15,12 +15,8 @@ UNJUDGED = 8
 _LEVELS = tuple(Level)
 
 
-def not_due(status: Mapping[str, Any], level: Level, every: float, now: float) -> str:
-    """Why no test is due; empty if one is. `status`: the daemon's. `now`: Unix time.
-
-    Raises KeyError, TypeError, AttributeError or ValueError if the status is of another version, as `last_tested`.
-    """
-    times = last_tested(status, level, every, now)
+def not_due(times: Mapping[str, float | None], level: Level, every: float, now: float) -> str:
+    """Why no test is due; empty if one is. `times`: of `last_tested`. `now`: Unix time."""
     if not times:
         return "the daemon sees no GPU to test: see gpuwarden status"
     known = [at for at in times.values() if at is not None]
@@ -31,7 +27,10 @@ def not_due(status: Mapping[str, Any], level: Level, every: float, now: float) -
 
 
 def last_tested(status: Mapping[str, Any], level: Level, every: float, now: float) -> dict[str, float | None]:
-    """Of each GPU that is here, by slot: when it was last tested, Unix time; None where a test is due."""
+    """Of each GPU that is here, by slot: when it was last tested, Unix time; None where a test is due. `status`: the daemon's.
+
+    Raises KeyError, TypeError, AttributeError or ValueError if the status is of another version.
+    """
     return {
         gpu["pci_bus_id"]: max(_counting(status, gpu["uuid"], level, every, now), default=None)
         for gpu in status["gpus"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -27,31 +27,18 @@ class CannotSubmit(Exception):  # noqa: N818 - of the set-up
     """A person has to change something first. The message says what."""
 
 
-async def need_due(call: Call, level: Level, every: float, now: float) -> None:
-    """Raises NotNow where the daemon has a result that is new enough, or what `call` raises: without a daemon no result would be kept."""
-    await _of_status(call, lambda status: not_due(status, level, every, now))
-
-
-async def due_slots(call: Call, level: Level, every: float, now: float) -> frozenset[str]:
-    """The GPUs that are due. Raises as `need_due`."""
-    known: dict[str, float | None] = {}
-
-    def why(status: Mapping[str, Any]) -> str:
-        known.update(last_tested(status, level, every, now))
-        return not_due(status, level, every, now)
-
-    await _of_status(call, why)
-    return frozenset(slot for slot, at in known.items() if at is None)
-
-
-async def _of_status(call: Call, why: Callable[[Mapping[str, Any]], str]) -> None:
+async def need_due(call: Call, level: Level, every: float, now: float) -> frozenset[str]:
+    """Slots of the GPUs that are due. Raises NotNow where the daemon has results of all that are new enough, CannotSubmit, or what `call`
+    raises: without a daemon no result would be kept.
+    """
     status: Mapping[str, Any] = await detached("status", lambda: call("status"))
     try:
-        found = why(status)
+        times = last_tested(status, level, every, now)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise CannotSubmit("the daemon's status is of another version: restart it") from error
-    if found:
-        raise NotNow(found)
+    if why := not_due(times, level, every, now):
+        raise NotNow(why)
+    return frozenset(slot for slot, at in times.items() if at is None)
 
 
 async def need_turn(order: Order, test: ActiveTestOptions) -> None:
@@ -78,6 +65,6 @@ async def of_ended_job(order: Order, test: ActiveTestOptions, job: EndedJob) -> 
     """
     if (found := await detached("notes of jobs", job.occupancy)).memory is Memory.NONE:
         raise NoEndedJob(found.why)
-    due = await due_slots(order.call, order.level, test.every, order.asked.now())
+    due = await need_due(order.call, order.level, test.every, order.asked.now())
     asked = replace(order.asked, ended_job=job.occupancy)
     return replace(order, asked=asked, choose=lambda gpus: job.among(gpus, due))
