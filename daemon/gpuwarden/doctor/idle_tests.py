@@ -9,7 +9,7 @@ from pathlib import Path
 from gpuwarden.active_test.idle.job import IdleJob, minutes
 from gpuwarden.active_test.idle.node import suspended_after
 from gpuwarden.active_test.idle.preemption import missing
-from gpuwarden.active_test.idle.user import NoSuchSubmitter, submits_as, unheard
+from gpuwarden.active_test.idle.user import NoSuchSubmitter, no_access, submits_as
 from gpuwarden.config.model import Config
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden_collectors.active_test.level import Level
@@ -66,7 +66,7 @@ async def _user(config: Config, commands: Commands, node: NodeFacts, *, preempte
         identity = submits_as(test.slurm_user, os.geteuid())
     except NoSuchSubmitter as error:
         return fail("slurm_user", str(error), "see test.slurm_user in docs/active-tests.md")
-    if why := unheard(test.slurm_user, config.run.dir, config.control.group):
+    if why := no_access(test.slurm_user, config.run.dir, config.control.group):
         return fail("slurm_user", f"results of its jobs would be lost: {why}", "set that, and restart gpuwarden")
     if not preempted:
         return warn("slurm_user", f"{test.slurm_user}: not tried, for want of preemption", "see the row preemption")

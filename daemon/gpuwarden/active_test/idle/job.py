@@ -70,8 +70,8 @@ class IdleJob:
         would die first, and the test be killed unfinished. What it prints goes to the journal, where there is one.
         """
         config = () if self.config is None else ("--config", str(self.config))
-        words = ("test", "--of-idle-job", f"--level={self.level.value}", f"--run-dir={self.run_dir}", *config)
-        test = shlex.join((*COMMAND, *words))
+        arguments = ("test", "--of-idle-job", f"--level={self.level.value}", f"--run-dir={self.run_dir}", *config)
+        test = shlex.join((*COMMAND, *arguments))
         return (
             f"PATH={_PATH}; export PATH\n"
             f"if [ -S {_JOURNAL} ] && command -v systemd-cat >/dev/null; then exec systemd-cat --identifier={JOB_NAME} {test}; fi\n"

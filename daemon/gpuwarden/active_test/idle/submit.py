@@ -16,11 +16,11 @@ from pathlib import Path
 from gpuwarden.active_test.idle.job import IdleJob, minutes
 from gpuwarden.active_test.idle.node import unfit
 from gpuwarden.active_test.idle.preemption import missing
-from gpuwarden.active_test.idle.user import NoSuchSubmitter, submits_as, unheard
+from gpuwarden.active_test.idle.user import NoSuchSubmitter, no_access, submits_as
 from gpuwarden.active_test.idle.wanted import CannotSubmit, NotNow, need_due
 from gpuwarden.active_test.lease import Call
 from gpuwarden.active_test.lock import Held, file_lock, make
-from gpuwarden.actuators.slurm.testers import BELIEVED, JOB_NAME, read_testers
+from gpuwarden.actuators.slurm.testers import JOB_NAME, read_tester_jobs, read_testers
 from gpuwarden.config.active_test import ActiveTestOptions
 from gpuwarden.config.model import Config
 from gpuwarden.policy.at_once import refusal
@@ -31,8 +31,6 @@ from gpuwarden_collectors.slurm.nodes import read_node
 from gpuwarden_collectors.slurm.settings import read_config, read_partition_settings
 
 LOCK = "test-submit.lock"
-_STATES = "PD,R,CF,S,CG"
-_FORMAT = "%A|%u|%n|%N"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +77,7 @@ def _wanted(order: Submission) -> tuple[str, ...]:
         identity = submits_as(test.slurm_user, order.euid)
     except NoSuchSubmitter as error:
         raise CannotSubmit(str(error)) from error
-    if why := unheard(test.slurm_user, config.run.dir, config.control.group):
+    if why := no_access(test.slurm_user, config.run.dir, config.control.group):
         raise CannotSubmit(f"the results of its jobs would be lost: {why}")
     return identity
 
@@ -102,22 +100,13 @@ async def _possible(order: Submission, identity: tuple[str, ...]) -> IdleJob:
         raise CannotSubmit("a job would wait for the end of a test; slurm.conf needs\n  " + "\n  ".join(lines))
     if why := unfit(node, keys, partitions):
         raise NotNow(why)
-    if job := await _job_of(commands, name, test.slurm_user):
-        raise NotNow(f"job {job} for {name} is in the queue")
+    for job in await read_tester_jobs(commands, test.slurm_user):
+        if name in (job.wanted, job.node):
+            raise NotNow(f"job {job.number} for {name} is in the queue")
     others = await read_testers(commands, test.slurm_user, order.now)
     if why := refusal(test.at_once - others.pending, others.held, name):
         raise NotNow(f"{why}; {others.pending} more wait" if others.pending else why)
     return IdleJob(
-        node=name, gpus=node.gpus, partition=test.partition, level=order.level, parallel=test.parallel, config=order.file, run_dir=order.config.run.dir, account=test.account,
-        qos=test.qos, identity=identity,
+        node=name, gpus=node.gpus, partition=test.partition, level=order.level, parallel=test.parallel, config=order.file,
+        run_dir=order.config.run.dir, account=test.account, qos=test.qos, identity=identity,
     )  # fmt: skip
-
-
-async def _job_of(commands: Commands, node: str, user: str) -> str:
-    """The test of this node that waits, runs or ends; empty if there is none."""
-    listed = ("squeue", "--noheader", "--all", f"--name={JOB_NAME}", f"--states={_STATES}", f"--format={_FORMAT}")
-    for line in (await commands.ask("cannot read the jobs that test nodes", *listed)).splitlines():
-        number, owner, wanted, given = (*line.strip().split("|"), "", "", "", "")[:4]
-        if owner in (*BELIEVED, user) and node in (wanted, given):
-            return number
-    return ""

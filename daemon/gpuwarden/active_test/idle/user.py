@@ -36,8 +36,8 @@ def submits_as(name: str, euid: int) -> tuple[str, ...]:
     return f"--uid={user.pw_uid}", f"--gid={user.pw_gid}"
 
 
-def unheard(name: str, run_dir: Path, group: str) -> str:
-    """Why the daemon of `run_dir` would not answer that user; empty if it would. `group`: that of its control socket."""
+def no_access(name: str, run_dir: Path, group: str) -> str:
+    """Why that user may not use the control socket of the daemon of `run_dir`; empty if it may. `group`: that of its control socket."""
     user = pwd.getpwnam(name)
     try:
         daemon = run_dir.stat().st_uid

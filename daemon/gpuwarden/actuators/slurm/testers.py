@@ -15,9 +15,23 @@ JOB_NAME = "gpuwarden-test"
 BELIEVED = ("root", "gpuwarden")
 """From whom the daemon takes results, beside its own user."""
 _STATES = "PD,R,CF,S,CG"
-_FORMAT = "%u|%T|%S|%N"
+_FORMAT = "%A|%u|%T|%S|%n|%N"
 _PENDING = "PENDING"
 _JOBS_MOST = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class TesterJob:
+    """A job that tests an idle node: it waits, runs or ends."""
+
+    number: str
+    pending: bool
+    started: str
+    """Unix time, if it has."""
+    wanted: str
+    """The node that it is for."""
+    node: str
+    """The node that it has; empty: none yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +42,26 @@ class FleetTests:
     pending: int
 
 
+async def read_tester_jobs(commands: Commands, slurm_user: str) -> list[TesterJob]:
+    """Of all nodes, `_JOBS_MOST` at most. One request. Raises SlurmError."""
+    listed = ("squeue", "--noheader", "--all", f"--name={JOB_NAME}", f"--states={_STATES}", f"--format={_FORMAT}")
+    queue = await commands.ask("cannot read the jobs that test nodes", *listed)
+    users = {*BELIEVED, slurm_user}
+    rows = [row for line in queue.splitlines() if len(row := line.strip().split("|")) == 6 and row[1] in users]
+    return [
+        TesterJob(number, state == _PENDING, started, wanted, node)
+        for number, _, state, started, wanted, node in rows[:_JOBS_MOST]
+    ]
+
+
 async def read_testers(commands: Commands, slurm_user: str, now: float) -> FleetTests:
     """Two requests, of which the one for the nodes has the size of the cluster. `now`: Unix time. Raises SlurmError."""
-    undone = "cannot count the nodes that are tested"
-    queue = await commands.ask(
-        undone, "squeue", "--noheader", "--all", f"--name={JOB_NAME}", f"--states={_STATES}", f"--format={_FORMAT}"
-    )
+    jobs = await read_tester_jobs(commands, slurm_user)
+    undone = "cannot read the nodes that are marked as tested"
     nodes = await commands.ask(undone, "sinfo", "--local", "--all", "--noheader", "--Node", f"--Format={TEXTS_FORMAT}")
-    users = {*BELIEVED, slurm_user}
-    split = (line.strip().split("|") for line in queue.splitlines())
-    rows = [row[1:] for row in split if len(row) == 4 and row[0] in users][:_JOBS_MOST]
     marks = dict.fromkeys(_marked(nodes, now))
-    running = (Held(_time(since, now), node) for state, since, node in rows if state != _PENDING and node)
-    return FleetTests((*running, *marks), sum(state == _PENDING for state, _, _ in rows))
+    running = (Held(_time(job.started, now), job.node) for job in jobs if not job.pending and job.node)
+    return FleetTests((*running, *marks), sum(job.pending for job in jobs))
 
 
 def _marked(text: str, now: float) -> Iterator[Held]:
