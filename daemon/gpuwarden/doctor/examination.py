@@ -16,7 +16,7 @@ from gpuwarden.doctor import (
     jobs,
     kubernetes,
     pod,
-    pods,
+    pod_labels,
     prometheus,
     running,
     system,
@@ -81,7 +81,7 @@ _CHECKS: dict[str, tuple[float, Check]] = {
     "active test": (NVML_WITHIN, _loop(active_test.active_test)),
     "slurm": (SLURM_WITHIN, _slurm),
     "kubernetes": (KUBERNETES_WITHIN, _loop(kubernetes.kubernetes)),
-    "pod labels": (HOST_WITHIN, pods.pods),
+    "pod labels": (HOST_WITHIN, pod_labels.pod_labels),
     "dstack": (HOST_WITHIN, _loop(dstack.dstack)),
 }
 """By name, in the order of the output: seconds, and the check."""

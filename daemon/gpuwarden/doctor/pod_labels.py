@@ -19,8 +19,6 @@ _TO_DO = {
     "no_answer": "see journalctl -u kubelet on the host: it must answer within 2 s",
     "failed": "see docs/kubernetes.md#labels-of-pods",
 }
-
-
 _IN_POD = "values of the chart: kubeletPath, where kubelet keeps its files on the node; the folder of the socket is mounted from there"
 
 
@@ -28,7 +26,7 @@ def _to_do(state: str) -> str:
     return _IN_POD if state == "no_socket" and in_pod() else _TO_DO[state]
 
 
-async def pods(running: Running, config: Config) -> list[Row]:
+async def pod_labels(running: Running, config: Config) -> list[Row]:
     if not config.kubernetes.pod_labels:
         return []
     document = running.status.get("pods")
