@@ -98,7 +98,7 @@ class Evacuation:
             slurm=job_scan.slurm, approval=approval, boot_id=boot_id, clock=clock,
         )  # fmt: skip
         self._preview: tuple[str, ...] = ()
-        self._error = ""
+        self._errors: dict[str, str] = {}
         self._scanned_for: tuple[Notice, ...] = ()
         self._awaited = False
         self._early: dict[tuple[str, int, bool], Acknowledged] = {}  # by job, rank and whether it speaks for all ranks
@@ -233,7 +233,7 @@ class Evacuation:
         if not active.notices:
             self._early.clear()
             if self._preview or not self._tidied:
-                self._preview, self._error, self._tidied = (), "", True
+                self._preview, self._errors, self._tidied = (), {}, True
                 await self._acknowledgements.forget()
             if not self._enforce or self._ending:
                 return None
@@ -292,18 +292,16 @@ class Evacuation:
         from gpuwarden.base.capabilities import FOR_SIGNALS, lacking, names  # noqa: PLC0415 - at the end of a machine only
 
         missing = names(lacking(FOR_SIGNALS))
-        return (
-            f"no {missing}: give it to the service (termination.conf, docs/systemd.md), or to the pod with jobs.signal of the chart"
-            if missing
-            else ""
-        )
+        if not missing:
+            return ""
+        return f"no {missing}: give it to the service (termination.conf, docs/systemd.md), or to the pod with jobs.signal of the chart"
 
     def _report(self, scan: str, rights: str) -> None:
         errors = {"job scan incomplete": scan, "cannot signal processes of other users": rights}
         for what, why in errors.items():
-            if why and why not in self._error:
+            if why and why != self._errors.get(what):
                 log.warning(what, reason=why)
-        self._error = "; ".join(f"{what}: {why}" for what, why in errors.items() if why)
+        self._errors = errors
 
     # --- steps
 
@@ -337,5 +335,5 @@ class Evacuation:
             evacuations=going_on or tuple(self.state.evacuations.values())[-1:], preview=self._preview, outcomes=dict(self._executor.outcomes),
             answers=self.state.answers,
             signal_seconds=self._executor.signal_seconds,
-            error=self._error,
+            error="; ".join(f"{what}: {why}" for what, why in self._errors.items() if why),
         )  # fmt: skip
