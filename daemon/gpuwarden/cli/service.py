@@ -73,9 +73,9 @@ def _install(options: argparse.Namespace, installation: Installation, found: Exe
     if why := refusal(found):
         raise CommandError(why)
     for path, state in installation.install().items():
-        print(f"/{path}: {'left as it is: ' if state is State.CHANGED else ''}{_DONE[state.name]}")
+        print(f"/{path}: {'left as it is: ' if state is State.CHANGED else ''}{_DONE[state]}")
     commands = list(_commands())
-    if options.no_start or options.root != Path("/") or not Path("/run/systemd/system").is_dir():
+    if options.no_start or not _is_live(options.root):
         print("not started; type:", *commands, sep="\n  ")
         return 0
     for command in commands:
@@ -85,22 +85,23 @@ def _install(options: argparse.Namespace, installation: Installation, found: Exe
 
 
 _DONE = {
-    "MISSING": "written", "SAME": "is there already", "OUTDATED": "replaced", "CHANGED": "changed by hand",
-    "FOREIGN": "not gpuwarden's",
+    State.MISSING: "written", State.SAME: "is there already", State.OUTDATED: "replaced", State.CHANGED: State.CHANGED.value,
+    State.FOREIGN: State.FOREIGN.value,
 }  # fmt: skip
+"""What installing came to, by what was there before."""
 
 
 def _remove(options: argparse.Namespace, installation: Installation) -> int:
     _as_root()
     installed = installation.installed()  # refused before anything is stopped
-    if options.root == Path("/") and Path("/run/systemd/system").is_dir():
+    if _is_live(options.root):
         units = " ".join(
             sorted(Path(path).name for path in installed if path.endswith((".service", ".socket", ".timer")))
         )
         _run(f"systemctl disable --now {units.replace('@.', '@*.')}", needed=False)
     for path, state in installation.remove().items():
         print(f"/{path}: {'left as it is: changed by hand' if state is State.CHANGED else 'removed'}")
-    if options.root == Path("/") and Path("/run/systemd/system").is_dir():
+    if _is_live(options.root):
         _run("systemctl daemon-reload", needed=False)
     print(
         "kept: /etc/gpuwarden, /var/lib/gpuwarden, the users. Take gpuwarden's scripts out of slurm.conf: a missing prolog drains the node"
@@ -125,6 +126,11 @@ def _run(command: str, *, needed: bool = True) -> None:
         raise CommandError(f"{command}: {error}; the files are written: type it yourself", UNAVAILABLE) from error
     if done.returncode and needed:
         raise CommandError(f"{command}: exit code {done.returncode}; the files are written, see above", UNAVAILABLE)
+
+
+def _is_live(root: Path) -> bool:
+    """Whether systemd runs on what is installed: not below another root, and not in a container without it."""
+    return root == Path("/") and Path("/run/systemd/system").is_dir()
 
 
 def _as_root() -> None:
