@@ -27,19 +27,14 @@ HANGS = [{"write": {"phase": "int8"}}, {"sleep": 300}]
 
 
 @pytest.fixture(scope="module")
-def rig() -> Iterator[Slurm]:
+def slurm_rig() -> Iterator[Slurm]:
+    """Two nodes and a partition for tests, for the fixture `slurm`."""
     require_slurm()
     with (
         tempfile.TemporaryDirectory(prefix="gw-idle-", ignore_cleanup_errors=True) as folder,
         running(idle_slurm(Path(folder))) as slurm,
     ):
         yield slurm
-
-
-@pytest.fixture
-def slurm(rig: Slurm) -> Slurm:
-    rig.clear()
-    return rig
 
 
 @pytest.fixture

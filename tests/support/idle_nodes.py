@@ -28,7 +28,7 @@ def idle_slurm(folder: Path) -> Slurm:
 
 
 class IdleNode(ActiveHost):
-    """n1, which its daemon has due for a test. `conf`: keys of `[test]`."""
+    """Of which the daemon has no result: it is due for a test."""
 
     def __init__(self, folder: Path, slurm: Slurm, node: str = "n1") -> None:
         super().__init__(folder, GPUS)
