@@ -17,6 +17,7 @@ from gpuwarden.health.active_test.results import CODES, LEVELS
 from gpuwarden.health.active_test.submission import ENDED_BY_A_PASSED_TEST
 from gpuwarden.health.event_data import cut, otherwise, read
 from gpuwarden.health.model import Event, EventKind, GpuVerdict, Key
+from gpuwarden.policy.state import OF_GATE
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.facts import Stamp
 
@@ -63,7 +64,7 @@ class Gate:
 
 def folded(gate: Gate | None, event: Event) -> Gate | None:
     """After an event of any kind."""
-    if event.kind in (EventKind.GATE_WANTED, EventKind.GATE_BEGUN, EventKind.GATE_ENDED):
+    if event.kind in OF_GATE:
         return read(Gate, event)
     if gate is None:
         return None
@@ -84,8 +85,8 @@ def _moves(gate: Gate, event: Event) -> bool:
 
 def _tested(gate: Gate, event: Event) -> Gate:
     test = read(PastTest, event)
-    same_boot = gate.since is not None and event.boot_id == gate.boot
-    if same_boot and gate.since is not None and event.at.boottime - test.seconds < gate.since.boottime:
+    since = gate.since if event.boot_id == gate.boot else None
+    if since is not None and event.at.boottime - test.seconds < since.boottime:
         return gate
     results = results_of(gate)
     before = results.get(test.uuid)

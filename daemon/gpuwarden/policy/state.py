@@ -96,10 +96,11 @@ def fold(state: PolicyState, event: Event) -> PolicyState:
     """The state after `event`; events of kinds that do not concern policy leave it as it is."""
     change = _CHANGES.get(event.kind)
     state = state if change is None else change(state, event)
-    return state if state.gate is None and event.kind not in _GATE else _gated(state, event)
+    return state if state.gate is None and event.kind not in OF_GATE else _gated(state, event)
 
 
-_GATE = frozenset({EventKind.GATE_WANTED, EventKind.GATE_BEGUN, EventKind.GATE_ENDED})
+OF_GATE = frozenset({EventKind.GATE_WANTED, EventKind.GATE_BEGUN, EventKind.GATE_ENDED})
+"""Events that hold the whole state of the return gate."""
 
 
 def _gated(state: PolicyState, event: Event) -> PolicyState:
