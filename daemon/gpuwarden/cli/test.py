@@ -6,10 +6,10 @@ import argparse
 import json
 import os
 import sys
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from gpuwarden.base.background import boottime
 from gpuwarden.cli.client import Daemon
 from gpuwarden.cli.parser import TRY_AGAIN, UNAVAILABLE, UNKNOWN, CommandError, Parser
 from gpuwarden.cli.sources import configuration
@@ -121,12 +121,7 @@ def _report(options: argparse.Namespace, config: Config) -> Report:
             if options.of_idle_job:
                 await need_turn(order, config.test)
             if options.of_ended_job:
-                job = ended_job(
-                    os.environ,
-                    config.run.dir,
-                    conf_path(config.slurm, os.environ),
-                    lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
-                )
+                job = ended_job(os.environ, config.run.dir, conf_path(config.slurm, os.environ), boottime)
                 order = await of_ended_job(order, config.test, job)
             return await ActiveTest(order).run()
         finally:
