@@ -19,7 +19,7 @@ from pathlib import Path
 sys.path.insert(1, str(Path(__file__).parents[1] / "tests"))
 
 from common import spread, table
-from gpuwarden_collectors.kernel_log.syslog import LONGEST_POLL, POLL, SHARE, WINDOW, SyslogRing, _klogctl, read_all
+from gpuwarden_collectors.kernel_log.syslog import LONGEST_POLL, POLL, SHARE, WINDOW, SyslogRing, read_all, ring_size
 from support.disposable import kernel_log_writer, require_disposable_host
 
 RING = 2 << 20  # bytes
@@ -27,7 +27,6 @@ ROUNDS = 40
 NEW = 40  # lines between two polls in a storm of 20 a second
 LIMIT = 1.0  # per cent of a core
 TEXT = "pcieport 0000:00:1c.0: AER: Corrected error message received from 0000:01:00.0 "
-SIZE_BUFFER = 10
 
 
 def cpu_ms(work: Callable[[], object]) -> float:
@@ -84,7 +83,7 @@ def python_ms(new: int) -> list[float]:
 
 def main() -> None:
     require_disposable_host()
-    size = _klogctl(SIZE_BUFFER, None, 0)
+    size = ring_size()
     with kernel_log_writer() as write:
         for _ in range(size // len(TEXT)):
             write(f"<15>{TEXT}")

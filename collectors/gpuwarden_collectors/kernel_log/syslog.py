@@ -62,7 +62,7 @@ _NO_TIMES = "syslog(2) gives lines without times; echo Y > /sys/module/printk/pa
 def open_syslog(*, instead_of: OSError) -> SyslogRing:
     """`instead_of`: why the device cannot be opened. Raises CollectorError if this cannot be read either."""
     try:
-        size = min(RING_MOST, 2 * _klogctl(_SIZE_BUFFER, None, 0))  # a line has a longer head as text than in the ring
+        size = min(RING_MOST, 2 * ring_size())  # a line has a longer head as text than in the ring
         read_all(1024)
     except OSError as error:
         raise CollectorError(
@@ -71,6 +71,11 @@ def open_syslog(*, instead_of: OSError) -> SyslogRing:
             "Where it has them, see ausearch -m avc for what SELinux denies"
         ) from error
     return SyslogRing(read_all, size)
+
+
+def ring_size() -> int:
+    """Of the kernel's ring, bytes. Raises OSError."""
+    return _klogctl(_SIZE_BUFFER, None, 0)
 
 
 def read_all(size: int) -> bytes:
