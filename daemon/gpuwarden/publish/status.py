@@ -251,7 +251,7 @@ DISBELIEVED = {
     UNKNOWN_SLOT: "about a slot that holds no GPU and no switch",
 }
 """Why a line of the kernel log does not count, as text for people."""
-_SHOWN = 3  # calls that failed, of one GPU; ids of pods'
+_SHOWN = 3  # calls that failed, of one GPU
 
 
 def _errors(snapshot: Snapshot) -> Iterable[str]:
@@ -279,7 +279,7 @@ def _errors(snapshot: Snapshot) -> Iterable[str]:
 
 def _unmatched(snapshot: Snapshot) -> Iterable[str]:
     if snapshot.pods is not None and snapshot.pods.unmatched:
-        ids = ", ".join(snapshot.pods.unmatched[:_SHOWN])
+        ids = ", ".join(snapshot.pods.unmatched[: pods.EXAMPLES])
         yield f"pods: {len(snapshot.pods.unmatched)} ids that kubelet gave to pods fit no GPU here: {ids}"
 
 

@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Any
 
+from gpuwarden.health.gpu.pods import PodsOnGpus
 from gpuwarden.publish.snapshot import CollectorStatus, Snapshot
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.kubelet.facts import PodContainer, PodsFacts
 
 POD = ("pod", "namespace", "container")
 """The labels of dcgm-exporter."""
+EXAMPLES = 3
+"""Of ids that fit no GPU here: how many are shown."""
 
 
 class State(StrEnum):
@@ -60,20 +63,18 @@ def devices(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
 
 def document(snapshot: Snapshot) -> dict[str, Any] | None:
     """For the status; None where kubelet is not asked."""
-    status, found = asked(snapshot), snapshot.pods
+    status = asked(snapshot)
     if status is None:
         return None
+    found = snapshot.pods or PodsOnGpus()
     return {
         "state": _state(snapshot, status).value,
         "error": status.error,
-        "labelled": found is not None and bool(found.containers),
-        "matched": 0 if found is None else found.matched,
-        "unmatched": [] if found is None else list(found.unmatched[:_EXAMPLES]),
-        "claims": 0 if found is None else found.claims,
+        "labelled": bool(found.containers),
+        "matched": found.matched,
+        "unmatched": list(found.unmatched[:EXAMPLES]),
+        "claims": found.claims,
     }
-
-
-_EXAMPLES = 3
 
 
 def asked(snapshot: Snapshot) -> CollectorStatus | None:
@@ -82,9 +83,10 @@ def asked(snapshot: Snapshot) -> CollectorStatus | None:
 
 
 def _state(snapshot: Snapshot, status: CollectorStatus) -> State:
-    unread = _UNREAD.get(status.outcome or PassOutcome.ABSENT)
-    if unread is not None or snapshot.pods is None:
-        return unread or State.NO_ANSWER
+    if status.outcome in _UNREAD:
+        return _UNREAD[status.outcome]
+    if snapshot.pods is None:
+        return State.NO_ANSWER
     if snapshot.pods.unmatched:
         return State.UNMATCHED
     return State.LABELLED if snapshot.pods.containers else State.NO_GPU_GIVEN

@@ -87,7 +87,7 @@ class Sources:
             return ()
         gpus = snapshot.nvml.gpus
         last_xids, of_dcgm = _last_xids(snapshot), _readings_of_dcgm(snapshot)
-        labels = _Copies(snapshot)
+        copies = _Copies(snapshot)
         driver = snapshot.nvml.driver_version
         found: dict[str, Series] = {}
         for gpu in gpus:
@@ -96,7 +96,7 @@ class Sources:
             dcgm = known or DcgmReadings()
             telemetry = Telemetry(profiled(gpu.readings, dcgm), last_xids.get(gpu.slot), rate, dcgm.memory_unrepairable)
             found |= {
-                series.labels: series for series in self._series(gpu, telemetry, snapshot.service.node, driver, labels)
+                series.labels: series for series in self._series(gpu, telemetry, snapshot.service.node, driver, copies)
             }
         return tuple(found.values())
 
