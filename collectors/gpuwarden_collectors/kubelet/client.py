@@ -62,7 +62,7 @@ class PodsReader:
             raise CollectorError(self._cannot(f"{error.strerror or error}; is kubelet running?")) from None
         except GRPCError as error:
             raise CollectorError(self._cannot(_meaning(error))) from None
-        except (StreamTerminatedError, ProtocolError, AssertionError) as error:
+        except (StreamTerminatedError, ProtocolError, AssertionError) as error:  # grpclib asserts that a reply came
             if channel.received > ANSWER_MOST:
                 raise CollectorError(self._cannot(f"the answer is longer than {ANSWER_MOST >> 20} MiB")) from None
             raise CollectorError(

@@ -87,9 +87,8 @@ class Listener:
         """On every address of the host. Raises OSError or OverflowError."""
         if port not in range(1 << 16):
             raise OverflowError("a port is 0 to 65535")
-        name = (
-            host.encode() if host.isascii() else host
-        )  # of text Python loads tables of all names there may be, 0.1 MiB
+        # For a name as text Python loads the tables of internationalised names, 0.1 MiB.
+        name = host.encode() if host.isascii() else host
         found = await asyncio.get_running_loop().getaddrinfo(
             name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
