@@ -7,7 +7,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,8 +15,11 @@ import pytest
 
 from gpuwarden_collectors.base import Observation
 from gpuwarden_collectors.host_facts import PluginFacts, PluginResult, PluginState
+from gpuwarden_collectors.host_files import text_or_empty
 from gpuwarden_collectors.plugin.options import SiteCheck
 from gpuwarden_collectors.plugin.plugin import PluginRunner, plugin_environment
+from support import job_world
+from support.daemons import children
 from support.hung_mounts import hung_mount
 
 ENVIRONMENT = plugin_environment(os.environ)
@@ -280,22 +282,24 @@ def test_the_documented_script_for_a_program_that_needs_the_node_keeps_its_newes
     script = tmp_path / "diag"
     script.write_text(page.partition("`/usr/local/lib/site/diag`:\n\n```\n")[2].partition("```")[0])
 
-    def diag(*words: str, program: str = "true") -> tuple[int, str]:
-        given = {"PATH": "/usr/bin:/bin", "DIAG_RESULT": str(tmp_path / "result"), "DIAG_PROGRAM": program}
-        done = subprocess.run(["sh", script, *words], env=given, capture_output=True, text=True, check=False)
+    def environment(program: str) -> dict[str, str]:
+        return {"PATH": "/usr/bin:/bin", "DIAG_RESULT": str(tmp_path / "result"), "DIAG_PROGRAM": program}
+
+    def diag(*arguments: str, program: str = "true") -> tuple[int, str]:
+        command = ["sh", str(script), *arguments]
+        done = subprocess.run(command, env=environment(program), capture_output=True, text=True, check=False)
         return done.returncode, done.stdout
 
     assert diag() == (0, "not tested yet\n")
     assert diag("run", program="false")[0] == 1
     code, text = diag()
     assert (code, "false ended at" in text) == (1, True)
-    preempted = subprocess.Popen(
-        ["sh", script, "run"],
-        env={"PATH": "/usr/bin:/bin", "DIAG_RESULT": str(tmp_path / "result"), "DIAG_PROGRAM": "sleep 300"},
-    )
-    children = Path(f"/proc/{preempted.pid}/task/{preempted.pid}/children")
-    while not (pids := children.read_text().split()) or Path(f"/proc/{pids[0]}/comm").read_text() != "sleep\n":
-        time.sleep(0.01)
+    preempted = subprocess.Popen(["sh", script, "run"], env=environment("sleep 300"))
+
+    def runs() -> bool:
+        return any(text_or_empty(Path(f"/proc/{pid}/comm")) == "sleep" for pid in children(preempted.pid))
+
+    job_world.until(runs, "the program runs")
     preempted.terminate()
     assert preempted.wait(60) == 3
     assert diag()[0] == 1

@@ -121,8 +121,8 @@ class Kubelet:
 class _Server(Server):
     """Knows its connections, which grpclib leaves open."""
 
-    def __init__(self, *words: Any, **options: Any) -> None:
-        super().__init__(*words, **options)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self.connections: list[H2Protocol] = []
 
     def _protocol_factory(self) -> H2Protocol:
