@@ -97,8 +97,8 @@ HOST_CONDITIONS: tuple[Condition, ...] = (
         code="process_hung", scope="node", severity=F, advice=Advice.REBOOT, fall=30,
         title="A process that uses a GPU cannot be ended",
         why="It sleeps in the kernel for 5 minutes without running once, where no signal reaches it, and holds its GPU. A "
-        "failure if it is the driver's own (nvidia…) or of gpuwarden test, of root or a system's account, since then the driver is stuck; else its "
-        "file system may be, or a user pretends.",
+        "failure if it is the driver's own (nvidia…) or a worker of gpuwarden test, and runs as root or a system account, since then the driver is "
+        "stuck; else its file system may be, or a user gave a process that name.",
         source="gpud fails a node for nvidia… in D state for 5 checks of a minute", depends_on=("driver_unresponsive",),
     ),
     Condition(
