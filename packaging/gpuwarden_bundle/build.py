@@ -6,7 +6,6 @@ import fcntl
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from gpuwarden_bundle import baseline
@@ -56,7 +55,7 @@ def _fill(root: Path, python: CPython, machine: str, epoch: int, version: str) -
     """`root` as it will be on the host."""
     own = root.parent / "own"
     tools = environment.tools()
-    wheels = environment.wheels(tools, python.tree / "bin/python3", tuple(_platforms(machine)))
+    wheels = environment.wheels(tools, python.tree / "bin/python3", environment.platforms(machine, GLIBCS))
     environment.own_wheel(tools, own, epoch)
     packages = environment.make(root, tools=tools, wheels=wheels, own=own, python=python.tree, start=environment.COPY)
     environment.run("strip", "--strip-debug", *map(str, control.elf_files(packages)))  # a tenth of the bundle
@@ -67,11 +66,6 @@ def _fill(root: Path, python: CPython, machine: str, epoch: int, version: str) -
     parts = [interpreter, *sbom.parts(packages, wheels, own)]
     url = f"pkg:generic/gpuwarden@{version}?arch={machine}"
     sbom.lay(root, parts, version=version, package=url, epoch=epoch)
-
-
-def _platforms(machine: str) -> Iterator[str]:
-    yield from (f"manylinux_2_{minor}_{machine}" for minor in GLIBCS)
-    yield f"manylinux2014_{machine}"
 
 
 def deb(

@@ -12,8 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from gpuwarden_deb.paths import HOME, REQUIREMENTS, ROOT, TOOLS, WORK, BuildError
@@ -42,26 +41,31 @@ COPY = 'cp -a "$PYTHON" "$HOME_OF_IT"'
 
 def tools() -> Path:
     """The Python with pip and hatchling of the lock in it."""
-    folder = _by_lock("tools", TOOLS, sys.version)
-    python = folder / "bin" / "python"
-    if not folder.exists():
-        new = fresh(folder)
-        run(sys.executable, "-m", "venv", str(new))
-        run(*_pip(new / "bin" / "python"), "install", "--require-hashes", "--requirement", str(TOOLS))
-        new.rename(folder)
-    return python
+
+    def make(folder: Path) -> None:
+        run(sys.executable, "-m", "venv", str(folder))
+        run(*pip(folder / "bin" / "python"), "install", "--require-hashes", "--requirement", str(TOOLS))
+
+    return _kept("tools", TOOLS, sys.version, make=make) / "bin" / "python"
 
 
-def wheels(tools: Path, python: Path, platforms: Sequence[str] = ()) -> Path:
-    """The folder with the wheels of the lock for that Python, and for these platforms alone, if any are given."""
-    folder = _by_lock("wheels", REQUIREMENTS, str(python), *platforms)
-    if not folder.exists():
-        new = fresh(folder)
+def wheels(tools: Path, python: Path | None = None, target: Sequence[str] = ()) -> Path:
+    """The folder with the wheels of the lock for that Python. `target`: pip's options for other platforms than this host's, and in place
+    of a `python` for another version.
+    """
+
+    def make(folder: Path) -> None:
+        by = ("--python", str(python)) if python else ()
         command = ("download", "--only-binary=:all:", "--require-hashes", "--requirement", str(REQUIREMENTS))
-        only = (f"--platform={platform}" for platform in platforms)
-        run(*_pip(tools), "--python", str(python), *command, *only, "--dest", str(new))
-        new.rename(folder)
-    return folder
+        run(*pip(tools), *by, *command, *target, "--dest", str(folder))
+
+    return _kept("wheels", REQUIREMENTS, str(python or ""), *target, make=make)
+
+
+def platforms(machine: str, minors: Iterable[int]) -> tuple[str, ...]:
+    """Options of pip for the wheels of each of these glibc, 2.x, in the order in which they are taken; of 2.17 also by its older name."""
+    names = (*(f"manylinux_2_{minor}" for minor in minors), "manylinux2014")
+    return tuple(f"--platform={name}_{machine}" for name in names)
 
 
 def own_wheel(tools: Path, folder: Path, epoch: int) -> Path:
@@ -110,13 +114,8 @@ def run(
     return done
 
 
-def _pip(python: Path) -> Sequence[str]:
+def pip(python: Path) -> Sequence[str]:
     return (str(python), "-m", "pip", "--quiet", "--disable-pip-version-check")
-
-
-def _by_lock(name: str, lock: Path, *more: str) -> Path:
-    sign = hashlib.sha256(lock.read_bytes() + "".join(more).encode()).hexdigest()[:16]
-    return WORK / f"{name}-{sign}"
 
 
 def fresh(folder: Path) -> Path:
@@ -127,13 +126,12 @@ def fresh(folder: Path) -> Path:
     return new
 
 
-def kept(name: str, lock: Path, *more: str, make: Callable[[Path], None]) -> Path:
+def _kept(name: str, lock: Path, *more: str, make: Callable[[Path], None]) -> Path:
     """The folder that `make` has filled, once for this lock and for what else it depends on."""
-    folder = _by_lock(name, lock, *more)
+    sign = hashlib.sha256(lock.read_bytes() + "".join(more).encode()).hexdigest()[:16]
+    folder = WORK / f"{name}-{sign}"
     if not folder.exists():
-        with tempfile.TemporaryDirectory(dir=WORK) as half:
-            made = Path(half) / name
-            made.mkdir()
-            make(made)
-            made.rename(folder)
+        new = fresh(folder)
+        make(new)
+        new.rename(folder)
     return folder
