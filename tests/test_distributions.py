@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import email.message
 import email.parser
-import fcntl
 import os
 import re
 import shutil
@@ -21,8 +20,9 @@ from pathlib import Path
 import pytest
 
 from gpuwarden_deb import environment
+from gpuwarden_deb.build import work_folder
 from gpuwarden_deb.host import this_host
-from gpuwarden_deb.paths import ROOT, WORK
+from gpuwarden_deb.paths import ROOT
 from prometheus_rules.model import RUNBOOKS
 from support.daemons import PATIENCE
 from support.packages import require_build
@@ -55,9 +55,7 @@ class Built:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     require_build()
-    WORK.mkdir(parents=True, exist_ok=True)
-    with (WORK / "lock").open("w") as lock:  # as the package's own build
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with work_folder():  # as the package's own build
         tools = environment.tools()
         libraries = environment.wheels(tools, this_host().python)
     folder = tmp_path_factory.mktemp("dist")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import platform
 import shutil
-import tempfile
 from pathlib import Path
 
 from gpuwarden_bundle import baseline
@@ -13,31 +11,28 @@ from gpuwarden_bundle.archive import archive
 from gpuwarden_bundle.cpython import CPython, cpython
 from gpuwarden_bundle.rpm import rpm
 from gpuwarden_deb import contents, control, environment, sbom
-from gpuwarden_deb.build import readable_by_all
-from gpuwarden_deb.host import build_time
+from gpuwarden_deb.build import work_folder
+from gpuwarden_deb.host import build_time, debian_architecture, require
 from gpuwarden_deb.inspection import inspect
-from gpuwarden_deb.paths import COMMAND, PACKAGING, ROOT, WORK, BuildError
+from gpuwarden_deb.paths import COMMAND, PACKAGING, ROOT
 
 LAUNCHER = PACKAGING / "launcher"
 COMMANDS = {"dpkg-deb": "dpkg", "rpmbuild": "rpm", "readelf": "binutils", "zstd": "zstd", "unshare": "util-linux"}
 LEVEL = 19
 """Of zstd: half a minute for each file, which is made once and fetched 8,000 times."""
-ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 GLIBCS = (28, 27, 26, 25, 24, 17)
 """Of the wheels that are taken, newest first: manylinux_2_28 and older, which run on RHEL 8."""
 
 
 def build(output: Path) -> list[Path]:
     """The archive, the .deb and the RPM, in the folder `output`, with a list of what they need of a host. Raises BuildError."""
-    if missing := [package for command, package in COMMANDS.items() if not shutil.which(command)]:
-        raise BuildError(f"the bundle cannot be built here: apt-get install {' '.join(missing)}")
+    require("the bundle", COMMANDS)
     version, licence = control.project()
     machine, epoch = platform.machine(), build_time(ROOT)
-    WORK.mkdir(parents=True, exist_ok=True)
+    architecture = debian_architecture(machine)
     output.mkdir(parents=True, exist_ok=True)
-    with (WORK / "lock").open("w") as lock, tempfile.TemporaryDirectory(dir=WORK) as folder, readable_by_all():
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        root = Path(folder) / "root"
+    with work_folder() as folder:
+        root = folder / "root"
         _fill(root, cpython(), machine, epoch, version)
         inspect(root)
         needs = baseline.read(root)
@@ -45,10 +40,10 @@ def build(output: Path) -> list[Path]:
         name = f"gpuwarden-{version}-linux-{machine}"
         (output / f"{name}.symbols").write_text(baseline.recorded(needs))
         archive(root, output / f"{name}.tar.zst", epoch=epoch, level=LEVEL)
-        package = deb(root, output, ARCHITECTURES[machine], version=version, needs=needs, epoch=epoch, level=LEVEL)
+        deb_file = deb(root, output, architecture, version=version, needs=needs, epoch=epoch, level=LEVEL)
         shutil.rmtree(root / "DEBIAN")
-        red = rpm(root, output, machine, version=version, licence=licence, needs=needs, epoch=epoch, level=LEVEL)
-    return [output / f"{name}.tar.zst", package, red, output / f"{name}.symbols"]
+        rpm_file = rpm(root, output, machine, version=version, licence=licence, needs=needs, epoch=epoch, level=LEVEL)
+    return [output / f"{name}.tar.zst", deb_file, rpm_file, output / f"{name}.symbols"]
 
 
 def _fill(root: Path, python: CPython, machine: str, epoch: int, version: str) -> None:

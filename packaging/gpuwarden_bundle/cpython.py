@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuwarden_deb.environment import fresh, run
+from gpuwarden_deb.environment import fresh, run, run_in_opt
 from gpuwarden_deb.paths import PACKAGING, WORK, BuildError
 
 NAME, SUITE = "python3.13", "trixie"
@@ -32,12 +32,7 @@ HEADERS = {
 }  # fmt: skip
 _WITHIN = 7200.0
 """Seconds. An emulated arm64 takes an hour."""
-_IN_OPT = """
-mount --make-rprivate /
-mount --bind "$STAGE" /opt
-cd /opt/source
-exec sh "$RECIPE" "$VERSION"
-"""
+_BUILD = 'cd /opt/source && exec sh "$RECIPE" "$VERSION"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +123,6 @@ def _build(description: Path, version: str, tree: Path) -> None:
         if name and not name.startswith("#") and name not in NOT_APPLIED:
             run("patch", "--strip=1", "--force", "--forward", f"--input=debian/patches/{name}", cwd=source)
     epoch = int(run("dpkg-parsechangelog", "--show-field", "Timestamp", cwd=source).stdout)
-    namespaces = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
-    more = {"STAGE": str(stage), "RECIPE": str(RECIPE), "VERSION": version}
-    run(*namespaces, "/bin/sh", "-ec", _IN_OPT, more=more, epoch=epoch, within=_WITHIN)
+    run_in_opt(stage, _BUILD, more={"RECIPE": str(RECIPE), "VERSION": version}, epoch=epoch, within=_WITHIN)
     (stage / "gpuwarden").rename(tree)
     shutil.rmtree(stage)

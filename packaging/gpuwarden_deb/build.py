@@ -23,11 +23,8 @@ def build(output: Path, version: str = "") -> Path:
     """The package, in the folder `output`. `version`: another than the tree's, to try an upgrade. Raises BuildError."""
     host, epoch = this_host(), build_time(ROOT)
     tree_version, _ = control.project()
-    WORK.mkdir(parents=True, exist_ok=True)
     output.mkdir(parents=True, exist_ok=True)
-    with (WORK / "lock").open("w") as lock, tempfile.TemporaryDirectory(dir=WORK) as folder, readable_by_all():
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        stage = Path(folder)
+    with work_folder() as stage:
         _fill(stage, host, epoch, tree_version)
         root = stage / "root"
         full = control.debian_version(version or tree_version, host.suffix)
@@ -41,11 +38,14 @@ def build(output: Path, version: str = "") -> Path:
 
 
 @contextmanager
-def readable_by_all() -> Iterator[None]:
-    """Files made meanwhile are readable by all, whatever the builder's umask."""
+def work_folder() -> Iterator[Path]:
+    """For one build, while no other runs. Files made meanwhile are readable by all, whatever the builder's umask."""
     before = os.umask(0o022)
     try:
-        yield
+        WORK.mkdir(parents=True, exist_ok=True)
+        with (WORK / "lock").open("w") as lock, tempfile.TemporaryDirectory(dir=WORK) as folder:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield Path(folder)
     finally:
         os.umask(before)
 

@@ -20,8 +20,6 @@ from gpuwarden_deb.paths import HOME, REQUIREMENTS, ROOT, TOOLS, WORK, BuildErro
 _STEP_WITHIN = 600.0  # seconds; the longest step is a download
 _MAKE = """
 umask 022
-mount --make-rprivate /
-mount --bind "$STAGE/opt" /opt
 eval "$START"
 install() { "$TOOLS" -m pip --isolated --quiet --python "$HOME_OF_IT/bin/python" install --no-index --no-compile "$@"; }
 install --find-links "$WHEELS" --require-hashes --requirement "$LOCK"
@@ -79,19 +77,27 @@ def make(stage: Path, *, tools: Path, wheels: Path, own: Path, python: Path, sta
 
     `python`: the Python, or the tree with one in it, that `start` begins with.
     """
+    (stage / "opt").mkdir(parents=True)
+    paths = {
+        "PYTHON": python, "HOME_OF_IT": HOME, "TOOLS": tools, "WHEELS": wheels, "LOCK": REQUIREMENTS,
+        "OWN": own, "START": start,
+    }  # fmt: skip
+    run_in_opt(stage / "opt", _MAKE, more={name: str(path) for name, path in paths.items()})
+    (packages,) = (stage / HOME.relative_to("/") / "lib").glob("python3*/site-packages")
+    return packages
+
+
+def run_in_opt(
+    folder: Path, script: str, *, more: dict[str, str], epoch: int | None = None, within: float = _STEP_WITHIN
+) -> None:
+    """A script for /bin/sh, for which /opt is `folder`. Raises BuildError."""
     if ROOT.is_relative_to("/opt"):
         raise BuildError(
             f"the package cannot be built in {ROOT}: /opt is another folder meanwhile; use a checkout elsewhere"
         )
-    (stage / "opt").mkdir(parents=True)
     namespaces = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
-    paths = {
-        "STAGE": stage, "PYTHON": python, "HOME_OF_IT": HOME, "TOOLS": tools, "WHEELS": wheels, "LOCK": REQUIREMENTS,
-        "OWN": own, "START": start,
-    }  # fmt: skip
-    run(*namespaces, "/bin/sh", "-ec", _MAKE, more={name: str(path) for name, path in paths.items()})
-    (packages,) = (stage / HOME.relative_to("/") / "lib").glob("python3*/site-packages")
-    return packages
+    whole = f'mount --make-rprivate /\nmount --bind "$IN_OPT" /opt\n{script}'
+    run(*namespaces, "/bin/sh", "-ec", whole, more={**more, "IN_OPT": str(folder)}, epoch=epoch, within=within)
 
 
 def run(

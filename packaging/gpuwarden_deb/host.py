@@ -38,11 +38,26 @@ class Host:
         return self.python.name
 
 
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def debian_architecture(machine: str) -> str:
+    """Debian's name of what `uname -m` calls `machine`, if it is one that is built for. Raises BuildError."""
+    if machine not in _ARCHITECTURES:
+        raise BuildError(f"gpuwarden is built for {', '.join(_ARCHITECTURES)}, not for {machine}")
+    return _ARCHITECTURES[machine]
+
+
+def require(what: str, commands: Mapping[str, str]) -> None:
+    """Raises BuildError if one of the commands, here with their packages, is missing."""
+    missing = [f"{command} (package {package})" for command, package in commands.items() if not shutil.which(command)]
+    if missing:
+        raise BuildError(f"{what} cannot be built here: no {', no '.join(missing)}; apt-get install them")
+
+
 def this_host(python: Path = Path("/usr/bin/python3")) -> Host:
     """Raises BuildError."""
-    missing = [f"{command} (package {package})" for command, package in COMMANDS.items() if not shutil.which(command)]
-    if missing:
-        raise BuildError(f"the package cannot be built here: no {', no '.join(missing)}; apt-get install them")
+    require("the package", COMMANDS)
     real = python.resolve()
     version = _output(str(real), "-c", "import sys; print(*sys.version_info[:2])").split()
     if tuple(map(int, version)) < OLDEST:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import platform
 import tarfile
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from gpuwarden_deb.build import work_folder
 from gpuwarden_deb.control import project
-from gpuwarden_deb.host import build_time
-from gpuwarden_deb.paths import COMMAND, ROOT, WORK, BuildError
+from gpuwarden_deb.host import build_time, debian_architecture
+from gpuwarden_deb.paths import COMMAND, ROOT
 from gpuwarden_image import application, debian, extraction
 from gpuwarden_image.archive import Description, Layer, write
 
 NAME = "gpuwarden"
 SOURCE = "org.opencontainers.image"
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +31,11 @@ class Image:
 def build(output: Path, machine: str = "") -> Image:
     """The image, in the folder `output`. `machine`: x86_64 or aarch64; empty: this host's. Raises BuildError."""
     machine, epoch = machine or platform.machine(), build_time(ROOT)
-    if machine not in _ARCHITECTURES:
-        raise BuildError(
-            f"an image cannot be built: Debian's packages and wheels are taken for {', '.join(_ARCHITECTURES)}, not for {machine}"
-        )
-    architecture = _ARCHITECTURES[machine]
+    architecture = debian_architecture(machine)
     version, licence = project()
-    WORK.mkdir(parents=True, exist_ok=True)
     output.mkdir(parents=True, exist_ok=True)
-    with (WORK / "lock").open("w") as lock, _folder() as folder:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with work_folder() as folder:
+        folder.chmod(0o755)  # mmdebstrap of somebody who is not root enters it as another user
         application.make(folder / "stage", folder, machine, epoch)
         extraction.make(
             folder / "tree.tar",
@@ -62,18 +52,6 @@ def build(output: Path, machine: str = "") -> Image:
     write(new, layer.tar(), image)
     new.replace(file)
     return Image(file, f"{image.name}:{image.tag}", layer.size())
-
-
-@contextmanager
-def _folder() -> Iterator[Path]:
-    """For the length of a build. Files in it are readable by all, whatever the builder's umask."""
-    before = os.umask(0o022)
-    try:
-        with tempfile.TemporaryDirectory(dir=WORK) as name:
-            Path(name).chmod(0o755)  # mmdebstrap of somebody who is not root enters it as another user
-            yield Path(name)
-    finally:
-        os.umask(before)
 
 
 def fill(tree: Path, epoch: int) -> Layer:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 from pathlib import Path
 
 from gpuwarden_deb.environment import run
-from gpuwarden_deb.paths import BuildError
+from gpuwarden_deb.host import require
 from gpuwarden_image.debian import LISTING, PYTHON, SUITE, WANTED
 
 _LIST = f"""#!/bin/sh
@@ -19,16 +18,6 @@ for package in "$1"/var/cache/apt/archives/*.deb; do
   dpkg-deb --fsys-tarfile "$package" | tar --list >"$name.files"
 done
 """
-_COMPILE = f"""#!/bin/sh
-set -eu
-cp -r --no-preserve=ownership @APPLICATION@/. "$1"
-@PYTHON@ -m compileall -q -j 2 -x '/(idlelib|lib2to3|pydoc_data|tkinter|turtledemo)/' \\
-  --invalidation-mode unchecked-hash @IN@/opt @IN@/usr/lib/python{PYTHON}
-"""
-"""The standard library, too: nothing can be kept of what Python compiles in a read-only image, and Debian's is compiled by its scripts."""
-_NATIVE = (f'chroot "$1" /usr/bin/python{PYTHON}', "")
-_FOREIGN = (f"python{PYTHON}", '"$1"')
-"""What compiles, and before which paths the root is: compiled code of one minor version of Python is the same on every processor."""
 _COMMANDS = {"mmdebstrap": "mmdebstrap", "dpkg-deb": "dpkg"}
 
 
@@ -37,17 +26,8 @@ def make(tree: Path, application: Path, folder: Path, epoch: int, *, architectur
 
     `architecture`: as Debian names it. `native`: it is this host's, which can run the Python of the image. Raises BuildError.
     """
-    commands = _COMMANDS | ({} if native else {f"python{PYTHON}": f"python{PYTHON}"})
-    missing = [f"{command} (package {package})" for command, package in commands.items() if not shutil.which(command)]
-    if missing:
-        raise BuildError(f"an image cannot be built here: no {', no '.join(missing)}; apt-get install them")
-    python, root = _NATIVE if native else _FOREIGN
-    strip = "" if native else ' -s "$1" -p /'
-    compiling = _COMPILE.replace("@APPLICATION@", shlex.quote(str(application)))
-    compiling = (
-        compiling.replace("@PYTHON@", python).replace("@IN@", root).replace("compileall -q", f"compileall{strip} -q")
-    )
-    hooks = (_script(folder / "list", _LIST), _script(folder / "compile", compiling))
+    require("an image", _COMMANDS | ({} if native else {f"python{PYTHON}": f"python{PYTHON}"}))
+    hooks = (_script(folder / "list", _LIST), _script(folder / "compile", _compile(application, native=native)))
     run(
         *("mmdebstrap", "--quiet", "--variant=extract", "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr"),
         *(f"--architectures={architecture}", *(() if native else ("--skip=check/qemu",))),
@@ -55,6 +35,21 @@ def make(tree: Path, application: Path, folder: Path, epoch: int, *, architectur
         *("--format=tar", SUITE, str(tree)),
         epoch=epoch,
     )
+
+
+def _compile(application: Path, *, native: bool) -> str:
+    """The standard library, too: nothing can be kept of what Python compiles in a read-only image, and Debian's is compiled by its scripts.
+
+    For another processor this host's Python compiles it, under the paths of the image: compiled code of one minor version is the same on all.
+    """
+    python, root = (f'chroot "$1" /usr/bin/python{PYTHON}', "") if native else (f"python{PYTHON}", '"$1"')
+    strip = "" if native else f"-s {root} -p /"
+    return f"""#!/bin/sh
+set -eu
+cp -r --no-preserve=ownership {shlex.quote(str(application))}/. "$1"
+{python} -m compileall {strip} -q -j 2 -x '/(idlelib|lib2to3|pydoc_data|tkinter|turtledemo)/' \\
+  --invalidation-mode unchecked-hash {root}/opt {root}/usr/lib/python{PYTHON}
+"""
 
 
 def _script(file: Path, text: str) -> Path:

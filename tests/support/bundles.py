@@ -72,7 +72,7 @@ class Bundles:
             self.deb = deb_of(version)
         self.next_deb = deb_of(SUCCESSOR)
         if whole:
-            (made_rpm,) = whole.glob("gpuwarden-*.x86_64.rpm")
+            (made_rpm,) = whole.glob(f"gpuwarden-*.{platform.machine()}.rpm")
             self.rpm = Path(shutil.copy(made_rpm, folder))
         else:
             self.rpm = rpm_of(version)

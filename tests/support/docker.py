@@ -42,7 +42,7 @@ ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / ".build" / "image"
 _INPUTS = (
     *("daemon/gpuwarden", "collectors/gpuwarden_collectors", "packaging", "systemd"),
-    *("pyproject.toml", "README.md", "LICENSE"),
+    *("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"),
 )
 LIBRARY_IN_CONTAINER = f"/usr/lib/x86_64-linux-gnu/{LIBRARY_NAME}"
 """Where NVIDIA's toolkit mounts the driver's library in a container of Debian."""
