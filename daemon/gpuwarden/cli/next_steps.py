@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -28,6 +29,5 @@ def next_steps(config: Config, environment: Mapping[str, str]) -> Iterator[str]:
 def _command(environment: Mapping[str, str]) -> str:
     """As it was called, by its name alone where the shell finds it so. A container's default name of its host is its own."""
     name = Path(sys.argv[0]).name
-    found = any((Path(folder) / name).is_file() for folder in environment.get("PATH", "").split(":") if folder)
-    command = name if found else shlex.quote(sys.argv[0])
+    command = name if shutil.which(name, path=environment.get("PATH", "")) else shlex.quote(sys.argv[0])
     return f"docker exec {os.uname().nodename} {command}" if environment.get(CONTAINER) else command

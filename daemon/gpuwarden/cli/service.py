@@ -73,9 +73,9 @@ def _install(options: argparse.Namespace, installation: Installation, found: Exe
     if why := refusal(found):
         raise CommandError(why)
     for path, state in installation.install().items():
-        print(f"/{path}: {'left as it is: ' if state is State.CHANGED else ''}{_DONE[state]}")
+        print(f"/{path}: {_DONE[state]}")
     commands = list(_commands())
-    if options.no_start or not _is_live(options.root):
+    if options.no_start or not _systemd_runs(options):
         print("not started; type:", *commands, sep="\n  ")
         return 0
     for command in commands:
@@ -85,28 +85,33 @@ def _install(options: argparse.Namespace, installation: Installation, found: Exe
 
 
 _DONE = {
-    State.MISSING: "written", State.SAME: "is there already", State.OUTDATED: "replaced", State.CHANGED: State.CHANGED.value,
-    State.FOREIGN: State.FOREIGN.value,
+    State.MISSING: "written", State.SAME: "is there already", State.OUTDATED: "replaced",
+    State.CHANGED: "left as it is: changed by hand",
 }  # fmt: skip
-"""What installing came to, by what was there before."""
+"""By the state before. A foreign file is refused."""
 
 
 def _remove(options: argparse.Namespace, installation: Installation) -> int:
     _as_root()
     installed = installation.installed()  # refused before anything is stopped
-    if _is_live(options.root):
+    if _systemd_runs(options):
         units = " ".join(
             sorted(Path(path).name for path in installed if path.endswith((".service", ".socket", ".timer")))
         )
         _run(f"systemctl disable --now {units.replace('@.', '@*.')}", needed=False)
     for path, state in installation.remove().items():
         print(f"/{path}: {'left as it is: changed by hand' if state is State.CHANGED else 'removed'}")
-    if _is_live(options.root):
+    if _systemd_runs(options):
         _run("systemctl daemon-reload", needed=False)
     print(
         "kept: /etc/gpuwarden, /var/lib/gpuwarden, the users. Take gpuwarden's scripts out of slurm.conf: a missing prolog drains the node"
     )
     return 0
+
+
+def _systemd_runs(options: argparse.Namespace) -> bool:
+    """For the root that is installed into."""
+    return bool(options.root == Path("/")) and Path("/run/systemd/system").is_dir()
 
 
 def _commands() -> Iterator[str]:
@@ -126,11 +131,6 @@ def _run(command: str, *, needed: bool = True) -> None:
         raise CommandError(f"{command}: {error}; the files are written: type it yourself", UNAVAILABLE) from error
     if done.returncode and needed:
         raise CommandError(f"{command}: exit code {done.returncode}; the files are written, see above", UNAVAILABLE)
-
-
-def _is_live(root: Path) -> bool:
-    """Whether systemd runs on what is installed: not below another root, and not in a container without it."""
-    return root == Path("/") and Path("/run/systemd/system").is_dir()
 
 
 def _as_root() -> None:
