@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpuwarden_bundle.baseline import Need, rpm_capabilities
 from gpuwarden_deb.contents import CONFIGURATION, scripts
-from gpuwarden_deb.control import BUNDLE, SUMMARY, debian_version
+from gpuwarden_deb.control import BUNDLE, DESCRIPTION, SUMMARY, debian_version
 from gpuwarden_deb.environment import run
 from gpuwarden_deb.paths import HOME
 
@@ -32,8 +32,7 @@ License: {licence}
 AutoReqProv: no
 {requires}
 %description
-A small daemon for every GPU host. It reads the GPUs, the kernel log, the PCI bus and the host around them, judges the
-node, and reports to Prometheus, schedulers and people. It observes until it is configured otherwise.
+{description}
 %install
 cp -a {root}/. %{{buildroot}}
 """
@@ -56,7 +55,7 @@ def rpm(
         (root / _ZSH[0]).rename(root / _ZSH[1])
     requires = "".join(f"{line}\n" for line in (*_ALWAYS, *(f"Requires: {each}" for each in rpm_capabilities(needs))))
     text = _PREAMBLE.format(
-        level=level, name=BUNDLE, version=debian_version(version), summary=SUMMARY, licence=licence,
+        level=level, name=BUNDLE, version=debian_version(version), summary=SUMMARY, description=DESCRIPTION, licence=licence,
         requires=requires, root=root,
     )  # fmt: skip
     text += "".join(f"%{name}\n{_escaped(script)}" for name, script in scripts(root, "rpm").items())

@@ -6,12 +6,11 @@ A file in `systemd/` that no row takes fails the build: nothing is forgotten sil
 from __future__ import annotations
 
 import gzip
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuwarden.service.files import MAIN, PACKAGED_UNITS, PARTS, PROFILE
+from gpuwarden.service.files import MAIN, PACKAGED_UNITS, PARTS, PROFILE, sockets
 from gpuwarden_deb import completions
 from gpuwarden_deb.example import example
 from gpuwarden_deb.man_page import man_page
@@ -95,12 +94,6 @@ def units(root: Path) -> list[str]:
     return sorted(file.name.replace("@.", "@*.") for file in (root / UNITS).iterdir() if file.is_file())
 
 
-def enabled(root: Path) -> list[str]:
-    """The units that an installation enables: the daemon's, and those that its `Also=` names."""
-    also = re.findall(r"^Also=(.*)$", (root / UNITS / MAIN).read_text(), re.MULTILINE)
-    return [MAIN, *" ".join(also).split()]
-
-
 def maintainer_scripts(root: Path, folder: Path) -> None:
     """dpkg's, into `folder`."""
     for name, text in scripts(root, "deb").items():
@@ -110,10 +103,10 @@ def maintainer_scripts(root: Path, folder: Path) -> None:
 def scripts(root: Path, kind: str) -> dict[str, str]:
     """Those of `packaging/maintainer/KIND` by their names, with the parts that all share and the names of the units filled in."""
     folder = PACKAGING / "maintainer"
-    all_units, on = units(root), enabled(root)
+    all_units = units(root)
     fields = {f"@{part.name}@\n": part.read_text() for part in (folder / "parts").iterdir()} | {
         "@UNITS@": " ".join(f"'{unit}'" if "*" in unit else unit for unit in all_units),
-        "@ENABLED@": " ".join(on),
+        "@ENABLED@": " ".join((MAIN, *sockets())),
         "@LISTENING@": " ".join(unit for unit in all_units if unit.endswith((".socket", ".timer"))),
         "@RESTARTED@": " ".join(
             unit for unit in all_units if unit.endswith(".service") and unit != MAIN and "@" not in unit

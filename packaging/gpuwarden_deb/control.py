@@ -21,14 +21,13 @@ BUNDLE, SYSTEM_PYTHON = "gpuwarden", "gpuwarden-system-python"
 """The package with a Python of its own, for every distribution, and that for the Python of one. Only one can be installed."""
 SUMMARY = "health of the GPUs of this node: judged, published, acted upon"
 _ALWAYS = ("systemd", "init-system-helpers (>= 1.54~)")
-_DESCRIPTION = f"""\
-{SUMMARY}
- A small daemon for every GPU host. It reads the GPUs, the kernel log, the PCI
- bus and the host around them, judges the node, and reports to Prometheus,
- schedulers and people with reasons and advice. In mode enforce it takes a bad
- node out of scheduling and signals jobs to save before their machine ends.
- .
- It observes until it is configured otherwise."""
+DESCRIPTION = """\
+A small daemon for every GPU host. It reads the GPUs, the kernel log, the PCI
+bus and the host around them, judges the node, and reports to Prometheus,
+schedulers and people with reasons and advice. In mode enforce it takes a bad
+node out of scheduling and signals jobs to save before their machine ends.
+
+It observes until it is configured otherwise."""
 
 
 def project() -> tuple[str, str]:
@@ -71,7 +70,8 @@ def describe(root: Path, package: Package, epoch: int) -> None:
         "Package": package.name, "Version": package.version, "Architecture": package.architecture,
         "Maintainer": _maintainer(), "Installed-Size": str(size), "Depends": ", ".join((*_ALWAYS, *package.depends)),
         "Conflicts": other, "Replaces": other, "Suggests": "slurm-client, libnvidia-ml1", "Section": "admin",
-        "Priority": "optional", "Description": _DESCRIPTION,
+        "Priority": "optional",
+        "Description": "\n ".join((SUMMARY, *(line or "." for line in DESCRIPTION.splitlines()))),
     }  # fmt: skip
     if package.first:
         fields["Pre-Depends"] = ", ".join(package.first)
