@@ -270,8 +270,9 @@ EXIT_CODES = (
 
 def commands() -> str:
     rows = [
-        (f"`gpuwarden {verb}`", f"{about}; see [{PAGE_OF[verb]}]({PAGE_OF[verb]})" if verb in PAGE_OF else about)
+        (f"`gpuwarden {verb}`", f"{about}; see [{page.partition('#')[0]}]({page})" if page else about)
         for verb, (_, about) in VERBS.items()
+        for page in (PAGE_OF.get(verb),)
     ]
     codes = table(("code", "of", "means"), EXIT_CODES)
     return f"{COMMANDS}{MADE}\n{table(('command', 'does'), rows)}\n## Exit codes\n\n{codes}"
