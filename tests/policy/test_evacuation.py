@@ -270,6 +270,25 @@ def test_signalling_a_job_as_a_whole_needs_time_and_a_controller(within: float) 
     assert story.known(7).way is Way.LOCAL
 
 
+@pytest.mark.parametrize(("within", "seconds"), [(30.0, 1.0), (60.0, 2.0), (120.0, 4.0), (300.0, 5.0)])
+def test_ranks_on_other_nodes_are_worth_seconds_for_the_controller_to_answer(within: float, seconds: float) -> None:
+    story = Story(controller=False, unanswered=seconds - 0.01)
+    story.hosts(local(7, process(1), elsewhere=True)).hosts(local(8, process(2))).announces(announced(within)).acts()
+    assert story.signals == [(2, "TERM")], "a job that is here alone needs no controller"
+    assert story.plan.again - story.now.boottime < 0.5
+    story.unanswered = seconds
+    assert story.acts().signals == [(2, "TERM"), (1, "TERM")]
+    story = Story(controller=False, unanswered=seconds - 0.01).hosts(local(7, process(1), elsewhere=True))
+    story.announces(announced(within)).acts().spreads(7, process(1))
+    story.controller, story.unanswered = True, None
+    assert story.acts().known(7).way is Way.JOB_WIDE
+
+
+def test_a_controller_that_answers_with_an_error_is_not_waited_for() -> None:
+    story = Story(controller=False).hosts(local(7, process(1), elsewhere=True)).announces(announced()).acts()
+    assert story.signals == [(1, "TERM")]
+
+
 def test_a_job_that_comes_in_the_last_moment_is_signalled_on_this_host() -> None:
     story = Story().announces(announced(120.0)).waits(118.5).spreads(7, process(1)).acts()
     assert story.known(7).way is Way.LOCAL

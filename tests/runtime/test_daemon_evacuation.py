@@ -242,6 +242,23 @@ def test_while_the_controller_hangs_ranks_are_signalled_here_and_the_job_is_requ
     assert training.cut_off() == []
 
 
+def test_a_controller_that_answers_late_but_in_time_signals_the_ranks_of_all_nodes(
+    slurm: Slurm, hosts: dict[str, SlurmHost]
+) -> None:
+    training = Training(slurm, declares=OWN_SIGNAL, after="stay")
+    doomed = hosts[min(training.nodes())]
+    with doomed.acting() as daemon:
+        daemon.wait_status("healthy")
+        slurm.pause(CONTROLLER)
+        ends(doomed, "300s")
+        daemon.wait(lambda: "slurmctld has not answered" in daemon.lines(), "the controller to be missed")
+        assert training.reported("signal") == []
+        slurm.resume(CONTROLLER)
+        daemon.wait(lambda: len(training.reported("signal")) == 2, "both ranks to be signalled")
+        daemon.wait(lambda: evacuation(daemon, training)["result"] == "sent", "the status to show it")
+        assert evacuation(daemon, training)["way"] == "job_wide"
+
+
 def test_hanging_calls_of_slurms_commands_delay_no_signal_30_seconds_before_the_end(
     slurm: Slurm, hosts: dict[str, SlurmHost]
 ) -> None:

@@ -82,7 +82,7 @@ def announced(
 class Story:
     """`sent`: each (notice, process) for which anybody sent a signal, in order. `wide`: what the mark and scancel come to.
 
-    `under_way`: jobs for which this daemon is sending something. `fresh`: the controller was asked for this scan. `stepless`: jobs of which Slurm runs no step any more.
+    `unanswered`: as in Seen. `under_way`: jobs for which this daemon is sending something. `fresh`: the controller was asked for this scan. `stepless`: jobs of which Slurm runs no step any more.
     """
 
     settings: EvacuationSettings = SETTINGS
@@ -90,6 +90,7 @@ class Story:
     jobs: dict[str, LocalJob] = field(default_factory=dict)
     slurm: dict[int, SlurmJob] = field(default_factory=dict)
     controller: bool = True
+    unanswered: float | None = None
     fresh: bool = True
     stepless: set[int] = field(default_factory=set)
     under_way: set[str] = field(default_factory=set)
@@ -179,7 +180,7 @@ class Story:
     def seen(self) -> Seen:
         return Seen(
             jobs=tuple(self.jobs.values()), concerned=self.concerned, slurm=dict(self.slurm),
-            controller=self.controller, unschedulable=self.unschedulable, closed=self.unschedulable,
+            controller=self.controller, unanswered=self.unanswered, unschedulable=self.unschedulable, closed=self.unschedulable,
             fresh=self.controller and self.fresh, node=NODE,
         )  # fmt: skip
 

@@ -177,8 +177,9 @@ def _keys(jobs: Iterable[LocalJob]) -> dict[Process, str]:
 
 def _seen(jobs: tuple[LocalJob, ...], answer: SlurmJobs, node: str) -> Seen:
     return Seen(
-        jobs=jobs, slurm=answer.jobs, controller=answer.answered, fresh=answer.fresh, trees=answer.trees, node=node
-    )
+        jobs=jobs, slurm=answer.jobs, controller=answer.answered, unanswered=answer.unanswered, fresh=answer.fresh,
+        trees=answer.trees, node=node,
+    )  # fmt: skip
 
 
 def on_gpu(seen: Seen, pids: Collection[int]) -> Seen:

@@ -24,7 +24,7 @@ KEPT_FOR = 5.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmJobs:
     """`answered`: the controller did, within CONTROLLER_WITHIN, `fresh`: to this question. `error`: its error if it did not
-    answer well.
+    answer well. `unanswered`: seconds for which a question to it is open; None: none is.
     """
 
     jobs: Mapping[int, SlurmJob] = field(default_factory=dict)
@@ -32,6 +32,7 @@ class SlurmJobs:
     fresh: bool = False
     trees: bool | None = None
     error: str = ""
+    unanswered: float | None = None
 
 
 class SlurmJobScan:
@@ -51,6 +52,7 @@ class SlurmJobScan:
         self._trees: bool | None = None
         self._trees_known = False
         self._asked: asyncio.Task[dict[int, SlurmJob]] | None = None
+        self._asked_at = 0.0
         self._kept: SlurmJobs | None = None
         self._kept_until = 0.0
         self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
@@ -74,10 +76,12 @@ class SlurmJobScan:
             return replace(self._kept, fresh=False)
         asks = self._asked is None
         if self._asked is None:
-            self._asked = asyncio.create_task(self._ask())
+            self._asked, self._asked_at = asyncio.create_task(self._ask()), now
         await asyncio.wait((self._asked,), timeout=CONTROLLER_WITHIN)
         if not self._asked.done():
-            return SlurmJobs(trees=self._trees, error=f"slurmctld has not answered for {CONTROLLER_WITHIN:g} s")
+            unanswered = asyncio.get_running_loop().time() - self._asked_at
+            text = f"slurmctld has not answered for {CONTROLLER_WITHIN:g} s"
+            return SlurmJobs(trees=self._trees, error=text, unanswered=unanswered)
         asked, self._asked, self._kept = self._asked, None, None
         try:
             self._kept = SlurmJobs(jobs=asked.result(), answered=True, fresh=asks, trees=self._trees)

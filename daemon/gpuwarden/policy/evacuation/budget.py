@@ -5,9 +5,11 @@
     4 s      at once           yes                 1.5 s                   at 1.5 s      no
     5 s      at once           yes                 2.5 s                   at 2.5 s      no
     30 s     at once           yes                 25 s                    at 25 s       at 28.5 s
-    60 s     at once           yes                 55 s                    at 55 s       at 58.5 s
-    120 s    at once           yes                 115 s                   at 115 s      at 118.5 s
-    2 h      at once           yes                 7,195 s                 at 7,195 s    at 7,198.5 s
+    60 s     at once           yes, within 2 s     55 s                    at 55 s       at 58.5 s
+    120 s    at once           yes, within 4 s     115 s                   at 115 s      at 118.5 s
+    2 h      at once           yes, within 5 s     7,195 s                 at 7,195 s    at 7,198.5 s
+
+The whole job is signalled by the controller. For that long it is waited for beyond its first second; then the ranks here are signalled.
 
 What no longer fits is dropped in this order: the final node state (below 10 s), waiting (2.5 s), requeueing (below 2.5 s), signalling a job
 as a whole (below 2 s; its ranks here are signalled instead). The signal never is, nor the exclusion: it is begun beside the signal,
@@ -23,6 +25,9 @@ EXCLUSION_MOST = 3.0
 """Seconds in which an exclusion is done or goes on behind: a controller that hangs must not take the time of what is left."""
 MARK_TAKES = 2.0
 """Seconds for the mark, its pause (1 s at most) and the signal through the controller."""
+CONTROLLER_SHARE, CONTROLLER_MOST = 1 / 30, 5.0
+"""Of the window, and in seconds: for that long the signal of a job with ranks on other nodes waits for the controller, without which those
+get none. A busy slurmctld takes seconds; a scan waits for one itself."""
 REQUEUE_TAKES = 2.5
 """Seconds: 0.1 for the requeue, then 2 until its start may be set to now (Slurm 22.05 kills a job that starts within 1 s: its
 credential is revoked), 0.1 for that, and to read it back. The job ends with it: what is not saved by then is lost."""
@@ -51,14 +56,16 @@ WINDOWS: Mapping[str, float] = {
 class Budget:
     """`window`: seconds from when it began until the end. The rest are seconds of CLOCK_BOOTTIME; None: it does not fit.
 
-    `end` is `assumed` where the notice has no deadline. `wide`: there is time to signal a job as a whole. `wait_until`: for that long a job
-    may take to save; it is requeued then if it has not acknowledged before.
+    `end` is `assumed` where the notice has no deadline. `wide`: there is time to signal a job as a whole, and `controller_within`: seconds that
+    the controller has to answer for that. `wait_until`: for that long a job may take to save; it is requeued then if it has not acknowledged
+    before.
     """
 
     window: float
     end: float
     assumed: bool
     wide: bool
+    controller_within: float
     wait_until: float
     requeue: bool
     final_state_at: float | None
@@ -80,6 +87,7 @@ def budget(kind: str, began: float, deadline: float | None) -> Budget:
     requeue = window >= REQUEUE_TAKES
     margin = MARGIN if window >= FINAL_STATE_FROM else REQUEUE_TAKES
     return Budget(
-        window=window, end=end, assumed=assumed, wide=window >= MARK_TAKES, wait_until=max(began, end - margin),
-        requeue=requeue, final_state_at=end - FINAL_STATE_TAKES if final_state else None,
+        window=window, end=end, assumed=assumed, wide=window >= MARK_TAKES,
+        controller_within=min(window * CONTROLLER_SHARE, CONTROLLER_MOST), wait_until=max(began, end - margin), requeue=requeue,
+        final_state_at=end - FINAL_STATE_TAKES if final_state else None,
     )  # fmt: skip

@@ -27,7 +27,7 @@ from gpuwarden_collectors.receivers.facts import Kind, LocalJob, Receiver
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 
 SCAN_SOON = 0.2
-"""Seconds after a process was signalled: what follows from it may be due already."""
+"""Seconds after a process was signalled, since what follows from it may be due already, and while the controller is waited for."""
 SCAN_EVERY = 1.0
 """Seconds between two scans while the end is near: a rank may install its handler at any time."""
 SCAN_LATER, NEAR = 5.0, 60.0
@@ -63,6 +63,7 @@ class Seen:
     the failing GPU takes along; None: all of them.
 
     `slurm`: the jobs that have this node, by number, if the `controller` answered; False: it did not, and nothing is known.
+    `unanswered`: seconds for which a question to it is open; None: none is.
     `trees` as in `delivery`. `unschedulable`: this node was read back as one that takes no work, for whatever reason; `closed`: by
     every scheduler there is, or there is none. `fresh`: the controller was asked for this very scan. `node`: what Slurm calls this one.
     """
@@ -71,6 +72,7 @@ class Seen:
     concerned: frozenset[str] | None = None
     slurm: Mapping[int, SlurmJob] = field(default_factory=dict)
     controller: bool = False
+    unanswered: float | None = None
     trees: bool | None = None
     unschedulable: bool = False
     closed: bool = False
@@ -182,7 +184,8 @@ def plan(
     signals = tuple(_signals(scene))
     addressed = frozenset(step.key for step in signals if step.delivery.receivers)
     steps = (*signals, *_after(scene, addressed), *_step_checks(scene), *_final_node_state(scene))
-    again = _again(scene, signalled=not all(is_busy(step.key) or step.delivery.way in BESIDE for step in signals))
+    signalled = not all(is_busy(step.key) or step.delivery.way in BESIDE for step in signals)
+    again = _again(scene, soon=signalled or any(_waits(scene, key, job) for key, job in scene.jobs.items()))
     if steps or not _is_to_be_approved(scene, notice):
         return Plan(steps, again)
     if settings.slurm and not seen.fresh:
@@ -232,7 +235,7 @@ def _signals(scene: Scene) -> Iterator[SignalJob]:
     room = JOBS_MOST - len(scene.evacuation.jobs)
     for key, job in scene.jobs.items():
         known, slurm = scene.evacuation.jobs.get(key), slurm_of(job, scene.seen)
-        if known is None and room <= 0:
+        if (known is None and room <= 0) or _waits(scene, key, job):
             continue
         found = delivery_now(scene, key, job)
         is_new = known is None or known.returned
@@ -243,6 +246,18 @@ def _signals(scene: Scene) -> Iterator[SignalJob]:
             again := repeated(scene.state, key, job, slurm, rules=scene.settings.delivery, now=scene.now)
         ):
             yield SignalJob(job, again, slurm, again=True)
+
+
+def _waits(scene: Scene, key: str, job: LocalJob) -> bool:
+    """The controller may yet answer in time, so that all ranks of a job are signalled and not only those on this host."""
+    unanswered = scene.seen.unanswered
+    return (
+        unanswered is not None
+        and unanswered < scene.times.controller_within
+        and job.kind is Kind.SLURM
+        and job.elsewhere
+        and key not in scene.evacuation.jobs
+    )
 
 
 def _remaining(scene: Scene, key: str, job: LocalJob) -> tuple[Receiver, ...]:
@@ -388,10 +403,10 @@ def _is_over(scene: Scene, key: str, job: LocalJob) -> bool:
     return slurm.state in ALIVE and (not wants_requeue(scene.evacuation.kind, scene.settings) or bool(never(slurm)))
 
 
-def _again(scene: Scene, *, signalled: bool) -> float:
+def _again(scene: Scene, *, soon: bool) -> float:
     times, now = scene.times, scene.now.boottime
     every = SCAN_EVERY if now < times.end + NEAR else SCAN_LATER
-    if signalled:
+    if soon:
         every = SCAN_SOON
     marks = [times.wait_until, times.final_state_at]
     return min([now + every, *(at for at in marks if at is not None and at > now)])
