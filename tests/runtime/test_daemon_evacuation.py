@@ -34,6 +34,7 @@ def hosts(slurm: Slurm) -> Iterator[dict[str, SlurmHost]]:
     for node in slurm.names:
         (folder / node).mkdir(parents=True)
         made[node] = SlurmHost(folder / node, slurm, node)
+        made[node].seclude()
     yield made
     shutil.rmtree(folder)
 

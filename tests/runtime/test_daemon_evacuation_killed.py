@@ -34,6 +34,7 @@ class Killed:
         self.folder = slurm.folder / "hosts" / self.node
         self.folder.mkdir(parents=True)
         self.host = SlurmHost(self.folder, slurm, self.node)
+        self.host.seclude()
         self.reached = self.folder / "reached"
         self._programs = self._made(hanging, argument)
 

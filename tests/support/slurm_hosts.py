@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from support.daemons import FakeHost, RunningDaemon
 from support.slurm import Slurm
+from support.slurm_processes import SlurmProcesses
 
 REASON = "gpuwarden: failure gpu=3 xid=95"
 _BAD, _SLOT = 3, "0000:42:00.0"  # text pci_bus_id of readings.def
@@ -21,6 +22,13 @@ class SlurmHost(FakeHost):
         super().__init__(folder, gpus)
         self.slurm = slurm
         self.node = node
+        self._processes: SlurmProcesses | None = None
+        self.configure_slurm()
+
+    def seclude(self) -> None:
+        """Its daemon sees the processes of its Slurm and no others."""
+        self._processes = SlurmProcesses(self.folder / "proc", self.slurm.conf)
+        self.proc = self._processes.folder
         self.configure_slurm()
 
     def configure_slurm(self, *, percent: int = 100, conf: Path | None = None, more: str = "") -> None:
@@ -33,7 +41,12 @@ class SlurmHost(FakeHost):
 
     @contextmanager
     def acting(self, mode: str = "enforce") -> Iterator[RunningDaemon]:
-        with self.daemon(more={"GPUWARDEN_MODE": mode}) as daemon:
+        with ExitStack() as stack:
+            if self._processes is not None:
+                self._processes.read()
+            daemon = stack.enter_context(self.daemon(more={"GPUWARDEN_MODE": mode}))
+            if self._processes is not None:
+                stack.enter_context(self._processes.followed())
             yield daemon
 
     def starts(self, mode: str = "enforce") -> RunningDaemon:
