@@ -84,12 +84,6 @@ def test_squeue_names_jobs_whatever_they_are_called() -> None:
     assert jobs == [Job(id=12, uid=1001, user="alice", job_name="a|b ? name"), Job(id=14, uid=65534, user="nobody")]
 
 
-def test_listpids_names_processes() -> None:
-    text = "PID      JOBID    STEPID   LOCALID GLOBALID\n-1       12       batch    0       0\n77       12       batch    -       -\n"
-    assert jobs_text.listpids(text) == {77: 12}
-    assert jobs_text.listpids("No steps found\n") == {}
-
-
 def test_numbers_of_any_size_stay_within_bounds() -> None:
     assert jobs_text.numbers("0-2,5,x,-,3-1") == [0, 1, 2, 5]
     assert len(jobs_text.numbers("0-99999")) <= 4096

@@ -11,7 +11,8 @@ from gpuwarden.policy.model import Settings
 from gpuwarden_collectors.slurm.client import Commands, SlurmClient
 from gpuwarden_collectors.slurm.errors import Refused, UnknownNode, Unreachable
 from gpuwarden_collectors.slurm.jobs_controller import HOUR, Controller
-from gpuwarden_collectors.slurm.nodes import find_name, partition_sizes, read_node, read_partitions
+from gpuwarden_collectors.slurm.nodes import find_name, read_node, read_partitions
+from gpuwarden_collectors.slurm.settings import read_partition_settings
 from support.slurm import MUNGE, SLURM, Slurm
 
 pytestmark = SLURM
@@ -58,7 +59,7 @@ async def test_a_partition_is_read_with_its_members(slurm: Slurm, commands: Comm
     assert [(node.name, node.reason, node.has_gpu) for node in partition.members] == [
         ("n1", "", True), ("n2", "gpuwarden: failure gpu=1", True), ("n3", "", True),
     ]  # fmt: skip
-    assert await partition_sizes(commands) == {"gpu": 3}
+    assert [(one.name, one.total_nodes) for one in await read_partition_settings(commands)] == [("gpu", 3)]
 
 
 async def test_without_munge_or_configuration_slurm_is_unreachable(slurm: Slurm, commands: Commands) -> None:
@@ -97,7 +98,7 @@ async def test_a_node_that_is_well_costs_the_controller_twelve_requests_an_hour(
     before = questions(slurm)
     await read_node(commands, "n1")
     read = questions(slurm) - before
-    await partition_sizes(commands)
+    await read_partition_settings(commands)
     size = questions(slurm) - before - read
     controller = Controller("n1", lambda words: slurm.command(*words), questions=2)
     job = slurm.submit("sleep 600", "-w", "n1", "--gres=gpu:1")

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from gpuwarden_collectors.slurm.errors import OddAnswer, Refused, SlurmError, UnknownNode, Unreachable, failure
 from gpuwarden_collectors.slurm.facts import NodeFacts
-from gpuwarden_collectors.slurm.parse import NODE_FORMAT, shown_node, shown_partition_sizes, sinfo_nodes, sinfo_rows
+from gpuwarden_collectors.slurm.parse import NODE_FORMAT, shown_node, sinfo_nodes, sinfo_rows
+from gpuwarden_collectors.slurm.settings import parse_partitions
 
 DATA = Path(__file__).parents[1] / "data/slurm"
 RELEASES = ("debian-12-22.05.8", "debian-13-24.11.5")
@@ -96,7 +97,8 @@ def test_a_partition_is_a_row_for_each_node_and_partition(recording: Any) -> Non
 
 
 def test_sizes_of_partitions_are_read(recording: Any) -> None:
-    assert shown_partition_sizes(recording["partitions"]) == {"gpu": 3, "all": 4, "secret": 1}
+    found = parse_partitions(recording["partitions"])
+    assert {one.name: one.total_nodes for one in found} == {"gpu": 3, "all": 4, "secret": 1}
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from gpuwarden_collectors.base import CollectorError
+from gpuwarden_collectors.slurm.departing_text import listed_pids
 from gpuwarden_collectors.slurm.jobs_cgroup import job_cgroup_of
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess
 from gpuwarden_collectors.slurm.jobs_process import Claim, Process, claim
-from gpuwarden_collectors.slurm.jobs_text import listpids
 
 Ask = Callable[[tuple[str, ...]], str]
 """Runs one of Slurm's commands, by its arguments, and returns what it prints. Raises CollectorError."""
@@ -73,12 +73,12 @@ class Owners:
             return
         self._listed = now
         try:
-            jobs = listpids(self._ask(("scontrol", "listpids")))
+            listed = listed_pids(self._ask(("scontrol", "listpids")))
         except CollectorError:  # it fails while there are no steps, too
             return
         for user in users:
-            if user.pid in jobs:
-                self._known[_key(user)] = jobs[user.pid], "listpids"
+            if user.pid in listed:
+                self._known[_key(user)] = listed[user.pid].job, "listpids"
 
     def is_open(self, user: Process) -> bool:
         """Nothing is known, and it may well be a job's: a service of root's is none."""

@@ -47,19 +47,6 @@ def gpus_of(text: str, node: str) -> tuple[int, ...] | None:
     return None
 
 
-def listpids(text: str) -> dict[int, int]:
-    """Job by process, of `scontrol listpids`: columns PID JOBID STEPID LOCALID GLOBALID, of which only the first two are used.
-
-    A process number of -1 means a step without any.
-    """
-    jobs = {}
-    for line in text.splitlines()[: 10 * _JOBS_MAX]:
-        columns = line.split()
-        if len(columns) >= 3 and _is_number(columns[0]) and _is_number(columns[1]):
-            jobs[int(columns[0])] = int(columns[1])
-    return jobs
-
-
 def numbers(text: str) -> list[int]:
     """`0-2,5` is 0, 1, 2, 5. What is no number or range is passed over."""
     found: list[int] = []

@@ -19,7 +19,6 @@ from gpuwarden_collectors.slurm.parse import (
     NODE_FORMAT,
     ROW_FORMAT,
     shown_node,
-    shown_partition_sizes,
     sinfo_nodes,
     sinfo_rows,
 )
@@ -72,14 +71,6 @@ async def read_partitions(commands: Commands, names: Sequence[str]) -> list[Part
     for node in sinfo_rows(text):
         members[node.partitions[0]].append(node)
     return [PartitionFacts(name=name, members=tuple(nodes)) for name, nodes in sorted(members.items())]
-
-
-async def partition_sizes(commands: Commands) -> dict[str, int]:
-    """Of all that this host may see, by name: one small request. Raises SlurmError."""
-    text = await commands.ask(
-        "cannot read the partitions", "scontrol", "--local", "--all", "show", "partition", "--oneliner"
-    )
-    return shown_partition_sizes(text)
 
 
 async def find_name(commands: Commands, hostname: str) -> str:

@@ -118,12 +118,6 @@ def _shown_reason(text: str) -> _Reason:
     return {"reason": "\n".join((reason, *others)), "reason_by": by, "reason_at": _time(at)}
 
 
-def shown_partition_sizes(text: str) -> dict[str, int]:
-    """Of `scontrol --oneliner show partition`: how many nodes each has."""
-    sizes = re.findall(r"^PartitionName=(\S+) .*\bTotalNodes=(\d{1,9})\b", text, re.MULTILINE)
-    return {name: int(count) for name, count in sizes}
-
-
 def _shown(text: str, name: str) -> str:
     match = re.search(rf"^   {name}=(.*)$", text, re.MULTILINE)
     return _text(match[1]) if match else ""

@@ -35,6 +35,8 @@ class PartitionSettings:
     """Seconds a job may take; None: without limit, or not known."""
     up: bool
     """Jobs of it are started."""
+    total_nodes: int = 0
+    """How many nodes it has."""
     suspend_time: str = ""
     """Its own SuspendTime; empty where Slurm's counts."""
 
@@ -89,6 +91,7 @@ def _partition(keys: Mapping[str, str]) -> PartitionSettings:
         grace_time=_number(keys.get("GraceTime", "")),
         max_time=seconds(keys.get("MaxTime", "")),
         up=keys.get("State", "").upper() == "UP",
+        total_nodes=_number(keys.get("TotalNodes", "")),
         suspend_time=value_of(keys, "SuspendTime"),
     )
 

@@ -17,9 +17,10 @@ from gpuwarden.active_test import pods
 from gpuwarden.base.threads import detached
 from gpuwarden_collectors.process_stat import process_stat
 from gpuwarden_collectors.slurm.client import SlurmClient
+from gpuwarden_collectors.slurm.departing_text import listed_pids
 from gpuwarden_collectors.slurm.errors import SlurmError
 from gpuwarden_collectors.slurm.jobs_cgroup import job_cgroup_of
-from gpuwarden_collectors.slurm.jobs_text import SQUEUE_FORMAT, gpus_of, listpids, squeue
+from gpuwarden_collectors.slurm.jobs_text import SQUEUE_FORMAT, gpus_of, squeue
 from gpuwarden_collectors.slurm.nodes import read_node
 
 JOB_VARIABLE = "SLURM_JOB_ID"
@@ -194,10 +195,10 @@ async def _is_inside(asked: Asked, client: SlurmClient, job: int, name: str) -> 
     if group.job is not None:
         return group.job == job
     try:
-        pids = listpids(await client.routine.ask(f"cannot read job {job}", "scontrol", "listpids", str(job), name))
+        pids = listed_pids(await client.routine.ask(f"cannot read job {job}", "scontrol", "listpids", str(job), name))
     except SlurmError:  # there is no step of it here
         return False
-    return any(pids.get(pid) == job for pid in _ancestors(asked.proc, os.getpid()))
+    return any(pid in pids and pids[pid].job == job for pid in _ancestors(asked.proc, os.getpid()))
 
 
 def _ancestors(proc: Path, pid: int) -> Sequence[int]:

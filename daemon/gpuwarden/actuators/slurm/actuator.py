@@ -15,6 +15,7 @@ from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.slurm import errors, nodes
 from gpuwarden_collectors.slurm.client import SlurmClient
 from gpuwarden_collectors.slurm.facts import NodeFacts
+from gpuwarden_collectors.slurm.settings import read_partition_settings
 
 if TYPE_CHECKING:  # `[slurm]` is its part of it
     from gpuwarden.config.model import Config
@@ -63,9 +64,10 @@ class SlurmActuator:
     async def _pool_size(self, node: NodeFacts) -> int | None:
         """Only to spread writes: the budget uses the exact count of `fleet_count`."""
         try:
-            sizes = await nodes.partition_sizes(self.commands)
+            partitions = await read_partition_settings(self.commands)
         except errors.SlurmError:
             return None
+        sizes = {one.name: one.total_nodes for one in partitions}
         if self._options.partitions:
             return sum(sizes.get(name, 0) for name in self._options.partitions)
         return max((sizes.get(name, 0) for name in node.partitions), default=1)

@@ -21,8 +21,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-EXCLUSION_MOST = 3.0
-"""Seconds in which an exclusion is done or goes on behind: a controller that hangs must not take the time of what is left."""
 MARK_TAKES = 2.0
 """Seconds for the mark, its pause (1 s at most) and the signal through the controller."""
 CONTROLLER_SHARE, CONTROLLER_MOST = 1 / 30, 5.0
