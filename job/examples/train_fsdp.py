@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from train_torch import BATCH, batch, device, join, options
+from train_torch import BATCH, batch, device, joined, options
 
 from gpuwarden_job import (
     Cadence,
@@ -75,8 +75,8 @@ def train(given: argparse.Namespace, ranks: Ranks) -> None:
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     given = options(__doc__)
-    with reschedulable(given.markers, rank=int(os.environ["RANK"])):
-        train(given, join())
+    with reschedulable(given.markers, rank=int(os.environ["RANK"])), joined() as ranks:
+        train(given, ranks)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ import argparse
 import datetime as dt
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,15 +42,18 @@ def device() -> Any:
     )
 
 
-def join() -> Ranks:
-    """All ranks, if torchrun started several."""
+@contextmanager
+def joined() -> Iterator[Ranks]:
+    """All ranks, if torchrun started several. Those that are done part in order; one that leaves early waits for nobody."""
     if "RANK" in os.environ:
         if torch.cuda.is_available():
             torch.cuda.set_device(device())
         # Shorter than the 30 minutes that are usual: PeerWatch leaves before, this is the second line.
         backend = "nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(backend, timeout=dt.timedelta(minutes=5))
-    return Ranks.detect()
+    yield Ranks.detect()
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def batch(samples: range, where: Any) -> tuple[Any, Any]:
@@ -116,8 +121,8 @@ def options(description: str | None) -> argparse.Namespace:
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     given = options(__doc__)
-    with reschedulable(given.markers, rank=int(os.environ.get("RANK", "0"))):
-        train(given, join())
+    with reschedulable(given.markers, rank=int(os.environ.get("RANK", "0"))), joined() as ranks:
+        train(given, ranks)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,7 @@ TORCHRUN = (
     "-m",
     "torch.distributed.run",
     "--standalone",
-    "--redirects=2",
-    "--tee=1",
+    "--tee=3",
     "--max-restarts=0",
 )
 OLD_TORCH_WARNS = pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")  # 2.1, of its own doing
