@@ -9,7 +9,7 @@ from gpuwarden.policy.state import PolicyState
 from support.hosts import Host, slot
 
 
-def concerned(host: Host) -> list[str]:
+def concerned(host: Host, *, ignore_gpus: bool = False) -> list[str]:
     assert host.last is not None
     found = active_notices(
         PolicyState(boot_id=host.boot_id),
@@ -17,6 +17,7 @@ def concerned(host: Host) -> list[str]:
         {},
         {},
         scheduled=False,
+        ignore_gpus=ignore_gpus,
         horizon=600.0,
         instance="",
         now=host.now,
@@ -30,6 +31,7 @@ def test_jobs_on_a_gpu_that_failed_are_concerned() -> None:
     host.change(2, remapped_rows_failure=1)
     host.run(60)
     assert concerned(host) == [slot(2)]
+    assert concerned(host, ignore_gpus=True) == []
 
 
 @pytest.mark.parametrize("what", ["memory_degrading", "power_brake", "row_remap_overdue"])

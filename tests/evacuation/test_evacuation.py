@@ -48,7 +48,6 @@ class Rig:
         one: Rank,
         *,
         enforce: bool = True,
-        failing_gpu: str = "signal",
         signal_again: bool = False,
         slurm: SlurmJobScan | None = None,
     ) -> None:
@@ -61,7 +60,7 @@ class Rig:
         self.committed = asyncio.Event()
         self.active = ActiveNotices()
         self.departing = Evacuation(
-            EvacuationSettings(failing_gpu=failing_gpu, signal_again=signal_again, slurm=slurm is not None),
+            EvacuationSettings(signal_again=signal_again, slurm=slurm is not None),
             JobScan(ReceiversReader(proc), slurm, lambda: self.holders),
             Acknowledgements(folder / "run", proc, boot_id=BOOT, clock=host_clock),
             active=lambda _: self.active, enforce=enforce, append=self.append, write=self.append, committed=self._committed, names=False, boot_id=BOOT,
@@ -170,6 +169,48 @@ async def test_containers_are_signalled_before_slurm_responds_and_others_after_i
     assert signalled == [
         ("signalling", "container"), ("signalled", "container"), ("signalling", "process"), ("signalled", "process"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+async def test_a_job_with_ranks_elsewhere_is_not_settled_before_the_controller_had_its_time_and_is_signalled_when_the_daemon_ends(
+    tmp_path: Path, in_time: bool
+) -> None:
+    never = tmp_path / "never"
+    os.mkfifo(never)
+    with rank(env={"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_JOB_NUM_NODES": "2"}) as one:
+        listed = f"echo PID JOBID STEPID LOCALID GLOBALID; echo {one.pid} 7 0 0 0"
+        (tmp_path / "squeue").write_text(f"#!/bin/sh\nread line <{never}\n")
+        (tmp_path / "scontrol").write_text(f'#!/bin/sh\n[ "$1" = listpids ] || read line <{never}\n{listed}\n')
+        for name in ("squeue", "scontrol"):
+            (tmp_path / name).chmod(0o755)
+        client = SlurmClient(node="n1", folder=tmp_path, timeout=PATIENCE)
+        rig = Rig(tmp_path, one, slurm=SlurmJobScan(client, tmp_path / "signals"))
+        rig.committed.set()
+        async with running(rig):
+            rig.acts(announced(7_200.0 if in_time else 30.0, at=host_clock().boottime))
+            await rig.wait(lambda: rig.departing.shown().error, "the controller to be missed")
+            assert rig.departing.settled() is False
+            if not in_time:
+                await rig.writes(EventKind.SIGNALLED)
+        assert (await rig.writes(EventKind.SIGNALLED)).data["way"] == "local"
+        assert one.received() == "TERM"
+    await client.close()
+
+
+async def test_jobs_on_a_failing_gpu_that_is_ignored_are_left_alone_and_not_looked_for(
+    tmp_path: Path, one: Rank
+) -> None:
+    rig = Rig(tmp_path, one)
+    rig.committed.set()
+    async with running(rig):
+        gpu = announced(None, source="gpu", kind=FAILING_GPU, at=host_clock().boottime)
+        rig.active = ActiveNotices(ignored=(gpu,))
+        rig.departing.follow()
+        await rig.wait(lambda: rig.departing.shown().preview, "it to be shown")
+        assert rig.departing.shown().preview == (
+            "gpu/gpu-1, failing_gpu: no job is signalled: jobs.failing_gpu is ignore",
+        )
+        assert (rig.kinds(), list(rig.departing.current())) == ([], [])
 
 
 async def test_nothing_is_sent_before_it_is_on_disk(tmp_path: Path, one: Rank) -> None:

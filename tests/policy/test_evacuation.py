@@ -275,8 +275,10 @@ def test_ranks_on_other_nodes_are_worth_seconds_for_the_controller_to_answer(wit
     story = Story(controller=False, unanswered=seconds - 0.01)
     story.hosts(local(7, process(1), elsewhere=True)).hosts(local(8, process(2))).announces(announced(within)).acts()
     assert story.signals == [(2, "TERM")], "a job that is here alone needs no controller"
+    assert story.plan.waits
     assert story.plan.again - story.now.boottime < 0.5
     story.unanswered = seconds
+    assert not story.plan.waits
     assert story.acts().signals == [(2, "TERM"), (1, "TERM")]
     story = Story(controller=False, unanswered=seconds - 0.01).hosts(local(7, process(1), elsewhere=True))
     story.announces(announced(within)).acts().spreads(7, process(1))
@@ -573,7 +575,7 @@ def test_an_end_in_the_past_leaves_jobs_a_moment_to_save() -> None:
 
 
 def failing() -> Story:
-    story = Story(replace(SETTINGS, failing_gpu="requeue"), unschedulable=True, concerned=frozenset({"slurm/7"}))
+    story = Story(replace(SETTINGS, requeue_for_gpu=True), unschedulable=True, concerned=frozenset({"slurm/7"}))
     return (
         story.runs(7, process(1, rank=0)).runs(8, process(2)).announces(announced(None, source="gpu", kind=FAILING_GPU))
     )
@@ -595,17 +597,22 @@ def test_a_job_whose_rank_on_the_failing_gpu_has_saved_is_waited_for_until_the_o
     assert story.acknowledges(7, 1).acts().requeues == [(7, 1_000.0)]
 
 
-@pytest.mark.parametrize(("setting", "signals"), [("signal", [(1, "TERM")]), ("ignore", [])])
-def test_what_a_failing_gpu_leads_to_is_configured(setting: str, signals: list[tuple[int, str]]) -> None:
+def test_for_a_failing_gpu_jobs_are_requeued_only_where_the_site_asks_for_it() -> None:
     story = failing()
-    story.settings = replace(story.settings, failing_gpu=setting)
-    assert story.acts().ends(1).waits(900.0).acts().signals == signals
+    story.settings = replace(story.settings, requeue_for_gpu=False)
+    assert story.acts().ends(1).waits(900.0).acts().signals == [(1, "TERM")]
     assert story.requeues == []
+
+
+def test_a_node_that_is_out_for_a_failing_gpu_asks_for_its_jobs_once_a_minute() -> None:
+    story = failing().acts()
+    assert story.waits(179.0).plan.again - story.now.boottime == 1.0
+    assert story.waits(2.0).plan.again - story.now.boottime == 60.0
 
 
 def test_what_was_saved_for_a_failing_gpu_does_not_count_for_the_end_of_the_machine() -> None:
     story = failing().acts().acknowledges(7, 0)
-    story.settings = replace(story.settings, failing_gpu="signal")
+    story.settings = replace(story.settings, requeue_for_gpu=False)
     story.waits(60.0).announces(announced(120.0, at=1_060.0)).acts()
     assert (story.signals, story.requeues) == ([(1, "TERM"), (2, "TERM")], [])
 

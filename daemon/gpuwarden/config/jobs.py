@@ -63,7 +63,7 @@ def evacuation_settings(jobs: JobOptions, *, slurm: bool, approve: bool = False)
     )
     return EvacuationSettings(
         delivery=DeliveryRules(default=jobs.signal.upper(), rules=rules), requeue=jobs.requeue,
-        final_node_state=jobs.last_words, failing_gpu=jobs.failing_gpu, slurm=slurm,
+        final_node_state=jobs.last_words, requeue_for_gpu=jobs.failing_gpu == "requeue", slurm=slurm,
         approve=approve, signal_again=jobs.signal_again,
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from gpuwarden.policy.evacuation.budget import FAILING_GPU
 from gpuwarden.policy.evacuation.model import id_of
 from gpuwarden.policy.model import NodeState, Notice, Why
 from gpuwarden.policy.notices import all_imminent
-from gpuwarden.policy.situation import failing
+from gpuwarden.policy.situation import failing as failing_findings
 from gpuwarden.policy.state import PolicyState
 from gpuwarden_collectors.facts import Stamp
 
@@ -26,13 +26,14 @@ _OF_GPU = ("gpu", "link")
 class ActiveNotices:
     """What is acted on: `notices` of this machine's end, the first of them, and of GPUs that fail.
 
-    `later`: other ends that are imminent too. `processes`: by the id of a GPU's notice, who is on it.
+    `later`: other ends that are imminent too. `ignored`: of GPUs that fail, where nothing is done for the jobs on them. `processes`: by the id of a GPU's notice, who is on it.
     `unschedulable`: this node was read back as one that takes no work; `closed`: at every scheduler, or there is none. `reason`: what
     our termination is called there.
     """
 
     notices: tuple[Notice, ...] = ()
     later: tuple[Notice, ...] = ()
+    ignored: tuple[Notice, ...] = ()
     processes: tuple[tuple[str, frozenset[int]], ...] = ()
     unschedulable: bool = False
     closed: bool = False
@@ -46,17 +47,20 @@ def active_notices(
     processes: Mapping[str, frozenset[int]],
     *,
     scheduled: bool,
+    ignore_gpus: bool,
     horizon: float,
     instance: str,
     now: Stamp,
 ) -> ActiveNotices:
     """`processes`: by slot, the processes that had the GPU open when it was last listed. `scheduled`: a scheduler is configured."""
     ends = all_imminent(state.notices, horizon, now)
-    gpus = list(_failing(state, verdict, scheduled=scheduled))
+    failing = tuple(_failing(state, verdict, scheduled=scheduled))
+    gpus, ignored = ((), failing) if ignore_gpus else (failing, ())
     node_state = node_states.get(SLURM)
     return ActiveNotices(
         notices=(*ends[:1], *gpus),
         later=tuple(ends[1:]),
+        ignored=ignored,
         processes=tuple((id_of(notice), processes.get(notice.id, frozenset())) for notice in gpus),
         unschedulable=node_state is not None and _is_unschedulable(node_state),
         closed=(node_state is not None or not scheduled) and all(map(_is_unschedulable, node_states.values())),
@@ -80,7 +84,9 @@ def _failing(state: PolicyState, verdict: Verdict, *, scheduled: bool) -> Iterat
     """
     out = [hold.at for hold in state.holds.values() if hold.why is Why.FAILURE and not hold.released]
     found = [
-        finding for finding in failing(state, verdict) if finding.key.subject.kind in _OF_GPU and _ends_jobs(finding)
+        finding
+        for finding in failing_findings(state, verdict)
+        if finding.key.subject.kind in _OF_GPU and _ends_jobs(finding)
     ]
     if not scheduled:
         out = [finding.first_seen for finding in found]

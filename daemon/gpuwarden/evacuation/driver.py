@@ -12,6 +12,7 @@ import contextlib
 import os
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from gpuwarden.base.log import get_logger
@@ -24,7 +25,7 @@ from gpuwarden.policy.evacuation import events
 from gpuwarden.policy.evacuation.budget import FAILING_GPU
 from gpuwarden.policy.evacuation.model import EvacuationState, id_of, jobs_of, key_of, open_evacuations
 from gpuwarden.policy.evacuation.plan import EvacuationSettings, Seen, SignalJob, Step, awaits_jobs, plan
-from gpuwarden.policy.evacuation.preview import preview, summary
+from gpuwarden.policy.evacuation.preview import ignored, preview, summary
 from gpuwarden.policy.evacuation.state import fold
 from gpuwarden.policy.model import Notice
 from gpuwarden.publish.snapshot import Evacuations
@@ -233,8 +234,9 @@ class Evacuation:
         if not active.notices:
             self._early.clear()
             if self._preview or not self._tidied:
-                self._preview, self._errors, self._tidied = (), {}, True
+                self._errors, self._tidied = {}, True
                 await self._acknowledgements.forget()
+            self._preview = tuple(map(ignored, active.ignored))
             if not self._enforce or self._ending:
                 return None
             await self._job_scan.warm()
@@ -246,11 +248,13 @@ class Evacuation:
             return now.boottime + AGAIN_AFTER
         if not scanned.listed and self._acknowledgements.misses(self.state, seen.jobs):
             seen = replace(seen, controller=False)  # nothing that ends a job follows from such a scan
-        views = [(notice, self._view(notice, seen, active)) for notice in active.notices]
+        if self._ending:  # there is no other scan
+            seen = replace(seen, unanswered=None)
+        waits, views = False, [(notice, self._view(notice, seen, active)) for notice in active.notices]
         if self._enforce:
             await self._expect(seen.jobs)
             self._append(await self._acknowledgements.news(self.state))
-            again = await self._carry_out(views, active)
+            again, waits = await self._carry_out(views, active)
             self._take_early()
         else:
             again = now.boottime + SCAN_IN_OBSERVE
@@ -258,12 +262,9 @@ class Evacuation:
         self._awaited = self._enforce and any(
             awaits_jobs(self.state, notice, view, self._settings, now) for notice, view in views
         )
-        self._preview = tuple(
-            line
-            for notice, view in views
-            for line in preview(self.state, notice, view, self._settings, now, names=self._names)
-        )
-        self._scanned_for = active.notices if scanned.listed else ()
+        lines = (preview(self.state, notice, view, self._settings, now, names=self._names) for notice, view in views)
+        self._preview = (*chain.from_iterable(lines), *map(ignored, active.ignored))
+        self._scanned_for = active.notices if scanned.listed and not waits else ()
         return again
 
     async def _signal_early(self, seen: Seen, active: ActiveNotices) -> None:
@@ -305,14 +306,15 @@ class Evacuation:
 
     # --- steps
 
-    async def _carry_out(self, views: Sequence[tuple[Notice, Seen]], active: ActiveNotices) -> float:
-        """When to scan again (boottime). One notice after the other: a process signalled for one is not signalled again for the next."""
+    async def _carry_out(self, views: Sequence[tuple[Notice, Seen]], active: ActiveNotices) -> tuple[float, bool]:
+        """When to scan again (boottime), and whether a job waits for the controller. One notice after the other: a process signalled for one is not signalled again for the next."""
         due: list[tuple[Notice, Step]] = []
-        again, signalled = [], set[str]()
+        again, waits, signalled = [], False, set[str]()
         self._executor.settle(views[0][1])
         for notice, seen in views:
             planned = plan(self.state, notice, seen, self._settings, self._clock(), is_busy=self._executor.is_busy)
             again.append(planned.again)
+            waits = waits or planned.waits
             if planned.ask_controller and self._job_scan.slurm is not None:
                 self._job_scan.slurm.ask_again()
             for step in filter(self._executor.is_free, planned.steps):
@@ -325,7 +327,7 @@ class Evacuation:
         await self._executor.signal(due)
         if not self._ending:
             self._executor.begin(due, active.reason)
-        return min(again)
+        return min(again), waits
 
     # --- what is published
 

@@ -116,7 +116,7 @@ class Jobs:
         enforcement, config = self._service.enforcement, self._site.config
         return active_notices(
             enforcement.state, self._service.verdict, enforcement.node_states, self._gpu_processes,
-            scheduled=config.slurm.enabled, horizon=config.termination.horizon, instance=self._site.instance, now=now,
+            scheduled=config.slurm.enabled, ignore_gpus=config.jobs.failing_gpu == "ignore", horizon=config.termination.horizon, instance=self._site.instance, now=now,
         )  # fmt: skip
 
     # --- what is published

@@ -32,6 +32,8 @@ SCAN_EVERY = 1.0
 """Seconds between two scans while the end is near: a rank may install its handler at any time."""
 SCAN_LATER, NEAR = 5.0, 60.0
 """The same once the end is over by NEAR seconds, and did not come."""
+SCAN_FAILING = 60.0
+"""The same on a node that is out for a failing GPU, maybe for days: each scan asks the controller for its jobs."""
 RETRY_AFTER = 2.0
 """Seconds between two tries of a requeue, or of the final node state."""
 BESIDE = (Way.JOB_WIDE, Way.BATCH, Way.WATCH)
@@ -42,7 +44,7 @@ PENDING = "pending"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvacuationSettings:
-    """`final_node_state`: none, down or power_down. `failing_gpu`: ignore, signal or requeue. `slurm`: a controller is configured.
+    """`final_node_state`: none, down or power_down. `requeue_for_gpu`: jobs are requeued for a failing GPU, too. `slurm`: a controller is configured.
 
     `approve`: an announced end is let happen early where its cloud allows that, once nothing is left to wait for. `signal_again`: ranks of
     which it will never be known whether they got their signal get it once more, unless they have acknowledged.
@@ -51,7 +53,7 @@ class EvacuationSettings:
     delivery: DeliveryRules = field(default_factory=DeliveryRules)
     requeue: bool = True
     final_node_state: str = "none"
-    failing_gpu: str = "ignore"
+    requeue_for_gpu: bool = False
     slurm: bool = False
     approve: bool = False
     signal_again: bool = False
@@ -144,12 +146,14 @@ Step = SignalJob | Requeue | NameNot | CheckSteps | SetFinalState | Approve
 class Plan:
     """`steps` are due now. `again`: when to scan again if nothing happens before, seconds of CLOCK_BOOTTIME.
 
-    `ask_controller`: it is to be asked for that scan, for what is due then cannot be taken back.
+    `ask_controller`: it is to be asked for that scan, for what is due then cannot be taken back. `waits`: a job is not signalled yet, since
+    the controller may still answer in time.
     """
 
     steps: tuple[Step, ...]
     again: float
     ask_controller: bool = False
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,16 +182,17 @@ def plan(
     under way that takes long; what is due for it waits for that.
     """
     evacuation = state.evacuations.get(id_of(notice))
-    if evacuation is None or evacuation.over is not None or is_ignored(evacuation.kind, settings):
+    if evacuation is None or evacuation.over is not None:
         return Plan((), now.boottime + SCAN_EVERY)
     scene = scene_of(state, evacuation, seen, settings, now)
     signals = tuple(_signals(scene))
     addressed = frozenset(step.key for step in signals if step.delivery.receivers)
     steps = (*signals, *_after(scene, addressed), *_step_checks(scene), *_final_node_state(scene))
     signalled = not all(is_busy(step.key) or step.delivery.way in BESIDE for step in signals)
-    again = _again(scene, soon=signalled or any(_waits(scene, key, job) for key, job in scene.jobs.items()))
+    waits = any(_waits(scene, key, job) for key, job in scene.jobs.items())
+    again = _again(scene, soon=signalled or waits)
     if steps or not _is_to_be_approved(scene, notice):
-        return Plan(steps, again)
+        return Plan(steps, again, waits=waits)
     if settings.slurm and not seen.fresh:
         return Plan((), min(again, now.boottime + SCAN_SOON), ask_controller=True)
     return Plan((Approve(notice.id),), again)
@@ -200,10 +205,6 @@ def scene_of(
     times = budget(evacuation.kind, evacuation.at.boottime, None if deadline is None else deadline.boottime)
     jobs = _jobs_of(evacuation, seen)
     return Scene(state=state, evacuation=evacuation, jobs=jobs, seen=seen, settings=settings, times=times, now=now)
-
-
-def is_ignored(kind: str, settings: EvacuationSettings) -> bool:
-    return kind == FAILING_GPU and settings.failing_gpu == "ignore"
 
 
 def slurm_of(job: LocalJob, seen: Seen) -> SlurmJob | None:
@@ -340,7 +341,7 @@ NO_TIME = "no time is left for that: Slurm requeues it itself once the node has 
 
 
 def wants_requeue(kind: str, settings: EvacuationSettings) -> bool:
-    wanted = settings.failing_gpu == "requeue" if kind == FAILING_GPU else settings.requeue
+    wanted = settings.requeue_for_gpu if kind == FAILING_GPU else settings.requeue
     return wanted and settings.slurm
 
 
@@ -405,7 +406,8 @@ def _is_over(scene: Scene, key: str, job: LocalJob) -> bool:
 
 def _again(scene: Scene, *, soon: bool) -> float:
     times, now = scene.times, scene.now.boottime
-    every = SCAN_EVERY if now < times.end + NEAR else SCAN_LATER
+    later = SCAN_FAILING if scene.evacuation.kind == FAILING_GPU else SCAN_LATER
+    every = SCAN_EVERY if now < times.end + NEAR else later
     if soon:
         every = SCAN_SOON
     marks = [times.wait_until, times.final_state_at]

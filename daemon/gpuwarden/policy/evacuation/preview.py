@@ -15,7 +15,6 @@ from gpuwarden.policy.evacuation.plan import (
     Scene,
     Seen,
     delivery_now,
-    is_ignored,
     left_here,
     never,
     scene_of,
@@ -39,6 +38,11 @@ def preview(
     evacuation = known or Evacuation(id=id_of(notice), kind=notice.kind, at=notice.at, deadline=notice.deadline)
     scene = scene_of(state, evacuation, seen, settings, now)
     return (f"{notice.name}, {notice.kind}: {_when(scene)}", *_lines(scene, names=names), *_approval(scene, notice))
+
+
+def ignored(notice: Notice) -> str:
+    """Of a failing GPU for which nothing is done."""
+    return f"{notice.name}, {notice.kind}: no job is signalled: jobs.failing_gpu is ignore"
 
 
 SUMMED_MOST = 8
@@ -74,9 +78,6 @@ def _when(scene: Scene) -> str:
 
 
 def _lines(scene: Scene, *, names: bool) -> Iterator[str]:
-    if is_ignored(scene.evacuation.kind, scene.settings):
-        yield "no job is signalled: jobs.failing_gpu is ignore"
-        return
     if not scene.jobs:
         yield "no job is here"
     for key, job in list(scene.jobs.items())[:JOBS_SHOWN]:
