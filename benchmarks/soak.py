@@ -5,7 +5,8 @@ Passes, scrapes, faults, drains and undrains, reloads, orders and announcements 
 kernel log may be missing. Nothing is asserted about time, so that it may run beside whatever else: on a machine that is busy
 the day is shorter, and the table says how many passes there were. It is the passes that warm it up: where there were too few
 by the end of the time, or where something has grown, it goes on with the same daemon, twice at most: what only fills up has come to its end by
-then, and what leaks has grown the more. Where there are too few passes even then nothing is judged but the lines.
+then, and what leaks has grown the more. What is counted is judged from PASSES_LEAST["descriptors"] passes on, memory needs more: where there
+are too few even then, the last line names what was not judged.
 
 Memory is PSS. What of it is mapped files is divided by all programs that map them: beside other Pythons it moves with them,
 so that the growth is that of the part that is ours alone (Pss_Anon, Pss_Shmem and SwapPss of smaps_rollup).
@@ -39,7 +40,7 @@ DAY = 24 * 60 / SPEED  # minutes
 COUNTED = ("descriptors", "threads", "tasks")
 REQUIRED = {"own": 2.0, **dict.fromkeys(COUNTED, 0.0)}  # MiB, and numbers: what may grow, by how much
 WARM_UP = 1 / 2  # of the passes
-PASSES_LEAST = 4_200
+PASSES_LEAST = {"own": 4_200, **dict.fromkeys(COUNTED, 600)}  # passes before each is judged
 """Half of them fill what is bounded: own memory by eighths of 4,774 passes was 39.8, 41.0, 41.8, 43.7, 44.1, 44.2, 44.0, 44.5 MiB, and of
 2,697 passes 38.3, 39.7, 40.0, 41.2, 41.7, 41.9, 43.6, 43.6: the step near the 2,000th is the table of interned strings, which doubles once.
 """
@@ -196,26 +197,30 @@ def growth(name: str, first: Sequence[Sample], last: Sequence[Sample]) -> float:
     return min(after) - min(before) if name in COUNTED else median(after) - median(before)
 
 
+def judged(samples: Sequence[tuple[int, Sample]], passes: int) -> list[str]:
+    """Of what there was enough to judge by."""
+    enough = min(map(len, windows(samples, passes))) >= SAMPLES_LEAST
+    return [name for name in REQUIRED if enough and passes >= PASSES_LEAST[name]]
+
+
 def grown(samples: Sequence[tuple[int, Sample]], passes: int) -> list[str] | None:
-    """What has grown by more than it may; None where there was too little to judge by."""
+    """What has grown by more than it may; None where there was too little to judge anything by."""
     first, last = windows(samples, passes)
-    if passes < PASSES_LEAST or min(len(first), len(last)) < SAMPLES_LEAST:
-        return None
-    return [name for name, most in REQUIRED.items() if growth(name, first, last) > most]
+    names = judged(samples, passes)
+    return [name for name in names if growth(name, first, last) > REQUIRED[name]] if names else None
 
 
 def report(samples: Sequence[tuple[int, Sample]], passes: int, missing: int) -> int:
-    found = grown(samples, passes)
-    if found is None:
-        print(
-            f"{passes} passes, and {PASSES_LEAST} are needed: too short, or the machine too busy; growth is not judged"
-        )
+    found, names = grown(samples, passes) or [], judged(samples, passes)
+    if left := [name for name in REQUIRED if name not in names]:
+        print(f"NOT JUDGED after {passes} passes: {', '.join(left)}; the time was too short, or the machine too busy")
+    if not names:
         return int(bool(missing))
     first, last = windows(samples, passes)
     rows = []
     for name in [each.name for each in fields(Sample)]:
         before, after = ([float(getattr(one, name)) for one in window] for window in (first, last))
-        most = f"<= {REQUIRED[name]:g}" if name in REQUIRED else ""
+        most = f"<= {REQUIRED[name]:g}" if name in names else ""
         rows.append([name, spread(before), spread(after), f"{growth(name, first, last):+.2f}", most])
     table(
         f"Growth after a warm-up of {passes * WARM_UP:.0f} passes: median (least-most) of {len(first)} and {len(last)} samples; MiB",
