@@ -114,9 +114,9 @@ def configure(
     return output
 
 
-def get_logger(room: str) -> FilteringBoundLogger:
-    """A logger whose lines carry `room` as `logger_name`. It may be made before `configure` was called."""
-    logger: FilteringBoundLogger = structlog.get_logger(logger_name=room)
+def get_logger(package: str) -> FilteringBoundLogger:
+    """A logger whose lines carry `package` as `logger_name`. It may be made before `configure` was called."""
+    logger: FilteringBoundLogger = structlog.get_logger(logger_name=package)
     return logger
 
 
