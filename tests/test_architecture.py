@@ -39,6 +39,7 @@ CLIENTS = {
 """What speaks for a collector. The daemon has loaded aiohttp anyway; the others it loads only where they are used."""
 ALLOWED = {
     *PLAIN, "gpuwarden_collectors.backoff", "gpuwarden_collectors.base", "gpuwarden_collectors.codec", "gpuwarden_collectors.frozen", "gpuwarden_collectors.options",
+    "gpuwarden_collectors.slurm.hostlist",
     *(".".join(path.relative_to(ROOT / "collectors").with_suffix("").parts) for path in FACTS),
 }  # fmt: skip
 

@@ -20,6 +20,7 @@ from gpuwarden_collectors.base import CollectorError, SourceAbsent, host_clock
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.slurm import jobs_text
 from gpuwarden_collectors.slurm.client import SlurmClient
+from gpuwarden_collectors.slurm.hostlist import in_hostlist
 from gpuwarden_collectors.slurm.jobs import DOUBTED_AFTER, SETTLED_AFTER, JobsReader
 from gpuwarden_collectors.slurm.jobs_cgroup import NO_JOB, JobCgroup, job_cgroup_in
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess
@@ -75,7 +76,7 @@ def test_the_gpus_of_a_job_are_listed_for_each_node() -> None:
     ],
 )  # fmt: skip
 def test_a_hostlist_names_its_nodes(node: str, hostlist: str, named: bool) -> None:
-    assert jobs_text.in_hostlist(node, hostlist) is named
+    assert in_hostlist(node, hostlist) is named
 
 
 def test_squeue_names_jobs_whatever_they_are_called() -> None:

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpuwarden_collectors.host_files import read_bytes
-from gpuwarden_collectors.slurm.jobs_text import in_hostlist, numbers
+from gpuwarden_collectors.slurm.hostlist import in_hostlist
+from gpuwarden_collectors.slurm.jobs_text import numbers
 
 _SIZE_MAX = 1 << 20  # bytes
 _FILES_MAX = 4096

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuwarden_collectors.slurm.jobs_text import in_hostlist
+from gpuwarden_collectors.slurm.hostlist import in_hostlist
 
 if TYPE_CHECKING:
     from gpuwarden_collectors.slurm.client import Commands

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpuwarden_collectors.slurm.facts import NodeFacts
-from gpuwarden_collectors.slurm.jobs_text import in_hostlist
+from gpuwarden_collectors.slurm.hostlist import in_hostlist
 from gpuwarden_collectors.slurm.settings import PartitionSettings, value_of
 
 _HARMLESS = frozenset({"dynamic_norm", "dynamic_future"})

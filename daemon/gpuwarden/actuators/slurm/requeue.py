@@ -21,7 +21,7 @@ from gpuwarden_collectors.slurm.client import Commands
 from gpuwarden_collectors.slurm.departing import read_job
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 from gpuwarden_collectors.slurm.errors import Refused, SlurmError
-from gpuwarden_collectors.slurm.jobs_text import in_hostlist
+from gpuwarden_collectors.slurm.hostlist import in_hostlist
 from gpuwarden_collectors.slurm.nodes import read_node
 
 SETTLES_AFTER = 1.5
