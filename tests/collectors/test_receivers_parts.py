@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden_collectors.receivers.cgroups import OUTSIDE, Group, group_in
-from gpuwarden_collectors.receivers.declared import ENVIRON_MOST, UNREAD, declarations_in, declared_signal
+from gpuwarden_collectors.receivers.declared import ENVIRON_MOST, NODES_MOST, UNREAD, declarations_in, declared_signal
 from gpuwarden_collectors.receivers.facts import NOTHING, SIGNALS, Role
 from gpuwarden_collectors.receivers.names import named
 from gpuwarden_collectors.receivers.process import Process
@@ -117,6 +117,27 @@ IDENTITIES: list[tuple[dict[str, str], object]] = [
 @pytest.mark.parametrize(("variables", "identity"), IDENTITIES)
 def test_the_rank_of_a_process_follows_from_its_environment(variables: Mapping[str, str], identity: object) -> None:
     assert declarations_in(environ(variables), b"").identity == identity
+
+
+@pytest.mark.parametrize(
+    ("nodes", "read"),
+    [
+        ("n[1-2,007],m5", True),
+        ("rack-1.site_a", True),
+        ("n" * NODES_MOST, True),
+        ("n" * (NODES_MOST + 1), False),
+        ("n[1-" + "9" * 20 + "]", False),
+        ("n1 n2", False),
+        ("[" * NODES_MOST, False),
+        ("n\N{ARABIC-INDIC DIGIT THREE}", False),
+        ("", False),
+    ],
+)
+def test_the_nodes_of_a_step_are_taken_only_whole_and_in_the_form_of_slurm(nodes: str, read: bool) -> None:
+    """Anybody may write anything there, and what is cut off names nodes too."""
+    variables = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": nodes}
+    assert declarations_in(environ(variables), b"").step_nodes == (nodes if read else "")
+    assert declarations_in(environ({**variables, "SLURM_STEP_ID": "4294967291"}), b"").step_nodes == ""
 
 
 def test_of_a_huge_environment_what_is_whole_counts_and_the_first_of_two() -> None:

@@ -39,6 +39,7 @@ def test_the_ranks_of_a_job_are_found_below_its_wrappers(slurm: Slurm, tmp_path:
     assert roles[("batch", Role.SHELL, True)] == 1
     ranks = [one for one in found.processes if one.role is Role.RANK]
     assert Counter(one.rank for one in ranks) == {0: 2, 1: 2}
+    assert {one.step_nodes for one in ranks} == {"n1"}
     assert all((one.declared, one.uid) == ("USR1", found.uid) and "USR1" in one.catches for one in ranks)
     assert (found.uid, found.folder) == (pwd.getpwnam("nobody").pw_uid, str(job))
     for one in found.processes:

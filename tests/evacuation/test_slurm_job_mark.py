@@ -13,14 +13,14 @@ import pytest
 from gpuwarden.actuators.slurm.job_mark import Marking, MarkOutcome, mark, unmark
 from gpuwarden.evacuation.signalling import signal_through_slurm
 from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
-from gpuwarden.policy.evacuation.delivery import MARK_STANDS, Delivery, Way
+from gpuwarden.policy.evacuation.delivery import MARK_STANDS, Aim, Delivery, Way
 from gpuwarden.policy.evacuation.model import Sent
 from gpuwarden.policy.evacuation.plan import SignalJob
 from gpuwarden_collectors.slurm.client import Commands, SlurmClient
 from gpuwarden_collectors.slurm.departing import read_job
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 from gpuwarden_collectors.slurm.nodes import read_node
-from support.evacuations import local
+from support.evacuations import local, process
 from support.slurm import SLURM, Slurm
 from support.slurm_hanging import HangingCommands
 from support.slurm_ranks import Ranks, signal_job, the_job
@@ -123,7 +123,7 @@ async def test_a_job_that_is_not_signalled_as_a_whole_after_all_keeps_no_mark_an
     async def sending() -> bool:
         return not withdrawn
 
-    delivery = Delivery(way=Way.JOB_WIDE, signal="USR1", text="")
+    delivery = Delivery(way=Way.JOB_WIDE, signal="USR1", text="", receivers=(Aim(process(1), "USR1"),))
     result = await signal_through_slurm(scan, SignalJob(local(job.id), delivery, job), sending, None, time.time())
     await scan.close()
     assert result.result is Sent.UNSENT
@@ -147,7 +147,8 @@ async def test_a_job_is_signalled_as_a_whole_while_a_drain_and_a_read_of_the_nod
     async with asyncio.timeout(60.0):
         while len(programs.hanging) < 2:
             await asyncio.sleep(0.01)
-        step = SignalJob(local(job.id), Delivery(way=Way.JOB_WIDE, signal="USR1", text=""), job)
+        delivery = Delivery(way=Way.JOB_WIDE, signal="USR1", text="", receivers=(Aim(process(1), "USR1"),))
+        step = SignalJob(local(job.id), delivery, job)
         delivered = await signal_through_slurm(
             SlurmJobScan(client, tmp_path / "signals"), step, _goes_on, None, time.time()
         )
@@ -158,6 +159,23 @@ async def test_a_job_is_signalled_as_a_whole_while_a_drain_and_a_read_of_the_nod
         task.cancel()
     await asyncio.gather(*routine, return_exceptions=True)
     await client.close()
+
+
+@pytest.mark.parametrize(("nodes", "watched"), [(("n[1-2]", "n1"), [1]), (("n1", "n1"), [])])
+async def test_of_a_job_that_another_node_signals_only_steps_that_run_there_too_are_signalled_by_it(
+    slurm: Slurm, commands: Commands, tmp_path: Path, nodes: tuple[str, str], watched: list[int]
+) -> None:
+    """Else a farm of steps of one node each would get no signal but on the node that was first."""
+    job = await the_job(commands, Ranks(slurm).start("-N2", "-w", "n[1-2]"))
+    comment(slurm, job, f"gpuwarden:ckpt@n2@{time.time():.0f}")
+    steps = [process(n, step=str(n), step_nodes=of_step) for n, of_step in enumerate(nodes, start=1)]
+    delivery = Delivery(way=Way.JOB_WIDE, signal="USR1", text="", receivers=tuple(Aim(one, "USR1") for one in steps))
+    scan = SlurmJobScan(SlurmClient(node="n1", conf=slurm.conf, timeout=60.0), tmp_path / "signals")
+    delivered = await signal_through_slurm(scan, SignalJob(local(job.id), delivery, job), _goes_on, None, time.time())
+    await scan.close()
+    assert delivered.result is (Sent.WATCHED if watched else Sent.UNSENT)
+    if watched:
+        assert delivered.missed == ((2, 20),)
 
 
 async def _goes_on() -> bool:

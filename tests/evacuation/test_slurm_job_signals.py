@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from gpuwarden.actuators.slurm.job_signals import Signalling, signal_batch, signal_steps
+from gpuwarden.evacuation.signalling import signal_through_slurm
+from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
+from gpuwarden.policy.evacuation.delivery import DeliveryRules, delivery
+from gpuwarden.policy.evacuation.model import Sent
+from gpuwarden.policy.evacuation.plan import SignalJob
 from gpuwarden_collectors.slurm.client import Commands, SlurmClient
 from gpuwarden_collectors.slurm.departing import listpids
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
+from support.evacuations import local, process
 from support.slurm import SLURM, Slurm, require_slurm, running
 from support.slurm_ranks import Ranks, signal_job, the_job
 
@@ -65,6 +72,41 @@ async def test_each_rank_on_each_node_gets_it_once_and_nothing_else_of_the_job_d
     assert await others(commands, number) == bystanders
     assert slurm.job_state(number) == "RUNNING"
     assert ranks.received(number) == {name: {"USR1": 1} for name in ("0.0", "0.1", "1.0", "1.1")}
+
+
+async def test_a_step_that_runs_on_other_nodes_alone_gets_nothing_and_lives_on(
+    slurm: Slurm, commands: Commands, tmp_path: Path
+) -> None:
+    """The signal would end what has no handler there, such as a server of data or a shell that a user has attached."""
+    ranks = Ranks(slurm)
+    first_runs = "squeue -hs -j$SLURM_JOB_ID -o%i | grep -q '[.]0$'"
+    server = f"srun --overlap -N1 -n1 -w n2 {ranks.script} ''"
+    batch = f"srun --overlap -N2 -n2 {{rank}} & until {first_runs}; do sleep 0.1; done; {server} & wait"
+    number = ranks.start("-N2", "-w", "n[1-2]", ranks=3, batch=batch)
+    job = await the_job(commands, number)
+    scan = SlurmJobScan(SlurmClient(node="n1", conf=slurm.conf, timeout=60.0), tmp_path / "signals")
+    here = local(number, process(1, uid=job.uid))
+    wide = delivery(here, job, DeliveryRules(default="USR1"), now=time.time())
+    delivered = await signal_through_slurm(scan, SignalJob(here, wide, job), goes_on, None, time.time())
+    await scan.close()
+    assert (delivered.result, delivered.text) == (
+        Sent.SENT,
+        f"SIGUSR1 to step {number}.0; no rank that catches it is here in step {number}.1, which is left alone",
+    )
+    slurm.wait(lambda: ranks.received(number)["0.1"]["USR1"] == 1, "the rank on the other node")
+    assert ranks.received(number) == {"0.0": {"USR1": 1}, "0.1": {"USR1": 1}, "1.0": {}}
+    assert f"{number}.1" in slurm.command("squeue", "-hs", f"-j{number}", "-o%i").split()
+
+
+async def goes_on() -> bool:
+    return True
+
+
+async def test_where_none_of_its_steps_is_here_any_more_nothing_is_sent(slurm: Slurm, commands: Commands) -> None:
+    ranks = Ranks(slurm)
+    job = await the_job(commands, ranks.start("-N2", "-w", "n[1-2]"))
+    outcome = await signal_job(commands, job, "USR1", steps={"1"})
+    assert (outcome.result, f"{job.id}.0" in outcome.text) == (Signalling.NO_STEPS, True)
 
 
 async def test_ranks_that_catch_a_term_live_on_and_so_does_their_step(slurm: Slurm, commands: Commands) -> None:

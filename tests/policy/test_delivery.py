@@ -239,6 +239,24 @@ def test_with_a_fresh_mark_of_this_run_the_ranks_that_it_reaches_count_as_signal
     )
 
 
+def test_a_mark_counts_for_steps_that_run_on_its_node_and_others_are_signalled_on_this_host() -> None:
+    """The node that set it signals the steps that it has, and knows nothing of the rest."""
+    slurm = slurm_job(7, nodes="n[1-3]", node_count=3, admin_comment=mark("n2", NOW - 1.0))
+    both, here = process(1, step_nodes="n[1-2]"), process(2, step="1", step_nodes="n[1,3]")
+    found = deliver(local(7, both, here), slurm)
+    assert (found.way, signals(found)) == (Way.WATCH, {1: "TERM"})
+    left = deliver(local(7, both, here), slurm, signalled=frozenset({(1, 10)}))
+    assert (left.way, signals(left)) == (Way.LOCAL, {2: "TERM"})
+    alone = deliver(local(7, here), slurm)
+    assert (alone.way, signals(alone)) == (Way.LOCAL, {2: "TERM"}), "it would find that mark"
+
+
+def test_of_a_job_signalled_as_a_whole_the_steps_are_named_that_have_a_leader_here() -> None:
+    late, session = process(2, step="1", leader=False), process(3, step="interactive")
+    found = deliver(local(7, process(1), late, session, process(4, step="batch")), slurm_job(7))
+    assert (found.way, found.steps, signals(found)) == (Way.JOB_WIDE, frozenset({"0"}), {1: "TERM"})
+
+
 @pytest.mark.parametrize(
     ("at", "started"), [(NOW - MARK_STANDS - 1.0, BOOTED), (NOW + MARK_STANDS + 1.0, BOOTED), (NOW - 9.0, NOW - 3.0)]
 )

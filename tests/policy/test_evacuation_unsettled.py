@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpuwarden.health.model import EventKind
 from gpuwarden.policy.evacuation.delivery import MARK_STANDS, Way, mark
-from gpuwarden.policy.evacuation.events import checkpoint, saved, settled, signalling
+from gpuwarden.policy.evacuation.events import checkpoint, saved, settled, signalled, signalling
 from gpuwarden.policy.evacuation.model import SIGNALLED_WITHIN, Sent
 from gpuwarden.policy.evacuation.plan import SignalJob
 from gpuwarden.policy.evacuation.unsettled import has_unused_mark, repeatable
@@ -188,6 +188,17 @@ def test_who_was_surely_sent_nothing_since_the_end_was_called_off_is_signalled_o
     story.took(settled(name, "slurm/7", way, Sent.UNSENT, [(1, 10)], text="", due=True, boot_id=BOOT, now=story.now))
     assert story.announces().waits(3.0).announces(announced()).acts().signals == [(1, "TERM")]
     assert story.known(7).way is way
+
+
+def test_ranks_of_steps_that_the_signalling_node_does_not_have_are_signalled_on_this_host() -> None:
+    """Two nodes wanted to signal the job at once; the mark of the other one is in force."""
+    story = Story().spreads(7, process(1), process(2, step="1")).announces(announced()).acts(1, dies="before sending")
+    comments(story, mark("n2", story.now.wall))
+    name, way = story.evacuation.id, Way.JOB_WIDE
+    story.took(settled(name, "slurm/7", way, Sent.UNSENT, [(2, 20)], text="", boot_id=BOOT, now=story.now))
+    story.took([signalled(name, "slurm/7", way, Sent.WATCHED, boot_id=BOOT, now=story.now)])
+    assert (story.restarts().known(7).signalled, story.known(7).result) == (ONE, Sent.WATCHED)
+    assert story.acts().signals == [(2, "TERM")]
 
 
 # --- on this host

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from gpuwarden.actuators.slurm.job_signals import Signalling, SignalOutcome, find_steps, signal_steps
 from gpuwarden_collectors.slurm.client import Commands
@@ -65,7 +65,9 @@ async def the_job(commands: Commands, number: int, node: str = "n1") -> SlurmJob
     return (await read_jobs(commands, node))[number]
 
 
-async def signal_job(commands: Commands, job: SlurmJob, signal: str) -> SignalOutcome:
-    """To all of its steps, as a daemon does once it has marked the job."""
-    found = await find_steps(commands, job)
+async def signal_job(
+    commands: Commands, job: SlurmJob, signal: str, steps: Collection[str] = ("0", "1")
+) -> SignalOutcome:
+    """To these of its steps, as a daemon does that has them, once it has marked the job."""
+    found = await find_steps(commands, job, steps)
     return await signal_steps(commands, job, found.steps, signal) if found.result is Signalling.READY else found

@@ -14,6 +14,8 @@ from gpuwarden_collectors.receivers.facts import NOTHING, SIGNALS
 
 ENVIRON_MOST = 1 << 20
 """Bytes. A kernel allows 2 MiB by default, 128 KiB for one variable; what lies beyond is as if it were not there."""
+NODES_MOST = 4096
+"""Bytes of a list of nodes; of those of a job that has 800, no two of them in a row, it is as long."""
 COMMAND_MOST = 4096
 """Bytes, of which the first few arguments are used."""
 
@@ -24,6 +26,7 @@ _LOCAL_RANKS = (b"LOCAL_RANK", b"OMPI_COMM_WORLD_LOCAL_RANK", b"MPI_LOCALRANKID"
 _NODES = (b"SLURM_JOB_NUM_NODES", b"DSTACK_NODES_NUM")
 _WORLDS = (b"WORLD_SIZE", b"OMPI_COMM_WORLD_SIZE", b"PMI_SIZE")
 _NUMBER = re.compile(r"\d{1,9}")
+_HOSTLIST = re.compile(r"(?!.*[0-9]{20})(?:[A-Za-z0-9_.,-]|\[[0-9,-]+\])+")
 _FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # as gpuwarden_job names its folder of acknowledgements
 
 Identity = tuple[str, str, str]
@@ -44,6 +47,8 @@ class Declarations:
     """Slurm's number of the job; None outside of Slurm."""
     step: str = ""
     """Slurm's step; empty outside of Slurm."""
+    step_nodes: str = ""
+    """The nodes of that step as Slurm writes them; empty if not declared, and where the list is longer than NODES_MOST."""
     task: str = ""
     """dstack's name of the job; empty outside of dstack."""
     folder: str = ""
@@ -95,6 +100,7 @@ def declarations_in(environ: bytes, cmdline: bytes) -> Declarations:
         identity=_identity(variables),
         job=int(job) if job else None,
         step=step or ("batch" if job else ""),
+        step_nodes=variables.nodes(b"SLURM_STEP_NODELIST") if step else "",
         task=folder_name(variables.text(b"DSTACK_JOB_ID")),
         folder=next((name for name in folders if folder_name(name)), ""),
         title=printable(title, 200),
@@ -119,6 +125,12 @@ class _Variables:
 
     def text(self, name: bytes) -> str:
         return self.raw(name)[:1024].decode("utf-8", "replace")
+
+    def nodes(self, name: bytes) -> str:
+        """Empty for what is no list of nodes, and for one longer than NODES_MOST, of which the end counts too."""
+        value = self.raw(name)
+        text = value.decode("utf-8", "replace") if len(value) <= NODES_MOST else ""
+        return text if _HOSTLIST.fullmatch(text) else ""
 
     def number(self, name: bytes) -> str:
         """Empty for anything else; those of Slurm's that mean no step of tasks have ten digits."""

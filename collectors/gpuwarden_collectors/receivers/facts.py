@@ -47,6 +47,8 @@ class Receiver:
     """GPUWARDEN_SIGNAL in its environment: one of SIGNALS, NOTHING, or empty."""
     step: str = ""
     """Slurm's step that it runs in: a number, batch, interactive or extern; empty outside of Slurm."""
+    step_nodes: str = ""
+    """The nodes of that step as Slurm writes them, by its environment; empty if not known."""
     leader: bool = False
     """slurmstepd itself started it."""
     rank: int | None = None

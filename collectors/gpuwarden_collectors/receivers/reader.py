@@ -109,6 +109,7 @@ def _receiver(member: Member, role: Role) -> Receiver:
         catches=process.catches,
         declared=declarations.declared,
         step=member.step,
+        step_nodes=declarations.step_nodes if declarations.step == member.step else "",
         leader=member.leader,
         rank=int(number) if number else member.number,
         gpu=member.gpu,

@@ -240,6 +240,12 @@ class Executor:
                 boot_id=self._boot_id,
                 now=now,
             )
+        if delivered.missed:
+            text = "another node signals the job, and none of these ranks is in a step that runs there"
+            missed = events.settled(
+                name, step.key, way, Sent.UNSENT, delivered.missed, text=text, boot_id=self._boot_id, now=now
+            )
+            came_of_it = (*missed, *came_of_it)
         local = step.delivery.local_only and delivered.result is Sent.SENT
         self.outcomes["local_only" if local else delivered.result.value] += 1
         if delivered.result is Sent.SENT and _was_here(step, notice):

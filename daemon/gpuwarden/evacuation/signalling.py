@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuwarden.actuators import signals
 from gpuwarden.actuators.base import ActuatorError
-from gpuwarden.actuators.slurm.job_mark import Marking, mark, unmark
+from gpuwarden.actuators.slurm.job_mark import Marking, MarkOutcome, mark, unmark
 from gpuwarden.actuators.slurm.job_signals import Signalling, SignalOutcome, find_steps, signal_batch, signal_steps
 from gpuwarden.base.log import get_logger
 from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
 from gpuwarden.policy.evacuation.budget import MARK_TAKES
-from gpuwarden.policy.evacuation.delivery import Delivery, Way
+from gpuwarden.policy.evacuation.delivery import Delivery, Process, Way, signalled_from
 from gpuwarden.policy.evacuation.model import Sent
 from gpuwarden.policy.evacuation.plan import SignalJob
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
@@ -25,13 +25,14 @@ log = get_logger("gpuwarden")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivered:
     """`count`: the processes of this host that got it, as far as is known. `due`: nothing was sent, and it is sent as if it had never
-    been begun if it is to be sent after all.
+    been begun if it is to be sent after all. `missed`: surely not sent anything, unlike the others, and to be signalled on this host.
     """
 
     result: Sent
     count: int = 0
     text: str = ""
     due: bool = False
+    missed: tuple[Process, ...] = ()
 
 
 WITHDRAWN = Delivered(result=Sent.UNSENT, text="not sent: the end was called off in the meantime", due=True)
@@ -76,13 +77,24 @@ async def signal_through_slurm(
     except ActuatorError as error:
         return Delivered(result=Sent.UNSENT, text=str(error))
     if marked.result is Marking.TAKEN:
-        return await watch(marked.text) if await sending() else WITHDRAWN
+        return await _taken(step, marked, sending)
     if marked.result is not Marking.MARKED:
         return Delivered(result=Sent.UNSENT, text=marked.text)
     delivered = await _signal_steps(slurm, job, step, sending, record)
     if delivered.result is Sent.UNSENT:
         await _take_back(slurm, job, marked.mark)
     return delivered
+
+
+async def _taken(step: SignalJob, marked: MarkOutcome, sending: Callable[[], Awaitable[bool]]) -> Delivered:
+    """Another node signals the steps that it has, which may be others than those here: farms of steps have one node each."""
+    receivers = step.delivery.receivers
+    missed = tuple(aim.process for aim in receivers if not signalled_from(marked.node, aim.receiver))
+    if missed and len(missed) == len(receivers):
+        return Delivered(result=Sent.UNSENT, text=f"{marked.text}; none of its steps here runs there")
+    if not await sending():
+        return WITHDRAWN
+    return replace(await watch(marked.text), missed=missed)
 
 
 async def watch(text: str) -> Delivered:
@@ -105,14 +117,15 @@ async def _signal_steps(
     slurm: SlurmJobScan, job: SlurmJob, step: SignalJob, sending: Callable[[], Awaitable[bool]], record: int | None
 ) -> Delivered:
     try:
-        ready = await find_steps(slurm.commands, job)
+        ready = await find_steps(slurm.commands, job, step.delivery.steps)
     except ActuatorError as error:
         return Delivered(result=Sent.UNSENT, text=str(error))
     if ready.result is not Signalling.READY:
         return Delivered(result=Sent.UNSENT, text=ready.text)
     if not await sending():
         return WITHDRAWN
-    return await _sent(signal_steps(slurm.sending, job, ready.steps, step.delivery.signal, record), step)
+    delivered = await _sent(signal_steps(slurm.sending, job, ready.steps, step.delivery.signal, record), step)
+    return replace(delivered, text="; ".join(filter(None, (delivered.text, ready.text))))
 
 
 async def _sent(sending: Awaitable[SignalOutcome], step: SignalJob) -> Delivered:

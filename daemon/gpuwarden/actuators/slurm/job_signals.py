@@ -1,5 +1,6 @@
-"""A signal to a whole job, on all its nodes, through the controller.
+"""A signal to the steps of a job that this node has, on all their nodes, through the controller.
 
+A step that runs on other nodes alone is left out: whether its tasks catch the signal is not known here, and it would end those that do not.
 Each step by its own name: a signal for the job as such also kills the sleeping process of its extern step (PrologFlags=Contain),
 and with it ssh sessions, and the shell of an interactive job. Never `--full`: it reaches srun, which kills all tasks on
 TERM. Success of the command is no proof: it also succeeds during a prolog, when nothing is signalled.
@@ -8,7 +9,7 @@ TERM. Success of the command is no proof: it also succeeds during a prolog, when
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -28,7 +29,7 @@ _ENDED = ("Invalid job id", "Invalid job step", "already completing or completed
 class Signalling(StrEnum):
     READY = "ready"  # nothing is sent yet
     SENT = "sent"  # the controller accepted it
-    NO_STEPS = "no_steps"  # the job has no numbered step
+    NO_STEPS = "no_steps"  # the job has no numbered step, or none of them is here
     IN_PARTS = "in_parts"  # a step of it has several parts, of which Slurm signals the first only: nothing was sent
     GONE = "gone"  # it had ended
 
@@ -45,19 +46,24 @@ class SignalOutcome:
 
 
 @actuator_errors
-async def find_steps(commands: Commands, job: SlurmJob) -> SignalOutcome:
-    """Every numbered step of the job, wherever it runs: READY for `signal_steps`, or why there is nothing to signal. Sends nothing.
-    Raises ActuatorError.
+async def find_steps(commands: Commands, job: SlurmJob, here: Collection[str]) -> SignalOutcome:
+    """The job's steps that still run, of those `here`, by number: READY for `signal_steps`, its text what is left out; or why there is
+    nothing to signal. Sends nothing. Raises ActuatorError.
     """
     steps = await _steps(commands, job)
     if steps is None:
         return SignalOutcome(result=Signalling.GONE, text="it had ended")
     if not steps:
         return SignalOutcome(result=Signalling.NO_STEPS, text="it has no step that could be signalled")
-    if parts := [step for step in steps if "+" in step]:  # `srun a : b`: scancel has no name for the second
+    found = tuple(step for step in steps if _number(step) in here)
+    if parts := [step for step in found if "+" in step]:  # `srun a : b`: scancel has no name for the second
         text = f"its step {parts[0]} is one of several parts, of which Slurm signals the first only"
         return SignalOutcome(result=Signalling.IN_PARTS, text=text)
-    return SignalOutcome(result=Signalling.READY, text=f"step {_named(steps)}", steps=steps)
+    left = tuple(step for step in steps if step not in found)
+    text = f"no rank that catches it is here in step {_named(left)}, which is left alone" if left else ""
+    if not found:
+        return SignalOutcome(result=Signalling.NO_STEPS, text=text)
+    return SignalOutcome(result=Signalling.READY, text=text, steps=found)
 
 
 @actuator_errors
@@ -94,6 +100,11 @@ async def signal_batch(commands: Commands, job: SlurmJob, signal: str, record: i
 def _allowed(signal: str) -> None:
     if signal not in SIGNALS:
         raise ValueError(f"a job gets one of {', '.join(SIGNALS)}, never {signal!r}")
+
+
+def _number(step: str) -> str:
+    """Of a name such as 12.0, 7_3.0 or 12.0+1."""
+    return step.partition(".")[2].partition("+")[0]
 
 
 def _named(steps: Sequence[str]) -> str:

@@ -6,10 +6,11 @@ it: the default action of every one of these signals is death. The choice is mad
 chosen for it, nothing else is tried.
 
     way       who gets it                                   where
-    job_wide  every rank of the job on all its nodes        every leader here is a rank that catches it, nobody here dies of it
+    job_wide  every rank of the job's steps that are here,  every leader here is a rank that catches it, nobody here dies of it
+              on all their nodes
     batch     the process of the batch script               it is itself the rank: `exec python` in the script
     local     the ranks on this host, by pidfd              everything else, and whenever time or the controller is short
-    watch     nobody: another node signalled the whole job  its mark stands in the administrators' comment
+    watch     nobody: another node signals these steps      its mark stands in the administrators' comment, and they run there, too
     none      nobody                                        `text` says why
 """
 
@@ -22,6 +23,7 @@ from enum import StrEnum
 
 from gpuwarden_collectors.receivers.facts import NOTHING, SIGNALS, Kind, LocalJob, Receiver, Role
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
+from gpuwarden_collectors.slurm.hostlist import in_hostlist
 
 SIGNALLED_MOST = 1_024
 """Most processes of one job that are signalled, so that the state can hold each: a host has less than 200 hardware threads a GPU."""
@@ -87,10 +89,15 @@ class Delivery:
     receivers: tuple[Aim, ...] = ()
     local_only: bool = False
 
+    @property
+    def steps(self) -> frozenset[str]:
+        """Of the receivers. With `job_wide` these are signalled, on all their nodes."""
+        return frozenset(aim.receiver.step for aim in self.receivers)
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Which node signals a whole job, and since when (Unix time by that node's clock, whole seconds)."""
+    """Which node signals the steps of a job that it has, and since when (Unix time by that node's clock, whole seconds)."""
 
     node: str
     at: float
@@ -165,12 +172,8 @@ def delivery(
         return Delivery(way=Way.NONE, text=f"it is {slurm.state}: it ends by itself")
     several = slurm is not None and slurm.node_count > 1
     chosen = _chosen(job, slurm, rules)
-    if (
-        slurm is not None
-        and several
-        and not signalled
-        and (watched := _watched(slurm, chosen, now, unused_mark, trees=trees))
-    ):
+    marked = _mark_in_force(slurm, now, unused_mark) if slurm is not None and several and not signalled else None
+    if marked is not None and (watched := _watched(marked, chosen, trees=trees)):
         return watched
     if again:
         aims = tuple(aim for aim in chosen if _hears(aim) and aim.process in again)
@@ -180,7 +183,7 @@ def delivery(
         ]
     if not aims:
         return Delivery(way=Way.NONE, text=_why_nobody(job, chosen, signalled))
-    whole = slurm is not None and several and wide and not signalled and slurm.state == RUNNING
+    whole = slurm is not None and several and wide and not signalled and marked is None and slurm.state == RUNNING
     if slurm is not None and whole and (through_slurm := _through_slurm(job, slurm, aims, trees=trees)):
         return through_slurm
     signals = " ".join(sorted({aim.signal for aim in aims}))
@@ -225,11 +228,16 @@ def _hears(aim: Aim) -> bool:
 # --- which way
 
 
-def _watched(slurm: SlurmJob, chosen: tuple[Aim, ...], now: float, unused: str, *, trees: bool) -> Delivery | None:
-    """A valid mark: processes here within reach of its signal count as signalled, by this node or another. Later ones do not."""
+def _mark_in_force(slurm: SlurmJob, now: float, unused: str) -> Mark | None:
     found = standing_mark(slurm.admin_comment, slurm.started, now)
-    reached = tuple(aim for aim in chosen if _in_reach(aim.receiver, trees=trees))[:SIGNALLED_MOST]
-    if found is None or found.node == unused or not reached:
+    return None if found is None or found.node == unused else found
+
+
+def _watched(found: Mark, chosen: tuple[Aim, ...], *, trees: bool) -> Delivery | None:
+    """A valid mark: processes here within reach of its signal count as signalled, by this node or another. Later ones do not."""
+    in_reach = (aim for aim in chosen if _in_reach(aim.receiver, trees=trees))
+    reached = tuple(aim for aim in in_reach if signalled_from(found.node, aim.receiver))[:SIGNALLED_MOST]
+    if not reached:
         return None
     signals = " ".join(sorted({aim.signal for aim in reached if aim.signal in SIGNALS}))
     text = f"{found.node} signals the whole job, {_ranks(len(reached))} of it here"
@@ -248,9 +256,9 @@ def _through_slurm(job: LocalJob, slurm: SlurmJob, aims: tuple[Aim, ...], *, tre
 
 
 def _reached_by_all(job: LocalJob, slurm: SlurmJob, aims: tuple[Aim, ...], *, trees: bool) -> tuple[Aim, ...]:
-    """The ranks here that one signal for the whole job reaches; none where it would kill or miss.
+    """The ranks here that one signal for all steps with a leader here reaches; none where it would kill or miss.
 
-    What holds for the leaders of this node is taken to hold for those of the others.
+    What holds for the leaders of this node is taken to hold for those of the same step on other nodes.
     """
     if not markable(slurm.admin_comment) or len({aim.signal for aim in aims}) > 1:
         return ()
@@ -261,7 +269,13 @@ def _reached_by_all(job: LocalJob, slurm: SlurmJob, aims: tuple[Aim, ...], *, tr
         return ()
     if any(aims[0].signal not in process.catches for process in reached):
         return ()
-    return tuple(aim for aim in aims if _in_reach(aim.receiver, trees=trees))
+    steps = {leader.step for leader in leaders}
+    return tuple(aim for aim in aims if aim.receiver.step in steps and _in_reach(aim.receiver, trees=trees))
+
+
+def signalled_from(node: str, process: Receiver) -> bool:
+    """The step of `process` runs on `node` too, which signals the steps that it has; not known counts as yes: none is signalled twice."""
+    return not process.step_nodes or in_hostlist(node, process.step_nodes)
 
 
 def _in_reach(process: Receiver, *, trees: bool) -> bool:

@@ -124,7 +124,7 @@ def _through_slurm(
         return Sent.UNSENT, ""
     return (
         Sent.UNKNOWN,
-        f"scancel --signal={known.signal} {number}.STEP for each STEP of squeue --steps --jobs={number}",
+        f"scancel --signal={known.signal} {number}.STEP for each STEP of squeue --steps --jobs={number} that has ranks here",
     )
 
 
