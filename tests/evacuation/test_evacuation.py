@@ -22,7 +22,7 @@ from gpuwarden.evacuation.job_scan import JobScan
 from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
 from gpuwarden.health.model import Event, EventKind
 from gpuwarden.policy.evacuation.budget import FAILING_GPU
-from gpuwarden.policy.evacuation.model import id_of
+from gpuwarden.policy.evacuation.model import Sent, id_of
 from gpuwarden.policy.evacuation.plan import EvacuationSettings
 from gpuwarden.policy.model import Notice
 from gpuwarden.publish.sockets.jobs import Acknowledged
@@ -32,7 +32,7 @@ from gpuwarden_collectors.receivers.reader import ReceiversReader
 from gpuwarden_collectors.slurm.client import SlurmClient
 from support.capabilities import without
 from support.evacuations import announced
-from support.ranks import Rank, rank
+from support.ranks import Rank, rank, traced
 
 BOOT = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
 PATIENCE = 60.0
@@ -107,6 +107,9 @@ class Rig:
 
     def kinds(self) -> list[str]:
         return [event.kind for event in self.written]
+
+    def results(self) -> list[object]:
+        return [event.data["result"] for event in self.written if event.kind == EventKind.SIGNALLED]
 
     async def wait(self, condition: Callable[[], object], what: str) -> None:
         try:
@@ -276,6 +279,39 @@ async def test_a_process_over_which_a_daemon_was_killed_gets_a_signal_only_where
             assert one.received() == "TERM"
     assert one.received_all() == []
     assert rig.kinds().count(EventKind.SIGNALLING) == again
+
+
+async def test_a_rank_under_a_debugger_gets_its_signal_once_that_has_left_it(tmp_path: Path, one: Rank) -> None:
+    rig = Rig(tmp_path, one)
+    rig.committed.set()
+    async with running(rig):
+        with traced(one.pid):
+            rig.acts(ending())
+            written = await rig.writes(EventKind.SIGNALLED)
+            assert (written.data["result"], "traces it" in str(written.data["text"])) == ("unsent", True)
+        await rig.wait(lambda: "sent" in rig.results(), "the next attempt")
+        assert one.received() == "TERM"
+    (known,) = rig.departing.shown().evacuations[0].jobs.values()
+    assert (known.signalled, known.result, known.count) == (frozenset({(one.pid, one.started)}), Sent.SENT, 1)
+    assert one.received_all() == []
+
+
+async def test_a_rank_whose_handler_was_being_replaced_gets_its_signal_afterwards(tmp_path: Path) -> None:
+    with rank("TERM,USR1,USR2", "swaps") as one, rank() as other:
+        rig = Rig(tmp_path, one)
+        rig.contains(other)
+        async with running(rig):
+            rig.acts(ending())
+            await rig.wait(lambda: rig.kinds().count(EventKind.SIGNALLING) == 2, "both to be signalled")
+            os.kill(one.pid, signal.SIGUSR1)
+            assert one.received() == "USR1"
+            rig.committed.set()
+            await rig.wait(lambda: "unsent" in rig.results(), "it not to be signalled")
+            os.kill(one.pid, signal.SIGUSR2)
+            assert one.received() == "USR2"
+            await rig.wait(lambda: rig.results().count("sent") == 2, "the next attempt")
+            assert (one.received(), other.received()) == ("TERM", "TERM")
+        assert (one.received_all(), other.received_all()) == ([], [])
 
 
 async def test_an_end_that_another_source_still_announces_goes_on(tmp_path: Path, one: Rank) -> None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import get_native_id
@@ -17,7 +13,7 @@ from threading import get_native_id
 import pytest
 
 from gpuwarden.actuators.signals import Order, Result, send, send_all
-from support.ranks import NOBODY, Rank, rank
+from support.ranks import NOBODY, Rank, rank, traced
 
 PATIENCE = 60.0
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become other users")
@@ -99,23 +95,6 @@ def test_a_thread_is_no_process() -> None:
             thread = int(process.stdout.readline())
             assert send(replace(order(one), pid=thread)).result is not Result.SENT
             process.kill()
-
-
-@contextmanager
-def traced(pid: int) -> Iterator[None]:
-    """By this thread."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
-    seize, detach = 0x4206, 17
-    if libc.ptrace(seize, pid, None, None) != 0:
-        pytest.skip("this host lets nobody trace")
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGSTOP)
-        os.waitid(os.P_PID, pid, os.WSTOPPED)
-        libc.ptrace(detach, pid, None, None)
-        os.kill(pid, signal.SIGCONT)
 
 
 def test_a_process_under_a_debugger_is_left_to_it() -> None:

@@ -214,6 +214,26 @@ def test_ranks_of_this_host_over_which_a_daemon_was_killed_are_left_to_the_opera
     assert story.texts(EventKind.SIGNALLED)[-1]["result"] == "unknown"
 
 
+def test_of_a_job_on_this_host_only_ranks_that_were_surely_not_sent_their_signal_get_it_again() -> None:
+    story = Story(settings=AGAIN).runs(7, process(1), process(2)).announces(announced()).acts()
+    name = story.evacuation.id
+    not_sent = settled(
+        name, "slurm/7", Way.LOCAL, Sent.UNSENT, [(2, 20)], text="traced", due=True, boot_id=BOOT, now=story.now
+    )
+    story.took(not_sent)
+    assert (story.restarts().known(7).signalled, story.known(7).result) == (ONE, Sent.SENT)
+    assert story.acts().signals == [(1, "TERM"), (2, "TERM"), (2, "TERM")]
+
+
+def test_a_rank_that_was_surely_not_sent_its_signal_is_not_undecided_whatever_came_of_the_others() -> None:
+    story = Story(settings=AGAIN).runs(7, process(1), process(2)).announces(announced()).acts(1, dies="before sending")
+    name, way = story.evacuation.id, Way.LOCAL
+    story.took([signalled(name, "slurm/7", way, Sent.UNKNOWN, boot_id=BOOT, now=story.now)])
+    story.took(settled(name, "slurm/7", way, Sent.UNSENT, [(2, 20)], text="", due=True, boot_id=BOOT, now=story.now))
+    assert story.known(7).undecided == ONE
+    assert sorted(story.acts().signals) == [(1, "TERM"), (2, "TERM")]
+
+
 def test_a_container_too() -> None:
     job = local("c0ffee", process(5), kind=Kind.CONTAINER)
     story = Story().hosts(job).announces(announced()).acts(1, dies="before sending").restarts().acts()

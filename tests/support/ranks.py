@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -10,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 # It becomes the user by itself, for others cannot run this interpreter everywhere; and then lets that user read it
 # (prctl(2), PR_SET_DUMPABLE), as a program does which that user started.
@@ -24,6 +28,8 @@ if uid != os.getuid():
     ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
 
 def catch(number, _):
+    if "swaps" in sys.argv and number != signal.SIGTERM:
+        signal.signal(signal.SIGTERM, catch if number == signal.SIGUSR2 else signal.SIG_DFL)
     if "once" in sys.argv:
         signal.signal(number, signal.SIG_DFL)
     os.write(1, f"{signal.Signals(number).name[3:]}\\n".encode())
@@ -61,7 +67,8 @@ class Rank:
 def rank(
     caught: str = "TERM", *more: str, uid: int | None = None, prefix: Sequence[str] = (), **options: Any
 ) -> Iterator[Rank]:
-    """A running one, which catches already the signals of that list, with `once` only the first of each kind.
+    """A running one, which catches already the signals of that list, with `once` only the first of each kind. With
+    `swaps` USR1 takes its handler for TERM away, and USR2 brings it back.
 
     `prefix`: a program that starts it.
     """
@@ -79,3 +86,20 @@ def rank(
         process.wait()
         if process.stdout is not None:
             process.stdout.close()
+
+
+@contextmanager
+def traced(pid: int) -> Iterator[None]:
+    """By this thread."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
+    seize, detach = 0x4206, 17
+    if libc.ptrace(seize, pid, None, None) != 0:
+        pytest.skip("this host lets nobody trace")
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, pid, os.WSTOPPED)
+        libc.ptrace(detach, pid, None, None)
+        os.kill(pid, signal.SIGCONT)

@@ -41,8 +41,14 @@ class Result(StrEnum):
     TRACED = "traced"  # a debugger would get the signal instead
     NOT_PERMITTED = "not_permitted"
     REFUSED = "refused"  # not to be signalled at all: this daemon, process 1, a signal that is never sent
-    FAILED = "failed"  # the kernel or this daemon could not
+    UNSUPPORTED = "unsupported"  # this kernel cannot
+    FAILED = "failed"  # the kernel or this daemon could not just now
     UNKNOWN = "unknown"  # no result by the deadline
+
+
+PASSING = frozenset({Result.DEAF, Result.TRACED, Result.FAILED})
+"""Surely not sent, for a reason that may pass while the process is still the one to signal: a handler was being replaced, a debugger
+detaches, a thread can be started again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +197,7 @@ _CAUSES = {
         Result.NOT_PERMITTED,
         "this daemon may not signal it; it must run as root, with CAP_KILL (in a pod: jobs.signal of the chart)",
     ),
-    errno.ENOSYS: (Result.FAILED, "this kernel has no pidfd; Linux 5.3 or later has"),
+    errno.ENOSYS: (Result.UNSUPPORTED, "this kernel has no pidfd; Linux 5.3 or later has"),
 }
 
 

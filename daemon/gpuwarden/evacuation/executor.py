@@ -17,6 +17,7 @@ from gpuwarden.evacuation.acknowledgements import Acknowledgements
 from gpuwarden.evacuation.scheduler import give_up_node, put_elsewhere, steps_ended
 from gpuwarden.evacuation.signalling import WITHDRAWN, Delivered, signal_local, signal_through_slurm, watch
 from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
+from gpuwarden.evacuation.unsent import Unsent
 from gpuwarden.health.model import Event
 from gpuwarden.policy.evacuation import events
 from gpuwarden.policy.evacuation.budget import FAILING_GPU
@@ -76,6 +77,7 @@ class Executor:
         self._boot_id = boot_id
         self._clock = clock
         self._beside: dict[str, asyncio.Task[None]] = {}
+        self._unsent = Unsent()
 
     @property
     def running(self) -> list[asyncio.Task[None]]:
@@ -94,7 +96,17 @@ class Executor:
         return key in self._beside
 
     def settle(self, seen: Seen) -> None:
-        """Write down what became of signals that nobody is sending any more: an earlier daemon was killed over them."""
+        """Write down what became of signals that nobody is sending any more: an earlier daemon was killed over them. And who was not sent
+        one, and is to be by now.
+        """
+        now = self._clock()
+        for one in self._unsent.take(now.boottime):
+            self._append(
+                events.settled(
+                    one.notice, one.job, Way.LOCAL, Sent.UNSENT, one.processes, text=one.text, due=True,
+                    boot_id=self._boot_id, now=now,
+                )
+            )  # fmt: skip
 
         def slurm_of(job: str) -> SlurmJob | None:
             number = job_number(job)
@@ -221,6 +233,8 @@ class Executor:
 
     def _delivered(self, notice: Notice, step: SignalJob, delivered: Delivered) -> None:
         now, name, way = self._clock(), id_of(notice), step.delivery.way
+        if delivered.passing and not step.again:
+            self._unsent.add(name, step.key, delivered.passing, f"tried again: {delivered.text}", now.boottime)
         came_of_it: Sequence[Event] = (
             events.signalled(
                 name, step.key, way, delivered.result, count=delivered.count, text=delivered.text, again=step.again,

@@ -25,7 +25,8 @@ log = get_logger("gpuwarden")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivered:
     """`count`: the processes of this host that got it, as far as is known. `due`: nothing was sent, and it is sent as if it had never
-    been begun if it is to be sent after all. `missed`: surely not sent anything, unlike the others, and to be signalled on this host.
+    been begun if it is to be sent after all. Surely not sent anything, unlike the others: `missed`, which are to be signalled on this
+    host, and `passing`, of this host, for a reason that may pass.
     """
 
     result: Sent
@@ -33,6 +34,7 @@ class Delivered:
     text: str = ""
     due: bool = False
     missed: tuple[Process, ...] = ()
+    passing: tuple[Process, ...] = ()
 
 
 WITHDRAWN = Delivered(result=Sent.UNSENT, text="not sent: the end was called off in the meantime", due=True)
@@ -57,7 +59,9 @@ def _delivered(delivery: Delivery, results: Sequence[signals.Sent]) -> Delivered
     unknown = any(one.result is signals.Result.UNKNOWN for one in results)
     missed = Counter(one.text for one in results if one.result is not signals.Result.SENT)
     text = "; ".join([delivery.text, *(f"{n} not: {why}" if n > 1 else why for why, n in missed.items())][:8])
-    return Delivered(result=Sent.SENT if got else Sent.UNKNOWN if unknown else Sent.UNSENT, count=got, text=text)
+    result = Sent.SENT if got else Sent.UNKNOWN if unknown else Sent.UNSENT
+    passing = tuple((one.pid, one.started) for one in results if one.result in signals.PASSING)
+    return Delivered(result=result, count=got, text=text, passing=passing)
 
 
 async def signal_through_slurm(

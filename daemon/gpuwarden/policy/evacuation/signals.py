@@ -196,6 +196,8 @@ def _came_of(known: JobState, data: event_data.Signalled, *, named: bool) -> Job
         return changed
     if through_slurm and result is Sent.UNSENT:
         changed = replace(changed, wide=known.wide and data.due, marking=known.marking or data.due)
+    if data.due and not through_slurm and known.result is Sent.SENT:
+        return changed  # to others of the job
     text, count = data.text or known.text, known.count + data.count
     if through_slurm or data.again:
         return replace(changed, result=result, text=text, count=count)
@@ -211,5 +213,5 @@ def _settled(known: JobState, processes: frozenset[Process], *, unsent: bool) ->
     unsent_to = processes if unsent else frozenset[Process]()
     return replace(
         known, unsure=known.unsure - processes, unsure_here=known.unsure_here - processes,
-        signalled=known.signalled - unsent_to, earlier=known.earlier - unsent_to,
+        signalled=known.signalled - unsent_to, earlier=known.earlier - unsent_to, undecided=known.undecided - unsent_to,
     )  # fmt: skip

@@ -1,0 +1,55 @@
+"""Ranks of this host that were surely not sent their signal for a reason that may pass, and when they are signalled after all.
+
+Until then they count as signalled, so that no scan begins with them again. Kept in memory alone: a daemon that starts in such a pause
+leaves them as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from gpuwarden.policy.evacuation.delivery import Process
+from gpuwarden_collectors.backoff import grown
+
+PAUSE_FIRST, PAUSE_MOST = 1.0, 10.0
+"""Seconds between two attempts of one job: a handler is replaced within a scan, a debugger stays for minutes, and each attempt is three events."""
+
+
+FORGOTTEN_AFTER = 60.0
+"""Seconds after which an attempt is the first one again."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnsentJob:
+    """`notice`, `job`: for which evacuation, by its id, and which job, by `key_of`. `text`: why, for people; `due`: seconds of CLOCK_BOOTTIME;
+    `attempts`: so far.
+    """
+
+    notice: str
+    job: str
+    processes: frozenset[Process]
+    text: str
+    due: float
+    attempts: int
+
+
+class Unsent:
+    """Of one daemon."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, UnsentJob] = {}
+
+    def add(self, notice: str, job: str, processes: Iterable[Process], text: str, now: float) -> None:
+        """They were not sent it. `now` in seconds of CLOCK_BOOTTIME, as below."""
+        known = self._jobs.get(job)
+        attempts, before = (known.attempts, known.processes) if known else (0, frozenset())
+        due = now + grown(PAUSE_FIRST, PAUSE_MOST, attempts)
+        self._jobs[job] = UnsentJob(notice, job, before | frozenset(processes), text, due, attempts + 1)
+
+    def take(self, now: float) -> list[UnsentJob]:
+        """Those whose pause is over: they are to be signalled. Each process is given once."""
+        taken = [one for one in self._jobs.values() if one.processes and now >= one.due]
+        self._jobs |= {one.job: replace(one, processes=frozenset()) for one in taken}
+        self._jobs = {job: one for job, one in self._jobs.items() if one.processes or now - one.due < FORGOTTEN_AFTER}
+        return taken
