@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpuwarden_collectors.plugin.run import Run
 from gpuwarden_collectors.slurm.client import Commands, SlurmClient
-from gpuwarden_collectors.slurm.errors import Unreachable
+from gpuwarden_collectors.slurm.errors import CalledOff, Unreachable
 from gpuwarden_collectors.slurm.turns import AT_ONCE, Precedence, Turn, Turns
 from support.daemons import PATIENCE
 
@@ -279,6 +279,30 @@ async def test_a_call_that_is_cancelled_in_the_moment_in_which_it_gets_its_turn_
         await waiting.task
     async with asyncio.timeout(PATIENCE), turns.turn(Precedence.ROUTINE, question=False):
         pass
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+async def test_whether_a_change_is_still_to_be_made_is_asked_once_it_is_its_turn(
+    programs: Programs, goes_on: bool
+) -> None:
+    programs.hang("a", "b", "c")
+    hanging = [await programs.begin(programs.client.evacuation.change, name) for name in "abc"]
+    asked: list[int] = []
+
+    def still() -> bool:
+        asked.append(len(programs.asked))
+        return goes_on
+
+    change = asyncio.create_task(programs.client.evacuation.change("cannot change", "scontrol", "d", still=still))
+    await settled()
+    assert asked == []
+    hanging[0].cancel()
+    if goes_on:
+        assert await change == "d\n"
+    else:
+        with pytest.raises(CalledOff, match="cannot change: it was called off"):
+            await change
+    assert (asked, "d" in programs.asked) == ([3], goes_on)
 
 
 def test_the_precedences_of_a_client_are_those_of_its_commands() -> None:

@@ -1,4 +1,4 @@
-"""Slurm's own commands, some of which hang for good: as with a controller that hangs, but for longer than any test."""
+"""Slurm's own commands, some of which hang for good, or until they are released: as with a controller that hangs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ cd {folder}
 if [ -e hangs ] && echo "${{0##*/}} $*" | grep -Eqf hangs; then
     echo "${{0##*/}} $*" >>hanging
     exec sleep 1000
+fi
+if [ -e held ] && echo "${{0##*/}} $*" | grep -Eqf held; then
+    echo "${{0##*/}} $*" >>hanging
+    while [ -e held ]; do sleep 0.05; done
 fi
 exec {program} "$@"
 """
@@ -30,6 +34,14 @@ class HangingCommands:
         """From now on those do whose name and arguments, as `sinfo --all`, have a match of this extended regular expression."""
         (self.folder / "hangs.new").write_text(f"{pattern}\n")
         (self.folder / "hangs.new").replace(self.folder / "hangs")
+
+    def hold(self, pattern: str) -> None:
+        """The same, until they are released."""
+        (self.folder / "held.new").write_text(f"{pattern}\n")
+        (self.folder / "held.new").replace(self.folder / "held")
+
+    def release(self) -> None:
+        (self.folder / "held").unlink()
 
     @property
     def hanging(self) -> list[str]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwarden_collectors.plugin.run import Process, Run, run
 from gpuwarden_collectors.slurm.command_record import RECORDED
-from gpuwarden_collectors.slurm.errors import TIMEOUT, Unreachable, failure
+from gpuwarden_collectors.slurm.errors import TIMEOUT, CalledOff, Unreachable, failure
 from gpuwarden_collectors.slurm.node_name import NodeName
 from gpuwarden_collectors.slurm.turns import AT_ONCE, Precedence, Turn, Turns
 
@@ -53,14 +53,24 @@ class Commands:
         key = self.precedence, command  # none shares a call that waits behind others, or gives way
         return await asyncio.shield(self.client.in_flight.get(key) or self.client.begin(key, undone))
 
-    async def change(self, undone: str, *command: str, record: int | None = None, held: int | None = None) -> str:
+    async def change(
+        self,
+        undone: str,
+        *command: str,
+        record: int | None = None,
+        held: int | None = None,
+        still: Callable[[], bool] | None = None,
+    ) -> str:
         """Change something; what is asked after it is asked again. Gives its output. `record`: an open one of `CommandRecords` that the
         command keeps. `held`: an open file, such as a lock, that it has until it ends, also where this process does not live so long.
+        `still`: asked right before it is begun, once it is its turn; where that gives False, nothing is begun.
 
-        Raises SlurmError; after Unreachable it may yet be done.
+        Raises SlurmError; after Unreachable it may yet be done, CalledOff is `still`'s.
         """
         try:
-            return await self.client.call(self.precedence, undone, command, question=False, record=record, held=held)
+            return await self.client.call(
+                self.precedence, undone, command, question=False, record=record, held=held, still=still
+            )
         finally:
             self.client.in_flight.clear()
 
@@ -115,12 +125,15 @@ class SlurmClient:
         question: bool,
         record: int | None = None,
         held: int | None = None,
+        still: Callable[[], bool] | None = None,
     ) -> str:
         """The output of a command, once it is its turn. Raises SlurmError."""
         done = None
         while done is None:
             async with self._turns.turn(precedence, question=question) as turn:
                 self._refuse_beside_left(undone, most=AT_ONCE + (precedence is Precedence.SIGNAL))
+                if still is not None and not still():
+                    raise CalledOff(f"{undone}: it was called off before it was begun")
                 done = None if turn.gave_way else await self._run(command, turn, record, held)
         return _answer(undone, " ".join(command[:2]), done)
 

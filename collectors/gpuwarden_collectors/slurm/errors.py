@@ -3,6 +3,7 @@
     SlurmError          anything that may be otherwise in a minute; what timed out may still be done later
       Unreachable       the controller, munge or the program did not answer
       OddAnswer         an answer that makes no sense to us
+      CalledOff         it was not to be done any more when its turn came: nothing was begun
     Refused             a no that stays a no until a person changes something
       UnknownNode
 
@@ -29,6 +30,10 @@ class Unreachable(SlurmError):  # noqa: N818 - a state of Slurm's, as the others
 
 
 class OddAnswer(SlurmError):  # noqa: N818
+    pass
+
+
+class CalledOff(SlurmError):  # noqa: N818
     pass
 
 

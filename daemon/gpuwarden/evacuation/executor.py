@@ -20,7 +20,7 @@ from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
 from gpuwarden.evacuation.unsent import Unsent
 from gpuwarden.health.model import Event
 from gpuwarden.policy.evacuation import events
-from gpuwarden.policy.evacuation.budget import FAILING_GPU
+from gpuwarden.policy.evacuation.budget import FAILING_GPU, budget
 from gpuwarden.policy.evacuation.delivery import Way
 from gpuwarden.policy.evacuation.model import BY_STEP, EvacuationState, Sent, id_of, open_evacuations
 from gpuwarden.policy.evacuation.plan import Approve, CheckSteps, NameNot, Requeue, Seen, SetFinalState, SignalJob, Step
@@ -191,9 +191,20 @@ class Executor:
         self._wake()
 
     def _goes_on(self, notice: Notice) -> bool:
-        """It was not withdrawn meanwhile, or another one still announces the same end."""
-        of_gpu = notice.kind == FAILING_GPU
-        return any((one.kind == FAILING_GPU) == of_gpu for one in open_evacuations(self._state()).values())
+        """It was not withdrawn meanwhile, or another one still announces the end of the machine. Each GPU has its own jobs."""
+        current = open_evacuations(self._state())
+        if notice.kind == FAILING_GPU:
+            return id_of(notice) in current
+        return any(one.kind != FAILING_GPU for one in current.values())
+
+    def _ends_now(self, notice: Notice) -> bool:
+        """The notice itself was not withdrawn, nor its end moved away: another one has its own time for the final node state."""
+        known = open_evacuations(self._state()).get(id_of(notice))
+        if known is None:
+            return False
+        deadline = None if known.deadline is None else known.deadline.boottime
+        at = budget(known.kind, known.at.boottime, deadline).final_state_at
+        return at is not None and self._clock().boottime >= at
 
     async def _signal_through_slurm(self, notice: Notice, step: SignalJob) -> None:
         assert self._slurm is not None  # noqa: S101 - checked by who calls
@@ -275,7 +286,7 @@ class Executor:
             now, restarts = self._clock(), step.slurm.restarts
             self._append([events.requeued(step.key, restarts, text, boot_id=self._boot_id, now=now)])
 
-        if (stays := await put_elsewhere(self._slurm, step.slurm, pending)) is not None:
+        if (stays := await put_elsewhere(self._slurm, step.slurm, pending, lambda: self._goes_on(notice))) is not None:
             self._append([self._not_requeued(step.key, stays.text, permanent=stays.permanent)])
 
     async def _check_steps(self, step: CheckSteps) -> None:
@@ -298,11 +309,13 @@ class Executor:
 
     async def _set_final_state(self, notice: Notice, step: SetFinalState, reason: str) -> None:
         assert self._slurm is not None  # noqa: S101 - policy plans it only where there is Slurm
-        if not self._goes_on(notice):
+        written = await give_up_node(self._slurm, step.what, reason, lambda: self._ends_now(notice))
+        if written is None:
             return
-        result, text = await give_up_node(self._slurm, step.what, reason)
-        now = self._clock()
-        self._append([events.final_node_state(id_of(notice), step.what, result, text, boot_id=self._boot_id, now=now)])
+        name, (result, text) = id_of(notice), written
+        self._append([
+            events.final_node_state(name, step.what, result, text, boot_id=self._boot_id, now=self._clock())
+        ])  # fmt: skip
 
     async def _approve(self, notice: Notice, step: Approve) -> None:
         """Only of what is on disk: a daemon that comes after this one must know how often it was tried."""

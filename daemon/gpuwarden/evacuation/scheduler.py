@@ -31,15 +31,21 @@ class NotRequeued:
     permanent: bool
 
 
-async def put_elsewhere(slurm: SlurmJobScan, job: SlurmJob, pending: Callable[[str], None]) -> NotRequeued | None:
-    """`pending` is called once the job is requeued, for people and for policy; its processes may take KillWait to end."""
+async def put_elsewhere(
+    slurm: SlurmJobScan, job: SlurmJob, pending: Callable[[str], None], still: Callable[[], bool]
+) -> NotRequeued | None:
+    """`pending` is called once the job is requeued, for people and for policy; its processes may take KillWait to end. `still`: the end
+    stands, asked right before the job is requeued; None also where it does not.
+    """
     reported = False
     for _ in range(ENDING_TURNS):
         try:
             settles = 0.0 if reported else SETTLES_AFTER  # reported after a turn that took longer
-            outcome = await requeue(slurm.commands, job, slurm.node, settles=settles)
+            outcome = await requeue(slurm.commands, job, slurm.node, settles=settles, still=still)
         except ActuatorError as error:
             return None if reported else NotRequeued(str(error), error.permanent)
+        if outcome.result is Requeueing.CALLED_OFF:
+            return None
         if outcome.result in (Requeueing.REQUEUED, Requeueing.WAITS) and not reported:
             reported = True
             pending(outcome.text)
@@ -57,10 +63,16 @@ async def steps_ended(slurm: SlurmJobScan, job: SlurmJob) -> bool:
     return found is not None and found.restarts == job.restarts and found.state in ALIVE
 
 
-async def give_up_node(slurm: SlurmJobScan, what: str, reason: str) -> tuple[Result, str]:
-    """`what`: the state that policy's step names; `reason`: that of the termination. The result, and why, for people."""
+async def give_up_node(
+    slurm: SlurmJobScan, what: str, reason: str, still: Callable[[], bool]
+) -> tuple[Result, str] | None:
+    """`what`: the state that policy's step names; `reason`: that of the termination. The result, and why, for people; None where it was
+    not to be written any more by `still`.
+    """
     try:
-        outcome = await set_final_state(slurm.commands, slurm.node, FinalState(what), reason)
+        outcome = await set_final_state(slurm.commands, slurm.node, FinalState(what), reason, still=still)
     except ActuatorError as error:
         return Result.REFUSED if error.permanent else Result.RETRY, str(error)
+    if outcome.result is FinalStateResult.CALLED_OFF:
+        return None
     return _RESULTS[outcome.result], outcome.text

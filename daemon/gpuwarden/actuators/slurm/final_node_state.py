@@ -7,6 +7,7 @@ itself powers up and down: it drops the drain with it, and the node comes back b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -15,7 +16,7 @@ from gpuwarden.actuators.slurm.node_state import is_out
 from gpuwarden.policy.model import Why
 from gpuwarden.policy.reasons import parse
 from gpuwarden_collectors.slurm.client import Commands
-from gpuwarden_collectors.slurm.errors import OddAnswer
+from gpuwarden_collectors.slurm.errors import CalledOff, OddAnswer
 from gpuwarden_collectors.slurm.facts import NodeFacts
 from gpuwarden_collectors.slurm.nodes import read_node
 
@@ -28,6 +29,7 @@ class FinalState(StrEnum):
 class FinalStateResult(StrEnum):
     DONE = "done"
     ALREADY = "already"  # the node had the state before
+    CALLED_OFF = "called_off"  # it was not to be written any more: nothing was
     NOT_OURS = "not_ours"  # the node's drain is not gpuwarden's termination; it was left alone
 
 
@@ -47,8 +49,11 @@ _OTHERS = frozenset({"fail", "maintenance", "maint", "reboot_requested", "reboot
 
 
 @actuator_errors
-async def set_final_state(commands: Commands, node: str, final: FinalState, reason: str) -> FinalStateOutcome:
-    """Set `node` to `final`. `reason`: that of gpuwarden's termination, of policy/reasons. Takes about 30 ms on a quiet controller.
+async def set_final_state(
+    commands: Commands, node: str, final: FinalState, reason: str, *, still: Callable[[], bool] | None = None
+) -> FinalStateOutcome:
+    """Set `node` to `final`. `reason`: that of gpuwarden's termination, of policy/reasons. `still`: whether it is to be set, asked
+    right before. Takes about 30 ms on a quiet controller.
 
     Only where the node is drained by gpuwarden for a termination. Safe to repeat. Raises ActuatorError; what timed out may be done later.
     """
@@ -60,7 +65,11 @@ async def set_final_state(commands: Commands, node: str, final: FinalState, reas
         return FinalStateOutcome(result=FinalStateResult.ALREADY, text=f"{node} is {found.state}")
     state = _WRITTEN[final]
     undone = f"cannot set {node} {state}"
-    await commands.change(undone, "scontrol", "update", f"NodeName={node}", f"State={state}", f"Reason={reason}")
+    command = ("scontrol", "update", f"NodeName={node}", f"State={state}", f"Reason={reason}")
+    try:
+        await commands.change(undone, *command, still=still)
+    except CalledOff as error:
+        return FinalStateOutcome(result=FinalStateResult.CALLED_OFF, text=str(error))
     found = await read_node(commands, node)
     if not _has(found, final):
         raise OddAnswer(f"{undone}: Slurm accepted it, and it is {found.state}; see the log of slurmctld")
