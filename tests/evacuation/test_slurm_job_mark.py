@@ -14,14 +14,16 @@ from gpuwarden.actuators.slurm.job_mark import Marking, MarkOutcome, mark, unmar
 from gpuwarden.evacuation.signalling import signal_through_slurm
 from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
 from gpuwarden.policy.evacuation.delivery import MARK_STANDS, Aim, Delivery, Way
-from gpuwarden.policy.evacuation.model import Sent
+from gpuwarden.policy.evacuation.model import Sent, id_of
 from gpuwarden.policy.evacuation.plan import SignalJob
+from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.slurm.client import Commands, SlurmClient
 from gpuwarden_collectors.slurm.departing import read_job
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 from gpuwarden_collectors.slurm.nodes import read_node
-from support.evacuations import local, process
+from support.evacuations import announced, local, process
 from support.slurm import SLURM, Slurm
+from support.slurm_executor import ExecutorRig
 from support.slurm_hanging import HangingCommands
 from support.slurm_ranks import Ranks, signal_job, the_job
 
@@ -170,12 +172,18 @@ async def test_of_a_job_that_another_node_signals_only_steps_that_run_there_too_
     comment(slurm, job, f"gpuwarden:ckpt@n2@{time.time():.0f}")
     steps = [process(n, step=str(n), step_nodes=of_step) for n, of_step in enumerate(nodes, start=1)]
     delivery = Delivery(way=Way.JOB_WIDE, signal="USR1", text="", receivers=tuple(Aim(one, "USR1") for one in steps))
-    scan = SlurmJobScan(SlurmClient(node="n1", conf=slurm.conf, timeout=60.0), tmp_path / "signals")
-    delivered = await signal_through_slurm(scan, SignalJob(local(job.id), delivery, job), _goes_on, None, time.time())
-    await scan.close()
-    assert delivered.result is (Sent.WATCHED if watched else Sent.UNSENT)
-    if watched:
-        assert delivered.missed == ((2, 20),)
+    end = announced()
+    rig = ExecutorRig(slurm, tmp_path, now=Stamp(1_001.0, time.time()))
+    (tmp_path / "run").mkdir()
+    rig.announces(end)
+    step = SignalJob(local(job.id, *steps), delivery, job)
+    rig.executor.write_down(end, step)
+    await rig.executor.signal([(end, step)])
+    await asyncio.gather(*rig.executor.running)
+    await rig.client.close()
+    known = rig.state.evacuations[id_of(end)].jobs[f"slurm/{job.id}"]
+    assert {pid for pid, _ in known.signalled} == set(watched)
+    assert (known.result, known.wide, known.unsure) == (Sent.WATCHED if watched else Sent.UNSENT, False, frozenset())
 
 
 async def _goes_on() -> bool:
