@@ -15,7 +15,7 @@ from gpuwarden.evacuation.signalling import signal_through_slurm
 from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
 from gpuwarden.policy.evacuation.delivery import MARK_STANDS, Aim, Delivery, Way
 from gpuwarden.policy.evacuation.model import Sent, id_of
-from gpuwarden.policy.evacuation.plan import SignalJob
+from gpuwarden.policy.evacuation.steps import SignalJob
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.slurm.client import Commands, SlurmClient
 from gpuwarden_collectors.slurm.departing import read_job

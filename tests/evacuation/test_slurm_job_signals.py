@@ -14,7 +14,7 @@ from gpuwarden.evacuation.signalling import signal_through_slurm
 from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
 from gpuwarden.policy.evacuation.delivery import DeliveryRules, delivery
 from gpuwarden.policy.evacuation.model import Sent
-from gpuwarden.policy.evacuation.plan import SignalJob
+from gpuwarden.policy.evacuation.steps import SignalJob
 from gpuwarden_collectors.slurm.client import Commands, SlurmClient
 from gpuwarden_collectors.slurm.departing import listpids
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob

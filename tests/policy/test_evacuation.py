@@ -11,16 +11,9 @@ from gpuwarden.policy.evacuation.budget import FAILING_GPU
 from gpuwarden.policy.evacuation.delivery import DeliveryRules, Way, mark
 from gpuwarden.policy.evacuation.events import not_requeued, saved, signalled, signalling
 from gpuwarden.policy.evacuation.model import JOBS_MOST, Requeued, Sent, id_of
-from gpuwarden.policy.evacuation.plan import (
-    CheckSteps,
-    EvacuationSettings,
-    NameNot,
-    Requeue,
-    SetFinalState,
-    SignalJob,
-    never,
-)
+from gpuwarden.policy.evacuation.plan import EvacuationSettings, never
 from gpuwarden.policy.evacuation.preview import preview
+from gpuwarden.policy.evacuation.steps import CheckSteps, NameNot, Requeue, SetFinalState, SignalJob
 from gpuwarden_collectors.receivers.facts import Kind, Role
 from support.evacuations import BOOT, BOOTED, SETTINGS, Story, announced, local, process, slurm_job
 

@@ -10,8 +10,9 @@ import pytest
 from gpuwarden.health.model import EventKind
 from gpuwarden.policy.evacuation.approval import RESTS, TRIES_MOST
 from gpuwarden.policy.evacuation.events import saved
-from gpuwarden.policy.evacuation.plan import Approve, plan
+from gpuwarden.policy.evacuation.plan import plan
 from gpuwarden.policy.evacuation.preview import preview
+from gpuwarden.policy.evacuation.steps import Approve
 from gpuwarden.policy.model import Result
 from gpuwarden_collectors.cloud.facts import Approval
 from gpuwarden_collectors.receivers.facts import Kind

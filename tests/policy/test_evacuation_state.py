@@ -26,7 +26,8 @@ from gpuwarden.policy.evacuation.model import (
     JobState,
     Sent,
 )
-from gpuwarden.policy.evacuation.plan import Approve, Requeue, SignalJob, slurm_of
+from gpuwarden.policy.evacuation.plan import slurm_of
+from gpuwarden.policy.evacuation.steps import Approve, Requeue, SignalJob
 from gpuwarden.policy.model import Result
 from gpuwarden_collectors.cloud.facts import Approval
 from gpuwarden_collectors.receivers.facts import Kind

@@ -12,7 +12,7 @@ from gpuwarden.health.model import EventKind
 from gpuwarden.policy.evacuation.delivery import MARK_STANDS, Way, mark
 from gpuwarden.policy.evacuation.events import checkpoint, saved, settled, signalled, signalling
 from gpuwarden.policy.evacuation.model import SIGNALLED_WITHIN, Sent
-from gpuwarden.policy.evacuation.plan import SignalJob
+from gpuwarden.policy.evacuation.steps import SignalJob
 from gpuwarden.policy.evacuation.unsettled import has_unused_mark, repeatable
 from gpuwarden_collectors.receivers.facts import Kind
 from gpuwarden_collectors.slurm.departing_facts import CommandOutcome

@@ -10,20 +10,18 @@ from gpuwarden.health.model import Event, EventKind, Json
 from gpuwarden.policy.evacuation import events
 from gpuwarden.policy.evacuation.delivery import Process, Way, mark
 from gpuwarden.policy.evacuation.model import BY_STEP, Evacuation, EvacuationState, JobState, Sent, id_of
-from gpuwarden.policy.evacuation.plan import (
+from gpuwarden.policy.evacuation.plan import EvacuationSettings, Seen, plan
+from gpuwarden.policy.evacuation.state import fold
+from gpuwarden.policy.evacuation.steps import (
     Approve,
     CheckSteps,
-    EvacuationSettings,
     NameNot,
     Plan,
     Requeue,
-    Seen,
     SetFinalState,
     SignalJob,
     Step,
-    plan,
 )
-from gpuwarden.policy.evacuation.state import fold
 from gpuwarden.policy.evacuation.unsettled import job_number, settle
 from gpuwarden.policy.model import Notice, Result
 from gpuwarden_collectors.cloud.facts import Approval

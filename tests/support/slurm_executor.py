@@ -12,8 +12,8 @@ from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
 from gpuwarden.health.model import Event, EventKind
 from gpuwarden.policy.evacuation import events
 from gpuwarden.policy.evacuation.model import EvacuationState
-from gpuwarden.policy.evacuation.plan import Step
 from gpuwarden.policy.evacuation.state import fold
+from gpuwarden.policy.evacuation.steps import Step
 from gpuwarden.policy.model import Notice
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.slurm.client import SlurmClient

@@ -24,9 +24,10 @@ from gpuwarden.health.model import Event, EventKind
 from gpuwarden.policy.evacuation import events
 from gpuwarden.policy.evacuation.budget import FAILING_GPU
 from gpuwarden.policy.evacuation.model import EvacuationState, id_of, jobs_of, key_of, open_evacuations
-from gpuwarden.policy.evacuation.plan import EvacuationSettings, Seen, SignalJob, Step, awaits_jobs, plan
+from gpuwarden.policy.evacuation.plan import EvacuationSettings, Seen, awaits_jobs, plan
 from gpuwarden.policy.evacuation.preview import ignored, preview, summary
 from gpuwarden.policy.evacuation.state import fold
+from gpuwarden.policy.evacuation.steps import SignalJob, Step
 from gpuwarden.policy.model import Notice
 from gpuwarden.publish.snapshot import Evacuations
 from gpuwarden.publish.sockets.jobs import Acknowledged, Caller

@@ -23,7 +23,8 @@ from gpuwarden.policy.evacuation import events
 from gpuwarden.policy.evacuation.budget import FAILING_GPU, budget
 from gpuwarden.policy.evacuation.delivery import Way
 from gpuwarden.policy.evacuation.model import BY_STEP, EvacuationState, Sent, id_of, open_evacuations
-from gpuwarden.policy.evacuation.plan import Approve, CheckSteps, NameNot, Requeue, Seen, SetFinalState, SignalJob, Step
+from gpuwarden.policy.evacuation.plan import Seen
+from gpuwarden.policy.evacuation.steps import Approve, CheckSteps, NameNot, Requeue, SetFinalState, SignalJob, Step
 from gpuwarden.policy.evacuation.unsettled import job_number, settle
 from gpuwarden.policy.model import Notice, Result
 from gpuwarden.publish.snapshot import NOTICE_TO_SIGNAL

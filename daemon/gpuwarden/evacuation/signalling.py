@@ -16,7 +16,7 @@ from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
 from gpuwarden.policy.evacuation.budget import MARK_TAKES
 from gpuwarden.policy.evacuation.delivery import Delivery, Process, Way, signalled_from
 from gpuwarden.policy.evacuation.model import Sent
-from gpuwarden.policy.evacuation.plan import SignalJob
+from gpuwarden.policy.evacuation.steps import SignalJob
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 
 log = get_logger("gpuwarden")

@@ -20,6 +20,7 @@ from gpuwarden.policy.evacuation.delivery import ALIVE, Delivery, DeliveryRules,
 from gpuwarden.policy.evacuation.done import done, steps_decide
 from gpuwarden.policy.evacuation.model import JOBS_MOST, Evacuation, EvacuationState, JobState, Requeued, id_of, key_of
 from gpuwarden.policy.evacuation.signals import signalled_before
+from gpuwarden.policy.evacuation.steps import Approve, CheckSteps, NameNot, Plan, Requeue, SetFinalState, SignalJob
 from gpuwarden.policy.evacuation.unsettled import has_unused_mark, repeated
 from gpuwarden.policy.model import Notice, Result
 from gpuwarden_collectors.facts import Stamp
@@ -80,80 +81,6 @@ class Seen:
     closed: bool = False
     fresh: bool = False
     node: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SignalJob:
-    """Write `events.signalling`, then send; with the ways watch and none there is nothing to send. A job that is signalled
-    as a whole is marked first, and `events.marking` written before that.
-
-    `remaining`: those of the job's processes that were signalled before it came into this evacuation. `again`: it is not known whether the
-    receivers got an earlier one.
-    """
-
-    job: LocalJob
-    delivery: Delivery
-    slurm: SlurmJob | None
-    remaining: tuple[Receiver, ...] = ()
-    again: bool = False
-
-    @property
-    def key(self) -> str:
-        return key_of(self.job)
-
-
-@dataclass(frozen=True, slots=True)
-class Requeue:
-    """The job is expected to be as in `slurm`, else it is another's business by now."""
-
-    key: str
-    slurm: SlurmJob
-
-
-@dataclass(frozen=True, slots=True)
-class NameNot:
-    """Say once that the job is not requeued. `permanent` False: it is if the end moves away."""
-
-    key: str
-    text: str
-    permanent: bool
-
-
-@dataclass(frozen=True, slots=True)
-class CheckSteps:
-    """Read the steps of this job; where none of them runs any more, `events.saved` by BY_STEP, for all ranks."""
-
-    key: str
-    slurm: SlurmJob
-
-
-@dataclass(frozen=True, slots=True)
-class SetFinalState:
-    what: str
-
-
-@dataclass(frozen=True, slots=True)
-class Approve:
-    """Write `events.approving`, then let the end happen now that its source calls `id`."""
-
-    id: str
-
-
-Step = SignalJob | Requeue | NameNot | CheckSteps | SetFinalState | Approve
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """`steps` are due now. `again`: when to scan again if nothing happens before, seconds of CLOCK_BOOTTIME.
-
-    `ask_controller`: it is to be asked for that scan, for what is due then cannot be taken back. `waits`: a job is not signalled yet, since
-    the controller may still answer in time.
-    """
-
-    steps: tuple[Step, ...]
-    again: float
-    ask_controller: bool = False
-    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
