@@ -17,6 +17,7 @@ from support.policy_story import (
     SETTINGS,
     Story,
     announced,
+    called_off,
     kinds,
     warning,
     xid,
@@ -189,8 +190,67 @@ def test_a_termination_that_is_called_off_does_not_bring_back_what_needs_a_perso
     story = announced(Story().fails(xid(3, Advice.INSPECT_HARDWARE)).heals())
     doomed = announced(Story()).fails(xid(3, Advice.INSPECT_HARDWARE)).heals()
     for one in (story, doomed):
-        one.took([orders.call_off(one.state, "root", BOOT, one.now)])
-        assert one.heals(passes=1_000).reason == reasons.termination(BOOT, INSTANCE)
+        assert called_off(one).heals(passes=1_000).reason == reasons.termination(BOOT, INSTANCE)
+
+
+def test_nor_does_one_whose_exclusion_was_not_confirmed_yet() -> None:
+    story = Story()
+    story.done = (True, False)  # the answer was lost
+    announced(story).fails(xid(3, Advice.INSPECT_HARDWARE)).heals()
+    story.reachable, story.done = False, (True, True)
+    called_off(story).heals(passes=10)
+    story.reachable = True
+    assert story.heals(passes=1_000).reason == reasons.termination(BOOT, INSTANCE)
+
+
+def test_a_termination_that_is_called_off_brings_a_failed_node_back_only_after_its_time() -> None:
+    story = announced(Story().fails().heals())
+    called_off(story).checkpoints().restarts_daemon().heals(passes=5)
+    assert (story.writes, story.reason) == (["exclude", "exclude"], reasons.termination(BOOT, INSTANCE))
+    assert story.last is not None
+    assert "out for 60 s" in story.last.blocked["slurm"]
+    assert story.waits(60).reason == ""
+
+
+def test_the_return_of_a_failed_node_counts_also_after_a_termination_that_is_called_off() -> None:
+    story = Story()
+    for _ in range(6):
+        called_off(announced(story.fails().heals())).heals(passes=30)
+    assert story.writes == ["exclude", "exclude", "restore"] * 3 + ["exclude", "exclude"]
+    assert story.last is not None
+    assert "3 times within a day" in story.last.blocked["slurm"]
+
+
+def test_a_node_that_had_no_failure_is_back_at_once_and_as_often_as_a_termination_is_called_off() -> None:
+    story = Story()
+    for _ in range(6):
+        assert called_off(announced(story)).heals(passes=4).reason == ""
+    assert story.state.returns == ()
+
+
+def test_a_termination_called_off_before_its_exclusion_was_written_takes_no_node_out_afterwards() -> None:
+    story = Story()
+    story.reachable = False
+    announced(story).fails(xid(3, Advice.INSPECT_HARDWARE)).heals()
+    called_off(story).heals(passes=10)
+    story.reachable = True
+    story.heals(passes=10)
+    assert (story.writes, story.state.pending, story.state.person) == ([], {}, frozenset())
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_a_termination_called_off_before_its_exclusion_was_confirmed_leaves_the_failures_exclusion(
+    *, written: bool
+) -> None:
+    story = Story().fails().heals()
+    story.done = (written, False)
+    announced(story)
+    story.reachable, story.done = False, (True, True)
+    called_off(story).heals(passes=5)
+    story.reachable = True
+    assert story.heals(passes=3).reason != ""
+    assert (list(story.state.holds), story.state.pending) == (["slurm"], {})
+    assert story.waits(60).reason == ""
 
 
 def test_each_finding_that_needs_a_person_is_reported_once_and_their_number_is_bounded() -> None:

@@ -18,7 +18,7 @@ from gpuwarden.policy.model import NodeState, Settings
 from gpuwarden.policy.return_gate import AGAIN_AFTER, GateState, begun, ended, void
 from gpuwarden.policy.situation import Situation
 from gpuwarden_collectors.active_test.level import Level
-from support.policy_story import SETTINGS, Story, kinds, xid
+from support.policy_story import SETTINGS, Story, announced, called_off, kinds, xid
 from support.snapshots import finding, gpu_verdict, slot
 
 GATED = replace(SETTINGS, gate="quick", restore_after=0.0)
@@ -155,6 +155,59 @@ def test_exclusions_for_other_causes_are_not_gated(what: str) -> None:
     ])  # fmt: skip
     story.passes(5)
     assert (story.is_out(), story.state.gate) == (True, None)
+
+
+# --- beside an announced end of the machine
+
+
+def needs_a_test(story: GatedStory) -> bool:
+    """Only a test brings it back, and does."""
+    due = story.is_out() and story.stands() is GateState.DUE
+    return due and not story.begins().results().ends().is_out()
+
+
+def test_a_termination_that_is_called_off_brings_back_no_failed_gpu_untested() -> None:
+    story = mended()
+    announced(story).passes(5)
+    assert story.stands() is None, "nothing is tested on a machine that ends"
+    called_off(story).heals(passes=4)
+    assert needs_a_test(story)
+
+
+def test_a_gpu_that_fails_while_the_end_of_the_machine_is_announced_is_tested_when_it_is_called_off() -> None:
+    story = GatedStory()
+    announced(story)
+    mended(story)
+    called_off(story).heals(passes=4)
+    assert needs_a_test(story)
+
+
+def test_a_person_is_needed_after_a_termination_that_is_called_off_if_one_was_needed_before() -> None:
+    story = needs_person()
+    announced(story)
+    called_off(story).heals(passes=4)
+    assert (story.stands(), story.is_out()) == (GateState.PERSON, True)
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_a_termination_called_off_before_its_exclusion_was_confirmed_brings_back_no_failed_gpu_untested(
+    *, written: bool
+) -> None:
+    story = mended()
+    story.done = (written, False)
+    announced(story)
+    story.reachable, story.done = False, (True, True)
+    called_off(story).heals(passes=4)
+    story.reachable = True
+    story.passes(3)
+    assert needs_a_test(story)
+
+
+def test_without_a_failure_a_termination_that_is_called_off_needs_no_test() -> None:
+    story = GatedStory()
+    announced(story)
+    called_off(story).heals(passes=4)
+    assert (story.is_out(), EventKind.GATE_WANTED in kinds(story)) == (False, False)
 
 
 # --- what passes

@@ -176,5 +176,10 @@ def announced(story: Story) -> Story:
     return story.passes()
 
 
+def called_off(story: Story) -> Story:
+    story.took([orders.call_off(story.state, "root", story.boot_id, story.now)])
+    return story
+
+
 def kinds(story: Story) -> list[str]:
     return [str(event.kind) for event in story.ledger]

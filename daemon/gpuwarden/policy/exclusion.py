@@ -6,7 +6,8 @@ Back in again are taken only exclusions of ours, and each kind by its own rule:
 
     failure      enough clean passes and time, and no finding was among its causes that needs a person; where the site wants
                  it, of a GPU, link or switch only after a test that found nothing (`return_gate.py`)
-    termination  it was called off; or boot and instance in its reason are not this machine's, which replaces the one meant
+    termination  it was called off, and if the node was out for a failure before, or one of what is tested was found meanwhile,
+                 the rules for that are met, too; or boot and instance in its reason are not this machine's, which replaces the one meant
     operator     never; only an operator ends it
 
 Nothing is decided on silence: unknown neither excludes (unless it is set so) nor restores, and the last
@@ -170,17 +171,25 @@ class _Steps:
         elif want is not None:
             if RANK[want.why] > RANK[pending.why]:
                 self._drop(pending, f"{want.why.value} goes before {pending.why.value}")
-        elif self._over(pending.why) and not self._is_gated(pending, known):
-            person = pending.why is Why.FAILURE and bool(self.state.person)
+        elif self._over(pending.why) and not self._becomes_held(pending, known):
+            person = pending.why is not Why.OPERATOR and bool(self.state.person)
+            stays = person or self._replaces_failure(pending)
             self._drop(pending, "no longer wanted")
-            if not person:  # it may be written already; then one that needs a person waits for `gpuwarden restore`
+            if not stays:  # it may be written already; then one that needs a person waits for `gpuwarden restore`
                 self._intend(Act.RESTORE, name, pending.why, pending.reason, force=pending.force)
 
-    def _is_gated(self, pending: Intent, known: NodeState | None) -> bool:
-        """Whether an exclusion that may be written already is to become one that is held, since a test comes before its end."""
-        if self._gate is None or self.state.gate is None or pending.why is not Why.FAILURE:
+    def _becomes_held(self, pending: Intent, known: NodeState | None) -> bool:
+        """Whether an exclusion that may be written already is to become one that is held, since more than clean passes come before its end."""
+        gated = self._gate is not None and self.state.gate is not None
+        more = pending.why is Why.TERMINATION and (self._replaces_failure(pending) or bool(self.state.person))
+        if pending.why is Why.OPERATOR or not (gated or more):
             return False
         return known is None or same(pending.reason, 0.0, known)
+
+    def _replaces_failure(self, pending: Intent) -> bool:
+        """Whether it is to stand, for the end of the machine, in place of an exclusion of ours for a failure."""
+        hold = self.state.holds.get(pending.actuator)
+        return pending.why is Why.TERMINATION and hold is not None and hold.by_failure
 
     def _is_past(self, pending: Intent | None, want: Want | None, known: NodeState | None) -> bool:
         """Whether what an exclusion is for is not found just now: then it is not made, and not given up before it is over.
@@ -192,8 +201,10 @@ class _Steps:
             return False
         if pending.act is Act.RESTORE:
             return bool(self._unconfirmed)
-        if pending.why is not Why.FAILURE or (known is not None and same(pending.reason, 0.0, known)):
+        if pending.why is Why.OPERATOR or (known is not None and same(pending.reason, 0.0, known)):
             return False
+        if pending.why is Why.TERMINATION:
+            return self._over(pending.why)
         return bool(self._unconfirmed) or self.state.clean > 0 or self.state.sequence == 0
 
     def _over(self, why: Why) -> bool:
@@ -249,17 +260,19 @@ class _Steps:
         settings = self._settings
         if not self._clean():
             return f"it comes back after {settings.restore_passes} clean passes in a row, {self.state.clean} so far"
-        if hold.why is Why.FAILURE and self._elapsed(hold) < settings.restore_after:
+        if hold.by_failure and self._elapsed(hold) < settings.restore_after:
             return f"it comes back when it has been out for {settings.restore_after:.0f} s"
-        return self._gate.bars(hold, self.state) if self._gate is not None else ""
+        return self._gate.bars(self.state) if self._gate is not None else ""
 
     def _needs_person(self, hold: Hold) -> str:
         if hold.why is Why.OPERATOR:
             return "an operator excluded it"
         if self.state.person:
             return "it was excluded for what needs a person"
-        if hold.why is Why.TERMINATION:
-            return "" if hold.released or self._meant_now(hold) else "its end was announced in an earlier boot"
+        if hold.why is Why.TERMINATION and not (hold.released or self._meant_now(hold)):
+            return "its end was announced in an earlier boot"
+        if not hold.by_failure:
+            return ""
         lately = [wall for wall in self.state.returns if self._now.wall - DAY < wall <= self._now.wall]
         return (
             f"it came back {len(lately)} times within a day" if len(lately) >= self._settings.restores_per_day else ""

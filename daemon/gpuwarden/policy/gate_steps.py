@@ -9,11 +9,13 @@ from gpuwarden.health.model import EventKind, Json
 from gpuwarden.policy.model import Settings, Why
 from gpuwarden.policy.return_gate import Assessed, Surroundings, assess, ended, wanted
 from gpuwarden.policy.situation import Situation, failing
-from gpuwarden.policy.state import Hold, PolicyState
+from gpuwarden.policy.state import PolicyState
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.facts import Stamp
 
 CUT_SHORT = "gpuwarden was restarted while the test ran"
+_GATED = frozenset({Why.FAILURE, Why.TERMINATION})
+"""An announced end may be called off; what an operator excluded only an operator restores."""
 
 
 class GateSteps:
@@ -25,16 +27,17 @@ class GateSteps:
         self._level = Level(settings.gate)
         self._now = now
 
-    def bars(self, hold: Hold, state: PolicyState) -> str:
+    def bars(self, state: PolicyState) -> str:
         """Why what we hold may not be lifted before a test; "" if it may."""
-        if hold.why is not Why.FAILURE or state.gate is None:
+        if state.gate is None:
             return ""
         self.assessed = assess(state.gate, self._level, self._surroundings(), self._now)
         return self.assessed.text
 
     def events(self, state: PolicyState) -> Iterator[tuple[EventKind, dict[str, Json]]]:
         gate, seen = state.gate, self._seen
-        if Why.FAILURE in {*(hold.why for hold in state.holds.values()), *(one.why for one in state.pending.values())}:
+        causes = {*(hold.why for hold in state.holds.values()), *(one.why for one in state.pending.values())}
+        if causes & _GATED:
             more = wanted(gate, failing(state, seen.verdict), self._now, seen.boot_id)
             if more is not None:
                 gate = more

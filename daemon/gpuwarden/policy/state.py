@@ -46,7 +46,10 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """An exclusion of ours that was read back. `since` by the scheduler's clock. `released`: what it was for was called off."""
+    """An exclusion of ours that was read back. `since` by the scheduler's clock. `released`: what it was for was called off.
+
+    `failed`: it was for a failure before the end of the machine was announced.
+    """
 
     actuator: str
     why: Why = field(metadata=otherwise(Why.OPERATOR))
@@ -55,6 +58,12 @@ class Hold:
     boot_id: str = field(metadata=no_key())
     since: float = field(default=0.0, metadata=always())
     released: bool = False
+    failed: bool = False
+
+    @property
+    def by_failure(self) -> bool:
+        """A failure is among its causes: it ends by the rules for one."""
+        return self.why is Why.FAILURE or self.failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +207,9 @@ def _declined(state: PolicyState, actuator: str, pending: Mapping[str, Intent]) 
 def _excluded(state: PolicyState, _: Event, hold: Hold) -> PolicyState:
     if not hold.actuator:
         return state
+    before = state.holds.get(hold.actuator)
+    if hold.why is Why.TERMINATION and before is not None and before.by_failure:
+        hold = replace(hold, failed=True)
     holds = {**state.holds, hold.actuator: hold}
     return replace(state, holds=holds, lifted=_without(state.lifted, hold.actuator))
 
@@ -206,7 +218,8 @@ def _restored(state: PolicyState, event: Event, data: Restored) -> PolicyState:
     hold = state.holds.get(data.actuator)
     since, until = (event.at if hold is None else hold.at).wall, event.at.wall
     counted = hold is not None and any(since <= wall <= until for wall in state.returns)  # another actuator's was first
-    alone = data.why is Why.FAILURE
+    failed = hold is not None and hold.failed and data.why is Why.TERMINATION
+    alone = failed or data.why is Why.FAILURE
     return _over(_returned(state, event) if alone and not counted else state, data.actuator)
 
 
