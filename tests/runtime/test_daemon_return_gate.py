@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import signal
 import socket
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import pytest
 
 from support.active_test_hosts import LONG, PASSES, gone, wait
 from support.daemons import RunningDaemon
+from support.mounts import ext4, frozen
 from support.return_gates import GatedHost, gate_events, gate_of
 from support.slurm import GPUS, SLURM, Slurm
 
@@ -34,6 +37,13 @@ def is_excluded(host: GatedHost, daemon: RunningDaemon) -> None:
 def is_back(host: GatedHost, daemon: RunningDaemon) -> None:
     daemon.wait(lambda: not host.marker.exists(), "the node to be back")
     daemon.wait(lambda: "restored" in gate_events(daemon), "the event of it")
+
+
+def tries(daemon: RunningDaemon) -> int:
+    """As the newest event of the gate has them."""
+    events = json.loads(daemon.get("/v1/events?since=0")[1])["events"]
+    found: int = [event["data"].get("tries", 0) for event in events if event["kind"] == "gate_ended"][-1]
+    return found
 
 
 def test_a_mended_node_is_tested_and_comes_back(host: GatedHost) -> None:
@@ -115,6 +125,49 @@ def test_a_service_that_answers_rubbish_or_not_at_all_is_no_verdict_and_the_node
         assert host.marker.exists()
         assert host.command("restore", "--run-dir", host.run_dir).returncode == 0
         is_back(host, daemon)
+
+
+@pytest.mark.disposable
+def test_a_ledger_that_cannot_be_written_costs_no_try(host: GatedHost) -> None:
+    host.script({"*": PASSES})
+    host.serve()
+    with ext4(host.folder / "disk") as disk:
+        host.state_dir = disk / "state"
+        host.configure(host.gated)
+        with host.acting() as daemon:
+            is_excluded(host, daemon)
+            daemon.wait(lambda: gate_events(daemon) == ["gate_wanted"], "the gate")
+            with frozen(disk):
+                host.is_mended()
+                daemon.wait(lambda: "ledger cannot be written" in gate_of(daemon)["text"], "status to show it")
+                assert host.workers == []
+            is_back(host, daemon)
+            assert gate_events(daemon) == ONCE
+
+
+def test_a_test_that_a_reload_ends_is_no_try(host: GatedHost) -> None:
+    host.script({"*": LONG})
+    host.serve()
+    with host.acting() as daemon:
+        is_excluded(host, daemon)
+        host.is_mended()
+        wait(lambda: len(host.workers) == 2, "the workers of the test")
+        daemon.process.send_signal(signal.SIGHUP)
+        daemon.wait(lambda: "gate_ended no_verdict" in gate_events(daemon), "the end of the test")
+        assert tries(daemon) == 0
+        assert host.marker.exists()
+
+
+def test_a_test_that_its_service_ends_is_a_try(host: GatedHost) -> None:
+    host.script({"*": LONG})
+    service = host.serve()
+    with host.acting() as daemon:
+        is_excluded(host, daemon)
+        host.is_mended()
+        wait(lambda: len(host.workers) == 2, "the workers of the test")
+        service.processes[-1].terminate()
+        daemon.wait(lambda: "gate_ended no_verdict" in gate_events(daemon), "the end of the test")
+        assert tries(daemon) == 1
 
 
 def test_a_daemon_killed_before_and_while_the_test_runs_ends_it_and_the_next_one_tests_again(host: GatedHost) -> None:

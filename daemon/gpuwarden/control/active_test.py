@@ -16,7 +16,7 @@ import os
 import pwd
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -58,12 +58,16 @@ class Service(Protocol):
 
 
 class ActiveTests:
-    """The lease of the test that runs, and its results. `appended` is one of the journal's outputs. `user`: believed beside root."""
+    """The lease of the test that runs, and its results. `appended` is one of the journal's outputs. `user`: believed beside root.
+
+    `cut_short` is called when the daemon ends a running test.
+    """
 
     def __init__(self, service: Service, clock: Clock, user: str = USER) -> None:
         self._user = user
         self._service = service
         self._clock = clock
+        self.cut_short: Callable[[], None] = lambda: None
         self._end = ""
         self._timer: asyncio.TimerHandle | None = None
 
@@ -105,7 +109,10 @@ class ActiveTests:
         self._need_ledger()
         renewed = "lease" in arguments
         self._end = self._end if renewed else ""
-        if reason := self._must_end() or (renewed and self._lost(given)):
+        must_end = self._must_end()
+        if must_end and renewed:
+            self.cut_short()
+        if reason := must_end or (renewed and self._lost(given)):
             return {"lease": given.name, "end": reason}
         known = self._known(given.name)
         if known is None:

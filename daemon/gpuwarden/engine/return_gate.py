@@ -31,6 +31,9 @@ AFTER_FAULT = 30.0
 """Seconds until it is begun again after a fault of ours."""
 PROBE_AGAIN = 10.0
 """Seconds between two probes that both find that this host cannot test: while a package is replaced the socket is gone for a moment."""
+WRITTEN_AGAIN = 10.0
+"""Seconds until the ledger is tried again that could not be written."""
+UNWRITTEN = "the ledger cannot be written: no test is begun meanwhile"
 LEAVES_WITHIN = 5.0
 FIRST_WITHIN = 5.0
 """Seconds by which the first question to Slurm is put off, by chance: a fleet may be restarted in one go."""
@@ -87,6 +90,7 @@ class ReturnGate:
         self._impossible = ""
         self._not_now = ""
         self._refusals = 0
+        self._cut_short = False
         self._assessed: Assessed | None = None
         self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
         self._task: asyncio.Task[None] | None = None
@@ -100,6 +104,10 @@ class ReturnGate:
         due = assessed is not None and assessed.state is GateState.DUE
         if due and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self._turn())
+
+    def cut_short(self) -> None:
+        """The daemon ends the test that runs."""
+        self._cut_short = True
 
     async def stop(self) -> None:
         """The connection is closed, and the test ends with it."""
@@ -134,6 +142,10 @@ class ReturnGate:
 
     async def _turn(self) -> None:
         try:
+            if not await self._committed():
+                self._not_now = UNWRITTEN
+                await asyncio.sleep(WRITTEN_AGAIN)
+                return
             self._not_now = await self._entered()
             if self._not_now:
                 self._refusals += 1
@@ -159,17 +171,16 @@ class ReturnGate:
         if self._impossible:
             self._appended(EventKind.GATE_ENDED, void(gate, self._impossible))
             return
-        self.run = secrets.token_hex(8)
+        self.run, self._cut_short = secrets.token_hex(8), False
         self._appended(EventKind.GATE_BEGUN, begun(gate, self.run), step=Step.SOON)
-        if await self._committed():
-            text = await self._answer()
-        else:
-            text = "the ledger cannot be written: no test is begun meanwhile"
+        written = await self._committed()
+        text = await self._answer() if written else UNWRITTEN
         after = self._gate()
         if after is not None and after.run == self.run:
             self.run = ""
-            now = self._clock()
-            self._appended(EventKind.GATE_ENDED, ended(after, self._options.level, self._gpus(), text, now))
+            is_try = written and not self._cut_short
+            over = ended(after, self._options.level, self._gpus(), text, self._clock(), is_try=is_try)
+            self._appended(EventKind.GATE_ENDED, over)
 
     async def _answer(self) -> str:
         """What came of the test, in one line."""

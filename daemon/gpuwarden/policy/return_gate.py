@@ -108,8 +108,19 @@ def begun(gate: Gate, run: str) -> Gate:
     return replace(gate, run=run, results=as_text(good))
 
 
-def ended(gate: Gate, level: Level, gpus: Iterable[GpuVerdict], text: str, now: Stamp, *, pause: bool = True) -> Gate:
-    """The test that ran for it is over, with whatever results it left. `text`: what came of it, for people."""
+def ended(
+    gate: Gate,
+    level: Level,
+    gpus: Iterable[GpuVerdict],
+    text: str,
+    now: Stamp,
+    *,
+    pause: bool = True,
+    is_try: bool = True,
+) -> Gate:
+    """The test that ran for it is over, with whatever results it left. `text`: what came of it, for people. `is_try` False: gpuwarden itself
+    did not begin it, or ended it, which shows nothing of the node.
+    """
     over = replace(gate, run="", text=text[:TEXT_MOST], again=None)
     gpus = tuple(gpus)
     if passed(gate, level, gpus):
@@ -117,7 +128,7 @@ def ended(gate: Gate, level: Level, gpus: Iterable[GpuVerdict], text: str, now: 
     later = Stamp(now.boottime + AGAIN_AFTER, now.wall + AGAIN_AFTER) if pause else None
     if failed(gate, gpus):
         return replace(over, result=GateResult.FAILED, failed=gate.failed + 1, again=later)
-    return replace(over, result=GateResult.NO_VERDICT, tries=gate.tries + 1, again=later)
+    return replace(over, result=GateResult.NO_VERDICT, tries=gate.tries + is_try, again=later)
 
 
 def void(gate: Gate, why: str) -> Gate:

@@ -110,6 +110,8 @@ class Daemon:
         self.holder = site.holder(self._snapshot(clock()), clock)
         verbs = Verbs(self, site.ledger, site.simulation, clock)
         self._tests = verbs.tests
+        if self._gate is not None:
+            self._tests.cut_short = self._gate.cut_short
         self.journal.outputs = (*self.journal.outputs, self._tests.appended)
         self._web = Web(
             self.holder, verbs.events_since, clock=clock, notices=self._jobs.notices,
