@@ -6,18 +6,20 @@ import asyncio
 import time
 
 from gpuwarden.actuators.slurm.testers import JOB_NAME, FleetTests, read_testers
-from gpuwarden.policy.at_once import mark
+from gpuwarden.policy.at_once import LASTS_MOST, mark
 from gpuwarden_collectors.slurm.client import SlurmClient
 from support.slurm import SLURM, Slurm
 
 pytestmark = SLURM
 
 
-def counted(slurm: Slurm) -> FleetTests:
+def counted(slurm: Slurm, later: float = 0.0) -> FleetTests:
+    """As a daemon counts them that many seconds from now."""
+
     async def read() -> FleetTests:
         client = SlurmClient(conf=slurm.conf, inherited=slurm.environment)
         try:
-            return await read_testers(client.routine, "root", time.time())
+            return await read_testers(client.routine, "root", time.time() + later)
         finally:
             await client.close()
 
@@ -43,6 +45,8 @@ def test_jobs_that_run_and_marks_are_counted_pending_jobs_apart_and_users_jobs_o
         assert sorted(held.node for held in found.held) == ["n1", "n3"]
         assert all(abs(held.since - now) < 60 for held in found.held)
         assert found.pending == 1
+        assert [held.node for held in counted(slurm, LASTS_MOST - 120).held] == ["n3"]
+        assert counted(slurm, LASTS_MOST + 120).held == (), "a job that never finishes completing holds nobody up"
     finally:
         for node in ("n1", "n2"):
             slurm.scontrol("update", f"NodeName={node}", "Comment=", "Extra=")

@@ -3,7 +3,7 @@
 A node makes its test visible to all, then counts who tests: in the order (since when, name of the node), which every node sees alike,
 one beyond the limit takes back what it made visible. So the second count decides, as that of the breaker. Visible are
 
-    a job named `gpuwarden-test`, of an idle node             since it started
+    a job named `gpuwarden-test`, of an idle node             since it started, for LASTS_MOST at most
     a mark in a text field of the node, of one that returns   since the time in it, until the other time in it at most
 """
 
@@ -18,7 +18,9 @@ from gpuwarden.policy.reasons import PREFIX
 CLOCKS_APART = 60.0
 """Seconds by which the clocks of two nodes may differ: for so long a mark counts beyond its end."""
 LASTS_MOST = 3 * 3600.0
-"""Seconds for which a mark may hold, more than `test.gate_timeout` may be: one that claims more holds nobody up."""
+"""Seconds for which a test may be counted, more than `test.gate_timeout` may be: a mark that claims more, or a job that does not end, holds
+nobody up.
+"""
 _AGAIN = (30.0, 90.0)
 _AGAIN_DOUBLED = 3
 _MARK = re.compile(re.escape(PREFIX) + r"test from=(\d{1,12}) to=(\d{1,12})", re.ASCII)

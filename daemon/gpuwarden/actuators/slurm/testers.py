@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpuwarden.policy.at_once import marked_since
+from gpuwarden.policy.at_once import LASTS_MOST, marked_since
 from gpuwarden.policy.model import Held
 from gpuwarden_collectors.slurm.client import Commands
 from gpuwarden_collectors.slurm.parse import TEXTS_FORMAT, sinfo_texts
@@ -60,7 +60,8 @@ async def read_testers(commands: Commands, slurm_user: str, now: float) -> Fleet
     undone = "cannot read the nodes that are marked as tested"
     nodes = await commands.ask(undone, "sinfo", "--local", "--all", "--noheader", "--Node", f"--Format={TEXTS_FORMAT}")
     marks = dict.fromkeys(_marked(nodes, now))
-    running = (Held(_time(job.started, now), job.node) for job in jobs if not job.pending and job.node)
+    begun = [Held(_time(job.started, now), job.node) for job in jobs if not job.pending and job.node]
+    running = [one for one in begun if now - one.since <= LASTS_MOST]  # one may stay COMPLETING until a reboot
     return FleetTests((*running, *marks), sum(job.pending for job in jobs))
 
 
