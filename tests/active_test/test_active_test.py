@@ -415,6 +415,31 @@ def test_a_worker_that_fails_costs_its_own_gpu_a_verdict_and_no_other(
     assert gone(host.note(1)["pid"])
 
 
+@pytest.mark.parametrize("stops", [(6.0,), (3.0, 3.0)], ids=["one long", "two short"])
+def test_time_for_which_the_whole_test_is_stopped_does_not_count(
+    host: ActiveHost, tmp_path: Path, stops: tuple[float, ...]
+) -> None:
+    """As by `scontrol suspend`, or gang scheduling."""
+    host.more["ACTIVE_TEST_WITHIN"] = "5"
+    go_on = tmp_path / "go-on"
+    host.script({"*": [{"write": {"phase": "int8"}}, {"wait": str(go_on)}, *PASSES]})
+    process = host.begin("--json", "--i-know-nobody-is-here")
+    everyone = [process.pid, *(host.wait_note(gpu)["pid"] for gpu in range(2))]
+    for seconds in stops:
+        signal_all(everyone, signal.SIGSTOP)
+        time.sleep(seconds)
+        signal_all(everyone, signal.SIGCONT)
+        time.sleep(0.5)
+    go_on.touch()
+    code, document = ended(process)
+    assert (code, [gpu["obstacle"] for gpu in document["gpus"]]) == (0, [None, None])
+
+
+def signal_all(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        os.kill(pid, number)
+
+
 @pytest.mark.disposable
 def test_a_worker_that_sleeps_in_the_kernel_is_left_behind_and_named(host: ActiveHost, tmp_path: Path) -> None:
     host.more["ACTIVE_TEST_WITHIN"] = "1"

@@ -12,7 +12,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,12 @@ TERM_GRACE = 0.4
 KILL_GRACE = 2.0
 EXIT_GRACE = 5.0
 """Seconds that a worker may take to end after its result: 76 GB are freed in 0.05 s, a context in 0.08 s."""
+TICK = 1.0
+"""Seconds after which the time of a worker is counted on."""
+LATE = 1.0
+"""Seconds by which a tick may end late. One that ends later was no tick: this process was stopped, and its workers with it, as by
+`scontrol suspend`, gang scheduling or a pause of the guest.
+"""
 _STDERR_KEPT = 2000
 
 Answer = Callable[[str], Awaitable[str]]
@@ -62,7 +68,9 @@ class Identity:
 
 
 class WorkerProcess:
-    """`within`: seconds for everything but the time that it waits for answers. `started` gets its number. `ended`: set to end it early."""
+    """`within`: seconds for everything but the time that it waits for answers, and for which the whole test was stopped. `started` gets its number.
+    `ended`: set to end it early.
+    """
 
     def __init__(
         self,
@@ -79,7 +87,7 @@ class WorkerProcess:
         self._request = request
         self._environment = environment
         self._identity = identity
-        self._within = within
+        self._within = self._left = within
         self._answer = answer
         self._started = started
         self._progress = progress
@@ -107,16 +115,12 @@ class WorkerProcess:
             reading_stderr.cancel()
 
     async def _follow(self, process: asyncio.subprocess.Process) -> dict[str, Any] | Failed:
-        loop = asyncio.get_running_loop()
-        until = loop.time() + self._within
         for _ in range(LINES_MOST):
-            line = await self._line(process, until - loop.time())
+            line = await self._line(process)
             if isinstance(line, Failed):
                 return await self._given_up(process, line)
-            received = loop.time()
             if (result := await self._taken(process, line)) is not None:
                 return result
-            until += loop.time() - received  # it waited for an answer
         return Failed(Obstacle.CRASHED, f"its worker wrote more than {LINES_MOST} lines")
 
     async def _taken(self, process: asyncio.subprocess.Process, line: bytes) -> dict[str, Any] | Failed | None:
@@ -144,13 +148,16 @@ class WorkerProcess:
             process.pid,
         )
 
-    async def _line(self, process: asyncio.subprocess.Process, within: float) -> bytes | Failed:
-        """A line; empty at the end of the stream."""
+    async def _line(self, process: asyncio.subprocess.Process) -> bytes | Failed:
+        """A line; empty at the end of the stream. Only here the worker's time passes."""
         assert process.stdout is not None  # noqa: S101 - it was asked for
         reading = asyncio.create_task(process.stdout.readline())
         ended = asyncio.create_task(self._ended.wait())
         try:
-            await asyncio.wait((reading, ended), timeout=max(0.0, within), return_when=asyncio.FIRST_COMPLETED)
+            while True:
+                self._left -= await _waited((reading, ended), min(TICK, max(0.0, self._left)))
+                if reading.done() or ended.done() or self._left <= 0.0:
+                    break
             if ended.done():
                 return Failed(Obstacle.INTERRUPTED, "")
             if not reading.done():
@@ -216,6 +223,15 @@ class WorkerProcess:
                     await process.wait()
         self._killed = True
         return process.returncode is not None
+
+
+async def _waited(tasks: Iterable[asyncio.Task[Any]], within: float) -> float:
+    """Until one of them is done, `within` seconds at most. How many that took; none if this process was stopped meanwhile."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await asyncio.wait(tasks, timeout=within, return_when=asyncio.FIRST_COMPLETED)
+    took = loop.time() - began
+    return took if took <= within + LATE else 0.0
 
 
 def _at(phase: str) -> str:
