@@ -76,11 +76,11 @@ class PolledOptions:
     """A source that is read at an interval."""
 
     enabled: bool = True
-    """Read it."""
+    """Read this source."""
     interval: float = bounded(30.0, 1.0, 60.0)
     """Time between two passes."""
     deadline: float = bounded(10.0, 0.1, 60.0)
-    """Time for a pass."""
+    """Time limit of a pass."""
 
     def misfits(self) -> Iterator[Misfit]:
         """Values of this table that are within their bounds and yet wrong, by their keys."""

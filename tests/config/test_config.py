@@ -155,7 +155,7 @@ def test_all_faults_of_all_sources_are_reported_together(tmp_path: Path) -> None
         ('paths.sysfs = "sys"', "paths.sysfs: expected an absolute path, found 'sys'"),
         ('paths.sysfs = "/s\\u0000"', "paths.sysfs: expected an absolute path, found '/s\\x00'"),
         ("collectors.nvml.simulate = 8", "collectors.nvml.simulate: unknown key; known here are enabled, interval, deadline, init_deadline, library, gpm"),
-        ('collectors.nvml.interval = "50ms"', "collectors.nvml.interval: expected 100ms to 30s, found 50ms: a GPU that is gone must be seen to be gone within 30s"),
+        ('collectors.nvml.interval = "50ms"', "collectors.nvml.interval: expected 100ms to 30s, found 50ms: a missing GPU must be detected within 30s"),
         ('collectors.nvml.init_deadline = "9s"', "collectors.nvml.init_deadline: expected init_deadline to be no shorter than deadline, found 9s beside 10s: the first pass does more, not less"),
         ('run.dir = "/' + "r" * 95 + '"', f"run.dir: expected a path that leaves /{'r' * 95}/control.sock at most 107 bytes, found 109: the name of a Unix socket cannot be longer"),
     ],

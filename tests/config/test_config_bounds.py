@@ -90,5 +90,5 @@ def test_a_fault_has_the_file_the_key_and_what_to_type(tmp_path: Path) -> None:
         load(Sources(file=file))
     assert [str(fault) for fault in caught.value.faults] == [
         f"{file}: breaker.percent: expected 1 to 100, found 0: a share of the nodes that share the budget; one node is always allowed",
-        f"{file}: kubernetes.timeout: expected 1s to 1m, found 2m: an API server that hangs must not hold up what is wanted",
+        f"{file}: kubernetes.timeout: expected 1s to 1m, found 2m: an API server that hangs must not delay pending actions",
     ]

@@ -13,7 +13,7 @@ class AzureOptions(MetadataOptions):
     """The metadata service of Azure."""
 
     approve: bool = False
-    """Once all jobs have saved, Azure is asked to begin the event of this machine now, not at its NotBefore."""
+    """Once all jobs have saved, approve the event of this machine, so that Azure begins it at once and not at its `NotBefore`."""
 
 
 def _uuid_is_ec2(firmware: Mapping[str, str]) -> bool:

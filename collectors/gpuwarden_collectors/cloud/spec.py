@@ -26,15 +26,15 @@ class MetadataOptions:
     """The metadata service of a cloud."""
 
     enabled: bool = True
-    """Ask it where `sources` names it; false: never."""
+    """Use this source if `sources` includes it. `false`: never."""
     endpoint: str = ""
-    """Its address. Empty: the cloud's own."""
+    """Address of the service. Empty: the cloud's usual address."""
     interval: float = bounded(
-        1.0, 0.2, 5.0, "a window of 30s cannot pay for more, and the address is shared with DNS and time"
+        1.0, 0.2, 5.0, "longer wastes a notice of 30s; shorter loads an address that also serves DNS and time"
     )
-    """Time between two questions."""
+    """Time between two requests."""
     timeout: float = bounded(2.0, 0.1, 5.0, "a service on the same host answers in milliseconds")
-    """Time for a whole answer."""
+    """Time limit of a request, until the end of the answer."""
 
 
 Options = TypeVar("Options", bound=MetadataOptions)

@@ -12,23 +12,23 @@ DEFAULT_ADDRESSES = ("unix:///run/nv-hostengine.sock", "unix:///tmp/nv-hostengin
 
 @dataclass(frozen=True, slots=True)
 class DcgmOptions:
-    """NVIDIA DCGM: health, fields and events of a host engine."""
+    """NVIDIA DCGM: health, fields and events of a host engine (nv-hostengine)."""
 
     enabled: bool = True
-    """Read it, where there is one."""
-    interval: float = bounded(15.0, 1.0, 60.0, "its health watches look back a minute")
+    """Read this source, if a host engine runs."""
+    interval: float = bounded(15.0, 1.0, 60.0, "DCGM's health watches cover the last minute")
     """Time between two passes."""
     deadline: float = bounded(10.0, 0.1, 60.0, "a hung engine blocks its callers for 60s")
-    """Time for a pass, after which the worker is ended."""
+    """Time limit of a pass. A worker process that exceeds it is ended."""
     init_deadline: float = bounded(20.0, 0.1, 600.0, "an engine that does not answer must be reported")
-    """Time for the first pass, which connects."""
+    """Time limit of the first pass, which connects to the engine."""
     bindings: str = searched()
-    """The folder with `pydcgm.py`, or several that are tried in order. Empty: where DCGM 4 or 3 installs it."""
+    """The folder with `pydcgm.py`, or several folders, tried in order. Empty: where DCGM 4 or 3 installs it."""
     address: str = ""
-    """Of the engine: `unix:///path` or `host:port`. Empty: a running engine is searched for at the usual addresses."""
+    """Address of the host engine: `unix:///path` or `host:port`. Empty: the usual addresses are tried."""
     embedded: bool = False
-    """Where no engine runs, one is run inside the worker."""
+    """If no host engine runs: start one inside the worker process."""
     profiling: bool = True
-    """Read the profiling fields, which on Ampere and older occupies the counters that a profiler needs."""
+    """Read the profiling fields. On Ampere and older GPUs this occupies the counters that a profiler needs."""
     probe: tuple[str, ...] = internal(DEFAULT_ADDRESSES)
     """Where an engine is searched for."""

@@ -63,7 +63,7 @@ class InfinibandOptions(PolledOptions):
 
     interval: float = bounded(10.0, 1.0, 60.0)
     exclude: tuple[str, ...] = ()
-    """Shell patterns of device names, as in `mlx5_[45]`: not read, and forgotten if they were ever up."""
+    """Devices to ignore, as shell patterns of their names, such as `mlx5_[45]`. Their ports are not read, and no longer expected if they were ever up."""
 
 
 class InfinibandCollector:

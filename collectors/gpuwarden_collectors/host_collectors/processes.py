@@ -36,7 +36,7 @@ _MANY = 4096  # descriptors of a process and threads of a process that are exami
 
 @dataclass(frozen=True, slots=True)
 class ProcessesOptions(PolledOptions):
-    """Processes that hang in the kernel, or hold a GPU after their job."""
+    """Processes that hang in the kernel, or still have a GPU open after their job has ended."""
 
     interval: float = bounded(60.0, 1.0, 60.0)
     deadline: float = bounded(20.0, 0.1, 60.0)

@@ -37,10 +37,10 @@ _OF_DEADLINE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ServicesOptions(PolledOptions):
-    """Units of systemd."""
+    """Services of systemd."""
 
     expected: tuple[str, ...] = ()
-    """Units that must run here, besides those of the driver that are enabled."""
+    """Units that must run on this host, besides the driver's own units, which must run if they are enabled."""
 
     def misfits(self) -> Iterator[Misfit]:
         for unit in self.expected:

@@ -50,9 +50,9 @@ class StorageOptions(PolledOptions):
 
     deadline: float = bounded(20.0, 0.1, 60.0)
     patience: float = bounded(5.0, 0.1, 60.0)
-    """How long a mount may take to answer before it counts as hung. Shorter than `deadline`."""
+    """How long a mount may take to respond before it counts as hung. Shorter than `deadline`."""
     expected: tuple[str, ...] = ()
-    """Mount points that must be there."""
+    """Mount points that must be mounted."""
 
     def misfits(self) -> Iterator[Misfit]:
         if self.patience >= self.deadline:

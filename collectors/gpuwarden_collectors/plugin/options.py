@@ -9,14 +9,14 @@ from gpuwarden_collectors.options import bounded
 
 @dataclass(frozen=True, slots=True)
 class PluginOptions:
-    """How the site checks `[plugins.NAME]` are run, all of them."""
+    """How all site checks `[plugins.NAME]` are run."""
 
     enabled: bool = True
-    """Run them."""
+    """Run site checks."""
     limit: int = bounded(3, 1, 16)
-    """How many run at a time."""
+    """How many site checks run at a time."""
     runner: str = ""
-    """A socket on which another service runs them, as the unit of systemd has it. Empty: they are the daemon's children."""
+    """Path of the socket of a service that runs the site checks; gpuwarden's systemd unit sets it. Empty: the daemon runs them itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +24,14 @@ class SiteCheck:
     """A site check: a program whose exit code is a verdict ([site-checks.md](site-checks.md))."""
 
     command: tuple[str, ...] = ()
-    """The program, by its whole path, and its arguments; no shell reads it."""
+    """Absolute path of the program, and its arguments. It is run without a shell. Required."""
     enabled: bool = True
-    """Run it."""
+    """Run this check."""
     interval: float = bounded(60.0, 1.0, 86_400.0)
     """Time between two runs."""
     timeout: float = bounded(30.0, 0.1, 3_600.0)
-    """Time for a run."""
+    """Time limit of a run."""
     warning_codes: tuple[int, ...] = (1,)
-    """Exit codes that are a warning."""
+    """Exit codes that mean a warning."""
     failure_codes: tuple[int, ...] = (2,)
-    """Exit codes that are a failure. 0 is ok, and what is in neither list is unknown."""
+    """Exit codes that mean a failure. 0 means ok; a code in neither list means unknown."""

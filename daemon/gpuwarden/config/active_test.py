@@ -14,39 +14,41 @@ from gpuwarden_collectors.slurm.nodes import is_partition_name
 
 @dataclass(frozen=True, slots=True)
 class ActiveTestOptions:
-    """Active tests that gpuwarden runs by itself ([active-tests.md](active-tests.md)): before a node returns, and while it is idle."""
+    """Active tests that gpuwarden starts by itself ([active-tests.md](active-tests.md)): before a node returns to scheduling, and while it is idle."""
 
     enabled: bool = False
-    """Run tests without a person: those of `return_gate`, and in `partition` those of idle nodes. `gpuwarden test` needs no key."""
+    """Start tests automatically: before a return, if `return_gate` is set, and of idle nodes, if `partition` is set. `gpuwarden test` by hand works
+    without any key.
+    """
     level: Literal["gate", "quick", "standard"] = "quick"
-    """How much is tested."""
+    """Level of these tests: how much is tested, and for how long."""
     return_gate: bool = False
-    """An exclusion for a failure of a GPU, link or switch is lifted only after a test of `level` on every GPU found nothing."""
+    """Lift an exclusion for a failure of a GPU, link or switch only after a test of `level` on every GPU has found nothing."""
     gate_timeout: float = bounded(
         900.0,
         60.0,
         7_200.0,
-        "a standard test with repeats of a wrong result takes some minutes, one that hangs its deadline",
+        "a standard test that repeats a wrong result takes some minutes; a test that hangs takes until its deadline",
     )
-    """Time for a test before the return; then it is ended, without a verdict."""
+    """Time limit of a test before a return. A test that exceeds it is ended without a verdict."""
     gate_socket: Path = Path("/run/gpuwarden-test.sock")
     """The socket of the service that runs the tests of `return_gate` ([systemd.md](systemd.md))."""
     parallel: int = bounded(8, 1, 8, "each GPU adds up to 700 W")
-    """GPUs of this node that are tested at once, started 0.5 s apart; of `gpuwarden test`, too."""
+    """How many GPUs of this node are tested at once, by `gpuwarden test` too. Their tests start 0.5 s apart."""
     at_once: int = bounded(4, 1, 1_000, "each node adds several kW")
-    """Nodes of the fleet that gpuwarden tests at once, before a return and while idle together; counted where Slurm is enabled."""
+    """How many nodes of the fleet gpuwarden tests at once: tests before a return and tests of idle nodes together. Works only if `[slurm]` is enabled."""
     every: float = bounded(86_400.0, 3_600.0, 28 * 86_400.0, "a result is compared with those of the last 28 days")
-    """An idle node is tested when its last result of `level` is older than this."""
+    """A node, or in Slurm's epilog a GPU, is due for a test when its newest result of that level or a higher one is older than this."""
     quiet_hours: tuple[str, ...] = ()
-    """Hours of the host's local time in which no test of an idle node is started, such as `22:00-06:00`. They delay no return."""
+    """Hours, in the host's local time, in which no test of an idle node starts, such as `22:00-06:00`. Tests before a return ignore them."""
     partition: str = ""
-    """The partition for tests of idle nodes, from which every other job preempts. Empty: idle nodes are not tested."""
+    """The Slurm partition for tests of idle nodes; jobs of every other partition must preempt its jobs. Empty: idle nodes are not tested."""
     account: str = ""
-    """The account of its jobs. Empty: the default of `slurm_user`."""
+    """The Slurm account of the test jobs. Empty: the default account of `slurm_user`."""
     qos: str = ""
-    """The QOS of its jobs. Empty: the default."""
+    """The Slurm QOS of the test jobs. Empty: the default."""
     slurm_user: str = "gpuwarden"
-    """The user as whom its jobs run. It must exist on every node, and may hand in results: root, or gpuwarden."""
+    """The user that the test jobs run as: `root` or `gpuwarden`, since the daemon takes results from no other user. It must exist on every node."""
 
     def quiet(self, minute: int) -> bool:
         """Whether `minute` of the local day is within `quiet_hours`."""

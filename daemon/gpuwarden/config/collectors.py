@@ -23,14 +23,14 @@ class KernelLogOptions:
     """The kernel log: Xids and other events of the driver."""
 
     enabled: bool = True
-    """Read it."""
+    """Read this source."""
 
 
 @dataclass(frozen=True, slots=True)
 class PciOptions(PolledOptions):
     """The PCI bus: which GPUs are on it, and their links."""
 
-    interval: float = bounded(10.0, 0.1, 30.0, "a GPU that is gone must be seen to be gone within 30s")
+    interval: float = bounded(10.0, 0.1, 30.0, "a missing GPU must be detected within 30s")
     deadline: float = bounded(10.0, 0.1, 60.0, "a bus that hangs must be reported")
 
 

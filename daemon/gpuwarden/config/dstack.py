@@ -22,9 +22,11 @@ class DstackOptions:
     """dstack ([dstack.md](dstack.md))."""
 
     enabled: bool = False
-    """Write the marker that says whether this node is held out; what answers dstack goes by it."""
+    """Exclude this node in dstack: the daemon writes a marker while the node is excluded, and `gpuwarden dstack-interposer` then reports failure to
+    dstack's server.
+    """
     shim: Address = SHIM
-    """Where dstack's own agent listens, since gpuwarden listens in its place."""
+    """Where dstack's own agent (the shim) listens. gpuwarden listens at the shim's usual address, port 10998."""
 
 
 def dstack_misfits(options: DstackOptions) -> Iterator[Misfit]:

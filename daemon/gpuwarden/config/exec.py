@@ -10,12 +10,12 @@ from gpuwarden_collectors.options import Misfit, bounded
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program of the site's that takes this node out and brings it back ([exclusion.md](exclusion.md))."""
+    """A program of your own that takes this node out of scheduling and brings it back ([exclusion.md](exclusion.md))."""
 
     command: tuple[str, ...] = ()
-    """The program, by its whole path, and its arguments, which no shell reads. Empty: none."""
+    """Absolute path of the program, and its arguments. It is run without a shell. Empty: none."""
     timeout: float = bounded(10.0, 0.1, 60.0)
-    """Time for a run."""
+    """Time limit of a run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,40 +19,40 @@ RULES_MOST = 64
 
 @dataclass(frozen=True, slots=True)
 class JobRule:
-    """The signal for some jobs. It must name a partition or a job; the first rule that fits counts."""
+    """The signal for some jobs. A rule must give `partition`, `name` or both; the first rule that matches a job decides."""
 
     signal: Literal["", "TERM", "USR1", "USR2", "HUP", "none"] = ""
-    """What its jobs get. It must be given."""
+    """The signal for jobs that match this rule. Required."""
     partition: str = ""
-    """Jobs of this partition. Empty: of any."""
+    """The rule matches jobs of this partition. Empty: of any partition."""
     name: str = ""
-    """Jobs of this name, a pattern as in a shell. Empty: any."""
+    """The rule matches jobs with this name, a shell pattern. Empty: with any name."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """How jobs are signalled before their machine ends, what becomes of them then ([termination.md](termination.md)), when one is stalled."""
+    """How jobs are signalled and requeued before their machine ends ([termination.md](termination.md)), and when a job counts as stalled."""
 
     signal: SignalName = "TERM"
-    """For jobs that declare none and that no rule is for. It goes to ranks that catch it and to nothing else."""
+    """The signal for jobs that declare none and match no rule. Only ranks that have a handler for it get it."""
     rules: Mapping[str, JobRule] = field(default_factory=dict)
     requeue: bool = True
-    """A job that saved, or whose time is up, is requeued where Slurm allows it."""
+    """Requeue a job that has saved, or whose time is up, if Slurm allows it."""
     last_words: Literal["none", "down", "power_down"] = "none"
-    """The state that Slurm is given for this node in its last seconds, so that a job that still hangs there is given up at once."""
+    """The state that this node is set to in Slurm shortly before its end, so that Slurm at once gives up a job that still hangs there."""
     failing_gpu: Literal["ignore", "signal", "requeue"] = "ignore"
-    """What becomes of jobs on a GPU that failed, once the node is excluded for it."""
+    """What to do with jobs on a GPU that failed, once the node is excluded for it: nothing, signal them, or signal and requeue them."""
     signal_again: bool = False
-    """Send the signal once more to ranks of which it is not known whether they got it, since the daemon was killed while it sent it.
-    Ranks that have acknowledged get none."""
+    """If the daemon was killed while it sent a signal, so that it is unknown whether the ranks got it: send it once more. Ranks that have
+    acknowledged get none."""
     stalled_after: float = bounded(
         240.0, 60.0, 3600.0, "barriers take a minute, and NCCL's watchdog ends a job after 10"
     )
-    """For how long all GPUs of a job must be busy and idle at once before it is `job_stalled` ([conditions.md](conditions.md))."""
+    """For how long all GPUs of a job on this node must be busy without progress before the finding `job_stalled` ([slurm.md](slurm.md#jobs-that-stall))."""
     stalled_containers: bool = False
-    """Containers and pods that opt in are watched for stalls, too ([slurm.md](slurm.md))."""
+    """Watch containers and pods that opt in for stalls, too ([slurm.md](slurm.md#jobs-that-stall))."""
     docker: Path = Path("/run/docker.sock")
-    """The socket from which the labels of containers are read."""
+    """The socket of Docker or Podman, from which the labels of containers are read."""
 
 
 def evacuation_settings(jobs: JobOptions, *, slurm: bool, approve: bool = False) -> EvacuationSettings:

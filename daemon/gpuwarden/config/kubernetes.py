@@ -18,19 +18,19 @@ class KubernetesOptions:
     """Kubernetes ([kubernetes.md](kubernetes.md))."""
 
     enabled: bool = False
-    """Taint this node, and lift the taint."""
+    """Exclude this node in Kubernetes with a taint, and remove the taint when it returns."""
     node: str = ""
-    """The name of its Node. Empty: NODE_NAME of the environment, else the name of this host in small letters."""
+    """The name of this host's Node. Empty: the environment variable NODE_NAME, else the name of this host in lower case."""
     kubeconfig: Path | None = None
-    """Not set: the pod's own service account."""
+    """The kubeconfig to use. Not set: the pod's own service account."""
     context: str = ""
-    """Of the kubeconfig. Empty: its current one."""
+    """The context of the kubeconfig. Empty: its current context."""
     service_account: Path = Path("/var/run/secrets/kubernetes.io/serviceaccount")
     """The folder of the pod's service account."""
     key: str = "gpuwarden.io/failure"
-    """Of the taint and the label: `prefix/name`."""
+    """The key of the taint and of the label: `prefix/name`."""
     effect: Literal["NoSchedule", "PreferNoSchedule"] = "NoSchedule"
-    """Of the taint."""
+    """The effect of the taint."""
     cordon: bool = False
     """Also mark the Node as unschedulable."""
     condition: bool = True
@@ -39,14 +39,14 @@ class KubernetesOptions:
     """Also write the condition that NVIDIA OSMO's rules can read."""
     pool: str = "nvidia.com/gpu.present=true"
     """The label selector of the nodes that share the breaker's budget."""
-    timeout: float = bounded(10.0, 1.0, 60.0, "an API server that hangs must not hold up what is wanted")
-    """Time for a request."""
-    heartbeat: float = bounded(300.0, 30.0, 3_600.0, "each is a write for every node of the cluster")
+    timeout: float = bounded(10.0, 1.0, 60.0, "an API server that hangs must not delay pending actions")
+    """Time limit of a request."""
+    heartbeat: float = bounded(300.0, 30.0, 3_600.0, "every node of the cluster writes this often")
     """How often the condition is written while nothing changes."""
     pod_labels: bool = False
-    """Series and findings of a GPU name the pods that have it, with or without `enabled`: kubelet is asked which."""
+    """Label the series and findings of a GPU with the pods that have it, as listed by kubelet. Works with and without `enabled`."""
     kubelet_socket: Path = FOLDER / SOCKET
-    """Where kubelet is asked which pods have GPUs. Mount its folder, not the socket: each start of kubelet makes another."""
+    """kubelet's socket that lists which pods have which GPUs. Mount its folder, not the socket: kubelet creates a new socket at each start."""
 
 
 EXTRA = "pip install 'gpuwarden[kubernetes]'"

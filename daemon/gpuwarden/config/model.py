@@ -45,17 +45,17 @@ Mode = Literal["observe", "enforce"]
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Roots, for containers and tests."""
+    """Where the host's files are, for containers and tests."""
 
     sysfs: Path = Path("/sys")
     """Where sysfs is mounted."""
     proc: Path = Path("/proc")
     """Where proc is mounted."""
     kmsg: Path = Path("/dev/kmsg")
-    """The kernel log. Where `/dev/kmsg` may not be opened, as in a pod, it is read by syslog(2), which takes root and CAP_SYSLOG."""
+    """The kernel log. If `/dev/kmsg` cannot be opened, as in a pod, the log is read with syslog(2), which needs root and CAP_SYSLOG."""
     host: Path | None = None
-    """Where the root of the host is mounted, in a pod: its mounts are asked there, and its names read
-    ([kubernetes.md](kubernetes.md#mounts-of-the-host)). Not set: this process has the files of the host itself.
+    """Where the host's root file system is mounted, in a pod: below it mounts are checked, and `/etc/machine-id` and cloud-init's instance id read
+    ([kubernetes.md](kubernetes.md#mounts-of-the-host)). Not set: this process sees the host's own file system.
     """
 
 
@@ -64,8 +64,8 @@ class Inventory:
     """What this host must have."""
 
     expected_gpus: int | None = bounded(None, 0, 256)
-    """How many GPUs. Not set: as many as the type of the machine has ([failures.md](failures.md#a-machine-that-was-never-complete)),
-    else learned and pinned.
+    """Number of GPUs. Not set: the number that this type of machine has ([failures.md](failures.md#a-machine-that-was-never-complete)); for an
+    unknown type, every GPU that was ever found here.
     """
 
 
@@ -74,44 +74,44 @@ class Publish:
     """What is served over HTTP ([serving.md](serving.md))."""
 
     listen: Address = field(default_factory=lambda: Address("0.0.0.0", 9839))  # noqa: S104 - Prometheus comes from outside
-    """The address to listen on; port 0: any that is free."""
+    """The address to listen on; port 0: any free port."""
     hostname_label: Literal["Hostname", "hostname"] = "Hostname"
-    """How the host is called on the DCGM series: dcgm-exporter has written it both ways."""
+    """Name of the label with the host's name on the DCGM series: dcgm-exporter has used both spellings."""
     mig_series: Literal["instances", "gpus", "both"] = "instances"
-    """Whether a GPU with MIG instances has the series of its default counters for them, for itself or for both (dcgm-exporter's `-d f`,
-    `-d g`, `-d g,i`).
+    """If a GPU has MIG instances: whether the series of the default counters are for its instances, for the GPU, or for both (dcgm-exporter's
+    `-d f`, `-d g`, `-d g,i`).
     """
     hpc_job_mapping_dir: Path | None = None
-    """The files of the jobs that the label hpc_job names, as dcgm-exporter reads them. Not set: no such label."""
+    """Folder of the files that map GPUs to jobs, for the label `hpc_job`, in dcgm-exporter's format. Not set: no such label."""
     switch: str = ""
-    """Name of the leaf switch of this host, for the label `switch` of gpuwarden_machine_info, by which `gpuwarden fleet --why` compares nodes.
-    Empty: as Slurm's topology names it, where `[slurm]` is enabled.
+    """Name of this host's leaf switch, for the label `switch` of `gpuwarden_machine_info`, by which `gpuwarden fleet --why` compares nodes.
+    Empty: the name in Slurm's topology, if `[slurm]` is enabled.
     """
     publish_jobs: bool = False
-    """Names of users and jobs may be shown to anybody who can connect."""
+    """Show the names of users and jobs to everyone who can connect."""
     web_config: Path | None = None
-    """A file in the format of Prometheus' exporter-toolkit, with TLS and users. Not set: HTTP for all."""
+    """A file with TLS settings and users, in the format of Prometheus' exporter-toolkit. Not set: plain HTTP, without a login."""
 
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """The control socket, by which the command line talks to the daemon."""
+    """The control socket, which the commands use to reach the daemon."""
 
     group: str = ""
-    """A group whose members may use it, besides root. Empty: nobody else."""
+    """A group whose members may use the control socket, besides root. Empty: only root."""
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """The log."""
+    """The daemon's log."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least that is logged."""
+    """Lines of this level and above are logged."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What the daemon keeps over reboots."""
+    """Files that survive reboots."""
 
     dir: Path = STATE_DIR
     """The folder of the ledger."""
@@ -119,10 +119,10 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What the daemon keeps until the next boot."""
+    """Files that last until the next boot."""
 
     dir: Path = RUN_DIR
-    """The folder of the sockets and of the verdict."""
+    """The folder of the sockets and the verdict file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +130,9 @@ class Config:
     """The whole configuration."""
 
     mode: Mode = "observe"
-    """`observe`: shows what it would do. `enforce`: does it."""
+    """`observe`: gpuwarden only shows what it would do. `enforce`: it does it."""
     node: str = field(default_factory=lambda: os.uname().nodename)
-    """The name of this host, in what it publishes. Not given: in a pod NODE_NAME of the environment, else that of the kernel."""
+    """The name under which this host is published. Not set: in a pod the environment variable NODE_NAME, else the kernel's hostname."""
     paths: Paths = field(default_factory=Paths)
     inventory: Inventory = field(default_factory=Inventory)
     expected: ExpectedSettings = field(default_factory=ExpectedSettings)

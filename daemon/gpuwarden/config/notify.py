@@ -19,36 +19,36 @@ GROUPS: tuple[Group, ...] = ("health", "finding", "exclusion", "termination")
 
 @dataclass(frozen=True, slots=True)
 class WebhookOptions:
-    """An address that is sent what happens to this node ([exclusion.md](exclusion.md))."""
+    """A webhook that gets the events of this node ([exclusion.md](exclusion.md#notifications))."""
 
     url: str = ""
-    """The address. It, or `url_file`, must be given."""
+    """The address. Either `url` or `url_file` is required."""
     url_file: SecretFile | None = None
-    """A file with the address, where that is a secret itself."""
+    """A file with the address, if the address itself is a secret."""
     key: SecretFile | None = None
-    """A key with which each request is signed."""
+    """The key that signs each request."""
     token: SecretFile | None = None
-    """A bearer token."""
+    """A bearer token for the login."""
     basic: SecretFile | None = None
-    """A line `USER:PASSWORD`."""
+    """A line `USER:PASSWORD` for the login."""
     ca: Path | None = None
     """Certificates (PEM) to trust instead of the system's."""
     timeout: float = bounded(10.0, 0.1, 60.0)
-    """Time for a request."""
+    """Time limit of a request."""
     events: tuple[Group, ...] = GROUPS
     """The groups of events that are sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotifyProgram:
-    """A program that is given what happens to this node ([exclusion.md](exclusion.md))."""
+    """A program that gets the events of this node ([exclusion.md](exclusion.md#notifications))."""
 
     command: tuple[str, ...] = ()
-    """The program, by its whole path, and its arguments; no shell reads it."""
+    """Absolute path of the program, and its arguments. It is run without a shell. Required."""
     timeout: float = bounded(10.0, 0.1, 60.0)
-    """Time for a run."""
+    """Time limit of a run."""
     events: tuple[Group, ...] = GROUPS
-    """The groups of events that it is given."""
+    """The groups of events that it gets."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,4 +10,6 @@ class NvhcdOptions:
     """ft_launcher of the NVIDIA Resiliency Extension ([nvhcd.md](nvhcd.md))."""
 
     enabled: bool = False
-    """Write the marker that says whether this node is held out; what answers ft_launcher goes by it."""
+    """Exclude this node for ft_launcher: the daemon writes a marker while the node is excluded, and `gpuwarden nvhcd` then fails ft_launcher's health
+    check.
+    """

@@ -22,22 +22,24 @@ UNCOUNTED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakerOptions(Budget):
-    """How many of the nodes that share a budget may be held out for failures, at least one, and who counts them."""
+    """Limit on the nodes that are excluded for failures, by `percent` and `count`, and how they are counted ([exclusion.md](exclusion.md#the-count-of-the-breaker))."""
 
     recount_after: float = bounded(
         2.0, RECOUNT_LEAST, 60.0, "schedulers keep whole seconds, and a later write must have a later time"
     )
-    """How long after an exclusion it is counted once more."""
+    """Time from an exclusion to the second count, after which a node beyond the budget takes its exclusion back."""
     uncounted: Literal["refuse", "allow"] = "refuse"
-    """Where nobody counts: no node holds itself out, or every node may."""
+    """If neither a scheduler nor Prometheus is configured to count: `refuse` is an error of the configuration in mode enforce, `allow` lets every node
+    exclude itself.
+    """
     prometheus: str = ""
-    """The address of the Prometheus that scrapes all nodes, which counts where no scheduler does."""
+    """The address of the Prometheus that scrapes all nodes. It supplies the count if no scheduler does."""
     prometheus_match: str = ""
-    """Label matchers that choose the nodes that share the budget, as between the braces of a selector."""
+    """Label matchers of the nodes that share the budget, such as `cluster="east"`. Empty: all nodes that this Prometheus has."""
     prometheus_token: SecretFile | None = None
-    """A bearer token for it."""
+    """A bearer token for Prometheus."""
     prometheus_basic: SecretFile | None = None
-    """A line `USER:PASSWORD` for it."""
+    """A line `USER:PASSWORD` for Prometheus."""
     prometheus_ca: Path | None = None
     """Certificates (PEM) to trust instead of the system's."""
 

@@ -17,33 +17,37 @@ class SlurmOptions:
     """Slurm ([slurm.md](slurm.md))."""
 
     enabled: bool = False
-    """Take this node out of Slurm, and bring it back."""
+    """Drain this node in Slurm, and resume it when it returns."""
     node: str = ""
-    """Its NodeName. Empty: SLURMD_NODENAME, else what Slurm calls this host."""
+    """NodeName of this host. Empty: the environment variable SLURMD_NODENAME, else the output of `scontrol show aliases HOSTNAME`."""
     conf: Path | None = None
-    """slurm.conf. Not set: where Slurm looks for it."""
+    """Path of slurm.conf. Not set: where Slurm's commands find it."""
     folder: Path | None = None
-    """The folder of Slurm's commands. Not set: those of PATH."""
+    """The folder of `scontrol`, `sinfo` and `squeue`. Not set: as found in PATH."""
     partitions: tuple[str, ...] = ()
-    """Whose nodes share the breaker's budget. Empty: the largest partition that this node is in."""
+    """Partitions whose nodes share the breaker's budget. Empty: the largest partition that this node is in."""
     timeout: float = bounded(
         TIMEOUT, 1.0, 120.0, "a controller that hangs is given up after MessageTimeout, 10s by default"
     )
-    """Time for a call."""
+    """Time limit of a call of one of Slurm's commands."""
     detail: Literal["none", "comment", "extra"] = "none"
-    """The field of the node that is given more than the reason holds."""
+    """The node's field for details that do not fit into the reason, unless that field is in use."""
     drain_by: Literal["daemon", "hook"] = "daemon"
-    """Who begins a drain. `hook`: the daemon drains only when HealthCheckProgram has asked for it."""
+    """What starts a drain. `daemon`: the daemon, when it finds a failure. `hook`: the daemon, but only if HealthCheckProgram has requested it within
+    the last two minutes.
+    """
     on_stale: Literal["ignore", "refuse"] = "ignore"
-    """What follows from a verdict that is missing or old: nothing, or the prolog refuses jobs."""
+    """If the verdict is missing or old: `ignore` starts jobs, `refuse` makes the prolog refuse them, after which Slurm itself drains the node
+    ([slurm.md](slurm.md#the-scripts)).
+    """
     jobs: bool = True
-    """Read which jobs are here."""
+    """Read which Slurm jobs are on this node, and on which GPUs."""
     jobs_interval: float = bounded(
-        15.0, 1.0, 120.0, "what holds a GPU after its job is to be found before the next one starts"
+        15.0, 1.0, 120.0, "a process that still holds a GPU after its job must be found before the next job starts"
     )
-    """How often."""
+    """Time between two reads of the jobs."""
     job_mapping_dir: Path | None = None
-    """Where dcgm-exporter looks for the jobs of each GPU, if it is to be written there."""
+    """Folder in which to write the jobs of each GPU, for dcgm-exporter's `--hpc-job-mapping-dir`. Not set: not written."""
 
 
 def slurm_misfits(slurm: SlurmOptions) -> Iterator[Misfit]:

@@ -23,28 +23,28 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class ShutdownOptions:
-    """A shutdown or reboot of this host, by logind."""
+    """A shutdown or reboot of this host, as announced by logind."""
 
     enabled: bool = True
-    """Watch for it where `sources` names it."""
+    """Use this source if `sources` includes `shutdown`. `false`: never."""
     bus: Path = Path(SYSTEM_BUS)
-    """The socket of the system bus."""
+    """The socket of the system bus (D-Bus)."""
     hold: float = bounded(4.0, 0.0, 600.0, "the machine will not wait longer")
-    """How long a shutdown is held up, within what logind allows."""
+    """How long gpuwarden delays a shutdown, so that jobs can save. logind limits it to InhibitDelayMaxSec."""
     stop: float = bounded(0.0, 0.0, 600.0, "the machine will not wait longer")
-    """How long this daemon may take to stop after that, if its unit is stopped before what jobs run in: a little less than its
-    TimeoutStopSec.
+    """Time for jobs after `hold`, while systemd stops this daemon. Set it only if the daemon's unit is stopped before the services that jobs run in, to
+    a little less than the unit's TimeoutStopSec ([systemd.md](systemd.md#termination)).
     """
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerOptions:
-    """SIGTERM as a notice, where this daemon's container or pod ends with the machine."""
+    """SIGTERM to this daemon as a termination notice, if its container or pod ends with the machine."""
 
     enabled: bool = True
-    """Take it for one where `sources` names container."""
+    """Use this source if `sources` includes `container`. `false`: never."""
     window: float = bounded(8.0, 2.0, 3_600.0, "RunPod gives 5s, Docker 10s, Kubernetes 30s")
-    """How long after SIGTERM the container ends."""
+    """Time from SIGTERM until the container ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,13 @@ class TerminationOptions:
     """Notices that this machine is about to end ([termination.md](termination.md))."""
 
     sources: tuple[SourceName, ...] = ("auto",)
-    """Who is asked. `auto`: the cloud that the firmware names, if any; shutdown is part of it only on clouds that announce nothing
-    else. Empty: nobody.
+    """Sources of notices. `auto`: the metadata service of the cloud that the firmware names, or `shutdown` on clouds that announce an end in no other
+    way; no source on other machines. An empty list: no source.
     """
-    horizon: float = bounded(HORIZON, 5.0, 7 * 86_400.0, "what ends later is shown, no more")
-    """From when before it an announced end counts."""
+    horizon: float = bounded(HORIZON, 5.0, 7 * 86_400.0, "an end that is further away is only shown")
+    """How long before an announced end gpuwarden acts on it: excludes the node and signals jobs. Until then the notice is only shown."""
     planned_end: str = ""
-    """An end that is known already, in RFC 3339, such as `2026-12-01T11:30:00Z`. Empty: none."""
+    """A known end of this machine, in RFC 3339, such as `2026-12-01T11:30:00Z`. Empty: none."""
     shutdown: ShutdownOptions = field(default_factory=ShutdownOptions)
     container: ContainerOptions = field(default_factory=ContainerOptions)
 

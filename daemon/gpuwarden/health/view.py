@@ -60,44 +60,44 @@ LONGEST = 7 * 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRule:
-    """One condition, by its code ([conditions.md](conditions.md)). What is not given is as the table has it."""
+    """Settings of one condition, by its code ([conditions.md](conditions.md)). A key that is not set has the value in that table."""
 
     enabled: bool = True
-    """It is looked for."""
+    """Check for this condition."""
     shadow: bool | None = None
-    """It is reported, and nothing follows from it."""
+    """Report the condition, but let no action follow."""
     rise: float | None = bounded(None, 0.0, LONGEST)
-    """How long it must be seen before it is a finding. A line of the kernel log is seen for 45 s, an Xid, SXid or PCIe error for 5 s: with a
-    longer rise only lines that go on make a finding.
+    """How long the condition must be observed before it is a finding. A line of the kernel log counts as observed for 45 s, an Xid, SXid or PCIe error
+    for 5 s: with a longer rise only lines that keep coming make a finding.
     """
     fall: float | None = bounded(None, 0.0, LONGEST)
-    """How long it must be looked for and not seen before the finding ends."""
+    """How long the condition must be checked and not observed before the finding ends."""
     severity: Severity | None = None
-    """How severe it is."""
+    """Severity of the finding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XidRule:
-    """One Xid or SXid, by its number ([xids.md](xids.md)). What is not given is as the table has it."""
+    """Settings of one Xid or SXid, by its number ([xids.md](xids.md)). A key that is not set has the value in that table."""
 
     severity: Literal["", "record", "warning", "failure"] = ""
-    """How severe it is. `record`: it is counted and makes no finding."""
+    """Severity of its finding. `record`: the Xid is counted and makes no finding."""
     advice: Advice | None = None
-    """What helps."""
+    """What an operator is to do about it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedSettings:
-    """Settings that every GPU of this host must have (`gpu_misconfigured`). One that is not given may be anything that all have alike."""
+    """Settings that every GPU of this host must have (else the finding `gpu_misconfigured`). One that is not given must only be the same on all GPUs."""
 
     persistence: Literal["", "on", "off"] = ""
     """Persistence mode."""
     mig: Literal["", "on", "off"] = ""
     """MIG mode."""
     power_limit_watts: int | None = bounded(None, 10, 10_000)
-    """Power limit, configured and enforced, within 5 %."""
+    """Power limit in watts, both the configured and the enforced one, within 5 %."""
     application_clock_sm_mhz: int | None = bounded(None, 100, 10_000)
-    """Application clock of the SMs. A clock lock has no reading; it shows as a reason for low clocks only."""
+    """Application clock of the SMs. Locked clocks cannot be read; they only appear as a reason for low clocks."""
     application_clock_memory_mhz: int | None = bounded(None, 100, 20_000)
     """Application clock of the memory."""
 

@@ -167,21 +167,21 @@ class Settings:
     """When this node is taken out of scheduling, and when it comes back."""
 
     on_unknown: Literal["ignore", "exclude"] = "ignore"
-    """What follows where a node cannot be observed: nothing, or after `unknown_after` it is taken out as if it had failed."""
+    """If the health of the node is unknown: `ignore` does nothing, `exclude` excludes the node after `unknown_after`, as for a failure."""
     unknown_after: float = bounded(900.0, 60.0, 86_400.0, "a slow boot and a driver reload pass by themselves")
-    """For how long a node must have been unknown."""
+    """How long the health must have been unknown before `on_unknown = "exclude"` excludes the node."""
     restore_passes: int = bounded(12, 1, 100_000, "one clean pass at least")
-    """Clean passes in a row before a node that failed comes back; `restore_after` must be over, too."""
-    restore_after: float = bounded(600.0, 0.0, 7 * 86_400.0, "whatever is out longer waits for a person")
-    """Time out of scheduling before a node that failed comes back."""
-    restores_per_day: int = bounded(3, 0, 1_000, "0 leaves every restoration to a person")
-    """How often a node comes back within a day without a person."""
-    lifted_for: float = bounded(300.0, 0.0, 86_400.0, "a dead GPU must not stay in for longer because somebody hoped")
-    """For how long it is respected that somebody else lifted an exclusion of gpuwarden's whose cause goes on."""
-    look_every: float = bounded(1200.0, 60.0, 3_600.0, "each look is asked of the controller, by every node")
-    """How often the scheduler's state of a node is read while nothing is to be done."""
-    look_often: float = bounded(60.0, 5.0, 600.0, "each look is asked of the controller")
-    """How often it is read while the node is out, or should be."""
+    """Clean passes in a row before gpuwarden lifts its exclusion. For a failure `restore_after` must be over, too."""
+    restore_after: float = bounded(600.0, 0.0, 7 * 86_400.0, "a longer exclusion needs an operator")
+    """How long a node that failed is excluded at least."""
+    restores_per_day: int = bounded(3, 0, 1_000, "with 0 only an operator restores a node")
+    """How many times within 24 hours gpuwarden lifts its exclusion for a failure by itself; after that only `gpuwarden restore` does."""
+    lifted_for: float = bounded(300.0, 0.0, 86_400.0, "a failed GPU must not get jobs for longer")
+    """If somebody else lifts gpuwarden's exclusion for a failure that persists: how long gpuwarden waits before it excludes the node again."""
+    look_every: float = bounded(1200.0, 60.0, 3_600.0, "every node sends each of these reads to the controller")
+    """How often the scheduler's state of this node is read while nothing is to be done."""
+    look_often: float = bounded(60.0, 5.0, 600.0, "each of these reads is a request to the controller")
+    """How often that state is read while the node is excluded, or should be."""
     enforce: bool = internal(default=False)
     """`mode` is enforce."""
     horizon: float = internal(HORIZON)
@@ -195,8 +195,8 @@ class Budget:
     """How many nodes of a pool may be held out for failures."""
 
     percent: int = bounded(25, 1, 100, "a share of the nodes that share the budget; one node is always allowed")
-    """Of the nodes that share the budget, in percent, at any time."""
+    """The share, in per cent, of the nodes with a common budget that may be excluded for failures at any time; one node always may."""
     count: int = bounded(10, 1, 100_000, "one node at least")
-    """Nodes within `window`."""
+    """The number of nodes with a common budget that may be excluded for failures within `window`."""
     window: float = bounded(3_600.0, 60.0, 7 * 86_400.0, "failures come in minutes to days")
-    """Time over which `count` holds."""
+    """The time for which `count` applies."""

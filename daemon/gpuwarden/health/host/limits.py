@@ -1,4 +1,4 @@
-"""From where on a host counts as full: the site's choices, each a table of the configuration."""
+"""From which value on a host counts as full: the site's choices, each a table of the configuration."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ from dataclasses import dataclass, field
 
 from gpuwarden_collectors.options import bounded
 
-_TOO_LOW = "below it a host at work would warn all the time"
+_TOO_LOW = "with a lower limit a host at work would warn all the time"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskLimits:
-    """From where on a file system is full: `disk_full` ([conditions.md](conditions.md))."""
+    """Limits of `disk_full` ([conditions.md](conditions.md)): from which value on a file system counts as full."""
 
     used_percent: int | None = bounded(None, 50, 99, _TOO_LOW)
-    """Space that is used, per cent, however much is left. Not set: 95, and less than 100 GiB are left."""
+    """Used space in per cent, however many GiB are left. Not set: 95 %, and less than 100 GiB left."""
     inodes_percent: int = bounded(95, 50, 99, _TOO_LOW)
-    """Inodes that are used, per cent."""
+    """Used inodes in per cent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLimits:
-    """From where on main memory is used up: `memory_low` ([conditions.md](conditions.md))."""
+    """Limit of `memory_low` ([conditions.md](conditions.md)): from which value on main memory counts as used up."""
 
     used_percent: int = bounded(98, 50, 99, _TOO_LOW)
-    """Memory that is not available, per cent of what is not set aside as huge pages."""
+    """Memory that is not available, in per cent of the memory outside huge pages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwapLimits:
-    """From where on swap space is used up: `memory_low.swap` ([conditions.md](conditions.md))."""
+    """Limit of `memory_low.swap` ([conditions.md](conditions.md)): from which value on swap space counts as used up."""
 
     used_percent: int | None = bounded(None, 1, 99)
-    """Swap space that is used, per cent. Not set: it is not judged, since pages of idle programs may stay there for ever."""
+    """Used swap space in per cent. Not set: swap is not checked, since pages of idle programs may stay there for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
