@@ -233,142 +233,143 @@ REFUSALS = ("handshake", "name", "login", "rate_limit")
 METRICS: tuple[Metric, ...] = (
     # --- this daemon
     Metric("gpuwarden_build_info", GAUGE, ("version",), lambda s: [((s.service.version,), 1)],
-           "Always 1; the label is the running version."),
+           "Always 1. The label is the running version."),
     Metric("gpuwarden_node_info", GAUGE, ("node", "boot_id"), lambda s: [((s.service.node, s.service.boot_id), 1)],
-           "Always 1; the labels are the name of this node and its boot."),
+           "Always 1. The labels are the name of this node and the id of its boot."),
     Metric("gpuwarden_machine_info", GAUGE, MACHINE_LABELS, lambda s: [(s.machine, 1)] if s.machine else (),
-           "Always 1: what nodes may have in common. Type of the machine by its firmware, GPU model, driver, VBIOS; NVLink domain and "
-           "clique where it spans nodes; chassis, slot and tray from Blackwell on; leaf switch as configured, or by Slurm's topology. As last seen, while the driver does not answer."),
+           "Always 1. The labels are what nodes may have in common: the machine's type by its firmware, GPU model, driver, VBIOS; NVLink domain and "
+           "clique where NVLink spans nodes; chassis, slot and tray from Blackwell on; leaf switch by the configuration or Slurm's topology. "
+           "While the driver does not respond they keep their last values."),
     Metric("gpuwarden_simulated", GAUGE, (), lambda s: _one(int(s.service.simulated)),
            "1 while every GPU on this page is simulated."),
     Metric("gpuwarden_enforcing", GAUGE, (), lambda s: _one(int(s.service.mode == "enforce")),
-           "1 in mode enforce; 0 in mode observe, in which nothing is done and only shown."),
+           "1 in mode enforce; 0 in mode observe, in which gpuwarden only shows what it would do."),
     Metric("gpuwarden_heartbeat_timestamp_seconds", GAUGE, (), lambda s: _one(s.observed.wall if s.observed else None),
-           "When the GPUs were last observed, Unix time. No series before the first observation."),
+           "Time of the last observation of the GPUs, Unix time. No series before the first."),
     Metric("gpuwarden_component_up", GAUGE, ("component",), lambda s: (((c.value,), int(not s.errors.get(c))) for c in Component),
-           "1 while this part of the daemon works; 0 while it does not, which is a finding too."),
+           "1 while this part of the daemon works, 0 while it fails; a failure is a finding too."),
     Metric("gpuwarden_dropped_total", COUNTER, ("what",), lambda s: (((what,), n) for what, n in s.dropped.items()),
-           "What was dropped because it came too fast or was not written in time: log lines, ledger and host events."),
+           "Log lines, ledger events and host events that were dropped because they came too fast or could not be written in time."),
     Metric("gpuwarden_http_turned_away_total", COUNTER, (), lambda s: _one(s.clients.turned_away),
-           "Connections closed to make room for others, of 128 at once."),
+           "HTTP connections closed to make room for new ones; at most 128 are open at once."),
     Metric("gpuwarden_http_refused_total", COUNTER, ("why",), _refused,
-           "Clients refused: TLS handshake, name in the client certificate, login, rate limit."),
+           "HTTP clients refused, by reason: handshake (TLS), name (in the client certificate), login, rate_limit."),
     Metric("gpuwarden_hpc_job_mapping_up", GAUGE, (), lambda s: _one(None if s.hpc_jobs is None else int(not s.hpc_jobs.error)),
            "1 while the job files of the label hpc_job can be read. No series without that label."),
     Metric("gpuwarden_kernel_log_gaps_total", COUNTER, (), lambda s: _one(s.log_gaps),
-           "Times that records of the kernel log were overwritten before they could be read."),
+           "Number of times that kernel log records were overwritten before gpuwarden had read them."),
     Metric("gpuwarden_kernel_log_lost_records_total", COUNTER, (), lambda s: _one(s.log_lost),
-           "Records of the kernel log that were overwritten before they could be read."),
+           "Number of kernel log records that were overwritten before gpuwarden had read them."),
     Metric("gpuwarden_kernel_log_disbelieved_total", COUNTER, ("reason",), _disbelieved,
-           "Lines of the kernel log that have the form of a fault and do not count, since the daemon started: written by a process "
-           "(reason facility), by a packet filter's log rule (packet_filter), about a slot that holds nothing (unknown_slot)."),
+           "Kernel log lines that look like a fault and were ignored, since the daemon started. Reason facility: a process wrote the line; "
+           "packet_filter: a log rule of the packet filter wrote it; unknown_slot: it names a PCI slot without a device."),
     # --- the node
     Metric("gpuwarden_node_health", GAUGE, ("state",), _node_health,
-           "1 for the state the node is in, 0 for the others."),
+           "1 for the current health state of the node, 0 for the others."),
     Metric("gpuwarden_node_busy", GAUGE, (), _busy,
-           "1 while a process has a GPU open, or Slurm gave one to a job. No series while it is unknown."),
+           "1 while a process has a GPU open or a Slurm job has been given one, else 0. No series while that is unknown."),
     Metric("gpuwarden_schedulable", GAUGE, (), lambda s: _one(int(s.schedulable(s.made))),
-           "1 while the node may take work: healthy or warning, fresh, not excluded, no termination notice."),
+           "1 while the node may take work: it is healthy or has a warning, its readings are fresh, it is not excluded, and no termination notice is imminent."),
     Metric("gpuwarden_excluded", GAUGE, ("actuator", "owner", "cause"), enforcement.exclusions,
-           "1 while the node is excluded there: by gpuwarden for a failure, a termination or an operator, or by another "
-           "party (owner other, cause foreign). Without an actuator: by an operator, for readers of the heartbeat."),
+           "1 while this actuator has the node excluded: by gpuwarden (cause failure, termination or operator) or by another party (owner other, "
+           "cause foreign). The series without an actuator is 1 while an operator excludes the node, with or without a scheduler."),
     Metric("gpuwarden_excluded_since_timestamp_seconds", GAUGE, ("actuator", "owner", "cause"), enforcement.exclusions_since,
-           "Since when the node is excluded there by gpuwarden, Unix time. No series while it is not."),
+           "Time since which gpuwarden has the node excluded there, Unix time. No series while it is not excluded."),
     Metric("gpuwarden_actuator_up", GAUGE, ("actuator",), enforcement.answering,
-           "1 while the scheduler, or what else excludes this node, can be read. No series before the first read."),
+           "1 while this actuator (the scheduler, file or program that excludes the node) can be read. No series before the first read."),
     Metric("gpuwarden_intents_total", COUNTER, ("kind", "outcome"), enforcement.intents,
-           "Intents to exclude or restore this node, by outcome, since the ledger began. Outcome observed: mode is observe. "
-           "Outcomes retry and refused: attempts since the daemon started."),
+           "Intents to exclude or restore this node, by outcome, since the ledger began. Outcome observed: only shown, in mode observe. "
+           "Outcomes retry and refused count attempts since the daemon started."),
     Metric("gpuwarden_intents_pending", GAUGE, (), lambda s: _one(len(s.enforced.pending)),
-           "Intents that are not done: the scheduler is unreachable, refuses, or the breaker is open."),
+           "Intents that are not done yet: the scheduler is unreachable or refuses, or the breaker is open."),
     Metric("gpuwarden_breaker_open", GAUGE, (), lambda s: _one(int(bool(s.enforced.breaker))),
-           "1 while this node should be excluded for a failure, and is not because too many nodes are, or their number is unknown."),
+           "1 while this node has a failure but is not excluded for it, because too many nodes are excluded or their number is unknown."),
     Metric("gpuwarden_notifications_queued", GAUGE, ("target",), enforcement.queued,
-           "Notifications that wait for delivery."),
+           "Notifications that are waiting for delivery."),
     Metric("gpuwarden_notifications_total", COUNTER, ("target", "outcome"), enforcement.notified,
-           "Attempts to notify, by outcome: delivered, refused for good, barred until an operator changes something, later. "
-           "Outcome dropped: dropped for room in the queue."),
+           "Attempts to deliver a notification, by outcome: delivered; refused (not tried again); barred (tried again, but an operator must correct "
+           "something); later (tried again); dropped (removed from the full queue)."),
     Metric("gpuwarden_termination_notice", GAUGE, ("source", "kind"), notices.announced,
-           "1 while the end of this machine is announced, near or far, certain or as a hint."),
+           "1 while a termination notice for this machine is in force and not called off by an operator: imminent, further away, or only a hint."),
     Metric("gpuwarden_termination_deadline_timestamp_seconds", GAUGE, (), notices.deadline,
-           "When this machine ends as announced, Unix time. No series while no time is certain."),
+           "Earliest announced end of this machine, Unix time; hints do not count. No series while no notice gives a time."),
     Metric("gpuwarden_termination_source_up", GAUGE, ("source",), notices.sources_up,
            "1 while this source of termination notices answers."),
     Metric("gpuwarden_jobs_signalled_total", COUNTER, ("outcome",), evacuation.signalled,
-           "Jobs signalled because their machine ends, by outcome. Outcome local_only: it has other nodes, whose "
-           "ranks were not signalled by this one; watched: another node signalled it; unknown: the daemon was killed, or the controller "
-           "did not answer, while the signal was sent."),
+           "Jobs to be signalled because their machine ends or a GPU failed, by outcome. Outcome local_only: only the ranks on this node were signalled, "
+           "and the job has other nodes; watched: another node signals the job; unsent: not signalled; unknown: the daemon was killed, or the "
+           "controller did not answer, while the signal was sent."),
     Metric("gpuwarden_jobs_acknowledged_total", COUNTER, ("answer",), evacuation.acknowledged,
-           "Jobs by their acknowledgement of the notice. Answer saved: something is saved; unsaved: a rank reports that it saved "
-           "nothing; ended: all signalled processes ended without acknowledgement. A job that gives two answers counts for both."),
+           "Jobs by their acknowledgement of the notice. Answer saved: the job has saved; unsaved: a rank reports that it saved nothing; "
+           "ended: all signalled processes ended without an acknowledgement. A job with two answers counts for both."),
     Metric("gpuwarden_notice_to_signal_seconds", HISTOGRAM, ("le",), lambda s: s.evacuations.signal_seconds.samples(),
-           "Time from the arrival of a notice here to the signal of a running job."),
+           "Time from the arrival of a notice on this node until a running job is signalled."),
     Metric("gpuwarden_gpus_expected", GAUGE, (), lambda s: _one(s.verdict.expected),
-           "GPUs that are expected here: configured, by the type of the machine, or learned. No series while no number is known."),
+           "Number of GPUs expected here: as configured, by the type of the machine, or as learned. No series while the number is unknown."),
     Metric("gpuwarden_gpus_present", GAUGE, (), lambda s: _one(s.verdict.present),
-           "GPUs that are present."),
+           "Number of GPUs that are present."),
     # --- GPUs
     Metric("gpuwarden_gpu_health", GAUGE, (*GPU, "state"), _gpu_health,
-           "1 for the state the GPU is in, 0 for the others."),
+           "1 for the current health state of the GPU, 0 for the others."),
     Metric("gpuwarden_gpu_missing", GAUGE, ("uuid", "pci_bus_id"), _missing,
            "1 while an expected GPU is missing."),
     Metric("gpuwarden_finding", GAUGE, ("check", "severity", *GPU), _findings,
-           "1 while the finding is active. 0 from the start with the worst severity of its check, of those of active tests from the first test of "
-           "the GPU on; "
-           "one of a shadow check has the severity shadow. "
-           "Checks of the node have empty GPU labels; all links of a GPU share its series."),
+           "1 while the finding is active. Each check has a series with its worst severity and the value 0 from the start, checks of active tests "
+           "from the first test of the GPU on. A finding in shadow has the severity shadow. "
+           "Checks of the node have empty GPU labels; all links of a GPU share one series."),
     Metric("gpuwarden_finding_info", GAUGE, ("check", "severity", *GPU, "detail", "title", "advice"), _finding_texts,
-           "Always 1, while the finding is active: what it is and what to do, as text. Detail is the number of the Xid, "
-           "the link, the mount. Of the 32 worst findings."),
+           "Always 1, while the finding is active. The labels have its title and what to do, as text; detail is the number of the Xid, "
+           "the link or the mount. Only for the 32 worst findings."),
     Metric("gpuwarden_incidents", GAUGE, ("severity",), _incidents,
-           "Faults by severity: a finding with all that follows from it is one."),
+           "Number of faults, by severity. A finding and all findings that follow from it count as one."),
     Metric("gpuwarden_incident_info", GAUGE, ("check", "detail", *GPU, "consequences"), _incident_infos,
-           "Always 1, while a finding has others that follow from it: its check, and theirs. Of the 16 worst."),
+           "Always 1, while other findings follow from a finding. The labels are its check and, as consequences, theirs. Only for the 16 worst."),
     Metric("gpuwarden_xid_total", COUNTER, (*GPU, "xid"), _xids,
-           "Xids since the ledger began. Those that are failures are 0 from the start; of others the 32 that came last."),
+           "Xids since the ledger began. Xids that are failures have a series with 0 from the start; of the others only the 32 most recent have one."),
     Metric("gpuwarden_xid_last_timestamp_seconds", GAUGE, (*GPU, "xid"), _last_xids,
-           "When this Xid last came, Unix time. Of the 32 that came last."),
+           "Time of the last occurrence of this Xid, Unix time. Only for the 32 most recent."),
     Metric("gpuwarden_gpu_job_info", GAUGE, (*GPU, "job", "user", "job_name", *POD), _gpu_jobs,
-           "Always 1: a Slurm job that has this GPU, or processes on it (user and name are empty unless publish_jobs is set); with "
-           "kubernetes.pod_labels a container that has it or an instance of it, at most 8 each.", omitted=("job", *POD)),
+           "Always 1, for each Slurm job that was given this GPU or has processes on it (user and job_name are empty unless publish.publish_jobs is set), and, "
+           "with kubernetes.pod_labels, for each container that was given it or one of its instances (at most 8 of each).", omitted=("job", *POD)),
     Metric("gpuwarden_pod_labels", GAUGE, ("state",), pods.states,
-           "1 for what became of the last question to kubelet which pods have GPUs: labelled; no_gpu_given, to any pod; unmatched, some id fits no GPU here; "
-           "no_socket; no_answer in time; failed. No series unless kubernetes.pod_labels is set."),
+           "1 for the result of the last request to kubelet for the pods with GPUs, 0 for the others: labelled; no_gpu_given (to any pod); unmatched (an id "
+           "matches no GPU here); no_socket; no_answer (in time); failed. No series unless kubernetes.pod_labels is set."),
     Metric("gpuwarden_pod_devices", GAUGE, ("matched",), pods.devices,
-           "Ids of GPUs and instances that kubelet has given to pods, by whether they are matched by a device here. gpuwarden doctor has an example of one that is not. "
-           "No series while no answer of kubelet counts."),
+           "Number of ids of GPUs and MIG instances that kubelet has given to pods, by whether a device here matches the id. gpuwarden doctor shows ids without a match. "
+           "No series while there is no valid answer from kubelet."),
     Metric("gpuwarden_lemon", GAUGE, (*GPU, "what"), _lemons,
-           "Days of the last 28 with such an event, of the node (empty GPU labels) or of a board: the 16 worst. "
+           "Number of the last 28 days with such an event, on the node (empty GPU labels) or on a board; only the 16 worst boards. "
            "Three or more make the finding lemon_node."),
     # --- active tests
     Metric("gpuwarden_test_runs_total", COUNTER, ("level", "result"), active_test.runs,
-           "Tests of one GPU by gpuwarden test, by level and result, since the ledger began. No series before the first. Result no_verdict: somebody else was there, it "
-           "was interrupted, or could not run."),
+           "Active tests of single GPUs, by level and result, since the ledger began. No series before the first test. Result no_verdict: the GPU was in "
+           "use, or the test was interrupted or could not run."),
     Metric("gpuwarden_test_last_timestamp_seconds", GAUGE, (*GPU, "level"), active_test.last,
-           "When this GPU was last tested at this level, Unix time. No series before."),
+           "Time of the last active test of this GPU at this level, Unix time. No series before the first test."),
     Metric("gpuwarden_test_result", GAUGE, (*GPU, "result"), active_test.results,
-           "1 for the result of the last test of this GPU, 0 for the others. Nothing found is no proof of health. No series before."),
+           "1 for the result of the last active test of this GPU, 0 for the others. The result nothing_found does not prove that the GPU is healthy. "
+           "No series before the first test."),
     Metric("gpuwarden_test_figure", GAUGE, (*GPU, "figure"), active_test.figures,
-           "Figures of the last test of this GPU in which it was alone: int8 operations a second, reading and writing memory, PCIe both ways "
-           "and the median of its peers in bytes a second."),
+           "Speeds in the last active test of this GPU without other work on it: int8 in operations per second; in bytes per second verify and write (memory), "
+           "to_device and to_host (PCIe), and peers (reads from other GPUs, median)."),
     Metric("gpuwarden_return_gate", GAUGE, ("state",), active_test.return_gate,
-           "1 for where the test before a return stands, 0 for the others: clear, waiting, running, person (only a person goes on), impossible (this host "
-           "cannot test, and nodes return without). No series where test.return_gate is off."),
+           "1 for the state of the test before a return, 0 for the others: clear (none is due), waiting, running, person (an operator must act), impossible (this "
+           "host cannot test, and returns without a test). No series while test.return_gate is off."),
     # --- ports
     Metric("gpuwarden_port_errors_total", COUNTER, ("device", "port", "counter"), ports.errors,
-           "Error counters of InfiniBand, RoCE and EFA ports as the device keeps them: those of InfiniBand stop at their maximum. Of the first "
-           "32 ports that are active or ever counted something."),
+           "Error counters of InfiniBand, RoCE and EFA ports, as the device counts; InfiniBand counters stop at their maximum. Only for the first "
+           "32 ports that are active or have counted an error."),
     Metric("gpuwarden_port_blind", GAUGE, ("device", "port", "counter"), ports.blind,
-           "Always 1: this counter of the port stands at its maximum and counts no more."),
+           "Always 1, while this counter of the port is at its maximum and counts no more."),
     # --- collectors
     Metric("gpuwarden_collector_up", GAUGE, PER_COLLECTOR, _each_collector(_up),
-           "1 if the last pass observed, 0 if it failed or timed out. No series where the source does not exist."),
+           "1 if the last pass of this collector succeeded, 0 if it failed or timed out. No series if the source does not exist."),
     Metric("gpuwarden_collector_duration_seconds", GAUGE, PER_COLLECTOR, _each_collector(lambda c: c.duration),
-           "How long the last pass took."),
+           "Duration of the last pass."),
     Metric("gpuwarden_collector_last_success_timestamp_seconds", GAUGE, PER_COLLECTOR, _each_collector(_last_success),
-           "When a pass last observed, Unix time."),
+           "Time of the last successful pass, Unix time."),
     Metric("gpuwarden_collector_timeouts_total", COUNTER, PER_COLLECTOR, _each_collector(lambda c: c.timeouts),
            "Passes that missed their deadline."),
     Metric("gpuwarden_collector_restarts_total", COUNTER, PER_COLLECTOR, _each_collector(_restarts),
-           "Times that the worker process of the collector was started again."),
+           "Number of times that the collector's worker process was restarted."),
 )  # fmt: skip
