@@ -189,7 +189,7 @@ def metrics() -> str:
         f"Each MIG instance has {len(OF_INSTANCES)} series, which its GPU then lacks. If jobs or pods are labels, each further job or pod on a GPU adds a copy of the GPU's "
         "telemetry. The series of a GPU end when the GPU is gone; those of gpuwarden's own metrics keep the labels of a lost GPU.\n\n"
         "Counters that the ledger keeps continue after a restart of the daemon: `gpuwarden_xid_total`, "
-        "`gpuwarden_jobs_acknowledged_total`, and `gpuwarden_intents_total` except for retry and refused. All other counters restart at 0, which `rate` and `increase` "
+        "`gpuwarden_jobs_acknowledged_total`, `gpuwarden_test_runs_total`, and `gpuwarden_intents_total` except for retry and refused. All other counters restart at 0, which `rate` and `increase` "
         "handle. The age of the readings is `time() - gpuwarden_heartbeat_timestamp_seconds` for GPUs and "
         "`time() - gpuwarden_collector_last_success_timestamp_seconds` for each source.\n\n"
         + MADE
@@ -248,7 +248,7 @@ def configuration() -> str:
 COMMANDS = """\
 # Commands
 
-Reference of the subcommands of `gpuwarden`, for everybody who types them. `gpuwarden COMMAND --help` lists options and examples; gpuwarden(1) has all of them.
+Reference of the subcommands of `gpuwarden`. `gpuwarden COMMAND --help` lists the options and examples of one; the man page gpuwarden(1) has all of them.
 
 ```
 gpuwarden status            # verdict, findings and what to do, from the running daemon
@@ -265,7 +265,7 @@ EXIT_CODES = (
     ("0, 1, 2, 3", "`test`", "nothing found, warning, failure, no verdict"),
     ("0, 1, 2", "`doctor`", "all rows are ok, one warns, one fails"),
     (f"{USAGE}", "all", "bad usage or configuration"),
-    (f"{UNAVAILABLE}", "all", "no daemon answers, or an address is in use"),
+    (f"{UNAVAILABLE}", "all", "no daemon responds, or an address is in use"),
     (f"{INTERNAL}", "all", "a bug in gpuwarden"),
     (f"{TRY_AGAIN}", "all", "no response in time; try again"),
     (f"{NOT_ALLOWED}", "all", "not permitted"),

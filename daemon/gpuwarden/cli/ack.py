@@ -8,8 +8,8 @@ from gpuwarden.cli.client import order
 from gpuwarden.cli.parser import Parser
 
 HELP = """
-Acknowledges a finding, so that it ends as soon as its cause is no longer observed, without the reset or reboot that it
-needs otherwise.
+Acknowledges a finding: it then ends as soon as its cause is no longer observed, without the reset or reboot that it would
+otherwise need.
 
 examples:
   gpuwarden status                              shows findings with their ids

@@ -10,8 +10,8 @@ from gpuwarden.cli.sources import configuration
 from gpuwarden.cli.status import show
 
 HELP = """
-Reads the GPUs of this node once, without a daemon, and prints their health. Reads the ledger where there is one, and
-writes nothing.
+Reads the GPUs of this node once, without a daemon, and prints their health. Reads the ledger if there is one, and writes
+nothing.
 
 exit code: 0 healthy, 1 warning, 2 failure, 3 unknown; 64 when the configuration has a fault
 

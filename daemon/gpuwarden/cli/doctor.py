@@ -19,10 +19,11 @@ from gpuwarden.doctor.row import Grade, Row, fail, ok, warn, worst
 from gpuwarden.doctor.running import Running, daemon
 
 HELP = """
-Checks this host, Slurm, Kubernetes and Prometheus, and lists what works, what does not, and what to type. Changes nothing.
+Checks this host, Slurm, Kubernetes and Prometheus, and lists what works, what does not, and what to do about it. Changes
+nothing.
 
-Each row is ok, warn or fail, and has a deadline of its own; all checks run at once, so that it takes a minute and a half at
-most. Run it as the user that the daemon runs as.
+Each row is ok, warn or fail. All checks run at once, each with its own deadline; together they take at most a minute and a
+half. Run it as the user that the daemon runs as.
 
 exit code: 0 all rows ok, 1 a row warns, 2 a row fails
 

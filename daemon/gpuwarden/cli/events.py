@@ -19,7 +19,7 @@ from gpuwarden.health.bookkeeping import OF_GATES, OF_TESTS, is_bookkeeping
 
 HELP = """
 Lists the events of this node: Xids, findings raised and cleared, boots, resets, acknowledgements. Without a running
-daemon they are read from the ledger, which is not changed. What the judge only counts and remembers is shown with --json.
+daemon it reads them from the ledger, and changes nothing there. Events that are only counted appear only with --json.
 
 examples:
   gpuwarden events                    the last 7 days
@@ -45,7 +45,7 @@ def arguments(parser: Parser) -> None:
         default="7d",
         help="how far back, such as 90s, 2h, 7d (the default), or a date or time such as 2026-01-31T08:00 (local)",
     )
-    parser.add_argument("--follow", action="store_true", help="go on, until interrupted")
+    parser.add_argument("--follow", action="store_true", help="keep printing new events, until interrupted")
     parser.add_argument("--json", action="store_true", help="one JSON object on each line")
     parser.add_run_dir()
     parser.add_argument(

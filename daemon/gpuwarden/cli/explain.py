@@ -27,7 +27,7 @@ from gpuwarden.publish.status import ENDS_OF, ENDS_WHEN
 
 HELP = """
 Explains an Xid, an SXid, a code of DCGM, a line of the kernel log, or a reason from status: what it means, what to
-do, why it is classed so, and how this site's configuration changes it. Without WHAT it lists all that it can explain.
+do, why it has its class, and how this site's configuration changes that. Without WHAT it lists everything that it can explain.
 
 examples:
   gpuwarden explain
@@ -53,14 +53,14 @@ def arguments(parser: Parser) -> None:
         "what",
         metavar="WHAT",
         nargs="*",
-        help="xid N, sxid N, dcgm N, a kernel line, or a reason or finding id from status",
+        help="xid N, sxid N, dcgm N, a line of the kernel log, or a reason or finding id from status",
     )
     parser.add_config()
     parser.add_argument(
         "--driver",
         metavar="V",
         default="",
-        help="version of the driver that wrote the line, such as 570.86.15 (default: both generations are tried)",
+        help="version of the driver that wrote the kernel line, such as 570.86.15 (default: both formats are tried)",
     )
 
 

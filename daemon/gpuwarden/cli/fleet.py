@@ -72,19 +72,19 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("--node", metavar="PATTERN", help="only nodes whose name or instance matches, such as 'gpu-1*'")
     parser.add_argument(
         "--why", action="store_true",
-        help="also: what the failing or unreachable nodes (of --status: those) have in common that others lack",
+        help="also show what the failing and unreachable nodes (with --status: the chosen ones) have in common and the others lack",
     )  # fmt: skip
-    parser.add_argument("--cluster", metavar="NAME", help="only nodes with this label cluster")
+    parser.add_argument("--cluster", metavar="NAME", help="only nodes whose label cluster has this value")
     parser.add_argument(
         "--termination-deadline", metavar="T", type=duration("100ms", "7d"), default="20m",
-        help="time without a heartbeat after which an unreachable node is taken away, by the cloud or an autoscaler (default: 20m)",
+        help="time after the last heartbeat at which the cloud or an autoscaler takes an unreachable node away; WHY shows what is left (default: 20m)",
     )  # fmt: skip
     parser.add_argument(
         "--timeout",
         metavar="T",
         type=duration("100ms", "7d"),
         default="30s",
-        help="for all queries together (default: 30s)",
+        help="time limit for all queries together (default: 30s)",
     )
     parser.add_argument(
         "--watch",

@@ -23,9 +23,11 @@ examples:
 
 def arguments(parser: Parser) -> None:
     parser.add_argument(
-        "--gpu", metavar="N", type=int, help="number of the simulated GPU; faults of the driver take none"
+        "--gpu", metavar="N", type=int, help="number of the simulated GPU; not for faults of the driver"
     )
-    parser.add_argument("fault", metavar="FAULT", nargs="+", help="the fault, and its number where it takes one")
+    parser.add_argument(
+        "fault", metavar="FAULT", nargs="+", help="the fault, and its number if it takes one (see below)"
+    )
     parser.add_run_dir()
     faults = {f"{name} {kind.parameter}".strip(): kind.help for name, kind in FAULTS.items()}
     listed = "\n".join(f"  {name:<22} {text}" for name, text in (faults | {"clear": "faults end"}).items())

@@ -16,10 +16,9 @@ from gpuwarden.cli.text import clean, table
 HELP = """
 Shows the GPUs expected in this machine, or accepts those present now as the expected ones.
 
-The daemon learns every GPU that it finds in a slot and reports it missing when it is gone. After GPUs were removed for good,
-accept what is present. The same holds for NVLinks that were ever active, and for InfiniBand and RoCE ports, which it also
-expects to be as fast as they were. Accept the PCIe width, too, where a board splits the lanes of its slots, and settings in which a
-GPU differs from its siblings on purpose.
+The daemon learns every GPU that it finds in a slot, and reports it missing when it is gone. It also learns NVLinks that were
+ever active, and InfiniBand and RoCE ports with their speed. Run `accept` after hardware was removed for good, on a board that
+splits the PCIe lanes of its slots, and when a GPU has other settings than its siblings on purpose.
 
 examples:
   gpuwarden inventory show
@@ -30,7 +29,9 @@ examples:
 
 def arguments(parser: Parser) -> None:
     parser.add_argument(
-        "action", choices=("show", "accept"), help="show: list them; accept: expect only those present from now on"
+        "action",
+        choices=("show", "accept"),
+        help="show: list the expected GPUs; accept: from now on expect exactly what is present",
     )
     parser.add_run_dir()
     parser.add_json()

@@ -9,10 +9,11 @@ from gpuwarden.cli.client import order
 from gpuwarden.cli.parser import Parser
 
 HELP = """
-Announces to the daemon that this machine will end. From termination.horizon (10 minutes) before the end the heartbeat shows
-it, and in mode enforce the node is taken out of scheduling. The notice holds until it is cancelled or the machine boots
-again. --cancel ends an operator's notice; where there is none, the cloud's current notice is ignored until the cloud
-withdraws it. Prints how many jobs are signalled to save and why others are not; in mode observe what would be done.
+Announces to the daemon that this machine will end. From termination.horizon (10 minutes) before the end the heartbeat reports
+it, and in mode enforce the node is taken out of scheduling. The notice is in force until it is cancelled or the machine
+reboots. --cancel ends an operator's notice; if there is none, gpuwarden ignores the cloud's current notice until the cloud
+withdraws it. The command prints how many jobs are signalled to save, and why others are not; in mode observe, what would be
+done.
 
 exit code: 0, 64 when there is nothing to cancel, or 75 when one user announces too often
 
@@ -26,7 +27,7 @@ examples:
 def arguments(parser: Parser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
-        "--in", dest="within", metavar="S", type=_seconds, help="time until the end: seconds, or such as 2h"
+        "--in", dest="within", metavar="S", type=_seconds, help="time until the end, in seconds or such as 2h"
     )
     what.add_argument("--cancel", action="store_true", help="cancel the notice")
     parser.add_argument("--reason", metavar="T", default="", help="who announces it, and why")

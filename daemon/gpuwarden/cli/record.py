@@ -13,9 +13,9 @@ from gpuwarden.cli.sources import configuration
 from gpuwarden.config.model import Config
 
 HELP = """
-Writes a trace of the readings of this node's GPUs, PCI bus and kernel log, for `gpuwarden replay` to judge: here or elsewhere,
-by these rules or others. A running daemon supplies its own readings, so that the GPUs are not read twice; without one,
-and with --simulate, this command reads by itself.
+Writes a trace of the readings of this node's GPUs, PCI bus and kernel log. `gpuwarden replay` judges it, here or on another
+host, by the same rules or others. A running daemon supplies its own readings, so that the GPUs are not read twice; without a
+daemon, and with --simulate, this command reads them itself.
 
 --anonymise substitutes other names for UUIDs, serial numbers, pids, boot ids, users, jobs, file servers and the name of
 this host, and leaves out the output of site checks; a name gets the same substitute throughout a trace. PCI addresses, mount
@@ -34,11 +34,17 @@ CANNOT_CREATE = 73  # EX_CANTCREAT of sysexits.h
 
 
 def arguments(parser: Parser) -> None:
-    parser.add_argument("-o", "--output", metavar="F", type=Path, required=True, help="a new file, gzipped")
+    parser.add_argument("-o", "--output", metavar="F", type=Path, required=True, help="the file to create (gzip)")
     parser.add_argument(
-        "--for", metavar="DURATION", dest="seconds", type=duration(), help="how long (default: until interrupted)"
+        "--for",
+        metavar="DURATION",
+        dest="seconds",
+        type=duration(),
+        help="how long to record (default: until interrupted)",
     )
-    parser.add_argument("--anonymise", action="store_true", help="without the names of boards, processes and hosts")
+    parser.add_argument(
+        "--anonymise", action="store_true", help="replace the names of boards, processes, users and hosts"
+    )
     parser.add_config()
     parser.add_simulate()
     parser.add_run_dir()

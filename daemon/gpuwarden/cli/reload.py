@@ -8,11 +8,11 @@ from gpuwarden.cli.client import order
 from gpuwarden.cli.parser import Parser
 
 HELP = """
-Makes the daemon read its configuration again, as SIGHUP does. The rules of conditions and Xids ([checks], [xids], [sxids]),
-the number of GPUs, [policy] and the numbers of [breaker] take effect at once; for everything else it lists the keys that
-need a restart.
+Makes the daemon read its configuration again, as SIGHUP does. These take effect at once: [checks], [xids], [sxids], [expected],
+[disk], [memory], [swap], [policy], inventory.expected_gpus, jobs.stalled_after, and percent, count, window and recount_after of
+[breaker]. All other changed keys are listed: they need a restart.
 
-With a fault anywhere nothing changes: every fault is listed, and the daemon goes on as before.
+If the configuration has a fault, nothing changes: every fault is listed, and the daemon continues as before.
 
 exit code: 0, or 64 when the configuration has a fault
 

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from gpuwarden.runtime.wiring import Site
 
 HELP = """
-Judges a trace through the same code as the daemon, as fast as it goes, and prints what changed, when and why, and when this
-node would have been taken out of scheduling or brought back, whatever `mode` says. Nothing is done, and nothing is read or
-written but the trace and the files named. Without --config the rules are those under which it was recorded, and policy is
-that of the defaults. A trace holds no other nodes, so the breaker counts a pool of one.
+Judges a trace with the same code as the daemon, as fast as possible. Prints what changed, when and why, and when this node
+would have been taken out of scheduling or brought back, whatever the `mode`. It takes no action, and reads and writes only the
+trace and the files that you name. Without --config it uses the rules of the recording and the default policy. A trace has no
+other nodes, so the breaker counts a pool of one.
 
 A damaged trace is judged up to the damage, which is reported.
 
-exit code: 0, or 65 when the trace is damaged, of a newer format or not a trace at all
+exit code: 0; 65 when the trace is damaged, of a newer format or not a trace; 66 when it cannot be read
 
 examples:
   gpuwarden replay node7.trace
@@ -73,13 +73,13 @@ class Side:
 
 
 def arguments(parser: Parser) -> None:
-    parser.add_argument("trace", metavar="F", type=Path, help="what `gpuwarden record` wrote")
-    parser.add_argument("--config", metavar="F", type=Path, help="judge by this configuration")
+    parser.add_argument("trace", metavar="F", type=Path, help="a trace, written by `gpuwarden record`")
+    parser.add_argument("--config", metavar="F", type=Path, help="judge with this configuration")
     parser.add_argument(
         "--diff",
         metavar="F2",
         type=Path,
-        help="print where this configuration differs: < only before, > only with it",
+        help="print the differences that this configuration makes: < only without it, > only with it",
     )
     parser.add_json()
 

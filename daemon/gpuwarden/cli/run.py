@@ -17,8 +17,8 @@ from gpuwarden.runtime.footprint import leave_out, let_in
 HELP = """
 Runs the daemon in the foreground: reads the GPUs of this node, judges them, and publishes their health, until SIGTERM.
 
-exit code: 0 after SIGTERM or SIGINT, 64 when the configuration has a fault, or the ledger is of another major version
-(then nothing was started), 69 when it cannot start here: its port or its run directory is taken, 75 when it must be started again, which systemd does
+exit code: 0 after SIGTERM or SIGINT; 64 when the configuration has a fault, or another major version wrote the ledger (then
+nothing was started); 69 when its port or its run directory is taken; 75 when it must be started again, which systemd does
 
 examples:
   gpuwarden run                               this host's GPUs, as /etc/gpuwarden configures
@@ -33,7 +33,7 @@ def arguments(parser: Parser) -> None:
     parser.add_argument(
         "--listen",
         metavar="H:P",
-        help="address for metrics and heartbeat (default: 0.0.0.0:9839; port 0: any free one)",
+        help="address for metrics and heartbeat (default: 0.0.0.0:9839; port 0: any free port)",
     )
     parser.add_argument(
         "--state-dir", metavar="D", type=folder, help="directory of the ledger (default: /var/lib/gpuwarden)"
@@ -42,7 +42,7 @@ def arguments(parser: Parser) -> None:
         "--run-dir", metavar="D", type=folder, help="directory of sockets and verdict file (default: /run/gpuwarden)"
     )
     parser.add_argument(
-        "--mode", choices=("observe", "enforce"), help="observe: show what would be done (default); enforce: do it"
+        "--mode", choices=("observe", "enforce"), help="observe: only show what it would do (default); enforce: do it"
     )
 
 

@@ -16,15 +16,17 @@ from gpuwarden.service.files import MAIN, local_files, sockets
 from gpuwarden.service.installation import Installation, ServiceError, State
 
 HELP = """
-Installs, shows or removes the service, where gpuwarden was installed with pip or uv: units, users, run directory, profiles, Slurm's scripts.
+Installs, shows or removes the service if gpuwarden was installed with pip or uv: units, users, run directory, profiles, scripts for
+Slurm.
 
-Each path is printed. A file that was changed by hand is left as it is, and named. Refused where a package of the distribution has the units, and for an
-installation that a unit cannot start: in a cache (uvx), in somebody's home, or that others than root may write.
+Each path is printed. A file that was changed by hand is left as it is, and named. The command refuses if a package of the
+distribution has installed the units, and if a unit cannot start this installation: in a cache (uvx), in a home directory, or
+writable by other users than root.
 
 exit code: 0 when it is done, 64 when it is refused (then nothing was changed), 69 when systemd refuses, 77 without root
 
 examples:
-  gpuwarden service show                      what would be written, or is, and where
+  gpuwarden service show                      print what is installed or would be, and where
   gpuwarden service install                   as root: write, enable and start it, in mode observe
   gpuwarden service remove                    stop it, and remove what was installed; configuration and ledger stay
 """
@@ -34,7 +36,7 @@ _RESPONSE_WITHIN = 120.0
 def arguments(parser: Parser) -> None:
     parser.add_argument("action", choices=("install", "show", "remove"), help="what to do")
     parser.add_argument(
-        "--no-start", action="store_true", help="install: only write the files, print what to type then"
+        "--no-start", action="store_true", help="install: only write the files, and print the commands to type next"
     )
     parser.add_argument("--root", type=Path, default=Path("/"), metavar="D", help=argparse.SUPPRESS)
 

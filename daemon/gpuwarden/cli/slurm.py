@@ -15,12 +15,12 @@ from gpuwarden.cli.text import clean, table
 from gpuwarden_collectors.slurm.jobs_register import tidy
 
 HELP = """
-Lists Slurm's jobs on these GPUs, and makes the calls of Slurm's scripts.
+Lists the Slurm jobs on this node's GPUs; also has the calls that gpuwarden's scripts for Slurm make.
 
-jobs         the jobs of each GPU
-look         have the daemon read everything now, as the epilog does; also removes the notes of jobs that ended long ago
-healthcheck  have the daemon act on its findings, as HealthCheckProgram does: with [slurm] drain_by = "hook" the
-             daemon drains only within two minutes of this call
+jobs         lists the jobs on each GPU
+look         makes the daemon read everything at once (the epilog calls it); also removes old notes of ended jobs
+healthcheck  makes the daemon act on its findings (HealthCheckProgram calls it): with [slurm] drain_by = "hook" the
+             daemon drains only within two minutes after this call
 
 examples:
   gpuwarden slurm jobs
@@ -34,7 +34,7 @@ def arguments(parser: Parser) -> None:
     parser.add_run_dir()
     parser.add_json()
     for flag, value in (("--node", "NAME"), ("--config", "FILE")):
-        parser.add_argument(flag, metavar=value, help="not used; accepted from health checks of an earlier version")
+        parser.add_argument(flag, metavar=value, help="ignored; health checks of an earlier version pass it")
 
 
 def main(options: argparse.Namespace) -> int:

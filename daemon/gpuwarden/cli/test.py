@@ -21,19 +21,21 @@ if TYPE_CHECKING:  # loaded only once the configuration is known to have no faul
     from gpuwarden.active_test.report import Report
 
 HELP = """
-Tests the GPUs of this node: memory with patterns, compute with results that are known beforehand, PCIe, reads between GPUs.
-Only on GPUs that nobody uses: what is in use, or may be given to a job meanwhile, is not tested.
+Tests the GPUs of this node: memory with patterns, compute with known results, PCIe, reads between GPUs. A GPU that is in use
+is not tested.
 
-levels: gate, a moment; quick, some seconds; standard, about a minute, with reads between GPUs. Where a job may come meanwhile, gate
-leaves 2 GiB of memory free; quick and standard take all memory, and do not run there: exclude or drain the node first, or run it in an exclusive job with all GPUs.
+levels: gate, a moment; quick, some seconds; standard, about a minute, with reads between GPUs. quick and standard need all
+memory and refuse to run where a job could get a GPU during the test: exclude or drain the node first, or run the test in an
+exclusive job with all GPUs. gate runs there too, and leaves 2 GiB of memory free.
 
---submit starts no test here: it has Slurm test this node while nobody uses it, by an exclusive job in test.partition that every other
-job preempts; at most one for each node, test.at_once in the fleet, and one in test.every. gpuwarden-test.timer calls it on each node.
-It exits with 0 once there is a job, 3 where none is wanted now, 64 where the set-up lacks something: each says why.
+--submit tests nothing by itself: it submits an exclusive Slurm job in test.partition that tests this node while it is idle and
+that every other job preempts. There is at most one such job for each node, test.at_once in the fleet, and one in test.every.
+gpuwarden-test.timer runs it on each node. Its exit code is 0 when a job was submitted, 3 when no test is wanted now, 64 when the
+setup is incomplete; it prints the reason.
 
 exit code: 0 nothing found, which does not prove that the GPUs are healthy; 1 warning; 2 failure; 3 no verdict (busy, disturbed,
-interrupted, unsupported: it says which); of several GPUs the worst, where failure is worse than no verdict, no verdict than warning;
-64 when an option or the configuration has a fault
+interrupted, unsupported and others: the output shows which); 64 when an option or the configuration has a fault. With several
+GPUs the worst result decides: failure, no verdict, warning, nothing found
 
 examples:
   gpuwarden test --level gate
@@ -48,31 +50,33 @@ def arguments(parser: Parser) -> None:
     parser.add_argument(
         "--level",
         choices=[level.value for level in Level],
-        help="how much is tested (default: quick; with --submit test.level)",
+        help="how much is tested (default: quick; with --submit: test.level)",
     )
     parser.add_argument(
         "--gpu",
         metavar="G",
         action="append",
         default=[],
-        help="a UUID, index or PCI address; may be repeated (default: all)",
+        help="test only this GPU: UUID, index or PCI address; may be repeated (default: all)",
     )
     parser.add_json()
     parser.add_argument(
         "--i-know-nobody-is-here",
         action="store_true",
-        help="on a host without a scheduler: take all memory, nobody starts work",
+        help="test all memory on a host without a scheduler; you make sure that nobody starts work",
     )
-    parser.add_argument("--submit", action="store_true", help="have Slurm test this node while it is idle, then exit")
+    parser.add_argument(
+        "--submit", action="store_true", help="submit a Slurm job that tests this node while it is idle, then exit"
+    )
     parser.add_argument(
         "--of-idle-job",
         action="store_true",
-        help="as that job calls it: only if a test is due, and not beside too many others of the fleet",
+        help="for that job: test only if a test is due and fewer than test.at_once nodes are being tested",
     )
     parser.add_argument(
         "--of-ended-job",
         action="store_true",
-        help="in Slurm's epilog: level gate, only the GPUs of its job that are due for a test",
+        help="for Slurm's epilog: test at level gate those GPUs of the ended job that are due",
     )
     parser.add_config()
     parser.add_run_dir()

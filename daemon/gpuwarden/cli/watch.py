@@ -12,8 +12,8 @@ from gpuwarden.cli.parser import HEALTH_CODES, NOT_ALLOWED, UNKNOWN, CommandErro
 from gpuwarden.cli.watch_text import Known, block, screen
 
 HELP = """
-Shows the status of the running daemon, live: on a terminal as a screen, elsewhere as a block of lines for each change. While
-no daemon answers it shows that and goes on. Ctrl-C or SIGTERM ends it.
+Shows the status of the running daemon live: on a terminal as a screen, elsewhere as a block of lines for each change. While
+no daemon responds, it shows that and continues. Ctrl-C or SIGTERM ends it.
 
 exit code: that of the last status: 0 healthy, 1 warning, 2 failure, 3 unknown or no daemon
 

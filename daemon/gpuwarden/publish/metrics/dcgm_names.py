@@ -180,7 +180,7 @@ _BEFORE_ECC: tuple[Field, ...] = (
     # --- ECC
     Field("DEV_ECC_CURRENT", GAUGE, INT, _as_is("ecc_mode"), "1 while ECC is on."),
     Field("DEV_ECC_PENDING", GAUGE, INT, _as_is("ecc_mode_pending"), "ECC mode after the next reset."),
-    Field("DEV_THRESHOLD_SRM", GAUGE, INT, _as_is("sram_threshold_exceeded"), "1 once uncorrectable SRAM errors passed the threshold."),
+    Field("DEV_THRESHOLD_SRM", GAUGE, INT, _as_is("sram_threshold_exceeded"), "1 once uncorrectable SRAM errors have exceeded the threshold."),
 )  # fmt: skip
 
 _ERRORS = (("SBE", "corrected", "Corrected"), ("DBE", "uncorrected", "Uncorrected"))
@@ -214,7 +214,7 @@ _AFTER_ECC: tuple[Field, ...] = (
     Field("DEV_RETIRED_PENDING", COUNTER, INT, _as_is("retired_pages_pending"), "1 while pages wait for a reboot to be retired."),
     Field("DEV_UNCORRECTABLE_REMAPPED_ROWS", COUNTER, INT, _as_is("remapped_rows_uncorrectable"), "Rows remapped for uncorrectable errors."),
     Field("DEV_CORRECTABLE_REMAPPED_ROWS", COUNTER, INT, _as_is("remapped_rows_correctable"), "Rows remapped for correctable errors."),
-    Field("DEV_ROW_REMAP_FAILURE", GAUGE, INT, _as_is("remapped_rows_failure"), "1 once remapping a row failed."),
+    Field("DEV_ROW_REMAP_FAILURE", GAUGE, INT, _as_is("remapped_rows_failure"), "1 once the remapping of a row has failed."),
     Field("DEV_MEMORY_UNREPAIRABLE_FLAG", GAUGE, INT, attrgetter("memory_unrepairable"), "1 once memory cannot be repaired (through DCGM only)."),
     Field("DEV_ROW_REMAP_PENDING", GAUGE, INT, _as_is("remapped_rows_pending"), "1 while rows wait for a reset to be remapped."),
     Field("DEV_BANKS_REMAP_ROWS_AVAIL_MAX", GAUGE, INT, _as_is("remap_banks_max"), "Memory banks with all spare rows left."),
@@ -252,14 +252,14 @@ _AFTER_ECC: tuple[Field, ...] = (
     # --- state
     XID,
     Field("DEV_FABRIC_MANAGER_STATUS", GAUGE, INT, _fabric_manager_status, "0 not supported, 1 not started, 2 in progress, 3 registered, 4 failed."),
-    Field("DEV_FABRIC_MANAGER_ERROR_CODE", GAUGE, INT, _fabric_error, "How registering with the fabric ended (NVML return code)."),
+    Field("DEV_FABRIC_MANAGER_ERROR_CODE", GAUGE, INT, _fabric_error, "Result of the registration with the fabric (NVML return code)."),
     Field("DEV_FABRIC_HEALTH_MASK", GAUGE, INT, _as_is("fabric_health_mask"), "Fabric health (bit mask)."),
-    Field("DEV_GET_GPU_RECOVERY_ACTION", GAUGE, INT, _as_is("recovery_action"), "What the driver requests: 0 nothing, 1 reset, 2 reboot and more."),
+    Field("DEV_GET_GPU_RECOVERY_ACTION", GAUGE, INT, _as_is("recovery_action"), "Recovery action that the driver requests: 0 none, 1 reset, 2 reboot; other values exist."),
     Field("DEV_INFOROM_CONFIG_CHECK", GAUGE, INT, _as_is("inforom_checksum"), "Checksum of the InfoROM configuration."),
     Field("DEV_INFOROM_CONFIG_VALID", GAUGE, INT, _as_is("inforom_valid"), "1 while the InfoROM is valid."),
     Field("DEV_PERSISTENCE_MODE", GAUGE, INT, _as_is("persistence_mode"), "1 while persistence mode is on."),
     Field("DEV_MIG_MODE", GAUGE, INT, _as_is("mig_mode"), "1 while MIG is on."),
-    Field("DEV_VGPU_LICENSE_STATUS", GAUGE, INT, _as_is("vgpu_license"), "1 while the vGPU software is licensed; 0 also without it."),
+    Field("DEV_VGPU_LICENSE_STATUS", GAUGE, INT, _as_is("vgpu_license"), "1 while the vGPU software is licensed; 0 if it is not, or not installed."),
     # --- profiling, averaged between two passes
     Field("PROF_GR_ENGINE_ACTIVE", GAUGE, FLOAT, _ratio("gpm_graphics_active"), "Share of time the graphics or compute engine was active."),
     Field("PROF_SM_ACTIVE", GAUGE, FLOAT, _ratio("gpm_sm_active"), "Share of time an SM had a warp."),
