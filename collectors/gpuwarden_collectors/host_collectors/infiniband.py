@@ -262,5 +262,5 @@ def _state_name(text: str) -> str:
 SPEC = CollectorSpec(
     facts=InfinibandFacts, options=InfinibandOptions,
     reader=lambda host, options: InfinibandCollector(host.sysfs, proc=host.proc, exclude=options.exclude),
-    source="sysfs: state, rate and error counters of InfiniBand, RoCE and EFA ports, PCIe links of their adapters",
+    source="sysfs: state, rate and error counters of InfiniBand, RoCE and EFA ports; PCIe links of their adapters",
 )  # fmt: skip

@@ -170,6 +170,6 @@ def _target(link: str) -> str:
 
 SPEC = CollectorSpec(
     facts=ProcessesFacts, options=ProcessesOptions, reader=lambda host, _: ProcessesCollector(host.proc, clock=host.clock),
-    source="`/proc`: processes in uninterruptible sleep that do not run, above all those that hold a GPU",
-    limits="a thread with a deadline; files that take a process's memory lock are not read",
+    source="`/proc`: processes that stay in uninterruptible sleep, those with an open GPU first",
+    limits="a thread with a deadline; files whose read takes the process's memory lock are not read",
 )  # fmt: skip

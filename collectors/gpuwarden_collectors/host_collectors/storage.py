@@ -278,5 +278,5 @@ SPEC = CollectorSpec(
         host.proc, root=host.root, expected=of.expected, patience=of.patience, clock=host.clock
     ),
     source="the mount table; space and inodes of each mount",
-    limits="one process per mount, which may hang; one at a time for each",
+    limits="a process for each mount, since it may hang; one at a time for each mount",
 )  # fmt: skip
