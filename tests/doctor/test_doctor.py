@@ -61,7 +61,7 @@ def test_a_good_host_has_only_the_daemon_missing_and_is_left_as_it_was(host: Fak
     assert rows["host pci"]["found"].startswith("2 NVIDIA functions")
     assert rows["host nvml"]["found"].startswith("2 GPUs")
     assert re.search(r" from /\S+/libnvidia-ml\.so", rows["host nvml"]["found"])
-    assert rows["host GPUs to test"]["found"] == "nobody is on the 2 GPUs"
+    assert rows["host GPUs to test"]["found"] == "all 2 GPUs are idle"
     assert everything(host.folder) == before
 
 
@@ -73,7 +73,7 @@ def test_a_running_daemon_answers(host: FakeHost) -> None:
         assert "scraped" not in daemon.status(), "who scrapes is for operators"
         _, rows = examine(host)
     assert rows["host daemon"]["found"] == f"answers at {host.run_dir}: healthy, mode observe"
-    assert before["host scrapes"]["found"] == "/metrics was not read since the daemon started"
+    assert before["host scrapes"]["found"] == "no client has read /metrics since the daemon started"
     assert rows["host scrapes"]["found"].endswith("ago by a program without a name")
     assert {name for name, row in rows.items() if row["grade"] != "ok"} <= OF_THIS_MACHINE
 
@@ -117,7 +117,7 @@ def test_each_fault_of_the_host_is_a_row_of_its_own(host: FakeHost) -> None:
     assert code == 2
     assert "every user" in rows["host run directory"]["found"]
     assert "not a folder" in rows["host state directory"]["found"]
-    assert "Xids are not seen" in rows["host kernel log"]["to_do"]
+    assert "Xids are not read" in rows["host kernel log"]["to_do"]
 
 
 def test_a_faulty_configuration_is_reported_and_the_rest_is_checked(host: FakeHost) -> None:
@@ -132,7 +132,7 @@ def test_the_table_shows_what_to_do_below_what_was_found(host: FakeHost) -> None
     done = host.command("doctor", "--config", host.config)
     lines = done.stdout.splitlines()
     at = next(n for n, line in enumerate(lines) if line.startswith("warn  host daemon"))
-    assert "to do: start it" in lines[at + 1]
+    assert "to do: systemctl start gpuwarden" in lines[at + 1]
     assert done.returncode == 1
 
 

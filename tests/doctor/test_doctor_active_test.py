@@ -27,7 +27,7 @@ async def test_libraries_are_found_as_a_worker_finds_them() -> None:
     library = build_library()
     cuda, compiler = await active_test.libraries({"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(library.parent)})
     assert (cuda.grade, compiler.grade) == (Grade.OK, Grade.WARN)
-    assert compiler.to_do.startswith("install the driver's package with it (Debian: libnvidia-ptxjitcompiler1)")
+    assert compiler.to_do.startswith("install the driver's package that has it (Debian: libnvidia-ptxjitcompiler1)")
 
 
 async def test_no_library_is_loaded_into_the_doctor_itself() -> None:
@@ -68,7 +68,7 @@ async def test_a_worker_of_an_earlier_test_that_sleeps_in_the_driver_is_named(tm
         (folder / "stat").write_text(f"{pid} ({name}) {state} 1 {' '.join(['0'] * 48)}\n")
         (folder / "status").write_text(f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
     row = await active_test.workers(tmp_path)
-    assert (row.grade, row.found) == (Grade.WARN, "sleep in the driver and cannot be ended: pid 77")
+    assert (row.grade, row.found) == (Grade.WARN, "hang in the driver and cannot be killed: pid 77")
     assert "reboot" in row.to_do
 
 

@@ -15,7 +15,7 @@ async def test_the_doctor_names_the_program_that_responds_to_dstack() -> None:
         config = Config(dstack=DstackOptions(enabled=True, shim=Address("127.0.0.1", agent.port)))
         rows = await dstack(config, Address("127.0.0.1", other.port))
         assert [(row.check, row.grade) for row in rows] == [("server", Grade.OK), ("agent", Grade.OK)]
-        assert "answers as dstack-shim 0.22.5" in rows[0].found
+        assert "responds as dstack-shim 0.22.5" in rows[0].found
     rows = await dstack(config, Address("127.0.0.1", other.port))
     assert {row.grade for row in rows} == {Grade.FAIL}
     assert "systemctl enable --now gpuwarden-dstack.socket" in rows[0].to_do

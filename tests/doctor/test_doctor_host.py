@@ -140,7 +140,7 @@ def test_the_port_of_a_real_daemon_is_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("last", "grade", "phrase"),
     [
-        (None, Grade.WARN, "was not read"),
+        (None, Grade.WARN, "no client has read"),
         ({"age_seconds": 12.3, "by": "Prometheus/2.42.0"}, Grade.OK, "12s ago by Prometheus/2.42.0"),
         ({"age_seconds": 4_000.0, "by": "Prometheus/2.42.0"}, Grade.WARN, "ago by Prometheus"),
     ],
@@ -241,7 +241,7 @@ def test_a_unit_that_is_as_it_should_be_has_nothing_to_change() -> None:
         ({"UnitFileState": "disabled"}, "unit", Grade.WARN, "systemctl enable --now"),
         ({"NeedDaemonReload": "yes"}, "unit", Grade.WARN, "daemon-reload"),
         ({"NRestarts": "7"}, "unit", Grade.WARN, "journalctl"),
-        ({"User": "gpuwarden"}, "profile", Grade.WARN, "profile for enforce"),
+        ({"User": "gpuwarden"}, "profile", Grade.WARN, "use the profile enforce"),
         ({"DropInPaths": ""}, "profile", Grade.WARN, "choose a profile"),
         ({"After": "basic.target"}, "stop order", Grade.WARN, "After=network.target"),
         ({"KillMode": "control-group"}, "stop order", Grade.WARN, "KillMode=process"),
@@ -273,7 +273,7 @@ def test_a_real_systemd_is_asked_what_it_made_of_the_unit(tmp_path: Path) -> Non
     assert rows["unit"].found == "gpuwarden.service is inactive (dead), disabled"
     assert rows["unit"].to_do.startswith("systemctl enable --now gpuwarden.service")
     assert rows["profile"].found == "user root, drop-ins: none"
-    assert rows["stop order"].found == "stops within 20s, and in no order with the network"
+    assert rows["stop order"].found == "stops within 20s, possibly after the network"
 
 
 # --- bus and DCGM

@@ -32,7 +32,7 @@ def test_a_pod_as_the_chart_makes_it_by_default_lacks_the_mounts_of_the_host_alo
     assert found["pod"].found == "in a pod of node gpu-7"
     bad = {name: row.to_do for name, row in found.items() if row.grade is not Grade.OK}
     assert bad.pop("host processes", "values of the chart: hostPID") == "values of the chart: hostPID"  # of this host
-    assert bad == {"host mounts": "values of the chart: hostMounts.enabled, or switch collectors.storage off"}
+    assert bad == {"host mounts": "values of the chart: hostMounts.enabled; or set collectors.storage.enabled = false"}
 
 
 def test_each_thing_that_is_missing_has_a_row_with_the_value_that_gives_it(tmp_path: Path) -> None:
@@ -55,7 +55,9 @@ def test_a_kernel_log_that_a_pod_may_not_read_names_the_value_that_gives_it(tmp_
     )
     (row,) = host.kernel_log(config)
     assert row.grade is Grade.FAIL
-    assert row.to_do == "Xids are not seen: values of the chart: kernelLog.enabled, securityContext.runAsUser=0"
+    assert (
+        row.to_do == "values of the chart: kernelLog.enabled, securityContext.runAsUser=0; until then Xids are not read"
+    )
 
 
 def test_outside_of_a_pod_there_is_no_row(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,10 +31,10 @@ def of(state: str, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("document", "grade", "found"),
     [
-        (of("labelled", matched=8), Grade.OK, "kubelet answers, all 8 devices of pods are matched"),
-        (of("no_gpu_given"), Grade.OK, "kubelet answers, and no pod has a GPU of a device plugin"),
+        (of("labelled", matched=8), Grade.OK, "kubelet answers; all 8 devices of pods match a GPU here"),
+        (of("no_gpu_given"), Grade.OK, "kubelet answers; no pod has a GPU from a device plugin"),
         (of("no_gpu_given", claims=2), Grade.OK, "2 containers have devices of Dynamic Resource Allocation"),
-        (of("unmatched", matched=1, unmatched=["nvidia9"]), Grade.WARN, "1 devices match; no GPU here has the ids nvidia9"),
+        (of("unmatched", matched=1, unmatched=["nvidia9"]), Grade.WARN, "1 devices match, but no GPU here has the ids nvidia9"),
         (of("no_socket", error="cannot ask kubelet: x"), Grade.WARN, "cannot ask kubelet: x"),
         (of("failed", error="refused", labelled=True), Grade.WARN, "refused; labels of the last answer are kept"),
     ],
@@ -56,7 +56,7 @@ async def test_without_a_daemon_kubelet_is_asked(tmp_path: Path) -> None:
     with kubelet(tmp_path / "kubelet.sock", answer(training("a", "GPU-1", "GPU-2"))) as server:
         given = await row(tmp_path)
         assert given is not None
-        assert (given.grade, given.found) == (Grade.OK, "kubelet answers, 2 devices given to 1 containers")
+        assert (given.grade, given.found) == (Grade.OK, "kubelet answers; 2 devices are given to 1 containers")
         server.response = answer(pod("team-b", "b", container("main", claims=1)))
         claimed = await row(tmp_path)
         assert claimed is not None

@@ -50,7 +50,7 @@ def main(options: argparse.Namespace) -> int:
     except ConfigError as error:
         config = Config()
         text = str(faulty(error)).replace("\n", " ")
-        rows = [fail("configuration", text, "correct it: gpuwarden config check; all below goes by the defaults")]
+        rows = [fail("configuration", text, "correct it (gpuwarden config check); the rows below use the defaults")]
     found = _running(options.run_dir or config.run.dir)
     rows += [daemon(found, config), *_examined(config, found)]
     if options.json:

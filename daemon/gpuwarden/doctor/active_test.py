@@ -60,9 +60,9 @@ def gate(config: Config) -> Iterator[Row]:
     if not (test.enabled and test.return_gate):
         return
     if test.gate_socket.is_socket():
-        yield ok("return gate", f"level {test.level}, by way of {test.gate_socket}")
+        yield ok("return gate", f"level {test.level}, through {test.gate_socket}")
     else:
-        to_do = "systemctl enable --now gpuwarden-test.socket, or nodes return without a test"
+        to_do = "systemctl enable --now gpuwarden-test.socket: otherwise this node returns without a test"
         yield warn("return gate", f"{test.gate_socket} does not exist", to_do)
 
 
@@ -89,8 +89,8 @@ def _libraries(absent: list[str]) -> Iterator[Row]:
         ("PTX compiler", PTX_COMPILER, "libnvidia-ptxjitcompiler1"),
     ):
         if name in absent:
-            to_do = f"install the driver's package with it (Debian: {package}), or gpuwarden test cannot run"
-            yield warn(check, f"{name} is not here", to_do)
+            to_do = f"install the driver's package that has it (Debian: {package}): gpuwarden test needs it"
+            yield warn(check, f"{name} is not installed", to_do)
         else:
             yield ok(check, f"{name} can be loaded")
 
@@ -114,7 +114,7 @@ def address_space() -> Row:
     return warn(
         "address space",
         f"limited to {limit / (1 << 30):.1f} GiB",
-        "lift LimitAS= or ulimit -v: CUDA reserves 13 GiB and more",
+        "remove LimitAS= or ulimit -v: CUDA reserves 13 GiB and more",
     )
 
 
@@ -122,10 +122,10 @@ async def workers(proc: Path) -> Row:
     """Those of earlier tests that could not be ended."""
     pids = await left_behind(proc)
     if not pids:
-        return ok("workers of tests", "none is left behind")
+        return ok("workers of tests", "none is left from an earlier test")
     named = ", ".join(map(str, pids[:_SHOWN]))
     return warn(
-        "workers of tests", f"sleep in the driver and cannot be ended: pid {named}", "drain the node, and reboot it"
+        "workers of tests", f"hang in the driver and cannot be killed: pid {named}", "drain the node, and reboot it"
     )
 
 
@@ -144,7 +144,7 @@ async def gpus(config: Config) -> list[Row]:
     }
     held = {index: found for index, found in met.items() if found is not None}
     if not held:
-        return [ok("GPUs to test", f"nobody is on the {len(met)} GPUs")]
+        return [ok("GPUs to test", f"all {len(met)} GPUs are idle")]
     shown = "; ".join(f"GPU {index}: {text}" for index, (_, text) in list(held.items())[:_SHOWN])
     more = f"; and {len(held) - _SHOWN} more" if len(held) > _SHOWN else ""
     return [ok("GPUs to test", f"{len(met) - len(held)} of {len(met)} could be tested now: {shown}{more}")]

@@ -18,7 +18,7 @@ async def dstack(config: Config, served: Address = SERVED) -> list[Row]:
     if not config.dstack.enabled:
         return []
     start = "systemctl enable --now gpuwarden-dstack.socket: without a response dstack treats this host as unreachable"
-    moved = "see systemctl status dstack-shim.service; docs/dstack.md shows how it is moved there"
+    moved = "see systemctl status dstack-shim.service; docs/dstack.md shows how to move dstack's agent to this address"
     return [await _responds("server", served, start), await _responds("agent", config.dstack.shim, moved)]
 
 
@@ -34,5 +34,5 @@ async def _responds(check: str, address: Address, to_do: str) -> Row:
     finally:
         await http.close()
     if not isinstance(response, dict) or response.get("service") != "dstack-shim":
-        return fail(check, f"another program than dstack's agent answers at {address}", to_do)
-    return ok(check, f"{address} answers as dstack-shim {str(response.get('version'))[:40]}")
+        return fail(check, f"a program other than dstack's agent responds at {address}", to_do)
+    return ok(check, f"{address} responds as dstack-shim {str(response.get('version'))[:40]}")

@@ -105,7 +105,11 @@ async def _in_time(name: str, seconds: float, running: Awaitable[list[Row]]) -> 
             rows = await running
     except TimeoutError:
         found = f"no response within {seconds:.0f} s"
-        rows = [fail(name, found, "see what hangs: a file system, the driver, the controller")]
+        rows = [fail(name, found, "find out what hangs: a file system, the driver or the controller")]
     except Exception as error:  # noqa: BLE001 - a bug in one check must not hide the results of the others
-        rows = [fail(name, f"the check failed: {type(error).__name__}: {error}", "report this")]
+        rows = [
+            fail(
+                name, f"the check failed: {type(error).__name__}: {error}", "file an issue: this is a bug in gpuwarden"
+            )
+        ]
     return [replace(row, area=name) if name in _AREAS else row for row in rows]

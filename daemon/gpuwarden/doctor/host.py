@@ -33,8 +33,8 @@ _MAPS = 1 << 20  # bytes of a table of mappings
 _VERSION = re.compile(r"\b\d{3}\.\d+(?:\.\d+)?\b")
 _TO_DO: dict[NvmlProblem, str] = {
     NvmlProblem.DRIVER_NOT_LOADED: "load the driver: modprobe nvidia; see dmesg if it fails",
-    NvmlProblem.LIBRARY_MISMATCH: "reload the driver or reboot: the library was upgraded under it",
-    NvmlProblem.NO_PERMISSION: "let the daemon open /dev/nvidia*: see DeviceAllow and User of its unit",
+    NvmlProblem.LIBRARY_MISMATCH: "reload the driver or reboot: the library was upgraded while the old driver was loaded",
+    NvmlProblem.NO_PERMISSION: "let the daemon open /dev/nvidia*: see DeviceAllow= and User= of its unit",
     NvmlProblem.OTHER: "see the error of nvidia-smi",
 }
 
@@ -49,22 +49,24 @@ def driver(config: Config) -> Iterator[Row]:
         yield fail("driver", found, _TO_DO[NvmlProblem.DRIVER_NOT_LOADED])
     else:
         found = "not loaded, and no NVIDIA device on the bus"
-        yield warn("driver", found, "nothing to watch here: set inventory.expected_gpus = 0")
+        yield warn("driver", found, "if this host has no GPUs, set inventory.expected_gpus = 0")
 
 
 def pci(config: Config) -> Iterator[Row]:
     """The bus itself, which also lists a GPU without a driver."""
     devices, where = _devices(config), f"{config.paths.sysfs}/bus/pci"
     if devices is None:
-        to_do = "see paths.sysfs, and that the unit may see it: a GPU off the bus is noticed late"
+        to_do = (
+            "check paths.sysfs, and that the unit may read it: until then a GPU that falls off the bus is detected late"
+        )
         yield warn("pci", f"{where} cannot be read", to_do)
         return
     mute = [device.slot for device in devices if device.responds is False]
     if mute:
-        to_do = "the node is unusable until these are back: reboot; if that does not help, have the hardware inspected"
+        to_do = "reboot; if that does not help, have the hardware inspected: the node is unusable until these devices respond"
         yield fail("pci", f"no device responds at {', '.join(mute[:8])}", to_do)
     else:
-        yield ok("pci", f"{len(devices)} NVIDIA functions at {where}, all of them respond")
+        yield ok("pci", f"{len(devices)} NVIDIA functions at {where}, all respond")
 
 
 def _loaded(config: Config) -> str:
@@ -88,7 +90,7 @@ async def nvml(config: Config) -> list[Row]:
     """One pass of the reader itself, in its own process, so that neither a hang nor a crash of the library affects this process."""
     options: NvmlOptions = config.collectors.nvml
     if not options.enabled:
-        return [warn("nvml", "switched off", "set collectors.nvml.enabled")]
+        return [warn("nvml", "disabled", "set collectors.nvml.enabled = true")]
     functions = len(_devices(config) or ())
     if not _loaded(config) and functions:  # a call to NVML could load the driver, and the doctor changes nothing
         return [warn("nvml", "not read: the driver is not loaded", "load the driver, and run the doctor again")]
@@ -119,21 +121,21 @@ def nvml_rows(seen: Observation[NvmlFacts], *, expected: bool, library: str = ""
     """`expected`: the bus has NVIDIA functions. `library`: the file that was loaded."""
     facts = seen.facts
     if seen.outcome is PassOutcome.ABSENT and not expected:
-        yield warn("nvml", "no library, and no NVIDIA device that would need it", "nothing, on a host without GPUs")
+        yield warn("nvml", "no library, and no NVIDIA device that would need it", "nothing, if this host has no GPUs")
     elif seen.outcome is PassOutcome.ABSENT:
         to_do = "install the driver's libnvidia-ml, or set collectors.nvml.library"
         if in_pod():
             to_do = "values of the chart: runtimeClassName, platform=gke or driverRoot"
         yield fail("nvml", seen.error or "no library", to_do)
     elif facts is None:
-        yield fail("nvml", seen.error or "no response", "see whether nvidia-smi responds: the driver may hang")
+        yield fail("nvml", seen.error or "no response", "check whether nvidia-smi responds: the driver may hang")
     elif facts.problem is not None:
         yield fail("nvml", facts.problem_text or facts.problem.value, _TO_DO[facts.problem])
     else:
         refused = sorted({e.call for gpu in facts.gpus for e in gpu.errors if e.code == _NO_PERMISSION})
         if refused:
             found = f"{len(facts.gpus)} GPUs; no permission for {', '.join(refused[:4])}"
-            yield warn("nvml", found, "run the daemon as root, or accept that these are not read")
+            yield warn("nvml", found, "run the daemon as root; otherwise these values are not read")
         else:
             version = facts.nvml_version or "of unknown version"
             yield ok("nvml", f"{len(facts.gpus)} GPUs, library {version}{library and f' from {library}'}")
@@ -147,16 +149,16 @@ def kernel_log(config: Config) -> Iterator[Row]:
     try:
         source = open_source(str(config.paths.kmsg))
     except CollectorError as error:
-        to_do = "run as root or with CAP_SYSLOG, and let the unit see /dev/kmsg"
+        to_do = "run as root or with CAP_SYSLOG, and let the unit read /dev/kmsg"
         if in_pod():
             to_do = "values of the chart: kernelLog.enabled, securityContext.runAsUser=0"
-        yield fail("kernel log", str(error), f"Xids are not seen: {to_do}")
+        yield fail("kernel log", str(error), f"{to_do}; until then Xids are not read")
         return
     source.close()
     if isinstance(source, KmsgDevice | FollowedFile):
         yield ok("kernel log", f"{config.paths.kmsg} can be read")
     else:
-        found = f"{config.paths.kmsg} may not be opened; read by syslog(2) each {source.poll:g} s"
+        found = f"{config.paths.kmsg} cannot be opened; read with syslog(2) every {source.poll:g} s"
         yield ok("kernel log", found)
 
 
@@ -170,18 +172,18 @@ def _folder(name: str, path: Path, key: str, *, lasting: bool) -> Row:
         status = path.stat()
     except OSError as error:
         if isinstance(error, FileNotFoundError) and os.access(existing(path), os.W_OK):
-            return ok(name, f"{path} is made when the daemon starts")
-        return fail(name, f"{path}: {error.strerror}", f"make it, or set {key}")
+            return ok(name, f"{path} is created when the daemon starts")
+        return fail(name, f"{path}: {error.strerror}", f"create it, or set {key}")
     if not stat.S_ISDIR(status.st_mode) or not os.access(path, os.W_OK | os.X_OK):
-        to_do = f"correct it, or set {key}"
+        to_do = f"correct its owner and mode, or set {key}"
         if in_pod():
-            to_do = "let root of the host own it; under SELinux see ausearch -m avc, and podSecurityContext.seLinuxOptions of the chart"
-        return fail(name, f"{path} is not a folder that this user may write", to_do)
+            to_do = "make root of the host its owner; with SELinux see ausearch -m avc, and podSecurityContext.seLinuxOptions of the chart"
+        return fail(name, f"{path} is not a folder that this user may write to", to_do)
     if status.st_mode & stat.S_IWOTH:
-        return fail(name, f"{path} may be written by every user", f"chmod o-w {path}: others could forge a verdict")
+        return fail(name, f"every user may write to {path}", f"chmod o-w {path}: other users could forge a verdict")
     free = os.statvfs(path)
     if lasting and free.f_bavail * free.f_frsize < _ROOM:
-        return warn(name, f"{path} has less than {_ROOM >> 20} MiB left", f"make room, or set {key}")
+        return warn(name, f"{path} has less than {_ROOM >> 20} MiB left", f"free space, or set {key}")
     return ok(name, f"{path} can be written")
 
 
@@ -193,7 +195,7 @@ async def dcgm(config: Config) -> list[Row]:
     """One pass of the reader itself, where an engine runs. It adds to NVML's readings; nothing depends on it alone."""
     options = config.collectors.dcgm
     if not options.enabled:
-        return [ok("dcgm", "switched off")]
+        return [ok("dcgm", "disabled")]
     addresses = (options.address,) if options.address else options.probe
     try:
         address = running_engine(addresses, config.paths.proc / "net")
@@ -203,7 +205,7 @@ async def dcgm(config: Config) -> list[Row]:
         to_do = "start nvidia-dcgm, or unset collectors.dcgm.address"
         return [fail("dcgm", f"no engine listens at {options.address}", to_do)]
     if address is None:
-        return [ok("dcgm", "no engine runs here: NVML alone is read")]
+        return [ok("dcgm", "no host engine runs here: only NVML is read")]
     seen, maps = await _one_pass("dcgm", "gpuwarden_collectors.dcgm.reader:DcgmReader", DcgmFacts, options)
     return [dcgm_row(seen, str(address), loaded(maps, DCGM))]
 
@@ -214,7 +216,7 @@ def dcgm_row(seen: Observation[DcgmFacts], address: str, library: str = "") -> R
     if seen.outcome is PassOutcome.ABSENT:
         return warn("dcgm", f"an engine listens at {address}, but {seen.error}", "install DCGM's Python bindings")
     if facts is None:
-        to_do = "see systemctl status nvidia-dcgm; meanwhile NVML alone is read"
+        to_do = "see systemctl status nvidia-dcgm; until it responds only NVML is read"
         return fail("dcgm", f"an engine listens at {address}: {seen.error or 'no response'}", to_do)
     found = f"engine {facts.engine_version or 'of unknown version'} answers at {facts.address or address}"
     return ok("dcgm", f"{found}: {len(facts.gpus)} GPUs{library and f', library {library}'}")

@@ -45,7 +45,7 @@ async def _rows(config: Config, commands: Commands) -> AsyncIterator[Row]:
     test, level = config.test, Level(config.test.level)
     lines = missing(keys, partitions, test.partition, node.name, minutes(level, node.gpus, test.parallel) * 60.0)
     if lines:
-        to_do = "set in slurm.conf, and restart slurmctld: until then no test is submitted"
+        to_do = "set these lines in slurm.conf, and restart slurmctld: until then no test is submitted"
         yield fail("preemption", "a job would wait for the end of a test; " + "; ".join(lines), to_do)
     else:
         above = sum(one.has(node.name) for one in partitions) - 1
@@ -54,8 +54,8 @@ async def _rows(config: Config, commands: Commands) -> AsyncIterator[Row]:
             f"jobs of the other partitions of this node ({above}) preempt those of {test.partition} at once",
         )
     if limit := suspended_after(node, keys, partitions):
-        found = f"{node.name} is not tested while idle: power saving switches it off ({limit})"
-        yield warn("power saving", found, "add it to SuspendExcNodes if it is to be tested")
+        found = f"{node.name} is not tested while idle, because power saving switches it off ({limit})"
+        yield warn("power saving", found, "to have it tested, add it to SuspendExcNodes")
     yield await _user(config, commands, node, preempted=not lines)
 
 
@@ -67,9 +67,9 @@ async def _user(config: Config, commands: Commands, node: NodeFacts, *, preempte
     except NoSuchSubmitter as error:
         return fail("slurm_user", str(error), "see test.slurm_user in docs/active-tests.md")
     if why := no_access(test.slurm_user, config.run.dir, config.control.group):
-        return fail("slurm_user", f"results of its jobs would be lost: {why}", "set that, and restart gpuwarden")
+        return fail("slurm_user", f"results of its jobs would be lost: {why}", "correct that, and restart gpuwarden")
     if not preempted:
-        return warn("slurm_user", f"{test.slurm_user}: not tried, for want of preemption", "see the row preemption")
+        return warn("slurm_user", f"{test.slurm_user}: not tried without preemption", "see the row preemption")
     job = IdleJob(
         node=node.name, gpus=node.gpus, partition=test.partition, level=Level(test.level), parallel=test.parallel, config=None, run_dir=config.run.dir, account=test.account,
         qos=test.qos, identity=identity,
@@ -79,11 +79,9 @@ async def _user(config: Config, commands: Commands, node: NodeFacts, *, preempte
     except SlurmError as error:
         if any(text in str(error) for text in _NOT_NOW):
             return ok("slurm_user", f"{test.slurm_user}; its jobs cannot be tried while the node is {node.state}")
-        to_do = (
-            f"let {test.slurm_user} use {test.partition}: user, account and association known to slurmctld, AllowGroups"
-        )
-        return fail("slurm_user", f"Slurm takes no job of {test.slurm_user}: {error}", to_do)
-    return ok("slurm_user", f"Slurm takes jobs of {test.slurm_user}, and the daemon their results")
+        to_do = f"let {test.slurm_user} use {test.partition}: check that slurmctld knows user, account and association, and AllowGroups"
+        return fail("slurm_user", f"Slurm accepts no job of {test.slurm_user}: {error}", to_do)
+    return ok("slurm_user", f"Slurm accepts jobs of {test.slurm_user}, and the daemon accepts their results")
 
 
 def _enabled(timer: Path) -> Row:

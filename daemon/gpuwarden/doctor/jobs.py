@@ -31,9 +31,11 @@ def job_socket(config: Config) -> Iterator[Row]:
         yield _to_be_made(path)
     except TimeoutError:
         found = f"{path} has not responded within {RESPONSE_WITHIN:g} s"
-        yield fail("job socket", found, "see whether the daemon is stopped or very busy: jobs leave files instead")
+        yield fail(
+            "job socket", found, "check whether the daemon is stopped or very busy; jobs can write files instead"
+        )
     except (OSError, ValueError) as error:
-        to_do = "correct the path of run.dir, or set another: jobs get no notice, and cannot acknowledge that they have saved"
+        to_do = "correct run.dir, or set another folder: until then jobs get no notice and cannot acknowledge a save"
         yield fail("job socket", f"{path}: {error}", to_do)
     else:
         yield _reached(path, health)
@@ -53,7 +55,7 @@ def _status(path: Path) -> str:
             line += more
     response = json.loads(line)
     if not isinstance(response, dict) or response.get("ok") is not True or not isinstance(response.get("result"), dict):
-        raise ValueError(f"it answers {line[:80]!r}")
+        raise ValueError(f"unexpected answer {line[:80]!r}")
     return str(response["result"].get("status", "unknown"))
 
 
@@ -70,8 +72,10 @@ def _to_be_made(path: Path) -> Row:
         return fail("job socket", f"{path} exists and is not a socket", f"move {path} away")
     folder = existing(path)
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        return fail("job socket", f"cannot be made: this user may not write {folder}", "correct it, or set run.dir")
-    return ok("job socket", f"{path} is made when the daemon starts")
+        return fail(
+            "job socket", f"cannot be created: this user may not write to {folder}", "correct its mode, or set run.dir"
+        )
+    return ok("job socket", f"{path} is created when the daemon starts")
 
 
 def job_signals(_: Config) -> Iterator[Row]:
@@ -80,7 +84,7 @@ def job_signals(_: Config) -> Iterator[Row]:
         os.close(os.pidfd_open(os.getpid()))
     except OSError as error:
         found = f"pidfd_open: {error.strerror}, on Linux {os.uname().release}: no process of this host is signalled"
-        to_do = "use Linux 5.3 or later, and let the container's seccomp profile pass it; jobs still have the notice"
+        to_do = "use Linux 5.3 or later, and allow pidfd_open in the container's seccomp profile; jobs can still read the notice"
         yield warn("job signals", found, to_do)
     else:
         yield ok("job signals", "processes can be signalled through a pidfd")
@@ -89,7 +93,7 @@ def job_signals(_: Config) -> Iterator[Row]:
 def container_labels(config: Config) -> Iterator[Row]:
     """The runtime that has them answers, or there is none."""
     path = config.jobs.docker
-    default = f"containers are signalled with {config.jobs.signal}, whatever their label {SIGNAL_LABEL}"
+    default = f"containers are signalled with {config.jobs.signal}, whatever their label {SIGNAL_LABEL} is"
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(PATIENCE)
@@ -101,12 +105,12 @@ def container_labels(config: Config) -> Iterator[Row]:
     except TimeoutError:
         found = f"{path} has not answered within {PATIENCE:g} s: {default}"
         yield warn(
-            "container labels", found, "see whether dockerd hangs, as it does with a full disk: journalctl -u docker"
+            "container labels", found, "check whether dockerd hangs, for example on a full disk: journalctl -u docker"
         )
     except OSError as error:
         found = f"{path}: {error.strerror}: {default}"
         yield warn(
-            "container labels", found, "start the runtime; let this user write to its socket; or correct jobs.docker"
+            "container labels", found, "start the runtime, let this user write to its socket, or correct jobs.docker"
         )
     else:
         if first.startswith(b"HTTP/1.") and b" 200" in first:

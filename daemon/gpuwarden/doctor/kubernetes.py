@@ -63,7 +63,7 @@ async def _more(actuator: KubernetesActuator, config: Config) -> AsyncIterator[R
             yield warn(
                 check.__name__.strip("_"),
                 str(error),
-                "run the doctor again; if it lasts, ask the operator of the API server",
+                "run the doctor again; if it stays, contact the operators of the API server",
             )
 
 
@@ -75,7 +75,7 @@ async def _account(actuator: KubernetesActuator, _: Config) -> Row:
     info = review.get("userInfo")
     name = str(info.get("username", "")) if isinstance(info, dict) else ""
     if name.startswith(KUBELET):
-        to_do = "give gpuwarden an account of its own (kubernetes/rbac.yaml): a kubelet may not write taints"
+        to_do = "give gpuwarden its own account (kubernetes/rbac.yaml): a kubelet may not write taints"
         return fail("account", f"{name} is the account of a kubelet", to_do)
     return ok("account", name or "the server does not name it")
 
@@ -100,7 +100,7 @@ async def _pool(actuator: KubernetesActuator, config: Config) -> Row:
     nodes = await actuator.api.count(selector)
     if not await actuator.api.count(selector, actuator.node):
         found = f"{nodes} nodes match {selector!r}, and {actuator.node} is not one of them"
-        to_do = "set kubernetes.pool to what selects the nodes with GPUs, or label them: the breaker takes its share of those"
+        to_do = "set kubernetes.pool to a selector of the nodes with GPUs, or label them: the breaker's budget is a share of these nodes"
         return warn("pool", found, to_do)
     return ok("pool", f"{nodes} nodes with {selector!r}" if selector else f"{nodes} nodes")
 
@@ -112,5 +112,5 @@ async def _clock(actuator: KubernetesActuator, _: Config) -> Row:
     skew = abs(at - (before + time.time()) / 2)
     if skew > SKEW_MOST:
         found = f"{skew:.0f} s away from the API server's"
-        return warn("clock", found, "synchronise it: the condition's times are by this clock")
-    return ok("clock", "the API server's, within a few seconds")
+        return warn("clock", found, "synchronise it: the times of the condition come from this clock")
+    return ok("clock", "agrees with the API server's within a few seconds")

@@ -33,15 +33,15 @@ def _node(config: Config) -> Iterator[Row]:
         yield ok("pod", f"in a pod of node {config.node}")
     else:
         to_do = "set NODE_NAME from spec.nodeName, as the chart does, or the key node"
-        yield warn("pod", f"in a pod, and the node is called {config.node}, as the kernel calls this pod", to_do)
+        yield warn("pod", f"in a pod; the node's name is {config.node}, which is the kernel's name of this pod", to_do)
 
 
 def _processes(config: Config) -> Iterator[Row]:
     if _inode(config.paths.proc / "self/ns/pid") != HOST_PIDS:
-        found = "this pod has processes of its own: which ones are on a GPU, and whose, is not known"
+        found = "this pod has its own process namespace: it is unknown which processes use a GPU, and whose they are"
         yield warn("host processes", found, "values of the chart: hostPID")
     else:
-        yield ok("host processes", "those of the host")
+        yield ok("host processes", "the host's processes are visible")
 
 
 def _inode(path: Path) -> int:
@@ -53,16 +53,16 @@ def _inode(path: Path) -> int:
 
 def _user(_: Config) -> Iterator[Row]:
     if os.geteuid() != 0:
-        found = f"uid {os.geteuid()}: Kubernetes gives capabilities to root alone, so this process has none"
+        found = f"uid {os.geteuid()}: Kubernetes gives capabilities only to root, so this process has none"
         yield warn("pod's user", found, "values of the chart: securityContext.runAsUser=0")
 
 
 def _mounts(config: Config) -> Iterator[Row]:
     storage, root = config.collectors.of(SPEC), config.paths.host
     if not storage.enabled:
-        yield ok("host mounts", "not read: collectors.storage is switched off")
+        yield ok("host mounts", "not read: collectors.storage is disabled")
     elif root is None:
-        to_do = "values of the chart: hostMounts.enabled, or switch collectors.storage off"
+        to_do = "values of the chart: hostMounts.enabled; or set collectors.storage.enabled = false"
         yield warn("host mounts", "the mounts of this container are read, not those of the host", to_do)
     else:
         yield _below(root, StorageCollector(config.paths.proc, root=root), storage.expected)
@@ -75,11 +75,11 @@ def _below(root: Path, collector: StorageCollector, expected: tuple[str, ...]) -
         return fail("host mounts", str(error), "values of the chart: hostMounts.enabled and hostPID")
     lost = sorted(unseen.intersection(expected))
     if lost:
-        found = f"expected and not seen below {root}: {', '.join(lost[:_SHOWN])}"
+        found = f"expected, but not found below {root}: {', '.join(lost[:_SHOWN])}"
         return fail(
             "host mounts", found, "mount / of the host with mountPropagation HostToContainer, as the chart does"
         )
-    return ok("host mounts", f"those of the host, below {root}")
+    return ok("host mounts", f"the host's mounts are read below {root}")
 
 
 def _signals(config: Config) -> Iterator[Row]:
@@ -88,7 +88,7 @@ def _signals(config: Config) -> Iterator[Row]:
     if not missing:
         yield ok("signals", "processes of other users can be signalled before the machine ends")
     elif config.mode == "enforce":
-        found = f"no {missing}: at the end of the machine no process of another user is signalled"
+        found = f"no {missing}: processes of other users are not signalled before the machine ends"
         yield warn("signals", found, "values of the chart: jobs.signal")
     else:
         yield ok("signals", f"no {missing}, and mode observe: nothing is signalled")
@@ -97,8 +97,8 @@ def _signals(config: Config) -> Iterator[Row]:
 def _folders(config: Config) -> Iterator[Row]:
     """What is not mounted goes with the container."""
     for check, path, what, value in (
-        ("state of the node", config.state.dir, "findings, latches and pins", "stateDir"),
-        ("socket for jobs", config.run.dir, "sockets and verdict, which jobs read there,", "runDir"),
+        ("state of the node", config.state.dir, "findings, latches and expected GPUs", "stateDir"),
+        ("socket for jobs", config.run.dir, "the sockets and the verdict for jobs", "runDir"),
     ):
         if _on_root(path):
             found = f"{path} is a folder of this container: {what} are lost with it"

@@ -12,14 +12,16 @@ from gpuwarden_collectors.base import CollectorError
 
 ASKED_WITHIN = 2.0
 _CHECK = "pod labels"
-_NONE = "kubelet answers, and no pod has a GPU of a device plugin"
+_NONE = "kubelet answers; no pod has a GPU from a device plugin"
 _CLAIMS = "; {} containers have devices of Dynamic Resource Allocation, which are not labelled"
 _TO_DO = {
-    "no_socket": "set kubernetes.kubelet_socket to where this node's kubelet has it",
+    "no_socket": "set kubernetes.kubelet_socket to the path of this node's kubelet",
     "no_answer": "see journalctl -u kubelet on the host: it must answer within 2 s",
     "failed": "see docs/kubernetes.md#labels-of-pods",
 }
-_IN_POD = "values of the chart: kubeletPath, where kubelet keeps its files on the node; the folder of the socket is mounted from there"
+_IN_POD = (
+    "values of the chart: kubeletPath, the node's folder of kubelet's files, from which the socket's folder is mounted"
+)
 
 
 def _to_do(state: str) -> str:
@@ -43,9 +45,11 @@ def _of_daemon(document: dict[str, object]) -> Row:
         kept = "; labels of the last answer are kept for a minute" if document.get("labelled") else ""
         return warn(_CHECK, f"{error}{kept}", _to_do(state))
     if isinstance(unmatched, list) and unmatched:
-        found = f"kubelet answers, {matched} devices match; no GPU here has the ids {', '.join(map(str, unmatched))}"
+        found = (
+            f"kubelet answers; {matched} devices match, but no GPU here has the ids {', '.join(map(str, unmatched))}"
+        )
         return warn(_CHECK, found + of_claims, "file an issue with these ids and the device plugin's name and version")
-    found = f"kubelet answers, all {matched} devices of pods are matched" if matched else _NONE
+    found = f"kubelet answers; all {matched} devices of pods match a GPU here" if matched else _NONE
     return ok(_CHECK, found + of_claims)
 
 
@@ -62,5 +66,5 @@ async def _asked(config: Config) -> Row:
         return warn(_CHECK, found, _to_do("no_answer"))
     of_claims = _CLAIMS.format(facts.claims) if facts.claims else ""
     count = sum(len(one.devices) for one in facts.containers)
-    found = f"kubelet answers, {count} devices given to {len(facts.containers)} containers" if count else _NONE
+    found = f"kubelet answers; {count} devices are given to {len(facts.containers)} containers" if count else _NONE
     return ok(_CHECK, found + of_claims)

@@ -32,7 +32,7 @@ def prometheus(config: Config) -> Iterator[Row]:
         nodes = int(sum(sample.value for sample in results.samples["all"]))
         found = f"{options.prometheus} responds and has {nodes} nodes"
         if not results.samples["us"]:
-            to_do = "let it scrape this node, and check that breaker.prometheus_match matches it"
+            to_do = "let this Prometheus scrape this node, and check that breaker.prometheus_match matches the node"
             yield warn("prometheus", f"{found}, but not {config.node}", to_do)
         else:
             yield ok("prometheus", found)

@@ -34,12 +34,12 @@ class Running:
 def daemon(running: Running, config: Config) -> Row:
     status = running.status
     if not status:
-        to_do = "see kubectl logs of this pod" if in_pod() else "start it: systemctl start gpuwarden"
+        to_do = "see kubectl logs of this pod" if in_pod() else "systemctl start gpuwarden"
         return warn("daemon", running.why, to_do)
     found = f"answers at {running.folder}: {status.get('status', 'unknown')}, mode {status.get('mode', 'unknown')}"
     if status.get("version") != __version__:
         found += f"; it is version {status.get('version')}, installed is {__version__}"
-        return warn("daemon", found, "restart it: systemctl restart gpuwarden")
+        return warn("daemon", found, "systemctl restart gpuwarden")
     if status.get("mode") != config.mode or status.get("node") != config.node:
         found += f"; the configuration has mode {config.mode}, node {config.node}"
         return warn("daemon", found, "if that is intended: systemctl restart gpuwarden")
@@ -66,7 +66,7 @@ def port(running: Running, config: Config) -> Iterator[Row]:
     elif error == errno.EADDRINUSE:
         yield _taken(running, config)
     elif error == errno.EACCES:
-        yield fail("port", f"{listen}: not permitted for this user", "choose a port from 1024 on, or run as root")
+        yield fail("port", f"{listen}: not permitted for this user", "choose a port of 1024 or higher, or run as root")
     else:
         to_do = "set publish.listen to an address of this host, or to 0.0.0.0"
         yield fail("port", f"{listen}: {os.strerror(error)}", to_do)
@@ -92,9 +92,7 @@ def _taken(running: Running, config: Config) -> Row:
     if running.pid in listeners or (running.pid and not listeners):
         return ok("port", f"{listen} is the daemon's")
     who = ", ".join(f"{name} (pid {pid})" for pid, name in sorted(listeners.items())) or "another program"
-    to_do = (
-        f"see ss -ltnp 'sport = :{listen.port}'; end it, or set publish.listen: the daemon does not start without it"
-    )
+    to_do = f"see ss -ltnp 'sport = :{listen.port}'; end that program, or set publish.listen: the daemon does not start without its port"
     return fail("port", f"{listen} is taken by {who}", to_do)
 
 
@@ -122,12 +120,12 @@ def _listening(number: int) -> Iterator[tuple[int, str]]:
 def scraped(running: Running, _: Config) -> Iterator[Row]:
     """Whether /metrics is read. A curl by hand counts too, so the row has the name of the program."""
     if not running.status:
-        yield ok("scrapes", "unknown while no daemon answers")
+        yield ok("scrapes", "unknown while no daemon responds")
         return
     last = running.status.get("scraped")
     to_do = "let Prometheus scrape this node: see grafana/prometheus/README.md; a firewall may block it"
     if not isinstance(last, Mapping):
-        yield warn("scrapes", "/metrics was not read since the daemon started", to_do)
+        yield warn("scrapes", "no client has read /metrics since the daemon started", to_do)
         return
     age, by = float(last.get("age_seconds", 0.0)), str(last.get("by") or "a program without a name")
     found = f"/metrics was read {format_duration(round(age, 0))} ago by {by}"

@@ -64,9 +64,9 @@ class SlurmDoctor:
         try:
             keys = await read_config(self._commands)
         except SlurmError as error:
-            to_do = "start slurmctld, or correct the network: until it responds nothing else can be read"
+            to_do = "start slurmctld, or correct the network: until it responds the other Slurm rows are missing"
             return [*rows, await self._munge(), fail("controller", str(error), to_do)]
-        rows.append(ok("controller", "answers"))
+        rows.append(ok("controller", "responds"))
         rows += [await self._authority(keys), *await self._node(keys), await self._clock()]
         beside = scripts(keys, self._options, self._run_dir, self._state_dir)
         return [*rows, beside, *settings(keys, self._options)]
@@ -77,7 +77,11 @@ class SlurmDoctor:
     def _enabled(self, path: Path) -> Row:
         if self._options.enabled:
             return ok("slurm.conf", str(path))
-        return warn("slurm.conf", f"{path}, but slurm.enabled is false", "set slurm.enabled: else nothing is drained")
+        return warn(
+            "slurm.conf",
+            f"{path}, but slurm.enabled is false",
+            "set slurm.enabled = true: otherwise nothing is drained",
+        )
 
     async def _munge(self) -> Row:
         try:
@@ -86,7 +90,7 @@ class SlurmDoctor:
             return warn(
                 "munge", str(error), "start munged and check that its key is that of the cluster, if Slurm uses munge"
             )
-        return ok("munge", "makes credentials")
+        return ok("munge", "creates credentials")
 
     async def _authority(self, keys: Mapping[str, str]) -> Row:
         """Of the user who runs this: root, SlurmUser, or an administrator of slurmdbd."""
@@ -124,11 +128,13 @@ class SlurmDoctor:
         rows = [ok("node name", f"{name}, {node.state}")]
         if not node.has_gpu:
             to_do = "add Gres=gpu:N to its line in slurm.conf, and gres.conf"
-            rows.append(warn("gres", "Slurm has no GPU of this node: the GPUs of a job are unknown", to_do))
+            rows.append(warn("gres", "Slurm has no GPU configured for this node: the GPUs of a job are unknown", to_do))
         mine, theirs = _VERSION.search(shown), keys.get("SLURM_VERSION", "")
         if mine is not None and theirs and mine[1].split(".")[:2] != theirs.split(".")[:2]:
             found = f"slurmd {mine[1]}, slurmctld {theirs}"
-            rows.append(warn("versions", found, "fine while the cluster is upgraded; then bring them together"))
+            rows.append(
+                warn("versions", found, "nothing during an upgrade of the cluster; otherwise install the same version")
+            )
         return rows
 
     async def _clock(self) -> Row:
@@ -143,9 +149,11 @@ class SlurmDoctor:
         skew = abs(float(output[1]) - (before + time.time()) / 2)
         if skew > SKEW_BAD:
             return fail(
-                "clock", f"{skew:.0f} s away from the controller's", "synchronise it: munge refuses beyond minutes"
+                "clock",
+                f"{skew:.0f} s away from the controller's",
+                "synchronise it: munge refuses a difference of some minutes",
             )
         if skew > SKEW_MOST:
-            to_do = "synchronise it: the order of drains is decided by these clocks"
+            to_do = "synchronise it: these clocks decide the order of drains"
             return warn("clock", f"{skew:.0f} s away from the controller's", to_do)
-        return ok("clock", "the controller's, within a few seconds")
+        return ok("clock", "agrees with the controller's within a few seconds")

@@ -18,21 +18,19 @@ def scripts(keys: Mapping[str, str], options: SlurmOptions, run_dir: Path, state
     user = int(uid) if uid.isdecimal() else 0
     for folder in (run_dir.parent, state_dir.parent):
         if found := _open_to_others(folder, user):
-            to_do = (
-                "let only root write there, or set run.dir and state.dir: root's scripts trust what is written there"
-            )
+            to_do = "let only root write there, or set run.dir and state.dir: scripts that run as root trust the files there"
             return warn("scripts", found, to_do)
     notes = job_notes(run_dir)
     if found := _not_of(notes, user):
-        to_do = f"systemd-tmpfiles --create gpuwarden.conf, or: mkdir -p -m 0750 {notes}; until then jobs are known from their processes alone"
+        to_do = f"systemd-tmpfiles --create gpuwarden.conf, or: mkdir -p -m 0750 {notes}; until then jobs are found by their processes only"
         return warn("scripts", found, to_do)
     if options.on_stale == "refuse":
         mark = beside_for_slurm(state_dir) / refuse_mark.NAME
         found = _not_of(state_dir, user) or _not_of(mark.parent, user) or _not_of(mark, user)
         if found:
-            to_do = "let gpuwarden run as the user of slurmd (profile enforce), in mode enforce, and start it once"
-            return warn("scripts", f"the prolog does not refuse on a stale verdict: {found}", to_do)
-    return ok("scripts", f"they leave their notes in {notes}")
+            to_do = "run gpuwarden as the user of slurmd (profile enforce) in mode enforce, and start it once"
+            return warn("scripts", f"the prolog does not refuse jobs when the verdict is stale: {found}", to_do)
+    return ok("scripts", f"they write the notes of jobs to {notes}")
 
 
 def _not_of(path: Path, user: int) -> str:
@@ -51,5 +49,5 @@ def _open_to_others(folder: Path, user: int) -> str:
     if status.st_uid not in (0, user):
         return f"{folder} belongs to uid {status.st_uid}"
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"{folder} can be written by others (mode {stat.S_IMODE(status.st_mode):04o})"
+        return f"other users may write to {folder} (mode {stat.S_IMODE(status.st_mode):04o})"
     return ""

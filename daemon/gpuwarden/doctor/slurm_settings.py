@@ -33,9 +33,9 @@ def settings(keys: Mapping[str, str], options: SlurmOptions) -> Iterator[Row]:
 def version(text: str) -> Row:
     numbers = [int(digits) for digits in re.findall(r"\d+", text)[:2]]
     if len(numbers) < 2:
-        return warn("version", f"cannot read {text[:40]!r}", "Slurm 22.05 or later is needed")
+        return warn("version", f"cannot parse {text[:40]!r}", "check that Slurm is 22.05 or later")
     if (numbers[0], numbers[1]) < OLDEST:
-        return fail("version", text, "Slurm 22.05 is the oldest release that gpuwarden supports")
+        return fail("version", text, "upgrade Slurm: gpuwarden supports 22.05 and later")
     return ok("version", text)
 
 
@@ -47,20 +47,26 @@ def health_check(keys: Mapping[str, str], options: SlurmOptions) -> Row:
     if not program or not interval:
         if needed:
             return fail("HealthCheckProgram", 'not set or interval 0, and drain_by = "hook" needs it', to_do)
-        return warn("HealthCheckProgram", "not set: Slurm does not notice when the daemon is gone", to_do)
+        return warn("HealthCheckProgram", "not set: Slurm does not notice when the daemon is down", to_do)
     if not _runs("gpuwarden-slurm-healthcheck", program):
         grade = fail if needed else warn
-        return grade("HealthCheckProgram", f"{program} does not name gpuwarden-slurm-healthcheck", "call it from there")
+        return grade(
+            "HealthCheckProgram",
+            f"{program} does not call gpuwarden-slurm-healthcheck",
+            "call gpuwarden-slurm-healthcheck from that program",
+        )
     if "ANY" not in states.split(","):
-        found = f"{program} each {interval} s, but HealthCheckNodeState={states}"
-        return warn("HealthCheckProgram", found, "add ANY: else busy or drained nodes are not checked")
-    return ok("HealthCheckProgram", f"{program} each {interval} s")
+        found = f"{program} every {interval} s, but HealthCheckNodeState={states}"
+        return warn(
+            "HealthCheckProgram", found, "set HealthCheckNodeState=ANY: otherwise busy or drained nodes are not checked"
+        )
+    return ok("HealthCheckProgram", f"{program} every {interval} s")
 
 
 def prolog(keys: Mapping[str, str], options: SlurmOptions) -> Iterator[Row]:
     programs = value_of(keys, "Prolog")
     if not _runs("gpuwarden-slurm-prolog", programs):
-        found = f"{programs or 'not set'}: a job may start on a GPU that failed a moment ago, and jobs are found by their processes alone"
+        found = f"{programs or 'not set'}: a job may start on a GPU that failed a moment ago, and jobs are found by their processes only"
         yield warn("Prolog", found, "add gpuwarden-slurm-prolog to Prolog")
         return
     yield ok("Prolog", programs)
@@ -68,23 +74,25 @@ def prolog(keys: Mapping[str, str], options: SlurmOptions) -> Iterator[Row]:
     if "alloc" in flags or "contain" in flags:
         yield ok("PrologFlags", flags)
     else:
-        found = f"{flags or 'none'}: on the further nodes of a job it runs only with the first step"
+        found = f"{flags or 'none'}: on the other nodes of a job the prolog runs only with the first step"
         yield warn("PrologFlags", found, "add Alloc to PrologFlags")
     if "nohold_on_prolog_fail" in value_of(keys, "SchedulerParameters").lower():
         yield ok("SchedulerParameters", "nohold_on_prolog_fail")
     else:
-        found = "without nohold_on_prolog_fail a job that the prolog refuses is requeued and held for ever"
+        found = (
+            "no nohold_on_prolog_fail: a job that the prolog refuses is requeued and held until a person releases it"
+        )
         yield fail("SchedulerParameters", found, "add nohold_on_prolog_fail to SchedulerParameters")
     if options.on_stale == "refuse":
         found = 'on_stale = "refuse": a daemon that is down makes Slurm itself drain the node with "Prolog error"'
-        yield warn("on_stale", found, 'check that this is intended; "ignore" starts jobs')
+        yield warn("on_stale", found, 'check that this is intended; with "ignore" jobs start instead')
 
 
 def epilog(keys: Mapping[str, str]) -> Row:
     programs = value_of(keys, "Epilog")
     if _runs("gpuwarden-slurm-epilog", programs):
         return ok("Epilog", programs)
-    found = f"{programs or 'not set'}: what holds a GPU after its job is not noticed"
+    found = f"{programs or 'not set'}: a process that holds a GPU after its job is not detected"
     return warn("Epilog", found, "add gpuwarden-slurm-epilog to Epilog")
 
 
@@ -97,11 +105,13 @@ def epilog_test(keys: Mapping[str, str]) -> Iterator[Row]:
     short = {key: limit for key, limit in limits.items() if 0 < limit < EPILOG_TEST_LEAST and limit != _UNLIMITED}
     if short:
         key, limit = next(iter(short.items()))
-        found = f"{key}={limit}: Slurm may end {EPILOG_TEST}, and drain the node for it"
-        yield fail("epilog test", found, f"set {key} to {EPILOG_TEST_LEAST} or more, or take the script out")
+        found = f"{key}={limit}: Slurm may end {EPILOG_TEST}, and drain the node for that"
+        yield fail("epilog test", found, f"set {key} to {EPILOG_TEST_LEAST} or more, or remove the script from Epilog")
     elif not _runs("gpuwarden-slurm-prolog", value_of(keys, "Prolog")):
         yield warn(
-            "epilog test", f"{EPILOG_TEST} tests nothing without the prolog's notes", "add gpuwarden-slurm-prolog"
+            "epilog test",
+            f"{EPILOG_TEST} tests nothing without the prolog's notes",
+            "add gpuwarden-slurm-prolog to Prolog",
         )
     else:
         yield ok("epilog test", EPILOG_TEST)

@@ -90,11 +90,11 @@ def wall_clock(now: float, state: int | None, error: float) -> Row:
     if state is None:
         return ok("clock", "the kernel does not report whether it is synchronised")
     if state == _UNSYNCHRONISED:
-        to_do = "start a time service (chrony, systemd-timesyncd): the order of exclusions is decided by these clocks"
+        to_do = "start a time service (chrony, systemd-timesyncd): these clocks decide the order of exclusions"
         return warn("clock", "not synchronised, according to the kernel", to_do)
     if error > ERROR_MOST:
-        return warn("clock", f"synchronised, but may be {error:.1f} s wrong", "see chronyc tracking, or timedatectl")
-    return ok("clock", f"synchronised, at most {error * 1e3:.0f} ms wrong")
+        return warn("clock", f"synchronised, but may be {error:.1f} s off", "see chronyc tracking, or timedatectl")
+    return ok("clock", f"synchronised, at most {error * 1e3:.0f} ms off")
 
 
 # --- permissions
@@ -106,7 +106,9 @@ def permissions(running: Running, config: Config) -> Iterator[Row]:
     if running.status and running.uid != uid:
         daemon = f"the daemon is uid {running.uid} ({_user(running.uid)})"
         to_do = f"to check as the daemon's user: sudo -u '#{running.uid}' gpuwarden doctor"
-        yield warn("permissions", f"this is {who}, {daemon}: the rows below are of the former", to_do)
+        yield warn(
+            "permissions", f"this command is {who}, {daemon}: the rows below are about this command's user", to_do
+        )
     shut = [str(node) for node in _devices(Path("/dev")) if not os.access(node, os.R_OK | os.W_OK)]
     if shut:
         to_do = "see User= and DeviceAllow= of the unit, and the mode of the devices (NVreg_DeviceFileMode)"
@@ -135,7 +137,7 @@ def _rights(who: str, config: Config) -> Row:
     if not missing:
         return ok("rights", f"{who} has all capabilities that gpuwarden uses")
     if config.mode != "enforce":
-        return ok("rights", f"{who}, mode observe; it could not {'; nor '.join(purposes)}")
+        return ok("rights", f"{who}, mode observe; it cannot {'; cannot '.join(purposes)}")
     values = ", ".join(dict.fromkeys(each.value for each in missing if each.value))
     to_do = "choose the profile for the tasks of this node: see docs/systemd.md"
     if in_pod():
@@ -153,6 +155,6 @@ def _control(uid: int, config: Config) -> Iterator[Row]:
         yield fail("control group", f"there is no group {group}", f"groupadd --system {group}, or unset control.group")
         return
     if uid != 0 and gid not in {os.getegid(), *os.getgroups()}:
-        yield ok("control group", f"{group}; this user is not a member, so it may not use the verbs")
+        yield ok("control group", f"{group}; this user is not a member and may not use the control socket")
     else:
-        yield ok("control group", f"{group}: its members may use the verbs")
+        yield ok("control group", f"{group}: its members may use the control socket")

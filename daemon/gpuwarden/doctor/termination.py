@@ -43,15 +43,13 @@ async def shutdown_budget(config: Config, within: float = LOGIND_WITHIN) -> list
     enabled = SHUTDOWN in (source.name for source in _chosen(config))
     if not options.bus.exists():
         found = f"not read: there is no system bus at {options.bus}"
-        to_do = (
-            "check that dbus and systemd-logind run, and that the daemon can open their socket: no shutdown is noticed"
-        )
+        to_do = "check that dbus and systemd-logind run, and that the daemon can open this socket: until then no shutdown is detected"
         return [warn("shutdown budget", found, to_do) if enabled else ok("shutdown budget", found)]
     try:
         delay = await longest_delay(str(options.bus), within / 3.0)  # it takes three steps
     except BusError as error:
         found = f"logind: {error}"
-        to_do = "see systemctl status systemd-logind, and that the daemon may use the bus: no shutdown is noticed"
+        to_do = "see systemctl status systemd-logind, and check that the daemon may use the bus: until then no shutdown is detected"
         return [fail("shutdown budget", found, to_do) if enabled else ok("shutdown budget", found)]
     return [_budget(delay, options.hold) if enabled else _not_enabled(delay, config)]
 
@@ -59,7 +57,9 @@ async def shutdown_budget(config: Config, within: float = LOGIND_WITHIN) -> list
 def _budget(delay: float, hold: float) -> Row:
     """The shorter of the two counts. Whether this user may delay a shutdown is shown, and not tried."""
     if os.geteuid() != 0:
-        right = "; not root here: whether it may be delayed is decided by polkit (login1.inhibit-delay-shutdown)"
+        right = (
+            "; this command is not root: polkit decides whether it may delay a shutdown (login1.inhibit-delay-shutdown)"
+        )
     else:
         right = "; root may delay it"
     found = f"{format_duration(min(delay, hold))}: logind waits {_shown(delay)}, gpuwarden delays it {format_duration(hold)}"
@@ -71,7 +71,7 @@ def _budget(delay: float, hold: float) -> Row:
 
 def _not_enabled(delay: float, config: Config) -> Row:
     cloud = recognise(config.paths.sysfs)
-    found = f"logind would wait {_shown(delay)}; shutdown is not among the sources"
+    found = f"logind would wait {_shown(delay)}; the source shutdown is not used"
     if cloud in ONLY_SHUTS_DOWN and config.termination.sources:
         to_do = 'add "shutdown" to termination.sources, and check that termination.shutdown is enabled'
         return warn("shutdown budget", f"{found}, and {cloud} announces an end in no other way", to_do)
@@ -105,7 +105,7 @@ async def _metadata(source: CloudSource, here: str, options: TerminationOptions)
         found = f"{cloud.name} answers at {options.of(cloud).endpoint or cloud.endpoint}"
         return ok("metadata service", f"{found}; {cloud.unread}" if cloud.unread else found)
     if here and here != cloud.name:
-        to_do = f'the firmware names {here}: set termination.sources = ["auto"], or name that'
+        to_do = f'the firmware names {here}: set termination.sources = ["auto"], or to that name'
     else:
         to_do = cloud.unreachable
     return fail("metadata service", f"{cloud.name}: {why}", to_do)
@@ -115,7 +115,7 @@ def _no_source(cloud: str, options: TerminationOptions) -> Iterator[Row]:
     if cloud in CLOUDS:
         found = f"none is read; the firmware names {cloud}"
         if options.sources:
-            to_do = f'set termination.sources = ["auto"], and check that termination.{cloud} is enabled; [] for none'
+            to_do = f'set termination.sources = ["auto"], and check that termination.{cloud} is enabled; to use no source, set []'
             yield warn("metadata service", found, to_do)
         else:
             yield ok("metadata service", f"{found}, and termination.sources is []")

@@ -26,7 +26,7 @@ def unit(config: Config, run: Path = Path("/run"), command: tuple[str, ...] = ("
     try:
         properties = _shown(command)
     except (OSError, subprocess.TimeoutExpired) as error:
-        yield fail("unit", f"systemctl: {error}", "see whether systemd responds: systemctl status")
+        yield fail("unit", f"systemctl: {error}", "check whether systemd responds: systemctl status")
         return
     yield from unit_rows(properties, config)
 
@@ -47,7 +47,7 @@ def unit_rows(properties: Mapping[str, str], config: Config) -> Iterator[Row]:
     """`properties`: as systemctl shows them."""
     if properties.get("LoadState") != "loaded":
         found = f"{NAME} is {properties.get('LoadState') or 'unknown'}"
-        yield warn("unit", found, "install it: see docs/systemd.md; without it nothing starts the daemon")
+        yield warn("unit", found, "install the unit (docs/systemd.md): without it nothing starts the daemon")
         return
     yield _state(properties)
     yield _profile(properties, config)
@@ -63,7 +63,7 @@ def _state(properties: Mapping[str, str]) -> Row:
     if properties.get("NeedDaemonReload") == "yes":
         return warn("unit", f"{found}; its files have changed since", "systemctl daemon-reload")
     if enabled not in ("enabled", "enabled-runtime", "static", "generated"):
-        return warn("unit", found, f"systemctl enable --now {NAME}: else it is gone after a reboot")
+        return warn("unit", found, f"systemctl enable --now {NAME}: otherwise it does not start after a reboot")
     if restarts.isdecimal() and int(restarts) >= 3:
         return warn("unit", f"{found}; restarted {restarts} times", f"see journalctl -u {NAME}")
     return ok("unit", found)
@@ -75,9 +75,9 @@ def _profile(properties: Mapping[str, str], config: Config) -> Row:
     user, drains = properties.get("User") or "root", config.mode == "enforce" and config.slurm.enabled
     found = f"user {user}, drop-ins: {', '.join(names) or 'none'}"
     if not names:
-        return warn("profile", found, "choose a profile, which sets its permissions: see docs/systemd.md")
+        return warn("profile", found, "choose a profile for the permissions of the daemon: see docs/systemd.md")
     if drains and user != "root" and "slurm" not in user:
-        to_do = "use the profile for enforce: see docs/systemd.md; Slurm lets root, SlurmUser and administrators drain"
+        to_do = "use the profile enforce (docs/systemd.md): only root, SlurmUser and Slurm's administrators may drain"
         return warn("profile", f"{found}; mode is enforce, with Slurm", to_do)
     return ok("profile", found)
 
@@ -87,9 +87,9 @@ def _shutdown(properties: Mapping[str, str]) -> Row:
     network = _NETWORK in properties.get("After", "").split()
     found = f"stops within {properties.get('TimeoutStopUSec') or 'an unknown time'}{', before the network' if network else ''}"
     if not network:
-        to_do = f"add After={_NETWORK} to the unit: at a shutdown the scheduler must still be reached"
-        return warn("stop order", f"{found}, and in no order with the network", to_do)
+        to_do = f"add After={_NETWORK} to the unit: at a shutdown the daemon must still reach the scheduler"
+        return warn("stop order", f"{found}, possibly after the network", to_do)
     if properties.get("KillMode") == "control-group":
         to_do = "set KillMode=process: a worker that hangs in the driver would delay every restart"
-        return warn("stop order", f"{found}, and waits for its workers", to_do)
+        return warn("stop order", f"{found}, but waits for its workers", to_do)
     return ok("stop order", found)

@@ -18,14 +18,14 @@ def web(config: Config) -> Iterator[Row]:
     if path is None:
         yield ok(
             "web",
-            f"{listen}, in the clear, to every client that can connect; publish.web_config would add TLS and users",
+            f"{listen}, plain HTTP for every client that can connect; publish.web_config adds TLS and users",
         )
         return
     try:
         found = read(path)
     except WebConfigError as error:
         for fault in error.faults:
-            yield fail("web", str(fault), "correct it: the daemon would not start with it")
+            yield fail("web", str(fault), "correct it: the daemon does not start with this fault")
         return
     users = f"{len(found.users)} with a password" if found.users else "no passwords"
     if found.tls is None:
@@ -40,5 +40,7 @@ def web(config: Config) -> Iterator[Row]:
 
 def _certificate(fault: str, until: str) -> Row:
     if fault:
-        return warn("certificate", fault.partition(":")[0], "replace it; it is read again without a restart")
+        return warn(
+            "certificate", fault.partition(":")[0], "replace it; the daemon reads the new one without a restart"
+        )
     return ok("certificate", f"valid until {until}")
