@@ -77,8 +77,8 @@ def test_an_incident_is_shown_as_one_with_its_cause_first() -> None:
     lines = text(shown).splitlines()
     order = [line.strip().removeprefix("id: ") for line in lines if line.startswith("  id: ")]
     assert order == [str(one.key) for one in (cause, *others, alone)]
-    assert f"  what followed: {others[0].key}, {others[1].key}" in lines
-    assert lines.count(f"  because of: {cause.key}") == 2
+    assert f"  consequences: {others[0].key}, {others[1].key}" in lines
+    assert lines.count(f"  caused by: {cause.key}") == 2
 
 
 SWITCHES = ("0000:05:00.0", "0000:06:00.0")
@@ -120,7 +120,10 @@ def test_consequences_and_blind_spots_are_shown_apart_from_findings() -> None:
         dropped={"log": 3},
     )
     printed = text(shown).split("\n\n")
-    assert printed[-2] == f"consequences, not counted:\n  gpu_missing@gpu/{slot(0)} (because of driver_not_loaded@node)"
+    assert (
+        printed[-2]
+        == f"suppressed, as consequences of other findings:\n  gpu_missing@gpu/{slot(0)} (caused by driver_not_loaded@node)"
+    )
     assert printed[-1].splitlines()[1:] == [
         "  nvml: not read yet",
         "  pci: not on this host: no PCI bus",
@@ -134,7 +137,7 @@ def test_a_node_where_nothing_was_observed_yet_can_be_shown() -> None:
     shown = replace(shown, observed=None, verdict=replace(shown.verdict, expected=None, reasons=("starting",)))
     assert text(shown).splitlines()[:2] == [
         "gpu-node01 is UNKNOWN: starting",
-        "may not take work; 0 GPUs present, none expected; nothing observed yet; mode observe",
+        "may not take work; 0 GPUs present, expected number unknown; nothing observed yet; mode observe",
     ]
 
 

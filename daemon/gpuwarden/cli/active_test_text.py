@@ -9,8 +9,8 @@ from gpuwarden.cli.text import clean, when
 
 Document = dict[str, Any]
 _GATE = {
-    "waiting": "to be tested",
-    "running": "is tested now",
+    "waiting": "a test is due",
+    "running": "the test is running",
     "person": "needs an operator",
     "impossible": "test_impossible, the node returns without a test",
 }

@@ -17,11 +17,11 @@ def enforcement_lines(status: Document) -> Iterator[str]:
     yield from _job_lines(status.get("jobs") or {})
     if "operator" in status.get("excluded_by", ()):
         order = f" ({clean(enforcement['order'])})" if enforcement.get("order") else ""
-        yield f"excluded by an operator{order}; `gpuwarden restore` brings it back"
+        yield f"excluded by an operator{order}; `gpuwarden restore` brings the node back"
     for scheduler in enforcement.get("schedulers", ()):
         yield _scheduler(scheduler)
     for one in enforcement.get("wanted", ()):
-        yield f"{clean(one['actuator'])}: wants to {clean(one['intent'])} ({clean(one['reason'])}): {clean(one['text'])}"
+        yield f"{clean(one['actuator'])}: {clean(one['intent'])} is pending ({clean(one['reason'])}): {clean(one['text'])}"
     for one in enforcement.get("would", ()):
         yield f"{clean(one['actuator'])}: would {clean(one['intent'])} ({clean(one['reason'])}), but {clean(one['text'])}"
     for name, why in enforcement.get("blocked", {}).items():
@@ -33,7 +33,7 @@ def enforcement_lines(status: Document) -> Iterator[str]:
             why = f": {clean(receiver['trouble'])}" if receiver["trouble"] else ""
             yield f"{clean(receiver['target'])}: {receiver['queued']} notifications queued{why}"
     if enforcement.get("needs_person"):
-        yield f"needs an operator: only `gpuwarden restore` brings it back, because of {', '.join(map(clean, enforcement['needs_person']))}"
+        yield f"needs an operator: only `gpuwarden restore` brings the node back, because of {', '.join(map(clean, enforcement['needs_person']))}"
 
 
 def _notice_lines(status: Document) -> Iterator[str]:
@@ -56,7 +56,7 @@ def _job_lines(jobs: Document) -> Iterator[str]:
         yield f"jobs: {clean(jobs['trouble'])}"
     for evacuation in jobs.get("departures", ()):
         if evacuation["over"] and evacuation["jobs"]:
-            yield f"{clean(evacuation['kind'])} of {when(evacuation['since'])}, over since {when(evacuation['over'])}:"
+            yield f"{clean(evacuation['kind'])} of {when(evacuation['since'])}, ended {when(evacuation['over'])}:"
         yield from (f"job {clean(job['job'])}: {_job(job)}" for job in evacuation["jobs"])
         if final := evacuation.get("last_words"):
             yield f"final node state ({clean(final['what'])}): {clean(final['result'])}: {clean(final['text'])}"

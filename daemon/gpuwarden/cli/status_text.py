@@ -26,14 +26,14 @@ def status_text(status: Document, width: int | None = None) -> Iterator[str]:
         yield ""
         yield from _finding(finding)
         if names := consequences.get(finding["id"]):
-            yield f"  what followed: {', '.join(map(clean, names))}"
-    silenced = [f"{clean(f['id'])} (because of {clean(f['silenced_by'])})" for f in status["silenced"]]
+            yield f"  consequences: {', '.join(map(clean, names))}"
+    silenced = [f"{clean(f['id'])} (caused by {clean(f['silenced_by'])})" for f in status["silenced"]]
     errors = [*_unseen(status["collectors"]), *map(clean, status["trouble"])]
     enforcement = list(enforcement_lines(status))
     parts = (
         ("enforcement", enforcement),
         ("active tests", list(active_test_lines(status))),
-        ("consequences, not counted", silenced),
+        ("suppressed, as consequences of other findings", silenced),
         ("errors and missing sources", errors),
     )
     for title, lines in parts:
@@ -52,7 +52,11 @@ def _headline(status: Document) -> Iterator[str]:
     why = ", ".join(map(clean, status["reasons"]))
     yield f"{clean(status['node'])} is {str(status['status']).upper()}{f': {why}' if why else ''}"
     expected, source = status["expected"]["count"], status["expected"]["from"]
-    count = f"of {expected} GPUs present ({clean(source)})" if expected is not None else "GPUs present, none expected"
+    count = (
+        f"of {expected} GPUs present ({clean(source)})"
+        if expected is not None
+        else "GPUs present, expected number unknown"
+    )
     age = status["age_seconds"]
     seen = "nothing observed yet" if age is None else f"observed {age:.0f} s ago"
     work = "may take work" if status["schedulable"] else "may not take work"
@@ -101,7 +105,7 @@ def _finding(finding: Document) -> Iterator[str]:
     yield f"{str(finding['severity']).upper()}{shadow}: {clean(finding['title'])}: {where_text}"
     yield f"  id: {clean(finding['id'])}"
     if finding.get("caused_by"):
-        yield f"  because of: {clean(finding['caused_by'])}"
+        yield f"  caused by: {clean(finding['caused_by'])}"
     count = f", {finding['count']} times" if finding["count"] > 1 else ""
     gone = "; latched: no longer observed; needs reset, reboot or ack" if finding["latched"] else ""
     yield f"  seen: from {when(finding['first_seen'])} to {when(finding['last_seen'])}{count}{gone}"
