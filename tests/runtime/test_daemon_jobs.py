@@ -310,7 +310,7 @@ def test_once_the_notice_is_withdrawn_nobody_is_signalled_any_more(host: FakeHos
         [evacuation] = daemon.status()["jobs"]["departures"]
         assert evacuation["over"] is not None
         assert daemon.status()["jobs"]["plan"] == []
-        assert "over since" in command(host, "status")
+        assert "ended " in command(host, "status")
 
 
 # --- the response to an announcement
