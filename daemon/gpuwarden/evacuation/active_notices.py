@@ -12,7 +12,7 @@ from gpuwarden.policy.evacuation.budget import FAILING_GPU
 from gpuwarden.policy.evacuation.model import id_of
 from gpuwarden.policy.model import NodeState, Notice, Why
 from gpuwarden.policy.notices import all_imminent
-from gpuwarden.policy.situation import failing as failing_findings
+from gpuwarden.policy.situation import failing
 from gpuwarden.policy.state import PolicyState
 from gpuwarden_collectors.facts import Stamp
 
@@ -54,8 +54,8 @@ def active_notices(
 ) -> ActiveNotices:
     """`processes`: by slot, the processes that had the GPU open when it was last listed. `scheduled`: a scheduler is configured."""
     ends = all_imminent(state.notices, horizon, now)
-    failing = tuple(_failing(state, verdict, scheduled=scheduled))
-    gpus, ignored = ((), failing) if ignore_gpus else (failing, ())
+    failed = tuple(_failing(state, verdict, scheduled=scheduled))
+    gpus, ignored = ((), failed) if ignore_gpus else (failed, ())
     node_state = node_states.get(SLURM)
     return ActiveNotices(
         notices=(*ends[:1], *gpus),
@@ -84,9 +84,7 @@ def _failing(state: PolicyState, verdict: Verdict, *, scheduled: bool) -> Iterat
     """
     out = [hold.at for hold in state.holds.values() if hold.why is Why.FAILURE and not hold.released]
     found = [
-        finding
-        for finding in failing_findings(state, verdict)
-        if finding.key.subject.kind in _OF_GPU and _ends_jobs(finding)
+        finding for finding in failing(state, verdict) if finding.key.subject.kind in _OF_GPU and _ends_jobs(finding)
     ]
     if not scheduled:
         out = [finding.first_seen for finding in found]

@@ -100,7 +100,6 @@ class Daemon:
             committed=self.ledger.commit, clock=clock, passed=manager.sockets.get(JOB_SOCKET),
         )  # fmt: skip
         self.journal.projections = (self.engine, self.enforcement, *self._jobs.projections)
-        self.journal.outputs = (self._lines.write, self._notify, *self._jobs.outputs)
         self._gate = return_gate(site, self, self._request_step, clock)
         self._verdict_file = VerdictFile(site.config.run.dir, clock)
         self._judging = False
@@ -112,7 +111,7 @@ class Daemon:
         self._tests = verbs.tests
         if self._gate is not None:
             self._tests.cut_short = self._gate.cut_short
-        self.journal.outputs = (*self.journal.outputs, self._tests.appended)
+        self.journal.outputs = (self._lines.write, self._notify, *self._jobs.outputs, self._tests.appended)
         self._web = Web(
             self.holder, verbs.events_since, clock=clock, notices=self._jobs.notices,
             config=site.config.publish.web_config,

@@ -9,7 +9,7 @@
     120 s    at once           yes, within 4 s     115 s                   at 115 s      at 118.5 s
     2 h      at once           yes, within 5 s     7,195 s                 at 7,195 s    at 7,198.5 s
 
-The whole job is signalled by the controller. For that long it is waited for beyond its first second; then the ranks here are signalled.
+The controller signals the whole job. Where a time is given, the signal waits that long for its answer; then the ranks here are signalled.
 
 What no longer fits is dropped in this order: the final node state (below 10 s), waiting (2.5 s), requeueing (below 2.5 s), signalling a job
 as a whole (below 2 s; its ranks here are signalled instead). The signal never is, nor the exclusion: it is begun beside the signal,
@@ -25,7 +25,7 @@ MARK_TAKES = 2.0
 """Seconds for the mark, its pause (1 s at most) and the signal through the controller."""
 CONTROLLER_SHARE, CONTROLLER_MOST = 1 / 30, 5.0
 """Of the window, and in seconds: for that long the signal of a job with ranks on other nodes waits for the controller, without which those
-get none. A busy slurmctld takes seconds; a scan waits for one itself."""
+get none. Chosen, not measured: a scan waits for one second itself, and a busy slurmctld may take several."""
 REQUEUE_TAKES = 2.5
 """Seconds: 0.1 for the requeue, then 2 until its start may be set to now (Slurm 22.05 kills a job that starts within 1 s: its
 credential is revoked), 0.1 for that, and to read it back. The job ends with it: what is not saved by then is lost."""
