@@ -52,7 +52,10 @@ def load(port: int, *, clients: int, seconds: float, encoding: str, path: str = 
         while here:
             for descriptor, _ in poll.poll(10):
                 client = here[descriptor]
-                if not client.took(buffer[: client.socket.recv_into(buffer)]):
+                received = client.socket.recv_into(buffer)
+                if not received:
+                    raise RuntimeError("the server closed a connection in mid-response")
+                if not client.took(buffer[:received]):
                     continue
                 now = time.perf_counter_ns()
                 took.append(now - client.asked)

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 UNSENT_MOST = 8 << 20
 """Bytes: some thirty pages of a node with 8 GPUs."""
+RESPONSES_LEAST = 16
+"""As many fit whatever their size: a page of 16 GPUs with 112 MIG instances has 1.3 MB, and clients that ask at the same moment have taken
+nothing yet."""
 TRIM_AFTER = 30.0
 """Seconds from the first connection that an overload ends until the memory that it took is given back. Chosen, not measured: three times
 the 10 s in which a client must take its response, so that nothing of the overload is in use by then."""
@@ -44,7 +47,7 @@ class Unsent:
             return
         key = object()
         self._turn += 1
-        while self.bytes + size > self._most and self._held:
+        while self._held and self.bytes + size > max(self._most, RESPONSES_LEAST * size):
             self._end_one()
         self._held[key] = _Held(transport, size, size, self._turn)
         self.bytes += size
