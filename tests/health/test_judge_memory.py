@@ -12,7 +12,7 @@ from gpuwarden.health.model import NODE, Event, EventKind, Health, Key, gpu
 from gpuwarden.health.state import State, fold
 from gpuwarden_collectors.event_facts import BY_TIME, GpuResetEvent, LogOrigin, XidEvent
 from gpuwarden_collectors.facts import GpuAnswer, NvmlProblem
-from support.hosts import Host, slot
+from support.hosts import Host, healthy_gpu, slot
 
 
 def reset(host: Host, index: int) -> GpuResetEvent:
@@ -404,3 +404,64 @@ def test_a_gpu_that_is_gone_is_missed_though_another_was_put_elsewhere() -> None
     host.gpus[3] = replace(host.gpus[3], uuid="GPU-another")
     host.run(20)
     assert [str(f.key) for f in host.findings] == [f"gpu_missing@gpu/{slot(3)}"]
+
+
+Restart = Callable[[Host], None]
+
+
+def gone_at_boot(host: Host, index: int, restart: Restart) -> None:
+    """That GPU does not come up: those behind it have the bus numbers of the ones before them."""
+    host.reboot()
+    restart(host)
+    del host.gpus[index], host.devices[index]
+    for behind in range(index + 1, len(host.gpus) + 1):
+        moved(host, behind, slot(behind - 1))
+
+
+@pytest.mark.parametrize("bus_first", [True, False])
+@pytest.mark.parametrize("restart", [Host.restart_daemon, Host.checkpointed])
+def test_a_gpu_that_is_gone_at_boot_is_missed_though_the_others_take_each_other_s_slots(
+    restart: Restart, bus_first: bool
+) -> None:
+    host = Host(8)
+    host.step()
+    lost = host.gpus[2]
+    gone_at_boot(host, 2, restart)
+    if not bus_first:
+        host.step(nvml=host.nvml(), collect=False)
+    host.run(60)
+    restart(host)
+    host.run(60)
+    [missing] = host.findings
+    assert (host.health, str(missing.key)) == (Health.FAILURE, f"gpu_missing@gpu/{slot(7)}")
+    assert (missing.evidence["uuid"], missing.evidence["serial"]) == (lost.uuid, lost.serial)
+
+
+@pytest.mark.parametrize("restart", [Host.restart_daemon, Host.checkpointed])
+def test_a_gpu_that_is_back_or_replaced_after_the_buses_were_renumbered_is_missed_no_more(restart: Restart) -> None:
+    for board in (healthy_gpu(2), replace(healthy_gpu(2), uuid="GPU-another", serial="9")):
+        host = Host(8)
+        host.step()
+        gone_at_boot(host, 2, restart)
+        host.run(60)
+        host.reboot()
+        restart(host)
+        for index in range(3, 8):
+            moved(host, index, slot(index))
+        host.gpus[2], host.devices[2] = board, replace(host.devices[3], slot=slot(2))
+        host.run(60)
+        assert host.last is not None
+        assert (host.health, host.last.verdict.expected) == (Health.HEALTHY, 8)
+        assert host.state.pins[slot(2)].uuid == board.uuid
+
+
+def test_boards_that_were_exchanged_with_each_other_are_all_there() -> None:
+    host = Host(4)
+    host.step()
+    host.reboot()
+    host.restart_daemon()
+    first, last = host.gpus[0], host.gpus[3]
+    host.gpus[0], host.gpus[3] = replace(last, slot=slot(0)), replace(first, slot=slot(3))
+    host.run(60)
+    assert (host.health, len(host.state.pins)) == (Health.HEALTHY, 4)
+    assert [host.state.pins[slot(n)].uuid for n in (0, 3)] == [last.uuid, first.uuid]

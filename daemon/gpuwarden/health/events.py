@@ -103,6 +103,8 @@ class Pinned:
     accepted: str | None = None
     """What an operator accepted as less than it was, or as other than its siblings have it: `links`, `pcie_width`, `settings`, separated
     by spaces."""
+    moved_to: str | None = None
+    """Of GPU_REPLACED: the slot of the board that was here; None: it belongs here no longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -136,6 +136,7 @@ def learn(state: State, sight: Sight) -> Iterator[Event]:
     if sight.rules.expected_gpus == 0:
         return  # no GPU that is here will be missed
     event = partial(pin_event, at=sight.now, boot_id=sight.view.boot_id)
+    boards = sight.view.once("boards", (state.pins, sight.gpus), lambda: _boards(state, sight))
     for slot, facts in sight.gpus.items():
         pin, links = state.pins.get(slot), _active_links(facts)
         if facts.answer is GpuAnswer.LOST:
@@ -143,10 +144,10 @@ def learn(state: State, sight: Sight) -> Iterator[Event]:
         if pin is None:
             yield event(EventKind.GPU_PINNED, pin=_pin(facts, links))
         elif facts.uuid and pin.uuid and facts.uuid != pin.uuid:
-            yield event(EventKind.GPU_REPLACED, pin=_pin(facts, links))
+            yield _replaced(event(EventKind.GPU_REPLACED, pin=_pin(facts, links)), _slot_of(pin.uuid, boards, sight))
         elif (facts.uuid and not pin.uuid) or links & ~pin.links:
             yield event(EventKind.GPU_PINNED, pin=_pin(facts, pin.links | links))
-    yield from _moved(state, sight)
+    yield from _moved(state, sight, boards)
     if sight.view.nvml.outcome is None:
         return  # NVML is about to say more of them than the bus can
     for slot, device in (sight.devices or {}).items():
@@ -155,13 +156,74 @@ def learn(state: State, sight: Sight) -> Iterator[Event]:
             yield event(EventKind.GPU_PINNED, pin=Pin(slot=slot))
 
 
-def _moved(state: State, sight: Sight) -> Iterator[Event]:
-    """Boards that answer in another slot than theirs, which left the bus: a new card can renumber the buses at boot."""
+def _boards(state: State, sight: Sight) -> Mapping[str, Pin]:
+    """By slot, the boards that belong here, once each that is seen in the slot of another has left its own to that one.
+
+    A GPU that does not come up at boot can renumber the buses behind it: the others move up, and the last slot is left to the
+    board that is nowhere. A board that was never here takes the slot for good.
+    """
+    seen = _named(sight)
+    boards = {slot: pin for slot, pin in state.pins.items() if pin.uuid}
+    others = [slot for slot, uuid in seen.items() if slot in boards and boards[slot].uuid != uuid]
+    for slot in others:
+        left = next((old for old, pin in boards.items() if pin.uuid == seen[slot] != seen.get(old)), None)
+        if left is not None:
+            boards[slot], boards[left] = boards[left], boards[slot]
+    for slot in others:
+        if boards[slot].uuid != seen[slot]:
+            del boards[slot]
+    return boards
+
+
+def _named(sight: Sight) -> Mapping[str, str]:
+    """By slot, the UUIDs of the boards that NVML lists and has not lost."""
+    return {slot: facts.uuid for slot, facts in sight.gpus.items() if facts.uuid and facts.answer is not GpuAnswer.LOST}
+
+
+def _moved(state: State, sight: Sight, boards: Mapping[str, Pin]) -> Iterator[Event]:
+    """Of slots whose board is in another one now: they are given up where they left the bus and their board answers elsewhere, since a
+    new card can renumber the buses at boot. Where another board was left to them, that one is missed there, unless the bus has a
+    GPU more whose board is not known yet.
+    """
     here = {facts.uuid: facts.slot for facts in sight.gpus.values() if facts.answer is GpuAnswer.OK}
-    for slot, pin in state.pins.items():
-        elsewhere = here.get(pin.uuid, slot) != slot  # NVML may still list, from its last pass, what the bus has lost
-        if elsewhere and pin.uuid and sight.devices is not None and slot not in sight.devices:
-            yield _unpinned(slot, sight, {"moved_to": here[pin.uuid]})
+    left: list[str] = []
+    for slot, board in boards.items():
+        elsewhere = here.get(board.uuid, slot) != slot  # NVML may still list, from its last pass, what the bus has lost
+        if elsewhere and _off_bus(slot, sight):
+            yield _unpinned(slot, sight, {"moved_to": here[board.uuid]})
+        elif board is not state.pins[slot] and slot not in _named(sight):
+            left.append(slot)
+    unnamed = _unnamed(state, sight) if left else 0
+    for slot in left:
+        board, moved_to = boards[slot], _slot_of(state.pins[slot].uuid, boards, sight)
+        if unnamed > 0 and _off_bus(slot, sight):
+            unnamed -= 1
+            yield _unpinned(slot, sight, {"moved_to": moved_to})
+        else:
+            pin = Pin(slot=slot, uuid=board.uuid, name=board.name, serial=board.serial)
+            yield _replaced(pin_event(EventKind.GPU_REPLACED, sight.now, sight.view.boot_id, pin), moved_to)
+
+
+def _off_bus(slot: str, sight: Sight) -> bool:
+    return sight.devices is not None and slot not in sight.devices
+
+
+def _slot_of(uuid: str, boards: Mapping[str, Pin], sight: Sight) -> str | None:
+    """Where this board is, or is missed; None if it belongs here no longer."""
+    places = {pin.uuid: slot for slot, pin in boards.items()} | {board: slot for slot, board in _named(sight).items()}
+    return places.get(uuid)
+
+
+def _unnamed(state: State, sight: Sight) -> int:
+    """How many GPUs the bus has of which it is not known, and never was, which boards they are."""
+    named = _named(sight)
+    own = [slot for slot, device in (sight.devices or {}).items() if not foreign(device) and slot not in state.given_up]
+    return sum(slot not in named and not state.pins.get(slot, Pin(slot=slot)).uuid for slot in own)
+
+
+def _replaced(event: Event, moved_to: str | None) -> Event:
+    """`moved_to`: the slot of the board that was in this one; None: it belongs here no longer."""
+    return event if moved_to is None else replace(event, data={**event.data, "moved_to": moved_to})
 
 
 def _unpinned(slot: str, sight: Sight, data: Evidence | None = None) -> Event:
