@@ -10,7 +10,7 @@ import pytest
 from gpuwarden.health.model import Health
 from gpuwarden.health.view import Rules, XidRule
 from gpuwarden_collectors.base import PassOutcome
-from gpuwarden_collectors.event_facts import LogOrigin, XidEvent
+from gpuwarden_collectors.event_facts import GpuResetEvent, LogOrigin, XidEvent
 from gpuwarden_collectors.facts import GpuAnswer, Stamp
 from support.hosts import Host, slot
 from support.whole_hosts import WholeHost, memory
@@ -54,6 +54,21 @@ def test_a_reading_that_asked_after_the_line_and_asks_no_more_does(restart: Call
     restart(host)
     host.change(1, recovery_action=0)
     host.run(60)
+    assert host.health is Health.HEALTHY
+
+
+@pytest.mark.parametrize("outcome", [PassOutcome.FAILED, PassOutcome.TIMED_OUT])
+def test_a_pass_that_fails_after_a_reset_confirms_none(outcome: PassOutcome) -> None:
+    host = Host(2)
+    host.step(host.xid(1, 95))
+    host.run(60)
+    host.uptime += 1
+    host.step(GpuResetEvent(at=host.now, slot=slot(1), ok=True), collect=False)
+    for _ in range(8):
+        host.uptime += 1
+        host.step(nvml=host.nvml(outcome))  # the facts at hand are from before the reset
+    assert (host.health, host.codes) == (Health.FAILURE, ["xid"])
+    host.run(20)
     assert host.health is Health.HEALTHY
 
 

@@ -64,6 +64,18 @@ def test_a_pass_that_began_before_the_line_does_not_take_it_back() -> None:
     assert reported(host) == [("gpu_recovery_action", F, Advice.RESET_GPU)]
 
 
+@pytest.mark.parametrize("outcome", [PassOutcome.FAILED, PassOutcome.TIMED_OUT])
+def test_a_pass_that_began_after_the_line_and_failed_does_not_take_it_back(outcome: PassOutcome) -> None:
+    host = Host(8)
+    host.step()
+    host.uptime += 1
+    host.step(changed(host, 1), collect=False)
+    for _ in range(13):
+        host.uptime += 1
+        host.step(nvml=host.nvml(outcome))
+    assert reported(host) == [("gpu_recovery_action", F, Advice.RESET_GPU)]
+
+
 def test_the_gpus_own_answer_decides_from_the_next_pass_on() -> None:
     host = Host(8)
     host.step(changed(host, 1), collect=False)

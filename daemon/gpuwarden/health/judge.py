@@ -267,8 +267,8 @@ def _released(row: Condition, track: Track, sight: Sight) -> bool:
         return False
     if row.scope == "node":
         return True
-    latest = sight.view.nvml.latest
-    return latest is not None and sight.nvml is not None and latest.started.boottime > track.released.boottime
+    started = sight.view.nvml.started  # of the facts at hand: a later pass may have failed
+    return sight.nvml is not None and started is not None and started.boottime > track.released.boottime
 
 
 def acknowledge(state: State, key: Key, by: str, now: Stamp, boot_id: str) -> Event:

@@ -70,9 +70,9 @@ def _edge(subject: Subject, line: Record) -> Sighting:
 
 
 def _read_since(sight: Sight, line: Record) -> bool:
-    """Whether the pass of NVML that is at hand began after the line."""
-    latest = sight.view.nvml.latest
-    return latest is not None and latest.started.boottime > line.last.boottime
+    """Whether the pass of NVML whose facts are at hand began after the line: a later one may have failed."""
+    started = sight.view.nvml.started
+    return started is not None and started.boottime > line.last.boottime
 
 
 def _from_line(state: State, subject: Subject) -> bool:
