@@ -267,6 +267,13 @@ def test_an_acknowledged_finding_or_a_replaced_board_was_seen_to_by_a_person(kin
     assert story.heals().writes == ["exclude", "restore"]
 
 
+@pytest.mark.parametrize("kind", [EventKind.GPU_REPLACED, EventKind.GPU_UNPINNED])
+def test_a_board_that_is_in_another_slot_now_was_seen_to_by_nobody(kind: EventKind) -> None:
+    story = Story().fails(xid(3, Advice.INSPECT_HARDWARE)).heals(passes=100)
+    story.records(kind, xid(3).key, {"moved_to": "0000:99:00.0"})
+    assert story.heals(passes=100).writes == ["exclude"]
+
+
 def test_what_the_scheduler_added_to_our_reason_bars_the_way_back() -> None:
     story = Story().fails()
     node = story.cluster.nodes["n1"]

@@ -299,7 +299,8 @@ def _cleared(state: PolicyState, event: Event) -> PolicyState:
 
 
 def _board_gone(state: PolicyState, event: Event) -> PolicyState:
-    if event.key is None:
+    """Unless it is in another slot now, as where the buses were renumbered: nobody has handled its fault by that."""
+    if event.key is None or "moved_to" in event.data:
         return state
     slot = event.key.subject.slot
     return replace(state, person=frozenset(key for key in state.person if key.subject.slot != slot))
