@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+import random
+from dataclasses import replace
 
 import pytest
 
 from gpuwarden.actuators.base import ActuatorUnavailable
 from gpuwarden.actuators.hook_gate import OPEN_FOR, HookGate
-from gpuwarden.policy.model import Act, FleetCount, Intent, NodeState, Owner, Why
+from gpuwarden.actuators.reconciler import Limits, Reconciler
+from gpuwarden.policy.breaker import spread
+from gpuwarden.policy.model import Act, FleetCount, Intent, NodeState, Owner, Result, Why
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.facts import Stamp
 
+NODES = 500
+FAILED = Intent(
+    act=Act.EXCLUDE, actuator="slurm", why=Why.FAILURE, reason="gpuwarden: failure gpu=3 gpu_missing", key="k",
+    at=host_clock(),
+)  # fmt: skip
+
 
 class Scheduler:
-    """One in memory, of eight nodes."""
+    """One in memory."""
 
     name = "slurm"
     pool: int | None = None
@@ -23,11 +32,12 @@ class Scheduler:
         self.writes: list[Intent] = []
 
     async def read(self) -> NodeState:
-        owner = Owner.OURS if self.writes else Owner.NONE
-        return NodeState(at=host_clock(), owner=owner, pool=8)
+        if not self.writes:
+            return NodeState(at=host_clock(), pool=NODES)
+        return NodeState(at=host_clock(), owner=Owner.OURS, why=Why.FAILURE, reason=self.writes[-1].reason, pool=NODES)
 
     async def fleet_count(self) -> FleetCount:
-        return FleetCount(node="me", pool=8, held=(), now=100.0)
+        return FleetCount(node="me", pool=NODES, held=(), now=100.0)
 
     async def apply(self, intent: Intent, state: NodeState) -> None:
         self.writes.append(intent)
@@ -42,11 +52,11 @@ async def test_a_gate_lets_through_only_for_a_while_after_the_hook_was_here() ->
     with pytest.raises(ActuatorUnavailable, match="HealthCheckProgram"):
         await gate.fleet_count()
     gate.hook_ran()
-    assert (await gate.fleet_count()).pool == 8
+    assert (await gate.fleet_count()).pool == NODES
     now += OPEN_FOR + 1
     with pytest.raises(ActuatorUnavailable):
         await gate.fleet_count()
-    assert (await gate.read()).pool == 8, "a read is free"
+    assert (await gate.read()).pool == NODES, "a read is free"
 
 
 async def test_a_gate_that_let_a_drain_through_lets_the_breaker_count_again() -> None:
@@ -55,17 +65,44 @@ async def test_a_gate_that_let_a_drain_through_lets_the_breaker_count_again() ->
     gate = HookGate(Scheduler(), lambda: Stamp(now, now))
     gate.hook_ran()
     now += OPEN_FOR - 1
-    about: dict[str, Any] = {
-        "actuator": "slurm",
-        "why": Why.FAILURE,
-        "reason": "gpuwarden: failure gpu=3 gpu_missing",
-        "key": "k",
-        "at": host_clock(),
-    }
-    await gate.apply(Intent(act=Act.EXCLUDE, **about), await gate.read())
+    await gate.apply(FAILED, await gate.read())
     now += 30
-    assert (await gate.fleet_count()).pool == 8
+    assert (await gate.fleet_count()).pool == NODES
     now += OPEN_FOR
-    await gate.apply(Intent(act=Act.RESTORE, **about), await gate.read())
+    await gate.apply(replace(FAILED, act=Act.RESTORE), await gate.read())
     with pytest.raises(ActuatorUnavailable):
         await gate.fleet_count()
+
+
+class Earliest(random.Random):
+    """Chance that draws the least, and keeps what it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[float, float]] = []
+
+    def uniform(self, a: float, b: float) -> float:
+        self.asked.append((a, b))
+        return a
+
+
+async def test_a_drain_that_waits_for_the_hook_is_not_held_back_by_the_breaker_and_does_not_follow_it_in_step() -> None:
+    """The hook ends its pause, and not that of the breaker; slurmd runs it on all nodes of the fleet at once."""
+
+    async def committed() -> bool:
+        return True
+
+    gate, chance = HookGate(Scheduler(), host_clock), Earliest()
+    box = Reconciler(
+        gate, committed=committed, wanted=lambda _: True, on_read=lambda: None, limits=Limits(recount_after=0.0),
+        clock=host_clock, chance=chance,
+    )  # fmt: skip
+    outcome, _ = await box.attempt(FAILED)
+    assert "HealthCheckProgram" in outcome.text
+    assert (outcome.result, box.held_back) == (Result.RETRY, "")
+    assert box.node_state is not None, "the node is read meanwhile"
+    assert box.node_state.reachable
+    gate.hook_ran()
+    chance.asked.clear()
+    outcome, _ = await box.attempt(FAILED)
+    assert (outcome.result, chance.asked[0]) == (Result.DONE, (0.0, spread(NODES)))

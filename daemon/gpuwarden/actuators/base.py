@@ -23,6 +23,10 @@ class ActuatorUnavailable(ActuatorError):  # noqa: N818 - a state of the schedul
     """It does not answer, or not in time."""
 
 
+class ActuatorWaits(ActuatorUnavailable):
+    """Its site lets it exclude only at certain moments, and this is none; whoever announces the next one ends the pause."""
+
+
 class ActuatorRefused(ActuatorError):  # noqa: N818 - a decision of the scheduler
     """It refused, and will again until an operator changes something: permission, node name, configuration."""
 

@@ -6,7 +6,7 @@ and after. Restoring, and an operator's orders, need no hook.
 
 from __future__ import annotations
 
-from gpuwarden.actuators.base import ActuatorUnavailable, Register
+from gpuwarden.actuators.base import ActuatorWaits, Register
 from gpuwarden.policy.model import Act, FleetCount, Intent, NodeState
 from gpuwarden_collectors.base import Clock
 
@@ -33,7 +33,7 @@ class HookGate:
     async def fleet_count(self) -> FleetCount:
         """Every exclusion for a failure begins with it, and nothing else: so the wait is here, before any request to Slurm."""
         if self._clock().boottime - self._hook_at > OPEN_FOR:
-            raise ActuatorUnavailable(
+            raise ActuatorWaits(
                 'the drain waits for the next run of HealthCheckProgram (slurm.drain_by = "hook"); is it set in slurm.conf?'
             )
         return await self.actuator.fleet_count()

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from gpuwarden.actuators.base import Actuator, ActuatorError, ActuatorUnavailable, BudgetUnknown
+from gpuwarden.actuators.base import Actuator, ActuatorError, ActuatorUnavailable, ActuatorWaits, BudgetUnknown
 from gpuwarden.policy import breaker
 from gpuwarden.policy.model import Act, Budget, FleetCount, Intent, NodeState, Outcome, Owner, Result, Why
 from gpuwarden.policy.preconditions import answer
@@ -81,6 +81,7 @@ class Reconciler:
         self._chance = chance or random.Random()  # noqa: S311 - spreads load, guards nothing
         self._backoff = Backoff(limits.first, limits.most, spread=_SPREAD, chance=self._chance)
         self._was_away = False  # in the attempt before
+        self._waited = False  # likewise, for a moment that comes to the whole fleet at once
         self._pool: int | None = None  # nodes, as last known
 
     async def read(self) -> None:
@@ -90,8 +91,8 @@ class Reconciler:
 
     async def attempt(self, intent: Intent) -> tuple[Outcome, float]:
         """One attempt, and in how many seconds the next is due if the outcome leaves something to do."""
-        first = intent.key != self.key
-        if first:
+        first, self._waited = intent.key != self.key or self._waited, False
+        if intent.key != self.key:
             self.key, self.held_back = intent.key, ""
             self._backoff.succeeded()
         soon = False
@@ -101,6 +102,7 @@ class Reconciler:
             # Whether the breaker is open is not known, and a node that must step back does so soon; where the count is unknown, it is held back.
             self.held_back = str(error) if isinstance(error, BudgetUnknown) else ""
             soon = isinstance(error, BudgetUnknown) and error.soon
+            self._waited = isinstance(error, ActuatorWaits)
             outcome = Outcome(result=Result.REFUSED if error.permanent else Result.RETRY, text=str(error))
         if outcome.result not in (Result.RETRY, Result.REFUSED):
             self.held_back = ""
@@ -180,6 +182,8 @@ class Reconciler:
             raise
         except ActuatorError as error:
             await self._read()
+            if isinstance(error, ActuatorWaits):
+                raise
             raise BudgetUnknown(str(error), permanent=error.permanent, soon=True) from error
 
     def _away(self) -> bool:
