@@ -179,11 +179,13 @@ def test_the_same_machine_rebooted_stays_out_until_an_operator_lifts_it() -> Non
 
 
 @pytest.mark.parametrize("flags", [frozenset(), frozenset({Flag.DOWN})], ids=["drained", "down"])
+@pytest.mark.parametrize("remarks", ["", " : Not responding", " : Not responding : Node unexpectedly rebooted"])
 def test_the_machine_that_replaces_it_comes_in_after_its_first_clean_pass_with_an_empty_ledger(
-    flags: frozenset[Flag],
+    flags: frozenset[Flag], remarks: str
 ) -> None:
+    """From 23.02 on Slurm remarks beside the reason that the machine went, and that another one came."""
     story = Story()
-    story.drained_by_hand(reasons.termination(OTHER_BOOT, OTHER_INSTANCE), flags=flags)
+    story.drained_by_hand(reasons.termination(OTHER_BOOT, OTHER_INSTANCE) + remarks, flags=flags)
     story.unknown(passes=3).fails(replace(xid(), shadow=True))
     assert story.writes == []
     story.heals()
@@ -198,6 +200,13 @@ def test_the_machine_that_replaces_it_comes_in_after_its_first_clean_pass_with_a
 def test_a_termination_that_may_be_this_machine_s_stays(boot: str, instance: str) -> None:
     story = Story()
     story.drained_by_hand(reasons.termination(boot, instance))
+    assert story.heals(passes=100).writes == []
+
+
+def test_another_remark_of_the_scheduler_keeps_the_machine_that_replaces_it_out() -> None:
+    story = Story()
+    remarks = " : Not responding : gres/gpu count reported lower than configured (7 < 8)"
+    story.drained_by_hand(reasons.termination(OTHER_BOOT, OTHER_INSTANCE) + remarks)
     assert story.heals(passes=100).writes == []
 
 

@@ -6,6 +6,8 @@ from gpuwarden.policy.model import Act, Flag, Intent, NodeState, Outcome, Owner,
 
 RANK = {Why.FAILURE: 0, Why.TERMINATION: 1, Why.OPERATOR: 2}
 """A reason of ours gives way to one of higher rank."""
+END_REMARKS = frozenset({"Not responding", "Node unexpectedly rebooted"})
+"""What Slurm appends from 23.02 on when a machine is gone, and when another one comes up in its place: after a termination no objection."""
 CLOCK_APART = 1.5
 """Seconds by which two readings of one exclusion's time may differ: schedulers keep whole ones."""
 
@@ -45,7 +47,7 @@ def _restore(intent: Intent, node_state: NodeState) -> Outcome | None:
             return Outcome(result=Result.ALREADY, text="no exclusion of ours stands")
         case Owner.FOREIGN:
             return Outcome(result=Result.DROPPED, text=f"it is excluded by somebody else: {_shown(node_state)}")
-    if node_state.suffix:
+    if node_state.suffix and not _only_says_it_ended(node_state):
         return Outcome(result=Result.DROPPED, text=f"the scheduler added {node_state.suffix!r}: lift it there")
     if intent.reason and not same(intent.reason, intent.since, node_state):
         return Outcome(
@@ -53,6 +55,10 @@ def _restore(intent: Intent, node_state: NodeState) -> Outcome | None:
         )
     allowed = frozenset({Flag.DOWN}) if node_state.why is Why.TERMINATION else frozenset()
     return _barred(node_state, allowed)
+
+
+def _only_says_it_ended(node_state: NodeState) -> bool:
+    return node_state.why is Why.TERMINATION and END_REMARKS.issuperset(node_state.suffix.split(" : "))
 
 
 def _barred(node_state: NodeState, allowed: frozenset[Flag]) -> Outcome | None:
