@@ -17,6 +17,7 @@ from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Event, EventKind
 from gpuwarden.policy.breaker import spread_of_return
 from gpuwarden.policy.model import Act, Budget, Flag, Intent, NodeState, Notice, Result, Settings, Why
+from gpuwarden.policy.state import Hold
 from gpuwarden_collectors.base import host_clock
 from support.enforcement_rig import LIMITS, PATIENCE, SETTINGS, Killed, Rig, rig_options
 from support.policy_story import BOOT, xid
@@ -381,6 +382,22 @@ async def test_an_intent_of_an_actuator_that_is_configured_no_more_stops_no_orde
     rig.enforcement.run()
     assert await rig.enforcement.orders.exclude("alice", "replacing a fan") == "fake: done"
     await rig.kill()
+
+
+async def test_what_an_actuator_holds_that_is_configured_no_more_ends_with_a_person_s_restore(rig: Rig) -> None:
+    """Else status, heartbeat and metrics would name it for ever, and nobody could end that."""
+    held = Hold(actuator="gone", why=Why.FAILURE, reason=FAILED, at=rig.clock(), boot_id=BOOT)
+    rig.ledger.append(Event(kind=EventKind.EXCLUDED, at=held.at, boot_id=BOOT, data=write(held)))
+    rig.begin()
+    rig.enforcement.run()
+    rig.passes()
+    assert rig.enforcement.shown().excluded == (("gone", "failure"),)
+    answer = await rig.enforcement.orders.restore("alice", rig.verdict)
+    assert "gone: forgotten, since it is configured no more" in answer
+    assert (rig.enforcement.shown().excluded, rig.state.holds) == ((), {})
+    await rig.kill()
+    rig.begin()
+    assert rig.state.holds == {}
 
 
 async def test_a_person_s_restore_goes_before_an_exclusion_that_waits() -> None:

@@ -83,11 +83,16 @@ class Orders:
 
     async def restore(self, by: str, verdict: Verdict) -> str:
         """As `exclude`."""
+        state = self._state()
         ordered = orders.restore(
-            self._state(), verdict, self._boxes, by=by, boot_id=self._boot_id, now=self._clock(),
+            state, verdict, self._boxes, by=by, boot_id=self._boot_id, now=self._clock(),
             horizon=self._settings().horizon,
         )  # fmt: skip
-        return await self._order(ordered, Act.RESTORE)
+        forgotten = [
+            f"{name}: forgotten, since it is configured no more; what it excluded may still stand there"
+            for name in orders.unconfigured(state, self._boxes)
+        ]
+        return "; ".join((await self._order(ordered, Act.RESTORE), *forgotten))
 
     def announce(self, within: float, text: str, by: str) -> str:
         """What follows from it, for people."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 
 from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Event, EventKind, Severity, Verdict
 from gpuwarden.policy import reasons
 from gpuwarden.policy.checkpoint import ordered, restored
-from gpuwarden.policy.events import NoticeEnded
+from gpuwarden.policy.events import Lifted, NoticeEnded
 from gpuwarden.policy.model import HORIZON, OPERATOR, Act, Intent, Notice, Result, Why
 from gpuwarden.policy.notices import MOVED, called_off, imminent, noticed
 from gpuwarden.policy.state import Order, PolicyState, intent_key, outcome_data
@@ -28,7 +28,7 @@ def exclude(by: str, text: str, boot_id: str, now: Stamp) -> Event:
 def restore(
     state: PolicyState,
     verdict: Verdict,
-    actuators: Iterable[str],
+    actuators: Collection[str],
     *,
     by: str,
     boot_id: str,
@@ -36,6 +36,7 @@ def restore(
     horizon: float = HORIZON,
 ) -> list[Event]:
     """Back in: whatever of ours stands is lifted, and what is found now does not exclude again until it is over or a new boot.
+    What is held or wanted of any but these `actuators` is forgotten: nothing can be lifted there.
 
     Raises ValueError while the end of this machine is announced and imminent.
     """
@@ -46,14 +47,31 @@ def restore(
     keys = frozenset(f.key for f in verdict.findings if f.severity is Severity.FAILURE)
     return [
         *restored(keys, boot_id, now, by),
+        *(event for name in unconfigured(state, actuators) for event in _forgotten(state, name, boot_id, now)),
         *(event for name in actuators for event in _restore(state, name, boot_id, now)),
     ]
 
 
-def _restore(state: PolicyState, name: str, boot_id: str, now: Stamp) -> Iterator[Event]:
+def unconfigured(state: PolicyState, actuators: Collection[str]) -> list[str]:
+    """Of whom something is held or wanted, though they are configured no more."""
+    return sorted({*state.holds, *state.pending} - set(actuators))
+
+
+def _forgotten(state: PolicyState, name: str, boot_id: str, now: Stamp) -> Iterator[Event]:
+    yield from _dropped(state, name, boot_id, now)
+    if (hold := state.holds.get(name)) is not None:
+        lifted = Lifted(actuator=name, why=hold.why, reason=hold.reason, by="forgotten: configured no more")
+        yield Event(kind=EventKind.LIFTED, at=now, boot_id=boot_id, data=write(lifted))
+
+
+def _dropped(state: PolicyState, name: str, boot_id: str, now: Stamp) -> Iterator[Event]:
     if (pending := state.pending.get(name)) is not None:
         dropped = outcome_data(pending, Result.DROPPED, "an operator restores")
         yield Event(kind=EventKind.OUTCOME, at=now, boot_id=boot_id, data=dropped)
+
+
+def _restore(state: PolicyState, name: str, boot_id: str, now: Stamp) -> Iterator[Event]:
+    yield from _dropped(state, name, boot_id, now)
     intent = Intent(
         act=Act.RESTORE, actuator=name, why=Why.OPERATOR, reason="", at=now, force=True,
         key=intent_key(Act.RESTORE, name, boot_id, now),
