@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
+from gpuwarden.base.threads import detached
 from gpuwarden_collectors.base import CollectorError
 from gpuwarden_collectors.event_facts import BY_TIME, LogPosition, XidEvent
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.kernel_log import reader
 from gpuwarden_collectors.kernel_log.belief import disbelieved
 from gpuwarden_collectors.kernel_log.lines import Record, event_of, parse_record
-from gpuwarden_collectors.kernel_log.sources import open_source
+from gpuwarden_collectors.kernel_log.sources import Turn, open_source
 from gpuwarden_collectors.kernel_log.syslog import ANCHOR, POLL, SHARE, WINDOW, SyslogRing
 from support.disposable import WITHOUT_KMSG, kernel_log_writer
 from support.kernel_log import BOOT, Received, following, line, until
@@ -269,6 +272,84 @@ async def test_after_another_way_of_reading_the_log_what_is_there_is_history_beh
         assert [event.history for event in received.events if isinstance(event, XidEvent)] == [True, False]
         assert log.position is not None
         assert (log.position.sequence >= BY_TIME) == (kind == "numbers")
+
+
+# --- the loop ------------------------------------------------------------------------------------------------------
+
+
+class HeldRing(Ring):
+    """Each read of it takes until it is let go, and a few seconds at most."""
+
+    def __init__(self, *records: str) -> None:
+        super().__init__(*records)
+        self.reading, self.let_go = False, threading.Event()
+
+    def __call__(self, size: int) -> bytes:
+        text = super().__call__(size)
+        self.reading = True
+        self.let_go.wait(5.0)
+        self.reading = False
+        return text
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldRing]:
+    """In place of the log at any path."""
+    made = HeldRing(xid(1, 31), xid(2, 43))
+    monkeypatch.setattr(reader, "open_source", lambda _: SyslogRing(made, made.size, poll=0.005))
+    yield made
+    made.let_go.set()
+
+
+async def test_the_loop_is_free_while_the_ring_is_read(held: HeldRing) -> None:
+    async with following(KMSG) as (log, received):
+        await until(lambda: bool(held.sizes))
+        assert held.reading, "the loop had a turn, and the read still goes on"
+        for _ in range(20):
+            await asyncio.sleep(0.005)
+        assert (held.reading, len(held.sizes)) == (True, 1), "no second read beside it"
+        assert (received.events, log.complete) == ([], False)
+        held.let_go.set()
+        await until(lambda: log.complete)
+        held.records.append(xid(3, 95))
+        await until(lambda: xids(received) == [31, 43, 95])
+        assert received.gaps() == []
+
+
+async def test_what_was_being_read_when_the_daemon_ends_is_the_next_ones_and_is_read_once(held: HeldRing) -> None:
+    async with following(KMSG) as (log, first):
+        held.let_go.set()
+        await until(lambda: log.complete)
+        held.let_go.clear()
+        held.records.append(xid(3, 95))
+        sizes = len(held.sizes)
+        await until(lambda: held.reading and len(held.sizes) > sizes)
+    position = log.position
+    held.let_go.set()
+    await until(lambda: not held.reading)
+    await asyncio.sleep(0.05)
+    async with following(KMSG, resume=position) as (again, second):
+        await until(lambda: again.complete)
+        assert (xids(first) + xids(second), second.gaps()) == ([31, 43, 95], [])
+    assert log.position == position, "what came after the end was discarded"
+
+
+async def test_where_no_thread_can_be_started_the_ring_is_read_later(ring: Ring) -> None:
+    refusals = iter((True, True))
+
+    def aside(read: Callable[[], Turn]) -> asyncio.Future[Turn]:
+        if next(refusals, False):
+            refused: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
+            refused.set_exception(RuntimeError("can't start new thread"))
+            return refused
+        return detached("kernel log", read)
+
+    ring.records += [xid(1, 31)]
+    async with following(KMSG, aside=aside) as (log, received):
+        await until(lambda: bool(log.error))
+        assert "can't start new thread" in log.error
+        await until(lambda: log.complete)
+        assert (xids(received), received.gaps(), log.error) == ([31], [], "")
 
 
 # --- the kernel's own ----------------------------------------------------------------------------------------------

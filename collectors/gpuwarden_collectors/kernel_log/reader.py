@@ -9,7 +9,8 @@
   that clock, shifted by boottime minus monotonic of this moment (right but for suspends between the record and now). A
   record that arrives while we follow is stamped when it arrives.
 - **Belief.** Only the kernel's own records become events (`belief.py`); of the others, those that would have are counted.
-- **Loop.** At most `RECORDS_PER_TURN` records, a millisecond or two, go by before other tasks have their turn.
+- **Loop.** At most `RECORDS_PER_TURN` records, a millisecond or two, go by before other tasks have their turn. A read that takes longer is
+  done in a thread, one at a time. If the source was closed meanwhile, what it brings is discarded: the position is still before it.
 - **Errors** after the start close the log and open it again with growing pauses; `error` says so as long as it lasts.
 """
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 from gpuwarden_collectors.backoff import Backoff
 from gpuwarden_collectors.base import Clock, CollectorError, host_clock
@@ -34,13 +36,19 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before the log is opened again
 
 
 OnEvents = Callable[[Sequence[HostEvent], LogPosition], None]
+Aside = Callable[[Callable[[], Turn]], asyncio.Future[Turn]]
+"""Does a read in a thread; RuntimeError is in the future where none can be started."""
+
+
+def _in_executor(read: Callable[[], Turn]) -> asyncio.Future[Turn]:
+    return asyncio.ensure_future(asyncio.to_thread(read))
 
 
 class KernelLog:
     """Follows `path` from `resume` on and calls `on_events` with what it finds, with the position reached.
 
     `resume` counts only for the same boot. Events older than `history_before` (CLOCK_BOOTTIME, seconds) are marked as
-    history. `facilities`: those whose records are believed. Counters, since construction: `records` read, `malformed` ones, `gaps`
+    history. `facilities`: those whose records are believed. `aside`: how a read is done that takes long. Counters, since construction: `records` read, `malformed` ones, `gaps`
     and records `lost` in them, `errors`, and by reason the records that were `disbelieved` though they have the form of an event.
     `error` is empty while the log is followed.
     """
@@ -56,6 +64,7 @@ class KernelLog:
         facilities: Collection[int] = (KERNEL,),
         clock: Clock = host_clock,
         monotonic: Callable[[], float] = time.monotonic,
+        aside: Aside = _in_executor,
     ) -> None:
         self.records = self.malformed = self.gaps = self.lost = self.errors = 0
         self.disbelieved = {FACILITY: 0, PACKET_FILTER: 0}
@@ -67,6 +76,7 @@ class KernelLog:
         self._history_before = float("-inf") if history_before is None else history_before
         self._clock = clock
         self._monotonic = monotonic
+        self._aside = aside
         self._echoes, self._lockups = Echoes(), Lockups()
         self._last = resume.sequence if resume and resume.boot_id == boot_id else None
         self._newest = -1  # highest sequence seen in this log, skipped records included
@@ -123,10 +133,26 @@ class KernelLog:
         self._source = source
 
     def _turn(self, source: RecordSource) -> None:
+        read = partial(source.read, RECORDS_PER_TURN)
+        if source.slow():
+            self._aside(read).add_done_callback(partial(self._came, source))
+        else:
+            self._take(source, read)
+
+    def _came(self, source: RecordSource, reading: asyncio.Future[Turn]) -> None:
+        if source is self._source:
+            self._take(source, reading.result)
+        elif not reading.cancelled():
+            reading.exception()  # else asyncio logs that nobody asked for it
+
+    def _take(self, source: RecordSource, read: Callable[[], Turn]) -> None:
         try:
-            turn = source.read(RECORDS_PER_TURN)
+            turn = read()
         except OSError as error:
             self._try_again(f"cannot read the kernel log {self._path}: {error.strerror}; opening it again")
+            return
+        except RuntimeError as error:  # no thread could be started
+            self._try_again(f"cannot read the kernel log {self._path}: {error}; opening it again")
             return
         self.error = ""
         self._backoff.succeeded()

@@ -1,7 +1,7 @@
 """Where records come from: the kernel's device, a file that holds one record on each line and grows, or syslog(2) (`syslog.py`).
 
-`read` of each returns at once with a bounded piece of records in the form of `/dev/kmsg`. A file is meant to lie on a local disk:
-it is read on the loop.
+`read` of each returns a bounded piece of records in the form of `/dev/kmsg`: at once, unless it is `slow`. A file is meant to lie on a
+local disk: it is read on the loop.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ class RecordSource(Protocol):
 
     def read(self, limit: int) -> Turn:
         """At most about `limit` records. Raises OSError when the source is broken."""
+
+    def slow(self) -> bool:
+        """Whether the next `read` takes milliseconds, and so is for a thread."""
 
     def close(self) -> None: ...
 
@@ -115,6 +118,9 @@ class KmsgDevice:
                     raise OSError(errno.ENODATA, "it has an end, so it is no kernel log")
                 return record
 
+    def slow(self) -> bool:
+        return False
+
     def close(self) -> None:
         os.close(self.fd)
 
@@ -164,6 +170,9 @@ class FollowedFile:
         *lines, rest = (self._partial + chunk).split(b"\n")
         self._partial = rest[:LINE_MAX]  # only the beginning of a line is ever parsed
         return lines
+
+    def slow(self) -> bool:
+        return False
 
     def close(self) -> None:
         os.close(self.fd)

@@ -112,6 +112,10 @@ class SyslogRing:
         records = list(self._records(limit))
         return Turn(records, drained=not self._waiting, restarted=restarted)
 
+    def slow(self) -> bool:
+        """The kernel walks over the whole ring for a read; what that brought is there at once."""
+        return not self._waiting
+
     def close(self) -> None:
         """Nothing is held open."""
 

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gpuwarden.base.paths import RUN_DIR
+from gpuwarden.base.threads import detached
 from gpuwarden.collect.host_collectors import host_sources, site_checks
 from gpuwarden.collect.on_demand import OnDemandWorker
 from gpuwarden.collect.schedule import Deliver, LoopCollector, Source, ThreadCollector, polled
@@ -200,7 +202,7 @@ class Readers:
         history_before = self._clock().boottime - HISTORY_AFTER if first else None
         self._kernel_log = KernelLog(
             str(self._sources.kmsg), self._boot_id, lambda events, _: self._take_events(events),
-            resume=resume, history_before=history_before, clock=self._clock,
+            resume=resume, history_before=history_before, clock=self._clock, aside=partial(detached, "kernel log"),
         )  # fmt: skip
         self._task(self._keep_following(self._kernel_log))
 
