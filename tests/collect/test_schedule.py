@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from gpuwarden.collect.schedule import ThreadCollector, every
-from gpuwarden_collectors.base import CollectorError, PassOutcome, SourceAbsent, host_clock
+from gpuwarden_collectors.base import CollectorError, Observation, PassOutcome, SourceAbsent, host_clock
+from support.threads import no_thread_can_be_started
 
 
 def raising(error: Exception) -> Callable[[], str]:
@@ -51,6 +52,22 @@ async def test_a_read_that_hangs_costs_one_thread_and_is_picked_up_when_it_comes
     while (seen := await collector.observe()).outcome is PassOutcome.TIMED_OUT:
         pass
     assert seen.facts == "late"
+
+
+async def test_passes_fail_while_no_thread_can_be_started_and_go_on_after_that() -> None:
+    seen: list[Observation[str]] = []
+    collector = ThreadCollector("pci", lambda: "facts", 10.0, host_clock)
+    with no_thread_can_be_started():
+        task = asyncio.create_task(every(0.001, collector.observe, seen.append))
+        async with asyncio.timeout(60):
+            while len(seen) < 2 and not task.done():
+                await asyncio.sleep(0.001)
+    assert not task.done(), "the passes have ended for good"
+    assert {(one.outcome, one.error) for one in seen} == {(PassOutcome.FAILED, "RuntimeError: can't start new thread")}
+    async with asyncio.timeout(60):
+        while seen[-1].outcome is not PassOutcome.OBSERVED:
+            await asyncio.sleep(0.001)
+    task.cancel()
 
 
 async def test_passes_of_a_collector_never_overlap() -> None:

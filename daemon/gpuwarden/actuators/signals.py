@@ -84,9 +84,9 @@ async def send_all(
     Nothing more is begun after `deadline` seconds; the one that is not done by then is UNKNOWN.
     """
     round_ = _Round(orders, proc)
-    try:
-        await asyncio.wait((detached("signals", round_.go),), timeout=deadline)
-    except RuntimeError as error:  # no thread can be started
+    going = detached("signals", round_.go)
+    await asyncio.wait((going,), timeout=deadline)
+    if going.done() and isinstance(error := going.exception(), RuntimeError):  # no thread can be started
         return round_.results(f"not sent: {error}; raise the daemon's limit on threads (TasksMax)")
     return round_.results(f"not sent: the {deadline:g} s for all of them had passed")
 

@@ -12,12 +12,16 @@ Result = TypeVar("Result")
 
 
 def detached(name: str, work: Callable[[], Result]) -> asyncio.Future[Result]:
-    """`work` in a daemon thread of its own: what it returns or raises is in the future, if it ever ends.
+    """`work` in a daemon thread of its own: what it returns or raises is in the future, if it ever ends; RuntimeError also where no
+    thread can be started, as at a limit on tasks (TasksMax, a pod's pids).
 
     Neither the loop nor the end of the process waits for it (an executor's threads would be waited for).
     """
     future, run = promised(work)
-    threading.Thread(target=run, name=name, daemon=True).start()
+    try:
+        threading.Thread(target=run, name=name, daemon=True).start()
+    except RuntimeError as error:
+        future.set_exception(error)
     return future
 
 
