@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
+import threading
 import time
 import tracemalloc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PosixPath
+from typing import ClassVar
 
 import pytest
 
 from gpuwarden.collect.slurm_jobs import jobs_source
 from gpuwarden.config.slurm import SlurmOptions
-from gpuwarden_collectors.base import CollectorError, SourceAbsent, host_clock
+from gpuwarden_collectors.base import CollectorError, PassOutcome, SourceAbsent, host_clock
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.slurm import jobs_text
 from gpuwarden_collectors.slurm.client import SlurmClient
@@ -475,3 +478,29 @@ async def test_gpus_are_counted_under_the_name_that_slurm_has_for_this_host(
         assert facts is not None
         assert facts.minors == found
     assert len((tmp_path / "asked").read_text().splitlines()) <= 2, "its name is asked for once"
+
+
+class OnADeadServer(PosixPath):
+    """A file whose file system does not answer until `answers` is set, and for some seconds at most."""
+
+    answers = threading.Event()
+    asked_by: ClassVar[list[threading.Thread]] = []
+
+    def exists(self, **_: bool) -> bool:
+        self.asked_by.append(threading.current_thread())
+        self.answers.wait(5.0)
+        return False
+
+
+async def test_a_slurm_conf_on_a_dead_file_server_does_not_stop_the_loop(tmp_path: Path) -> None:
+    conf = OnADeadServer(tmp_path / "slurm.conf")
+    source = jobs_source(
+        SlurmOptions(enabled=True, conf=conf), SlurmClient(conf=conf, hostname="gpu1", inherited={}),
+        run_dir=tmp_path, proc=Path("/proc"), users=lambda: (), clock=host_clock, environment={},
+    )  # fmt: skip
+    made = asyncio.ensure_future(source.once())
+    while not conf.asked_by:
+        await asyncio.sleep(0.01)
+    conf.answers.set()
+    assert (await made).outcome is PassOutcome.ABSENT
+    assert threading.current_thread() not in conf.asked_by

@@ -19,6 +19,8 @@ from gpuwarden_collectors.slurm.jobs import JobsReader
 from gpuwarden_collectors.slurm.jobs_facts import JobsFacts
 
 DEADLINE = 20.0
+CONF_FOUND_WITHIN = 2.0
+"""Seconds for whether there is a slurm.conf: it may lie on a file server."""
 _CONFS = (Path("/etc/slurm/slurm.conf"), Path("/run/slurm/conf/slurm.conf"), Path("/etc/slurm-llnl/slurm.conf"))
 """The default paths; the second is that of a host that fetches it from the controller."""
 
@@ -45,12 +47,13 @@ def jobs_source(
     conf = conf_path(options, environment)
     reader = JobsReader(proc, notes, conf, node=client.node.known, pids=users, ask=calls, clock=clock)
     collector = ThreadCollector("jobs", reader.read, DEADLINE, clock)
+    there = ThreadCollector("jobs", conf.exists, CONF_FOUND_WITHIN, clock)
     assumed = ""
 
     async def once() -> Observation[JobsFacts]:
         nonlocal assumed
         calls.loop = asyncio.get_running_loop()
-        if not client.node.known and not assumed and conf.exists():
+        if not client.node.known and not assumed and (await there.observe()).facts:
             assumed = await _name_or_hostname(client)
         reader.is_called(client.node.known or assumed)
         return await collector.observe()
