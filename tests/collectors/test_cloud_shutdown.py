@@ -84,6 +84,22 @@ async def test_one_that_is_called_off_is_over_and_the_next_one_is_held_up_again(
             await until(lambda: logind.inhibited() == 1)
 
 
+async def test_the_hold_of_one_that_was_called_off_does_not_end_that_of_the_next(bus: Path) -> None:
+    """As where `hold` is longer than logind waits: a shutdown fails or is cancelled before it is over."""
+    source = Shutdown(host_clock, path=str(bus), hold=1.0)
+    with logind_on(bus) as logind:
+        await asked(source)
+        logind.prepare_for_shutdown()
+        assert (await asked(source)).kind is AnswerKind.NOTICE
+        release = source._release
+        logind.prepare_for_shutdown(going_down=False)
+        await until_called_off(source)
+        assert release is not None
+        await until(lambda: asyncio.get_running_loop().time() > release.when() + 0.1)
+        assert logind.inhibited() == 1
+    await source.close()
+
+
 async def test_one_that_is_under_way_when_we_come_is_seen(bus: Path, source: Shutdown) -> None:
     with logind_on(bus, going_down=True) as logind:
         assert (await asked(source)).kind is AnswerKind.NOTICE

@@ -59,8 +59,6 @@ class Shutdown:
         return ""
 
     async def close(self) -> None:
-        if self._release is not None:
-            self._release.cancel()
         self._let_go()
         if self._logind is not None:
             self._logind.close()
@@ -116,6 +114,11 @@ class Shutdown:
             await self._inhibit(logind)
 
     def _let_go(self) -> None:
+        if (
+            self._release is not None
+        ):  # of a shutdown that was called off: it would let go of the inhibitor for the next one
+            self._release.cancel()
+            self._release = None
         if self._inhibitor is not None:
             os.close(self._inhibitor)
             self._inhibitor = None
