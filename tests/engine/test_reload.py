@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import threading
 from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
-from gpuwarden.config.model import Config, Control, Inventory, Log
+from gpuwarden.base.log import LogOutput
+from gpuwarden.base.sd_notify import ServiceManager
+from gpuwarden.config.model import Config, Control, Inventory, Log, Run, State
 from gpuwarden.config.policy import BreakerOptions
 from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.engine.reload import TAKEN_OVER, in_force, reloaded
 from gpuwarden.health.host.limits import DiskLimits, Limits, SwapLimits
 from gpuwarden.health.view import CheckRule, Rules, XidRule
 from gpuwarden.policy.model import Settings
+from gpuwarden.runtime.app import Daemon
+from gpuwarden.runtime.wiring import Site
 from support.daemons import FakeHost
 
 
@@ -188,3 +194,34 @@ def test_a_fault_in_the_file_of_tls_and_users_is_refused_with_the_rest(host: Fak
         assert (done.returncode, "web.yml" in done.stderr) == (64, True), done.stderr
         host.xid(1, 95)
         daemon.wait_status("failure", "xid.95")
+
+
+async def test_a_sighup_during_a_reload_is_followed_by_another_one(tmp_path: Path) -> None:
+    """The first may have read the files before they were changed again."""
+    config = Config(run=Run(tmp_path / "run"), state=State(tmp_path / "state"))
+    nvml = replace(config.collectors.nvml, simulate=2)
+    config = replace(config, collectors=replace(config.collectors, nvml=nvml))
+    read, go_on = list[int](), threading.Event()
+
+    def load() -> Config:
+        read.append(1)
+        assert go_on.wait(60)
+        return config
+
+    async def until_read(times: int) -> None:
+        async with asyncio.timeout(60):
+            while len(read) < times:
+                await asyncio.sleep(0.01)
+
+    output = LogOutput(2, [], 100)
+    daemon = Daemon(Site.of(config), output, load, manager=ServiceManager())
+    daemon.reload_soon()
+    await until_read(1)
+    for _ in range(3):
+        daemon.reload_soon()
+    go_on.set()
+    await until_read(2)
+    assert daemon._reloading is not None
+    await daemon._reloading
+    assert len(read) == 2
+    output.close(1.0)

@@ -72,6 +72,7 @@ class Daemon:
         self._load = load
         self._config = site.config
         self._reloading: asyncio.Task[None] | None = None
+        self._reload_wanted = False
         self._reloads = asyncio.Lock()
         self._output = output
         self._clock = clock
@@ -250,14 +251,17 @@ class Daemon:
         return str(news)
 
     def reload_soon(self) -> None:
-        """As `reload`, for SIGHUP; what is wrong goes to the log."""
+        """As `reload`, for SIGHUP; what is wrong goes to the log. One that comes during another is done after it, whatever that has read."""
 
         async def work() -> None:
-            try:
-                await self.reload()
-            except ReloadError as error:
-                log.error("configuration not reloaded", reason=str(error))  # noqa: TRY400 - it says it all
+            while self._reload_wanted:
+                self._reload_wanted = False
+                try:
+                    await self.reload()
+                except ReloadError as error:
+                    log.error("configuration not reloaded", reason=str(error))  # noqa: TRY400 - it says it all
 
+        self._reload_wanted = True
         if self._reloading is None or self._reloading.done():
             self._reloading = asyncio.create_task(work())
 
