@@ -8,14 +8,17 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import closing
+from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpuwarden.health.model import EventKind
+from gpuwarden.ledger.errors import LedgerCorrupt, LedgerUnavailable, check_verdict
 from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.ledger.seal import SUFFIX
+from gpuwarden.ledger.store import Entry, Store
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.event_facts import LogPosition
 from gpuwarden_collectors.facts import Stamp
@@ -38,6 +41,57 @@ async def make(tmp_path: Path) -> AsyncIterator[Ledgers]:
     ledgers = Ledgers(tmp_path / "state/ledger.db")
     yield ledgers
     await ledgers.close()
+
+
+# --- Pages that cannot be read -------------------------------------------------------------------------------------
+
+
+def let_reads_fail(path: Path) -> None:
+    """Of whoever has the file open in this process: other errors than EIO, as of a server that is away."""
+    written = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            if int(descriptor.name) != written and descriptor.readlink() == path:
+                os.dup2(written, int(descriptor.name), inheritable=False)
+    os.close(written)
+
+
+async def test_a_page_that_the_disk_does_not_give_is_an_error_of_the_disk_and_no_damage(
+    make: Ledgers, tmp_path: Path
+) -> None:
+    path = tmp_path / "ledger.db"
+    ledger = make(path)
+    await opened(ledger)
+    ledger.append(event(number, "x" * 1_000) for number in range(2_000))  # more than SQLite's cache
+    ledger.append([replace(event(2_000), kind=EventKind.EXCLUDED)])  # sealed in a second, for which all is read
+    assert await ledger.flush(PATIENCE)
+    let_reads_fail(path)
+    async with asyncio.timeout(PATIENCE):
+        while not ledger.error(host_clock()):
+            await ledger.flush(0.1)
+    assert "the disk gave an I/O error" in ledger.error(host_clock())
+    assert await ledger.flush(PATIENCE), "it is opened again"
+    assert ledger.error(host_clock()) == ""
+    assert await ledger.close(PATIENCE)
+    assert moved_aside(path) == []
+    memory = await opened(make(path))
+    assert numbers(memory) == list(range(2_000))
+    assert memory.events[-1].kind == EventKind.EXCLUDED
+
+
+def test_an_error_of_the_disk_in_the_check_at_the_start_is_no_damage(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    with Store.open(path, now=0.0) as store:
+        store.append([Entry(events=tuple(event(number, "x" * 1_000) for number in range(100)))])
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        assert db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        let_reads_fail(path)
+        (verdict,) = db.execute("PRAGMA quick_check(1)").fetchone()
+    with pytest.raises(LedgerUnavailable, match="the disk gave an I/O error"):
+        check_verdict(verdict, path)
+    for damage in ("row 3 missing from index events", "Page 5: unable to get the page. error code=522"):
+        with pytest.raises(LedgerCorrupt):
+            check_verdict(damage, path)
 
 
 # --- Corrupt files -------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ LedgerError
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,6 +53,8 @@ _ADVICE = {
     sqlite3.SQLITE_IOERR: "the disk gave an I/O error: read the kernel log, check free space and quota",
     sqlite3.SQLITE_BUSY: "another process holds the ledger: is a second daemon or a database shell using it?",
 }
+_SEE = "see sqlite.org/rescode.html"
+_UNREAD = re.compile(r"error code=(\d{1,9})")
 
 
 def is_damage(error: Exception) -> bool:
@@ -59,7 +62,25 @@ def is_damage(error: Exception) -> bool:
     code = getattr(error, "sqlite_errorcode", None)
     if code is None:  # Python's own: a text in the file that is no UTF-8
         return isinstance(error, sqlite3.OperationalError) and "decode" in str(error)
-    return code & 0xFF in _CORRUPT or code == sqlite3.SQLITE_IOERR_SHORT_READ
+    return _means_damage(code)
+
+
+def _means_damage(code: int) -> bool:
+    return code & 0xFF in _CORRUPT or code in (sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_CORRUPTFS)
+
+
+def check_verdict(verdict: str, path: Path) -> None:
+    """Of `PRAGMA quick_check`, which reports a page that could not be read as if it were damage.
+
+    Raises LedgerCorrupt, or LedgerUnavailable where the disk gave an error.
+    """
+    if verdict == "ok":
+        return
+    unread = _UNREAD.search(verdict)
+    if unread is not None and not _means_damage(code := int(unread[1])):
+        advice = _ADVICE.get(code & 0xFF, _SEE)
+        raise LedgerUnavailable(f"cannot use ledger {path}: a page cannot be read, error {code}; {advice}")
+    raise LedgerCorrupt(f"ledger {path} is corrupt: {verdict}")
 
 
 @contextmanager
@@ -80,7 +101,7 @@ def translated(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         if is_damage(error) or getattr(error, "sqlite_errorcode", 0) & 0xFF in _MISFITTING:
             raise LedgerCorrupt(f"ledger {path} is corrupt: {error}") from error
-        advice = _ADVICE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, "see sqlite.org/rescode.html")
+        advice = _ADVICE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, _SEE)
         raise LedgerUnavailable(f"cannot use ledger {path}: {error}; {advice}") from error
     except OSError as error:
         why = error.strerror or error

@@ -151,7 +151,9 @@ class Reader:
         try:
             yield
         finally:
-            self._db.execute("ROLLBACK")
+            # An error of the disk has ended it already, and that error is the one to report.
+            with contextlib.suppress(sqlite3.Error):
+                self._db.execute("ROLLBACK")
 
     def _meta(self, key: str) -> str:
         with translated(self.path):

@@ -18,7 +18,7 @@ from typing import Literal, Self
 
 from gpuwarden.health.model import Event
 from gpuwarden.ledger import schema, seal
-from gpuwarden.ledger.errors import LedgerCorrupt, LedgerUnavailable, reading, translated
+from gpuwarden.ledger.errors import LedgerUnavailable, check_verdict, reading, translated
 from gpuwarden.ledger.machine import as_text
 from gpuwarden.ledger.reader import BUSY_TIMEOUT, Reader
 from gpuwarden.ledger.rows import row_of
@@ -85,8 +85,7 @@ class Store(Reader):
         self._db.execute(f"PRAGMA cache_size = -{_CACHE}")
         self._db.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
         (verdict,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
-        if verdict != "ok":
-            raise LedgerCorrupt(f"ledger {self.path} is corrupt: {verdict}")
+        check_verdict(verdict, self.path)
         if version is None or version < (schema.MAJOR, schema.MINOR):
             with self._transaction():
                 schema.create(self._db, now)
