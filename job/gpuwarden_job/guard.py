@@ -85,6 +85,8 @@ class CheckpointGuard:
         self.job = acknowledge.job_name(environ)
         self._spans_job = acknowledge.spans_job(environ, self.ranks.size)
         self.interruption: Interruption | None = None
+        self.parked = False
+        """Whether this rank is done and only waits to be ended: from then on it waits for no peer."""
         self._every, self._poll, self._clock = every, poll, clock
         self._boot_id = staging.boot_id() if boot_id is None else boot_id
         declared = environ.get("GPUWARDEN_SIGNAL", "").upper()

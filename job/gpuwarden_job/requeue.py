@@ -68,6 +68,7 @@ def park(guard: CheckpointGuard, clock: Callable[[], float] = boottime) -> None:
     begun, before = clock(), guard.signals
     deadline = None if guard.interruption is None else guard.interruption.deadline
     until = begun + _WITHOUT_DEADLINE if deadline is None else deadline + _AFTER
+    guard.parked = True
     while (now := clock()) < until:
         if now - begun < _SETTLED:
             before = guard.signals

@@ -28,7 +28,8 @@ _TICK = 0.2  # s
 class PeerWatch:
     """Call `beat` at each step. `stall`: seconds without one after which the peers are taken for lost.
 
-    With a notice whose deadline is less than `margin` seconds away, `margin` seconds of silence are enough.
+    With a notice whose deadline is less than `margin` seconds away, `margin` seconds of silence are enough. A parked rank
+    (requeue.py) waits for nobody.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class PeerWatch:
 
     def _run(self) -> None:
         while not self._ended.wait(_TICK):
-            if not self._pauses and self._stalled(time.monotonic() - self._beaten):
+            if not self._pauses and not self._guard.parked and self._stalled(time.monotonic() - self._beaten):
                 self._lost()
                 return
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden_job import REQUEUE, CheckpointGuard, Ranks, park, requeue_code, reschedulable, transient
+from gpuwarden_job import REQUEUE, CheckpointGuard, PeerWatch, Ranks, park, requeue_code, reschedulable, transient
 from support.job_world import environment, give_notice
 
 
@@ -139,3 +139,19 @@ def test_a_parked_job_stays_until_a_minute_past_the_deadline_or_a_further_signal
         times = iter([0.0, 1.0, 6.0, 7.0, 8.0])
         park(guard, clock=clock)
         assert list(times) == [8.0], "the first signal was the one that goes with the notice"
+
+
+def test_a_parked_rank_waits_for_no_peer(tmp_path: Path) -> None:
+    give_notice(tmp_path)
+    lost: list[str] = []
+    with (
+        CheckpointGuard(ranks=Ranks(), environ={"GPUWARDEN_RUN_DIR": str(tmp_path)}) as guard,
+        PeerWatch(guard, stall=1.0, lost=lambda: lost.append("left")),
+    ):
+        found = guard.check(1)
+        assert found is not None
+        assert found.deadline is not None
+        now = iter([*(found.deadline + seconds for seconds in range(12)), found.deadline + 61.0])
+        park(guard, clock=lambda: next(now))
+        assert list(now) == []
+    assert lost == []
