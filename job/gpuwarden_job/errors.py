@@ -3,7 +3,7 @@
 CheckpointError        the root: nothing else leaves the store, whatever the disk does
   SaveFailed           this save did not happen; what was saved before is untouched. Training may go on.
     Refused            nor will any later one: the job gives what a restart could not load. Its code has to change.
-  NothingLoadable      there are checkpoints and none is whole. To begin again would throw work away: a person decides.
+  NothingLoadable      there are checkpoints, and none is whole or rank 0 does not see them. To begin again would throw work away: a person decides.
   Undecodable          a checkpoint is whole, and the code that reads it cannot, or not without trust: older ones would fail alike
   WorldChanged         saved in shards by another number of ranks, and no `reshard` was given
 """

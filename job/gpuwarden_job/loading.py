@@ -68,9 +68,10 @@ class Loader:
         self._root, self._ranks, self._read = root, ranks, read
         self._passed: list[str] = []
 
-    def first_whole(self, order: Iterator[Path]) -> Loaded | None:
-        """Only the order of rank 0 counts. Raises NothingLoadable, Undecodable, WorldChanged."""
-        while folder := self._proposed(order):
+    def first_whole(self, order: Sequence[Path]) -> Loaded | None:
+        """Only the order of rank 0 counts; None where no rank has any. Raises NothingLoadable, Undecodable, WorldChanged."""
+        proposals = iter(order)
+        while folder := self._proposed(proposals):
             with retention.reading(folder):
                 made, problem = self._checked(folder)
                 if not self._ranks.any(made is None):
@@ -80,6 +81,11 @@ class Loader:
             raise NothingLoadable(
                 f"none of the checkpoints in {self._root} is whole ({'; '.join(self._passed)}): "
                 "restore one from a copy, or move them away to begin again"
+            )
+        if self._ranks.any(bool(order)):
+            raise NothingLoadable(
+                f"rank 0 sees no checkpoint in {self._root}, and another rank does: "
+                "is it mounted, and the same folder, on all nodes?"
             )
         return None
 

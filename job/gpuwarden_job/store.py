@@ -124,7 +124,7 @@ class CheckpointStore:
         `reshard` deals the states of all old ranks out to this one, if their number changed. `read` is for `save_files`.
         Raises NothingLoadable, Undecodable, WorldChanged, on all ranks.
         """
-        order = (path for _, path in sorted(publishing.folders(self.folder).items(), reverse=True))
+        order = [path for _, path in sorted(publishing.folders(self.folder).items(), reverse=True)]
         return self._loader(reshard, read).first_whole(order)
 
     def load_best(self, *, reshard: Reshard | None = None, read: Read | None = None) -> Loaded | None:
@@ -133,7 +133,7 @@ class CheckpointStore:
         while self._keep[1] is not None and (winner := retention.best(saved, self._keep[1])) is not None:
             saved.remove(winner)
             order.append(folders[winner.sequence])
-        return self._loader(reshard, read).first_whole(iter(order))
+        return self._loader(reshard, read).first_whole(order)
 
     @property
     def _writes(self) -> bool:

@@ -6,13 +6,14 @@ import json
 import os
 import shutil
 import threading
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 
 from gpuwarden_job import CheckpointStore, NothingLoadable, Ranks, SaveFailed, Undecodable
-from support.job_world import ended, start
+from support.job_world import ended, start, together
 from support.mounts import remount, tmpfs
 
 KILLER = """
@@ -120,6 +121,19 @@ def test_where_all_checkpoints_are_broken_nothing_starts_from_scratch_unasked(tm
     next(tmp_path.glob("*/rank-*")).write_bytes(b"")
     with pytest.raises(NothingLoadable, match=r"none of the checkpoints .* is whole \(.*0 bytes.*move them away"):
         newest(tmp_path)
+
+
+def test_where_only_rank_0_sees_no_checkpoint_nothing_starts_from_scratch(tmp_path: Path) -> None:
+    """The shared folder is not mounted on its node."""
+    of(tmp_path / "shared", keep_best="min").save("only", 1, metric=1.0)
+
+    def loading(best: bool, ranks: Ranks) -> Any:
+        store = CheckpointStore(tmp_path / ("shared" if ranks.rank else "not mounted"), ranks=ranks, keep_best="min")
+        return store.load_best() if best else store.load_latest()
+
+    for best in (False, True):
+        with pytest.raises(NothingLoadable, match=r"rank 0 sees no checkpoint in .* is it mounted"):
+            together(2, partial(loading, best))
 
 
 def test_one_that_is_whole_and_not_understood_is_an_error_and_not_passed_over(tmp_path: Path) -> None:
