@@ -12,12 +12,16 @@ that no other rank enters. The flag is checked between steps, by all ranks at th
 Python runs handlers in the main thread between two bytecodes: a rank that waits inside a kernel or a collective sees the
 signal when it comes out. `PeerWatch` is for those that never do.
 
+Processes that the training forks meanwhile (loaders of data) inherit the handlers. A signal to all processes of the job
+does not end them, so that the rank can still save; once the guard is left they end by a signal as any process does.
+
 Nothing here raises into the training. Without the daemon there are signals, and no file: that is not a fault.
 """
 
 from __future__ import annotations
 
 import logging
+import mmap
 import os
 import signal
 import threading
@@ -93,6 +97,8 @@ class CheckpointGuard:
         self._signals = _numbers((*signals, declared))
         self._before: dict[int, object] = {}
         self._came: list[int] = []
+        self._owner = os.getpid()
+        self._left = mmap.mmap(-1, 1)  # one byte that forked processes share: not 0 once its owner has left the guard
         self._notice: Notice | None = None
         self._read_at: float | None = None
         self._complained = ""
@@ -104,6 +110,7 @@ class CheckpointGuard:
         if threading.current_thread() is not threading.main_thread():
             _log.warning("signals are not caught: only the main thread can do that. The notice is still seen.")
             return self
+        self._owner, self._left[0] = os.getpid(), 0
         for number in self._signals:
             with suppress(OSError, ValueError):
                 self._before[number] = signal.signal(number, self._signal)
@@ -116,8 +123,14 @@ class CheckpointGuard:
             with suppress(OSError, ValueError, TypeError):
                 signal.signal(number, handler)  # type: ignore[arg-type]
         self._before.clear()
+        if os.getpid() == self._owner:
+            self._left[0] = 1
 
     def _signal(self, number: int, _: FrameType | None) -> None:
+        if self._left[0] and os.getpid() != self._owner:  # whoever waits for its end would wait for ever
+            signal.signal(number, self._before.get(number) or signal.SIG_DFL)  # type: ignore[arg-type]
+            os.kill(os.getpid(), number)
+            return
         if number == signal.SIGINT and number in self._came:
             raise KeyboardInterrupt
         self._came.append(number)

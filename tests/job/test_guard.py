@@ -7,6 +7,8 @@ import os
 import random
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from gpuwarden_job import CheckpointGuard, Ranks
+from gpuwarden_job import REQUEUE, CheckpointGuard, Ranks
 from gpuwarden_job.acknowledge import spans_job
 from gpuwarden_job.notice import boottime
-from support.job_world import give_notice, together
+from support.job_world import BOUND, environment, give_notice, together
 
 
 class Clock:
@@ -56,6 +58,30 @@ def test_a_signal_sets_a_flag_and_the_next_check_returns_it_once(tmp_path: Path)
             assert found is not None
             assert (found.signals, found.deadline, found.notice) == ((name,), None, None)
             assert guard.check(2) is None
+
+
+FORKING = """
+import multiprocessing, os, signal, time
+from gpuwarden_job import CheckpointGuard, Ranks, leave
+
+with CheckpointGuard(ranks=Ranks()) as guard:
+    if os.fork() == 0:
+        raise SystemExit  # leaves the guard, but not for the rank
+    os.wait()
+    loader = multiprocessing.get_context("fork").Process(target=time.sleep, args=(1000,), daemon=True)
+    loader.start()
+    for pid in (loader.pid, os.getpid()):
+        os.kill(pid, signal.SIGTERM)
+    loader.join(0.5)
+    assert loader.is_alive(), "the rank may need it to come to its save"
+    assert guard.check(1)
+    leave(guard)  # Python ends such processes by SIGTERM and waits for them
+"""
+
+
+def test_a_forked_process_outlives_the_signals_of_the_job_and_not_the_guard(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FORKING]
+    assert subprocess.run(command, env=environment(tmp_path), timeout=BOUND, check=False).returncode == REQUEUE
 
 
 @pytest.mark.usefixtures("handlers")
