@@ -229,6 +229,10 @@ def test_a_folder_in_place_of_a_file_and_a_file_in_place_of_the_folder_are_fault
         ("GPUWARDEN_TEST_HOST", "disposable", "mode", "observe"),
         ("GPUWARDEN_SERVICE_PORT_METRICS", "9839", "mode", "observe"),
         ("GPUWARDEN_PORT_9839_TCP", "tcp://10.0.0.1:9839", "mode", "observe"),
+        ("GPUWARDEN_SIGNAL", "USR1", "mode", "observe"),
+        ("GPUWARDEN_AFTER_SAVE", "park", "mode", "observe"),
+        ("GPUWARDEN_STALL", "ignore", "mode", "observe"),
+        ("GPUWARDEN_VERB", "exclude", "mode", "observe"),
         ("PATH", "/bin", "mode", "observe"),
     ],
 )

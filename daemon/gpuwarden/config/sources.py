@@ -26,8 +26,11 @@ Origins = dict[KeyPath, str]
 """Who gave a key, the last word winning; tables too. What is not in it stands at its default."""
 
 _PREFIX = "GPUWARDEN_"
-_NO_KEYS = re.compile(r"TEST_HOST|(SERVICE|PORT)(_[A-Z0-9_]+)?")
-"""Variables that are no keys: the switch of the tests, and what Kubernetes sets for a service named gpuwarden."""
+_NO_KEYS = re.compile(
+    r"TEST_HOST|(SERVICE|PORT)(_[A-Z0-9_]+)?|SIGNAL|JOB|STALL|AFTER_SAVE|REQUEUE_EXIT|CHECKPOINT_DIR|VERB|REASON"
+)
+"""Variables that are no keys: the switch of the tests, what Kubernetes sets for a service named gpuwarden, what a job declares, and what a
+program of the site's is given; either may call gpuwarden."""
 
 _SERVICE, _NODE = "KUBERNETES_SERVICE_HOST", "NODE_NAME"
 """What the kubelet sets in every pod, and what a manifest sets from spec.nodeName: the kernel calls a pod by the pod's name."""
