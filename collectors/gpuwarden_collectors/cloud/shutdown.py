@@ -114,9 +114,8 @@ class Shutdown:
             await self._inhibit(logind)
 
     def _let_go(self) -> None:
-        if (
-            self._release is not None
-        ):  # of a shutdown that was called off: it would let go of the inhibitor for the next one
+        if self._release is not None:
+            # That of a shutdown that was called off would let go of the inhibitor for the next one.
             self._release.cancel()
             self._release = None
         if self._inhibitor is not None:
