@@ -67,6 +67,12 @@ def test_who_only_answers_is_closed_to_nearly_everything(name: str, tmp_path: Pa
     assert exposure(f"gpuwarden-{name}.service", tmp_path) <= 1.5
 
 
+@pytest.mark.parametrize("unit", [*UNITS.glob("*.service"), *UNITS.glob("profiles/*.conf")], ids=lambda file: file.name)
+def test_no_unit_needs_user_namespaces_which_hardened_hosts_do_not_have(unit: Path) -> None:
+    """With `user.max_user_namespaces = 0`, as the STIG of RHEL 9 and its kin has it, systemd starts no unit with PrivateUsers (systemd#34983)."""
+    assert "PrivateUsers" not in settings(unit)
+
+
 @pytest.mark.parametrize("name", LIMITS)
 def test_every_capability_of_a_profile_is_explained_beside_it(name: str) -> None:
     values = settings(profile(name))
