@@ -30,6 +30,7 @@ from gpuwarden.doctor.row import Grade, Row
 from gpuwarden.doctor.running import Running
 from gpuwarden_collectors.simulated_pci import h100, write_tree
 from support.commands import environment
+from support.control_server import serving
 from support.daemons import FakeHost, slots
 from support.dcgm import BINDINGS, FakeDcgm, engine_process
 from support.prometheus_script import api_server, plain, series, vector
@@ -108,6 +109,36 @@ def test_a_daemon_that_runs_in_another_mode_than_is_configured_is_reported() -> 
     assert running.daemon(found, Config()).grade is Grade.OK
     row = running.daemon(found, Config(mode="enforce"))
     assert (row.grade, "the configuration has mode enforce" in row.found) == (Grade.WARN, True)
+
+
+def test_a_daemon_that_listens_and_does_not_answer_is_not_to_be_started_but_restarted(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path, 1)
+    with serving(host.run_dir, None), socket.create_server(("127.0.0.1", 0)) as its_port:
+        number = its_port.getsockname()[1]
+        host.config.write_text(host.config.read_text().replace("127.0.0.1:0", f"127.0.0.1:{number}"))
+        done = host.command("doctor", "--json", "--config", host.config)
+    rows = {row["check"]: row for row in json.loads(done.stdout)["rows"]}
+    assert "has not responded within 5 s" in rows["daemon"]["found"]
+    assert f"process {os.getpid()}" in rows["daemon"]["to_do"]
+    assert rows["daemon"]["to_do"].endswith("systemctl restart gpuwarden")
+    assert (rows["port"]["grade"], rows["port"]["found"]) == ("ok", f"127.0.0.1:{number} is the daemon's")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_user_who_may_not_ask_the_daemon_is_told_so_and_not_to_start_it_or_to_end_it(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path, 1)
+    tmp_path.chmod(0o755)
+    with serving(host.run_dir, None), socket.create_server(("127.0.0.1", 0)) as its_port:
+        (host.run_dir / "control.sock").chmod(0o660)
+        number = its_port.getsockname()[1]
+        host.config.write_text(host.config.read_text().replace("127.0.0.1:0", f"127.0.0.1:{number}"))
+        words = [sys.executable, "-c", _AS_NOBODY, "doctor", "--json", "--config", str(host.config)]
+        variables = environment(tmp_path, host.fake.environment)
+        done = subprocess.run(words, env=variables, capture_output=True, text=True, timeout=120, check=False)
+    rows = {row["check"]: row for row in json.loads(done.stdout)["rows"]}
+    assert "no permission to connect" in rows["daemon"]["found"], done.stderr
+    assert rows["daemon"]["to_do"].startswith("run the doctor as root")
+    assert (rows["port"]["grade"], "is in use" in rows["port"]["found"]) == ("ok", True), rows["port"]
 
 
 def port_row(daemon: Running, number: int, host: str = "127.0.0.1") -> Row:

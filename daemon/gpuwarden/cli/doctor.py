@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from gpuwarden.cli.client import Daemon
-from gpuwarden.cli.parser import CommandError, Parser
+from gpuwarden.cli.parser import NOT_ALLOWED, CommandError, Parser
 from gpuwarden.cli.sources import faulty, sources
 from gpuwarden.cli.text import clean
 from gpuwarden.config.model import Config, ConfigError, load
@@ -68,17 +68,16 @@ def _examined(config: Config, running: Running) -> list[Row]:
 
 
 def _running(folder: Path) -> Running:
-    """The process that answers there, and its status."""
+    """The process that listens there, and its status."""
     daemon = Daemon(folder, folder)
+    status, why, refused = None, f"the process that answers at {folder} is not gpuwarden of this version", False
     try:
         status = daemon.call("status")
-        pid, uid = daemon.peer()
     except CommandError as error:
-        return Running(folder=folder, status={}, why=str(error))
+        why, refused = str(error), error.code == NOT_ALLOWED
+    pid, uid = daemon.peer()
     if not isinstance(status, dict):
-        return Running(
-            folder=folder, status={}, why=f"the process that answers at {folder} is not gpuwarden of this version"
-        )
+        return Running(folder=folder, status={}, pid=pid, uid=uid, why=why, refused=refused)
     return Running(folder=folder, status=status, pid=pid, uid=uid)
 
 

@@ -22,20 +22,22 @@ SCRAPED_WITHIN = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """The daemon's status, {} if none answers, and its process and user from the kernel. `why`: why none answers."""
+    """The daemon's status, {} if none answers, and the process and user that listen, from the kernel. `why`: why none answers;
+    `refused`: because this user may not connect.
+    """
 
     folder: Path
     status: Mapping[str, Any]
     pid: int = 0
     uid: int = 0
     why: str = ""
+    refused: bool = False
 
 
 def daemon(running: Running, config: Config) -> Row:
     status = running.status
     if not status:
-        to_do = "see kubectl logs of this pod" if in_pod() else "systemctl start gpuwarden"
-        return warn("daemon", running.why, to_do)
+        return warn("daemon", running.why, _to_do(running))
     found = f"answers at {running.folder}: {status.get('status', 'unknown')}, mode {status.get('mode', 'unknown')}"
     if status.get("version") != __version__:
         found += f"; it is version {status.get('version')}, installed is {__version__}"
@@ -47,6 +49,16 @@ def daemon(running: Running, config: Config) -> Row:
     if errors:
         return warn("daemon", f"{found}; errors: {errors}", "see journalctl -u gpuwarden")
     return ok("daemon", found)
+
+
+def _to_do(running: Running) -> str:
+    if running.refused:
+        return "run the doctor as root or as the daemon's user: whether the daemon works is not known"
+    if in_pod():
+        return "see kubectl logs of this pod"
+    if running.pid:
+        return f"it is process {running.pid}: see journalctl -u gpuwarden; if it does not recover, systemctl restart gpuwarden"
+    return "systemctl start gpuwarden"
 
 
 def port(running: Running, config: Config) -> Iterator[Row]:
@@ -91,6 +103,8 @@ def _taken(running: Running, config: Config) -> Row:
     listeners = dict(_listening(listen.port))
     if running.pid in listeners or (running.pid and not listeners):
         return ok("port", f"{listen} is the daemon's")
+    if running.refused and not listeners:
+        return ok("port", f"{listen} is in use; this user may not see by which program")
     who = ", ".join(f"{name} (pid {pid})" for pid, name in sorted(listeners.items())) or "another program"
     to_do = f"see ss -ltnp 'sport = :{listen.port}'; end that program, or set publish.listen: the daemon does not start without its port"
     return fail("port", f"{listen} is taken by {who}", to_do)
