@@ -215,3 +215,24 @@ def test_no_package_is_installed_over_a_gpuwarden_that_none_installed(
         bare.run("mv", "/opt/gpuwarden", "/opt/gpuwarden.old")
         assert install().returncode == 0
         assert bare.run("gpuwarden", "--version").stdout.startswith("gpuwarden 0.")
+
+
+def test_a_late_purge_takes_nothing_from_a_gpuwarden_that_was_installed_without_a_package_after_the_removal(
+    tmp_path: Path, bundles: Bundles
+) -> None:
+    """As `apt purge '~c'` does, months later: that one runs, with the ledger and the folders that the package had."""
+    theirs = (
+        "/var/lib/gpuwarden/ledger.db",
+        "/run/gpuwarden/verdict",
+        "/run/gpuwarden-slurm/jobs/7",
+        "/var/lib/gpuwarden-slurm/refuse",
+    )
+    with BareRoot(debian_tree(), tmp_path, binds={bundles.folder: "/packages"}) as bare:
+        bare.run("dpkg", "--install", f"/packages/{bundles.deb.name}")
+        bare.run("dpkg", "--remove", "gpuwarden")
+        bare.path("/etc/gpuwarden/exclusions-at-removal").touch()  # there were none
+        for path in (*theirs, "/usr/local/share/gpuwarden/service.json"):
+            bare.path(path).parent.mkdir(parents=True, exist_ok=True)
+            bare.path(path).touch()
+        bare.run("dpkg", "--purge", "gpuwarden")
+        assert [path for path in theirs if not bare.path(path).exists()] == []
