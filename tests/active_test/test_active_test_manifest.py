@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,20 @@ def test_it_runs_once_within_a_limit_on_the_node_that_is_named() -> None:
     assert (JOB["spec"]["backoffLimit"], SPEC["restartPolicy"]) == (0, "Never")
     assert JOB["spec"]["activeDeadlineSeconds"] <= 900
     assert SPEC["nodeSelector"] == {"kubernetes.io/hostname": "NODE"}
+
+
+def test_the_command_at_its_head_puts_in_the_name_of_the_node_and_leaves_the_variable_that_shows_it() -> None:
+    """A name such as 10.0.0.7 would make a variable that no API server takes."""
+    text = MANIFEST.read_text()
+    (script,) = re.findall(r"^#   sed '(.+)' kubernetes/active-test.yaml", text, re.MULTILINE)
+    script = script.replace("n1", "10.0.0.7").replace("gpu: 4", "gpu: 2")
+    done = subprocess.run(["sed", script], input=text, capture_output=True, text=True, check=True, timeout=60)
+    _, job = yaml.safe_load_all(done.stdout)
+    spec = job["spec"]["template"]["spec"]
+    assert job["metadata"]["name"] == "gpuwarden-test-10.0.0.7"
+    assert spec["nodeSelector"] == {"kubernetes.io/hostname": "10.0.0.7"}
+    assert spec["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 2
+    assert [one["name"] for one in spec["containers"][0]["env"]] == [one["name"] for one in CONTAINER["env"]]
 
 
 def test_of_taints_it_tolerates_gpuwardens_own_alone() -> None:
