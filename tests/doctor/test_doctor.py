@@ -17,6 +17,7 @@ from gpuwarden.doctor.row import Grade, Row, fail, ok, warn, worst
 from gpuwarden.doctor.slurm_settings import settings
 from gpuwarden_collectors.slurm.settings import parse_config
 from support.daemons import FakeHost
+from support.slurm_hooks import SCRIPTS
 
 Rows = dict[str, dict[str, Any]]
 OF_THIS_MACHINE = {"host clock", "host libcuda", "host PTX compiler", "host uvm"}
@@ -204,6 +205,18 @@ def test_a_script_that_calls_gpuwardens_hook_is_accepted(tmp_path: Path) -> None
     mine = tmp_path / "prolog.sh"
     mine.write_text("#!/bin/sh\n/usr/libexec/gpuwarden-slurm-prolog || exit 1\n")
     assert graded({**GOOD, "Prolog": f"/etc/slurm/other,{mine}"})["Prolog"].grade is Grade.OK
+
+
+def test_a_folder_of_scripts_is_read_as_slurm_expands_its_pattern(tmp_path: Path) -> None:
+    """With another name before it, which orders them, a link or a call."""
+    for name in ("prolog", "epilog"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "10-other").write_text("#!/bin/sh\n")
+    patterns = {"Prolog": f"{tmp_path}/prolog/*", "Epilog": f"{tmp_path}/epilog/*"}
+    assert [graded({**GOOD, **patterns})[key].grade for key in patterns] == [Grade.WARN, Grade.WARN]
+    (tmp_path / "prolog/50-gpuwarden").write_text("#!/bin/sh\nexec /usr/libexec/gpuwarden/gpuwarden-slurm-prolog\n")
+    (tmp_path / "epilog/50-gpuwarden").symlink_to(SCRIPTS / "gpuwarden-slurm-epilog")
+    assert [graded({**GOOD, **patterns})[key].grade for key in patterns] == [Grade.OK, Grade.OK]
 
 
 def test_the_keys_of_slurm_are_read_whatever_the_release_writes() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 
 from gpuwarden.config.slurm import SlurmOptions
@@ -13,6 +14,7 @@ from gpuwarden_collectors.host_files import read_text
 from gpuwarden_collectors.slurm.settings import value_of
 
 _SCRIPT_MAX = 256 * 1024  # bytes
+_MATCHES_MAX = 64
 OLDEST = (22, 5)
 EPILOG_TEST = "gpuwarden-slurm-epilog-test"
 EPILOG_TEST_LEAST = 60
@@ -131,17 +133,20 @@ def _number(text: str) -> int:
 
 
 def _runs(script: str, programs: str) -> bool:
-    """Named itself, or in one of the named scripts that can be read here."""
+    """Named itself, by a pattern (`/etc/slurm/prolog.d/*`), as the target of a link, or in one of the scripts that can be read here."""
     name = re.compile(rf"{re.escape(script)}(?![\w-])")
-    for program in programs.split(","):
+    for program in map(str.strip, programs.split(",")):
         if name.search(program):
             return True
-        path = Path(program.strip())
-        if (
-            path.is_absolute()
-            and os.access(path, os.R_OK)
-            and path.is_file()
-            and name.search(read_text(path, _SCRIPT_MAX))
-        ):
-            return True
+        for path in islice(_matching(program), _MATCHES_MAX):
+            if name.search(path.resolve().name):
+                return True
+            if os.access(path, os.R_OK) and path.is_file() and name.search(read_text(path, _SCRIPT_MAX)):
+                return True
     return False
+
+
+def _matching(program: str) -> Iterator[Path]:
+    """Slurm expands Prolog and Epilog as a shell does."""
+    path = Path(program)
+    return path.parent.glob(path.name) if path.is_absolute() and path.name else iter(())
