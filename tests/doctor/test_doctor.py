@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,9 @@ from gpuwarden.doctor.examination import _in_time
 from gpuwarden.doctor.row import Grade, Row, fail, ok, warn, worst
 from gpuwarden.doctor.slurm_settings import settings
 from gpuwarden_collectors.slurm.settings import parse_config
+from support.commands import environment
 from support.daemons import FakeHost
+from support.hung_mounts import hung_mount
 from support.slurm_hooks import SCRIPTS
 
 Rows = dict[str, dict[str, Any]]
@@ -217,6 +221,29 @@ def test_a_folder_of_scripts_is_read_as_slurm_expands_its_pattern(tmp_path: Path
     (tmp_path / "prolog/50-gpuwarden").write_text("#!/bin/sh\nexec /usr/libexec/gpuwarden/gpuwarden-slurm-prolog\n")
     (tmp_path / "epilog/50-gpuwarden").symlink_to(SCRIPTS / "gpuwarden-slurm-epilog")
     assert [graded({**GOOD, **patterns})[key].grade for key in patterns] == [Grade.OK, Grade.OK]
+
+
+_SLURM_IN_TIME = """
+import asyncio, sys
+from pathlib import Path
+from gpuwarden.config.slurm import SlurmOptions
+from gpuwarden.doctor.examination import _in_time
+from gpuwarden.doctor.slurm import SlurmDoctor
+here = Path(sys.argv[1])
+doctor = SlurmDoctor(SlurmOptions(enabled=True, conf=here / "slurm.conf"), "n1", here, here)
+async def main():
+    print(*await _in_time("slurm", 0.5, doctor.rows()))
+asyncio.run(main())
+"""
+
+
+@pytest.mark.disposable
+def test_a_slurm_conf_in_a_file_system_that_hangs_is_a_row_and_not_the_end_of_all_others(tmp_path: Path) -> None:
+    with hung_mount(tmp_path / "nfs") as folder:
+        words = [sys.executable, "-c", _SLURM_IN_TIME, folder]
+        done = subprocess.run(words, env=environment(tmp_path), capture_output=True, text=True, timeout=45, check=True)
+    assert "area='slurm'" in done.stdout
+    assert "no response within 0 s" in done.stdout
 
 
 def test_the_keys_of_slurm_are_read_whatever_the_release_writes() -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from gpuwarden.base.threads import detached
 from gpuwarden.collect.slurm_jobs import conf_path
 from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.doctor.row import Row, fail, ok, warn
@@ -55,8 +56,8 @@ class SlurmDoctor:
             await self._client.close()
 
     async def _rows(self) -> list[Row]:
-        path = conf_path(self._options, self._environment)
-        if not path.exists():
+        path, there = await detached("slurm.conf", self._conf)
+        if not there:
             if not self._options.enabled:
                 return [ok("slurm.conf", "no Slurm on this host")]
             return [fail("slurm.conf", f"{path} does not exist", "set slurm.conf to its path")]
@@ -68,8 +69,17 @@ class SlurmDoctor:
             return [*rows, await self._munge(), fail("controller", str(error), to_do)]
         rows.append(ok("controller", "responds"))
         rows += [await self._authority(keys), *await self._node(keys), await self._clock()]
+        return [*rows, *await detached("scripts of Slurm", lambda: self._scripts(keys))]
+
+    def _conf(self) -> tuple[Path, bool]:
+        """The path of slurm.conf, and whether it is there. May hang: sites have it in a network file system."""
+        path = conf_path(self._options, self._environment)
+        return path, path.exists()
+
+    def _scripts(self, keys: Mapping[str, str]) -> list[Row]:
+        """May hang, as `_conf`: it reads the programs that slurm.conf names."""
         beside = scripts(keys, self._options, self._run_dir, self._state_dir)
-        return [*rows, beside, *settings(keys, self._options)]
+        return [beside, *settings(keys, self._options)]
 
     async def _read(self, *command: str) -> str:
         return await self._commands.ask(f"cannot read from Slurm ({command[0]})", *command)
