@@ -38,7 +38,9 @@ def machine() -> Iterator[Machine]:
 def test_the_service_is_installed_runs_and_is_removed(machine: Machine) -> None:
     installed = machine.output(COMMAND, "service", "install")
     assert f"/{LOCAL_UNITS}/{MAIN}: written\n" in installed
-    assert "runs in mode observe; next: gpuwarden doctor" in installed
+    assert f"{MAIN} runs; next: gpuwarden doctor" in installed, (
+        "in which mode the configuration says, which may be there already"
+    )
     for unit in ENABLED:
         assert machine.show(unit, "ActiveState") == "active", machine.journal(unit)
         assert machine.show(unit, "UnitFileState") == "enabled"

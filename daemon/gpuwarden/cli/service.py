@@ -27,7 +27,7 @@ exit code: 0 when it is done, 64 when it is refused (then nothing was changed), 
 
 examples:
   gpuwarden service show                      print what is installed or would be, and where
-  gpuwarden service install                   as root: write, enable and start it, in mode observe
+  gpuwarden service install                   as root: write, enable and start it
   gpuwarden service remove                    stop it, and remove what was installed; configuration and ledger stay
 """
 _RESPONSE_WITHIN = 120.0
@@ -82,7 +82,7 @@ def _install(options: argparse.Namespace, installation: Installation, found: Exe
         return 0
     for command in commands:
         _run(command)
-    print(f"{MAIN} runs in mode observe; next: gpuwarden doctor")
+    print(f"{MAIN} runs; next: gpuwarden doctor")
     return 0
 
 
