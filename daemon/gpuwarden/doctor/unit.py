@@ -16,6 +16,8 @@ _PROPERTIES = (
     "TimeoutStopUSec", "NeedDaemonReload", "KillMode",
 )  # fmt: skip
 _NETWORK = "network.target"
+_TO_DO = {"not-found": "install the unit (docs/systemd.md)", "masked": f"systemctl unmask {NAME}"}
+"""By the state in which it cannot be started (LoadState)."""
 
 
 def unit(config: Config, run: Path = Path("/run"), command: tuple[str, ...] = ("systemctl",)) -> Iterator[Row]:
@@ -47,7 +49,8 @@ def unit_rows(properties: Mapping[str, str], config: Config) -> Iterator[Row]:
     """`properties`: as systemctl shows them."""
     if properties.get("LoadState") != "loaded":
         found = f"{NAME} is {properties.get('LoadState') or 'unknown'}"
-        yield warn("unit", found, "install the unit (docs/systemd.md): without it nothing starts the daemon")
+        to_do = _TO_DO.get(properties.get("LoadState", ""), f"see systemctl status {NAME}")
+        yield warn("unit", found, f"{to_do}: until then nothing starts the daemon")
         return
     yield _state(properties)
     yield _profile(properties, config)
