@@ -223,27 +223,31 @@ def test_a_folder_of_scripts_is_read_as_slurm_expands_its_pattern(tmp_path: Path
     assert [graded({**GOOD, **patterns})[key].grade for key in patterns] == [Grade.OK, Grade.OK]
 
 
-_SLURM_IN_TIME = """
+_IN_TIME = """
 import asyncio, sys
+from dataclasses import replace
 from pathlib import Path
+from gpuwarden.config.model import Config
 from gpuwarden.config.slurm import SlurmOptions
+from gpuwarden.doctor import host
 from gpuwarden.doctor.examination import _in_time
 from gpuwarden.doctor.slurm import SlurmDoctor
-here = Path(sys.argv[1])
-doctor = SlurmDoctor(SlurmOptions(enabled=True, conf=here / "slurm.conf"), "n1", here, here)
+here, config = Path(sys.argv[1]), Config()
 async def main():
-    print(*await _in_time("slurm", 0.5, doctor.rows()))
+    slurm = SlurmDoctor(SlurmOptions(enabled=True, conf=here / "slurm.conf"), "n1", here, here).rows()
+    nvml = host.nvml(replace(config, paths=replace(config.paths, sysfs=here)))
+    print(*await _in_time("slurm", 0.5, slurm), *await _in_time("nvml", 0.5, nvml))
 asyncio.run(main())
 """
 
 
 @pytest.mark.disposable
-def test_a_slurm_conf_in_a_file_system_that_hangs_is_a_row_and_not_the_end_of_all_others(tmp_path: Path) -> None:
-    with hung_mount(tmp_path / "nfs") as folder:
-        words = [sys.executable, "-c", _SLURM_IN_TIME, folder]
+def test_a_slurm_conf_or_a_bus_that_hangs_is_a_row_and_not_the_end_of_all_others(tmp_path: Path) -> None:
+    with hung_mount(tmp_path / "hangs") as folder:
+        words = [sys.executable, "-c", _IN_TIME, str(folder)]
         done = subprocess.run(words, env=environment(tmp_path), capture_output=True, text=True, timeout=45, check=True)
+    assert done.stdout.count("no response within 0 s") == 2
     assert "area='slurm'" in done.stdout
-    assert "no response within 0 s" in done.stdout
 
 
 def test_the_keys_of_slurm_are_read_whatever_the_release_writes() -> None:

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpuwarden.base.threads import detached
 from gpuwarden.config.model import Config
 from gpuwarden.config.sources import in_pod
 from gpuwarden.doctor.row import Row, fail, ok, warn
@@ -91,8 +92,8 @@ async def nvml(config: Config) -> list[Row]:
     options: NvmlOptions = config.collectors.nvml
     if not options.enabled:
         return [warn("nvml", "disabled", "set collectors.nvml.enabled = true")]
-    functions = len(_devices(config) or ())
-    if not _loaded(config) and functions:  # a call to NVML could load the driver, and the doctor changes nothing
+    version, functions = await detached("driver", lambda: (_loaded(config), len(_devices(config) or ())))
+    if not version and functions:  # a call to NVML could load the driver, and the doctor changes nothing
         return [warn("nvml", "not read: the driver is not loaded", "load the driver, and run the doctor again")]
     seen, maps = await _one_pass("nvml", "gpuwarden_collectors.nvml.reader:NvmlReader", NvmlFacts, options)
     return list(nvml_rows(seen, expected=bool(functions), library=loaded(maps, NVML)))
