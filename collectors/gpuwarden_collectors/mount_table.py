@@ -11,11 +11,13 @@ from gpuwarden_collectors.host_files import read_bytes
 
 _TABLE = 16 << 20  # bytes: more than 50,000 mounts
 _ESCAPE = re.compile(rb"\\([0-3][0-7]{2})")
+_NO_WRITES = frozenset((b"ro", b"emergency_ro", b"shutdown"))
+"""The last two: ext4 after an error and after the loss of its disk, which Linux 6.15 and later no longer call `ro` (fs/ext4/super.c)."""
 
 
 @dataclass(frozen=True, slots=True)
 class MountEntry:
-    """`mount` and `device` are the kernel's ids; `read_only` is a property of the file system, not of this mount of it."""
+    """`mount` and `device` are the kernel's ids; `read_only`: the file system takes no writes, whatever the options of this mount are."""
 
     mount: int
     device: str
@@ -53,7 +55,7 @@ def _entry(line: bytes) -> MountEntry | None:
         path=_unescaped(fields[4]),
         type=kind.decode("ascii", "replace"),
         source=_unescaped(source),
-        read_only=b"ro" in options.split(b","),
+        read_only=not _NO_WRITES.isdisjoint(options.split(b",")),
     )
 
 

@@ -205,6 +205,22 @@ def test_a_mount_that_is_taken_away_is_missing(tmp_path: Path) -> None:
     assert not facts_of(data, collector).mounted
 
 
+@pytest.mark.parametrize(
+    ("options", "read_only"),
+    [
+        ("rw", False),
+        ("rw,errors=remount-ro", False),
+        ("ro,errors=remount-ro", True),  # Linux up to 6.11, after an error
+        ("rw,emergency_ro", True),  # from 6.15 on
+        ("rw,shutdown", True),  # the disk is gone
+    ],
+)
+def test_a_file_system_that_stopped_by_itself_takes_no_writes(tmp_path: Path, options: str, *, read_only: bool) -> None:
+    node = table(tmp_path, mounted(Path("/data"), options=options))
+    (mount,) = StorageCollector(node, expected=["/data"], command=ANSWER).read().mounts
+    assert mount.read_only is read_only
+
+
 def probes(mount: Path) -> set[str]:
     """The processes of the collector that probe this mount."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
