@@ -113,11 +113,11 @@ class InfinibandFacts:
 
     collector: ClassVar[str] = "infiniband"
     ports: tuple[PortFacts, ...] = ()
-    """All ports that the configuration does not leave out."""
+    """All ports that are not left out."""
     adapters: tuple[AdapterFacts, ...] = ()
     """The adapters of these ports."""
     excluded: tuple[str, ...] = ()
-    """Regular expressions for the names of devices that the configuration leaves out."""
+    """Regular expressions for the names of devices that are left out: by the configuration, and virtual functions."""
 
 
 # --- Mounts --------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -347,3 +348,18 @@ def test_a_device_that_is_software_is_left_out(tmp_path: Path) -> None:
     assert [port.name for port in collector.read().ports] == ["rxe1/1"]
     (tmp_path / "class/infiniband/rxe1/parent").write_text("eth0")
     assert collector.read().ports == ()
+
+
+def test_virtual_functions_of_an_adapter_of_this_host_are_left_out_and_no_longer_expected(tmp_path: Path) -> None:
+    for device, function in (("mlx5_0", "0000:9c:00.0"), ("mlx5_18", "0000:9c:00.2"), ("mlx5_1", "0000:9d:00.0")):
+        add_port(tmp_path, f"class/infiniband/{device}/ports/1")
+        folder = tmp_path / "devices/pci0000:97" / function
+        folder.mkdir(parents=True)
+        (tmp_path / "class/infiniband" / device / "device").symlink_to(folder)
+    (folder.parent / "0000:9c:00.2/physfn").symlink_to("../0000:9c:00.0")
+    facts = InfinibandCollector(tmp_path, exclude=["mlx5_9"]).read()
+    assert [port.name for port in facts.ports] == ["mlx5_0/1", "mlx5_1/1"]
+    left_out = [
+        name for name in ("mlx5_1", "mlx5_18", "mlx5_180", "mlx5_9") if any(re.match(p, name) for p in facts.excluded)
+    ]
+    assert left_out == ["mlx5_18", "mlx5_9"]

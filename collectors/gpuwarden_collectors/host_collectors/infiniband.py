@@ -81,6 +81,7 @@ class InfinibandCollector:
         self._devices = sysfs / "class/infiniband"
         self._netdevs = sysfs / "class/net"
         self._excluded = tuple(map(fnmatch.translate, exclude))
+        self._left_out = self._excluded  # with the virtual functions
         self._default_route = DefaultRoute(proc, sysfs)
         self._max_ports = max_ports
         self._clock = clock
@@ -110,7 +111,7 @@ class InfinibandCollector:
         self._refused = {attribute for attribute in self._refused if attribute[0] in here}
         self._paths = {inode: path for inode, path in self._paths.items() if inode in here}
         self._seen = {inode: seen for inode, seen in self._seen.items() if inode in here}
-        return InfinibandFacts(ports=tuple(ports), adapters=self._read_adapters(ports), excluded=self._excluded)
+        return InfinibandFacts(ports=tuple(ports), adapters=self._read_adapters(ports), excluded=self._left_out)
 
     def _ports(self) -> Iterator[tuple[Path, int]]:
         try:
@@ -121,8 +122,10 @@ class InfinibandCollector:
             raise CollectorError(
                 f"cannot list RDMA devices in {self._devices}: {error.strerror}; let gpuwarden read sysfs"
             ) from error
+        virtual = [re.escape(name) for name in devices if _is_virtual_function(self._devices / name)]
+        self._left_out = (*self._excluded, rf"(?:{'|'.join(virtual)})\Z") if virtual else self._excluded
         for device in devices:
-            excluded = any(re.match(pattern, device) for pattern in self._excluded)
+            excluded = any(re.match(pattern, device) for pattern in self._left_out)
             if not excluded and not _is_software(self._devices / device):
                 yield from _numbered(self._devices / device / "ports")
 
@@ -235,6 +238,11 @@ class InfinibandCollector:
         return path.exists() and ("/virtual/" not in os.path.realpath(path) or (path / "bonding").exists())
 
 
+def _is_virtual_function(device: Path) -> bool:
+    """The adapter that it is a part of is here, too."""
+    return (device / "device/physfn").exists()
+
+
 def _is_software(device: Path) -> bool:
     """It has no hardware above it in sysfs, or names the Ethernet device below it (`parent`, which rxe has)."""
     try:
@@ -262,5 +270,6 @@ def _state_name(text: str) -> str:
 SPEC = CollectorSpec(
     facts=InfinibandFacts, options=InfinibandOptions,
     reader=lambda host, options: InfinibandCollector(host.sysfs, proc=host.proc, exclude=options.exclude),
-    source="sysfs: state, rate and error counters of InfiniBand, RoCE and EFA ports; PCIe links of their adapters",
+    source="sysfs: state, rate and error counters of InfiniBand, RoCE and EFA ports; PCIe links of their adapters; no virtual functions of an "
+    "adapter of this host",
 )  # fmt: skip

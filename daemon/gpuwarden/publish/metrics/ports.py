@@ -10,7 +10,7 @@ from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden_collectors.host_facts import PortFacts
 
 PORTS_MOST = 32
-"""More than a host has adapters; virtual functions can be hundreds."""
+"""More than a host has adapters."""
 
 Sample = tuple[tuple[str, ...], Number]
 
