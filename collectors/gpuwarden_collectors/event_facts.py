@@ -153,7 +153,7 @@ class LineKind(StrEnum):
     NVME_FOUND = "nvme_found"  # it began with one
     ADAPTER_TIMEOUT = "adapter_timeout"  # a command to the firmware of a network adapter had no answer
     ADAPTER_SILENT = "adapter_silent"  # the firmware of a network adapter does not count any more
-    ADAPTER_HARDWARE = "adapter_hardware"  # it reports an unrecoverable hardware error
+    ADAPTER_HARDWARE = "adapter_hardware"  # it reports an unrecoverable hardware error, or its driver a fatal one
     ADAPTER_RECOVERED = "adapter_recovered"  # the driver has recovered it, or begun with it anew
 
 

@@ -176,6 +176,9 @@ def test_every_recorded_line_without_a_number_of_its_own_is_read() -> None:
         (LineKind.ADAPTER_TIMEOUT, "0000:41:00.0", ""),
         None,
         None,
+        (LineKind.ADAPTER_HARDWARE, "0000:bb:00.0", ""),
+        None,
+        None,
     ]
 
 

@@ -17,6 +17,7 @@ from support.whole_node import durable
 ADAPTER = "0000:41:00.0"
 SILENT = f"mlx5_core {ADAPTER}: poll_health:852:(pid 0): device's health compromised - reached miss count"
 HARDWARE = f"mlx5_core {ADAPTER}: print_health_info:458:(pid 0): synd 0x8: unrecoverable hardware error"
+FATAL = f"mlx5_core {ADAPTER}: poll_health:1083:(pid 0): Fatal error 1 detected"
 TIMEOUT = (
     f"mlx5_core {ADAPTER}: wait_func:964:(pid 112): ACCESS_REG(0x805) timeout. Will cause a leak of a command resource"
 )
@@ -54,7 +55,7 @@ def health(host: WholeHost) -> Health:
 # --- adapters
 
 
-@pytest.mark.parametrize("line", [SILENT, HARDWARE])
+@pytest.mark.parametrize("line", [SILENT, HARDWARE, FATAL])
 def test_dead_firmware_of_an_adapter_of_the_job_fabric_fails_though_its_port_reads_active(line: str) -> None:
     host = with_adapter()
     happened(host, line)

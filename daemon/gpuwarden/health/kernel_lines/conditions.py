@@ -33,10 +33,10 @@ LINE_CONDITIONS: tuple[Condition, ...] = (
     Condition(
         code="adapter_failed", scope="adapter", severity=F, advice=Advice.REBOOT, rise=30, fall=3600, latch=Latch.REBOOT,
         title="The firmware of a network adapter failed",
-        why="The mlx5 driver reports that the firmware does not count any more, or an unrecoverable hardware error, and no recovery within "
-        "30 seconds; its ports may still read ACTIVE. Commands without an answer warn, and fail once they go on for 2 minutes. An "
+        why="The mlx5 driver reports that the firmware does not count any more, an unrecoverable hardware error, or a fatal error (as where the "
+        "adapter is off the PCIe bus), and no recovery within 30 seconds; its ports may still read ACTIVE. Commands without an answer warn, and fail once they go on for 2 minutes. An "
         "adapter without a port of the job fabric only warns. It ends with the driver's line about a recovery or a new start, with "
         "a reboot, or by acknowledgement.",
-        source="NVIDIA/NVSentinel NIC health monitor (these three lines are fatal); Linux, mlx5 health.c (what recovers by itself)",
+        source="NVIDIA/NVSentinel NIC health monitor (first, second and commands: fatal); Linux, mlx5 health.c (fatal errors, recovery)",
     ),
 )  # fmt: skip
