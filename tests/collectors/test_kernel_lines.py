@@ -179,6 +179,7 @@ def test_every_recorded_line_without_a_number_of_its_own_is_read() -> None:
         (LineKind.ADAPTER_HARDWARE, "0000:bb:00.0", ""),
         None,
         None,
+        None,
     ]
 
 

@@ -23,6 +23,7 @@ TIMEOUT = (
 )
 RECOVERED = f"mlx5_core {ADAPTER}: health recovery succeeded"
 STARTED = f"mlx5_core {ADAPTER}: firmware version: 28.41.1000"
+STARTED_DEAD = f"mlx5_core {ADAPTER}: firmware version: 65535.65535.65535"
 LOCKUP = "watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [python3:4711]"
 IN_DRIVER = "RIP: 0010:_nv012345rm+0x1a/0x40 [nvidia]"
 IN_NFS = "RIP: 0010:native_queued_spin_lock_slowpath+0x61/0x2d0"
@@ -104,6 +105,18 @@ def test_a_later_recovery_ends_the_failure_and_a_new_fault_begins_another() -> N
     happened(host, HARDWARE)
     host.run(60)
     assert health(host) is Health.FAILURE
+
+
+def test_an_adapter_that_does_not_answer_at_a_new_start_of_its_driver_is_no_better_for_it() -> None:
+    host = with_adapter()
+    happened(host, SILENT)
+    host.run(60)
+    happened(host, STARTED_DEAD)
+    host.run(60)
+    assert health(host) is Health.FAILURE
+    happened(host, STARTED)
+    host.run(15)
+    assert health(host) is Health.HEALTHY
 
 
 def test_lines_about_adapters_that_begin_are_not_kept() -> None:

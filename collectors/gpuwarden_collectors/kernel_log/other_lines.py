@@ -14,7 +14,7 @@ r"""Lines of the kernel log besides Xids, SXids, PCIe errors and resets: their f
 | `adapter_silent` | `mlx5_core …: poll_health:852:(pid 0): device's health compromised - reached miss count` | mlx5 health.c, once |
 | `adapter_hardware` | `mlx5_core …: print_health_info:458:(pid 0): synd 0x8: unrecoverable hardware error` | the same |
 | | `mlx5_core …: poll_health:803:(pid 0): Fatal error 1 detected` | the same; 1 and 2 are about PCIe, 4 and 5 are requests for a reset; 3 (disabled) is also how a virtual function ends |
-| `adapter_recovered` | `mlx5_core …: health recovery succeeded`, `mlx5_core …: firmware version: 28.41.1000` | health.c; main.c, when the driver begins with it |
+| `adapter_recovered` | `mlx5_core …: health recovery succeeded`, `mlx5_core …: firmware version: 28.41.1000` | health.c; main.c, when the driver begins with it. A version of 65535 is what is read where nothing answers |
 
 The module that a CPU was stuck in is in a record of its own, which comes a moment later: see `lockups.py`.
 """
@@ -45,7 +45,7 @@ _FORMS: tuple[tuple[str, LineKind], ...] = (
     (rf"{_MLX5}{_WHERE}device's health compromised\b", LineKind.ADAPTER_SILENT),
     (rf"{_MLX5}{_WHERE}synd 0x[0-9a-f]{{1,8}}: unrecoverable hardware error", LineKind.ADAPTER_HARDWARE),
     (rf"{_MLX5}{_WHERE}Fatal error [1245] detected", LineKind.ADAPTER_HARDWARE),
-    (rf"{_MLX5}{_WHERE}(?:health recovery succeeded|firmware version: \d)", LineKind.ADAPTER_RECOVERED),
+    (rf"{_MLX5}{_WHERE}(?:health recovery succeeded|firmware version: (?!65535\.)\d)", LineKind.ADAPTER_RECOVERED),
 )  # fmt: skip
 
 OTHER_LINES: tuple[tuple[re.Pattern[str], LineKind], ...] = tuple(
