@@ -65,10 +65,12 @@ def _text(path: Path) -> bytes:
     """Raises OSError, Unknown."""
     # Not blocking: it might be a pipe.
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(handle, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise Unknown(f"{path} is no file")
-        text = file.read(_LIMIT + 1)
+        text = os.read(handle, _LIMIT + 1)
+    finally:
+        os.close(handle)
     if len(text) > _LIMIT:
         raise Unknown(f"{path} is longer than any notice")
     return text

@@ -117,6 +117,19 @@ async def test_a_place_that_cannot_hold_one_is_for_a_person_to_mend(tmp_path: Pa
     assert not (tmp_path / "away").exists()
 
 
+async def test_a_folder_in_its_place_is_reported_as_no_marker_and_uses_up_no_descriptors(tmp_path: Path) -> None:
+    """A container engine makes one where a file that is to be mounted does not exist; it is read for as long as the daemon runs."""
+    path = tmp_path / "out"
+    path.mkdir()
+    one = marker(path)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        with pytest.raises(ActuatorRefused, match="is not a marker of this node"):
+            await one.read()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert path.is_dir()
+
+
 async def test_a_missing_folder_does_not_mean_that_the_exclusion_was_lifted(tmp_path: Path) -> None:
     """A file system that was unmounted; a folder that gpuwarden creates itself may be missing."""
     with pytest.raises(ActuatorRefused, match="No such file or directory; check the folder"):

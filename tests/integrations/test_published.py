@@ -114,6 +114,20 @@ def test_nothing_waits_for_a_pipe_follows_a_link_or_reads_without_end(tmp_path: 
     assert "more than" in reader(tmp_path).read().doubt
 
 
+def test_a_folder_in_the_place_of_a_file_is_reported_and_uses_up_no_descriptors(tmp_path: Path) -> None:
+    """A container engine makes one where a file that is to be mounted does not exist."""
+    path = marker(tmp_path, NAME)
+    path.unlink()
+    path.mkdir()
+    (tmp_path / "verdict").mkdir()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        found = reader(tmp_path).read()
+        assert "not a file" in found.doubt
+        assert "not a file" in found.missing
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
 def test_without_anything_published_there_is_neither_verdict_nor_marker_nor_doubt(tmp_path: Path) -> None:
     found = reader(tmp_path / "nowhere").read()
     assert (found.verdict, found.marker, found.doubt) == (None, None, "")

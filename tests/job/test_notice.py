@@ -83,3 +83,13 @@ def test_a_pipe_or_a_folder_in_its_place_does_not_hold_the_training_up(tmp_path:
     (tmp_path / "notice.json").rmdir()
     give_notice(tmp_path)
     assert guard.check(2) is not None
+
+
+def test_a_folder_in_its_place_uses_up_no_descriptors(tmp_path: Path) -> None:
+    """A container engine makes one where a file that is to be mounted does not exist; each rank reads it once a second, for days."""
+    (tmp_path / "notice.json").mkdir()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        with pytest.raises(Unknown):
+            read(tmp_path / "notice.json", BOOT)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -98,9 +98,11 @@ class MarkerFile:
             if not self._make_folder:
                 self._path.parent.stat()  # a missing folder is an error, not "no marker"
             return None
-        with os.fdopen(descriptor, "rb") as file:
+        try:
             status = os.fstat(descriptor)
-            data = file.read(_LARGEST + 1) if stat.S_ISREG(status.st_mode) else b""
+            data = os.read(descriptor, _LARGEST + 1) if stat.S_ISREG(status.st_mode) else b""
+        finally:
+            os.close(descriptor)
         if status.st_uid not in (0, os.geteuid()) and self._path.parent.stat().st_mode & stat.S_IWOTH:
             raise ActuatorRefused(
                 f"{self._path} belongs to user {status.st_uid}, and every user may write to its folder: it is not trusted, and "

@@ -155,10 +155,12 @@ def _text(value: object) -> str:
 def _read(path: Path, most: int) -> bytes:
     """Raises OSError, and ValueError if it is not a file or has more than `most` bytes. Never waits."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb", buffering=0) as file:
+    try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ValueError(f"{path} is not a file")
-        data = file.read(most + 1)
+        data = os.read(descriptor, most + 1)
+    finally:
+        os.close(descriptor)
     if len(data) > most:
         raise ValueError(f"{path} has more than {most} bytes")
     return data
