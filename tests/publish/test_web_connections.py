@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+import ssl
 import statistics
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import ModuleType
+from typing import cast
 
 import pytest
 
 from gpuwarden.publish.notices import WAITERS_MOST, Notices
+from gpuwarden.publish.web import http as web
+from gpuwarden.publish.web.connections import Connection, Connections, source_of
 from gpuwarden.publish.web.listener import Limits
 from gpuwarden.publish.web.unsent import RESPONSES_LEAST, UNSENT_MOST
-from support import half_open
+from support import flood, half_open
 from support.web_certificates import Site, trusting, users
 from support.web_server import PATIENCE, Scraper, Served, exchange, get, parsed, serving
 
@@ -39,9 +46,15 @@ async def until(condition: Callable[[], object]) -> None:
 @asynccontextmanager
 async def many_clients(served: Served, sent: list[bytes], drip: bytes = b"") -> AsyncIterator[None]:
     """`CLIENTS` clients that begin to send something, each its turn of `sent`, and go on by a `drip` at a time."""
-    words = (str(served.port), str(CLIENTS), drip.hex(), *(part.hex() for part in sent))
+    async with beside(half_open, str(served.port), str(CLIENTS), drip.hex(), *(part.hex() for part in sent)):
+        yield
+
+
+@asynccontextmanager
+async def beside(program: ModuleType, *words: str) -> AsyncIterator[None]:
+    """A process, from its first line until the end."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, half_open.__file__, *words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        sys.executable, str(program.__file__), *words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
     assert process.stdin is not None
     assert process.stdout is not None
@@ -187,6 +200,58 @@ async def test_active_clients_make_room_for_new_ones(site: Site) -> None:
         assert not await is_open(crowded[0])
         for client in (new, *crowded):
             client.close()
+
+
+@pytest.mark.parametrize("secured", [False, True])
+async def test_a_scrape_gets_through_beside_clients_that_connect_again_and_again(site: Site, secured: bool) -> None:
+    """Each of them begins a handshake, or a request, and makes room for itself: with TLS the scraper needs some turns for its own."""
+    tls = trusting() if secured else None
+    sections = (site.serve(),) if secured else ("",)
+    sent = HELLO if secured else b"GET"
+    async with (
+        serving(config=site.write(*sections), deadline=PATIENCE, handshake=PATIENCE) as served,
+        beside(flood, str(served.port), str(CLIENTS), sent.hex()),
+    ):
+        for _ in range(3):
+            await until_answered(served, tls)
+
+
+async def until_answered(served: Served, tls: ssl.SSLContext | None) -> None:
+    """A client that had to make room connects again, as Prometheus does at its next scrape."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            with contextlib.suppress(asyncio.IncompleteReadError, OSError, ValueError):
+                if (await get(served, "/metrics", tls=tls)).code == 200:
+                    return
+
+
+@pytest.mark.parametrize(
+    ("crowd", "other"),
+    [
+        (("10.0.0.7",), "10.0.0.8"), (("127.0.0.1", "127.9.9.9", "::1"), "10.0.0.8"), (("10.0.0.7",), "127.0.0.1"),
+        (("2001:db8::1", "2001:db8::2:1"), "2001:db8:0:1::1"), (("fe80::1%eth0", "fe80::2%eth0"), "10.0.0.8"),
+        (("::ffff:10.0.0.7",), "::ffff:10.0.0.8"), (("::ffff:127.0.0.1", "127.0.0.1"), "::ffff:10.0.0.8"),
+    ],
+)  # fmt: skip
+def test_room_is_made_by_the_address_that_has_most(crowd: tuple[str, ...], other: str) -> None:
+    """Else one address that connects again and again would end each scraper before it is answered."""
+    connections, ended = Connections(8), []
+
+    class Noted(Connection):
+        def end(self) -> None:
+            ended.append(self.source)
+
+    def connect(address: str) -> None:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            connections.opened(cast("web.RequestHandler", object()), Noted(ours, None, source_of((address, 9999))))
+
+    connect(other)
+    for number in range(40):
+        connect(crowd[number % len(crowd)])
+    connect(other)
+    assert len(connections) == 8
+    assert source_of((other, 1)) not in ended
 
 
 async def test_who_is_being_answered_makes_room_if_nobody_else_can(site: Site) -> None:

@@ -1,4 +1,4 @@
-"""The open connections: at most so many, and the one that is quiet for longest makes room for a new one."""
+"""The open connections: at most so many. For a new one room is made by the address that has most, with the one that is quiet for longest."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING, Any
 
 from gpuwarden.base.log import get_logger
@@ -24,10 +25,11 @@ LOG_EVERY = 60.0
 
 @dataclass(slots=True)
 class Connection:
-    """`transport` None: its TLS handshake is not finished. `answering`: its answer is being worked out."""
+    """`source`: see `source_of`. `transport` None: its TLS handshake is not finished. `answering`: its answer is being worked out."""
 
     sock: socket.socket
     tls: Tls | None
+    source: str = ""
     transport: asyncio.Transport | None = None
     answering: bool = False
 
@@ -42,7 +44,8 @@ class Connection:
 class Connections:
     """At most `most` at once, those in their handshake included. `turned_away`: how many had to make room.
 
-    A new connection is never refused: else a crowd that connects and sends nothing would keep a scraper out.
+    A new connection is never refused: else a crowd that connects and sends nothing would keep a scraper out. Nor does a crowd at one
+    address end the connections of another: else one that connects again and again would keep it out, too.
     """
 
     def __init__(self, most: int) -> None:
@@ -55,10 +58,15 @@ class Connections:
 
     def opened(self, handler: web.RequestHandler, connection: Connection) -> None:
         while len(self._open) >= self._most:
-            quiet = (each for each, other in self._open.items() if not other.answering)
             self.turned_away += 1
-            self._open.pop(next(quiet, next(iter(self._open)))).end()
+            self._open.pop(self._makes_room()).end()
         self._open[handler] = connection
+
+    def _makes_room(self) -> web.RequestHandler:
+        quiet = {handler: one for handler, one in self._open.items() if not one.answering} or self._open
+        counts = Counter(one.source for one in quiet.values())
+        most = max(counts.values())
+        return next(handler for handler, one in quiet.items() if counts[one.source] == most)
 
     def find(self, handler: web.RequestHandler) -> Connection | None:
         """None: it had to make room a moment ago."""
@@ -85,6 +93,16 @@ class Connections:
     def end(self) -> None:
         for connection in self._open.values():
             connection.end()
+
+
+def source_of(peer: Any) -> str:
+    """Whose connection it is, as far as its address shows: a process may have all loopback addresses, a host all of a /64 of IPv6."""
+    address = ip_address(peer[0])
+    if isinstance(address, IPv6Address):
+        address = address.ipv4_mapped or address
+    if address.is_loopback:
+        return "loopback"
+    return (address.packed[:8] if isinstance(address, IPv6Address) else address.packed).hex()
 
 
 class Refusals:

@@ -16,7 +16,7 @@ from itertools import count
 from typing import Any
 
 from gpuwarden.publish.web import http as web
-from gpuwarden.publish.web.connections import Connection, Connections, Refusals, Server
+from gpuwarden.publish.web.connections import Connection, Connections, Refusals, Server, source_of
 from gpuwarden.publish.web.guard import Guard
 from gpuwarden.publish.web.rules import WebConfigError
 
@@ -25,8 +25,9 @@ HEADER_LIMIT = 4096  # bytes for the request line and for each header
 SEND_BUFFER = 128 << 10
 """Bytes, of which the kernel makes twice as many: a page. Else each client that reads nothing is sent megabytes at once (tcp_wmem)."""
 BACKLOG = 128
-"""Connections that the kernel keeps until they are accepted, and that are accepted at once: one a turn would have a scraper wait for as
-many turns as there are clients before it."""
+"""Connections that the kernel keeps until they are accepted."""
+AT_ONCE = 16
+"""Connections accepted in one turn of the loop."""
 _PAUSE = 1.0  # seconds until the next try where no connection can be accepted: file descriptors are used up
 Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -126,7 +127,7 @@ class Listener:
         """For ever, until cancelled."""
         loop = asyncio.get_running_loop()
         for number in count(1):
-            if number % BACKLOG == 0:
+            if number % AT_ONCE == 0:
                 await asyncio.sleep(0)  # as long as connections are ready nothing below gives others a turn
             try:
                 sock, peer = await loop.sock_accept(listener)
@@ -142,7 +143,7 @@ class Listener:
     async def _open(self, sock: socket.socket, peer: Any, server: Server) -> None:
         """Hand a connection to aiohttp, after the handshake if there is to be TLS: with the context that holds now."""
         handler, tls = server(), self._guard.tls
-        self.connections.opened(handler, Connection(sock, tls))
+        self.connections.opened(handler, Connection(sock, tls, source_of(peer)))
         try:
             if tls is None:
                 await asyncio.get_running_loop().connect_accepted_socket(lambda: handler, sock)
