@@ -43,7 +43,7 @@ def test_every_file_of_systemd_is_installed_and_starts_this_installation(tmp_pat
     texts = {path: (tmp_path / path).read_text() for path in states if path not in LINKS}
     assert not [path for path, text in texts.items() if re.search(r"/opt/gpuwarden|[^l]/share/gpuwarden", text)]
     started = re.findall(r"^Exec\w+=(\S+)", "\n".join(texts.values()), re.MULTILINE)
-    assert set(started) == {str(COMMAND), str(PYTHON)}
+    assert set(started) == {str(COMMAND), str(PYTHON), "-/usr/bin/nvidia-modprobe"}
     assert all(os.access(tmp_path / path, os.X_OK) is ("libexec" in path) for path in texts)
     (link,) = LINKS
     assert (tmp_path / str((tmp_path / link).readlink()).lstrip("/")).name == "observe.conf"

@@ -37,10 +37,21 @@ async def test_no_library_is_loaded_into_the_doctor_itself() -> None:
 
 
 def test_the_device_node_of_uvm_must_be_there_and_open_to_this_user(tmp_path: Path) -> None:
-    node = tmp_path / "nvidia-uvm"
-    assert "modprobe nvidia-uvm" in active_test.uvm(node).to_do
+    node, absent = tmp_path / "nvidia-uvm", tmp_path / "nvidia-modprobe"
+    assert "modprobe nvidia-uvm" in active_test.uvm(node, absent).to_do
     node.touch()
-    assert active_test.uvm(node).grade is Grade.OK
+    assert active_test.uvm(node, absent).grade is Grade.OK
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a program of root's is needed")
+@pytest.mark.parametrize(("mode", "grade"), [(0o4755, Grade.OK), (0o755, Grade.WARN)])
+def test_a_device_node_of_uvm_that_the_first_program_makes_is_not_missed(
+    tmp_path: Path, mode: int, grade: Grade
+) -> None:
+    modprobe = tmp_path / "nvidia-modprobe"
+    modprobe.touch()
+    modprobe.chmod(mode)
+    assert active_test.uvm(tmp_path / "nvidia-uvm", modprobe).grade is grade
 
 
 @pytest.mark.parametrize(("limit", "grade"), [(4 << 30, "warn"), (128 << 30, "ok"), (resource.RLIM_INFINITY, "ok")])

@@ -49,6 +49,15 @@ fall = "1s"
 [checks.device_permission]
 fall = "1s"
 """
+SEES_UVM = """
+[Service]
+ExecStartPre=/bin/sh -c 'if [ -c /dev/nvidia-uvm ]; then echo yes; else echo no; fi > /run/gpuwarden/seen'
+"""
+MAKES_UVM = """#!/bin/sh
+sleep 0.5
+[ -e /dev/nvidia-uvm ] || mknod -m 666 /dev/nvidia-uvm c 1 3
+echo "$*" > /dev/made
+"""
 PROBE = """
 import json, socket, sys
 talk = socket.socket(socket.AF_UNIX)
@@ -281,6 +290,42 @@ def test_a_test_before_a_return_runs_in_its_own_unit_and_its_workers_as_a_user_w
     refused = machine.run(*nobody, "python3", "/root/ask.py", path, '{"verb": "probe"}', check=False)
     assert "PermissionError" in refused.stderr
     machine.run("systemctl", "stop", "gpuwarden-test.socket")
+
+
+def test_the_device_of_uvm_is_made_before_a_test_each_time_that_it_is_missing_and_its_maker_may_be_missing_too(
+    watched: Watched,
+) -> None:
+    """The machine has no driver: where one would show in /proc and /sys there is another folder."""
+    machine, unit, device = watched.machine, "gpuwarden-uvm.service", "/dev/nvidia-uvm"
+    text = (UNITS / unit).read_text().replace("/proc/driver/nvidia/", "/run/driver/").replace("/sys/module/", "/run/")
+    machine.write(f"/etc/systemd/system/{unit}", text)
+    machine.write("/etc/systemd/system/gpuwarden-test@.service.d/60-order.conf", SEES_UVM)
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "start", "gpuwarden-test.socket")
+    machine.run("rm", "-rf", "/run/driver", "/run/nvidia_uvm", device)
+
+    def seen() -> str:
+        """Whether the device was there when a test began."""
+        machine.run("python3", "/root/ask.py", "/run/gpuwarden-test.sock", "{}", check=False)
+        return machine.output("cat", "/run/gpuwarden/seen")
+
+    machine.write("/usr/bin/nvidia-modprobe", MAKES_UVM, mode=0o755)
+    assert seen() == "no", "there is no driver"
+    machine.write("/run/driver/version", "")
+    machine.write("/run/nvidia_uvm/initstate", "live")
+    assert seen() == "yes"
+    assert machine.output("cat", "/dev/made") == "-u -c 0"
+    machine.run("rm", "/dev/made")
+    assert seen() == "yes"
+    assert machine.output("cat", "/dev/made") == "", "it is there already"
+    machine.run("rm", "-r", "/run/nvidia_uvm")
+    assert (seen(), machine.output("cat", "/dev/made")) == ("yes", "-u -c 0"), "the module was removed"
+    machine.run("rm", "/usr/bin/nvidia-modprobe", device)
+    assert seen() == "no"
+    assert machine.output("systemctl", "--failed", "--quiet", "--plain") == ""
+    machine.run("systemctl", "stop", "gpuwarden-test.socket")
+    machine.run("rm", f"/etc/systemd/system/{unit}", "/etc/systemd/system/gpuwarden-test@.service.d/60-order.conf")
+    machine.run("systemctl", "daemon-reload")
 
 
 def test_jobs_and_containers_see_the_same_folder_and_socket_whatever_becomes_of_the_daemon(watched: Watched) -> None:

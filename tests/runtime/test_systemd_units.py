@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuwarden.engine.gate_client import PROBE_WITHIN
+
 UNITS = Path(__file__).parents[2] / "systemd"
 SERVICE = UNITS / "gpuwarden.service"
 LIMITS = {"observe": 2.3, "jobs": 2.6, "enforce": 3.2}
@@ -127,6 +129,20 @@ def test_the_service_of_the_return_gate_opens_the_gpus_and_uvm_only_and_has_a_co
     assert (values["KillMode"], values["StandardInput"]) == (["control-group"], ["socket"])
     assert settings(UNITS / "gpuwarden-test.socket")["SocketMode"] == ["0660"]
     assert "gpuwarden-test.socket" not in settings(SERVICE)["Also"][0], "it is for those who want a gate"
+
+
+def test_the_device_of_uvm_is_made_before_the_rules_of_a_test_name_it_and_by_a_unit_that_may() -> None:
+    """What ProtectClock and the like allow is a list of devices, on which that of uvm is not."""
+    test, values = settings(UNITS / "gpuwarden-test@.service"), settings(UNITS / "gpuwarden-uvm.service")
+    assert "gpuwarden-uvm.service" in test["Wants"][0].split()
+    assert "gpuwarden-uvm.service" in test["After"][0].split()
+    assert (values["Type"], values["ExecStart"]) == (["oneshot"], ["-/usr/bin/nvidia-modprobe -u -c 0"])
+    assert set(values["CapabilityBoundingSet"][0].split()) == {"CAP_SYS_MODULE", "CAP_MKNOD", "CAP_CHOWN", "CAP_FOWNER"}
+    assert "@module" in values["SystemCallFilter"][0].split()
+    closing = {"ProtectKernelModules", "ProtectClock", "PrivateDevices", "DeviceAllow", "DevicePolicy", "WantedBy"}
+    assert not closing & values.keys()
+    limits = [int(values[key][0]) for key in ("TimeoutStartSec", "TimeoutStopSec")]
+    assert limits[0] + 4 * limits[1] < PROBE_WITHIN / 2
 
 
 def test_the_exposure_of_the_service_of_the_return_gate_is_no_more_than_its_capabilities_need(tmp_path: Path) -> None:

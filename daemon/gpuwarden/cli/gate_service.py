@@ -111,7 +111,11 @@ async def impossible(config: Config, uvm: Path) -> str:
 
 
 def _no_uvm(node: Path) -> str:
-    return "" if node.exists() else f"{node} does not exist: modprobe nvidia-uvm && nvidia-modprobe -u -c 0"
+    """The unit of this service has started the one that makes it."""
+    if node.exists():
+        return ""
+    to_do = "install nvidia-modprobe, or modprobe nvidia-uvm && nvidia-modprobe -u -c 0 at each boot"
+    return f"{node} does not exist, and gpuwarden-uvm.service did not make it: {to_do}"
 
 
 if __name__ == "__main__":

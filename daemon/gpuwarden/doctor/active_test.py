@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import resource
+import stat
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from gpuwarden.active_test.host import HostReadings, HostUnread
@@ -35,6 +37,8 @@ for paths in sys.argv[1:]:
         print(paths.partition(":")[0])
 """
 _UVM = Path("/dev/nvidia-uvm")
+MODPROBE = Path("/usr/bin/nvidia-modprobe")
+"""With the rights of root it makes that device: libcuda calls it, and so does gpuwarden-uvm.service."""
 _ADDRESS_SPACE = 64 << 30
 """Bytes: a context on an H100 took 13 GiB of address space; with the memory of eight GPUs mapped for each other it may be more."""
 _SHOWN = 4
@@ -95,8 +99,10 @@ def _libraries(absent: list[str]) -> Iterator[Row]:
             yield ok(check, f"{name} can be loaded")
 
 
-def uvm(node: Path) -> Row:
-    """Without it cuInit fails with 999."""
+def uvm(node: Path, modprobe: Path = MODPROBE) -> Row:
+    """Without it cuInit fails with 999. After a boot it is there only once something has used CUDA."""
+    if not node.exists() and _is_root_for_all(modprobe):
+        return ok("uvm", f"{node} does not exist yet: {modprobe} makes it for the first program that uses CUDA")
     if not node.exists():
         return warn(
             "uvm", f"{node} does not exist", "modprobe nvidia-uvm && nvidia-modprobe -u -c 0: gpuwarden test needs it"
@@ -104,6 +110,13 @@ def uvm(node: Path) -> Row:
     if not os.access(node, os.R_OK | os.W_OK):
         return warn("uvm", f"this user may not open {node}", "run gpuwarden test as a user that may, such as root")
     return ok("uvm", f"{node} can be opened")
+
+
+def _is_root_for_all(program: Path) -> bool:
+    with suppress(OSError):
+        found = program.stat()
+        return found.st_uid == 0 and bool(found.st_mode & stat.S_ISUID and found.st_mode & stat.S_IXOTH)
+    return False
 
 
 def address_space() -> Row:
