@@ -20,22 +20,27 @@ from gpuwarden.policy.return_gate import Assessed, GateState
 from gpuwarden.policy.state import PolicyState, fold
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.facts import Stamp
-from support.snapshots import gpu_verdict
+from support.snapshots import gpu_verdict, slot
 
 NOW = Stamp(1_000.0, 2_000_000.0)
 SOON = 20.0
 
 
 class GateHost:
-    """One GPU that failed, and a service that finds all its GPUs busy. `commits`: whether each commit of the ledger succeeds; then all do."""
+    """One GPU that failed, and a service that finds all its GPUs busy. `probe`: what it answers to that. `commits`: whether each commit of the ledger succeeds; then all do."""
 
     def __init__(self, socket: Path, commits: Iterable[bool]) -> None:
         self.kinds: list[str] = []
         self.tests = 0
+        self.probe: dict[str, object] = {"impossible": ""}
         self.state = PolicyState()
         self._commits: Iterator[bool] = iter(commits)
         self._append(
-            [Event(kind=EventKind.GATE_WANTED, at=NOW, boot_id="b1", data=write(Gate(failures="xid.79@gpu/x")))]
+            [
+                Event(
+                    kind=EventKind.GATE_WANTED, at=NOW, boot_id="b1", data=write(Gate(failures=f"xid.79@gpu/{slot(3)}"))
+                )
+            ]
         )
         self._stepped = asyncio.Event()
         self.gate = ReturnGate(
@@ -58,9 +63,7 @@ class GateHost:
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         verb = json.loads(await reader.readline())["verb"]
         self.tests += verb == "test"
-        writer.write(
-            json.dumps({"impossible": ""} if verb == "probe" else {"obstacle": "busy", "text": "a job"}).encode()
-        )
+        writer.write(json.dumps(self.probe if verb == "probe" else {"obstacle": "busy", "text": "a job"}).encode())
         writer.close()
 
     def _append(self, events: Iterable[Event], step: Step = Step.NOW) -> None:
@@ -109,3 +112,29 @@ async def test_a_test_that_could_not_be_recorded_is_not_begun_and_is_no_try(tmp_
         assert host.kinds == ["gate_wanted", "gate_begun", "gate_ended"]
         assert host.state.gate is not None
         assert (host.state.gate.run, "ledger" in host.state.gate.text) == ("", True)
+
+
+@pytest.mark.parametrize(
+    ("other", "kinds", "result"),
+    [(5, ["gate_wanted", "gate_begun", "gate_ended"], "no_verdict"), (3, ["gate_wanted", "gate_ended"], "void")],
+)
+async def test_a_gpu_that_cannot_be_tested_voids_the_gate_only_if_the_exclusion_is_about_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: int, kinds: list[str], result: str
+) -> None:
+    monkeypatch.setattr(return_gate, "PROBE_AGAIN", 0.01)
+    async with gate_host(tmp_path) as host:
+        host.probe = {"impossible": "", "untestable": {slot(other): f"GPU {other}: MIG is on", slot(6): 7}}
+        await host.turn()
+        assert (host.tests, host.kinds) == (kinds.count("gate_begun"), kinds)
+        assert host.state.gate is not None
+        assert host.state.gate.result == result
+        assert host.state.gate.untestable == ("" if result == "void" else slot(other))
+        assert (result == "void") == (host.state.gate.text == f"GPU {other}: MIG is on")
+
+
+@pytest.mark.parametrize("untestable", [None, "nonsense", ["x"], {"x": None}])
+async def test_a_service_of_another_version_leaves_out_no_gpu(tmp_path: Path, untestable: object) -> None:
+    async with gate_host(tmp_path) as host:
+        host.probe = {"impossible": "", "untestable": untestable}
+        await host.turn()
+        assert (host.tests, host.tries) == (1, 1)

@@ -15,7 +15,7 @@ from gpuwarden.health.model import NODE, Advice, Event, EventKind, Finding, Json
 from gpuwarden.policy import orders
 from gpuwarden.policy.gate_state import Gate, GateResult, passed
 from gpuwarden.policy.model import NodeState, Settings
-from gpuwarden.policy.return_gate import AGAIN_AFTER, GateState, begun, ended, void
+from gpuwarden.policy.return_gate import AGAIN_AFTER, GateState, begun, ended, untested, void
 from gpuwarden.policy.situation import Situation
 from gpuwarden_collectors.active_test.level import Level
 from support.policy_story import SETTINGS, Story, announced, called_off, kinds, xid
@@ -70,11 +70,11 @@ class GatedStory(Story):
             self.took([result_event(slot(number), test, self.boot_id)])
         return self
 
-    def begins(self) -> GatedStory:
-        """As the daemon does when a test is due."""
+    def begins(self, *untestable: int) -> GatedStory:
+        """As the daemon does when a test is due. `untestable`: GPUs that are left out."""
         assert self.stands() is GateState.DUE, self.text()
         self.own = "a1"
-        self.gates(EventKind.GATE_BEGUN, begun(self.gate, self.own))
+        self.gates(EventKind.GATE_BEGUN, begun(self.gate, self.own, map(slot, untestable)))
         self.passes()
         assert self.stands() is GateState.RUNNING
         return self
@@ -405,6 +405,68 @@ def test_a_gate_that_was_void_counts_again_after_the_next_failure() -> None:
     assert story.stands() is GateState.DUE
 
 
+# --- GPUs that cannot be tested beside others that can
+
+
+@pytest.mark.parametrize(
+    ("number", "verdict", "passes"),
+    [(3, PASSED, True), (3, WARNING, False), (3, NO_VERDICT, False), (3, FAILURE, False), (6, NO_VERDICT, False)],
+)
+def test_a_gpu_that_cannot_be_tested_is_left_out_where_the_exclusion_is_about_another(
+    number: int, verdict: ActiveVerdict, passes: bool
+) -> None:
+    others = {f"g{number}": verdict, "g5": NO_VERDICT}
+    story = mended().begins(5).results(level=Level.QUICK, **others).ends()
+    assert story.is_out() is not passes
+
+
+def test_a_gpu_that_was_left_out_counts_once_somebody_has_tested_it() -> None:
+    story = mended().begins(5).results(g5=NO_VERDICT, g3=NO_VERDICT).ends()
+    story.results(g5=FAILURE).passes()
+    assert story.is_out()
+
+
+def test_a_gpu_that_was_left_out_is_tested_when_it_can_be() -> None:
+    story = mended().begins(5).results(g5=NO_VERDICT, g3=NO_VERDICT).ends()
+    story.waits(AGAIN_AFTER)
+    story.begins().results(g5=NO_VERDICT).ends()
+    assert story.is_out()
+
+
+def test_a_node_none_of_whose_gpus_can_be_tested_has_not_passed() -> None:
+    gate = begun(mended().gate, "a1", [slot(number) for number in GPUS])
+    assert not passed(gate, Level.QUICK, [gpu_verdict(number) for number in GPUS])
+
+
+@pytest.mark.parametrize(
+    ("failed", "void_by"),
+    [
+        ([gpu(slot(3))], ""),
+        ([gpu(slot(5))], "GPU 5: MIG is on"),
+        ([Subject("link", slot(5), "4")], "GPU 5: MIG is on"),
+        ([gpu(slot(3)), gpu(slot(5))], ""),
+        ([gpu(slot(5)), gpu(slot(6))], "GPU 5: MIG is on; GPU 6: MIG is on"),
+        ([Subject("switch", "0000:05:00.0")], ""),
+    ],
+    ids=str,
+)
+def test_the_gate_is_void_only_if_no_gpu_that_the_exclusion_is_about_can_be_tested(
+    failed: list[Subject], void_by: str
+) -> None:
+    story = GatedStory()
+    story.fails(*(finding("xid", subject) for subject in failed)).heals(passes=4)
+    assert untested(story.gate, {slot(number): f"GPU {number}: MIG is on" for number in (5, 6)}) == void_by
+
+
+def test_a_failure_of_a_gpu_that_was_left_out_begins_a_gate_that_leaves_out_none() -> None:
+    story = mended().begins(5).results(g5=NO_VERDICT, g3=NO_VERDICT).ends()
+    story.fails(xid(5))
+    story.records(EventKind.CLEARED, xid(5).key)
+    story.heals(passes=4)
+    story.results(g5=NO_VERDICT).passes()
+    assert (story.is_out(), story.gate.untestable) == (True, "")
+
+
 # --- when
 
 
@@ -459,7 +521,7 @@ def test_a_test_that_passed_while_the_daemon_was_killed_has_passed() -> None:
 def test_a_checkpoint_at_any_moment_changes_nothing(upto: int) -> None:
     story = GatedStory()
     steps: list[Callable[[], object]] = [
-        lambda: mended(story), story.begins, lambda: story.results(g3=WARNING), story.ends, lambda: story.results(g3=PASSED, g4=NO_VERDICT),
+        lambda: mended(story), lambda: story.begins(6), lambda: story.results(g3=WARNING), story.ends, lambda: story.results(g3=PASSED, g4=NO_VERDICT),
     ]  # fmt: skip
     for step in steps[:upto]:
         step()

@@ -89,6 +89,20 @@ def test_a_host_that_cannot_test_says_so_from_the_start_and_returns_as_without_a
         assert gate_events(daemon) == ["gate_wanted", "gate_ended void", "restored"]
 
 
+def test_a_gpu_that_cannot_be_tested_is_named_and_left_out_when_another_one_returns(host: GatedHost) -> None:
+    host.with_cuda()
+    host.fake.reading(0, "compute_mode", 3)
+    host.serve()
+    with host.acting() as daemon:
+        daemon.wait(lambda: "GPU 0: its compute mode is exclusive process" in gate_of(daemon)["text"], "the probe")
+        assert gate_of(daemon)["state"] == "clear"
+        assert "GPU 0: its compute mode" in host.command("status", "--run-dir", host.run_dir).stdout
+        is_excluded(host, daemon)
+        host.is_mended()
+        is_back(host, daemon)
+        assert gate_events(daemon) == ONCE
+
+
 def test_a_socket_that_is_gone_for_a_moment_lets_no_node_back_untested(host: GatedHost) -> None:
     """As while a package is replaced."""
     host.script({"*": PASSES})

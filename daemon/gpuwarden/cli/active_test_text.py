@@ -9,6 +9,7 @@ from gpuwarden.cli.text import clean, when
 
 Document = dict[str, Any]
 _GATE = {
+    "clear": "GPUs that cannot be tested are left out",
     "waiting": "a test is due",
     "running": "the test is running",
     "person": "needs an operator",
@@ -22,7 +23,7 @@ def active_test_lines(status: Document) -> Iterator[str]:
     tests = status.get("tests") or {}
     if running := tests.get("running"):
         yield f"running: level {clean(running['level'])} on {len(running['gpus'])} GPUs, until {when(running['until'])} at the latest"
-    if (gate := tests.get("return_gate")) and gate["state"] != "clear":
+    if (gate := tests.get("return_gate")) and (gate["state"] != "clear" or gate["text"]):
         yield f"before the return (level {clean(gate['level'])}): {_GATE.get(gate['state'], clean(gate['state']))}{': ' if gate['text'] else ''}{clean(gate['text'])}"
     index = {gpu["pci_bus_id"]: gpu["index"] for gpu in status["gpus"]}
     newest = {one["pci_bus_id"]: one for one in tests.get("results", ())}

@@ -12,7 +12,7 @@ GATE_REASONS = {
     },
     "test_impossible": {
         "meaning": "this host cannot test its GPUs, so the node returns without a test: status shows the reason; each such return is an event gate_ended with the result void",
-        "because": "no gpuwarden-test.socket, libcuda.so.1, PTX compiler or /dev/nvidia-uvm; MIG, another compute mode or confidential computing is on",
+        "because": "no gpuwarden-test.socket, libcuda.so.1, PTX compiler or /dev/nvidia-uvm; or MIG, another compute mode or confidential computing is on for every GPU, or for every GPU that the exclusion is about; other GPUs that cannot be tested are left out",
         "to do": "gpuwarden doctor names what is missing; or set test.return_gate = false for this host",
     },
 }

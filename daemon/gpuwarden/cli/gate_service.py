@@ -52,7 +52,7 @@ async def _serve(config: Config, connection: socket.socket, uvm: Path) -> None:
     try:
         request = await _request(reader)
         if request.get("verb") == "probe":
-            await _answer(writer, {"impossible": await impossible(config, uvm)})
+            await _answer(writer, await probe(config, uvm))
         elif request.get("verb") == "test" and request.get("level") in list(Level):
             await _answer(writer, await _test(config, Level(request["level"]), reader))
     finally:
@@ -92,22 +92,32 @@ async def _test(config: Config, level: Level, reader: asyncio.StreamReader) -> M
             await order.asked.slurm.close()
 
 
-async def impossible(config: Config, uvm: Path) -> str:
-    """Why no test can run on this host however long one waits; "" if one may."""
-    absent, _ = await absent_libraries(environment(None))
-    if absent:
-        return f"{', '.join(absent)} cannot be loaded: install the driver's package with it (gpuwarden doctor)"
-    if why := _no_uvm(uvm):
-        return why
+async def probe(config: Config, uvm: Path) -> Mapping[str, Any]:
+    """`impossible`: why no test can run on this host however long one waits; "" if one may. `untestable`: by slot, why a GPU cannot be tested,
+    where others can.
+    """
+    if why := await _impossible(uvm):
+        return {"impossible": why, "untestable": {}}
     readings = HostReadings(config.collectors.nvml)
     try:
         host = await readings.read()
     except HostUnread:
-        return ""  # it may be read later, and the test says why it was not
+        return {"impossible": "", "untestable": {}}  # it may be read later, and the test says why it was not
     finally:
         await readings.close()
-    found = {gpu.index: text for gpu in host.nvml.gpus if (text := by_settings(gpu, host))}
-    return "; ".join(f"GPU {index}: {text}" for index, text in list(found.items())[:_SHOWN])
+    refused = [(gpu, text) for gpu in host.nvml.gpus if (text := by_settings(gpu, host))]
+    texts = {gpu.slot: f"GPU {gpu.index}: {text}" for gpu, text in refused}
+    if len(refused) < len(host.nvml.gpus):
+        return {"impossible": "", "untestable": {slot: text for slot, text in texts.items() if slot}}
+    return {"impossible": "; ".join(list(texts.values())[:_SHOWN]), "untestable": {}}
+
+
+async def _impossible(uvm: Path) -> str:
+    """What this host lacks."""
+    absent, _ = await absent_libraries(environment(None))
+    if absent:
+        return f"{', '.join(absent)} cannot be loaded: install the driver's package with it (gpuwarden doctor)"
+    return _no_uvm(uvm)
 
 
 def _no_uvm(node: Path) -> str:

@@ -1,6 +1,7 @@
 r"""The daemon's end of the service that tests the GPUs before a return; `cli/gate_service.py` is the other end.
 
-    {"verb": "probe"}\n                    ->  {"impossible": "why no test can run on this host, or empty"}
+    {"verb": "probe"}\n                    ->  {"impossible": "why no test can run on this host, or empty",
+                                             "untestable": {"slot of a GPU": "why it cannot be tested, where others can"}}
     {"verb": "test", "level": "quick"}\n   ->  the document of `gpuwarden test --json`
 
 One request a connection. A connection that is closed ends the test. Everything is bounded in size and time; results are not taken from

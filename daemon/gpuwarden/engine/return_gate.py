@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -21,7 +21,7 @@ from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Event, EventKind, GpuVerdict
 from gpuwarden.policy.at_once import asked_again
 from gpuwarden.policy.gate_state import Gate
-from gpuwarden.policy.return_gate import Assessed, GateState, begun, ended, void
+from gpuwarden.policy.return_gate import Assessed, GateState, begun, ended, untested, void
 from gpuwarden.publish.snapshot import ReturnGateShown
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.base import Clock
@@ -61,6 +61,14 @@ class GateOptions:
     turn: Turn | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probed:
+    """What cannot be tested here. `impossible`: why nothing can, "" if something may. `untestable`: by slot, why a GPU cannot where others can."""
+
+    impossible: str = ""
+    untestable: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
 class ReturnGate:
     """`append` is the journal's, `gate` that of policy's state, `gpus` those of the verdict; `changed` asks for a step. `run`: the name of the
     test that runs now.
@@ -87,7 +95,7 @@ class ReturnGate:
         self._committed = committed
         self._boot_id = boot_id
         self._clock = clock
-        self._impossible = ""
+        self._host = Probed()
         self._not_now = ""
         self._refusals = 0
         self._cut_short = False
@@ -119,8 +127,9 @@ class ReturnGate:
         gate, assessed = self._gate(), self._assessed
         text = self._not_now or ("" if assessed is None else assessed.text)
         if gate is None or assessed is None:
-            state = "impossible" if self._impossible else "clear" if gate is None else "waiting"
-            return ReturnGateShown(state=state, text=self._impossible, level=self._options.level.value)
+            state = "impossible" if self._host.impossible else "clear" if gate is None else "waiting"
+            why = self._host.impossible or "; ".join(self._host.untestable.values())
+            return ReturnGateShown(state=state, text=why, level=self._options.level.value)
         state = assessed.state.value
         return ReturnGateShown(
             state={"due": "waiting", "void": "impossible", "passed": "clear"}.get(state, state),
@@ -131,9 +140,11 @@ class ReturnGate:
 
     async def _first(self) -> None:
         """Whether this host can test, and the mark that a daemon before this one may have left."""
-        self._impossible = await self._probed()
-        if self._impossible:
-            log.info("return gate is void: this host cannot test", reason=self._impossible)
+        self._host = await self._probed()
+        if self._host.impossible:
+            log.info("return gate is void: this host cannot test", reason=self._host.impossible)
+        for slot, why in self._host.untestable.items():
+            log.info("return gate leaves out a GPU that cannot be tested", gpu=slot, reason=why)
         self._changed()
         if self._options.turn is not None:
             await asyncio.sleep(self._chance.uniform(0.0, FIRST_WITHIN))
@@ -164,15 +175,15 @@ class ReturnGate:
             asyncio.get_running_loop().call_soon(self._changed)
 
     async def _tested(self) -> None:
-        self._impossible = await self._twice_probed()
+        self._host = host = await self._twice_probed()
         gate = self._gate()
         if gate is None or gate.run:
             return
-        if self._impossible:
-            self._appended(EventKind.GATE_ENDED, void(gate, self._impossible))
+        if why := host.impossible or untested(gate, host.untestable):
+            self._appended(EventKind.GATE_ENDED, void(gate, why))
             return
         self.run, self._cut_short = secrets.token_hex(8), False
-        self._appended(EventKind.GATE_BEGUN, begun(gate, self.run), step=Step.SOON)
+        self._appended(EventKind.GATE_BEGUN, begun(gate, self.run, host.untestable), step=Step.SOON)
         written = await self._committed()
         text = await self._answer() if written else UNWRITTEN
         after = self._gate()
@@ -190,24 +201,26 @@ class ReturnGate:
         except NoAnswer as error:
             return str(error)
 
-    async def _twice_probed(self) -> str:
-        why = await self._probed()
-        if why:
+    async def _twice_probed(self) -> Probed:
+        host = await self._probed()
+        if why := host.impossible or "; ".join(host.untestable.values()):
             self._not_now = f"{why}; asked again in {PROBE_AGAIN:g} s"
             await asyncio.sleep(PROBE_AGAIN)
-            why, self._not_now = await self._probed(), ""
-        return why
+            host, self._not_now = await self._probed(), ""
+        return host
 
-    async def _probed(self) -> str:
-        """Why no test can run here; "" also where that is not known: then the test itself says it."""
+    async def _probed(self) -> Probed:
+        """Empty also where nothing is known: then the test itself says it."""
         try:
             answer = await ask(self._options.socket, {"verb": "probe"}, PROBE_WITHIN)
         except NoService as error:
-            return str(error)
+            return Probed(impossible=str(error))
         except NoAnswer:
-            return ""
-        why = answer.get("impossible")
-        return why if isinstance(why, str) else ""
+            return Probed()
+        why, some = answer.get("impossible"), answer.get("untestable")
+        texts = some.items() if isinstance(some, dict) else ()
+        untestable = {slot: text for slot, text in texts if isinstance(text, str)}
+        return Probed(impossible=why if isinstance(why, str) else "", untestable=untestable)
 
     def _appended(self, kind: EventKind, gate: Gate, step: Step = Step.NOW) -> None:
         self._append([Event(kind=kind, at=self._clock(), boot_id=self._boot_id, data=write(gate))], step=step)

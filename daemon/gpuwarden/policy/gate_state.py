@@ -48,6 +48,8 @@ class Gate:
     """Keys of the findings, separated by spaces."""
     results: Annotated[str, cut(2000)] = ""
     """Of each GPU tested since, as `uuid=level:verdict`, separated by spaces."""
+    untestable: Annotated[str, cut(2000)] = ""
+    """Slots of the GPUs that could not be tested when the last test began, as they are set up, separated by spaces."""
     run: Annotated[str, cut(64)] = ""
     """Name of the test that gpuwarden runs for it; empty: none."""
     tries: int = 0
@@ -101,9 +103,9 @@ def _tested(gate: Gate, event: Event) -> Gate:
 
 
 def passed(gate: Gate, level: Level, gpus: Iterable[GpuVerdict]) -> bool:
-    """Never of a node that is expected to have no GPU: then nothing was tested."""
-    results, concerned = results_of(gate), _slots(gate)
-    here = [gpu for gpu in gpus if gpu.expected]
+    """Never of a node that is expected to have no GPU, or none that can be tested: then nothing was tested."""
+    results, concerned, left_out = results_of(gate), slots_of(gate), gate.untestable.split()
+    here = [gpu for gpu in gpus if gpu.expected and (gpu.slot not in left_out or gpu.uuid in results)]
     return bool(here) and all(
         (found := results.get(gpu.uuid)) is not None
         and LEVELS.index(found[0]) >= LEVELS.index(level)
@@ -116,7 +118,7 @@ def passed(gate: Gate, level: Level, gpus: Iterable[GpuVerdict]) -> bool:
 
 
 def failed(gate: Gate, gpus: Iterable[GpuVerdict]) -> bool:
-    results, concerned = results_of(gate), _slots(gate)
+    results, concerned = results_of(gate), slots_of(gate)
     found = [(results[gpu.uuid][1], gpu.slot) for gpu in gpus if gpu.uuid in results]
     return any(
         verdict is ActiveVerdict.FAILURE or (verdict is ActiveVerdict.WARNING and _is_in(slot, concerned))
@@ -124,7 +126,7 @@ def failed(gate: Gate, gpus: Iterable[GpuVerdict]) -> bool:
     )
 
 
-def _slots(gate: Gate) -> frozenset[str]:
+def slots_of(gate: Gate) -> frozenset[str]:
     """Of the GPUs that the failures are of; "" stands for all, as for a switch."""
     subjects = [Key.parse(text).subject for text in gate.failures.split()]
     return frozenset("" if one.kind == "switch" else one.slot for one in subjects)

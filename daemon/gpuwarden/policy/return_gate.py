@@ -3,12 +3,13 @@
     failure found while the node is out -- GATE_WANTED --> wanted -- GATE_BEGUN --> runs -- GATE_ENDED --> passed, failed, no verdict, or void
 
 What was tested before the newest failure was over does not count (`gate_state.py`). Passed is a GPU on which a test of the level or a higher one found nothing. A
-warning passes a GPU that the exclusion is not about: a node is not taken out for one either.
+warning passes a GPU that the exclusion is not about: a node is not taken out for one either. A GPU that cannot be tested as it is set up is left
+out where others can be; the gate is void only if that leaves out every GPU that the exclusion is about.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -24,6 +25,7 @@ from gpuwarden.policy.gate_state import (
     failed,
     passed,
     results_of,
+    slots_of,
 )
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.facts import Stamp
@@ -102,10 +104,18 @@ def _fitting(before: str, keys: Iterable[Key]) -> list[Key]:
     return fitting
 
 
-def begun(gate: Gate, run: str) -> Gate:
-    """Of the results so far those stay that pass."""
+def untested(gate: Gate, untestable: Mapping[str, str]) -> str:
+    """Why a test would show nothing of what the exclusion is for; "" if it may. `untestable`: by slot, why a GPU cannot be tested, where others
+    can.
+    """
+    slots = sorted(slots_of(gate))
+    return "; ".join(untestable[slot] for slot in slots) if all(slot in untestable for slot in slots) else ""
+
+
+def begun(gate: Gate, run: str, untestable: Iterable[str] = ()) -> Gate:
+    """Of the results so far those stay that pass. `untestable`: slots of GPUs that this test leaves out."""
     good = {uuid: one for uuid, one in results_of(gate).items() if one[1] is ActiveVerdict.NOTHING_FOUND}
-    return replace(gate, run=run, results=as_text(good))
+    return replace(gate, run=run, results=as_text(good), untestable=" ".join(untestable))
 
 
 def ended(
@@ -146,7 +156,8 @@ def assess(gate: Gate, level: Level, around: Surroundings, now: Stamp) -> Assess
     if why := _needs_person(gate):
         to_do = f"gpuwarden test --level {level}, which brings it back if it finds nothing, or gpuwarden restore"
         return Assessed(GateState.PERSON, f"{why} before its return ({gate.text}): {to_do}")
-    test = f"a test of level {level} must find nothing on every GPU before the node comes back"
+    which = " that can be tested" if gate.untestable else ""
+    test = f"a test of level {level} must find nothing on every GPU{which} before the node comes back"
     if waits := _waits(gate, around, now):
         return Assessed(GateState.WAITING, f"{test}; {waits}")
     return Assessed(GateState.DUE, test)

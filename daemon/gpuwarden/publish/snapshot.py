@@ -101,7 +101,7 @@ class ReturnGateShown:
     level: str
     """What is tested."""
     text: str = ""
-    """Why the node does not come back yet, or why no test is possible."""
+    """Why the node does not come back yet, or why no test is possible, of the host or of some GPUs."""
 
 
 GATE_STATES = ("clear", "waiting", "running", "person", "impossible")
