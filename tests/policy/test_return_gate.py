@@ -332,6 +332,18 @@ def test_a_reboot_begins_the_tries_anew() -> None:
     assert story.stands() is GateState.DUE
 
 
+def test_a_test_in_which_the_machine_goes_down_is_not_begun_after_each_boot_for_ever() -> None:
+    story = mended()
+    for boot in ("b1", "b2", "b3"):
+        story.begins()
+        story.own = ""
+        story.reboots(boot).heals(passes=5)
+    assert (story.stands(), story.is_out()) == (GateState.PERSON, True)
+    assert "3 tests gave no verdict before its return (the machine went down while the test ran)" in story.text()
+    story.reboots("b4").heals(passes=5)
+    assert story.stands() is GateState.DUE, "somebody has rebooted it"
+
+
 def test_a_person_who_restores_overrides_it_at_any_moment() -> None:
     for story in (mended(), mended().begins(), needs_person()):
         verdict = story.situation().verdict

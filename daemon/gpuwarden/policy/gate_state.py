@@ -28,6 +28,9 @@ ENDED_BY_TESTS = CODES | {ENDED_BY_A_PASSED_TEST}
 """Findings that a passed test ends: their end is no news of the GPU that came after the test."""
 
 
+WENT_DOWN = "the machine went down while the test ran"
+
+
 class GateResult(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
@@ -76,8 +79,15 @@ def folded(gate: Gate | None, event: Event) -> Gate | None:
         case EventKind.RAISED | EventKind.CLEARED if _moves(gate, event):
             return replace(gate, since=event.at, boot=event.boot_id, results="", result=None)
         case EventKind.BOOT:
-            return replace(gate, run="", tries=0, again=None)
+            return _booted(gate)
     return gate
+
+
+def _booted(gate: Gate) -> Gate:
+    """A test that ran may have taken the machine down, and is not to do so after each boot."""
+    if not gate.run:
+        return replace(gate, tries=0, again=None)
+    return replace(gate, run="", tries=gate.tries + 1, again=None, result=GateResult.NO_VERDICT, text=WENT_DOWN)
 
 
 def _moves(gate: Gate, event: Event) -> bool:
