@@ -57,6 +57,8 @@ async def _serve(config: Config, connection: socket.socket, uvm: Path) -> None:
             await _answer(writer, await _test(config, Level(request["level"]), reader))
     finally:
         writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()  # the rest of a long answer is sent by then
 
 
 async def _request(reader: asyncio.StreamReader) -> Mapping[str, Any]:
