@@ -176,14 +176,17 @@ async def test_a_controller_that_restarts_remembers_our_drain(slurm: Slurm) -> N
     assert (await attempt(slurm, restore(since=done.since))).result is Result.DONE
 
 
-async def test_a_missing_permission_to_drain_is_reported_once_and_retried_after_an_hour(slurm: Slurm) -> None:
+async def test_a_missing_permission_to_drain_is_retried_ever_less_often(slurm: Slurm) -> None:
     reconciler = a_reconciler(
         an_actuator(slurm, folder=scripts(slurm, scontrol='exec runuser -u nobody -- /usr/bin/scontrol "$@"'))
     )
-    outcome, delay = await reconciler.attempt(exclude())
-    assert outcome.result is Result.REFUSED
-    assert "AdminLevel=Administrator" in outcome.text
-    assert delay >= 3600.0
+    intent, delays = exclude(), []
+    for _ in range(8):
+        outcome, delay = await reconciler.attempt(intent)
+        delays.append(delay)
+        assert outcome.result is Result.REFUSED
+        assert "AdminLevel=Administrator" in outcome.text
+    assert delays == [60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 3600.0, 3600.0]
     assert slurm.state("n1") == {"IDLE"}
 
 

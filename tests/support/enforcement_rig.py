@@ -24,7 +24,7 @@ PATIENCE = 60.0
 SETTINGS = Settings(enforce=True, restore_passes=1, restore_after=0.0, lifted_for=0.0)
 LIMITS = Limits(
     budget=Budget(percent=100, count=1_000), recount_after=0.0, first=0.01, most=0.02, away=0.01, breaker_first=0.01,
-    breaker_most=0.02, refused=3_600.0,
+    breaker_most=0.02, refused_first=3_600.0,
 )  # fmt: skip
 
 

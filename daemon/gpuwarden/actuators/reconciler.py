@@ -42,8 +42,11 @@ class Limits:
     breaker_first: float = 60.0
     """While the breaker is open, in the place of `first`: only a change of other nodes closes it."""
     breaker_most: float = 900.0
+    refused_first: float = 60.0
+    """After a refusal, in the place of `first`: it may pass by itself, as where a dynamic node is not registered yet, or an API server that
+    starts does not know the rights of its clients."""
     refused: float = 3_600.0
-    """After a refusal, which an operator must correct."""
+    """After refusals in a row, in the place of `most`: an operator must correct something."""
     backstop: float = 180.0
     """An actuator bounds its own calls, by `slurm.timeout` at 120 s at most; one that does not return is given up after this."""
 
@@ -213,15 +216,17 @@ class Reconciler:
         """Seconds until the next attempt: by chance up to half as long again, so that a fleet does not retry in step."""
         limits, away = self.limits, self._away()
         returned, self._was_away = self._was_away and not away, away
-        if outcome.result is Result.REFUSED:
-            return limits.refused * self._chance.uniform(*_SPREAD)
-        if outcome.result is not Result.RETRY:
+        if outcome.result not in (Result.RETRY, Result.REFUSED):
             return 0.0
         if returned:  # within this attempt: its failures do not predict the next one
             self._backoff.succeeded()
         bounds = (limits.first, limits.most) if soon else (limits.breaker_first, limits.breaker_most)
+        if outcome.result is Result.REFUSED:
+            bounds = (limits.refused_first, limits.refused)
         self._backoff.first, self._backoff.most = bounds
         delay = self._backoff.failed()
+        if outcome.result is Result.REFUSED:
+            return delay
         if returned and soon:
             return self._until_return()
         if not away:

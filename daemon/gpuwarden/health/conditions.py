@@ -274,7 +274,7 @@ _ROWS: tuple[Condition, ...] = (
         code="actuator_refused", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, fall=10,
         title="A scheduler refuses an action of gpuwarden",
         why="For lack of permission, or since it knows no such node. Until that is fixed a failing node keeps getting "
-        "work; it is tried again once an hour.",
+        "work; it is tried again after a minute, and then ever less often, up to once an hour.",
         source="Slurm 22.05: an update of a node needs root, SlurmUser or an Administrator of slurmdbd (measured)",
     ),
     Condition(
