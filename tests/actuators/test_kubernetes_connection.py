@@ -63,7 +63,7 @@ async def test_a_plugin_that_hangs_is_ended_with_its_children_and_one_that_fails
 ) -> None:
     async with ApiServer(node("n1")) as server:
         path = with_plugin(server, tmp_path, f"echo $$ > {tmp_path}/pid; sleep 1000 & echo $! >> {tmp_path}/pid; wait")
-        acts = actuator(path, timeout=1.0)
+        acts = actuator(path, timeout=5.0)
         with pytest.raises(ActuatorUnavailable):
             await acts.read()
         for pid in (tmp_path / "pid").read_text().split():

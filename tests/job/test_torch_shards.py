@@ -46,6 +46,7 @@ save(1)
 wanted = torch.rand(3)
 no_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
 if ranks.rank == 1:
+    sys.dont_write_bytecode = True  # Python would cut it off at the limit, and keep it
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, no_limit[1]))
 try:

@@ -21,7 +21,7 @@ from gpuwarden.publish.sockets.control import Peer, VerbError
 from gpuwarden.replay.replay import Replay, Tally
 from gpuwarden.trace.records import Acknowledged, Began, ErrorsChanged, HostEventsSeen, Passed, Record, RulesChanged
 from gpuwarden_collectors.facts import NvmlFacts, Stamp
-from support.commands import COMMAND, environment
+from support.commands import COMMAND, SMALL_FILES, environment
 from support.daemons import FakeHost, children, slots
 from support.hosts import Host
 from support.traces import read, reported, story
@@ -98,7 +98,7 @@ def test_a_recording_lasts_for_the_given_time_and_is_anonymised(host: FakeHost) 
 def test_a_full_disk_ends_the_recording_and_the_daemon_goes_on(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
-        process = record(host, limited=("prlimit", "--fsize=512"))
+        process = record(host, limited=SMALL_FILES)
         assert process.wait(60) == 73
         assert "cannot write" in (host.folder / "stderr").read_text()
         (host.folder / "t").unlink()

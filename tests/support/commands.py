@@ -10,6 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 COMMAND = (sys.executable, "-m", "gpuwarden")
+SMALL_FILES = ("env", "PYTHONDONTWRITEBYTECODE=1", "prlimit", "--fsize=512")
+"""Before a command that may write no more into a file. Bytecode it must not write at all: Python keeps what the limit cuts off, and every later
+import of that module fails.
+"""
 
 
 def environment(temporary: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:

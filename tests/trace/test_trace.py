@@ -36,7 +36,7 @@ from gpuwarden.trace.records import Acknowledged, ActiveTested, Began, ErrorsCha
 from gpuwarden.trace.writer import JUDGED, TELEMETRY
 from gpuwarden_collectors.facts import GpuAnswer, NvmlFacts, Stamp
 from gpuwarden_collectors.nvml.simulated_gpu import simulated_uuid
-from support.commands import COMMAND, environment
+from support.commands import COMMAND, SMALL_FILES, environment
 from support.hosts import Host
 from support.traces import lines, read, reported, story, write, write_lines
 
@@ -538,7 +538,7 @@ def test_sigterm_ends_a_recording_well(tmp_path: Path) -> None:
 
 
 def test_a_recording_that_cannot_be_written_ends_with_an_error(tmp_path: Path) -> None:
-    with record(tmp_path, limited=("prlimit", "--fsize=512")) as process:
+    with record(tmp_path, limited=SMALL_FILES) as process:
         assert process.wait(60) == 73
         assert process.stderr is not None
         assert b"gpuwarden record: the recording ended early: [Errno 27] File too large" in process.stderr.read()
