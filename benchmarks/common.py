@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(1, str(Path(__file__).parents[1] / "tests"))  # the measured host is the one of the tests
 
-from support.daemons import FakeHost, RunningDaemon
+from support.daemons import PATIENCE, FakeHost, RunningDaemon
 
 KERNEL_LOG = Path("/dev/kmsg")
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -76,14 +76,14 @@ def daemon_on_driver(interval: float) -> Iterator[RunningDaemon]:
             daemon.kill()
 
 
-def wait_for_all(daemon: RunningDaemon, gpus: int) -> None:
+def wait_for_all(daemon: RunningDaemon, gpus: int, patience: float = PATIENCE) -> None:
     """Until every GPU was read, whatever its health, and often enough for what is a rate between two passes."""
 
     def seen() -> bool:
         now = daemon.heartbeat()
         return bool(now["sequence"] > 2 and now["gpus"]["present"] == gpus)
 
-    daemon.wait(seen, f"{gpus} GPUs")
+    daemon.wait(seen, f"{gpus} GPUs", patience=patience)
 
 
 def scrape(port: int, headers: Mapping[str, str], patience: float = 10.0) -> bytes:

@@ -176,7 +176,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="gw-", ignore_cleanup_errors=True) as folder:
         host = SoakHost(Path(folder))
         with host.daemon(more=host.variables()) as daemon:
-            wait_for_all(daemon, GPUS)
+            wait_for_all(daemon, GPUS, patience=PATIENCE)  # in CI the tests begin at the same time
             soak = Soak(host, daemon)
             soak.run(seconds)
             missing = lines_missing(soak)

@@ -162,8 +162,10 @@ class RunningDaemon:
 
         self.wait(is_ready, "to listen")
 
-    def wait(self, condition: Callable[[], object], what: str, *, every: float = POLL) -> None:
-        end = time.monotonic() + PATIENCE
+    def wait(
+        self, condition: Callable[[], object], what: str, *, every: float = POLL, patience: float = PATIENCE
+    ) -> None:
+        end = time.monotonic() + patience
         while not condition():
             if self.process.poll() is not None:
                 raise AssertionError(
@@ -171,7 +173,7 @@ class RunningDaemon:
                 )
             if time.monotonic() > end:
                 raise AssertionError(
-                    f"waited {PATIENCE:g} s in vain for {what}:\n{self.lines()[-3000:]}\n{self._shown()}"
+                    f"waited {patience:g} s in vain for {what}:\n{self.lines()[-3000:]}\n{self._shown()}"
                 )
             time.sleep(every)
 
