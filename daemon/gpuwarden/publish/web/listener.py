@@ -27,7 +27,8 @@ SEND_BUFFER = 128 << 10
 BACKLOG = 128
 """Connections that the kernel keeps until they are accepted."""
 AT_ONCE = 16
-"""Connections accepted in one turn of the loop."""
+"""Connections accepted in one turn of the loop. Measured beside one client that connects again and again: with 128 no TLS handshake came to its
+end, with 16 each did."""
 _PAUSE = 1.0  # seconds until the next try where no connection can be accepted: file descriptors are used up
 Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
