@@ -17,6 +17,7 @@ from gpuwarden.actuators.kubernetes.actuator import KubernetesActuator
 from gpuwarden.actuators.kubernetes.node import ANNOTATION
 from gpuwarden.config.kubernetes import KubernetesOptions
 from gpuwarden.policy.model import Act, Intent, Owner, Why
+from gpuwarden.policy.preconditions import answer
 from gpuwarden_collectors.base import host_clock
 from support.kubernetes_api import (
     BUILT_IN,
@@ -130,7 +131,7 @@ async def test_only_a_cordon_of_gpuwarden_is_lifted(server: ApiServer, tmp_path:
     if by_hand == "cordoned before":
         server.edit("n1", lambda found: found["spec"].update(unschedulable=True))
         read = await acts.read()
-        assert (read.owner, read.reason) == (Owner.FOREIGN, "cordoned")
+        assert (read.owner, read.closed) == (Owner.NONE, "cordoned")
     await acts.apply(intent(Act.EXCLUDE), read)
     assert server.nodes["n1"]["spec"]["unschedulable"] is True
     if by_hand == "uncordoned":
@@ -139,6 +140,27 @@ async def test_only_a_cordon_of_gpuwarden_is_lifted(server: ApiServer, tmp_path:
     await restore(acts)
     assert server.nodes["n1"]["spec"].get("unschedulable", False) is (by_hand == "cordoned before")
     assert server.nodes["n1"]["spec"]["taints"] == [BUILT_IN]
+    await acts.close()
+
+
+@pytest.mark.parametrize("cordon", [False, True])
+async def test_an_exclusion_stands_beside_a_cordon_of_somebody_else_and_leaves_it_alone(
+    server: ApiServer, tmp_path: Path, cordon: bool
+) -> None:
+    """A drain script or an autoscaler cordons and uncordons at any time, and knows nothing of the GPUs."""
+    acts = actuator(server, tmp_path, cordon=cordon)
+    server.edit("n1", lambda found: found["spec"].update(unschedulable=True))
+    read = await acts.read()
+    assert answer(intent(Act.EXCLUDE), read) is None, "the cordon is in the way"
+    server.edit("n1", lambda found: found["spec"].pop("unschedulable"))  # meanwhile: it is no change of what matters
+    await acts.apply(intent(Act.EXCLUDE), read)
+    server.edit("n1", lambda found: found["spec"].update(unschedulable=True))
+    read = await acts.read()
+    assert (read.owner, read.state) == (Owner.OURS, f"cordoned, taint {KEY}")
+    if not cordon:
+        assert read.closed == "cordoned"
+        await restore(acts)
+        assert server.nodes["n1"]["spec"] == {"podCIDR": "10.0.1.0/24", "taints": [BUILT_IN], "unschedulable": True}
     await acts.close()
 
 
@@ -176,7 +198,7 @@ async def test_a_later_cordon_is_foreign_though_gpuwardens_annotation_was_left_b
     assert (await acts.read()).owner is Owner.NONE
     server.edit("n1", lambda found: found["spec"].update(unschedulable=True))
     read = await acts.read()
-    assert (read.owner, read.reason) == (Owner.FOREIGN, "cordoned")
+    assert (read.owner, read.closed) == (Owner.NONE, "cordoned")
     assert (await acts.fleet_count()).held == ()
     await acts.apply(intent(Act.RESTORE), read)
     assert server.nodes["n1"]["spec"]["unschedulable"] is True
@@ -189,7 +211,7 @@ async def test_a_later_cordon_is_foreign_though_gpuwardens_annotation_was_left_b
 async def test_a_node_that_changed_between_read_and_write_is_read_again(server: ApiServer, tmp_path: Path) -> None:
     acts = actuator(server, tmp_path)
     read = await acts.read()
-    server.edit("n1", lambda found: found["spec"].update(unschedulable=True))
+    server.edit("n1", lambda found: _taint(found, KEY))
     with pytest.raises(ActuatorUnavailable, match="changed since"):
         await acts.apply(intent(Act.EXCLUDE), read)
     assert server.writes == []

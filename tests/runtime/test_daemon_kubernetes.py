@@ -10,12 +10,12 @@ from support.daemons import FakeHost, slots
 from support.kubernetes_api import BUILT_IN, ApiServer, Json, beside, node, refusing
 
 KEY = "gpuwarden.io/failure"
-FAST = '[policy]\nrestore_passes = 2\nrestore_after = "0s"\nlifted_for = "0s"\n'
+FAST = '[policy]\nrestore_passes = 2\nrestore_after = "0s"\n'
 
 
-def configure(host: FakeHost, server: ApiServer, mode: str) -> None:
+def configure(host: FakeHost, server: ApiServer, mode: str, lifted_for: str = "0s") -> None:
     host.configure(
-        f'[breaker]\nrecount_after = "1s"\n{FAST}[kubernetes]\nenabled = true\nnode = "n1"\nosmo = true\n'
+        f'[breaker]\nrecount_after = "1s"\n{FAST}lifted_for = "{lifted_for}"\nlook_often = "5s"\n[kubernetes]\nenabled = true\nnode = "n1"\nosmo = true\n'
         f'kubeconfig = "{server.kubeconfig(host.folder)}"\n'
     )
     host.config.write_text(f'mode = "{mode}"\n{host.config.read_text()}')
@@ -53,6 +53,36 @@ def test_a_bad_gpu_taints_the_node_and_a_mended_one_brings_it_back(tmp_path: Pat
             daemon.wait(lambda: taints(server) == [BUILT_IN["key"]], "the taint to go")
             daemon.wait(lambda: condition(server)["status"] == "True", "the condition to follow")
         assert KEY not in server.nodes["n1"]["metadata"]["labels"]
+
+
+def test_a_failed_node_that_somebody_cordoned_is_tainted_at_once_and_stays_so_after_the_uncordon(
+    tmp_path: Path,
+) -> None:
+    """Whoever ends a cordon has not judged the GPU: `lifted_for` does not begin, and the cordon is never gpuwarden's to lift."""
+    host = FakeHost(tmp_path, gpus=2)
+    host.seclude()
+    with beside(ApiServer(*(node(f"n{number}") for number in range(1, 9)))) as server:
+        configure(host, server, "enforce", lifted_for="1d")
+        server.edit("n1", lambda found: found["spec"].update(unschedulable=True))
+        with host.daemon() as daemon:
+            daemon.wait_status("healthy")
+            daemon.wait(lambda: daemon.heartbeat()["excluded_by"] == ["kubernetes:foreign"], "the cordon to be shown")
+            host.xid(1, 95)
+            daemon.wait(lambda: KEY in taints(server), "the taint beside the cordon")
+            server.edit("n1", lambda found: found["spec"].pop("unschedulable"))
+            daemon.wait(lambda: daemon.heartbeat()["excluded_by"] == ["kubernetes:failure"], "the end of the cordon")
+            assert KEY in taints(server)
+            server.edit("n1", lambda found: found["spec"].update(unschedulable=True))
+            host.kernel_line(f"nvidia {slots(2)[1]}: reset done")
+            daemon.wait(lambda: taints(server) == [BUILT_IN["key"]], "the taint to go")
+            assert server.nodes["n1"]["spec"]["unschedulable"] is True
+            order = host.command("exclude", "--reason", "new fans", "--run-dir", host.run_dir)
+            assert "kubernetes: done" in order.stdout
+            assert KEY in taints(server)
+            order = host.command("restore", "--run-dir", host.run_dir)
+            assert "kubernetes: done; the node stays cordoned, by another party" in order.stdout
+            assert taints(server) == [BUILT_IN["key"]]
+            assert server.nodes["n1"]["spec"]["unschedulable"] is True
 
 
 def node_state(status: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import TypeVar
 from gpuwarden.actuators.base import Actuator, ActuatorError, ActuatorUnavailable, ActuatorWaits, BudgetUnknown
 from gpuwarden.policy import breaker
 from gpuwarden.policy.model import Act, Budget, FleetCount, Intent, NodeState, Outcome, Owner, Result, Why
-from gpuwarden.policy.preconditions import answer
+from gpuwarden.policy.preconditions import answer, still_closed
 from gpuwarden_collectors.backoff import Backoff
 from gpuwarden_collectors.base import Clock
 
@@ -171,7 +171,9 @@ class Reconciler:
         await self._bounded(self.actuator.apply(intent, self.node_state))
         after = await self._read()
         if intent.act is Act.RESTORE and after.owner is not Owner.OURS:
-            return Outcome(result=Result.DONE)  # another party may have excluded it in that moment
+            return Outcome(
+                result=Result.DONE, text=still_closed(after)
+            )  # another party may have excluded it in that moment
         outcome = answer(intent, after)
         if outcome is None:
             return Outcome(result=Result.RETRY, text="it was written, but does not read back")

@@ -142,7 +142,7 @@ def _answer(outcome: Outcome | None) -> str:
         case None:
             return "no answer yet: it stays wanted, and is done when the scheduler answers"
         case Outcome(result=Result.DONE):
-            return "done"
+            return f"done; {outcome.text}" if outcome.text else "done"
         case Outcome(result=Result.ALREADY):
             return outcome.text or "so it was already"
         case Outcome(result=Result.DROPPED):

@@ -107,6 +107,10 @@ class NodeState:
     """First 8 hex digits of the boot id that a termination's reason names."""
     instance: str = ""
     """The instance that a termination's reason names."""
+    closed: str = ""
+    """Another party's mark that keeps work away and stands beside an exclusion, a cordon in Kubernetes; "" if there is none. It is no judgement
+    of this node: it prevents no exclusion of ours, and its end delays none.
+    """
     flags: frozenset[Flag] = field(default_factory=frozenset)
     schedulable: bool = True
     empty: bool | None = None

@@ -23,6 +23,11 @@ def same(reason: str, since: float, node_state: NodeState) -> bool:
     return node_state.owner is Owner.OURS and node_state.reason == reason and apart <= CLOCK_APART
 
 
+def still_closed(node_state: NodeState) -> str:
+    """Return what keeps work away from the node after our exclusion is lifted, for people; "" if nothing of another party's does."""
+    return f"the node stays {node_state.closed}, by another party" if node_state.closed else ""
+
+
 def _exclude(intent: Intent, node_state: NodeState) -> Outcome | None:
     match node_state.owner:
         case Owner.FOREIGN:
@@ -44,7 +49,8 @@ def _gives_way(stands: Why, to: Why) -> bool:
 def _restore(intent: Intent, node_state: NodeState) -> Outcome | None:
     match node_state.owner:
         case Owner.NONE:
-            return Outcome(result=Result.ALREADY, text="no exclusion of ours stands")
+            text = "; ".join(filter(None, ("no exclusion of ours stands", still_closed(node_state))))
+            return Outcome(result=Result.ALREADY, text=text)
         case Owner.FOREIGN:
             return Outcome(result=Result.DROPPED, text=f"it is excluded by somebody else: {_shown(node_state)}")
     if node_state.suffix and not _only_says_it_ended(node_state):

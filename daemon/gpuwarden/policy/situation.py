@@ -88,5 +88,7 @@ def excluded(state: PolicyState, node_states: Mapping[str, NodeState]) -> Iterat
         if node_state is not None and node_state.reachable:
             if node_state.owner is not Owner.NONE:
                 yield name, node_state.why.value if node_state.why is not None else Owner.FOREIGN.value
+            if node_state.closed and node_state.owner is not Owner.FOREIGN:
+                yield name, Owner.FOREIGN.value
         elif hold is not None:
             yield name, hold.why.value

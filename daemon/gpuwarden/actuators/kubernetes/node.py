@@ -1,8 +1,9 @@
 """A Node as the API server returns it: its state for policy, and the patches that change it. Pure.
 
 gpuwarden writes a taint and a label of one key, and an annotation with its reason, and whether the cordon is its own.
-A taint of that key without the annotation is another party's, and so is a cordon that the annotation does not claim, or that
-remains without gpuwarden's taint: removing the taint lifts the exclusion, and what was done later belongs to others.
+A taint of that key without the annotation is another party's exclusion. A cordon that the annotation does not claim, or that remains without
+gpuwarden's taint, is another party's too, but no exclusion: drain scripts, upgrades and autoscalers set and lift it, and none of them judges the
+GPUs. gpuwarden's taint stands beside it, and only `spec.unschedulable` is left alone.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from gpuwarden.policy.model import Held, NodeState, Owner, Why
 from gpuwarden_collectors.facts import Stamp
 
 ANNOTATION = "gpuwarden.io/exclusion"
+CORDONED = "cordoned"
 _LONGEST = 4_000  # characters of the annotation that are parsed
 _LATEST = 1 << 40  # seconds
 
@@ -33,18 +35,20 @@ class Mark:
 
 def node_state_of(node: Json, at: Stamp, key: str, pool: int | None) -> NodeState:
     taint, cordoned, mark = taint_of(node, key), is_cordoned(node), mark_of(node)
-    state = ", ".join(filter(None, ("cordoned" if cordoned else "", f"taint {key}" if taint else "")))
-    if mark is not None and _is_tainted(node, key):
+    state = ", ".join(filter(None, ("cordoned" if cordoned else "", f"taint {key}" if taint else ""))) or "schedulable"
+    closed = CORDONED if cordoned else ""
+    if mark is not None and taint:
         return NodeState(
             at=at, owner=Owner.OURS, why=mark.reason.why, reason=mark.reason.text, since=written_at(node),
-            boot=mark.reason.boot, instance=mark.reason.instance, schedulable=False, state=state, pool=pool,
+            boot=mark.reason.boot, instance=mark.reason.instance, closed="" if mark.cordoned else closed, schedulable=False,
+            state=state, pool=pool,
         )  # fmt: skip
     if taint:
         reason = f"taint {key} without gpuwarden's annotation"
-        return NodeState(at=at, owner=Owner.FOREIGN, reason=reason, schedulable=False, state=state, pool=pool)
-    if cordoned:
-        return NodeState(at=at, owner=Owner.FOREIGN, reason="cordoned", schedulable=False, state=state, pool=pool)
-    return NodeState(at=at, state="schedulable", pool=pool)
+        return NodeState(
+            at=at, owner=Owner.FOREIGN, reason=reason, closed=closed, schedulable=False, state=state, pool=pool
+        )
+    return NodeState(at=at, closed=closed, schedulable=not cordoned, state=state, pool=pool)
 
 
 def exclusion(node: Json, *, key: str, effect: str, why: Why, reason: str, cordon: bool, at: float) -> Json:

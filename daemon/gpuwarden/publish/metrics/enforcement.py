@@ -46,8 +46,8 @@ def _scheduler(name: str, state: NodeState | None) -> Document:
         "reachable": True,
         "trouble": "",
         "state": state.state,
-        "excluded": None if state.owner is Owner.NONE else owner,
-        "reason": f"{state.reason} : {state.suffix}" if state.suffix else state.reason,
+        "excluded": None if state.owner is Owner.NONE and not state.closed else owner,
+        "reason": (f"{state.reason} : {state.suffix}" if state.suffix else state.reason) or state.closed,
         "since": rfc3339(state.since) if state.since else None,
     }
 
