@@ -46,6 +46,16 @@ def test_a_healthy_node_has_no_infos_and_a_very_sick_one_not_too_many() -> None:
     assert len(scrape(snapshot(findings=links)).labels("gpuwarden_finding_info")) == INFOS_MOST
 
 
+def test_many_findings_of_one_check_hide_no_other_check() -> None:
+    links = [finding("nvlink_down", Subject("link", slot(g), str(number))) for g in range(8) for number in range(18)]
+    page = scrape(
+        snapshot(findings=[*links, finding("gpu_missing", gpu(slot(7))), finding("disk_full", NODE, Severity.WARNING)])
+    )
+    described = [(labels["check"], labels["gpu"]) for labels in page.labels("gpuwarden_finding_info")]
+    assert len(described) == INFOS_MOST
+    assert {("nvlink_down", str(g)) for g in range(8)} | {("gpu_missing", "7"), ("disk_full", "")} == set(described)
+
+
 @pytest.mark.parametrize(("mode", "enforcing"), [("observe", 0), ("enforce", 1)])
 def test_the_mode_is_published(mode: str, enforcing: int) -> None:
     shown = snapshot()

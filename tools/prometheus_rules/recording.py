@@ -33,6 +33,10 @@ _FLEET = (
 )
 
 
+_FINDINGS = 'max without (detail, title, advice) (gpuwarden_finding_info{severity!="shadow"})'
+"""`max`: two links of one GPU are two info series, and one finding of a check. `without`: labels of the target stay."""
+
+
 def recordings(pace: Pace) -> tuple[Group, ...]:
     return (_nodes(pace), _trends(pace))
 
@@ -83,11 +87,12 @@ or
         ),
         Recording(
             record="gpuwarden:finding:active",
-            why="The findings that hold, with the name of their node. Not those of shadow checks.",
-            expr="""\
-(gpuwarden_finding{severity!="shadow"} == 1) * on (job, instance) group_left (node) gpuwarden:node:name
+            why="The findings that hold, with the name of their node. Not those of shadow checks. Read from the info series, which "
+            "exist only while a finding holds: gpuwarden_finding has some 300 series of value 0 on each healthy node.",
+            expr=f"""\
+{_FINDINGS} * on (job, instance) group_left (node) gpuwarden:node:name
 or
-(gpuwarden_finding{severity!="shadow"} == 1) unless on (job, instance) gpuwarden:node:name""",
+{_FINDINGS} unless on (job, instance) gpuwarden:node:name""",
         ),
     )
     return Group("gpuwarden-nodes", EVERY, (*rows, *_FLEET))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gpuwarden.health.active_test.results import CODES as TEST_CODES
@@ -49,7 +49,7 @@ class Metric:
 NO_GPU: Labels = ("", "", "")
 SHADOW = "shadow"
 INFOS_MOST = 32
-"""The number of findings, the worst, that are described: a host with many faults must not grow its page by much."""
+"""The number of findings that are described: a host with many faults must not grow its page by much."""
 INCIDENTS_MOST = 16
 """The number of incidents of several findings, the worst, that are described."""
 CONSEQUENCES_LONGEST = 200  # characters
@@ -109,9 +109,20 @@ def _severity(finding: Finding) -> str:
 
 def _finding_texts(snapshot: Snapshot) -> Iterator[Sample]:
     labels_of = _labels_of_slot(snapshot)
-    for finding in snapshot.verdict.findings[:INFOS_MOST]:
+    for finding in _described(snapshot.verdict.findings):
         texts = (detail(finding), finding.title, ADVICE[finding.advice])
         yield (finding.key.code, _severity(finding), *labels_of(finding.key.subject.slot), *texts), 1
+
+
+def _described(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the INFOS_MOST findings to describe, in their order.
+
+    Each check of each GPU comes before a second finding of one, since alerts are raised by check, severity and GPU: 144 links that
+    are down must not hide a GPU that is missing.
+    """
+    first = {(f.key.code, _severity(f), f.key.subject.slot): f.key for f in reversed(findings)}
+    chosen = sorted(findings, key=lambda f: f.key not in first.values())[:INFOS_MOST]
+    return [f for f in findings if f in chosen]
 
 
 def _incidents(snapshot: Snapshot) -> Iterator[Sample]:
@@ -319,7 +330,7 @@ METRICS: tuple[Metric, ...] = (
            "Checks of the node have empty GPU labels; all links of a GPU share one series."),
     Metric("gpuwarden_finding_info", GAUGE, ("check", "severity", *GPU, "detail", "title", "advice"), _finding_texts,
            "Always 1, while the finding is active. The labels have its title and what to do, as text; detail is the number of the Xid, "
-           "the link or the mount. Only for the 32 worst findings."),
+           f"the link or the mount. For {INFOS_MOST} findings at most, the worst, and of each check and GPU one before any second one."),
     Metric("gpuwarden_incidents", GAUGE, ("severity",), _incidents,
            "Number of faults, by severity. A finding and all findings that follow from it count as one."),
     Metric("gpuwarden_incident_info", GAUGE, ("check", "detail", *GPU, "consequences"), _incident_infos,
