@@ -88,7 +88,8 @@ def _alert(check: str, severity: str, urgency: str, description: str) -> str:
 def _unit_test(folder: Path, severity: str, values: str, at: str, alerts: dict[str, list[str]]) -> str:
     """A node with every finding at once; `alerts`: by name, those that fire. What Prometheus objects to, if anything."""
     findings = "".join(
-        f"""  - {{series: 'gpuwarden_finding{{{NODE},check="{check}",severity="{severity}",gpu="",uuid="",pci_bus_id=""}}', values: '{values}'}}\n"""
+        f"""  - {{series: 'gpuwarden_finding_info{{{NODE},check="{check}",severity="{severity}",gpu="",uuid="",pci_bus_id="","""
+        f"""detail="",title="{check}",advice="see the runbook"}}', values: '{values}'}}\n"""
         for check in CHECKS
     )
     wanted = "".join(
@@ -129,7 +130,9 @@ def test_every_warning_that_lasts_is_an_alert_that_leads_to_its_runbook(tmp_path
     assert _unit_test(tmp_path, "warning", "1x600", "250m", _expected("warning", "ticket", description)) == ""
 
 
-@pytest.mark.parametrize(("severity", "values"), [("failure", "0x600"), ("warning", "0x600"), ("shadow", "1x600")])
+@pytest.mark.parametrize(
+    ("severity", "values"), [("failure", "1x2 stale _x597"), ("warning", "1x2 stale _x597"), ("shadow", "1x600")]
+)
 def test_no_alert_for_what_is_over_or_in_shadow(tmp_path: Path, severity: str, values: str) -> None:
     names = {alert_of(check, severity) for check, severity in product(CHECKS, ("failure", "warning"))}
     assert _unit_test(tmp_path, severity, values, "250m", {name: [] for name in sorted(names)}) == ""
