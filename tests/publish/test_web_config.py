@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import ssl
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,7 +41,7 @@ def test_everything_of_the_format_is_taken(site: Site) -> None:
         site.write(
             served,
             "  min_version: TLS13\n  max_version: TLS13\n  cipher_suites: [TLS_AES_128_GCM_SHA256]",
-            "  curve_preferences: [X25519]\n  prefer_server_cipher_suites: no",
+            "  curve_preferences: [CurveP384]\n  prefer_server_cipher_suites: no",
             f'http_server_config:\n  http2: false\n  headers:\n    X-XSS-Protection: 1\n    X-Frame-Options: "deny"\n'
             f"basic_auth_users:\n  alice: {HASH}\n  yes: '{HASH}'\n  12: {HASH}\n",
             "rate_limit:\n  interval: 1m0.5s\n  burst: 20\n",
@@ -130,6 +133,44 @@ def test_a_fault_is_reported_with_its_key(site: Site, text: str, expected: str) 
 )  # fmt: skip
 def test_tls_that_cannot_be_had_as_asked_is_refused(site: Site, lines: str, expected: str) -> None:
     assert expected in fault(site, site.serve() + lines)
+
+
+def _pythons() -> list[str]:
+    """Return this Python and the distribution's: they differ in the curves that they can set (Debian 12's has no X25519)."""
+    debian = Path("/usr/bin/python3.11")
+    return [sys.executable, *([str(debian)] if debian.exists() and sys.version_info[:2] == (3, 11) else [])]
+
+
+@pytest.mark.parametrize("python", _pythons())
+def test_a_curve_that_this_python_cannot_set_is_a_fault_and_the_next_of_the_list_is_used(
+    site: Site, python: str
+) -> None:
+    script = (
+        "import sys, ssl\nfrom pathlib import Path\nfrom gpuwarden.publish.web.config import WebConfigError, read\n"
+        "try: ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).set_ecdh_curve('X25519'); able = True\n"
+        "except Exception: able = False\n"
+        "try: print(able, *read(Path(sys.argv[1])).warnings)\n"
+        "except WebConfigError as error: print(able, *error.faults)\n"
+    )
+
+    ours = [
+        path for path in sys.path if not Path(path).is_relative_to(sys.base_prefix)
+    ]  # this Python's library is not for the other
+
+    def outcome(curves: str) -> str:
+        path = site.write(site.serve() + f"  curve_preferences: [{curves}]\n")
+        run = subprocess.run(
+            [python, "-c", script, str(path)], env={"PYTHONPATH": os.pathsep.join(ours)}, capture_output=True, text=True,
+            timeout=60, check=False,
+        )  # fmt: skip
+        return run.stdout + run.stderr
+
+    alone, listed = outcome("X25519"), outcome("X25519, CurveP256")
+    if alone.startswith("True"):
+        assert (alone.strip(), "X25519 is used" in listed) == ("True", True)
+    else:
+        assert "cannot set X25519: expected one of CurveP256, CurveP384, CurveP521" in alone
+        assert "CurveP256 is used, and no other" in listed
 
 
 def test_tls_without_certificate_or_key_is_never_served_in_the_clear(site: Site) -> None:

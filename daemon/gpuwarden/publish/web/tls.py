@@ -106,7 +106,7 @@ def build(given: TlsServerConfig, files: Files, fault: AddFault, warn: Callable[
     context.set_alpn_protocols(["http/1.1"])
     _versions(context, given, fault, warn)
     _ciphers(context, given, fault)
-    _curve(context, given, warn)
+    _curve(context, given, fault, warn)
     if authority:
         _authority(context, authority, fault)
     elif verify != ssl.CERT_NONE:
@@ -183,20 +183,41 @@ def _ciphers(context: ssl.SSLContext, given: TlsServerConfig, fault: AddFault) -
         return
     chosen = [CIPHERS[name] for name in given.cipher_suites if name in CIPHERS]
     if chosen:
-        context.set_ciphers(":".join(chosen))
+        try:
+            context.set_ciphers(":".join(chosen))
+        except ssl.SSLError:  # a policy of the system, as FIPS, forbids each of them
+            fault(
+                "tls_server_config.cipher_suites",
+                f"OpenSSL allows none of {', '.join(given.cipher_suites)} on this host",
+            )
     elif given.cipher_suites and given.max_version == "TLS12":
         fault("tls_server_config.cipher_suites", "expected one for TLS 1.2, which is the most that max_version allows")
     elif given.cipher_suites:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
 
 
-def _curve(context: ssl.SSLContext, given: TlsServerConfig, warn: Callable[[str], None]) -> None:
-    if not given.curve_preferences:
+def _curve(context: ssl.SSLContext, given: TlsServerConfig, fault: AddFault, warn: Callable[[str], None]) -> None:
+    """Set the first curve of the list that this Python can set: it takes one, and some builds have no X25519 (Debian 12's 3.11.2)."""
+    key, wanted = "tls_server_config.curve_preferences", given.curve_preferences
+    if not wanted:
         return
-    context.set_ecdh_curve(CURVES[given.curve_preferences[0]])
-    if len(given.curve_preferences) > 1:
-        first = given.curve_preferences[0]
-        warn(f"tls_server_config.curve_preferences: only one can be set: {first} is used, and no other")
+    chosen = next((name for name in wanted if _can_set(context, name)), None)
+    if chosen is None:
+        possible = ", ".join(name for name in CURVES if _can_set(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), name))
+        fault(
+            key,
+            f"the Python that runs gpuwarden cannot set {', '.join(wanted)}: expected one of {possible}, or no such key",
+        )
+    elif len(wanted) > 1:
+        warn(f"{key}: only one can be set: {chosen} is used, and no other")
+
+
+def _can_set(context: ssl.SSLContext, name: Curve) -> bool:
+    try:
+        context.set_ecdh_curve(CURVES[name])
+    except (ssl.SSLError, ValueError):
+        return False
+    return True
 
 
 def _authority(context: ssl.SSLContext, authority: bytes, fault: AddFault) -> None:
