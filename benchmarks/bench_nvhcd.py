@@ -1,7 +1,7 @@
 """What an answer of our node health check takes beside an echo of grpclib on the same kind of socket.
 
-Both servers are processes of their own and are asked in turns by one client on a channel that it keeps; a ratio is of neighbours in
-time. ft_launcher asks once before each rendezvous and waits for 60 s at most.
+Both servers are processes of their own and are asked in turns, each time on a new connection, as ft_launcher does; a ratio is of
+neighbours in time. ft_launcher asks once before each rendezvous and waits for 60 s at most.
 """
 
 from __future__ import annotations
@@ -16,16 +16,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from grpclib.client import Channel, UnaryUnaryMethod
-from grpclib.encoding.base import CodecBase
-
 from common import percentile, spread, table
+from support.nvhcd import METHOD, asked
 from support.responders import activated, marker, memory, unix, verdict, waited
 
 RUNS = 9
-QUESTIONS = 1_000  # of each turn
+QUESTIONS = 100  # of each turn
 WANTED = 3.0
-METHOD = "/nvhcd.HealthCheckService/RunHealthCheck"
 REQUEST = b"\x0a\x0a--no-slurm"
 ECHO = """
 import asyncio, sys
@@ -55,16 +52,6 @@ asyncio.run(main())
 """
 
 
-class Bytes(CodecBase):
-    __content_subtype__ = "proto"
-
-    def encode(self, message: bytes, message_type: type[bytes]) -> bytes:  # noqa: ARG002 - grpclib's signature
-        return message
-
-    def decode(self, data: bytes, message_type: type[bytes]) -> bytes:  # noqa: ARG002
-        return data
-
-
 @contextmanager
 def echo(path: Path) -> Iterator[None]:
     process = subprocess.Popen([sys.executable, "-c", ECHO, str(path), METHOD])
@@ -81,25 +68,23 @@ def answers(path: Path) -> bool:
         return client.connect_ex(str(path)) == 0
 
 
-async def turn(channel: Channel) -> list[float]:
+async def turn(path: Path) -> list[float]:
     """Milliseconds of each question."""
-    method: UnaryUnaryMethod[bytes, bytes] = UnaryUnaryMethod(channel, METHOD, bytes, bytes)
     took = []
     for _ in range(QUESTIONS):
         begun = time.perf_counter()
-        await method(REQUEST)
+        await asked(path, REQUEST)
         took.append((time.perf_counter() - begun) * 1e3)
     return took
 
 
 async def measured(ours: Path, theirs: Path) -> list[list[str]]:
     rows = []
-    async with Channel(path=str(ours), codec=Bytes()) as here, Channel(path=str(theirs), codec=Bytes()) as there:
-        runs = []
-        for run in range(RUNS + 1):
-            order = (here, there) if run % 2 else (there, here)
-            took = {channel: await turn(channel) for channel in order}
-            runs.append((took[here], took[there]))
+    runs = []
+    for run in range(RUNS + 1):
+        order = (ours, theirs) if run % 2 else (theirs, ours)
+        took = {path: await turn(path) for path in order}
+        runs.append((took[ours], took[theirs]))
     for share in (0.5, 0.99):
         pairs = [(percentile(a, share), percentile(b, share)) for a, b in runs[1:]]  # the first one warms up
         columns = [spread([pair[n] for pair in pairs], 3) for n in (1, 0)]

@@ -11,13 +11,16 @@ from pathlib import Path
 
 import pytest
 import structlog
-from grpclib.client import Channel, UnaryUnaryMethod
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden.integrations.nvhcd.server import CLIENTS_MOST, HealthCheckService, Service, outcome, response
-from gpuwarden.integrations.nvhcd.wire import METHOD, Codec, Request, Response, encoded
+from gpuwarden.integrations.nvhcd.connection import CLIENTS_MOST, CLIENTS_OF_USER
+from gpuwarden.integrations.nvhcd.server import HealthCheckService, Service, outcome, response
+from gpuwarden.integrations.nvhcd.wire import Response, encoded
 from gpuwarden.integrations.published import Marker, Published, Reader, Verdict
+from support import nvhcd
 from support.daemons import PATIENCE
 from support.responders import BOOT, marker, unix, verdict
 
@@ -107,32 +110,19 @@ async def service(folder: Path) -> AsyncIterator[Path]:
         await asyncio.wait_for(task, PATIENCE)
 
 
-class Answers(Codec):
-    """The other end: it writes requests and reads what comes."""
-
-    def encode(self, message: object, message_type: type[Response]) -> bytes:
-        assert isinstance(message, Request)
-        return message.data
-
-    def decode(self, data: bytes, message_type: type[Request]) -> Request:
-        return Request(data)
-
-
-async def asked(channel: Channel, request: bytes = b"") -> dict[str, object]:
-    method: UnaryUnaryMethod[Request, Request] = UnaryUnaryMethod(channel, METHOD, Request, Request)
-    answer = await method(Request(request), timeout=PATIENCE)
-    output = fields(answer.data)[3]
+async def asked(path: Path, request: bytes = b"") -> dict[str, object]:
+    output = fields(await nvhcd.asked(path, request, patience=PATIENCE))[3]
     assert isinstance(output, bytes)
-    found: dict[str, object] = json.loads(output)
-    return found
+    document: dict[str, object] = json.loads(output)
+    return document
 
 
 async def test_that_nothing_is_known_of_a_node_which_passes_is_in_the_log(tmp_path: Path) -> None:
     with structlog.testing.capture_logs() as log:
-        async with service(tmp_path) as path, Channel(path=str(path), codec=Answers()) as channel:
-            assert (await asked(channel))["fail_count"] == 0
+        async with service(tmp_path) as path:
+            assert (await asked(path))["fail_count"] == 0
             verdict(tmp_path, "unknown")
-            assert (await asked(channel))["fail_count"] == 0
+            assert (await asked(path))["fail_count"] == 0
     lines = [line for line in log if "without a verdict" in line["event"]]
     assert [line["log_level"] for line in lines] == ["warning"] * 2
     assert "cannot observe this node" in lines[1]["why"]
@@ -140,11 +130,11 @@ async def test_that_nothing_is_known_of_a_node_which_passes_is_in_the_log(tmp_pa
 
 async def test_it_answers_whatever_the_request_holds(tmp_path: Path) -> None:
     verdict(tmp_path)
-    async with service(tmp_path) as path, Channel(path=str(path), codec=Answers()) as channel:
+    async with service(tmp_path) as path:
         for request in (b"", b"\x0a\x0a--no-slurm", b"\xff" * 100, *[b"x" * 60_000] * 5):
-            assert (await asked(channel, request))["fail_count"] == 0
+            assert (await asked(path, request))["fail_count"] == 0
         marker(tmp_path, "nvhcd")
-        answers = await asyncio.gather(*(asked(channel) for _ in range(50)))
+        answers = await asyncio.gather(*(asked(path) for _ in range(CLIENTS_OF_USER)))
         assert {answer["fail_count"] for answer in answers} == {1}
 
 
@@ -154,15 +144,14 @@ async def test_many_idle_clients_lock_nobody_out(tmp_path: Path) -> None:
         idle_clients = [socket.socket(socket.AF_UNIX) for _ in range(CLIENTS_MOST * 2)]
         for idle in idle_clients:
             idle.connect(str(path))
-        async with Channel(path=str(path), codec=Answers()) as channel:
-            assert (await asked(channel))["failed_checks"] == []
+        assert (await asked(path))["failed_checks"] == []
         for idle in idle_clients:
             idle.close()
 
 
 async def test_what_is_no_grpc_ends_its_own_connection_alone(tmp_path: Path) -> None:
     verdict(tmp_path)
-    async with service(tmp_path) as path, Channel(path=str(path), codec=Answers()) as channel:
+    async with service(tmp_path) as path:
         for sent in (b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 5000, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 100):
             reader, writer = await asyncio.open_unix_connection(path)
             writer.write(sent)
@@ -170,4 +159,12 @@ async def test_what_is_no_grpc_ends_its_own_connection_alone(tmp_path: Path) -> 
             async with asyncio.timeout(PATIENCE):
                 await reader.read()
             writer.close()
-        assert (await asked(channel))["fail_count"] == 0
+        assert (await asked(path))["fail_count"] == 0
+
+
+async def test_another_method_is_not_answered_as_a_health_check(tmp_path: Path) -> None:
+    verdict(tmp_path)
+    async with service(tmp_path) as path:
+        with pytest.raises(GRPCError) as refused:
+            await nvhcd.asked(path, method="/grpc.health.v1.Health/Check")
+    assert refused.value.status is Status.UNIMPLEMENTED

@@ -26,7 +26,7 @@ from support.shims import HEALTH, shim
 ROOT = Path(__file__).parents[2]
 HEAVY = (
     "gpuwarden.health", "gpuwarden.policy", "gpuwarden.ledger", "gpuwarden.actuators", "gpuwarden.runtime.app", "gpuwarden.config.model.",
-    "gpuwarden_collectors", "pynvml", "sqlite3", "aiohttp", "cattrs", "google.protobuf", "grpc.", "yaml", "bcrypt",
+    "gpuwarden_collectors", "pynvml", "sqlite3", "aiohttp", "cattrs", "google.protobuf", "grpc.", "grpclib", "yaml", "bcrypt",
 )  # fmt: skip
 MEMORY_MOST = 30 << 10
 """KiB; half of what the daemon may have. Measured: 16 to 20 MiB."""
@@ -51,8 +51,8 @@ def test_it_loads_nothing_of_the_daemon_and_stays_small(
     assert found["Pss"] < MEMORY_MOST
 
 
-def test_nvhcd_names_what_to_install_where_grpclib_is_missing(tmp_path: Path) -> None:
-    (tmp_path / "grpclib.py").write_text("raise ModuleNotFoundError('no grpclib')")
+def test_nvhcd_names_what_to_install_where_h2_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "h2.py").write_text("raise ModuleNotFoundError('no h2')")
     path = os.pathsep.join([str(tmp_path), *sys.path])
     done = subprocess.run(
         [*COMMAND, "nvhcd", "--run-dir", str(tmp_path)], env={**environment(tmp_path), "PYTHONPATH": path},

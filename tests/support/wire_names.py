@@ -29,7 +29,7 @@ INTERNAL = (
     "Fate", "Login", "Look", "LastWord", "Marking", "NvmlProblem", "Out", "Presence", "Requeueing", "Role", "Said", "Signalling",
 )  # fmt: skip
 """Enumerations of 23d4377 that nothing outside of its process sees."""
-OPTIONAL = ("torch", "grpclib", "lightkube")
+OPTIONAL = ("torch", "grpclib", "h2", "lightkube")
 """Libraries without which some modules cannot be imported; no name of the wire is in those alone."""
 
 

@@ -17,7 +17,7 @@ Answers the node health check of NVIDIA's ft_launcher (nvidia-resiliency-ext): a
 Reads the files that the daemon publishes, and works while the daemon is stopped. Unknown health, a warning and mode observe
 pass the check. systemd holds its socket, which must exist before jobs start: a client that finds none never tries again.
 
-exit code: 0 after SIGTERM or SIGINT, 64 for bad usage, 69 when it cannot listen or grpclib is not installed
+exit code: 0 after SIGTERM or SIGINT, 64 for bad usage, 69 when it cannot listen or h2 is not installed
 
 examples:
   systemctl enable --now gpuwarden-nvhcd.socket

@@ -11,26 +11,25 @@ import json
 import socket
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import count
+from typing import TYPE_CHECKING
 
-from grpclib.config import Configuration
-from grpclib.const import Cardinality, Handler
-from grpclib.protocol import H2Protocol
-from grpclib.server import Server, Stream
-
-from gpuwarden.integrations.nvhcd.wire import METHOD, Codec, Request, Response
-from gpuwarden.integrations.process import left, let_in
+from gpuwarden.integrations.nvhcd.connection import Connection, Connections
+from gpuwarden.integrations.nvhcd.wire import Response, encoded
+from gpuwarden.integrations.process import left
 from gpuwarden.integrations.published import Published, Reader
+from gpuwarden.publish.sockets.unix_socket import peer_of
 
 if TYPE_CHECKING:  # structlog is for gpuwarden.base.log to import, which keeps it small
     from structlog.typing import FilteringBoundLogger
 
 NAME = "nvhcd"
 """Of the actuator, whose marker counts."""
-CLIENTS_MOST = 64
 STOPS_WITHIN = 2.0
 """Seconds; its clients leave with their response."""
-_WINDOW = 64 << 10  # bytes that a client may send unread: the minimum of grpclib
+AT_ONCE = 16
+"""Connections accepted in one turn of the loop: a crowd that connects again and again leaves turns for those that ask."""
+_EXHAUSTED = 1.0  # seconds until the next try where no connection can be accepted: file descriptors are used up
 _LOG_EVERY = 60.0  # seconds between two equal lines of the log
 
 
@@ -72,13 +71,11 @@ class HealthCheckService:
         self._log = log
         self._logged: dict[Outcome, float] = {}
 
-    def __mapping__(self) -> dict[str, Handler]:
-        return {METHOD: Handler(self._run, Cardinality.UNARY_UNARY, Request, Response)}
-
-    async def _run(self, stream: Stream[Request, Response]) -> None:
-        found = outcome(self._reader.read(), mode=self._mode)
-        self._log_outcome(found)
-        await stream.send_message(response(found))
+    def respond(self) -> bytes:
+        """The response for this moment, as a message of protobuf."""
+        result = outcome(self._reader.read(), mode=self._mode)
+        self._log_outcome(result)
+        return encoded(response(result))
 
     def _log_outcome(self, found: Outcome) -> None:
         now = time.monotonic()
@@ -93,50 +90,44 @@ class HealthCheckService:
             self._log.info("node health check passed")
 
 
-class Service(Server):
-    """At most `CLIENTS_MOST` connections: one more replaces the oldest."""
+class Service:
+    """Answers the clients of a listening socket; `connections` has the limits."""
 
     def __init__(self, service: HealthCheckService) -> None:
-        window = Configuration(http2_connection_window_size=_WINDOW, http2_stream_window_size=_WINDOW)
-        super().__init__([service], codec=Codec(), config=window)
-        self._open: dict[_Connection, None] = {}
-
-    def _protocol_factory(self) -> H2Protocol:
-        made = super()._protocol_factory()
-        return _Connection(made.handler, made.config, made.h2_config, self._open)
+        self._service = service
+        self._connections = Connections()
+        self._opening: set[asyncio.Task[None]] = set()
 
     async def serve(self, listener: socket.socket, stop: asyncio.Event) -> None:
         """Until `stop`. Connected clients are still answered, within `STOPS_WITHIN`."""
-        await self.start(sock=listener)
+        accepting = asyncio.create_task(self._accept(listener))
         await stop.wait()
-        await let_in(listener)
-        if self._server is not None:
-            self._server.close()
-        await left(self._open, STOPS_WITHIN)
-        self.close()
-        for connection in tuple(self._open):
-            connection.cut()
-        await self.wait_closed()
+        accepting.cancel()
+        await asyncio.gather(accepting, *self._opening, return_exceptions=True)
+        listener.close()
+        await left(self._connections, STOPS_WITHIN)
+        self._connections.end()
 
+    async def _accept(self, listener: socket.socket) -> None:
+        """For ever, until cancelled."""
+        loop = asyncio.get_running_loop()
+        for number in count(1):
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)  # as long as connections are ready nothing below gives others a turn
+            try:
+                sock, _ = await loop.sock_accept(listener)
+            except ConnectionError:  # the peer has left
+                continue
+            except OSError:
+                await asyncio.sleep(_EXHAUSTED)
+                continue
+            task = loop.create_task(self._open(sock))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
 
-class _Connection(H2Protocol):
-    def __init__(self, handler: Any, config: Any, h2_config: Any, beside: dict[_Connection, None]) -> None:
-        super().__init__(handler, config, h2_config)
-        self._beside = beside
-        self._transport: asyncio.BaseTransport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self._transport = transport
-        self._beside[self] = None
-        if len(self._beside) > CLIENTS_MOST:
-            next(iter(self._beside)).cut()
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        super().connection_lost(exc)
-        self._beside.pop(self, None)
-
-    def cut(self) -> None:
-        self._beside.pop(self, None)
-        if self._transport is not None:
-            self._transport.close()
+    async def _open(self, sock: socket.socket) -> None:
+        try:
+            connection = Connection(peer_of(sock).uid, self._connections, self._service.respond)
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock)
+        except OSError:  # the peer has left
+            sock.close()

@@ -12,18 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from grpclib.encoding.base import CodecBase
-
-METHOD = "/nvhcd.HealthCheckService/RunHealthCheck"
+METHOD = b"/nvhcd.HealthCheckService/RunHealthCheck"
 _VARINT, _BYTES = 0, 2  # wire types of protobuf
 _SUCCESS, _EXIT_CODE, _OUTPUT, _ERROR = 1, 2, 3, 4
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """`data` as received."""
-
-    data: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +27,9 @@ class Response:
     error: str = ""
 
 
-class Codec(CodecBase):
-    """For grpclib, which frames the messages."""
-
-    __content_subtype__ = "proto"
-
-    def encode(self, message: Response, message_type: type[Response]) -> bytes:  # noqa: ARG002 - grpclib's signature
-        return encoded(message)
-
-    def decode(self, data: bytes, message_type: type[Request]) -> Request:
-        return message_type(data)
+def framed(message: bytes) -> bytes:
+    """The message as gRPC puts it into DATA frames: a byte for compression (none), and its length."""
+    return b"\0" + len(message).to_bytes(4, "big") + message
 
 
 def encoded(response: Response) -> bytes:
@@ -63,9 +47,9 @@ def encoded(response: Response) -> bytes:
 
 def _varint(value: int) -> bytes:
     """Seven bits a byte, the lowest first; the eighth means that more come."""
-    found = bytearray()
+    septets = bytearray()
     while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
+        septets.append(value & 0x7F | 0x80)
         value >>= 7
-    found.append(value)
-    return bytes(found)
+    septets.append(value)
+    return bytes(septets)

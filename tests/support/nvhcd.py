@@ -1,0 +1,81 @@
+"""Clients of `gpuwarden nvhcd`: one that asks once, and those that open streams and reset them as fast as they are taken."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from grpclib.client import Channel, UnaryUnaryMethod
+from grpclib.encoding.base import CodecBase
+
+METHOD = "/nvhcd.HealthCheckService/RunHealthCheck"
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
+"""With empty settings."""
+_RESETS = """
+import os, socket, struct, sys
+path, uid = sys.argv[1], int(sys.argv[2])
+if uid:
+    os.setgid(uid)
+    os.setuid(uid)
+
+def frame(kind, flags, stream, payload):
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+def header(name, value):
+    return b"\\x10" + bytes([len(name)]) + name + bytes([len(value)]) + value  # HPACK: literal, never indexed
+
+ASKS = b"\\x83\\x86" + header(b":authority", b"a") + header(b":path", b"/nvhcd.HealthCheckService/RunHealthCheck") + header(b"content-type", b"application/grpc") + header(b"te", b"trailers")
+PREFACE = b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n" + frame(4, 0, 0, b"")
+while True:
+    try:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(path)
+            client.sendall(PREFACE)
+            for first in range(1, 1 << 30, 512):
+                client.sendall(b"".join(frame(1, 4, n, ASKS) + frame(3, 0, n, struct.pack(">I", 8)) for n in range(first, first + 512, 2)))
+                try:
+                    while client.recv(1 << 20, socket.MSG_DONTWAIT):
+                        pass
+                    break
+                except BlockingIOError:
+                    pass
+    except OSError:
+        pass
+"""
+
+
+class Bytes(CodecBase):
+    """Messages as they are."""
+
+    __content_subtype__ = "proto"
+
+    def encode(self, message: bytes, message_type: type[bytes]) -> bytes:
+        return message
+
+    def decode(self, data: bytes, message_type: type[bytes]) -> bytes:
+        return data
+
+
+async def asked(path: Path, request: bytes = b"", *, method: str = METHOD, patience: float = 60.0) -> bytes:
+    """The message of the response to one client of its own, as ft_launcher makes one for each request. Raises GRPCError."""
+    async with Channel(path=str(path), codec=Bytes()) as channel:
+        ask: UnaryUnaryMethod[bytes, bytes] = UnaryUnaryMethod(channel, method, bytes, bytes)
+        return await ask(request, timeout=patience)
+
+
+@contextmanager
+def resets(path: Path, connections: int, uid: int = 0) -> Iterator[None]:
+    """So many processes of user `uid`, each with one connection; one that is closed is opened again."""
+    words = [sys.executable, "-S", "-c", _RESETS, os.fspath(path), str(uid)]
+    clients = [subprocess.Popen(words) for _ in range(connections)]
+    try:
+        yield
+        assert [client.poll() for client in clients] == [None] * connections
+    finally:
+        for client in clients:
+            client.kill()
+            client.wait()
