@@ -8,14 +8,18 @@ import os
 import pty
 import pwd
 import signal
+import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from gpuwarden.active_test.host_order import excluded_by
+from gpuwarden.active_test.lock import make
 from gpuwarden.active_test.occupancy import Asked, Memory, occupancy
 from gpuwarden_collectors.process_stat import process_stat
 from support.active_test_hosts import (
@@ -539,18 +543,43 @@ def test_a_test_with_another_run_directory_is_the_same_node_s(host: ActiveHost, 
     ids=["listens", "does not listen", "fills its own queue"],
 )
 def test_who_may_not_test_keeps_no_test_away_by_taking_its_name(host: ActiveHost, then: str) -> None:
-    script = (
-        "import os, socket, sys, time; os.setuid(65534)\n"
-        "name = socket.socket(socket.AF_UNIX); name.bind(chr(0) + sys.argv[1])\n"
-        f"{then}\n"
-        "print(1, flush=True); time.sleep(300)"
-    )
-    taken = [sys.executable, "-S", "-c", script, host.variables["ACTIVE_TEST_NODE"]]
+    with name_taken(host, f"os.setuid(65534); {TAKEN}; {then}"):
+        code, document = host.alone()
+        assert code == 0
+        assert "which was disregarded: end it" in document["notes"][0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may hold the name as root")
+@pytest.mark.parametrize("lock", ["none", "another file", "a test's"])
+def test_a_process_of_root_that_has_the_name_is_a_test_only_if_it_holds_a_lock_file_too(
+    host: ActiveHost, tmp_path: Path, lock: str
+) -> None:
+    """As root in a container without a single capability, in the host's network namespace."""
+    name = {"another file": "any.lock", "a test's": "test.lock"}.get(lock, "")
+    locked = f"file = open({str(tmp_path / name)!r}, 'w'); fcntl.flock(file, fcntl.LOCK_EX); " if name else ""
+    with name_taken(host, f"{locked}{TAKEN}; name.listen()") as stranger:
+        code, document = host.alone()
+        if lock == "a test's":
+            assert (code, document["obstacle"]) == (3, "busy")
+            assert f"another test runs on this node (pid {stranger.pid}), for " in document["text"]
+        else:
+            assert code == 0
+            assert document["notes"][0].startswith(f"process {stranger.pid} (python")
+            assert "uid 0) has taken the name of the socket that keeps tests apart" in document["notes"][0]
+
+
+TAKEN = "name = socket.socket(socket.AF_UNIX); name.bind(chr(0) + sys.argv[1])"
+
+
+@contextmanager
+def name_taken(host: ActiveHost, script: str) -> Iterator[subprocess.Popen[bytes]]:
+    whole = f"import fcntl, os, socket, sys, time; {script}\nprint(1, flush=True); time.sleep(300)"
+    taken = [sys.executable, "-S", "-c", whole, host.variables["ACTIVE_TEST_NODE"]]
     with subprocess.Popen(taken, stdout=subprocess.PIPE) as stranger:
         try:
             assert stranger.stdout is not None
             assert stranger.stdout.readline()
-            assert host.alone()[0] == 0
+            yield stranger
         finally:
             stranger.kill()
 
@@ -572,6 +601,24 @@ def test_a_lock_that_is_another_name_of_a_file_is_not_taken_and_that_file_keeps_
     os.link(of_root, host.run_dir / "test.lock")
     code, document = host.alone()
     assert (code, document["obstacle"], of_root.stat().st_uid) == (3, "unsupported", 0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_file_of_root_s_that_lost_its_other_name_is_not_given_to_the_owner_of_the_folder(tmp_path: Path) -> None:
+    """Where fs.protected_hardlinks is 0 the daemon's user makes this name of a file of root's, which root then removes elsewhere."""
+    folder, of_root = tmp_path / "run", tmp_path / "of-root"
+    folder.mkdir()
+    os.chown(folder, 65534, 65534)
+    of_root.write_text("of root's")
+    of_root.chmod(0o600)
+    os.link(of_root, folder / "test.lock")
+    of_root.unlink()
+    make(folder)
+    status = (folder / "test.lock").stat()
+    assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (0, 0o600)
+    (folder / "test.lock").unlink()
+    make(folder)
+    assert (folder / "test.lock").stat().st_uid == 65534, "what root makes itself is handed over"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

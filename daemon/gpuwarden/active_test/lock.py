@@ -1,7 +1,8 @@
 """One test on a node at a time: two locks, which the kernel gives back with the process that holds them, however that ends.
 
 One is a file in the run directory, for all who share that, in containers too. The other is a name of a socket (unix(7), abstract), for all
-tests of this network namespace, whatever run directory they were given. Who has neither in common is not kept apart.
+tests of this network namespace, whatever run directory they were given. Who has neither in common is not kept apart. Anybody may take the
+name: it counts only of a process that holds the file of its own run directory, too, and the report names any other.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import re
 import socket
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
-from gpuwarden.publish.sockets.unix_socket import peer_of
+from gpuwarden.publish.sockets.unix_socket import Peer, peer_of
 from gpuwarden_collectors.host_files import read_text
 from gpuwarden_collectors.process_stat import process_stat
 
@@ -28,11 +30,15 @@ NAME = "test.lock"
 GROUP = "gpuwarden"
 """Of the file: its members, as jobs of Slurm that run as that user, take the lock beside a daemon of root's."""
 NODE = "gpuwarden-test"
-"""The name of the socket. Any user may take it: who is none of those that may test is no test."""
+"""The name of the socket."""
 _BACKLOG = 4096
 _ATTEMPTS, _APART = 5, 0.1
 """To connect to the holder, and seconds between them. A test listens as soon as it has the name, and one that has ended has it no longer."""
 _LOCKS_MOST = 4 << 20  # bytes
+_FILES_MOST = 4096
+"""Open files of the holder that are looked at; a test has some dozens."""
+_OWN_PROC = Path("/proc")
+"""The numbers of peers are those of this process's own PID namespace, whatever `paths.proc` shows."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -64,14 +70,17 @@ def make(run_dir: Path) -> None:
 
 
 @contextmanager
-def node_lock(run_dir: Path, proc: Path) -> Iterator[None]:
-    """Held until the end of the block or of the process. Raises Held, or LockError if the file cannot be opened."""
-    with file_lock(run_dir, proc), _name_lock(run_dir, proc):
-        yield
+def node_lock(run_dir: Path, proc: Path) -> Iterator[str]:
+    """Held until the end of the block or of the process. Gives the process that has the name and is no test, for people; "" if none has.
+    Raises Held, or LockError if the file cannot be opened.
+    """
+    with file_lock(run_dir, proc), _name_lock(run_dir, proc) as stranger:
+        yield stranger
 
 
 @contextmanager
-def _name_lock(run_dir: Path, proc: Path) -> Iterator[None]:
+def _name_lock(run_dir: Path, proc: Path) -> Iterator[str]:
+    stranger = ""
     with socket.socket(socket.AF_UNIX) as name:
         try:
             name.bind(f"\0{NODE}")
@@ -79,14 +88,16 @@ def _name_lock(run_dir: Path, proc: Path) -> Iterator[None]:
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise LockError(f"cannot take the name {NODE} that keeps tests apart: {error.strerror}") from error
-            if (holder := _named_holder(run_dir, proc)) is not None:
-                raise Held(holder) from None
-        yield
+            peer = _named()
+            if peer is not None and _is_test(peer, run_dir):
+                raise Held(Holder(peer.pid, _started(proc, peer.pid) if peer.pid else None)) from None
+            stranger = _stranger(peer)
+        yield stranger
 
 
-def _named_holder(run_dir: Path, proc: Path) -> Holder | None:
-    """None for one that cannot be a test; also for one that nobody can connect to: it does not listen, or its queue is full, as
-    that of a user who wants to keep tests away.
+def _named() -> Peer | None:
+    """Return who has the name. None if nobody can connect to it: it does not listen, or its queue is full, as that of a user who wants to
+    keep tests away.
     """
     for _ in range(_ATTEMPTS):
         with socket.socket(socket.AF_UNIX) as client:
@@ -96,10 +107,43 @@ def _named_holder(run_dir: Path, proc: Path) -> Holder | None:
             except OSError:
                 time.sleep(_APART)
                 continue
-            holder = peer_of(client)
-        testers = {0, os.geteuid(), run_dir.stat().st_uid}
-        return Holder(holder.pid, _started(proc, holder.pid) if holder.pid else None) if holder.uid in testers else None
+            return peer_of(client)
     return None
+
+
+def _is_test(peer: Peer, run_dir: Path) -> bool:
+    """Whether it may test, and holds a lock file. In another PID namespace that cannot be seen, and is taken for so."""
+    if peer.uid not in {0, os.geteuid(), run_dir.stat().st_uid}:
+        return False
+    if not peer.pid:
+        return True
+    pattern = rf"FLOCK\s+ADVISORY\s+WRITE\s+{peer.pid}\s+[0-9a-f]+:[0-9a-f]+:(\d+)\s"
+    locked = set(re.findall(pattern, read_text(_OWN_PROC / "locks", _LOCKS_MOST)))
+    try:
+        files = list(islice((_OWN_PROC / str(peer.pid) / "fd").iterdir(), _FILES_MOST)) if locked else []
+    except PermissionError:  # of another user's process only that it holds some file is shown
+        return True
+    except OSError:
+        return False
+    return any(_is_lock_file(file, locked) for file in files)
+
+
+def _is_lock_file(file: Path, locked: Collection[str]) -> bool:
+    with suppress(OSError):
+        return file.readlink().name == NAME and str(file.stat().st_ino) in locked
+    return False
+
+
+def _stranger(peer: Peer | None) -> str:
+    """For people."""
+    who = "a process" if peer is None else f"process {peer.pid} of uid {peer.uid}"
+    if peer is not None and (stat := process_stat(_OWN_PROC, peer.pid)) is not None:
+        name = "".join(filter(str.isprintable, stat.name.decode(errors="replace")))
+        who = f"process {peer.pid} ({name}, uid {peer.uid})"
+    return (
+        f"{who} has taken the name of the socket that keeps tests apart (@{NODE}) and is no test, which was disregarded:"
+        " end it, since meanwhile tests with different run directories do not see each other"
+    )
 
 
 @contextmanager
@@ -119,19 +163,23 @@ def file_lock(run_dir: Path, proc: Path, name: str = NAME) -> Iterator[int]:
 
 
 def _opened(path: Path) -> int:
-    """Its owner is that of the folder, so that root, the daemon's user and the group share it and no other user can hold it."""
+    """The open lock file. If root makes it, it is handed to the owner of the folder, so that root, the daemon's user and the group share it and
+    no other user can hold it. A file that was there before keeps its owner, whatever its name: who may write the folder can have
+    put any file of root's there.
+    """
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        file, made = _made_or_there(path)
     except OSError as error:
         raise LockError(
-            f"cannot take the lock {path} that keeps tests apart: {error.strerror}; run as root or as the daemon's user"
+            f"cannot take the lock {path} that keeps tests apart: {error.strerror}; run as root or as the daemon's user,"
+            " and remove the file if root made it for itself"
         ) from error
     status = os.fstat(file)
-    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:  # a second name may be that of a file of root's
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         os.close(file)
         raise LockError(f"cannot take the lock {path}: it is no regular file with one name; remove it")
-    if os.geteuid() == 0 and status.st_uid == 0:
+    if made and os.geteuid() == 0:
         owner, group = path.parent.stat(), None
         with suppress(KeyError):
             group = grp.getgrnam(GROUP).gr_gid
@@ -139,6 +187,15 @@ def _opened(path: Path) -> int:
             os.fchmod(file, 0o660)  # before it is given away: root in the unit of a test has no CAP_FOWNER
         os.fchown(file, owner.st_uid, owner.st_gid if group is None else group)
     return file
+
+
+def _made_or_there(path: Path) -> tuple[int, bool]:
+    """The open file, and whether this call made it. Raises OSError."""
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600), True
+    except FileExistsError:
+        return os.open(path, flags), False
 
 
 def _holder(file: int, proc: Path) -> Holder:

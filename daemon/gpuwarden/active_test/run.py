@@ -72,6 +72,7 @@ class ActiveTest:
         self._started = order.clock()
         self._indices: Mapping[str, int] = {}
         self._uuids: frozenset[str] = frozenset()
+        self._notes: tuple[str, ...] = ()
         self._lease = Lease(order.call, self._ending.end)
 
     def end(self, why: str) -> None:
@@ -83,7 +84,8 @@ class ActiveTest:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, self._ending.end, f"ended by {number.name}")
         try:
-            with node_lock(self._order.run_dir, self._order.asked.proc):
+            with node_lock(self._order.run_dir, self._order.asked.proc) as stranger:
+                self._notes = (stranger,) if stranger else ()
                 return await self._locked()
         except Held as held:
             return self._untested(Obstacle.BUSY, _held(held, self._order.clock()))
@@ -158,7 +160,7 @@ class ActiveTest:
         elif any(outcome.verdict is not ActiveVerdict.NO_VERDICT for outcome in outcomes.values()):
             why = self._lease.error or "the daemon's answer is of another version"
             notes.append(f"judged without the past of these GPUs, and not kept: {why}")
-        return self._report(tests=tests, outcomes=outcomes, notes=tuple(notes))
+        return self._report(tests=tests, outcomes=outcomes, notes=(*self._notes, *notes))
 
     def _untested(self, met: Obstacle, text: str) -> Report:
         return self._report(obstacle=met, text=text)
@@ -167,7 +169,7 @@ class ActiveTest:
         now = self._order.clock()
         made = Report(
             node=self._order.node, level=self._order.level, started=self._started,
-            seconds=now.boottime - self._started.boottime, indices=self._indices,
+            seconds=now.boottime - self._started.boottime, indices=self._indices, notes=self._notes,
         )  # fmt: skip
         return replace(made, **parts)  # type: ignore[arg-type]  # the callers above give what fields there are
 
