@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.health.advice import ADVICE
 from gpuwarden.health.conditions import CONDITIONS
+from gpuwarden.health.to_do import first_sentence, of_xid
 from gpuwarden.health.xid.catalogue import XIDS
 from prometheus_rules.model import Pace, Settings
 from rules import FOLDER, write
@@ -81,7 +81,7 @@ def test_a_fault_and_a_killed_daemon_reach_a_person_with_the_right_text(site: Si
     assert page["labels"].items() >= {"severity": "page", "cluster": "gpu-east", "check": "xid", "gpu": "3"}.items()
     slot = page["labels"]["pci_bus_id"]
     assert page["annotations"]["summary"] == (
-        f"GPU 3 ({slot}) of n2: {CONDITIONS['xid'].title} (95). To do: {ADVICE[XIDS[95].advice]}."
+        f"GPU 3 ({slot}) of n2: {CONDITIONS['xid'].title} (95). To do: {first_sentence(of_xid(95, XIDS[95].advice)).replace('SLOT', slot)}."
     )
     assert page["annotations"]["runbook_url"].endswith("/docs/runbooks/gpu.md#xid")
 

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import pytest
 
+from gpuwarden.health.runbooks import RUNBOOKS
 from gpuwarden_deb import environment
 from gpuwarden_deb.build import work_folder
 from gpuwarden_deb.host import this_host
 from gpuwarden_deb.paths import ROOT
-from prometheus_rules.model import RUNBOOKS
 from support.daemons import PATIENCE
 from support.packages import require_build
 

@@ -12,12 +12,12 @@ import pytest
 
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.model import Health
+from gpuwarden.health.runbooks import OWN_FAILURES, OWN_WARNINGS
 from gpuwarden.publish.metrics.dcgm_names import FIELDS, PREFIX
 from gpuwarden.publish.metrics.table import METRICS, SHADOW
 from prometheus_rules.alerts import SEVERITIES, alerts
 from prometheus_rules.model import Alert, Pace, Recording, Settings
 from prometheus_rules.recording import recordings
-from prometheus_rules.runbooks import OWN_FAILURES, OWN_WARNINGS
 from rules import FILES, FOLDER, write
 from support.prometheus import program, promtool
 

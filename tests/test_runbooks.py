@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gpuwarden.cli.main import VERBS
 from gpuwarden.health.conditions import CONDITIONS, condition
-from prometheus_rules.model import RUNBOOKS
+from gpuwarden.health.model import Advice
+from gpuwarden.health.runbooks import OWN, PAGES, RUNBOOKS, Page, page_of
+from gpuwarden.health.to_do import AGAIN, COMMON, RECOVERY, TO_DO, VARIANTS, first_sentence
+from gpuwarden.health.xid.catalogue import XIDS, XidClass
+from gpuwarden.health.xid.to_do import XID_TO_DO
 from prometheus_rules.recording import EVERY
-from prometheus_rules.runbooks import OWN, PAGES, Page, alert_of, page_of
+from prometheus_rules.runbooks import alert_of
 from rules import FOLDER as RULES
-from runbook_pages import FOLDER, summary
+from runbook_pages import FOLDER, UNUSED, section
 from support.prometheus import promtool
 from test_rules import GROUPS
 
@@ -44,9 +51,7 @@ def test_a_page_has_a_section_for_each_of_its_findings_with_what_the_table_says_
     sections = dict(SECTION.findall(text))
     assert tuple(sections) == page.checks
     for check, body in sections.items():
-        made, _, steps = body.partition("\n\n")
-        assert made == summary(CONDITIONS[check]), "run `make docs`"
-        assert re.match(r"- \S.{20,}", steps), f"{check}: nothing to do"
+        assert body.startswith(f"{section(CONDITIONS[check])}\n\n"), "run `make docs`"
 
 
 def test_what_the_pages_name_of_checks_exists() -> None:
@@ -59,6 +64,57 @@ def test_what_the_pages_name_of_checks_exists() -> None:
 @pytest.mark.parametrize("check", OWN)
 def test_the_page_of_an_alert_for_one_finding_names_it(check: str) -> None:
     assert f"`{check}`" in (FOLDER / f"{OWN[check]}.md").read_text()
+
+
+# --- what to do: one text, in the table and in the runbook
+
+
+@pytest.mark.parametrize("check", CONDITIONS)
+def test_what_to_do_is_the_first_line_of_the_runbook(check: str) -> None:
+    text = (FOLDER / f"{page_of(check)}.md").read_text()
+    start = "## What to do\n\n- " if check in OWN else f"### {check}\n\n"
+    assert text.partition(start)[2].splitlines()[0] == TO_DO[check]
+
+
+def test_every_condition_has_what_to_do_and_no_text_is_of_none() -> None:
+    made = [code for code in TO_DO if code.startswith("dcgm_") and code not in CONDITIONS]
+    assert set(TO_DO) - set(made) == set(CONDITIONS)
+    assert [code for code in made if condition(code) is None] == []
+    assert {code for code, _ in VARIANTS} <= set(CONDITIONS)
+    assert set(COMMON) == set(Advice)
+
+
+_TABLES: tuple[Mapping[Any, str], ...] = (TO_DO, VARIANTS, RECOVERY, AGAIN, COMMON, XID_TO_DO)
+ALL_TEXTS = sorted({text for table in _TABLES for text in table.values()})
+
+
+@pytest.mark.parametrize("text", ALL_TEXTS, ids=lambda text: text[:40])
+def test_a_text_begins_with_the_action_in_a_sentence_that_fits_a_line(text: str) -> None:
+    assert re.fullmatch(r"[A-Z].*\.", text)
+    assert len(text) <= MOST
+    assert len(first_sentence(text)) <= LINE
+
+
+MOST, LINE = 300, 150
+"""Characters: three lines of a terminal, of which the action takes one and a half."""
+
+
+def test_a_command_of_gpuwarden_s_in_a_text_exists() -> None:
+    named = {word for text in ALL_TEXTS for word in re.findall(r"`gpuwarden (\w+)", text)}
+    assert named <= set(VERBS)
+
+
+def test_the_section_about_xids_has_every_number_that_is_a_finding_at_once() -> None:
+    table = dict(SECTION.findall((FOLDER / "gpu.md").read_text()))["xid"]
+    shown = {int(number) for row in re.findall(r"^\| ([\d, ]+) \|", table, re.MULTILINE) for number in row.split(", ")}
+    assert shown == {x.xid for x in XIDS.values() if x.klass is not XidClass.RECORD and x.xid in USED}
+    assert all(
+        re.search(rf"^\| (?:.*\b)?{number}\b.*\| {re.escape(XID_TO_DO[number][:40])}", table, re.MULTILINE)
+        for number in (79, 160)
+    )
+
+
+USED = {number for number in XIDS if not XIDS[number].provenance.startswith(UNUSED)}
 
 
 # --- the alerts themselves, by Prometheus

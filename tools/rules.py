@@ -12,8 +12,9 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpuwarden.health.runbooks import RUNBOOKS
 from prometheus_rules.alerts import alerts
-from prometheus_rules.model import JOB, RUNBOOKS, Alert, Group, Pace, Recording, Settings
+from prometheus_rules.model import JOB, Alert, Group, Pace, Recording, Settings
 from prometheus_rules.recording import recordings
 
 FOLDER = Path(__file__).parents[1] / "grafana" / "prometheus"

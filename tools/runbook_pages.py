@@ -12,16 +12,23 @@ from functools import partial
 from pathlib import Path
 
 from gpuwarden.base.durations import format_duration
-from gpuwarden.health.advice import ADVICE
 from gpuwarden.health.condition import Condition
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.model import Latch, Severity
+from gpuwarden.health.runbooks import OWN, PAGES, page_of, place
+from gpuwarden.health.to_do import TO_DO, of_xid
+from gpuwarden.health.xid.catalogue import XIDS, Xid, XidClass
 from gpuwarden.publish.status import ENDS_OF, ENDS_WHEN
-from prometheus_rules.runbooks import OWN, PAGES, alert_of, page_of
+from prometheus_rules.runbooks import alert_of
 
 FOLDER = Path(__file__).parents[1] / "docs" / "runbooks"
-SECTION = re.compile(r"^### (\w+)\n\n(?:(?![-#`|]).+\n)*\n?", re.MULTILINE)
-"""The heading of a finding, and the paragraph below it if there is one already."""
+SECTION = re.compile(r"^### (\w+)\n\n(?:(?:(?![-#`]).+\n)+\n?)*", re.MULTILINE)
+"""The heading of a finding, and the paragraphs and tables below it up to the first point."""
+FIRST_POINT = re.compile(r"(?<=^## What to do\n\n)- .*\n(?:  .*\n)*", re.MULTILINE)
+"""The first point of a page about one finding."""
+
+UNUSED = "NVIDIA Xid catalogue: not in use"
+"""The beginning of the provenance of numbers that GPUs of today do not give."""
 
 Table = Callable[[Sequence[str], Iterable[Sequence[str]]], str]
 """Writes rows below their head."""
@@ -52,7 +59,7 @@ def summary(row: Condition) -> str:
     if row.latch is not Latch.NONE:
         ends = f"{ENDS_WHEN[row.latch]}; as a warning, when {ends}"
     ends = ENDS_OF.get(row.code) or ends
-    return f"**{row.title}** ({severity}). {row.why} *To do*: {ADVICE[row.advice]}. *Ends when* {ends}."
+    return f"**{row.title}** ({severity}). {row.why} *Ends when* {ends}."
 
 
 def refreshed(text: str) -> str:
@@ -62,29 +69,57 @@ def refreshed(text: str) -> str:
 
 def _section(found: re.Match[str]) -> str:
     row = CONDITIONS.get(found[1])
-    return found[0] if row is None else f"### {row.code}\n\n{summary(row)}\n\n"
+    return found[0] if row is None else f"### {row.code}\n\n{section(row)}\n\n"
+
+
+def section(row: Condition) -> str:
+    """What a page says of a finding before its points: what to do, what it is, and for Xids each number."""
+    numbers = f"\n\n{_xids()}" if row.code == "xid" else ""
+    return f"{TO_DO[row.code]}{numbers}\n\n{summary(row)}"
+
+
+def _xids() -> str:
+    """The numbers that become findings at once, the worst first; those with one text share a row."""
+    rows: dict[tuple[str, str], list[Xid]] = {}
+    for xid in XIDS.values():
+        if xid.klass is not XidClass.RECORD and not xid.provenance.startswith(UNUSED):
+            rows.setdefault((xid.klass.value, of_xid(xid.xid, xid.advice)), []).append(xid)
+    lines = [
+        f"| {', '.join(str(x.xid) for x in xids)} | {klass} | {_cell(text)} |"
+        for (klass, text), xids in sorted(rows.items(), key=lambda row: (row[0][0] != XidClass.FAILURE, row[1][0].xid))
+    ]
+    return "\n".join(("| Xid | class | what to do |", "| --- | --- | --- |", *lines))
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def overview(made: str, table: Table) -> str:
     """`made`: the note that the list is generated."""
     rows = [
-        (f"`{row.code}`", row.title, alert_of(row.code, row.severity.value), f"[{page_of(row.code)}]({link(row.code)})")
+        (
+            f"`{row.code}`",
+            row.title,
+            alert_of(row.code, row.severity.value),
+            f"[{page_of(row.code)}]({place(row.code)})",
+        )
         for row in sorted(CONDITIONS.values(), key=lambda row: row.code)
     ]
     return HEAD + made + "\n" + table(("finding", "means", "alert", "what to do"), rows)
 
 
-def link(check: str) -> str:
-    """From docs/runbooks."""
-    page = page_of(check)
-    return f"{page}.md" if check in OWN else f"{page}.md#{check}"
-
-
 def pages(made: str, table: Table) -> Mapping[str, Callable[[], str]]:
     """By file below docs/, what makes it."""
-    made_pages = {f"runbooks/{page.name}.md": partial(_page, FOLDER / f"{page.name}.md") for page in PAGES}
+    own = {f"runbooks/{page}.md": partial(_own_page, FOLDER / f"{page}.md", check) for check, page in OWN.items()}
+    made_pages = own | {f"runbooks/{page.name}.md": partial(_page, FOLDER / f"{page.name}.md") for page in PAGES}
     return {"runbooks/README.md": partial(overview, made, table), **made_pages}
 
 
 def _page(file: Path) -> str:
     return refreshed(file.read_text(encoding="utf-8"))
+
+
+def _own_page(file: Path, check: str) -> str:
+    """A page about one finding, whose first point is what to do."""
+    return FIRST_POINT.sub(lambda _: f"- {TO_DO[check]}\n", file.read_text(encoding="utf-8"), count=1)

@@ -16,8 +16,11 @@ from gpuwarden.cli.parser import NOT_ALLOWED, TRY_AGAIN, UNAVAILABLE, USAGE
 from gpuwarden.health.condition import Condition
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.dcgm.catalogue import DCGM_CODES, DcgmCode
+from gpuwarden.health.model import Advice
 from gpuwarden.health.nvlink import nvlink5
 from gpuwarden.health.nvlink.nvlink5_catalogue import NVLINK5_RULES, Nvlink5Rule
+from gpuwarden.health.runbooks import place
+from gpuwarden.health.to_do import COMMON, first_sentence, of_condition, of_sxid, of_xid
 from gpuwarden.health.xid import rules as xid_rules
 from gpuwarden.health.xid import sxid_rules
 from gpuwarden.health.xid.catalogue import XIDS, Xid
@@ -49,7 +52,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def conditions() -> str:
     rows = [
         (
-            f"[`{c.code}`](runbooks/{runbook_pages.link(c.code)})",
+            f"[`{c.code}`](runbooks/{place(c.code)})",
             c.scope,
             f"{c.severity.value}{', in shadow' * c.shadow}",
             timing(c),
@@ -79,7 +82,7 @@ def timing(condition: Condition) -> str:
 
 
 XID_HEAD = (
-    "Xid", "meaning", "class", "repeated", "vendor's action", "advice", "if it recurs", "note", "where it comes from",
+    "Xid", "meaning", "class", "repeated", "vendor's action", "what to do", "if it recurs", "note", "where it comes from",
 )  # fmt: skip
 NVLINK5_HEAD = (
     "Xid", "unit", "its number before R575; since", "sub-code", "error status", "severity", "vendor's action", "class", "then",
@@ -88,7 +91,7 @@ NVLINK5_HEAD = (
 
 def xids() -> str:
     switch = [
-        (str(x.sxid), x.meaning, first_class(x, None).value, x.advice.value, x.escalation.value, x.note)
+        (str(x.sxid), x.meaning, first_class(x, None).value, of_sxid(x.advice), _then(x.escalation), x.note)
         for x in SXIDS.values()
     ]
     return (
@@ -112,15 +115,19 @@ def xids() -> str:
         + "\n## NVSwitch (SXid)\n\n"
         + _rules_of(sxid_rules.__doc__ or "")
         + "\n"
-        + table(("SXid", "meaning", "class", "advice", "if it recurs", "note"), switch)
+        + table(("SXid", "meaning", "class", "what to do", "if it recurs", "note"), switch)
     )
 
 
 def _xid(x: Xid) -> tuple[str, ...]:
     return (
-        str(x.xid), x.meaning, x.klass.value, x.repeated.value if x.repeated else "", x.action, x.advice.value,
-        x.escalation.value, x.note, x.provenance,
+        str(x.xid), x.meaning, x.klass.value, x.repeated.value if x.repeated else "", x.action, of_xid(x.xid, x.advice),
+        _then(x.escalation), x.note, x.provenance,
     )  # fmt: skip
+
+
+def _then(escalation: Advice) -> str:
+    return "" if escalation is Advice.NONE else first_sentence(COMMON[escalation])
 
 
 def _nvlink5_rule(rule: Nvlink5Rule) -> tuple[str, ...]:
@@ -143,7 +150,7 @@ def _paragraphs(text: str) -> str:
 
 
 DCGM_HEAD = (
-    "code", "name", "meaning", "the vendor: severity; next step", "at worst", "of", "alone after", "advice", "note",
+    "code", "name", "meaning", "the vendor: severity; next step", "at worst", "of", "alone after", "what to do", "note",
 )  # fmt: skip
 
 
@@ -166,7 +173,7 @@ def _dcgm_code(code: DcgmCode) -> tuple[str, ...]:
     alone = "never" if code.lasts == math.inf else format_duration(code.lasts)
     return (
         str(code.code), f"`{code.name}`", code.meaning, f"{code.severity}; {code.action}".strip("; "), code.worst.value,
-        f"`{code.condition}`", alone if code.passive else "", code.advice.value, code.note,
+        f"`{code.condition}`", alone if code.passive else "", of_condition(code.condition, code.advice), code.note,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from gpuwarden.cli.parser import CommandError
 from gpuwarden.cli.unknown_reasons import UNKNOWN_REASONS
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.dcgm.catalogue import DCGM_CODES
+from gpuwarden.health.runbooks import RUNBOOKS
 from gpuwarden.health.xid.catalogue import XIDS
 from gpuwarden.health.xid.sxid_catalogue import SXIDS
 from support.commands import gpuwarden
@@ -25,7 +26,8 @@ def explained(what: str) -> str:
 def test_an_xid_may_be_written_in_each_way_that_it_is_met(what: str) -> None:
     text = explained(what)
     assert text.startswith("Xid 79: GPU has fallen off the bus\n  class:           failure")
-    assert "to do:           drain the node and reboot it" in text
+    assert "to do:           Drain the node and power-cycle the machine." in text
+    assert f"runbook:         {RUNBOOKS}/gpu.md#xid" in text
     assert "from:            NVIDIA Xid catalogue" in text
 
 
@@ -69,8 +71,8 @@ def test_a_pasted_line_is_explained_from_its_content(front: str) -> None:
     assert text.startswith("Xid 149: NVLink 5, unit NETIR\n  GPU:             0000:00:00.0\n")
     assert "sub-code 2, error status 0x0, read as of either driver generation" in text
     assert "class:           failure" in text
-    assert "to do:           drain the node and reset the GPU" in text
-    assert "if it recurs:    have the hardware inspected" in text
+    assert "to do:           Drain the node, and reset all its GPUs or reboot when it is empty." in text
+    assert "if it recurs:    Drain the node and have the board inspected" in text
     assert "decode sheet for Xids 144 to 150" in text
 
 
@@ -169,8 +171,11 @@ def test_the_class_of_the_table_and_of_the_site_are_both_shown(tmp_path: Path) -
 
     xid = text("xid", "79")
     assert "class: failure: the node should take no more work class here: warning: the node may go on" in xid
-    assert "to do here: open a case with the vendor (the site's configuration: xids.79)" in xid
-    assert "class here: failure: the node should take no more work; to do here: drain the node and reset" in text("43")
+    assert (
+        "to do here: Open a case with the vendor: save `nvidia-bug-report.sh` (the site's configuration: xids.79)"
+        in xid
+    )
+    assert "class here: failure: the node should take no more work; to do here: Drain the node and reset" in text("43")
     assert "class here: record" in text("sxid", "20034")
     assert "here: shadow: reported, without effect on health, rise 10m (the site's" in text("pcie_link_degraded")
     assert "class here" not in text("xid", "48")
@@ -186,7 +191,7 @@ def test_all_faults_of_a_configuration_named_on_the_command_line_are_shown(tmp_p
 
 def test_the_class_of_a_repeat_and_the_advice_for_a_recurrence_are_shown() -> None:
     assert "repeated:        failure" in explained("xid 74")
-    assert "if it recurs:    have the hardware inspected" in explained("xid 79")
+    assert "if it recurs:    Drain the node and have the board inspected" in explained("xid 79")
     assert "if it recurs" not in explained("xid 94")
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gpuwarden.cli.status_text import status_text
-from gpuwarden.health.advice import ADVICE
-from gpuwarden.health.model import NODE, Advice, Health, Incident, Latch, Severity, Subject, gpu
+from gpuwarden.health.model import NODE, Health, Incident, Latch, Severity, Subject, gpu
+from gpuwarden.health.runbooks import RUNBOOKS
 from gpuwarden.publish.snapshot import CollectorStatus, Snapshot
 from gpuwarden.publish.status import status
 from gpuwarden_collectors.base import PassOutcome
@@ -93,7 +93,9 @@ def test_a_missing_gpu_is_shown_with_its_advice_and_how_it_ends() -> None:
     assert "3 of 4 GPUs present" in printed
     assert "may not take work" in printed
     assert f"FAILURE: the title of gpu_missing: {slot(2)}\n  id: gpu_missing@gpu/{slot(2)}\n" in printed
-    assert "  to do: keep an eye on it\n  ends when it has not been seen for 10s" in printed
+    assert "  to do: Drain the node and power-cycle the machine. " in printed
+    assert "  ends when it has not been seen for 10s\n" in printed
+    assert f"  runbook: {RUNBOOKS}/GpuwardenGpuMissing.md" in printed
     assert "  evidence: count 1, text what was seen\n" in printed
 
 
@@ -147,7 +149,3 @@ def test_what_users_wrote_into_names_and_kernel_lines_cannot_move_the_cursor() -
     )
     printed = text(snapshot(1, health=Health.WARNING, findings=[evil]))
     assert "evidence: name \\x1b[2J\\rHEALTHY\\n, x \\u202e, ok ü" in printed
-
-
-def test_every_advice_has_a_text() -> None:
-    assert set(ADVICE) == {advice.value for advice in Advice}

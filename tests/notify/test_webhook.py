@@ -19,7 +19,8 @@ import trustme
 
 from gpuwarden.config.notify import NotifyProgram, WebhookOptions
 from gpuwarden.config.secrets import SecretFile
-from gpuwarden.health.model import Event, EventKind
+from gpuwarden.health.conditions import CONDITIONS
+from gpuwarden.health.model import Event, EventKind, Key, gpu
 from gpuwarden.notify.delivery import Delivery, Receiver, Result
 from gpuwarden.notify.messages import Origin, message
 from gpuwarden.notify.program import ProgramReceiver
@@ -356,6 +357,20 @@ async def test_what_a_program_s_end_means(tmp_path: Path, text: str, result: Res
 
 
 # --- messages
+
+
+def test_a_finding_that_was_raised_is_sent_with_what_to_do_and_its_runbook() -> None:
+    origin = Origin(node="n1", mode="observe", boot_id="b", runbooks="https://wiki.example.org/gpus")
+    key = Key("gpu_missing", gpu("0000:4e:00.0"))
+    made = [
+        message(Event(kind=kind, at=Stamp(1.0, 2.0), boot_id="b", key=key, data={"advice": "inspect_hardware"}), origin)
+        for kind in (EventKind.RAISED, EventKind.CLEARED)
+    ]
+    raised, cleared = (json.loads(each[1].body) for each in made if each is not None)
+    assert raised["title"] == CONDITIONS["gpu_missing"].title
+    assert raised["to_do"].startswith("Drain the node and power-cycle the machine.")
+    assert raised["runbook"] == "https://wiki.example.org/gpus/GpuwardenGpuMissing.md"
+    assert not {"title", "to_do", "runbook"} & set(cleared)
 
 
 def test_messages_are_bounded_and_name_their_subject() -> None:

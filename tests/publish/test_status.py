@@ -160,6 +160,9 @@ def test_a_finding_names_its_gpu_and_what_ends_it() -> None:
         "pci_bus_id": slot(1),
         "detail": "79",
         "advice": "observe",
+        "to_do": f"Check `timeout 20 nvidia-smi -i {slot(1)}`. Bus and driver still have the GPU: `dmesg -x` shows whether the kernel "
+        "wrote the line.",
+        "runbook": "https://github.com/gpuwarden/gpuwarden/blob/main/docs/runbooks/gpu.md#xid",
         "evidence": {"count": 1, "text": "what was seen"},
         "first_seen": "2027-01-15T08:15:40.000Z",
         "last_seen": "2027-01-15T08:16:40.000Z",

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpuwarden.health.runbooks import OWN_FAILURES, OWN_WARNINGS
 from prometheus_rules.model import Alert, Group, Settings
 from prometheus_rules.recording import EVERY, TREND_EVERY
-from prometheus_rules.runbooks import NODE_FAILURE, NODE_WARNING, OWN_FAILURES, OWN_WARNINGS, address
+from prometheus_rules.runbooks import NODE_FAILURE, NODE_WARNING, address
 from prometheus_rules.texts import CHECKS, FINDING, NODE, SINCE, WHERE
 
 PAGE, TICKET, INFO = "page", "ticket", "info"

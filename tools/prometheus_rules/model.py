@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwarden.base.durations import format_duration, parse_duration
+from gpuwarden.health.runbooks import RUNBOOKS
 
 JOB = "gpuwarden"
-RUNBOOKS = "https://github.com/gpuwarden/gpuwarden/blob/main/docs/runbooks"
-"""A placeholder: put here where your people read docs/runbooks."""
 
 
 @dataclass(frozen=True, slots=True)

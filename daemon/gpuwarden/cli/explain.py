@@ -16,10 +16,11 @@ from gpuwarden.cli.parser import CommandError, Parser
 from gpuwarden.cli.sources import faulty, sources
 from gpuwarden.cli.unknown_reasons import UNKNOWN_REASONS
 from gpuwarden.config.model import ConfigError, load
-from gpuwarden.health.advice import ADVICE
 from gpuwarden.health.condition import Condition
 from gpuwarden.health.conditions import CONDITIONS, condition
 from gpuwarden.health.dcgm.catalogue import DCGM_CODES, dcgm_named
+from gpuwarden.health.runbooks import RUNBOOKS, address
+from gpuwarden.health.to_do import of_condition
 from gpuwarden.health.view import Rules
 from gpuwarden.health.xid.catalogue import XIDS
 from gpuwarden.health.xid.sxid_catalogue import SXIDS
@@ -65,22 +66,26 @@ def arguments(parser: Parser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    rules, note = _rules(options)
-    print("\n".join(explanation(" ".join(options.what), rules, options.driver)))
+    rules, runbooks, note = _site(options)
+    print("\n".join(explanation(" ".join(options.what), rules, options.driver)).replace(RUNBOOKS, runbooks))
     if note:
         print(f"\n{note}")
     return 0
 
 
-def _rules(options: argparse.Namespace) -> tuple[Rules, str]:
-    """The site's rules for conditions and Xids. Only a configuration given by --config must be readable."""
+def _site(options: argparse.Namespace) -> tuple[Rules, str, str]:
+    """The site's rules for conditions and Xids, the address of its runbooks, and a note. Only a configuration given by --config must be readable."""
     try:
         config = load(sources(options, os.environ))
     except ConfigError as error:
         if options.config is not None:
             raise faulty(error) from error
-        return Rules(), "This host's configuration cannot be used and is ignored; see 'gpuwarden config check'."
-    return Rules(checks=config.checks, xids=config.xids, sxids=config.sxids), ""
+        return (
+            Rules(),
+            RUNBOOKS,
+            "This host's configuration cannot be used and is ignored; see 'gpuwarden config check'.",
+        )
+    return Rules(checks=config.checks, xids=config.xids, sxids=config.sxids), config.publish.runbooks, ""
 
 
 def explanation(what: str, rules: Rules | None = None, driver: str = "") -> Iterable[str]:
@@ -143,12 +148,13 @@ def _condition(row: Condition, rules: Rules) -> Iterator[str]:
         "about": _SCOPES[row.scope],
         "severity": f"{row.severity} at worst" + ", in shadow: reported, and nothing follows" * row.shadow,
         **codes.site_checks(rules, row.code),
-        "to do": ADVICE[row.advice],
+        "to do": of_condition(row.code, row.advice),
         "why": row.why,
         "raised": raised,
         "ends when": ENDS_OF.get(row.code) or f"{ENDS_WHEN[row.latch]}{gone}",
         "quiet during": ", ".join(row.depends_on),
         "from": row.source,
+        "runbook": address(row.code),
     }
     return _facts(f"{row.code}: {row.title}", facts)
 
@@ -157,4 +163,11 @@ def _facts(title: str, facts: dict[str, str]) -> Iterator[str]:
     yield title
     for name, text in facts.items():
         if text:
-            yield fill(text, width=110, initial_indent=f"  {name + ':':<17}", subsequent_indent=" " * 19)
+            yield fill(
+                text,
+                width=110,
+                initial_indent=f"  {name + ':':<17}",
+                subsequent_indent=" " * 19,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )

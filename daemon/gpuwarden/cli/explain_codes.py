@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 
 from gpuwarden.base.durations import format_duration
 from gpuwarden.cli.parser import CommandError
-from gpuwarden.health.advice import ADVICE
 from gpuwarden.health.dcgm.catalogue import DCGM_CODES, DcgmCode, dcgm_named, judged
 from gpuwarden.health.gpu.detectors import RECOVERY_ACTIONS
 from gpuwarden.health.model import Advice
 from gpuwarden.health.nvlink.nvlink5 import NVLINK5_XIDS, R575, Nvlink5Line, branch, decode, nvlink5_line
 from gpuwarden.health.nvlink.nvlink5_catalogue import PROVENANCE, Nvlink5Rule
+from gpuwarden.health.runbooks import address
+from gpuwarden.health.to_do import COMMON, first_sentence, of_condition, of_recovery, of_sxid, of_xid
 from gpuwarden.health.view import Rules, XidRule
 from gpuwarden.health.xid.catalogue import XidClass, xid_row
 from gpuwarden.health.xid.lines import followed, recovery_action, sign
@@ -37,6 +38,7 @@ class LineFacts:
     ruling: Ruling | None = None
     facts: Facts = field(default_factory=dict)
     escalation: Advice | None = None
+    to_do: str = ""
 
 
 CLASSES = {
@@ -61,11 +63,12 @@ def xid(number: int, rules: Rules, read: LineFacts | None = None) -> Explained:
         "class": CLASSES[ruling.klass],
         "repeated": CLASSES[row.repeated] if row.repeated is not None and worse else "",
         **_here(ruling, rules.xids.get(str(number)), f"xids.{number}", Advice.RESET_GPU),
-        "to do": ADVICE[ruling.advice],
+        "to do": read.to_do or of_xid(number, ruling.advice),
         "if it recurs": _then(read.escalation or row.escalation, ruling.advice),
         "note": row.note,
         "vendor's action": row.action,
         "from": row.provenance,
+        "runbook": address("xid"),
     }
     return f"Xid {number}: {row.meaning}", facts
 
@@ -84,11 +87,12 @@ def sxid(number: int, rules: Rules, *, fatal: bool | None = None) -> Explained:
     facts = {
         "class": f"{_TRAFFIC[row.fatal or fatal is True]}; {CLASSES[klass]}",
         **_here(ruling, rules.sxids.get(str(number)), f"sxids.{number}", Advice.REBOOT),
-        "to do": ADVICE[ruling.advice],
+        "to do": of_sxid(ruling.advice),
         "a failure": AGAIN if row.fatal and klass is XidClass.WARNING else "",
         "if it recurs": _then(row.escalation, ruling.advice),
         "note": row.note,
         "from": row.provenance,
+        "runbook": address("sxid"),
     }
     return f"SXid {number}: {row.meaning}", facts
 
@@ -98,12 +102,12 @@ def _here(table: Ruling, rule: XidRule | None, key: str, cure: Advice) -> Facts:
     if rule is None or not (rule.severity or rule.advice):
         return {}
     site = of_site(table, rule, cure)
-    advice = f"; to do here: {ADVICE[site.advice]}" if site.advice is not table.advice else ""
+    advice = f"; to do here: {first_sentence(COMMON[site.advice])}" if site.advice is not table.advice else ""
     return {"class here": f"{CLASSES[site.klass]}{advice} (the site's configuration: {key})"}
 
 
 def _then(escalation: Advice, advice: Advice) -> str:
-    return "" if escalation in (Advice.NONE, advice) else ADVICE[escalation]
+    return "" if escalation in (Advice.NONE, advice) else COMMON[escalation]
 
 
 def dcgm(text: str) -> DcgmCode:
@@ -120,7 +124,7 @@ def dcgm(text: str) -> DcgmCode:
 def dcgm_facts(row: DcgmCode) -> Explained:
     facts = {
         "class": judged(row),
-        "to do": ADVICE[row.advice],
+        "to do": of_condition(row.condition, row.advice),
         "note": row.note,
         "vendor's class": f"{row.severity}, {row.category}",
         "vendor's action": row.action,
@@ -151,7 +155,8 @@ def _other(event: XidEvent) -> LineFacts:
             return LineFacts(facts={"line": "no recovery is needed any more: what a reset ends, ends"})
         name, severity, advice = RECOVERY_ACTIONS.get(action, ("unknown", "failure", Advice.CONTACT_SUPPORT))
         return LineFacts(
-            facts={"line": f"the driver requests: {name}. gpu_recovery_action: {severity}; {ADVICE[advice]}"}
+            facts={"line": f"the driver requests: {name}. gpu_recovery_action: {severity}"},
+            to_do=of_recovery(action, advice),
         )
     if cause := followed(text):
         return LineFacts(facts={"line": f"it followed Xid {cause}, which decides"})

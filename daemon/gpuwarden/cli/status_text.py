@@ -8,7 +8,6 @@ from typing import Any
 from gpuwarden.cli.active_test_text import active_test_lines
 from gpuwarden.cli.enforcement_text import enforcement_lines
 from gpuwarden.cli.text import clean, table, when
-from gpuwarden.health.advice import ADVICE
 
 Document = dict[str, Any]
 
@@ -113,8 +112,9 @@ def _finding(finding: Document) -> Iterator[str]:
     evidence = ", ".join(f"{clean(name)} {clean(value)}" for name, value in shown.items())
     if evidence:
         yield f"  evidence: {evidence}"
-    yield f"  to do: {ADVICE.get(finding['advice'], clean(finding['advice']))}"
+    yield f"  to do: {clean(finding['to_do'])}"
     yield f"  ends when {clean(finding['ends_when'])}"
+    yield f"  runbook: {clean(finding['runbook'])}"
 
 
 def _unseen(collectors: list[Document]) -> Iterator[str]:

@@ -35,6 +35,7 @@ from gpuwarden.config.sources import Fault, KeyPath, Sources, dotted, merge
 from gpuwarden.config.structure import structure
 from gpuwarden.config.termination import TerminationOptions, termination_misfits
 from gpuwarden.health.host.limits import DiskLimits, Limits, MemoryLimits, SwapLimits
+from gpuwarden.health.runbooks import RUNBOOKS
 from gpuwarden.health.view import CheckRule, ExpectedSettings, XidRule
 from gpuwarden.policy.model import Settings
 from gpuwarden_collectors.options import Misfit, bounded, internal
@@ -87,6 +88,8 @@ class Publish:
     """Name of this host's leaf switch, for the label `switch` of `gpuwarden_machine_info`, by which `gpuwarden fleet --why` compares nodes.
     Empty: the name in Slurm's topology, if `[slurm]` is enabled.
     """
+    runbooks: str = RUNBOOKS
+    """Address of the folder with the runbooks (docs/runbooks), for status, JSON and notifications."""
     publish_jobs: bool = False
     """Show the names of users and jobs to everyone who can connect."""
     web_config: Path | None = None

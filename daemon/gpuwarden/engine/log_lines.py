@@ -8,6 +8,7 @@ from gpuwarden.base.log import get_logger
 from gpuwarden.health.bookkeeping import OF_FINDINGS, OF_GATES, OF_TESTS, is_bookkeeping
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.model import Event, EventKind, Key
+from gpuwarden.health.to_do import of_raised
 from gpuwarden.ledger.rows import Memory
 
 STORMING = (EventKind.XID, EventKind.TEST_XID, EventKind.SXID, EventKind.AER, EventKind.KERNEL_LINE)
@@ -129,5 +130,7 @@ def write_line(event: Event, *, shadow: bool = False) -> None:
     if event.kind == EventKind.RAISED and event.key is not None:
         row = condition(event.key.code)
         about["title"] = row.title if row else event.key.code
-    details = {_OTHER_NAMES.get(name, name): value for name, value in event.data.items() if name not in HIDDEN}
+        about["to_do"] = of_raised(event.key, event.data)
+    hidden = (*HIDDEN, "advice") if "to_do" in about else HIDDEN
+    details = {_OTHER_NAMES.get(name, name): value for name, value in event.data.items() if name not in hidden}
     getattr(log, level)(text, **about, **details)

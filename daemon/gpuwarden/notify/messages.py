@@ -1,9 +1,10 @@
 """Notifications: one JSON object for each event that an operator may want to act on.
 
     {"format":1,"id":"…","node":"n1","mode":"observe","boot_id":"…","at":"2026-03-01T12:00:00.000Z","event":"raised",
-     "group":"finding","subject":"finding/xid.79@gpu/0000:1b:00.0","finding":"xid.79@gpu/0000:1b:00.0","data":{…}}
+     "group":"finding","subject":"finding/xid.79@gpu/0000:1b:00.0","finding":"xid.79@gpu/0000:1b:00.0",
+     "title":"…","to_do":"…","runbook":"https://…","data":{…}}
 
-`id` is the same for every attempt to deliver it. The last message of a `subject` is its current state. An `intended` event with
+`id` is the same for every attempt to deliver it. The last message of a `subject` is its current state. Only a `raised` one has title, to_do and runbook. An `intended` event with
 `"observed":true` in its data is what mode observe would have done.
 """
 
@@ -15,7 +16,10 @@ from dataclasses import dataclass
 
 from gpuwarden.config.notify import Group
 from gpuwarden.health.bookkeeping import OF_FINDINGS, OF_GATES
-from gpuwarden.health.model import Event, EventKind, Json
+from gpuwarden.health.conditions import condition
+from gpuwarden.health.model import Event, EventKind, Json, Key
+from gpuwarden.health.runbooks import RUNBOOKS, address
+from gpuwarden.health.to_do import of_raised
 from gpuwarden.notify.queue import Message
 from gpuwarden.publish.times import rfc3339
 
@@ -52,6 +56,8 @@ class Origin:
     """`observe` or `enforce`."""
     boot_id: str
     """Of the running kernel; for events that carry none."""
+    runbooks: str = RUNBOOKS
+    """Address of the folder with the runbooks."""
 
 
 def message(event: Event, origin: Origin, *, pods: bool = False) -> tuple[Group, Message] | None:
@@ -67,8 +73,21 @@ def message(event: Event, origin: Origin, *, pods: bool = False) -> tuple[Group,
     }  # fmt: skip
     if event.key is not None:
         document["finding"] = str(event.key)[:_TEXT_MOST]
+        document |= _guidance(event, event.key, origin)
     document["data"] = _data(event, _HIDDEN if pods else (*_HIDDEN, "pod"))
     return group, Message(subject, key, json.dumps(document, separators=(",", ":")))
+
+
+def _guidance(event: Event, key: Key, origin: Origin) -> dict[str, str]:
+    """What the finding is, what to do about it, and where more is written: for a finding that was raised."""
+    row = condition(key.code)
+    if event.kind != EventKind.RAISED or row is None:
+        return {}
+    return {
+        "title": row.title,
+        "to_do": of_raised(key, event.data)[:_TEXT_MOST],
+        "runbook": address(key.code, origin.runbooks),
+    }
 
 
 def _subject(group: Group, event: Event) -> str:

@@ -10,6 +10,7 @@ from gpuwarden.health.active_test.lease import Lease
 from gpuwarden.health.active_test.past import PastTest
 from gpuwarden.health.gpu.pods import PodsOnGpus
 from gpuwarden.health.model import Health, Verdict
+from gpuwarden.health.runbooks import RUNBOOKS
 from gpuwarden.policy.evacuation.model import Evacuation, Given
 from gpuwarden.policy.model import Intent, NodeState, Notice
 from gpuwarden.publish.metrics.histogram import Histogram
@@ -55,6 +56,8 @@ class Service:
     """Seconds for which an observation is current."""
     publish_jobs: bool = False
     """Whether names of users and jobs may be published."""
+    runbooks: str = RUNBOOKS
+    """Address of the folder with the runbooks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,8 @@ from gpuwarden.health.active_test.results import CODES as TEST_CODES
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.memory import LEMON_NODE
 from gpuwarden.health.model import Event, Finding, GpuVerdict, Health, Latch
+from gpuwarden.health.runbooks import address
+from gpuwarden.health.to_do import to_do
 from gpuwarden.health.xid.witnesses import UNKNOWN_SLOT
 from gpuwarden.publish import notices
 from gpuwarden.publish.metrics import active_test, enforcement, evacuation, pods
@@ -202,6 +204,8 @@ def _finding(snapshot: Snapshot, finding: Finding) -> Document:
         "pci_bus_id": subject.slot or None,
         "detail": detail(finding),
         "advice": finding.advice.value,
+        "to_do": to_do(finding.key, finding.advice, finding.evidence),
+        "runbook": address(finding.key.code, snapshot.service.runbooks),
         "evidence": _plain(finding.evidence),
         "first_seen": when(finding.first_seen),
         "last_seen": when(finding.last_seen),

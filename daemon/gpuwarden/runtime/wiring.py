@@ -123,7 +123,9 @@ class Site:
     def notifications(self) -> Notifications:
         """Without receivers with simulated GPUs: no notification reports what did not happen."""
         options = self.config.notify if self.simulation is None else NotifyOptions()
-        origin = Origin(node=self.config.node, mode=self.config.mode, boot_id=self.boot_id)
+        origin = Origin(
+            node=self.config.node, mode=self.config.mode, boot_id=self.boot_id, runbooks=self.config.publish.runbooks
+        )
         return Notifications(options, origin, self.config.state.dir, pods=self.config.publish.publish_jobs)
 
     def notice_sources(self, clock: Clock) -> tuple[CloudSource, ...]:
@@ -189,6 +191,7 @@ class Site:
             node=self.config.node, boot_id=self.boot_id, started=started, version=__version__,
             mode=self.config.mode, simulated=self.simulation is not None, interval=self.sources.nvml.interval,
             fresh_for=self.rules.nvml_fresh_for, publish_jobs=self.config.publish.publish_jobs,
+            runbooks=self.config.publish.runbooks,
         )  # fmt: skip
 
     def holder(self, snapshot: Snapshot, clock: Clock) -> Holder:

@@ -250,7 +250,7 @@ _PASSIVE: dict[int, tuple[Health, Advice, str, str]] = {
     123: (FAILURE, A.RESTART_SERVICE, "fabric_unhealthy", "10 while the registration is in progress"),
     125: (FAILURE, A.RESET_GPU, "gpu_recovery_action", ""),
     126: (FAILURE, A.REBOOT, "gpu_recovery_action", ""),
-    127: (WARNING, A.OBSERVE, "gpu_recovery_action", ""),
+    127: (WARNING, A.RESTART_APP, "gpu_recovery_action", ""),
     128: (FAILURE, A.RESET_GPU, "gpu_recovery_action", ""),
     131: (WARNING, A.RESTART_APP, "xid", _LATCHED),
     132: (WARNING, A.CONTACT_SUPPORT, "", "the row remapper still has spare rows, else it would be row_remap_failed"),

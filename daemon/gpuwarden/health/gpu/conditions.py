@@ -8,7 +8,7 @@ from gpuwarden.health.model import Advice, Latch
 GPU_CONDITIONS: tuple[Condition, ...] = (
     # --- memory
     Condition(
-        code="memory_degrading", scope="gpu", severity=F, advice=Advice.INSPECT_HARDWARE, fall=3600, latch=Latch.ACKNOWLEDGE,
+        code="memory_degrading", scope="gpu", severity=F, advice=Advice.CONTACT_SUPPORT, fall=3600, latch=Latch.ACKNOWLEDGE,
         jobs_go_on=True,
         title="The memory of a GPU degrades",
         why="At least 1,000,000 corrected errors an hour in two of the last three windows of 10 minutes, or 2 or more rows remapped "
@@ -19,7 +19,7 @@ GPU_CONDITIONS: tuple[Condition, ...] = (
         "that was gone later); the limits: own choice", depends_on=NO_GPU,
     ),
     Condition(
-        code="row_remaps_many", scope="gpu", severity=W, advice=Advice.INSPECT_HARDWARE, fall=60,
+        code="row_remaps_many", scope="gpu", severity=W, advice=Advice.CONTACT_SUPPORT, fall=60,
         title="Many rows of a GPU's memory are remapped",
         why="8 or more for corrected errors or 512 for uncorrectable ones in the life of the board, or a bank has few spare rows left, "
         "or none. Each remapping did its work; plan the replacement of the board. The count never falls: gpuwarden warns and does "

@@ -92,7 +92,7 @@ def ecc_correctable_rate(state: State, _: Sight, facts: GpuFacts) -> Sighting | 
 RECOVERY_ACTIONS: dict[int, tuple[str, Severity, Advice]] = {
     1: ("reset", F, Advice.RESET_GPU),
     2: ("reboot", F, Advice.REBOOT),
-    3: ("drain P2P", W, Advice.RESET_GPU),
+    3: ("drain P2P", W, Advice.RESTART_APP),
     4: ("drain and reset", F, Advice.RESET_GPU),
     5: ("recover IMEX domain", F, Advice.RESTART_SERVICE),
     6: ("bus reset", F, Advice.REBOOT),

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gpuwarden.health.active_test.results import CODES as TEST_CODES
-from gpuwarden.health.advice import ADVICE
 from gpuwarden.health.components import Component
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.gpu.jobs import on_gpus
 from gpuwarden.health.lemons.memory import What
 from gpuwarden.health.model import Finding, GpuVerdict, Health, Key, Severity
+from gpuwarden.health.to_do import first_sentence, to_do
 from gpuwarden.health.xid.catalogue import XIDS, XidClass
 from gpuwarden.publish import notices
 from gpuwarden.publish.metrics import active_test, enforcement, evacuation, pods, ports
@@ -110,7 +110,7 @@ def _severity(finding: Finding) -> str:
 def _finding_texts(snapshot: Snapshot) -> Iterator[Sample]:
     labels_of = _labels_of_slot(snapshot)
     for finding in _described(snapshot.verdict.findings):
-        texts = (detail(finding), finding.title, ADVICE[finding.advice])
+        texts = (detail(finding), finding.title, _action(finding))
         yield (finding.key.code, _severity(finding), *labels_of(finding.key.subject.slot), *texts), 1
 
 
@@ -123,6 +123,10 @@ def _described(findings: Sequence[Finding]) -> list[Finding]:
     first = {(f.key.code, _severity(f), f.key.subject.slot): f.key for f in reversed(findings)}
     chosen = sorted(findings, key=lambda f: f.key not in first.values())[:INFOS_MOST]
     return [f for f in findings if f in chosen]
+
+
+def _action(finding: Finding) -> str:
+    return first_sentence(to_do(finding.key, finding.advice, finding.evidence))
 
 
 def _incidents(snapshot: Snapshot) -> Iterator[Sample]:

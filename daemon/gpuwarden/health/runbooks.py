@@ -1,0 +1,116 @@
+"""Where the runbook of each condition is: a page of docs/runbooks, and there a section. Each condition is here once; a test holds that.
+
+A few have a page of their own, since the alert for them comes earlier or asks for something else than repair: it has the name of that
+alert. All others are sections of a page about one part of a node. What a section says of the finding itself is made from the tables.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+RUNBOOKS = "https://github.com/gpuwarden/gpuwarden/blob/main/docs/runbooks"
+"""A placeholder: `publish.runbooks` and `tools/rules.py --runbooks` take the address where your people read docs/runbooks."""
+
+OWN_FAILURES = {
+    "gpu_missing": "GpuwardenGpuMissing",
+    "driver_unresponsive": "GpuwardenDriverUnresponsive",
+    "memory_degrading": "GpuwardenMemoryDegrading",
+}
+"""By check, the alert that failures of it have of their own."""
+OWN_WARNINGS = {
+    "lemon_node": "GpuwardenLemonNode",
+    "row_remap_pending": "GpuwardenRowRemapPending",
+    "ecc_correctable_rate": "GpuwardenEccCorrectableTrend",
+    "gpu_slow": "GpuwardenGpuSlow",
+    "gpu_misconfigured": "GpuwardenGpuMisconfigured",
+    "job_stalled": "GpuwardenJobStalled",
+}
+"""The same of warnings."""
+OWN = OWN_FAILURES | OWN_WARNINGS
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page about one part of a node. `families`: regular expressions of codes that have no row in the table of conditions."""
+
+    name: str
+    checks: tuple[str, ...]
+    families: tuple[str, ...] = ()
+    family_section: str = ""
+    """The anchor of the section about these families."""
+
+
+PAGES = (
+    Page(
+        "gpu",
+        (
+            "xid", "gpu_unresponsive", "gpu_reset_required", "gpu_readings_lost", "gpu_recovery_action", "gsp_not_answering",
+            "inforom_invalid", "gpu_held_after_job",
+        ),
+    ),
+    Page(
+        "gpu-memory",
+        (
+            "ecc_uncorrectable", "row_remap_failed", "row_remap_overdue", "row_remaps_many", "gpu_repair_pending",
+            "memory_unrepairable", "sram_threshold", "retired_pages",
+        ),
+    ),
+    Page("active-tests", ("test_failed", "test_hung", "gpu_sm_slow", "gpu_bandwidth_low")),
+    Page("heat-and-power", ("thermal_limit", "thermal_slowdown", "power_brake")),
+    Page("nvlink", ("nvlink_down", "nvlink_link_errors", "nvlink_errors", "fabric_unhealthy", "sxid")),
+    Page("pcie", ("pcie_link_degraded", "pcie_replay_rate", "pcie_aer_fatal", "adapter_pcie_degraded")),
+    Page(
+        "driver",
+        (
+            "driver_not_loaded", "driver_library_mismatch", "device_permission", "nvml_unavailable", "dcgm_unresponsive",
+            "dcgm_impaired", "dcgm_disagrees",
+        ),
+        families=("dcgm_.+",), family_section="codes-of-dcgm",
+    ),
+    Page(
+        "network",
+        ("infiniband_down", "infiniband_flapping", "infiniband_rate_low", "infiniband_errors", "adapter_failed"),
+    ),
+    Page("storage", ("disk_full", "mount_missing", "mount_hung", "mount_read_only", "nvme_failed")),
+    Page(
+        "host",
+        (
+            "inventory_incomplete", "memory_low", "memory_ecc_uncorrectable", "process_hung", "soft_lockup", "service_down",
+            "plugin_failed",
+        ),
+        families=("plugin_.+",), family_section="site-checks",
+    ),
+    Page(
+        "gpuwarden",
+        (
+            "collector_failed", "ledger_unavailable", "output_failed", "actuator_refused", "actuator_unreachable",
+            "notification_refused", "web_config_faulty", "config_outdated",
+        ),
+    ),
+)  # fmt: skip
+
+
+def page_of(check: str) -> str:
+    """Return the name of the page, without its ending; "README" for a code that none explains."""
+    if (own := OWN.get(check)) is not None:
+        return own
+    return next((page.name for page in PAGES if check in page.checks or _in_family(page, check)), "README")
+
+
+def place(check: str) -> str:
+    """Return where the runbook of a finding is, below the folder of runbooks."""
+    page = next((page for page in PAGES if check not in page.checks and _in_family(page, check)), None)
+    if page is not None and check not in OWN:
+        return f"{page.name}.md#{page.family_section}"
+    return f"{page_of(check)}.md" if check in OWN else f"{page_of(check)}.md#{check}"
+
+
+def address(check: str, folder: str = RUNBOOKS) -> str:
+    """Return the address of the runbook of a finding; `folder`: that of all runbooks."""
+    return f"{folder}/{place(check)}"
+
+
+def _in_family(page: Page, check: str) -> bool:
+    listed = any(check in other.checks for other in PAGES)
+    return not listed and any(re.fullmatch(family, check) for family in page.families)
