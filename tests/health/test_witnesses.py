@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpuwarden.health.model import EventKind, Health
+from gpuwarden.health.xid.witnesses import ANSWERED_WITHIN, CONTRADICTED
 from gpuwarden_collectors.base import Observation, PassOutcome
 from gpuwarden_collectors.event_facts import (
     AerEvent,
@@ -222,15 +223,86 @@ def test_a_configuration_space_that_could_not_be_read_acquits_nothing() -> None:
     assert [f.severity for f in host.findings] == ["failure"]
 
 
-def test_a_witness_without_a_report_for_two_seconds_acquits_nothing() -> None:
+def test_a_witness_without_a_pass_acquits_nothing() -> None:
     host = Host(8)
     host.step(fallen(host), collect=False)
-    host.uptime += 1.5
+    host.uptime += ANSWERED_WITHIN - 0.5
     host.step(collect=False)
     assert host.codes == []
     host.uptime += 1
     host.step(collect=False)
     assert [f.severity for f in host.findings] == ["failure"]
+
+
+@pytest.mark.parametrize("seconds", [0.1, 1.9, 2.1, 9.0, 19.0])
+def test_how_long_a_witness_takes_decides_nothing(seconds: float) -> None:
+    """The bus is read again for two seconds while a function does not respond, as beside another lost GPU."""
+    host = Host(8)
+    host.step(fallen(host), collect=False)
+    host.uptime += 0.05
+    bus = host.pci()
+    host.step(nvml=host.nvml(), collect=False)
+    host.uptime += seconds
+    host.step(nvml=host.nvml(), collect=False)
+    assert host.codes == []
+    host.step(pci=replace(bus, finished=host.now), collect=False)
+    assert [(f.severity, CONTRADICTED in f.evidence) for f in host.findings] == [("warning", True)]
+
+
+def test_an_event_of_nvml_itself_is_a_failure_at_once_whatever_the_witnesses_say() -> None:
+    host = Host(8)
+    host.step()
+    host.uptime += 1
+    host.step(host.xid(3, 79, source=Source.NVML), collect=False)
+    assert [(f.key.detail, f.severity) for f in host.findings] == [("79", "failure")]
+    host.run(120)
+    assert [(f.key.detail, f.severity, f.latched) for f in host.findings] == [("79", "failure", True)]
+
+
+@pytest.mark.parametrize("first", [Source.KERNEL_LOG, Source.NVML, Source.DCGM])
+def test_the_event_counts_whoever_reported_first(first: Source) -> None:
+    host = Host(8)
+    host.step()
+    others = [source for source in (Source.KERNEL_LOG, Source.NVML, Source.DCGM) if source is not first]
+    for source in (first, *others):
+        host.uptime += 0.5
+        host.step(host.xid(3, 79, source=source), collect=False)
+        host.step()
+    [finding] = host.findings
+    assert (finding.severity, finding.count) == ("failure", 1)
+
+
+def test_a_contradicted_line_is_a_failure_once_nvml_reports_it_too() -> None:
+    host = Host(8)
+    host.step(fallen(host), collect=False)
+    host.uptime += 0.5
+    host.step()
+    assert [f.severity for f in host.findings] == ["warning"]
+    host.uptime += 1
+    host.step(host.xid(3, 79, source=Source.NVML), collect=False)
+    assert [f.severity for f in host.findings] == ["failure"]
+
+
+def test_a_forged_line_after_the_cure_is_not_believed_for_an_event_of_long_ago() -> None:
+    host = Host(8)
+    host.step(host.xid(3, 79, source=Source.NVML))
+    host.run(600)
+    host.acknowledge("xid.79@gpu/" + slot(3))
+    host.uptime += 60
+    host.step(host.xid(3, 79), collect=False)
+    host.uptime += 0.5
+    host.step()
+    assert [f.severity for f in host.findings] == ["warning"]
+
+
+def test_dcgm_alone_proves_nothing() -> None:
+    """Whoever reaches its engine can put a value into it."""
+    host = Host(8)
+    host.step()
+    host.step(host.xid(3, 79, source=Source.DCGM), collect=False)
+    host.uptime += 0.5
+    host.step()
+    assert [f.severity for f in host.findings] == ["warning"]
 
 
 def test_a_pass_that_began_before_the_line_acquits_nothing() -> None:
@@ -240,7 +312,7 @@ def test_a_pass_that_began_before_the_line_acquits_nothing() -> None:
     host.step(host.xid(3, 79), collect=False)
     host.step(nvml=replace(began, finished=host.now), pci=host.pci(), collect=False)
     assert host.codes == []
-    host.uptime += 3
+    host.uptime += ANSWERED_WITHIN + 0.5
     host.step(pci=host.pci(), collect=False)
     assert [f.severity for f in host.findings] == ["failure"]
 

@@ -284,7 +284,12 @@ def test_a_check_agrees_with_the_daemon_s_memory_and_writes_nothing(host: FakeHo
     assert {file: file.stat().st_mtime_ns for file in host.state_dir.iterdir()} == before
 
 
-SIMULATED_FAULTS = ((("lost",), "gpu_missing"), (("xid", "95"), "xid.95"), (("row-remap-failure",), "row_remap_failed"))
+SIMULATED_FAULTS = (
+    (("lost",), "gpu_missing"),
+    (("xid", "79"), "xid.79"),
+    (("xid", "95"), "xid.95"),
+    (("row-remap-failure",), "row_remap_failed"),
+)
 
 
 def test_simulated_faults_go_the_whole_way(tmp_path: Path) -> None:

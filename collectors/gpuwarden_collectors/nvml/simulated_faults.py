@@ -21,6 +21,7 @@ Effect = Callable[[SimulatedGpu, int, float], None]
 """(the GPU, the number given with the fault, seconds since it was injected)"""
 
 _MOST_FAULTS = 256
+_FALLEN_OFF_THE_BUS = 79
 _MOST_BYTES = 65536
 _DRIVER_NOT_LOADED, _GPU_IS_LOST, _RESET_REQUIRED, _LIB_RM_VERSION_MISMATCH = 9, 15, 16, 18  # nvmlReturn_t
 
@@ -115,7 +116,7 @@ def _all(*effects: Effect) -> Effect:
 
 
 FAULTS: dict[str, FaultKind] = {
-    "xid": FaultKind("NVML reports Xid N, once; nothing is written to the kernel log", parameter="N", once=True),
+    "xid": FaultKind("NVML reports Xid N, once; nothing is written to the kernel log. With Xid 79 the GPU is lost, too", parameter="N", once=True),
     "ecc-uncorrectable": FaultKind(
         "N uncorrectable memory errors",
         _add("ecc_uncorrected_volatile", "ecc_uncorrected_volatile_dram", "ecc_uncorrected_aggregate", "ecc_uncorrected_aggregate_dram"),
@@ -196,6 +197,11 @@ def add(faults: Iterable[Fault], fault: Fault, at: float) -> tuple[Fault, ...]:
     if len(kept) >= _MOST_FAULTS:
         raise ValueError(f"{_MOST_FAULTS} faults are injected already: clear some first")
     return (*kept, replace(fault, at=at))
+
+
+def brought_by(fault: Fault) -> tuple[Fault, ...]:
+    """What comes with a fault: the driver reports Xid 79 as it gives a GPU up, which is lost from then on."""
+    return (Fault("lost", fault.gpu),) if (fault.name, fault.number) == ("xid", _FALLEN_OFF_THE_BUS) else ()
 
 
 def clear(faults: Iterable[Fault], gpu: int | None = None) -> tuple[Fault, ...]:

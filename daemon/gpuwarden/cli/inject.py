@@ -13,11 +13,14 @@ Injects a fault into a simulated GPU (gpuwarden run --simulate N), to see how th
 touched, and nothing is written to the kernel log.
 
 examples:
-  gpuwarden inject --gpu 3 xid 79
-  gpuwarden inject --gpu 0 pcie-width 4
+  gpuwarden inject --gpu 3 xid 79            GPU 3 falls off the bus: the node is a failure
+  gpuwarden inject --gpu 0 pcie-width 4      a warning, after 4 minutes
   gpuwarden inject driver-gone
   gpuwarden inject --gpu 3 clear             ends the faults of one GPU
   gpuwarden inject clear                     ends all
+
+A fault that is cleared is as a GPU that answers again. A failure that stays until a reset, a reboot or an acknowledgement, as
+that of an Xid, then needs gpuwarden ack FINDING.
 """
 
 

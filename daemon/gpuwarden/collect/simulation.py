@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial, reduce
 from pathlib import Path
 
 from gpuwarden_collectors.nvml import simulated_faults as faults
@@ -41,13 +42,18 @@ class Simulation:
             self._plug(faults.update(self.directory, lambda held: faults.clear(held, gpu)))
             return "all faults are cleared" if gpu is None else f"the faults of GPU {gpu} are cleared"
         fault = faults.parse_fault(arguments, gpu)
-        self._plug(faults.update(self.directory, lambda held: faults.add(held, fault, at)))
+        both = (fault, *faults.brought_by(fault))
+        self._plug(faults.update(self.directory, lambda held: reduce(partial(_added, at=at), both, held)))
         where = "the driver" if gpu is None else f"GPU {gpu} ({simulated_slot(gpu)})"
-        return f"injected into {where}: {' '.join(arguments)}"
+        return f"injected into {where}: {' '.join(arguments)}{''.join(f', and {each.name}' for each in both[1:])}"
 
     def _plug(self, held: Sequence[Fault]) -> None:
         """The PCI bus with the faults: a lost GPU no longer responds there either."""
         write_tree(self.sysfs, [_device(number, held) for number in range(self._gpus)])
+
+
+def _added(held: tuple[Fault, ...], fault: Fault, *, at: float) -> tuple[Fault, ...]:
+    return faults.add(held, fault, at)
 
 
 def _device(number: int, held: Sequence[Fault]) -> PciDevice:

@@ -62,7 +62,7 @@ def _record(record: Record) -> Iterator[Event]:
     data = LinesKept(
         count=record.count, text=record.text, history=record.history, fatal=record.fatal, bursts=as_text(record.bursts),
         sequence=record.sequence, nonfatal=record.nonfatal if of_switch else None,
-        ports=sxid_ports.as_text(record.ports) if of_switch else None,
+        ports=sxid_ports.as_text(record.ports) if of_switch else None, nvml=record.nvml,
     )  # fmt: skip
     yield Event(kind=_KIND[record.key.code], at=record.last, boot_id=record.boot_id, key=record.key, data=write(data))
     if record.acknowledged is not None:

@@ -61,6 +61,8 @@ class Lines:
     """What rules ask for in lines of an Xid (`xid/bursts.py`), what other lines report (`kernel_lines/records.py`)."""
     bursts: str | None = None
     """Of `LinesKept`."""
+    nvml: float | None = None
+    """Of Xid 79: when an event of NVML reported it, seconds of CLOCK_BOOTTIME."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,7 @@ class LinesKept:
     """-1: they have no number."""
     nonfatal: bool | None = None
     ports: str | None = None
+    nvml: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -99,6 +99,8 @@ class Record:
     """When this boot's lines came."""
     ports: Ports = field(default_factory=dict)
     """Of NVSwitch errors: when each port had lines in this boot."""
+    nvml: float | None = None
+    """Of Xid 79: when an event of NVML last reported it in this boot, seconds of CLOCK_BOOTTIME."""
 
 
 Follows = Mapping[Key, tuple[Key, bool]]

@@ -2,7 +2,7 @@
 
 All lines of one kind about one subject that come in one step are one event with a count. A report that another source
 made already is not counted (`pairing.py`); if it is the first that brings the line itself, it is an event with the count
-0, which carries the text.
+0, which carries the text. So is NVML's own report of an Xid 79, which no witness can deny (`xid/witnesses.py`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from gpuwarden.health.xid.pairing import paired, young
 from gpuwarden.health.xid.partners import CANCELS
 from gpuwarden.health.xid.ruling import newest_signs
 from gpuwarden.health.xid.sxid_ports import Ports, as_text, with_line
+from gpuwarden.health.xid.witnesses import FALLEN
 from gpuwarden_collectors.event_facts import (
     AerEvent,
     AerSeverity,
@@ -56,6 +57,7 @@ class _Batch:
     fatal: bool = False
     nonfatal: bool = True
     ports: Ports = field(default_factory=dict)
+    nvml: float | None = None
 
     def add(self, event: HostEvent, *, counted: bool) -> None:
         self.count += counted
@@ -69,6 +71,8 @@ class _Batch:
             self.sequence = max(self.sequence, event.origin.sequence)
         if isinstance(event, XidEvent) and (signature := sign(event)) and signature not in self.signs[-1:]:
             self.signs = joined(self.signs, (signature,))
+        if _of_nvml(event):
+            self.nvml = event.at.boottime
         if isinstance(event, KernelLineEvent):
             self.signs = joined(self.signs, (event.what,))
         if isinstance(event, SxidEvent):
@@ -76,6 +80,11 @@ class _Batch:
             self.fatal, self.nonfatal = self.fatal or fatal is True, self.nonfatal and fatal is False
             port = "" if event.link is None else str(event.link)
             self.ports = with_line(self.ports, port, event.at.boottime)
+
+
+def _of_nvml(event: HostEvent) -> bool:
+    """Whether this is an Xid 79 that NVML itself reports."""
+    return isinstance(event, XidEvent) and event.source is Source.NVML and str(event.xid) == FALLEN
 
 
 def _fatal(event: SxidEvent) -> bool | None:
@@ -101,7 +110,7 @@ def records(state: State, host_events: Sequence[HostEvent], boot_id: str) -> tup
         if _ends_nothing(state, batches, target, event):
             continue
         counted = not (isinstance(event, XidEvent) and paired(unpaired, target[1], event.source, event.at.boottime))
-        if counted or _adds_text(state, batches, target, event):
+        if counted or _of_nvml(event) or _adds_text(state, batches, target, event):
             batches.setdefault(target, _Batch(event)).add(event, counted=counted)
     newest = max(event.at.boottime for event in host_events)
     made = [_event(kind, key, batch, boot_id) for (kind, key), batch in batches.items()]
@@ -196,7 +205,7 @@ def _lines(event: _Line, batch: _Batch) -> Lines:
     if isinstance(event, XidEvent):
         return replace(
             lines, pid=event.pid, gpu_instance=event.gpu_instance, compute_instance=event.compute_instance,
-            source=event.source.value,
+            source=event.source.value, nvml=batch.nvml,
         )  # fmt: skip
     return lines
 

@@ -90,6 +90,7 @@ def _record(state: State, event: Event) -> State:
         acknowledged=known.acknowledged if known is not None and same_boot and not later_line else None,
         bursts=_bursts(state, data, event.at, known if same_boot else None),
         ports=_ports(state, data, known if same_boot else None),
+        nvml=known.nvml if data.nvml is None and known is not None and same_boot else data.nvml,
     )
     tracks = state.tracks
     if (track := tracks.get(key)) is not None:

@@ -61,7 +61,11 @@ async def _check(site: Site) -> dict[str, Any]:
             engine.note(log)
         engine.set_errors(_errors(site, forgotten, "" if log is None else log.error), host_clock())
         step = engine.step(host_clock())
-        if engine.undecided(host_clock()):
+        if engine.undecided(host_clock()):  # the line is younger than the passes: they are made again
+            for observation in await readers.once(site.sources.nvml.init_deadline):
+                engine.observed(observation)
+            step = engine.step(host_clock())
+        if engine.undecided(host_clock()):  # a witness is switched off
             await asyncio.sleep(ANSWERED_WITHIN)
             step = engine.step(host_clock())
         engine.kept_out = readers.disbelieved

@@ -81,7 +81,7 @@ _ROWS: tuple[tuple[str, str, XidClass, str, Advice, str], ...] = (
     ("69", "Graphics engine class error", I, "RESTART_APP", A.RESTART_APP, _REPEAT),
     ("74", "NVLink error (A100, H100)", W, "WORKFLOW_NVLINK_ERR", A.OBSERVE, "one that recovered is a warning; repeated on one GPU it is a failure. Of the seven registers in the text, 1, 3, 4 and 5 show the link"),
     ("78", "vGPU could not start", W, "UPDATE_SWFW", A.UPDATE_SOFTWARE, ""),
-    ("79", "GPU has fallen off the bus", F, "RESTART_BM", A.REBOOT, "may be the last line of this GPU; its PCI configuration space then reads 0xFFFFFFFF. A warning if that can be read and NVML answers, both after the line"),
+    ("79", "GPU has fallen off the bus", F, "RESTART_BM", A.REBOOT, "the driver gives the GPU up with this line: NVML answers that it is lost until a reboot, or until the device is removed and probed again, whatever its PCI configuration space reads. An event of NVML counts at once; a line of the kernel log that a readable configuration space and an answer of NVML, both after it, contradict is a warning"),
     ("80", "Corrupted data sent to the GPU", I, "RESTART_APP", A.RESTART_APP, f"A100 and H100 only; {_REPEAT}"),
     ("82 99-105", "Exception in JPEG decoder NVJPG{n}", I, "RESTART_APP", A.RESTART_APP, _REPEAT),
     ("86 139", "Exception in optical-flow engine OFA{n}", I, "RESTART_APP", A.RESTART_APP, _REPEAT),

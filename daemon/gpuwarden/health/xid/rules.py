@@ -3,7 +3,7 @@
 | Xid | rule |
 |---|---|
 | 13, 31 | one place (GPC and TPC or client) of one GPU, by jobs more than an hour apart or by five of a day, on no other GPU of a host that has several: a warning |
-| 79 | contradicted by bus and NVML, both asked after the line: a warning (`witnesses.py`) |
+| 79 | reported by NVML: a failure at once. A line of the kernel log that bus and NVML, both asked after it, contradict: a warning (`witnesses.py`) |
 | others that an application can cause | five bursts of a day on one GPU and not on others: a warning |
 | 45 | a record after another Xid or a reset, or with a process in its line (it was killed); else a warning |
 | 63, 94, 171, 172 | within seconds of a 48 of the same GPU: details of it |

@@ -4,14 +4,17 @@ A line about a slot that holds no GPU and no switch is no line of the driver's. 
 were seen in this boot (a container's sysfs may show none); without one every line counts. Lines that name no slot count, and so
 do those of PCIe errors, which may name any device on the way, also of other vendors, and only warn.
 
-Xid 79 means that a GPU is gone, which bus and NVML can deny: they are asked when the line comes.
+Xid 79 means that a GPU is gone. The driver reports it in the function that marks the GPU as lost (osHandleGpuLost in osinit.c),
+so that from then on NVML answers GPU_IS_LOST. An event of NVML cannot be forged, and needs no witness. A line of the kernel log can,
+and DCGM hands on what its users put in: bus and NVML are asked when these come.
 
-| bus and NVML, each read after the line | Xid 79 is |
+| Xid 79 | is |
 |---|---|
-| one shows the GPU gone, also before the line | a failure at once |
-| both have it: a readable configuration space, and an answer | a warning, `contradicted`; sighted, and so judged again, for a minute |
-| one has not answered yet | undecided, for `ANSWERED_WITHIN` at most |
-| one cannot answer: switched off, hung, failed | a failure |
+| reported by NVML itself | a failure at once |
+| one witness shows the GPU gone, also before the line | a failure at once |
+| both have it: a readable configuration space, and an answer, each read after the line | a warning, `contradicted`; sighted, and so judged again, for a minute |
+| a witness has not ended a pass that began after the line | undecided, however slow the pass is |
+| one cannot answer: that pass hung or failed, or there was none within `ANSWERED_WITHIN` | a failure |
 
 A failure once raised is never made milder.
 """
@@ -28,6 +31,7 @@ from gpuwarden.health.memory import Record, State
 from gpuwarden.health.model import Advice, Key
 from gpuwarden.health.view import Seen, Sight
 from gpuwarden.health.xid.catalogue import Xid, XidClass
+from gpuwarden.health.xid.pairing import PAIRED_WITHIN
 from gpuwarden.health.xid.ruling import Ruling, plain
 from gpuwarden_collectors.event_facts import GpuResetEvent, HostEvent, KernelLineEvent, Source, SxidEvent, XidEvent
 from gpuwarden_collectors.facts import GpuAnswer, Stamp
@@ -37,8 +41,9 @@ UNKNOWN_SLOT = "unknown_slot"
 FALLEN = "79"
 ASKED_FOR = 60.0
 """Seconds after an Xid 79 for which bus and NVML are asked whether the GPU is there."""
-ANSWERED_WITHIN = 2.0
-"""Seconds for both to answer: a bus on which a function does not respond is read again after two."""
+ANSWERED_WITHIN = 30.0
+"""Seconds after which a witness without a pass is none: a pass that was under way and the next one have 10 each (the defaults), and
+a worker that hung is replaced between them."""
 CONTRADICTED = "contradicted"
 
 
@@ -92,8 +97,9 @@ def asked_since(state: State, record: Record) -> float:
 
 
 def undecided(state: State, now: Stamp) -> bool:
-    """Whether a line was taken in so lately that its witnesses may not have answered yet."""
-    return any(now.boottime - asked <= ANSWERED_WITHIN for asked in state.asked.values())
+    """Whether a line that is no finding yet may still wait for its witnesses."""
+    asked = state.asked.items()
+    return any(key not in state.tracks and now.boottime - at <= ANSWERED_WITHIN for key, at in asked)
 
 
 def contradicted(state: State, key: Key) -> bool:
@@ -110,6 +116,8 @@ class _Answer(Enum):
 
 def fallen_off(state: State, sight: Sight, record: Record, row: Xid) -> Ruling | None:
     """What is made of an Xid 79; None while a witness has time to answer."""
+    if _reported_by_nvml(record):
+        return plain(row)
     slot = record.key.subject.slot
     answers = {_bus(slot, sight, record.last), _nvml(slot, sight, record.last)} if slot else {_Answer.NONE}
     if _Answer.GONE in answers or _Answer.NONE in answers:
@@ -119,6 +127,11 @@ def fallen_off(state: State, sight: Sight, record: Record, row: Xid) -> Ruling |
         return None if waited < ANSWERED_WITHIN else plain(row)
     why = "its configuration space can be read and NVML has an answer of it, both after the line"
     return Ruling(XidClass.WARNING, Advice.OBSERVE, {CONTRADICTED: why})
+
+
+def _reported_by_nvml(record: Record) -> bool:
+    """Whether NVML had an event for the newest report, or for one so shortly before it that both are of one Xid."""
+    return record.nvml is not None and record.last.boottime - record.nvml <= PAIRED_WITHIN
 
 
 def _bus(slot: str, sight: Sight, line: Stamp) -> _Answer:
