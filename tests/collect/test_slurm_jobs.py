@@ -20,6 +20,7 @@ import pytest
 from gpuwarden.collect.slurm_jobs import jobs_source
 from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden_collectors.base import CollectorError, PassOutcome, SourceAbsent, host_clock
+from gpuwarden_collectors.control_groups import RootFolders
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.slurm import jobs_text
 from gpuwarden_collectors.slurm.client import SlurmClient
@@ -32,13 +33,20 @@ from gpuwarden_collectors.slurm.jobs_process import Claim, claimed
 from gpuwarden_collectors.slurm.jobs_register import FILES_MAX, KEPT, KEPT_FOR, parse, registered, tidy
 
 CGROUP_PATHS = {
-    "4:devices:/slurm/uid_1001/job_4711/step_0/task_0": JobCgroup(job=4711),
-    "11:cpuset:/slurm_n2/uid_0/job_12/step_batch\n1:name=systemd:/system.slice/slurmd.service": JobCgroup(job=12),
-    "0::/system.slice/slurmstepd.scope/job_4711/step_batch/user/task_0": JobCgroup(job=4711),
-    "0::/system.slice/n2_slurmstepd.scope/job_12/step_extern/slurm": JobCgroup(job=12),
+    "4:devices:/slurm/uid_1001/job_4711/step_0/task_0": JobCgroup(job=4711, step="0", task="0", owner=1001),
+    "11:cpuset:/slurm_n2/uid_0/job_12/step_batch\n1:name=systemd:/system.slice/slurmd.service": JobCgroup(
+        job=12, step="batch", owner=0
+    ),
+    "0::/system.slice/slurmstepd.scope/job_4711/step_batch/user/task_0": JobCgroup(job=4711, step="batch", task="0"),
+    "0::/system.slice/n2_slurmstepd.scope/job_12/step_extern/slurm": JobCgroup(job=12, step="extern"),
     "0::/system.slice/slurmstepd.scope/job_7": JobCgroup(job=7),
-    "0::/kubepods/x/system.slice/slurmstepd.scope/job_8/step_0/user/inner/cgroup": JobCgroup(job=8),
-    "0::/system.slice/slurmstepd.scope/s5K1P9VPN8R8C00/step_0/user/task_0": JobCgroup(sluid="s5K1P9VPN8R8C00"),
+    f"0::/kubepods/pod7/{'a' * 64}/system.slice/slurmstepd.scope/job_8/step_0/user/inner/cgroup": JobCgroup(
+        job=8, step="0"
+    ),
+    "0::/kubepods/x/system.slice/slurmstepd.scope/job_8/step_0": NO_JOB,
+    "0::/system.slice/slurmstepd.scope/s5K1P9VPN8R8C00/step_0/user/task_0": JobCgroup(
+        sluid="s5K1P9VPN8R8C00", step="0", task="0"
+    ),
     "0::/system.slice/slurmd.service": NO_JOB,
     "0::/user.slice/user-1001.slice/job_4711": NO_JOB,
     "0::/system.slice/slurmstepd.scope/system": NO_JOB,
@@ -51,7 +59,7 @@ CGROUP_PATHS = {
 
 @pytest.mark.parametrize(("text", "place"), CGROUP_PATHS.items())
 def test_a_control_group_of_slurm_s_names_the_job(text: str, place: JobCgroup) -> None:
-    assert job_cgroup_in(text) == place
+    assert job_cgroup_in(text, RootFolders(Path("/nowhere"))) == place
 
 
 SHOW_JOB = """JobId=12 JobName=two nodes
@@ -331,6 +339,14 @@ def test_nobody_takes_the_job_of_somebody_else(node: Node) -> None:
     with node.process(SLURM_JOB_ID="12"):
         (process,) = node.reader.read().processes
     assert process.job is None
+
+
+def test_of_two_users_who_name_one_job_neither_is_believed_until_slurm_says_whose_it_is(node: Node) -> None:
+    with node.process(SLURM_JOB_ID="12") as first, node.process(user=1001, SLURM_JOB_ID="12") as second:
+        assert [process.job for process in node.reader.read().processes] == [None, None]
+        assert node.reader.read().jobs == ()
+        node.note(12)
+        assert {process.pid: process.job for process in node.reader.read().processes} == {first: 12, second: None}
 
 
 def test_a_process_that_names_no_job_is_that_of_its_user_s_only_job(node: Node) -> None:

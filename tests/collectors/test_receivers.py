@@ -258,7 +258,7 @@ def test_where_nobody_lists_them_a_gpu_user_s_environment_names_its_job(trees: F
 
 
 def test_under_a_sluid_the_job_number_comes_from_its_processes(trees: Forest) -> None:
-    sluid = "system.slice/slurmstepd.scope/s5K1P9VPN8R8C00/step_0/user/task_{}"
+    sluid = f"system.slice/slurmstepd.scope/{trees.sluid}/step_0/user/task_{{}}"
     plain = member("plain", catch=["TERM"], cgroup=trees.cgroup(sluid.format(0)))
     declares = member("declares", catch=["TERM"], cgroup=trees.cgroup(sluid.format(1)), env=slurm(trees, 1))
     pids = trees.start(stepd(plain, declares))
@@ -266,6 +266,38 @@ def test_under_a_sluid_the_job_number_comes_from_its_processes(trees: Forest) ->
     assert (found.job("plain").id, found.ranks()) == (str(trees.job), {"plain", "declares"})
     other = Found(pids, listed={pids["plain"]: ListedPid(job=99, step="0", local=0, rank=0)})
     assert other.job("declares").id == "99", "slurmd knows better"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_of_two_users_in_one_job_none_is_its_owner_until_slurm_says_so(trees: Forest, version: int) -> None:
+    """The folder of version 1 says so: slurmd named it."""
+    path = {
+        1: f"slurm/uid_1001/job_{trees.job}/step_0",
+        2: f"system.slice/slurmstepd.scope/job_{trees.job}/step_0/user",
+    }
+    group = trees.cgroup(path[version], version=version)
+    other = member("other", catch=["TERM"], cgroup=group, uid=1002, env=slurm(trees, 1), session=True)
+    own = member("own", catch=["TERM"], cgroup=group, uid=1001, env=slurm(trees, 0))
+    pids = trees.start(stepd(other, own))
+    found = Found(pids)
+    assert found.job("own").uid == (1001 if version == 1 else None)
+    assert found["own"].role is RANK, "it is told, whoever else is in there"
+    if version == 2:
+        told = Found(pids, owners={trees.job: 1001})
+        assert (told.job("own").uid, told.roles()) == (1001, {"own": RANK, "other": SERVICE})
+
+
+def test_a_number_in_an_environment_makes_nobody_the_owner_of_a_job(trees: Forest) -> None:
+    pids = trees.start(stepd(member("claims", catch=["TERM"], uid=1002, env=slurm(trees, 0))))
+    found = Found(pids, gpu=["claims"])
+    assert (found.job("claims").id, found.job("claims").uid) == (str(trees.job), None)
+
+
+def test_of_two_users_who_name_one_job_neither_is_believed(trees: Forest) -> None:
+    claims = [member(f"of{uid}", catch=["TERM"], uid=uid, env=slurm(trees, 0)) for uid in (1001, 1002)]
+    found = Found(trees.start(stepd(*claims)), gpu=["of1001", "of1002"])
+    assert {found.job(label).kind for label in ("of1001", "of1002")} == {Kind.PROCESS}
+    assert found.ranks() == {"of1001", "of1002"}, "both are told"
 
 
 # --- containers and unmanaged processes ---------------------------------------------------------------------------------

@@ -5,11 +5,13 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuwarden_collectors.control_groups import RootFolders
 from gpuwarden_collectors.receivers.cgroups import OUTSIDE, Group, group_in
 from gpuwarden_collectors.receivers.declared import ENVIRON_MOST, NODES_MOST, UNREAD, declarations_in, declared_signal
 from gpuwarden_collectors.receivers.facts import NOTHING, SIGNALS, Role
@@ -38,17 +40,43 @@ GROUPS = {
     f"0::/system.slice/slurmstepd.scope/job_12/step_3/user/task_1/libpod-{ID}.scope": Group(job=12, step="3", task="1"),
     "7:freezer:/slurm_n2/uid_1001/job_12/step_extern/task_special\n0::/": Group(job=12, step="extern", task="special", owner=1001),
     "0::/system.slice/slurmstepd.scope/s5K1P9VPN8R8C00/step_0/slurm": Group(sluid="s5K1P9VPN8R8C00", step="0"),
+    f"0::/../../kubepods-burstable-pod7.slice/cri-containerd-{ID}.scope": Group(container=ID),
+    f"0::/../cri-containerd-{ID}.scope": Group(container=ID),
+    f"4:pids:/../../pod7-x/{ID}": Group(container=ID),
+    f"0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod7.slice/cri-containerd-{ID}.scope": Group(container=ID),
+    f"4:memory:/libpod_parent/libpod-{ID}": Group(container=ID),
+    f"4:memory:/libpod_parent/{INNER}/libpod-{ID}": Group(container=ID),
+    f"4:memory:/ecs/cluster/task/{ID}": Group(container=ID),
+    f"0::/machine.slice/machine-libpod_pod_{INNER}.slice/libpod-{ID}.scope/container": Group(container=ID),
+    "0::/../../system.slice/n7_slurmstepd.scope/job_12/step_0/user/task_2": Group(job=12, step="0", task="2"),
+    "0::/../slurmstepd.scope/job_12/step_0": Group(job=12, step="0"),
+    "9:cpuset:/slurm/uid_7/job_12/step_0\n8:devices:/slurm/uid_7/job_12/step_0/task_1": Group(job=12, step="0", task="1", owner=7),
+    f"0::/kubepods.slice/kubepods-pod7.slice/crio-{ID}.scope/container/system.slice/slurmstepd.scope/job_12/step_0": Group(job=12, step="0"),
+    "0::/user.slice/user-1001.slice/user@1001.service/x_slurmstepd.scope/job_12/step_0": OUTSIDE,
+    "0::/user.slice/user-1001.slice/user@1001.service/app.slice/system.slice/slurmstepd.scope/job_12": OUTSIDE,
+    "4:freezer:/user.slice/user-1001.slice/session-1.scope/slurm/uid_1/job_12/step_0": OUTSIDE,
+    "4:freezer:/mine/slurm/uid_1/job_12/step_0": OUTSIDE,
+    "0::/../web.service/slurmstepd.scope/job_12": OUTSIDE,
+    f"0::/system.slice/web.service/docker-{ID}.scope": OUTSIDE,
+    f"0::/../web.service/docker-{ID}.scope": OUTSIDE,
+    f"0::/user.slice/user-1001.slice/user@1001.service/user.slice/libpod-{ID}.scope/container": OUTSIDE,
+    f"4:memory:/mine/docker/{ID}": OUTSIDE,
+    f"0::/system.slice/web.service/kubepods-pod7.slice:cri-containerd:{ID}": OUTSIDE,
     f"0::/docker/{ID}a": OUTSIDE,
     f"0::/docker/{ID.upper()}": OUTSIDE,
     "0::/": OUTSIDE,
     "": OUTSIDE,
 }  # fmt: skip
-"""The forms of Docker, Podman, containerd, CRI-O and Slurm, of both versions, and what only resembles them."""
+"""The forms of Docker, Podman, containerd, CRI-O and Slurm, of both versions, as seen from the host and from a container; and what only
+resembles them, the same names in places where users make folders among it.
+"""
+NOWHERE = RootFolders(Path("/nowhere"))
+"""No cgroup file system can be looked at."""
 
 
 @pytest.mark.parametrize(("text", "group"), GROUPS.items())
 def test_a_control_group_names_its_job_or_its_container(text: str, group: Group) -> None:
-    assert group_in(text) == group
+    assert group_in(text, NOWHERE) == group
 
 
 NAMES: list[tuple[str, Sequence[str], Role | None]] = [

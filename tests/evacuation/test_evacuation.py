@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,14 +14,11 @@ import pytest
 from gpuwarden.base.capabilities import KILL, SYS_PTRACE, Capability
 from gpuwarden.evacuation.acknowledgements import Acknowledgements
 from gpuwarden.evacuation.active_notices import ActiveNotices
-from gpuwarden.evacuation.driver import Evacuation
 from gpuwarden.evacuation.gpu_processes import gpu_processes
-from gpuwarden.evacuation.job_scan import JobScan
 from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
-from gpuwarden.health.model import Event, EventKind
+from gpuwarden.health.model import EventKind
 from gpuwarden.policy.evacuation.budget import FAILING_GPU
 from gpuwarden.policy.evacuation.model import Sent, id_of
-from gpuwarden.policy.evacuation.plan import EvacuationSettings
 from gpuwarden.policy.model import Notice
 from gpuwarden.publish.sockets.jobs import Acknowledged
 from gpuwarden_collectors.base import host_clock
@@ -31,118 +26,17 @@ from gpuwarden_collectors.facts import CallError, GpuAnswer, GpuFacts, GpuProces
 from gpuwarden_collectors.receivers.reader import ReceiversReader
 from gpuwarden_collectors.slurm.client import SlurmClient
 from support.capabilities import without
+from support.evacuation_rig import BOOT, PATIENCE, Rig, running
 from support.evacuations import announced
 from support.ranks import Rank, rank, traced
 
-BOOT = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
-PATIENCE = 60.0
 SIGNALS = (EventKind.SIGNALLING, EventKind.SIGNALLED)
-
-
-class Rig:
-    """One process that holds a GPU, all that the driver sees of this machine; what it writes down is on disk when `committed`."""
-
-    def __init__(
-        self,
-        folder: Path,
-        one: Rank,
-        *,
-        enforce: bool = True,
-        signal_again: bool = False,
-        slurm: SlurmJobScan | None = None,
-    ) -> None:
-        self.proc = proc = folder / "proc"
-        proc.mkdir()
-        (proc / str(one.pid)).symlink_to(f"/proc/{one.pid}")
-        self.pid = one.pid
-        self.holders = {one.pid}
-        self.written: list[Event] = []
-        self.committed = asyncio.Event()
-        self.active = ActiveNotices()
-        self.departing = Evacuation(
-            EvacuationSettings(signal_again=signal_again, slurm=slurm is not None),
-            JobScan(ReceiversReader(proc), slurm, lambda: self.holders),
-            Acknowledgements(folder / "run", proc, boot_id=BOOT, clock=host_clock),
-            active=lambda _: self.active, enforce=enforce, append=self.append, write=self.append, committed=self._committed, names=False, boot_id=BOOT,
-            clock=host_clock,
-        )  # fmt: skip
-        (folder / "run").mkdir()
-
-    def append(self, events: Iterable[Event]) -> None:
-        for event in events:
-            self.departing.fold(event)
-            self.written.append(event)
-
-    def contains(self, one: Rank) -> None:
-        """A process in a container of Docker's, on the same GPU."""
-        folder = self.proc / str(one.pid)
-        folder.mkdir()
-        for entry in Path(f"/proc/{one.pid}").iterdir():
-            (folder / entry.name).symlink_to(entry)
-        (folder / "cgroup").unlink()
-        (folder / "cgroup").write_text(f"0::/system.slice/docker-{'ab' * 32}.scope\n")
-        self.holders |= {one.pid}
-
-    def admits(self, pid: int) -> None:
-        (self.proc / str(pid)).symlink_to(f"/proc/{pid}")
-
-    async def child_of(self, parent: subprocess.Popen[str], *, beside: int) -> int:
-        """Another one than `beside`, once it catches TERM."""
-
-        def ready() -> list[int]:
-            children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
-            return [pid for pid in map(int, children) if pid != beside and catches_term(pid)]
-
-        await self.wait(ready, "a new child")
-        return ready()[0]
-
-    async def _committed(self) -> bool:
-        await self.committed.wait()
-        return True
-
-    def acts(self, *notices: Notice, later: Sequence[Notice] = ()) -> None:
-        on_gpu = tuple((id_of(one), frozenset({self.pid})) for one in notices if one.kind == FAILING_GPU)
-        self.active = ActiveNotices(notices=notices, later=tuple(later), processes=on_gpu)
-        self.departing.follow()
-
-    def kinds(self) -> list[str]:
-        return [event.kind for event in self.written]
-
-    def results(self) -> list[object]:
-        return [event.data["result"] for event in self.written if event.kind == EventKind.SIGNALLED]
-
-    async def wait(self, condition: Callable[[], object], what: str) -> None:
-        try:
-            async with asyncio.timeout(PATIENCE):
-                while not condition():
-                    await asyncio.sleep(0.01)
-        except TimeoutError:
-            raise AssertionError(f"waited in vain for {what}: {self.written}") from None
-
-    async def writes(self, kind: EventKind) -> Event:
-        await self.wait(lambda: kind in self.kinds(), kind)
-        return next(event for event in self.written if event.kind == kind)
-
-
-def catches_term(pid: int) -> bool:
-    caught = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigCgt:"))
-    return bool(int(caught.split()[1], 16) >> signal.SIGTERM - 1 & 1)
 
 
 @pytest.fixture
 def one() -> Iterator[Rank]:
     with rank() as process:
         yield process
-
-
-@asynccontextmanager
-async def running(rig: Rig) -> AsyncIterator[Rig]:
-    rig.departing.run()
-    try:
-        yield rig
-    finally:
-        rig.committed.set()
-        await rig.departing.stop()
 
 
 def ending() -> Notice:

@@ -90,6 +90,10 @@ class Host:
 
         return await self.job_scan.scan(early)
 
+    async def job_of(self, process: tuple[int, int]) -> str | None:
+        membership = await self.job_scan.membership_of(process)
+        return None if membership is None else membership.job
+
     async def scan_until(self, holds: Callable[[Scanned], object]) -> Scanned:
         async with asyncio.timeout(PATIENCE):
             while not holds(scan := await self.scan()):
@@ -126,17 +130,17 @@ async def test_a_rank_is_its_job_s_however_long_the_controller_hangs(tmp_path: P
             assert jobs(await host.scan_until(lambda scan: scan.listed)) == ["slurm/71"]
         with rank() as late:
             host.lists(one, late)
-            assert await host.job_scan.key_of(host.sees(late)) == "slurm/71"
-        assert await host.job_scan.key_of(process) == "slurm/71"
+            assert await host.job_of(host.sees(late)) == "slurm/71"
+        assert await host.job_of(process) == "slurm/71"
 
 
 async def test_no_process_is_reported_as_without_a_job_before_slurmd_responds(tmp_path: Path, one: Rank) -> None:
     async with on(tmp_path) as host:
         host.lists(one)
         host.is_silent()
-        asks = [asyncio.create_task(host.job_scan.key_of(host.sees(one)))]
+        asks = [asyncio.create_task(host.job_of(host.sees(one)))]
         with rank() as stranger:
-            asks += [asyncio.create_task(host.job_scan.key_of(host.sees(stranger)))]
+            asks += [asyncio.create_task(host.job_of(host.sees(stranger)))]
             for _ in range(2):
                 scan = await host.scan()
                 assert (scan.listed, jobs(scan)) == (False, [])
@@ -157,7 +161,7 @@ async def test_who_was_listed_is_of_that_job_while_slurmd_is_silent_until_it_end
         host.is_silent()
         for _ in range(2):
             assert jobs(await host.scan()) == ["slurm/71"]
-            assert await host.job_scan.key_of(process) == "slurm/71"
+            assert await host.job_of(process) == "slurm/71"
         one.received_all()
         assert jobs(await host.scan()) == []
         await host.speaks()
@@ -184,7 +188,7 @@ async def test_while_slurmd_does_not_respond_a_process_that_only_holds_a_gpu_is_
         host.lists(one)
         host.is_silent()
         assert jobs(await host.scan()) == [f"process/{one.pid}"]
-        ask = asyncio.create_task(host.job_scan.key_of(process))
+        ask = asyncio.create_task(host.job_of(process))
         await host.scan()
         assert not ask.done()
         await host.speaks()
@@ -196,7 +200,7 @@ async def test_many_unknown_processes_share_one_job_scan(tmp_path: Path, one: Ra
     async with on(tmp_path) as host:
         stranger = host.sees(one)
         host.is_silent()
-        asks = [asyncio.create_task(host.job_scan.key_of((stranger[0], stranger[1] + n))) for n in range(200)]
+        asks = [asyncio.create_task(host.job_of((stranger[0], stranger[1] + n))) for n in range(200)]
         await host.speaks()
         async with asyncio.timeout(PATIENCE):
             assert await asyncio.gather(*asks) == [None] * 200
@@ -208,7 +212,7 @@ async def test_a_cancelled_request_does_not_cancel_the_scan_of_another(tmp_path:
         process = host.sees(one)
         host.lists(one)
         host.is_silent()
-        hasty, patient = (asyncio.create_task(host.job_scan.key_of(process)) for _ in range(2))
+        hasty, patient = (asyncio.create_task(host.job_of(process)) for _ in range(2))
         await asyncio.sleep(0)
         hasty.cancel()
         await asyncio.wait((hasty,))

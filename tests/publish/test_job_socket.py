@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from gpuwarden.publish.notices import Notices
-from gpuwarden.publish.sockets.jobs import LINE_LIMIT, Acknowledged, Caller, JobSocket
+from gpuwarden.publish.sockets.jobs import LINE_LIMIT, Acknowledged, Caller, JobSocket, Membership
 from gpuwarden.publish.sockets.unix_socket import VerbError
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_job.acknowledge import acknowledge
@@ -39,19 +39,19 @@ STATUS = {"status": "healthy", "schedulable": True, "notice": None}
 
 @dataclass
 class Daemon:
-    """What is behind the socket: every caller is of `job`."""
+    """What is behind the socket: every caller is of this job."""
 
-    job: str | None = "slurm/71"
+    membership: Membership | None = field(default_factory=lambda: Membership("slurm/71", os.geteuid(), is_rank=True))
     notices: Notices = field(default_factory=Notices)
     callers: list[Caller] = field(default_factory=list)
     received: list[Acknowledged] = field(default_factory=list)
     refuses: str = ""
     known: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def job_of(self, caller: Caller) -> str | None:
+    async def membership_of(self, caller: Caller) -> Membership | None:
         self.callers.append(caller)
         await self.known.wait()
-        return self.job
+        return self.membership
 
     def acknowledged(self, acknowledgement: Acknowledged) -> None:
         if self.refuses:
@@ -61,7 +61,7 @@ class Daemon:
     def socket(self, run_dir: Path, **options: Any) -> JobSocket:
         return JobSocket(
             run_dir, status=lambda: dict(STATUS), notices=self.notices,
-            current=lambda: {NOTICE}, job_of=self.job_of, acknowledged=self.acknowledged, **options,
+            current=lambda: {NOTICE}, membership_of=self.membership_of, acknowledged=self.acknowledged, **options,
         )  # fmt: skip
 
 
@@ -166,6 +166,39 @@ async def test_an_acknowledgement_holds_for_its_own_rank_unless_it_declares_all_
     assert [acknowledgement.all_ranks for acknowledgement in daemon.received] == [False, False, True]
 
 
+REFUSED = {
+    "another user's job": (Membership("slurm/71", 1001, is_rank=True), {}, 77, "which is user 1001's"),
+    "nobody knows whose": (Membership("slurm/71", None, is_rank=True), {}, 75, "Slurm has not answered; try again"),
+    "no rank": (Membership("slurm/71", 65534, is_rank=False), {"all_ranks": True}, 75, "may not answer for all ranks"),
+}
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("case", REFUSED)
+async def test_only_the_job_s_user_or_root_acknowledges_and_only_a_rank_for_all(tmp_path: Path, case: str) -> None:
+    membership, more, code, why = REFUSED[case]
+    tmp_path.chmod(0o755)
+    script = textwrap.dedent("""
+        import os, socket, sys
+        os.setgroups([]); os.setgid(65534); os.setuid(65534)
+        client = socket.socket(socket.AF_UNIX)
+        client.connect(sys.argv[1])
+        client.sendall(sys.argv[2].encode() + b"\\n")
+        print(client.makefile().readline())
+    """)
+    daemon = Daemon(membership=membership)
+    message = {**ACKNOWLEDGE, **more}
+    async with listening(tmp_path, daemon) as served:
+        command = [sys.executable, "-c", script, str(served.path), json.dumps(message)]
+        process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+        answer = json.loads((await process.communicate())[0])
+        assert (answer["ok"], answer["code"]) == (False, code)
+        assert why in answer["error"]
+        assert daemon.received == []
+        as_root = await ask(served.path, ACKNOWLEDGE)
+        assert as_root["ok"], "root may, as a process of the job"
+
+
 async def test_the_library_of_the_job_side_is_understood(tmp_path: Path) -> None:
     daemon = Daemon()
     async with listening(tmp_path, daemon) as served:
@@ -193,7 +226,7 @@ async def test_another_user_may_connect_and_is_known_as_such(tmp_path: Path) -> 
             pass
         print(os.getpid())
     """)
-    daemon = Daemon()
+    daemon = Daemon(membership=Membership("slurm/71", 65534, is_rank=True))
     async with listening(tmp_path, daemon) as served:
         assert stat.S_IMODE(served.path.stat().st_mode) == 0o666
         command = [sys.executable, "-c", script, str(tmp_path), NOTICE]
@@ -209,7 +242,7 @@ async def test_nobody_speaks_for_another_s_job_nor_without_one_and_the_log_has_i
     with capture_logs() as logs:
         async with listening(tmp_path, daemon) as served:
             foreign = [await ask(served.path, {**ACKNOWLEDGE, "job": job}) for job in ("slurm/72", "7", "", 71, ["71"])]
-            daemon.job = None
+            daemon.membership = None
             stray = await ask(served.path, ACKNOWLEDGE)
     assert {answer["code"] for answer in (*foreign, stray)} == {77}
     assert f"process {os.getpid()} of user {os.geteuid()} belongs to slurm/71" in foreign[0]["error"]
@@ -296,13 +329,13 @@ async def test_a_caller_in_a_namespace_that_cannot_be_seen_has_no_number(tmp_pat
         from gpuwarden.publish.sockets.jobs import JobSocket
         from gpuwarden.publish.notices import Notices
 
-        async def job_of(caller):
+        async def membership_of(caller):
             print(caller.pid, caller.started, flush=True)
 
         async def main():
             served = JobSocket(
                 Path(sys.argv[1]), status=dict, notices=Notices(),
-                current=lambda: {sys.argv[2]}, job_of=job_of, acknowledged=print, deadline=60.0,
+                current=lambda: {sys.argv[2]}, membership_of=membership_of, acknowledged=print, deadline=60.0,
             )
             await served.start()
             print("ready", flush=True)

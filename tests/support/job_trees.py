@@ -26,6 +26,7 @@ from typing import Any
 BOUND = 60.0
 PYTHON = os.path.realpath(sys.executable)
 _ENDS_BY_ITSELF = 300  # s
+_SHARED = ("system.slice", "slurmstepd.scope", "n1_slurmstepd.scope", "slurm", "uid_65534", "docker", "user.slice")
 _ANYWHERE = [
     f"--{kind}-caps=+dac_override,+dac_read_search" for kind in ("inh", "ambient")
 ]  # this Python may be root's alone
@@ -45,7 +46,7 @@ def member(label: str, *below: dict[str, Any], **more: Any) -> dict[str, Any]:
 class Forest:
     """`start` returns the process numbers by label. What was started is ended with `clear`.
 
-    `job` and `container` are names that nobody else on this host has, for tests run at the same time.
+    `job`, `sluid` and `container` are names that nobody else on this host has, for tests run at the same time.
     """
 
     _made = count(1)
@@ -57,6 +58,7 @@ class Forest:
         self.marks.chmod(0o777)
         self.job = os.getpid() * 100 + next(self._made) % 100
         self.container = secrets.token_hex(32)
+        self.sluid = f"s{secrets.token_hex(7).upper()}"
         self._roots: list[subprocess.Popen[bytes]] = []
         self._groups: list[Path] = []
 
@@ -127,13 +129,14 @@ class Forest:
         return path
 
     def cgroup(self, path: str, *, version: int = 2) -> str:
-        """A group of this path below one of our own. Skips the test where none can be made."""
-        root = cgroup_root(version) / f"gpuwarden-test-{os.getpid()}-{self.folder.name}"
-        group = root / path.strip("/")
-        group.mkdir(parents=True, exist_ok=True)
-        if root not in self._groups:
-            self._groups.append(root)
-        return str(group)
+        """The group of this path, at its place in the tree, for it counts nowhere else. Skips the test where none can be made."""
+        folder = cgroup_root(version)
+        for name in path.strip("/").split("/"):
+            folder /= name
+            if not folder.exists():
+                self._groups.append(folder)
+                _until(partial(_made, folder), f"{folder} is made")
+        return str(folder)
 
     def clear(self) -> None:
         for mark in self.marks.iterdir():
@@ -145,10 +148,11 @@ class Forest:
                 os.killpg(root.pid, signal.SIGKILL)
             root.wait(BOUND)
         self._roots.clear()
-        for group in self._groups:
-            folders = sorted((path for path in group.rglob("*") if path.is_dir()), key=lambda path: -len(path.parts))
-            for folder in (*folders, group):
-                _until(partial(_removed, folder), f"{folder} is empty")
+        for group in reversed(self._groups):
+            if group.name in _SHARED:
+                _removed(group)  # another test may have its groups there
+            else:
+                _until(partial(_removed, group), f"{group} is empty")
 
 
 @contextlib.contextmanager
@@ -174,6 +178,15 @@ def cgroup_root(version: int) -> Path:
 
     print(message)  # noqa: T201 - a skip should be seen
     raise pytest.skip.Exception(message)
+
+
+def _made(folder: Path) -> bool:
+    """False while another test removes the folder above it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return True
 
 
 def _removed(folder: Path) -> bool:

@@ -1,26 +1,15 @@
-"""Whose a process is, from its control groups: a job's of Slurm, or a container's.
+"""Whose a process is, from its control groups: a job's of Slurm, or a container's. `control_groups.py` has the places that count.
 
-    docker, systemd     /system.slice/docker-<id>.scope
-    docker, cgroupfs    /docker/<id>
-    podman              /machine.slice/libpod-<id>.scope/container       (libpod-conmon-<id> is its monitor, outside)
-    containerd          /kubepods.slice/…/cri-containerd-<id>.scope, …:cri-containerd:<id>, /kubepods/burstable/pod…/<id>
-    cri-o               /kubepods.slice/…/crio-<id>.scope
-
-An id is 64 hexadecimal digits. Of containers in a container the outermost counts: that is the one which this host started.
-What Slurm put into a group of a job is the job's, be it in a container or around one.
+Of containers in a container the outermost counts: that is the one which this host started. What Slurm put into a group of a job is
+the job's, be it in a container or around one.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
-from gpuwarden_collectors.slurm.jobs_cgroup import job_cgroup_in
-
-_STEP = re.compile(r"/(?:job_\d+|s[0-9A-Za-z]{6,24})/step_([^/\s]{1,32})")
-_OWNER = re.compile(r"/uid_(\d{1,10})/job_\d")
-_TASK = re.compile(r"/step_[^/\s]+/(?:user/)?task_([^/\s]{1,32})")
-_CONTAINER = re.compile(r"(?<!conmon)[/:-]([0-9a-f]{64})(?:\.scope)?(?=/|$)", re.MULTILINE)
+from gpuwarden_collectors.control_groups import RootFolders, container_at, lines, place_begins
+from gpuwarden_collectors.slurm.jobs_cgroup import NO_JOB, job_cgroup_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +30,13 @@ class Group:
 OUTSIDE = Group()
 
 
-def group_in(text: str) -> Group:
-    """Of the content of /proc/PID/cgroup."""
-    slurm = job_cgroup_in(text)
-    if slurm.job is not None or slurm.sluid:
-        step, task, owner = _STEP.search(text), _TASK.search(text), _OWNER.search(text)
-        return Group(
-            job=slurm.job,
-            sluid=slurm.sluid,
-            step=step[1] if step else "",
-            task=task[1] if task else "",
-            owner=int(owner[1]) if owner else None,
-        )
-    container = _CONTAINER.search(text)
-    return Group(container=container[1]) if container else OUTSIDE
+def group_in(text: str, folders: RootFolders) -> Group:
+    """The group in the content of /proc/PID/cgroup."""
+    slurm = job_cgroup_in(text, folders)
+    if slurm != NO_JOB:
+        return Group(job=slurm.job, sluid=slurm.sluid, step=slurm.step, task=slurm.task, owner=slurm.owner)
+    for line in lines(text):
+        place = container_at(line.path, place_begins(line.path))
+        if place is not None and folders.are_roots(line, place.end):
+            return Group(container=place.container)
+    return OUTSIDE

@@ -67,8 +67,8 @@ class LocalJob:
     """What holds its processes together."""
     id: str
     """Slurm's number of the job, dstack's or the runtime's name of the container, or a process number."""
-    uid: int
-    """The job's user; of a container, its first rank's."""
+    uid: int | None
+    """The job's user; of a container, its first rank's. None while its processes are several users' and Slurm does not say whose it is."""
     name: str = ""
     """Its name for people: GPUWARDEN_JOB, Slurm's or the container's name."""
     folder: str = ""

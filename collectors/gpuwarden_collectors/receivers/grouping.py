@@ -1,11 +1,12 @@
 """Which processes of the host belong together: those of a job, of a container, or of a tree that holds a GPU.
 
-In the order of trust: control group, slurmd's list, and, of what holds a GPU, its environment.
+In the order of trust: control group, slurmd's list, and, of what holds a GPU, its environment. Slurm alone says whose a job is: by
+its answer, by the folder of version 1 that has the user's number, or by what it placed in the job, if that is one user's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuwarden_collectors.receivers.cgroups import OUTSIDE, Group
@@ -23,7 +24,7 @@ _STEPD = "slurmstepd"
 class ProcessGroup:
     """Processes that belong together: of a job of Slurm's, by its number or its SLUID, of a container, or below `root`.
 
-    `owner`: the job's user, where the control groups say it.
+    `owner`: the job's user; None if Slurm does not say it.
     """
 
     job: int | None = None
@@ -37,11 +38,10 @@ class ProcessGroup:
         return sorted(self.members.values(), key=lambda member: (member.process.started, member.process.pid))
 
     @property
-    def user(self) -> int:
-        """The owner if that is known, else who started its first process and is not root."""
-        if self.owner is not None:
-            return self.owner
-        return next((member.process.uid for member in self.oldest_first() if member.process.uid), 0)
+    def user(self) -> int | None:
+        """The only user of its processes, None if there are several. Root has processes in the jobs of others, too."""
+        users = {member.process.uid for member in self.members.values()} - {0} or {0}
+        return users.pop() if len(users) == 1 else None
 
 
 class Gathering:
@@ -120,31 +120,55 @@ class Gathering:
                     del pgroup.members[pid]  # the number is another process's by now
 
     def _joined(self, process_groups: Iterable[ProcessGroup]) -> Iterator[ProcessGroup]:
-        """All of one job together; those in groups of a SLUID and those of a tree by the number that they name themselves."""
+        """All of one job together: what Slurm placed there, and beside it what names the job itself, as far as that is believed."""
         jobs: dict[int, ProcessGroup] = {}
-        for pgroup in sorted(process_groups, key=lambda pgroup: (pgroup.job is None, not pgroup.sluid)):
-            number = self._number(pgroup)
-            if number is not None and self._is_theirs(pgroup, number, jobs.get(number)):
+        claiming: dict[int, list[ProcessGroup]] = {}
+        for pgroup in process_groups:
+            if (number := self._placed(pgroup)) is not None:
                 job = jobs.setdefault(number, ProcessGroup(job=number))
                 job.owner = pgroup.owner if job.owner is None else job.owner
                 job.members |= pgroup.members
+            elif (number := self._claimed(pgroup)) is not None:
+                claiming.setdefault(number, []).append(pgroup)
             elif not pgroup.sluid:  # whose number is not known: Slurm could not be reached
                 yield pgroup
         for number, job in jobs.items():
-            job.owner = self._owners.get(number, job.user)
-            yield job
+            job.owner = self._owners.get(number, job.user if job.owner is None else job.owner)
+        for number, pgroups in claiming.items():
+            yield from self._admitted(number, pgroups, jobs)
+        yield from jobs.values()
 
-    def _number(self, pgroup: ProcessGroup) -> int | None:
+    def _placed(self, pgroup: ProcessGroup) -> int | None:
+        """The job that Slurm put these processes into."""
         if pgroup.job is not None or pgroup.container:
             return pgroup.job
-        listed = (self._slurm_pids[pid].job for pid in pgroup.members if pid in self._slurm_pids)
-        witnesses = [member for member in pgroup.oldest_first() if member.gpu or pgroup.sluid]
-        return next(listed, next((member.declarations.job for member in witnesses if member.declarations.job), None))
+        return next((self._slurm_pids[pid].job for pid in pgroup.members if pid in self._slurm_pids), None)
 
-    def _is_theirs(self, pgroup: ProcessGroup, number: int, job: ProcessGroup | None) -> bool:
-        """Anybody can write a number into an environment: it counts only for the job's own user."""
-        owner = self._owners.get(number, job.user if job else None)
-        return pgroup.job is not None or owner in (None, pgroup.user)
+    @staticmethod
+    def _claimed(pgroup: ProcessGroup) -> int | None:
+        """The job that they name themselves."""
+        if pgroup.container:
+            return None
+        witnesses = (member for member in pgroup.oldest_first() if member.gpu or pgroup.sluid)
+        return next((member.declarations.job for member in witnesses if member.declarations.job), None)
+
+    def _admitted(
+        self, number: int, pgroups: Sequence[ProcessGroup], jobs: dict[int, ProcessGroup]
+    ) -> Iterator[ProcessGroup]:
+        """Adds to the job what is its user's, and yields the rest. Anybody can write a number into an environment: while Slurm does not say
+        whose the job is, it is believed if only one user does, who is not taken for its owner for that unless it is root.
+        """
+        job = jobs.get(number)
+        owner = self._owners.get(number) if job is None else job.owner
+        alone = job is None and len({pgroup.user for pgroup in pgroups}) == 1
+        for pgroup in pgroups:
+            if alone if owner is None else pgroup.user == owner:
+                owner = 0 if owner is None and pgroup.user == 0 else owner
+                jobs.setdefault(number, ProcessGroup(job=number, owner=owner)).members.update(pgroup.members)
+            elif pgroup.sluid:  # it is some job's, and its ranks are told as those of any process
+                yield ProcessGroup(root=pgroup.oldest_first()[0].process.pid, members=pgroup.members)
+            else:
+                yield pgroup
 
     def _lead(self, pgroup: ProcessGroup) -> None:
         """Which of a job's processes slurmstepd started itself: it also adopts what others left behind."""

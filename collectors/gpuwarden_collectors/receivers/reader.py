@@ -74,7 +74,7 @@ def _jobs(
         yield LocalJob(
             kind=Kind.CONTAINER if pgroup.container else Kind.PROCESS if pgroup.job is None else Kind.SLURM,
             id=name if pgroup.container else str(pgroup.root if pgroup.job is None else pgroup.job),
-            uid=first[0].process.uid if pgroup.owner is None else pgroup.owner,
+            uid=first[0].process.uid if pgroup.job is None else pgroup.owner,
             name=_first(member.declarations.title for member in first) or label.name or _root_name(pgroup),
             folder=_first(member.declarations.folder for member in first),
             declared=label.declared,

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuwarden_collectors.base import Clock, host_clock
+from gpuwarden_collectors.control_groups import RootFolders
 from gpuwarden_collectors.process_stat import process_ids
 from gpuwarden_collectors.receivers.cgroups import OUTSIDE, Group, group_in
 from gpuwarden_collectors.receivers.declared import (
@@ -51,6 +52,7 @@ class Scanner:
         clock: Clock = host_clock,
     ) -> None:
         self._proc = os.fspath(proc)
+        self._folders = RootFolders(proc)
         self._timed_reads = timed_reads
         self._max_processes = max_processes
         self._clock = clock
@@ -61,6 +63,7 @@ class Scanner:
     def groups(self) -> dict[int, Group]:
         """A new scan: who is in a job of Slurm's or in a container. Raises SourceAbsent without /proc, CollectorError."""
         self._began = self._clock().boottime * _TICKS
+        self._folders = RootFolders(Path(self._proc))
         self._pids = process_ids(self._proc, self._max_processes)
         known: dict[bytes, Group] = {}
         found: dict[int, Group] = {}
@@ -77,7 +80,7 @@ class Scanner:
         except OSError:
             return OUTSIDE
         if text not in known:
-            found = group_in(text.decode("ascii", "replace"))
+            found = group_in(text.decode("ascii", "replace"), self._folders)
             known[text] = OUTSIDE if found == OUTSIDE else found
         return known[text]
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from gpuwarden_collectors.base import Clock, host_clock
+from gpuwarden_collectors.control_groups import RootFolders
 from gpuwarden_collectors.host_files import read_text
 from gpuwarden_collectors.receivers.cgroups import OUTSIDE, Group, group_in
 from gpuwarden_collectors.receivers.labels import Labels
@@ -45,7 +46,8 @@ class WatchedReader:
         """Raises nothing: what cannot be read has not opted in."""
         users = [user for pid in sorted(self._pids())[:PROCESSES_MAX] if (user := process(self._proc, pid))]
         self._cpu.read(users, self._clock().boottime)
-        known = {(user.pid, user.started): self._of(user) for user in users}
+        folders = RootFolders(self._proc)
+        known = {(user.pid, user.started): self._of(user, folders) for user in users}
         self._known = {key: found for key, found in known.items() if found is not None}
         of = {container for container, _, _ in self._known.values()}
         labels = self._labels.of(sorted(of)) if self._labels is not None and of else {}
@@ -55,19 +57,19 @@ class WatchedReader:
             containers=tuple(self._container(name, users) for name in sorted(watched)), cpu_at=self._cpu.at
         )
 
-    def _of(self, user: Process) -> tuple[str, bool, int | None] | None:
+    def _of(self, user: Process, folders: RootFolders) -> tuple[str, bool, int | None] | None:
         """Its container, whether it opts in, and its rank; None outside of containers, and while it cannot be read safely."""
         if (found := self._known.get((user.pid, user.started))) is not None:
             return found
-        group = self._group(user)
+        group = self._group(user, folders)
         if not group.container or user.stuck:
             return None
         declared = variables(self._proc, user)
         return group.container, wish(declared) == WATCH, rank_of(declared)
 
-    def _group(self, user: Process) -> Group:
+    def _group(self, user: Process, folders: RootFolders) -> Group:
         try:
-            return group_in(read_text(self._proc / str(user.pid) / "cgroup", _GROUPS_MAX))
+            return group_in(read_text(self._proc / str(user.pid) / "cgroup", _GROUPS_MAX), folders)
         except OSError:
             return OUTSIDE
 

@@ -72,7 +72,7 @@ class JobsReader:
         users = [user for pid in sorted(self._pids())[:PROCESSES_MAX] if (user := process(self._proc, pid))]
         self._owners.learn(users, jobs, now)
         for user in users:
-            self._add_from_process(user, jobs)
+            self._add_from_process(user, users, jobs)
         self._ask_for_the_rest(users, jobs, now)
         self._cpu.read(users, now)
         processes = tuple(replace(self._owners.belongs(user, jobs), cpu_seconds=self._cpu.of(user)) for user in users)
@@ -99,12 +99,12 @@ class JobsReader:
         self._over = {number: note for number, note in self._over.items() if notes.get(number) == note}
         return {number: note for number, note in notes.items() if number not in self._over}
 
-    def _add_from_process(self, user: Process, jobs: dict[int, Job]) -> None:
+    def _add_from_process(self, user: Process, users: Sequence[Process], jobs: dict[int, Job]) -> None:
         """The job that a process belongs to, as far as the process shows it; the GPUs in the prolog's note win."""
         number = self._owners.job_of(user)
         if number is None:
             return
-        job = jobs.get(number) or self._listed.get(number) or Job(id=number, uid=user.uid)
+        job = jobs.get(number) or self._listed.get(number) or Job(id=number, uid=self._owners.user_of(number, users))
         claimed = self._owners.claim_of(user)
         if claimed is not None:
             gpus = job.gpus if job.started is not None else tuple(sorted({*job.gpus, *claimed.gpus}))

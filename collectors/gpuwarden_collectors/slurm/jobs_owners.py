@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from gpuwarden_collectors.base import CollectorError
+from gpuwarden_collectors.control_groups import RootFolders
 from gpuwarden_collectors.slurm.departing_text import listed_pids
 from gpuwarden_collectors.slurm.jobs_cgroup import job_cgroup_of
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess
@@ -41,26 +42,46 @@ class Owners:
         self._known = {key: value for key, value in self._known.items() if key in alive}
         self._claims = {key: value for key, value in self._claims.items() if key in alive}
         self._sluids = {key: value for key, value in self._sluids.items() if key in alive}
+        folders = RootFolders(self._proc)
         for user in users:
-            self._locate(user)
+            self._locate(user, folders)
         self._list([user for user in users if self.is_open(user)], now)
-        for user in users:
-            claimed = self._claims.get(_key(user))
-            if _key(user) not in self._known and claimed is not None and _credible(claimed, user, jobs):
-                self._known[_key(user)] = claimed.job, "environ"
+        self._believe(users, jobs)
         self._share()
+
+    def _believe(self, users: Sequence[Process], jobs: Mapping[int, Job]) -> None:
+        """Anybody can write a number into an environment. It counts for the job's user, as Slurm or a process that Slurm placed shows; where
+        neither does, for the only user who names it.
+        """
+        placed, claimants = dict[int, set[int]](), dict[int, set[int]]()
+        for user in users:
+            number, source = self._known.get(_key(user), (None, ""))
+            claimed = self._claims.get(_key(user))
+            if number is not None and source != "environ":
+                placed.setdefault(number, set()).add(user.uid)
+            elif claimed is not None:
+                claimants.setdefault(claimed.job, set()).add(user.uid)
+        for user in users:
+            if self._known.get(_key(user), (0, "environ"))[1] != "environ":
+                continue
+            claimed = self._claims.get(_key(user))
+            job = None if claimed is None else jobs.get(claimed.job)
+            if claimed is not None and _credible(claimed, user, job, placed, claimants):
+                self._known[_key(user)] = claimed.job, "environ"
+            else:
+                self._known.pop(_key(user), None)
 
     def _share(self) -> None:
         """All processes in the control group of one SLUID are of one job: what one of them shows holds for all."""
-        numbers = {sluid: self._known[key][0] for key, sluid in self._sluids.items() if key in self._known}
+        shown = {sluid: self._known[key] for key, sluid in self._sluids.items() if key in self._known}
         for key, sluid in self._sluids.items():
-            if key not in self._known and sluid in numbers:
-                self._known[key] = numbers[sluid], "cgroup"
+            if key not in self._known and sluid in shown:
+                self._known[key] = shown[sluid]
 
-    def _locate(self, user: Process) -> None:
+    def _locate(self, user: Process, folders: RootFolders) -> None:
         key = _key(user)
         if self._known.get(key, (0, ""))[1] != "cgroup":
-            cgroup = job_cgroup_of(self._proc, user.pid)
+            cgroup = job_cgroup_of(self._proc, user.pid, folders)
             if cgroup.job is not None:
                 self._known[key] = cgroup.job, "cgroup"
             elif cgroup.sluid:
@@ -87,6 +108,11 @@ class Owners:
     def job_of(self, user: Process) -> int | None:
         return self._known.get(_key(user), (None, ""))[0]
 
+    def user_of(self, number: int, users: Sequence[Process]) -> int | None:
+        """The user of a job by its processes; None while they are several users'. Root has processes in the jobs of others."""
+        theirs = {user.uid for user in users if self.job_of(user) == number} - {0} or {0}
+        return theirs.pop() if len(theirs) == 1 else None
+
     def claim_of(self, user: Process) -> Claim | None:
         """What its environment says, if that is of the job it belongs to."""
         claimed = self._claims.get(_key(user))
@@ -105,10 +131,16 @@ def _key(user: Process) -> _Key:
     return user.pid, user.started
 
 
-def _credible(claimed: Claim, user: Process, jobs: Mapping[int, Job]) -> bool:
-    """Not if Slurm gave that job to another user."""
-    job = jobs.get(claimed.job)
-    return job is None or job.uid is None or user.uid in (0, job.uid)
+def _credible(
+    claimed: Claim, user: Process, job: Job | None, placed: Mapping[int, set[int]], claimants: Mapping[int, set[int]]
+) -> bool:
+    """`placed`, `claimants`: the users of the processes that Slurm placed in each job, and of those that name it themselves."""
+    if user.uid == 0:
+        return True
+    if job is not None and job.uid is not None:
+        return user.uid == job.uid
+    users = placed.get(claimed.job) or claimants.get(claimed.job, set())
+    return users - {0} == {user.uid}
 
 
 def _only_job_of(user: Process, jobs: Iterable[Job]) -> tuple[int | None, str]:

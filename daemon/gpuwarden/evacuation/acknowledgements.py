@@ -48,12 +48,12 @@ class Acknowledgements:
     # --- folders
 
     async def expect(self, jobs: Sequence[LocalJob]) -> None:
-        """Makes a folder for the acknowledgements of each job. Users name it: of two jobs with one name the first has it."""
+        """Makes a folder for the acknowledgements of each job whose user is known. Users name it: of two jobs with one name the first has it."""
         taken = {folder for folder, _ in self._folders.values()}
         new: dict[str, tuple[str, int]] = {}
         for job in jobs:
             key, folder = key_of(job), job.folder or job.id
-            if key not in self._folders and folder not in taken:
+            if job.uid is not None and key not in self._folders and folder not in taken:
                 new[key] = folder, job.uid
                 taken.add(folder)
         if new:

@@ -30,7 +30,7 @@ from gpuwarden.policy.evacuation.state import fold
 from gpuwarden.policy.evacuation.steps import SignalJob, Step
 from gpuwarden.policy.model import Notice
 from gpuwarden.publish.snapshot import Evacuations
-from gpuwarden.publish.sockets.jobs import Acknowledged, Caller
+from gpuwarden.publish.sockets.jobs import Acknowledged, Caller, Membership
 from gpuwarden.publish.sockets.unix_socket import TRY_AGAIN, VerbError
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import Stamp
@@ -169,11 +169,11 @@ class Evacuation:
     def current(self) -> Collection[str]:
         return list(open_evacuations(self.state))
 
-    async def job_of(self, caller: Caller) -> str | None:
+    async def membership_of(self, caller: Caller) -> Membership | None:
         """Waits until that is known, as the socket for jobs does not do for ever."""
         if caller.pid <= 0 or caller.started is None:
             return None
-        return await self._job_scan.key_of((caller.pid, caller.started))
+        return await self._job_scan.membership_of((caller.pid, caller.started))
 
     def acknowledged(self, given: Acknowledged) -> None:
         """A job that read the notice itself may acknowledge before it is signalled: that is kept until the job is known."""

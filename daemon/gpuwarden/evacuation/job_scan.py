@@ -12,8 +12,9 @@ from gpuwarden.evacuation.slurm_pids import Listed
 from gpuwarden.policy.evacuation.delivery import Process
 from gpuwarden.policy.evacuation.model import key_of
 from gpuwarden.policy.evacuation.plan import Seen
+from gpuwarden.publish.sockets.jobs import Membership
 from gpuwarden_collectors.base import CollectorError
-from gpuwarden_collectors.receivers.facts import Kind, LocalJob
+from gpuwarden_collectors.receivers.facts import Kind, LocalJob, Role
 from gpuwarden_collectors.receivers.reader import ReceiversReader
 
 NEW_EVERY = 1.0
@@ -56,7 +57,7 @@ class JobScan:
         self._gpu_pids = gpu_pids
         self._owners: Mapping[int, int] = {}
         self._reading: asyncio.Future[_Read] | None = None
-        self._keys: dict[Process, str] = {}
+        self._members: dict[Process, Membership] = {}
         self._as_of = float("-inf")
         self._rescan: asyncio.Task[None] | None = None
         self._rescan_began = float("-inf")
@@ -114,18 +115,18 @@ class JobScan:
         """Read the processes of this host, so that the next scan takes a third of the time. Slurm is not queried."""
         await self._scan(self._known())
 
-    async def key_of(self, process: Process) -> str | None:
-        """The job that a process belongs to, None for none. For one that is new the host is scanned once more, and once a second
+    async def membership_of(self, process: Process) -> Membership | None:
+        """The job that a process belongs to, and as what; None for none. For one that is new the host is scanned once more, and once a second
         at most; concurrent callers wait for that scan, and for the next one if slurmd did not list for it.
 
         It returns when that is known: give it a time.
         """
         asked = asyncio.get_running_loop().time()
-        while (key := self._keys.get(process)) is None and self._as_of < asked:
+        while (membership := self._members.get(process)) is None and self._as_of < asked:
             if self._rescan is None or self._rescan.done():
                 self._rescan = asyncio.create_task(self._scan_again())
             await asyncio.shield(self._rescan)
-        return key
+        return membership
 
     async def _scan_again(self) -> None:
         clock = asyncio.get_running_loop().time
@@ -163,16 +164,19 @@ class JobScan:
 
     def _remember(self, read: _Read) -> None:
         """Without a newer list a process that is new may be a rank, and not on its own as it seems to be."""
-        keys = _keys(read.jobs)
+        members = _members(read.jobs)
         if read.as_of <= self._as_of:
-            single = _keys(job for job in read.jobs if job.kind is Kind.PROCESS)
-            known = {process: self._keys[process] for process in single if process in self._keys}
-            keys = {process: key for process, key in keys.items() if process not in single} | known
-        self._keys, self._as_of = keys, max(self._as_of, read.as_of)
+            single = _members(job for job in read.jobs if job.kind is Kind.PROCESS)
+            before = {process: self._members[process] for process in single if process in self._members}
+            members = {process: member for process, member in members.items() if process not in single} | before
+        self._members, self._as_of = members, max(self._as_of, read.as_of)
 
 
-def _keys(jobs: Iterable[LocalJob]) -> dict[Process, str]:
-    return {(process.pid, process.started): key_of(job) for job in jobs for process in job.processes}
+def _members(jobs: Iterable[LocalJob]) -> dict[Process, Membership]:
+    return {
+        (process.pid, process.started): Membership(key_of(job), job.uid, is_rank=process.role is Role.RANK)
+        for job in jobs for process in job.processes
+    }  # fmt: skip
 
 
 def _seen(jobs: tuple[LocalJob, ...], answer: SlurmJobs, node: str) -> Seen:

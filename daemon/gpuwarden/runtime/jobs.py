@@ -18,7 +18,7 @@ from gpuwarden.health.model import Event, Verdict
 from gpuwarden.publish.metrics.exposition import Holder
 from gpuwarden.publish.notices import NoticeFile, Notices, document
 from gpuwarden.publish.snapshot import Evacuations, Snapshot
-from gpuwarden.publish.sockets.jobs import Acknowledged, Caller, JobSocket
+from gpuwarden.publish.sockets.jobs import Acknowledged, Caller, JobSocket, Membership
 from gpuwarden.publish.sockets.unix_socket import VerbError
 from gpuwarden.publish.status import heartbeat, to_json
 from gpuwarden.runtime.wiring import Site
@@ -59,7 +59,7 @@ class Jobs:
         self._file = NoticeFile(site.config.run.dir, clock)
         self._socket = JobSocket(
             site.config.run.dir, status=self._status, notices=self.notices, current=self._current,
-            job_of=self._job_of, acknowledged=self._acknowledged, clock=clock, passed=passed,
+            membership_of=self._membership_of, acknowledged=self._acknowledged, clock=clock, passed=passed,
         )  # fmt: skip
         self._evacuation = None if site.simulation is not None else self._made(append, write, committed)
         self._door: asyncio.Task[None] | None = None
@@ -153,8 +153,8 @@ class Jobs:
     def _current(self) -> Collection[str]:
         return () if self._evacuation is None else self._evacuation.current()
 
-    async def _job_of(self, caller: Caller) -> str | None:
-        return None if self._evacuation is None else await self._evacuation.job_of(caller)
+    async def _membership_of(self, caller: Caller) -> Membership | None:
+        return None if self._evacuation is None else await self._evacuation.membership_of(caller)
 
     def _acknowledged(self, given: Acknowledged) -> None:
         if self._evacuation is None:

@@ -209,8 +209,11 @@ def _chosen(job: LocalJob, slurm: SlurmJob | None, rules: DeliveryRules) -> tupl
 
 
 def _is_of(receiver: Receiver, job: LocalJob, slurm: SlurmJob | None) -> bool:
-    """A container has users of its own making; elsewhere a process under another user is none of the job's business."""
-    return job.kind is Kind.CONTAINER or receiver.uid == (job.uid if slurm is None else slurm.uid)
+    """A container has users of its own making; elsewhere a process under another user is none of the job's business. While nobody says whose
+    the job is, what Slurm placed in it for users counts.
+    """
+    user = job.uid if slurm is None else slurm.uid
+    return job.kind is Kind.CONTAINER or (receiver.uid == user if user is not None else receiver.uid != 0)
 
 
 def _ruled(job: LocalJob, slurm: SlurmJob | None, rules: DeliveryRules) -> str:

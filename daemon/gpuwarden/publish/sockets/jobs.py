@@ -6,8 +6,9 @@
                                               ->  {"ok": true, "result": {"job": "slurm/71"}}
 
 With `wait` the response is sent once an end is imminent, or, with the tag of the last response, once it has changed; after S
-seconds in any case. An acknowledgement holds for its own rank, unless `all_ranks` is true: then for all of the job, on all its
-nodes. It may name a `job`, which must then be the caller's own. Errors are those of the control socket.
+seconds in any case. An acknowledgement comes from a process of the job, under the job's user or root. It holds for its own rank, unless
+`all_ranks` is true: then for all of the job, on all its nodes, and it must come from a rank. It may name a `job`, which must then be the
+caller's own. Errors are those of the control socket.
 
 Every user of the host may connect, so that everything is bounded: a line (4 KiB), the time until it is there (4 s), clients (128,
 and 16 of one user), how many of them wait. Idle clients give way: one client more of a user ends the one of the
@@ -89,8 +90,17 @@ class Acknowledged:
     all_ranks: bool = False
 
 
-JobOf = Callable[[Caller], Awaitable[str | None]]
-"""The key of the job on this node that the caller belongs to (`slurm/71`), None if it belongs to none that is known.
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What a process is to a job on this node. `job`: its key (`slurm/71`); `user`: whose the job is, None if that is not known."""
+
+    job: str
+    user: int | None
+    is_rank: bool
+
+
+MembershipOf = Callable[[Caller], Awaitable[Membership | None]]
+"""The job on this node that the caller belongs to; None if it belongs to none that is known.
 
 Better from memory; what must be read for it is read in a thread. Given up after 2 s, and the caller gets "try again".
 """
@@ -124,7 +134,7 @@ class JobSocket:
         status: Callable[[], dict[str, Any]],
         notices: Notices,
         current: Callable[[], Collection[str]],
-        job_of: JobOf,
+        membership_of: MembershipOf,
         acknowledged: Callable[[Acknowledged], None],
         clock: Clock = host_clock,
         clients: int = 128,
@@ -138,7 +148,7 @@ class JobSocket:
         self._status_document = status
         self._notices = notices
         self._current = current
-        self._job_of = job_of
+        self._membership_of = membership_of
         self._acknowledged = acknowledged
         self._clients_most, self._clients_of_user = clients, clients_of_user
         self._deadline = deadline
@@ -271,9 +281,11 @@ class JobSocket:
             raise VerbError(str(error)) from None
         if message.notice not in self._current():
             raise VerbError(f"there is no notice {message.notice[:60]!r} to acknowledge")
-        job = await self._own_job(caller)
-        if job is None:
+        membership = await self._membership(caller)
+        if membership is None:
             raise self._refusals.refused(f"{_name(caller)} belongs to no job that is known on this node", caller)
+        job = membership.job
+        self._may_acknowledge(caller, membership, all_ranks=message.all_ranks)
         named = arguments.get("job")
         if named is not None and named not in (job, job.partition("/")[2]):
             raise self._refusals.refused(
@@ -288,18 +300,35 @@ class JobSocket:
         )  # fmt: skip
         return {"job": job}
 
-    async def _own_job(self, caller: Caller) -> str | None:
+    def _may_acknowledge(self, caller: Caller, membership: Membership, *, all_ranks: bool) -> None:
+        """Raises VerbError."""
+        if caller.uid not in (0, membership.user):
+            if membership.user is None:
+                raise VerbError(
+                    f"whose {membership.job} is, is not known: its processes are of several users, and Slurm has not answered; try again",
+                    TRY_AGAIN,
+                )
+            raise self._refusals.refused(
+                f"{_name(caller)} may not acknowledge for {membership.job}, which is user {membership.user}'s", caller
+            )
+        if all_ranks and not membership.is_rank:
+            raise VerbError(
+                f"{_name(caller)} is no rank of {membership.job} as of the last scan, and may not answer for all ranks; try again",
+                TRY_AGAIN,
+            )
+
+    async def _membership(self, caller: Caller) -> Membership | None:
         """Raises VerbError."""
         try:
             async with asyncio.timeout(_JOB_OF):
-                job = await self._job_of(caller)
+                membership = await self._membership_of(caller)
         except TimeoutError:
             raise VerbError(f"the job of process {caller.pid} was not found in time; try again", TRY_AGAIN) from None
         if caller.pid > 0:  # its number may have become another's while its job was read; what has just ended is known
             stat = process_stat("/proc", caller.pid)
             if caller.started is None or (stat is not None and stat.started != caller.started):
                 return None
-        return job
+        return membership
 
 
 class _Refusals:
