@@ -147,6 +147,29 @@ async def test_a_process_that_was_not_signalled_since_the_end_was_called_off_is_
         assert one.received() == "TERM"
 
 
+async def test_a_trial_that_was_called_off_keeps_no_rank_from_the_signal_of_the_real_notice(
+    tmp_path: Path, one: Rank
+) -> None:
+    """As `gpuwarden notify-termination` by hand, which the job acknowledged."""
+    trial = announced(600.0, source="operator", at=host_clock().boottime)
+    async with running(Rig(tmp_path, one)) as rig:
+        rig.committed.set()
+        rig.acts(trial)
+        await rig.writes(EventKind.SIGNALLED)
+        assert one.received() == "TERM"
+        job = str((await rig.writes(EventKind.SIGNALLED)).data["job"])
+        rig.departing.acknowledged(
+            Acknowledged(
+                job=job, pid=one.pid, started=one.started, uid=os.getuid(), notice=id_of(trial), rank=0, saved=True, step=None,
+            )
+        )  # fmt: skip
+        rig.acts()
+        rig.acts(ending())
+        await rig.wait(lambda: rig.kinds().count(EventKind.SIGNALLED) == 2, "the second signal")
+        assert one.received() == "TERM"
+        assert "1 job is signalled to save" in await rig.departing.signalled()
+
+
 @pytest.mark.parametrize("again", [False, True])
 async def test_a_process_over_which_a_daemon_was_killed_gets_a_signal_only_where_the_site_asks_for_it(
     tmp_path: Path, one: Rank, again: bool

@@ -219,7 +219,7 @@ async def test_a_daemon_in_a_container_sees_the_same_jobs_and_is_not_deceived_ei
                 stack.enter_context(attacker(folder, f"{n}/{below}", Path("/none"), ""))
                 for n, below in enumerate(forged(trees.job, trees.container))
             ]
-        pids = [str(process.pid) for process in (*victims, *attackers)]
+        pids = [str(pid) for pid in (*(one.pid for one in victims), *(one.pid for one in attackers))]
         words = ["sh", "-c", join, "sh", own, f'{covers[sees]}; exec "$@"', "sh", sys.executable, "-c", SCAN, *pids]
         process = await asyncio.create_subprocess_exec(
             *words, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -479,11 +479,52 @@ def test_one_that_takes_the_place_of_another_takes_over_what_is_known() -> None:
     assert (story.signals, story.requeues) == ([(1, "TERM"), (2, "TERM")], [(7, 1_001.0)])
 
 
-def test_a_withdrawn_notice_that_comes_back_soon_signals_nobody_twice_but_earlier_saves_do_not_count() -> None:
+def called_off(story: Story, after: float, source: str = "aws") -> Story:
+    """Each rank was signalled at 1,000 s, and nobody acknowledged; the next notice comes `after` seconds."""
+    story.announces(announced()).acts().waits(1.0).announces().waits(after - 1.0)
+    return story.announces(announced(120.0, at=1_000.0 + after, source=source)).acts()
+
+
+def test_who_acknowledged_a_notice_that_was_called_off_is_signalled_for_the_next_one_and_must_save_again() -> None:
     story = Story(unschedulable=True).runs(7, process(1, rank=0)).announces(announced()).acts().acknowledges(7, 0)
-    story.announces().waits(60.0).announces(announced(120.0, at=1_060.0)).acts()
+    story.announces().waits(5.0).announces(announced(120.0, at=1_005.0)).acts()
+    assert (story.signals, story.requeues) == ([(1, "TERM"), (1, "TERM")], [])
+    assert story.waits(115.0).acts().requeues == [(7, 1_120.0)]
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("source", ["aws", "operator"])
+def test_after_a_notice_that_was_called_off_the_next_one_signals_whoever_still_handles_it(
+    source: str, several: bool
+) -> None:
+    """Also as a whole, past the mark of this node, and also if the same notice comes back."""
+    story = Story()
+    story = story.spreads(7, process(1)) if several else story.runs(7, process(1))
+    called_off(story, 40.0, source)
+    assert story.signals == [(1, "TERM"), (1, "TERM")]
+    assert story.known(7).way == (Way.JOB_WIDE if several else Way.LOCAL)
+    assert story.sums_up().waits(500.0).acts().signals == [(1, "TERM"), (1, "TERM")], "once for each"
+
+
+def test_who_may_be_saving_for_a_notice_that_was_called_off_is_signalled_after_half_a_minute() -> None:
+    story = called_off(Story().runs(7, process(1)), 10.0)
+    assert (story.signals, story.known(7).text) == ([(1, "TERM")], "all of its ranks here were signalled before")
+    assert story.waits(19.0).sums_up().acts().signals == [(1, "TERM")]
+    assert story.waits(2.0).acts().signals == [(1, "TERM"), (1, "TERM")]
+    assert story.known(7).text == "SIGTERM to 1 rank here"
+
+
+def test_who_dropped_its_handler_with_the_first_signal_is_waited_for_and_gets_no_second_one() -> None:
+    story = Story(unschedulable=True).runs(7, process(1, rank=0)).announces(announced()).acts().announces()
+    story.runs(7, process(1, rank=0, catches=frozenset())).waits(40.0).announces(announced(120.0, at=1_040.0)).acts()
     assert (story.signals, story.requeues) == ([(1, "TERM")], [])
-    assert story.waits(115.0).acts().requeues == [(7, 1_175.0)]
+    assert story.known(7).signalled == {(1, 10)}
+    assert story.acknowledges(7, 0).acts().requeues == [(7, 1_040.0)]
+
+
+def test_who_answers_the_next_notice_while_it_saves_for_the_one_that_was_called_off_gets_no_second_signal() -> None:
+    story = called_off(Story().runs(7, process(1, rank=0)), 10.0).acknowledges(7, 0)
+    assert story.waits(60.0).acts().signals == [(1, "TERM")]
 
 
 def test_a_rank_of_a_withdrawn_notice_that_has_ended_is_none_of_the_next_one_though_the_job_is() -> None:
@@ -498,9 +539,9 @@ def test_a_rank_of_a_withdrawn_notice_that_has_ended_is_none_of_the_next_one_tho
 
 def test_a_rank_of_a_withdrawn_notice_that_is_still_here_is_waited_for_in_the_next_one() -> None:
     story = Story(unschedulable=True).runs(7, process(1, rank=0), process(2, rank=1), node_count=1)
-    story.announces(announced()).acts().announces().waits(60.0).announces(announced(at=1_060.0)).acts()
+    story.announces(announced()).acts().announces().waits(20.0).announces(announced(at=1_020.0)).acts()
     assert story.acknowledges(7, 0).acts().requeues == []
-    assert (story.ends(2).acts().requeues, len(story.signals)) == ([(7, 1_060.0)], 2)
+    assert (story.ends(2).acts().requeues, len(story.signals)) == ([(7, 1_020.0)], 2)
 
 
 def test_what_was_answered_to_a_notice_before_it_was_withdrawn_does_not_count_when_it_comes_back() -> None:
@@ -510,14 +551,14 @@ def test_what_was_answered_to_a_notice_before_it_was_withdrawn_does_not_count_wh
     story.announces(announced(180.0)).sums_up().acts()
     assert story.known(7).signalled == {(1, 10)}
     assert story.known(7).acknowledged.at is None
-    assert (story.requeues, len(story.signals)) == ([], 2)
+    assert (story.requeues, len(story.signals)) == ([], 3), "it was signalled again, for it has gone on"
     assert story.acknowledges(7, 0).acts().requeues == [(7, 1_060.0)]
 
 
 def test_more_ranks_than_one_event_holds_stay_signalled_from_one_notice_to_the_next() -> None:
     ranks = [process(4_000_000 + n) for n in range(400)]
     story = Story().runs(7, *ranks, node_count=1).announces(announced()).acts().announces()
-    story.waits(60.0).ends(4_000_399).announces(announced(at=1_060.0)).acts()
+    story.waits(20.0).ends(4_000_399).announces(announced(at=1_020.0)).acts()
     assert len(story.known(7).signalled) == 399
     assert (len(story.known(7).earlier), len(story.signals)) == (1, 400)
 

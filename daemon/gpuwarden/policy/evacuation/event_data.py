@@ -98,6 +98,7 @@ class KeptJob(OfJob):
     in_steps: bool
     told_at: Stamp | None = field(default=None, metadata=key("told"))
     requeued_at: Stamp | None = field(default=None, metadata=key("requeued"))
+    called_off_told: Stamp | None = None
     processes: str
     marking: bool = False
     kept: bool
@@ -111,7 +112,7 @@ class KeptProcesses(OfJob):
     more: bool
     earlier: bool = False
     only: Name = ""
-    """Which of JobState's other processes they are: unsure, unsure_here, undecided."""
+    """Which of JobState's other processes they are: unsure, unsure_here, undecided, called_off."""
     unsure: bool = False
     """Of an earlier version: they are in JobState's `unsure`, too."""
     kept: bool

@@ -200,13 +200,15 @@ def _job(notice: str, job: str, known: JobState) -> Iterator[event_data.KeptJob 
         notice=notice, job=job, way=known.way, signal=known.signal, text=known.text, local_only=known.local_only,
         result=known.result, count=known.count, wide=known.wide, restarts=known.restarts, requeued=known.requeued,
         requeued_text=known.requeued_text, named=known.named, returned=known.returned, in_steps=known.in_steps,
-        told_at=known.told_at, requeued_at=known.requeued_at, processes=first, marking=known.marking, kept=True,
+        told_at=known.told_at, requeued_at=known.requeued_at, called_off_told=known.called_off_told, processes=first, marking=known.marking, kept=True,
     )  # fmt: skip
     more = event_data.KeptProcesses(notice=notice, job=job, processes="", more=True, kept=True)
     yield from (replace(more, processes=text) for text in rest)
     yield from (replace(more, processes=text, earlier=True) for text in _texts_of(known.earlier) if text)
-    not_known = {"unsure": known.unsure, "unsure_here": known.unsure_here, "undecided": known.undecided}
-    for only, processes in not_known.items():
+    others = {
+        "unsure": known.unsure, "unsure_here": known.unsure_here, "undecided": known.undecided, "called_off": known.called_off,
+    }  # fmt: skip
+    for only, processes in others.items():
         yield from (replace(more, processes=text, only=only) for text in _texts_of(processes) if text)
 
 

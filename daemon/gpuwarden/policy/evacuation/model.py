@@ -14,6 +14,10 @@ from gpuwarden_collectors.receivers.facts import LocalJob
 SIGNALLED_WITHIN = 600.0
 """Seconds for which a process that was signalled for one notice is not signalled for another: one death may have several sources, and a second
 signal can end a save (some frameworks drop their handler with the first)."""
+CALLED_OFF_FOR = 30.0
+"""Seconds after its signal for which a process that has not acknowledged is not signalled for another notice, though the one for which it was
+signalled was called off: it may be saving. A framework that drops its handler with the first signal has done so by then, and what has
+no handler is never signalled. The shortest notice of a cloud is 30 s (GCP)."""
 JOBS_MOST = 1_024
 """Jobs of one evacuation that are signalled and remembered: more than run on any node."""
 EVACUATIONS_MOST = 32
@@ -76,7 +80,8 @@ class JobState:
     """What was done for one run of a job. `restarts`: how often it was requeued before this run, None where it is not known.
 
     `signalled`: for good; `earlier`: in an earlier run, or before the notice was withdrawn; `returned`: it was withdrawn, has come back, and
-    who of them is still here is not known yet. `wide`: it may still be signalled as a whole. `marking`: this node's mark was begun for it, and no
+    who of them is still here is not known yet. `called_off`: those of `signalled` and `earlier` whose notice was called off before they came into
+    this evacuation, signalled at `called_off_told` at the latest. `wide`: it may still be signalled as a whole. `marking`: this node's mark was begun for it, and no
     signal through Slurm since: where that mark stands, nothing was sent by it. `unsure`: those signalled through Slurm of which the outcome
     is not known yet; `unsure_here`: the same of those signalled on this host; `undecided`: of these it was not found out either.
     `in_steps`: all of those signalled are tasks of Slurm's steps, or were started by one.
@@ -87,6 +92,8 @@ class JobState:
     earlier: frozenset[Process] = frozenset()
     returned: bool = False
     told_at: Stamp | None = None
+    called_off: frozenset[Process] = frozenset()
+    called_off_told: Stamp | None = None
     way: Way = Way.NONE
     signal: str = ""
     text: str = ""

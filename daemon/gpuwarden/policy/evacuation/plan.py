@@ -19,7 +19,7 @@ from gpuwarden.policy.evacuation.budget import FAILING_GPU, MARK_TAKES, Budget, 
 from gpuwarden.policy.evacuation.delivery import ALIVE, Delivery, DeliveryRules, Way, delivery
 from gpuwarden.policy.evacuation.done import done, steps_decide
 from gpuwarden.policy.evacuation.model import JOBS_MOST, Evacuation, EvacuationState, JobState, Requeued, id_of, key_of
-from gpuwarden.policy.evacuation.signals import signalled_before
+from gpuwarden.policy.evacuation.signals import has_left_mark, signalled_before, told_before
 from gpuwarden.policy.evacuation.steps import Approve, CheckSteps, NameNot, Plan, Requeue, SetFinalState, SignalJob
 from gpuwarden.policy.evacuation.unsettled import has_unused_mark, repeated
 from gpuwarden.policy.model import Notice, Result
@@ -169,7 +169,7 @@ def _signals(scene: Scene) -> Iterator[SignalJob]:
         is_new = known is None or known.returned
         if found.receivers or is_new or (known is not None and _came_back(known, slurm)):
             room -= known is None
-            yield SignalJob(job, found, slurm, _remaining(scene, key, job) if is_new else ())
+            yield SignalJob(job, found, slurm, _remaining(scene, key, job, found) if is_new else ())
         elif scene.settings.signal_again and (
             again := repeated(scene.state, key, job, slurm, rules=scene.settings.delivery, now=scene.now)
         ):
@@ -188,9 +188,10 @@ def _waits(scene: Scene, key: str, job: LocalJob) -> bool:
     )
 
 
-def _remaining(scene: Scene, key: str, job: LocalJob) -> tuple[Receiver, ...]:
-    signalled = signalled_before(scene.state, scene.evacuation, key, scene.now)
-    return tuple(process for process in job.processes if (process.pid, process.started) in signalled)
+def _remaining(scene: Scene, key: str, job: LocalJob, found: Delivery) -> tuple[Receiver, ...]:
+    """Those told of an end before that are still here, and that are not told again now: they are waited for."""
+    told = told_before(scene.state, scene.evacuation, key, scene.now) - {aim.process for aim in found.receivers}
+    return tuple(process for process in job.processes if (process.pid, process.started) in told)
 
 
 def delivery_now(scene: Scene, key: str, job: LocalJob) -> Delivery:
@@ -198,10 +199,13 @@ def delivery_now(scene: Scene, key: str, job: LocalJob) -> Delivery:
     known, left = scene.evacuation.jobs.get(key), scene.times.end - scene.now.boottime
     in_time = scene.times.wide and (left >= MARK_TAKES or left <= 0.0)
     slurm = slurm_of(job, scene.seen)
-    unused = slurm is not None and has_unused_mark(scene.state, key, slurm.restarts)
+    unused = slurm is not None and (
+        has_unused_mark(scene.state, key, slurm.restarts)
+        or has_left_mark(scene.state, scene.evacuation, key, slurm.restarts)
+    )
     return delivery(
         job, slurm, scene.settings.delivery, now=scene.now.wall, trees=scene.seen.trees,
-        signalled=signalled_before(scene.state, scene.evacuation, key, scene.now),
+        signalled=signalled_before(scene.state, scene.evacuation, key, job, scene.now),
         wide=scene.seen.controller and in_time and (known is None or known.wide),
         unused_mark=scene.seen.node if unused else "",
     )  # fmt: skip

@@ -9,8 +9,10 @@ from gpuwarden.health.model import Event
 from gpuwarden.policy.evacuation import event_data
 from gpuwarden.policy.evacuation.budget import FAILING_GPU
 from gpuwarden.policy.evacuation.delivery import Process, Way
+from gpuwarden.policy.evacuation.done import has_acknowledged
 from gpuwarden.policy.evacuation.event_data import processes_of
 from gpuwarden.policy.evacuation.model import (
+    CALLED_OFF_FOR,
     JOBS_MOST,
     SIGNALLED_WITHIN,
     Evacuation,
@@ -23,38 +25,100 @@ from gpuwarden.policy.evacuation.model import (
     with_job_everywhere,
 )
 from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.receivers.facts import LocalJob
 
 
-def signalled_before(state: EvacuationState, evacuation: Evacuation, job: str, now: Stamp) -> frozenset[Process]:
-    """Processes of `job` not to signal in this evacuation: signalled in it, or lately in another."""
-    own = evacuation.jobs.get(job)
-    before = frozenset() if own is None else own.signalled | own.earlier
-    return before.union(*(other.signalled | other.earlier for _, other in _others(state, evacuation.id, job, now)))
+def signalled_before(
+    state: EvacuationState, evacuation: Evacuation, key: str, job: LocalJob, now: Stamp
+) -> frozenset[Process]:
+    """Processes of `job` not to signal in this evacuation: signalled in it, or lately in another. What was called off before this one counts
+    until the rank has acknowledged, and for CALLED_OFF_FOR.
+    """
+    own = evacuation.jobs.get(key)
+    before = frozenset() if own is None else _counting(own, job, now)
+    return before.union(*(_counting_of(evacuation, *other, job, now) for other in _others(state, evacuation, key, now)))
 
 
-def _others(state: EvacuationState, own: str, job: str, now: Stamp) -> list[tuple[Evacuation, JobState]]:
+def told_before(state: EvacuationState, evacuation: Evacuation, key: str, now: Stamp) -> frozenset[Process]:
+    """Processes of a job that were told of this end or, lately, of another, whether they may be told again or not: they may be saving."""
+    own = evacuation.jobs.get(key)
+    known = [other for _, other in _others(state, evacuation, key, now)] + ([] if own is None else [own])
+    return frozenset[Process]().union(*(one.signalled | one.earlier for one in known))
+
+
+def _others(state: EvacuationState, own: Evacuation, job: str, now: Stamp) -> list[tuple[Evacuation, JobState]]:
     """What other evacuations know of `job` and still counts, the newest last."""
     found = [
         (evacuation, known)
         for evacuation in state.evacuations.values()
-        if evacuation.id != own and (known := evacuation.jobs.get(job)) is not None and known.told_at is not None
+        if evacuation.id != own.id and (known := evacuation.jobs.get(job)) is not None and known.told_at is not None
         if now.boottime - known.told_at.boottime <= SIGNALLED_WITHIN
     ]  # fmt: skip
     return sorted(found, key=lambda pair: pair[1].told_at.boottime if pair[1].told_at else 0.0)
 
 
+def _called_off(other: Evacuation, own: Evacuation) -> bool:
+    """It was over before this one began: what takes the place of another without a gap announces the same end."""
+    return other.over is not None and other.over.boottime < own.at.boottime
+
+
+def _counting(known: JobState, job: LocalJob, now: Stamp) -> frozenset[Process]:
+    """Of one evacuation: those signalled in it, and those of before that still count in it."""
+    told = known.signalled | known.earlier
+    return told if _lately(known.called_off_told, now) else told - (known.called_off - _acknowledged(known, job))
+
+
+def _counting_of(own: Evacuation, other: Evacuation, known: JobState, job: LocalJob, now: Stamp) -> frozenset[Process]:
+    """Of another evacuation than `own`."""
+    if not _called_off(other, own):
+        return _counting(known, job, now)
+    told = known.signalled | known.earlier
+    return told - _acknowledged(known, job) if _lately(known.told_at, now) else frozenset()
+
+
+def _lately(told: Stamp | None, now: Stamp) -> bool:
+    return told is not None and now.boottime - told.boottime <= CALLED_OFF_FOR
+
+
+def _acknowledged(known: JobState, job: LocalJob) -> frozenset[Process]:
+    """Those that have acknowledged, in their own name or by their number, which `job` shows."""
+    acknowledged = known.acknowledged
+    if acknowledged.whole or acknowledged.all_ranks:
+        return known.signalled | known.earlier
+    here = (rank for rank in job.processes if has_acknowledged(rank, acknowledged))
+    return acknowledged.processes.union((rank.pid, rank.started) for rank in here)
+
+
+def has_left_mark(state: EvacuationState, evacuation: Evacuation, key: str, restarts: int | None) -> bool:
+    """Whether the mark of this node stands for a signal to this run of the job that was sent for a notice that was called off."""
+    own = evacuation.jobs.get(key)
+    known = [] if own is None or own.called_off_told is None else [own]
+    known += [
+        other.jobs[key] for other in state.evacuations.values() if key in other.jobs and _called_off(other, evacuation)
+    ]
+    return any(
+        one.way is Way.JOB_WIDE and (None in (restarts, one.restarts) or one.restarts == restarts) for one in known
+    )
+
+
 def _first(state: EvacuationState, evacuation: Evacuation, data: event_data.Signalling, now: Stamp) -> JobState:
     """What is known of a job that comes into this evacuation: all, where another one goes on or has given way to this."""
-    others = _others(state, evacuation.id, data.job, now)
+    others = _others(state, evacuation, data.job, now)
     base = JobState(restarts=data.restarts)
     before: frozenset[Process] = frozenset()
+    called_off: frozenset[Process] = frozenset()
+    told: Stamp | None = None
     for other, known in others:
         if None not in (known.restarts, base.restarts) and known.restarts != base.restarts:
             continue
         before |= known.signalled
+        if _called_off(other, evacuation):
+            called_off, told = called_off | known.signalled, known.told_at
         same_end = (other.kind == FAILING_GPU) == (evacuation.kind == FAILING_GPU)
         if same_end and (other.over is None or other.over.boottime >= evacuation.at.boottime):
             base = replace(known, restarts=known.restarts if base.restarts is None else base.restarts)
+    if called_off := called_off - base.signalled:
+        base = replace(base, called_off=at_most(base.called_off | called_off), called_off_told=told)
     if data.remaining is None:  # of a version that did not write which of them were still here
         return replace(base, signalled=at_most(base.signalled | before))
     return _remaining(replace(base, earlier=at_most(base.earlier | (before - base.signalled))), data)
@@ -115,9 +179,10 @@ def _signal_begun(known: JobState, data: event_data.Signalling, now: Stamp) -> J
     restarts = known.restarts if known.restarts is not None else data.restarts
     if not processes:
         known = replace(known, restarts=restarts, marking=known.marking or data.marking)
-        return known if known.signalled else replace(known, text=data.text)
+        return replace(known, text=known.text or data.text) if known.signalled else replace(known, text=data.text)
     changed = replace(
-        known, signalled=at_most(known.signalled | processes), told_at=now, restarts=restarts, in_steps=_in_steps(known, data)
+        known, signalled=at_most(known.signalled | processes), earlier=known.earlier - processes,
+        called_off=known.called_off - processes, told_at=now, restarts=restarts, in_steps=_in_steps(known, data),
     )  # fmt: skip
     if not data.again:  # who was sent it a second time is not sent it a third time, whatever came of that
         changed = _awaiting(changed, processes, data.way)
@@ -138,9 +203,8 @@ def _awaiting(known: JobState, processes: frozenset[Process], way: Way) -> JobSt
 def _sending(known: JobState, data: event_data.Signalling) -> JobState:
     """In every evacuation that has the job: a second signal is the last one, and one through Slurm stands behind the mark from now on."""
     processes = processes_of(data.processes)
-    if data.again:
-        return replace(known, undecided=known.undecided - processes)
-    return replace(known, marking=False) if processes and data.way in _THROUGH_SLURM else known
+    known = replace(known, undecided=known.undecided - processes) if processes & known.undecided else known
+    return replace(known, marking=False) if processes and data.way in _THROUGH_SLURM and not data.again else known
 
 
 def _kept(known: JobState | None, event: Event) -> JobState:
@@ -159,16 +223,17 @@ def _kept(known: JobState | None, event: Event) -> JobState:
         signalled=processes, unsure=unsure, told_at=data.told_at, way=data.way, signal=data.signal, text=data.text,
         local_only=data.local_only, result=data.result, count=data.count, wide=data.wide, restarts=data.restarts,
         requeued=data.requeued, requeued_at=data.requeued_at, requeued_text=data.requeued_text, named=data.named,
-        returned=data.returned, in_steps=data.in_steps, marking=data.marking,
+        returned=data.returned, in_steps=data.in_steps, marking=data.marking, called_off_told=data.called_off_told,
     )  # fmt: skip
 
 
 def _kept_only(known: JobState, only: str, processes: frozenset[Process]) -> JobState:
-    """Processes signalled now or earlier of which it is not known whether they got their signal."""
+    """Processes signalled now or earlier of which it is not known whether they got their signal, or whose notice was called off."""
     return replace(
         known, unsure=at_most(known.unsure | processes) if only == "unsure" else known.unsure,
         unsure_here=at_most(known.unsure_here | processes) if only == "unsure_here" else known.unsure_here,
         undecided=at_most(known.undecided | processes) if only == "undecided" else known.undecided,
+        called_off=at_most(known.called_off | processes) if only == "called_off" else known.called_off,
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ r"""What was done for jobs whose machine ends, and the one way in which it chang
 
 No process is signalled twice for one death, though several sources may announce it: one signalled for one notice within
 SIGNALLED_WITHIN is not signalled for another, and what is known of a job goes over from an evacuation to the one that takes its place without a gap.
+What was called off before that counts until the process has acknowledged, and for CALLED_OFF_FOR: see signals.py.
 """
 
 from __future__ import annotations
@@ -76,12 +77,15 @@ def _departing(state: EvacuationState, event: Event) -> EvacuationState:
 
 
 def _returned(known: JobState) -> JobState:
-    """What it answered before the notice was withdrawn counts no more: it went on since."""
-    earlier = at_most(known.earlier | known.signalled)
-    undecided = known.undecided if known.acknowledged.at is None else frozenset[Process]()
+    """What it answered before the notice was withdrawn counts no more: it went on since. Whoever answered may be signalled again."""
+    answered = known.acknowledged
+    told = known.earlier | known.signalled
+    left = frozenset[Process]() if answered.whole or answered.all_ranks else told - answered.processes
+    undecided = known.undecided if answered.at is None else frozenset[Process]()
     return replace(
-        known, signalled=frozenset(), earlier=earlier, returned=True, acknowledged=Acknowledged(), undecided=undecided
-    )
+        known, signalled=frozenset(), earlier=at_most(left), called_off=at_most(left), called_off_told=known.told_at,
+        returned=True, acknowledged=Acknowledged(), undecided=undecided,
+    )  # fmt: skip
 
 
 def _departed(known: Evacuation, _: event_data.Departed, now: Stamp) -> Evacuation:
