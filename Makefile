@@ -11,12 +11,13 @@ WORKERS ?= 5
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-torch test-bundle pytest bytecode lint bench soak deb bundle release-arm64 image lock ptxas helm chart docs clean evaluate evaluate-full
+.PHONY: help run test test-torch test-slurm test-bundle pytest bytecode lint bench soak deb bundle release-arm64 image lock ptxas helm chart docs clean evaluate evaluate-full
 
 help:
 	@echo 'make run    start the daemon: on the GPUs of this host, or on 8 simulated ones where it has no driver'
 	@echo 'make test   set up everything and run all checks and tests'
 	@echo 'make test-torch  the job library with PyTorch and torchrun: a CPU build, in an environment of its own (1 GB)'
+	@echo 'make test-slurm  the tests on a real Slurm with 24.11, of Debian 13, in place of the one of this host; as root, needs mmdebstrap'
 	@echo 'make ptxas  the assembler with which the tests check the kernels of an active test, in an environment of its own (150 MB)'
 	@echo 'make helm   helm and kubectl, with which the tests render the chart, in an environment of its own (300 MB)'
 	@echo 'make lint   what is checked without running anything: ruff, mypy, imports'
@@ -78,6 +79,11 @@ $(VENV)-torch/.torch: pyproject.toml
 
 test-torch: $(VENV)-torch/.torch
 	$(VENV)-torch/bin/python -m pytest -n 3 tests/job/test_torch*.py $(PYTEST)
+
+# The host's Slurm, whatever it is, has its tests in `make test`.
+SLURM_TESTS ?= -m slurm
+test-slurm: $(VENV)/.dev
+	PYTHONPATH=tests $(BIN)/python -m support.newer_slurm $(BIN)/python -m pytest -n 2 --dist loadgroup $(SLURM_TESTS) $(PYTEST)
 
 # The same for every Python: it is no Python package but for its name.
 ptxas: .venv-ptxas/.ptxas

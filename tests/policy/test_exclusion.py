@@ -274,23 +274,89 @@ def test_a_board_that_is_in_another_slot_now_was_seen_to_by_nobody(kind: EventKi
     assert story.heals(passes=100).writes == ["exclude"]
 
 
-def test_what_the_scheduler_added_to_our_reason_bars_the_way_back() -> None:
+OBJECTION = "gres/gpu count reported lower than configured (7 < 8)"
+
+
+@pytest.mark.parametrize("remark", [OBJECTION, f"Not responding : {OBJECTION}", "Kill task failed"])
+def test_what_the_scheduler_objects_bars_the_way_back_until_a_person_restores(remark: str) -> None:
     story = Story().fails()
     node = story.cluster.nodes["n1"]
     story.waits(100)
-    story.cluster.nodes["n1"] = replace(node, reason=f"{FAILED} : Not responding", since=story.now.wall)
+    story.cluster.nodes["n1"] = replace(node, reason=f"{FAILED} : {remark}", since=story.now.wall)
     story.heals(passes=100)
     assert story.writes == ["exclude"]
     assert story.last is not None
-    assert "Not responding" in story.last.blocked["slurm"]
+    assert remark in story.last.blocked["slurm"]
     assert "slurm" in story.state.holds
+    story.took(orders.restore(story.state, story.situation().verdict, ["slurm"], by="al", boot_id=BOOT, now=story.now))
+    assert story.passes().writes == ["exclude", "restore"]
 
 
-def test_what_the_scheduler_added_to_our_reason_is_not_written_over_either() -> None:
+def test_what_the_scheduler_objects_is_not_written_over() -> None:
     story = Story().fails()
-    story.cluster.nodes["n1"] = replace(story.cluster.nodes["n1"], reason=f"{FAILED} : Not responding")
+    story.cluster.nodes["n1"] = replace(story.cluster.nodes["n1"], reason=f"{FAILED} : {OBJECTION}")
     story.took([orders.exclude("alice", "to the bench", BOOT, story.now)])
-    assert story.passes(10).reason == f"{FAILED} : Not responding"
+    assert story.passes(10).reason == f"{FAILED} : {OBJECTION}"
+
+
+def is_off(story: Story, remarks: str, *flags: Flag) -> None:
+    """Slurm has found that the machine is off; from 23.02 on it says so in the reason, whose time moves."""
+    node = story.cluster.nodes["n1"]
+    moved = node.since if not remarks else story.now.wall + 60.0
+    story.cluster.nodes["n1"] = replace(node, reason=FAILED + remarks, since=moved, flags=frozenset(flags))
+
+
+@pytest.mark.parametrize("flags", [(), (Flag.DOWN,)], ids=["drained", "down"])
+@pytest.mark.parametrize(
+    "remarks",
+    ["", " : Not responding", " : reboot issued : reboot timed out", " : Not responding : Node unexpectedly rebooted"],
+)
+def test_a_machine_that_was_off_for_its_repair_comes_back(remarks: str, flags: tuple[Flag, ...]) -> None:
+    story = Story().fails()
+    is_off(story, remarks, *flags)
+    story.reboots().unknown(passes=3).heals(passes=20)
+    assert story.writes == ["exclude", "restore"]
+
+
+def test_nor_is_it_lost_where_the_daemon_was_killed_before_it_knew_that_it_had_drained() -> None:
+    story = Story()
+    story.done = (True, False)  # no answer
+    story.fails()
+    is_off(story, " : Not responding", Flag.DOWN, Flag.SILENT)
+    story.reboots().heals(passes=5)
+    story.done = (True, True)
+    story.heals(passes=20)
+    assert story.writes == ["exclude"]
+    is_off(story, " : Not responding", Flag.DOWN)
+    assert story.heals(passes=20).writes == ["exclude", "restore"]
+
+
+def test_nor_is_a_restoration_that_was_wanted_when_the_machine_went_off() -> None:
+    story = Story().fails()
+    story.done = (False, False)
+    story.heals(passes=20)
+    is_off(story, "", Flag.DOWN)
+    story.reboots().unknown(passes=3)
+    story.done = (True, True)
+    assert story.heals(passes=20).writes == ["exclude", "restore"]
+
+
+def test_before_its_slurmd_answers_nothing_is_resumed() -> None:
+    story = Story().fails()
+    is_off(story, " : Not responding", Flag.DOWN, Flag.SILENT)
+    story.reboots().heals(passes=50)
+    assert story.writes == ["exclude"]
+    is_off(story, " : Not responding", Flag.DOWN)
+    assert story.heals().writes == ["exclude", "restore"]
+
+
+def test_a_node_that_went_down_without_a_boot_stays_down_until_a_person_restores() -> None:
+    story = Story().fails()
+    is_off(story, " : Not responding", Flag.DOWN)
+    story.heals(passes=50)
+    assert story.writes == ["exclude"]
+    story.took(orders.restore(story.state, story.situation().verdict, ["slurm"], by="al", boot_id=BOOT, now=story.now))
+    assert story.passes().writes == ["exclude", "restore"]
 
 
 def test_the_fourth_return_in_a_day_is_for_a_person() -> None:

@@ -63,6 +63,7 @@ class Slurm:
     more: str = ""
     partitions: Sequence[str] = ()
     slurmd_timeout: int = 60
+    return_to_service: int = 1
     ports: list[int] = field(default_factory=list)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     paused: set[str] = field(default_factory=set)
@@ -107,7 +108,13 @@ class Slurm:
         self.more = self.more if more is None else more
         self.ports = self.ports or free_ports(self.nodes + 1)
         names = [*self.names, *(f"f{n}" for n in range(1, self.phantoms + 1))]
-        lines = [CONF.format(folder=self.folder, port=self.ports[0], slurmd_timeout=self.slurmd_timeout), self.more]
+        conf = CONF.format(
+            folder=self.folder,
+            port=self.ports[0],
+            slurmd_timeout=self.slurmd_timeout,
+            return_to_service=self.return_to_service,
+        )
+        lines = [conf, self.more]
         shape = f"NodeHostname=localhost NodeAddr=127.0.0.1 CPUs=4 RealMemory=1000 Gres=gpu:{GPUS}"
         lines += [f"NodeName={n} Port={p} {shape}" for n, p in zip(self.names, self.ports[1:], strict=True)]
         if self.phantoms:
@@ -130,10 +137,10 @@ class Slurm:
 
     # --- its processes
 
-    def start(self, *names: str) -> None:
-        """Those named, else all of them, and wait until every slurmd that runs is registered."""
+    def start(self, *names: str, booted: bool = False) -> None:
+        """Those named, else all of them, and wait until every slurmd that runs is registered. `booted`: the machine of a slurmd has."""
         for name in names or (MUNGE, CONTROLLER, *self.names):
-            self._start(name)
+            self._start(name, *(("-b",) if booted else ()))
         if CONTROLLER in self.processes and MUNGE in self.processes:
             self.wait(self.answers, f"{CONTROLLER} to answer")
             for name in self.names:
@@ -147,7 +154,7 @@ class Slurm:
         state = self.state(name)
         return bool(state) and not state & {"UNKNOWN", "NOT_RESPONDING"}
 
-    def _start(self, name: str) -> None:
+    def _start(self, name: str, *options: str) -> None:
         commands = {
             MUNGE: [
                 MUNGE, "--foreground", "--force", f"--key-file={self.folder}/munge.key", f"--socket={self.folder}/munge.sock",
@@ -156,7 +163,7 @@ class Slurm:
             ],
             CONTROLLER: [CONTROLLER, "-D"],
         }  # fmt: skip
-        command = commands.get(name, ["slurmd", "-D", "-N", name])
+        command = commands.get(name, ["slurmd", "-D", "-N", name, *options])
         # A daemon's output goes to its own log as well; only the last lines before that are worth having.
         with (self.folder / f"{name}.start").open("ab") as printed:
             self.processes[name] = subprocess.Popen(

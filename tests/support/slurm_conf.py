@@ -28,7 +28,7 @@ SchedulerParameters=sched_interval=5,bf_interval=5,nohold_on_prolog_fail
 SwitchType=switch/none
 MpiDefault=none
 MailProg=/bin/true
-ReturnToService=1
+ReturnToService={return_to_service}
 KillWait=2
 MinJobAge=60
 SlurmdTimeout={slurmd_timeout}

@@ -28,7 +28,7 @@ from gpuwarden.policy.model import Act, Flag, Intent, NodeState, Notice, Outcome
 from gpuwarden.policy.notices import differences, imminent
 from gpuwarden.policy.removed_actuators import REMOVED, without_removed
 from gpuwarden.policy.situation import Situation, excluded
-from gpuwarden.policy.state import UNCOUNTED, Hold, PolicyState, fold, outcome_data
+from gpuwarden.policy.state import UNCOUNTED, Hold, PolicyState, fold, intended_in, outcome_data
 from gpuwarden.publish.snapshot import Enforced, Wanted
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.cloud.facts import Kind
@@ -236,7 +236,10 @@ class Enforcement:
         done = outcome.result is Result.DONE
         name, why, reason = intent.actuator, intent.why, intent.reason
         if intent.act is Act.EXCLUDE and (done or outcome.result is Result.ALREADY):
-            hold = Hold(actuator=name, why=why, reason=reason, at=now, boot_id=self._boot_id, since=outcome.since)
+            rebooted = not intended_in(intent, self._boot_id)  # it was written then, and is only seen now
+            hold = Hold(
+                actuator=name, why=why, reason=reason, at=now, boot_id=self._boot_id, since=outcome.since, rebooted=rebooted
+            )  # fmt: skip
             events.append(self._event(EventKind.EXCLUDED, write(hold), now))
         if intent.act is Act.RESTORE and (
             done or (outcome.result is Result.ALREADY and intent.actuator in self.state.holds)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Advice, Event, EventKind, Finding, Health, Json, Key
@@ -27,9 +27,9 @@ from gpuwarden.policy import reasons
 from gpuwarden.policy.events import Lifted
 from gpuwarden.policy.model import Act, Intent, NodeState, Notice, Owner, Result, Settings, Why
 from gpuwarden.policy.notices import imminent
-from gpuwarden.policy.preconditions import RANK, answer, same
+from gpuwarden.policy.preconditions import RANK, answer, same, stands
 from gpuwarden.policy.situation import Situation, Want, failing, unconfirmed, wanted
-from gpuwarden.policy.state import KEYS_MOST, Hold, PolicyState, fold, intent_key, outcome_data
+from gpuwarden.policy.state import KEYS_MOST, Hold, PolicyState, fold, intended_in, intent_key, outcome_data
 from gpuwarden_collectors.facts import Stamp
 
 if TYPE_CHECKING:  # loaded where the configuration wants a gate
@@ -73,6 +73,14 @@ def _counted(state: PolicyState, seen: Situation, now: Stamp) -> PolicyState:
         sequence=max(state.sequence, seen.sequence),
         unknown_since=since,
     )
+
+
+class _More(TypedDict, total=False):
+    """Fields of an intent that most have no use for."""
+
+    since: float
+    force: bool
+    rebooted: bool
 
 
 class _Steps:
@@ -131,11 +139,10 @@ class _Steps:
             return
         if hold.boot_id == self._seen.boot_id and known.at <= hold.at:  # it was read before we wrote
             return
-        remarked = known.owner is Owner.OURS and known.reason == hold.reason and known.suffix  # which moves its time
         earlier = hold.boot_id != self._seen.boot_id
-        if remarked or same(hold.reason, hold.since, known):
-            if earlier:
-                self._event(EventKind.HELD, write(hold))  # from here on its end is somebody's doing
+        if stands(hold.reason, hold.since, known):
+            if earlier:  # from here on its end is somebody's doing
+                self._event(EventKind.HELD, write(replace(hold, rebooted=True)))
             return
         gone = known.owner is Owner.NONE
         by = ("gone since an earlier boot" if earlier else "lifted") if gone else "taken over"
@@ -163,11 +170,7 @@ class _Steps:
         if not self._settings.enforce and not pending.force:
             self._drop(pending, "mode is observe now")
         elif pending.act is Act.RESTORE:
-            if want is not None and (not pending.force or want.force):  # an order goes first, the later of two
-                self._drop(pending, "it is to be excluded again")
-                if RANK[pending.why] >= RANK[want.why]:  # whether it was lifted, only a read shows
-                    first = pending.reason if pending.why is want.why is Why.FAILURE else want.reason
-                    self._intend(Act.EXCLUDE, name, want.why, first, force=want.force)
+            self._supersede_restore(name, pending, want)
         elif want is not None:
             if RANK[want.why] > RANK[pending.why]:
                 self._drop(pending, f"{want.why.value} goes before {pending.why.value}")
@@ -176,7 +179,19 @@ class _Steps:
             stays = person or self._replaces_failure(pending)
             self._drop(pending, "no longer wanted")
             if not stays:  # it may be written already; then one that needs a person waits for `gpuwarden restore`
-                self._intend(Act.RESTORE, name, pending.why, pending.reason, force=pending.force)
+                rebooted = not intended_in(pending, self._seen.boot_id)
+                self._intend(Act.RESTORE, name, pending.why, pending.reason, force=pending.force, rebooted=rebooted)
+
+    def _supersede_restore(self, name: str, pending: Intent, want: Want | None) -> None:
+        if want is not None and (not pending.force or want.force):  # an order goes first, the later of two
+            self._drop(pending, "it is to be excluded again")
+            if RANK[pending.why] >= RANK[want.why]:  # whether it was lifted, only a read shows
+                first = pending.reason if pending.why is want.why is Why.FAILURE else want.reason
+                self._intend(Act.EXCLUDE, name, want.why, first, force=want.force)
+        elif want is None and not (pending.force or pending.rebooted or intended_in(pending, self._seen.boot_id)):
+            self._drop(pending, "this machine has booted since")
+            if name not in self.state.holds:  # else it follows from that
+                self._intend(Act.RESTORE, name, pending.why, pending.reason, since=pending.since, rebooted=True)
 
     def _becomes_held(self, pending: Intent, known: NodeState | None) -> bool:
         """Whether an exclusion that may be written already is to become one that is held, since more than clean passes come before its end."""
@@ -226,7 +241,8 @@ class _Steps:
         elif known is not None and self._seen.remembered:
             would = self._would(name)
             if hold is not None and not self._bars(hold):
-                self._restore(name, known, hold.why, hold.reason, hold.since)
+                rebooted = hold.rebooted or hold.boot_id != self._seen.boot_id
+                self._restore(name, known, hold.why, hold.reason, hold.since, rebooted=rebooted)
             elif self._replaces(known):
                 self._restore(name, known, Why.TERMINATION, known.reason, known.since)
             elif would is not None and not self._bars(would):
@@ -250,8 +266,10 @@ class _Steps:
             return
         self._unless_refused(self._intent(Act.EXCLUDE, name, want.why, want.reason, force=want.force), known)
 
-    def _restore(self, name: str, known: NodeState, why: Why, reason: str, since: float) -> None:
-        self._unless_refused(self._intent(Act.RESTORE, name, why, reason, since=since), known)
+    def _restore(
+        self, name: str, known: NodeState, why: Why, reason: str, since: float, *, rebooted: bool = False
+    ) -> None:
+        self._unless_refused(self._intent(Act.RESTORE, name, why, reason, since=since, rebooted=rebooted), known)
 
     def _bars(self, hold: Hold) -> str:
         """Why what we hold may not be lifted without a person, or not yet; "" if it may."""
@@ -309,7 +327,7 @@ class _Steps:
     def _unless_refused(self, intent: Intent, known: NodeState | None) -> None:
         """What the last read rules out is not asked again; but a person is shown the result of a fresh one."""
         outcome = None if known is None else answer(intent, known)
-        if outcome is not None and outcome.result is Result.DROPPED and not intent.force:
+        if outcome is not None and outcome.result in (Result.DROPPED, Result.RETRY) and not intent.force:
             self._blocked[intent.actuator] = outcome.text
         elif intent.force or self._settings.enforce:
             self._event(EventKind.INTENDED, write(intent))
@@ -324,12 +342,12 @@ class _Steps:
         if intent.act is Act.EXCLUDE or last is not None or intent.actuator in self.state.holds:
             self._event(EventKind.INTENDED, write(replace(intent, observed=True)))
 
-    def _intent(self, act: Act, name: str, why: Why, reason: str, *, since: float = 0.0, force: bool = False) -> Intent:
+    def _intent(self, act: Act, name: str, why: Why, reason: str, **more: Unpack[_More]) -> Intent:
         key = intent_key(act, name, self._seen.boot_id, self._now)
-        return Intent(act=act, actuator=name, why=why, reason=reason, key=key, at=self._now, since=since, force=force)
+        return Intent(act=act, actuator=name, why=why, reason=reason, key=key, at=self._now, **more)
 
-    def _intend(self, act: Act, name: str, why: Why, reason: str, *, force: bool) -> None:
-        self._event(EventKind.INTENDED, write(self._intent(act, name, why, reason, force=force)))
+    def _intend(self, act: Act, name: str, why: Why, reason: str, **more: Unpack[_More]) -> None:
+        self._event(EventKind.INTENDED, write(self._intent(act, name, why, reason, **more)))
 
     def _drop(self, intent: Intent, text: str) -> None:
         self._event(EventKind.OUTCOME, outcome_data(intent, Result.DROPPED, text))

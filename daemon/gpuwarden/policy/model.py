@@ -43,6 +43,7 @@ class Flag(StrEnum):
     REBOOT = "reboot"  # requested or under way
     MAINTENANCE = "maintenance"
     DOWN = "down"
+    SILENT = "not responding"  # besides DOWN: its slurmd is not there yet
     INVALID = "invalid"  # its registration does not fit the scheduler's configuration
     POWER = "power"  # powering up or down, or powered down
 
@@ -63,6 +64,7 @@ class Intent:
     `reason` of an exclusion is the text to be written. Of a restoration it is the text that must stand, as we wrote it;
     empty if an operator wants whatever is ours lifted. `since` is when that was written, by the scheduler's clock; 0 if
     that is not known. `force`: an operator's, done in mode observe too. `observed`: in mode observe, so that it is not carried out.
+    `rebooted`: this machine has booted since the exclusion was written, which explains that the scheduler has it down.
     """
 
     act: Act = field(metadata=key("intent"))
@@ -74,6 +76,7 @@ class Intent:
     since: float = field(default=0.0, metadata=always())
     force: bool = field(default=False, metadata=always())
     observed: bool = False
+    rebooted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpuwarden.policy.model import Act, Flag, Intent, NodeState, Outcome, Owner, Result, Why
 
 RANK = {Why.FAILURE: 0, Why.TERMINATION: 1, Why.OPERATOR: 2}
 """A reason of ours gives way to one of higher rank."""
-END_REMARKS = frozenset({"Not responding", "Node unexpectedly rebooted"})
-"""What Slurm appends from 23.02 on when a machine is gone, and when another one comes up in its place: after a termination no objection."""
+REPAIR_REMARKS = frozenset({
+    "Not responding", "Node unexpectedly rebooted", "reboot requested", "reboot issued", "reboot complete", "reboot timed out",
+})  # fmt: skip
+"""What Slurm appends from 23.02 on while a machine is off or boots (src/slurmctld/{ping_nodes,controller,node_mgr,proc_req}.c). A repair and
+a replacement look like that, and it is over when the machine is healthy: no objection. All other remarks are."""
 CLOCK_APART = 1.5
 """Seconds by which two readings of one exclusion's time may differ: schedulers keep whole ones."""
 
@@ -28,13 +33,18 @@ def still_closed(node_state: NodeState) -> str:
     return f"the node stays {node_state.closed}, by another party" if node_state.closed else ""
 
 
+def stands(reason: str, since: float, node_state: NodeState) -> bool:
+    """Return whether this exclusion stands, with a remark of the scheduler's or without: a remark moves its time."""
+    return same(reason, 0.0 if node_state.suffix else since, node_state)
+
+
 def _exclude(intent: Intent, node_state: NodeState) -> Outcome | None:
     match node_state.owner:
         case Owner.FOREIGN:
             return Outcome(result=Result.DROPPED, text=f"it is excluded by somebody else: {_shown(node_state)}")
         case Owner.OURS if node_state.reason == intent.reason:
             return Outcome(result=Result.ALREADY, since=node_state.since)
-        case Owner.OURS if node_state.suffix:
+        case Owner.OURS if node_state.suffix and not _says_repair(node_state):
             return Outcome(result=Result.DROPPED, text=f"it is excluded, and the scheduler added {node_state.suffix!r}")
         case Owner.OURS if node_state.why is not None and not _gives_way(node_state.why, intent.why):
             return Outcome(result=Result.DROPPED, text=f"it is excluded by us already: {node_state.reason}")
@@ -53,18 +63,24 @@ def _restore(intent: Intent, node_state: NodeState) -> Outcome | None:
             return Outcome(result=Result.ALREADY, text=text)
         case Owner.FOREIGN:
             return Outcome(result=Result.DROPPED, text=f"it is excluded by somebody else: {_shown(node_state)}")
-    if node_state.suffix and not _only_says_it_ended(node_state):
-        return Outcome(result=Result.DROPPED, text=f"the scheduler added {node_state.suffix!r}: lift it there")
-    if intent.reason and not same(intent.reason, intent.since, node_state):
+    if node_state.suffix and not (intent.force or _says_repair(node_state)):
+        return Outcome(
+            result=Result.DROPPED,
+            text=f"the scheduler added {node_state.suffix!r}: look at the node; then gpuwarden restore brings it back",
+        )
+    if intent.reason and not stands(intent.reason, intent.since, node_state):
         return Outcome(
             result=Result.DROPPED, text=f"another exclusion stands than the one to be lifted: {node_state.reason}"
         )
-    allowed = frozenset({Flag.DOWN}) if node_state.why is Why.TERMINATION else frozenset()
-    return _barred(node_state, allowed)
+    explained = intent.force or intent.rebooted or node_state.why is Why.TERMINATION
+    barred = _barred(node_state, frozenset({Flag.DOWN}) if explained else frozenset())
+    if barred is None or intent.force:
+        return barred
+    return replace(barred, result=Result.RETRY)  # a flag passes by itself, and what is ours would stay for ever
 
 
-def _only_says_it_ended(node_state: NodeState) -> bool:
-    return node_state.why is Why.TERMINATION and END_REMARKS.issuperset(node_state.suffix.split(" : "))
+def _says_repair(node_state: NodeState) -> bool:
+    return REPAIR_REMARKS.issuperset(node_state.suffix.split(" : "))
 
 
 def _barred(node_state: NodeState, allowed: frozenset[Flag]) -> Outcome | None:

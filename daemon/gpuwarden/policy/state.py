@@ -48,7 +48,7 @@ class Order:
 class Hold:
     """An exclusion of ours that was read back. `since` by the scheduler's clock. `released`: what it was for was called off.
 
-    `failed`: it was for a failure before the end of the machine was announced.
+    `failed`: it was for a failure before the end of the machine was announced. `rebooted`: this machine has booted since it was written.
     """
 
     actuator: str
@@ -59,6 +59,7 @@ class Hold:
     since: float = field(default=0.0, metadata=always())
     released: bool = False
     failed: bool = False
+    rebooted: bool = False
 
     @property
     def by_failure(self) -> bool:
@@ -340,6 +341,11 @@ _CHANGES: dict[str, Change] = {
 
 def intent_key(act: Act, actuator: str, boot_id: str, at: Stamp) -> str:
     return f"{actuator}:{act.value}:{boot_id[:8]}:{at.boottime:.3f}"
+
+
+def intended_in(intent: Intent, boot_id: str) -> bool:
+    """Return whether this intent is of that boot."""
+    return intent.key.split(":")[2:3] == [boot_id[:8]]
 
 
 def outcome_data(intent: Intent, result: Result, text: str) -> dict[str, Json]:

@@ -33,7 +33,7 @@ def node_state_of(node: NodeFacts, at: Stamp, pool: int | None) -> NodeState:
     """A node that is down without a drain is excluded by another party, unless gpuwarden wrote the reason."""
     flags = frozenset(_FLAGS[flag] for flag in node.flags if flag in _FLAGS)
     if node.base in _DOWN:
-        flags |= {Flag.DOWN}
+        flags |= {Flag.DOWN, Flag.SILENT} if "not_responding" in node.flags else {Flag.DOWN}
     if not is_out(node):
         return NodeState(at=at, flags=flags, schedulable=not flags, empty=node.is_empty, state=node.state, pool=pool)
     since = node.reason_at or 0.0

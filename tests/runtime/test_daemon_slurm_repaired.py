@@ -1,0 +1,51 @@
+"""A node that was drained, repaired and booted takes work again without a person, whatever Slurm wrote about it meanwhile."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.repairs import SLURMD_TIMEOUT, RepairedHost
+from support.slurm import SLURM, Slurm, require_slurm, running
+from support.slurm_hosts import REASON, acting_of
+
+pytestmark = SLURM
+
+
+@pytest.fixture(scope="module", params=[0, 1, 2], ids=lambda n: f"ReturnToService={n}")
+def short(request: pytest.FixtureRequest) -> Iterator[Slurm]:
+    """A Slurm that soon finds a node down."""
+    require_slurm()
+    with (
+        tempfile.TemporaryDirectory(prefix="gw-slurm-", ignore_cleanup_errors=True) as folder,
+        running(Slurm(Path(folder), nodes=2, slurmd_timeout=SLURMD_TIMEOUT, return_to_service=request.param)) as slurm,
+    ):
+        yield slurm
+
+
+@pytest.fixture
+def host(tmp_path: Path, short: Slurm) -> RepairedHost:
+    short.clear()
+    return RepairedHost(tmp_path, short)
+
+
+@pytest.mark.parametrize("first", ["slurmd", "gpuwarden"])
+def test_a_repaired_machine_takes_work_again(host: RepairedHost, short: Slurm, first: str) -> None:
+    with host.drained_and_off():
+        pass
+    host.boots_again()
+    if first == "slurmd":
+        short.start("n1", booted=True)
+    with host.acting() as daemon:
+        daemon.wait_status("healthy")
+        if first == "gpuwarden":
+            daemon.wait(lambda: "not responding" in str(acting_of(daemon)), "status to say what it waits for")
+            assert "DOWN" in short.state("n1")
+            short.start("n1", booted=True)
+        host.waits_restored(daemon)
+    assert short.reason("n1") != REASON
+    job = short.submit("true", "-w", "n1")
+    short.wait(lambda: short.job_state(job) == "COMPLETED", "a job to run there")
