@@ -359,6 +359,24 @@ def test_a_node_that_went_down_without_a_boot_stays_down_until_a_person_restores
     assert story.passes().writes == ["exclude", "restore"]
 
 
+def test_a_drain_with_the_text_and_time_of_one_that_somebody_ended_is_not_gpuwardens() -> None:
+    """Slurm's own: it keeps a reason, and writes none over it."""
+    story = Story().fails()
+    drained = story.cluster.nodes["n1"]
+    story.undrained_by_hand()
+    story.passes().heals(passes=5).checkpoints()
+    for boot in (BOOT, "9e107d9d-372b-4826-881d-8f2a1c6b7e55"):
+        story.boot_id = boot
+        story.restarts_daemon()
+        story.records(EventKind.BOOT)
+        story.cluster.nodes["n1"] = drained
+        story.heals(passes=100)
+        verdict = story.situation().verdict
+        story.took(orders.restore(story.state, verdict, ["slurm"], by="al", boot_id=boot, now=story.now))
+        story.heals(passes=5)
+        assert (story.writes, story.reason) == (["exclude"], FAILED)
+
+
 def test_the_fourth_return_in_a_day_is_for_a_person() -> None:
     story = Story()
     for _ in range(6):

@@ -16,6 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from gpuwarden.actuators.slurm.actuator import RETURNED
 from support.daemons import RunningDaemon, slots
 from support.slurm import CONTROLLER, Slurm
 from support.slurm_hosts import REASON, SlurmHost, acting_of, excluded_by
@@ -110,7 +111,9 @@ def updates(slurm: Slurm, node: str, since: int) -> list[Update]:
         file.seek(since)
         text = file.read().decode(errors="replace")
     found = re.findall(rf"^\[(\S+)\] update_node: node {node} (reason|state) set to:? (.*)$", text, re.MULTILINE)
-    return [Update(datetime.fromisoformat(at).timestamp(), what, value) for at, what, value in found]
+    return [
+        Update(datetime.fromisoformat(at).timestamp(), what, value) for at, what, value in found if value != RETURNED
+    ]
 
 
 def log_of(slurm: Slurm) -> Path:

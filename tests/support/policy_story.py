@@ -10,7 +10,7 @@ from gpuwarden.policy import orders
 from gpuwarden.policy.checkpoint import checkpoint
 from gpuwarden.policy.exclusion import Decision, decide
 from gpuwarden.policy.model import Act, Intent, NodeState, Owner, Result, Settings
-from gpuwarden.policy.preconditions import answer
+from gpuwarden.policy.preconditions import answer, as_owned
 from gpuwarden.policy.situation import Situation
 from gpuwarden.policy.state import PolicyState, fold, outcome_data
 from gpuwarden_collectors.facts import Stamp
@@ -111,7 +111,7 @@ class Story:
         )  # fmt: skip
         return Situation(
             verdict=verdict, sequence=self.sequence, ready=True, boot_id=self.boot_id, instance=self.instance,
-            actuators=("slurm",), node_states={"slurm": self.node_state},
+            actuators=("slurm",), node_states={"slurm": as_owned(self.node_state, self.state.ended.get("slurm", 0.0))},
         )  # fmt: skip
 
     @property

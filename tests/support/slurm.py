@@ -121,9 +121,13 @@ class Slurm:
             lines.append(f"NodeName=f[1-{self.phantoms}] NodeAddr=127.0.0.1 CPUs=4 RealMemory=1000")
         given = self.partitions or (f"PartitionName=gpu Nodes={','.join(names)} Default=YES MaxTime=INFINITE",)
         self.conf.write_text("\n".join([*lines, *given, ""]))
-        devices = f"{self.folder}/dev/nvidia[0-{GPUS - 1}]"
-        (self.folder / "gres.conf").write_text(f"NodeName={','.join(self.names)} Name=gpu File={devices}\n")
+        self.plug(GPUS)
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=autodetect\n")
+
+    def plug(self, gpus: int) -> None:
+        """What a slurmd finds from its next start on: where that is less than slurm.conf says, Slurm drains the node."""
+        devices = f"{self.folder}/dev/nvidia[0-{gpus - 1}]"
+        (self.folder / "gres.conf").write_text(f"NodeName={','.join(self.names)} Name=gpu File={devices}\n")
 
     def _devices(self) -> None:
         for n in range(GPUS):
@@ -211,8 +215,8 @@ class Slurm:
         if gone:
             self.start(*gone)
         self.scontrol("delete", "reservation", "spare", check=False)
-        self.command("scancel", "--user=root", check=False)
-        self.command("scancel", "--user=nobody", check=False)
+        if jobs := self.command("squeue", "-h", "--format=%A").split():
+            self.command("scancel", *jobs, check=False)
         self.wait(lambda: not self.command("squeue", "-h").strip(), "jobs to end")
         for name in self.names:
             self.wait(partial(self._idle, name), f"{name} to be idle; it is {self.show(name)}")
@@ -233,7 +237,7 @@ class Slurm:
     def end(self) -> None:
         """Nothing of it is left running: its jobs and their helpers neither."""
         self.stop()
-        for pid in processes_with(f"SLURM_CONF={self.conf}"):
+        for pid in {*processes_with(f"SLURM_CONF={self.conf}"), *step_daemons(self.folder)}:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -333,6 +337,17 @@ def processes_with(variable: str) -> list[int]:
             if folder.name.isdigit() and variable.encode() in (folder / "environ").read_bytes().split(b"\0"):
                 found.append(int(folder.name))
     return [pid for pid in found if pid != os.getpid()]
+
+
+def step_daemons(folder: Path) -> list[int]:
+    """Each slurmstepd that writes to a log in this folder: from 24.11 on its environment does not name its configuration."""
+    found = []
+    for process in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if process.name.isdigit() and (process / "comm").read_text().startswith("slurmstepd"):
+                files = [str(fd.readlink()) for fd in (process / "fd").iterdir()]
+                found += [int(process.name)] if any(file.startswith(f"{folder}/") for file in files) else []
+    return found
 
 
 def missing_parts() -> list[str]:

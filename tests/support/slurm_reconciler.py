@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuwarden.actuators.reconciler import Limits, Reconciler
-from gpuwarden.actuators.slurm.actuator import SlurmActuator
+from gpuwarden.actuators.slurm.actuator import RETURNED, SlurmActuator
 from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.policy.model import Act, Intent, Outcome, Why
 from gpuwarden_collectors.base import host_clock
@@ -74,4 +74,5 @@ async def attempt(slurm: Slurm, intent: Intent, node: str = "n1", **options: Any
 def reasons_written(slurm: Slurm, node: str = "n1", *, since: int = 0) -> list[str]:
     """As the controller noted them, in their order: every write of a drain has one. `since`: length of the log before."""
     mark = f"update_node: node {node} reason set to: "
-    return [line.partition(mark)[2] for line in slurm.log()[since:].splitlines() if mark in line]
+    written = [line.partition(mark)[2] for line in slurm.log()[since:].splitlines() if mark in line]
+    return [reason for reason in written if reason != RETURNED]

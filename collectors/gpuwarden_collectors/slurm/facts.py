@@ -40,6 +40,11 @@ class NodeFacts:
         return self.gpus > 0
 
     @property
+    def says_jobs(self) -> bool:
+        """True if the state names jobs that run, and none that ends."""
+        return self.base in ("mixed", "allocated") and "completing" not in self.flags
+
+    @property
     def is_empty(self) -> bool:
         """No job is on it, and none ends: also of one that is down, which may come back."""
         return self.base in ("idle", "down") and "completing" not in self.flags

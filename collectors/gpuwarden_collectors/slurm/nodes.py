@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 from gpuwarden_collectors.slurm.errors import OddAnswer, Refused, UnknownNode
 from gpuwarden_collectors.slurm.facts import NodeFacts, PartitionFacts
+from gpuwarden_collectors.slurm.jobs_facts import Job
+from gpuwarden_collectors.slurm.jobs_text import SQUEUE_FORMAT, squeue
 from gpuwarden_collectors.slurm.parse import (
     NODE_FORMAT,
     ROW_FORMAT,
@@ -48,6 +50,26 @@ async def read_node(commands: Commands, name: str) -> NodeFacts:
     if not records:
         return await _in_no_partition(commands, undone, name)
     return replace(records[0], partitions=tuple(part for node in records for part in node.partitions))
+
+
+async def without_ended_jobs(commands: Commands, node: NodeFacts) -> NodeFacts:
+    """Return the node, read again if its state names jobs and squeue lists none. Raises SlurmError.
+
+    From 23.11 on an answer about one node counts the CPUs of jobs that have ended, until somebody asks for all nodes (seen with
+    24.11.5 and 25.11.7; src/slurmctld/proc_req.c, _slurm_rpc_dump_node_single): on a quiet cluster it stays mixed for hours. So all are
+    asked for. That squeue lists none proves nothing alone: with PrivateData it hides the jobs of other users.
+    """
+    if not node.says_jobs or await jobs_on(commands, node.name):
+        return node
+    undone = f"cannot have Slurm count the jobs of {node.name}"
+    await commands.ask(undone, "sinfo", "--local", "--all", "--noheader", "--format=%D")
+    return await read_node(commands, node.name)
+
+
+async def jobs_on(commands: Commands, name: str) -> list[Job]:
+    """Return the jobs that have the node or end on it, those of hidden partitions included. Raises SlurmError."""
+    listed = ("squeue", "--noheader", "--all", "--nodelist", name, "--states=R,CG,CF,S", "--format", SQUEUE_FORMAT)
+    return squeue(await commands.ask(f"cannot read the jobs of {name}", *listed))
 
 
 async def _in_no_partition(commands: Commands, undone: str, name: str) -> NodeFacts:

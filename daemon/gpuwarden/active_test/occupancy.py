@@ -20,8 +20,8 @@ from gpuwarden_collectors.slurm.client import SlurmClient
 from gpuwarden_collectors.slurm.departing_text import listed_pids
 from gpuwarden_collectors.slurm.errors import SlurmError
 from gpuwarden_collectors.slurm.jobs_cgroup import job_cgroup_of
-from gpuwarden_collectors.slurm.jobs_text import SQUEUE_FORMAT, gpus_of, squeue
-from gpuwarden_collectors.slurm.nodes import read_node
+from gpuwarden_collectors.slurm.jobs_text import gpus_of
+from gpuwarden_collectors.slurm.nodes import jobs_on, read_node, without_ended_jobs
 
 JOB_VARIABLE = "SLURM_JOB_ID"
 POD_VARIABLE = "POD_UID"
@@ -160,10 +160,8 @@ async def _slurm(asked: Asked, client: SlurmClient, gpus: int) -> Occupancy:
 
 
 async def _node(client: SlurmClient, name: str) -> Occupancy:
-    undone = f"cannot read the jobs of {name}"
-    listed = ("squeue", "--noheader", "--all", "--nodelist", name, "--states=R,CG,CF,S", "--format", SQUEUE_FORMAT)
-    node, text = await asyncio.gather(read_node(client.routine, name), client.routine.ask(undone, *listed))
-    if jobs := squeue(text):
+    node = await without_ended_jobs(client.routine, await read_node(client.routine, name))
+    if jobs := await jobs_on(client.routine, name):  # after the node: once it is drained none begins
         shown = _some([f"{job.id} of {job.user}" for job in jobs])
         return Occupancy(Memory.NONE, f"Slurm has jobs here ({shown}): drain the node and wait for their end")
     if not node.is_empty:

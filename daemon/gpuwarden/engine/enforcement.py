@@ -26,6 +26,7 @@ from gpuwarden.policy.events import Restored
 from gpuwarden.policy.exclusion import Decision, decide
 from gpuwarden.policy.model import Act, Flag, Intent, NodeState, Notice, Outcome, Result, Settings
 from gpuwarden.policy.notices import differences, imminent
+from gpuwarden.policy.preconditions import as_owned
 from gpuwarden.policy.removed_actuators import REMOVED, without_removed
 from gpuwarden.policy.situation import Situation, excluded
 from gpuwarden.policy.state import UNCOUNTED, Hold, PolicyState, fold, intended_in, outcome_data
@@ -141,7 +142,9 @@ class Enforcement:
     @property
     def node_states(self) -> dict[str, NodeState]:
         """The last read of each scheduler, if there was one."""
-        return {name: box.node_state for name, box in self._boxes.items() if box.node_state is not None}
+        read = {name: box.node_state for name, box in self._boxes.items() if box.node_state is not None}
+        ended = {name: at for name, at in self.state.ended.items() if name not in self.state.pending}
+        return {name: as_owned(node_state, ended.get(name, 0.0)) for name, node_state in read.items()}
 
     # --- a step
 

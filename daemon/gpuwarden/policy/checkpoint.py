@@ -26,8 +26,7 @@ def _events(state: PolicyState, now: Stamp) -> Iterator[Event]:
         yield ordered(state.order, boot, state.declined)
     for wall in state.returns:
         yield Event(kind=EventKind.RETURNED, at=Stamp(0.0, wall), boot_id=boot)
-    for actuator, at in state.lifted.items():
-        yield Event(kind=EventKind.LIFTED, at=at, boot_id=boot, data=write(Lifted(actuator=actuator)))
+    yield from _lifted(state, now)
     for notice in state.notices.values():
         yield noticed(notice)
     for hold in state.holds.values():
@@ -38,6 +37,15 @@ def _events(state: PolicyState, now: Stamp) -> Iterator[Event]:
         yield Event(kind=EventKind.NEEDS_PERSON, at=now, boot_id=boot, key=key)
     if state.gate is not None:  # likewise
         yield Event(kind=EventKind.GATE_WANTED, at=now, boot_id=boot, data=write(state.gate))
+
+
+def _lifted(state: PolicyState, now: Stamp) -> Iterator[Event]:
+    boot = state.boot_id
+    for actuator, at in state.lifted.items():
+        yield Event(kind=EventKind.LIFTED, at=at, boot_id=boot, data=write(Lifted(actuator=actuator)))
+    for actuator, since in state.ended.items():
+        data = write(Lifted(actuator=actuator, nobody=True, since=since))
+        yield Event(kind=EventKind.LIFTED, at=now, boot_id=boot, data=data)
 
 
 def _tried(state: PolicyState) -> Iterator[Event]:

@@ -43,6 +43,8 @@ class Lifted:
     """How it ended, for people."""
     nobody: bool | None = None
     """The scheduler lost it while the machine was off."""
+    since: float | None = None
+    """When the exclusion was written, by the scheduler's clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -146,7 +146,9 @@ class _Steps:
             return
         gone = known.owner is Owner.NONE
         by = ("gone since an earlier boot" if earlier else "lifted") if gone else "taken over"
-        lifted = Lifted(actuator=name, why=hold.why, reason=hold.reason, by=by, nobody=gone and earlier)
+        lifted = Lifted(
+            actuator=name, why=hold.why, reason=hold.reason, by=by, nobody=gone and earlier, since=hold.since or None
+        )
         self._event(EventKind.LIFTED, write(lifted))
 
     def _foreign(self, name: str, known: NodeState | None) -> None:

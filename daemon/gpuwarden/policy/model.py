@@ -64,7 +64,7 @@ class Intent:
     `reason` of an exclusion is the text to be written. Of a restoration it is the text that must stand, as we wrote it;
     empty if an operator wants whatever is ours lifted. `since` is when that was written, by the scheduler's clock; 0 if
     that is not known. `force`: an operator's, done in mode observe too. `observed`: in mode observe, so that it is not carried out.
-    `rebooted`: this machine has booted since the exclusion was written, which explains that the scheduler has it down.
+    `ended`: an exclusion with that time is not ours any more (`preconditions.as_owned`). `rebooted`: this machine has booted since the exclusion was written, which explains that the scheduler has it down.
     """
 
     act: Act = field(metadata=key("intent"))
@@ -77,6 +77,7 @@ class Intent:
     force: bool = field(default=False, metadata=always())
     observed: bool = False
     rebooted: bool = False
+    ended: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,7 +74,7 @@ def _restore(state: PolicyState, name: str, boot_id: str, now: Stamp) -> Iterato
     yield from _dropped(state, name, boot_id, now)
     intent = Intent(
         act=Act.RESTORE, actuator=name, why=Why.OPERATOR, reason="", at=now, force=True,
-        key=intent_key(Act.RESTORE, name, boot_id, now),
+        key=intent_key(Act.RESTORE, name, boot_id, now), ended=state.ended.get(name, 0.0),
     )  # fmt: skip
     yield Event(kind=EventKind.INTENDED, at=now, boot_id=boot_id, data=write(intent))
 

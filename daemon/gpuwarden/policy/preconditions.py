@@ -19,7 +19,21 @@ CLOCK_APART = 1.5
 
 def answer(intent: Intent, node_state: NodeState) -> Outcome | None:
     """What came of it without a write, or None if it is to be written now."""
-    return _exclude(intent, node_state) if intent.act is Act.EXCLUDE else _restore(intent, node_state)
+    if intent.act is Act.EXCLUDE:
+        return _exclude(intent, node_state)
+    return _restore(intent, as_owned(node_state, intent.ended))
+
+
+def as_owned(node_state: NodeState, ended: float) -> NodeState:
+    """Return the state with its true owner. `ended`: when the last exclusion of ours that others ended was written; 0: there is none.
+
+    Slurm keeps the text and the time of a drain that somebody ended, and writes no text of its own where it drains such a node.
+    """
+    if node_state.owner is not Owner.OURS or node_state.suffix or not (ended and node_state.since):
+        return node_state
+    if abs(node_state.since - ended) > CLOCK_APART:
+        return node_state
+    return replace(node_state, owner=Owner.FOREIGN, why=None)
 
 
 def same(reason: str, since: float, node_state: NodeState) -> bool:

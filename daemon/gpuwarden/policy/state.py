@@ -74,7 +74,7 @@ class PolicyState:
 
     `declined`: where an operator's order, which stands elsewhere, was refused for good and forgotten. `person`: findings of
     this exclusion that need a person. `gate`: what a test must show before it is lifted. `overridden`: findings in spite of which an operator restored.
-    `returns`: Unix times of restorations without a person. `tried`: how many intents came to what, by both words, as
+    `ended`: when the last exclusion of ours that others ended was written, by the scheduler's clock. `returns`: Unix times of restorations without a person. `tried`: how many intents came to what, by both words, as
     `exclude_done`, since the ledger began; not what is tried again without an event (retry, refused).
     """
 
@@ -86,6 +86,7 @@ class PolicyState:
     pending: Mapping[str, Intent] = field(default_factory=dict)
     would: Mapping[str, Intent] = field(default_factory=dict)
     lifted: Mapping[str, Stamp] = field(default_factory=dict)
+    ended: Mapping[str, float] = field(default_factory=dict)
     person: frozenset[Key] = frozenset()
     gate: Gate | None = None
     overridden: frozenset[Key] = frozenset()
@@ -212,7 +213,8 @@ def _excluded(state: PolicyState, _: Event, hold: Hold) -> PolicyState:
     if hold.why is Why.TERMINATION and before is not None and before.by_failure:
         hold = replace(hold, failed=True)
     holds = {**state.holds, hold.actuator: hold}
-    return replace(state, holds=holds, lifted=_without(state.lifted, hold.actuator))
+    lifted, ended = _without(state.lifted, hold.actuator), _without(state.ended, hold.actuator)
+    return replace(state, holds=holds, lifted=lifted, ended=ended)
 
 
 def _restored(state: PolicyState, event: Event, data: Restored) -> PolicyState:
@@ -226,6 +228,8 @@ def _restored(state: PolicyState, event: Event, data: Restored) -> PolicyState:
 
 def _lifted(state: PolicyState, event: Event, data: Lifted) -> PolicyState:
     """`nobody`: the scheduler lost it while the machine was off, as its own power saving does; then it is wanted as before."""
+    if data.since:
+        state = replace(state, ended={**state.ended, data.actuator: data.since})
     if data.nobody:
         return replace(state, holds=_without(state.holds, data.actuator))
     hold = state.holds.get(data.actuator)

@@ -27,7 +27,7 @@ from gpuwarden.policy.at_once import refusal
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.slurm.client import Commands
 from gpuwarden_collectors.slurm.errors import OddAnswer
-from gpuwarden_collectors.slurm.nodes import read_node
+from gpuwarden_collectors.slurm.nodes import read_node, without_ended_jobs
 from gpuwarden_collectors.slurm.settings import read_config, read_partition_settings
 
 LOCK = "test-submit.lock"
@@ -93,7 +93,7 @@ def _need_calm(test: ActiveTestOptions, now: float) -> None:
 async def _possible(order: Submission, identity: tuple[str, ...]) -> IdleJob:
     commands, test = order.commands, order.config.test
     name = await commands.node_name()
-    node = await read_node(commands, name)
+    node = await without_ended_jobs(commands, await read_node(commands, name))
     keys, partitions = await read_config(commands), await read_partition_settings(commands)
     longest = minutes(order.level, node.gpus, test.parallel) * 60.0
     if lines := missing(keys, partitions, test.partition, name, longest):

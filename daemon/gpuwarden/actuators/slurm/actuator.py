@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpuwarden.actuators.hook_gate import HookGate
 from gpuwarden.actuators.slurm.errors import actuator_errors
-from gpuwarden.actuators.slurm.node_state import fleet_count_of, largest, node_state_of
+from gpuwarden.actuators.slurm.node_state import fleet_count_of, is_out, largest, node_state_of
 from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.policy.model import Act, Flag, FleetCount, Intent, NodeState
 from gpuwarden.policy.reasons import PREFIX, line
@@ -20,6 +20,10 @@ from gpuwarden_collectors.slurm.settings import read_partition_settings
 if TYPE_CHECKING:  # `[slurm]` is its part of it
     from gpuwarden.config.model import Config
 
+RETURNED = "returned by gpuwarden: a drain with this text is Slurm's own, see slurmctld's log"
+"""Replaces our reason as the node returns. From 23.11 on, without slurmdbd, Slurm keeps the reason of a node that returns until its next job
+(src/interfaces/accounting_storage.c, clusteracct_storage_g_node_up), and writes none where it drains a node that has one
+(src/slurmctld/node_mgr.c, _drain_node). It ignores an empty one."""
 _POOL_AGE = 86_400.0  # seconds after which the size of the partition is read again
 _DETAIL = {"comment": "Comment", "extra": "Extra"}
 _LONGEST_DETAIL = 1000  # characters
@@ -55,7 +59,11 @@ class SlurmActuator:
 
     @actuator_errors
     async def read(self) -> NodeState:
-        self._last = await nodes.read_node(self.commands, await self.commands.node_name())
+        name = await self.commands.node_name()
+        node = await nodes.read_node(self.commands, name)
+        if is_out(node):  # a return gate waits for the end of its jobs
+            node = await nodes.without_ended_jobs(self.commands, node)
+        self._last = node
         now = self._clock()
         if self._pool is None or now.boottime - self._pool_at >= _POOL_AGE:
             self._pool, self._pool_at = await self._pool_size(self._last), now.boottime
@@ -95,7 +103,8 @@ class SlurmActuator:
             undone, settings = f"cannot drain {name}", ["State=DRAIN", f"Reason={intent.reason}", *self._detail_set()]
         else:  # UNDRAIN clears the drain flag and nothing else, but does not clear DOWN; RESUME would also cancel a reboot.
             written = "RESUME" if Flag.DOWN in state.flags else "UNDRAIN"
-            undone, settings = f"cannot undrain {name}", [f"State={written}", *self._detail_cleared()]
+            settings = [f"State={written}", f"Reason={RETURNED}", *self._detail_cleared()]
+            undone = f"cannot undrain {name}"
         await self.commands.change(undone, "scontrol", "update", f"NodeName={name}", *settings)
 
     def _detail_set(self) -> list[str]:

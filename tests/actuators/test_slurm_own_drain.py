@@ -1,0 +1,55 @@
+"""A drain of Slurm's own is nobody else's, also where Slurm gives it a text that gpuwarden wrote."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpuwarden.policy import reasons
+from gpuwarden.policy.model import Owner, Result, Why
+from gpuwarden.policy.preconditions import as_owned
+from support.slurm import GPUS, SLURM, Slurm
+from support.slurm_reconciler import FAILURE, an_actuator, attempt, exclude, restore
+
+pytestmark = SLURM
+
+TERMINATION = "gpuwarden: termination boot=1b4e28ba instance=i-0af01c23"
+
+
+def drains_itself(slurm: Slurm) -> None:
+    """A GPU is missing when slurmd registers, and is there again."""
+    for gpus in (GPUS - 1, GPUS):
+        slurm.stop("n1")
+        slurm.plug(gpus)
+        slurm.start("n1")
+        slurm.wait(lambda: "DRAIN" in slurm.state("n1"), "Slurm to drain the node")
+    slurm.wait(lambda: slurm.state("n1") == {"IDLE", "DRAIN"}, "the node to be whole, and drained")
+
+
+@pytest.mark.parametrize(("why", "reason"), [(Why.FAILURE, FAILURE), (Why.TERMINATION, TERMINATION)])
+@pytest.mark.parametrize("state", ["DRAIN", "DOWN"])
+async def test_what_gpuwarden_brought_back_has_no_text_of_gpuwardens(
+    slurm: Slurm, state: str, why: Why, reason: str
+) -> None:
+    slurm.drain("n1", reason, state=state)
+    assert (await attempt(slurm, replace(restore(why, reason), rebooted=True))).result is Result.DONE
+    assert reasons.parse(slurm.reason("n1")) is None
+    drains_itself(slurm)
+    assert (await an_actuator(slurm).read()).owner is Owner.FOREIGN
+    for intent in (restore(why, reason), replace(restore(why, ""), force=True)):
+        assert (await attempt(slurm, intent)).result is Result.DROPPED
+    assert (await attempt(slurm, exclude())).result is Result.DROPPED
+    assert slurm.state("n1") == {"IDLE", "DRAIN"}
+
+
+async def test_what_an_administrator_brought_back_is_nobodys_when_slurm_drains_it_itself(slurm: Slurm) -> None:
+    """From 23.11 on, without slurmdbd, with the very text and time of the drain that was ended."""
+    done = await attempt(slurm, exclude())
+    slurm.scontrol("update", "NodeName=n1", "State=RESUME")
+    drains_itself(slurm)
+    node_state = await an_actuator(slurm).read()
+    assert as_owned(node_state, done.since).owner is Owner.FOREIGN
+    ordered = replace(restore(Why.OPERATOR, ""), force=True, ended=done.since)
+    assert (await attempt(slurm, ordered)).result is Result.DROPPED
+    assert slurm.state("n1") == {"IDLE", "DRAIN"}
