@@ -104,6 +104,7 @@ class AerSeverity(StrEnum):
     CORRECTED = "corrected"
     NONFATAL = "nonfatal"
     FATAL = "fatal"
+    UNRECOVERED = "unrecovered"  # the kernel gave up, whatever the severity of the error was
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,8 @@ _KINDS = {"0x0300": PciKind.GPU, "0x0302": PciKind.GPU, "0x0680": PciKind.SWITCH
 _WIDTHS = frozenset({1, 2, 4, 8, 12, 16, 32})  # lanes; 0, 63 and 255 are the kernel's ways of saying "unknown"
 _SPEED = re.compile(r"(\d{1,3}(?:\.\d)?) GT/s")
 _ID = re.compile(r"0x[0-9a-f]{4,6}")
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_DEEPEST = 16  # ports above a device; the deepest servers have 7
 _NOBODY = b"\xff\xff\xff\xff"  # what a read returns when no device answers it
 _PAGE = 4096  # no sysfs attribute is longer
 _ATTEMPTS = 10  # to read a function that is replaced while it is read
@@ -109,7 +111,7 @@ def _read_device(path: Path) -> PciDevice | None:
         try:
             vendor, klass, device_id = (_text(folder, name) for name in ("vendor", "class", "device"))
             known = all(_ID.fullmatch(text) for text in (vendor, klass, device_id))
-            device = _describe(folder, path.name, klass, int(device_id, 16)) if known and vendor == _NVIDIA else None
+            device = _describe(folder, path, klass, int(device_id, 16)) if known and vendor == _NVIDIA else None
             if not _leads_to(path, folder):
                 continue
         finally:
@@ -120,9 +122,9 @@ def _read_device(path: Path) -> PciDevice | None:
     raise _Vanished
 
 
-def _describe(folder: int, name: str, klass: str, device_id: int) -> PciDevice | None:
+def _describe(folder: int, path: Path, klass: str, device_id: int) -> PciDevice | None:
     try:
-        slot = slot_of(name)
+        slot = slot_of(path.name)
     except ValueError:
         return None
     # A virtual function (SR-IOV) has the class of its GPU but is no GPU that could go missing.
@@ -143,7 +145,17 @@ def _describe(folder: int, name: str, klass: str, device_id: int) -> PciDevice |
         aer_correctable=_total(_text(folder, "aer_dev_correctable")),
         aer_nonfatal=_total(_text(folder, "aer_dev_nonfatal")),
         aer_fatal=_total(_text(folder, "aer_dev_fatal")),
+        upstream=_upstream(path),
     )
+
+
+def _upstream(path: Path) -> tuple[str, ...]:
+    """The link of the bus leads to `…/devices/pci0000:00/0000:00:01.0/0000:01:00.0`."""
+    try:
+        parts = os.readlink(path).split("/")  # noqa: PTH115 - the path of the device is in the text of the link
+    except OSError:
+        return ()
+    return tuple(slot_of(part) for part in parts[:-1] if part != path.name and _ADDRESS.fullmatch(part))[:_DEEPEST]
 
 
 def _leads_to(path: Path, folder: int) -> bool:

@@ -41,6 +41,8 @@ class PciDevice:
     """Uncorrectable errors that are not fatal."""
     aer_fatal: int | None = None
     """Fatal errors."""
+    upstream: tuple[str, ...] = ()
+    """Addresses of the ports above it, from the root port down; empty if sysfs does not show them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,6 +119,7 @@ def test_sxid_line_of_a_corrected_error_is_not_fatal() -> None:
 def test_aer_lines_name_the_device_that_sent_the_error_on_every_kernel() -> None:
     seen = [event(raw) for raw in samples("aer.txt")]
     fatal, nonfatal, corrected = AerSeverity.FATAL, AerSeverity.NONFATAL, AerSeverity.CORRECTED
+    unrecovered = AerSeverity.UNRECOVERED
     assert [(e.slot, e.severity) if isinstance(e, AerEvent) else None for e in seen] == [
         ("0000:00:01.0", fatal),
         ("0000:00:01.0", fatal),
@@ -127,11 +128,15 @@ def test_aer_lines_name_the_device_that_sent_the_error_on_every_kernel() -> None
         ("0000:ed:01.0", fatal),
         ("0000:00:03.0", fatal),
         ("0000:00:03.0", fatal),
-        None,
+        ("0000:03:00.0", unrecovered),
         None,
         ("0000:00:00.0", corrected),
         ("0000:00:03.1", corrected),
         ("0000:02:00.0", nonfatal),
+        ("0000:00:03.0", unrecovered),
+        ("0000:00:03.0", unrecovered),
+        ("0000:03:00.0", unrecovered),
+        None,
     ]
 
 
@@ -162,7 +167,8 @@ def test_every_recorded_line_without_a_number_of_its_own_is_read() -> None:
         None,  # names no GPU; the record before it does
         (LineKind.GPU_INIT_FAILED, "0000:67:00.0", ""),
         (LineKind.GPU_RESET_ADVISED, "0000:9b:00.0", ""),
-        (LineKind.GSP_HEARTBEAT, "", ""),
+        *[(LineKind.GSP_HEARTBEAT, "", "")] * 4,
+        None,
         (LineKind.SOFT_LOCKUP, "", ""),
         None,  # it may come back
         (LineKind.NVME_FAILED, "", "nvme0"),

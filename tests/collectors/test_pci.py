@@ -167,6 +167,17 @@ def test_the_driver_is_the_one_that_is_bound(tmp_path: Path, driver: str) -> Non
     assert read_one(tmp_path).driver == driver
 
 
+def test_the_ports_above_a_function_are_those_of_its_path(tmp_path: Path) -> None:
+    folder = add_function(tmp_path, SLOT, **GPU, config="de103023")
+    deep = tmp_path / "devices/pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:08.0" / SLOT
+    deep.parent.mkdir(parents=True)
+    folder.rename(deep)
+    link = tmp_path / "bus/pci/devices" / SLOT
+    link.unlink()
+    link.symlink_to(f"../../../devices/pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:08.0/{SLOT}")
+    assert read_one(tmp_path).upstream == ("0000:00:01.0", "0000:01:00.0", "0000:02:08.0")
+
+
 def test_a_device_that_vanished_after_it_was_listed_is_not_there(tmp_path: Path) -> None:
     folder = add_function(tmp_path, SLOT, **GPU, config="de103023")
     add_function(tmp_path, "0000:5d:00.0", **GPU, config="de103023")

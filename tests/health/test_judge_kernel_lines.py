@@ -313,6 +313,24 @@ def test_a_late_heartbeat_after_a_resume_is_no_finding_and_one_that_goes_on_warn
     assert [(str(f.key), f.severity) for f in host.findings] == [("gsp_not_answering@node", "warning")]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NVRM: _kgspRpcRecvPoll: GSP RM / LibOS heartbeat timed out",
+        "NVRM: GPU0 _kgspRpcRecvPoll: LibOS heartbeat timed out",
+        (
+            "NVRM: GPU0 _kgspIsHeartbeatTimedOut: Heartbeat timed out, currentTimeMs 709957545 heartbeat 105067568 "
+            "heartbeatWithOffsetMs 709949520 diff 8025 timeout 5200"
+        ),
+    ],
+)
+def test_every_wording_of_a_late_heartbeat_that_goes_on_warns(line: str) -> None:
+    host = WholeHost()
+    host.run(60)
+    repeated(host, line, every=15, times=6)
+    assert [(str(f.key), f.severity) for f in host.findings] == [("gsp_not_answering@node", "warning")]
+
+
 def test_a_gpu_that_likely_needs_a_reset_warns_and_is_a_consequence_of_xid_119() -> None:
     host = WholeHost()
     host.run(60)

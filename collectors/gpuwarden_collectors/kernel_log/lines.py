@@ -130,6 +130,10 @@ def _aer_port(line: re.Match[str], seen: _Seen) -> HostEvent:
     return AerEvent(**seen, slot=slot, severity=_severity(line), text=_printable(line["text"]))
 
 
+def _aer_unrecovered(line: re.Match[str], seen: _Seen) -> HostEvent:
+    return AerEvent(**seen, slot=_slot(line["slot"]), severity=AerSeverity.UNRECOVERED, text=_printable(line["text"]))
+
+
 def _reset(line: re.Match[str], seen: _Seen) -> HostEvent:
     return GpuResetEvent(**seen, slot=_slot(line["slot"]), ok=line["failed"] is None, text=_printable(line["text"]))
 
@@ -189,6 +193,12 @@ _AER_PORT = _pattern(
     rf"{_DEVICE}AER: (?P<text>(?:Multiple )?{_SEVERITY} error (?:message )?received(?::| from) ",
     rf"(?:(?P<source>{_ADDRESS})|id=(?P<id>[0-9a-f]{{4}})).*)",
 )
+# drivers/pci/pcie/err.c: a device whose driver has no callback, as that of NVIDIA (of others, only the driver's is read);
+# and at the end the port above it, or the device itself.
+_AER_NO_CALLBACK = _pattern(
+    rf"nvidia (?P<slot>{_ADDRESS}): AER: (?P<text>[Cc]an't recover \(no error_detected callback\))"
+)
+_AER_FAILED = _pattern(rf"{_DEVICE}AER: (?P<text>[Dd]evice recovery failed)\s*\Z")
 # Printed by Linux, not by the NVIDIA driver: a reset that took over a second, or one the driver did not ask for. The
 # driver's own line for a reset that helped is Xid 154, "… to 0x0 (None)".
 _RESET = _pattern(
@@ -203,5 +213,7 @@ _LINES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], _Seen], HostEvent]
     (_SXID, _sxid),
     (_AER_DETAIL, _aer_detail),
     (_AER_PORT, _aer_port),
+    (_AER_NO_CALLBACK, _aer_unrecovered),
+    (_AER_FAILED, _aer_unrecovered),
     (_RESET, _reset),
 )

@@ -6,7 +6,7 @@ r"""Lines of the kernel log besides Xids, SXids, PCIe errors and resets: their f
 | | `NVRM: GPU 0000:81:00.0: rm_init_adapter failed, device minor number 0` | nv.c, right behind it |
 | | `nvidia: probe of 0000:5d:00.0 failed with error -1`; since Linux 6.9 `nvidia 0000:67:00.0: probe with driver nvidia failed with …` | drivers/base/dd.c, between lines of the driver that name no GPU |
 | `gpu_reset_advised` | `NVRM: Rate limiting GSP RPC error prints for GPU at PCI:0000:9b:00 (printing 1 of every 30).  The GPU likely needs to be reset.` | rpc.c, after several Xids 119 |
-| `gsp_heartbeat` | `NVRM: _kgspRpcRecvPoll: GSP RM heartbeat timed out` | kernel_gsp.c; once after each resume from suspend, too |
+| `gsp_heartbeat` | `NVRM: GPU0 _kgspIsHeartbeatTimedOut: Heartbeat timed out, currentTimeMs …`, then `NVRM: GPU0 _kgspRpcRecvPoll: GSP RM heartbeat timed out`, `… LibOS heartbeat timed out` or `… GSP RM / LibOS heartbeat timed out` | kernel_gsp.c from 595 on; once after each resume from suspend, too |
 | `soft_lockup` | `watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [python3:4711]` | kernel/watchdog.c, each 20 to 30 s; the process name, which is its user's to choose, is left out |
 | `nvme_failed` | `nvme nvme0: Removing after probe failure status: -19`; since Linux 6.4 `Disabling device after reset failure: -19` | drivers/nvme/host/pci.c, nothing tries again |
 | `nvme_found` | `nvme nvme0: pci function 0000:04:00.0` | the same, at probe |
@@ -37,7 +37,8 @@ _FORMS: tuple[tuple[str, LineKind], ...] = (
     (rf"nvidia {_ADDRESS}: probe with driver nvidia failed with error -?\d", LineKind.GPU_INIT_FAILED),
     (r"(?:NVRM: ){1,3}Rate limiting GSP RPC error prints for GPU at PCI:(?P<slot>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}) ",
      LineKind.GPU_RESET_ADVISED),
-    (r"(?:NVRM: ){1,3}(?:GPU\d{1,3} )?_kgspRpcRecvPoll: GSP RM heartbeat timed out", LineKind.GSP_HEARTBEAT),
+    (r"(?:NVRM: ){1,3}(?:GPU\d{1,3} )?(?:_kgspIsHeartbeatTimedOut: H|_kgspRpcRecvPoll: (?:GSP RM|LibOS|GSP RM / LibOS) h)eartbeat timed out\b",
+     LineKind.GSP_HEARTBEAT),
     (r"(?P<text>(?:watchdog: )?BUG: soft lockup - CPU#\d{1,5} stuck for \d{1,6}s!) \[", LineKind.SOFT_LOCKUP),
     (rf"{_NVME}(?:Removing after probe failure status|Disabling device after reset failure): -?\d", LineKind.NVME_FAILED),
     (rf"{_NVME}pci function [0-9a-f:]", LineKind.NVME_FOUND),

@@ -116,9 +116,10 @@ _ROWS: tuple[Condition, ...] = (
     Condition(
         code="pcie_aer_fatal", scope="gpu", severity=W, advice=Advice.INSPECT_HARDWARE, fall=3600,
         title="A fatal PCIe error on the way to a GPU or a network adapter",
-        why="The kernel reported an uncorrectable fatal error and resets the link. PCIe errors go along with half of all "
-        "Xid 79; alone, while the GPU answers, they warn.",
-        source="Meta RSC study (PCIe errors go along with 43 % and 63 % of Xid 79)", depends_on=NO_GPU,
+        why="The kernel reported an uncorrectable fatal error and resets the link; or, after an error of any severity, that a GPU or the "
+        "device behind a port above one could not be recovered. PCIe errors go along with half of all Xid 79; alone, while the GPU answers, they warn.",
+        source="Meta RSC study (PCIe errors go along with 43 % and 63 % of Xid 79); Linux, drivers/pci/pcie/err.c; rwth-i6/returnn#1500",
+        depends_on=NO_GPU,
     ),
     # --- memory
     Condition(

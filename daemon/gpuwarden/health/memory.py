@@ -162,6 +162,8 @@ class State:
     """Reports of Xids that other sources have not made yet; of moments."""
     slots: frozenset[str] = frozenset()
     """Where a GPU or another NVIDIA function was seen in this boot; of moments."""
+    ports_above: frozenset[str] = frozenset()
+    """The PCIe ports above GPUs that were seen in this boot; of moments."""
     bus_observed: bool = False
     """`slots` were seen on the bus too; of moments."""
     asked: Mapping[Key, float] = field(default_factory=dict)

@@ -103,7 +103,7 @@ def records(state: State, host_events: Sequence[HostEvent], boot_id: str) -> tup
     unpaired = dict(state.unpaired)
     batches: dict[tuple[EventKind, Key], _Batch] = {}
     for event in _with_recoveries(host_events):
-        if (target := target_of(event)) is None or _overflows(state, batches, target):
+        if (target := target_of(event)) is None or _elsewhere(state, event) or _overflows(state, batches, target):
             continue
         if isinstance(event, XidEvent) and set_aside(state.lease, state.pins, event):
             target = EventKind.TEST_XID, target[1]
@@ -132,7 +132,7 @@ def target_of(event: HostEvent) -> tuple[EventKind, Key] | None:  # noqa: PLR091
             return EventKind.XID, Key("xid", _gpu_or_node(event.slot), str(event.xid))
         case SxidEvent():
             return EventKind.SXID, Key("sxid", Subject("switch", event.slot), str(event.sxid))
-        case AerEvent(severity=AerSeverity.FATAL):
+        case AerEvent(severity=AerSeverity.FATAL | AerSeverity.UNRECOVERED):
             return EventKind.AER, Key("pcie_aer_fatal", _gpu_or_node(event.slot))
         case KernelLineEvent():
             return EventKind.KERNEL_LINE, record_key(event)
@@ -142,6 +142,13 @@ def target_of(event: HostEvent) -> tuple[EventKind, Key] | None:  # noqa: PLR091
             return EventKind.LOG_GAP, _NO_SUBJECT
         case _:
             return None
+
+
+def _elsewhere(state: State, event: HostEvent) -> bool:
+    """Return whether the kernel gave up a device that is no GPU and no port above one: many harmless devices have no driver for that."""
+    if not isinstance(event, AerEvent) or event.severity is not AerSeverity.UNRECOVERED:
+        return False
+    return not any(event.slot in slots for slots in (state.pins, state.slots, state.ports_above))
 
 
 def _gpu_or_node(slot: str) -> Subject:

@@ -23,6 +23,7 @@ from gpuwarden.health.xid.sxid_rules import AFTER, GPU_WITHIN, sxid_ruling
 from gpuwarden.health.xid.witnesses import ASKED_FOR, asked_since, contradicted, is_fallen
 from gpuwarden_collectors.facts import GpuAnswer
 from gpuwarden_collectors.host_facts import InfinibandFacts
+from gpuwarden_collectors.pci_facts import PciKind
 
 SEEN_FOR = 5.0
 UNREAD_FOR = 120.0
@@ -121,12 +122,14 @@ def _pending(state: State, sight: Sight, news: Sequence[Record]) -> Iterator[Rec
 
 def pcie_aer_fatal(state: State, sight: Sight) -> Detection:
     records = recent(state, sight, "pcie_aer_fatal")
-    found = [Sighting(r.key, _evidence(r, **_adapters(sight, r.key.subject.slot)), count=r.batch) for r in records]
+    found = [Sighting(r.key, _evidence(r, **_below(sight, r.key.subject.slot)), count=r.batch) for r in records]
     return tracked_detection("pcie_aer_fatal", state, found)
 
 
-def _adapters(sight: Sight, slot: str) -> dict[str, Json]:
-    """The network adapters that are at this address, or below it."""
+def _below(sight: Sight, slot: str) -> dict[str, Json]:
+    """The network adapters that are at this address or below it, and the GPUs below it."""
     facts = sight.fresh(InfinibandFacts)
-    below = () if facts is None else [each.device for each in facts.adapters if slot in (each.slot, *each.upstream)]
-    return {"adapters": ", ".join(below)} if below else {}
+    adapters = () if facts is None else [each.device for each in facts.adapters if slot in (each.slot, *each.upstream)]
+    devices = sight.view.pci.facts.devices if sight.view.pci.facts else ()
+    gpus = [device.slot for device in devices if device.kind is PciKind.GPU and slot in device.upstream]
+    return {name: ", ".join(below) for name, below in (("adapters", adapters), ("gpus", gpus)) if below}

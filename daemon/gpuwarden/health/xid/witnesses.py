@@ -35,6 +35,7 @@ from gpuwarden.health.xid.pairing import PAIRED_WITHIN
 from gpuwarden.health.xid.ruling import Ruling, plain
 from gpuwarden_collectors.event_facts import GpuResetEvent, HostEvent, KernelLineEvent, Source, SxidEvent, XidEvent
 from gpuwarden_collectors.facts import GpuAnswer, Stamp
+from gpuwarden_collectors.pci_facts import PciFacts, PciKind
 
 UNKNOWN_SLOT = "unknown_slot"
 """Why a line is disbelieved, beside the reasons of the reader of the kernel log."""
@@ -53,15 +54,22 @@ CONTRADICTED = "contradicted"
 def observed(state: State, sight: Sight) -> State:
     """With the slots that this pass shows; they are kept for as long as the boot lasts, and not over a restart."""
     if state.boot_id != sight.view.boot_id:
-        state = replace(state, slots=frozenset(), bus_observed=False, asked={})
+        state = replace(state, slots=frozenset(), ports_above=frozenset(), bus_observed=False, asked={})
     pci, nvml = sight.view.pci.facts, sight.view.nvml.facts
     on_bus = () if pci is None else (device.slot for device in pci.devices)
     listed = () if nvml is None else (facts.slot for facts in nvml.gpus if facts.slot)
     slots = sight.view.once("slots", (pci, nvml), lambda: frozenset((*on_bus, *listed)))
+    above = sight.view.once("ports above", (pci,), lambda: ports_above(pci))
     bus_observed = state.bus_observed or bool(pci and pci.devices)
-    if slots <= state.slots and bus_observed is state.bus_observed:
+    if slots <= state.slots and above <= state.ports_above and bus_observed is state.bus_observed:
         return state
-    return replace(state, slots=state.slots | slots, bus_observed=bus_observed)
+    return replace(state, slots=state.slots | slots, ports_above=state.ports_above | above, bus_observed=bus_observed)
+
+
+def ports_above(pci: PciFacts | None) -> frozenset[str]:
+    """Return the PCIe ports above the GPUs on the bus."""
+    devices = () if pci is None else pci.devices
+    return frozenset(port for device in devices if device.kind is PciKind.GPU for port in device.upstream)
 
 
 def believed(state: State, host_events: Sequence[HostEvent]) -> Sequence[HostEvent]:
