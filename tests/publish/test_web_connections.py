@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 import ssl
 import statistics
 import sys
 import time
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,6 +23,8 @@ from gpuwarden.publish.notices import WAITERS_MOST, Notices
 from gpuwarden.publish.web import http as web
 from gpuwarden.publish.web.connections import Connection, Connections, source_of
 from gpuwarden.publish.web.listener import Limits
+from gpuwarden.publish.web.response import PIECE
+from gpuwarden.publish.web.trimming import Trimming
 from gpuwarden.publish.web.unsent import RESPONSES_LEAST, UNSENT_MOST
 from support import flood, half_open
 from support.web_certificates import Site, trusting, users
@@ -231,9 +235,9 @@ async def answered(served: Served, tls: ssl.SSLContext | None) -> bool:
         (("::ffff:10.0.0.7",), "::ffff:10.0.0.8"), (("::ffff:127.0.0.1", "127.0.0.1"), "::ffff:10.0.0.8"),
     ],
 )  # fmt: skip
-def test_room_is_made_by_the_address_that_has_most(crowd: tuple[str, ...], other: str) -> None:
+async def test_room_is_made_by_the_address_that_has_most(crowd: tuple[str, ...], other: str) -> None:
     """Else one address that connects again and again would end each scraper before it is answered."""
-    connections, ended = Connections(8), []
+    connections, ended = Connections(8, Trimming()), []
 
     class Noted(Connection):
         def end(self) -> None:
@@ -363,14 +367,38 @@ async def test_pages_that_nobody_takes_are_bounded_over_all_connections_and_hold
         await until(lambda: served.web.unsent.bytes == 0)
 
 
+async def test_clients_that_read_nothing_of_one_page_share_it(site: Site) -> None:
+    """100 of them, each with fifty requests ahead, hold a piece of a page of 4 MiB and one parsed request each, and no copy of the page."""
+    async with serving(deadline=PATIENCE) as served:
+        page = b"x" * (4 << 20)
+        object.__setattr__(served.holder.page, "text", page)
+        clients = []
+        tracemalloc.start()
+        try:
+            for _ in range(100):
+                clients.append(socket.create_connection(("127.0.0.1", served.port), timeout=PATIENCE))
+                clients[-1].sendall(AHEAD)
+            await until(lambda: len(served.web.unsent) == 100)
+            assert (await get(served, "/metrics")).body == page
+            gc.collect()
+            taken, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert served.web.unsent.bytes == len(page) + 100 * PIECE
+        assert served.web.turned_away == 0
+        assert taken < 16 << 20
+        for client in clients:
+            client.close()
+
+
 async def test_a_client_that_takes_its_answers_slowly_is_answered_one_at_a_time(site: Site) -> None:
     async with serving(deadline=PATIENCE) as served:
         object.__setattr__(served.holder.page, "text", b"x" * (4 << 20))
         slow = await Scraper.connect(served)
         slow.writer.write(AHEAD)
-        await until(lambda: served.web.unsent.bytes == 4 << 20)
+        await until(lambda: served.web.unsent.bytes == (4 << 20) + PIECE)
         for _ in range(50):
-            assert served.web.unsent.bytes == 4 << 20
+            assert served.web.unsent.bytes == (4 << 20) + PIECE
             assert (await get(served, "/healthz")).code == 200
         slow.close()
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuwarden.base.log import get_logger
 from gpuwarden.publish.web import http as web
+from gpuwarden.publish.web.trimming import Trimming
 
 if TYPE_CHECKING:  # OpenSSL is for those who want TLS
     from gpuwarden.publish.web.tls import Tls
@@ -48,8 +49,9 @@ class Connections:
     address end the connections of another: else one that connects again and again would keep it out, too.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, trimming: Trimming) -> None:
         self.turned_away = 0
+        self._trimming = trimming
         self._most = most
         self._open: dict[web.RequestHandler, Connection] = {}  # the one that is quiet for longest first
 
@@ -59,6 +61,7 @@ class Connections:
     def opened(self, handler: web.RequestHandler, connection: Connection) -> None:
         while len(self._open) >= self._most:
             self.turned_away += 1
+            self._trimming.later()
             self._open.pop(self._makes_room()).end()
         self._open[handler] = connection
 

@@ -19,11 +19,14 @@ from gpuwarden.publish.web import http as web
 from gpuwarden.publish.web.connections import Connection, Connections, Refusals, Server, source_of
 from gpuwarden.publish.web.guard import Guard
 from gpuwarden.publish.web.rules import WebConfigError
+from gpuwarden.publish.web.trimming import Trimming
 
 _ENDS_WITHIN = 1.0  # seconds for requests that are being answered, at the end
 HEADER_LIMIT = 4096  # bytes for the request line and for each header
 SEND_BUFFER = 128 << 10
 """Bytes, of which the kernel makes twice as many: a page. Else each client that reads nothing is sent megabytes at once (tcp_wmem)."""
+RECEIVE_BUFFER = 64 << 10
+"""Bytes, of which the kernel makes twice as many: what a client that sends requests ahead can have read before one is answered."""
 BACKLOG = 128
 """Connections that the kernel keeps until they are accepted."""
 AT_ONCE = 16
@@ -48,8 +51,8 @@ class Limits:
 
 
 class Listener:
-    def __init__(self, answer: Answer, guard: Guard, refusals: Refusals, limits: Limits) -> None:
-        self.connections = Connections(limits.connections)
+    def __init__(self, answer: Answer, guard: Guard, refusals: Refusals, limits: Limits, trimming: Trimming) -> None:
+        self.connections = Connections(limits.connections, trimming)
         self._answer = answer
         self._guard = guard
         self._refusals = refusals
@@ -98,9 +101,10 @@ class Listener:
             listener = socket.create_server((address[0], port, *address[2:]), family=family, backlog=BACKLOG)
             self._listening.append(listener)
             listener.setblocking(False)
-            # what is accepted inherits both
+            # what is accepted inherits all three
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._limits.deadline * 1000))
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
 
     @property
     def addresses(self) -> list[tuple[str, int]]:

@@ -19,6 +19,8 @@ from gpuwarden.publish.web import http as web
 from gpuwarden.publish.web.connections import Refusals
 from gpuwarden.publish.web.guard import CHECK_EVERY, Guard
 from gpuwarden.publish.web.listener import Limits, Listener
+from gpuwarden.publish.web.response import Response
+from gpuwarden.publish.web.trimming import Trimming
 from gpuwarden.publish.web.unsent import Unsent
 from gpuwarden_collectors.base import Clock, host_clock
 from gpuwarden_collectors.facts import Stamp
@@ -102,11 +104,11 @@ def parse_since(text: str) -> float:
     return wall
 
 
-def _json(document: object, code: int = 200) -> web.Response:
-    return web.Response(body=status.to_json(document), status=code, content_type=JSON)
+def _json(document: object, code: int = 200) -> Response:
+    return Response(status.to_json(document), JSON, status=code)
 
 
-def _error(code: int, message: str) -> web.Response:
+def _error(code: int, message: str) -> Response:
     return _json({"error": message}, code)
 
 
@@ -134,12 +136,13 @@ class Web:
         limits = limits or Limits()
         self._deadline = limits.deadline
         self.refusals = Refusals()
-        self.unsent = Unsent()
+        trimming = Trimming()
+        self.unsent = Unsent(trimming)
         self._guard = Guard(config, clock, deadline=limits.deadline, every=check_every)
         holder.clients = lambda: Clients(turned_away=self.turned_away, refused=dict(self.refusals.counts))
-        self._listener = Listener(self._answer, self._guard, self.refusals, limits)
+        self._listener = Listener(self._answer, self._guard, self.refusals, limits, trimming)
         self._form = lru_cache(64)(lambda accept, encoding: (wants_openmetrics(accept), wants_gzip(encoding)))
-        self._routes: dict[str, Callable[[web.BaseRequest], Awaitable[web.Response]]] = {
+        self._routes: dict[str, Callable[[web.BaseRequest], Awaitable[Response]]] = {
             "/": self._index,
             "/metrics": self._metrics,
             "/heartbeat": self._heartbeat,
@@ -177,7 +180,7 @@ class Web:
 
     # --- responses
 
-    async def _answer(self, request: web.BaseRequest) -> web.Response:
+    async def _answer(self, request: web.BaseRequest) -> Response:
         refusal = await self._guard.refusal(request)
         if refusal is not None:
             self.refusals.note(refusal.kind, refusal.message, request.get_extra_info("peername"))
@@ -192,15 +195,19 @@ class Web:
         await self._send(request, response)
         return response
 
-    async def _send(self, request: web.BaseRequest, response: web.Response) -> None:
+    async def _send(self, request: web.BaseRequest, response: Response) -> None:
         """Until the client has taken it: the next request of this connection waits that long, and what it leaves untaken is bounded."""
-        body = response.body
-        with self.unsent.sending(request.transport, len(body) if isinstance(body, bytes) else 0):
+        with self.unsent.sending(request.transport, response.body) as sending:
             await response.prepare(request)
+            for piece in response.pieces(request.method):
+                await response.write(piece)
+                await request.writer.drain()
+                if sending is not None:
+                    sending.took()
             await response.write_eof()
             await request.writer.drain()
 
-    async def _routed(self, request: web.BaseRequest) -> web.Response:
+    async def _routed(self, request: web.BaseRequest) -> Response:
         page = self._routes.get(request.path)
         if page is None:
             return _error(404, f"there is no page {request.path[:80]}; / lists all")
@@ -216,7 +223,7 @@ class Web:
             log.exception("request failed", path=request.path, error=str(error))
             return _error(500, "internal error; the daemon's log has it")
 
-    async def _metrics(self, request: web.BaseRequest) -> web.Response:
+    async def _metrics(self, request: web.BaseRequest) -> Response:
         """A page that is not renewed is not served: its numbers would look current."""
         page = self._holder.page
         age = self._clock().boottime - page.made.boottime
@@ -229,32 +236,29 @@ class Web:
             kind, body = OPENMETRICS, page.openmetrics_gzip if compressed else page.openmetrics
         else:
             kind, body = TEXT, page.text_gzip if compressed else page.text
-        about = {"Content-Type": kind, "Vary": VARY}
-        if compressed:
-            about["Content-Encoding"] = "gzip"
-        return web.Response(body=body, headers=about)
+        return Response(body, kind, headers={"Vary": VARY, **({"Content-Encoding": "gzip"} if compressed else {})})
 
-    async def _heartbeat(self, _: web.BaseRequest) -> web.Response:
+    async def _heartbeat(self, _: web.BaseRequest) -> Response:
         code, document = status.heartbeat(self._holder.snapshot, self._clock())
         return _json(document, code)
 
-    async def _healthz(self, _: web.BaseRequest) -> web.Response:
+    async def _healthz(self, _: web.BaseRequest) -> Response:
         return _json({"alive": True, "simulated": self._holder.snapshot.service.simulated})
 
-    async def _readyz(self, _: web.BaseRequest) -> web.Response:
+    async def _readyz(self, _: web.BaseRequest) -> Response:
         snapshot = self._holder.snapshot
         return _json({"ready": snapshot.ready, "simulated": snapshot.service.simulated}, 200 if snapshot.ready else 503)
 
-    async def _status(self, _: web.BaseRequest) -> web.Response:
+    async def _status(self, _: web.BaseRequest) -> Response:
         return _json(status.status(self._holder.snapshot, self._clock()))
 
-    async def _gpus(self, _: web.BaseRequest) -> web.Response:
+    async def _gpus(self, _: web.BaseRequest) -> Response:
         return _json(status.gpus(self._holder.snapshot, self._clock()))
 
-    async def _findings(self, _: web.BaseRequest) -> web.Response:
+    async def _findings(self, _: web.BaseRequest) -> Response:
         return _json(status.findings(self._holder.snapshot))
 
-    async def _events_since(self, request: web.BaseRequest) -> web.Response:
+    async def _events_since(self, request: web.BaseRequest) -> Response:
         try:
             since = parse_since(request.query.get("since", "0"))
         except ValueError as error:
@@ -267,7 +271,7 @@ class Web:
         document = status.events(self._holder.snapshot, events[:EVENTS_LIMIT])
         return _json(document | {"truncated": len(events) > EVENTS_LIMIT})
 
-    async def _notice(self, request: web.BaseRequest) -> web.Response:
+    async def _notice(self, request: web.BaseRequest) -> Response:
         try:
             seconds = float(request.query.get("wait", "0"))
         except ValueError:
@@ -278,9 +282,11 @@ class Web:
         if seconds and not await self._notices.wait(seconds, tag):
             return _error(503, "too many clients wait already; try again without wait=, or read notice.json")
         headers = {"ETag": f'"{self._notices.tag}"'}
-        return web.Response(body=self._notices.body, content_type=JSON, headers=headers)
+        return Response(self._notices.body, JSON, headers=headers)
 
-    async def _index(self, _: web.BaseRequest) -> web.Response:
+    async def _index(self, _: web.BaseRequest) -> Response:
         service = self._holder.snapshot.service
         simulated = " (simulated GPUs)" if service.simulated else ""
-        return web.Response(text=INDEX.format(node=service.node, simulated=simulated))
+        return Response(
+            INDEX.format(node=service.node, simulated=simulated).encode("utf-8", "replace"), "text/plain; charset=utf-8"
+        )

@@ -1,86 +1,93 @@
-"""Responses that their clients have not taken yet: bounded over all connections together."""
+"""Responses that their clients have not taken yet: their memory is bounded over all connections together.
+
+A body that several responses share, as all scrapes of one pass do, counts once; each response counts with the piece that its connection holds.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import gc
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+from gpuwarden.publish.web.response import PIECE
+from gpuwarden.publish.web.trimming import Trimming
+
 UNSENT_MOST = 8 << 20
-"""Bytes: some thirty pages of a node with 8 GPUs."""
+"""Bytes: six pages of a node with 48 GPUs, with a piece for each of 20 connections."""
 RESPONSES_LEAST = 16
-"""As many fit whatever their size: a page of 16 GPUs with 112 MIG instances has 1.3 MB, and clients that ask at the same moment have taken
-nothing yet."""
-TRIM_AFTER = 30.0
-"""Seconds from the first connection that an overload ends until the memory that it took is given back. Chosen, not measured: three times
-the 10 s in which a client must take its response, so that nothing of the overload is in use by then."""
+"""As many fit whatever their size, also where each has a body of its own: clients that ask at the same moment have taken nothing yet."""
 
 
-@dataclass(slots=True)
-class _Held:
-    """`left`: bytes in the buffer of its transport when it was last read. `moved`: the turn in which that last became less."""
+@dataclass(eq=False, slots=True)
+class Sending:
+    """`left`: bytes in the buffer of its transport when it was last read. `moved`: the turn in which the client last took some."""
 
     transport: asyncio.WriteTransport
-    size: int
+    body: bytes
     left: int
     moved: int
+    turns: Unsent
+
+    def took(self) -> None:
+        """The client has taken a piece."""
+        self.left, self.moved = PIECE, self.turns.turn
 
 
 class Unsent:
     """`turned_away`: connections ended because they had taken nothing for longest while others needed the room."""
 
-    def __init__(self, most: int = UNSENT_MOST) -> None:
+    def __init__(self, trimming: Trimming, most: int = UNSENT_MOST) -> None:
         self.turned_away = 0
         self.bytes = 0
+        self.turn = 0
         self._most = most
-        self._turn = 0
-        self._held: dict[object, _Held] = {}
-        self._trimming: asyncio.TimerHandle | None = None
+        self._sending: set[Sending] = set()
+        self._bodies: Counter[int] = Counter()  # responses by the identity of their body
+        self._trimming = trimming
+
+    def __len__(self) -> int:
+        """The responses that are being sent."""
+        return len(self._sending)
 
     @contextmanager
-    def sending(self, transport: asyncio.BaseTransport | None, size: int) -> Iterator[None]:
-        """Until the response is taken, or its connection has ended. Room is made by clients that take nothing, not by slow ones."""
-        if not isinstance(transport, asyncio.WriteTransport):  # the client is gone
-            yield
+    def sending(self, transport: asyncio.BaseTransport | None, body: bytes) -> Iterator[Sending | None]:
+        """Until the response is taken, or its connection has ended; None if the client has left. Room is made by clients that take nothing,
+        not by slow ones.
+        """
+        if not isinstance(transport, asyncio.WriteTransport):
+            yield None
             return
-        key = object()
-        self._turn += 1
-        while self._held and self.bytes + size > max(self._most, RESPONSES_LEAST * size):
+        self.turn += 1
+        while self._sending and self.bytes + self._added_by(body) > max(self._most, RESPONSES_LEAST * len(body)):
             self._end_one()
-        self._held[key] = _Held(transport, size, size, self._turn)
-        self.bytes += size
+        sending = Sending(transport, body, PIECE, self.turn, self)
+        self.bytes += self._added_by(body)
+        self._sending.add(sending)
+        self._bodies[id(body)] += 1
         try:
-            yield
+            yield sending
         finally:
-            self._forget(key)
+            self._forget(sending)
+
+    def _added_by(self, body: bytes) -> int:
+        return min(PIECE, len(body)) + (0 if self._bodies[id(body)] else len(body))
 
     def _end_one(self) -> None:
-        for held in self._held.values():
-            left = held.transport.get_write_buffer_size()
-            if left < held.left:
-                held.left, held.moved = left, self._turn
-        key = min(self._held, key=lambda each: self._held[each].moved)
-        transport = self._held[key].transport
-        self._forget(key)
+        for sending in self._sending:
+            left = sending.transport.get_write_buffer_size()
+            if left < sending.left:
+                sending.left, sending.moved = left, self.turn
+        stuck = min(self._sending, key=lambda each: each.moved)
+        self._forget(stuck)
         self.turned_away += 1
-        transport.abort()
-        if self._trimming is None:
-            self._trimming = asyncio.get_running_loop().call_later(TRIM_AFTER, self._trim)
+        stuck.transport.abort()
+        self._trimming.later()
 
-    def _trim(self) -> None:
-        """First what only refers to itself, as requests and their connections do; then the pieces that the allocator keeps between what
-        is in use. Of Python's own arenas those stay in which a pass has put something meanwhile.
-        """
-        import ctypes  # noqa: PLC0415 - 1 MiB that a daemon without overload does not need
-
-        self._trimming = None
-        gc.collect()
-        with suppress(AttributeError):  # a C library without it
-            ctypes.CDLL(None).malloc_trim(0)
-
-    def _forget(self, key: object) -> None:
-        held = self._held.pop(key, None)
-        if held is not None:
-            self.bytes -= held.size
+    def _forget(self, sending: Sending) -> None:
+        if sending in self._sending:
+            self._sending.remove(sending)
+            self._bodies[id(sending.body)] -= 1
+            self._bodies += Counter()  # drops those that nobody sends any more
+            self.bytes -= self._added_by(sending.body)
