@@ -18,14 +18,15 @@ from gpuwarden.health.model import Latch, Severity
 from gpuwarden.health.runbooks import OWN, PAGES, page_of, place
 from gpuwarden.health.to_do import TO_DO, of_xid
 from gpuwarden.health.xid.catalogue import XIDS, Xid, XidClass
+from gpuwarden.publish.returning import comes_back_when
 from gpuwarden.publish.status import ENDS_OF, ENDS_WHEN
 from prometheus_rules.runbooks import alert_of
 
 FOLDER = Path(__file__).parents[1] / "docs" / "runbooks"
 SECTION = re.compile(r"^### (\w+)\n\n(?:(?:(?![-#`]).+\n)+\n?)*", re.MULTILINE)
 """The heading of a finding, and the paragraphs and tables below it up to the first point."""
-FIRST_POINT = re.compile(r"(?<=^## What to do\n\n)- .*\n(?:  .*\n)*", re.MULTILINE)
-"""The first point of a page about one finding."""
+FIRST_POINT = re.compile(r"(?<=^## What to do\n\n)- .*\n(?:  .*\n)*(?:- Repaired: .*\n)?", re.MULTILINE)
+"""The points that are made, of a page about one finding."""
 
 UNUSED = "NVIDIA Xid catalogue: not in use"
 """The beginning of the provenance of numbers that GPUs of today do not give."""
@@ -59,7 +60,9 @@ def summary(row: Condition) -> str:
     if row.latch is not Latch.NONE:
         ends = f"{ENDS_WHEN[row.latch]}; as a warning, when {ends}"
     ends = ENDS_OF.get(row.code) or ends
-    return f"**{row.title}** ({severity}). {row.why} *Ends when* {ends}."
+    back = comes_back_when(row.severity, row.advice)
+    returns = f" *The node comes back when* {back}." if back else ""
+    return f"**{row.title}** ({severity}). {row.why} *Ends when* {ends}.{returns}"
 
 
 def refreshed(text: str) -> str:
@@ -122,4 +125,8 @@ def _page(file: Path) -> str:
 
 def _own_page(file: Path, check: str) -> str:
     """A page about one finding, whose first point is what to do."""
-    return FIRST_POINT.sub(lambda _: f"- {TO_DO[check]}\n", file.read_text(encoding="utf-8"), count=1)
+    row = CONDITIONS[check]
+    back = comes_back_when(row.severity, row.advice)
+    points = [TO_DO[check], *([f"Repaired: the node comes back when {back}."] if back else [])]
+    made = "".join(f"- {point}\n" for point in points)
+    return FIRST_POINT.sub(lambda _: made, file.read_text(encoding="utf-8"), count=1)

@@ -9,10 +9,10 @@ import pytest
 from gpuwarden.cli.explain import explanation
 from gpuwarden.cli.gate_reasons import GATE_REASONS
 from gpuwarden.cli.parser import CommandError
-from gpuwarden.cli.unknown_reasons import UNKNOWN_REASONS
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.dcgm.catalogue import DCGM_CODES
 from gpuwarden.health.runbooks import RUNBOOKS
+from gpuwarden.health.unknown_reasons import UNKNOWN_REASONS
 from gpuwarden.health.xid.catalogue import XIDS
 from gpuwarden.health.xid.sxid_catalogue import SXIDS
 from support.commands import gpuwarden

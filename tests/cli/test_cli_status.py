@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from gpuwarden.cli.status_text import status_text
-from gpuwarden.health.model import NODE, Health, Incident, Latch, Severity, Subject, gpu
+from gpuwarden.health.model import NODE, Advice, Health, Incident, Latch, Severity, Subject, gpu
 from gpuwarden.health.runbooks import RUNBOOKS
-from gpuwarden.publish.snapshot import CollectorStatus, Snapshot
+from gpuwarden.publish.snapshot import CollectorStatus, Enforced, Snapshot
 from gpuwarden.publish.status import status
 from gpuwarden_collectors.base import PassOutcome
 from support.commands import gpuwarden
@@ -77,7 +77,7 @@ def test_an_incident_is_shown_as_one_with_its_cause_first() -> None:
     lines = text(shown).splitlines()
     order = [line.strip().removeprefix("id: ") for line in lines if line.startswith("  id: ")]
     assert order == [str(one.key) for one in (cause, *others, alone)]
-    assert f"  consequences: {others[0].key}, {others[1].key}" in lines
+    assert not any(line.startswith("  also recorded: ") for line in lines), "they are on this screen"
     assert lines.count(f"  caused by: {cause.key}") == 2
 
 
@@ -96,7 +96,7 @@ def test_a_missing_gpu_is_shown_with_its_advice_and_how_it_ends() -> None:
     assert "  to do: Drain the node and power-cycle the machine. " in printed
     assert "  ends when it has not been seen for 10s\n" in printed
     assert f"  runbook: {RUNBOOKS}/GpuwardenGpuMissing.md" in printed
-    assert "  evidence: count 1, text what was seen\n" in printed
+    assert "  evidence: count: 1; kernel log or check: what was seen\n" in printed
 
 
 def test_a_latched_finding_is_shown_as_no_longer_observed() -> None:
@@ -104,7 +104,7 @@ def test_a_latched_finding_is_shown_as_no_longer_observed() -> None:
     printed = text(snapshot(1, health=Health.FAILURE, findings=[held]))
     assert "gpu-node01 is FAILURE: xid" in printed
     assert f": GPU 0 ({slot(0)})\n" in printed
-    assert ", 12 times; latched: no longer observed; needs reset, reboot or ack\n" in printed
+    assert ", 12 times; latched: it is seen no longer\n" in printed
     assert "ends when the GPU was reset, the node rebooted or an operator acknowledged it" in printed
 
 
@@ -128,7 +128,6 @@ def test_consequences_and_blind_spots_are_shown_apart_from_findings() -> None:
     )
     assert printed[-1].splitlines()[1:] == [
         "  nvml: not read yet",
-        "  pci: not on this host: no PCI bus",
         "  kernel_log: failed: no permission",
         "  log: 3 writes dropped, because they were not taken in time",
     ]
@@ -148,4 +147,59 @@ def test_what_users_wrote_into_names_and_kernel_lines_cannot_move_the_cursor() -
         finding("xid", NODE, Severity.WARNING), evidence={"name": "\x1b[2J\rHEALTHY\n", "x": "\u202e", "ok": "ü"}
     )
     printed = text(snapshot(1, health=Health.WARNING, findings=[evil]))
-    assert "evidence: name \\x1b[2J\\rHEALTHY\\n, x \\u202e, ok ü" in printed
+    assert "evidence: name: \\x1b[2J\\rHEALTHY\\n; x: \\u202e; ok: ü" in printed
+
+
+def test_sources_that_this_host_lacks_are_shown_on_request_alone() -> None:
+    absent = (CollectorStatus(name="dcgm", outcome=PassOutcome.ABSENT, error="no nv-hostengine"),)
+    shown = replace(snapshot(1), collectors=absent)
+    assert "dcgm" not in text(shown)
+    assert "  dcgm: not on this host: no nv-hostengine" in list(status_text(document(shown), verbose=True))
+
+
+def test_an_xid_has_its_number_and_meaning_as_title_and_once() -> None:
+    seen = replace(
+        finding("xid", gpu(slot(0)), detail="79"), evidence={"xid": 79, "meaning": "GPU has fallen off the bus"}
+    )
+    shown = snapshot(1, health=Health.FAILURE, findings=[seen])
+    shown = replace(
+        shown,
+        verdict=replace(
+            shown.verdict, reasons=("xid.79",), gpus=(replace(shown.verdict.gpus[0], reasons=("xid.79",)),)
+        ),
+    )
+    lines = text(shown).splitlines()
+    assert lines[0] == "gpu-node01 is FAILURE: xid 79"
+    assert lines[4].endswith("  xid 79")
+    assert f"FAILURE: Xid 79: GPU has fallen off the bus: GPU 0 ({slot(0)})" in lines
+    assert text(shown).count("fallen off the bus") == 1
+
+
+def test_an_unknown_node_says_what_to_do() -> None:
+    shown = snapshot(1, health=Health.UNKNOWN)
+    printed = text(replace(shown, verdict=replace(shown.verdict, unknown=("driver_not_loaded",))))
+    assert "\nUNKNOWN: driver_not_loaded: the NVIDIA driver is not loaded;" in printed
+    assert "\n  to do: Nobody reloads it: run `modprobe nvidia` " in printed
+
+
+@pytest.mark.parametrize(
+    ("person", "advice", "line"),
+    [
+        ((), Advice.RESET_GPU, "the node comes back when this finding has ended and the node has been clean for a while: by itself"),
+        ((), Advice.INSPECT_HARDWARE, "the node comes back when it was repaired and somebody types `gpuwarden restore` on it: "),
+        (("gpu_missing@gpu/0",), Advice.RESET_GPU, "the node comes back when it was repaired and somebody types `gpuwarden restore` on it, because of gpu_missing@gpu/0"),
+    ],
+)  # fmt: skip
+def test_it_is_said_once_when_the_node_comes_back(person: tuple[str, ...], advice: Advice, line: str) -> None:
+    failures = [replace(finding("ecc_uncorrectable", gpu(slot(n))), advice=advice) for n in range(3)]
+    blocked = (
+        {"slurm": "it was excluded for what needs a person: only a person restores it (gpuwarden restore)"}
+        if person
+        else {}
+    )
+    enforced = Enforced(actuators=("slurm",), person=person, blocked=blocked)
+    printed = text(replace(snapshot(4, health=Health.FAILURE, findings=failures), enforced=enforced))
+    assert [each.strip() for each in printed.splitlines() if "comes back" in each or "restore" in each] == [
+        each.strip() for each in printed.splitlines() if each.startswith(f"  {line}")
+    ]
+    assert printed.count("the node comes back when") == 1

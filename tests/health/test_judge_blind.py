@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuwarden.cli.unknown_reasons import UNKNOWN_REASONS
 from gpuwarden.health.model import Health
+from gpuwarden.health.unknown_reasons import UNKNOWN_REASONS
 from gpuwarden.health.view import Rules
 from gpuwarden_collectors.base import Observation, PassOutcome
 from gpuwarden_collectors.facts import GpuAnswer, NvmlProblem

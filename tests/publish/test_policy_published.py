@@ -113,5 +113,10 @@ def test_what_blocks_an_action_is_shown() -> None:
     text = text_of(
         enforced(FAILING, node_states={"slurm": away}, blocked={"slurm": "reboot"}, person=("xid.79@gpu/0000:51:00.0",))
     )
-    for expected in ("slurmctld does not answer", "no action: reboot", "needs an operator", "xid.79@gpu/0000:51:00.0"):
+    for expected in (
+        "slurmctld does not answer",
+        "no action: reboot",
+        "somebody types `gpuwarden restore` on it, because of ",
+        "xid.79@gpu/0000:51:00.0",
+    ):
         assert expected in text

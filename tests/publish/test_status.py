@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwarden.health.model import NODE, Event, EventKind, Health, Key, Latch, Severity, Subject, gpu
+from gpuwarden.health.model import NODE, Advice, Event, EventKind, Health, Key, Latch, Severity, Subject, gpu
 from gpuwarden.policy.model import Notice
 from gpuwarden.publish import status
+from gpuwarden.publish.returning import BY_ITSELF, BY_PERSON
 from gpuwarden.publish.snapshot import Enforced
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.facts import CallError, Stamp
@@ -171,6 +172,7 @@ def test_a_finding_names_its_gpu_and_what_ends_it() -> None:
         "confirmed": True,
         "shadow": False,
         "ends_when": status.ENDS_WHEN[Latch.REBOOT],
+        "comes_back_when": BY_ITSELF,
         "caused_by": None,
     }
 
@@ -265,3 +267,34 @@ def test_an_event_shows_its_kind_subject_and_time() -> None:
         "boot_id": "a-boot",
         "data": {"severity": "failure"},
     }
+
+
+def test_a_failure_says_when_the_node_comes_back_and_a_warning_does_not() -> None:
+    person = replace(finding("gpu_missing", gpu(slot(1))), advice=Advice.INSPECT_HARDWARE)
+    shown = snapshot(
+        findings=[person, finding("xid", gpu(slot(2)), detail="48"), finding("disk_full", NODE, Severity.WARNING)]
+    )
+    assert [row["comes_back_when"] for row in status.findings(shown)["findings"]] == [BY_PERSON, BY_ITSELF, ""]
+
+
+def test_an_unknown_node_says_why_and_what_to_do_unless_a_finding_does() -> None:
+    shown = snapshot(health=Health.UNKNOWN)
+    shown = replace(shown, verdict=replace(shown.verdict, unknown=("driver_not_loaded",)))
+    (reason,) = status.status(shown, NOW)["unknown_because"]
+    assert reason["to_do"].startswith("Nobody reloads it: run `modprobe nvidia`")
+    assert reason["runbook"].endswith("/docs/runbooks/GpuwardenNodeUnknown.md")
+    told = replace(shown, verdict=replace(shown.verdict, findings=(finding("driver_not_loaded", NODE),)))
+    assert status.status(told, NOW)["unknown_because"] == []
+    assert [row["reason"] for row in status.status(snapshot(), LATER)["unknown_because"]] == ["observation_too_old"]
+
+
+def test_a_failing_call_is_not_told_twice() -> None:
+    shown = snapshot()
+    assert shown.nvml is not None
+    failing = replace(
+        shown.nvml.gpus[1], errors=(CallError(call="nvmlDeviceGetHandleByIndex", code=15, text="GPU is lost"),)
+    )
+    shown = replace(shown, nvml=replace(shown.nvml, gpus=(shown.nvml.gpus[0], failing)))
+    assert any("GPU is lost" in line for line in status.status(shown, NOW)["trouble"])
+    told = replace(shown, verdict=replace(shown.verdict, findings=(finding("gpu_missing", gpu(slot(1))),)))
+    assert status.status(told, NOW)["trouble"] == []

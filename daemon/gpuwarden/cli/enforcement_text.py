@@ -24,16 +24,40 @@ def enforcement_lines(status: Document) -> Iterator[str]:
         yield f"{clean(one['actuator'])}: {clean(one['intent'])} is pending ({clean(one['reason'])}): {clean(one['text'])}"
     for one in enforcement.get("would", ()):
         yield f"{clean(one['actuator'])}: would {clean(one['intent'])} ({clean(one['reason'])}), but {clean(one['text'])}"
-    for name, why in enforcement.get("blocked", {}).items():
-        yield f"{clean(name)}: no action: {clean(why)}"
+    yield from _blocked(enforcement)
     if enforcement.get("breaker"):
         yield f"breaker open: {clean(enforcement['breaker'])}"
     for receiver in enforcement.get("notifications", ()):
         if receiver["queued"] or receiver["trouble"]:
             why = f": {clean(receiver['trouble'])}" if receiver["trouble"] else ""
             yield f"{clean(receiver['target'])}: {receiver['queued']} notifications queued{why}"
-    if enforcement.get("needs_person"):
-        yield f"needs an operator: only `gpuwarden restore` brings the node back, because of {', '.join(map(clean, enforcement['needs_person']))}"
+    yield from _returns(status, enforcement)
+
+
+def _blocked(enforcement: Document) -> Iterator[str]:
+    """Yield why nothing is done; what waits for a person is said by `_returns`."""
+    for name, why in enforcement.get("blocked", {}).items():
+        if not (enforcement.get("needs_person") and _BY_PERSON in why):
+            yield f"{clean(name)}: {'' if why.startswith(_COMES_BACK) else 'no action: '}{clean(why)}"
+
+
+def _returns(status: Document, enforcement: Document) -> Iterator[str]:
+    """Yield when the node comes back, by the strictest of its failures."""
+    if person := [clean(name) for name in enforcement.get("needs_person", ())]:
+        yield f"the node comes back when it was repaired and somebody types `gpuwarden restore` on it, because of {', '.join(person)}"
+    elif enforcement.get("schedulers"):
+        texts = dict.fromkeys(
+            finding["comes_back_when"] for finding in status["findings"] if finding.get("comes_back_when")
+        )
+        yield from (f"the node comes back when {clean(text)}" for text in sorted(texts, key=_strictest_first)[:1])
+
+
+def _strictest_first(text: str) -> bool:
+    return _RESTORE not in text
+
+
+_COMES_BACK, _BY_PERSON, _RESTORE = "it comes back ", "(gpuwarden restore)", "`gpuwarden restore`"
+"""What the daemon says of an exclusion that waits, and of one that a person ends."""
 
 
 def _notice_lines(status: Document) -> Iterator[str]:
@@ -51,7 +75,6 @@ def _notice_lines(status: Document) -> Iterator[str]:
 
 
 def _job_lines(jobs: Document) -> Iterator[str]:
-    yield from (f"plan: {clean(line)}" for line in jobs.get("plan", ()))
     if jobs.get("trouble"):
         yield f"jobs: {clean(jobs['trouble'])}"
     for evacuation in jobs.get("departures", ()):

@@ -14,16 +14,17 @@ from gpuwarden.cli import explain_codes as codes
 from gpuwarden.cli.gate_reasons import GATE_REASONS
 from gpuwarden.cli.parser import CommandError, Parser
 from gpuwarden.cli.sources import faulty, sources
-from gpuwarden.cli.unknown_reasons import UNKNOWN_REASONS
 from gpuwarden.config.model import ConfigError, load
 from gpuwarden.health.condition import Condition
 from gpuwarden.health.conditions import CONDITIONS, condition
 from gpuwarden.health.dcgm.catalogue import DCGM_CODES, dcgm_named
-from gpuwarden.health.runbooks import RUNBOOKS, address
+from gpuwarden.health.runbooks import RUNBOOKS, UNKNOWN_RUNBOOK, address
 from gpuwarden.health.to_do import of_condition
+from gpuwarden.health.unknown_reasons import UNKNOWN_REASONS
 from gpuwarden.health.view import Rules
 from gpuwarden.health.xid.catalogue import XIDS
 from gpuwarden.health.xid.sxid_catalogue import SXIDS
+from gpuwarden.publish.returning import comes_back_when
 from gpuwarden.publish.status import ENDS_OF, ENDS_WHEN
 
 HELP = """
@@ -111,7 +112,15 @@ def _of_status(what: str, code: str, rules: Rules) -> Iterator[str]:
     if (row := condition(code)) is not None:
         return _condition(row, rules)
     if code in UNKNOWN_REASONS:
-        return _facts(code, {"meaning": UNKNOWN_REASONS[code], "health": "unknown: neither healthy nor failed"})
+        reason = UNKNOWN_REASONS[code]
+        runbook = f"{RUNBOOKS}/{UNKNOWN_RUNBOOK}"
+        facts = {
+            "meaning": reason.meaning,
+            "health": "unknown: neither healthy nor failed",
+            "to do": reason.to_do,
+            "runbook": runbook,
+        }
+        return _facts(code, facts)
     if code in GATE_REASONS:
         return _facts(code, GATE_REASONS[code])
     raise CommandError(f"no explanation for {what[:60]!r}; {_suggestion(code)}")
@@ -135,7 +144,7 @@ def _suggestion(code: str) -> str:
 def _contents() -> Iterator[str]:
     yield from (f"{row.code:<24} {row.title}" for row in CONDITIONS.values())
     yield "\nreasons for which the health of a node is unknown:"
-    yield from (f"{code:<24} {meaning}" for code, meaning in UNKNOWN_REASONS.items() if code not in CONDITIONS)
+    yield from (f"{code:<24} {reason.meaning}" for code, reason in UNKNOWN_REASONS.items() if code not in CONDITIONS)
     yield "\nthe test before a node returns:"
     yield from (f"{code:<24} {facts['meaning']}" for code, facts in GATE_REASONS.items())
     yield f"\n'xid N' for {len(XIDS)} Xids, 'sxid N' for {len(SXIDS)} SXids, 'dcgm N' for {len(DCGM_CODES)} codes of DCGM"
@@ -152,6 +161,7 @@ def _condition(row: Condition, rules: Rules) -> Iterator[str]:
         "why": row.why,
         "raised": raised,
         "ends when": ENDS_OF.get(row.code) or f"{ENDS_WHEN[row.latch]}{gone}",
+        "node back when": comes_back_when(row.severity, row.advice, shadow=row.shadow),
         "quiet during": ", ".join(row.depends_on),
         "from": row.source,
         "runbook": address(row.code),

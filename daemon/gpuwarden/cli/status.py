@@ -25,6 +25,7 @@ examples:
 def arguments(parser: Parser) -> None:
     parser.add_run_dir()
     parser.add_json()
+    parser.add_argument("--verbose", action="store_true", help="also list the sources that this host does not have")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -32,14 +33,14 @@ def main(options: argparse.Namespace) -> int:
         status = Daemon.chosen(options.run_dir).call("status")
     except CommandError as error:
         raise CommandError(str(error), UNKNOWN) from error
-    return show(status, as_json=options.json)
+    return show(status, as_json=options.json, verbose=options.verbose)
 
 
-def show(status: dict[str, object], *, as_json: bool) -> int:
-    """Print a status; the exit code of its health."""
+def show(status: dict[str, object], *, as_json: bool, verbose: bool = False) -> int:
+    """Print a status; return the exit code of its health."""
     if as_json:
         json.dump(status, sys.stdout, indent=2)
         print()
     else:
-        print("\n".join(status_text(status)))
+        print("\n".join(status_text(status, verbose=verbose)))
     return HEALTH_CODES.get(str(status.get("status")), UNKNOWN)

@@ -7,30 +7,39 @@ from typing import Any
 
 from gpuwarden.cli.active_test_text import active_test_lines
 from gpuwarden.cli.enforcement_text import enforcement_lines
+from gpuwarden.cli.evidence_text import evidence_text
 from gpuwarden.cli.text import clean, table, when
 
 Document = dict[str, Any]
 
 
-def status_text(status: Document, width: int | None = None) -> Iterator[str]:
-    """Where the columns of GPUs are wider than `width`, the least important are left out. Other lines are not cut."""
+def status_text(status: Document, width: int | None = None, *, verbose: bool = False) -> Iterator[str]:
+    """Yield the lines of the status. Where the columns of GPUs are wider than `width`, the least important are left out; other lines
+    are not cut. `verbose`: also the sources that this host does not have.
+    """
     if status.get("simulated"):
         yield "SIMULATED: these GPUs do not exist"
     yield from _headline(status)
     if status["gpus"]:
         yield ""
         yield from _gpus(status["gpus"], width)
-    consequences = {one["cause"]: one["consequences"] for one in status.get("incidents", ())}
+    for reason in status.get("unknown_because", ()):
+        yield from ("", f"UNKNOWN: {_spoken(reason['reason'])}: {clean(reason['meaning'])}", *_guidance(reason))
+    shown = {finding["id"] for finding in (*status["findings"], *status["silenced"])}
+    consequences = {
+        one["cause"]: [name for name in one["consequences"] if name not in shown] for one in status.get("incidents", ())
+    }
     for finding in sorted(status["findings"], key=_with_its_cause(status["findings"])):
         yield ""
         yield from _finding(finding)
         if names := consequences.get(finding["id"]):
-            yield f"  consequences: {', '.join(map(clean, names))}"
+            yield f"  also recorded: {', '.join(map(clean, names))}"
     silenced = [f"{clean(f['id'])} (caused by {clean(f['silenced_by'])})" for f in status["silenced"]]
-    errors = [*_unseen(status["collectors"]), *map(clean, status["trouble"])]
+    errors = [*_unseen(status["collectors"], absent=verbose), *map(clean, status["trouble"])]
     enforcement = list(enforcement_lines(status))
     parts = (
         ("enforcement", enforcement),
+        (_jobs_title(status), [clean(line) for line in (status.get("jobs") or {}).get("plan", ())]),
         ("active tests", list(active_test_lines(status))),
         ("suppressed, as consequences of other findings", silenced),
         ("errors and missing sources", errors),
@@ -38,6 +47,23 @@ def status_text(status: Document, width: int | None = None) -> Iterator[str]:
     for title, lines in parts:
         if lines:
             yield from ("", f"{title}:", *(f"  {line}" for line in lines))
+
+
+def _jobs_title(status: Document) -> str:
+    return "jobs, if the mode were enforce" if status["mode"] == "observe" else "jobs: what comes next"
+
+
+def _spoken(code: str) -> str:
+    """Return a reason as people say it: `xid 79` for `xid.79`."""
+    return clean(code).replace(".", " ", 1)
+
+
+def _guidance(about: Document) -> Iterator[str]:
+    """Yield what to do and where more is written, as a finding or a reason has it."""
+    yield f"  to do: {clean(about['to_do'])}"
+    if about.get("ends_when"):
+        yield f"  ends when {clean(about['ends_when'])}"
+    yield f"  runbook: {clean(about['runbook'])}"
 
 
 def _with_its_cause(findings: list[Document]) -> Callable[[Document], tuple[int, bool]]:
@@ -48,7 +74,7 @@ def _with_its_cause(findings: list[Document]) -> Callable[[Document], tuple[int,
 
 
 def _headline(status: Document) -> Iterator[str]:
-    why = ", ".join(map(clean, status["reasons"]))
+    why = ", ".join(map(_spoken, status["reasons"]))
     yield f"{clean(status['node'])} is {str(status['status']).upper()}{f': {why}' if why else ''}"
     expected, source = status["expected"]["count"], status["expected"]["from"]
     count = (
@@ -79,7 +105,7 @@ _COLUMNS: dict[str, Callable[[Document], str]] = {
     "POWER": _reading("power_usage_mw", "W", 1000),
     "LOAD": _reading("utilization_gpu", "%"),
     "MEMORY": _reading("memory_used_bytes", "GiB", 1 << 30),
-    "WHY": lambda gpu: ", ".join(map(clean, dict.fromkeys(gpu["reasons"]))),
+    "WHY": lambda gpu: ", ".join(map(_spoken, dict.fromkeys(gpu["reasons"]))),
 }
 
 
@@ -97,31 +123,44 @@ def _gpus(gpus: list[Document], width: int | None) -> Iterator[str]:
 
 
 def _finding(finding: Document) -> Iterator[str]:
-    where = "" if finding["gpu"] is None else f"GPU {finding['gpu']}"
-    slot = clean(finding["pci_bus_id"] or "")
-    where_text = f"{where} ({slot})" if where and slot else where or slot or "this node"
+    title, told = _title(finding)
     shadow = " (shadow: without effect on health)" if finding.get("shadow") else ""
-    yield f"{str(finding['severity']).upper()}{shadow}: {clean(finding['title'])}: {where_text}"
+    yield f"{str(finding['severity']).upper()}{shadow}: {title}: {_where(finding)}"
     yield f"  id: {clean(finding['id'])}"
     if finding.get("caused_by"):
         yield f"  caused by: {clean(finding['caused_by'])}"
     count = f", {finding['count']} times" if finding["count"] > 1 else ""
-    gone = "; latched: no longer observed; needs reset, reboot or ack" if finding["latched"] else ""
+    gone = "; latched: it is seen no longer" if finding["latched"] else ""
     yield f"  seen: from {when(finding['first_seen'])} to {when(finding['last_seen'])}{count}{gone}"
-    shown = {name: value for name, value in finding["evidence"].items() if value not in ("", None)}
-    evidence = ", ".join(f"{clean(name)} {clean(value)}" for name, value in shown.items())
-    if evidence:
+    if evidence := evidence_text(finding["evidence"], without=told):
         yield f"  evidence: {evidence}"
-    yield f"  to do: {clean(finding['to_do'])}"
-    yield f"  ends when {clean(finding['ends_when'])}"
-    yield f"  runbook: {clean(finding['runbook'])}"
+    yield from _guidance(finding)
 
 
-def _unseen(collectors: list[Document]) -> Iterator[str]:
-    """Sources that are absent or not read yet; those that fail are in the daemon's own list of errors."""
+def _title(finding: Document) -> tuple[str, tuple[str, ...]]:
+    """Return the title, and the keys of the evidence that it says already."""
+    check, meaning = finding["check"], finding["evidence"].get("meaning")
+    if check in _NUMBERED and meaning and finding["detail"]:
+        return f"{_NUMBERED[check]} {clean(finding['detail'])}: {clean(meaning)}", (check, "meaning")
+    return clean(finding["title"]), ("link",) if "link" in finding["detail"] else ()
+
+
+_NUMBERED = {"xid": "Xid", "sxid": "SXid"}
+
+
+def _where(finding: Document) -> str:
+    gpu = "" if finding["gpu"] is None else f"GPU {finding['gpu']}"
+    slot, detail = clean(finding["pci_bus_id"] or ""), clean(finding["detail"])
+    device = f"{gpu} ({slot})" if gpu and slot else gpu or slot
+    part = "" if finding["check"] in _NUMBERED else detail
+    return ", ".join(filter(None, (device, part))) or "this node"
+
+
+def _unseen(collectors: list[Document], *, absent: bool) -> Iterator[str]:
+    """Yield the sources that are not read yet, and with `absent` those that this host lacks; those that fail are in the daemon's list."""
     for collector in collectors:
         name, error = clean(collector["name"]), clean(collector["error"])
         if collector["outcome"] is None:
             yield f"{name}: not read yet"
-        elif collector["outcome"] == "absent":
+        elif absent and collector["outcome"] == "absent":
             yield f"{name}: not on this host{f': {error}' if error else ''}"

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 RUNBOOKS = "https://github.com/gpuwarden/gpuwarden/blob/main/docs/runbooks"
 """A placeholder: `publish.runbooks` and `tools/rules.py --runbooks` take the address where your people read docs/runbooks."""
 
+UNKNOWN_RUNBOOK = "GpuwardenNodeUnknown.md"
+
 OWN_FAILURES = {
     "gpu_missing": "GpuwardenGpuMissing",
     "driver_unresponsive": "GpuwardenDriverUnresponsive",

@@ -115,7 +115,7 @@ def _gpus(state: State, sight: Sight, findings: Sequence[Finding]) -> Iterable[G
             serial=(facts and facts.serial) or pin.serial,
             expected=slot in state.pins,
             present=_present(presence, sight),
-            reasons=tuple([f.key.code for f in loud or mine]),
+            reasons=_codes(loud or mine),
         )
 
 

@@ -16,11 +16,13 @@ from gpuwarden.health.active_test.results import CODES as TEST_CODES
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.memory import LEMON_NODE
 from gpuwarden.health.model import Event, Finding, GpuVerdict, Health, Latch
-from gpuwarden.health.runbooks import address
+from gpuwarden.health.runbooks import UNKNOWN_RUNBOOK, address
 from gpuwarden.health.to_do import to_do
+from gpuwarden.health.unknown_reasons import UNKNOWN_REASONS
 from gpuwarden.health.xid.witnesses import UNKNOWN_SLOT
 from gpuwarden.publish import notices
 from gpuwarden.publish.metrics import active_test, enforcement, evacuation, pods
+from gpuwarden.publish.returning import comes_back_when
 from gpuwarden.publish.snapshot import CollectorStatus, Snapshot
 from gpuwarden.publish.times import rfc3339, when
 from gpuwarden_collectors.base import PassOutcome
@@ -105,6 +107,7 @@ def status(snapshot: Snapshot, now: Stamp) -> Document:
     return document | {
         "ready": snapshot.ready,
         "unknown": list(verdict.unknown),
+        "unknown_because": list(_unknown_because(snapshot, now)),
         "expected": {"count": verdict.expected, "from": verdict.expected_from},
         "present": verdict.present,
         "gpus": gpus(snapshot, now)["gpus"],
@@ -121,6 +124,15 @@ def status(snapshot: Snapshot, now: Stamp) -> Document:
         "notice_sources": [notices.source_document(source) for source in snapshot.notice_sources],
         "trouble": list(_errors(snapshot)),
     }
+
+
+def _unknown_because(snapshot: Snapshot, now: Stamp) -> Iterable[Document]:
+    """Why the health is unknown, with what to do; without what a finding says already."""
+    found = {finding.key.code for finding in snapshot.verdict.findings}
+    for code in dict.fromkeys((*snapshot.verdict.unknown, *_reasons(snapshot, now))):
+        if code in UNKNOWN_REASONS and code not in found:
+            reason, runbook = UNKNOWN_REASONS[code], f"{snapshot.service.runbooks}/{UNKNOWN_RUNBOOK}"
+            yield {"reason": code, "meaning": reason.meaning, "to_do": reason.to_do, "runbook": runbook}
 
 
 def scraped(last: tuple[Stamp, str] | None, now: Stamp) -> Document | None:
@@ -214,6 +226,7 @@ def _finding(snapshot: Snapshot, finding: Finding) -> Document:
         "confirmed": finding.confirmed,
         "shadow": finding.shadow,
         "ends_when": _ends_when(finding),
+        "comes_back_when": comes_back_when(finding.severity, finding.advice, shadow=finding.shadow),
         "caused_by": None if finding.caused_by is None else str(finding.caused_by),
     }
 
@@ -255,6 +268,8 @@ DISBELIEVED = {
     UNKNOWN_SLOT: "about a slot that holds no GPU and no switch",
 }
 """Why a line of the kernel log does not count, as text for people."""
+_SAYS_SO = ("gpu_missing", "gpu_unresponsive", "gpu_reset_required")
+"""Conditions of a GPU that tell already that calls on it fail."""
 _SHOWN = 3  # calls that failed, of one GPU
 
 
@@ -267,8 +282,7 @@ def _errors(snapshot: Snapshot) -> Iterable[str]:
             yield f"{collector.name}: {collector.outcome.value.replace('_', ' ')}: {collector.error or 'no more is known'}"
         if collector.worker is not None and (collector.worker.abandoned or collector.worker.parked):
             yield f"{collector.name}: a reader process could not be ended and was left behind: the host may need a reboot"
-    for gpu in () if snapshot.nvml is None else snapshot.nvml.gpus:
-        yield from _failed_calls(gpu)
+    yield from _failing_gpus(snapshot)
     for component, text in snapshot.errors.items():
         if component not in named:  # the kernel log is a collector, too
             yield f"{component.replace('_', ' ')}: {text}"
@@ -279,6 +293,13 @@ def _errors(snapshot: Snapshot) -> Iterable[str]:
         yield f"kernel log: {snapshot.log_lost} records lost in {snapshot.log_gaps} gaps"
     yield from _disbelieved(snapshot)
     yield from _unmatched(snapshot)
+
+
+def _failing_gpus(snapshot: Snapshot) -> Iterable[str]:
+    said = {f.key.subject.slot for f in snapshot.verdict.findings if f.key.code in _SAYS_SO}
+    for gpu in () if snapshot.nvml is None else snapshot.nvml.gpus:
+        if gpu.slot not in said:
+            yield from _failed_calls(gpu)
 
 
 def _unmatched(snapshot: Snapshot) -> Iterable[str]:
