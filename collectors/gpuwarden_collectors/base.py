@@ -70,6 +70,8 @@ class WorkerReport:
     """Host events that came faster than they were taken."""
     last_error: str = ""
     """Text of the newest error; empty if there was none."""
+    silence: str = ""
+    """What was not answered by deadlines missed since the last answer, as in `no answer from 0000:4e:00.0 in nvmlDeviceGetFieldValues`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

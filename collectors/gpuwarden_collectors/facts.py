@@ -51,6 +51,7 @@ class GpuAnswer(StrEnum):
     RESET_REQUIRED = "reset_required"  # NVML_ERROR_RESET_REQUIRED
     TIMEOUT = "timeout"  # NVML_ERROR_TIMEOUT
     UNKNOWN = "unknown"  # NVML_ERROR_UNKNOWN or any other failure of every call that is always supported
+    HUNG = "hung"  # a call did not return within the deadline, in two processes one after the other or in one that cannot be ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -417,6 +418,8 @@ class NvmlFacts:
     """Newest CUDA version that the driver supports."""
     problem: NvmlProblem | None = None
     """Why NVML as a whole gave no GPUs; None if it did."""
+    problem_code: int = 0
+    """NVML's return code for the problem (nvml.h, nvmlReturn_t)."""
     problem_text: str = ""
     """NVML's message for the problem."""
     simulated: bool = False

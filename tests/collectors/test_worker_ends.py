@@ -229,7 +229,7 @@ async def test_a_worker_ends_with_a_killed_daemon_even_while_its_library_hangs(p
 
 
 def test_a_worker_whose_daemon_is_dead_already_does_nothing() -> None:
-    command = [sys.executable, "-m", "gpuwarden_collectors.worker.process", "support.worker_readers:Reader", "1"]
+    command = [sys.executable, "-m", "gpuwarden_collectors.worker.process", "support.worker_readers:Reader", "1", "-1"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ENVIRONMENT) as process:
         assert process.wait(SOON) == 0
         assert process.stdout is not None

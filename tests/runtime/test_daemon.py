@@ -122,6 +122,40 @@ def test_a_driver_that_hangs_is_a_failure_while_everything_keeps_answering(host:
         running.wait(lambda: running.heartbeat()["status"] != "failure", "the driver's return")
 
 
+def test_one_gpu_that_hangs_is_named_and_the_others_are_judged_meanwhile(host: FakeHost) -> None:
+    host.configure(deadline="2s")
+    slot = slots(4)[2]
+    with host.daemon() as running:
+        running.wait_status("healthy")
+        host.fake.hang(2, "nvmlDeviceGetFieldValues")
+        running.wait(lambda: running.is_now("failure", "gpu_unresponsive"), "the failure")
+        host.fake.reading(1, "remapped_rows_failure", 1)
+        running.wait(lambda: "row_remap_failed" in running.heartbeat()["reasons"], "the fault of another GPU")
+        gpus = {gpu["index"]: gpu["health"] for gpu in running.status()["gpus"]}
+        assert gpus == {0: "healthy", 1: "failure", 2: "failure", 3: "healthy"}
+        shown = host.command("status", "--run-dir", host.run_dir).stdout
+        assert f"no answer from {slot} in nvmlDeviceGetFieldValues" in " ".join(shown.split())
+        host.fake.clear()
+
+
+def test_a_driver_that_hangs_keeps_the_numbers_of_the_gpus_and_the_log_warns(host: FakeHost) -> None:
+    host.configure(deadline="1s")
+    with host.daemon() as running:
+        running.wait_status("healthy")
+        host.fake.hang("*", HOT_CALL)
+        host.fake.hang("*", "nvmlInitWithFlags")
+        running.wait(lambda: running.heartbeat()["status"] in ("unknown", "failure"), "the silence")
+        assert [gpu["index"] for gpu in running.status()["gpus"]] == [0, 1, 2, 3]
+        running.wait(lambda: running.is_now("failure", "driver_unresponsive"), "the failure")
+        (finding,) = (each for each in running.status()["findings"] if each["check"] == "driver_unresponsive")
+        assert finding["evidence"]["why"].startswith(f"no answer from {slots(4)[0]} in {HOT_CALL}")
+        assert [gpu["index"] for gpu in running.status()["gpus"]] == [0, 1, 2, 3]
+        lines = [json.loads(line) for line in running.lines().splitlines() if line.startswith("{")]
+        changes = [line for line in lines if line["event"] == "node health changed" and line["to"] == "unknown"]
+        assert [(line["from"], line["level"]) for line in changes] == [("healthy", "warning")]
+        host.fake.clear()
+
+
 def test_a_crash_inside_the_library_costs_a_pass_and_not_the_verdict(host: FakeHost, daemon: RunningDaemon) -> None:
     before = daemon.heartbeat()["sequence"]
     host.fake.crash(0, HOT_CALL, once=True)

@@ -2,7 +2,7 @@
 
 The device list and every handle are resolved again in each pass, so that lost, vanished and renumbered GPUs are seen;
 what is known of a GPU belongs to its slot, not to its index. Each GPU is read for itself: whatever goes wrong with
-one is a fact of that one. NVML as a whole may be unusable (no driver, a library that does not fit it): that is a fact
+one is a fact of that one. A GPU at which a process hung is read last, once the others were reported, or not at all. NVML as a whole may be unusable (no driver, a library that does not fit it): that is a fact
 too, and initialisation is tried again in the next pass.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,10 @@ from gpuwarden_collectors.nvml.library import (
     read_text,
 )
 from gpuwarden_collectors.nvml.options import NvmlOptions
+from gpuwarden_collectors.nvml.watched import Watched
 from gpuwarden_collectors.nvml.xid_events import Session, XidEvents
+from gpuwarden_collectors.worker.hung import Hung
+from gpuwarden_collectors.worker.in_flight import Page
 
 if TYPE_CHECKING:  # 0.6 MiB that the worker does without
     from pathlib import Path
@@ -44,11 +47,15 @@ _ANSWERS: dict[int, GpuAnswer] = {
 }
 
 
+_Located = tuple[Any, str, CallError | None]
+
+
 class NvmlReader:
     """`connect`, `read` and `close` belong to one thread; `events` blocks another.
 
     `clock`: seconds of CLOCK_BOOTTIME, by which is read what is not read in each pass. `spent`: the library in this process
-    does not fit the driver, and only a new process can load the one that was installed meanwhile.
+    does not fit the driver, and only a new process can load the one that was installed meanwhile. `page`: where the call in flight
+    is written, with its GPU.
     """
 
     def __init__(
@@ -63,6 +70,8 @@ class NvmlReader:
         self._dev = dev
         self._clock = clock
         self._stamp = stamp
+        self.page = Page()
+        self._bindings: Any = None  # for the thread of events, whose calls are not written down
         self._nvml: Any = None
         # Held by a thread that needs NVML to stay initialised, or that initialises it or shuts it down.
         self._library = threading.Lock()
@@ -77,25 +86,35 @@ class NvmlReader:
     def connect(self) -> None:
         """Load and initialise NVML. Raises SourceAbsent if there is no library; a driver that is not there is no error."""
         self.close()
-        self._nvml = open_library(self._options)
+        self._bindings = open_library(self._options)
+        self._nvml = Watched(self._bindings, self.page)
         with suppress(self._nvml.NVMLError):
             self._initialise()
 
     def read(self) -> NvmlFacts:
         """One pass. Raises nothing that NVML does; SourceAbsent as `connect` if that was never called."""
+        return self.read_around((), lambda _: None)
+
+    def read_around(self, hung: Sequence[Hung], partial: Callable[[NvmlFacts], None]) -> NvmlFacts:
+        """As `read`, with the GPUs in `hung` last or not at all; `partial` gets the facts of the others before each of them."""
+        self.page.part()
         if self._nvml is None:
             self.connect()
         simulated = self._options.simulate > 0
         try:
             self._initialise()
-            gpus = self._read_gpus()
+            gpus = self._read_gpus(
+                hung, lambda gpus: partial(NvmlFacts(gpus=gpus, simulated=simulated, **self._versions))
+            )
         except self._nvml.NVMLError as error:
             self.close()
             problem = PROBLEMS.get(error.value, NvmlProblem.OTHER)
             self.spent = problem is NvmlProblem.LIBRARY_MISMATCH and self._misfit_lasts()
             text = error_text(self._nvml, error.value)
             refused = self._refused(text) if problem is NvmlProblem.OTHER else None
-            return refused or NvmlFacts(problem=problem, problem_text=text, simulated=simulated)
+            return refused or NvmlFacts(
+                problem=problem, problem_code=error.value, problem_text=text, simulated=simulated
+            )
         if _strange(gpus) and (facts := self._refused("unknown error, of some GPUs")):
             return facts
         self._replace_at = 0.0  # it fits; if that ends, another library was installed
@@ -137,7 +156,7 @@ class NvmlReader:
         nvml = self._nvml
         with self._library:
             nvml.nvmlInit()
-        self._session = Session(nvml)
+        self._session = Session(self._bindings)
         self._versions = {
             "driver_version": self._version(nvml.nvmlSystemGetDriverVersion),
             "nvml_version": self._version(nvml.nvmlSystemGetNVMLVersion),
@@ -150,22 +169,45 @@ class NvmlReader:
         except self._nvml.NVMLError:
             return ""
 
-    def _read_gpus(self) -> tuple[GpuFacts, ...]:
+    def _read_gpus(self, hung: Sequence[Hung], partial: Callable[[tuple[GpuFacts, ...]], None]) -> tuple[GpuFacts, ...]:
         """Raises NVMLError if the library cannot even count."""
         count = min(self._nvml.nvmlDeviceGetCount(), _MOST_GPUS)
-        handles = [self._locate(index) for index in range(count)]
+        avoided = {each.number: each for each in hung if each.total == count}  # another count, other indices
+        located = [self._locate(index, count) for index in range(count) if index not in avoided]
+        handles = _with_avoided(located, avoided)
         slots = self._name_slots([slot for _, slot, _ in handles])
         now = self._clock()
         turn = self._next_turn(slots, now)
         facts: dict[str, GpuFacts] = {}
-        for index, (handle, _, error) in enumerate(handles):
+        for index, each in avoided.items():
+            facts[slots[index] or f"?{index}"] = self._hung_gpu(slots[index], each)
+        for index in sorted(range(count), key=lambda index: index in avoided):
+            if index in avoided:
+                if not avoided[index].last:
+                    continue
+                partial(_by_index(facts))
+                del facts[slots[index] or f"?{index}"]
+                handles[index] = self._locate(index, count)
+                slots[index] = handles[index][1] or slots[index]
+            handle, _, error = handles[index]
             slot = slots[index]
             if slot and slot in facts:
                 facts[slot] = _with_error(facts[slot], f"GPU {index} says that it is in the same slot and is left out")
-            else:
-                facts[slot or f"?{index}"] = self._read_gpu(slot, index, handle, error, now, its_turn=index == turn)
+                continue
+            self.page.part(slot or _nameless(index), index, count)
+            facts[slot or f"?{index}"] = self._read_gpu(slot, index, handle, error, now, its_turn=index == turn)
+        self.page.part()
         self._remember(slots, [handle for handle, _, _ in handles])
-        return tuple(facts.values())
+        return _by_index(facts)
+
+    def _hung_gpu(self, slot: str, hung: Hung) -> GpuFacts:
+        """The facts of a GPU that is not read now, since a process that read it hung."""
+        error = CallError(call=hung.call, code=0, text=f"no answer for {hung.seconds} s")
+        gpu = self._gpus.get(slot)
+        if gpu is None:
+            return GpuFacts(slot=slot, index=hung.number, answer=GpuAnswer.HUNG, errors=(error,))
+        gpu.forget()
+        return gpu.unanswered(hung.number, GpuAnswer.HUNG, error)
 
     def _next_turn(self, slots: Sequence[str], now: float) -> int | None:
         """The index of the GPU of which may be read in this pass what takes long, which is read of one GPU after the other."""
@@ -177,8 +219,10 @@ class NvmlReader:
                 return index
         return None
 
-    def _locate(self, index: int) -> tuple[Any, str, CallError | None]:
+    def _locate(self, index: int, count: int) -> _Located:
         """The handle and slot of the GPU with this index, or what went wrong."""
+        last = self._slots[index] if len(self._slots) == count else ""
+        self.page.part(last or _nameless(index), index, count)
         nvml, handle = self._nvml, None
         call = "nvmlDeviceGetHandleByIndex"
         try:
@@ -236,6 +280,24 @@ def _cuda_version(nvml: Any) -> str:
 def _with_error(facts: GpuFacts, text: str) -> GpuFacts:
     error = CallError(call="nvmlDeviceGetPciInfo", code=0, text=text)
     return replace(facts, errors=(*facts.errors, error))
+
+
+def _nameless(index: int) -> str:
+    """The part of a GPU whose slot is not known."""
+    return f"GPU {index}"
+
+
+def _with_avoided(located: Sequence[_Located], avoided: Mapping[int, Hung]) -> list[_Located]:
+    """By index, those that were located and those that were not, which keep their slots."""
+    rest = iter(located)
+    return [
+        (None, "" if avoided[index].part == _nameless(index) else avoided[index].part, None) if index in avoided else next(rest)
+        for index in range(len(located) + len(avoided))
+    ]  # fmt: skip
+
+
+def _by_index(facts: Mapping[str, GpuFacts]) -> tuple[GpuFacts, ...]:
+    return tuple(sorted(facts.values(), key=lambda gpu: gpu.index))
 
 
 def _strange(gpus: Collection[GpuFacts]) -> bool:

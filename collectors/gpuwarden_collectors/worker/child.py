@@ -14,7 +14,10 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from gpuwarden_collectors.codec import to_wire
 from gpuwarden_collectors.worker.frames import Frame, FrameBuffer, FrameError, Kind, pack
+from gpuwarden_collectors.worker.hung import Hung
+from gpuwarden_collectors.worker.in_flight import InFlight, Page
 from gpuwarden_collectors.worker.life import Fate, WorkerLimits
 
 _CHUNK = 65536  # also the capacity of a pipe: one read empties it
@@ -28,6 +31,7 @@ class Child:
     """A running worker. `due`: loop time by which the present step, connecting or reading, must be done.
 
     `over`: nothing more will come, for the process died or its stream broke. `fate`: why it was left behind, if it was.
+    `around`: what the open question, or the last one, said of parts at which workers hung. `partial`: what came of its answer so far.
     """
 
     def __init__(
@@ -52,8 +56,9 @@ class Child:
         self.due = float("inf")
         self.over = False
         self.fate: Fate | None = None
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0)  # noqa: S603 - the command is our own
+        self.around: tuple[Hung, ...] = ()
+        self.partial: Frame | None = None
+        self._page, self._process = _started(command, environment)
         process = self._process
         self._pipes = [pipe for pipe in (process.stdin, process.stdout, process.stderr) if pipe is not None]
         self._stdin, self._stdout, self._errors = (pipe.fileno() for pipe in self._pipes)
@@ -82,7 +87,7 @@ class Child:
             self._end_stream()
         return self.over
 
-    def ask(self, now: float, held: int | None = None) -> None:
+    def ask(self, now: float, held: int | None = None, hung: tuple[Hung, ...] = ()) -> None:
         """Put the question, unless the last one is still open: that one may be answered in a later pass.
 
         `held`: the number of the answer since whose facts the changes are enough.
@@ -90,9 +95,10 @@ class Child:
         if self._asked:
             return
         self._asked = True
+        self.around, self.partial = hung, None
         self._sequence += 1
         self.due = now + (self._limits.deadline if self._connected else self._limits.init_deadline)
-        self._write(pack(Kind.ASK, self._sequence, held))
+        self._write(pack(Kind.ASK, self._sequence, {"held": held, "hung": [to_wire(each) for each in hung]}))
 
     async def answer(self, until: float) -> Frame | None:
         """FACTS, CHANGES, ABSENT or FAILED; None if there is none by `until` (loop time) or by `due`, or if all is over."""
@@ -107,6 +113,10 @@ class Child:
         answer, self._answer = self._answer, None
         self._asked = self._asked and answer is None
         return answer
+
+    def in_flight(self) -> InFlight:
+        """What it is doing, as far as its reader writes that down."""
+        return self._page.read()
 
     def hang_up(self) -> None:
         """End its stdin, which asks it to close the library and to end."""
@@ -144,6 +154,7 @@ class Child:
         self._loop.remove_reader(self._errors)
         for pipe in self._pipes:
             pipe.close()
+        self._page.close()
 
     def _write(self, frame: bytes) -> None:
         try:
@@ -171,6 +182,8 @@ class Child:
             self._connected = True
             self.due = self._loop.time() + self._limits.deadline
             self._changed.set()
+        elif frame.kind is Kind.PARTIAL and self._asked and frame.sequence == self._sequence:
+            self.partial = frame
         elif frame.kind in _ANSWERS and self._asked and frame.sequence == self._sequence:
             self._connected = frame.kind in _GOOD
             self._answer = frame
@@ -189,6 +202,21 @@ class Child:
         self._stderr = (self._stderr + data)[-_STDERR_KEPT:]
         if not data:
             self._loop.remove_reader(self._errors)
+
+
+def _started(command: Sequence[str], environment: Mapping[str, str]) -> tuple[Page, subprocess.Popen[bytes]]:
+    """The process, and the page that it writes. Its descriptor is the last argument. Raises OSError."""
+    page, descriptor = Page.shared()
+    pipe = subprocess.PIPE
+    try:
+        return page, subprocess.Popen(  # noqa: S603 - the command is our own
+            [*command, str(descriptor)], env=environment, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, pass_fds=(descriptor,)
+        )  # fmt: skip
+    except OSError:
+        page.close()
+        raise
+    finally:
+        os.close(descriptor)
 
 
 def _end_of(status: int | None) -> str:

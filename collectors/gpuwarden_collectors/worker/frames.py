@@ -1,8 +1,8 @@
 """Frames between the daemon and a worker process: a header of kind, sequence number and length, then JSON.
 
 The daemon sends START once and ASK for each pass; both fit into one atomic write to a pipe. The worker answers an ASK
-with FACTS, CHANGES, ABSENT or FAILED under the same sequence number, sends CONNECTED when the library has been initialised, and
-sends an EVENT whenever it has one. The kind is outside the JSON, so that a flood can be dropped without reading it.
+with FACTS, CHANGES, ABSENT or FAILED under the same sequence number, and with PARTIAL before it where what it reads next may hang.
+It sends CONNECTED when the library has been initialised, and an EVENT whenever it has one. The kind is outside the JSON, so that a flood can be dropped without reading it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ _HEADER = struct.Struct(">BII")
 
 class Kind(IntEnum):
     START = 1  # {"reader", "options", "options_type"}
-    ASK = 2  # the sequence number of the answer whose facts the daemon holds, or null
+    ASK = 2  # {"held": the sequence number of the answer whose facts the daemon holds, or null; "hung": see `hung`}
     CONNECTED = 3
     FACTS = 4
     ABSENT = 5  # text
     FAILED = 6  # text
     EVENT = 7
     CHANGES = 8  # in place of FACTS: `changes` since the facts that the daemon holds
+    PARTIAL = 9  # the facts without those of parts at which a worker hung before
 
 
 _KINDS = {kind.value: kind for kind in Kind}

@@ -55,6 +55,7 @@ class WorkerLife:
         self._unanswered_from: float | None = None
         self.failure = (PassOutcome.FAILED, "")  # how the last worker ended
         self.last_error = ""
+        self.silence = ""  # what workers waited for that missed their deadlines since the last answer
         self.ever_answered = False
         self.starts = self.missed = self.timeouts = self.crashes = self.kills = 0
 
@@ -71,8 +72,14 @@ class WorkerLife:
         self._unanswered_from = None
         self.ever_answered = True
         self.missed = 0
+        self.silence = ""
         self._failed = False
         self._backoff.succeeded()
+
+    def silent_at(self, what: str) -> None:
+        """A worker missed its deadline: `what` was not answered. The first since an answer, and the newest, are kept."""
+        first = self.silence.partition("; then ")[0]
+        self.silence = what if first in ("", what) else f"{first}; then {what}"
 
     def unanswered(self, now: float) -> None:
         """A pass timed out at `now`. It counts as a missed deadline once a whole one went by since the last that counted."""

@@ -1,6 +1,6 @@
 """The worker process: one reader of one native library, which may hang, crash or lie without harm to the daemon.
 
-Run as `python -m gpuwarden_collectors.worker.process READER PARENT_PID`, with frames on stdin and stdout. The main
+Run as `python -m gpuwarden_collectors.worker.process READER PARENT_PID PAGE`, with frames on stdin and stdout and the descriptor of a shared page (see in_flight). The main
 thread makes every library call. Nothing here waits for a library call to return before the process can end:
 - SIGTERM keeps its default disposition, for a Python handler never runs while a C call hangs;
 - a second thread reads stdin and ends the process soon after its end, whatever the main thread does;
@@ -15,7 +15,7 @@ import gc
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from threading import Event, Lock, Thread
 from time import sleep
@@ -26,6 +26,8 @@ from gpuwarden_collectors.changes import changed
 from gpuwarden_collectors.codec import from_wire, to_wire
 from gpuwarden_collectors.event_facts import HostEvent
 from gpuwarden_collectors.worker.frames import Frame, FrameBuffer, FrameError, Kind, pack
+from gpuwarden_collectors.worker.hung import Hung
+from gpuwarden_collectors.worker.in_flight import Page
 from gpuwarden_collectors.worker.separation import end_with, own_streams
 
 CLOSING_TIME = 1.0  # seconds between the end of stdin and the end of the process
@@ -38,7 +40,9 @@ class Reader(Protocol):
 
     It may also have `events(emit, stop)`, which runs in a thread of its own from a connection on, until it returns or
     `stop` is set; and `spent`, true after a read if the process is to be replaced before the next pass (a library that
-    was upgraded on disk can be loaded only by a new process).
+    was upgraded on disk can be loaded only by a new process). One that reads several parts has `page`, set before `connect`, in
+    which it writes the part and the call that it is about to begin, and `read_around(hung, partial)`: a pass in which the parts in
+    `hung` are read last or not at all, and `partial` gets the facts of the others before each of them.
     """
 
     def connect(self) -> None:
@@ -62,12 +66,12 @@ class _Session:
         self._events: Thread | None = None
         self._sent: tuple[int, Any] | None = None  # the last facts, and under which number
 
-    def answer(self, sequence: int, held: object) -> None:
+    def answer(self, sequence: int, held: object, hung: Sequence[Hung]) -> None:
         """`held`: the number of the facts that the daemon has, if any: what has changed since then is enough."""
         try:
             if not self._connected:
                 self._connect()
-            facts = self._reader.read()
+            facts = self._read(sequence, hung)
             if self._sent is not None and self._sent[0] == held and type(self._sent[1]) is type(facts):
                 self._send(Kind.CHANGES, sequence, changed(type(facts), self._sent[1], facts))
             else:
@@ -79,6 +83,12 @@ class _Session:
             self._fail(Kind.FAILED, sequence, str(error))
         except Exception as error:  # noqa: BLE001 - whatever a library raises costs a pass, not the process
             self._fail(Kind.FAILED, sequence, f"{type(error).__name__}: {error}")
+
+    def _read(self, sequence: int, hung: Sequence[Hung]) -> Any:
+        around = getattr(self._reader, "read_around", None) if hung else None
+        if around is None:
+            return self._reader.read()
+        return around(hung, lambda facts: self._send(Kind.PARTIAL, sequence, to_wire(facts)))
 
     def _fail(self, kind: Kind, sequence: int, text: str) -> None:
         self._send(kind, sequence, text[:_LONGEST_TEXT])
@@ -128,7 +138,8 @@ def _serve(reader: Reader, inbox: SimpleQueue[Frame | None], outlet: _Outlet) ->
     session = _Session(reader, outlet.send)
     trimmed = False
     while (question := inbox.get()) is not None:
-        session.answer(question.sequence, question.value())
+        asked = question.value()
+        session.answer(question.sequence, asked["held"], [from_wire(Hung, each) for each in asked["hung"]])
         if getattr(reader, "spent", False):
             break
         if not trimmed:
@@ -160,22 +171,24 @@ def _named(name: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def _reader(name: str, start: dict[str, Any]) -> Reader:
+def _reader(name: str, start: dict[str, Any], page: int) -> Reader:
     reader = _named(name)
     options_type = start["options_type"]
     made: Reader = reader(from_wire(_named(options_type), start["options"])) if options_type else reader()
+    if hasattr(made, "page"):
+        made.page = Page(page)
     return made
 
 
 def main() -> None:
-    name, parent = sys.argv[1:]
+    name, parent, page = sys.argv[1:]
     questions, answers = own_streams()
     end_with(int(parent))
     inbox: SimpleQueue[Frame | None] = SimpleQueue()
     Thread(target=_listen, args=(questions, inbox), daemon=True).start()
     start = inbox.get()
     if start is not None:
-        _serve(_reader(name, start.value()), inbox, _Outlet(answers))
+        _serve(_reader(name, start.value(), int(page)), inbox, _Outlet(answers))
     os._exit(0)  # an orderly end of the interpreter would wait for, or collide with, threads inside the library
 
 

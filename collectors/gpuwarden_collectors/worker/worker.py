@@ -24,6 +24,8 @@ from gpuwarden_collectors.codec import from_wire, to_wire
 from gpuwarden_collectors.event_facts import HostEvent
 from gpuwarden_collectors.worker.child import Child, in_uninterruptible_sleep
 from gpuwarden_collectors.worker.frames import Frame, Kind, pack
+from gpuwarden_collectors.worker.hung import HungParts
+from gpuwarden_collectors.worker.in_flight import InFlight
 from gpuwarden_collectors.worker.life import Allowance, Fate, WorkerLife, WorkerLimits
 
 _EXIT_TIME = 1.0  # seconds between the end of the stream and the end of the process that wrote it
@@ -41,7 +43,8 @@ class Worker(Generic[Facts]):
     thread), since the kernel ends the worker with the thread that started it; calls must not overlap.
 
     `reader` names a `process.Reader` as `module:Class`; `options`, a dataclass with a JSON form (see codec), is
-    what it is made with. `on_event` gets the events of the reader at once, up to the rate in `limits`.
+    what it is made with. Where a part of what it reads hung, the next process reads that part last, or leaves it out for a while
+    (see `hung`), and a pass that ends before an answer gives what came before it. `on_event` gets the events of the reader at once, up to the rate in `limits`.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class Worker(Generic[Facts]):
         self._environment = environment
         self._start = _start_frame(options)
         self._life = WorkerLife(limits)
+        self._hung = HungParts(limits)
         self._allowance = Allowance(limits.events_burst, limits.events_per_second)
         self._child: Child | None = None
         self._held: tuple[int, Facts] | None = None  # the last facts of this child, and the number of its answer
@@ -137,10 +141,11 @@ class Worker(Generic[Facts]):
         child = await self._ready(limit)
         if not isinstance(child, Child):
             return child
-        child.ask(now, None if self._held is None else self._held[0])
+        hung = self._hung.question(now, {each.pid for each in self._leaving})
+        child.ask(now, None if self._held is None else self._held[0], hung)
         frame = await child.answer(limit)
         if frame is not None:
-            return self._answered(frame)
+            return self._answered(frame, child)
         if child.over:
             return PassOutcome.FAILED, None, await self._lost(child)
         return self._late(child, limit)
@@ -182,7 +187,7 @@ class Worker(Generic[Facts]):
         self._life.starts += 1
         return self._child
 
-    def _answered(self, frame: Frame) -> _Pass[Facts]:
+    def _answered(self, frame: Frame, child: Child) -> _Pass[Facts]:
         self._life.answered(self._clock())
         held, self._held = self._held, None
         try:
@@ -193,6 +198,7 @@ class Worker(Generic[Facts]):
                 else:
                     facts = from_wire(self._facts_type, value)
                 self._held = frame.sequence, facts
+                self._hung.answered(child.around)
                 return PassOutcome.OBSERVED, facts, ""
         except (ValueError, RecursionError) as cause:
             return PassOutcome.FAILED, None, f"the answer of the worker cannot be read: {cause}"
@@ -212,17 +218,37 @@ class Worker(Generic[Facts]):
         return error
 
     def _late(self, child: Child, limit: float) -> _Pass[Facts]:
-        """No answer by the end of this pass; the worker is ended if its own time is up as well."""
+        """No answer by the end of this pass, or a part of one; the worker is ended if its own time is up as well."""
         what = "initialisation of the library" if child.connecting else "answer"
         if child.due > limit:
             error = f"no {what} yet; worker {child.pid} has {child.due - limit:.1f} s left"
-            return self._unanswered(error) if self._life.ever_answered else (PassOutcome.TIMED_OUT, None, error)
+            if child.partial is None and not self._life.ever_answered:
+                return PassOutcome.TIMED_OUT, None, error
+            return self._in_part(child) or self._unanswered(error)
+        now, at = asyncio.get_running_loop().time(), child.in_flight()
         allowed = self._limits.init_deadline if child.connecting else self._limits.deadline
-        error = f"worker {child.pid}: no {what} within {allowed:g} s"
-        self._life.failed(asyncio.get_running_loop().time(), PassOutcome.TIMED_OUT, error)
+        error = f"worker {child.pid}: {_silence(what, at)} within {allowed:g} s"
+        self._hung.missed(at, child.pid, now)
+        partial = self._in_part(child)
+        self._life.failed(now, PassOutcome.TIMED_OUT, error)
         self._part(child)
         self._dismiss(child)
+        if partial is not None:
+            self._life.timeouts += 1
+            return partial
+        self._life.silent_at(_silence(what, at))
         return self._unanswered(error)
+
+    def _in_part(self, child: Child) -> _Pass[Facts] | None:
+        """What the worker reported before it read what may hang: an answer of everything else."""
+        if child.partial is None:
+            return None
+        try:
+            facts = from_wire(self._facts_type, child.partial.value())
+        except (ValueError, RecursionError):
+            return None
+        self._life.answered(self._clock())
+        return PassOutcome.OBSERVED, facts, ""
 
     def _unanswered(self, error: str) -> _Pass[Facts]:
         self._life.unanswered(asyncio.get_running_loop().time())
@@ -243,6 +269,7 @@ class Worker(Generic[Facts]):
             now = asyncio.get_running_loop().time()
             child.fate = self._life.after_grace(now, stuck=in_uninterruptible_sleep(self._proc, child.pid))
             if child.fate is Fate.KILL:
+                self._hung.killed(child.pid, now)
                 child.send_signal(signal.SIGKILL)
                 if not await child.gone(self._limits.term_grace):
                     child.fate = Fate.ABANDON
@@ -278,6 +305,7 @@ class Worker(Generic[Facts]):
             crashes=life.crashes,
             events_dropped=self.events_dropped,
             last_error=life.last_error,
+            silence=life.silence,
         )
 
     def _event(self, frame: Frame) -> None:
@@ -293,6 +321,10 @@ class Worker(Generic[Facts]):
             loop.call_soon(
                 self._on_event, event
             )  # a fault in there is the loop's to report, and leaves the stream whole
+
+
+def _silence(what: str, at: InFlight) -> str:
+    return f"no {what} {at}".rstrip()
 
 
 def _start_frame(options: object) -> bytes:

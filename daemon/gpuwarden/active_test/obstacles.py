@@ -26,6 +26,7 @@ _ANSWERS = {
     GpuAnswer.LOST: (Obstacle.RESET_FIRST, "the driver has lost the GPU: reset it or reboot the node"),
     GpuAnswer.RESET_REQUIRED: (Obstacle.RESET_FIRST, "the GPU requires a reset: nvidia-smi --gpu-reset, or reboot the node"),
     GpuAnswer.TIMEOUT: (Obstacle.UNSUPPORTED, "the GPU does not answer in time: see gpuwarden status"),
+    GpuAnswer.HUNG: (Obstacle.UNSUPPORTED, "the GPU does not answer in time: see gpuwarden status"),
     GpuAnswer.UNKNOWN: (Obstacle.UNSUPPORTED, "the GPU answers with errors only: see gpuwarden status"),
 }  # fmt: skip
 

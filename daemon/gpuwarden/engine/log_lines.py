@@ -107,6 +107,9 @@ LINES: dict[EventKind, tuple[str, str]] = {
 """Level and text of the log line of each kind of event."""
 HIDDEN = (*OF_TESTS, *OF_GATES, *OF_FINDINGS)
 
+SEEN = ("healthy", "warning", "failure")
+"""What a node that can be judged is; one that was never judged, as at a start, has lost nothing."""
+
 _OTHER_NAMES = {"level": "test_level"}
 """Of keys of events that each log line has for itself."""
 
@@ -117,6 +120,8 @@ def write_line(event: Event, *, shadow: bool = False) -> None:
     if is_bookkeeping(event.kind, str(event.key), event.data):
         level = "debug"
     if event.kind == EventKind.GATE_ENDED and event.data.get("result") in ("failed", "no_verdict"):
+        level = "warning"
+    if event.kind == EventKind.HEALTH and event.data.get("to") == "unknown" and event.data.get("from") in SEEN:
         level = "warning"
     if event.data.get("severity") == "failure" or event.data.get("to") == "failure":
         level = "error"

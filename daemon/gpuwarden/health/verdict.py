@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -96,6 +96,7 @@ def _gpus(state: State, sight: Sight, findings: Sequence[Finding]) -> Iterable[G
     """`findings`: those that count, consequences included: a GPU with a fault of its own stays bad behind a greater one."""
     where = presences(state, sight)
     here = {slot for slot, facts in sight.gpus.items() if facts.answer is not GpuAnswer.LOST}
+    numbers = _last_numbers(sight)
     by_slot: dict[str, list[Finding]] = {}
     for finding in findings:
         by_slot.setdefault(finding.key.subject.slot, []).append(finding)
@@ -109,7 +110,7 @@ def _gpus(state: State, sight: Sight, findings: Sequence[Finding]) -> Iterable[G
         yield _gpu(
             slot=slot,
             health=_gpu_health(mine, facts, presence),
-            index=None if facts is None else facts.index,
+            index=numbers.get(slot) if facts is None else facts.index,
             uuid=(facts and facts.uuid) or pin.uuid,
             name=(facts and facts.name) or pin.name,
             serial=(facts and facts.serial) or pin.serial,
@@ -117,6 +118,12 @@ def _gpus(state: State, sight: Sight, findings: Sequence[Finding]) -> Iterable[G
             present=_present(presence, sight),
             reasons=_codes(loud or mine),
         )
+
+
+def _last_numbers(sight: Sight) -> Mapping[str, int]:
+    """By slot NVML's index as of its last answer, while it gives none: that is when the number is asked for."""
+    last = sight.view.nvml.facts if sight.nvml is None else None
+    return {} if last is None else {facts.slot: facts.index for facts in last.gpus}
 
 
 _gpu = lru_cache(maxsize=1024)(GpuVerdict)

@@ -1,0 +1,86 @@
+"""Parts at which workers hung: which of them the next worker reads last, and which it leaves out for a while.
+
+A part that hangs costs the worker that reads it, so the others are read first and reported before. A part is left out as long as
+a process that hung there is still inside the driver, which shows that it still hangs; and after a second hang in a row for a growing pause. A worker
+that had to be killed costs one of few kills: its part is asked again so rarely that these are never used up by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from gpuwarden_collectors.backoff import Backoff
+from gpuwarden_collectors.worker.in_flight import InFlight
+from gpuwarden_collectors.worker.life import WorkerLimits
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 30.0, 300.0  # seconds; each try costs a pass that lasts the whole deadline
+_MOST = 16  # what one question has room for
+
+
+@dataclass(frozen=True, slots=True)
+class Hung:
+    """A part that a reader must not read in its turn."""
+
+    part: str
+    number: int
+    total: int
+    call: str
+    """In which a worker hung."""
+    seconds: int
+    """For which nothing was heard of the part."""
+    last: bool
+    """It is read after all others; else not at all."""
+
+
+@dataclass(slots=True)
+class _Part:
+    at: InFlight
+    since: float
+    backoff: Backoff
+    pid: int
+    ask_at: float
+
+
+class HungParts:
+    """Plain bookkeeping, with `now` (seconds of CLOCK_MONOTONIC) as an argument."""
+
+    def __init__(self, limits: WorkerLimits) -> None:
+        self._limits = limits
+        self._parts: dict[str, _Part] = {}
+
+    def missed(self, at: InFlight, pid: int, now: float) -> None:
+        """The worker `pid` missed its deadline `at` this part. Less than half of it spent there accuses nothing."""
+        if not at.part or now - at.since < self._limits.deadline / 2:
+            return
+        known = self._parts.pop(at.part, None)
+        if known is None:
+            known = _Part(at, at.since, Backoff(_FIRST_PAUSE, _LONGEST_PAUSE), pid, now)  # read last, without a pause
+        else:
+            known.ask_at = now + known.backoff.failed()
+        known.at, known.pid = at, pid
+        self._parts[at.part] = known
+        if len(self._parts) > _MOST:
+            del self._parts[next(iter(self._parts))]
+
+    def killed(self, pid: int, now: float) -> None:
+        """The worker `pid` had to be killed."""
+        for part in self._parts.values():
+            if part.pid == pid:
+                part.ask_at = max(part.ask_at, now + self._limits.kill_window / self._limits.kills)
+
+    def question(self, now: float, present: Collection[int]) -> tuple[Hung, ...]:
+        """What to tell the next reader. `present`: processes that were left behind or are still being ended."""
+        return tuple(
+            Hung(
+                name, part.at.number, part.at.total, part.at.call, round(now - part.since),
+                last=now >= part.ask_at and part.pid not in present,
+            )
+            for name, part in self._parts.items()
+        )  # fmt: skip
+
+    def answered(self, question: Iterable[Hung]) -> None:
+        """A worker answered this question in full: what it read last answers again."""
+        for hung in question:
+            if hung.last:
+                self._parts.pop(hung.part, None)

@@ -1,0 +1,138 @@
+"""Real workers over the fake library, with calls about one GPU that do not return: it is named, and the others are read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwarden_collectors.base import Observation, PassOutcome
+from gpuwarden_collectors.facts import GpuAnswer, NvmlFacts
+from gpuwarden_collectors.nvml.options import NvmlOptions
+from gpuwarden_collectors.worker.life import WorkerLimits
+from gpuwarden_collectors.worker.worker import Worker
+from support.fake_nvml_library import FakeNvml
+from support.workers import ENVIRONMENT, SOON, Make, report, workers
+
+LIMITS = WorkerLimits(deadline=3.0, term_grace=0.5)
+HUNG = 3
+SLOT = "0000:42:00.0"
+OTHERS = [index for index in range(8) if index != HUNG]
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[Make]:
+    async with workers() as make:
+        yield make
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeNvml:
+    return FakeNvml.build(tmp_path)
+
+
+def reader(make: Make, fake: FakeNvml) -> Worker[Any]:
+    return make(
+        NvmlOptions(library=str(fake.library)), LIMITS, reader="gpuwarden_collectors.nvml.reader:NvmlReader",
+        facts_type=NvmlFacts, environment={**ENVIRONMENT, **fake.environment},
+    )  # fmt: skip
+
+
+def answers(seen: Observation[NvmlFacts]) -> dict[int, GpuAnswer]:
+    assert seen.facts is not None, seen.error
+    return {gpu.index: gpu.answer for gpu in seen.facts.gpus}
+
+
+async def observed(of: Worker[Any]) -> Observation[NvmlFacts]:
+    """The first pass that gives facts."""
+    async with asyncio.timeout(SOON):
+        while (seen := await of.observe()).facts is None:
+            await asyncio.sleep(0.05)
+    return seen
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetFieldValues", "nvmlDeviceGetTemperatureV", "nvmlDeviceGetNvLinkState"])
+async def test_a_missed_deadline_names_the_gpu_and_the_call(worker: Make, fake: FakeNvml, call: str) -> None:
+    nvml = reader(worker, fake)
+    await observed(nvml)
+    fake.hang(HUNG, call)
+    seen = await nvml.observe()
+    assert seen.outcome is PassOutcome.TIMED_OUT
+    assert f"no answer from {SLOT} in {call} within 3 s" in seen.error
+    assert report(seen).silence == f"no answer from {SLOT} in {call}"
+
+
+async def test_a_missed_deadline_about_no_gpu_names_the_call(worker: Make, fake: FakeNvml) -> None:
+    nvml = reader(worker, fake)
+    await observed(nvml)
+    fake.hang("*", "nvmlDeviceGetCount_v2")
+    assert report(await nvml.observe()).silence == "no answer in nvmlDeviceGetCount"
+
+
+async def test_the_next_worker_reads_the_others_before_the_gpu_that_hangs(worker: Make, fake: FakeNvml) -> None:
+    nvml = reader(worker, fake)
+    await observed(nvml)
+    fake.hang(HUNG, "nvmlDeviceGetFieldValues").reading(0, "temperature", 77)
+    assert (await nvml.observe()).outcome is PassOutcome.TIMED_OUT
+    seen = await observed(nvml)
+    assert answers(seen) == {index: GpuAnswer.HUNG if index == HUNG else GpuAnswer.OK for index in range(8)}
+    assert seen.facts is not None
+    hung = seen.facts.gpus[HUNG]
+    assert hung.slot == SLOT
+    assert hung.errors[0].call == "nvmlDeviceGetFieldValues"
+    assert hung.errors[0].text.startswith("no answer for ")
+    assert seen.facts.gpus[0].readings.temperature == 77
+    assert (report(seen).missed, report(seen).silent_since, report(seen).silence) == (0, None, "")
+
+
+async def test_after_a_second_hang_it_is_left_out_and_the_same_worker_goes_on(worker: Make, fake: FakeNvml) -> None:
+    nvml = reader(worker, fake)
+    await observed(nvml)
+    fake.hang(HUNG, "nvmlDeviceGetFieldValues")
+    await nvml.observe()
+    await observed(nvml)
+    async with asyncio.timeout(SOON):
+        while report(await observed(nvml)).restarts < 2:
+            pass  # the second worker still has time left when the first pass that it answers in part is over
+    passes = [await observed(nvml) for _ in range(3)]
+    assert {(report(seen).pid, report(seen).restarts) for seen in passes} == {(report(passes[0]).pid, 2)}
+    assert {answers(seen)[HUNG] for seen in passes} == {GpuAnswer.HUNG}
+    assert {answers(seen)[index] for seen in passes for index in OTHERS} == {GpuAnswer.OK}
+
+
+async def test_a_gpu_that_answers_again_is_read_in_its_turn(worker: Make, fake: FakeNvml) -> None:
+    nvml = reader(worker, fake)
+    await observed(nvml)
+    fake.hang(HUNG, "nvmlDeviceGetFieldValues")
+    await nvml.observe()
+    fake.clear()
+    seen = await observed(nvml)  # asked last, and it answers
+    assert set(answers(seen).values()) == {GpuAnswer.OK}
+    assert seen.facts is not None
+    assert [gpu.index for gpu in seen.facts.gpus] == list(range(8))
+    assert seen.facts.gpus[HUNG].readings.temperature is not None
+
+
+async def test_where_a_worker_had_to_be_killed_the_gpu_is_not_asked_again_at_once(worker: Make, fake: FakeNvml) -> None:
+    """Else the budget of kills is used up, and no GPU is read any more."""
+    nvml = reader(worker, fake)
+    await observed(nvml)
+    fake.hang(HUNG, "nvmlDeviceGetFieldValues", hard=True)
+    assert (await nvml.observe()).outcome is PassOutcome.TIMED_OUT
+    passes = [await observed(nvml) for _ in range(3)]
+    assert {(report(seen).restarts, report(seen).kills) for seen in passes} == {(1, 1)}
+    assert {answers(seen)[HUNG] for seen in passes} == {GpuAnswer.HUNG}
+    assert {answers(seen)[index] for seen in passes for index in OTHERS} == {GpuAnswer.OK}
+
+
+async def test_a_gpu_whose_handle_hangs_is_named_and_avoided(worker: Make, fake: FakeNvml) -> None:
+    nvml = reader(worker, fake)
+    await observed(nvml)
+    fake.hang(HUNG, "nvmlDeviceGetPciInfo_v3")
+    seen = await nvml.observe()
+    assert report(seen).silence == f"no answer from {SLOT} in nvmlDeviceGetPciInfo"
+    seen = await observed(nvml)
+    assert answers(seen) == {index: GpuAnswer.HUNG if index == HUNG else GpuAnswer.OK for index in range(8)}
