@@ -11,8 +11,9 @@ daemon does: compare names that both have, never a name with its absence.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +36,9 @@ _CLOUDS = (  # firmware fields that name the instance; on Azure the system UUID 
 _INSTANCE = re.compile(r"(?!iid-datasource-none)[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 _TYPE = re.compile(r"[\x20-\x7e]{3,100}")
 _LONGEST = 256  # characters
+FIRST_PIDS = 0xEFFFFFFC
+"""PROC_PID_INIT_INO of linux/proc_ns.h: the inode of the first PID namespace."""
+_CONTAINER_VARIABLES = ("container", "KUBERNETES_SERVICE_HOST")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +63,19 @@ def boot_id(proc: Path) -> str:
     """The kernel's random id of this boot; "" where /proc does not give one."""
     text, _ = _line(proc / "sys/kernel/random/boot_id")
     return text.lower() if _UUID.fullmatch(text.lower()) else ""
+
+
+def contained(proc: Path, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process runs in a container or a pod, whose libraries and device files may be others than the host's.
+
+    By the PID namespace in `proc`, and by the variables that Kubernetes, Podman, systemd-nspawn and our image set.
+    """
+    if any(environment.get(name) for name in _CONTAINER_VARIABLES):
+        return True
+    try:
+        return (proc / "self/ns/pid").stat().st_ino != FIRST_PIDS
+    except OSError:
+        return False
 
 
 def identify(sysfs: Path, etc: Path, var_lib: Path) -> MachineIdentity:

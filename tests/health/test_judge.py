@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.detectors import DETECTORS
 from gpuwarden.health.inventory import accept
-from gpuwarden.health.model import EventKind, Health, Key, Severity, gpu
+from gpuwarden.health.model import Advice, EventKind, Health, Key, Severity, gpu
 from gpuwarden.health.state import fold
 from gpuwarden.health.view import Rules, Sight
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.event_facts import GpuResetEvent, LogGap, Source, SxidEvent
-from gpuwarden_collectors.facts import GpuAnswer, LinkFacts, NvmlProblem
+from gpuwarden_collectors.facts import GpuAnswer, LinkFacts, NvmlFacts, NvmlProblem
 from support.hosts import Host, slot
 
 TIMED_OUT = PassOutcome.TIMED_OUT
@@ -192,6 +194,79 @@ def test_an_upgraded_library_under_a_running_driver_warns_and_blames_no_gpu() ->
     assert host.codes == ["driver_library_mismatch"]
     assert host.health is Health.UNKNOWN  # the jobs run on, but nothing can be seen
     assert host.findings[0].severity is Severity.WARNING
+
+
+MISFIT = partial(replace, gpus=(), problem=NvmlProblem.LIBRARY_MISMATCH, problem_code=18)
+UNKNOWN_ERROR = partial(replace, gpus=(), problem=NvmlProblem.OTHER, problem_code=999, problem_text="Unknown Error")
+NO_MEMORY = partial(replace, gpus=(), problem=NvmlProblem.OTHER, problem_code=20, problem_text="Insufficient Memory")
+
+
+@pytest.mark.parametrize(("change", "code"), [(MISFIT, "driver_library_mismatch"), (UNKNOWN_ERROR, "nvml_unavailable")])
+def test_a_driver_that_serves_nobody_for_ten_minutes_is_a_failure_on_a_host(
+    change: Callable[[NvmlFacts], NvmlFacts], code: str
+) -> None:
+    host = Host(8)
+    host.step()
+    host.nvml_change = change
+    host.run(590)
+    assert [(f.key.code, f.severity) for f in host.findings] == [(code, Severity.WARNING)]
+    host.run(20)
+    assert [(f.key.code, f.severity, f.advice) for f in host.findings] == [(code, Severity.FAILURE, Advice.REBOOT)]
+    assert host.health is Health.FAILURE
+    host.nvml_change = lambda facts: facts  # the driver was loaded again
+    host.run(20)
+    assert (host.health, host.codes) == (Health.HEALTHY, [])
+
+
+@pytest.mark.parametrize(("change", "contained"), [(MISFIT, True), (UNKNOWN_ERROR, True), (NO_MEMORY, False)])
+def test_in_a_container_and_for_a_cause_that_passes_it_stays_a_warning(
+    change: Callable[[NvmlFacts], NvmlFacts], contained: bool
+) -> None:
+    host = Host(8, rules=Rules(contained=contained))
+    host.step()
+    host.nvml_change = change
+    host.run(3600)
+    assert [f.severity for f in host.findings] == [Severity.WARNING]
+    assert host.health is Health.UNKNOWN
+
+
+def test_a_misfit_that_a_restarted_daemon_finds_again_has_lasted_since_it_was_first_seen() -> None:
+    host = Host(8)
+    host.step()
+    host.nvml_change = MISFIT
+    host.run(400)
+    host.restart_daemon()
+    host.run(220)
+    assert [f.severity for f in host.findings] == [Severity.FAILURE]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_unknown_errors_of_all_gpus_in_silence_are_the_drivers_and_no_eight_failures(named: bool) -> None:
+    """With the slots that an older pass gave, or of a new process, which cannot even name the GPUs."""
+    host = Host(8)
+    host.step()
+    for n in range(8):
+        host.answer(n, GpuAnswer.UNKNOWN)
+        if not named:
+            host.gpus[n] = replace(host.gpus[n], slot="", uuid="")
+    host.run(300)
+    assert [(str(f.key), f.severity) for f in host.findings] == [("nvml_unavailable@node", Severity.WARNING)]
+    assert host.health is Health.UNKNOWN
+    host.run(320)
+    assert [(str(f.key), f.severity) for f in host.findings] == [("nvml_unavailable@node", Severity.FAILURE)]
+
+
+def test_unknown_errors_of_all_gpus_with_a_line_or_of_all_but_one_are_the_gpus() -> None:
+    with_a_line, all_but_one = Host(8), Host(8)
+    for host, first in ((with_a_line, 0), (all_but_one, 1)):
+        host.step()
+        for n in range(first, 8):
+            host.answer(n, GpuAnswer.UNKNOWN)
+    with_a_line.step(with_a_line.xid(0, 119))
+    for host, failing in ((with_a_line, 8), (all_but_one, 7)):
+        host.run(60)
+        assert host.codes.count("gpu_unresponsive") == failing
+        assert host.health is Health.FAILURE
 
 
 def test_another_board_in_a_pinned_slot_is_a_replacement_and_ends_its_latches() -> None:

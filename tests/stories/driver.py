@@ -7,6 +7,7 @@ from functools import partial
 
 from evaluate.kernel_text import happened
 from gpuwarden.health.model import Health
+from gpuwarden.health.view import Rules
 from gpuwarden_collectors.base import Observation, PassOutcome
 from gpuwarden_collectors.facts import GpuAnswer, GpuReadings, MigInstance, NvmlFacts, NvmlProblem, Stamp
 from stories.story import Story
@@ -59,13 +60,18 @@ def _no_answer(host: Host, missed: int) -> Observation[NvmlFacts]:
 # --- NVML that cannot be asked
 
 
-def nvml_says(problem: NvmlProblem, text: str) -> Host:
-    """For two hours."""
-    host = Host(8)
+MISFIT, UNKNOWN = "Driver/library version mismatch", "Failed to initialize NVML: Unknown Error"
+
+
+def nvml_says(problem: NvmlProblem, code: int, text: str, *, contained: bool = False, reloaded: bool = False) -> Host:
+    """For two hours; `reloaded`: for eight minutes, until the new driver is loaded."""
+    host = Host(8, rules=Rules(contained=contained))
     host.run(60)
-    host.gpus = {}
-    host.nvml_change = lambda facts: replace(facts, problem=problem, problem_text=text)
-    host.run(2 * HOURS, every=15)
+    host.nvml_change = lambda facts: replace(facts, gpus=(), problem=problem, problem_code=code, problem_text=text)
+    host.run(480 if reloaded else 2 * HOURS, every=15)
+    if reloaded:
+        host.nvml_change = lambda facts: facts
+        host.run(60)
     return host
 
 
@@ -188,12 +194,18 @@ STORIES: tuple[Story, ...] = (
         expects=("failure driver_unresponsive", "failure xid.119"), ends=Health.FAILURE,
     ),
     Story(
-        id="A25", source=UPGRADED, name="the driver's packages upgraded under running jobs", expects=("warning driver_library_mismatch",),
-        made=partial(nvml_says, NvmlProblem.LIBRARY_MISMATCH, "Driver/library version mismatch"), ends=Health.UNKNOWN,
+        id="A25", source=UPGRADED, name="the driver's packages upgraded, and the driver reloaded eight minutes later",
+        expects=("warning driver_library_mismatch",),
+        made=partial(nvml_says, NvmlProblem.LIBRARY_MISMATCH, 18, MISFIT, reloaded=True),
+    ),
+    Story(
+        id="A25", source=UPGRADED, name="the driver's packages upgraded under running jobs, and left so",
+        expects=("failure driver_library_mismatch", "warning driver_library_mismatch"),
+        made=partial(nvml_says, NvmlProblem.LIBRARY_MISMATCH, 18, MISFIT), ends=Health.FAILURE,
     ),
     Story(
         id="A69", source=CONTAINER, name="a container that lost its GPUs, with the daemon in it", expects=("warning nvml_unavailable",),
-        made=partial(nvml_says, NvmlProblem.OTHER, "Failed to initialize NVML: Unknown Error"), ends=Health.UNKNOWN,
+        made=partial(nvml_says, NvmlProblem.OTHER, 999, UNKNOWN, contained=True), ends=Health.UNKNOWN,
     ),
     Story(id="A70", source=GUEST, name="a GPU of a virtual machine", made=partial(of_a_virtual_machine, later=False)),
     Story(id="A70", source=GUEST, name="a GPU that is lent to a virtual machine", made=partial(of_a_virtual_machine, later=True)),

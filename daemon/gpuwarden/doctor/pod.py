@@ -12,10 +12,9 @@ from gpuwarden.config.sources import in_pod
 from gpuwarden.doctor.host import existing
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden_collectors.base import CollectorError
+from gpuwarden_collectors.host import FIRST_PIDS
 from gpuwarden_collectors.host_collectors.storage import SPEC, StorageCollector
 
-HOST_PIDS = 0xEFFFFFFC
-"""PROC_PID_INIT_INO of linux/proc_ns.h: the inode of the first PID namespace."""
 _SHOWN = 4
 
 
@@ -37,7 +36,7 @@ def _node(config: Config) -> Iterator[Row]:
 
 
 def _processes(config: Config) -> Iterator[Row]:
-    if _inode(config.paths.proc / "self/ns/pid") != HOST_PIDS:
+    if _inode(config.paths.proc / "self/ns/pid") != FIRST_PIDS:
         found = "this pod has its own process namespace: it is unknown which processes use a GPU, and whose they are"
         yield warn("host processes", found, "values of the chart: hostPID")
     else:

@@ -40,7 +40,8 @@ _ROWS: tuple[Condition, ...] = (
         code="driver_unresponsive", scope="node", severity=F, advice=Advice.REBOOT, fall=30,
         title="The NVIDIA driver does not answer",
         why="NVML missed two deadlines and did not answer for 20 s; or one deadline together with Xid 119/120 (the GPU "
-        "system processor is gone) or with a reader stuck in the kernel. Jobs that touch the driver hang too.",
+        "system processor is gone) or with a reader stuck in the kernel. The finding names the GPU and the call that did not return. Jobs that touch the driver hang too. "
+        "If all other GPUs answer, the one is gpu_unresponsive instead.",
         source="Delta study (Xid 119/120 leave 99 % of GPUs unusable); a hung DCGM engine blocks its callers for 60 s (measured, 4.6)",
     ),
     Condition(
@@ -51,11 +52,12 @@ _ROWS: tuple[Condition, ...] = (
         source="nvml.h: NVML_ERROR_DRIVER_NOT_LOADED; DCGM 4.6 calls an empty host healthy (measured)",
     ),
     Condition(
-        code="driver_library_mismatch", scope="node", severity=W, advice=Advice.REBOOT, fall=10,
+        code="driver_library_mismatch", scope="node", severity=F, advice=Advice.REBOOT, fall=10, jobs_go_on=True,
         title="The NVML library and the loaded driver have different versions",
         why="The packages were upgraded under a loaded driver. Running jobs go on; new ones fail to start until the "
-        "module is reloaded. Nothing can be read of the GPUs meanwhile.",
-        source="nvml.h: NVML_ERROR_LIB_RM_VERSION_MISMATCH",
+        "module is reloaded. Nothing can be read of the GPUs meanwhile. A warning at first, since an upgrade ends with a reload of the driver; a failure "
+        "after 10 minutes on a host. In a container the library is the container's: it stays a warning.",
+        source="nvml.h: NVML_ERROR_LIB_RM_VERSION_MISMATCH; mozilla/translations#1167 (50 tasks failed on such a node)",
     ),
     Condition(
         code="device_permission", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, fall=10,
@@ -65,15 +67,20 @@ _ROWS: tuple[Condition, ...] = (
         source="nvml.h: NVML_ERROR_NO_PERMISSION; access(2) on /dev/nvidiactl and /dev/nvidiaN, which a unit's DeviceAllow answers, too",
     ),
     Condition(
-        code="nvml_unavailable", scope="node", severity=W, advice=Advice.OBSERVE, rise=30, fall=10,
+        code="nvml_unavailable", scope="node", severity=F, advice=Advice.OBSERVE, rise=30, fall=10,
         title="NVML fails",
-        why="The library answers with an error, or the process that reads it dies. The GPUs are unknown meanwhile.",
-        source="own rule: a failing reader is reported, never taken for health", depends_on=NO_DRIVER,
+        why="The library answers with an error, or every GPU with an unknown one while the bus has them all and no kernel line says why; "
+        "or the process that reads it dies. The GPUs are unknown meanwhile. A warning; unknown errors (999) that last for 10 minutes on a host, not "
+        "in a container, are a failure: device files that may be opened lead to a driver that serves nobody.",
+        source="own rule: a failing reader is reported, never taken for health; NVIDIA/nvidia-docker#1730 (a container that lost its device files)",
+        depends_on=NO_DRIVER,
     ),
     Condition(
         code="gpu_unresponsive", scope="gpu", severity=F, advice=Advice.RESET_GPU, rise=30, fall=30,
         title="A GPU does not answer the driver",
-        why="NVML lists it, but every question ends in a timeout or an unknown error for 30 s.",
+        why="NVML lists it, but every question ends in a timeout or an unknown error for 30 s; or at once, after a call about it did not return "
+        "within the deadline in two processes, or in one that sleeps in the kernel. The finding names the call. Such a GPU is read last "
+        "or, for a growing while, not at all, so that the others are judged meanwhile.",
         source="nvml.h: NVML_ERROR_TIMEOUT, NVML_ERROR_UNKNOWN", depends_on=NO_GPU,
     ),
     Condition(

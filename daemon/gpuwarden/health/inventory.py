@@ -10,7 +10,7 @@ there. Each pass compares pins, PCI and NVML:
     or cannot be asked                                     this for up to 30 s, and only then is it gone
     neither could be asked                                 unseen
 
-All GPUs unlisted together is the driver's fault, not theirs: see `driver_not_loaded`.
+All GPUs unlisted together is the driver's fault, not theirs: see `driver_not_loaded`. So is an unknown error of all of them: `nvml_unavailable`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ from gpuwarden.health.events import Pinned
 from gpuwarden.health.gpu.settings import odd_settings, settings_kept
 from gpuwarden.health.host.learning import accept_host
 from gpuwarden.health.machine_types import GPUS_OF
-from gpuwarden.health.model import Event, EventKind, Evidence, Key, Pin, gpu
+from gpuwarden.health.model import Event, EventKind, Evidence, Key, Pin, Severity, gpu
 from gpuwarden.health.state import State, pin_event
 from gpuwarden.health.view import Sight, foreign
 from gpuwarden_collectors.facts import GpuAnswer, GpuFacts
+
+SEVERAL = 2
 
 
 class Presence(StrEnum):
@@ -82,6 +84,22 @@ def driver_silent(state: State, sight: Sight) -> bool:
     if sight.nvml is not None and sight.nvml.gpus:  # even lost, or without an address, is an answer of a loaded driver
         return False
     return any(where is Presence.UNLISTED or where is Presence.UNSEEN for where, _ in presences(state, sight).values())
+
+
+def all_unknown(state: State, sight: Sight) -> bool:
+    """Every GPU ends in an unknown error, the bus misses none of them, and no finding of a kernel line says why.
+
+    Then it is the driver, or the way to it, that fails: several GPUs do not break in one pass and in silence.
+    """
+    if sight.nvml is None or len(sight.nvml.gpus) < SEVERAL:
+        return False
+    if any(facts.answer is not GpuAnswer.UNKNOWN for facts in sight.nvml.gpus):
+        return False
+    gone = any(where is Presence.GONE for where, _ in presences(state, sight).values())
+    return not gone and not any(
+        track.raised and track.severity is Severity.FAILURE and track.key in state.records
+        for track in state.tracks.values()
+    )
 
 
 def absent(sight: Sight) -> bool:

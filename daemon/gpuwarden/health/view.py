@@ -110,6 +110,8 @@ class Rules:
     """How many GPUs belong here; None: as learned."""
     expected: ExpectedSettings = field(default_factory=ExpectedSettings)
     """Settings that every GPU must have."""
+    contained: bool = False
+    """The daemon runs in a container: that its NVML fails says nothing about the host's."""
     machine_type: str = ""
     """`vendor/product` as the firmware names this machine, or its cloud (`machine_types.py`)."""
     nvml_fresh_for: float = 15.0

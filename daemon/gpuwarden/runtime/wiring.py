@@ -35,7 +35,7 @@ from gpuwarden_collectors.cloud.metadata import Metadata
 from gpuwarden_collectors.cloud.registry import AZURE
 from gpuwarden_collectors.cloud.source import CloudSource
 from gpuwarden_collectors.facts import Stamp
-from gpuwarden_collectors.host import MachineIdentity, boot_id, identify, machine_type
+from gpuwarden_collectors.host import MachineIdentity, boot_id, contained, identify, machine_type
 from gpuwarden_collectors.receivers.labels import Labels
 from gpuwarden_collectors.receivers.reader import ReceiversReader
 from gpuwarden_collectors.registry import HOST_COLLECTORS
@@ -93,6 +93,7 @@ class Site:
         rules = Rules(
             expected_gpus=config.inventory.expected_gpus,
             expected=config.expected,
+            contained=config.paths.host is not None or contained(config.paths.proc),
             machine_type="" if simulation else machine_type(config.paths.sysfs),
             nvml_fresh_for=fresh_for(nvml.interval, nvml.deadline),
             pci_fresh_for=fresh_for(pci.interval, pci.deadline),

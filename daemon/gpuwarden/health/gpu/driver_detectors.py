@@ -11,6 +11,7 @@ from gpuwarden.health.detection import NOTHING, Detection, Detector, gpu_detecti
 from gpuwarden.health.inventory import (
     Presence,
     absent,
+    all_unknown,
     answers_nvml,
     countable,
     driver_silent,
@@ -18,13 +19,13 @@ from gpuwarden.health.inventory import (
     known_count,
     presences,
 )
-from gpuwarden.health.model import NODE, Evidence, Key, Sighting, Subject, gpu
+from gpuwarden.health.model import NODE, Advice, Evidence, Key, Severity, Sighting, Subject, gpu
 from gpuwarden.health.state import State, counts
 from gpuwarden.health.view import Sight
 from gpuwarden.health.xid.witnesses import contradicted, is_fallen
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
-from gpuwarden_collectors.facts import CallError, GpuAnswer, NvmlFacts, NvmlProblem
+from gpuwarden_collectors.facts import CallError, GpuAnswer, GpuFacts, NvmlFacts, NvmlProblem
 from gpuwarden_collectors.slurm.jobs_facts import JobsFacts
 
 NODE_PROBLEMS = {
@@ -47,7 +48,8 @@ def gpu_missing(state: State, sight: Sight) -> Detection:
     """A pinned GPU that is gone, or unlisted for longer than a driver reload, a reset or a MIG change takes."""
     where = presences(state, sight)
     fell_off = _fallen_off(state)
-    all_unlisted = driver_silent(state, sight) or (sight.nvml is not None and sight.nvml.problem is not None)
+    failing = sight.nvml is not None and (sight.nvml.problem is not None or all_unknown(state, sight))
+    all_unlisted = driver_silent(state, sight) or failing
     sightings: list[Sighting] = []
     examined: set[Subject] = set()
     for slot, (presence, why) in where.items():
@@ -115,18 +117,47 @@ def driver_not_loaded(state: State, sight: Sight) -> Detection:
     return node_detection((Sighting(Key("driver_not_loaded", NODE), evidence, rise=rise),))
 
 
+LASTING = 600.0
+"""Seconds after which no upgrade is under way any more: packages and driver are replaced within minutes, and a node that keeps its
+driver for its jobs gets no new ones (mozilla/translations#1167: about 50 tasks failed on one such node)."""
+UNKNOWN_ERROR = 999
+"""NVML_ERROR_UNKNOWN. Other errors of the initialisation name a cause, such as want of memory, and fail nothing."""
+
+
 def nvml_problem(code: str) -> Detector:
     """A detector for one way in which NVML as a whole refuses to answer."""
 
-    def detect(_: State, sight: Sight) -> Detection:
-        if sight.nvml is None:
+    def detect(state: State, sight: Sight) -> Detection:
+        nvml = sight.nvml
+        if nvml is None:
             return _worker_error(sight) if code == "nvml_unavailable" else NOTHING
-        if sight.nvml.problem is not problem(code):
+        if code == "nvml_unavailable" and all_unknown(state, sight):
+            why, fails = f"every GPU ends in an unknown error: {_calls(nvml.gpus[0].errors)}", True
+        elif nvml.problem is problem(code):
+            why = nvml.problem_text
+            fails = code == "driver_library_mismatch" or nvml.problem_code == UNKNOWN_ERROR
+        else:
             return node_detection(())
-        evidence = {"why": sight.nvml.problem_text, "driver": sight.nvml.driver_version}
-        return node_detection((Sighting(Key(code, NODE), evidence),))
+        evidence: Evidence = {"why": why, "driver": nvml.driver_version}
+        return node_detection((_refusal(code, evidence, state, sight, fails=fails),))
 
     return detect
+
+
+def _refusal(code: str, evidence: Evidence, state: State, sight: Sight, *, fails: bool) -> Sighting:
+    """A failure once it lasts on a host where it `fails` programs too: none that needs a GPU starts there."""
+    key = Key(code, NODE)
+    if not fails or sight.rules.contained or _seen_for(key, state, sight) < LASTING:
+        return Sighting(key, evidence, Severity.WARNING)
+    return Sighting(key, evidence, Severity.FAILURE, Advice.REBOOT)
+
+
+def _seen_for(key: Key, state: State, sight: Sight) -> float:
+    """Seconds of this boot for which it has been seen. One from before the boot is taken to have lasted since then."""
+    track, now = state.tracks.get(key), sight.now.boottime
+    if track is None:
+        return 0.0
+    return now - track.first_seen.boottime if track.first_seen.boottime <= now else now
 
 
 def _worker_error(sight: Sight) -> Detection:
@@ -134,7 +165,7 @@ def _worker_error(sight: Sight) -> Detection:
     latest = sight.view.nvml.latest
     if latest is None or latest.outcome is not PassOutcome.FAILED:
         return NOTHING
-    return node_detection((Sighting(Key("nvml_unavailable", NODE), {"why": latest.error}),))
+    return node_detection((Sighting(Key("nvml_unavailable", NODE), {"why": latest.error}, Severity.WARNING),))
 
 
 GSP_XIDS = ("119", "120")
@@ -155,7 +186,8 @@ def driver_unresponsive(state: State, sight: Sight) -> Detection:
     certain = worker.stuck or worker.abandoned or _gsp_error(state, worker.silent_since.boottime)
     if not (waited or certain):
         return NOTHING
-    evidence = {
+    evidence: Evidence = {
+        **({"why": worker.silence} if worker.silence else {}),
         "silent_seconds": round(silence),
         "missed_deadlines": worker.missed,
         "worker_in_d_state": worker.stuck,
@@ -172,15 +204,25 @@ def _gsp_error(state: State, silent_since: float) -> bool:
     )  # fmt: skip
 
 
-def gpu_unresponsive(_: State, sight: Sight) -> Detection:
-    """A GPU that NVML lists but that answers every question with a timeout or an unknown error."""
-    bad = (GpuAnswer.TIMEOUT, GpuAnswer.UNKNOWN)
-    sightings = [
-        Sighting(Key("gpu_unresponsive", gpu(f.slot)), {"answer": f.answer.value, "calls": _calls(f.errors)})
-        for f in sight.gpus.values()
-        if f.answer in bad
-    ]
+def gpu_unresponsive(state: State, sight: Sight) -> Detection:
+    """A GPU that NVML lists but that answers every question with a timeout or an unknown error, or at which the driver hangs.
+
+    An unknown error of all GPUs together is none of theirs: see `nvml_unavailable`. A hang is reported only after two deadlines, or one of a process that cannot be ended: then it has lasted long enough.
+    """
+    if all_unknown(state, sight):
+        return NOTHING
+    bad = (GpuAnswer.TIMEOUT, GpuAnswer.UNKNOWN, GpuAnswer.HUNG)
+    sightings = [_no_answer(f) for f in sight.gpus.values() if f.answer in bad]
     return gpu_detection(sightings, [f for f in sight.gpus.values() if f.answer is not GpuAnswer.LOST])
+
+
+def _no_answer(facts: GpuFacts) -> Sighting:
+    key, hung = Key("gpu_unresponsive", gpu(facts.slot)), facts.answer is GpuAnswer.HUNG
+    if not hung or not facts.errors:
+        return Sighting(key, {"answer": facts.answer.value, "calls": _calls(facts.errors)})
+    error = facts.errors[0]
+    why = f"no answer from {facts.slot}" + (f" in {error.call}" if error.call else "")
+    return Sighting(key, {"why": why, "silence": error.text}, rise=0.0)
 
 
 def gpu_reset_required(_: State, sight: Sight) -> Detection:
