@@ -208,7 +208,7 @@ def _documents() -> dict[str, Any]:
     snapshot, now = everything(), at(UPTIME)
     one = event(kind="raised", at=now, boot_id="b", key=key.parse("xid.79@node"), data={})
     messages = next(m for m in modules() if m.__name__ == "gpuwarden.notify.messages")
-    sender: Any = next(filter(_has_fields("node", "mode", "boot_id"), vars(messages).values()))
+    sender: Any = next(filter(_has_fields("node", "mode", "boot_id", "runbooks"), vars(messages).values()))
     _, message = messages.message(one, sender(node="n", mode="observe", boot_id="b"))
     return {
         "heartbeat": status.heartbeat(snapshot, now)[1],
