@@ -16,11 +16,13 @@ from gpuwarden.cli.parser import NOT_ALLOWED, TRY_AGAIN, UNAVAILABLE, USAGE
 from gpuwarden.health.condition import Condition
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.dcgm.catalogue import DCGM_CODES, DcgmCode
+from gpuwarden.health.gpu.driver_detectors import CONTRADICTED
 from gpuwarden.health.model import Advice
 from gpuwarden.health.nvlink import nvlink5
 from gpuwarden.health.nvlink.nvlink5_catalogue import NVLINK5_RULES, Nvlink5Rule
 from gpuwarden.health.runbooks import place
 from gpuwarden.health.to_do import COMMON, first_sentence, of_condition, of_sxid, of_xid
+from gpuwarden.health.view import Rules
 from gpuwarden.health.xid import rules as xid_rules
 from gpuwarden.health.xid import sxid_rules
 from gpuwarden.health.xid.catalogue import XIDS, Xid
@@ -74,6 +76,24 @@ def conditions() -> str:
         + MADE
         + "\n"
         + table(("code", "of", "severity", "rise / fall", "latch", "what and why", "source"), rows)
+        + "\n## When a GPU counts as missing\n\n"
+        + "For `gpu_missing` the sign decides how long it must be seen.\n\n"
+        + table(("sign", "counts after"), _missing_signs())
+    )
+
+
+def _missing_signs() -> Iterable[tuple[str, str]]:
+    grace = format_duration(Rules().missing_grace)
+    return (
+        ("it is not on the PCI bus, or its configuration space reads 0xFFFFFFFF", "0s: in the pass that sees it"),
+        ("the same, but NVML still has an answer of it", f"{format_duration(CONTRADICTED)}: two passes"),
+        ("NVML does not list it, or says that it is lost, since an Xid 79 of it in this boot", "0s"),
+        (
+            "NVML does not list it, or says that it is lost; the bus still shows it, or cannot be read",
+            f"{grace}: what a driver reload, a reset or a MIG change takes",
+        ),
+        ("fewer GPUs were ever seen than `inventory.expected_gpus` says (a finding of the node)", grace),
+        ("NVML lists no GPU at all, or cannot be read", "never: see `driver_not_loaded`, `driver_unresponsive`"),
     )
 
 
@@ -193,7 +213,8 @@ def metrics() -> str:
         f"| by default; with `kubernetes.pod_labels` on a node without Slurm | {MOST_BY_DEFAULT:,} |\n"
         f"| with Slurm jobs and labelled pods | {MOST_WITH_PODS_AND_SLURM:,} |\n"
         f"| with everything on and many faults | {MOST_SERIES:,} |\n\n"
-        f"Each MIG instance has {len(OF_INSTANCES)} series, which its GPU then lacks. If jobs or pods are labels, each further job or pod on a GPU adds a copy of the GPU's "
+        f"With MIG on, {len(OF_INSTANCES)} of the telemetry series of a GPU are given for each of its instances instead, with the labels `GPU_I_PROFILE` and `GPU_I_ID`; the "
+        "series of the GPU itself lack them then, unless `publish.mig_series` is `gpus` or `both`. So a query without these labels counts instances, not GPUs. If jobs or pods are labels, each further job or pod on a GPU adds a copy of the GPU's "
         "telemetry. The series of a GPU end when the GPU is gone; those of gpuwarden's own metrics keep the labels of a lost GPU.\n\n"
         "Counters that the ledger keeps continue after a restart of the daemon: `gpuwarden_xid_total`, "
         "`gpuwarden_jobs_acknowledged_total`, `gpuwarden_test_runs_total`, and `gpuwarden_intents_total` except for retry and refused. All other counters restart at 0, which `rate` and `increase` "
@@ -272,7 +293,11 @@ EXIT_CODES = (
     ("0, 1, 2, 3", "`test`", "nothing found, warning, failure, no verdict"),
     ("0, 1, 2", "`doctor`", "all rows are ok, one warns, one fails"),
     (f"{USAGE}", "all", "bad usage or configuration"),
-    (f"{UNAVAILABLE}", "all", "no daemon responds, or an address is in use"),
+    (
+        f"{UNAVAILABLE}",
+        "all",
+        "what is needed is not there. A command that asks the daemon: none answers (not running, or another `--run-dir`: `systemctl status gpuwarden`). `run`: another process has its address or its run directory. `events` without a daemon: the ledger cannot be read. The message says which",
+    ),
     (f"{INTERNAL}", "all", "a bug in gpuwarden"),
     (f"{TRY_AGAIN}", "all", "no response in time; try again"),
     (f"{NOT_ALLOWED}", "all", "not permitted"),

@@ -21,9 +21,8 @@ _ROWS: tuple[Condition, ...] = (
         code="gpu_missing", scope="gpu", severity=F, advice=Advice.INSPECT_HARDWARE, fall=10,
         title="A GPU that belongs in this machine is gone",
         why="The most important finding there is, and often the only sign: most GPUs that fall off the bus leave no "
-        "numeric precursor, they just disappear. Absence from PCI, a configuration space of 0xFFFFFFFF and Xid 79 count "
-        "at once, or after two passes in which NVML still has an answer of it; a GPU that only NVML does not list has 30 s, "
-        "which a driver reload, a reset or a MIG change takes.",
+        "numeric precursor, they just disappear. What the PCI bus shows counts at "
+        "once, what only NVML shows after 30 s, which a driver reload, a reset or a MIG change takes: docs/conditions.md has each sign with its seconds.",
         source="GWDG 2026 (7 GPUs that fell off the bus, almost no precursor); dcgm-exporter#348 and gpud#591 (peers that miss it)",
     ),
     Condition(
