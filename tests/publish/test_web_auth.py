@@ -11,7 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from gpuwarden.base.background import BackgroundWriter
-from gpuwarden.publish.web.auth import KNOWN_MOST, WAITING_MOST, Login, Passwords
+from gpuwarden.publish.web.auth import KNOWN_MOST, Login, Passwords
+from gpuwarden.publish.web.lanes import WAITING_MOST
 from support.web_certificates import Site, hashed, trusting, users
 from support.web_server import PATIENCE, Scraper, Served, get, serving
 
@@ -116,7 +117,7 @@ async def test_many_wrong_logins_delay_no_known_client(site: Site) -> None:
         assert (await scraper.get("/metrics", Authorization=basic("alice", "right"))).code == 200
         wrong_logins = [asyncio.create_task(login(served, "alice", f"no{number}", tls=tls)) for number in range(8)]
         async with asyncio.timeout(PATIENCE):
-            while checks(served) < 8:
+            while len(served.web._guard._passwords._lanes) < 7:  # type: ignore[union-attr]
                 await asyncio.sleep(0.01)
         answer = await scraper.get("/metrics", Authorization=basic("alice", "right"))
         assert (answer.code, answer.body) == (200, served.holder.page.text)
@@ -134,6 +135,35 @@ async def test_more_logins_than_may_wait_are_refused_as_busy() -> None:
     checker.close(PATIENCE)
 
 
+@pytest.mark.parametrize(
+    ("address", "name"), [("10.0.0.7", "alice"), ("10.0.0.8", "nobody")], ids=["another address", "another name"]
+)
+async def test_a_flood_of_wrong_logins_keeps_out_no_right_one_that_is_new(address: str, name: str) -> None:
+    """As of Prometheus after a restart of the daemon: it waits for one check of each lane, and not for 64 of them."""
+    checker = BackgroundWriter("passwords", 64, on_error=lambda _: None)
+    passwords = Passwords({"alice": hashed("right", cost=10)}, checker)
+    flood = [asyncio.create_task(passwords.login(basic(name, f"no{n}"), PATIENCE, address)) for n in range(300)]
+    await asyncio.sleep(0)
+    before = checker._submitted
+    assert await passwords.login(basic("alice", "right"), PATIENCE, "10.0.0.8") is Login.RIGHT
+    assert checker._submitted - before <= 3  # one of the flood, its own, and the next
+    assert set(await asyncio.gather(*flood)) == {Login.WRONG, Login.BUSY}
+    checker.close(PATIENCE)
+
+
+async def test_crowds_at_many_addresses_leave_a_place_for_another() -> None:
+    checker = BackgroundWriter("passwords", 64, on_error=lambda _: None)
+    passwords = Passwords({"alice": hashed("right", cost=6)}, checker)
+    flood = [
+        asyncio.create_task(passwords.login(basic("alice", f"no{n}"), PATIENCE, f"10.0.0.{n % 20}")) for n in range(400)
+    ]
+    await asyncio.sleep(0)
+    assert len(passwords._lanes) == WAITING_MOST
+    assert await passwords.login(basic("alice", "right"), PATIENCE, "10.0.1.1") is Login.RIGHT
+    assert set(await asyncio.gather(*flood)) == {Login.WRONG, Login.BUSY}
+    checker.close(PATIENCE)
+
+
 async def test_a_login_that_is_not_checked_in_time_is_right_when_it_comes_again() -> None:
     checker = BackgroundWriter("passwords", 2, on_error=lambda _: None)
     passwords = Passwords({"alice": hashed("right", cost=12)}, checker)
@@ -146,7 +176,7 @@ async def test_a_login_that_is_not_checked_in_time_is_right_when_it_comes_again(
 
 
 async def test_what_is_remembered_is_bounded_and_is_no_password() -> None:
-    checker = BackgroundWriter("passwords", WAITING_MOST, on_error=lambda _: None)
+    checker = BackgroundWriter("passwords", 2, on_error=lambda _: None)
     passwords = Passwords({"alice": hashed("right")}, checker)
     header = basic("alice", "right")
     for number in range(KNOWN_MOST + 10):

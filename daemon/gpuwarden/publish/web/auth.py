@@ -2,7 +2,7 @@
 
 A valid login is remembered, as a keyed hash of the whole header; a wrong one is not, so that only those who know a password
 can fill this memory. An unknown name is checked against the hash of a known one, so that
-neither the time nor the response reveals which names exist.
+neither the time of a check nor the response reveals which names exist; how long a login waits beside a flood may (see `lanes`).
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import contextlib
 import hmac
 import secrets
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum, auto
 
 import bcrypt
 
 from gpuwarden.base.background import BackgroundWriter
+from gpuwarden.publish.web.lanes import Lanes
 
 KNOWN_MOST = 128
-WAITING_MOST = 64
-"""Checks that may wait; at cost 10 one takes about 70 ms."""
 PASSWORD_MAX = 72
 """Bytes of a password that count in bcrypt."""
 
@@ -31,6 +31,17 @@ class Login(StrEnum):
     RIGHT = auto()
     WRONG = auto()
     BUSY = auto()  # it could not be checked in time
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """`hash_`: of the user, or of another one for a name that nobody has (`exists` is False)."""
+
+    digest: bytes
+    password: bytes
+    hash_: bytes
+    exists: bool
+    result: asyncio.Future[Login]
 
 
 class Passwords:
@@ -42,57 +53,70 @@ class Passwords:
         self._users = {self._keyed(name.encode()): hash_.encode() for name, hash_ in users.items()}
         self._checker = checker
         self._known: dict[bytes, None] = {}  # in the order in which they were accepted
-        self._checks: dict[bytes, asyncio.Future[bool]] = {}
+        self._checks: dict[bytes, _Check] = {}  # by the header: concurrent checks of the same one share one result
+        self._lanes: Lanes[_Check] = Lanes()
+        self._checking = False
 
     def is_known(self, authorization: str) -> bool:
         """Whether exactly that header was accepted before."""
         return self._keyed(_header(authorization)) in self._known  # keyed, so that the time it takes reveals nothing
 
-    async def login(self, authorization: str, within: float) -> Login:
-        """`authorization`: the header; `within` seconds a check must be done."""
+    async def login(self, authorization: str, within: float, source: str = "") -> Login:
+        """`authorization`: the header; `within` seconds a check must be done; `source`: whose connection it is."""
         header = _header(authorization)
         digest = self._keyed(header)
         if digest in self._known:
             return Login.RIGHT
-        given = _credentials(header)
-        if given is None:
+        credentials = _credentials(header)
+        if credentials is None:
             return Login.WRONG
-        check = self._checks.get(digest) or self._begin(digest, *given)
-        if check is None:
-            return Login.BUSY
+        check = self._checks.get(digest) or self._begin(digest, source, *credentials)
         try:
             async with asyncio.timeout(within):
-                right = await asyncio.shield(check)
+                return await asyncio.shield(check.result)
         except TimeoutError:
             return Login.BUSY
-        return Login.RIGHT if right else Login.WRONG
 
-    def _begin(self, digest: bytes, name: bytes, password: bytes) -> asyncio.Future[bool] | None:
-        """The check, in the thread; None if too many wait. Concurrent checks of the same header share one result."""
-        loop = asyncio.get_running_loop()
-        check: asyncio.Future[bool] = loop.create_future()
+    def _begin(self, digest: bytes, source: str, name: bytes, password: bytes) -> _Check:
         user = self._keyed(name)
-        hash_ = self._users.get(user) or self._hashes[int.from_bytes(user[:8], "big") % len(self._hashes)]
+        exists = user in self._users
+        hash_ = self._users[user] if exists else self._hashes[int.from_bytes(user[:8], "big") % len(self._hashes)]
+        check = _Check(digest, password, hash_, exists, asyncio.get_running_loop().create_future())
+        self._checks[digest] = check
+        for refused in self._lanes.add((source, user if exists else b""), check):
+            self._settle(refused, Login.BUSY)
+        self._check_next()
+        return check
 
-        def settle(right: bool) -> None:
-            self._checks.pop(digest, None)
-            if right:
-                self._remember(digest)
-            if not check.done():
-                check.set_result(right)
+    def _check_next(self) -> None:
+        """One at a time, in the thread."""
+        if self._checking or (check := self._lanes.next()) is None:
+            return
+        loop = asyncio.get_running_loop()
 
         def work() -> None:
-            right = False
+            result = Login.BUSY  # if it raises
             try:
-                right = _matches(password, hash_) and user in self._users
+                result = Login.RIGHT if _matches(check.password, check.hash_) and check.exists else Login.WRONG
             finally:
                 with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
-                    loop.call_soon_threadsafe(settle, right)
+                    loop.call_soon_threadsafe(checked, result)
 
-        if not self._checker.submit(work):
-            return None
-        self._checks[digest] = check
-        return check
+        def checked(result: Login) -> None:
+            self._checking = False
+            if result is Login.RIGHT:
+                self._remember(check.digest)
+            self._settle(check, result)
+            self._check_next()
+
+        self._checking = self._checker.submit(work)
+        if not self._checking:  # the server ends
+            self._settle(check, Login.BUSY)
+
+    def _settle(self, check: _Check, result: Login) -> None:
+        del self._checks[check.digest]
+        if not check.result.done():
+            check.result.set_result(result)
 
     def _remember(self, digest: bytes) -> None:
         while len(self._known) >= KNOWN_MOST:

@@ -20,6 +20,7 @@ from gpuwarden.base.threads import promised
 from gpuwarden.config.sources import Fault
 from gpuwarden.publish.times import rfc3339
 from gpuwarden.publish.web import http as web
+from gpuwarden.publish.web.connections import source_of
 from gpuwarden.publish.web.files import Print, fingerprint
 from gpuwarden.publish.web.rules import RateLimit, WebConfig, WebConfigError
 from gpuwarden_collectors.base import Clock
@@ -34,6 +35,7 @@ log = get_logger("gpuwarden")
 Result = TypeVar("Result")
 CHECK_EVERY = 2.0
 READ_WITHIN = 10.0
+_CHECKERS_MOST = 8  # states of the file whose checks are under way at once, one of each
 SESSIONS_MOST = 512
 """OpenSSL keeps up to 20,000 sessions of TLS 1.2 for each context, and Python cannot turn that off."""
 
@@ -142,7 +144,8 @@ class Guard:
         authorization = request.headers.get("Authorization", "")
         if self._passwords.is_known(authorization):
             return None
-        login = await self._passwords.login(authorization, self._deadline)
+        peer = request.get_extra_info("peername")
+        login = await self._passwords.login(authorization, self._deadline, source_of(peer) if peer else "")
         return {"right": None, "wrong": WRONG, "busy": BUSY}[login.value]
 
     def error(self, now: Stamp) -> str:
@@ -201,10 +204,10 @@ class Guard:
         """Earlier logins are forgotten: they may be invalid now."""
         if not users:
             return None
-        from gpuwarden.publish.web.auth import WAITING_MOST, Passwords  # noqa: PLC0415 - only with users
+        from gpuwarden.publish.web.auth import Passwords  # noqa: PLC0415 - only with users
 
         if self._checker is None:
-            self._checker = BackgroundWriter("passwords", WAITING_MOST, on_error=self._failed, clock=self._boottime)
+            self._checker = BackgroundWriter("passwords", _CHECKERS_MOST, on_error=self._failed, clock=self._boottime)
         return Passwords(users, self._checker)
 
     def _crowded(self) -> bool:
