@@ -58,6 +58,14 @@ def link_recovers(node: Node, n: int) -> Process:
         yield 60.0 if count == 505 else 1260.0
 
 
+def links_never_up(node: Node, n: int) -> Process:
+    """In the place of the node is another, one of whose GPUs never had a link; its daemon starts for the first time."""
+    node.stop_daemon()
+    node.train(n, down=range(node.link_count))
+    node.start_daemon(remembers=False)
+    yield 0.0
+
+
 def symbol_errors(node: Node, n: int) -> Process:
     """20 a second, at one port of eight."""
     assert node.beside is not None, "this story needs a whole node"

@@ -65,6 +65,7 @@ SLOW = (
     FaultClass(name="8 rows remapped for corrected errors", strike=reading(remapped_rows_correctable=8), expects=("row_remaps_many",), severity="warning"),
     FaultClass(name="channel repair pending", strike=reading(repair_channel_pending=1, repair_tpc_pending=0), expects=("gpu_repair_pending.channel",), severity="warning"),
     FaultClass(name="NVLink errors, 2 a minute", strike=growing(30, nvlink_replay_errors=1), expects=("nvlink_errors",), severity="warning", grace=330, models=BEFORE_NVLINK5),
+    FaultClass(name="NVLink errors, 20 a second", strike=growing(30, nvlink_replay_errors=600), expects=("nvlink_errors",), grace=660, models=BEFORE_NVLINK5),
     FaultClass(name="row remapping pending (63)", strike=xids(63, then=reading(remapped_rows_pending=1)), expects=("row_remap_pending",), severity="warning", also=("xid.63",)),
     FaultClass(name="contained memory error (94)", strike=xids(94, 63, then=reading(remapped_rows_pending=1, ecc_uncorrected_volatile=1)), expects=("xid.94",), severity="warning", shown=LINE, also=("xid.63", "row_remap_pending", "ecc_uncorrectable")),
     FaultClass(name="retired pages, 63 of them", strike=reading(retired_pages_double_bit=63), expects=("retired_pages",), models=("A100",)),

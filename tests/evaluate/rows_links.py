@@ -17,6 +17,7 @@ SLOW = (
     FaultClass(name="NVMe drive gone", strike=faults.drive_gone, expects=("nvme_failed.*",), severity="warning", about="node", shown=LINE, ends=None),
     FaultClass(name="GPU's system processor times out, its Xids lost", strike=faults.reset_advised, expects=("gsp_not_answering",), severity="warning", shown=LINE),
     FaultClass(name="one NVLink recovers again and again", strike=faults.link_recovers, expects=("nvlink_link_errors",), severity="warning", about="link", after=1330, grace=60, ends=None),
+    FaultClass(name="no NVLink of a GPU ever came up", strike=faults.links_never_up, expects=("nvlink_never_up",), severity="warning", grace=630),
     FaultClass(name="port with 20 symbol errors a second", strike=faults.symbol_errors, expects=("infiniband_errors",), severity="warning", about="port", shown="infiniband", after=600, grace=130, lasts=600, ends=7200),
     FaultClass(name="adapter on half its lanes", strike=faults.adapter_loses_lanes, expects=("adapter_pcie_degraded",), severity="warning", about="adapter", shown="infiniband", grace=240),
 )  # fmt: skip

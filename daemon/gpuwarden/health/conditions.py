@@ -178,15 +178,25 @@ _ROWS: tuple[Condition, ...] = (
         code="nvlink_down", scope="link", severity=F, advice=Advice.RESET_GPU, rise=60, fall=60,
         title="An NVLink is down",
         why="The link was active on this board before and is not now, for a minute (5 minutes after a boot, or if all links are down "
-        "together): jobs over several GPUs fail or crawl. A GPU that never had an active link has none to miss, whatever DCGM reports. "
+        "together and no process had the GPU open, as in a reset): jobs over several GPUs fail or crawl. A GPU that never had an active link has none to miss, whatever DCGM reports. "
         "Give up links that were taken away on purpose with gpuwarden inventory accept.",
         source="DCGM_FR_NVLINK_DOWN; the minute is what a GPU reset and link training take; NVIDIA/NVSentinel#1481 (a card without "
         "a bridge), #1701 (links that train after a boot)", depends_on=(*NO_GPU, "gpu_reset_required"),
     ),
     Condition(
-        code="nvlink_errors", scope="gpu", severity=W, advice=Advice.OBSERVE, fall=600, history=600,
+        code="nvlink_never_up", scope="gpu", severity=W, advice=Advice.INSPECT_HARDWARE, rise=600, fall=60,
+        title="A GPU has no NVLink though its siblings have all of theirs",
+        why="For 10 minutes: none of its links was ever active on this board here, MIG is off, and four or more GPUs of the same name and part "
+        "number have all links that they ever had. Jobs over several GPUs fail or crawl on it. Cards that are bridged to each other are not "
+        "compared, and neither are two or more GPUs without links.",
+        source="NVIDIA/DCGM#198 (all links down, diagnostics pass), NVIDIA/NVSentinel#1481 (a card without a bridge is healthy); siblings: own choice",
+        depends_on=(*NO_GPU, "gpu_reset_required", "fabric_unhealthy"),
+    ),
+    Condition(
+        code="nvlink_errors", scope="gpu", severity=F, advice=Advice.INSPECT_HARDWARE, fall=600, history=600, jobs_go_on=True,
         title="NVLink errors keep coming",
-        why="At least 10 replays and recoveries within 10 minutes.",
+        why="At least 10 replays and recoveries within 10 minutes. A failure where they come all the time, 5 a second or more in each third of "
+        "10 minutes: the link does little else, and the node is taken out after its jobs.",
         source="own choice; DCGM fails a GPU at the first one, which a retraining link gives too (DCGM_FR_NVLINK_ERROR_CRITICAL)",
         depends_on=(*NO_GPU, "nvlink_down"),
     ),

@@ -25,6 +25,7 @@ from gpuwarden.health.kernel_lines import detectors as line_detectors
 from gpuwarden.health.lemons import detectors as lemon_detectors
 from gpuwarden.health.nvlink import detectors as nvlink_detectors
 from gpuwarden.health.nvlink.link_errors import nvlink_link_errors
+from gpuwarden.health.nvlink.never_up import nvlink_never_up
 from gpuwarden.health.state import State
 from gpuwarden.health.view import Sight
 from gpuwarden.health.xid import detectors as xid_detectors
@@ -57,6 +58,7 @@ _OWN: dict[str, Detector] = {
     "retired_pages": per_gpu(gpu_detectors.retired_pages, "retired_pages_pending"),
     "inforom_invalid": per_gpu(gpu_detectors.inforom_invalid, "inforom_valid"),
     "nvlink_down": nvlink_detectors.nvlink_down,
+    "nvlink_never_up": nvlink_never_up,
     "nvlink_errors": nvlink_detectors.nvlink_errors,
     "nvlink_link_errors": nvlink_link_errors,
     "fabric_unhealthy": nvlink_detectors.fabric_unhealthy,

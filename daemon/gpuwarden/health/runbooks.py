@@ -60,7 +60,7 @@ PAGES = (
     ),
     Page("active-tests", ("test_failed", "test_hung", "gpu_sm_slow", "gpu_bandwidth_low")),
     Page("heat-and-power", ("thermal_limit", "thermal_slowdown", "power_brake")),
-    Page("nvlink", ("nvlink_down", "nvlink_link_errors", "nvlink_errors", "fabric_unhealthy", "sxid")),
+    Page("nvlink", ("nvlink_down", "nvlink_never_up", "nvlink_link_errors", "nvlink_errors", "fabric_unhealthy", "sxid")),
     Page("pcie", ("pcie_link_degraded", "pcie_replay_rate", "pcie_aer_fatal", "adapter_pcie_degraded")),
     Page(
         "driver",

@@ -66,8 +66,10 @@ TO_DO: Mapping[str, str] = {
     # --- NVLink, PCIe
     "nvlink_down": "Drain the node, and reset all its GPUs or reboot when it is empty. Down again: open a case with the vendor (board, switch, cable). "
     "Removed on purpose: `gpuwarden inventory accept`.",
+    "nvlink_never_up": "Drain the node in working hours and reboot it. Still none (`nvidia-smi nvlink -s -i SLOT`): have the board reseated, "
+    "then open a case with the vendor.",
     "nvlink_errors": "Look for the link: `nvidia-smi nvlink -e -i SLOT`. All links together: reset the GPU when the node is empty. One link: have its "
-    "path inspected.",
+    "path inspected. As a failure: drain the node first.",
     "nvlink_link_errors": "Drain the node in working hours and reset its GPUs. If the counters of this link still grow (`nvidia-smi nvlink -e -i SLOT`), "
     "have its cable, bridge or switch port inspected.",
     "fabric_unhealthy": "Drain the node and read `journalctl -u nvidia-fabricmanager -n 50`. Versions that differ from the driver's: install the same. "

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from gpuwarden.health.detection import Detection, gpu_detection
 from gpuwarden.health.model import Evidence, Key, Severity, Sighting, Subject, gpu, link
 from gpuwarden.health.state import State
 from gpuwarden.health.view import Sight
+from gpuwarden.health.windows import Series
 from gpuwarden_collectors.facts import GpuFacts
 
 
@@ -32,12 +33,26 @@ def nvlink_down(state: State, sight: Sight) -> Detection:
         seen = [one.link for one in facts.links if one.active is not None]
         examined.append((facts.slot, (*seen, *_given_up(state, facts.slot, known))))
         down = [one.link for one in facts.links if one.active is False and known >> one.link & 1]
-        training = len(down) == known.bit_count() or sight.now.boottime < FABRIC_START
-        rise = FABRIC_START if training else None
+        in_use = _in_use(state, facts, down)
+        reset = len(down) == known.bit_count() and not in_use
+        rise = FABRIC_START if reset or sight.now.boottime < FABRIC_START else None
+        more: Evidence = {"in_use": True} if in_use else {}
         sightings += [
-            Sighting(Key("nvlink_down", link(facts.slot, number)), {"link": number}, rise=rise) for number in down
+            Sighting(Key("nvlink_down", link(facts.slot, number)), {"link": number, **more}, rise=rise)
+            for number in down
         ]
     return Detection(tuple(sightings), _links(tuple(examined)))
+
+
+def _in_use(state: State, facts: GpuFacts, down: Sequence[int]) -> bool:
+    """Return whether a process had the GPU open while these links were down: nobody resets such a GPU, so they train for no reset.
+
+    The process may have ended since, for lack of the links.
+    """
+    if facts.processes:
+        return bool(down)
+    tracks = (state.tracks.get(Key("nvlink_down", link(facts.slot, number))) for number in down)
+    return any(track is not None and "in_use" in track.evidence for track in tracks)
 
 
 def _given_up(state: State, slot: str, known: int) -> Iterator[int]:
@@ -57,6 +72,9 @@ def _links(of: tuple[tuple[str, tuple[int, ...]], ...]) -> frozenset[Subject]:
 NVLINK_ERRORS = ("nvlink_replay_errors", "nvlink_recovery_errors", "nvlink5_recoveries", "nvlink5_recovery_failures")
 NVLINK_ERRORS_LIMIT, NVLINK_ERRORS_WINDOW = 10, 600.0
 """Own choice: DCGM fails a GPU for a single replay a minute, which a retraining link gives; gpuwarden warns."""
+ALL_THE_TIME, PARTS = 5.0, 3
+"""Replays and recoveries a second, in each third of the window, with which a link does nothing else. A link that trains again counts
+hundreds at once, and is one burst; the worst link of the stories that still worked had 3 recoveries in 21 minutes."""
 
 
 def nvlink_errors(state: State, sight: Sight) -> Detection:
@@ -71,8 +89,17 @@ def nvlink_errors(state: State, sight: Sight) -> Detection:
             continue
         grown = {name.removeprefix("nvlink_"): series.growth(NVLINK_ERRORS_WINDOW)[0] for name, series in counted}
         if sum(grown.values()) >= NVLINK_ERRORS_LIMIT:
-            sightings.append(Sighting(Key("nvlink_errors", gpu(facts.slot)), grown))
+            severity = Severity.FAILURE if _all_the_time([s for _, s in counted]) else Severity.WARNING
+            sightings.append(Sighting(Key("nvlink_errors", gpu(facts.slot)), grown, severity))
     return gpu_detection(sightings, examined)
+
+
+def _all_the_time(counters: Sequence[Series]) -> bool:
+    """Return whether errors came in each part of the window, and many."""
+    part = NVLINK_ERRORS_WINDOW / PARTS
+    until = [sum([series.growth(n * part)[0] for series in counters]) for n in range(PARTS + 1)]
+    followed = max(series.followed for series in counters) >= NVLINK_ERRORS_WINDOW
+    return followed and all(until[n + 1] - until[n] >= ALL_THE_TIME * part for n in range(PARTS))
 
 
 FABRIC_FLAGS = {0: "bandwidth degraded", 2: "route recovery", 4: "route unhealthy", 6: "access timeout"}

@@ -1,0 +1,53 @@
+"""A GPU none of whose NVLinks was ever active here, among siblings that have all of theirs.
+
+A card without a bridge has no link to miss (NVIDIA/NVSentinel#1481), and neither has one that is alone among pairs: where links lead
+from GPU to GPU, somebody chose which cards to bridge. On boards with switches all GPUs have the same links, so that one without any is
+a fault, which nobody saw begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpuwarden.health.detection import Detection, gpu_detection
+from gpuwarden.health.model import Key, Sighting, gpu
+from gpuwarden.health.state import State
+from gpuwarden.health.view import Sight
+from gpuwarden_collectors.facts import GpuFacts
+
+SIBLINGS = 4
+"""Own choice: as many as a setting needs in which one GPU differs (`gpu/settings.py`)."""
+
+
+def nvlink_never_up(state: State, sight: Sight) -> Detection:
+    groups: dict[tuple[str, str], list[GpuFacts]] = {}
+    for facts in sight.answering:
+        if not facts.readings.mig_mode:
+            groups.setdefault((facts.name, facts.board_part), []).append(facts)
+    found = [sighting for group in groups.values() for sighting in _dark(state, sight, group)]
+    return gpu_detection(found, sight.answering)
+
+
+def _dark(state: State, sight: Sight, group: Sequence[GpuFacts]) -> Iterator[Sighting]:
+    dark = [facts for facts in group if _never_up(state, facts)]
+    if len(dark) != 1 or len(group) <= SIBLINGS:
+        return
+    complete = [facts for facts in group if _complete(state, facts)]
+    if len(complete) < SIBLINGS or any(link.remote in sight.gpus for facts in complete for link in facts.links):
+        return
+    links = max(state.pins[facts.slot].links.bit_count() for facts in complete)
+    evidence = {"links_of_siblings": links, "siblings": len(complete)}
+    yield Sighting(Key("nvlink_never_up", gpu(dark[0].slot)), evidence)
+
+
+def _never_up(state: State, facts: GpuFacts) -> bool:
+    """Its links are inactive, or it lists none without an error, and none was ever active on this board."""
+    pin = state.pins.get(facts.slot)
+    known = all(link.active is False for link in facts.links) and (bool(facts.links) or not facts.errors)
+    return pin is not None and not pin.links and known
+
+
+def _complete(state: State, facts: GpuFacts) -> bool:
+    pin = state.pins.get(facts.slot)
+    active = sum([1 << link.link for link in facts.links if link.active])
+    return pin is not None and bool(pin.links) and not pin.links & ~active

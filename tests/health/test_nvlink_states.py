@@ -1,0 +1,205 @@
+"""Links of a GPU that never came up beside siblings with all of theirs, that all go down in use, and that recover all the time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from gpuwarden.health.conditions import CONDITIONS
+from gpuwarden.health.model import Health
+from gpuwarden_collectors.facts import CallError, GpuProcess, LinkFacts
+from support.hosts import Host, slot
+
+INACTIVE = tuple(LinkFacts(link=n, active=False) for n in range(18))
+JOB = (GpuProcess(pid=4711),)
+
+
+def put(host: Host, index: int, **changes: object) -> None:
+    host.gpus[index] = replace(host.gpus[index], **changes)  # type: ignore[arg-type]  # fields of GpuFacts by name
+
+
+def dark(count: int = 8, *, which: Iterable[int] = (3,), links: tuple[LinkFacts, ...] = INACTIVE) -> Host:
+    host = Host(count)
+    for index in which:
+        put(host, index, links=links)
+    return host
+
+
+# --- never up
+
+
+@pytest.mark.parametrize("links", [INACTIVE, ()], ids=["inactive", "none listed"])
+def test_a_gpu_without_a_link_among_siblings_with_all_of_theirs_warns_after_ten_minutes(
+    links: tuple[LinkFacts, ...],
+) -> None:
+    host = dark(links=links)
+    host.run(595)
+    assert host.codes == []
+    host.run(20)
+    [finding] = host.findings
+    assert (finding.key.code, finding.key.subject.slot, finding.severity) == ("nvlink_never_up", slot(3), "warning")
+    assert finding.evidence == {"links_of_siblings": 18, "siblings": 7}
+    put(host, 3, links=host.gpus[0].links)
+    host.run(120)
+    assert host.health is Health.HEALTHY
+
+
+def test_it_goes_on_over_a_restart_and_a_reboot() -> None:
+    host = dark()
+    host.run(700)
+    host.restart_daemon()
+    host.run(60)
+    assert host.codes == ["nvlink_never_up"]
+    host.reboot()
+    host.run(700)
+    assert host.codes == ["nvlink_never_up"]
+
+
+def alone_among_four() -> Host:
+    return dark(4)
+
+
+def two_of_eight() -> Host:
+    return dark(which=(3, 6))
+
+
+def all_of_them() -> Host:
+    return dark(which=range(8))
+
+
+def with_mig() -> Host:
+    host = dark()
+    host.change(3, mig_mode=1)
+    return host
+
+
+def of_another_name() -> Host:
+    host = dark()
+    put(host, 3, name="NVIDIA H100 PCIe")
+    return host
+
+
+def bridged_pairs_and_one_alone() -> Host:
+    host = dark(7)
+    for index in (0, 1, 2, 4, 5, 6):
+        peer = {0: 1, 1: 0, 2: 4, 4: 2, 5: 6, 6: 5}[index]
+        put(host, index, links=tuple(LinkFacts(link=n, active=True, remote=slot(peer)) for n in range(12)))
+    return host
+
+
+def siblings_that_lost_links() -> Host:
+    host = dark(5)
+    host.run(60)
+    put(host, 0, links=(*host.gpus[0].links[1:], LinkFacts(link=0, active=False)))
+    return host
+
+
+def states_unknown() -> Host:
+    return dark(links=tuple(LinkFacts(link=n) for n in range(18)))
+
+
+def not_answered() -> Host:
+    host = dark(links=())
+    put(host, 3, errors=(CallError(call="nvmlDeviceGetNvLinkState", code=999),))
+    return host
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        alone_among_four, two_of_eight, all_of_them, with_mig, of_another_name, bridged_pairs_and_one_alone,
+        siblings_that_lost_links, states_unknown, not_answered,
+    ],
+)  # fmt: skip
+def test_where_it_may_be_meant_so_or_is_not_known_nobody_is_accused(made: object) -> None:
+    assert callable(made)
+    host = made()
+    host.run(7200, every=30)
+    assert "nvlink_never_up" not in host.codes
+
+
+# --- all down in use
+
+
+def all_links_lost(*, processes: tuple[GpuProcess, ...], uptime: float = 10_000.0) -> Host:
+    host = Host(8, uptime=uptime)
+    put(host, 2, processes=processes)
+    host.run(60)
+    put(host, 2, links=INACTIVE)
+    return host
+
+
+def test_all_links_down_under_a_process_fail_after_a_minute() -> None:
+    host = all_links_lost(processes=JOB)
+    host.run(55)
+    assert host.codes == []
+    host.run(10)
+    assert set(host.codes) == {"nvlink_down"}
+    assert host.health is Health.FAILURE
+
+
+def test_it_counts_that_a_process_had_the_gpu_when_the_links_went_down_though_it_ended_for_lack_of_them() -> None:
+    host = all_links_lost(processes=JOB)
+    host.run(10)
+    put(host, 2, processes=())
+    host.run(55)
+    assert set(host.codes) == {"nvlink_down"}
+
+
+def test_links_of_an_idle_gpu_may_train_for_five_minutes_as_after_a_reset() -> None:
+    host = all_links_lost(processes=())
+    host.run(290)
+    assert host.codes == []
+    host.run(20)
+    assert set(host.codes) == {"nvlink_down"}
+
+
+def test_after_a_boot_links_have_their_time_whoever_has_the_gpu() -> None:
+    host = all_links_lost(processes=JOB, uptime=60.0)
+    host.run(150)
+    assert host.codes == []
+
+
+# --- errors all the time
+
+
+def with_errors(host: Host, seconds: float, *, per_second: float, every: float = 60.0) -> None:
+    """The counters as NVML gives them, once a minute."""
+    start = host.uptime
+    while host.uptime < start + seconds:
+        grown = round(per_second * every)
+        value = (host.gpus[5].readings.nvlink_recovery_errors or 0) + grown
+        host.change(5, nvlink_recovery_errors=value)
+        host.run(every, every=min(every, 15.0))
+
+
+def test_twenty_recoveries_a_second_are_a_failure_within_a_quarter_of_an_hour() -> None:
+    host = Host(8)
+    host.run(60)
+    with_errors(host, 120, per_second=20)
+    assert [(f.key.code, f.severity) for f in host.findings] == [("nvlink_errors", "warning")]
+    with_errors(host, 780, per_second=20)
+    assert [(f.key.code, f.severity) for f in host.findings] == [("nvlink_errors", "failure")]
+    assert CONDITIONS["nvlink_errors"].jobs_go_on, "the node is taken out after its jobs"
+    host.run(1500, every=30)
+    assert host.health is Health.HEALTHY
+
+
+@pytest.mark.parametrize(("per_second", "seconds"), [(0.05, 7200), (4.0, 3600), (200.0, 240)])
+def test_fewer_or_shorter_ones_warn(per_second: float, seconds: float) -> None:
+    host = Host(8)
+    host.run(60)
+    with_errors(host, seconds, per_second=per_second)
+    with_errors(host, 1200, per_second=0.0)
+    raised = [event.data["severity"] for event in host.ledger if event.kind == "raised"]
+    assert raised == ["warning"]
+
+
+def test_one_large_step_of_a_counter_is_no_failure() -> None:
+    host = Host(8)
+    host.run(900, every=15)
+    host.change(5, nvlink_recovery_errors=1_000_000)
+    host.run(900, every=15)
+    assert [event.data["severity"] for event in host.ledger if event.kind == "raised"] == ["warning"]
