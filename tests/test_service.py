@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pwd
 import re
+import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from gpuwarden.service.executable import Executables, refusal
+from gpuwarden.service.executable import Executables, refusals
 from gpuwarden.service.files import LINKS, LOCAL_UNITS, MAIN, local_files, source
 from gpuwarden.service.installation import MANIFEST, Installation, ServiceError, State
 from gpuwarden_deb.contents import LINKS as PACKAGED_LINKS
@@ -142,30 +147,132 @@ def test_a_foreign_file_or_a_manifest_that_cannot_be_read_stops_it_before_anythi
             installation(tmp_path).remove()
 
 
-def executables(folder: Path) -> Executables:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in ("gpuwarden", "python"):
-        (folder / name).write_text("#!/bin/sh\n")
-        (folder / name).chmod(0o755)
-    return Executables(folder / "gpuwarden", folder / "python", folder / "python")
+def virtual_environment(folder: Path) -> Executables:
+    """A Python that finds gpuwarden and its libraries where this one does, but in folders of its own."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=120)
+    command = folder / "bin/gpuwarden"
+    command.write_text(f"#!{folder}/bin/python\nfrom gpuwarden.cli.main import main\nmain()\n")
+    command.chmod(0o755)
+    (site(folder) / "paths.pth").write_text("\n".join(path for path in sys.path if path.startswith("/")) + "\n")
+    return Executables(command, folder / "bin/python", (folder / "bin/python").resolve())
 
 
-def test_a_unit_starts_only_what_stays_can_be_run_and_is_roots(tmp_path: Path) -> None:
+def site(folder: Path) -> Path:
+    return folder / f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+
+
+OTHER = 1000
+
+
+def owned(path: Path) -> None:
+    os.chown(path, OTHER, OTHER)
+
+
+def listed(path: Path) -> None:
+    """An access list by which user 1000 may write: entries of owner, that user, group, mask and others."""
+    entries = ((1, 7, -1), (2, 6, OTHER), (4, 4, -1), (16, 6, -1), (32, 4, -1))
+    data = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+    os.setxattr(path, "system.posix_acl_access", data)
+
+
+def of_group(path: Path) -> None:
+    os.chown(path, 0, OTHER)
+    path.chmod(path.stat().st_mode | 0o020)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="as root, since it gives files to others")
+def test_code_that_others_than_root_can_change_is_refused_each_by_its_name(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
-    good = executables(tmp_path / "opt/bin")
-    assert refusal(good, temporary=()) == ""
-    assert "folder for temporary files" in refusal(good, temporary=(str(tmp_path),))
-    assert "it is in a cache" in refusal(executables(tmp_path / "home/.cache/pipx/ab/bin"), temporary=())
-    (tmp_path / "uv").mkdir()
-    (tmp_path / "uv/CACHEDIR.TAG").touch()
-    assert "it is in a cache (uvx, pipx run)" in refusal(executables(tmp_path / "uv/archive-v0/x/bin"), temporary=())
-    closed = executables(tmp_path / "root/tools/bin")
-    (tmp_path / "root").chmod(0o700)
-    assert f"{tmp_path / 'root'} is closed to the daemon's user" in refusal(closed, temporary=())
-    (tmp_path / "opt").chmod(0o777)
-    assert "may be written by others than root" in refusal(good, temporary=())
-    assert "was not installed as a command" in refusal(Executables(tmp_path / "none", good.python, good.base))
-    assert "uv tool install gpuwarden" in refusal(closed, temporary=())
+    installed = virtual_environment(tmp_path / "opt/gw")
+    packages = site(tmp_path / "opt/gw")
+    before = set(refusals(installed, temporary=()))
+    assert not [line for line in before if "can be changed" in line], "what root alone can change"
+    (packages / "lib").mkdir()
+    checkout = tmp_path / "home/checkout"
+    (checkout / "editable").mkdir(parents=True)
+    (checkout / "editable/__init__.py").touch()
+    (packages / "by_path.pth").write_text(f"{checkout}\n")
+    (packages / "module.py").touch()
+    for change, path, to_type in (
+        (owned, packages / "module.py", "chown root:"), (owned, packages / "by_path.pth", "chown root:"),
+        (owned, checkout, "chown root:"), (owned, checkout / "editable/__init__.py", "chown root:"),
+        (of_group, packages / "lib", "chmod g-w"), (listed, packages / "module.py", "setfacl -b"),
+        (lambda path: path.chmod(0o777), packages, "chmod o-w"), (lambda path: path.chmod(0o777), tmp_path / "home", "chmod o-w"),
+        (lambda path: path.chmod(0o777), tmp_path / "opt", "chmod o-w"), (owned, installed.command, "chown root:"),
+        (owned, tmp_path / "opt/gw/pyvenv.cfg", "chown root:"),
+    ):  # fmt: skip
+        status = path.stat()
+        change(path)
+        new = set(refusals(installed, temporary=())) - before
+        assert any(f"{path} can be changed by" in line and f"{to_type} {path}" in line for line in new), (path, new)
+        with contextlib.suppress(OSError):
+            os.removexattr(path, "system.posix_acl_access")
+        os.chown(path, status.st_uid, status.st_gid)
+        path.chmod(status.st_mode & 0o7777)
+        assert set(refusals(installed, temporary=())) == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="as root, since it gives files to others")
+def test_an_editable_install_of_a_users_checkout_is_refused(tmp_path: Path) -> None:
+    """As setuptools makes it: a finder that a .pth file loads, and no folder of sys.path."""
+    tmp_path.chmod(0o755)
+    installed = virtual_environment(tmp_path / "gw")
+    packages, module = site(tmp_path / "gw"), tmp_path / "alice/theirs.py"
+    module.parent.mkdir()
+    module.touch()
+    (packages / "theirs-1.dist-info").mkdir()
+    (packages / "theirs-1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1\n")
+    (packages / "theirs-1.dist-info/top_level.txt").write_text("theirs\n")
+    (packages / "__editable__theirs.pth").write_text("import editable_finder; editable_finder.install()\n")
+    (packages / "editable_finder.py").write_text(
+        "import importlib.util, sys\n"
+        "class Finder:\n"
+        "    @staticmethod\n"
+        "    def find_spec(name, path=None, target=None):\n"
+        f"        return importlib.util.spec_from_file_location(name, {str(module)!r}) if name == 'theirs' else None\n"
+        "def install():\n    sys.meta_path.append(Finder)\n"
+    )
+    before = refusals(installed, temporary=())
+    assert str(module.parent) not in "".join(before)
+    owned(module.parent)
+    named = [line for line in refusals(installed, temporary=()) if line not in before]
+    assert named == [f"{module.parent} can be changed by its owner {_name(OTHER)}: chown root: {module.parent}"]
+
+
+def _name(uid: int) -> str:
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except KeyError:
+        return f"uid {uid}"
+
+
+def test_a_unit_starts_only_what_stays_and_can_be_run(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    good = virtual_environment(tmp_path / "opt")
+    assert "folder for temporary files" in "".join(refusals(good, temporary=(str(tmp_path),)))
+    cached = virtual_environment(tmp_path / "home/.cache/pipx/ab")
+    assert "it is in a cache" in "".join(refusals(cached, temporary=()))
+    (tmp_path / "opt/CACHEDIR.TAG").touch()
+    assert "it is in a cache (uvx, pipx run)" in "".join(refusals(good, temporary=()))
+    (tmp_path / "home").chmod(0o700)
+    closed = "".join(refusals(cached, temporary=("/nowhere",)))
+    assert "uv tool install gpuwarden" in closed
+    assert "was not installed as a command" in refusals(Executables(tmp_path / "none", good.python, good.base))[0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="as root: anybody else is refused before")
+def test_the_command_refuses_and_writes_nothing(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    installed = virtual_environment(tmp_path / "gw")
+    module = site(tmp_path / "gw") / "theirs.py"
+    module.touch()
+    owned(module)
+    done = subprocess.run(
+        [installed.python, "-m", "gpuwarden", "service", "install", "--root", tmp_path / "root"],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, f"{module} can be changed by its owner" in done.stderr) == (64, True), done.stderr
+    assert not (tmp_path / "root").exists()
 
 
 def test_the_command_names_each_path_and_what_to_type(tmp_path: Path) -> None:

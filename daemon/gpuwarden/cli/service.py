@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpuwarden import __version__
 from gpuwarden.cli.parser import NOT_ALLOWED, UNAVAILABLE, CommandError, Parser
-from gpuwarden.service.executable import Executables, refusal
+from gpuwarden.service.executable import Executables, refusals
 from gpuwarden.service.files import MAIN, local_files, sockets
 from gpuwarden.service.installation import Installation, ServiceError, State
 
@@ -20,8 +20,9 @@ Installs, shows or removes the service if gpuwarden was installed with pip or uv
 Slurm.
 
 Each path is printed. A file that was changed by hand is left as it is, and named. The command refuses if a package of the
-distribution has installed the units, and if a unit cannot start this installation: in a cache (uvx), in a home directory, or
-writable by other users than root.
+distribution has installed the units, and if a unit cannot start this installation (in a cache, as of uvx, or in a closed home
+directory) or others than root can change any of its code: interpreter, libraries, all of sys.path, .pth files, editable
+installs, and the folders above. Each such file or folder is named, with what to type.
 
 exit code: 0 when it is done, 64 when it is refused (then nothing was changed), 69 when systemd refuses, 77 without root
 
@@ -65,15 +66,15 @@ def _show(states: dict[str, State], found: Executables) -> int:
     print(f"starts {found.command}")
     for path, state in states.items():
         print(f"/{path}: {state}")
-    if why := refusal(found):
+    for why in refusals(found):
         print(f"install would be refused: {why}")
     return 0
 
 
 def _install(options: argparse.Namespace, installation: Installation, found: Executables) -> int:
     _as_root()
-    if why := refusal(found):
-        raise CommandError(why)
+    if why := refusals(found):
+        raise CommandError("refused, since the service may run as root:\n  " + "\n  ".join(why))
     for path, state in installation.install().items():
         print(f"/{path}: {_DONE[state]}")
     commands = list(_commands())

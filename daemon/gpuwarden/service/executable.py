@@ -1,16 +1,18 @@
-"""Which gpuwarden a unit may start: one that stays where it is, that its users may run, and that nobody but root can replace."""
+"""Which gpuwarden a unit may start: one that stays where it is, that its users may run, and of which nobody but root can replace any code."""
 
 from __future__ import annotations
 
 import stat
 import sys
 import sysconfig
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuwarden.service.code import CodeError, loaded, writable
+
 INSTEAD = "UV_TOOL_DIR=/opt UV_TOOL_BIN_DIR=/usr/local/bin UV_PYTHON_INSTALL_DIR=/opt/python uv tool install gpuwarden"
 """Where units may start it; the same with pip: `python3 -m venv /opt/gpuwarden && /opt/gpuwarden/bin/pip install gpuwarden`."""
+NAMED_MOST = 20
 _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm", "/run")  # noqa: S108 - none is used
 _TAG = "CACHEDIR.TAG"  # bford.info/cachedir: uv's cache has it
 _CACHES = (".cache", "pipx-cache")
@@ -30,15 +32,24 @@ class Executables:
         return cls(Path(sysconfig.get_path("scripts")) / "gpuwarden", python, python.resolve())
 
 
-def refusal(found: Executables, temporary: tuple[str, ...] = _TEMPORARY) -> str:
-    """Why a unit may not start it; "" if it may."""
-    if not found.command.is_file():
-        return f"{found.command} does not exist: gpuwarden was not installed as a command; install it: {INSTEAD}"
-    for path in (found.command, found.python, found.base):
-        why = _ephemeral(path, temporary) or next(_unfit(path), "")
-        if why:
-            return f"{path} cannot be started by a unit: {why}; install it elsewhere: {INSTEAD}"
-    return ""
+def refusals(installed: Executables, temporary: tuple[str, ...] = _TEMPORARY) -> list[str]:
+    """Why a unit may not start it, each with what to do; empty if it may."""
+    if not installed.command.is_file():
+        return [f"{installed.command} does not exist: gpuwarden was not installed as a command; install it: {INSTEAD}"]
+    programs = (installed.command, installed.python, installed.base)
+    reasons = {path: _ephemeral(path, temporary) or _closed(path) for path in programs}
+    unfit = [
+        f"{path} cannot be started by a unit: {why}; install it elsewhere: {INSTEAD}"
+        for path, why in reasons.items()
+        if why
+    ]
+    try:
+        changeable = [str(each) for each in writable([*programs, *loaded(installed.python)])]
+    except CodeError as error:
+        return [*unfit, f"{error}; install it anew: {INSTEAD}"]
+    more = len(changeable) - NAMED_MOST
+    rest = [f"and {more} more"] if more > 0 else []
+    return [*unfit, *changeable[:NAMED_MOST], *rest]
 
 
 def _ephemeral(path: Path, temporary: tuple[str, ...]) -> str:
@@ -49,11 +60,9 @@ def _ephemeral(path: Path, temporary: tuple[str, ...]) -> str:
     return ""
 
 
-def _unfit(path: Path) -> Iterator[str]:
+def _closed(path: Path) -> str:
     """The daemon runs as a user of its own, and with the profile enforce as root."""
     for each in (path.resolve(), *path.resolve().parents):
-        found = each.stat()
-        if not found.st_mode & stat.S_IXOTH:
-            yield f"{each} is closed to the daemon's user"
-        if found.st_uid != 0 or (found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX):
-            yield f"{each} may be written by others than root, who may start it as root"
+        if not each.stat().st_mode & stat.S_IXOTH:
+            return f"{each} is closed to the daemon's user"
+    return ""

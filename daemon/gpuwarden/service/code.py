@@ -1,0 +1,172 @@
+"""All code that the Python of a service runs, as that Python itself finds it, and who could replace it.
+
+The service may run as root, so that whoever can write a module, a `.pth` file, a folder of `sys.path` or one above it becomes root. An editable
+install is found by the search paths of its packages, a library by what the interpreter has mapped.
+"""
+
+from __future__ import annotations
+
+import grp
+import json
+import os
+import pwd
+import stat
+import struct
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ANSWERS_WITHIN = 60.0
+FILES_MOST = 500_000
+"""Files that are looked at. A Python with its libraries has about 10,000."""
+_ACL = "system.posix_acl_access"
+_ACL_ENTRY = struct.Struct("<HHI")  # tag, permissions, id: posix_acl_xattr.h
+_ACL_USER, _ACL_GROUP, _ACL_WRITE = 0x02, 0x08, 0x02
+_PROBE = """
+import importlib.metadata, importlib.util, json, sys
+paths = [*sys.path, sys.executable, sys.prefix + "/pyvenv.cfg"]
+import gpuwarden.cli.main
+for name in {*importlib.metadata.packages_distributions(), "gpuwarden", "gpuwarden_collectors"}:
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        continue
+    if spec is not None:
+        paths += [spec.origin, *(spec.submodule_search_locations or ())]
+paths += [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+with open("/proc/self/maps") as maps:
+    paths += [line.split(None, 5)[5].strip() for line in maps if line.count(" /")]
+print(json.dumps(sorted({path for path in paths if path and path.startswith("/")})))
+"""
+
+
+class CodeError(Exception):
+    """It cannot be said what code the service would run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writable:
+    """A file or folder that others than root can change, by `who`; `to_do`: the command that ends it."""
+
+    path: Path
+    who: str
+    to_do: str
+
+    def __str__(self) -> str:
+        return f"{self.path} can be changed by {self.who}: {self.to_do}"
+
+
+def loaded(python: Path) -> list[Path]:
+    """Where that Python finds its code, started as the unit starts it. Raises CodeError."""
+    try:
+        done = subprocess.run(  # noqa: S603 - the interpreter of this installation
+            [python, "-c", _PROBE], env={"PATH": "/usr/bin:/bin", "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+            cwd="/", stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWERS_WITHIN, check=False,
+        )  # fmt: skip
+        return [Path(path) for path in json.loads(done.stdout)]
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CodeError(f"cannot start {python} as the unit would: {error}") from error
+    except ValueError as error:
+        why = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        raise CodeError(f"{python} cannot load gpuwarden as the unit would start it: {why}") from error
+
+
+def writable(paths: Iterable[Path], owner: int = 0) -> list[Writable]:
+    """What of that code, of all that lies below its folders, and of the folders above others than `owner` can change.
+
+    Below a folder that is named nothing else is.
+    """
+    return list(_Search(owner).results(paths))
+
+
+class _Search:
+    def __init__(self, owner: int) -> None:
+        self._owner = owner
+        self._seen: set[Path] = set()
+
+    def results(self, paths: Iterable[Path]) -> Iterator[Writable]:
+        todo = list(paths)
+        while todo:
+            path = Path(os.path.abspath(todo.pop()))  # noqa: PTH100 - without following links
+            above = list(self._look(reversed(path.parents), sticky=True))
+            yield from above
+            if not above:
+                yield from self._below(path, todo.append)
+
+    def _below(self, path: Path, follow: Callable[[Path], None]) -> Iterator[Writable]:
+        """`follow` gets what links lead to."""
+        if path in self._seen or not os.path.lexists(path):
+            return
+        if path.is_symlink():
+            self._seen.add(path)
+            target = path.parent / path.readlink()
+            follow(target)
+            follow(target.resolve())
+            return
+        named = list(self._look([path], sticky=False))
+        yield from named
+        if path.is_dir() and not named:
+            for each in os.scandir(path):
+                if len(self._seen) > FILES_MOST:
+                    raise CodeError(f"more than {FILES_MOST} files lie in the folders of this Python, last {path}")
+                yield from self._below(Path(each.path), follow)
+
+    def _look(self, paths: Iterable[Path], *, sticky: bool) -> Iterator[Writable]:
+        """In a folder with the sticky bit others can add files, but not replace root's: enough for a folder above, and not for one of code."""
+        for path in paths:
+            if path in self._seen:
+                continue
+            self._seen.add(path)
+            try:
+                status = path.lstat()
+            except FileNotFoundError:
+                return
+            if stat.S_ISLNK(status.st_mode):
+                continue
+            if (who := _others(path, status, self._owner)) and not (sticky and status.st_mode & stat.S_ISVTX):
+                yield Writable(path, *who)
+                return
+
+
+def _others(path: Path, status: os.stat_result, owner: int) -> tuple[str, str] | None:
+    """Who else can write it, and the command that ends it."""
+    if status.st_uid not in (0, owner):
+        return f"its owner {_user(status.st_uid)}", f"chown root: {path}"
+    if status.st_mode & stat.S_IWOTH:
+        return "everybody", f"chmod o-w {path}"
+    if not status.st_mode & stat.S_IWGRP:
+        return None
+    if status.st_gid != 0:
+        return f"group {_group(status.st_gid)}", f"chmod g-w {path}"
+    if named := _acl(path):
+        return named, f"setfacl -b {path}"
+    return None
+
+
+def _acl(path: Path) -> str:
+    """The user or group that an access list lets write. Only asked where the mode shows that a mask allows it."""
+    try:
+        data = os.getxattr(path, _ACL)[4:]
+    except OSError:  # no list, or a file system without them
+        return ""
+    for tag, permissions, number in _ACL_ENTRY.iter_unpack(data[: len(data) // _ACL_ENTRY.size * _ACL_ENTRY.size]):
+        if permissions & _ACL_WRITE and tag == _ACL_USER and number != 0:
+            return f"{_user(number)}, by an access list"
+        if permissions & _ACL_WRITE and tag == _ACL_GROUP and number != 0:
+            return f"group {_group(number)}, by an access list"
+    return ""
+
+
+def _user(number: int) -> str:
+    try:
+        return f"{pwd.getpwuid(number).pw_name} (uid {number})"
+    except KeyError:
+        return f"uid {number}"
+
+
+def _group(number: int) -> str:
+    try:
+        return f"{grp.getgrgid(number).gr_name} (gid {number})"
+    except KeyError:
+        return f"gid {number}"
