@@ -78,7 +78,7 @@ $(VENV)-torch/.torch: pyproject.toml
 	@touch $@
 
 test-torch: $(VENV)-torch/.torch
-	$(VENV)-torch/bin/python -m pytest -n 3 tests/job/test_torch*.py $(PYTEST)
+	$(VENV)-torch/bin/python -m pytest -n 3 tests/job/test_torch*.py tests/job/test_forged_files.py $(PYTEST)
 
 # The host's Slurm, whatever it is, has its tests in `make test`.
 SLURM_TESTS ?= -m slurm

@@ -1,4 +1,5 @@
-"""Files that are there after a power cut: written, flushed, renamed, and the folder that names them flushed too.
+"""Files that are there after a power cut: written, flushed, renamed, and the folder that names them flushed too. And how they are opened again:
+whoever may write the folder may have put a pipe or a device in the place of one, at which a restart would wait for ever.
 
 Without the flush of the file the new name may be an empty file after a crash; without that of the folder the name may be gone.
 """
@@ -8,13 +9,33 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import stat
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
+
+
+def opened(path: Path) -> IO[bytes]:
+    """A regular file to read, not one that makes its reader wait. Raises OSError."""
+    handle = handle_of(path, os.O_RDONLY)
+    return os.fdopen(handle, "rb")
+
+
+def handle_of(path: Path, flags: int) -> int:
+    """Of a regular file; it is to be closed. Raises OSError."""
+    handle = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", os.fspath(path))  # noqa: TRY301 - closed below
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
 
 
 def flush(path: Path) -> None:
     """The file or folder is on the disk. Raises OSError."""
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         os.fsync(handle)
     except OSError as error:

@@ -7,12 +7,12 @@ would throw work away without need and then fail in the same way.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from gpuwarden_job import manifest, publishing, retention
+from gpuwarden_job import durable, manifest, publishing, retention
 from gpuwarden_job.errors import CheckpointError, NothingLoadable, Undecodable, WorldChanged
 from gpuwarden_job.manifest import Broken, Manifest
 from gpuwarden_job.ranks import Ranks
@@ -20,6 +20,8 @@ from gpuwarden_job.ranks import Ranks
 _log = logging.getLogger("gpuwarden_job")
 
 Read = Callable[[Path, Manifest], Any]
+Expected = Callable[[Manifest], Iterable[str]]
+"""The files that a reader opens by name, whatever the manifest lists."""
 Reshard = Callable[[Sequence[Any], Ranks], Any]
 """The states of all ranks that saved, in their order, and who we are → the state of this rank."""
 
@@ -44,13 +46,17 @@ def shard_name(rank: int) -> str:
     return f"rank-{rank:05d}.state"
 
 
+def shard_names(made: Manifest) -> Iterator[str]:
+    return (shard_name(rank) for rank in range(made.world))
+
+
 def read_shards(
     folder: Path, made: Manifest, *, load: Callable[[IO[bytes]], Any], ranks: Ranks, reshard: Reshard | None
 ) -> Any:
     """The state of this rank. Raises WorldChanged, and what `load` and `reshard` raise."""
 
     def one(rank: int) -> Any:
-        with (folder / shard_name(rank)).open("rb") as file:
+        with durable.opened(folder / shard_name(rank)) as file:
             return load(file)
 
     if made.world in (1, ranks.size):
@@ -64,8 +70,8 @@ def read_shards(
 
 
 class Loader:
-    def __init__(self, root: Path, ranks: Ranks, read: Read) -> None:
-        self._root, self._ranks, self._read = root, ranks, read
+    def __init__(self, root: Path, ranks: Ranks, read: Read, expected: Expected = lambda _: ()) -> None:
+        self._root, self._ranks, self._read, self._expected = root, ranks, read, expected
         self._passed: list[str] = []
 
     def first_whole(self, order: Sequence[Path]) -> Loaded | None:
@@ -99,14 +105,21 @@ class Loader:
 
     def _readable(self, folder: Path) -> int:
         try:
-            return manifest.read(folder).sequence
+            return self._whole(folder).sequence
         except Broken as error:
             self._pass(folder, str(error))
             return 0
 
+    def _whole(self, folder: Path) -> Manifest:
+        """Raises Broken."""
+        made = publishing.read(folder)
+        if (missing := next((name for name in self._expected(made) if name not in made.files), None)) is not None:
+            raise Broken(f"its manifest is of {made.world} ranks, and does not name {missing}")
+        return made
+
     def _checked(self, folder: Path) -> tuple[Manifest | None, str]:
         try:
-            made = manifest.read(folder)
+            made = self._whole(folder)
             manifest.check_sizes(folder, made)
             manifest.check_content(folder, made, sorted(made.files)[self._ranks.rank :: self._ranks.size])
         except Broken as error:

@@ -20,6 +20,11 @@ NAME = "manifest.json"
 FORMAT = 1
 _LIMIT = 64 << 20  # bytes: some 400,000 files
 _CHUNK = 4 << 20
+_NAME_MOST = 1024  # characters
+_DIGITS_MOST = 25
+_NUMBER_MOST = 10**15 - 1  # as the names of folders have room for
+_SIZE_MOST = 2**63 - 1
+_WORLD_MOST = 1_000_000  # ranks: more than any job has
 
 
 class Broken(ValueError):  # noqa: N818
@@ -57,7 +62,7 @@ class Manifest:
 def digest(path: Path) -> File:
     """Raises OSError."""
     sha, size = hashlib.sha256(), 0
-    with path.open("rb") as file:
+    with durable.opened(path) as file:
         while chunk := file.read(_CHUNK):
             sha.update(chunk)
             size += len(chunk)
@@ -77,11 +82,22 @@ def files_of(table: object) -> dict[str, File]:
 
 def _row(name: str, row: object) -> tuple[str, File]:
     parts = Path(name).parts
-    if not parts or Path(name).is_absolute() or ".." in parts:
-        raise Broken(f"{name!r} is no name of a file in it")
-    if not (isinstance(row, list) and len(row) == 2 and isinstance(row[0], int) and isinstance(row[1], str)):
+    if not parts or not name.isprintable() or len(name) > _NAME_MOST or Path(name).is_absolute() or ".." in parts:
+        raise Broken(f"{name[:_NAME_MOST]!r} is no name of a file in it")
+    if not (isinstance(row, list) and len(row) == 2 and _is_within(row[0], 0, _SIZE_MOST) and isinstance(row[1], str)):
         raise Broken(f"{name} has neither size nor hash")
     return name, File(row[0], row[1])
+
+
+def _is_within(value: object, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _whole(digits: str) -> int:
+    """Python before 3.11 takes hours for a number of millions of digits. Raises ValueError."""
+    if len(digits) > _DIGITS_MOST:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
 
 
 def write(folder: Path, manifest: Manifest) -> None:
@@ -102,18 +118,21 @@ def _own_digest(content: Mapping[str, Any]) -> str:
 def read(folder: Path) -> Manifest:
     """Raises Broken."""
     try:
-        with (folder / NAME).open("rb") as file:
+        with durable.opened(folder / NAME) as file:
             text = file.read(_LIMIT + 1)
-        content = json.loads(text)
+        content = json.loads(text, parse_int=_whole)
+        agrees = isinstance(content, dict) and content.get("digest") == _own_digest(content)
     except (OSError, ValueError, RecursionError) as error:
         raise Broken(f"its manifest cannot be read: {error}") from error
-    if not isinstance(content, dict) or content.get("digest") != _own_digest(content):
+    if not agrees:
         raise Broken("its manifest does not agree with its own digest")
     if content.get("format") != FORMAT:
         raise Broken(f"its manifest has format {content.get('format')!r}, and {FORMAT} is understood here")
     sequence, step, world = (content.get(key) for key in ("sequence", "step", "world"))
-    if not (isinstance(sequence, int) and isinstance(step, int) and isinstance(world, int)):
-        raise Broken("its manifest lacks sequence, step or world")
+    if not (_is_within(sequence, 1, _NUMBER_MOST) and _is_within(step, 0, _NUMBER_MOST)):
+        raise Broken("its manifest lacks sequence or step")
+    if not _is_within(world, 1, _WORLD_MOST):
+        raise Broken(f"its manifest is of {world!r} ranks")
     extra = content.get("extra")
     return Manifest(
         sequence, step, world, files_of(content.get("files")), metric=number_or_none(content.get("metric")),

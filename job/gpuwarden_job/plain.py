@@ -11,7 +11,8 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from typing import Any
 
-from gpuwarden_job.formats import NotPlain, dump, load
+from gpuwarden_job.encoding import NotPlain
+from gpuwarden_job.formats import dump, load
 
 _PLAIN = (type(None), bool, int, float, str)
 _LONG = 2000  # bits of a number, from which on pickle writes it in a way that torch does not read

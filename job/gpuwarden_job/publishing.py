@@ -23,7 +23,7 @@ from gpuwarden_job.errors import SaveFailed
 from gpuwarden_job.manifest import Broken, File, Manifest
 
 LATEST = "latest"
-_NAME = re.compile(r"(\d{8,})-step-(\d+)")
+_NAME = re.compile(r"([0-9]{8,15})-step-([0-9]{1,18})")
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
 _POLL = 0.05  # s between checks for the shards of others
 
@@ -55,6 +55,14 @@ def folders(root: Path) -> dict[int, Path]:
     return dict(sorted((int(match[1]), path) for match, path in found))
 
 
+def read(folder: Path) -> Manifest:
+    """The manifest of a checkpoint under its name. Raises Broken, also for that of another one."""
+    made = manifest.read(folder)
+    if folder.name != name_of(made.sequence, made.step):
+        raise Broken(f"its manifest is that of {name_of(made.sequence, made.step)}")
+    return made
+
+
 def write_shard(folder: Path, rank: int, write: Write) -> None:
     """Raises OSError, and what `write` raises."""
     files = {}
@@ -68,7 +76,7 @@ def write_shard(folder: Path, rank: int, write: Write) -> None:
 def publish(root: Path, folder: Path, plan: Plan) -> Manifest:
     """The checkpoint is there, whole and on the disk. Raises OSError; SaveFailed if shards do not come."""
     made = Manifest(
-        sequence=max(folders(root), default=0) + 1, step=plan.step, world=plan.world, files=_gather(folder, plan),
+        sequence=_next(root), step=plan.step, world=plan.world, files=_gather(folder, plan),
         metric=plan.metric, extra=plan.extra,
     )  # fmt: skip
     while True:
@@ -84,10 +92,27 @@ def publish(root: Path, folder: Path, plan: Plan) -> Manifest:
     return made
 
 
+def _next(root: Path) -> int:
+    """Behind all that are whole: a number that somebody else put there, however large, makes no later one impossible."""
+    taken = folders(root)
+    number = 1 + next((number for number in sorted(taken, reverse=True) if _is_whole(taken[number])), 0)
+    while number in taken:
+        number += 1
+    return number
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        read(folder)
+    except Broken:
+        return False
+    return True
+
+
 def mark_latest(root: Path, made: Manifest) -> None:
     """For tools that copy files one by one: what they find under this name was whole before. Raises OSError, Broken."""
     name = name_of(made.sequence, made.step)
-    manifest.check_sizes(root / name, manifest.read(root / name))
+    manifest.check_sizes(root / name, read(root / name))
     durable.replace(root / LATEST, f"{name}\n".encode())
 
 
@@ -109,7 +134,8 @@ def _gather(folder: Path, plan: Plan) -> dict[str, File]:
                 )
             time.sleep(_POLL)
         try:
-            mine = manifest.files_of(json.loads(_shard(folder, rank).read_bytes()))
+            with durable.opened(_shard(folder, rank)) as file:
+                mine = manifest.files_of(json.loads(file.read()))
         except (ValueError, Broken) as error:
             raise SaveFailed(f"step {plan.step} was not saved: the shard of rank {rank} is broken: {error}") from error
         if both := files.keys() & mine.keys():

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from gpuwarden_job import staging
+from gpuwarden_job import durable, staging
 from gpuwarden_job.manifest import NAME, Manifest
 
 _NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -42,7 +42,7 @@ def reading(folder: Path) -> Iterator[None]:
     handle = None
     try:
         with suppress(OSError):
-            handle = os.open(folder / NAME, os.O_RDONLY | os.O_CLOEXEC)
+            handle = durable.handle_of(folder / NAME, os.O_RDONLY)
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         yield
     finally:
@@ -54,7 +54,7 @@ def prune(folder: Path) -> None:
     """Unless it is being read. Quiet: what cannot go now goes after the next save."""
     with suppress(OSError):
         # For writing, since NFS grants an exclusive lock only on a file that is open for writing.
-        handle = os.open(folder / NAME, os.O_RDWR | os.O_CLOEXEC)
+        handle = durable.handle_of(folder / NAME, os.O_RDWR)
         try:
             if _locked(handle):
                 staging.discard(folder)

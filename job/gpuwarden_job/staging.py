@@ -19,6 +19,7 @@ from gpuwarden_job import durable
 PREFIX = ".saving-"
 _DOOMED = ".removing-"
 _OWNER = "owner"
+_OWNER_MOST = 4096  # bytes
 _UNTOUCHED_FOR = 15 * 60.0  # s
 
 
@@ -54,7 +55,8 @@ def sweep(root: Path, keep: Path) -> None:
 
 def _alive(folder: Path, now: float) -> bool:
     try:
-        owner = json.loads((folder / _OWNER).read_bytes())
+        with durable.opened(folder / _OWNER) as file:
+            owner = json.loads(file.read(_OWNER_MOST))
     except (OSError, ValueError, RecursionError):
         owner = None
     mine = _self()

@@ -23,8 +23,9 @@ from typing import IO, Any
 
 from gpuwarden_job import formats, manifest, plain, publishing, retention, staging
 from gpuwarden_job.background import Background
+from gpuwarden_job.encoding import NotPlain
 from gpuwarden_job.errors import CheckpointError, Refused, SaveFailed
-from gpuwarden_job.loading import Loaded, Loader, Read, Reshard, read_shards, shard_name
+from gpuwarden_job.loading import Loaded, Loader, Read, Reshard, read_shards, shard_name, shard_names
 from gpuwarden_job.manifest import Broken, Manifest
 from gpuwarden_job.publishing import Plan, Write
 from gpuwarden_job.ranks import Ranks
@@ -115,7 +116,7 @@ class CheckpointStore:
         found = []
         for folder in publishing.folders(self.folder).values():
             with suppress(Broken):
-                found.append(manifest.read(folder))
+                found.append(publishing.read(folder))
         return found
 
     def load_latest(self, *, reshard: Reshard | None = None, read: Read | None = None) -> Loaded | None:
@@ -153,7 +154,7 @@ class CheckpointStore:
     def _loader(self, reshard: Reshard | None, read: Read | None) -> Loader:
         self._settle()
         chosen = read or partial(read_shards, load=self._load, ranks=self.ranks, reshard=reshard)
-        return Loader(self.folder, self.ranks, chosen)
+        return Loader(self.folder, self.ranks, chosen) if read else Loader(self.folder, self.ranks, chosen, shard_names)
 
     def _plan(self, step: int, metric: object, extra: Mapping[str, Any] | None) -> Plan:
         return Plan(
@@ -218,7 +219,7 @@ class CheckpointStore:
             if isinstance(error, CheckpointError):
                 raise error
             reason = f"{type(error).__name__}: {error}" if error else "it failed on another rank"
-            kind = Refused if isinstance(error, formats.NotPlain) else SaveFailed
+            kind = Refused if isinstance(error, NotPlain) else SaveFailed
             raise kind(f"step {step} was not saved in {self.folder}: {reason}") from error
 
 

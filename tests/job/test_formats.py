@@ -72,7 +72,7 @@ def test_a_state_is_plain_and_its_random_numbers_go_on() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        {"a": (1, -2.5, None, True, "x" * 300)}, OrderedDict(b=[{}]), b"bytes", bytearray(b"more"), {1, 2}, frozenset({3}),
+        {"a": (1, -2.5, None, True, "x" * 300)}, OrderedDict(b=[{}]), b"bytes", bytearray(b"more"), "\ud800", -(1 << 64), float("inf"), {1, 2}, frozenset({3}),
         1j, range(5), Counter("aab"), deque([1, 2], maxlen=2), 1 << 3000,
     ],
     ids=lambda value: type(value).__name__,
@@ -125,20 +125,24 @@ def test_one_rank_s_shard_that_is_refused_costs_this_save_and_no_other(tmp_path:
 def test_loading_runs_nothing_that_a_checkpoint_brings_unless_it_is_trusted(tmp_path: Path) -> None:
     folder, made = tmp_path / "saved", tmp_path / "made"
     of(folder, dump=pickle.dump).save({"parts": MakesAFolder(made)}, 1)
-    with pytest.raises(Undecodable, match=r"posix\.mkdir.*trust.*load it once with .*load=load_trusted"):
+    with pytest.raises(Undecodable, match=r"perhaps a pickle.*trust.*load it once with .*load=load_trusted"):
         of(folder).load_latest()
     assert not made.exists()
     of(folder, load=load_trusted).load_latest()
     assert made.exists()
 
 
-def test_a_checkpoint_from_before_is_resumed_by_the_example_as_it_was(tmp_path: Path) -> None:
-    shutil.copytree(BEFORE / "plain", tmp_path / "from before")
+def test_a_pickle_from_before_is_resumed_by_the_example_as_it_was_once_it_was_trusted(tmp_path: Path) -> None:
+    folder = tmp_path / "from before"
+    shutil.copytree(BEFORE / "plain", folder)
+    with pytest.raises(Undecodable, match=r"perhaps a pickle.*load=load_trusted"):
+        of(folder).load_latest()
+    of(folder).save(loaded(of(folder, load=load_trusted)), 10)
     ends = []
-    for folder in ("from before", "from now"):
+    for name in ("from before", "from now"):
         code, output = ended(
             start(
-                EXAMPLES / "train.py", "--folder", tmp_path / folder, "--steps", "30", "--save-every", "10",
+                EXAMPLES / "train.py", "--folder", tmp_path / name, "--steps", "30", "--save-every", "10",
                 "--markers", tmp_path / "markers", run_dir=tmp_path,
             )
         )  # fmt: skip
