@@ -27,6 +27,16 @@ def test_a_gate_before_the_return_and_tests_of_idle_nodes_may_be_wanted_together
     assert loaded(tmp_path, text).test.return_gate
 
 
+@pytest.mark.parametrize(("level", "timeout"), [("quick", "308s"), ("standard", "608s"), ("gate", "248s")])
+def test_a_time_limit_that_the_deadlines_of_workers_fit_in_is_accepted(
+    tmp_path: Path, level: str, timeout: str
+) -> None:
+    assert loaded(tmp_path, f'{GATED}level = "{level}"\ngate_timeout = "{timeout}"').test.gate_timeout > 0.0
+
+
+GATED = "[slurm]\nenabled = true\n[test]\nenabled = true\nreturn_gate = true\n"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -38,6 +48,10 @@ def test_a_gate_before_the_return_and_tests_of_idle_nodes_may_be_wanted_together
         ('[test]\npartition = "a b"\n[slurm]\nenabled = true', "expected the name of a partition"),
         ('[test]\nlevel = "soak"', "level"),
         ('[test]\ngate_timeout = "1s"', "gate_timeout"),
+        (f'{GATED}gate_timeout = "4m"', 'gate_timeout: expected at least "308s"'),
+        (f'{GATED}level = "standard"\ngate_timeout = "10m"', "so long a test of level standard of 16 GPUs, 8 at once"),
+        (f'{GATED}level = "standard"\nparallel = 1', "gate_timeout: expected at least"),
+        ('[file]\npath = "/out"\n[test]\nenabled = true\nreturn_gate = true\ngate_timeout = "4m"', "level gate"),
         ("[test]\nparallel = 9", "parallel"),
         ("[test]\nat_once = 0", "at_once"),
         ('[test]\nevery = "1m"', "every"),

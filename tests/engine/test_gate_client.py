@@ -95,6 +95,7 @@ async def test_a_socket_that_does_not_exist_is_told_from_one_that_refuses(tmp_pa
     ("document", "line"),
     [
         ({}, "it gave no result"),
+        ({"verdict": "nothing_found", "gpus": [{"index": 3, "text": ""}, {"index": 4}]}, "it found nothing on 2 GPUs"),
         ({"obstacle": "busy", "text": "another test runs"}, "busy: another test runs"),
         ({"gpus": [{"index": 3, "obstacle": "busy", "text": "pid 7"}, {"index": 4}]}, "GPU 3: busy: pid 7"),
         ({"gpus": [{"index": 3, "findings": [{"text": "memory: 1 wrong word"}]}]}, "GPU 3: memory: 1 wrong word"),

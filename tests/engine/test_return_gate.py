@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from gpuwarden.engine.return_gate import GateOptions, ReturnGate
 from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Event, EventKind
 from gpuwarden.policy.gate_state import Gate
-from gpuwarden.policy.return_gate import Assessed, GateState
+from gpuwarden.policy.return_gate import HINDERED_FOR, Assessed, GateState
 from gpuwarden.policy.state import PolicyState, fold
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.facts import Stamp
@@ -33,6 +34,8 @@ class GateHost:
         self.kinds: list[str] = []
         self.tests = 0
         self.probe: dict[str, object] = {"impossible": ""}
+        self.report: dict[str, object] = {"obstacle": "busy", "text": "a job"}
+        self.now = NOW
         self.state = PolicyState()
         self._commits: Iterator[bool] = iter(commits)
         self._append(
@@ -45,7 +48,8 @@ class GateHost:
         self._stepped = asyncio.Event()
         self.gate = ReturnGate(
             GateOptions(socket=socket, level=Level.QUICK, within=SOON), append=self._append, gate=lambda: self.state.gate,
-            gpus=lambda: (gpu_verdict(3),), changed=self._stepped.set, committed=self._committed, boot_id="b1", clock=lambda: NOW,
+            gpus=lambda: (gpu_verdict(3),), changed=self._stepped.set, committed=self._committed, boot_id="b1", clock=lambda: self.now,
+            could_test=lambda: self.state.testable,
         )  # fmt: skip
 
     @property
@@ -60,10 +64,18 @@ class GateHost:
         async with asyncio.timeout(SOON):
             await self._stepped.wait()
 
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(SOON):
+            while not condition():
+                await self.turn()
+
+    def passes(self, seconds: float) -> None:
+        self.now = Stamp(self.now.boottime + seconds, self.now.wall + seconds)
+
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         verb = json.loads(await reader.readline())["verb"]
         self.tests += verb == "test"
-        writer.write(json.dumps(self.probe if verb == "probe" else {"obstacle": "busy", "text": "a job"}).encode())
+        writer.write(json.dumps(self.probe if verb == "probe" else self.report).encode())
         writer.close()
 
     def _append(self, events: Iterable[Event], step: Step = Step.NOW) -> None:
@@ -77,6 +89,7 @@ class GateHost:
 
 @asynccontextmanager
 async def gate_host(folder: Path, *commits: bool) -> AsyncIterator[GateHost]:
+    folder.mkdir(exist_ok=True)
     host = GateHost(folder / "test.sock", commits)
     server = await asyncio.start_unix_server(host.answer, folder / "test.sock")
     try:
@@ -90,7 +103,7 @@ async def test_a_test_that_gave_no_verdict_is_a_try(tmp_path: Path) -> None:
     async with gate_host(tmp_path) as host:
         await host.turn()
         assert (host.tests, host.tries) == (1, 1)
-        assert host.kinds == ["gate_wanted", "gate_begun", "gate_ended"]
+        assert host.kinds == ["gate_wanted", "gate_able", "gate_begun", "gate_ended"]
 
 
 async def test_no_test_is_begun_and_none_is_recorded_while_the_ledger_cannot_be_written(
@@ -109,14 +122,17 @@ async def test_a_test_that_could_not_be_recorded_is_not_begun_and_is_no_try(tmp_
     async with gate_host(tmp_path, True, False) as host:
         await host.turn()
         assert (host.tests, host.tries) == (0, 0)
-        assert host.kinds == ["gate_wanted", "gate_begun", "gate_ended"]
+        assert host.kinds == ["gate_wanted", "gate_able", "gate_begun", "gate_ended"]
         assert host.state.gate is not None
         assert (host.state.gate.run, "ledger" in host.state.gate.text) == ("", True)
 
 
 @pytest.mark.parametrize(
     ("other", "kinds", "result"),
-    [(5, ["gate_wanted", "gate_begun", "gate_ended"], "no_verdict"), (3, ["gate_wanted", "gate_ended"], "void")],
+    [
+        (5, ["gate_wanted", "gate_able", "gate_begun", "gate_ended"], "no_verdict"),
+        (3, ["gate_wanted", "gate_able", "gate_ended"], "void"),
+    ],
 )
 async def test_a_gpu_that_cannot_be_tested_voids_the_gate_only_if_the_exclusion_is_about_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: int, kinds: list[str], result: str
@@ -138,3 +154,58 @@ async def test_a_service_of_another_version_leaves_out_no_gpu(tmp_path: Path, un
         host.probe = {"impossible": "", "untestable": untestable}
         await host.turn()
         assert (host.tests, host.tries) == (1, 1)
+
+
+LACKING: dict[str, object] = {"lacking": "libcuda.so.1 cannot be loaded", "impossible": ""}
+
+
+async def test_a_host_that_never_could_test_is_void_and_one_that_could_waits_for_half_an_hour_and_then_for_a_person(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while the package of the driver is replaced: for that no node returns untested."""
+    monkeypatch.setattr(return_gate, "PROBE_AGAIN", 0.01)
+    monkeypatch.setattr(return_gate, "HINDERED_AGAIN", 0.01)
+    async with gate_host(tmp_path) as host:
+        host.probe = LACKING
+        await host.until(lambda: "gate_ended" in host.kinds)
+        assert host.state.gate is not None
+        assert (host.state.gate.result, host.state.gate.text) == ("void", LACKING["lacking"])
+    async with gate_host(tmp_path / "other") as host:
+        host.state = replace(host.state, testable=True)
+        host.probe = LACKING
+        await host.turn()
+        host.passes(HINDERED_FOR - 1.0)
+        await host.turn()
+        assert (host.kinds, host.tests) == (["gate_wanted"], 0)
+        host.passes(2.0)
+        await host.until(lambda: "gate_ended" in host.kinds)
+        assert host.state.gate is not None
+        assert (host.state.gate.result, host.state.gate.hindered, host.tries) == ("no_verdict", True, 0)
+
+
+async def test_what_a_host_lacks_for_a_moment_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(return_gate, "PROBE_AGAIN", 0.01)
+    monkeypatch.setattr(return_gate, "HINDERED_AGAIN", 0.01)
+    async with gate_host(tmp_path) as host:
+        host.state = replace(host.state, testable=True)
+        host.probe = LACKING
+        await host.turn()
+        host.probe = {"lacking": ""}
+        await host.until(lambda: host.tests)
+        assert host.kinds == ["gate_wanted", "gate_begun", "gate_ended"]
+
+
+@pytest.mark.parametrize(
+    ("report", "tries"),
+    [
+        ({"obstacle": "interrupted", "text": "ended by SIGTERM", "gpus": []}, 0),
+        ({"gpus": [{"obstacle": None}, {"obstacle": "interrupted", "text": "ended by SIGTERM"}]}, 0),
+        ({"gpus": [{"obstacle": "busy"}]}, 1),
+        ({"gpus": {"obstacle": "interrupted"}}, 1),
+    ],
+)
+async def test_a_test_that_a_signal_ends_costs_no_try(tmp_path: Path, report: dict[str, object], tries: int) -> None:
+    async with gate_host(tmp_path) as host:
+        host.report = report
+        await host.turn()
+        assert (host.tests, host.tries) == (1, tries)

@@ -29,7 +29,7 @@ COMMITS = ["23d4377", "46086eb"]
 made of all that it held: the meaning of the ledger, in a form that no renaming touches."""
 _LINES = {EventKind.COUNTED, EventKind.KERNEL_LINE}
 _TESTS = {EventKind.TEST_BEGUN, EventKind.TEST_ENDED, EventKind.TEST_XID, EventKind.TESTED, EventKind.RELEASED}
-_GATES = {EventKind.GATE_WANTED, EventKind.GATE_BEGUN, EventKind.GATE_ENDED}
+_GATES = {EventKind.GATE_ABLE, EventKind.GATE_WANTED, EventKind.GATE_BEGUN, EventKind.GATE_ENDED}
 LATER = {"23d4377": {EventKind.LEDGER_LOST, *_LINES, *_TESTS, *_GATES}, "46086eb": _LINES | _TESTS | _GATES}
 """Kinds that came after it."""
 

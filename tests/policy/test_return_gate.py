@@ -15,7 +15,17 @@ from gpuwarden.health.model import NODE, Advice, Event, EventKind, Finding, Json
 from gpuwarden.policy import orders
 from gpuwarden.policy.gate_state import Gate, GateResult, passed
 from gpuwarden.policy.model import NodeState, Settings
-from gpuwarden.policy.return_gate import AGAIN_AFTER, GateState, begun, ended, untested, void
+from gpuwarden.policy.return_gate import (
+    AGAIN_AFTER,
+    CUT_MOST,
+    OVERTAKEN,
+    GateState,
+    begun,
+    ended,
+    hindered,
+    untested,
+    void,
+)
 from gpuwarden.policy.situation import Situation
 from gpuwarden_collectors.active_test.level import Level
 from support.policy_story import SETTINGS, Story, announced, called_off, kinds, xid
@@ -291,7 +301,58 @@ def test_a_new_failure_during_the_test_makes_it_worth_nothing() -> None:
     assert not story.is_out()
 
 
+def test_a_failure_that_returns_during_the_test_costs_no_try_and_a_gate_that_passed_says_so() -> None:
+    story = mended().begins()
+    story.records(EventKind.RAISED, xid().key)
+    story.fails()
+    story.results(NO_VERDICT).ends()
+    assert (story.gate.tries, story.gate.cut, story.gate.text) == (0, 1, OVERTAKEN)
+    story.records(EventKind.CLEARED, xid().key)
+    story.heals(passes=4)
+    story.waits(AGAIN_AFTER)
+    story.begins(6).results(g1=WARNING, g6=NO_VERDICT).ends("it gave no result")
+    assert not story.is_out()
+    last = [event for event in story.ledger if event.kind == EventKind.GATE_ENDED][-1]
+    text = "a test of level quick found nothing on 6 GPUs; a warning on 1; 1 that cannot be tested left out"
+    assert (last.data["result"], last.data["text"]) == ("passed", text)
+
+
 # --- what does not
+
+
+def test_a_node_on_which_each_test_is_ended_early_is_not_tested_for_ever() -> None:
+    story = mended()
+    for _ in range(CUT_MOST):
+        story.begins()
+        story.own = ""
+        over = ended(story.gate, Level.QUICK, story.situation().verdict.gpus, "SIGTERM", story.now, is_try=False)
+        story.gates(EventKind.GATE_ENDED, over)
+        story.passes()
+        assert story.gate.tries == 0
+        story.waits(AGAIN_AFTER)
+    assert story.stands() is GateState.PERSON
+    assert "6 tests were ended early before its return (SIGTERM)" in story.text()
+    story.reboots().heals(passes=5)
+    assert story.stands() is GateState.DUE
+
+
+def test_a_test_that_could_not_begin_for_long_needs_a_person() -> None:
+    story = mended()
+    story.gates(EventKind.GATE_ENDED, hindered(story.gate, "libcuda.so.1 cannot be loaded"))
+    story.waits(7200)
+    assert (story.stands(), story.is_out(), story.gate.tries) == (GateState.PERSON, True, 0)
+    assert "no test could begin for 30 minutes before its return (libcuda.so.1 cannot be loaded)" in story.text()
+    story.results().passes(1)
+    assert not story.is_out()
+
+
+def test_that_a_host_could_test_is_remembered_until_the_ledger_is_another_machine_s() -> None:
+    story = GatedStory()
+    assert not story.state.testable
+    story.records(EventKind.GATE_ABLE)
+    assert story.checkpoints().restarts_daemon().state.testable
+    story.records(EventKind.MACHINE_CHANGED)
+    assert not story.state.testable
 
 
 def test_no_verdict_is_tried_three_times_within_half_an_hour_and_then_needs_a_person() -> None:

@@ -172,16 +172,60 @@ def test_a_test_that_a_reload_ends_is_no_try(host: GatedHost) -> None:
         assert host.marker.exists()
 
 
-def test_a_test_that_its_service_ends_is_a_try(host: GatedHost) -> None:
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_test_whose_service_gets_sigterm_is_no_try_and_one_that_is_killed_is(host: GatedHost, killed: bool) -> None:
     host.script({"*": LONG})
     service = host.serve()
     with host.acting() as daemon:
         is_excluded(host, daemon)
         host.is_mended()
         wait(lambda: len(host.workers) == 2, "the workers of the test")
-        service.processes[-1].terminate()
+        (service.processes[-1].kill if killed else service.processes[-1].terminate)()
         daemon.wait(lambda: "gate_ended no_verdict" in gate_events(daemon), "the end of the test")
-        assert tries(daemon) == 1
+        assert tries(daemon) == int(killed)
+
+
+def test_a_daemon_that_is_stopped_in_a_test_has_ended_it_and_it_is_no_try(host: GatedHost) -> None:
+    """As for an upgrade: the next daemon begins another test, at once."""
+    host.script({"*": [LONG, PASSES]})
+    host.serve()
+    with host.acting() as daemon:
+        is_excluded(host, daemon)
+        host.is_mended()
+        wait(lambda: len(host.workers) == 2, "the workers of the test")
+        assert daemon.stop() == 0
+    wait(lambda: all(gone(host.note(gpu)["pid"]) for gpu in range(2)), "the end of its workers")
+    with host.acting() as daemon:
+        is_back(host, daemon)
+        again = ["gate_wanted", "gate_begun", "gate_ended no_verdict", "gate_begun", "gate_ended passed", "restored"]
+        assert gate_events(daemon)[-6:] == again
+        events = json.loads(daemon.get("/v1/events?since=0")[1])["events"]
+        ended = [event["data"] for event in events if event["kind"] == "gate_ended"]
+        assert [data.get("tries", 0) for data in ended] == [0, 0]
+        assert [data["text"] for data in ended] == [
+            "gpuwarden was stopped while the test ran",
+            "a test of level gate found nothing on 2 GPUs",
+        ]
+
+
+def test_a_package_that_is_away_for_a_moment_lets_no_node_back_untested(host: GatedHost) -> None:
+    """A driver's package that is replaced: its libraries are gone for longer than two probes take."""
+    host.script({"*": PASSES})
+    host.serve()
+    aside = host.libraries.with_suffix(".aside")
+    with host.acting() as daemon:
+        daemon.wait(lambda: b"gate_able" in daemon.get("/v1/events?since=0")[1], "the first probe")
+        is_excluded(host, daemon)
+        host.libraries.rename(aside)
+        host.is_mended()
+        daemon.wait(
+            lambda: "no test can begin: libcuda.so.1" in gate_of(daemon)["text"], "a second probe", patience=60.0
+        )
+        assert host.marker.exists()
+        assert "gate_ended" not in " ".join(gate_events(daemon))
+        aside.rename(host.libraries)
+        daemon.wait(lambda: not host.marker.exists(), "the node to be back", patience=150.0)
+        assert gate_events(daemon) == ONCE
 
 
 def test_a_daemon_killed_before_and_while_the_test_runs_ends_it_and_the_next_one_tests_again(host: GatedHost) -> None:

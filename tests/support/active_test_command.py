@@ -18,16 +18,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gpuwarden.active_test import gpu_test, left_behind, lock, pods, run, surroundings, worker
+from gpuwarden.active_test import left_behind, lock, pods, run, surroundings, worker
 from gpuwarden.active_test.idle import job
 from gpuwarden.cli.main import main
+from gpuwarden_collectors.active_test import level
 
 
 def change() -> None:
     if given := os.environ.get("ACTIVE_TEST_WORKER"):
         worker.COMMAND = tuple(json.loads(given))
     if within := os.environ.get("ACTIVE_TEST_WITHIN"):
-        gpu_test.WITHIN.update(dict.fromkeys(gpu_test.WITHIN, float(within)))
+        level.WITHIN.update(dict.fromkeys(level.WITHIN, float(within)))
     changed: Any = left_behind
     changed.WORKER = os.environ.get("ACTIVE_TEST_NAME", changed.WORKER)
     lock.NODE = os.environ.get("ACTIVE_TEST_NODE", lock.NODE)

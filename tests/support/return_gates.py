@@ -109,10 +109,10 @@ def gate_of(daemon: RunningDaemon) -> Json:
 
 
 def gate_events(daemon: RunningDaemon) -> list[str]:
-    """Those of the gate, `gate_ended` with its result, and the restoration."""
+    """Those of the gate, `gate_ended` with its result, and the restoration; not when it was seen first that this host can test."""
     events = json.loads(daemon.get("/v1/events?since=0")[1])["events"]
     return [
         f"{event['kind']} {event['data']['result']}" if event["kind"] == "gate_ended" else event["kind"]
         for event in events
-        if event["kind"].startswith("gate_") or event["kind"] == "restored"
+        if event["kind"] in ("gate_wanted", "gate_begun", "gate_ended") or event["kind"] == "restored"
     ]

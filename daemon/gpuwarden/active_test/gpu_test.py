@@ -12,17 +12,12 @@ from typing import Any
 from gpuwarden.active_test.occupancy import Memory, Occupancy
 from gpuwarden.active_test.worker import Failed, Identity, WorkerProcess
 from gpuwarden_collectors.active_test.facts import GpuMeasured, GpuTest, Obstacle, PeerMeasured
-from gpuwarden_collectors.active_test.level import Level
+from gpuwarden_collectors.active_test.level import APART, WITHIN, Level
 from gpuwarden_collectors.active_test.request import Request
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.codec import CodecError, from_wire
 from gpuwarden_collectors.facts import GpuFacts
 
-WITHIN = {Level.GATE: 60.0, Level.QUICK: 90.0, Level.STANDARD: 240.0}
-"""Seconds for a worker, waiting for answers not counted. On one H100 gate took about 2 s, quick 6, standard 53; the first start of a driver
-without persistence mode adds several seconds for each GPU."""
-APART = 0.5
-"""Seconds between the starts of two workers: eight GPUs together step by 5.6 kW."""
 START, COMPUTE, MEMORY = "start", "compute", "memory"
 """What a worker asks for, right before it begins: to start the driver's library; to compute only where it has peers."""
 _TRANSFERS = ("start", "pcie", "peers")

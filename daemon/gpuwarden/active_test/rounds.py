@@ -8,25 +8,21 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuwarden.active_test.ending import Ended, Ending
-from gpuwarden.active_test.gpu_test import APART, WITHIN, GpuRun, Node, identity_of, untested
+from gpuwarden.active_test.gpu_test import GpuRun, Node, identity_of, untested
 from gpuwarden.active_test.lease import Lease
 from gpuwarden.active_test.obstacles import obstacle
 from gpuwarden.active_test.occupancy import Memory
 from gpuwarden.health.active_test.judgement import REPEATS, to_repeat
 from gpuwarden_collectors.active_test.facts import GpuTest, Obstacle
 from gpuwarden_collectors.active_test.host_facts import HostFacts
-from gpuwarden_collectors.active_test.level import Level
+from gpuwarden_collectors.active_test.level import Level, rounds
 from gpuwarden_collectors.facts import GpuFacts
 from gpuwarden_collectors.host_files import text_or_empty
 
-READ_WITHIN = 120.0
-"""Seconds that a run takes at most beside its workers."""
-
 
 def longest(level: Level, gpus: int, parallel: int) -> float:
-    """Seconds that a run takes at most, `parallel` GPUs at once."""
-    rounds = -(-gpus // parallel) * (1 + REPEATS)
-    return READ_WITHIN + gpus * APART + rounds * WITHIN[level]
+    """Seconds that a run takes at most with all its repeats, `parallel` GPUs at once."""
+    return rounds(level, gpus, parallel, REPEATS)
 
 
 class Rounds:
@@ -47,7 +43,9 @@ class Rounds:
             free = []
         if free:
             await self._lease.begin(
-                self._node.level, [gpu.uuid for gpu in free], longest(self._node.level, len(free), self._node.parallel)
+                self._node.level,
+                [gpu.uuid for gpu in free],
+                longest(self._node.level, len(free), self._node.parallel),
             )
         begun = [GpuRun(self._node, gpu, self._peers(gpu, free)) for gpu in free]
         runs = iter(await asyncio.gather(*(run.test() for run in begun)))

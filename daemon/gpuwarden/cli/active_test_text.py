@@ -9,7 +9,7 @@ from gpuwarden.cli.text import clean, when
 
 Document = dict[str, Any]
 _GATE = {
-    "clear": "GPUs that cannot be tested are left out",
+    "clear": "no test is due",
     "waiting": "a test is due",
     "running": "the test is running",
     "person": "needs an operator",

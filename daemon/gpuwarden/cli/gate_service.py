@@ -95,27 +95,30 @@ async def _test(config: Config, level: Level, reader: asyncio.StreamReader) -> M
 
 
 async def probe(config: Config, uvm: Path) -> Mapping[str, Any]:
-    """`impossible`: why no test can run on this host however long one waits; "" if one may. `untestable`: by slot, why a GPU cannot be tested,
-    where others can.
+    """`lacking`: what this host lacks for a test, for now or for good. `impossible`: why no GPU can be tested, as they are set up. Both are "" if a
+    test may run. `untestable`: by slot, why a GPU cannot be tested, where others can.
     """
-    if why := await _impossible(uvm):
-        return {"impossible": why, "untestable": {}}
+    if why := await _lacking(uvm):
+        return {"lacking": why, "impossible": "", "untestable": {}}
     readings = HostReadings(config.collectors.nvml)
     try:
         host = await readings.read()
     except HostUnread:
-        return {"impossible": "", "untestable": {}}  # it may be read later, and the test says why it was not
+        return {
+            "lacking": "",
+            "impossible": "",
+            "untestable": {},
+        }  # it may be read later, and the test says why it was not
     finally:
         await readings.close()
     refused = [(gpu, text) for gpu in host.nvml.gpus if (text := by_settings(gpu, host))]
     texts = {gpu.slot: f"GPU {gpu.index}: {text}" for gpu, text in refused}
     if len(refused) < len(host.nvml.gpus):
-        return {"impossible": "", "untestable": {slot: text for slot, text in texts.items() if slot}}
-    return {"impossible": "; ".join(list(texts.values())[:_SHOWN]), "untestable": {}}
+        return {"lacking": "", "impossible": "", "untestable": {slot: text for slot, text in texts.items() if slot}}
+    return {"lacking": "", "impossible": "; ".join(list(texts.values())[:_SHOWN]), "untestable": {}}
 
 
-async def _impossible(uvm: Path) -> str:
-    """What this host lacks."""
+async def _lacking(uvm: Path) -> str:
     absent, _ = await absent_libraries(environment(None))
     if absent:
         return f"{', '.join(absent)} cannot be loaded: install the driver's package with it (gpuwarden doctor)"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from gpuwarden_collectors.active_test.level import Level, rounds
 from gpuwarden_collectors.options import Misfit, bounded
 from gpuwarden_collectors.slurm.nodes import is_partition_name
 
@@ -30,7 +31,9 @@ class ActiveTestOptions:
         7_200.0,
         "a standard test that repeats a wrong result takes some minutes; a test that hangs takes until its deadline",
     )
-    """Time limit of a test before a return. A test that exceeds it is ended without a verdict."""
+    """Time limit of a test before a return. A test that exceeds it is ended without a verdict. The least is what workers that hang may take until
+    they are killed: 4 minutes for level gate, 5 for quick, 11 for standard, and more with a lower `parallel`.
+    """
     gate_socket: Path = Path("/run/gpuwarden-test.sock")
     """The socket of the service that runs the tests of `return_gate` ([systemd.md](systemd.md))."""
     parallel: int = bounded(8, 1, 8, "each GPU adds up to 700 W")
@@ -58,6 +61,8 @@ class ActiveTestOptions:
 _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _QUIET_MOST = 24
+GPUS_MOST = 16
+"""Of one host, for the time that a test may take."""
 
 
 def active_test_misfits(test: ActiveTestOptions, *, slurm: bool, kubernetes: bool, excludes: bool) -> Iterator[Misfit]:
@@ -73,10 +78,26 @@ def active_test_misfits(test: ActiveTestOptions, *, slurm: bool, kubernetes: boo
             ("test.return_gate",),
             "expected an actuator beside it ([slurm] or another): else nothing is excluded here",
         )
+    if test.return_gate:
+        yield from _too_short(test, slurm=slurm)
     if test.enabled and not test.return_gate and not test.partition:
         yield ("test.enabled",), "expected return_gate = true or a partition beside it: else nothing is tested"
     if test.partition and not slurm:
         yield ("test.partition",), "expected [slurm] enabled beside it: idle nodes are tested by jobs of Slurm"
+
+
+def _too_short(test: ActiveTestOptions, *, slurm: bool) -> Iterator[Misfit]:
+    """A worker that hangs is a finding once it was killed at its own deadline: the test must not have been ended by then."""
+    level = Level(test.level) if slurm else Level.GATE
+    least = rounds(level, GPUS_MOST, test.parallel)
+    if test.gate_timeout < least:
+        yield (
+            ("test.gate_timeout",),
+            (
+                f'expected at least "{least:.0f}s": so long a test of level {level} of {GPUS_MOST} GPUs, {test.parallel} at once, may take'
+                " until the last worker that hangs was killed; ended earlier, a GPU that hangs is not found"
+            ),
+        )
 
 
 def _unusable(test: ActiveTestOptions) -> Iterator[Misfit]:

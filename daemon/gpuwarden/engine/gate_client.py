@@ -1,6 +1,7 @@
 r"""The daemon's end of the service that tests the GPUs before a return; `cli/gate_service.py` is the other end.
 
-    {"verb": "probe"}\n                    ->  {"impossible": "why no test can run on this host, or empty",
+    {"verb": "probe"}\n                    ->  {"lacking": "what this host lacks for a test, or empty",
+                                             "impossible": "why no GPU can be tested, as they are set up, or empty",
                                              "untestable": {"slot of a GPU": "why it cannot be tested, where others can"}}
     {"verb": "test", "level": "quick"}\n   ->  the document of `gpuwarden test --json`
 
@@ -20,6 +21,8 @@ ANSWER_MOST = 8 << 20
 """Bytes: the document of 16 GPUs with all their repeats is below 2 MiB."""
 PROBE_WITHIN = 90.0
 """Seconds: a driver without persistence mode takes many for its first answer."""
+INTERRUPTED = "interrupted"
+"""`Obstacle.INTERRUPTED`, whose module is loaded with the first results of a test."""
 _SHOWN = 3
 _TEXT_MOST = 120
 
@@ -73,9 +76,17 @@ def shown(document: Mapping[str, Any]) -> str:
     lines = [_line(gpu) for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
     texts = [text for text in dict.fromkeys(lines) if text]
     if not texts:
-        return _one_line(document.get("obstacle"), document.get("text")) or "it gave no result"
+        nothing = f"it found nothing on {len(lines)} GPUs" if document.get("verdict") == "nothing_found" else ""
+        return _one_line(document.get("obstacle"), document.get("text")) or nothing or "it gave no result"
     more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
     return "; ".join(texts[:_SHOWN]) + more
+
+
+def interrupted(document: Mapping[str, Any]) -> bool:
+    """Whether the test was ended from outside, by a signal or by the daemon, before all GPUs were tested."""
+    gpus = document.get("gpus")
+    obstacles = [gpu.get("obstacle") for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
+    return INTERRUPTED in (document.get("obstacle"), *obstacles)
 
 
 def _line(gpu: Mapping[str, Any]) -> str:

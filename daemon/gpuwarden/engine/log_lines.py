@@ -95,6 +95,7 @@ LINES: dict[EventKind, tuple[str, str]] = {
     EventKind.TEST_ENDED: ("info", "active test ended"),
     EventKind.TEST_XID: ("warning", "Xid of the active test's own process, set aside"),
     EventKind.TESTED: ("info", "GPU tested"),
+    EventKind.GATE_ABLE: ("info", "return gate: this host can test its GPUs"),
     EventKind.GATE_WANTED: ("info", "return gate: a test must pass before the node is restored"),
     EventKind.GATE_BEGUN: ("info", "return gate: test begins"),
     EventKind.GATE_ENDED: ("info", "return gate: test ended"),
@@ -123,6 +124,8 @@ def write_line(event: Event, *, shadow: bool = False) -> None:
         level = "warning"
     if event.kind == EventKind.HEALTH and event.data.get("to") == "unknown" and event.data.get("from") in SEEN:
         level = "warning"
+    if event.kind == EventKind.GATE_ENDED and event.data.get("result") == "void":
+        level, text = "warning", "return gate is void: the node returns without a test"
     if event.data.get("severity") == "failure" or event.data.get("to") == "failure":
         level = "error"
     if event.kind == EventKind.SIGNALLING and event.data.get("way") == "none":

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Protocol
 
 from gpuwarden.base.log import get_logger
-from gpuwarden.engine.gate_client import PROBE_WITHIN, NoAnswer, NoService, ask, shown
+from gpuwarden.engine.gate_client import PROBE_WITHIN, NoAnswer, NoService, ask, interrupted, shown
 from gpuwarden.engine.journal import Append, Step
 from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Event, EventKind, GpuVerdict
 from gpuwarden.policy.at_once import asked_again
 from gpuwarden.policy.gate_state import Gate
-from gpuwarden.policy.return_gate import Assessed, GateState, begun, ended, untested, void
+from gpuwarden.policy.return_gate import HINDERED_FOR, Assessed, GateState, begun, ended, hindered, untested, void
 from gpuwarden.publish.snapshot import ReturnGateShown
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.base import Clock
@@ -33,6 +33,9 @@ PROBE_AGAIN = 10.0
 """Seconds between two probes that both find that this host cannot test: while a package is replaced the socket is gone for a moment."""
 WRITTEN_AGAIN = 10.0
 """Seconds until the ledger is tried again that could not be written."""
+HINDERED_AGAIN = 60.0
+"""Seconds between two questions whether what the host lacks is there again."""
+STOPPED = "gpuwarden was stopped while the test ran"
 UNWRITTEN = "the ledger cannot be written: no test is begun meanwhile"
 LEAVES_WITHIN = 5.0
 FIRST_WITHIN = 5.0
@@ -63,15 +66,18 @@ class GateOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
-    """What cannot be tested here. `impossible`: why nothing can, "" if something may. `untestable`: by slot, why a GPU cannot where others can."""
+    """What cannot be tested here. `lacking`: what this host lacks for a test, which may come back. `impossible`: why no GPU can be tested, as
+    they are set up. Both are "" if a test may run. `untestable`: by slot, why a GPU cannot be tested, where others can.
+    """
 
+    lacking: str = ""
     impossible: str = ""
     untestable: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 class ReturnGate:
-    """`append` is the journal's, `gate` that of policy's state, `gpus` those of the verdict; `changed` asks for a step. `run`: the name of the
-    test that runs now.
+    """`append` is the journal's, `gate` that of policy's state, `could_test` whether this host ever could, `gpus` those of the verdict; `changed`
+    asks for a step. `run`: the name of the test that runs now.
     """
 
     def __init__(
@@ -80,6 +86,7 @@ class ReturnGate:
         *,
         append: Append,
         gate: Callable[[], Gate | None],
+        could_test: Callable[[], bool],
         gpus: Callable[[], tuple[GpuVerdict, ...]],
         changed: Callable[[], None],
         committed: Callable[[], Awaitable[bool]],
@@ -90,6 +97,7 @@ class ReturnGate:
         self._options = options
         self._append = append
         self._gate = gate
+        self._could_test = could_test
         self._gpus = gpus
         self._changed = changed
         self._committed = committed
@@ -99,6 +107,7 @@ class ReturnGate:
         self._not_now = ""
         self._refusals = 0
         self._cut_short = False
+        self._hindered_since: float | None = None
         self._assessed: Assessed | None = None
         self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
         self._task: asyncio.Task[None] | None = None
@@ -118,7 +127,8 @@ class ReturnGate:
         self._cut_short = True
 
     async def stop(self) -> None:
-        """The connection is closed, and the test ends with it."""
+        """The connection is closed, and the test ends with it, which is no try."""
+        self._ended(STOPPED, is_try=False, pause=False)
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,), timeout=LEAVES_WITHIN)
@@ -127,8 +137,11 @@ class ReturnGate:
         gate, assessed = self._gate(), self._assessed
         text = self._not_now or ("" if assessed is None else assessed.text)
         if gate is None or assessed is None:
-            state = "impossible" if self._host.impossible else "clear" if gate is None else "waiting"
-            why = self._host.impossible or "; ".join(self._host.untestable.values())
+            impossible = (
+                "" if self._host.lacking and self._could_test() else self._host.lacking or self._host.impossible
+            )
+            state = "impossible" if impossible else "clear" if gate is None else "waiting"
+            why = impossible or self._hindrance()
             return ReturnGateShown(state=state, text=why, level=self._options.level.value)
         state = assessed.state.value
         return ReturnGateShown(
@@ -136,13 +149,19 @@ class ReturnGate:
             text=gate.text if assessed.state is GateState.VOID else text, level=self._options.level.value,
         )  # fmt: skip
 
+    def _hindrance(self) -> str:
+        """What would hinder a test, for people; "" if nothing would."""
+        if self._host.lacking:
+            return f"a test could not begin now: {self._host.lacking}"
+        return "; ".join(f"left out: {text}" for text in self._host.untestable.values())
+
     # --- one test
 
     async def _first(self) -> None:
         """Whether this host can test, and the mark that a daemon before this one may have left."""
         self._host = await self._probed()
-        if self._host.impossible:
-            log.info("return gate is void: this host cannot test", reason=self._host.impossible)
+        if why := self._host.lacking or self._host.impossible:
+            log.warning("return gate: this host cannot test", reason=why, could_before=self._could_test())
         for slot, why in self._host.untestable.items():
             log.info("return gate leaves out a GPU that cannot be tested", gpu=slot, reason=why)
         self._changed()
@@ -154,17 +173,27 @@ class ReturnGate:
     async def _turn(self) -> None:
         try:
             if not await self._committed():
-                self._not_now = UNWRITTEN
-                await asyncio.sleep(WRITTEN_AGAIN)
+                await self._pause(WRITTEN_AGAIN, UNWRITTEN)
                 return
-            self._not_now = await self._entered()
-            if self._not_now:
+            self._host = await self._twice_probed()
+            if self._host.lacking and self._could_test():
+                await self._hindered(self._host.lacking)
+                return
+            self._hindered_since = None
+            if (gate := self._gate()) is None or gate.run:
+                return
+            if why := self._host.lacking or self._host.impossible or untested(gate, self._host.untestable):
+                self._appended(EventKind.GATE_ENDED, void(gate, why))
+                return
+            if not_now := await self._entered():
                 self._refusals += 1
-                await asyncio.sleep(self._chance.uniform(*asked_again(self._refusals)))  # not in step with others
+                await self._pause(
+                    self._chance.uniform(*asked_again(self._refusals)), not_now
+                )  # not in step with others
                 return
             self._refusals = 0
             try:
-                await self._tested()
+                await self._tested(gate, self._host)
             finally:
                 await self._leave()
         except Exception:  # a fault of ours here must not end the daemon; the node stays out
@@ -174,53 +203,72 @@ class ReturnGate:
             self.run = self._not_now = ""
             asyncio.get_running_loop().call_soon(self._changed)
 
-    async def _tested(self) -> None:
-        self._host = host = await self._twice_probed()
-        gate = self._gate()
-        if gate is None or gate.run:
+    async def _pause(self, seconds: float, why: str) -> None:
+        self._not_now = why
+        await asyncio.sleep(seconds)
+
+    async def _hindered(self, why: str) -> None:
+        """The host could test before: what it lacks may come back, as where a package is replaced, and no node returns untested for it."""
+        now = self._clock().boottime
+        since = self._hindered_since = now if self._hindered_since is None else self._hindered_since
+        if now - since < HINDERED_FOR:
+            until = f"asked again each {HINDERED_AGAIN:g} s for {HINDERED_FOR / 60:.0f} minutes, then it needs a person"
+            await self._pause(HINDERED_AGAIN, f"no test can begin: {why}; {until}")
             return
-        if why := host.impossible or untested(gate, host.untestable):
-            self._appended(EventKind.GATE_ENDED, void(gate, why))
-            return
+        self._hindered_since = None
+        if (gate := self._gate()) is not None and not gate.run:
+            self._appended(EventKind.GATE_ENDED, hindered(gate, why))
+
+    async def _tested(self, gate: Gate, host: Probed) -> None:
         self.run, self._cut_short = secrets.token_hex(8), False
         self._appended(EventKind.GATE_BEGUN, begun(gate, self.run, host.untestable), step=Step.SOON)
         written = await self._committed()
         text = await self._answer() if written else UNWRITTEN
+        self._ended(text, is_try=written and not self._cut_short)
+
+    def _ended(self, text: str, *, is_try: bool, pause: bool = True) -> None:
         after = self._gate()
-        if after is not None and after.run == self.run:
+        if after is not None and self.run and after.run == self.run:
             self.run = ""
-            is_try = written and not self._cut_short
-            over = ended(after, self._options.level, self._gpus(), text, self._clock(), is_try=is_try)
+            over = ended(after, self._options.level, self._gpus(), text, self._clock(), pause=pause, is_try=is_try)
             self._appended(EventKind.GATE_ENDED, over)
 
     async def _answer(self) -> str:
-        """What came of the test, in one line."""
+        """What came of the test, in one line. One that was ended from outside is cut short."""
         options = self._options
         try:
-            return shown(await ask(options.socket, {"verb": "test", "level": options.level.value}, options.within))
+            document = await ask(options.socket, {"verb": "test", "level": options.level.value}, options.within)
         except NoAnswer as error:
             return str(error)
+        self._cut_short = self._cut_short or interrupted(document)
+        return shown(document)
 
     async def _twice_probed(self) -> Probed:
         host = await self._probed()
-        if why := host.impossible or "; ".join(host.untestable.values()):
-            self._not_now = f"{why}; asked again in {PROBE_AGAIN:g} s"
-            await asyncio.sleep(PROBE_AGAIN)
+        if why := host.lacking or host.impossible or "; ".join(host.untestable.values()):
+            await self._pause(PROBE_AGAIN, f"{why}; asked again in {PROBE_AGAIN:g} s")
             host, self._not_now = await self._probed(), ""
         return host
 
     async def _probed(self) -> Probed:
-        """Empty also where nothing is known: then the test itself says it."""
+        """Empty also where nothing is known: then the test itself says it. That this host can test is an event, once."""
         try:
             answer = await ask(self._options.socket, {"verb": "probe"}, PROBE_WITHIN)
         except NoService as error:
-            return Probed(impossible=str(error))
+            return Probed(lacking=str(error))
         except NoAnswer:
             return Probed()
-        why, some = answer.get("impossible"), answer.get("untestable")
+        lacking, impossible, some = answer.get("lacking"), answer.get("impossible"), answer.get("untestable")
         texts = some.items() if isinstance(some, dict) else ()
-        untestable = {slot: text for slot, text in texts if isinstance(text, str)}
-        return Probed(impossible=why if isinstance(why, str) else "", untestable=untestable)
+        host = Probed(
+            lacking=lacking if isinstance(lacking, str) else "",
+            impossible=impossible if isinstance(impossible, str) else "",
+            untestable={slot: text for slot, text in texts if isinstance(text, str)},
+        )
+        if not host.lacking and not host.impossible and not self._could_test():
+            able = Event(kind=EventKind.GATE_ABLE, at=self._clock(), boot_id=self._boot_id)
+            self._append([able], step=Step.SOON)
+        return host
 
     def _appended(self, kind: EventKind, gate: Gate, step: Step = Step.NOW) -> None:
         self._append([Event(kind=kind, at=self._clock(), boot_id=self._boot_id, data=write(gate))], step=step)

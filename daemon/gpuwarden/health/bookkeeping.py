@@ -10,7 +10,7 @@ _REMEMBERED = ("host@board/", "host@job/")
 """Keys of what later readings are compared with: a board's remapped rows, a job's own past, which is forgotten when the job ends."""
 OF_TESTS = ("figures", "started", "kernels_version", "band", "clocks_set", "workers", "until_boottime", "until_wall")
 """Data of events of active tests that only the judge needs."""
-OF_GATES = ("since_boottime", "since_wall", "boot", "results", "run", "again_boottime", "again_wall")
+OF_GATES = ("since_boottime", "since_wall", "boot", "results", "run", "again_boottime", "again_wall", "overtaken")
 """Data of events of the return gate that only policy needs."""
 OF_FINDINGS = ("first_boottime", "first_wall", "latch", "links", "signs", "sequence", "bursts", "processes")
 """Data of events of findings that only the judge needs."""

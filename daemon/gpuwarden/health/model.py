@@ -251,6 +251,7 @@ class EventKind(StrEnum):
     TEST_ENDED = "test_ended"
     TEST_XID = "test_xid"  # of the test's own process, and set aside
     TESTED = "tested"  # the result of an active test on one GPU
+    GATE_ABLE = "gate_able"  # this host can test its GPUs: once, the first time that a probe shows it
     GATE_WANTED = "gate_wanted"  # a failure after which a test must pass before gpuwarden restores the node
     GATE_BEGUN = "gate_begun"  # gpuwarden runs that test
     GATE_ENDED = "gate_ended"  # what it came to

@@ -35,8 +35,15 @@ def _events(state: PolicyState, now: Stamp) -> Iterator[Event]:
         yield Event(kind=EventKind.INTENDED, at=intent.at, boot_id=boot, data=write(intent))
     for key in sorted(state.person):  # after the intents, one of which may begin the list again
         yield Event(kind=EventKind.NEEDS_PERSON, at=now, boot_id=boot, key=key)
-    if state.gate is not None:  # likewise
-        yield Event(kind=EventKind.GATE_WANTED, at=now, boot_id=boot, data=write(state.gate))
+    yield from _of_gate(state, now)
+
+
+def _of_gate(state: PolicyState, now: Stamp) -> Iterator[Event]:
+    """After the intents, one of which may end the gate."""
+    if state.testable:
+        yield Event(kind=EventKind.GATE_ABLE, at=now, boot_id=state.boot_id)
+    if state.gate is not None:
+        yield Event(kind=EventKind.GATE_WANTED, at=now, boot_id=state.boot_id, data=write(state.gate))
 
 
 def _lifted(state: PolicyState, now: Stamp) -> Iterator[Event]:

@@ -57,6 +57,12 @@ class Gate:
     """Name of the test that gpuwarden runs for it; empty: none."""
     tries: int = 0
     """Tests in a row that gave no verdict."""
+    cut: int = 0
+    """Tests in a row that show nothing of the node: a signal or gpuwarden ended them, or a new failure came meanwhile."""
+    overtaken: bool = False
+    """A failure was found, or was over, since the last test began: its results do not count."""
+    hindered: bool = False
+    """No test could begin for as long as one is asked for again, on a host that could test before."""
     failed: int = 0
     """Tests that failed."""
     again: Stamp | None = None
@@ -77,7 +83,7 @@ def folded(gate: Gate | None, event: Event) -> Gate | None:
         case EventKind.TESTED:
             return _tested(gate, event)
         case EventKind.RAISED | EventKind.CLEARED if _moves(gate, event):
-            return replace(gate, since=event.at, boot=event.boot_id, results="", result=None)
+            return replace(gate, since=event.at, boot=event.boot_id, results="", result=None, overtaken=True)
         case EventKind.BOOT:
             return _booted(gate)
     return gate
@@ -86,7 +92,7 @@ def folded(gate: Gate | None, event: Event) -> Gate | None:
 def _booted(gate: Gate) -> Gate:
     """A test that ran may have taken the machine down, and is not to do so after each boot."""
     if not gate.run:
-        return replace(gate, tries=0, again=None)
+        return replace(gate, tries=0, cut=0, hindered=False, again=None)
     return replace(gate, run="", tries=gate.tries + 1, again=None, result=GateResult.NO_VERDICT, text=WENT_DOWN)
 
 

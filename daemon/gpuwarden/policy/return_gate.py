@@ -36,6 +36,11 @@ AGAIN_AFTER = 600.0
 """Seconds between them: three begin within 30 minutes."""
 FAILED_MOST = 2
 """Tests that failed in one exclusion; then the GPU is to be inspected."""
+CUT_MOST = 6
+"""Tests in a row that were ended early, or overtaken by a new failure: they are no tries, but do not go on for ever either."""
+HINDERED_FOR = 1800.0
+"""Seconds for which a test that cannot begin is asked for again, on a host that could test before; then it needs a person."""
+OVERTAKEN = "a failure was found or ended while the test ran: its results do not count"
 _KINDS = ("gpu", "link", "switch")
 
 
@@ -83,8 +88,11 @@ def wanted(gate: Gate | None, found: Iterable[Finding], now: Stamp, boot_id: str
     failures = " ".join((*before.split(), *map(str, news)))
     if gate is not None and all(key.code in ENDED_BY_TESTS for key in news):  # what a test found; its results stay
         return replace(gate, failures=failures)
-    run, times = ("", 0) if gate is None else (gate.run, gate.failed)
-    return Gate(since=now, boot=boot_id, failures=failures, run=run, failed=times)
+    if gate is None:
+        return Gate(since=now, boot=boot_id, failures=failures)
+    return Gate(
+        since=now, boot=boot_id, failures=failures, run=gate.run, failed=gate.failed, cut=gate.cut, overtaken=True
+    )
 
 
 def _fitting(before: str, keys: Iterable[Key]) -> list[Key]:
@@ -115,7 +123,9 @@ def untested(gate: Gate, untestable: Mapping[str, str]) -> str:
 def begun(gate: Gate, run: str, untestable: Iterable[str] = ()) -> Gate:
     """Of the results so far those stay that pass. `untestable`: slots of GPUs that this test leaves out."""
     good = {uuid: one for uuid, one in results_of(gate).items() if one[1] is ActiveVerdict.NOTHING_FOUND}
-    return replace(gate, run=run, results=as_text(good), untestable=" ".join(untestable))
+    return replace(
+        gate, run=run, results=as_text(good), untestable=" ".join(untestable), overtaken=False, hindered=False
+    )
 
 
 def ended(
@@ -129,16 +139,35 @@ def ended(
     is_try: bool = True,
 ) -> Gate:
     """The test that ran for it is over, with whatever results it left. `text`: what came of it, for people. `is_try` False: gpuwarden itself
-    did not begin it, or ended it, which shows nothing of the node.
+    did not begin it, or it was ended from outside, which shows nothing of the node.
     """
     over = replace(gate, run="", text=text[:TEXT_MOST], again=None)
     gpus = tuple(gpus)
     if passed(gate, level, gpus):
-        return replace(over, result=GateResult.PASSED, tries=0)
+        return replace(over, result=GateResult.PASSED, tries=0, cut=0, text=of_passed(gate, level))
     later = Stamp(now.boottime + AGAIN_AFTER, now.wall + AGAIN_AFTER) if pause else None
     if failed(gate, gpus):
-        return replace(over, result=GateResult.FAILED, failed=gate.failed + 1, again=later)
-    return replace(over, result=GateResult.NO_VERDICT, tries=gate.tries + is_try, again=later)
+        return replace(over, result=GateResult.FAILED, failed=gate.failed + 1, cut=0, again=later)
+    over = replace(over, result=GateResult.NO_VERDICT, again=later)
+    if gate.overtaken:
+        return replace(over, cut=gate.cut + 1, text=OVERTAKEN)
+    return replace(over, tries=gate.tries + 1, cut=0) if is_try else replace(over, cut=gate.cut + 1)
+
+
+def of_passed(gate: Gate, level: Level) -> str:
+    """For people. Of a warning on a GPU that the exclusion is not about a finding says more."""
+    warnings = sum(verdict is ActiveVerdict.WARNING for _, verdict in results_of(gate).values())
+    left_out = len(gate.untestable.split())
+    return "; ".join(filter(None, (
+        f"a test of level {level} found nothing on {len(results_of(gate)) - warnings} GPUs",
+        f"a warning on {warnings}" if warnings else "",
+        f"{left_out} that cannot be tested left out" if left_out else "",
+    )))  # fmt: skip
+
+
+def hindered(gate: Gate, why: str) -> Gate:
+    """No test could begin for HINDERED_FOR. `why`: what this host lacks."""
+    return replace(gate, run="", result=GateResult.NO_VERDICT, hindered=True, text=why[:TEXT_MOST])
 
 
 def void(gate: Gate, why: str) -> Gate:
@@ -166,6 +195,10 @@ def assess(gate: Gate, level: Level, around: Surroundings, now: Stamp) -> Assess
 def _needs_person(gate: Gate) -> str:
     if gate.failed >= FAILED_MOST:
         return f"inspect the GPU: {gate.failed} tests failed"
+    if gate.hindered:
+        return f"no test could begin for {HINDERED_FOR / 60:.0f} minutes"
+    if gate.cut >= CUT_MOST:
+        return f"{gate.cut} tests were ended early"
     return f"{gate.tries} tests gave no verdict" if gate.tries >= TRIES_MOST else ""
 
 

@@ -73,7 +73,7 @@ class PolicyState:
     (when somebody else ended an exclusion, ours or theirs), `foreign` (where the last read showed somebody else's).
 
     `declined`: where an operator's order, which stands elsewhere, was refused for good and forgotten. `person`: findings of
-    this exclusion that need a person. `gate`: what a test must show before it is lifted. `overridden`: findings in spite of which an operator restored.
+    this exclusion that need a person. `gate`: what a test must show before it is lifted. `testable`: this host could test once. `overridden`: findings in spite of which an operator restored.
     `ended`: when the last exclusion of ours that others ended was written, by the scheduler's clock. `returns`: Unix times of restorations without a person. `tried`: how many intents came to what, by both words, as
     `exclude_done`, since the ledger began; not what is tried again without an event (retry, refused).
     """
@@ -89,6 +89,7 @@ class PolicyState:
     ended: Mapping[str, float] = field(default_factory=dict)
     person: frozenset[Key] = frozenset()
     gate: Gate | None = None
+    testable: bool = False
     overridden: frozenset[Key] = frozenset()
     returns: tuple[float, ...] = ()
     tried: Mapping[str, int] = field(default_factory=dict)
@@ -299,6 +300,10 @@ def _returned(state: PolicyState, event: Event) -> PolicyState:
     return replace(state, returns=(*state.returns, event.at.wall)[-KEYS_MOST:])
 
 
+def _able(state: PolicyState, _: Event) -> PolicyState:
+    return replace(state, testable=True)
+
+
 def _cleared(state: PolicyState, event: Event) -> PolicyState:
     return replace(state, overridden=state.overridden - {event.key})
 
@@ -335,6 +340,7 @@ _CHANGES: dict[str, Change] = {
     EventKind.NEEDS_PERSON: _needs_person,
     EventKind.ACKNOWLEDGED: _acknowledged,
     EventKind.CLEARED: _cleared,
+    EventKind.GATE_ABLE: _able,
     EventKind.GPU_REPLACED: _board_gone,
     EventKind.GPU_UNPINNED: _board_gone,
 }

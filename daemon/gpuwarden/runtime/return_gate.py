@@ -45,6 +45,7 @@ def return_gate(site: Site, service: Service, request_step: Callable[[], None], 
     )
     return ReturnGate(
         options, append=service.journal.append, gate=lambda: service.enforcement.state.gate,
+        could_test=lambda: service.enforcement.state.testable,
         gpus=lambda: service.verdict.gpus, changed=request_step, committed=service.ledger.commit,
         boot_id=site.boot_id, clock=clock,
     )  # fmt: skip
