@@ -98,6 +98,11 @@ class GatedStory(Story):
     def gates(self, kind: EventKind, gate: Gate) -> None:
         self.records(kind, data=write(gate))
 
+    def line(self) -> str:
+        """Why the node does not come back, as status has it."""
+        assert self.last is not None
+        return self.last.blocked.get("slurm", "")
+
     def is_out(self) -> bool:
         return bool(self.reason)
 
@@ -315,6 +320,55 @@ def test_a_failure_that_returns_during_the_test_costs_no_try_and_a_gate_that_pas
     last = [event for event in story.ledger if event.kind == EventKind.GATE_ENDED][-1]
     text = "a test of level quick found nothing on 6 GPUs; a warning on 1; 1 that cannot be tested left out"
     assert (last.data["result"], last.data["text"]) == ("passed", text)
+
+
+# --- while it waits for a person
+
+
+def test_what_needs_a_person_is_tested_while_it_waits_and_the_line_says_what_came_of_it() -> None:
+    """The person who inspects the GPU must know it, and comes hours later."""
+    story = GatedStory()
+    story.jobs = True
+    story.fails(xid(advice=Advice.INSPECT_HARDWARE))
+    story.records(EventKind.CLEARED, xid().key)
+    story.heals(passes=4)
+    person = "it was excluded for what needs a person: only a person restores it (gpuwarden restore)"
+    assert story.line() == (
+        f"{person}; no test has passed since the failure: one of level quick is to run,"
+        " it waits: slurm has jobs here (drained), and they must end"
+    )
+    story.jobs = False
+    story.passes()
+    story.begins()
+    assert story.line() == f"{person}; a test of level quick runs"
+    story.results(NO_VERDICT).ends("busy")
+    assert "no test has passed since the failure, the last one gave no verdict (busy)" in story.line()
+    story.waits(AGAIN_AFTER)
+    story.begins().results().ends()
+    story.waits(3600)
+    assert (story.is_out(), story.line()) == (True, f"{person}; a test of level quick found nothing on 8 GPUs")
+    assert story.stands() is GateState.PASSED
+    story.records(EventKind.ACKNOWLEDGED, xid().key)
+    story.passes(2)
+    assert not story.is_out()
+
+
+@pytest.mark.parametrize("impossible", [True, False])
+def test_that_it_could_not_be_tested_is_said_to_the_person_too(impossible: bool) -> None:
+    story = GatedStory()
+    story.fails(xid(advice=Advice.INSPECT_HARDWARE)).heals(passes=4)
+    over = (void if impossible else hindered)(story.gate, "libcuda.so.1 cannot be loaded")
+    story.gates(EventKind.GATE_ENDED, over)
+    story.passes(2)
+    came = "this host cannot test:" if impossible else "no test has passed: no test could begin for 30 minutes"
+    assert (story.is_out(), came in story.line()) == (True, True)
+
+
+def test_what_an_operator_excluded_is_not_tested_by_itself() -> None:
+    story = mended()
+    story.took([orders.exclude("al", "new fans", story.boot_id, story.now)])
+    story.passes(3)
+    assert story.stands() is None
 
 
 # --- what does not

@@ -276,13 +276,20 @@ class _Steps:
     def _bars(self, hold: Hold) -> str:
         """Why what we hold may not be lifted without a person, or not yet; "" if it may."""
         if why := self._needs_person(hold):
-            return f"{why}: only a person restores it (gpuwarden restore)"
+            tested = self._tested_meanwhile(hold)
+            return "; ".join(filter(None, (f"{why}: only a person restores it (gpuwarden restore)", tested)))
         settings = self._settings
         if not self._clean():
             return f"it comes back after {settings.restore_passes} clean passes in a row, {self.state.clean} so far"
         if hold.by_failure and self._elapsed(hold) < settings.restore_after:
             return f"it comes back when it has been out for {settings.restore_after:.0f} s"
         return self._gate.bars(self.state) if self._gate is not None else ""
+
+    def _tested_meanwhile(self, hold: Hold) -> str:
+        """What the test shows that runs while the node waits for a person, who must know it; "" if there is none."""
+        if self._gate is None or self.state.gate is None or hold.why is Why.OPERATOR or not self._clean():
+            return ""
+        return self._gate.shows(self.state.gate)
 
     def _needs_person(self, hold: Hold) -> str:
         if hold.why is Why.OPERATOR:

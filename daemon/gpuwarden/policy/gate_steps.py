@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from gpuwarden.health.event_data import write
 from gpuwarden.health.model import EventKind, Json
+from gpuwarden.policy.gate_state import Gate
 from gpuwarden.policy.model import Settings, Why
-from gpuwarden.policy.return_gate import Assessed, Surroundings, assess, ended, wanted
+from gpuwarden.policy.return_gate import Assessed, Surroundings, assess, ended, result_text, wanted
 from gpuwarden.policy.situation import Situation, failing
 from gpuwarden.policy.state import PolicyState
 from gpuwarden_collectors.active_test.level import Level
@@ -29,10 +30,15 @@ class GateSteps:
 
     def bars(self, state: PolicyState) -> str:
         """Why what we hold may not be lifted before a test; "" if it may."""
-        if state.gate is None:
-            return ""
-        self.assessed = assess(state.gate, self._level, self._surroundings(), self._now)
-        return self.assessed.text
+        return "" if state.gate is None else self._assessed(state.gate).text
+
+    def shows(self, gate: Gate) -> str:
+        """Where the test stands, for a person who decides on the return."""
+        return result_text(gate, self._level, self._assessed(gate), self._seen.verdict.gpus)
+
+    def _assessed(self, gate: Gate) -> Assessed:
+        self.assessed = assess(gate, self._level, self._surroundings(), self._now)
+        return self.assessed
 
     def events(self, state: PolicyState) -> Iterator[tuple[EventKind, dict[str, Json]]]:
         gate, seen = state.gate, self._seen

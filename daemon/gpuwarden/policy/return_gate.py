@@ -62,6 +62,8 @@ class Assessed:
     state: GateState
     text: str
     """Why the node does not come back yet, with what to do; "" if it may."""
+    waits: str = ""
+    """Why the test that is due does not begin; "" where nothing is in its way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,8 +190,38 @@ def assess(gate: Gate, level: Level, around: Surroundings, now: Stamp) -> Assess
     which = " that can be tested" if gate.untestable else ""
     test = f"a test of level {level} must find nothing on every GPU{which} before the node comes back"
     if waits := _waits(gate, around, now):
-        return Assessed(GateState.WAITING, f"{test}; {waits}")
+        return Assessed(GateState.WAITING, f"{test}; {waits}", waits)
     return Assessed(GateState.DUE, test)
+
+
+def result_text(gate: Gate, level: Level, assessed: Assessed | None, gpus: Iterable[GpuVerdict]) -> str:
+    """What the tests of this exclusion came to so far, for a person who decides on the return. `assessed` None: nobody asked where it stands."""
+    if passed(gate, level, gpus):
+        return of_passed(gate, level)
+    if gate.result is GateResult.VOID:
+        return f"this host cannot test: {gate.text}"
+    if gate.run:
+        return f"a test of level {level} runs"
+    if why := _needs_person(gate):
+        return f"no test has passed: {why} ({gate.text})"
+    waits = "" if assessed is None else f", {assessed.waits}" if assessed.waits else ", due now"
+    came = "" if gate.result is None else f", the last one {_CAME.get(gate.result, gate.result)} ({gate.text})"
+    return f"no test has passed since the failure{came}: one of level {level} is to run{waits}"
+
+
+_CAME = {GateResult.FAILED: "failed", GateResult.NO_VERDICT: "gave no verdict"}
+
+
+def returns_untested(gate: Gate, level: Level, gpus: Iterable[GpuVerdict]) -> str:
+    """Why an operator's restoration would bring a node back whose GPUs passed no test, with what to do; "" if they did, or this host cannot test."""
+    gpus = tuple(gpus)
+    if gate.result is GateResult.VOID or passed(gate, level, gpus):
+        return ""
+    shown = result_text(gate, level, None, gpus)
+    return (
+        f"{shown}: wait for it, or test with gpuwarden test --level {level}, and restore then;"
+        " or bring the node back untested: gpuwarden restore --untested"
+    )
 
 
 def _needs_person(gate: Gate) -> str:
