@@ -32,13 +32,14 @@ def test_a_blackwell_has_chassis_slot_and_tray(node: Node) -> None:
     )
 
 
-def test_the_cluster_is_known_once_the_gpu_is_registered_in_it(node: Node) -> None:
+@pytest.mark.parametrize("clique", [4026, 0])
+def test_the_cluster_is_known_once_the_gpu_is_registered_in_it(node: Node, clique: int) -> None:
     node.reader.connect()
     assert node.gpu().placement.cluster_uuid == ""
-    node.fake.reading("*", "fabric_in_cluster", 1).reading("*", "fabric_clique", 4026)
+    node.fake.reading("*", "fabric_in_cluster", 1).reading("*", "fabric_clique", clique)
     assert node.gpu().placement.cluster_uuid == "00000000-0000-0000-0000-000000000001"
     labels = dict(zip(MACHINE_LABELS, machine_labels("Amazon EC2/p6", node.read()), strict=True))
-    assert labels["clique"] == "4026"
+    assert labels["clique"] == str(clique)
     assert labels["driver"] == "570.172.08"
     assert labels["vbios"] == "96.00.99.00.01"
     assert labels["chassis_slot"] == ""

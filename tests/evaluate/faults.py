@@ -175,6 +175,23 @@ def braked_at_work(node: Node, n: int) -> Process:
         yield 5.0
 
 
+def licence_lost(node: Node, n: int) -> Process:
+    """A guest whose vGPU had a licence for five minutes."""
+    for g in range(len(node.gpus)):
+        node.give(g, vgpu_license=1)
+    yield 300.0
+    node.change(n, vgpu_license=0)
+
+
+def hot_at_rest(node: Node, n: int) -> Process:
+    """Nobody has a job; one GPU is at its clocks, and hot."""
+    for g in range(len(node.gpus)):
+        node.put(g, processes=())
+        node.give(g, utilization_gpu=0, power_usage_mw=118_000 if g == n else 72_000 + 900 * g)
+        node.warm[g] = 66 if g == n else 36
+    yield 0.0
+
+
 # --- links and switches
 
 

@@ -46,13 +46,14 @@ def main(options: argparse.Namespace) -> int:
     elif options.action == "show":
         print("\n".join(_shown(result)))
     else:
-        keys = ("given_up", "slower", "fewer_links", "narrower", "other_settings")
-        gone, slower, fewer, narrower, other = (", ".join(map(clean, result.get(key, ()))) for key in keys)
+        keys = ("given_up", "slower", "fewer_links", "narrower", "other_settings", "unlicensed")
+        gone, slower, fewer, narrower, other, unlicensed = (", ".join(map(clean, result.get(key, ()))) for key in keys)
         changes = [f"no longer expected: {gone}"] if gone else []
         changes += [f"no longer expected to be as fast as they were: {slower}"] if slower else []
         changes += [f"NVLinks that are not active are no longer expected of: {fewer}"] if fewer else []
         changes += [f"no more PCIe lanes are expected than they have now of: {narrower}"] if narrower else []
         changes += [f"settings that differ from those of the other GPUs are expected of: {other}"] if other else []
+        changes += [f"no vGPU licence is expected any more of: {unlicensed}"] if unlicensed else []
         print("\n".join(changes) or "nothing to accept: every expected GPU is present")
     return 0
 

@@ -18,6 +18,7 @@ from gpuwarden.health.gpu import (
     speed_detectors,
 )
 from gpuwarden.health.gpu import detectors as gpu_detectors
+from gpuwarden.health.gpu.idle_heat import gpu_idle_hot
 from gpuwarden.health.gpu.readings_lost import gpu_readings_lost
 from gpuwarden.health.host import detectors as host_detectors
 from gpuwarden.health.jobs import detectors as stall_detectors
@@ -57,6 +58,8 @@ _OWN: dict[str, Detector] = {
     "sram_threshold": per_gpu(gpu_detectors.sram_threshold, "sram_threshold_exceeded"),
     "retired_pages": per_gpu(gpu_detectors.retired_pages, "retired_pages_pending"),
     "inforom_invalid": per_gpu(gpu_detectors.inforom_invalid, "inforom_valid"),
+    "vgpu_unlicensed": gpu_detectors.vgpu_unlicensed,
+    "gpu_idle_hot": gpu_idle_hot,
     "nvlink_down": nvlink_detectors.nvlink_down,
     "nvlink_never_up": nvlink_never_up,
     "nvlink_errors": nvlink_detectors.nvlink_errors,

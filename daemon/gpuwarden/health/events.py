@@ -103,9 +103,11 @@ class Pinned:
     """None: as it was."""
     settings: str | None = None
     """None: as they were."""
+    licensed: bool | None = None
+    """None: as it was."""
     accepted: str | None = None
-    """What an operator accepted as less than it was, or as other than its siblings have it: `links`, `pcie_width`, `settings`, separated
-    by spaces."""
+    """What an operator accepted as less than it was, or as other than its siblings have it: `links`, `pcie_width`, `settings`, `licensed`,
+    separated by spaces."""
     moved_to: str | None = None
     """Of GPU_REPLACED: the slot of the board that was here; None: it belongs here no longer."""
 

@@ -146,11 +146,16 @@ def _active_links(facts: GpuFacts) -> int:
 
 
 def _pin(facts: GpuFacts, links: int) -> Pin:
-    return Pin(slot=facts.slot, uuid=facts.uuid, name=facts.name, serial=facts.serial, links=links)
+    licensed = facts.readings.vgpu_license == 1
+    return Pin(slot=facts.slot, uuid=facts.uuid, name=facts.name, serial=facts.serial, links=links, licensed=licensed)
+
+
+def _newly_licensed(pin: Pin, facts: GpuFacts) -> bool:
+    return facts.readings.vgpu_license == 1 and not pin.licensed
 
 
 def learn(state: State, sight: Sight) -> Iterator[Event]:
-    """Events for GPUs seen for the first time, boards that were exchanged, and links that came up for the first time."""
+    """Events for GPUs seen for the first time, boards that were exchanged, and what came up for the first time: links, a vGPU licence."""
     if sight.rules.expected_gpus == 0:
         return  # no GPU that is here will be missed
     event = partial(pin_event, at=sight.now, boot_id=sight.view.boot_id)
@@ -163,7 +168,7 @@ def learn(state: State, sight: Sight) -> Iterator[Event]:
             yield event(EventKind.GPU_PINNED, pin=_pin(facts, links))
         elif facts.uuid and pin.uuid and facts.uuid != pin.uuid:
             yield _replaced(event(EventKind.GPU_REPLACED, pin=_pin(facts, links)), _slot_of(pin.uuid, boards, sight))
-        elif (facts.uuid and not pin.uuid) or links & ~pin.links:
+        elif (facts.uuid and not pin.uuid) or links & ~pin.links or _newly_licensed(pin, facts):
             yield event(EventKind.GPU_PINNED, pin=_pin(facts, pin.links | links))
     yield from _moved(state, sight, boards)
     if sight.view.nvml.outcome is None:
@@ -269,7 +274,7 @@ def accept(state: State, sight: Sight) -> list[Event]:
 
 
 _LESS = {"links": "fewer_links", "pcie_width": "narrower"}
-_ACCEPTED = {**_LESS, "settings": "other_settings"}
+_ACCEPTED = {**_LESS, "settings": "other_settings", "licensed": "unlicensed"}
 
 
 def accepted(events: Iterable[Event]) -> dict[str, list[str]]:
@@ -295,15 +300,19 @@ def _as_they_are(state: State, sight: Sight) -> Iterator[Event]:
         if (pin := state.pins.get(facts.slot)) is None:
             continue
         settings = settings_kept(pin.settings, facts.slot, odd)
-        now = replace(pin, links=_links_kept(pin, facts), pcie_width=_width_kept(pin, facts), settings=settings)
+        now = replace(
+            pin, links=_links_kept(pin, facts), pcie_width=_width_kept(pin, facts), settings=settings,
+            licensed=pin.licensed and facts.readings.vgpu_license != 0,
+        )  # fmt: skip
         if now != pin:
             less = {
                 "links": now.links != pin.links, "pcie_width": now.pcie_width not in (0, pin.pcie_width),
-                "settings": now.settings != pin.settings,
+                "settings": now.settings != pin.settings, "licensed": now.licensed != pin.licensed,
             }  # fmt: skip
             event = pin_event(EventKind.GPU_PINNED, sight.now, sight.view.boot_id, now)
             names = " ".join(name for name, is_less in less.items() if is_less)
-            pinned = replace(read(Pinned, event), pcie_width=now.pcie_width, accepted=names)
+            licensed = False if less["licensed"] else now.licensed or None
+            pinned = replace(read(Pinned, event), pcie_width=now.pcie_width, licensed=licensed, accepted=names)
             yield replace(event, data=write(pinned))
 
 

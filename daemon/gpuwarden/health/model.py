@@ -281,6 +281,8 @@ class Pin:
     """Lanes that were accepted as all that its slot has; 0: as many as card and slot allow."""
     settings: str = ""
     """Settings that were accepted though its siblings have others (`gpu/settings.py`)."""
+    licensed: bool = False
+    """Its vGPU software had a licence here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,13 +59,13 @@ PAGES = (
         ),
     ),
     Page("active-tests", ("test_failed", "test_hung", "gpu_sm_slow", "gpu_bandwidth_low")),
-    Page("heat-and-power", ("thermal_limit", "thermal_slowdown", "power_brake")),
+    Page("heat-and-power", ("thermal_limit", "thermal_slowdown", "gpu_idle_hot", "power_brake")),
     Page("nvlink", ("nvlink_down", "nvlink_never_up", "nvlink_link_errors", "nvlink_errors", "fabric_unhealthy", "sxid")),
     Page("pcie", ("pcie_link_degraded", "pcie_replay_rate", "pcie_aer_fatal", "adapter_pcie_degraded")),
     Page(
         "driver",
         (
-            "driver_not_loaded", "driver_library_mismatch", "device_permission", "nvml_unavailable", "dcgm_unresponsive",
+            "driver_not_loaded", "driver_library_mismatch", "device_permission", "nvml_unavailable", "vgpu_unlicensed", "dcgm_unresponsive",
             "dcgm_impaired", "dcgm_disagrees",
         ),
         families=("dcgm_.+",), family_section="codes-of-dcgm",

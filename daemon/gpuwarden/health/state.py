@@ -139,6 +139,7 @@ def _pinned(state: State, event: Event) -> State:
     old, data = state.pins.get(slot), read(Pinned, event)
     old_width = 0 if old is None else old.pcie_width
     old_settings = "" if old is None or event.kind == EventKind.GPU_REPLACED else old.settings
+    old_licensed = old is not None and event.kind != EventKind.GPU_REPLACED and old.licensed
     pin = Pin(
         slot=slot,
         uuid=data.uuid,
@@ -148,6 +149,7 @@ def _pinned(state: State, event: Event) -> State:
         links=data.links,
         pcie_width=old_width if data.pcie_width is None else data.pcie_width,
         settings=old_settings if data.settings is None else data.settings,
+        licensed=old_licensed if data.licensed is None else data.licensed,
     )
     if old is not None and not old.uuid and pin.uuid:
         cases = {(pin.uuid if of == slot else of, kind): done for (of, kind), done in state.repairs.items()}
@@ -335,6 +337,6 @@ def _folded(state: State, event: Event) -> State:  # noqa: C901, PLR0911, PLR091
 def pin_event(kind: EventKind, at: Stamp, boot_id: str, pin: Pin) -> Event:
     data = Pinned(
         uuid=pin.uuid, name=pin.name, serial=pin.serial, links=pin.links, pcie_width=pin.pcie_width or None,
-        settings=pin.settings or None,
+        settings=pin.settings or None, licensed=pin.licensed or None,
     )  # fmt: skip
     return Event(kind=kind, at=at, boot_id=boot_id, key=Key("gpu", gpu(pin.slot)), data=write(data))

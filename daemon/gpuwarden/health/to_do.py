@@ -61,6 +61,10 @@ TO_DO: Mapping[str, str] = {
     "thermal_limit": "Check fans, coolant and inlet temperature at once. As a failure: drain the node, the GPU is about to switch itself off. Only "
     "this GPU: its heat sink or cold plate.",
     "thermal_slowdown": "Check the cooling of the GPU in working hours. Its siblings are cool: heat sink or cold plate; all are hot: fans and inlet air.",
+    "gpu_idle_hot": "Compare `nvidia-smi -q -d TEMPERATURE,POWER,PERFORMANCE -i SLOT` with an idle sibling. At full clocks: reset the GPU. Else check its "
+    "heat sink or cold plate.",
+    "vgpu_unlicensed": "Look at the licence client: `nvidia-smi -q | grep -i -A2 licen` and `journalctl -u nvidia-gridd -n 50`. Usual causes: the licence "
+    "server is not reached, or has none left.",
     "power_brake": "Check the power supplies: `ipmitool sdr type 'Power Supply'`. Many nodes at once: call the data centre.",
     "gpu_misconfigured": "Give the GPU the setting of its siblings, as the evidence names it. A difference that is meant: `gpuwarden inventory accept`.",
     # --- NVLink, PCIe

@@ -58,4 +58,19 @@ GPU_CONDITIONS: tuple[Condition, ...] = (
         source="sgl-project/sglang#39206 (480 of 1980 MHz at 86 °C), GB10 (650 of 3003 MHz without a reason); scitix/sichek; the limits: "
         "own choice", depends_on=NO_GPU,
     ),
+    Condition(
+        code="gpu_idle_hot", scope="gpu", severity=W, advice=Advice.INSPECT_HARDWARE, rise=1800, fall=600, shadow=True,
+        title="A GPU is hot though it does nothing",
+        why="For 30 minutes nothing has it open, its utilization is 0, and it is 25 K hotter and draws 15 W more than the median of at least three "
+        "idle siblings of the same name and part number. In shadow in this release.",
+        source="own choice: no public incident has it with numbers", depends_on=NO_GPU,
+    ),
+    Condition(
+        code="vgpu_unlicensed", scope="gpu", severity=W, advice=Advice.FIX_CONFIGURATION, rise=1200, fall=60,
+        title="A vGPU lost its licence",
+        why="It had a licence here before, and has had none for 20 minutes: from then on its vGPU software slows it down. Where it is to have none any "
+        "more, gpuwarden inventory accept says so.",
+        source="NVIDIA vGPU client licensing user guide (full capability for 20 minutes without a licence); nvml.h: nvmlDeviceGetGridLicensableFeatures",
+        depends_on=NO_GPU,
+    ),
 )  # fmt: skip

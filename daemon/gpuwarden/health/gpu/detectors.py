@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gpuwarden.health.detection import Detector, per_gpu
+from gpuwarden.health.detection import Detection, Detector, gpu_detection, per_gpu
 from gpuwarden.health.gpu.slowdown import slowdown_offset
 from gpuwarden.health.model import Advice, Evidence, Key, Severity, Sighting, gpu
 from gpuwarden.health.state import State, counts
@@ -185,6 +185,18 @@ def pcie_replay_rate(state: State, _: Sight, facts: GpuFacts) -> Sighting | None
         return None
     evidence = {"replays": grown, "seconds": round(seconds), "allowed_per_minute": allowed}
     return Sighting(Key("pcie_replay_rate", gpu(facts.slot)), evidence)
+
+
+def vgpu_unlicensed(state: State, sight: Sight) -> Detection:
+    """A licence that this GPU had here; vGPU software that never had one is nobody's fault. It ends where there is no such software."""
+    given = [facts for facts in sight.answering if facts.readings.vgpu_license is not None or not facts.errors]
+    lost = [facts.slot for facts in given if facts.readings.vgpu_license == 0 and _licensed(state, facts.slot)]
+    return gpu_detection([Sighting(Key("vgpu_unlicensed", gpu(slot)), {"licensed": 0}) for slot in lost], given)
+
+
+def _licensed(state: State, slot: str) -> bool:
+    pin = state.pins.get(slot)
+    return pin is not None and pin.licensed
 
 
 def inforom_invalid(_: State, __: Sight, facts: GpuFacts) -> Sighting | None:

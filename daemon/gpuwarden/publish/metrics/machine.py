@@ -25,12 +25,17 @@ def machine_labels(machine_type: str, facts: NvmlFacts | None, switch: str = "")
         "" if facts is None else facts.driver_version,
         _joined(gpu.vbios for gpu in gpus),
         _joined(one.cluster_uuid for one in of),
-        _joined(str(gpu.readings.fabric_clique or "") for gpu in gpus if gpu.readings.fabric_in_cluster),
+        _joined(_text(gpu.readings.fabric_clique) for gpu in gpus if gpu.readings.fabric_in_cluster),
         _joined(one.chassis_serial for one in of),
-        _joined("" if one.chassis_slot is None else str(one.chassis_slot) for one in of),
-        _joined("" if one.chassis_tray is None else str(one.chassis_tray) for one in of),
+        _joined(_text(one.chassis_slot) for one in of),
+        _joined(_text(one.chassis_tray) for one in of),
         switch[:_LONGEST],
     )
+
+
+def _text(number: int | None) -> str:
+    """The number, which may be 0; "" where it is not known."""
+    return "" if number is None else str(number)
 
 
 def _joined(values: Iterable[str]) -> str:

@@ -1,0 +1,53 @@
+"""An idle GPU that is hot and draws power, beside idle siblings that do neither.
+
+Something keeps it at work that nobody asked for, or its cooling fails: at rest both show without the noise of work. In shadow, since
+no public incident has it with numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from gpuwarden.health.detection import Detection, gpu_detection
+from gpuwarden.health.model import Key, Sighting, gpu
+from gpuwarden.health.state import State
+from gpuwarden.health.view import Sight
+from gpuwarden_collectors.facts import GpuFacts
+
+SIBLINGS = 3
+HOTTER, MORE_POWER = 25, 15_000
+"""Kelvin and milliwatts above the median of its siblings: own choice. Idle GPUs of one baseboard differ by 10 K and 10 W with their place in
+the air (the simulated ones, too)."""
+
+
+def gpu_idle_hot(_: State, sight: Sight) -> Detection:
+    groups: dict[tuple[str, str], list[GpuFacts]] = {}
+    for facts in sight.answering:
+        if _idle(facts):
+            groups.setdefault((facts.name, facts.board_part), []).append(facts)
+    found = [sighting for group in groups.values() for sighting in _hot(group)]
+    return gpu_detection(found, sight.answering)
+
+
+def _idle(facts: GpuFacts) -> bool:
+    """Whether nothing has a context on it, it does nothing, and both readings are known. With MIG on there is no utilization."""
+    r = facts.readings
+    known = r.temperature is not None and r.power_usage_mw is not None
+    return known and r.utilization_gpu == 0 and not facts.processes and r.mig_mode != 1
+
+
+def _hot(group: Sequence[GpuFacts]) -> Iterator[Sighting]:
+    if len(group) <= SIBLINGS:
+        return
+    for facts in group:
+        siblings = [other for other in group if other is not facts]
+        temperature, power = facts.readings.temperature or 0, facts.readings.power_usage_mw or 0
+        usual = median([other.readings.temperature or 0 for other in siblings])
+        usual_power = median([other.readings.power_usage_mw or 0 for other in siblings])
+        if temperature >= usual + HOTTER and power >= usual_power + MORE_POWER:
+            evidence = {
+                "temperature": temperature, "siblings_temperature": round(usual),
+                "power_w": round(power / 1000), "siblings_power_w": round(usual_power / 1000),
+            }  # fmt: skip
+            yield Sighting(Key("gpu_idle_hot", gpu(facts.slot)), evidence)
