@@ -20,6 +20,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gpuwarden.publish.sockets.control import LINE_LIMIT, Control, ControlError, Peer, Verb, VerbError, peer_of
+from gpuwarden_collectors.facts import Stamp
 from support.socket_talk import ask, client
 
 PATIENCE = 60.0
@@ -289,10 +290,29 @@ async def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "control.sock").read_text() == "mine"
 
 
-@pytest.mark.parametrize("folder", ["not-there", "d" * 120], ids=["missing", "too long"])
-async def test_a_run_directory_that_cannot_be_used_is_named(tmp_path: Path, folder: str) -> None:
-    with pytest.raises(ControlError, match="check the run directory"):
-        await control(tmp_path / folder).start()
+async def test_a_run_directory_that_cannot_be_used_is_named_and_used_as_soon_as_it_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuwarden.publish.sockets.control.RETRY", 0.05)
+    folder = tmp_path / "folder"
+    folder.write_text("a file where the folder should be")
+    here = control(folder / "run")
+    await here.start()
+    assert "check the run directory" in here.error(Stamp(0, 0))
+    folder.unlink()
+    async with asyncio.timeout(60):
+        while here.error(Stamp(0, 0)):
+            await asyncio.sleep(0.01)
+    assert (await ask(here.path, {"verb": "echo"}))["ok"]
+    await here.stop()
+    assert not here.path.exists()
+
+
+async def test_a_control_socket_that_cannot_be_made_can_be_stopped(tmp_path: Path) -> None:
+    here = control(tmp_path / ("d" * 120))
+    await here.start()
+    assert "check the run directory" in here.error(Stamp(0, 0))
+    await here.stop()
 
 
 async def test_stop_ends_every_talk_and_removes_the_socket(tmp_path: Path) -> None:

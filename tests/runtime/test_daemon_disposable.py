@@ -147,6 +147,26 @@ def test_a_read_only_run_directory_is_reported(host: FakeHost) -> None:
             assert running.stop() == 0
 
 
+def test_a_run_directory_that_is_read_only_at_the_start_leaves_heartbeat_and_metrics(host: FakeHost) -> None:
+    """The port alone can still say failure. What could not be made is made as soon as it can be."""
+    with tmpfs(host.folder / "disk", "256k") as disk:
+        host.run_dir = disk / "run"
+        host.configure()
+        remount(disk, "ro")
+        with host.daemon() as running:
+            running.wait_status("warning", "output_failed.control", "output_failed.verdict")
+            assert component_up(running, "control") == 0.0
+            host.xid(0, 95)
+            running.wait_status("failure", "xid.95")
+            assert running.get("/heartbeat")[0] == 503
+            shown = host.command("status", "--run-dir", host.run_dir)
+            assert (shown.returncode, "no daemon answers" in shown.stderr) == (3, True)
+            remount(disk, "rw")
+            running.wait(lambda: component_up(running, "control") == 1.0, "the socket")
+            assert host.command("status", "--run-dir", host.run_dir).returncode == 2
+            assert running.stop() == 0
+
+
 def test_what_the_prolog_goes_by_is_written_as_soon_as_the_disk_takes_it(host: FakeHost) -> None:
     with tmpfs(host.folder / "disk", "256k") as disk:
         host.state_dir = disk / "state"

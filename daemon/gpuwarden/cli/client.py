@@ -52,7 +52,9 @@ class Daemon:
                 connection.sendall(request)
                 line = self._line(connection, until)
         except (FileNotFoundError, ConnectionRefusedError):
-            raise NoDaemon(f"no daemon answers at {self.path}{self._elsewhere()}", UNAVAILABLE) from None
+            raise NoDaemon(
+                f"no daemon answers at {self.path}{self._elsewhere() or self._unwritable()}", UNAVAILABLE
+            ) from None
         except PermissionError:
             raise CommandError(
                 f"no permission to connect to the daemon at {self.path}: be root or a member of its [control] group",
@@ -84,6 +86,19 @@ class Daemon:
         if not listens(self._simulated / SOCKET):
             return ""
         return f"; one with simulated GPUs answers elsewhere: add --run-dir {self._simulated}"
+
+    def _unwritable(self) -> str:
+        """A daemon that cannot make its socket runs all the same."""
+        folder = self.path.parent
+        try:
+            read_only = bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
+        except OSError:
+            return ""
+        return (
+            f"; {folder} is read-only: a daemon may serve over TCP alone (curl -s localhost:9839/v1/status)"
+            if read_only
+            else ""
+        )
 
     def _line(self, connection: socket.socket, until: float) -> bytes:
         received = bytearray()

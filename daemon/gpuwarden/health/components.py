@@ -18,6 +18,7 @@ class Component(StrEnum):
     JOB_LABELS = "job_labels"  # files of jobs that the label hpc_job names
     VERDICT = "verdict"  # the verdict file
     NOTICE = "notice"  # notice.json and the job socket
+    CONTROL = "control"  # the socket for operators
     SLURM = "slurm"  # files for Slurm's scripts and for dcgm-exporter's job mapping
     ACTUATOR = "actuator"  # refuses for good
     ACTUATOR_AWAY = "actuator_away"
@@ -32,6 +33,7 @@ CONDITION_OF: Mapping[Component, str] = {
     Component.JOB_LABELS: "collector_failed",
     Component.VERDICT: "output_failed",
     Component.NOTICE: "output_failed",
+    Component.CONTROL: "output_failed",
     Component.SLURM: "output_failed",
     Component.ACTUATOR: "actuator_refused",
     Component.ACTUATOR_AWAY: "actuator_unreachable",

@@ -282,9 +282,10 @@ _ROWS: tuple[Condition, ...] = (
     ),
     Condition(
         code="output_failed", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, fall=10,
-        title="gpuwarden cannot write its files or serve its socket for jobs",
-        why="The verdict file, the notice for jobs or its socket, or the files for Slurm's scripts: the run directory is full or read-only, or "
-        "belongs to another user. Their readers get old content, or none. They are written again as soon as they can be.",
+        title="gpuwarden cannot write its files or serve its sockets",
+        why="The verdict file, the notice for jobs or its socket, the socket for operators, or the files for Slurm's scripts: the run directory is full or "
+        "read-only, or belongs to another user. Their readers get old content, or none. They are made again as soon as they can be. "
+        "Heartbeat and metrics are served meanwhile.",
         source="own rule: a daemon that cannot publish reports it where it still can",
     ),
     Condition(

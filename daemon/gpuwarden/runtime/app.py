@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -136,6 +137,7 @@ class Daemon:
                 Component.JOB_LABELS: lambda _: self.holder.job_labels_error(),
                 Component.VERDICT: self._verdict_file.error,
                 Component.NOTICE: self._jobs.error,
+                Component.CONTROL: self._control.error,
                 Component.SLURM: self._slurm.error,
                 Component.ACTUATOR: lambda _: "; ".join(filter(None, (enforcement.error(), kubernetes.error()))),
                 Component.ACTUATOR_AWAY: lambda _: enforcement.away(),
@@ -146,9 +148,13 @@ class Daemon:
         )
 
     async def start(self) -> None:
-        """Raises ListenError or ControlError if another process is in the way, OSError if the run directory cannot be."""
+        """Raises ListenError or ControlError if another process is in the way, OSError where simulated GPUs have no directory.
+
+        A run directory that cannot be written is reported by those that need it: heartbeat and metrics do not.
+        """
         self.manager.start()
-        self._site.config.run.dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with suppress(OSError):
+            self._site.config.run.dir.mkdir(mode=0o755, parents=True, exist_ok=True)
         if self._site.simulation is not None:
             self._site.simulation.prepare()
         self.readers.run(self._observed)  # first, since a driver takes its time

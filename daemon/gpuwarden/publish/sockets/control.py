@@ -7,11 +7,13 @@ from __future__ import annotations
 import asyncio
 import grp
 import os
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from gpuwarden.base.log import get_logger
+from gpuwarden.base.threads import detached
 from gpuwarden.publish.sockets.unix_socket import (
     INTERNAL,
     NOT_ALLOWED,
@@ -21,11 +23,13 @@ from gpuwarden.publish.sockets.unix_socket import (
     Peer,
     SocketError,
     SocketFile,
+    SocketUnavailable,
     VerbError,
     Verbs,
     failed,
     peer_of,
 )
+from gpuwarden_collectors.facts import Stamp
 
 log = get_logger("gpuwarden")
 
@@ -36,6 +40,8 @@ __all__ = (
 
 LINE_LIMIT = 256 * 1024
 """Bytes: the results of 16 GPUs, each with all that a test may report (12 KiB)."""
+RETRY = 5.0
+"""Seconds between two tries to make the socket."""
 NAME = "control.sock"
 NEW_NAME = "control.new"
 
@@ -44,7 +50,10 @@ Verb = Callable[[dict[str, Any], Peer], Awaitable[Any]]
 
 
 class Control:
-    """`deadline` in seconds: for a line to arrive, for a verb to be done, for the response to be taken."""
+    """`deadline` in seconds: for a line to arrive, for a verb to be done, for the response to be taken.
+
+    Where the folder does not let the socket be made, `error` says so and it is tried again: what is served over TCP must not wait for that.
+    """
 
     def __init__(
         self,
@@ -64,16 +73,50 @@ class Control:
         self._deadline = deadline
         self._server: asyncio.Server | None = None
         self._talks: set[asyncio.Task[None]] = set()
+        self._retrying: asyncio.Task[None] | None = None
+        self._error = ""
 
     # --- life
 
     async def start(self) -> None:
-        """Listen. A socket that no process answers on is replaced. Raises ControlError."""
+        """Listen, if that can be done by now. A socket that no process answers on is replaced. Raises ControlError if a process does."""
         self._gid = _gid_of(self._group)
-        listener = self._file.make(self._connections, self._gid)
+        try:
+            await self._serve(self._made())
+        except SocketUnavailable as error:
+            self._error = str(error)
+            log.error("control socket not available: served over TCP alone", error=self._error)  # noqa: TRY400 - it says it all
+            self._retrying = asyncio.create_task(self._retry())
+
+    def error(self, _: Stamp) -> str:
+        """Why no operator can reach it; empty if they can."""
+        return self._error
+
+    def _made(self) -> socket.socket:
+        """Blocks. Raises ControlError."""
+        folder = self.path.parent
+        try:
+            folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        except OSError as error:
+            raise SocketUnavailable(f"cannot make the folder {folder}: {error}; check the run directory") from error
+        return self._file.make(self._connections, self._gid)
+
+    async def _serve(self, listener: socket.socket) -> None:
         self._server = await asyncio.start_unix_server(self._converse, sock=listener, limit=LINE_LIMIT)
 
+    async def _retry(self) -> None:
+        while self._server is None:
+            await asyncio.sleep(RETRY)
+            try:
+                await self._serve(await detached("control socket", self._made))
+            except (ControlError, RuntimeError) as error:
+                self._error = str(error)
+        self._error = ""
+        log.info("control socket available", path=str(self.path))
+
     async def stop(self) -> None:
+        if self._retrying is not None:
+            self._retrying.cancel()
         if self._server is None:
             return
         self._server.close()

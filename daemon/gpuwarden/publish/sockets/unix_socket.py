@@ -62,6 +62,10 @@ def peer_of(sock: socket.socket) -> Peer:
     return Peer(pid, uid, frozenset((gid, *struct.unpack(f"={len(raw) // 4}I", raw))))
 
 
+class SocketUnavailable(SocketError):  # noqa: N818 - a state of the folder
+    """The folder does not let the socket be made, as one that is read-only; it may later."""
+
+
 class SocketFile:
     """The file of a listening socket. Its calls block for as long as the file system does, and wait for nothing else.
 
@@ -78,7 +82,7 @@ class SocketFile:
         self._systemds = False
 
     def make(self, backlog: int, gid: int | None = None) -> socket.socket:
-        """Listening. A socket that no process answers on is replaced. Raises SocketError."""
+        """Listening. A socket that no process answers on is replaced. Raises SocketError, SocketUnavailable where it may help to try again."""
         passed, self._passed = self._passed, None
         try:
             if passed is not None and self._is_at_path(passed):
@@ -86,7 +90,7 @@ class SocketFile:
             self._refuse_if_answered()
             return self._bind(backlog, gid)
         except OSError as error:
-            raise SocketError(f"cannot make the socket {self.path}: {error}; check the run directory") from error
+            raise SocketUnavailable(f"cannot make the socket {self.path}: {error}; check the run directory") from error
 
     def is_current(self) -> bool:
         """Whether the file at the path is this socket. Raises OSError."""
@@ -119,7 +123,7 @@ class SocketFile:
             return
         except OSError as error:
             if error.errno != errno.EAGAIN:  # EAGAIN: its backlog is full, so a process listens
-                raise SocketError(f"cannot read {self.path}: {error}; check the run directory") from error
+                raise SocketUnavailable(f"cannot read {self.path}: {error}; check the run directory") from error
         raise SocketError(f"another gpuwarden answers on {self.path}; stop it, or give this one another --run-dir")
 
     def _bind(self, backlog: int, gid: int | None) -> socket.socket:
