@@ -275,3 +275,45 @@ def test_a_gpu_that_is_back_makes_no_warning_of_a_switch_worse(host: Host, minut
     assert not [
         e for e in host.ledger if e.kind == "raised" and str(e.key) == of_switch() and e.data["severity"] == "failure"
     ]
+
+
+# --- a cause is in the same NVLink fabric
+
+
+def wired(host: Host, index: int, *ends: str) -> None:
+    """The links of a GPU lead to these."""
+    links = tuple(replace(link, remote=ends[link.link % len(ends)]) for link in host.gpus[index].links)
+    host.gpus[index] = replace(host.gpus[index], links=links)
+
+
+def complain(host: Host, cause: int, other: int) -> None:
+    host.step(host.xid(cause, 149))
+    host.step(host.xid(other, 145))
+
+
+def test_a_fabric_fault_explains_nothing_on_a_gpu_of_another_board() -> None:
+    host = Host(8)
+    for n in range(8):
+        wired(host, n, SWITCHES[0] if n < 4 else SWITCHES[2], SWITCHES[1] if n < 4 else SWITCHES[3])
+    host.run(60)
+    complain(host, 1, 3)
+    complain(host, 1, 6)
+    of = {cause: set(consequences) for cause, consequences in incidents(host).items()}
+    assert of == {f"xid.149@gpu/{slot(1)}": {f"xid.145@gpu/{slot(3)}"}, f"xid.145@gpu/{slot(6)}": set()}
+
+
+def test_a_gpu_that_is_lost_is_remembered_in_its_fabric() -> None:
+    host = Host(8)
+    for n in range(8):
+        wired(host, n, SWITCHES[0] if n < 4 else SWITCHES[2])
+    host.run(60)
+    host.step(loses(host, 1))
+    host.step(host.xid(6, 145))
+    assert f"xid.145@gpu/{slot(6)}" in incidents(host)
+
+
+def test_on_a_host_with_more_gpus_than_a_fabric_has_nothing_is_assumed() -> None:
+    host = Host(48)
+    host.run(60)
+    complain(host, 17, 27)
+    assert f"xid.145@gpu/{slot(27)}" in incidents(host)

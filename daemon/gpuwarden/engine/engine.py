@@ -83,7 +83,7 @@ class Engine:
         live = self.state
         self.state = State(
             windows=live.windows, host_windows=live.host_windows, job_watches=live.job_watches, unpaired=live.unpaired,
-            slots=live.slots, bus_observed=live.bus_observed, asked=live.asked, ports_followed=live.ports_followed,
+            slots=live.slots, fabrics=live.fabrics, bus_observed=live.bus_observed, asked=live.asked, ports_followed=live.ports_followed,
         )  # fmt: skip
         yield
         self.state = replace(self.state, unconfirmed=remembered(self.state, live))

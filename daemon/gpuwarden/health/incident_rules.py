@@ -19,7 +19,7 @@ class Where(Enum):
     """On which component a consequence is, seen from its cause."""
 
     SAME_SLOT = auto()  # the same GPU with its links, or the same switch
-    OTHER_GPUS = auto()
+    OTHER_GPUS = auto()  # of the same NVLink fabric, as the next two
     GPUS = auto()
     SWITCHES = auto()
     NODE = auto()

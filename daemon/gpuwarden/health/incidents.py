@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import is_
 
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.incident_rules import RULES, Rule, Where
 from gpuwarden.health.inhibition import as_severe, root_causes
 from gpuwarden.health.memory import Follows, Record, State, Track, counts
 from gpuwarden.health.model import Incident, Key, Latch, Severity
+from gpuwarden.health.nvlink.fabrics import in_one_fabric
 from gpuwarden.health.xid.lines import followed
 from gpuwarden.health.xid.ruling import newest_signs
 from gpuwarden.health.xid.witnesses import CONTRADICTED
@@ -27,6 +29,7 @@ from gpuwarden_collectors.facts import Stamp
 ENDS_WITHIN = 60.0
 """Seconds: what falls so fast and is seen no more is about to end, and no incident of its own when its cause ends first."""
 _GPUS = ("gpu", "link")
+_OVER_THE_FABRIC = (Where.OTHER_GPUS, Where.GPUS, Where.SWITCHES)
 _RECORDED = frozenset(name.removeprefix("xid.") for rule in RULES for name in rule.consequences if "xid." in name)
 """Numbers of the Xids that are named as consequences also where they are recorded and no more."""
 
@@ -60,11 +63,12 @@ def with_follows(state: State, shadows: frozenset[str]) -> State:
         return replace(state, follows={}, incidents=(), follows_of=()) if state.follows_of else state
     what = tuple([(track.key, track.severity, track.first_seen) for track in raised])
     before = state.follows_of
-    if before and before[0] is state.records and before[1] is state.resets and before[2] == what:
-        found = before[3]
+    sources = (state.records, state.resets, state.fabrics)
+    if before and all(map(is_, before[0], sources)) and before[1] == what:
+        found = before[2]
     else:
         found = _found(state, raised, shadows)
-        state = replace(state, follows_of=(state.records, state.resets, what, found))
+        state = replace(state, follows_of=(sources, what, found))
     if found is state.follows:
         return state
     left = {key: of for key, of in state.follows.items() if key not in found and _is_ending(state.tracks.get(key))}
@@ -77,7 +81,7 @@ def _found(state: State, raised: Sequence[Track], shadows: frozenset[str]) -> Fo
     signs = [_of_track(state, track, silenced) for track in raised]
     if any(sign.key.code in ("xid", "sxid") for sign in signs):
         signs += _recorded(state)
-    return _follows(signs)
+    return _follows(signs, state)
 
 
 def _is_ending(track: Track | None) -> bool:
@@ -132,7 +136,7 @@ def _recorded(state: State) -> Iterator[_Sign]:
             yield _Sign(record.key, None, *_times(record))
 
 
-def _follows(signs: Sequence[_Sign]) -> Follows:
+def _follows(signs: Sequence[_Sign], state: State) -> Follows:
     causes: _Causes = {}
     for sign in signs:
         if sign.may_cause and sign.severity is not None:
@@ -143,7 +147,7 @@ def _follows(signs: Sequence[_Sign]) -> Follows:
     for sign in signs:
         if sign.silenced is not None:
             direct[sign.key] = sign.silenced, False
-        elif (found := _cause(sign, causes)) is not None:
+        elif (found := _cause(sign, causes, state)) is not None:
             direct[sign.key] = found
     return {key: _first(key, direct) for key in sorted(direct)}
 
@@ -171,7 +175,7 @@ def _rules(code: str, detail: str) -> tuple[Rule, ...]:
     return tuple(rule for rule in RULES if not names.isdisjoint(rule.consequences))
 
 
-def _cause(sign: _Sign, causes: _Causes) -> tuple[Key, bool] | None:
+def _cause(sign: _Sign, causes: _Causes, state: State) -> tuple[Key, bool] | None:
     """The nearest in time of those that it can follow from, and whether it ends with it."""
     key, severity = sign.key, sign.severity
     found = [
@@ -179,7 +183,7 @@ def _cause(sign: _Sign, causes: _Causes) -> tuple[Key, bool] | None:
         for rule in _rules(key.code, key.detail)
         for cause in causes.get((rule.cause, key.subject.slot if rule.where is Where.SAME_SLOT else _ANYWHERE), ())
         if cause.key != key and (severity is None or as_severe(cause.severity, severity))
-        if _there(rule.where, cause.key, key) and _then(rule, cause, sign)
+        if _there(rule.where, cause.key, key, state) and _then(rule, cause, sign)
     ]
     if not found:
         return None
@@ -187,10 +191,11 @@ def _cause(sign: _Sign, causes: _Causes) -> tuple[Key, bool] | None:
     return nearest, ends
 
 
-def _there(where: Where, cause: Key, other: Key) -> bool:
+def _there(where: Where, cause: Key, other: Key, state: State) -> bool:
     of, at = cause.subject, other.subject
-    if not of.slot:
-        return False  # no slot names what is lost
+    elsewhere = where in _OVER_THE_FABRIC and of.slot != at.slot and not in_one_fabric(state, of.slot, at.slot)
+    if not of.slot or elsewhere:
+        return False  # no slot names what is lost, or no link leads there
     match where:
         case Where.SAME_SLOT:
             return of.slot == at.slot

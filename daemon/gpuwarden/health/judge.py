@@ -35,6 +35,7 @@ from gpuwarden.health.incidents import ended, with_follows
 from gpuwarden.health.jobs.tracking import tracked
 from gpuwarden.health.memory import FROM_MEMORY, State, Track, buried
 from gpuwarden.health.model import NODE, Advice, Event, EventKind, Evidence, Key, Latch, Sighting, Verdict
+from gpuwarden.health.nvlink.fabrics import followed_fabrics
 from gpuwarden.health.nvlink.link_counters import learn_links
 from gpuwarden.health.overrides import overridden
 from gpuwarden.health.records import records
@@ -69,7 +70,7 @@ class Step:
 def judge(state: State, view: View, host_events: Sequence[HostEvent], rules: Rules, now: Stamp) -> Step:
     """One step. `host_events` are the host events since the last one; they are taken before the conditions are examined."""
     sight = Sight.of(view, rules, now)
-    steps = Steps(observed(state, sight), now, view.boot_id)
+    steps = Steps(followed_fabrics(observed(state, sight), sight), now, view.boot_id)
     if view.boot_id != state.boot_id:
         steps.emit(EventKind.BOOT)
     learned = (

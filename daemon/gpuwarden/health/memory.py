@@ -164,6 +164,8 @@ class State:
     """Where a GPU or another NVIDIA function was seen in this boot; of moments."""
     ports_above: frozenset[str] = frozenset()
     """The PCIe ports above GPUs that were seen in this boot; of moments."""
+    fabrics: Mapping[str, str] = field(default_factory=dict)
+    """By slot of a GPU or switch, the NVLink fabric that it is in, as far as it was read in this boot; of moments."""
     bus_observed: bool = False
     """`slots` were seen on the bus too; of moments."""
     asked: Mapping[Key, float] = field(default_factory=dict)
