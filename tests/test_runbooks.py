@@ -173,8 +173,8 @@ def _expected(severity: str, urgency: str, description: str) -> dict[str, list[s
 
 def test_every_failure_is_an_alert_that_leads_to_its_runbook(tmp_path: Path) -> None:
     description = (
-        "This node is still in scheduling: gpuwarden is in mode observe, has no scheduler here, cannot reach it, or its "
-        "breaker is open. On the node: gpuwarden status."
+        "This node is still in scheduling: gpuwarden is in mode observe, has no scheduler here, cannot reach it, its "
+        "breaker is open, or an operator overrode the failure. On the node: gpuwarden status."
     )
     assert _unit_test(tmp_path, "failure", "1x600", "10m", _expected("failure", "page", description)) == ""
 

@@ -19,6 +19,7 @@ from support.policy_story import (
     announced,
     called_off,
     kinds,
+    restored,
     warning,
     xid,
 )
@@ -182,7 +183,7 @@ def test_after_a_finding_that_needs_a_person_only_a_person_brings_it_back(advice
     story = Story().fails().fails(xid(3), replace(finding("row_remap_failed", gpu(slot(5))), advice=advice))
     story.heals(passes=1_000).restarts_daemon().heals(passes=1_000).checkpoints().restarts_daemon().heals(passes=1_000)
     assert story.writes == ["exclude"]
-    story.took(orders.restore(story.state, story.situation().verdict, ["slurm"], by="al", boot_id=BOOT, now=story.now))
+    restored(story, by="al")
     assert story.passes().writes == ["exclude", "restore"]
 
 
@@ -288,7 +289,7 @@ def test_what_the_scheduler_objects_bars_the_way_back_until_a_person_restores(re
     assert story.last is not None
     assert remark in story.last.blocked["slurm"]
     assert "slurm" in story.state.holds
-    story.took(orders.restore(story.state, story.situation().verdict, ["slurm"], by="al", boot_id=BOOT, now=story.now))
+    restored(story)
     assert story.passes().writes == ["exclude", "restore"]
 
 
@@ -355,7 +356,7 @@ def test_a_node_that_went_down_without_a_boot_stays_down_until_a_person_restores
     is_off(story, " : Not responding", Flag.DOWN)
     story.heals(passes=50)
     assert story.writes == ["exclude"]
-    story.took(orders.restore(story.state, story.situation().verdict, ["slurm"], by="al", boot_id=BOOT, now=story.now))
+    restored(story)
     assert story.passes().writes == ["exclude", "restore"]
 
 
@@ -371,8 +372,7 @@ def test_a_drain_with_the_text_and_time_of_one_that_somebody_ended_is_not_gpuwar
         story.records(EventKind.BOOT)
         story.cluster.nodes["n1"] = drained
         story.heals(passes=100)
-        verdict = story.situation().verdict
-        story.took(orders.restore(story.state, verdict, ["slurm"], by="al", boot_id=boot, now=story.now))
+        restored(story)
         story.heals(passes=5)
         assert (story.writes, story.reason) == (["exclude"], FAILED)
 
@@ -414,7 +414,7 @@ def test_an_operators_restore_restarts_the_count_of_returns() -> None:
     story = Story()
     for _ in range(3):
         story.fails().heals(passes=30)
-    story.took(orders.restore(story.state, story.situation().verdict, ["slurm"], by="bob", boot_id=BOOT, now=story.now))
+    restored(story, by="bob")
     assert story.passes().fails().heals(passes=30).writes == ["exclude", "restore"] * 4
 
 
@@ -465,7 +465,7 @@ def test_what_may_be_written_for_a_finding_that_needs_a_person_is_not_taken_back
     story.reachable = True
     story.heals(passes=100)
     assert (story.reason, story.writes, story.state.pending) == (FAILED, ["exclude"], {})
-    story.took(orders.restore(story.state, story.situation().verdict, ["slurm"], by="bob", boot_id=BOOT, now=story.now))
+    restored(story, by="bob")
     assert story.passes().writes == ["exclude", "restore"]
 
 
@@ -499,12 +499,13 @@ def test_what_ended_for_a_moment_and_is_seen_again_is_still_wanted() -> None:
     assert (story.fails().reason, kinds(story).count(EventKind.INTENDED)) == (FAILED, 1)
 
 
-def test_unknown_does_not_take_an_intent_back() -> None:
+def test_unknown_neither_carries_an_intent_out_nor_takes_it_back() -> None:
     story = Story()
     story.reachable = False
     story.fails().unknown(passes=100)
     story.reachable = True
-    assert story.passes().reason == FAILED
+    assert story.passes(10).writes == []
+    assert (story.fails().reason, kinds(story).count(EventKind.INTENDED)) == (FAILED, 1)
 
 
 @pytest.mark.parametrize("takes_effect", [True, False])

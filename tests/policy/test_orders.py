@@ -18,6 +18,7 @@ from support.policy_story import (
     SETTINGS,
     Story,
     announced,
+    restored,
     xid,
 )
 from support.snapshots import finding, slot
@@ -31,7 +32,7 @@ def test_a_person_s_exclusion_is_done_in_both_modes_and_ended_by_a_person_only(e
     story.took([orders.exclude("alice", "replacing a fan", BOOT, story.now)])
     story.heals(passes=1_000).reboots().heals(passes=1_000)
     assert (story.reason, story.writes) == ("gpuwarden: operator by=alice replacing a fan", ["exclude"])
-    story.took(orders.restore(story.state, story.situation().verdict, ["slurm"], by="bob", boot_id=BOOT, now=story.now))
+    restored(story)
     assert story.heals(passes=10).writes == ["exclude", "restore"]
 
 
@@ -61,7 +62,7 @@ def test_resuming_the_node_at_the_scheduler_ends_an_operators_exclusion_too() ->
 
 def test_a_restored_node_is_not_excluded_again_for_what_was_known_but_for_what_is_new() -> None:
     story = Story().fails()
-    story.took(orders.restore(story.state, story.situation().verdict, ["slurm"], by="bob", boot_id=BOOT, now=story.now))
+    restored(story, force=True)
     assert story.waits(3600).writes == ["exclude", "restore"]
     story.checkpoints().restarts_daemon().waits(60)
     assert story.writes == ["exclude", "restore"]
@@ -72,33 +73,34 @@ def test_a_restored_node_is_not_excluded_again_for_what_was_known_but_for_what_i
 def test_a_restored_node_stays_in_however_much_was_found_and_found_is_still() -> None:
     links = [finding("nvlink_down", link(slot(number), one)) for number in range(8) for one in range(18)]
     story = Story().fails(*links)
-    story.took(orders.restore(story.state, story.situation().verdict, ["slurm"], by="bob", boot_id=BOOT, now=story.now))
+    restored(story, force=True)
     story.waits(60).checkpoints().restarts_daemon().waits(60)
     assert (story.writes, len(story.state.overridden)) == (["exclude", "restore"], 144)
 
 
 def test_what_a_person_restored_in_spite_of_excludes_again_once_it_was_over() -> None:
     story = Story().fails()
-    story.took(orders.restore(story.state, story.situation().verdict, ["slurm"], by="bob", boot_id=BOOT, now=story.now))
+    restored(story, force=True)
     story.heals(passes=2)
     story.records(EventKind.CLEARED, xid().key)
     assert story.fails().reason == FAILED
 
 
-def test_a_person_s_restore_that_waits_for_the_scheduler_goes_before_what_was_found_meanwhile() -> None:
+def test_what_was_found_while_a_person_s_restore_waits_for_the_scheduler_goes_before_it() -> None:
     story = Story().fails()
     story.reachable = False
-    story.took(orders.restore(story.state, story.situation().verdict, ["slurm"], by="bob", boot_id=BOOT, now=story.now))
+    restored(story, force=True)
     story.fails(xid(3), xid(5))
     story.reachable = True
     story.passes(2)
-    assert (story.reason, story.writes) == ("gpuwarden: failure gpu=5 xid=79", ["exclude", "restore", "exclude"])
+    assert (story.reason, story.writes, list(story.state.holds)) == (FAILED, ["exclude"], ["slurm"])
+    assert story.heals(passes=30).reason == ""
 
 
 def test_a_person_s_exclusion_goes_before_a_restore_of_before_that_waits_for_the_scheduler() -> None:
     story = Story().fails()
     story.reachable = False
-    story.took(orders.restore(story.state, story.situation().verdict, ["slurm"], by="bob", boot_id=BOOT, now=story.now))
+    restored(story, force=True)
     story.passes()
     story.took([orders.exclude("bob", "no, to the bench", BOOT, story.now)])
     story.passes()
@@ -109,7 +111,7 @@ def test_a_person_s_exclusion_goes_before_a_restore_of_before_that_waits_for_the
 
 def test_a_restored_node_that_is_still_unknown_has_the_whole_time_again() -> None:
     story = Story(replace(SETTINGS, on_unknown="exclude", unknown_after=300.0)).unknown(passes=70)
-    story.took(orders.restore(story.state, story.situation().verdict, ["slurm"], by="bob", boot_id=BOOT, now=story.now))
+    restored(story, force=True)
     assert story.unknown(passes=50).writes == ["exclude", "restore"]
     assert story.unknown(passes=20).writes == ["exclude", "restore", "exclude"]
 
@@ -117,7 +119,7 @@ def test_a_restored_node_that_is_still_unknown_has_the_whole_time_again() -> Non
 def test_a_restore_lifts_a_failure_s_exclusion_that_nobody_remembers() -> None:
     story = Story()
     story.drained_by_hand(FAILED)
-    story.took(orders.restore(story.state, story.situation().verdict, ["slurm"], by="bob", boot_id=BOOT, now=story.now))
+    restored(story, force=True)
     assert story.passes().writes == ["restore"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -14,16 +15,16 @@ from gpuwarden.health.state import State
 from gpuwarden.health.state import fold as judge_fold
 from gpuwarden.policy import orders
 from gpuwarden.policy.state import PolicyState, fold
-from support.policy_story import OTHER_BOOT, SETTINGS, Story, xid
+from support.policy_story import OTHER_BOOT, SETTINGS, Story, restored, xid
 from support.schedulers import Node
 
 Action = Callable[[Story, int], object]
 
 
-def restored(story: Story) -> None:
+def brought_back(story: Story, *, force: bool) -> None:
     if story.state.notice is None:
-        verdict = story.situation().verdict
-        story.took(orders.restore(story.state, verdict, ["slurm"], by="bob", boot_id=story.boot_id, now=story.now))
+        with suppress(orders.FailuresStand):
+            restored(story, force=force)
 
 
 def called_off(story: Story) -> None:
@@ -44,7 +45,8 @@ ACTIONS: dict[str, Action] = {
     "unknown": lambda story, n: story.unknown(passes=n % 4),
     "away": lambda story, n: setattr(story, "reachable", n % 2 == 0),
     "exclude": lambda story, n: story.took([orders.exclude("al", f"reason {n}", story.boot_id, story.now)]),
-    "restore": lambda story, _: restored(story),
+    "restore": lambda story, _: brought_back(story, force=False),
+    "override": lambda story, _: brought_back(story, force=True),
     "notice": lambda story, n: story.took([orders.announce(n, "spot", "root", story.boot_id, story.now)]),
     "called off": lambda story, _: called_off(story),
     "ack": lambda story, n: story.records(EventKind.ACKNOWLEDGED, xid(n % 8).key),

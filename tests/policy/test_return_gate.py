@@ -28,7 +28,7 @@ from gpuwarden.policy.return_gate import (
 )
 from gpuwarden.policy.situation import Situation
 from gpuwarden_collectors.active_test.level import Level
-from support.policy_story import SETTINGS, Story, announced, called_off, kinds, xid
+from support.policy_story import SETTINGS, Story, announced, called_off, kinds, restored, xid
 from support.snapshots import finding, gpu_verdict, slot
 
 GATED = replace(SETTINGS, gate="quick", restore_after=0.0)
@@ -461,8 +461,7 @@ def test_a_test_in_which_the_machine_goes_down_is_not_begun_after_each_boot_for_
 
 def test_a_person_who_restores_overrides_it_at_any_moment() -> None:
     for story in (mended(), mended().begins(), needs_person()):
-        verdict = story.situation().verdict
-        story.took(orders.restore(story.state, verdict, ["slurm"], by="bob", boot_id=story.boot_id, now=story.now))
+        restored(story)
         story.passes()
         assert (story.is_out(), story.state.gate) == (False, None)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Self, TypeVar
 
 from gpuwarden.health.model import Advice, Event, EventKind, Finding, Health, Json, Key, Severity, Verdict, gpu
 from gpuwarden.policy import orders
@@ -26,6 +27,9 @@ SETTINGS = Settings(enforce=True, restore_passes=3, restore_after=60.0, lifted_f
 
 def xid(gpu_index: int = 3, advice: Advice = Advice.RESET_GPU, number: int = 79) -> Finding:
     return replace(finding("xid", gpu(slot(gpu_index)), detail=str(number)), advice=advice)
+
+
+S = TypeVar("S", bound="Story")
 
 
 class Story:
@@ -59,29 +63,29 @@ class Story:
             self.ledger.append(event)
             self.state = fold(self.state, event)
 
-    def fails(self, *found: Finding) -> Story:
+    def fails(self, *found: Finding) -> Self:
         self.health, self.findings = Health.FAILURE, found or (xid(),)
         return self.passes()
 
-    def heals(self, passes: int = 1) -> Story:
+    def heals(self, passes: int = 1) -> Self:
         self.health, self.findings = Health.HEALTHY, ()
         return self.passes(passes)
 
-    def unknown(self, passes: int = 1) -> Story:
+    def unknown(self, passes: int = 1) -> Self:
         self.health, self.findings = Health.UNKNOWN, ()
         return self.passes(passes)
 
-    def waits(self, seconds: float) -> Story:
+    def waits(self, seconds: float) -> Self:
         return self.passes(int(seconds // PASS) + 1)
 
-    def passes(self, count: int = 1) -> Story:
+    def passes(self, count: int = 1) -> Self:
         for _ in range(count):
             self.now = Stamp(self.now.boottime + PASS, self.now.wall + PASS)
             self.sequence += 1
             self.step()
         return self
 
-    def restarts_daemon(self, *, remembered: bool = True) -> Story:
+    def restarts_daemon(self, *, remembered: bool = True) -> Self:
         events, self.state = self.ledger if remembered else [], PolicyState()
         self.ledger = list(events)
         for event in self.ledger:
@@ -89,14 +93,14 @@ class Story:
         self.sequence = 0
         return self
 
-    def reboots(self, boot_id: str = OTHER_BOOT) -> Story:
+    def reboots(self, boot_id: str = OTHER_BOOT) -> Self:
         self.boot_id = boot_id
         self.now = Stamp(30.0, self.now.wall + 120.0)
         self.restarts_daemon()
         self.records(EventKind.BOOT)
         return self
 
-    def checkpoints(self) -> Story:
+    def checkpoints(self) -> Self:
         """The ledger holds the summary, and nothing of before."""
         boot = Event(kind=EventKind.BOOT, at=self.now, boot_id=self.state.boot_id)
         self.ledger = [boot, *checkpoint(self.state, self.now)]
@@ -171,12 +175,22 @@ def warning(code: str = "thermal_slowdown") -> Finding:
     return finding(code, gpu(slot(1)), Severity.WARNING)
 
 
-def announced(story: Story) -> Story:
+def announced(story: S) -> S:
     story.took([orders.announce(120.0, "", "root", story.boot_id, story.now)])
     return story.passes()
 
 
-def called_off(story: Story) -> Story:
+def restored(story: S, *, by: str = "bob", force: bool = False) -> S:
+    """An operator orders it; raises as `orders.restore`."""
+    ordered = orders.restore(
+        story.state, story.situation().verdict, ["slurm"], by=by, boot_id=story.boot_id, now=story.now,
+        settings=story.settings, force=force,
+    )  # fmt: skip
+    story.took(ordered)
+    return story
+
+
+def called_off(story: S) -> S:
     story.took([orders.call_off(story.state, "root", story.boot_id, story.now)])
     return story
 

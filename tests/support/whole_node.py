@@ -200,4 +200,4 @@ class WholeNode:
             if text == "exclude":
                 await self.enforcement.orders.exclude("root", "to be inspected")
             else:
-                await self.enforcement.orders.restore("root", self.verdict)
+                await self.enforcement.orders.restore("root", self.verdict, force=text == "override")

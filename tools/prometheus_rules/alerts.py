@@ -83,8 +83,8 @@ count by (job) (
 
 
 STILL_IN_TEXT = (
-    "This node is still in scheduling: gpuwarden is in mode observe, has no scheduler here, cannot reach it, or its "
-    "breaker is open. On the node: gpuwarden status."
+    "This node is still in scheduling: gpuwarden is in mode observe, has no scheduler here, cannot reach it, its breaker is "
+    "open, or an operator overrode the failure. On the node: gpuwarden status."
 )
 OUT_TEXT = (
     "The node is out of scheduling, so that no new work comes to it; running jobs may go on. It comes back once it is well, or by a "
@@ -221,6 +221,14 @@ unless on (job, instance) gpuwarden_termination_deadline_timestamp_seconds""",
         summary=f"{NODE} has been out of scheduling for a week, without any finding. To do: restore it, or ask who "
         "excluded it.",
         description="gpuwarden never lifts the exclusion of an operator or another party.",
+    )  # fmt: skip
+    yield Alert(
+        name="GpuwardenFailureOverridden", severity=TICKET, keeps="5m",
+        expr=f"(gpuwarden_failures_overridden > 0) {_NAMED}",
+        summary=f"{NODE} gets work in spite of {{{{ $value }}}} active failures: an operator overrode them (gpuwarden restore --force). To do: on "
+        "the node, gpuwarden status names them and the operator; repair the node, or gpuwarden exclude.",
+        description="These failures do not take the node out again until each has ended, until the next boot, or until gpuwarden exclude. "
+        "A new failure does.",
     )  # fmt: skip
     yield Alert(
         name="GpuwardenTerminationNotice", severity=INFO,

@@ -134,6 +134,8 @@ class Reconciler:
             return Outcome(result=Result.RETRY, text="the ledger cannot be written: nothing is restored meanwhile")
         if intent.act is Act.RESTORE or intent.why is not Why.FAILURE:
             return await self._write(intent)
+        if intent.replaces and (await self._read()).owner is Owner.OURS:  # it is out already: the budget is not touched
+            return await self._write(intent)
         if first:
             pool = self._pool or (self.node_state or await self._read()).pool
             await self._stay(intent, self._chance.uniform(0.0, breaker.spread(pool)))
@@ -166,7 +168,9 @@ class Reconciler:
         return answer(intent, await self._read()) or await self._written(intent)
 
     async def _written(self, intent: Intent) -> Outcome:
-        """Write what the read a moment ago allows, and read back."""
+        """Write what the read a moment ago allows, if it is still wanted, and read back."""
+        if not self._wanted(intent):
+            return SUPERSEDED
         assert self.node_state is not None  # noqa: S101 - it was read a moment ago
         await self._bounded(self.actuator.apply(intent, self.node_state))
         after = await self._read()

@@ -135,7 +135,9 @@ class Daemon:
 
 def order(options: argparse.Namespace, verb: str, **arguments: object) -> int:
     """Gives an order to the daemon of `options.run_dir` and prints its response; the exit code. Raises as `Daemon.call`."""
-    print(clean(Daemon.chosen(options.run_dir).call(verb, **arguments)))
+    response = Daemon.chosen(options.run_dir).call(verb, **arguments)
+    lines = response.splitlines() if isinstance(response, str) else [response]
+    print("\n".join(map(clean, lines)))
     return 0
 
 

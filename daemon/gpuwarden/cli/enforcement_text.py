@@ -17,7 +17,8 @@ def enforcement_lines(status: Document) -> Iterator[str]:
     yield from _job_lines(status.get("jobs") or {})
     if "operator" in status.get("excluded_by", ()):
         order = f" ({clean(enforcement['order'])})" if enforcement.get("order") else ""
-        yield f"excluded by an operator{order}; `gpuwarden restore` brings the node back"
+        yield f"excluded by an operator{order}; `gpuwarden restore` ends that"
+    yield from _override_lines(enforcement.get("overridden"))
     for scheduler in enforcement.get("schedulers", ()):
         yield _scheduler(scheduler)
     for one in enforcement.get("wanted", ()):
@@ -58,6 +59,14 @@ def _strictest_first(text: str) -> bool:
 
 _COMES_BACK, _BY_PERSON, _RESTORE = "it comes back ", "(gpuwarden restore)", "`gpuwarden restore`"
 """What the daemon says of an exclusion that waits, and of one that a person ends."""
+
+
+def _override_lines(overridden: Document | None) -> Iterator[str]:
+    if overridden:
+        yield (
+            f"OVERRIDDEN since {when(overridden['since'])} by {clean(overridden['by'])} (gpuwarden restore --force): jobs are started in spite "
+            f"of {', '.join(map(clean, overridden['findings']))}; `gpuwarden exclude` takes the node out again"
+        )
 
 
 def _notice_lines(status: Document) -> Iterator[str]:

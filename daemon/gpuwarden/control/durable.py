@@ -24,6 +24,8 @@ SAME_ORDER = 60.0
 
 @dataclass(frozen=True, slots=True)
 class _Accepted:
+    """`result` may be a VerbError, of an order that was taken and has an answer other than "done"."""
+
     request: str
     result: Any
     at: float
@@ -53,6 +55,8 @@ class Durable:
                 self._accepted = before
                 raise VerbError(_NOT_YET.format(before.result), TRY_AGAIN)
             self._accepted = None
+            if isinstance(before.result, VerbError):
+                raise before.result
             return before.result
 
         return answer

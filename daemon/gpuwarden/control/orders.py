@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from gpuwarden.control.rate_limit import Pushes
 from gpuwarden.engine.enforcement import Enforcement
+from gpuwarden.engine.operator_orders import StaysOut
 from gpuwarden.health.model import Verdict
 from gpuwarden.policy.orders import is_announced, is_sooner
 from gpuwarden.publish.sockets.control import TRY_AGAIN, Peer, Verb, VerbError
@@ -15,6 +16,8 @@ from gpuwarden_collectors.base import Clock
 NOTICE_MOST = 90 * 86_400.0
 """Seconds; clouds announce maintenance that long before."""
 REASON_MOST = 10_000
+STAYS_OUT = 1
+"""The code of an answer to `restore` where the node stays out for failures."""
 
 
 class Service(Protocol):
@@ -35,9 +38,14 @@ def order_verbs(service: Service, name_of: Callable[[int], Awaitable[str]], cloc
         except ValueError as error:
             raise VerbError(str(error)) from error
 
-    async def restore(_: dict[str, Any], peer: Peer) -> Any:
+    async def restore(arguments: dict[str, Any], peer: Peer) -> Any:
+        force = arguments.get("force", False)
+        if not isinstance(force, bool):
+            raise VerbError("restore needs `force` to be true or false")
         try:
-            return await service.enforcement.orders.restore(await name_of(peer.uid), service.verdict)
+            return await service.enforcement.orders.restore(await name_of(peer.uid), service.verdict, force=force)
+        except StaysOut as error:
+            return VerbError(str(error), STAYS_OUT)  # raised once it is on disk, since it ended an order
         except ValueError as error:
             raise VerbError(str(error)) from error
 

@@ -28,7 +28,7 @@ from gpuwarden.policy.model import Act, Flag, Intent, NodeState, Notice, Outcome
 from gpuwarden.policy.notices import differences, imminent
 from gpuwarden.policy.preconditions import as_owned
 from gpuwarden.policy.removed_actuators import REMOVED, without_removed
-from gpuwarden.policy.situation import Situation, excluded
+from gpuwarden.policy.situation import Situation, excluded, overridden
 from gpuwarden.policy.state import UNCOUNTED, Hold, PolicyState, fold, intended_in, outcome_data
 from gpuwarden.publish.snapshot import Enforced, Wanted
 from gpuwarden_collectors.base import Clock
@@ -95,6 +95,7 @@ class Enforcement:
         )  # fmt: skip
         self._blocked: Mapping[str, str] = {}
         self._waiting: frozenset[str] = frozenset()
+        self._overridden: tuple[str, ...] = ()
         self._tasks: list[asyncio.Task[None]] = []
 
     # --- life
@@ -157,6 +158,7 @@ class Enforcement:
             log.exception("policy failed: no new decision")
             return ()
         self.state, self._waiting, self.gate = decision.state, decision.waiting, decision.gate
+        self._overridden = tuple(str(finding.key) for finding in overridden(decision.state, situation.verdict))
         self._notice_blocked(decision)
         return decision.events
 
@@ -180,8 +182,9 @@ class Enforcement:
         self._blocked = decision.blocked
 
     def _wanted(self, intent: Intent) -> bool:
-        pending = self.state.pending.get(intent.actuator)
-        return pending is not None and pending.key == intent.key
+        """Whether it is wanted now: it is pending, and does not wait for its cause to be observed again."""
+        due = self._due(intent.actuator)
+        return due is not None and due.key == intent.key
 
     def _due(self, name: str) -> Intent | None:
         return None if name in self._waiting else self.state.pending.get(name)
@@ -304,7 +307,9 @@ class Enforcement:
             pending=tuple(pending), would=tuple(would), blocked=dict(self._blocked), counts={**self.state.tried, **self._counts},
             breaker=self._held_back(),
             person=tuple(sorted(map(str, self.state.person))),
-            order="" if self.state.order is None else self.state.order.reason, notices=tuple(self.state.notices.values()),
+            order="" if self.state.order is None else self.state.order.reason,
+            overridden=self._overridden, override=self.state.override,
+            notices=tuple(self.state.notices.values()),
             notice=imminent(self.state.notices, self._options.settings.horizon, self._clock()),
         )  # fmt: skip
 

@@ -7,10 +7,12 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from gpuwarden.actuators.reconciler import Reconciler
+from gpuwarden.engine import override_text
 from gpuwarden.engine.journal import Append, Step
 from gpuwarden.health.model import Event, Verdict
 from gpuwarden.policy import orders
 from gpuwarden.policy.model import Act, Intent, Outcome, Result, Settings
+from gpuwarden.policy.situation import live
 from gpuwarden.policy.state import PolicyState
 from gpuwarden_collectors.base import Clock
 
@@ -55,6 +57,10 @@ class Outcomes:
                     await self._settled.wait()
 
 
+class StaysOut(ValueError):  # noqa: N818 - a state of the node
+    """A restoration ended the operator's exclusion, and the node stays out for failures."""
+
+
 class Orders:
     """`append` is the journal's. `state` and `settings` are asked each time: they change."""
 
@@ -81,18 +87,34 @@ class Orders:
         """What came of it, for people. Raises ValueError with the reason why it cannot be ordered, or cannot be done."""
         return await self._order([orders.exclude(by, text, self._boot_id, self._clock())], Act.EXCLUDE)
 
-    async def restore(self, by: str, verdict: Verdict) -> str:
-        """As `exclude`."""
-        state = self._state()
-        ordered = orders.restore(
-            state, verdict, self._boxes, by=by, boot_id=self._boot_id, now=self._clock(),
-            horizon=self._settings().horizon,
-        )  # fmt: skip
+    async def restore(self, by: str, verdict: Verdict, *, force: bool = False) -> str:
+        """What came of it, for people. Raises ValueError as `exclude`, and StaysOut where failures keep the node out."""
+        state, settings = self._state(), self._settings()
+        failures = live(state, verdict)
+        try:
+            ordered = orders.restore(
+                state,
+                verdict,
+                self._boxes,
+                by=by,
+                boot_id=self._boot_id,
+                now=self._clock(),
+                settings=settings,
+                force=force,
+            )
+        except orders.FailuresStand as error:
+            raise ValueError(override_text.refusal(error.findings, verdict, enforce=settings.enforce)) from error
         forgotten = [
             f"{name}: forgotten, since it is configured no more; what it excluded may still stand there"
             for name in orders.unconfigured(state, self._boxes)
         ]
-        return "; ".join((await self._order(ordered, Act.RESTORE), *forgotten))
+        if not failures:
+            return "; ".join((await self._order(ordered, Act.RESTORE), *forgotten))
+        if force:
+            answer = await self._order(ordered, Act.RESTORE)
+            return "\n".join(("; ".join((answer, *forgotten)), *override_text.overridden(failures, verdict)))
+        outcomes = [*map(_line, (await self._outcomes_of(ordered, Act.EXCLUDE)).items()), *forgotten]
+        raise StaysOut(override_text.stays_out(failures, verdict, outcomes))
 
     def announce(self, within: float, text: str, by: str) -> str:
         """What follows from it, for people."""
@@ -112,6 +134,14 @@ class Orders:
         self._append([called_off], step=Step.NEXT)
 
     async def _order(self, events: Sequence[Event], act: Act) -> str:
+        outcomes = await self._outcomes_of(events, act)
+        answers = list(map(_line, outcomes.items()))
+        if _undone(outcomes.values()):
+            raise ValueError("; ".join(answers))
+        return "; ".join(answers) or self._no_request(act)
+
+    async def _outcomes_of(self, events: Sequence[Event], act: Act) -> dict[str, Outcome | None]:
+        """By actuator, what came within SETTLES_WITHIN of the intents that followed from these events."""
         self._append(events, step=Step.NOW)
         pending = self._state().pending
         keys = {name: pending[name].key for name in self._boxes if name in pending and pending[name].act is act}
@@ -119,11 +149,7 @@ class Orders:
             self._outcomes.forget(name)
             self._boxes[name].wake.set()
         await self._outcomes.wait(keys, SETTLES_WITHIN)
-        outcomes = {name: self._outcomes.of(name, key) for name, key in keys.items()}
-        answers = [f"{name}: {_answer(outcome)}" for name, outcome in outcomes.items()]
-        if _undone(outcomes.values()):
-            raise ValueError("; ".join(answers))
-        return "; ".join(answers) or self._no_request(act)
+        return {name: self._outcomes.of(name, key) for name, key in keys.items()}
 
     def _no_request(self, act: Act) -> str:
         if self._boxes:
@@ -135,6 +161,10 @@ class Orders:
 
 def _undone(outcomes: Iterable[Outcome | None]) -> bool:
     return any(one is not None and one.result in (Result.DROPPED, Result.REFUSED) for one in outcomes)
+
+
+def _line(outcome: tuple[str, Outcome | None]) -> str:
+    return f"{outcome[0]}: {_answer(outcome[1])}"
 
 
 def _answer(outcome: Outcome | None) -> str:

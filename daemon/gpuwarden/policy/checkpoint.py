@@ -20,8 +20,8 @@ def checkpoint(state: PolicyState, now: Stamp) -> list[Event]:
 
 def _events(state: PolicyState, now: Stamp) -> Iterator[Event]:
     boot = state.boot_id
-    if state.overridden:
-        yield from restored(state.overridden, boot, now)
+    if (override := state.override) is not None:
+        yield from restored(override.keys, boot, override.at, override.by)
     if state.order is not None:
         yield ordered(state.order, boot, state.declined)
     for wall in state.returns:
@@ -67,7 +67,7 @@ def ordered(order: Order, boot_id: str, declined: frozenset[str] = frozenset()) 
 
 
 def restored(overridden: frozenset[Key], boot_id: str, now: Stamp, by: str = "") -> Iterator[Event]:
-    """An operator's restoration in spite of these findings; what one event has no room for follows in `more`."""
+    """An operator's restoration, which overrides these findings; what one event has no room for follows in `more`."""
     for number, text in enumerate(texts_of(overridden)):
         data = Ordered(order=Act.RESTORE, overridden=text, by=by or None, more=number > 0)
         yield Event(kind=EventKind.ORDERED, at=now, boot_id=boot_id, data=write(data))

@@ -49,7 +49,7 @@ class Lifted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ordered:
-    """ORDERED: an operator's exclusion, with `reason`, or restoration in spite of the findings `overridden`."""
+    """ORDERED: an operator's exclusion, with `reason`, or restoration, which overrides the findings `overridden`."""
 
     order: str
     reason: str | None = None
@@ -60,6 +60,8 @@ class Ordered:
     """Names of actuators, separated by spaces."""
     more: bool = False
     """It goes on with the restoration before it, which had no room for all findings."""
+    stays_out: bool = False
+    """The restoration ended an operator's exclusion, and the node stays out for failures that were active then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,16 @@ from gpuwarden.policy.model import Act, Intent, NodeState, Notice, Owner, Result
 from gpuwarden.policy.notices import imminent
 from gpuwarden.policy.preconditions import RANK, answer, same, stands
 from gpuwarden.policy.situation import Situation, Want, failing, unconfirmed, wanted
-from gpuwarden.policy.state import KEYS_MOST, Hold, PolicyState, fold, intended_in, intent_key, outcome_data
+from gpuwarden.policy.state import (
+    KEYS_MOST,
+    Hold,
+    PolicyState,
+    fold,
+    for_failure,
+    intended_in,
+    intent_key,
+    outcome_data,
+)
 from gpuwarden_collectors.facts import Stamp
 
 if TYPE_CHECKING:  # loaded where the configuration wants a gate
@@ -182,50 +191,65 @@ class _Steps:
             self._drop(pending, "no longer wanted")
             if not stays:  # it may be written already; then one that needs a person waits for `gpuwarden restore`
                 rebooted = not intended_in(pending, self._seen.boot_id)
-                self._intend(Act.RESTORE, name, pending.why, pending.reason, force=pending.force, rebooted=rebooted)
+                text = pending.replaces or pending.reason
+                self._intend(Act.RESTORE, name, pending.why, text, force=pending.force, rebooted=rebooted)
 
     def _supersede_restore(self, name: str, pending: Intent, want: Want | None) -> None:
-        if want is not None and (not pending.force or want.force):  # an order goes first, the later of two
-            self._drop(pending, "it is to be excluded again")
-            if RANK[pending.why] >= RANK[want.why]:  # whether it was lifted, only a read shows
-                first = pending.reason if pending.why is want.why is Why.FAILURE else want.reason
-                self._intend(Act.EXCLUDE, name, want.why, first, force=want.force)
+        if want is not None and self._goes_before(want, pending):
+            self._exclude_again(pending, want)
         elif want is None and not (pending.force or pending.rebooted or intended_in(pending, self._seen.boot_id)):
             self._drop(pending, "this machine has booted since")
             if name not in self.state.holds:  # else it follows from that
                 self._intend(Act.RESTORE, name, pending.why, pending.reason, since=pending.since, rebooted=True)
 
+    def _goes_before(self, want: Want, restoration: Intent) -> bool:
+        """An order does, the later of two; before an operator's restoration also a failure that it did not override."""
+        if want.force or not restoration.force:
+            return True
+        return want.why is Why.FAILURE and self._settings.enforce
+
+    def _exclude_again(self, restoration: Intent, want: Want) -> None:
+        """Whether the restoration took effect already, only a read shows."""
+        name = restoration.actuator
+        self._drop(restoration, "it is to be excluded again")
+        if RANK[restoration.why] < RANK[want.why]:
+            return
+        hold = self.state.holds.get(name)
+        if want.why is Why.FAILURE and restoration.why is Why.OPERATOR and hold is not None and not hold.by_failure:
+            hold = for_failure(hold)
+            self._event(EventKind.HELD, write(hold))
+        first = restoration.reason if restoration.why is want.why is Why.FAILURE else want.reason
+        intent = replace(self._intent(Act.EXCLUDE, name, want.why, first, force=want.force), replaces=_stale_text(hold))
+        self._event(EventKind.INTENDED, write(intent))
+
     def _becomes_held(self, pending: Intent, known: NodeState | None) -> bool:
         """Whether an exclusion that may be written already is to become one that is held, since more than clean passes come before its end."""
         gated = self._gate is not None and self.state.gate is not None
-        more = pending.why is Why.TERMINATION and (self._replaces_failure(pending) or bool(self.state.person))
+        more = bool(pending.replaces) or self._replaces_failure(pending)
+        more = more or (pending.why is Why.TERMINATION and bool(self.state.person))
         if pending.why is Why.OPERATOR or not (gated or more):
             return False
         return known is None or same(pending.reason, 0.0, known)
 
     def _replaces_failure(self, pending: Intent) -> bool:
-        """Whether it is to stand, for the end of the machine, in place of an exclusion of ours for a failure."""
+        """Whether it is to stand in place of an exclusion of ours that is for a failure by now."""
         hold = self.state.holds.get(pending.actuator)
-        return pending.why is Why.TERMINATION and hold is not None and hold.by_failure
+        return (pending.why is Why.TERMINATION or bool(pending.replaces)) and hold is not None and hold.by_failure
 
     def _is_past(self, pending: Intent | None, want: Want | None, known: NodeState | None) -> bool:
-        """Whether what an exclusion is for is not found just now: then it is not made, and not given up before it is over.
+        """True if the pending intent must wait. An exclusion is written only while its cause is observed, and given up once that has
+        ended: a node that was repaired does not go out for what it had. A restoration waits while a failure is only remembered.
 
-        Neither is it known of a failure that is only remembered, which holds up the way back, too. Also before the first pass: a node that was repaired while the daemon was off must not go out for what it had. What
-        stands already is another matter: it is to be known as ours, and goes by the rules for the way back.
+        An exclusion that stands already does not wait: it becomes held, and ends by the rules for the way back.
         """
-        if pending is None or want is not None or pending.force:
+        if pending is None or want is not None:
             return False
         if pending.act is Act.RESTORE:
             return bool(self._unconfirmed)
-        if pending.why is Why.OPERATOR or (known is not None and same(pending.reason, 0.0, known)):
-            return False
-        if pending.why is Why.TERMINATION:
-            return self._over(pending.why)
-        return bool(self._unconfirmed) or self.state.clean > 0 or self.state.sequence == 0
+        return not pending.force and (known is None or not same(pending.reason, 0.0, known))
 
     def _over(self, why: Why) -> bool:
-        """Whether what a pending exclusion was for is over."""
+        """True if the cause of a pending exclusion has ended."""
         match why:
             case Why.OPERATOR:
                 return self.state.order is None
@@ -236,7 +260,7 @@ class _Steps:
     def _difference(self, name: str, want: Want | None, known: NodeState | None) -> None:
         hold = self.state.holds.get(name)
         if want is not None:
-            if hold is None or RANK[hold.why] < RANK[want.why]:
+            if hold is None or RANK[hold.why] < RANK[want.why] or _stale_text(hold):
                 self._exclude(name, want, known)
             elif want.why is Why.TERMINATION and hold.released:  # announced again before it was lifted
                 self._event(EventKind.HELD, write(replace(hold, released=False)))
@@ -266,7 +290,8 @@ class _Steps:
         if lifted is not None and self._now.boottime - lifted.boottime < waits:
             self._blocked[name] = "somebody else ended an exclusion a moment ago"
             return
-        self._unless_refused(self._intent(Act.EXCLUDE, name, want.why, want.reason, force=want.force), known)
+        intent = self._intent(Act.EXCLUDE, name, want.why, want.reason, force=want.force)
+        self._unless_refused(replace(intent, replaces=_stale_text(self.state.holds.get(name))), known)
 
     def _restore(
         self, name: str, known: NodeState, why: Why, reason: str, since: float, *, rebooted: bool = False
@@ -365,6 +390,14 @@ class _Steps:
         event = Event(kind=kind, at=self._now, boot_id=self._seen.boot_id, key=key, data=data)
         self._events.append(event)
         self.state = fold(self.state, event)
+
+
+def _stale_text(hold: Hold | None) -> str:
+    """The text of an exclusion that stands for a failure by now, and still names an operator or the end of the machine."""
+    if hold is None or hold.why is not Why.FAILURE:
+        return ""
+    written = reasons.parse(hold.reason)
+    return hold.reason if written is not None and written.why is not Why.FAILURE else ""
 
 
 def _gate_steps(seen: Situation, settings: Settings, now: Stamp) -> GateSteps | None:

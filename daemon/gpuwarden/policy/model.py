@@ -65,6 +65,7 @@ class Intent:
     empty if an operator wants whatever is ours lifted. `since` is when that was written, by the scheduler's clock; 0 if
     that is not known. `force`: an operator's, done in mode observe too. `observed`: in mode observe, so that it is not carried out.
     `ended`: an exclusion with that time is not ours any more (`preconditions.as_owned`). `rebooted`: this machine has booted since the exclusion was written, which explains that the scheduler has it down.
+    `replaces`: the text of an exclusion of ours that has ended and may still stand; it is written over, whatever its rank.
     """
 
     act: Act = field(metadata=key("intent"))
@@ -78,6 +79,7 @@ class Intent:
     observed: bool = False
     rebooted: bool = False
     ended: float = 0.0
+    replaces: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

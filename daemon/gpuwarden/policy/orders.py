@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from gpuwarden.health.event_data import write
-from gpuwarden.health.model import Event, EventKind, Severity, Verdict
+from gpuwarden.health.model import Event, EventKind, Finding, Verdict
 from gpuwarden.policy import reasons
 from gpuwarden.policy.checkpoint import ordered, restored
-from gpuwarden.policy.events import Lifted, NoticeEnded
-from gpuwarden.policy.model import HORIZON, OPERATOR, Act, Intent, Notice, Result, Why
+from gpuwarden.policy.events import Lifted, NoticeEnded, Ordered
+from gpuwarden.policy.model import HORIZON, OPERATOR, Act, Intent, Notice, Result, Settings, Why
 from gpuwarden.policy.notices import MOVED, called_off, imminent, noticed
+from gpuwarden.policy.situation import live
 from gpuwarden.policy.state import Order, PolicyState, intent_key, outcome_data
 from gpuwarden_collectors.facts import Stamp
 
@@ -25,6 +26,14 @@ def exclude(by: str, text: str, boot_id: str, now: Stamp) -> Event:
     return ordered(Order(reason=reasons.operator(by, text), by=by, at=now), boot_id)
 
 
+class FailuresStand(ValueError):  # noqa: N818 - a state of the node
+    """The node may not come back without `--force`: these `findings` are active failures."""
+
+    def __init__(self, findings: Collection[Finding]) -> None:
+        super().__init__(", ".join(str(finding.key) for finding in findings))
+        self.findings = tuple(findings)
+
+
 def restore(
     state: PolicyState,
     verdict: Verdict,
@@ -33,23 +42,54 @@ def restore(
     by: str,
     boot_id: str,
     now: Stamp,
-    horizon: float = HORIZON,
+    settings: Settings,
+    force: bool = False,
 ) -> list[Event]:
-    """Back in: whatever of ours stands is lifted, and what is found now does not exclude again until it is over or a new boot.
-    What is held or wanted of any but these `actuators` is forgotten: nothing can be lifted there.
+    """Events that bring the node back: every exclusion of ours is lifted.
 
-    Raises ValueError while the end of this machine is announced and imminent.
+    While failures are active, only an operator's exclusion ends, and one for the failures takes its place without a moment between
+    them; with `force` they are overridden, until each has ended, the next boot, or the next `gpuwarden exclude`. What is held or wanted
+    of any but these `actuators` is forgotten: nothing can be lifted there.
+
+    Raises ValueError while the end of this machine is announced and imminent; FailuresStand where failures are active and there is
+    nothing else to end, or where nothing would keep the node out for them, since mode is observe.
     """
-    if imminent(state.notices, horizon, now) is not None:
+    if imminent(state.notices, settings.horizon, now) is not None:
         raise ValueError(
             "the end of this machine is announced: call that off first (gpuwarden notify-termination --cancel)"
         )
-    keys = frozenset(f.key for f in verdict.findings if f.severity is Severity.FAILURE)
+    failures = live(state, verdict)
+    gone = unconfigured(state, actuators)
+    forgotten = [event for name in gone for event in _forgotten(state, name, boot_id, now)]
+    if failures and not force:
+        operators = state.order is not None or any(hold.why is not Why.FAILURE for hold in state.holds.values())
+        if not (settings.enforce and (operators or gone)):
+            raise FailuresStand(failures)
+        reason = reasons.failure(failures, {gpu.slot: gpu for gpu in verdict.gpus})
+        ended = Ordered(order=Act.RESTORE, by=by or None, stays_out=True)
+        return [
+            Event(kind=EventKind.ORDERED, at=now, boot_id=boot_id, data=write(ended)),
+            *forgotten,
+            *(event for name in actuators for event in _left_to_failures(state, name, reason, boot_id, now)),
+        ]
     return [
-        *restored(keys, boot_id, now, by),
-        *(event for name in unconfigured(state, actuators) for event in _forgotten(state, name, boot_id, now)),
+        *restored(state.overridden | {finding.key for finding in failures}, boot_id, now, by),
+        *forgotten,
         *(event for name in actuators for event in _restore(state, name, boot_id, now)),
     ]
+
+
+def _left_to_failures(state: PolicyState, name: str, reason: str, boot_id: str, now: Stamp) -> Iterator[Event]:
+    """An operator's exclusion that is pending may be written already: then the failures' is written over it."""
+    pending = state.pending.get(name)
+    if pending is None or pending.act is not Act.EXCLUDE or pending.why is not Why.OPERATOR:
+        return
+    yield from _dropped(state, name, boot_id, now)
+    intent = Intent(
+        act=Act.EXCLUDE, actuator=name, why=Why.FAILURE, reason=reason, at=now, replaces=pending.reason,
+        key=intent_key(Act.EXCLUDE, name, boot_id, now),
+    )  # fmt: skip
+    yield Event(kind=EventKind.INTENDED, at=now, boot_id=boot_id, data=write(intent))
 
 
 def unconfigured(state: PolicyState, actuators: Collection[str]) -> list[str]:

@@ -60,7 +60,9 @@ def _exclude(intent: Intent, node_state: NodeState) -> Outcome | None:
             return Outcome(result=Result.ALREADY, since=node_state.since)
         case Owner.OURS if node_state.suffix and not _says_repair(node_state):
             return Outcome(result=Result.DROPPED, text=f"it is excluded, and the scheduler added {node_state.suffix!r}")
-        case Owner.OURS if node_state.why is not None and not _gives_way(node_state.why, intent.why):
+        case Owner.OURS if node_state.why is not None and not (
+            node_state.reason == intent.replaces or _gives_way(node_state.why, intent.why)
+        ):
             return Outcome(result=Result.DROPPED, text=f"it is excluded by us already: {node_state.reason}")
     return _barred(node_state, frozenset())
 

@@ -63,20 +63,28 @@ def wanted(state: PolicyState, seen: Situation, settings: Settings, now: Stamp) 
 
 
 def failing(state: PolicyState, verdict: Verdict) -> list[Finding]:
-    """What is to be acted on: failures found in this life of the daemon, not shadow, that no operator restored in spite of."""
-    return [finding for finding in _failures(state, verdict) if finding.confirmed]
+    """Failures to act on: confirmed since the daemon started, not in shadow, not overridden by `gpuwarden restore --force`."""
+    return [finding for finding in live(state, verdict) if finding.confirmed]
 
 
 def unconfirmed(state: PolicyState, verdict: Verdict) -> list[Finding]:
     """Failures remembered from before the daemon started, while none is confirmed: policy knows as little as of an unknown node."""
-    failures = list(_failures(state, verdict))
+    failures = live(state, verdict)
     return [] if any(finding.confirmed for finding in failures) else failures
 
 
-def _failures(state: PolicyState, verdict: Verdict) -> Iterator[Finding]:
-    for finding in verdict.findings:
-        if finding.severity is Severity.FAILURE and not finding.shadow and finding.key not in state.overridden:
-            yield finding
+def live(state: PolicyState, verdict: Verdict) -> list[Finding]:
+    """Failures that keep the node out of scheduling: confirmed, or remembered from before the daemon started."""
+    return [finding for finding in _failures(verdict) if finding.key not in state.overridden]
+
+
+def overridden(state: PolicyState, verdict: Verdict) -> list[Finding]:
+    """Failures that are active and do not keep the node out, since an operator overrode them."""
+    return [finding for finding in _failures(verdict) if finding.key in state.overridden]
+
+
+def _failures(verdict: Verdict) -> Iterator[Finding]:
+    return (one for one in verdict.findings if one.severity is Severity.FAILURE and not one.shadow)
 
 
 def excluded(state: PolicyState, node_states: Mapping[str, NodeState]) -> Iterator[tuple[str, str]]:

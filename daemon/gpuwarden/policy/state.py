@@ -68,12 +68,25 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Override:
+    """An operator's restoration in spite of findings, of which `keys` have not ended yet."""
+
+    keys: frozenset[Key]
+    by: str
+    at: Stamp
+
+    def without(self, key: Key | None) -> Override | None:
+        left = self.keys - {key}
+        return replace(self, keys=left) if left else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyState:
     """By actuator: `holds`, `pending` (wanted, outcome not known), `would` (the last thing not done in mode observe), `lifted`
     (when somebody else ended an exclusion, ours or theirs), `foreign` (where the last read showed somebody else's).
 
     `declined`: where an operator's order, which stands elsewhere, was refused for good and forgotten. `person`: findings of
-    this exclusion that need a person. `gate`: what a test must show before it is lifted. `testable`: this host could test once. `overridden`: findings in spite of which an operator restored.
+    this exclusion that need a person. `gate`: what a test must show before it is lifted. `testable`: this host could test once. `override`: the last of an operator.
     `ended`: when the last exclusion of ours that others ended was written, by the scheduler's clock. `returns`: Unix times of restorations without a person. `tried`: how many intents came to what, by both words, as
     `exclude_done`, since the ledger began; not what is tried again without an event (retry, refused).
     """
@@ -90,13 +103,18 @@ class PolicyState:
     person: frozenset[Key] = frozenset()
     gate: Gate | None = None
     testable: bool = False
-    overridden: frozenset[Key] = frozenset()
+    override: Override | None = None
     returns: tuple[float, ...] = ()
     tried: Mapping[str, int] = field(default_factory=dict)
     clean: int = 0
     sequence: int = 0
     unknown_since: Stamp | None = None
     foreign: frozenset[str] = frozenset()
+
+    @property
+    def overridden(self) -> frozenset[Key]:
+        """Findings that do not exclude the node, since an operator overrode them."""
+        return frozenset() if self.override is None else self.override.keys
 
     @property
     def notice(self) -> Notice | None:
@@ -149,9 +167,7 @@ def _boot(state: PolicyState, event: Event) -> PolicyState:
     if event.boot_id == state.boot_id:
         return state
     notices = {name: notice for name, notice in state.notices.items() if notice.boot_id == event.boot_id}
-    return replace(
-        state, boot_id=event.boot_id, notices=notices, lifted={}, overridden=frozenset(), declined=frozenset()
-    )
+    return replace(state, boot_id=event.boot_id, notices=notices, lifted={}, override=None, declined=frozenset())
 
 
 def _another_machine(_: PolicyState, event: Event) -> PolicyState:
@@ -249,15 +265,40 @@ def _over(state: PolicyState, actuator: str) -> PolicyState:
 def _ordered(state: PolicyState, event: Event, data: Ordered) -> PolicyState:
     if data.order == Act.EXCLUDE:
         order = Order(reason=data.reason or "", by=data.by or "", at=event.at)
-        return replace(state, order=order, declined=frozenset(data.declined.split()), lifted={})
-    overridden = keys_of(data.overridden or "")
+        return replace(state, order=order, declined=frozenset(data.declined.split()), lifted={}, override=None)
+    if data.stays_out:
+        return replace(state, order=None, declined=frozenset(), would={}, holds=_for_failures(state))
+    override = _overriding(state, event, data)
     if data.more:
-        more = state.overridden | overridden
-        return replace(state, overridden=more if len(more) <= OVERRIDDEN_MOST else state.overridden)
+        return replace(state, override=override)
     return replace(
-        state, order=None, declined=frozenset(), lifted={}, person=frozenset(), gate=None, overridden=overridden, returns=(), would={},
+        state, order=None, declined=frozenset(), lifted={}, person=frozenset(), gate=None, override=override, returns=(), would={},
         unknown_since=None,
     )  # fmt: skip
+
+
+def _overriding(state: PolicyState, event: Event, data: Ordered) -> Override | None:
+    """A restoration that overrides nothing new leaves the name and time of the one before."""
+    keys = keys_of(data.overridden or "")
+    if data.more:
+        more = state.overridden | keys
+        return (
+            state.override
+            if state.override is None or len(more) > OVERRIDDEN_MOST
+            else replace(state.override, keys=more)
+        )
+    if state.override is not None and keys <= state.override.keys:
+        return replace(state.override, keys=keys) if keys else None
+    return Override(keys=keys, by=data.by or "", at=event.at) if keys else None
+
+
+def _for_failures(state: PolicyState) -> dict[str, Hold]:
+    """All that is held is held for a failure from now on; its text stays until a failure's is written over it."""
+    return {name: for_failure(hold) for name, hold in state.holds.items()}
+
+
+def for_failure(hold: Hold) -> Hold:
+    return replace(hold, why=Why.FAILURE, released=False, failed=False)
 
 
 def _noticed(state: PolicyState, _: Event, notice: Notice) -> PolicyState:
@@ -292,8 +333,7 @@ def _needs_person(state: PolicyState, event: Event) -> PolicyState:
 
 
 def _acknowledged(state: PolicyState, event: Event) -> PolicyState:
-    key = {event.key}
-    return replace(state, person=state.person - key, overridden=state.overridden - key)
+    return replace(state, person=state.person - {event.key}, override=_override_without(state, event.key))
 
 
 def _returned(state: PolicyState, event: Event) -> PolicyState:
@@ -305,7 +345,11 @@ def _able(state: PolicyState, _: Event) -> PolicyState:
 
 
 def _cleared(state: PolicyState, event: Event) -> PolicyState:
-    return replace(state, overridden=state.overridden - {event.key})
+    return replace(state, override=_override_without(state, event.key))
+
+
+def _override_without(state: PolicyState, key: Key | None) -> Override | None:
+    return None if state.override is None else state.override.without(key)
 
 
 def _board_gone(state: PolicyState, event: Event) -> PolicyState:

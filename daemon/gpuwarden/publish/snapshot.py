@@ -13,6 +13,7 @@ from gpuwarden.health.model import Health, Verdict
 from gpuwarden.health.runbooks import RUNBOOKS
 from gpuwarden.policy.evacuation.model import Evacuation, Given
 from gpuwarden.policy.model import Intent, NodeState, Notice
+from gpuwarden.policy.state import Override
 from gpuwarden.publish.metrics.histogram import Histogram
 from gpuwarden_collectors.base import PassOutcome, WorkerReport
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
@@ -136,6 +137,10 @@ class Enforced:
     """None where no test comes before a restoration."""
     order: str = ""
     """The text of an operator's exclusion."""
+    overridden: tuple[str, ...] = ()
+    """Active failures that an operator overrode, so that they do not exclude the node."""
+    override: Override | None = None
+    """Of that operator."""
     notice: Notice | None = None
     """The imminent one of `notices`."""
     notices: tuple[Notice, ...] = ()

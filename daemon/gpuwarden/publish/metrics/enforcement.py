@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpuwarden.policy.model import Act, NodeState, Owner, Result
-from gpuwarden.publish.snapshot import Snapshot, Wanted
-from gpuwarden.publish.times import rfc3339
+from gpuwarden.publish.snapshot import Enforced, Snapshot, Wanted
+from gpuwarden.publish.times import rfc3339, when
 
 Document = dict[str, Any]
 
@@ -26,6 +26,7 @@ def document(snapshot: Snapshot) -> Document:
         "breaker": enforced.breaker,
         "needs_person": list(enforced.person),
         "order": enforced.order or None,
+        "overridden": _overridden(enforced),
         "notifications": [
             {"target": one.target, "queued": one.queued, **one.counts, "trouble": one.error}
             for one in snapshot.receivers
@@ -50,6 +51,13 @@ def _scheduler(name: str, state: NodeState | None) -> Document:
         "reason": (f"{state.reason} : {state.suffix}" if state.suffix else state.reason) or state.closed,
         "since": rfc3339(state.since) if state.since else None,
     }
+
+
+def _overridden(enforced: Enforced) -> Document | None:
+    override = enforced.override
+    if override is None or not enforced.overridden:
+        return None
+    return {"findings": list(enforced.overridden), "by": override.by, "since": when(override.at)}
 
 
 def _wanted(wanted: Wanted) -> Document:

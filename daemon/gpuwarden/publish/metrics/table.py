@@ -299,6 +299,8 @@ METRICS: tuple[Metric, ...] = (
            "Intents that are not done yet: the scheduler is unreachable or refuses, or the breaker is open."),
     Metric("gpuwarden_breaker_open", GAUGE, (), lambda s: _one(int(bool(s.enforced.breaker))),
            "1 while this node has a failure but is not excluded for it, because too many nodes are excluded or their number is unknown."),
+    Metric("gpuwarden_failures_overridden", GAUGE, (), lambda s: _one(len(s.enforced.overridden)),
+           "Number of active failures that do not exclude the node, because an operator overrode them (gpuwarden restore --force)."),
     Metric("gpuwarden_notifications_queued", GAUGE, ("target",), enforcement.queued,
            "Notifications that are waiting for delivery."),
     Metric("gpuwarden_notifications_total", COUNTER, ("target", "outcome"), enforcement.notified,
