@@ -23,7 +23,7 @@ from support.enforcement_rig import LIMITS, PATIENCE, SETTINGS, Killed, Rig, rig
 from support.policy_story import BOOT, xid
 from support.schedulers import Client, Cluster, Node
 
-FAILED = "gpuwarden: failure gpu=3 xid=79"
+FAILED = "gpuwarden: failure gpu=3 xid=79 - reset the GPU when it is empty"
 
 
 @pytest.fixture

@@ -464,7 +464,8 @@ def test_what_may_be_written_for_a_finding_that_needs_a_person_is_not_taken_back
     story.heals(passes=10)
     story.reachable = True
     story.heals(passes=100)
-    assert (story.reason, story.writes, story.state.pending) == (FAILED, ["exclude"], {})
+    held = "gpuwarden: failure gpu=3 xid=79 - have the board inspected: seating, power, cables"
+    assert (story.reason, story.writes, story.state.pending) == (held, ["exclude"], {})
     restored(story, by="bob")
     assert story.passes().writes == ["exclude", "restore"]
 
@@ -529,7 +530,10 @@ def test_a_read_from_before_a_write_does_not_end_its_exclusion() -> None:
 
 
 def test_node_wide_failures_count_too() -> None:
-    assert Story().fails(finding("driver_unresponsive", NODE)).reason == "gpuwarden: failure driver_unresponsive"
+    assert (
+        Story().fails(finding("driver_unresponsive", NODE)).reason
+        == "gpuwarden: failure driver_unresponsive - reboot it"
+    )
 
 
 # --- what is only remembered

@@ -67,7 +67,7 @@ def test_a_restored_node_is_not_excluded_again_for_what_was_known_but_for_what_i
     story.checkpoints().restarts_daemon().waits(60)
     assert story.writes == ["exclude", "restore"]
     story.fails(xid(3), xid(5))
-    assert story.reason == "gpuwarden: failure gpu=5 xid=79"
+    assert story.reason == "gpuwarden: failure gpu=5 xid=79 - reset the GPU when it is empty"
 
 
 def test_a_restored_node_stays_in_however_much_was_found_and_found_is_still() -> None:

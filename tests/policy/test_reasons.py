@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwarden.health.model import NODE, Health, gpu
+from gpuwarden.health.model import NODE, Advice, Health, gpu
 from gpuwarden.policy import reasons
 from gpuwarden.policy.model import Why
 from support.snapshots import finding, gpu_verdict, slot
@@ -69,7 +69,22 @@ def test_a_failure_reason_lists_each_gpu_with_its_faults() -> None:
     expected = "gpuwarden: failure gpu=3 xid=79 gpu_missing gpu=5 row_remap_failed driver_unresponsive"
     assert reasons.failure(found, GPUS) == expected
     unlisted = {slot(3): replace(gpu_verdict(3, Health.FAILURE), index=None)}
-    assert reasons.failure(found[:1], unlisted) == "gpuwarden: failure gpu=0000:51:00.0 xid=79"
+    fallen = replace(found[0], advice=Advice.REBOOT)
+    assert reasons.failure([fallen], unlisted) == "gpuwarden: failure gpu=0000:51:00.0 xid=79 - power-cycle the machine"
+
+
+def test_what_to_do_stands_in_the_reason_if_it_is_one_thing_and_fits() -> None:
+    gone, again = (finding("gpu_missing", gpu(slot(n))) for n in (3, 5))
+    assert reasons.failure([gone], GPUS) == "gpuwarden: failure gpu=3 gpu_missing - power-cycle the machine"
+    both = "gpuwarden: failure gpu=3 gpu_missing gpu=5 gpu_missing - power-cycle the machine"
+    assert reasons.failure([gone, again], GPUS) == both
+    other = finding("driver_unresponsive", NODE)
+    assert reasons.failure([gone, other], GPUS) == "gpuwarden: failure gpu=3 gpu_missing driver_unresponsive"
+    many = [finding("gpu_missing", gpu(slot(n))) for n in range(7)]
+    assert "power-cycle" not in reasons.failure(many, GPUS)
+    read = reasons.parse(both)
+    assert read is not None
+    assert read.text == both
 
 
 def test_what_does_not_fit_is_counted() -> None:

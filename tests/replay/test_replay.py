@@ -206,7 +206,7 @@ def test_another_configuration_is_judged_by_and_the_difference_shown(trace: Path
 def test_intents_are_shown_as_the_schedulers_reason(trace: Path, tmp_path: Path) -> None:
     done = gpuwarden("replay", trace, temporary=tmp_path)
     (would,) = [line for line in done.stdout.splitlines() if " would " in line]
-    assert would.endswith("would exclude: gpuwarden: failure gpu=1 xid=95")
+    assert would.endswith("would exclude: gpuwarden: failure gpu=1 xid=95 - reset the GPU when it is empty")
     assert "1 intents" in done.stderr
 
 

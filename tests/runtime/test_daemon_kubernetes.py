@@ -44,7 +44,10 @@ def test_a_bad_gpu_taints_the_node_and_a_mended_one_brings_it_back(tmp_path: Pat
             assert condition(server)["reason"] == "xid"
             daemon.wait(lambda: daemon.heartbeat()["excluded_by"], "the daemon to read it back")
             annotation = json.loads(server.nodes["n1"]["metadata"]["annotations"]["gpuwarden.io/exclusion"])
-            assert (annotation["reason"], annotation["cordoned"]) == ("gpuwarden: failure gpu=1 xid=95", False)
+            assert (annotation["reason"], annotation["cordoned"]) == (
+                "gpuwarden: failure gpu=1 xid=95 - reset the GPU when it is empty",
+                False,
+            )
         writes = len(server.writes)
         with host.daemon() as daemon:  # a restart writes nothing but its heartbeat
             daemon.wait(lambda: node_state(daemon.status())["excluded"] == "failure", "the daemon to read it")

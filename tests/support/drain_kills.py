@@ -53,7 +53,7 @@ FAULTS = (
         "kernel record", (REASON, REASON.replace("gpu=3", f"gpu={slots(4)[3]}")), SlurmHost.breaks, SlurmHost.is_mended
     ),
     Fault(
-        "fact of the library", ("gpuwarden: failure gpu=3 gpu_recovery_action",),
+        "fact of the library", ("gpuwarden: failure gpu=3 gpu_recovery_action - reset the GPU when it is empty",),
         lambda host: host.fake.reading(3, "recovery_action", 1), lambda host: host.fake.clear(),
     ),
 )  # fmt: skip

@@ -21,7 +21,7 @@ from support.snapshots import BOOTED, finding, gpu_verdict, slot
 BOOT, OTHER_BOOT = "1b4e28ba-2fa1-11d2-883f-0016d3cca427", "9e107d9d-372b-4826-881d-8f2a1c6b7e55"
 INSTANCE, OTHER_INSTANCE = "i-0af01c23", "i-0ffffff1"
 PASS = 5.0
-FAILED = "gpuwarden: failure gpu=3 xid=79"
+FAILED = "gpuwarden: failure gpu=3 xid=79 - reset the GPU when it is empty"
 SETTINGS = Settings(enforce=True, restore_passes=3, restore_after=60.0, lifted_for=300.0)
 
 

@@ -11,7 +11,7 @@ from support.daemons import FakeHost, RunningDaemon
 from support.slurm import Slurm
 from support.slurm_processes import SlurmProcesses
 
-REASON = "gpuwarden: failure gpu=3 xid=95"
+REASON = "gpuwarden: failure gpu=3 xid=95 - reset the GPU when it is empty"
 _BAD, _SLOT = 3, "0000:42:00.0"  # text pci_bus_id of readings.def
 
 

@@ -206,6 +206,16 @@ def first_sentence(text: str) -> str:
     return text.partition(". ")[0].rstrip(".")
 
 
+_DRAIN = re.compile(r"Drain the node(?:, then|, and|,| and) (?:let its jobs end, and )?")
+_COMMAND = re.compile(r": `.*")
+
+
+def in_brief(text: str) -> str:
+    """The action in some words, for the reason of a drain: without the drain itself, and without the command."""
+    action = _COMMAND.sub("", _DRAIN.sub("", first_sentence(text)))
+    return f"{action[:1].lower()}{action[1:]}"
+
+
 def of_condition(code: str, advice: Advice) -> str:
     """The text of a condition as its runbook has it; for a code of DCGM's, the vendor's action."""
     if (text := TO_DO.get(code)) is not None:

@@ -1,5 +1,6 @@
 """The text that is written beside an exclusion, and how it is known again as ours.
 
+    gpuwarden: failure gpu=3 xid=79 - power-cycle the machine
     gpuwarden: failure gpu=3 xid=79 gpu=5 row_remap_failed
     gpuwarden: termination boot=1b4e28ba instance=i-0af01c23
     gpuwarden: operator by=alice replacing a fan
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpuwarden.health.model import Finding, GpuVerdict
+from gpuwarden.health.to_do import in_brief, to_do
 from gpuwarden.policy.model import Why
 
 PREFIX = "gpuwarden: "
@@ -42,12 +44,22 @@ class Reason:
 
 
 def failure(findings: Iterable[Finding], gpus: Mapping[str, GpuVerdict]) -> str:
-    """Each GPU with what is wrong with it, in the order of the findings; `gpus` by slot. `+2` stands for two that did not fit."""
+    """Each GPU with what is wrong with it, in the order of the findings, and what to do if that is one thing and fits.
+
+    `gpus`: by slot. `+2` stands for two that did not fit.
+    """
+    findings = tuple(findings)
     by_subject: dict[str, list[str]] = {}
     for finding in findings:
         by_subject.setdefault(_subject(finding, gpus), []).append(_what(finding))
     groups = [" ".join(filter(None, (subject, *dict.fromkeys(what)))) for subject, what in by_subject.items()]
-    return _fitting("failure", groups)
+    return _with_action(_fitting("failure", groups), findings)
+
+
+def _with_action(text: str, findings: Iterable[Finding]) -> str:
+    actions = {in_brief(to_do(finding.key, finding.advice, finding.evidence)) for finding in findings}
+    whole = f"{text} - {line(min(actions, default=''))}"
+    return whole if len(actions) == 1 and len(whole.encode()) <= LONGEST else text
 
 
 def unknown(why: Iterable[str]) -> str:
