@@ -459,11 +459,48 @@ def test_a_test_in_which_the_machine_goes_down_is_not_begun_after_each_boot_for_
     assert story.stands() is GateState.DUE, "somebody has rebooted it"
 
 
-def test_a_person_who_restores_overrides_it_at_any_moment() -> None:
-    for story in (mended(), mended().begins(), needs_person()):
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (
+            mended,
+            "no test has passed since the failure: one of level quick is to run; wait for it, or test it",
+        ),
+        (lambda: mended().begins(), "a test of level quick runs; wait for it, or test it"),
+        (needs_person, r"no test has passed: 3 tests gave no verdict \(busy\); test it \(gpuwarden test"),
+    ],
+    ids=["due", "runs", "person"],
+)
+def test_a_person_restores_an_untested_node_only_by_saying_so(made: Callable[[], GatedStory], why: str) -> None:
+    story = made()
+    with pytest.raises(ValueError, match=f"not restored: {why}.*gpuwarden restore --untested"):
         restored(story)
+    story.passes()
+    assert story.is_out()
+    restored(story, untested=True)
+    story.passes()
+    assert (story.is_out(), story.state.gate) == (False, None)
+    forced = made()
+    restored(forced, force=True)
+    forced.passes()
+    assert not forced.is_out()
+
+
+@pytest.mark.parametrize("void_gate", [True, False])
+def test_a_person_restores_what_passed_or_can_never_be_tested_as_without_a_gate(void_gate: bool) -> None:
+    story = GatedStory()
+    story.fails(xid(advice=Advice.INSPECT_HARDWARE))
+    story.records(EventKind.CLEARED, xid().key)
+    story.heals(passes=4)
+    if void_gate:
+        story.gates(EventKind.GATE_ENDED, void(story.gate, "no libcuda"))
         story.passes()
-        assert (story.is_out(), story.state.gate) == (False, None)
+    else:
+        story.begins().results().ends()
+    assert story.is_out()
+    restored(story)
+    story.passes()
+    assert not story.is_out()
 
 
 def broken() -> Finding:

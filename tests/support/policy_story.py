@@ -180,11 +180,11 @@ def announced(story: S) -> S:
     return story.passes()
 
 
-def restored(story: S, *, by: str = "bob", force: bool = False) -> S:
+def restored(story: S, *, by: str = "bob", force: bool = False, untested: bool = False) -> S:
     """An operator orders it; raises as `orders.restore`."""
     ordered = orders.restore(
         story.state, story.situation().verdict, ["slurm"], by=by, boot_id=story.boot_id, now=story.now,
-        settings=story.settings, force=force,
+        settings=story.settings, force=force, untested=untested,
     )  # fmt: skip
     story.took(ordered)
     return story

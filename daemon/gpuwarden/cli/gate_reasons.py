@@ -8,7 +8,7 @@ GATE_REASONS = {
         "waits for": "the end of jobs and of other tests, and its turn while test.at_once other nodes are tested",
         "no verdict": "tried three times within 30 minutes, and asked for as long where a test cannot begin on a host that could test before; after that an operator must act",
         "a failed test": "keeps the node out with a finding such as test_failed; after two in one exclusion an operator must act",
-        "to do": "gpuwarden test --level LEVEL, which brings the node back if it finds nothing; or gpuwarden restore, which brings it back untested",
+        "to do": "gpuwarden test --level LEVEL, which brings the node back if it finds nothing; or gpuwarden restore --untested, which brings it back without a test",
     },
     "test_impossible": {
         "meaning": "this host never could test its GPUs, so the node returns without a test: status shows the reason; each such return is a warning, and an event gate_ended with the result void",

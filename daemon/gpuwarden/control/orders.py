@@ -39,11 +39,12 @@ def order_verbs(service: Service, name_of: Callable[[int], Awaitable[str]], cloc
             raise VerbError(str(error)) from error
 
     async def restore(arguments: dict[str, Any], peer: Peer) -> Any:
-        force = arguments.get("force", False)
-        if not isinstance(force, bool):
-            raise VerbError("restore needs `force` to be true or false")
+        force, untested = arguments.get("force", False), arguments.get("untested", False)
+        if not isinstance(force, bool) or not isinstance(untested, bool):
+            raise VerbError("restore needs `force` and `untested` to be true or false")
+        by = await name_of(peer.uid)
         try:
-            return await service.enforcement.orders.restore(await name_of(peer.uid), service.verdict, force=force)
+            return await service.enforcement.orders.restore(by, service.verdict, force=force, untested=untested)
         except StaysOut as error:
             return VerbError(str(error), STAYS_OUT)  # raised once it is on disk, since it ended an order
         except ValueError as error:

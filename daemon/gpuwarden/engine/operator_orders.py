@@ -87,7 +87,7 @@ class Orders:
         """What came of it, for people. Raises ValueError with the reason why it cannot be ordered, or cannot be done."""
         return await self._order([orders.exclude(by, text, self._boot_id, self._clock())], Act.EXCLUDE)
 
-    async def restore(self, by: str, verdict: Verdict, *, force: bool = False) -> str:
+    async def restore(self, by: str, verdict: Verdict, *, force: bool = False, untested: bool = False) -> str:
         """What came of it, for people. Raises ValueError as `exclude`, and StaysOut where failures keep the node out."""
         state, settings = self._state(), self._settings()
         failures = live(state, verdict)
@@ -101,6 +101,7 @@ class Orders:
                 now=self._clock(),
                 settings=settings,
                 force=force,
+                untested=untested,
             )
         except orders.FailuresStand as error:
             raise ValueError(override_text.refusal(error.findings, verdict, enforce=settings.enforce)) from error

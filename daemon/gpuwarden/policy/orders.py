@@ -44,6 +44,7 @@ def restore(
     now: Stamp,
     settings: Settings,
     force: bool = False,
+    untested: bool = False,
 ) -> list[Event]:
     """Events that bring the node back: every exclusion of ours is lifted.
 
@@ -51,8 +52,9 @@ def restore(
     them; with `force` they are overridden, until each has ended, the next boot, or the next `gpuwarden exclude`. What is held or wanted
     of any but these `actuators` is forgotten: nothing can be lifted there.
 
-    Raises ValueError while the end of this machine is announced and imminent; FailuresStand where failures are active and there is
-    nothing else to end, or where nothing would keep the node out for them, since mode is observe.
+    Raises ValueError while the end of this machine is announced and imminent, and where no test of the return gate has passed, without
+    `force` and `untested`; FailuresStand where failures are active and there is nothing else to end, or where nothing would keep the node
+    out for them, since mode is observe.
     """
     if imminent(state.notices, settings.horizon, now) is not None:
         raise ValueError(
@@ -72,11 +74,23 @@ def restore(
             *forgotten,
             *(event for name in actuators for event in _left_to_failures(state, name, reason, boot_id, now)),
         ]
+    if not (force or untested) and (why := _untested(state, verdict, settings)):
+        raise ValueError(why)
     return [
         *restored(state.overridden | {finding.key for finding in failures}, boot_id, now, by),
         *forgotten,
         *(event for name in actuators for event in _restore(state, name, boot_id, now)),
     ]
+
+
+def _untested(state: PolicyState, verdict: Verdict, settings: Settings) -> str:
+    """Why the node would come back without a test that the site wants before a return; "" if it would not."""
+    if state.gate is None or not settings.gate or not settings.enforce:
+        return ""
+    from gpuwarden.policy.return_gate import returns_untested  # noqa: PLC0415 - most daemons have no gate, and their memory none of it
+    from gpuwarden_collectors.active_test.level import Level  # noqa: PLC0415 - as above
+
+    return returns_untested(state.gate, Level(settings.gate), verdict.gpus)
 
 
 def _left_to_failures(state: PolicyState, name: str, reason: str, boot_id: str, now: Stamp) -> Iterator[Event]:

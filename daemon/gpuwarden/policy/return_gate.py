@@ -185,7 +185,9 @@ def assess(gate: Gate, level: Level, around: Surroundings, now: Stamp) -> Assess
         wait = "the node was tested, and comes back when the test has ended"
         return Assessed(GateState.WAITING, wait) if around.testing else Assessed(GateState.PASSED, "")
     if why := _needs_person(gate):
-        to_do = f"gpuwarden test --level {level}, which brings it back if it finds nothing, or gpuwarden restore"
+        to_do = (
+            f"gpuwarden test --level {level}, which brings it back if it finds nothing, or gpuwarden restore --untested"
+        )
         return Assessed(GateState.PERSON, f"{why} before its return ({gate.text}): {to_do}")
     which = " that can be tested" if gate.untestable else ""
     test = f"a test of level {level} must find nothing on every GPU{which} before the node comes back"
@@ -217,10 +219,10 @@ def returns_untested(gate: Gate, level: Level, gpus: Iterable[GpuVerdict]) -> st
     gpus = tuple(gpus)
     if gate.result is GateResult.VOID or passed(gate, level, gpus):
         return ""
-    shown = result_text(gate, level, None, gpus)
+    wait = "" if _needs_person(gate) else "wait for it, or "
     return (
-        f"{shown}: wait for it, or test with gpuwarden test --level {level}, and restore then;"
-        " or bring the node back untested: gpuwarden restore --untested"
+        f"not restored: {result_text(gate, level, None, gpus)}; {wait}test it (gpuwarden test --level {level}) and restore it then;"
+        " or bring it back untested: gpuwarden restore --untested"
     )
 
 
