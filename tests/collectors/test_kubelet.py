@@ -147,6 +147,12 @@ async def test_another_program_behind_the_socket_is_not_believed(asked: Kubelet,
             await PodsReader(path).read()
 
 
+async def test_a_compressed_answer_which_nobody_asked_for_is_an_error_of_kubelet_s(asked: Kubelet, path: Path) -> None:
+    asked.compressed = True
+    with pytest.raises(CollectorError, match=r"cannot ask kubelet .*the answer cannot be read \(.*[Cc]ompress"):
+        await PodsReader(path).read()
+
+
 async def test_without_a_kubelet_there_is_nothing_to_read(path: Path) -> None:
     with pytest.raises(SourceAbsent, match=r"no such socket; start kubelet, or set kubernetes\.kubelet_socket"):
         await PodsReader(path).read()

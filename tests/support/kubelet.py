@@ -75,6 +75,8 @@ class Kubelet:
     response: bytes = b""
     status: Status | None = None
     hangs: bool = False
+    compressed: bool = False
+    """It says so of its answer, which it may only where the client has offered that."""
     asked: int = 0
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
     _server: _Server | None = None
@@ -89,6 +91,10 @@ class Kubelet:
             await asyncio.sleep(3600)
         if self.status is not None:
             raise GRPCError(self.status, "of the test")
+        if self.compressed:
+            await stream.send_initial_metadata()
+            await stream._stream.send_data(b"\1" + len(self.response).to_bytes(4, "big") + self.response)
+            return
         await stream.send_message(self.response)
 
     def start(self) -> None:

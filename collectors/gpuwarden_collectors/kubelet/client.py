@@ -68,6 +68,12 @@ class PodsReader:
             raise CollectorError(
                 self._cannot(f"the connection ended: {str(error)[:80] or 'no reason given'}")
             ) from None
+        except Exception as error:  # a compressed message, a status that is no number: grpclib has no common type for what it cannot read
+            raise CollectorError(
+                self._cannot(
+                    f"the answer cannot be read ({type(error).__name__}: {str(error)[:80] or 'no reason given'})"
+                )
+            ) from error
         finally:
             channel.close()
 
