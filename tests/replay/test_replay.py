@@ -18,7 +18,7 @@ from evaluate.node import Node
 from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.model import Health
 from gpuwarden.health.view import Rules
-from gpuwarden.replay.replay import SILENT_STEPS_MOST, Replay
+from gpuwarden.replay.replay import SILENT_STEPS_MOST, SILENT_STEPS_OVERALL, Replay
 from gpuwarden.trace.records import Accepted, Acknowledged, Began, HostEventsSeen, Record
 from gpuwarden_collectors.facts import Stamp
 from support.commands import gpuwarden
@@ -64,6 +64,19 @@ def test_a_gap_of_years_is_stepped_through_for_ten_minutes_and_no_more() -> None
     for record in records:
         replay.take(record)
     assert len(replay.take(HostEventsSeen(at=later(records[-1], 1e9), events=()))) == SILENT_STEPS_MOST + 1
+
+
+def test_a_trace_of_centuries_with_a_gap_behind_each_record_ends() -> None:
+    """Four hundred gaps are 48,000 steps; a trace of 250 years has room for 13 million of them."""
+    records = story("Xid 95", 30.0)
+    replay = Replay()
+    for record in records:
+        replay.take(record)
+    gaps = 2 * SILENT_STEPS_OVERALL // SILENT_STEPS_MOST
+    taken = [replay.take(HostEventsSeen(at=later(records[-1], n * 2e7), events=())) for n in range(1, gaps + 1)]
+    assert sum(map(len, taken)) <= SILENT_STEPS_OVERALL + 2 * gaps + SILENT_STEPS_MOST
+    assert (replay.is_coarse, len(taken[-1])) == (True, 2)
+    assert "nvml_not_answering" in taken[-1][0].verdict.unknown, "silence is silence, however seldom it is judged"
 
 
 def test_time_never_goes_back() -> None:

@@ -33,7 +33,8 @@ would have been taken out of scheduling or brought back, whatever the `mode`. It
 trace and the files that you name. Without --config it uses the rules of the recording and the default policy. A trace has no
 other nodes, so the breaker counts a pool of one.
 
-A damaged trace is judged up to the damage, which is reported.
+A damaged trace is judged up to the damage, which is reported. Hours without any reading are judged as the daemon would have, for
+28 hours altogether, and beyond that once for each gap, which is said.
 
 exit code: 0; 65 when the trace is damaged, of a newer format or not a trace; 66 when it cannot be read
 
@@ -88,7 +89,8 @@ def main(options: argparse.Namespace) -> int:
     before = Side(options.config)
     after = Side(options.diff) if options.diff else None
     line = _json_line if options.json else _text_line
-    tallies = [before.tally] if after is None else [before.tally, after.tally]
+    sides = [before] if after is None else [before, after]
+    tallies = [side.tally for side in sides]
     try:
         with TraceReader(options.trace) as trace:
             for side, event in _printed(trace, before, after):
@@ -100,6 +102,8 @@ def main(options: argparse.Namespace) -> int:
         judged = "; what was before it is judged above" if error.line > 1 else ""
         raise CommandError(f"{error}{judged}", DAMAGED) from error
     _conclude(tallies, as_json=options.json)
+    if any(side.replay.is_coarse for side in sides):
+        print("the trace has more than 28 hours without any reading: later gaps were judged once each", file=sys.stderr)
     return 0
 
 

@@ -35,6 +35,9 @@ SILENCE = 1.5 * SILENT_STEP
 """Seconds without a step that are silence, and not a pass that took a little longer than the last."""
 SILENT_STEPS_MOST = 120
 """In one gap: ten minutes. Whatever silence does to a verdict it has done by then."""
+SILENT_STEPS_OVERALL = 20_000
+"""Of a whole trace: 28 hours of silence, which take ten seconds. A trace may have a gap between any two of its records; beyond this each is
+judged by one step, at its end."""
 EVENTS_KEPT = 4096
 """Events remembered for a restart; beyond it they are summed up, as the ledger does."""
 
@@ -46,7 +49,13 @@ class Replay:
         self._rules = rules
         self._events: list[Event] = []
         self._now = Stamp(0.0, 0.0)
+        self._silent_steps = 0
         self.engine = Engine("", rules or Rules())
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether silence was judged less often than a daemon would have judged it."""
+        return self._silent_steps > SILENT_STEPS_OVERALL
 
     def take(self, record: Record) -> list[Step]:
         """The judge's steps for this record, and for the silence before it."""
@@ -94,7 +103,8 @@ class Replay:
         for _ in range(SILENT_STEPS_MOST):
             if until.boottime - self._now.boottime <= SILENCE:
                 return
-            ahead = self._now.boottime + SILENT_STEP
+            self._silent_steps += 1
+            ahead = (until.boottime if self.is_coarse else self._now.boottime + 2 * SILENT_STEP) - SILENT_STEP
             yield self._step(Stamp(ahead, ahead + (self._now.wall - self._now.boottime)))
 
     def _step(self, at: Stamp) -> Step:
