@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -242,10 +241,14 @@ async def test_what_a_check_leaves_behind_holds_nothing_up_and_is_killed(tmp_pat
     await until(lambda: not alive(int((tmp_path / "pid").read_text())))
 
 
-async def test_what_escapes_into_a_session_of_its_own_holds_nothing_up(tmp_path: Path) -> None:
-    outcome = await result(f"setsid sh -c 'echo $$ > {tmp_path}/pid; exec sleep 1000' & sleep 0.2; echo done; exit 1")
-    assert (outcome.state, outcome.text) == (PluginState.WARNING, "done")
-    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+@pytest.mark.parametrize("end", ["exit 1", "sleep 1000"], ids=["ends", "too late"])
+async def test_what_escapes_into_a_session_of_its_own_holds_nothing_up_and_is_killed(tmp_path: Path, end: str) -> None:
+    """Its parent is gone by then, and so is that parent's."""
+    escapes = f"setsid sh -c 'setsid sh -c \"echo \\$\\$ > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; exec sleep 1000\" &' &"
+    waits = f"until [ -e {tmp_path}/pid ]; do sleep 0.01; done"
+    outcome = await result(f"{escapes} {waits}; echo done; {end}", within=LATE if end == "exit 1" else 5.0)
+    assert outcome.state is (PluginState.WARNING if end == "exit 1" else PluginState.UNKNOWN)
+    await until(lambda: not alive(int((tmp_path / "pid").read_text())))
 
 
 async def test_a_check_that_closes_its_output_is_waited_for() -> None:

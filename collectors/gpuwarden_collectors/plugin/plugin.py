@@ -121,7 +121,7 @@ class PluginRunner:
             return Run(None, error=f"was not started: pid {left.pid} of an earlier run is still stuck in the kernel")
         if left is not None:
             left.reap()
-        done = await run(check.command, self._environment, check.timeout)
+        done = await run(check.command, self._environment, check.timeout, whole=True)
         self._left.pop(name, None)
         if done.left is not None:
             self._left[name] = done.left

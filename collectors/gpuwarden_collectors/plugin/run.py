@@ -3,7 +3,8 @@
 The program leads a session and a process group of its own, and the whole group ends with it: SIGKILL for what it left
 behind when it ends by itself; SIGTERM and, some seconds later, SIGKILL when its time is up, and then for the whole session.
 Both are killed before their leader is reaped, for only until then can the number not be another process's. A process that
-escapes into a session of its own is no longer waited for, whatever it holds open.
+escapes into a session of its own is no longer waited for, whatever it holds open. Where everything is to end with the run, it is found by a
+variable of the environment that all descendants inherit, and killed: all but what clears its environment.
 
 It is started by way of `/bin/sh -c 'exec "$0" "$@"'`: a program on a dead file system then hangs the new process in its
 exec and not the daemon, which waits for the exec of what it starts. That shell does not parse the command.
@@ -14,8 +15,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, cast
@@ -30,6 +33,12 @@ _DRAIN_PAUSE = 0.01  # seconds between two chunks that are only dropped: a flood
 _POLL = (0.005, 0.1)  # seconds between two checks of the process: soon at first, then seldom
 _TERM_GRACE = 2.0
 _KILL_GRACE = 2.0
+_MARK = "GPUWARDEN_RUN"
+_SEARCHES = 3
+"""Times that what escaped is looked for: what is killed may have started another one meanwhile."""
+_SEARCHED_WITHIN = 2.0
+"""Seconds for all searches. An environment is read under a lock of its process's, which another one may hold for long."""
+_ENVIRONMENT_MOST = 128 << 10  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,14 +183,16 @@ async def run(
     kept: int = _KEPT,
     given: bytes | int = b"",
     left: Callable[[Process], object] | None = None,
+    whole: bool = False,
 ) -> Run:
     """The program's exit code and the first `kept` bytes of what it wrote. Takes at most `timeout` and a few seconds.
 
     Raises nothing for what the program does. If the task is cancelled, the group is killed first. `left` gets a process that could
-    not be ended, then too.
+    not be ended, then too. `whole`: what it left in sessions of its own ends, too.
     """
+    mark = secrets.token_hex(16) if whole else ""
     try:
-        process = Process(command, environment, kept, given)
+        process = Process(command, {**environment, _MARK: mark} if whole else environment, kept, given)
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the command
         return Run(None, error=f"cannot be started: {error}")
     in_time = False
@@ -201,6 +212,8 @@ async def run(
             code = process.reap()
             if not ended and left is not None:
                 left(process)
+            if whole:
+                await _end_escaped(mark)
     output = process.stdout.kept, process.stderr.kept
     if not ended:
         stuck = f"has not ended within {timeout:g} s and cannot be killed (pid {process.pid}, stuck in the kernel)"
@@ -210,6 +223,41 @@ async def run(
     if code is None or code < 0:
         return Run(None, *output, f"died by {_signal(-(code or 0))}")
     return Run(code, *output)
+
+
+async def _end_escaped(mark: str) -> None:
+    """Kills what inherited the mark. Takes _SEARCHED_WITHIN at most, also if the task is cancelled: then it is not waited for."""
+    loop, done = asyncio.get_running_loop(), asyncio.Event()
+
+    def search() -> None:
+        for _ in range(_SEARCHES):
+            if not _killed(f"{_MARK}={mark}".encode()):
+                break
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(done.set)
+
+    threading.Thread(target=search, name="escaped", daemon=True).start()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_SEARCHED_WITHIN):
+            await done.wait()
+
+
+def _killed(variable: bytes, proc: str = "/proc") -> int:
+    """How many processes with this variable in their environment were killed. What is in D state is left: its environment may hang."""
+    killed = 0
+    for name in filter(str.isdecimal, os.listdir(proc)):  # noqa: PTH208 - a Path for each process costs more than the call
+        with contextlib.suppress(OSError, IndexError):
+            handle = os.pidfd_open(int(name))
+            try:
+                state = read_bytes(f"{proc}/{name}/stat").rpartition(b") ")[2][:1]
+                if state in (b"D", b"Z", b"X"):
+                    continue
+                if variable in read_bytes(f"{proc}/{name}/environ", _ENVIRONMENT_MOST).split(b"\0"):
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+                    killed += 1
+            finally:
+                os.close(handle)
+    return killed
 
 
 def _members(session: int, proc: str = "/proc") -> Iterator[int]:
