@@ -83,6 +83,7 @@ SLOW = (
     FaultClass(name="PCI bus cannot be read", strike=faults.bus_unreadable, expects=("collector_failed.pci",), severity="warning", about="node", shown="pci", grace=30),
     FaultClass(name="ledger cannot be written", strike=faults.daemon_trouble("ledger"), expects=("ledger_unavailable",), severity="warning", about="node", shown=TROUBLE),
     FaultClass(name="the run directory is full", strike=faults.daemon_trouble("verdict"), expects=("output_failed.verdict",), severity="warning", about="node", shown=TROUBLE),
+    FaultClass(name="started with the last good configuration", strike=faults.daemon_trouble("config_faulty"), expects=("config_faulty",), severity="warning", about="node", shown=TROUBLE),
     FaultClass(name="a key that no longer exists", strike=faults.daemon_trouble("config"), expects=("config_outdated",), severity="warning", about="node", shown=TROUBLE),
     FaultClass(name="web-config file has a fault", strike=faults.daemon_trouble("web"), expects=("web_config_faulty",), severity="warning", about="node", shown=TROUBLE),
     FaultClass(name="scheduler refuses", strike=faults.daemon_trouble("actuator"), expects=("actuator_refused",), severity="warning", about="node", shown=TROUBLE),

@@ -5,19 +5,24 @@ from __future__ import annotations
 import argparse
 import os
 
-from gpuwarden.base.paths import LEDGER, make_private
+from gpuwarden.base.paths import LEDGER
 from gpuwarden.base.sd_notify import ServiceManager
 from gpuwarden.cli.ledger_version import refuse_another_major
 from gpuwarden.cli.parser import CommandError, Parser, folder
-from gpuwarden.cli.sources import configuration
+from gpuwarden.cli.sources import configuration, faulty, sources
+from gpuwarden.cli.start_configuration import remember, start_configuration
 from gpuwarden.cli.web_config import check_web_config
-from gpuwarden.config.model import Config
+from gpuwarden.config.model import Config, ConfigError, load
+from gpuwarden.config.sources import Sources
 from gpuwarden.runtime.footprint import leave_out, let_in
 
 HELP = """
 Runs the daemon in the foreground: reads the GPUs of this node, judges them, and publishes their health, until SIGTERM.
 
-exit code: 0 after SIGTERM or SIGINT; 64 when the configuration has a fault, or another major version wrote the ledger (then
+As a service of systemd it starts with the last good configuration if the configured one has a fault: the finding config_faulty
+names the fault until a reload or restart reads a good one.
+
+exit code: 0 after SIGTERM or SIGINT; 64 when the configuration has a fault and no last good one is kept, or another major version wrote the ledger (then
 nothing was started); 69 when its port or its run directory is taken; 75 when it must be started again, which systemd does
 
 examples:
@@ -47,9 +52,9 @@ def arguments(parser: Parser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
+    supervised = bool(os.environ.get("NOTIFY_SOCKET"))
     try:
-        config = configuration(options, os.environ, secure=make_private)
-        check_web_config(config)
+        config = start_configuration(options, os.environ)
         refuse_another_major(config.state.dir / LEDGER)
     except CommandError:
         ServiceManager.of(os.environ).turn_away()
@@ -61,17 +66,30 @@ def main(options: argparse.Namespace) -> int:
     leave_out(config)
     from gpuwarden.runtime.serve import serve  # noqa: PLC0415 - a fault in the configuration is reported before asyncio is loaded
 
-    return serve(config, lambda: _again(options))
+    return serve(config, lambda: _again(options, supervised=supervised))
 
 
-def _again(options: argparse.Namespace) -> Config:
+def _again(options: argparse.Namespace, *, supervised: bool) -> Config:
     """The same configuration read again. Raises ReloadError."""
     from gpuwarden.engine.reload import ReloadError  # noqa: PLC0415 - as above
 
     try:
-        config = configuration(options, os.environ)
+        config, read = _read_again(options)
         let_in(config)
         check_web_config(config)
     except CommandError as error:
         raise ReloadError(str(error)) from error
+    if supervised and read is not None:
+        remember(read)
     return config
+
+
+def _read_again(options: argparse.Namespace) -> tuple[Config, Sources | None]:
+    """Raises CommandError."""
+    if options.simulate is not None:
+        return configuration(options, os.environ), None
+    try:
+        read = sources(options, os.environ).with_files_read()
+        return load(read), read
+    except ConfigError as error:
+        raise faulty(error) from error

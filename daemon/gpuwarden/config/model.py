@@ -166,6 +166,8 @@ class Config:
     run: Run = field(default_factory=Run)
     ignored: tuple[str, ...] = internal((), compare=False)
     """For people, what was given that no longer exists and was passed over."""
+    fault: str = internal("", compare=False)
+    """For people, why the configured files are not in force: it was started with the last good ones. Empty: they are."""
     origins: Mapping[KeyPath, str] | None = internal(None, compare=False)
     """Who gave each key that is not at its default; None: it was not loaded."""
 

@@ -14,7 +14,7 @@ import re
 import stat
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ class Layer:
 class Sources:
     """`file` None: no files. `required`: the file was named by somebody, so that it must be there.
 
-    `defaults` are below the files, `overrides` above the environment.
+    `defaults` are below the files, `overrides` above the environment. `files`: what the files have, if they were read already.
     """
 
     file: Path | None = CONFIG_FILE
@@ -80,10 +80,19 @@ class Sources:
     environment: Mapping[str, str] = field(default_factory=dict)
     defaults: tuple[Layer, ...] = ()
     overrides: tuple[Layer, ...] = ()
+    files: tuple[Layer, ...] | None = None
+
+    def with_files_read(self) -> Sources:
+        """The same, with the files read; those with a fault are left to be read again, and reported."""
+        read = list(_files(self.file, required=self.required)) if self.file else []
+        layers = tuple(each for each in read if isinstance(each, Layer))
+        return replace(self, files=layers) if len(layers) == len(read) else self
 
     def read(self) -> tuple[list[Layer], list[Fault]]:
         """All layers in order, and what could not be read."""
-        files = list(_files(self.file, required=self.required)) if self.file else []
+        files: list[Layer | Fault] = list(self.files or ())
+        if self.files is None and self.file is not None:
+            files = list(_files(self.file, required=self.required))
         layers = [found for found in files if isinstance(found, Layer)]
         faults = [found for found in files if isinstance(found, Fault)]
         return [

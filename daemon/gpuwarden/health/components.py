@@ -25,6 +25,7 @@ class Component(StrEnum):
     NOTIFY = "notify"
     WEB = "web"
     CONFIG = "config"
+    CONFIG_FAULTY = "config_faulty"
 
 
 CONDITION_OF: Mapping[Component, str] = {
@@ -40,6 +41,7 @@ CONDITION_OF: Mapping[Component, str] = {
     Component.NOTIFY: "notification_refused",
     Component.WEB: "web_config_faulty",
     Component.CONFIG: "config_outdated",
+    Component.CONFIG_FAULTY: "config_faulty",
 }
 NAMED = ("collector_failed", "output_failed")
 """Conditions of which there is a finding for each component, named by it."""

@@ -322,6 +322,13 @@ _ROWS: tuple[Condition, ...] = (
         why="It is ignored; the evidence names what applies instead. The next release refuses to start with it.",
         source="own rule: no daemon stops at its upgrade, and nothing is dropped silently",
     ),
+    Condition(
+        code="config_faulty", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, fall=10,
+        title="The configuration has a fault; the last good one is in force",
+        why="The service was started while a file of the configuration had a fault. It judges and acts by the files of the last start "
+        "without one, since an unwatched node is worse; what was changed since does not hold.",
+        source="own rule: a typing error before a restart must not leave a fleet unwatched",
+    ),
     # --- the memory of weeks
     Condition(
         code="lemon_node", scope="node", severity=W, advice=Advice.INSPECT_HARDWARE, fall=10,

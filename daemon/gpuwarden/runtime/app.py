@@ -144,6 +144,7 @@ class Daemon:
                 Component.NOTIFY: lambda _: self._notifications.error(),
                 Component.WEB: self._web.error,
                 Component.CONFIG: lambda _: "; ".join(self._config.ignored),
+                Component.CONFIG_FAULTY: lambda _: self._config.fault,
             }
         )
 

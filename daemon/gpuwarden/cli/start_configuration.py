@@ -1,0 +1,55 @@
+"""The configuration with which the daemon starts: the configured one, or under systemd the last good one if that has a fault."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import MutableMapping
+from dataclasses import replace
+
+from gpuwarden.base.paths import make_private
+from gpuwarden.cli.parser import CommandError
+from gpuwarden.cli.sources import configuration, faulty, sources
+from gpuwarden.cli.web_config import check_web_config
+from gpuwarden.config.last_good import NoneKept, keep, kept
+from gpuwarden.config.model import Config, ConfigError, load
+from gpuwarden.config.sources import Sources
+
+
+def start_configuration(options: argparse.Namespace, environment: MutableMapping[str, str]) -> Config:
+    """Raises CommandError. A command that a person typed fails at a fault; so does a pod, whose rollout stops then."""
+    if options.simulate is not None or not environment.get("NOTIFY_SOCKET"):
+        config = configuration(options, environment, secure=make_private)
+        check_web_config(config)
+        return config
+    given = sources(options, environment)
+    try:
+        read = given.with_files_read()
+        config = load(read)
+    except ConfigError as error:
+        config = _last_good(given, error)
+        check_web_config(config)
+        return config
+    check_web_config(config)
+    remember(read)
+    return config
+
+
+def remember(read: Sources) -> None:
+    """Keep the files that were read as the last good ones. What prevents it is printed: the daemon works without."""
+    try:
+        keep(read, read.files or ())
+    except OSError as error:
+        print(f"gpuwarden: the last good configuration is not kept: {error}", file=sys.stderr)
+
+
+def _last_good(given: Sources, error: ConfigError) -> Config:
+    fault = str(faulty(error))
+    try:
+        config = load(kept(given))
+    except NoneKept as none:
+        raise CommandError(f"{fault}\n  and there is no last good configuration to start with: {none}") from error
+    except ConfigError as older:
+        raise CommandError(f"{fault}\n  and the last good one does not fit this version: {older}") from error
+    print(f"gpuwarden: {fault}\n  started with the last good configuration", file=sys.stderr)
+    return replace(config, fault=" ".join(fault.split()))

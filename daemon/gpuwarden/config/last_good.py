@@ -1,0 +1,86 @@
+"""The last configuration that the service started with: a copy of its files, for a start at which they have a fault.
+
+A typing error before a restart would otherwise leave a fleet unwatched. The copy names programs that are run, so that a daemon of root's keeps it
+in the folder that root alone writes in every profile, and obeys none that others could have written. Where it lies depends on the environment and
+the command line only, since the files may not be readable. It has what the files have: of secrets, their paths.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+from gpuwarden.base.paths import STATE_DIR, beside_for_slurm
+from gpuwarden.config.sources import Layer, Sources, environment_layers, merge, read_regular
+
+NAME = "last-good-configuration.json"
+FORMAT = 1
+_BYTES_MOST = 8 << 20
+
+
+class NoneKept(Exception):  # noqa: N818 - a state
+    """There is no copy that may be used. The message says why."""
+
+
+def keep(sources: Sources, layers: tuple[Layer, ...]) -> None:
+    """Replace the copy by these files, as a whole. Does nothing if they are the same. Raises OSError."""
+    path = _path(sources)
+    files = [{"origin": layer.origin, "tree": layer.tree} for layer in layers]
+    data = json.dumps({"format": FORMAT, "file": str(sources.file), "files": files}, default=str).encode()
+    try:
+        if _trusted(path) == data:
+            return
+    except (OSError, NoneKept):
+        pass
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    beside = path.with_name(f".{NAME}.new")
+    beside.unlink(missing_ok=True)
+    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+
+
+def kept(sources: Sources) -> Sources:
+    """The same sources, with the copy in place of the files. Raises NoneKept."""
+    path = _path(sources)
+    try:
+        document = json.loads(_trusted(path))
+        if document["format"] != FORMAT or document["file"] != str(sources.file):
+            raise NoneKept(f"{path} is of other files or another version")
+        layers = tuple(Layer(str(each["origin"]), dict(each["tree"])) for each in document["files"])
+    except FileNotFoundError:
+        raise NoneKept(f"no start with a good one is remembered in {path}") from None
+    except OSError as error:
+        raise NoneKept(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise NoneKept(f"{path} cannot be read: {error}") from error
+    return replace(sources, files=layers)
+
+
+def _path(sources: Sources) -> Path:
+    tree, _ = merge([*environment_layers(sources.environment), *sources.overrides])
+    state = tree.get("state")
+    folder = state.get("dir") if isinstance(state, dict) else None
+    own = Path(folder) if isinstance(folder, str) and folder.startswith("/") else STATE_DIR
+    return (beside_for_slurm(own) if os.geteuid() == 0 else own) / NAME
+
+
+def _trusted(path: Path) -> bytes:
+    """Its content. Raises NoneKept if another user than this one could have written it, OSError."""
+    for each in (path.parent, path):
+        status = each.lstat()
+        if (
+            status.st_uid != os.geteuid()
+            or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+            or stat.S_ISLNK(status.st_mode)
+        ):
+            raise NoneKept(f"others than uid {os.geteuid()} can write {each}")
+    data = read_regular(path, _BYTES_MOST + 1)
+    if len(data) > _BYTES_MOST:
+        raise NoneKept(f"{path} is too large")
+    return data
