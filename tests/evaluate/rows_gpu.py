@@ -88,6 +88,7 @@ SLOW = (
     FaultClass(name="web-config file has a fault", strike=faults.daemon_trouble("web"), expects=("web_config_faulty",), severity="warning", about="node", shown=TROUBLE),
     FaultClass(name="scheduler refuses", strike=faults.daemon_trouble("actuator"), expects=("actuator_refused",), severity="warning", about="node", shown=TROUBLE),
     FaultClass(name="a scheduler is away while something is wanted of it", strike=faults.daemon_trouble("actuator_away"), expects=("actuator_unreachable",), severity="warning", about="node", grace=600, shown=TROUBLE),
+    FaultClass(name="an exclusion of gpuwarden's waits for a person", strike=faults.daemon_trouble("exclusion"), expects=("exclusion_stuck",), severity="warning", about="node", grace=600, shown=TROUBLE),
     FaultClass(name="a receiver of notifications refuses", strike=faults.daemon_trouble("notify"), expects=("notification_refused",), severity="warning", about="node", shown=TROUBLE),
     FaultClass(name="a job's processes outlive it", strike=faults.job_outlived, expects=("gpu_held_after_job",), severity="warning", shown="jobs", grace=30),
     FaultClass(name="a test finds a wrong word of memory", strike=faults_tests.wrong_memory, expects=("test_failed.memory",), ends=None),

@@ -377,6 +377,49 @@ def test_a_drain_with_the_text_and_time_of_one_that_somebody_ended_is_not_gpuwar
         assert (story.writes, story.reason) == (["exclude"], FAILED)
 
 
+def test_a_restoration_that_the_scheduler_forgot_is_made_again_and_counts_once() -> None:
+    story = Story().fails()
+    drained = story.cluster.nodes["n1"]
+    story.heals(passes=20)
+    assert story.writes == ["exclude", "restore"]
+    story.checkpoints().restarts_daemon()
+    story.cluster.nodes["n1"] = drained
+    story.heals(passes=20)
+    assert (story.writes, len(story.state.returns)) == (["exclude", "restore", "restore"], 1)
+
+
+def test_that_drain_at_another_time_is_not_the_one_that_was_restored() -> None:
+    story = Story().fails().heals(passes=20)
+    story.waits(60)
+    story.drained_by_hand(FAILED)
+    story.heals(passes=100)
+    assert story.writes == ["exclude", "restore"]
+    assert story.last is not None
+    assert "gpuwarden restore" in story.last.stuck["slurm"]
+
+
+@pytest.mark.parametrize("more", [" ticket 4711", ", see 4711", " ticket 4711 : Not responding"])
+def test_what_a_person_adds_to_our_reason_is_a_remark(more: str) -> None:
+    story = Story().fails()
+    story.waits(60)
+    story.drained_by_hand(FAILED + more)
+    story.heals(passes=50)
+    assert (story.writes, "slurm" in story.state.holds) == (["exclude"], True)
+    assert story.last is not None
+    assert "4711" in story.last.blocked["slurm"]
+    assert story.last.stuck == story.last.blocked
+    restored(story)
+    assert story.passes().writes == ["exclude", "restore"]
+
+
+def test_an_operator_s_exclusion_that_the_ledger_does_not_know_is_nothing_to_warn_of() -> None:
+    story = Story()
+    story.drained_by_hand("gpuwarden: operator by=alice new fan")
+    story.heals(passes=50)
+    assert story.last is not None
+    assert ("gpuwarden restore" in story.last.blocked["slurm"], story.last.stuck) == (True, {})
+
+
 def test_the_fourth_return_in_a_day_is_for_a_person() -> None:
     story = Story()
     for _ in range(6):

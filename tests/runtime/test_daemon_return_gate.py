@@ -292,7 +292,7 @@ class TestInSlurm:
         with node.acting() as daemon:
             daemon.wait_status("healthy")
             node.breaks()
-            daemon.wait(lambda: "DRAIN" in slurm.state("n1"), "the drain")
+            daemon.wait(lambda: '"node excluded"' in daemon.lines(), "the drain to be recorded")
             node.is_mended()
             daemon.wait(lambda: "slurm has jobs here" in gate_of(daemon)["text"], "it to wait for the job")
             assert (node.workers, gate_events(daemon)) == ([], ["gate_wanted"])

@@ -205,6 +205,21 @@ class Slurm:
         self.processes[name].send_signal(signal.SIGCONT)
         self.paused.discard(name)
 
+    def remembers(self) -> Path:
+        """What the controller knows now, as `crashes` takes it."""
+        copy = self.folder / f"state.{time.monotonic_ns()}"
+        self.stop(CONTROLLER)  # which writes all of it
+        shutil.copytree(self.folder / "state", copy)
+        self.start(CONTROLLER)
+        return copy
+
+    def crashes(self, state: Path) -> None:
+        """The controller is killed, and comes back with what it wrote last."""
+        self.stop(CONTROLLER, how=signal.SIGKILL)
+        shutil.rmtree(self.folder / "state")
+        shutil.copytree(state, self.folder / "state")
+        self.start(CONTROLLER)
+
     def clear(self) -> None:
         """Everything runs, no jobs, every node idle: as at the beginning."""
         for name in tuple(self.paused):

@@ -156,9 +156,16 @@ class Reconciler:
         return await self._recount(intent, found) if self._wanted(intent) else SUPERSEDED
 
     async def _recount(self, intent: Intent, found: Outcome) -> Outcome:
-        """It is written; now check which other nodes were excluded meanwhile, and step back if they were first."""
-        self.held_back = breaker.refusal(self.limits.budget, await self._fleet_count())
+        """It is written; now check which other nodes were excluded meanwhile, and step back if they were first.
+
+        A scheduler that crashes right after a write may come back without it.
+        """
+        fleet_count = await self._fleet_count()
+        self.held_back = breaker.refusal(self.limits.budget, fleet_count)
         if not self.held_back:
+            counted = any(held.node == fleet_count.node for held in fleet_count.held)
+            if not counted and (await self._read()).restarted:
+                return Outcome(result=Result.RETRY, text="the scheduler was restarted, and has lost it")
             return found
         back = await self._write(replace(intent, act=Act.RESTORE, since=found.since))
         done = "stepped back" if back.result in (Result.DONE, Result.ALREADY) else f"cannot step back ({back.text})"

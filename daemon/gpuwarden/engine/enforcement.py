@@ -94,6 +94,7 @@ class Enforcement:
             settings=lambda: self._options.settings, boot_id=boot_id, clock=clock,
         )  # fmt: skip
         self._blocked: Mapping[str, str] = {}
+        self._stuck: Mapping[str, str] = {}
         self._waiting: frozenset[str] = frozenset()
         self._overridden: tuple[str, ...] = ()
         self._tasks: list[asyncio.Task[None]] = []
@@ -179,7 +180,7 @@ class Enforcement:
         """Something new is in the way: read afresh, now."""
         for name in decision.blocked.keys() - self._blocked.keys():
             self._boxes[name].wake.set()
-        self._blocked = decision.blocked
+        self._blocked, self._stuck = decision.blocked, decision.stuck
 
     def _wanted(self, intent: Intent) -> bool:
         """Whether it is wanted now: it is pending, and does not wait for its cause to be observed again."""
@@ -287,6 +288,10 @@ class Enforcement:
         """Those of whom something is wanted, or who hold this node out."""
         wanted = {*self.state.would, *self.state.pending, *self.state.holds}
         return ((name, box) for name, box in self._boxes.items() if name in wanted)
+
+    def stuck(self) -> str:
+        """Whose exclusion of ours stands though nothing is wrong with the node, and waits for a person."""
+        return "; ".join(f"{name}: {text}" for name, text in self._stuck.items())
 
     def away(self) -> str:
         """Who of them does not answer, for now."""

@@ -22,6 +22,7 @@ class Component(StrEnum):
     SLURM = "slurm"  # files for Slurm's scripts and for dcgm-exporter's job mapping
     ACTUATOR = "actuator"  # refuses for good
     ACTUATOR_AWAY = "actuator_away"
+    EXCLUSION = "exclusion"  # one of gpuwarden's stands though nothing is wrong, and waits for a person
     NOTIFY = "notify"
     WEB = "web"
     CONFIG = "config"
@@ -38,6 +39,7 @@ CONDITION_OF: Mapping[Component, str] = {
     Component.SLURM: "output_failed",
     Component.ACTUATOR: "actuator_refused",
     Component.ACTUATOR_AWAY: "actuator_unreachable",
+    Component.EXCLUSION: "exclusion_stuck",
     Component.NOTIFY: "notification_refused",
     Component.WEB: "web_config_faulty",
     Component.CONFIG: "config_outdated",

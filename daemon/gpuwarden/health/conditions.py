@@ -303,6 +303,13 @@ _ROWS: tuple[Condition, ...] = (
         source="own rule: an action that is pending and cannot be done is reported",
     ),
     Condition(
+        code="exclusion_stuck", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, rise=600, fall=10,
+        title="Excluded by gpuwarden for 10 min though nothing is wrong",
+        why="The scheduler shows an exclusion of gpuwarden's that the ledger does not know, or to whose reason a person or the scheduler "
+        "added something. gpuwarden does not lift it by itself, so that the node would stay out unnoticed.",
+        source="own rule: a healthy node that only a person brings back is reported",
+    ),
+    Condition(
         code="notification_refused", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, fall=10,
         title="A notification target does not accept notifications",
         why="It refuses the credentials, redirects, is not trusted or does not exist; or the queue cannot be kept on disk. "

@@ -125,6 +125,7 @@ TO_DO: Mapping[str, str] = {
     "output_failed": "Check `df -h /run/gpuwarden`, its owner and its mode. Slurm's scripts read old verdicts meanwhile, or none.",
     "actuator_refused": "Run `gpuwarden doctor` on the node: it names the missing right or the wrong name. A node that fails: drain it by hand.",
     "actuator_unreachable": "Check the controller: `scontrol ping`, or `kubectl get --raw /readyz`. A node that fails: drain it by hand.",
+    "exclusion_stuck": "Run `gpuwarden status`, and look at the node. If nothing speaks against it: `gpuwarden restore`.",
     "notification_refused": "Correct the target in `[notify]`: the evidence has its answer. Nothing is lost meanwhile, within bounds.",
     "web_config_faulty": "Run `gpuwarden config check`, or renew the certificate. The daemon reads changed files by itself.",
     "config_outdated": "Remove the key that the evidence names. The next version would not start with it.",

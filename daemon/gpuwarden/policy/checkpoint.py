@@ -50,9 +50,11 @@ def _lifted(state: PolicyState, now: Stamp) -> Iterator[Event]:
     boot = state.boot_id
     for actuator, at in state.lifted.items():
         yield Event(kind=EventKind.LIFTED, at=at, boot_id=boot, data=write(Lifted(actuator=actuator)))
+    for data in state.restored.values():
+        yield Event(kind=EventKind.LIFTED, at=now, boot_id=boot, data=write(data))
     for actuator, since in state.ended.items():
-        data = write(Lifted(actuator=actuator, nobody=True, since=since))
-        yield Event(kind=EventKind.LIFTED, at=now, boot_id=boot, data=data)
+        ended = Lifted(actuator=actuator, nobody=True, since=since)
+        yield Event(kind=EventKind.LIFTED, at=now, boot_id=boot, data=write(ended))
 
 
 def _tried(state: PolicyState) -> Iterator[Event]:

@@ -42,9 +42,11 @@ class Lifted:
     by: str | None = None
     """How it ended, for people."""
     nobody: bool | None = None
-    """The scheduler lost it while the machine was off."""
+    """The scheduler lost it: in a crash, or while the machine was off."""
     since: float | None = None
     """When the exclusion was written, by the scheduler's clock."""
+    ours: bool | None = None
+    """In a checkpoint: gpuwarden lifted it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

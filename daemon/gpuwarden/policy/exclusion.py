@@ -18,7 +18,7 @@ is as good as unknown until it is confirmed: what stands stays, and nothing new 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from gpuwarden.health.event_data import write
@@ -48,12 +48,14 @@ if TYPE_CHECKING:  # loaded where the configuration wants a gate
 NEEDS_PERSON = frozenset({Advice.INSPECT_HARDWARE, Advice.CONTACT_SUPPORT})
 """Advice whose finding may go away while its cause stays. That a configuration was mended, or a GPU reset, shows by itself."""
 DAY = 86_400.0
+_ONLY_A_PERSON = "only a person restores it (gpuwarden restore)"
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     """`blocked`: by actuator, why what is wanted is not asked of it now. `waiting`: whose pending intent is not for now.
 
+    `stuck`: whose exclusion of ours stands, though nothing is wrong with the node, and waits for a person whom nothing else calls; and why.
     `gate`: where the return gate stands, once nothing else is in the way of a restoration; None before, or where there is none.
     """
 
@@ -62,6 +64,7 @@ class Decision:
     blocked: Mapping[str, str]
     waiting: frozenset[str] = frozenset()
     gate: Assessed | None = None
+    stuck: Mapping[str, str] = field(default_factory=dict)
 
 
 def decide(state: PolicyState, seen: Situation, settings: Settings, now: Stamp) -> Decision:
@@ -103,6 +106,7 @@ class _Steps:
         self._events: list[Event] = []
         self._unconfirmed = unconfirmed(state, seen.verdict)
         self._blocked: dict[str, str] = {}
+        self._stuck: dict[str, str] = {}
         self._waiting: set[str] = set()
         self._gate = _gate_steps(seen, settings, now)
 
@@ -126,7 +130,7 @@ class _Steps:
             for kind, data in self._gate.events(self.state):
                 self._event(kind, data)
         gate = None if self._gate is None else self._gate.assessed
-        return Decision(self.state, tuple(self._events), self._blocked, frozenset(self._waiting), gate)
+        return Decision(self.state, tuple(self._events), self._blocked, frozenset(self._waiting), gate, self._stuck)
 
     def _wanted(self, name: str) -> Want | None:
         state = replace(self.state, order=None) if name in self.state.declined else self.state
@@ -154,9 +158,17 @@ class _Steps:
                 self._event(EventKind.HELD, write(replace(hold, rebooted=True)))
             return
         gone = known.owner is Owner.NONE
-        by = ("gone since an earlier boot" if earlier else "lifted") if gone else "taken over"
+        lost = gone and bool(known.restarted)
+        by = "lifted" if gone else "taken over"
+        if gone and (earlier or lost):
+            by = "lost by the scheduler, which was restarted" if lost else "gone since an earlier boot"
         lifted = Lifted(
-            actuator=name, why=hold.why, reason=hold.reason, by=by, nobody=gone and earlier, since=hold.since or None
+            actuator=name,
+            why=hold.why,
+            reason=hold.reason,
+            by=by,
+            nobody=gone and (earlier or lost),
+            since=hold.since or None,
         )
         self._event(EventKind.LIFTED, write(lifted))
 
@@ -275,6 +287,28 @@ class _Steps:
                 self._restore(name, known, would.why, "", 0.0)
             elif hold is not None:
                 self._blocked[name] = self._bars(hold)
+            elif known.owner is Owner.OURS:
+                self._not_held(name, known)
+
+    def _not_held(self, name: str, known: NodeState) -> None:
+        """One of ours stands that the ledger does not hold: it was lost, or the scheduler's crash undid a restoration."""
+        before = self.state.restored.get(name)
+        if before is not None and not known.suffix and same(before.reason or "", before.since or 0.0, known):
+            if self._clean():
+                self._restore(name, known, before.why or Why.FAILURE, before.reason or "", before.since or 0.0)
+            else:
+                self._blocked[name] = (
+                    "it was restored, and the scheduler shows it again: it comes back after clean passes"
+                )
+        elif known.why is Why.OPERATOR:
+            self._blocked[name] = f"an operator excluded it: {_ONLY_A_PERSON}"
+        else:
+            self._wait_for_person(name, f"the ledger does not know this exclusion: {_ONLY_A_PERSON}")
+
+    def _wait_for_person(self, name: str, why: str) -> None:
+        self._blocked[name] = why
+        if self.state.clean:
+            self._stuck[name] = why
 
     def _would(self, name: str) -> Hold | None:
         """What mode observe would hold."""
@@ -302,7 +336,7 @@ class _Steps:
         """Why what we hold may not be lifted without a person, or not yet; "" if it may."""
         if why := self._needs_person(hold):
             tested = self._tested_meanwhile(hold)
-            return "; ".join(filter(None, (f"{why}: only a person restores it (gpuwarden restore)", tested)))
+            return "; ".join(filter(None, (f"{why}: {_ONLY_A_PERSON}", tested)))
         settings = self._settings
         if not self._clean():
             return f"it comes back after {settings.restore_passes} clean passes in a row, {self.state.clean} so far"
@@ -362,7 +396,15 @@ class _Steps:
         """What the last read rules out is not asked again; but a person is shown the result of a fresh one."""
         outcome = None if known is None else answer(intent, known)
         if outcome is not None and outcome.result in (Result.DROPPED, Result.RETRY) and not intent.force:
-            self._blocked[intent.actuator] = outcome.text
+            if (
+                intent.act is Act.RESTORE
+                and outcome.result is Result.DROPPED
+                and known is not None
+                and known.owner is Owner.OURS
+            ):
+                self._wait_for_person(intent.actuator, outcome.text)
+            else:
+                self._blocked[intent.actuator] = outcome.text
         elif intent.force or self._settings.enforce:
             self._event(EventKind.INTENDED, write(intent))
         else:

@@ -19,9 +19,12 @@ CLOCK_APART = 1.5
 
 def answer(intent: Intent, node_state: NodeState) -> Outcome | None:
     """What came of it without a write, or None if it is to be written now."""
+    remarked = with_remark(intent.reason, node_state)
     if intent.act is Act.EXCLUDE:
-        return _exclude(intent, node_state)
-    return _restore(intent, as_owned(node_state, intent.ended))
+        return _exclude(
+            intent, node_state if intent.why is Why.OPERATOR else remarked
+        )  # an order may be longer than the one before
+    return _restore(intent, as_owned(remarked, intent.ended))
 
 
 def as_owned(node_state: NodeState, ended: float) -> NodeState:
@@ -48,8 +51,17 @@ def still_closed(node_state: NodeState) -> str:
 
 
 def stands(reason: str, since: float, node_state: NodeState) -> bool:
-    """Return whether this exclusion stands, with a remark of the scheduler's or without: a remark moves its time."""
-    return same(reason, 0.0 if node_state.suffix else since, node_state)
+    """Return whether this exclusion stands, with a remark of somebody's behind it or without: a remark moves its time."""
+    remarked = with_remark(reason, node_state)
+    return same(reason, 0.0 if remarked.suffix else since, remarked)
+
+
+def with_remark(reason: str, node_state: NodeState) -> NodeState:
+    """Return the state with what stands behind our whole text as its suffix: also what a person added, such as the number of a ticket."""
+    more = node_state.reason.removeprefix(reason) if reason and node_state.owner is Owner.OURS else ""
+    if more in ("", node_state.reason) or more[0].isalnum():
+        return node_state
+    return replace(node_state, reason=reason, suffix=" : ".join(filter(None, (more.strip(), node_state.suffix))))
 
 
 def _exclude(intent: Intent, node_state: NodeState) -> Outcome | None:
@@ -59,7 +71,9 @@ def _exclude(intent: Intent, node_state: NodeState) -> Outcome | None:
         case Owner.OURS if node_state.reason == intent.reason:
             return Outcome(result=Result.ALREADY, since=node_state.since)
         case Owner.OURS if node_state.suffix and not _says_repair(node_state):
-            return Outcome(result=Result.DROPPED, text=f"it is excluded, and the scheduler added {node_state.suffix!r}")
+            return Outcome(
+                result=Result.DROPPED, text=f"it is excluded, and {node_state.suffix!r} was added to the reason"
+            )
         case Owner.OURS if node_state.why is not None and not (
             node_state.reason == intent.replaces or _gives_way(node_state.why, intent.why)
         ):
@@ -82,7 +96,7 @@ def _restore(intent: Intent, node_state: NodeState) -> Outcome | None:
     if node_state.suffix and not (intent.force or _says_repair(node_state)):
         return Outcome(
             result=Result.DROPPED,
-            text=f"the scheduler added {node_state.suffix!r}: look at the node; then gpuwarden restore brings it back",
+            text=f"{node_state.suffix!r} was added to the reason: look at the node; then gpuwarden restore brings it back",
         )
     if intent.reason and not stands(intent.reason, intent.since, node_state):
         return Outcome(

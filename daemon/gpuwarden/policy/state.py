@@ -87,7 +87,8 @@ class PolicyState:
 
     `declined`: where an operator's order, which stands elsewhere, was refused for good and forgotten. `person`: findings of
     this exclusion that need a person. `gate`: what a test must show before it is lifted. `testable`: this host could test once. `override`: the last of an operator.
-    `ended`: when the last exclusion of ours that others ended was written, by the scheduler's clock. `returns`: Unix times of restorations without a person. `tried`: how many intents came to what, by both words, as
+    `ended`: when the last exclusion of ours that others ended was written, by the scheduler's clock. `restored`: the last one that we
+    lifted, which a scheduler that crashes may show once more. `returns`: Unix times of restorations without a person. `tried`: how many intents came to what, by both words, as
     `exclude_done`, since the ledger began; not what is tried again without an event (retry, refused).
     """
 
@@ -100,6 +101,7 @@ class PolicyState:
     would: Mapping[str, Intent] = field(default_factory=dict)
     lifted: Mapping[str, Stamp] = field(default_factory=dict)
     ended: Mapping[str, float] = field(default_factory=dict)
+    restored: Mapping[str, Lifted] = field(default_factory=dict)
     person: frozenset[Key] = frozenset()
     gate: Gate | None = None
     testable: bool = False
@@ -231,7 +233,8 @@ def _excluded(state: PolicyState, _: Event, hold: Hold) -> PolicyState:
         hold = replace(hold, failed=True)
     holds = {**state.holds, hold.actuator: hold}
     lifted, ended = _without(state.lifted, hold.actuator), _without(state.ended, hold.actuator)
-    return replace(state, holds=holds, lifted=lifted, ended=ended)
+    restored = _without(state.restored, hold.actuator)
+    return replace(state, holds=holds, lifted=lifted, ended=ended, restored=restored)
 
 
 def _restored(state: PolicyState, event: Event, data: Restored) -> PolicyState:
@@ -240,11 +243,25 @@ def _restored(state: PolicyState, event: Event, data: Restored) -> PolicyState:
     counted = hold is not None and any(since <= wall <= until for wall in state.returns)  # another actuator's was first
     failed = hold is not None and hold.failed and data.why is Why.TERMINATION
     alone = failed or data.why is Why.FAILURE
+    if hold is None and _is_lifted_again(state, data):
+        return state
+    if hold is not None:
+        lifted = Lifted(
+            actuator=hold.actuator, why=hold.why, reason=hold.reason, nobody=True, since=hold.since, ours=True
+        )
+        state = replace(state, restored={**state.restored, hold.actuator: lifted})
     return _over(_returned(state, event) if alone and not counted else state, data.actuator)
 
 
+def _is_lifted_again(state: PolicyState, data: Restored) -> bool:
+    before = state.restored.get(data.actuator)
+    return before is not None and before.reason == data.reason
+
+
 def _lifted(state: PolicyState, event: Event, data: Lifted) -> PolicyState:
-    """`nobody`: the scheduler lost it while the machine was off, as its own power saving does; then it is wanted as before."""
+    """`nobody`: the scheduler lost it in a crash, or while the machine was off, as its power saving does; then it is wanted as before."""
+    if data.ours:
+        return replace(state, restored={**state.restored, data.actuator: data})
     if data.since:
         state = replace(state, ended={**state.ended, data.actuator: data.since})
     if data.nobody:

@@ -141,6 +141,7 @@ class Daemon:
                 Component.SLURM: self._slurm.error,
                 Component.ACTUATOR: lambda _: "; ".join(filter(None, (enforcement.error(), kubernetes.error()))),
                 Component.ACTUATOR_AWAY: lambda _: enforcement.away(),
+                Component.EXCLUSION: lambda _: enforcement.stuck(),
                 Component.NOTIFY: lambda _: self._notifications.error(),
                 Component.WEB: self._web.error,
                 Component.CONFIG: lambda _: "; ".join(self._config.ignored),

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuwarden.actuators.hook_gate import HookGate
 from gpuwarden.actuators.slurm.errors import actuator_errors
 from gpuwarden.actuators.slurm.node_state import fleet_count_of, is_out, largest, node_state_of
 from gpuwarden.config.slurm import SlurmOptions
-from gpuwarden.policy.model import Act, Flag, FleetCount, Intent, NodeState
+from gpuwarden.policy.model import Act, Flag, FleetCount, Intent, NodeState, Owner
 from gpuwarden.policy.reasons import PREFIX, line
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.slurm import errors, nodes
 from gpuwarden_collectors.slurm.client import SlurmClient
 from gpuwarden_collectors.slurm.facts import NodeFacts
-from gpuwarden_collectors.slurm.settings import read_partition_settings
+from gpuwarden_collectors.slurm.settings import read_config, read_partition_settings
 
 if TYPE_CHECKING:  # `[slurm]` is its part of it
     from gpuwarden.config.model import Config
@@ -49,6 +50,7 @@ class SlurmActuator:
         self._pool: int | None = None
         self._pool_at = 0.0
         self._last: NodeFacts | None = None
+        self._stood = 0.0  # Unix time of the last read, if it showed an exclusion of ours
 
     @property
     def pool(self) -> int | None:
@@ -66,8 +68,17 @@ class SlurmActuator:
         self._last = node
         now = self._clock()
         if self._pool is None or now.boottime - self._pool_at >= _POOL_AGE:
-            self._pool, self._pool_at = await self._pool_size(self._last), now.boottime
-        return node_state_of(self._last, now, self._pool)
+            self._pool, self._pool_at = await self._pool_size(node), now.boottime
+        state = node_state_of(node, now, self._pool)
+        if state.owner is Owner.NONE and self._stood:
+            state = replace(state, restarted=await self._restarted(self._stood))
+        self._stood = now.wall if state.owner is Owner.OURS else 0.0
+        return state
+
+    async def _restarted(self, stood: float) -> float:
+        """Return when the controller started, if that was after `stood`, else 0. Slurm keeps whole seconds."""
+        started = (await read_config(self.commands)).get("BOOT_TIME", "")
+        return float(started) if started.isdecimal() and float(started) >= int(stood) else 0.0
 
     async def _pool_size(self, node: NodeFacts) -> int | None:
         """Only to spread writes: the budget uses the exact count of `fleet_count`."""

@@ -1,0 +1,96 @@
+"""The whole daemon beside a controller that crashes and forgets, and beside reasons that its ledger does not know."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from support.slurm import SLURM, Slurm
+from support.slurm_hosts import REASON, SlurmHost, acting_of, excluded_by
+from support.slurm_reconciler import reasons_written
+
+pytestmark = SLURM
+
+
+@pytest.fixture
+def host(tmp_path: Path, slurm: Slurm) -> SlurmHost:
+    return SlurmHost(tmp_path, slurm, gpus=4)
+
+
+def test_a_drain_that_the_controller_forgot_is_written_again_at_once(host: SlurmHost, slurm: Slurm) -> None:
+    """Not after `lifted_for`, five minutes: nobody has lifted it."""
+    state = slurm.remembers()
+    with host.acting() as daemon:
+        daemon.wait_status("healthy")
+        host.breaks()
+        daemon.wait(lambda: '"node excluded"' in daemon.lines(), "the drain to be recorded")
+        daemon.wait(lambda: excluded_by(daemon) == ["slurm:failure"], "the status to show it")
+        slurm.crashes(state)
+        assert slurm.state("n1") == {"IDLE"}
+        daemon.wait(host.is_drained, "the drain")
+        assert slurm.reason("n1") == REASON
+
+
+def test_a_drain_that_a_person_lifted_beside_a_controller_that_runs_on_stays_lifted(
+    host: SlurmHost, slurm: Slurm
+) -> None:
+    with host.acting() as daemon:
+        daemon.wait_status("healthy")
+        host.breaks()
+        daemon.wait(lambda: '"node excluded"' in daemon.lines(), "the drain to be recorded")
+        daemon.wait(lambda: excluded_by(daemon) == ["slurm:failure"], "the status to show it")
+        before = len(slurm.log())
+        slurm.scontrol("update", "NodeName=n1", "State=UNDRAIN")
+        daemon.wait(lambda: "a moment ago" in str(acting_of(daemon)["blocked"]), "to see that somebody lifted it")
+        daemon.wait_passes(30)
+        assert reasons_written(slurm, since=before) == []
+
+
+def test_a_restoration_that_the_controller_forgot_is_made_again(host: SlurmHost, slurm: Slurm) -> None:
+    with host.acting() as daemon:
+        daemon.wait_status("healthy")
+        host.breaks()
+        daemon.wait(lambda: '"node excluded"' in daemon.lines(), "the drain to be recorded")
+        state = slurm.remembers()
+        host.is_mended()
+        daemon.wait(lambda: '"node restored"' in daemon.lines(), "the restoration to be recorded")
+        slurm.crashes(state)
+        assert slurm.reason("n1") == REASON
+        assert host.is_drained()
+    with host.acting() as daemon:  # which reads the node at once, and has it from the ledger
+        daemon.wait(lambda: slurm.state("n1") == {"IDLE"}, "the node to come back")
+
+
+def test_a_reason_to_which_a_person_added_something_is_said_and_lifted_by_a_person(
+    host: SlurmHost, slurm: Slurm
+) -> None:
+    with host.acting() as daemon:
+        daemon.wait_status("healthy")
+        host.breaks()
+        daemon.wait(lambda: '"node excluded"' in daemon.lines(), "the drain to be recorded")
+        slurm.scontrol("update", "NodeName=n1", f"Reason={REASON} ticket 4711")
+        host.is_mended()
+        daemon.wait_status("healthy")
+        daemon.wait(lambda: "'ticket 4711' was added" in str(acting_of(daemon)["blocked"]), "status to say it")
+        daemon.wait_passes(10)
+        assert (slurm.state("n1"), slurm.reason("n1")) == ({"IDLE", "DRAIN"}, f"{REASON} ticket 4711")
+        assert host.command("restore", "--run-dir", host.run_dir).returncode == 0
+        daemon.wait(lambda: slurm.state("n1") == {"IDLE"}, "the node to come back")
+
+
+def test_a_drain_that_a_lost_ledger_held_is_said_and_lifted_by_a_person(host: SlurmHost, slurm: Slurm) -> None:
+    with host.acting() as daemon:
+        daemon.wait_status("healthy")
+        host.breaks()
+        daemon.wait(lambda: '"node excluded"' in daemon.lines(), "the drain to be recorded")
+    shutil.rmtree(host.state_dir)
+    host.kmsg.write_text("")
+    with host.acting() as daemon:
+        daemon.wait_status("healthy")
+        daemon.wait(lambda: "gpuwarden restore" in str(acting_of(daemon)["blocked"]), "status to say it")
+        assert "the ledger does not know" in host.command("status", "--run-dir", host.run_dir).stdout
+        assert host.is_drained()
+        assert host.command("restore", "--run-dir", host.run_dir).returncode == 0
+        daemon.wait(lambda: slurm.state("n1") == {"IDLE"}, "the node to come back")
