@@ -568,6 +568,22 @@ def test_a_process_of_root_that_has_the_name_is_a_test_only_if_it_holds_a_lock_f
             assert "uid 0) has taken the name of the socket that keeps tests apart" in document["notes"][0]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabilities to drop")
+def test_a_test_of_root_is_one_also_for_the_gate_s_service_which_has_fewer_capabilities(
+    host: ActiveHost, tmp_path: Path
+) -> None:
+    """It may not see what files a process with more of them has open."""
+    host.script({"*": LONG})
+    first = host.begin("--i-know-nobody-is-here")
+    host.wait_note(0)
+    words = host.argv("--json", "--i-know-nobody-is-here", "--run-dir", str(tmp_path / "another"))
+    fewer = ["setpriv", "--bounding-set=-sys_ptrace", *words]
+    second = subprocess.run(fewer, env=host.variables, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    document = json.loads(second.stdout)
+    assert (second.returncode, document["obstacle"]) == (3, "busy")
+    assert f"another test runs on this node (pid {first.pid}), for " in document["text"]
+
+
 TAKEN = "name = socket.socket(socket.AF_UNIX); name.bind(chr(0) + sys.argv[1])"
 
 

@@ -1,7 +1,7 @@
 """The part of a Kubernetes API server that has to do with nodes, on loopback, by the documented schema of v1 (1.27 to 1.33).
 
 Merge patches (RFC 7396) and strategic ones (conditions merge by type), `resourceVersion` and 409, `managedFields` with the
-server's time, label selectors, pages, tables, Status objects for every error. No real API server was at hand.
+server's time, label selectors, pages, tables, Status objects for every error.
 """
 
 from __future__ import annotations

@@ -121,17 +121,21 @@ def _is_test(peer: Peer, run_dir: Path) -> bool:
     locked = set(re.findall(pattern, read_text(_OWN_PROC / "locks", _LOCKS_MOST)))
     try:
         files = list(islice((_OWN_PROC / str(peer.pid) / "fd").iterdir(), _FILES_MOST)) if locked else []
-    except PermissionError:  # of another user's process only that it holds some file is shown
+        return any(_is_lock_file(file, locked) for file in files)
+    except (
+        PermissionError
+    ):  # of another user, or with more capabilities than this process: only that it holds some file is shown
         return True
     except OSError:
         return False
-    return any(_is_lock_file(file, locked) for file in files)
 
 
 def _is_lock_file(file: Path, locked: Collection[str]) -> bool:
-    with suppress(OSError):
+    """Raises PermissionError if what a process has open is not shown to this one."""
+    try:
         return file.readlink().name == NAME and str(file.stat().st_ino) in locked
-    return False
+    except FileNotFoundError:  # closed meanwhile
+        return False
 
 
 def _stranger(peer: Peer | None) -> str:
