@@ -100,6 +100,11 @@ class Outgoing:
         self._left = -1  # bytes of a plain response that are still to come
         self._parser: h11.Connection | None = None
 
+    @property
+    def size(self) -> int:
+        """Bytes that are collected of it."""
+        return len(self.kept or b"") + len(self.body)
+
     def feed(self, data: bytes) -> bytes:
         """The bytes beyond this response. `data` empty: the shim closed. Raises `NotHttp`."""
         rest = self._feed(data)

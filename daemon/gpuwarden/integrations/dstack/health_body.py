@@ -16,7 +16,8 @@ from typing import Any
 
 from gpuwarden.integrations.dstack.node_health import Level, NodeHealth
 
-BODY_MOST = 1 << 20  # bytes of the shim's response
+BODY_MOST = 128 << 10
+"""Bytes of the shim's response and its body together. DCGM reports 64 incidents at most, each with a text of some hundred bytes."""
 _SYSTEM_ALL = 0xFFFFFFFF  # DCGM_HEALTH_WATCH_ALL: no particular part of the GPU
 _CODE_UNKNOWN = 1  # DCGM_FR_UNKNOWN of dcgm_errors.h
 _NUMBERS = ("system", "error_code", "entity_group_id", "entity_id")

@@ -7,6 +7,7 @@ for it: the health is what it published last, and an exclusion stays until it is
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import time
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 from gpuwarden.base.addresses import Address
 from gpuwarden.integrations.dstack.framing import Head, Incoming, Outgoing
 from gpuwarden.integrations.dstack.health_body import BODY_MOST, merged
-from gpuwarden.integrations.dstack.link import Link, Streams
+from gpuwarden.integrations.dstack.link import SIZE, Link, Streams
 from gpuwarden.integrations.dstack.node_health import PASSING, NodeHealth, node_health
 from gpuwarden.integrations.process import left, let_in
 from gpuwarden.integrations.published import Reader
@@ -26,7 +27,12 @@ if TYPE_CHECKING:  # structlog is for gpuwarden.base.log to import, which keeps 
 HEALTH = b"/api/instance/health"
 SHIM_WITHIN = 4.0
 """Seconds to wait for the shim's response. dstack's server waits for 9, and for 0.22.5 any failure means unreachable."""
-CLIENTS_MOST = 256
+CLIENTS_MOST = 64
+"""With their connections to the shim: each takes 0.3 MiB at most here, and 0.5 MiB of the kernel's, of the 128 MiB of the unit."""
+_KERNEL_HOLDS = 64 << 10
+"""Bytes that the kernel holds for one direction of a connection (it takes twice as much): by itself it goes up to megabytes, which count as
+the unit's.
+"""
 STOPS_WITHIN = 10.0
 """Seconds that requests in progress may still take after SIGTERM."""
 _LOG_EVERY = 60.0  # seconds between two lines about the same error
@@ -56,7 +62,7 @@ class Interposer:
 
     async def serve(self, listener: socket.socket, stop: asyncio.Event) -> None:
         """Until `stop`. Requests in progress are finished, within `STOPS_WITHIN`."""
-        server = await asyncio.start_server(self._client, sock=listener)
+        server = await asyncio.start_server(self._client, sock=listener, limit=SIZE)
         await stop.wait()
         await let_in(listener)
         server.close()
@@ -101,13 +107,15 @@ class Interposer:
     async def _to_shim(self) -> Streams:
         """Raises OSError."""
         try:
-            return await asyncio.open_connection(self._shim.host, self._shim.port)
+            reader, writer = await asyncio.open_connection(self._shim.host, self._shim.port, limit=SIZE)
         except OSError as error:
             self._warn(
                 f"cannot reach the shim at {self._shim}: {error.strerror or error}; its clients get a closed connection. Is it moved "
                 "there, by DSTACK_SHIM_HTTP_PORT, and does it run?"
             )
             raise
+        _narrow(writer)
+        return reader, writer
 
     def _warn(self, what: str, **values: str) -> None:
         now = time.monotonic()
@@ -116,6 +124,7 @@ class Interposer:
             self._log.warning(what, **values)
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        _narrow(writer)
         while len(self._links) >= self._clients_most:
             oldest = next((link for link in self._links if not link.busy), next(iter(self._links)))
             del self._links[oldest]
@@ -128,6 +137,15 @@ class Interposer:
             await link.run()
         finally:
             self._links.pop(link, None)
+
+
+def _narrow(writer: asyncio.StreamWriter) -> None:
+    """Bound what is held for this connection."""
+    writer.transport.set_write_buffer_limits(high=SIZE)
+    with contextlib.suppress(OSError):
+        sock = writer.get_extra_info("socket")
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            sock.setsockopt(socket.SOL_SOCKET, option, _KERNEL_HOLDS)
 
 
 def _is_encoded(shim: Outgoing) -> bool:

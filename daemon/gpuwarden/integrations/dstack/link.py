@@ -17,7 +17,8 @@ from typing import Protocol
 
 from gpuwarden.integrations.dstack.framing import HEAD_MOST, Head, Incoming, NotHttp, Outgoing
 
-SIZE = 64 << 10  # bytes read at once
+SIZE = 16 << 10
+"""Bytes read at once, and held for one side that takes them slowly; twice that in a reader (asyncio pauses it there)."""
 _AWAITED_MOST = 64  # requests in transit before the first is answered
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -276,14 +277,14 @@ class Link:
     def _collect(self, replaced: Replaced, data: bytes) -> None:
         """What cannot be followed, or is too large, is left to the waiting task, which gives the connection up."""
         shim = replaced.shim
-        if replaced.answered or len(shim.kept or b"") > self._responder.most:
+        if replaced.answered or shim.size > self._responder.most:
             return
         with contextlib.suppress(*NotHttp):
             shim.feed(data)
             if shim.complete:
                 self._awaited.clear()
                 self._answer(replaced, shim)
-            elif not shim.switched and len(shim.kept or b"") <= self._responder.most:
+            elif not shim.switched and shim.size <= self._responder.most:
                 return
         self._quiet.set()
 
