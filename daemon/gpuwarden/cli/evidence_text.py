@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from gpuwarden.cli.text import clean
 
-DURATION, SIZE, SENTENCE = "duration", "size", "sentence"
+DURATION, SIZE, FLAG, SENTENCE = "duration", "size", "flag", "sentence"
 
 
 class Shown(NamedTuple):
@@ -16,7 +16,7 @@ class Shown(NamedTuple):
     name: str
     """For people; of a sentence, what stands before it."""
     unit: str = ""
-    """What stands behind the value; or DURATION for seconds, SIZE for bytes, SENTENCE for what needs no name."""
+    """What stands behind the value; or DURATION for seconds, SIZE for bytes, FLAG for 0 and 1, SENTENCE for what needs no name."""
 
 
 NAMES: Mapping[str, Shown] = {
@@ -40,8 +40,8 @@ NAMES: Mapping[str, Shown] = {
     "corrected": Shown("corrected errors"),
     "uncorrected": Shown("uncorrectable errors"),
     "rows_remapped_in_7_days": Shown("rows remapped in 7 days"),
-    "remapped_rows_pending": Shown("rows that wait to be remapped"),
-    "remapped_rows_failure": Shown("remapping failed"),
+    "remapped_rows_pending": Shown("rows wait to be remapped", FLAG),
+    "remapped_rows_failure": Shown("remapping failed", FLAG),
     "pages": Shown("retired pages"),
     "pending": Shown("waits for a reset"),
     "channel": Shown("memory channel waits for repair"),
@@ -194,7 +194,7 @@ def _values(shown: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _value(value: object, unit: str) -> str:
-    if isinstance(value, bool):
+    if isinstance(value, bool) or unit == FLAG:
         return "yes" if value else "no"
     if isinstance(value, int | float):
         if unit == DURATION:

@@ -33,15 +33,15 @@ UNKNOWN_REASONS: Mapping[str, UnknownReason] = {
         "the NVIDIA driver is not loaded; this is normal for a while during a boot or a reload of the driver",
         "Nobody reloads it: run `modprobe nvidia` and read what `dmesg | grep -i nvrm` says. After 2 minutes it is a failure.",
     ),
-    "library_mismatch": UnknownReason(
+    "driver_library_mismatch": UnknownReason(
         "NVML and the loaded driver have different versions: nothing can be read until the driver is reloaded",
         "Drain the node, and reboot it when its jobs have ended. New jobs fail until then.",
     ),
-    "no_permission": UnknownReason(
+    "device_permission": UnknownReason(
         "the daemon has no permission to open the GPUs",
         "Compare `ls -l /dev/nvidia*` with the device rules of gpuwarden's unit. `gpuwarden doctor` names what is missing.",
     ),
-    "nvml_fails": UnknownReason(
+    "nvml_unavailable": UnknownReason(
         "NVML as a whole returns an error: no GPU can be read until that ends",
         "Run `timeout 20 nvidia-smi` on the node. If it works, the fault is gpuwarden's: `journalctl -u gpuwarden -n 50`.",
     ),

@@ -33,7 +33,7 @@ def verdict(state: State, sight: Sight) -> Verdict:
     return Verdict(
         at=sight.now,
         health=_node_health(counted, unknown),
-        reasons=(*_codes(f for f in counted if not f.silenced_by), *unknown),
+        reasons=tuple(dict.fromkeys((*_codes(f for f in counted if not f.silenced_by), *unknown))),
         unknown=unknown,
         findings=loud,
         silenced=tuple(f for f in findings if f.silenced_by),
@@ -79,12 +79,20 @@ def _unknown(state: State, sight: Sight, expected: int | None, gpus: Sequence[Gp
     elif sight.nvml is None and not absent(sight):
         yield "starting" if sight.view.nvml.at is None else "nvml_not_answering"
     elif sight.nvml is not None and sight.nvml.problem is not None:
-        other = sight.nvml.problem is NvmlProblem.OTHER
-        yield "nvml_fails" if other else sight.nvml.problem.value
+        yield _CODE_OF[sight.nvml.problem]
     elif absent(sight):
         yield "nvml_not_installed"
     elif any(gpu.health is Health.UNKNOWN for gpu in gpus) or _nameless(sight) > len(state.given_up):
         yield "gpu_not_answering"
+
+
+_CODE_OF = {
+    NvmlProblem.DRIVER_NOT_LOADED: "driver_not_loaded",
+    NvmlProblem.LIBRARY_MISMATCH: "driver_library_mismatch",
+    NvmlProblem.NO_PERMISSION: "device_permission",
+    NvmlProblem.OTHER: "nvml_unavailable",
+}
+"""The reason for unknown health is the code of the condition that the same problem becomes."""
 
 
 def _nameless(sight: Sight) -> int:
