@@ -12,11 +12,12 @@ import pytest
 
 from gpuwarden.cli.main import VERBS
 from gpuwarden.health.conditions import CONDITIONS, condition
-from gpuwarden.health.model import Advice
+from gpuwarden.health.model import Advice, Severity
 from gpuwarden.health.runbooks import OWN, PAGES, RUNBOOKS, Page, page_of
 from gpuwarden.health.to_do import AGAIN, COMMON, RECOVERY, TO_DO, VARIANTS, first_sentence
 from gpuwarden.health.xid.catalogue import XIDS, XidClass
 from gpuwarden.health.xid.to_do import XID_TO_DO
+from gpuwarden.publish.returning import comes_back_when
 from prometheus_rules.recording import EVERY
 from prometheus_rules.runbooks import alert_of
 from rules import FOLDER as RULES
@@ -74,6 +75,24 @@ def test_what_to_do_is_the_first_line_of_the_runbook(check: str) -> None:
     text = (FOLDER / f"{page_of(check)}.md").read_text()
     start = "## What to do\n\n- " if check in OWN else f"### {check}\n\n"
     assert text.partition(start)[2].splitlines()[0] == TO_DO[check]
+
+
+FAILURES = [row.code for row in CONDITIONS.values() if row.severity is Severity.FAILURE and not row.shadow]
+
+
+@pytest.mark.parametrize("check", FAILURES)
+def test_the_runbook_of_each_failure_says_when_the_node_comes_back(check: str) -> None:
+    row, text = CONDITIONS[check], (FOLDER / f"{page_of(check)}.md").read_text()
+    body = text if check in OWN else dict(SECTION.findall(text))[check]
+    said = re.search(r"node comes back when\*? (.*?)\.(?: |\n|$)", body)
+    assert said is not None
+    assert said[1] == comes_back_when(row.severity, row.advice)
+
+
+def test_the_page_of_the_drain_says_how_a_repaired_node_comes_back() -> None:
+    slurm = (FOLDER.parent / "slurm.md").read_text()
+    assert "## I repaired it: how does the node come back?" in slurm
+    assert "slurm.md#i-repaired-it-how-does-the-node-come-back" in (FOLDER / "GpuwardenNodeFailure.md").read_text()
 
 
 def test_every_condition_has_what_to_do_and_no_text_is_of_none() -> None:
