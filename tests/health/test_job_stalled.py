@@ -416,7 +416,7 @@ def test_a_barrier_that_took_long_once_is_waited_for_the_next_time() -> None:
 
 def test_switched_off_it_costs_nothing() -> None:
     host = JobHost()
-    host.rules = replace(host.rules, checks={"job_stalled": CheckRule(enabled=False)})
+    host.rules = replace(host.rules, checks=dict.fromkeys(("job_stalled", "job_hung"), CheckRule(enabled=False)))
     host.minutes(LEARN)
     assert host.state.job_watches == {}
     assert host.state.host.jobs == {}
@@ -502,3 +502,53 @@ def test_passes_without_an_answer_of_nvml_leave_a_finding_as_it_is(host: JobHost
         host.uptime += 5
         host.step(nvml=host.nvml(PassOutcome.FAILED))
     assert host.stalled
+
+
+# --- what is out of shadow
+
+
+def hung(host: JobHost) -> bool:
+    return "job_hung" in [finding.key.code for finding in host.findings]
+
+
+def test_a_job_with_the_whole_node_that_does_nothing_for_half_an_hour_warns_without_shadow() -> None:
+    host = JobHost(shadow=True)
+    host.minutes(LEARN)
+    host.minutes(29, **HANGS)
+    assert (hung(host), host.health) == (False, Health.HEALTHY)
+    host.minutes(2)
+    assert (hung(host), host.health) == (True, Health.WARNING)
+    host.restart_daemon()
+    host.minutes(5)
+    assert hung(host)
+    host.minutes(1.5, **TRAINS)
+    assert host.health is Health.HEALTHY
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"gpm_dram_active": 3.0}, {"power_usage_mw": 170_000}, {"utilization_gpu": 97}, {"clock_sm_mhz": 650},
+        {"gpm_pcie_rx_mib": 400.0}, {"gpm_graphics_active": 0.0}, {"gpm_dram_active": None},
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_what_one_gpu_still_does_is_no_such_job(values: dict[str, float | None]) -> None:
+    host = JobHost(shadow=True)
+    host.minutes(LEARN)
+    host.all(**HANGS)
+    host.change(2, **values)
+    host.minutes(45)
+    assert not hung(host)
+
+
+def test_a_job_with_a_part_of_the_node_is_no_such_job() -> None:
+    host = JobHost(shadow=True)
+    job, processes = host.job_facts, () if host.job_facts is None else host.job_facts.processes
+    assert job is not None
+    host.gpus[3] = replace(host.gpus[3], processes=())
+    host.job(gpus=(0, 1, 2))
+    host.processes(*processes[:3])
+    host.minutes(LEARN)
+    host.minutes(45, **HANGS)
+    assert not hung(host)

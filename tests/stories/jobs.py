@@ -6,10 +6,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from gpuwarden.health.model import Health
 from gpuwarden_collectors.facts import GpuProcess, MigInstance
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess
 from stories.story import Story
-from support.job_hosts import HANGS, WITHOUT_GPM, JobHost
+from support.job_hosts import HANGS, TRAINS, WITHOUT_GPM, JobHost
 
 LEARNS, IN_TIME = 25.0, 5.0
 """Minutes: of work before, and from the fall to the finding."""
@@ -27,6 +28,31 @@ def wedged() -> JobHost:
     """One node of 128, of four GB200 each: the averages over all 512 GPUs, before and after. What power fell to is not given."""
     host = job(power_usage_mw=984_000, utilization_gpu=99, gpm_tensor_active=32.4, gpm_dram_active=24.1)
     host.minutes(IN_TIME, **{**HANGS, "power_usage_mw": 330_000})
+    return host
+
+
+def waits_for_ever(*, minutes: float = 40, **values: Any) -> JobHost:
+    """At 118 W of 700 after some work: NVIDIA/NeMo#9291 has 100, NVIDIA/nccl#968 70."""
+    host = job()
+    host.minutes(minutes, **{**HANGS, **values})
+    return host
+
+
+BLANK: dict[str, Any] = {"gpm_graphics_active": 0.0, "gpm_tensor_active": 0.0, "gpm_dram_active": 0.0}
+
+
+def goes_on_in_time() -> JobHost:
+    host = waits_for_ever(minutes=25)
+    host.minutes(20, **TRAINS)
+    return host
+
+
+def server_between_requests() -> JobHost:
+    """The ranks behind the first wait in a collective; the first waits for a request, on its CPU."""
+    host = job()
+    host.all(**HANGS)
+    host.change(0, utilization_gpu=0)
+    host.minutes(90)
     return host
 
 
@@ -179,6 +205,14 @@ STORIES: tuple[Story, ...] = (
         id="D01", source="marin-community/marin#7344", name="a collective that ends nowhere, five minutes after it", made=wedged,
         expects=("warning job_stalled",),
     ),
+    Story(
+        id="D01", source="NVIDIA/nccl#968, NVIDIA/NeMo#9291", name="a job that holds the node and waits for ever", made=waits_for_ever,
+        expects=("warning job_hung", "warning job_stalled"), ends=Health.WARNING,
+    ),
+    Story(id="D01", source="NVIDIA/nccl#968", name="the same, that goes on after 25 minutes", made=goes_on_in_time, expects=("warning job_stalled",)),
+    Story(id="A43", source="NVIDIA/DCGM#303, #202", name="a job at idle power whose profiling fields went blank", made=partial(waits_for_ever, **BLANK)),
+    Story(id="B43", source="Blackwellboy/model-serving-minefield#55", name="fully busy at idle power with a low clock", made=partial(waits_for_ever, clock_sm_mhz=650)),
+    Story(id="D05", source="docs/decisions.md", name="a server whose first rank is idle", made=server_between_requests),
     Story(id="B43", source="Blackwellboy/model-serving-minefield#55", name="a low clock of a busy job is no stall", made=low_clock),
     Story(id="A43", source="NVIDIA/DCGM#303, #202", name="a profiler in a job", made=profiled),
     Story(id="A31", source="Azure/azurehpc#595", name="a job at its power limit", made=power_cap),

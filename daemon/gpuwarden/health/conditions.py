@@ -356,6 +356,16 @@ _ROWS: tuple[Condition, ...] = (
     ),
     # --- jobs themselves
     Condition(
+        code="job_hung", scope="job", severity=W, advice=Advice.RESTART_APP, fall=60,
+        title="A job holds the whole node and does nothing",
+        why="The part of `job_stalled` that is nothing else, and in no shadow: for 30 minutes a job that worked before has every GPU of the node at least 99 % busy "
+        "at no more than 23 % of its power limit, with its memory at rest (1 % of the time), its SM clock high and next to nothing over NVLink, PCIe and network. Its kernels "
+        "wait for each other. About the job and never a reason to drain. Only where GPM or DCGM's profiling fields show memory traffic; "
+        "`GPUWARDEN_STALL=ignore` leaves a job out.",
+        source="marin-community/marin#7344 (512 GPUs for 33 minutes); NVIDIA/nccl#968 (100 %, 70 W); NVIDIA/NeMo#9291 (100 of 700 W); scitix/sichek, GPUHang (160 of 700 W)",
+        depends_on=NO_DRIVER,
+    ),
+    Condition(
         code="job_stalled", scope="job", severity=W, advice=Advice.RESTART_APP, fall=60, shadow=True,
         title="A job is busy and does nothing",
         why="For 4 minutes (`jobs.stalled_after`) all its GPUs here are at least 95 % busy at less than half of the power of its own "

@@ -79,6 +79,7 @@ _OWN: dict[str, Detector] = {
     **host_detectors.DETECTORS,
     **dcgm_detectors.DETECTORS,
     **job_detectors.DETECTORS,
+    "job_hung": stall_detectors.job_hung,
     "job_stalled": stall_detectors.job_stalled,
 }
 DETECTORS: dict[str, Detector] = {code: with_dcgm(code, detector) for code, detector in _OWN.items()}

@@ -133,6 +133,7 @@ TO_DO: Mapping[str, str] = {
     # --- weeks, jobs
     "lemon_node": "Drain the node in working hours, run `dcgmi diag -r 3`, replace the board that the evidence names. Nothing wrong: `gpuwarden ack lemon_node`.",
     "gpu_held_after_job": "End the processes that the evidence names: `kill PID`, then `kill -9 PID`. State D: drain the node, reboot it when empty.",
+    "job_hung": "Ask the job's owner, or end it: `scancel JOB`. `py-spy dump --pid PID` shows where its ranks wait. No reason to drain the node.",
     "job_stalled": "Ask the job's owner: `py-spy dump --pid PID` shows where its ranks wait. No reason to drain the node.",
 }  # fmt: skip
 """By the code of the condition."""

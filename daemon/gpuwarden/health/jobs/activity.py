@@ -27,6 +27,8 @@ _ANSWERS, _MOST = 50.0, 101.0
 beyond 100 (NVIDIA/DCGM#303, #202, #152)."""
 MOVES = 300.0
 """MiB/s over PCIe at which a GPU works, whatever else it shows: a checkpoint is saved or loaded (scitix/sichek, GPUHang)."""
+FULL, IDLE_POWER, NO_TRAFFIC = 99, 0.23, 1.0
+"""Per cent of utilisation; share of the power limit, which an H100 has at 160 W (scitix/sichek, GPUHang); per cent of time that memory transfers data."""
 PORTS_COUNT_FOR = 90.0
 """Seconds for which what a pass shows of the ports counts: they are read every 10 s, at the longest every 60."""
 SLOW_CLOCK = 0.5
@@ -78,6 +80,8 @@ class GpuWork:
     """Bytes sent over NVLink since driver load."""
     moves: bool
     """Much is moved over PCIe."""
+    spins: bool
+    """Fully busy at the power of an idle GPU and without memory traffic: a kernel that waits, and nothing else."""
 
 
 def jobs_here(pins: Collection[str], sight: Sight) -> Mapping[str, JobHere]:
@@ -175,12 +179,14 @@ def _work(facts: GpuFacts, dcgm: DcgmReadings | None) -> GpuWork | None:
     shares = [share if believed and share is not None and share <= _MOST else None
               for share in (r.gpm_tensor_active, r.gpm_dram_active)]  # fmt: skip
     sent = r.nvlink5_tx_bytes if r.nvlink_tx_kib is None else r.nvlink_tx_kib << 10
-    highest = r.clock_sm_max_mhz
+    highest, limit = r.clock_sm_max_mhz, r.power_enforced_limit_mw or r.power_limit_mw
+    idle = bool(limit) and r.power_usage_mw <= IDLE_POWER * (limit or 0)
     return GpuWork(
         index=facts.index, utilization=r.utilization_gpu, power_w=r.power_usage_mw / 1000, clock_mhz=r.clock_sm_mhz,
         slow=bool(highest and r.clock_sm_mhz is not None and r.clock_sm_mhz < SLOW_CLOCK * highest),
         tensor=shares[0], dram=shares[1], sent_bytes=sent,
         moves=max(r.gpm_pcie_tx_mib or 0.0, r.gpm_pcie_rx_mib or 0.0) >= MOVES,
+        spins=idle and r.utilization_gpu >= FULL and shares[1] is not None and shares[1] <= NO_TRAFFIC,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from gpuwarden.health.detection import NOTHING, Detection
 from gpuwarden.health.host.memory import job_subject
 from gpuwarden.health.jobs.past import JobPast, Means, median
-from gpuwarden.health.jobs.tracking import JOB_STALLED, is_known, past_of
+from gpuwarden.health.jobs.tracking import JOB_HUNG, JOB_STALLED, is_known, past_of
 from gpuwarden.health.jobs.watch import Watch
 from gpuwarden.health.model import Evidence, Key, Sighting
 from gpuwarden.health.state import State
@@ -20,6 +20,9 @@ ODD_POWER, ODD_CORES = 0.25, 0.5
 """By which share of the others' median the power of a GPU, and by how many cores of CPU the use of a process must differ."""
 CORES_AFTER = 30.0
 """Seconds between two readings of CPU time from which its use is derived."""
+HUNG_AFTER = 1800.0
+"""Seconds: no barrier, checkpoint or compilation of a job with a whole node lasts so long at full utilisation without one access to
+memory; NCCL's watchdog, where it is on, has ended the job after ten minutes."""
 _SHOWN = 3
 """GPUs or ranks that differ; with more of them nobody is the odd one."""
 
@@ -39,6 +42,26 @@ def job_stalled(state: State, sight: Sight) -> Detection:
             sightings.append(Sighting(key, _evidence(name, watch, past), since=watch.fell))
         else:
             examined.discard(job_subject(name))
+    return Detection(tuple(sightings), frozenset(examined)) if sightings or examined else NOTHING
+
+
+def job_hung(state: State, sight: Sight) -> Detection:
+    """A job that has the whole node and has fallen, and all of whose GPUs only wait."""
+    if sight.nvml is None:
+        return NOTHING
+    sightings, subjects = [], (track.key.subject for track in state.tracks_of(JOB_HUNG))
+    examined = {subject for subject in subjects if is_known(subject.part, sight)}
+    for name, watch in state.job_watches.items():
+        if watch.spun is None or not is_known(name, sight):
+            continue
+        if watch.spun_for < HUNG_AFTER:
+            examined.discard(job_subject(name))  # a daemon that was restarted has yet to see as much
+            continue
+        power = sum(gpu.power_w for gpu in watch.gpus) / len(watch.gpus)
+        evidence: dict[str, str | float] = {"job": name, "seconds": round(watch.spun_for), "power_w": round(power, 1)}
+        if watch.here.uid is not None:
+            evidence["uid"] = str(watch.here.uid)
+        sightings.append(Sighting(Key(JOB_HUNG, job_subject(name)), evidence, since=watch.spun))
     return Detection(tuple(sightings), frozenset(examined)) if sightings or examined else NOTHING
 
 

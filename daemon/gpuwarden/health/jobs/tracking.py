@@ -15,7 +15,7 @@ from gpuwarden.health.view import Sight
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.receivers.watched_facts import ContainersFacts
 
-JOB_STALLED = "job_stalled"
+JOB_STALLED, JOB_HUNG = "job_stalled", "job_hung"
 PATIENCE = 30.0
 """Seconds at least for which a fall goes on without a pass that shows it."""
 
@@ -33,8 +33,8 @@ def is_known(name: str, sight: Sight) -> bool:
 
 def tracked(state: State, sight: Sight) -> tuple[State, tuple[Event, ...]]:
     """The state with what a new pass of NVML shows of each job, and the events for pasts that are new, have changed or are over."""
-    rule, at = sight.rules.checks.get(JOB_STALLED), sight.view.nvml.at
-    if rule is not None and not rule.enabled:
+    rules, at = [sight.rules.checks.get(code) for code in (JOB_STALLED, JOB_HUNG)], sight.view.nvml.at
+    if all(rule is not None and not rule.enabled for rule in rules):
         return (replace(state, job_watches={}) if state.job_watches else state), ()
     if sight.nvml is None or at is None:
         return state, ()

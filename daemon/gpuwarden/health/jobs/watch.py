@@ -86,6 +86,10 @@ class Watch:
     """The first of the passes that showed it fallen."""
     fallen_at: float = 0.0
     """The newest of them."""
+    spun: Stamp | None = None
+    """The first of the passes in a row that showed it fallen with every GPU of the node, and that these only wait."""
+    spun_at: float = 0.0
+    """The newest of them."""
     pause: float = 0.0
     """Seconds of the longest fall that it came back from."""
     cpu: Mapping[int, tuple[float, float]] = field(default_factory=dict)
@@ -100,6 +104,11 @@ class Watch:
         """Seconds."""
         return 0.0 if self.fell is None else self.fallen_at - self.fell.boottime
 
+    @property
+    def spun_for(self) -> float:
+        """Seconds."""
+        return 0.0 if self.spun is None else self.spun_at - self.spun.boottime
+
 
 def begun(here: JobHere, now: Stamp) -> Watch:
     return Watch(here=here, at=now.boottime, minute=Minute(now.boottime))
@@ -107,7 +116,8 @@ def begun(here: JobHere, now: Stamp) -> Watch:
 
 def unread(watch: Watch, here: JobHere, now: Stamp, patience: float) -> Watch:
     """After a pass in which not every GPU of the job answered. `patience` as in `after`."""
-    watch = replace(watch, here=here, at=now.boottime, sent_bytes=None, fallen=None)
+    spun = watch.spun if now.boottime - watch.spun_at <= patience else None
+    watch = replace(watch, here=here, at=now.boottime, sent_bytes=None, fallen=None, spun=spun)
     return watch if now.boottime - watch.fallen_at <= patience else replace(watch, fell=None)
 
 
@@ -126,7 +136,9 @@ def after(
     values = means(gpus, _rate(watch, total, at, len(gpus)), ports)
     at_work = busy(here, gpus)
     fallen = is_fallen(past, gpus, values) if at_work and past is not None else False
-    watch = _folded(watch, at)
+    silent = max(values.rdma_mib or 0.0, values.nvlink_mib or 0.0) < TRAFFIC_LEAST
+    spins = fallen is True and here.whole_node and silent and _only_spin(gpus)
+    watch = _folded(_spun(watch, now, patience) if spins else replace(watch, spun=None), at)
     spoilt = not all(here.pids.values()) or any(gpu.slow for gpu in gpus)
     watch = replace(
         watch, here=here, at=at, gpus=gpus, values=values, sent_bytes=total, ports=ports, fallen=fallen,
@@ -139,6 +151,15 @@ def after(
         came_back = at_work and watch.fallen_for >= PAUSE_LEAST  # what just stopped has not
         return replace(watch, fell=None, pause=max(watch.pause, watch.fallen_for) if came_back else watch.pause)
     return watch if at - watch.fallen_at <= patience else replace(watch, fell=None)
+
+
+def _only_spin(gpus: tuple[GpuWork, ...]) -> bool:
+    return all(gpu.spins and not gpu.slow and not gpu.moves for gpu in gpus)
+
+
+def _spun(watch: Watch, now: Stamp, patience: float) -> Watch:
+    goes_on = watch.spun is not None and now.boottime - watch.spun_at <= patience
+    return replace(watch, spun=watch.spun if goes_on else now, spun_at=now.boottime)
 
 
 def _rate(watch: Watch, total: int | None, at: float, gpus: int) -> float | None:
