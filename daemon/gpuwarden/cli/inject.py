@@ -19,8 +19,8 @@ examples:
   gpuwarden inject --gpu 3 clear             ends the faults of one GPU
   gpuwarden inject clear                     ends all
 
-A fault that is cleared is as a GPU that answers again. A failure that stays until a reset, a reboot or an acknowledgement, as
-that of an Xid, then needs gpuwarden ack FINDING.
+A GPU whose faults are cleared answers again. A failure that waits for a reset, a reboot or an operator, as that of an Xid,
+needs gpuwarden ack FINDING, too.
 """
 
 
