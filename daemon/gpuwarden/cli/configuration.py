@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 from gpuwarden.cli.parser import Parser
 from gpuwarden.cli.sources import faulty, sources
 from gpuwarden.cli.web_config import check_web_config
-from gpuwarden.config.model import ConfigError, load
+from gpuwarden.config.model import Config, ConfigError, load
 from gpuwarden.config.render import as_toml
+from gpuwarden.config.sources import Fault, with_line
+from gpuwarden_collectors.options import SEPARATOR
 
 HELP = """
 Checks the configuration, listing every fault, or shows it with the source of each value.
@@ -31,6 +35,17 @@ def arguments(parser: Parser) -> None:
     parser.add_config()
 
 
+def missing_libraries(config: Config) -> Iterator[str]:
+    """A library that is named and not there. No fault, since a driver may be installed later than gpuwarden starts."""
+    library = config.collectors.nvml.library
+    paths = [Path(path) for path in library.split(SEPARATOR) if path.startswith("/")]
+    if paths and not any(path.exists() for path in paths):
+        source = (config.origins or {}).get(("collectors", "nvml", "library"), "default")
+        to_do = "write the path of libnvidia-ml.so.1, or delete the key: the loader then finds it"
+        message = f"{', '.join(map(str, paths))} does not exist: {to_do}"
+        yield str(with_line(Fault(source, "collectors.nvml.library", message), ("collectors", "nvml", "library")))
+
+
 def main(options: argparse.Namespace) -> int:
     try:
         config = load(sources(options, os.environ))
@@ -40,7 +55,7 @@ def main(options: argparse.Namespace) -> int:
     if options.action == "show":
         print(as_toml(config, origins), end="")
     else:
-        for warning in (*config.ignored, *check_web_config(config)):
+        for warning in (*config.ignored, *check_web_config(config), *missing_libraries(config)):
             print(f"warning: {warning}")
         given = ", ".join(dict.fromkeys(origins.values()))
         print(f"the configuration is valid ({given or 'all defaults: nothing is configured'})")

@@ -26,13 +26,14 @@ from gpuwarden.config.jobs import JobOptions, job_misfits
 from gpuwarden.config.kubernetes import KubernetesOptions, kubernetes_misfits
 from gpuwarden.config.notify import NotifyOptions, notify_misfits
 from gpuwarden.config.nvhcd import NvhcdOptions
+from gpuwarden.config.placement import placement
 from gpuwarden.config.policy import UNCOUNTED, BreakerOptions, breaker_misfits
 from gpuwarden.config.removed import without_removed
 from gpuwarden.config.secrets import EXPECTED as A_SECRET
 from gpuwarden.config.secrets import SecretFile
 from gpuwarden.config.slurm import SlurmOptions, slurm_misfits
-from gpuwarden.config.sources import Fault, KeyPath, Sources, dotted, merge
-from gpuwarden.config.structure import structure
+from gpuwarden.config.sources import Fault, KeyPath, Sources, dotted, merge, with_line
+from gpuwarden.config.structure import UNKNOWN_KEY, structure
 from gpuwarden.config.termination import TerminationOptions, termination_misfits
 from gpuwarden.health.host.limits import DiskLimits, Limits, MemoryLimits, SwapLimits
 from gpuwarden.health.runbooks import RUNBOOKS
@@ -198,17 +199,23 @@ def load(sources: Sources) -> Config:
     tree, origins = merge(layers)
     tree, ignored = without_removed(tree, origins)
     config, unfit = structure(tree, Config, parsers=PARSERS)
-    faults += [Fault(origins[path], dotted(path), message) for path, message in unfit]
+    faults += [_fault(origins[path], path, message) for path, message in unfit]
     faulty = {".".join(path) for path, _ in unfit}
     given = {".".join(path): path for path in origins}  # a site's own names may hold dots themselves
     for keys, message in _misfits(config):
         if not faulty.intersection(keys):
             key = next((key for key in keys if key in given), keys[0])
             path = given.get(key, tuple(key.split(".")))
-            faults.append(Fault(origins.get(path, "default"), dotted(path), message))
+            faults.append(_fault(origins.get(path, "default"), path, message))
     if faults:
         raise ConfigError(faults)
     return replace(config, ignored=tuple(map(str, ignored)), origins=origins)
+
+
+def _fault(source: str, path: KeyPath, message: str) -> Fault:
+    if message.startswith(UNKNOWN_KEY):
+        message = placement(path, Config) or message
+    return with_line(Fault(source, dotted(path), message), path)
 
 
 def _misfits(config: Config) -> Iterator[Misfit]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwarden.base.paths import CONFIG_FILE, RUN_DIR_VARIABLE
+from gpuwarden.config.lines import hint, lines_of
 
 Tree = dict[str, Any]
 KeyPath = tuple[str, ...]
@@ -42,19 +43,33 @@ _DEPTH_MAX = 8  # tables within tables; below that a tree is one value
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something in the configuration that is not as it must be. `key` is empty when the fault is the file's."""
+    """Something in the configuration that is not as it must be. `key` is empty when the fault is the file's, `line` 0 if it is not known."""
 
     source: str
     key: str
     message: str
+    line: int = 0
 
     def __str__(self) -> str:
-        return ": ".join(_on_one_line(part) for part in (self.source, self.key, self.message) if part)
+        text = ": ".join(_on_one_line(part) for part in (self.source, self.key, self.message) if part)
+        return f"{text} (at line {self.line})" if self.line else text
 
 
 def _on_one_line(text: str) -> str:
     """Names of files and keys may hold anything."""
     return text if text.isprintable() else text.encode("unicode_escape").decode()
+
+
+def with_line(fault: Fault, path: KeyPath) -> Fault:
+    """The same, with the line of the key if its source is a file that can be read."""
+    if not fault.source.startswith("/"):
+        return fault
+    try:
+        text = read_regular(Path(fault.source), _FILE_MAX).decode("utf-8", "replace")
+    except OSError:
+        return fault
+    lines = lines_of(text).get(path)
+    return replace(fault, line=lines[0]) if lines else fault
 
 
 def dotted(path: KeyPath) -> str:
@@ -201,6 +216,8 @@ def _parsed(file: Path, data: bytes) -> Layer | Fault:
         line = data.count(b"\n", 0, error.start) + 1
         return Fault(str(file), "", f"expected UTF-8 text, found byte 0x{data[error.start]:02x} (at line {line})")
     except ValueError as error:  # TOMLDecodeError, or an integer of thousands of digits
+        if better := hint(data.decode(), str(error)):
+            return Fault(str(file), "", better)
         end = f"at line {len(data.splitlines())}, the end of the file"
         return Fault(str(file), "", f"is not valid TOML: {error}".replace("at end of document", end))
     except RecursionError:

@@ -29,6 +29,7 @@ Parsers = Mapping[type, tuple[str, Callable[[str], Any]]]
 Keyed = tuple[KeyPath, str]
 T = TypeVar("T")
 
+UNKNOWN_KEY = "unknown key"
 _KINDS = {
     bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a table", list: "a list",
 }  # fmt: skip
@@ -210,7 +211,7 @@ def _faults(error: BaseException, path: KeyPath) -> Iterator[Keyed]:
     elif isinstance(error, ForbiddenExtraKeysError):
         known = [key.name for key in keys(error.cl)]
         for key in sorted(error.extra_fields):
-            yield (*path, key), "unknown key" + (near(key, known) or f"; known here are {', '.join(known)}")
+            yield (*path, key), UNKNOWN_KEY + (near(key, known) or f"; known here are {', '.join(known)}")
     else:
         yield path, str(error)
 

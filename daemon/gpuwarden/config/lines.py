@@ -1,0 +1,70 @@
+"""Where each key stands in a file of TOML, for the messages about faults: also in a file that is no valid TOML."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+
+KeyPath = tuple[str, ...]
+_HEADER = re.compile(r"\s*\[+(?P<keys>[^\[\]]+)\]+\s*(?:#.*)?$")
+_SETTING = re.compile(r"\s*(?P<keys>(?:[A-Za-z0-9_.\- ]|\"[^\"]*\"|'[^']*')+?)\s*=\s*(?P<value>.*?)\s*$")
+_BARE_WORD = re.compile(r"(?P<word>[A-Za-z/][^\"'\s#\[\]{},]*)\s*(?:#.*)?")
+_AT = re.compile(r"at line (\d+)")
+
+
+def lines_of(text: str) -> dict[KeyPath, list[int]]:
+    """The lines of each key and table, from 1. What looks like a key within a text of several lines counts, too."""
+    lines: dict[KeyPath, list[int]] = {}
+    for number, path, _ in _settings(text):
+        lines.setdefault(path, []).append(number)
+    return lines
+
+
+def hint(text: str, error: str) -> str:
+    """What is wrong and what to write, of what tomllib says about the text; "" for what it says well enough itself."""
+    at = _AT.search(error)
+    line = int(at[1]) if at is not None else 0
+    here = next(((path, value) for number, path, value in _settings(text) if number == line), None)
+    if error.startswith("Invalid value") and here is not None and (word := _BARE_WORD.fullmatch(here[1])):
+        name = here[0][-1]
+        return f'{name} = {word["word"]} has no quotes: write {name} = "{word["word"]}" (at line {line})'
+    if error.startswith(("Cannot overwrite a value", "Cannot declare", "Cannot mutate", "Duplicate")):
+        return _twice(text, line)
+    return ""
+
+
+def _twice(text: str, line: int) -> str:
+    twice = {path: numbers for path, numbers in lines_of(text).items() if len(numbers) > 1}
+    path = next((path for path, numbers in twice.items() if line in numbers[1:]), next(iter(twice), None))
+    if path is None:
+        return ""
+    first, second = twice[path][:2]
+    dotted = ".".join(path)
+    if re.match(r"\s*\[", text.splitlines()[second - 1]):
+        return f"the table [{dotted}] stands at line {first} and again at line {second}: put its keys below the first, and delete the second"
+    return f"{dotted} stands at line {first} and again at line {second}: delete one of them"
+
+
+def _settings(text: str) -> Iterator[tuple[int, KeyPath, str]]:
+    """Line, key and the rest of the line; for a table the rest is empty."""
+    table: KeyPath = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := _HEADER.match(line):
+            table = _path(header["keys"]) or table
+            yield number, table, ""
+        elif (setting := _SETTING.match(line)) and (keys := _path(setting["keys"])):
+            yield number, (*table, *keys), setting["value"]
+
+
+def _path(keys: str) -> KeyPath:
+    """Of `a."b c".d`; empty if it is none."""
+    try:
+        tree = tomllib.loads(f"{keys} = 0")
+    except ValueError:
+        return ()
+    path: list[str] = []
+    while isinstance(tree, dict):
+        ((key, tree),) = tree.items()
+        path.append(key)
+    return tuple(path)
