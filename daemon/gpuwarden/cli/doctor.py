@@ -11,10 +11,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from gpuwarden.cli.client import Daemon
-from gpuwarden.cli.parser import NOT_ALLOWED, CommandError, Parser
+from gpuwarden.cli.parser import NOT_ALLOWED, CommandError, Parser, folder
 from gpuwarden.cli.sources import faulty, sources
 from gpuwarden.cli.text import clean
 from gpuwarden.config.model import Config, ConfigError, load
+from gpuwarden.doctor.as_daemon import become_daemon
 from gpuwarden.doctor.row import Grade, Row, fail, ok, warn, worst
 from gpuwarden.doctor.running import Running, daemon
 
@@ -23,7 +24,8 @@ Checks this host, Slurm, Kubernetes and Prometheus, and lists what works, what d
 nothing.
 
 Each row is ok, warn or fail. All checks run at once, each with its own deadline; together they take at most a minute and a
-half. Run it as the user that the daemon runs as.
+half. Root's doctor judges as the user of the running daemon, with that daemon's capabilities. A source that is disabled is
+shown as disabled.
 
 exit code: 0 all rows ok, 1 a row warns, 2 a row fails
 
@@ -38,6 +40,9 @@ _EXIT = {Grade.OK: 0, Grade.WARN: 1, Grade.FAIL: 2}
 def arguments(parser: Parser) -> None:
     parser.add_config()
     parser.add_run_dir()
+    parser.add_argument(
+        "--state-dir", metavar="D", type=folder, help="directory of the ledger (default: state.dir, /var/lib/gpuwarden)"
+    )
     parser.add_json()
 
 
@@ -52,19 +57,21 @@ def main(options: argparse.Namespace) -> int:
         text = str(faulty(error)).replace("\n", " ")
         rows = [fail("configuration", text, "correct it (gpuwarden config check); the rows below use the defaults")]
     found = _running(options.run_dir or config.run.dir)
-    rows += [daemon(found, config), *_examined(config, found)]
+    rows.append(daemon(found, config))
+    from gpuwarden.doctor.examination import examine  # noqa: PLC0415 - help is printed without loading collectors
+
+    try:
+        become_daemon(found.pid if found.status else 0, found.uid)
+    except (OSError, ValueError, IndexError) as error:
+        to_do = f"sudo -u '#{found.uid}' gpuwarden doctor"
+        rows.append(warn("user", f"cannot judge as the daemon's uid {found.uid}: {error}", to_do))
+    rows += asyncio.run(examine(config, found))
     if options.json:
         document = {"worst": worst(rows).value, "rows": [asdict(row) for row in rows]}
         print(json.dumps(document, indent=2))
     else:
         print("\n".join(_shown(rows)))
     return _EXIT[worst(rows)]
-
-
-def _examined(config: Config, running: Running) -> list[Row]:
-    from gpuwarden.doctor.examination import examine  # noqa: PLC0415 - help is printed without loading collectors
-
-    return asyncio.run(examine(config, running))
 
 
 def _running(folder: Path) -> Running:

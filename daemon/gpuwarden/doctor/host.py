@@ -55,6 +55,9 @@ def driver(config: Config) -> Iterator[Row]:
 
 def pci(config: Config) -> Iterator[Row]:
     """The bus itself, which also lists a GPU without a driver."""
+    if not config.collectors.pci.enabled:
+        yield ok("pci", "disabled")
+        return
     devices, where = _devices(config), f"{config.paths.sysfs}/bus/pci"
     if devices is None:
         to_do = (
@@ -91,7 +94,7 @@ async def nvml(config: Config) -> list[Row]:
     """One pass of the reader itself, in its own process, so that neither a hang nor a crash of the library affects this process."""
     options: NvmlOptions = config.collectors.nvml
     if not options.enabled:
-        return [warn("nvml", "disabled", "set collectors.nvml.enabled = true")]
+        return [ok("nvml", "disabled")]
     version, functions = await detached("driver", lambda: (_loaded(config), len(_devices(config) or ())))
     if not version and functions:  # a call to NVML could load the driver, and the doctor changes nothing
         return [warn("nvml", "not read: the driver is not loaded", "load the driver, and run the doctor again")]
@@ -147,6 +150,9 @@ _NO_PERMISSION = 4  # NVML_ERROR_NO_PERMISSION
 
 def kernel_log(config: Config) -> Iterator[Row]:
     """It is opened as the daemon does it, and not read."""
+    if not config.collectors.kernel_log.enabled:
+        yield ok("kernel log", "disabled")
+        return
     try:
         source = open_source(str(config.paths.kmsg))
     except CollectorError as error:
