@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec
 from threading import Lock
@@ -52,8 +52,13 @@ def speaks_tls(config: Config) -> bool:
         config.publish.web_config is not None
         or config.kubernetes.enabled
         or any(webhook.url_file is not None for webhook in config.notify.webhook.values())
-        or any(text.startswith("https:") for text in _texts(config))
+        or any(text.startswith("https:") for text in _texts(_without_shown(config)))
     )
+
+
+def _without_shown(config: Config) -> Config:
+    """Return the configuration without the address that is only shown to people."""
+    return replace(config, publish=replace(config.publish, runbooks=""))
 
 
 def let_in(config: Config) -> None:

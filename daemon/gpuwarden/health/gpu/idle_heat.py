@@ -7,9 +7,9 @@ no public incident has it with numbers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from statistics import median
 
 from gpuwarden.health.detection import Detection, gpu_detection
+from gpuwarden.health.jobs.past import median
 from gpuwarden.health.model import Key, Sighting, gpu
 from gpuwarden.health.state import State
 from gpuwarden.health.view import Sight
