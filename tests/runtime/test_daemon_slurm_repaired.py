@@ -15,24 +15,25 @@ from support.slurm_hosts import REASON, acting_of
 pytestmark = SLURM
 
 
-@pytest.fixture(scope="module", params=[0, 1, 2], ids=lambda n: f"ReturnToService={n}")
+@pytest.fixture
 def short(request: pytest.FixtureRequest) -> Iterator[Slurm]:
     """A Slurm that soon finds a node down."""
     require_slurm()
     with (
         tempfile.TemporaryDirectory(prefix="gw-slurm-", ignore_cleanup_errors=True) as folder,
-        running(Slurm(Path(folder), nodes=2, slurmd_timeout=SLURMD_TIMEOUT, return_to_service=request.param)) as slurm,
+        running(Slurm(Path(folder), nodes=1, slurmd_timeout=SLURMD_TIMEOUT, return_to_service=request.param)) as slurm,
     ):
         yield slurm
 
 
 @pytest.fixture
 def host(tmp_path: Path, short: Slurm) -> RepairedHost:
-    short.clear()
     return RepairedHost(tmp_path, short)
 
 
-@pytest.mark.parametrize("first", ["slurmd", "gpuwarden"])
+@pytest.mark.parametrize(
+    ("short", "first"), [(0, "slurmd"), (0, "gpuwarden"), (1, "gpuwarden"), (2, "slurmd")], indirect=["short"]
+)
 def test_a_repaired_machine_takes_work_again(host: RepairedHost, short: Slurm, first: str) -> None:
     with host.drained_and_off():
         pass
