@@ -103,10 +103,10 @@ def registering(node: Node, gpus: range | list[int], seconds: float) -> Process:
 
 
 def library_upgrade(node: Node) -> Process:
-    """The packages are upgraded while jobs run; hours later the driver is reloaded. Meanwhile one warning is true."""
+    """The packages are upgraded while jobs run, and minutes later the driver is reloaded. Meanwhile one warning is true."""
     node.true.add("driver_library_mismatch")
     node.say(NvmlProblem.LIBRARY_MISMATCH)
-    yield node.dice.uniform(300.0, 14_400.0)
+    yield node.dice.uniform(60.0, 480.0)
     yield from driver_reload(node)
     yield 60.0
     node.true.discard("driver_library_mismatch")
