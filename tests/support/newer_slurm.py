@@ -16,7 +16,6 @@ import sys
 from pathlib import Path
 
 SUITE = "trixie"
-MIRROR = "http://deb.debian.org/debian"
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
 TREES = Path(__file__).parents[2] / ".build" / "slurm"
 NEEDED = ("mmdebstrap", "unshare")
@@ -50,7 +49,7 @@ def _make(tree: Path) -> None:
     """Only extracted: the names of users and the links to programs are the host's."""
     command = (
         *("mmdebstrap", "--quiet", "--variant=extract", "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr"),
-        *(f"--include={','.join(PACKAGES)}", SUITE, str(tree), MIRROR),
+        *(f"--include={','.join(PACKAGES)}", SUITE, str(tree)),
     )
     for _ in range(2):  # a mirror that does not answer once
         shutil.rmtree(tree, ignore_errors=True)
