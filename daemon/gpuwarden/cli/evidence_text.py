@@ -93,6 +93,8 @@ NAMES: Mapping[str, Shown] = {
     "downs": Shown("times down"),
     # --- speed, heat, power, PCIe
     "temperature": Shown("temperature", "°C"),
+    "siblings_temperature": Shown("temperature of siblings", "°C"),
+    "siblings_power_w": Shown("power of siblings", "W"),
     "temperature_margin": Shown("margin to the limit", "K"),
     "slowdown_offset": Shown("slowdown at a margin of", "K"),
     "sm_clock_mhz": Shown("SM clock", "MHz"),
@@ -112,6 +114,8 @@ NAMES: Mapping[str, Shown] = {
     "at": Shown("at"),
     # --- NVLink, network
     "link": Shown("link"),
+    "links_of_siblings": Shown("links of each sibling"),
+    "siblings": Shown("siblings with all of their links"),
     "links": Shown("links"),
     "mask": Shown("health mask"),
     "state": Shown("state"),
