@@ -77,7 +77,7 @@ SLOW = (
     FaultClass(name="InfoROM corrupt", strike=reading(inforom_valid=0), expects=("inforom_invalid",), severity="warning"),
     FaultClass(name="an Xid that nobody described", strike=xids(999), expects=("xid.999",), severity="warning", shown=LINE),
     FaultClass(name="NVLink 5 recoveries, 2 a minute", strike=growing(30, nvlink5_recoveries=1), expects=("nvlink_errors",), severity="warning", grace=330, models=("B200",)),
-    FaultClass(name="driver library upgraded, driver not", strike=faults.nvml_says(NvmlProblem.LIBRARY_MISMATCH), expects=("driver_library_mismatch",), severity="warning", about="node", also=("driver_library_mismatch@*",)),
+    FaultClass(name="driver library upgraded, driver not", strike=faults.nvml_says(NvmlProblem.LIBRARY_MISMATCH), expects=("driver_library_mismatch",), severity="warning", about="node", also=("driver_library_mismatch",)),
     FaultClass(name="daemon may not open the GPUs", strike=faults.nvml_says(NvmlProblem.NO_PERMISSION), expects=("device_permission",), severity="warning", about="node"),
     FaultClass(name="NVML fails as a whole", strike=faults.nvml_says(NvmlProblem.OTHER), expects=("nvml_unavailable",), severity="warning", about="node", grace=30),
     FaultClass(name="PCI bus cannot be read", strike=faults.bus_unreadable, expects=("collector_failed.pci",), severity="warning", about="node", shown="pci", grace=30),
