@@ -65,7 +65,8 @@ def test_status_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
     assert loaded & HEAVY == set()
     assert {name for name in loaded if name.startswith("gpuwarden")} == {
         "gpuwarden", "gpuwarden.base", "gpuwarden.base.paths", "gpuwarden.cli", "gpuwarden.cli.main", "gpuwarden.cli.parser", "gpuwarden.cli.status",
-        "gpuwarden.cli.client", "gpuwarden.cli.active_test_text", "gpuwarden.cli.status_text", "gpuwarden.cli.enforcement_text", "gpuwarden.cli.text",
+        "gpuwarden.cli.client", "gpuwarden.cli.active_test_text", "gpuwarden.cli.status_text", "gpuwarden.cli.enforcement_text",
+        "gpuwarden.cli.evidence_text", "gpuwarden.cli.text",
     }  # fmt: skip
 
 

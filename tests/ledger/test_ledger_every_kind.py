@@ -25,8 +25,9 @@ from support.whole_node import folded
 
 FOLDER = Path(__file__).parents[1] / "data/ledger"
 COMMITS = ["23d4377", "46086eb"]
-"""Of each, `every_kind_COMMIT.sql` is a ledger as that commit wrote it, and `….folded.jsonl` the rows of the checkpoint that 46086eb
-made of all that it held: the meaning of the ledger, in a form that no renaming touches."""
+"""`every_kind_COMMIT.sql` is a ledger as that commit wrote it, and `….folded.jsonl` the rows of a checkpoint of all that it held: the meaning of
+the ledger, in a form that no renaming touches. 46086eb made the rows; those of overrides and signals were made again when an override got
+the name and time of its operator, and a signal before a call-off stopped counting."""
 _LINES = {EventKind.COUNTED, EventKind.KERNEL_LINE}
 _TESTS = {EventKind.TEST_BEGUN, EventKind.TEST_ENDED, EventKind.TEST_XID, EventKind.TESTED, EventKind.RELEASED}
 _GATES = {EventKind.GATE_ABLE, EventKind.GATE_WANTED, EventKind.GATE_BEGUN, EventKind.GATE_ENDED}

@@ -94,7 +94,7 @@ def _gpu_health(snapshot: Snapshot) -> Iterator[Sample]:
 def _findings(snapshot: Snapshot) -> Iterator[Sample]:
     gpus = [gpu_labels(gpu) for gpu in _expected(snapshot)]
     tested = [labels for labels in gpus if labels[-1] in snapshot.tests.results]
-    for row in CONDITIONS.values():
+    for row in (row for row in CONDITIONS.values() if not row.shadow):
         per_gpu = row.scope in ("gpu", "link")
         for labels in tested if row.code in TEST_CODES else gpus if per_gpu else (NO_GPU,):
             yield (row.code, row.severity.value, *labels), 0
@@ -332,7 +332,7 @@ METRICS: tuple[Metric, ...] = (
            "1 while an expected GPU is missing."),
     Metric("gpuwarden_finding", GAUGE, ("check", "severity", *GPU), _findings,
            "1 while the finding is active. Each check has a series with its worst severity and the value 0 from the start, checks of active tests "
-           "from the first test of the GPU on. A finding in shadow has the severity shadow. "
+           "from the first test of the GPU on. A finding in shadow has the severity shadow, and no series with 0. "
            "Checks of the node have empty GPU labels; all links of a GPU share one series."),
     Metric("gpuwarden_finding_info", GAUGE, ("check", "severity", *GPU, "detail", "title", "advice"), _finding_texts,
            "Always 1, while the finding is active. The labels have its title and what to do, as text; detail is the number of the Xid, "
