@@ -8,6 +8,8 @@ folders of any name in it, `docker-<id>.scope` and `slurmstepd.scope/job_7` too.
     the same with cgroupfs                              /docker/<id>, /libpod_parent/libpod-<id>, /kubepods/burstable/pod<uid>/<id>
     kubelet for systemd, containerd for cgroupfs        /system.slice/containerd.service/kubepods….slice:cri-containerd:<id>
 
+and those of a pod by kubelet, below none of a service or scope but a container's: kubelet may itself be in one, and its groups in any folder.
+
 systemd delegates services and scopes, never slices. An id is 64 hexadecimal digits. `libpod-conmon-<id>.scope` and
 `crio-conmon-<id>.scope` hold the monitor of a container, outside of it.
 
@@ -35,6 +37,8 @@ _FOLDERS = "(?:/(?:docker|kubelet|kubepods|burstable|besteffort|pod[^/.]+|ecs(?:
 _FOLDER = rf"{_FOLDERS}/(?:crio-)?({_ID})"
 _RUNTIMES = r"(?:containerd|crio|k3s(?:-agent)?|k0s(?:worker|controller)|rke2-(?:server|agent)|kubelet|docker)\.service"
 _COLONS = rf"{SLICES}(?:/{_RUNTIMES})?/kubepods[^/:]*:(?:cri-containerd|crio):({_ID})"
+_ABOVE_PODS = r"(?:/(?![^/]*\.(?:service|scope)(?:/|$))[^/:]+)*"
+_POD = re.compile(rf"{_ABOVE_PODS}(?:/{_RUNTIMES})?/(?:[^/:]*-)?pod([0-9A-Za-z_-]+)(?:\.slice)?(?::[^/]+)?(?=/|$)")
 _CONTAINER = re.compile(rf"(?:{_SCOPE}|{_PODMAN}|{_FOLDER}|{_COLONS})(?=/|$)")
 _UPWARDS = re.compile(r"(?:/\.\.)+(?=/|$)")
 
@@ -74,6 +78,24 @@ def container_at(path: str, begin: int) -> ContainerPlace | None:
     """The container whose folder is at its place below the first `begin` characters; None if there is none."""
     match = _CONTAINER.match(path, begin)
     return None if match is None else ContainerPlace(next(filter(None, match.groups())), match.end())
+
+
+@dataclass(frozen=True, slots=True)
+class PodPlace:
+    """A pod's folder: its UID as Kubernetes writes it, and the length of the path to it."""
+
+    uid: str
+    end: int
+
+
+def pod_at(path: str, begin: int) -> PodPlace | None:
+    """The pod whose folder is at its place below the first `begin` characters, or below a container there; None if there is none."""
+    while (match := _POD.match(path, begin)) is None:
+        container = container_at(path, begin)
+        if container is None:
+            return None
+        begin = container.end
+    return PodPlace(match[1].replace("_", "-"), match.end())
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gpuwarden_collectors.control_groups import RootFolders, lines, place_begins, pod_at
 from gpuwarden_collectors.host_files import read_bytes, read_text
 from gpuwarden_collectors.kubelet import FOLDER, VENDOR
 
@@ -65,13 +66,16 @@ def _with_gpus(entries: list[Any]) -> dict[str, int]:
 
 
 def _running(pods: set[str], proc: Path) -> Iterator[str]:
-    """Those with a process. Control groups have the UID as it is (cgroupfs) or with underscores (systemd)."""
+    """Those with a process: in a group at a pod's place, in root's folders. Anybody may name a group of their own like that of a pod."""
+    folders = RootFolders(proc)
     for process in proc.iterdir():
         if not process.name.isdecimal():
             continue
         try:
-            group = read_text(process / "cgroup", _GROUP_MOST)
+            text = read_text(process / "cgroup", _GROUP_MOST)
         except OSError:
             continue
-        if "kubepods" in group:
-            yield from (pod for pod in pods if pod in group or pod.replace("-", "_") in group)
+        for line in lines(text):
+            pod = pod_at(line.path, place_begins(line.path))
+            if pod is not None and pod.uid in pods and folders.are_roots(line, pod.end):
+                yield pod.uid
