@@ -364,6 +364,8 @@ class GpuFacts:
     """NVML's index, which can change with a reboot."""
     answer: GpuAnswer = GpuAnswer.OK
     """How the GPU answered."""
+    silent: int = 0
+    """Of one that hangs: for how many seconds nothing had been heard of it when this pass began."""
     uuid: str = ""
     """UUID as NVML gives it; empty if not known."""
     name: str = ""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
+
 from gpuwarden_collectors.worker.hung import HungParts
 from gpuwarden_collectors.worker.in_flight import InFlight, Page, call_label
 from gpuwarden_collectors.worker.life import WorkerLimits
@@ -55,6 +59,13 @@ def test_what_answered_when_it_was_read_last_is_read_in_its_turn_again() -> None
     asked = parts.question(10.0, (2,))
     parts.answered(asked)
     assert last(parts, 10.0, 2) == {"0000:5d:00.0": False}
+
+
+@pytest.mark.parametrize("since", [math.nan, math.inf, -math.inf])
+def test_a_page_that_the_library_wrote_over_accuses_nothing(since: float) -> None:
+    parts = HungParts(LIMITS)
+    parts.missed(at(since), 1, 10.0)
+    assert parts.question(10.0, ()) == ()
 
 
 def test_a_part_that_was_just_begun_when_the_deadline_passed_is_not_accused() -> None:

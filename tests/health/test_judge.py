@@ -16,7 +16,7 @@ from gpuwarden.health.state import fold
 from gpuwarden.health.view import Rules, Sight
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.event_facts import GpuResetEvent, LogGap, Source, SxidEvent
-from gpuwarden_collectors.facts import GpuAnswer, LinkFacts, NvmlFacts, NvmlProblem
+from gpuwarden_collectors.facts import CallError, GpuAnswer, LinkFacts, NvmlFacts, NvmlProblem
 from support.hosts import Host, slot
 
 TIMED_OUT = PassOutcome.TIMED_OUT
@@ -42,6 +42,24 @@ def test_nothing_seen_yet_is_unknown_not_healthy() -> None:
     assert host.health is Health.UNKNOWN
     assert host.last is not None
     assert host.last.verdict.unknown == ("starting",)
+
+
+@pytest.mark.parametrize(("silent", "seconds"), [(20, 0), (2, 20)], ids=["long deadlines", "short deadlines"])
+def test_a_gpu_at_which_the_driver_hangs_fails_after_as_long_a_silence_as_the_whole_driver(
+    silent: int, seconds: int
+) -> None:
+    host = Host(8)
+    host.step()
+    hung = CallError(call="nvmlDeviceGetFieldValues", code=0, text=f"no answer for {silent} s")
+    host.gpus[3] = replace(host.gpus[3], answer=GpuAnswer.HUNG, silent=silent, errors=(hung,))
+    begun = host.uptime
+    while host.uptime - begun < seconds:
+        host.uptime += 4
+        host.step()
+        assert host.health is not Health.FAILURE or host.uptime - begun >= seconds
+    host.uptime += 4
+    host.step()
+    assert (host.health, host.codes) == (Health.FAILURE, ["gpu_unresponsive"])
 
 
 # --- the inventory

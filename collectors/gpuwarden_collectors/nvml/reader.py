@@ -205,9 +205,9 @@ class NvmlReader:
         error = CallError(call=hung.call, code=0, text=f"no answer for {hung.seconds} s")
         gpu = self._gpus.get(slot)
         if gpu is None:
-            return GpuFacts(slot=slot, index=hung.number, answer=GpuAnswer.HUNG, errors=(error,))
+            return GpuFacts(slot=slot, index=hung.number, answer=GpuAnswer.HUNG, silent=hung.seconds, errors=(error,))
         gpu.forget()
-        return gpu.unanswered(hung.number, GpuAnswer.HUNG, error)
+        return replace(gpu.unanswered(hung.number, GpuAnswer.HUNG, error), silent=hung.seconds)
 
     def _next_turn(self, slots: Sequence[str], now: float) -> int | None:
         """The index of the GPU of which may be read in this pass what takes long, which is read of one GPU after the other."""

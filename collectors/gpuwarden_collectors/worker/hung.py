@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from math import inf
 
 from gpuwarden_collectors.backoff import Backoff
 from gpuwarden_collectors.worker.in_flight import InFlight
@@ -51,7 +52,7 @@ class HungParts:
 
     def missed(self, at: InFlight, pid: int, now: float) -> None:
         """The worker `pid` missed its deadline `at` this part. Less than half of it spent there accuses nothing."""
-        if not at.part or now - at.since < self._limits.deadline / 2:
+        if not (at.part and self._limits.deadline / 2 <= now - at.since < inf):
             return
         known = self._parts.pop(at.part, None)
         if known is None:

@@ -77,8 +77,8 @@ _ROWS: tuple[Condition, ...] = (
     Condition(
         code="gpu_unresponsive", scope="gpu", severity=F, advice=Advice.RESET_GPU, rise=30, fall=30,
         title="A GPU does not answer the driver",
-        why="NVML lists it, but every question ends in a timeout or an unknown error for 30 s; or at once, after a call about it did not return "
-        "within the deadline in two processes, or in one that sleeps in the kernel. The finding names the call. Such a GPU is read last "
+        why="NVML lists it, but every question ends in a timeout or an unknown error for 30 s; or a call about it did not return within the "
+        "deadline in two processes, after 20 s, or in one that sleeps in the kernel, at once. The finding names the call. Such a GPU is read last "
         "or, for a growing while, not at all, so that the others are judged meanwhile.",
         source="nvml.h: NVML_ERROR_TIMEOUT, NVML_ERROR_UNKNOWN", depends_on=NO_GPU,
     ),

@@ -207,22 +207,37 @@ def _gsp_error(state: State, silent_since: float) -> bool:
 def gpu_unresponsive(state: State, sight: Sight) -> Detection:
     """A GPU that NVML lists but that answers every question with a timeout or an unknown error, or at which the driver hangs.
 
-    An unknown error of all GPUs together is none of theirs: see `nvml_unavailable`. A hang is reported only after two deadlines, or one of a process that cannot be ended: then it has lasted long enough.
+    An unknown error of all GPUs together is none of theirs: see `nvml_unavailable`. A hang counts after as many seconds as a silence of the
+    whole driver, also where deadlines are short, or at once where the process cannot be ended.
     """
     if all_unknown(state, sight):
         return NOTHING
     bad = (GpuAnswer.TIMEOUT, GpuAnswer.UNKNOWN, GpuAnswer.HUNG)
-    sightings = [_no_answer(f) for f in sight.gpus.values() if f.answer in bad]
+    sightings = [_no_answer(f, sight) for f in sight.gpus.values() if f.answer in bad]
     return gpu_detection(sightings, [f for f in sight.gpus.values() if f.answer is not GpuAnswer.LOST])
 
 
-def _no_answer(facts: GpuFacts) -> Sighting:
+def _no_answer(facts: GpuFacts, sight: Sight) -> Sighting:
     key, hung = Key("gpu_unresponsive", gpu(facts.slot)), facts.answer is GpuAnswer.HUNG
     if not hung or not facts.errors:
         return Sighting(key, {"answer": facts.answer.value, "calls": _calls(facts.errors)})
     error = facts.errors[0]
     why = f"no answer from {facts.slot}" + (f" in {error.call}" if error.call else "")
-    return Sighting(key, {"why": why, "silence": error.text}, rise=0.0)
+    return Sighting(
+        key,
+        {"why": why, "silence": error.text},
+        rise=0.0 if _long_silent(facts, sight) else sight.rules.unresponsive_after,
+    )
+
+
+def _long_silent(facts: GpuFacts, sight: Sight) -> bool:
+    """Return whether nothing was heard of a GPU that hangs for as long as the whole driver may be silent."""
+    latest, started = sight.view.nvml.latest, sight.view.nvml.started
+    worker = None if latest is None else latest.worker
+    if worker is not None and (worker.stuck or worker.abandoned):
+        return True
+    silence = facts.silent + (0.0 if started is None else sight.now.boottime - started.boottime)
+    return silence >= sight.rules.unresponsive_after
 
 
 def gpu_reset_required(_: State, sight: Sight) -> Detection:
