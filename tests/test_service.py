@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuwarden.service.code import writable
 from gpuwarden.service.executable import Executables, refusals
 from gpuwarden.service.files import LINKS, LOCAL_UNITS, MAIN, local_files, source
 from gpuwarden.service.installation import MANIFEST, Installation, ServiceError, State
@@ -178,6 +179,27 @@ def listed(path: Path) -> None:
 def of_group(path: Path) -> None:
     os.chown(path, 0, OTHER)
     path.chmod(path.stat().st_mode | 0o020)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="as root, whose files these must be")
+def test_the_files_beside_a_package_are_looked_at_whichever_folder_comes_first(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    package = tmp_path / "site/package"
+    package.mkdir(parents=True)
+    line = tmp_path / "site/line.pth"
+    line.touch()
+    line.chmod(0o666)
+    for paths in ([package.parent, package], [package, package.parent]):
+        assert line in [each.path for each in writable(paths)], paths
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="as root, since it gives files to others")
+def test_a_folder_above_with_the_sticky_bit_is_its_owner_s_all_the_same(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "theirs/site").mkdir(parents=True)
+    owned(tmp_path / "theirs")
+    (tmp_path / "theirs").chmod(0o1755)
+    assert [each.path for each in writable([tmp_path / "theirs/site"])] == [tmp_path / "theirs"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="as root, since it gives files to others")

@@ -77,55 +77,64 @@ def writable(paths: Iterable[Path], owner: int = 0) -> list[Writable]:
 
     Below a folder that is named nothing else is.
     """
-    return list(_Search(owner).results(paths))
+    return list(dict.fromkeys(_Search(owner).results(paths)))
 
 
 class _Search:
+    """`_above`: folders whose own rights were looked at, since they lie above others. `_walked`: what was looked at with all that lies in it.
+    Most folders of code are also above others, which says nothing of the files in them.
+    """
+
     def __init__(self, owner: int) -> None:
         self._owner = owner
-        self._seen: set[Path] = set()
+        self._above: set[Path] = set()
+        self._walked: set[Path] = set()
 
     def results(self, paths: Iterable[Path]) -> Iterator[Writable]:
         todo = list(paths)
         while todo:
             path = Path(os.path.abspath(todo.pop()))  # noqa: PTH100 - without following links
-            above = list(self._look(reversed(path.parents), sticky=True))
+            above = list(self._look(reversed(path.parents)))
             yield from above
             if not above:
                 yield from self._below(path, todo.append)
 
     def _below(self, path: Path, follow: Callable[[Path], None]) -> Iterator[Writable]:
         """`follow` gets what links lead to."""
-        if path in self._seen or not os.path.lexists(path):
+        if path in self._walked:
             return
-        if path.is_symlink():
-            self._seen.add(path)
+        self._walked.add(path)
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            return
+        if stat.S_ISLNK(status.st_mode):
             target = path.parent / path.readlink()
             follow(target)
             follow(target.resolve())
-            return
-        named = list(self._look([path], sticky=False))
-        yield from named
-        if path.is_dir() and not named:
+        elif who := _others(path, status, self._owner):
+            yield Writable(path, *who)
+        elif stat.S_ISDIR(status.st_mode):
             for each in os.scandir(path):
-                if len(self._seen) > FILES_MOST:
+                if len(self._walked) > FILES_MOST:
                     raise CodeError(f"more than {FILES_MOST} files lie in the folders of this Python, last {path}")
                 yield from self._below(Path(each.path), follow)
 
-    def _look(self, paths: Iterable[Path], *, sticky: bool) -> Iterator[Writable]:
-        """In a folder with the sticky bit others can add files, but not replace root's: enough for a folder above, and not for one of code."""
-        for path in paths:
-            if path in self._seen:
+    def _look(self, folders: Iterable[Path]) -> Iterator[Writable]:
+        """In a folder of root's with the sticky bit others can add files, but not replace root's: enough for a folder above, and not for one of code."""
+        for folder in folders:
+            if folder in self._above:
                 continue
-            self._seen.add(path)
+            self._above.add(folder)
             try:
-                status = path.lstat()
+                status = folder.lstat()
             except FileNotFoundError:
                 return
-            if stat.S_ISLNK(status.st_mode):
+            sticky = status.st_mode & stat.S_ISVTX and status.st_uid in (0, self._owner)
+            if stat.S_ISLNK(status.st_mode) or sticky:
                 continue
-            if (who := _others(path, status, self._owner)) and not (sticky and status.st_mode & stat.S_ISVTX):
-                yield Writable(path, *who)
+            if who := _others(folder, status, self._owner):
+                yield Writable(folder, *who)
                 return
 
 
