@@ -231,3 +231,13 @@ def test_the_ledger_of_a_forced_restore_can_be_read_again() -> None:
     story = restored(Story().fails(xid(3), xid(5)), force=True)
     ordered = [event for event in story.ledger if event.kind == EventKind.ORDERED]
     assert [(event.boot_id, event.data["by"]) for event in ordered] == [(BOOT, "bob")]
+
+
+def test_an_override_ends_with_the_gpu_that_is_expected_no_longer() -> None:
+    """Its findings are forgotten with it, and a GPU that comes into the slot and fails later was overridden by nobody."""
+    story = restored(Watched().fails(xid(3), xid(5)), force=True).passes()
+    story.findings = (xid(5),)
+    story.records(EventKind.GPU_UNPINNED, Key("gpu", xid(3).key.subject))
+    assert story.passes().reason == ""
+    assert story.state.overridden == {xid(5).key}
+    assert story.fails(xid(3), xid(5)).reason == FAILED

@@ -377,6 +377,14 @@ def _board_gone(state: PolicyState, event: Event) -> PolicyState:
     return replace(state, person=frozenset(key for key in state.person if key.subject.slot != slot))
 
 
+def _unpinned(state: PolicyState, event: Event) -> PolicyState:
+    """The findings of a GPU that is expected no longer are over without an event of their own; what is found there later is another matter."""
+    slot = "" if event.key is None else event.key.subject.slot
+    for key in [key for key in state.overridden if slot and key.subject.slot == slot]:
+        state = replace(state, override=_override_without(state, key))
+    return _board_gone(state, event)
+
+
 Change = Callable[[PolicyState, Event], PolicyState]
 
 
@@ -403,7 +411,7 @@ _CHANGES: dict[str, Change] = {
     EventKind.CLEARED: _cleared,
     EventKind.GATE_ABLE: _able,
     EventKind.GPU_REPLACED: _board_gone,
-    EventKind.GPU_UNPINNED: _board_gone,
+    EventKind.GPU_UNPINNED: _unpinned,
 }
 
 
