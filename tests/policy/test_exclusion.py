@@ -625,3 +625,17 @@ def test_where_unknown_takes_out_a_failure_that_is_not_confirmed_does_after_a_mi
     story.fails(REMEMBERED).waits(50)
     assert story.writes == []
     assert story.waits(20).reason == "gpuwarden: failure unknown=not_confirmed"
+
+
+def test_an_exclusion_that_a_scheduler_shows_again_stands_for_what_fails_now() -> None:
+    """The controller crashed and forgot our restoration; the fault that is found meanwhile keeps the node out by its own rules."""
+    story = Story().fails().waits(100)
+    before = story.cluster.nodes["n1"]
+    story.heals(passes=20)
+    assert story.reason == ""
+    story.cluster.nodes["n1"] = before
+    story.fails(xid(5, Advice.CONTACT_SUPPORT))
+    assert story.state.holds["slurm"].reason == story.reason == FAILED
+    story.heals(passes=200)
+    assert story.reason == FAILED
+    assert "what needs a person" in story.last.blocked["slurm"]  # type: ignore[union-attr]

@@ -292,8 +292,7 @@ class _Steps:
 
     def _not_held(self, name: str, known: NodeState) -> None:
         """One of ours stands that the ledger does not hold: it was lost, or the scheduler's crash undid a restoration."""
-        before = self.state.restored.get(name)
-        if before is not None and not known.suffix and same(before.reason or "", before.since or 0.0, known):
+        if (before := self._shown_again(name, known)) is not None:
             if self._clean():
                 self._restore(name, known, before.why or Why.FAILURE, before.reason or "", before.since or 0.0)
             else:
@@ -304,6 +303,12 @@ class _Steps:
             self._blocked[name] = f"an operator excluded it: {_ONLY_A_PERSON}"
         else:
             self._wait_for_person(name, f"the ledger does not know this exclusion: {_ONLY_A_PERSON}")
+
+    def _shown_again(self, name: str, known: NodeState) -> Lifted | None:
+        """The exclusion that was lifted last, if the scheduler shows it once more."""
+        before = self.state.restored.get(name)
+        again = before is not None and not known.suffix and same(before.reason or "", before.since or 0.0, known)
+        return before if again else None
 
     def _wait_for_person(self, name: str, why: str) -> None:
         self._blocked[name] = why
@@ -324,7 +329,15 @@ class _Steps:
         if lifted is not None and self._now.boottime - lifted.boottime < waits:
             self._blocked[name] = "somebody else ended an exclusion a moment ago"
             return
-        intent = self._intent(Act.EXCLUDE, name, want.why, want.reason, force=want.force)
+        reason = want.reason
+        if (
+            want.why is Why.FAILURE
+            and known is not None
+            and known.why is Why.FAILURE
+            and self._shown_again(name, known)
+        ):
+            reason = known.reason  # it stands for this failure now, and ends by its rules
+        intent = self._intent(Act.EXCLUDE, name, want.why, reason, force=want.force)
         self._unless_refused(replace(intent, replaces=_stale_text(self.state.holds.get(name))), known)
 
     def _restore(
