@@ -36,6 +36,10 @@ REMOVED = {
             ("Gid", "Groups", "directory", "imprint"), "the reader of a job's folder of checkpoints is gone"
         ),
         **dict.fromkeys(("ssl_handshake_timeout", "ssl_shutdown_timeout"), "arguments of asyncio's private class"),
+        **dict.fromkeys(
+            ("library_mismatch", "no_permission", "nvml_fails"),
+            "reasons for unknown health, which have the code of the finding that they become",
+        ),
         "says": "the label of a line that `explain` printed for people",
         "places": "an examination's name within doctor; its rows keep theirs",
         "SLURMD_NODENAME": "a variable of slurmd's, no key; it is read where `slurm/node_name.py` names it",
