@@ -249,3 +249,58 @@ def test_a_demand_that_a_reboot_ended_is_no_reset_after_it() -> None:
     host.run(30)
     assert "reset" not in {event.kind for event in host.ledger}
     assert host.codes == []
+
+
+# --- whatever was done in between: the third of one kind within a day
+
+
+@pytest.mark.parametrize("between", [lambda _: None, restarts, restarts_from_a_checkpoint])
+def test_the_third_like_failure_of_a_board_within_a_day_needs_a_person_though_each_reset_ended_it(
+    between: Callable[[Host], None],
+) -> None:
+    """As a board that reports 48, 63, 94 and 154 every three hours, and works after each reset."""
+    host = Host(8)
+    host.step()
+    advice = []
+    for _ in range(4):
+        advice.append(fails(host, 3, 48))
+        evidence = host.findings[0].evidence
+        between(host)
+        reset(host, 3)
+        assert host.codes == []
+        host.uptime += 3 * 3_600.0
+        between(host)
+    assert advice[2:] == [Advice.INSPECT_HARDWARE] * 2
+    assert Advice.INSPECT_HARDWARE not in advice[:2]
+    assert evidence["failures_within_a_day"] == 3
+
+
+def test_so_does_the_third_with_reboots_in_between_and_one_of_another_kind_or_board_does_not_count() -> None:
+    host = Host(8)
+    host.step()
+    assert [fails(host, 3, 95)] == [Advice.RESET_GPU]
+    reset(host, 3)
+    assert fails(host, 3, 62) is not Advice.INSPECT_HARDWARE
+    reset(host, 3)
+    assert fails(host, 5, 95) is Advice.RESET_GPU
+    reset(host, 5)
+    assert fails(host, 3, 95) is Advice.REBOOT
+    reset(host, 3)
+    assert fails(host, 3, 95) is Advice.INSPECT_HARDWARE
+
+
+def test_failures_of_yesterday_do_not_count() -> None:
+    host = Host(8)
+    host.step()
+    for _ in range(4):
+        assert fails(host, 3) is not Advice.INSPECT_HARDWARE
+        reset(host, 3)
+        host.days(1)
+
+
+def test_one_failure_that_lasts_over_restarts_is_one() -> None:
+    host = failed(Host(8))
+    for _ in range(4):
+        restarts(host)
+        host.run(30)
+    assert host.findings[0].advice is Advice.RESET_GPU

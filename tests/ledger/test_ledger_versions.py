@@ -208,8 +208,8 @@ async def test_with_the_last_exclusion_the_findings_that_need_a_person_are_forgo
     recalled = policy.fold(
         recalled, Event(kind=EventKind.NEEDS_PERSON, at=Stamp(501.0, 1790000501.0), boot_id="b1", key=LATCHED)
     )
-    assert recalled.person == {LATCHED}
-    assert without_removed(recalled)[0].person == frozenset()
+    assert recalled.person == {LATCHED: ""}
+    assert without_removed(recalled)[0].person == {}
 
 
 def test_the_upgrade_logs_what_a_removed_actuator_held_once(tmp_path: Path) -> None:

@@ -187,6 +187,15 @@ def test_after_a_finding_that_needs_a_person_only_a_person_brings_it_back(advice
     assert story.passes().writes == ["exclude", "restore"]
 
 
+def test_what_comes_again_and_again_within_a_day_stays_out_and_the_status_says_why_after_it_ended() -> None:
+    often = replace(xid(3, Advice.INSPECT_HARDWARE, 94), evidence={"failures_within_a_day": 3})
+    story = Story().fails(often).heals(passes=100).checkpoints().restarts_daemon().heals(passes=100)
+    assert story.writes == ["exclude"]
+    assert story.last is not None
+    assert f"{often.key} came 3 times within a day, whatever ended it" in story.last.blocked["slurm"]
+    assert restored(story).heals().writes == ["exclude", "restore"]
+
+
 def test_a_termination_that_is_called_off_does_not_bring_back_what_needs_a_person() -> None:
     story = announced(Story().fails(xid(3, Advice.INSPECT_HARDWARE)).heals())
     doomed = announced(Story()).fails(xid(3, Advice.INSPECT_HARDWARE)).heals()
@@ -236,7 +245,7 @@ def test_a_termination_called_off_before_its_exclusion_was_written_takes_no_node
     called_off(story).heals(passes=10)
     story.reachable = True
     story.heals(passes=10)
-    assert (story.writes, story.state.pending, story.state.person) == ([], {}, frozenset())
+    assert (story.writes, story.state.pending, story.state.person) == ([], {}, {})
 
 
 @pytest.mark.parametrize("written", [True, False])
@@ -521,7 +530,7 @@ def test_a_node_that_was_repaired_does_not_go_out_for_what_it_had_when_the_sched
     story.step()  # before the first pass
     assert (story.writes, len(story.state.pending)) == ([], 1)
     story.heals(passes=10)
-    assert (story.writes, story.state.pending, story.state.person) == ([], {}, frozenset())
+    assert (story.writes, story.state.pending, story.state.person) == ([], {}, {})
 
 
 def test_what_was_written_and_not_written_down_comes_back_by_the_rules_if_its_cause_ended_meanwhile() -> None:
@@ -541,6 +550,31 @@ def test_what_ended_for_a_moment_and_is_seen_again_is_still_wanted() -> None:
     story.reachable = True
     assert story.heals().writes == []
     assert (story.fails().reason, kinds(story).count(EventKind.INTENDED)) == (FAILED, 1)
+
+
+@pytest.mark.parametrize("restarts", [0, 1, 2])
+@pytest.mark.parametrize("passes", [0, 1, 2, 7])
+@pytest.mark.parametrize("rebooted", [False, True])
+@pytest.mark.parametrize("advice", [Advice.RESET_GPU, Advice.INSPECT_HARDWARE])
+def test_a_repaired_node_is_not_drained_for_its_old_fault_if_the_scheduler_comes_back_between_two_passes(
+    *, restarts: int, passes: int, rebooted: bool, advice: Advice
+) -> None:
+    """The breaker that opens is as a scheduler that comes back: the intent is pending, and may be carried out from then on."""
+    fault, story = xid(3, advice), Story()
+    story.reachable = False
+    story.fails(fault)
+    if rebooted:
+        story.reboots()
+    for _ in range(restarts):
+        story.restarts_daemon()
+        story.records(EventKind.BOOT)
+        story.fails(replace(fault, confirmed=False)).passes(passes)
+        if not rebooted:
+            story.fails(fault)
+    story.health, story.findings, story.reachable = Health.HEALTHY, (), True
+    story.step()  # it fell with a reading of another source, before the next pass
+    assert story.writes == []
+    assert (story.heals(passes=100).writes, story.state.pending, story.state.holds) == ([], {}, {})
 
 
 def test_unknown_neither_carries_an_intent_out_nor_takes_it_back() -> None:

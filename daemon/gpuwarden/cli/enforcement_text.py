@@ -46,6 +46,7 @@ def _returns(status: Document, enforcement: Document) -> Iterator[str]:
     """Yield when the node comes back, by the strictest of its failures."""
     if person := [clean(name) for name in enforcement.get("needs_person", ())]:
         yield f"the node comes back when it was repaired and somebody types `gpuwarden restore` on it, because of {', '.join(person)}"
+        yield from (f"  {clean(why)}" for why in enforcement.get("needs_person_why", ()))
     elif enforcement.get("schedulers"):
         texts = dict.fromkeys(
             finding["comes_back_when"] for finding in status["findings"] if finding.get("comes_back_when")

@@ -78,6 +78,7 @@ NAMES: Mapping[str, Shown] = {
     "then": Shown("then"),
     "classed_by": Shown("classed by"),
     "came_back_after": Shown("came back after"),
+    "failures_within_a_day": Shown("failures within a day"),
     # --- counts and times
     "seconds": Shown("within", DURATION),
     "of_seconds": Shown("of the last", DURATION),

@@ -311,7 +311,7 @@ class Enforcement:
             actuators=tuple(self._boxes), excluded=tuple(excluded(self.state, node_states)), node_states=node_states,
             pending=tuple(pending), would=tuple(would), blocked=dict(self._blocked), counts={**self.state.tried, **self._counts},
             breaker=self._held_back(),
-            person=tuple(sorted(map(str, self.state.person))),
+            person=tuple(sorted(map(str, self.state.person))), person_why=tuple(filter(None, self.state.person.values())),
             order="" if self.state.order is None else self.state.order.reason,
             overridden=self._overridden, override=self.state.override,
             notices=tuple(self.state.notices.values()),

@@ -98,7 +98,8 @@ def _counts(state: State, now: Stamp) -> Iterator[Event]:
     for of, times in state.raises.items():
         yield summed(key=Key("raises", NODE), data=write(RaisedAt(of=str(of), times=" ".join(map(repr, times)))))
     for (owner, case), done in state.repairs.items():
-        treated = Treated(case=case, reset=done.reset, reboot=done.reboot)
+        failed = " ".join(map(repr, done.failed))
+        treated = Treated(case=case, reset=done.reset, reboot=done.reboot, failed=failed)
         yield summed(key=Key("treatments", Subject("board", part=owner)), data=write(treated))
     if state.test_counts:
         yield summed(key=Key("tests", NODE), data=dict(state.test_counts))

@@ -147,3 +147,5 @@ class Treated:
     case: str
     reset: float
     reboot: float
+    failed: str = ""
+    """Wall times, separated by spaces."""

@@ -27,9 +27,9 @@ from gpuwarden.health.kernel_lines.records import ENDS, LINE_CODES
 from gpuwarden.health.lemons.days import days_of
 from gpuwarden.health.lemons.memory import counted, renamed
 from gpuwarden.health.memory import LEMON_NODE, Record, State, Track, Unpaired, case, counts, failures
-from gpuwarden.health.model import Event, EventKind, Json, Key, Latch, Pin, gpu
+from gpuwarden.health.model import Event, EventKind, Json, Key, Latch, Pin, Severity, gpu
 from gpuwarden.health.nvlink.link_counters import remembered as remembered_links
-from gpuwarden.health.repair_history import Repairs, repaired
+from gpuwarden.health.repair_history import OFTEN, Repairs, failed_again, repaired
 from gpuwarden.health.xid.bursts import Bursts, extended, from_text, signs_of
 from gpuwarden.health.xid.sxid_ports import Ports, with_lines
 from gpuwarden_collectors.facts import Stamp
@@ -58,10 +58,12 @@ def _raise(state: State, event: Event, *, raised: bool) -> State:
         count=data.count if known is None else known.count,
         counters=data.counters or ("" if known is None else known.counters),
     )
-    raises = state.raises
+    raises, repairs = state.raises, state.repairs
     if raised and (known is None or not known.raised):
         raises = raised_once_more(raises, key, event.at.boottime)
-    return replace(state, tracks={**state.tracks, key: track}, raises=raises)
+        if track.severity is Severity.FAILURE and key.subject.slot in state.pins:
+            repairs = failed_again(repairs, case(state, key), event.at.wall)
+    return replace(state, tracks={**state.tracks, key: track}, raises=raises, repairs=repairs)
 
 
 _UNNUMBERED = LINE_CODES | {"pcie_aer_fatal"}
@@ -235,7 +237,9 @@ def _summed(state: State, event: Event) -> State:
             return replace(state, lemons={**state.lemons, **days})
         case "treatments":
             done = read(Treated, event)
-            return replace(state, repairs={**state.repairs, (owner, done.case): Repairs(done.reset, done.reboot)})
+            failed = tuple(float(text) for text in done.failed.split() if _TIME.fullmatch(text))[-OFTEN:]
+            history = Repairs(done.reset, done.reboot, failed)
+            return replace(state, repairs={**state.repairs, (owner, done.case): history})
         case "tests":
             counts = {name: n for name, n in event.data.items() if type(n) is int and n >= 0}
             return replace(state, test_counts=dict(list(counts.items())[:TEST_COUNTS_MOST]))

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from gpuwarden.health.dcgm.catalogue import dcgm_named
 from gpuwarden.health.model import Advice, Evidence, Key
+from gpuwarden.health.repair_history import OFTEN_KEY
 from gpuwarden.health.xid.to_do import sxid_to_do, xid_to_do
 
 RESET = "reset the GPU when it is empty: `nvidia-smi --gpu-reset -i SLOT`"
@@ -166,6 +167,13 @@ AGAIN: Mapping[str, str] = {
 }
 """By what was done before in vain (`repair_history.py`)."""
 
+TOO_OFTEN = (
+    "Drain the node and have the board inspected or replaced. It failed like this three times within a day: "
+    + REPORT
+    + " for the vendor."
+)
+"""Of a failure that each repair ended, and that comes again (`repair_history.py`)."""
+
 COMMON: Mapping[Advice, str] = {
     Advice.NONE: "Nothing.",
     Advice.OBSERVE: "Nothing now. `gpuwarden events` shows whether it comes again.",
@@ -244,6 +252,8 @@ def of_recovery(value: object, advice: Advice) -> str:
 
 
 def _text(key: Key, advice: Advice, evidence: Evidence) -> str:
+    if OFTEN_KEY in evidence:
+        return TOO_OFTEN
     if (again := AGAIN.get(str(evidence.get("came_back_after", "")))) is not None:
         return again
     if key.code == "xid" and key.detail.isdecimal():

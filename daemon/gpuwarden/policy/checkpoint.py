@@ -34,7 +34,8 @@ def _events(state: PolicyState, now: Stamp) -> Iterator[Event]:
     for intent in (*state.pending.values(), *state.would.values()):
         yield Event(kind=EventKind.INTENDED, at=intent.at, boot_id=boot, data=write(intent))
     for key in sorted(state.person):  # after the intents, one of which may begin the list again
-        yield Event(kind=EventKind.NEEDS_PERSON, at=now, boot_id=boot, key=key)
+        why = state.person[key]
+        yield Event(kind=EventKind.NEEDS_PERSON, at=now, boot_id=boot, key=key, data={"why": why} if why else {})
     yield from _of_gate(state, now)
 
 

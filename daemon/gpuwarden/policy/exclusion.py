@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Advice, Event, EventKind, Finding, Health, Json, Key
+from gpuwarden.health.repair_history import OFTEN_KEY
 from gpuwarden.policy import reasons
 from gpuwarden.policy.events import Lifted
 from gpuwarden.policy.model import Act, Intent, NodeState, Notice, Owner, Result, Settings, Why
@@ -367,7 +368,7 @@ class _Steps:
         if hold.why is Why.OPERATOR:
             return "an operator excluded it"
         if self.state.person:
-            return "it was excluded for what needs a person"
+            return next(filter(None, self.state.person.values()), "it was excluded for what needs a person")
         if hold.why is Why.TERMINATION and not (hold.released or self._meant_now(hold)):
             return "its end was announced in an earlier boot"
         if not hold.by_failure:
@@ -401,7 +402,9 @@ class _Steps:
         for finding in failing(self.state, self._seen.verdict):
             news = finding.key not in self.state.person and len(self.state.person) < KEYS_MOST
             if news and finding.advice in NEEDS_PERSON:
-                self._event(EventKind.NEEDS_PERSON, {"advice": finding.advice.value}, finding.key)
+                often = finding.evidence.get(OFTEN_KEY)
+                why = {"why": f"{finding.key} came {often} times within a day, whatever ended it"} if often else {}
+                self._event(EventKind.NEEDS_PERSON, {"advice": finding.advice.value, **why}, finding.key)
 
     # --- events
 

@@ -27,7 +27,7 @@ def without_removed(state: PolicyState) -> tuple[PolicyState, dict[str, str]]:
     kept = replace(
         state, holds=holds, pending=pending, would=would, lifted=_kept(state.lifted),
         declined=state.declined - REMOVED.keys(),
-        person=state.person if not reasons or holds or pending or would else frozenset(),
+        person=state.person if not reasons or holds or pending or would else {},
     )  # fmt: skip
     return kept, reasons
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:  # loaded where the configuration wants a gate, or the ledger 
 NOTICES_MOST = 256
 KEYS_MOST = 64
 """Findings remembered of one exclusion, and restorations remembered: more than any node has."""
+WHY_MOST = 200
+"""Characters of why a finding needs a person."""
 OVERRIDDEN_MOST = 1_024
 """Findings that one restoration is in spite of: eight GPUs with 18 links have less than 200."""
 UNCOUNTED = (Result.RETRY, Result.REFUSED)
@@ -86,7 +88,7 @@ class PolicyState:
     (when somebody else ended an exclusion, ours or theirs), `foreign` (where the last read showed somebody else's).
 
     `declined`: where an operator's order, which stands elsewhere, was refused for good and forgotten. `person`: findings of
-    this exclusion that need a person. `gate`: what a test must show before it is lifted. `testable`: this host could test once. `override`: the last of an operator.
+    this exclusion that need a person, with why where it is not their kind. `gate`: what a test must show before it is lifted. `testable`: this host could test once. `override`: the last of an operator.
     `ended`: when the last exclusion of ours that others ended was written, by the scheduler's clock. `restored`: the last one that we
     lifted, which a scheduler that crashes may show once more. `returns`: Unix times of restorations without a person. `tried`: how many intents came to what, by both words, as
     `exclude_done`, since the ledger began; not what is tried again without an event (retry, refused).
@@ -102,7 +104,7 @@ class PolicyState:
     lifted: Mapping[str, Stamp] = field(default_factory=dict)
     ended: Mapping[str, float] = field(default_factory=dict)
     restored: Mapping[str, Lifted] = field(default_factory=dict)
-    person: frozenset[Key] = frozenset()
+    person: Mapping[Key, str] = field(default_factory=dict)
     gate: Gate | None = None
     testable: bool = False
     override: Override | None = None
@@ -182,7 +184,7 @@ def _intended(state: PolicyState, _: Event, intent: Intent) -> PolicyState:
     if intent.observed:
         return replace(_counted(state, intent.act, Result.OBSERVED), would={**state.would, intent.actuator: intent})
     if intent.act is Act.EXCLUDE and not state.holds and not state.pending:
-        state = replace(state, person=frozenset(), gate=None)  # it begins here
+        state = replace(state, person={}, gate=None)  # it begins here
     pending = {**state.pending, intent.actuator: intent}
     return replace(state, pending=pending, would=_without(state.would, intent.actuator))
 
@@ -200,7 +202,7 @@ def _outcome(state: PolicyState, _: Event, data: Outcome) -> PolicyState:
         state = _declined(state, intent.actuator, pending)
     left = data.result is not Result.DROPPED or state.holds or pending or state.would
     state = replace(state, pending=pending)
-    return state if left else replace(state, person=frozenset(), gate=None)
+    return state if left else replace(state, person={}, gate=None)
 
 
 def _counted(state: PolicyState, act: Act, result: Result) -> PolicyState:
@@ -276,7 +278,7 @@ def _lifted(state: PolicyState, event: Event, data: Lifted) -> PolicyState:
 def _over(state: PolicyState, actuator: str) -> PolicyState:
     holds = _without(state.holds, actuator)
     state = replace(state, holds=holds)
-    return state if holds else replace(state, person=frozenset(), gate=None)
+    return state if holds else replace(state, person={}, gate=None)
 
 
 def _ordered(state: PolicyState, event: Event, data: Ordered) -> PolicyState:
@@ -289,7 +291,7 @@ def _ordered(state: PolicyState, event: Event, data: Ordered) -> PolicyState:
     if data.more:
         return replace(state, override=override)
     return replace(
-        state, order=None, declined=frozenset(), lifted={}, person=frozenset(), gate=None, override=override, returns=(), would={},
+        state, order=None, declined=frozenset(), lifted={}, person={}, gate=None, override=override, returns=(), would={},
         unknown_since=None,
     )  # fmt: skip
 
@@ -346,11 +348,13 @@ def _released(state: PolicyState) -> dict[str, Hold]:
 def _needs_person(state: PolicyState, event: Event) -> PolicyState:
     if event.key is None or len(state.person) >= KEYS_MOST:
         return state
-    return replace(state, person=state.person | {event.key})
+    why = event.data.get("why")
+    return replace(state, person={**state.person, event.key: why[:WHY_MOST] if isinstance(why, str) else ""})
 
 
 def _acknowledged(state: PolicyState, event: Event) -> PolicyState:
-    return replace(state, person=state.person - {event.key}, override=_override_without(state, event.key))
+    kept = {key: why for key, why in state.person.items() if key != event.key}
+    return replace(state, person=kept, override=_override_without(state, event.key))
 
 
 def _returned(state: PolicyState, event: Event) -> PolicyState:
@@ -374,7 +378,7 @@ def _board_gone(state: PolicyState, event: Event) -> PolicyState:
     if event.key is None or "moved_to" in event.data:
         return state
     slot = event.key.subject.slot
-    return replace(state, person=frozenset(key for key in state.person if key.subject.slot != slot))
+    return replace(state, person={key: why for key, why in state.person.items() if key.subject.slot != slot})
 
 
 def _unpinned(state: PolicyState, event: Event) -> PolicyState:

@@ -133,6 +133,8 @@ class Enforced:
     """Why the breaker is open; empty if it is not."""
     person: tuple[str, ...] = ()
     """Findings after which only an operator restores the node."""
+    person_why: tuple[str, ...] = ()
+    """Why, for those whose kind does not say it."""
     gate: ReturnGateShown | None = None
     """None where no test comes before a restoration."""
     order: str = ""

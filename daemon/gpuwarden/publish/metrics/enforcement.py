@@ -25,6 +25,7 @@ def document(snapshot: Snapshot) -> Document:
         "blocked": dict(enforced.blocked),
         "breaker": enforced.breaker,
         "needs_person": list(enforced.person),
+        "needs_person_why": list(enforced.person_why),
         "order": enforced.order or None,
         "overridden": _overridden(enforced),
         "notifications": [
