@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwarden.health.model import Advice
-from gpuwarden_collectors.event_facts import GpuResetEvent
+from gpuwarden.health.model import Advice, Severity
+from gpuwarden_collectors.event_facts import GpuResetEvent, Source
 from gpuwarden_collectors.facts import GpuAnswer
 from support.hosts import Host, slot
 
@@ -258,7 +258,6 @@ def test_a_demand_that_a_reboot_ended_is_no_reset_after_it() -> None:
 def test_the_third_like_failure_of_a_board_within_a_day_needs_a_person_though_each_reset_ended_it(
     between: Callable[[Host], None],
 ) -> None:
-    """As a board that reports 48, 63, 94 and 154 every three hours, and works after each reset."""
     host = Host(8)
     host.step()
     advice = []
@@ -275,7 +274,78 @@ def test_the_third_like_failure_of_a_board_within_a_day_needs_a_person_though_ea
     assert evidence["failures_within_a_day"] == 3
 
 
-def test_so_does_the_third_with_reboots_in_between_and_one_of_another_kind_or_board_does_not_count() -> None:
+RECOVERY = "Xid (PCI:0000:13:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
+
+
+def four_lines(host: Host) -> None:
+    """The sequence of a memory that fails: a double-bit error, its channel, the contained error, what the board says of it."""
+    for number in (48, 63, 94):
+        host.step(host.xid(3, number))
+        host.uptime += 1
+    host.step(replace(host.xid(3, 154), text=RECOVERY))
+    host.run(70)
+
+
+def failures(host: Host) -> dict[str, Advice]:
+    return {str(found.key): found.advice for found in host.findings if found.severity is Severity.FAILURE}
+
+
+@pytest.mark.parametrize("between", [lambda _: None, restarts, restarts_from_a_checkpoint])
+def test_48_63_94_and_154_four_times_in_twelve_hours_need_a_person_from_the_third_on(
+    between: Callable[[Host], None],
+) -> None:
+    host = Host(8)
+    host.run(60)
+    persons = []
+    for _ in range(4):
+        four_lines(host)
+        assert f"xid.48@gpu/{slot(3)}" in failures(host)
+        persons.append(Advice.INSPECT_HARDWARE in failures(host).values())
+        between(host)
+        reset(host, 3)
+        assert failures(host) == {}
+        host.uptime += 3 * 3_600.0
+        host.run(60)
+    assert persons == [False, False, True, True]
+
+
+@pytest.mark.parametrize("start", [lambda _: None, Host.restart_daemon, Host.checkpointed])
+@pytest.mark.parametrize("source", [Source.NVML, Source.KERNEL_LOG])
+def test_79_four_times_a_day_with_a_boot_after_each_needs_a_person(
+    source: Source, start: Callable[[Host], None]
+) -> None:
+    """The GPU that is lost needs one anyway; the Xid does by itself, too, from the second on."""
+    host = Host(8)
+    host.run(60)
+    advice = []
+    for _ in range(4):
+        host.answer(3, GpuAnswer.LOST)
+        host.step(host.xid(3, 79, source=source))
+        host.run(120)
+        advice += [finding.advice for finding in host.findings if finding.key.code == "xid"]
+        host.answer(3, GpuAnswer.OK)
+        host.reboot()
+        start(host)
+        host.run(60)
+        assert host.codes == []
+        host.uptime += 6 * 3_600.0
+        host.run(60)
+    assert advice == [Advice.REBOOT, *[Advice.INSPECT_HARDWARE] * 3]
+
+
+@pytest.mark.parametrize("cure", [lambda host: reset(host, 3), reboot])
+def test_one_failure_that_a_reset_or_a_reboot_cured_stays_cured(cure: Callable[[Host], None]) -> None:
+    host = failed(Host(8))
+    cure(host)
+    for _ in range(3):
+        assert host.codes == []
+        restarts_from_a_checkpoint(host)
+        host.uptime += 8 * 3_600.0
+        host.run(60)
+    assert host.codes == []
+
+
+def test_the_third_of_one_kind_counts_after_resets_alone_and_one_of_another_kind_or_board_does_not() -> None:
     host = Host(8)
     host.step()
     assert [fails(host, 3, 95)] == [Advice.RESET_GPU]
