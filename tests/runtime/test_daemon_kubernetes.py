@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from support.daemons import FakeHost, slots
 from support.kubernetes_api import BUILT_IN, ApiServer, Json, beside, node, refusing
 
@@ -86,6 +88,44 @@ def test_a_failed_node_that_somebody_cordoned_is_tainted_at_once_and_stays_so_af
             assert "kubernetes: done; the node stays cordoned, by another party" in order.stdout
             assert taints(server) == [BUILT_IN["key"]]
             assert server.nodes["n1"]["spec"]["unschedulable"] is True
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_restore_after_an_exclude_leaves_the_taint_for_the_failure_without_a_moment_between(
+    tmp_path: Path, *, killed: bool
+) -> None:
+    host = FakeHost(tmp_path, gpus=2)
+    host.seclude()
+    untainted: list[Json] = []
+    with beside(ApiServer(*(node(f"n{number}") for number in range(1, 9)))) as server:
+        configure(host, server, "enforce")
+        with host.daemon() as daemon:
+            daemon.wait_status("healthy")
+            host.xid(1, 95)
+            daemon.wait(lambda: KEY in taints(server), "the taint")
+            daemon.wait(lambda: daemon.heartbeat()["excluded_by"] == ["kubernetes:failure"], "the daemon to read it")
+            server.after_patch = lambda: None if KEY in taints(server) else untainted.append(server.nodes["n1"]["spec"])
+            failed = reason(server)
+            order = host.command("exclude", "--reason", "replacing a fan", "--run-dir", host.run_dir)
+            assert (order.returncode, reason(server)) == (0, "gpuwarden: operator by=root replacing a fan")
+            order = host.command("restore", "--run-dir", host.run_dir)
+            assert (order.returncode, "gpuwarden restore --force" in order.stdout + order.stderr) == (1, True)
+            if killed:
+                daemon.kill()
+        with host.daemon() as daemon:
+            daemon.wait(lambda: reason(server) == failed, "the failure's reason")
+            daemon.wait(lambda: daemon.heartbeat()["excluded_by"] == ["kubernetes:failure"], "status to show it")
+            order = host.command("restore", "--run-dir", host.run_dir)
+            assert (order.returncode, reason(server), untainted) == (64, failed, [])
+            host.kernel_line(f"nvidia {slots(2)[1]}: reset done")
+            daemon.wait(lambda: taints(server) == [BUILT_IN["key"]], "the node to come back by itself")
+            assert untainted
+
+
+def reason(server: ApiServer) -> str:
+    """What the annotation says; "" without one."""
+    annotation = server.nodes["n1"]["metadata"]["annotations"].get("gpuwarden.io/exclusion", "{}")
+    return str(json.loads(annotation).get("reason", ""))
 
 
 def node_state(status: dict[str, Any]) -> dict[str, Any]:

@@ -112,13 +112,45 @@ def test_one_actuator_is_done_while_another_hangs_and_a_third_refuses_and_each_r
         (host.run_dir / "excluded/dstack").unlink()
         daemon.wait(lambda: {"file:failure", "exec:failure"} <= excluded(daemon), "the program to be asked again")
         assert not alive(hanging)
-        done = host.command("restore", "--run-dir", host.run_dir)
+        done = host.command("restore", "--force", "--run-dir", host.run_dir)
         assert done.returncode == 0, done.stderr
         daemon.wait(lambda: excluded(daemon) == set(), "everything to be back")
         assert not (host.folder / "out").exists()
         assert not (host.folder / "reply").exists()
         assert daemon.stop() == 0
     assert (host.folder / "calls").read_text().split().count("exclude") == 1
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_restore_after_an_exclude_leaves_marker_and_program_out_for_the_failure_without_a_moment_between(
+    host: FakeHost, *, killed: bool
+) -> None:
+    configure(host)
+    marks = [host.folder / "out", host.run_dir / "excluded/dstack", host.folder / "reply"]
+
+    def reasons() -> set[str]:
+        return {json.loads(path.read_text())["reason"] for path in marks}
+
+    with host.daemon() as daemon:
+        daemon.wait_status("healthy")
+        host.xid(1, 95)
+        daemon.wait(lambda: {"file:failure", "dstack:failure", "exec:failure"} <= excluded(daemon), "all to be out")
+        (failed,) = reasons()
+        done = host.command("exclude", "--run-dir", host.run_dir, "--reason", "replacing a fan")
+        assert (done.returncode, reasons()) == (0, {"gpuwarden: operator by=root replacing a fan"})
+        done = host.command("restore", "--run-dir", host.run_dir)
+        assert (done.returncode, "gpuwarden restore --force" in done.stdout + done.stderr) == (1, True)
+        if killed:
+            daemon.kill()
+    with host.daemon() as daemon:
+        daemon.wait(lambda: reasons() == {failed}, "the failure's reason in all places")
+        daemon.wait(lambda: {"file:failure", "dstack:failure", "exec:failure"} <= excluded(daemon), "status to show it")
+        done = host.command("restore", "--run-dir", host.run_dir)
+        assert (done.returncode, reasons()) == (64, {failed})
+        assert "restore" not in (host.folder / "calls").read_text().split()
+        host.kernel_line(f"nvidia {slots(2)[1]}: reset done")
+        daemon.wait(lambda: not any(path.exists() for path in marks), "the node to come back by itself")
+    assert (host.folder / "calls").read_text().split().count("restore") == 1
 
 
 def test_an_order_is_carried_out_where_it_can_be_and_undone_only_there(host: FakeHost) -> None:

@@ -72,6 +72,7 @@ class ApiServer:
         self.denied: set[tuple[str, str]] = set()
         self.account = "system:serviceaccount:kube-system:gpuwarden"
         self.before_patch: Callable[[], None] = lambda: None
+        self.after_patch: Callable[[], object] = lambda: None
         self._tls = tls
         self._version = 1
         self._runner: web.AppRunner | None = None
@@ -195,6 +196,7 @@ class ApiServer:
             assert "status" not in patch
             changed = merged(current, patch)
         self._store(name, changed, request.query.get("fieldManager"), subresource)
+        self.after_patch()
         return web.json_response(self.nodes[name])
 
     def _store(self, name: str, changed: Json, manager: str | None, subresource: str) -> None:
