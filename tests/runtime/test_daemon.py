@@ -148,7 +148,8 @@ def test_a_driver_that_hangs_keeps_the_numbers_of_the_gpus_and_the_log_warns(hos
         assert [gpu["index"] for gpu in running.status()["gpus"]] == [0, 1, 2, 3]
         running.wait(lambda: running.is_now("failure", "driver_unresponsive"), "the failure")
         (finding,) = (each for each in running.status()["findings"] if each["check"] == "driver_unresponsive")
-        assert finding["evidence"]["why"].startswith(f"no answer from {slots(4)[0]} in {HOT_CALL}")
+        why = finding["evidence"]["why"]  # of the GPU whose turn it was: the hang may begin in the midst of a pass
+        assert any(why.startswith(f"no answer from {slot} in {HOT_CALL}") for slot in slots(4)), why
         assert [gpu["index"] for gpu in running.status()["gpus"]] == [0, 1, 2, 3]
         lines = [json.loads(line) for line in running.lines().splitlines() if line.startswith("{")]
         changes = [line for line in lines if line["event"] == "node health changed" and line["to"] == "unknown"]
