@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from support.pending_drains import Obstacle, SlowHost, drains, holds_back, log_size, obstacle
 from support.repairs import SLURMD_TIMEOUT, RepairedHost
 from support.slurm import SLURM, Slurm, require_slurm, running
 from support.slurm_hosts import REASON, acting_of
@@ -50,3 +52,28 @@ def test_a_repaired_machine_takes_work_again(host: RepairedHost, short: Slurm, f
     assert short.reason("n1") != REASON
     job = short.submit("true", "-w", "n1")
     short.wait(lambda: short.job_state(job) == "COMPLETED", "a job to run there")
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("kind", Obstacle)
+def test_a_node_repaired_while_its_drain_could_not_be_written_is_not_drained_afterwards(
+    tmp_path: Path, slurm: Slurm, kind: Obstacle, *, restarted: bool
+) -> None:
+    """It falls between two passes of 5 s: the record ends with a line of the kernel log."""
+    host = SlowHost(tmp_path, slurm)
+    host.configure_slurm(percent=25)
+    since = log_size(slurm)
+    with ExitStack() as stack:
+        daemon = stack.enter_context(host.acting())
+        daemon.wait_status("healthy")
+        with obstacle(slurm, kind, "n2"):
+            host.breaks()
+            daemon.wait(lambda: holds_back(daemon), "the drain to be wanted")
+            if restarted:
+                daemon.kill()
+                daemon = stack.enter_context(host.acting())
+            host.is_mended()
+            daemon.wait_status("healthy")
+        daemon.wait_passes(4)
+        daemon.wait(lambda: not holds_back(daemon), "the drain to be given up")
+        assert drains(slurm, "n1", since) == []
