@@ -241,3 +241,15 @@ def test_an_override_ends_with_the_gpu_that_is_expected_no_longer() -> None:
     assert story.passes().reason == ""
     assert story.state.overridden == {xid(5).key}
     assert story.fails(xid(3), xid(5)).reason == FAILED
+
+
+def test_a_node_that_went_out_for_something_else_says_that_an_overridden_failure_keeps_it_out() -> None:
+    """A node with an active failure comes back by nobody's order but a new one, and says so instead of counting clean passes for ever."""
+    story = announced(restored(Watched().fails(), force=True).passes())
+    called_off(story).waits(400)
+    assert story.reason.startswith("gpuwarden: termination")
+    assert story.last is not None
+    assert story.last.blocked["slurm"].startswith(f"{xid().key}: overridden, and still active")
+    assert "restore --force" in story.last.blocked["slurm"]
+    restored(story, force=True).passes()
+    assert story.reason == ""

@@ -29,7 +29,7 @@ from gpuwarden.policy.events import Lifted
 from gpuwarden.policy.model import Act, Intent, NodeState, Notice, Owner, Result, Settings, Why
 from gpuwarden.policy.notices import imminent
 from gpuwarden.policy.preconditions import RANK, answer, same, stands
-from gpuwarden.policy.situation import Situation, Want, failing, unconfirmed, wanted
+from gpuwarden.policy.situation import Situation, Want, failing, overridden, unconfirmed, wanted
 from gpuwarden.policy.state import (
     KEYS_MOST,
     Hold,
@@ -353,6 +353,9 @@ class _Steps:
             return "; ".join(filter(None, (f"{why}: {_ONLY_A_PERSON}", tested)))
         settings = self._settings
         if not self._clean():
+            if forced := overridden(self.state, self._seen.verdict):
+                ids = _ids(forced)
+                return f"{ids}: overridden, and still active, so that it comes back when that has ended, or by gpuwarden restore --force"
             return f"it comes back after {settings.restore_passes} clean passes in a row, {self.state.clean} so far"
         if hold.by_failure and self._elapsed(hold) < settings.restore_after:
             return f"it comes back when it has been out for {settings.restore_after:.0f} s"
@@ -468,8 +471,9 @@ def _gate_steps(seen: Situation, settings: Settings, now: Stamp) -> GateSteps | 
 
 
 def _not_confirmed(findings: Sequence[Finding]) -> str:
-    ids = ", ".join(str(finding.key) for finding in findings[:3])
+    return f"{_ids(findings)}: remembered from before gpuwarden started, not confirmed yet by its collector and the kernel log"
+
+
+def _ids(findings: Sequence[Finding]) -> str:
     more = f" and {len(findings) - 3} more" if len(findings) > 3 else ""
-    return (
-        f"{ids}{more}: remembered from before gpuwarden started, not confirmed yet by its collector and the kernel log"
-    )
+    return ", ".join(str(finding.key) for finding in findings[:3]) + more
