@@ -392,6 +392,8 @@ class GpuFacts:
     """Calls that failed in this pass."""
     read_at: Mapping[str, float] = field(default_factory=dict, hash=False)
     """Of the readings that are not read in each pass: when they were read, by attribute, seconds of CLOCK_BOOTTIME."""
+    read_seconds: float | None = None
+    """How long it kept the reader, without waiting for a processor, to 0.1 s; None if that was not measured."""
 
 
 class NvmlProblem(StrEnum):
@@ -426,3 +428,5 @@ class NvmlFacts:
     """NVML's message for the problem."""
     simulated: bool = False
     """The GPUs are simulated."""
+    read_seconds: float | None = None
+    """How long the whole pass kept the reader, without waiting for a processor, to 0.1 s; None if that was not measured."""

@@ -80,6 +80,12 @@ def adapter_loses_lanes(node: Node, n: int) -> Process:
     yield 0.0
 
 
+def driver_slows_down(node: Node, n: int) -> Process:
+    """Each call about one GPU takes longer."""
+    node.put(n, read_seconds=2.0)
+    yield 0.0
+
+
 def readings_lost(node: Node, n: int) -> Process:
     calls = ("nvmlDeviceGetPerformanceState", "nvmlDeviceGetUtilizationRates")
     node.change(n, performance_state=None, utilization_gpu=None)

@@ -288,7 +288,10 @@ class Node(Clockwork):
             version = MODELS[self.model].driver
             here = () if self.problem else tuple(g for g, listed in zip(self.gpus, self.listed, strict=True) if listed)
             text = f"NVML says {self.problem}" if self.problem else ""
-            self._facts = NvmlFacts(gpus=here, driver_version=version, problem=self.problem, problem_text=text)
+            taken = None if self.problem else round(0.1 + sum(gpu.read_seconds or 0.0 for gpu in here), 1)
+            self._facts = NvmlFacts(
+                gpus=here, driver_version=version, problem=self.problem, problem_text=text, read_seconds=taken
+            )
         return self._facts
 
     def _walk(self) -> None:
@@ -361,7 +364,9 @@ class Node(Clockwork):
         self.forget()
         self.walks = True
         for n, gpu in enumerate(self.gpus):
-            self.put(n, readings=readings(**MODELS[self.model].differing), serial=gpu.serial, processes=())
+            self.put(
+                n, readings=readings(**MODELS[self.model].differing), serial=gpu.serial, processes=(), read_seconds=None
+            )
             self.plugged[n] = True
             self.warm[n] = 60
         self.engine = Engine() if self.engine is not None else None

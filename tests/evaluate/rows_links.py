@@ -14,6 +14,7 @@ AT_ONCE = (
 
 SLOW = (
     FaultClass(name="processor stuck in the kernel", strike=faults.lockups(""), expects=("soft_lockup",), severity="warning", about="node", shown=LINE, after=60, lasts=900),
+    FaultClass(name="driver slows down", strike=faults.driver_slows_down, expects=("driver_slow",), severity="warning", about="node", grace=610, lasts=120),
     FaultClass(name="NVMe drive gone", strike=faults.drive_gone, expects=("nvme_failed.*",), severity="warning", about="node", shown=LINE, ends=None),
     FaultClass(name="GPU's system processor times out, its Xids lost", strike=faults.reset_advised, expects=("gsp_not_answering",), severity="warning", shown=LINE),
     FaultClass(name="one NVLink recovers again and again", strike=faults.link_recovers, expects=("nvlink_link_errors",), severity="warning", about="link", after=1330, grace=60, ends=None),

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuwarden.health.gpu.reading_time import LEARNED_FROM
 from support.commands import COMMAND, environment, gpuwarden
 from support.daemons import PATIENCE, FakeHost, Json, RunningDaemon, alive, slots
 from support.scrape import Scrape
@@ -136,6 +137,31 @@ def test_one_gpu_that_hangs_is_named_and_the_others_are_judged_meanwhile(host: F
         shown = host.command("status", "--run-dir", host.run_dir).stdout
         assert f"no answer from {slot} in nvmlDeviceGetFieldValues" in " ".join(shown.split())
         host.fake.clear()
+
+
+def test_a_driver_that_becomes_slow_is_a_warning_that_names_the_gpu(host: FakeHost) -> None:
+    """The times of the condition are seconds here; that they are ten minutes is asked of the judge (tests/health/test_driver_slow.py)."""
+    host.configure('[checks.driver_slow]\nrise = "5s"\nfall = "2s"\n')
+    with host.daemon() as running:
+        running.wait_status("healthy")
+
+        passes = set[float]()
+
+        def learned() -> bool:
+            scrape = Scrape(running.get("/metrics")[1])
+            passes.update(scrape.values("gpuwarden_collector_last_success_timestamp_seconds", collector="nvml"))
+            return len(passes) > LEARNED_FROM
+
+        running.wait(learned, "the passes to learn from")
+        host.fake.slow(2, HOT_CALL, 1_700_000)
+        running.wait(lambda: running.is_now("warning", "driver_slow"), "the warning")
+        (finding,) = running.status()["findings"]
+        assert (finding["evidence"]["slowest_gpu"], finding["gpu"]) == (slots(4)[2], None)
+        assert finding["evidence"]["slowest_gpu_seconds"] >= 1.7
+        shown = " ".join(host.command("status", "--run-dir", host.run_dir).stdout.split())
+        assert "reading the GPUs takes: " in shown
+        host.fake.clear()
+        running.wait_status("healthy")
 
 
 def test_a_driver_that_hangs_keeps_the_numbers_of_the_gpus_and_the_log_warns(host: FakeHost) -> None:

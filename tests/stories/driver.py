@@ -50,6 +50,28 @@ def misses_deadlines(*, gsp: bool = False) -> Host:
     return host
 
 
+def slow_now_and_then() -> Host:
+    """Readings that take seconds while the driver is being initialised, in one pass of each minute, and for eight minutes of an hour."""
+    host = Host(8)
+    for number in range(2 * 720):
+        host.read_seconds = 0.1
+        if number < 5 or number % 12 == 0 or number % 720 > 720 - 96:
+            host.read_seconds = 4.0
+        host.later(5)
+    host.read_seconds = 0.1
+    host.run(60)
+    return host
+
+
+def slower_and_slower() -> Host:
+    """Each hour readings take a second longer."""
+    host = Host(8)
+    for hours in range(4):
+        host.read_seconds = 0.1 + hours
+        host.run(HOURS, every=15)
+    return host
+
+
 def _no_answer(host: Host, missed: int) -> Observation[NvmlFacts]:
     since = Stamp(host.uptime - 10.0 * missed, host.now.wall - 10.0 * missed)
     return host.nvml(
@@ -189,6 +211,11 @@ STORIES: tuple[Story, ...] = (
         made=partial(dcgm_starts_late, FAILED, CONNECTION_LOST, minutes=30),
     ),
     Story(id="A23", source=SLOW, name="a check that runs into its deadline now and then", made=misses_deadlines),
+    Story(id="A23", source=SLOW, name="readings that take seconds now and then", made=slow_now_and_then),
+    Story(
+        id="A23", source=SLOW, name="readings that take a second longer each hour", made=slower_and_slower,
+        expects=("warning driver_slow",), ends=Health.WARNING,
+    ),
     Story(
         id="A23", source=SLOW, name="a check that hangs since GSP is dead", made=partial(misses_deadlines, gsp=True),
         expects=("failure driver_unresponsive", "failure xid.119"), ends=Health.FAILURE,

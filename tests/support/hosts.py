@@ -66,6 +66,7 @@ class Host:
             for n in range(gpus)
         }
         self.switches = [PciDevice(slot=at, kind=PciKind.OTHER, device_id=0x22A3) for at in SWITCHES]
+        self.read_seconds: float | None = 0.1
         self.nvml_change: Callable[[NvmlFacts], NvmlFacts] = lambda facts: facts
         self.state = State()
         self.view = View(boot_id=self.boot_id)
@@ -87,7 +88,9 @@ class Host:
     def nvml(self, outcome: PassOutcome = PassOutcome.OBSERVED, **worker: object) -> Observation[NvmlFacts]:
         facts = None
         if outcome is PassOutcome.OBSERVED:
-            facts = self.nvml_change(NvmlFacts(gpus=tuple(self.gpus.values()), driver_version="570.86.15"))
+            gpus = tuple(self.gpus.values())
+            facts = NvmlFacts(gpus=gpus, driver_version="570.86.15", read_seconds=self.read_seconds)
+            facts = self.nvml_change(facts)
         report = WorkerReport(**worker) if worker else None  # type: ignore[arg-type]
         return Observation(
             collector="nvml", outcome=outcome, started=self.now, finished=self.now, facts=facts, worker=report

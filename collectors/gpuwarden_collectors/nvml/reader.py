@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from gpuwarden_collectors.base import Clock, host_clock
 from gpuwarden_collectors.event_facts import XidEvent
 from gpuwarden_collectors.facts import CallError, GpuAnswer, GpuFacts, NvmlFacts, NvmlProblem, slot_of
+from gpuwarden_collectors.frozen import with_values
 from gpuwarden_collectors.nvml import devices
 from gpuwarden_collectors.nvml.due import phase_of_gpu
 from gpuwarden_collectors.nvml.gpu import Gpu
@@ -30,6 +31,7 @@ from gpuwarden_collectors.nvml.library import (
     read_text,
 )
 from gpuwarden_collectors.nvml.options import NvmlOptions
+from gpuwarden_collectors.nvml.reading_time import ReadingTime
 from gpuwarden_collectors.nvml.watched import Watched
 from gpuwarden_collectors.nvml.xid_events import Session, XidEvents
 from gpuwarden_collectors.worker.hung import Hung
@@ -39,6 +41,7 @@ if TYPE_CHECKING:  # 0.6 MiB that the worker does without
     from pathlib import Path
 
 _MOST_GPUS = 64
+_ALL = -1  # the part of the reading time that is of no one GPU
 _SECOND_OPINION = 60.0  # seconds after which a process whose library never fitted the driver asks to be replaced
 _ANSWERS: dict[int, GpuAnswer] = {
     Code.GPU_IS_LOST: GpuAnswer.LOST,
@@ -79,6 +82,7 @@ class NvmlReader:
         self._versions: dict[str, Any] = {}
         self._gpus: dict[str, Gpu] = {}
         self._slots: list[str] = []  # by index, as of the last pass; empty where the GPU never gave it
+        self._time = ReadingTime()
         self._turn: int = 0  # the index of the GPU that comes first where only one gets a turn
         self._replace_at: float | None = None  # from when on a library that does not fit makes us spent
         self.spent = False
@@ -98,6 +102,7 @@ class NvmlReader:
     def read_around(self, hung: Sequence[Hung], partial: Callable[[NvmlFacts], None]) -> NvmlFacts:
         """As `read`, with the GPUs in `hung` last or not at all; `partial` gets the facts of the others before each of them."""
         self.page.part()
+        self._time = ReadingTime()
         if self._nvml is None:
             self.connect()
         simulated = self._options.simulate > 0
@@ -118,7 +123,7 @@ class NvmlReader:
         if _strange(gpus) and (facts := self._refused("unknown error, of some GPUs")):
             return facts
         self._replace_at = 0.0  # it fits; if that ends, another library was installed
-        return NvmlFacts(gpus=gpus, simulated=simulated, **self._versions)
+        return NvmlFacts(gpus=gpus, simulated=simulated, read_seconds=self._time.total(), **self._versions)
 
     def _refused(self, error: str) -> NvmlFacts | None:
         """The facts of the pass where this user may not open the devices: then no error of NVML is about the GPUs."""
@@ -173,6 +178,7 @@ class NvmlReader:
         """Raises NVMLError if the library cannot even count."""
         count = min(self._nvml.nvmlDeviceGetCount(), _MOST_GPUS)
         avoided = {each.number: each for each in hung if each.total == count}  # another count, other indices
+        self._time.add(_ALL)
         located = [self._locate(index, count) for index in range(count) if index not in avoided]
         handles = _with_avoided(located, avoided)
         slots = self._name_slots([slot for _, slot, _ in handles])
@@ -195,7 +201,10 @@ class NvmlReader:
                 facts[slot] = _with_error(facts[slot], f"GPU {index} says that it is in the same slot and is left out")
                 continue
             self.page.part(slot or _nameless(index), index, count)
-            facts[slot or f"?{index}"] = self._read_gpu(slot, index, handle, error, now, its_turn=index == turn)
+            self._time.add(_ALL)
+            gpu = self._read_gpu(slot, index, handle, error, now, its_turn=index == turn)
+            self._time.add(index)
+            facts[slot or f"?{index}"] = with_values(gpu, {"read_seconds": self._time.of(index)})
         self.page.part()
         self._remember(slots, [handle for handle, _, _ in handles])
         return _by_index(facts)
@@ -221,6 +230,11 @@ class NvmlReader:
 
     def _locate(self, index: int, count: int) -> _Located:
         """The handle and slot of the GPU with this index, or what went wrong."""
+        located = self._handle(index, count)
+        self._time.add(index)
+        return located
+
+    def _handle(self, index: int, count: int) -> _Located:
         last = self._slots[index] if len(self._slots) == count else ""
         self.page.part(last or _nameless(index), index, count)
         nvml, handle = self._nvml, None

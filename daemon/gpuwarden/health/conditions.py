@@ -44,6 +44,14 @@ _ROWS: tuple[Condition, ...] = (
         source="Delta study (Xid 119/120 leave 99 % of GPUs unusable); a hung DCGM engine blocks its callers for 60 s (measured, 4.6)",
     ),
     Condition(
+        code="driver_slow", scope="node", severity=W, advice=Advice.REBOOT, rise=600, fall=600,
+        title="The NVIDIA driver answers more slowly than it did",
+        why="For 10 minutes the passes over the GPUs, one every 5 s, each take 1.5 s longer than the median of the first 24 since the boot, or since the daemon "
+        "started. Time in which the reader waits for a processor does not count, so that a busy host makes no driver slow, nor does a GPU that is gpu_unresponsive. The finding names "
+        "the GPU that took longest. A driver that was as slow when gpuwarden started is not noticed; one that no longer answers is driver_unresponsive.",
+        source="own choice: no public incident has it with numbers; nvml.h gives no call a time limit", depends_on=NO_DRIVER,
+    ),
+    Condition(
         code="driver_not_loaded", scope="node", severity=F, advice=Advice.RESTART_SERVICE, rise=120, fall=10,
         title="No GPU can be used: the NVIDIA driver is not loaded",
         why="NVML lists no GPU while the PCI bus has some. A driver reload takes less than 2 minutes and a slow boot less "

@@ -19,6 +19,7 @@ from gpuwarden.health.gpu import (
 )
 from gpuwarden.health.gpu import detectors as gpu_detectors
 from gpuwarden.health.gpu.idle_heat import gpu_idle_hot
+from gpuwarden.health.gpu.reading_time import driver_slow
 from gpuwarden.health.gpu.readings_lost import gpu_readings_lost
 from gpuwarden.health.host import detectors as host_detectors
 from gpuwarden.health.jobs import detectors as stall_detectors
@@ -36,6 +37,7 @@ _OWN: dict[str, Detector] = {
     "gpu_missing": driver_detectors.gpu_missing,
     "inventory_incomplete": completeness.inventory_incomplete,
     "driver_unresponsive": driver_detectors.driver_unresponsive,
+    "driver_slow": driver_slow,
     "driver_not_loaded": driver_detectors.driver_not_loaded,
     "driver_library_mismatch": driver_detectors.nvml_problem("driver_library_mismatch"),
     "device_permission": driver_detectors.nvml_problem("device_permission"),

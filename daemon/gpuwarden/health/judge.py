@@ -27,6 +27,7 @@ from gpuwarden.health.detectors import COUNTERS, DETECTORS, FAMILIES
 from gpuwarden.health.event_data import write
 from gpuwarden.health.events import HealthSet, Raised
 from gpuwarden.health.gpu import resets
+from gpuwarden.health.gpu.reading_time import followed_reading_time
 from gpuwarden.health.gpu.readings_lost import followed_readings
 from gpuwarden.health.gpu.remaps import learn_remaps
 from gpuwarden.health.gpu.speed_detectors import with_time_braked
@@ -92,7 +93,7 @@ def judge(state: State, view: View, host_events: Sequence[HostEvent], rules: Rul
         asked = {**steps.state.asked, **dict.fromkeys(filter(is_fallen, news), now.boottime)}
         steps.state = replace(steps.state, news=news, asked=asked)
     counted = counted_host(followed_readings(_counted(steps.state, sight), sight), sight)
-    steps.state, learned = tracked(counted, sight)
+    steps.state, learned = tracked(followed_reading_time(counted, sight), sight)
     for event in (*learned, *learn_counts(steps.state, sight)):
         steps.take(event)
     _run_detectors(steps, sight)

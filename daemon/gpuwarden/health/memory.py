@@ -118,6 +118,17 @@ class Vital(NamedTuple):
     """How many gave no value, where none is failing; else -1."""
 
 
+class ReadingTime(NamedTuple):
+    """What a pass over the GPUs takes in this boot (`gpu/reading_time.py`), in seconds."""
+
+    at: float = -1.0
+    """When the newest pass ended that was learned from (boottime)."""
+    passes: tuple[float, ...] = ()
+    """What each took, while there are too few."""
+    usual: float | None = None
+    """Their median; None while there are too few."""
+
+
 Unpaired = Mapping[tuple[Key, str], tuple[float, int]]
 """By (record, sources joined by `+`): when these last reported it, and how many of these reports other sources owe yet."""
 
@@ -180,6 +191,8 @@ class State:
     """Windows of the host's counters; of moments."""
     vital: Mapping[str, Vital] = field(default_factory=dict)
     """By slot, which vital readings answer; of moments."""
+    reading_time: ReadingTime = field(default_factory=ReadingTime)
+    """What a pass over the GPUs takes; of moments."""
     links: Links = field(default_factory=dict)
     """Errors of each NVLink (`nvlink/link_counters.py`)."""
     job_watches: Mapping[str, Watch] = field(default_factory=dict)

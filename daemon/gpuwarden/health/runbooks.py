@@ -65,7 +65,7 @@ PAGES = (
     Page(
         "driver",
         (
-            "driver_not_loaded", "driver_library_mismatch", "device_permission", "nvml_unavailable", "vgpu_unlicensed", "dcgm_unresponsive",
+            "driver_slow", "driver_not_loaded", "driver_library_mismatch", "device_permission", "nvml_unavailable", "vgpu_unlicensed", "dcgm_unresponsive",
             "dcgm_impaired", "dcgm_disagrees",
         ),
         families=("dcgm_.+",), family_section="codes-of-dcgm",

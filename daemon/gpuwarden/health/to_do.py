@@ -25,6 +25,7 @@ TO_DO: Mapping[str, str] = {
     "inventory_incomplete": "Compare `lspci -d 10de:` with what was ordered. An incomplete machine goes back to its maker or cloud; where the "
     "number is intended, set `inventory.expected_gpus`.",
     "driver_unresponsive": "Drain the node and reboot it. If the reboot hangs, power-cycle it. Do not kill processes that hold the driver.",
+    "driver_slow": f"{REPORT[0].upper()}{REPORT[1:]} while the driver still answers. Then let the jobs end, and reboot the node.",
     "driver_not_loaded": "Run `modprobe nvidia` and read what `dmesg | grep -i nvrm` says. Usual causes: a new kernel without the module, "
     "Secure Boot, a board without power.",
     "driver_library_mismatch": "Drain the node, and reboot it when its jobs have ended. New jobs fail until the loaded driver and its library are "
