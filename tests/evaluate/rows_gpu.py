@@ -54,7 +54,8 @@ SLOW = (
     FaultClass(name="power brake, 80 % of the time", strike=growing(5, bits=0x80, slowdown_hw_power_brake_ns=4_000_000_000), expects=("power_brake",), severity="warning", grace=450),
     FaultClass(name="power brake, a quarter of the clock", strike=faults.braked_at_work, expects=("power_brake",), grace=620),
     FaultClass(name="vGPU licence lost", strike=faults.licence_lost, expects=("vgpu_unlicensed",), severity="warning", after=300, grace=1330),
-    FaultClass(name="hot at rest", strike=faults.hot_at_rest, expects=("gpu_idle_hot",), severity="warning", grace=1810),
+    # 1,800 s of it, and up to two minutes in which the simulated GPU warms up.
+    FaultClass(name="hot at rest", strike=faults.hot_at_rest, expects=("gpu_idle_hot",), severity="warning", grace=1930),
     FaultClass(name="ECC off on one GPU", strike=faults.odd_ecc_mode, expects=("gpu_misconfigured",), severity="warning", grace=600),
     FaultClass(name="a quarter of the clock, no reason", strike=faults.slow_for_no_reason, expects=("gpu_slow",), severity="warning", grace=600, ends=None),
     FaultClass(name="a quarter of the clock, software thermal slowdown", strike=faults.slow_by_heat, expects=("gpu_slow",), severity="warning", grace=600, ends=None),
