@@ -47,7 +47,8 @@ def a_round(slurm: Slurm, folder: Path, kind: Obstacle, *, restarts: bool, resul
         host.configure_slurm(percent=100 // len(slurm.names))
         hosts.append(host)
     with ExitStack() as stack:
-        daemons = [stack.enter_context(host.acting()) for host in hosts]
+        stacks = [stack.enter_context(ExitStack()) for _ in hosts]
+        daemons = [own.enter_context(host.acting()) for own, host in zip(stacks, hosts, strict=True)]
         for daemon in daemons:
             daemon.wait_status("healthy")
         since = log_size(slurm)
@@ -57,9 +58,7 @@ def a_round(slurm: Slurm, folder: Path, kind: Obstacle, *, restarts: bool, resul
             for daemon in daemons:
                 daemon.wait(partial(holds_back, daemon), "the drain to be wanted")
             if restarts:
-                daemons = [
-                    again(stack, host, daemon, n) for n, (host, daemon) in enumerate(zip(hosts, daemons, strict=True))
-                ]
+                daemons = [again(own, host, n) for n, (own, host) in enumerate(zip(stacks, hosts, strict=True))]
             repaired(hosts, restarts=restarts)
             for daemon in daemons:  # a busy machine hears of a repair late, and until then the fault is active
                 daemon.wait_status("healthy")
@@ -72,11 +71,11 @@ def a_round(slurm: Slurm, folder: Path, kind: Obstacle, *, restarts: bool, resul
         ]
 
 
-def again(stack: ExitStack, host: SlowHost, daemon: RunningDaemon, number: int) -> RunningDaemon:
-    daemon.kill()
+def again(own: ExitStack, host: SlowHost, number: int) -> RunningDaemon:
+    own.close()  # kill -9
     if number % 2:
         host.boots_again()
-    return stack.enter_context(host.acting())
+    return own.enter_context(host.acting())
 
 
 def repaired(hosts: Sequence[SlowHost], *, restarts: bool) -> None:

@@ -70,7 +70,7 @@ def test_a_node_repaired_while_its_drain_could_not_be_written_is_not_drained_aft
             host.breaks()
             daemon.wait(lambda: holds_back(daemon), "the drain to be wanted")
             if restarted:
-                daemon.kill()
+                stack.close()  # kill -9
                 daemon = stack.enter_context(host.acting())
             host.is_mended()
             daemon.wait_status("healthy")
