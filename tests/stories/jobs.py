@@ -212,7 +212,6 @@ STORIES: tuple[Story, ...] = (
     Story(id="D01", source="NVIDIA/nccl#968", name="the same, that goes on after 25 minutes", made=goes_on_in_time, expects=("warning job_stalled",)),
     Story(id="A43", source="NVIDIA/DCGM#303, #202", name="a job at idle power whose profiling fields went blank", made=partial(waits_for_ever, **BLANK)),
     Story(id="B43", source="Blackwellboy/model-serving-minefield#55", name="fully busy at idle power with a low clock", made=partial(waits_for_ever, clock_sm_mhz=650)),
-    Story(id="D05", source="docs/decisions.md", name="a server whose first rank is idle", made=server_between_requests),
     Story(id="B43", source="Blackwellboy/model-serving-minefield#55", name="a low clock of a busy job is no stall", made=low_clock),
     Story(id="A43", source="NVIDIA/DCGM#303, #202", name="a profiler in a job", made=profiled),
     Story(id="A31", source="Azure/azurehpc#595", name="a job at its power limit", made=power_cap),
@@ -221,6 +220,7 @@ STORIES: tuple[Story, ...] = (
         for name, made in (
             ("a server at night, busy at 250 of 700 W", partial(night, busy=100)),
             ("a server at night, not busy", partial(night, busy=40)),
+            ("a server whose first rank is idle", server_between_requests),
             ("a server at night, over RDMA alone", night_over_rdma),
             ("one rank saves over RDMA, all GPUs spin", saving_over_rdma),
             ("a job that was never efficient", inefficient),
