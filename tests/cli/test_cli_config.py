@@ -43,8 +43,8 @@ def test_configuration_faults_are_printed_one_a_line_and_nothing_is_started(
     assert (done.returncode, done.stdout) == (64, "")
     assert done.stderr.splitlines() == [
         f"gpuwarden {words[0]}: the configuration has 2 faults:",
-        f"  {file}: mode: expected one of observe, enforce, found 1 (a whole number)",
-        f"  {file}: nodes: unknown key; did you mean 'node'?",
+        f"  {file}: mode: expected one of observe, enforce, found 1 (a whole number) (at line 1)",
+        f"  {file}: nodes: unknown key; did you mean 'node'? (at line 2)",
     ]
     assert list(tmp_path.iterdir()) == [file]
 
