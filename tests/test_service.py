@@ -154,7 +154,12 @@ def virtual_environment(folder: Path) -> Executables:
     command = folder / "bin/gpuwarden"
     command.write_text(f"#!{folder}/bin/python\nfrom gpuwarden.cli.main import main\nmain()\n")
     command.chmod(0o755)
-    (site(folder) / "paths.pth").write_text("\n".join(path for path in sys.path if path.startswith("/")) + "\n")
+    checkout = str(
+        Path(__file__).parents[1]
+    )  # is on the path of `python -m pytest`, with all that tests have built below it
+    (site(folder) / "paths.pth").write_text(
+        "\n".join(path for path in sys.path if path.startswith("/") and path != checkout) + "\n"
+    )
     return Executables(command, folder / "bin/python", (folder / "bin/python").resolve())
 
 

@@ -112,6 +112,8 @@ class _Search:
             target = path.parent / path.readlink()
             follow(target)
             follow(target.resolve())
+        elif not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+            return  # a device or a socket is no code
         elif who := _others(path, status, self._owner):
             yield Writable(path, *who)
         elif stat.S_ISDIR(status.st_mode):
