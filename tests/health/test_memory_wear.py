@@ -49,7 +49,7 @@ def test_a_million_corrected_errors_an_hour_take_the_node_out_within_two_windows
     assert degrading(host) == []
     errors(host, 300, 300)
     found = next(f for f in host.findings if f.key.code == "memory_degrading")
-    assert (found.severity, found.advice) == (Severity.FAILURE, Advice.INSPECT_HARDWARE)
+    assert (found.severity, found.advice) == (Severity.FAILURE, Advice.CONTACT_SUPPORT)
     assert int(str(found.evidence["corrected"])) >= 300_000
 
 

@@ -31,7 +31,7 @@ def reported(host: Host) -> list[tuple[str, Severity, Advice]]:
     [
         (1, F, Advice.RESET_GPU),
         (2, F, Advice.REBOOT),
-        (3, W, Advice.RESET_GPU),
+        (3, W, Advice.RESTART_APP),  # drain peer-to-peer: a reset is not asked for
         (4, F, Advice.RESET_GPU),
         (9, F, Advice.CONTACT_SUPPORT),
     ],
