@@ -278,7 +278,7 @@ def test_a_test_before_a_return_runs_in_its_own_unit_and_its_workers_as_a_user_w
     machine.run("systemctl", "daemon-reload")
     machine.run("systemctl", "start", "gpuwarden-test.socket")
     probed = json.loads(machine.run("python3", "/root/ask.py", path, '{"verb": "probe"}').stdout)
-    assert "libcuda.so.1" in probed["impossible"]
+    assert "libcuda.so.1" in probed["lacking"]
     found = json.loads(machine.run("python3", "/root/ask.py", path, '{"verb": "test", "level": "gate"}').stdout)
     assert {(gpu["obstacle"], gpu["verdict"]) for gpu in found["gpus"]} == {("unsupported", "no_verdict")}, found
     assert all("in the host's PID namespace" in gpu["text"] for gpu in found["gpus"]), found
@@ -340,7 +340,7 @@ def test_jobs_and_containers_see_the_same_folder_and_socket_whatever_becomes_of_
     assert (run_dir.stat().st_ino, job.stat().st_ino) == before
 
 
-def test_a_faulty_configuration_is_tried_once_for_a_job_that_connects_and_a_check_reports_why_it_was_not_run(
+def test_a_faulty_configuration_starts_with_the_last_good_one_or_is_tried_once_and_a_check_reports_why_it_was_not_run(
     watched: Watched,
 ) -> None:
     machine = watched.machine
@@ -351,6 +351,12 @@ def test_a_faulty_configuration_is_tried_once_for_a_job_that_connects_and_a_chec
     machine.wait(lambda: "nonsense" in machine.journal("gpuwarden-checks@*"), "the reason in the journal")
 
     machine.run("systemctl", "stop", UNIT)
+    asked = machine.run("python3", "/root/ask.py", "/run/gpuwarden/job.sock", '{"verb": "status"}')
+    assert json.loads(asked.stdout)["ok"]
+    watched.wait_status_shows("2 of 2 GPUs", "config_faulty")
+
+    machine.run("systemctl", "stop", UNIT)
+    machine.run("find", "/var/lib", "-name", "last-good-configuration.json", "-delete")
     started = machine.journal(UNIT).count("Starting gpuwarden.service")
     asked = machine.run("python3", "/root/ask.py", "/run/gpuwarden/job.sock", '{"verb": "status"}', check=False)
     assert "ok" not in asked.stdout

@@ -47,7 +47,8 @@ WARM_EVERY = 300.0
 
 EARLY_MOST = 1_024
 """Acknowledgements kept of jobs that are not known yet."""
-STOPS_WITHIN = 2.0
+STOPS_WITHIN = 5.0
+"""A scan in progress and the last one each wait 1 s for the controller, and slurmd's list on a busy host takes another; systemd waits 20 s."""
 SIGNALLED_WITHIN = 2.0
 """Seconds that the announcer of an end waits for the signals to jobs; the control socket answers within 4."""
 
