@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import socket
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.daemons import FakeHost, RunningDaemon
+from support.daemons import FakeHost, RunningDaemon, listening_port
 from support.web_certificates import Site, trusting, users
 
 LOGIN = {"Authorization": f"Basic {base64.b64encode(b'alice:hunter2').decode()}"}
@@ -54,6 +55,39 @@ def test_a_fault_in_the_file_is_a_finding_while_scrapes_go_on(host: FakeHost, si
         running.wait(lambda: heartbeat(running)["status"] == "healthy", "the end of the fault")
         assert running.stop() == 0
         assert "hunter2" not in output + running.lines()
+
+
+def test_a_fault_in_the_file_at_a_start_closes_the_port_until_it_is_mended(
+    host: FakeHost, site: Site, tmp_path: Path
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        service = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "GPUWARDEN_STATE__DIR": str(host.state_dir)}
+
+        def daemon() -> RunningDaemon:
+            return RunningDaemon(host, more=service)
+
+        def status() -> str:
+            return host.command("status", "--run-dir", host.run_dir).stdout
+
+        site.write("basic_auth_users: {alice: hunter2}")
+        assert daemon().process.wait(60) == 64, "the first start ever"
+        site.write(site.serve(), users(alice="hunter2"))
+        running = daemon()
+        running.find_port()
+        assert running.stop() == 0
+        site.write("basic_auth_users: {alice: hunter2}")
+        running = daemon()
+        try:
+            running.wait(lambda: "nothing is served until it is mended" in status(), "the finding")
+            assert "web_config_faulty" in status()
+            assert listening_port(running.process.pid) == 0
+            site.write(site.serve(), users(alice="hunter2"))
+            running.find_port()
+            running.wait(lambda: heartbeat(running)["status"] == "healthy", "healthy, over TLS")
+            assert "hunter2" not in running.lines()
+        finally:
+            running.kill()
 
 
 def test_the_doctor_shows_what_is_served_and_until_when(host: FakeHost, site: Site) -> None:

@@ -28,11 +28,23 @@ def start_configuration(options: argparse.Namespace, environment: MutableMapping
         config = load(read)
     except ConfigError as error:
         config = _last_good(given, error)
-        check_web_config(config)
+        _check_web_config(config, given)
         return config
-    check_web_config(config)
+    _check_web_config(config, given)
     remember(read)
     return config
+
+
+def _check_web_config(config: Config, given: Sources) -> None:
+    """Only the first start ever is refused for a fault of the web-config file: later ones serve nothing until it is mended. Raises CommandError."""
+    try:
+        check_web_config(config)
+    except CommandError as fault:
+        try:
+            kept(given)
+        except NoneKept:
+            raise fault from None
+        print(f"gpuwarden: {fault}\n  started without its web server", file=sys.stderr)
 
 
 def remember(read: Sources) -> None:

@@ -328,7 +328,8 @@ _ROWS: tuple[Condition, ...] = (
         code="web_config_faulty", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, fall=10,
         title="The web configuration has a fault, or its certificate is about to expire",
         why="What was read before stays in force, so that scrapes go on; but a user who was taken out can still log in, and a "
-        "certificate that expires ends every scrape. It is read again by itself once it is mended.",
+        "certificate that expires ends every scrape. At a start nothing was read before: nothing is served. It is read again by itself once "
+        "it is mended.",
         source="own rule: expiry is reported 7 days before, or a tenth of the certificate's life if that is less",
     ),
     Condition(

@@ -161,7 +161,7 @@ class Daemon:
             self._site.simulation.prepare()
         self.readers.run(self._observed)  # first, since a driver takes its time
         listen = self._site.config.publish.listen
-        await self._web.start(listen.host, listen.port)
+        await self._web.start(listen.host, listen.port, or_later=self.manager.present)
         await self._control.start()
         await self._jobs.start()
         memory = await self.ledger.open(LEDGER_OPENS_WITHIN)

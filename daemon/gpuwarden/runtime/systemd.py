@@ -84,6 +84,10 @@ class Systemd:
         self._task: asyncio.Task[None] | None = None
         self.restart = asyncio.Event()
 
+    @property
+    def present(self) -> bool:
+        return bool(self._manager.address)
+
     def start(self) -> None:
         """The daemon begins: from now on it is counted how long it takes."""
         self._started = asyncio.get_running_loop().time()

@@ -40,6 +40,10 @@ class ListenError(Exception):
     """The address cannot be listened on: the configuration or another process is at fault. The message says what to do."""
 
 
+class GuardError(ListenError):
+    """The web-config file has a fault, so that nobody knows who may be served, and how."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """`deadline` in seconds: for a request to arrive, for a peer to take what it is sent; `handshake`: for that of TLS."""
@@ -63,7 +67,7 @@ class Listener:
         self._server: Server | None = None
 
     async def start(self, host: str, port: int) -> None:
-        """Listen. Raises ListenError."""
+        """Listen. Raises ListenError, after which it can be tried again."""
         silent = logging.Logger("http", logging.CRITICAL)  # noqa: LOG001 - private: garbage from scanners is no news
         server = self._server = Server(
             self._answer,
@@ -82,7 +86,7 @@ class Listener:
             await self._listen(host, port)
         except WebConfigError as error:
             await self.stop()
-            raise ListenError(f"the web configuration has a fault: {error}") from error
+            raise GuardError(f"the web configuration has a fault: {error}") from error
         except (OSError, OverflowError) as error:
             await self.stop()
             raise ListenError(_cannot_listen(host, port, error)) from error

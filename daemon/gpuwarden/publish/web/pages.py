@@ -18,7 +18,7 @@ from gpuwarden.publish.snapshot import Clients
 from gpuwarden.publish.web import http as web
 from gpuwarden.publish.web.connections import Refusals
 from gpuwarden.publish.web.guard import CHECK_EVERY, Guard
-from gpuwarden.publish.web.listener import Limits, Listener
+from gpuwarden.publish.web.listener import GuardError, Limits, Listener, ListenError
 from gpuwarden.publish.web.response import Response
 from gpuwarden.publish.web.trimming import Trimming
 from gpuwarden.publish.web.unsent import Unsent
@@ -135,6 +135,9 @@ class Web:
         self._notices = notices or Notices()
         limits = limits or Limits()
         self._deadline = limits.deadline
+        self._check_every = check_every
+        self._closed = ""
+        self._opening: asyncio.Task[None] | None = None
         self.refusals = Refusals()
         trimming = Trimming()
         self.unsent = Unsent(trimming)
@@ -157,9 +160,30 @@ class Web:
 
     # --- life
 
-    async def start(self, host: str, port: int) -> None:
-        """Listen. Raises ListenError."""
-        await self._listener.start(host, port)
+    async def start(self, host: str, port: int, *, or_later: bool = False) -> None:
+        """Listen. Raises ListenError.
+
+        With `or_later`, a fault of the web-config file raises nothing: the port stays closed until the file is mended. It could be served
+        neither in the clear nor without a login, and a node that nobody judges is worse than one that nobody scrapes.
+        """
+        try:
+            await self._listener.start(host, port)
+        except GuardError as error:
+            if not or_later:
+                raise
+            self._closed = str(error)
+            log.error("web server not started; its port stays closed", reason=self._closed)  # noqa: TRY400 - a fault of a file
+            self._opening = asyncio.create_task(self._open_later(host, port))
+
+    async def _open_later(self, host: str, port: int) -> None:
+        while self._closed:
+            await asyncio.sleep(self._check_every)
+            try:
+                await self._listener.start(host, port)
+                self._closed = ""
+            except ListenError as error:
+                self._closed = str(error)
+        log.info("serving", listen=self.addresses)
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -172,10 +196,13 @@ class Web:
 
     def error(self, now: Stamp) -> str:
         """What is wrong with the web-config file or the certificate; empty if nothing is."""
-        return self._guard.error(now)
+        return f"{self._closed}; nothing is served until it is mended" if self._closed else self._guard.error(now)
 
     async def stop(self) -> None:
         self._notices.close()
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
         await self._listener.stop()
 
     # --- responses
