@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import os
+import pwd
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from gpuwarden.doctor.as_daemon import become_user_of_unit
+from gpuwarden.doctor.unit import identity
 from support.daemons import FakeHost, RunningDaemon
 from support.needs import unmet
 
@@ -48,6 +54,32 @@ def test_roots_doctor_judges_as_the_user_of_the_daemon(host: FakeHost) -> None:
     assert (rows["kernel log"]["grade"], rows["kernel log"]["found"]) == ("ok", "disabled")
     assert rows["state directory"]["grade"] == "ok"
     assert rows["port"]["grade"] == "ok"
+
+
+def test_without_a_daemon_roots_doctor_judges_as_the_user_that_the_unit_names(host: FakeHost) -> None:
+    script = (
+        "import os\nfrom gpuwarden.base.capabilities import lacking\nfrom gpuwarden.doctor.as_daemon import become_user_of_unit\n"
+        f"become_user_of_unit({{'User': '{OTHER}', 'SupplementaryGroups': 'video', 'AmbientCapabilities': 'cap_syslog'}})\n"
+        "print(os.getuid(), os.getgroups(), [each.name for each in lacking()])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    groups = sorted({pwd.getpwuid(OTHER).pw_gid, grp.getgrnam("video").gr_gid})
+    assert done.stdout.strip() == f"{OTHER} {groups} ['DAC_READ_SEARCH', 'SYS_PTRACE', 'KILL']"
+
+
+def test_a_unit_whose_user_does_not_exist_is_reported(host: FakeHost) -> None:
+    with pytest.raises(KeyError, match="gpuwarden-nobody"):
+        become_user_of_unit({"User": "gpuwarden-nobody"})
+
+
+def test_a_stopped_service_is_judged_as_its_user(tmp_path: Path) -> None:
+    (tmp_path / "systemd/system").mkdir(parents=True)
+    shown = tmp_path / "systemctl"
+    shown.write_text("#!/bin/sh\nprintf 'User=gpuwarden\\nAmbientCapabilities=cap_syslog\\n'\n")
+    shown.chmod(0o755)
+    assert identity(tmp_path, (str(shown),)) == {"User": "gpuwarden", "AmbientCapabilities": "cap_syslog"}
+    assert identity(tmp_path / "none", (str(shown),)) == {}
+    assert identity(tmp_path, (str(tmp_path / "missing"),)) == {}
 
 
 def test_the_state_directory_can_be_named(host: FakeHost) -> None:

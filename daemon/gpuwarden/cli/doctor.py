@@ -15,16 +15,18 @@ from gpuwarden.cli.parser import NOT_ALLOWED, CommandError, Parser, folder
 from gpuwarden.cli.sources import faulty, sources
 from gpuwarden.cli.text import clean
 from gpuwarden.config.model import Config, ConfigError, load
-from gpuwarden.doctor.as_daemon import become_daemon
+from gpuwarden.doctor.as_daemon import become_daemon, become_user_of_unit
 from gpuwarden.doctor.row import Grade, Row, fail, ok, warn, worst
 from gpuwarden.doctor.running import Running, daemon
+from gpuwarden.doctor.unit import identity
 
 HELP = """
 Checks this host, Slurm, Kubernetes and Prometheus, and lists what works, what does not, and what to do about it. Changes
 nothing.
 
 Each row is ok, warn or fail. All checks run at once, each with its own deadline; together they take at most a minute and a
-half. Root's doctor judges as the user of the running daemon, with that daemon's capabilities. A source that is disabled is
+half. Root's doctor judges as the user of the running daemon, with that daemon's capabilities; if none runs, as the user that
+its unit names. A source that is disabled is
 shown as disabled.
 
 exit code: 0 all rows ok, 1 a row warns, 2 a row fails
@@ -61,10 +63,13 @@ def main(options: argparse.Namespace) -> int:
     from gpuwarden.doctor.examination import examine  # noqa: PLC0415 - help is printed without loading collectors
 
     try:
-        become_daemon(found.pid if found.status else 0, found.uid)
-    except (OSError, ValueError, IndexError) as error:
-        to_do = f"sudo -u '#{found.uid}' gpuwarden doctor"
-        rows.append(warn("user", f"cannot judge as the daemon's uid {found.uid}: {error}", to_do))
+        if found.status:
+            become_daemon(found.pid, found.uid)
+        else:
+            become_user_of_unit(identity())
+    except (OSError, LookupError, ValueError) as error:
+        to_do = "run the doctor as the daemon's user: the rows below are about root"
+        rows.append(warn("user", f"cannot judge as the daemon's user: {error}", to_do))
     rows += asyncio.run(examine(config, found))
     if options.json:
         document = {"worst": worst(rows).value, "rows": [asdict(row) for row in rows]}

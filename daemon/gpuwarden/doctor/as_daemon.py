@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import grp
 import os
 import pwd
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+from gpuwarden.base.capabilities import USED
 
 _KEEP_CAPABILITIES = 8  # PR_SET_KEEPCAPS of prctl(2)
 _DUMPABLE = 4  # PR_SET_DUMPABLE
@@ -21,11 +25,25 @@ def become_daemon(pid: int, uid: int, proc: Path = Path("/proc")) -> None:
     status = (proc / str(pid) / "status").read_text()
     found = _EFFECTIVE.search(status)
     capabilities = int(found[1], 16) if found is not None else 0
-    groups = [int(text) for text in _line(status, "Groups")]
-    gid = int(_line(status, "Gid")[1])
+    _become(uid, int(_line(status, "Gid")[1]), map(int, _line(status, "Groups")), capabilities)
+
+
+def become_user_of_unit(properties: Mapping[str, str]) -> None:
+    """As `become_daemon`, for a daemon that does not run: its unit names the user. Raises KeyError if that user does not exist."""
+    name = properties.get("User", "")
+    if os.geteuid() != 0 or name in ("", "root", "0"):
+        return
+    user = pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
+    extra = [grp.getgrnam(each).gr_gid for each in properties.get("SupplementaryGroups", "").split()]
+    ambient = properties.get("AmbientCapabilities", "").lower().split()
+    capabilities = sum(1 << each.bit for each in USED if f"cap_{each.name.lower()}" in ambient)
+    _become(user.pw_uid, user.pw_gid, {*os.getgrouplist(user.pw_name, user.pw_gid), *extra}, capabilities)
+
+
+def _become(uid: int, gid: int, groups: Iterable[int], capabilities: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_KEEP_CAPABILITIES, 1, 0, 0, 0)
-    os.setgroups(groups)
+    os.setgroups(list(groups))
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
     libc.prctl(_DUMPABLE, 1, 0, 0, 0)  # else its own files below /proc are root's

@@ -13,7 +13,7 @@ NAME = "gpuwarden.service"
 RESPONSE_WITHIN = 5.0
 _PROPERTIES = (
     "LoadState", "ActiveState", "SubState", "Result", "NRestarts", "UnitFileState", "User", "DropInPaths", "After",
-    "TimeoutStopUSec", "NeedDaemonReload", "KillMode",
+    "TimeoutStopUSec", "NeedDaemonReload", "KillMode", "SupplementaryGroups", "AmbientCapabilities",
 )  # fmt: skip
 _NETWORK = "network.target"
 _TO_DO = {"not-found": "install the unit (docs/systemd.md)", "masked": f"systemctl unmask {NAME}"}
@@ -31,6 +31,16 @@ def unit(config: Config, run: Path = Path("/run"), command: tuple[str, ...] = ("
         yield fail("unit", f"systemctl: {error}", "check whether systemd responds: systemctl status")
         return
     yield from unit_rows(properties, config)
+
+
+def identity(run: Path = Path("/run"), command: tuple[str, ...] = ("systemctl",)) -> Mapping[str, str]:
+    """User, SupplementaryGroups and AmbientCapabilities of the unit; empty where systemd does not run or does not respond: `unit` says so."""
+    if not (run / "systemd/system").is_dir():
+        return {}
+    try:
+        return _shown(command)
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
 
 
 def _shown(command: tuple[str, ...]) -> dict[str, str]:
