@@ -30,7 +30,7 @@ help:
 	@echo 'make deb    the package for the Python of this distribution, in dist/'
 	@echo 'make image  the container image of this tree, for this architecture or MACHINE=aarch64, in dist/; needs mmdebstrap, and no registry'
 	@echo 'make lock   pin what the package is made of again, with hashes (UPGRADE=--upgrade: the newest there are)'
-	@echo 'make evaluate       judge simulated faults and healthy days, and print what it got right (make evaluate-full: docs/health.md)'
+	@echo 'make evaluate       judge simulated faults and healthy days, and print what it got right (make evaluate-full: docs/develop/evaluation.md)'
 	@echo 'make clean  remove the environments, caches of tools, and what the daemon of make run wrote'
 
 $(VENV)/.run: pyproject.toml
@@ -141,7 +141,7 @@ evaluate: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python -m evaluate $(EVALUATE)
 
 evaluate-full: $(VENV)/.dev
-	PYTHONPATH=tests $(BIN)/python -m evaluate --times 20 --nodes 100 --healthy 10 --long --output docs/health.md
+	PYTHONPATH=tests $(BIN)/python -m evaluate --times 20 --nodes 100 --healthy 10 --long --output docs/develop/evaluation.md
 
 docs: $(VENV)/.dev
 	$(BIN)/python tools/tables.py

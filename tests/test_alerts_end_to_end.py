@@ -83,7 +83,7 @@ def test_a_fault_and_a_killed_daemon_reach_a_person_with_the_right_text(site: Si
     assert page["annotations"]["summary"] == (
         f"GPU 3 ({slot}) of n2: {CONDITIONS['xid'].title} (95). To do: {first_sentence(of_xid(95, XIDS[95].advice)).replace('SLOT', slot)}."
     )
-    assert page["annotations"]["runbook_url"].endswith("/docs/runbooks/gpu.md#xid")
+    assert page["annotations"]["runbook_url"].endswith("/docs/use/runbooks/gpu.md#xid")
 
     killed.kill()
     page = site.webhook.wait_alert("GpuwardenNodeSilent", node="n3")

@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md names files, modules, functions, classes and events; each of them exists."""
+"""docs/develop/architecture.md names files, modules, functions, classes and events; each of them exists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from gpuwarden.health.model import EventKind
 
 ROOT = Path(__file__).parent.parent
-TEXT = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs/develop/architecture.md").read_text(encoding="utf-8")
 FOLDERS = (ROOT, ROOT / "daemon/gpuwarden", ROOT / "daemon/gpuwarden/health", ROOT / "collectors/gpuwarden_collectors")
 """What a path may start from; a dotted name starts from one of the two packages."""
 

@@ -42,19 +42,19 @@ def test_each_key_of_the_configuration_has_a_meaning_and_each_table_too() -> Non
 
 
 def test_the_page_of_collectors_names_every_collector_and_no_other() -> None:
-    table = (DOCS / "collectors.md").read_text()
+    table = (DOCS / "reference/collectors.md").read_text()
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == {"kernel_log", *COLLECTORS}
 
 
 def test_the_page_of_termination_has_a_row_for_each_cloud() -> None:
-    table = (DOCS / "termination.md").read_text().partition("## Sources")[2].partition("\n## ")[0]
+    table = (DOCS / "use/termination.md").read_text().partition("## Sources")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == {*CLOUDS, "shutdown", "container", "planned"}
 
 
 def test_the_page_of_active_tests_has_the_table_of_thresholds() -> None:
     rows = [line for line in (thresholds.__doc__ or "").splitlines() if line.startswith("|")]
     assert len(rows) > 5
-    assert "\n".join(rows) in (DOCS / "active-tests.md").read_text()
+    assert "\n".join(rows) in (DOCS / "use/active-tests.md").read_text()
 
 
 def test_the_readme_names_every_collector() -> None:
@@ -93,6 +93,13 @@ def test_a_link_leads_to_a_file_and_a_heading(page: Path) -> None:
         assert not anchor or anchor in _anchors(target), f"{path}#{anchor}"
 
 
+def test_the_index_leads_to_every_page() -> None:
+    index = DOCS / "README.md"
+    led = {(DOCS / path).resolve() for path, _ in LINK.findall(index.read_text(encoding="utf-8"))}
+    pages = {page for folder in ("use", "reference", "develop") for page in (DOCS / folder).glob("*.md")}
+    assert pages - led == set()
+
+
 @pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_that_a_page_names_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
@@ -111,7 +118,7 @@ def test_a_configuration_that_is_shown_is_sound(page: str, example: str, tmp_pat
     load(Sources(file=file, required=True))
 
 
-TESTED = (DOCS / "tested.md").read_text(encoding="utf-8")
+TESTED = (DOCS / "develop/tested.md").read_text(encoding="utf-8")
 EVIDENCE = re.compile(r"`((?:[\w.-]+/)*[\w.-]+\.(?:py|trace|txt|json|sql|md)|data/[\w./-]+)`")
 
 
@@ -130,7 +137,7 @@ def test_each_part_was_tested_somehow_or_is_listed_as_never_tested() -> None:
 
 
 def test_the_readme_leads_to_what_was_tested() -> None:
-    assert "(docs/tested.md)" in README
+    assert "(docs/develop/tested.md)" in README
 
 
 def test_every_condition_documents_why_and_where_the_rule_comes_from() -> None:

@@ -1,4 +1,4 @@
-"""What docs/operations.md has an operator type and query: it exists, and does what the page documents."""
+"""What docs/use/operations.md has an operator type and query: it exists, and does what the page documents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.prometheus import promtool
 from test_rules import SETTINGS
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/use/operations.md").read_text(encoding="utf-8")
 QUERIES = re.findall(r"```promql\n(.*?)\n```", PAGE, re.DOTALL)
 NODES = {"a": "1.0", "b": "1.0", "c": "2.0"}
 """Three instances, and their versions: b failed, and somebody drained c."""

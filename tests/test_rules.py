@@ -22,7 +22,7 @@ from rules import FILES, FOLDER, write
 from support.prometheus import program, promtool
 
 ROOT = Path(__file__).parent.parent
-RUNBOOKS = ROOT / "docs" / "runbooks"
+RUNBOOKS = ROOT / "docs/use/runbooks"
 SETTINGS = Settings()
 GROUPS = (*recordings(SETTINGS.pace), *alerts(SETTINGS))
 ALERTS = [rule for group in GROUPS for rule in group.rules if isinstance(rule, Alert)]

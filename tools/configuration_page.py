@@ -1,4 +1,4 @@
-"""docs/configuration.md from the classes of the configuration: every key with its type, default, bounds and meaning."""
+"""docs/reference/configuration.md from the classes of the configuration: every key with its type, default, bounds and meaning."""
 
 from __future__ import annotations
 

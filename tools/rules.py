@@ -103,7 +103,9 @@ def _quoted(text: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Writes the rules for Prometheus.")
     parser.add_argument("--job", default=JOB, help=f"the job name of your scrape configuration (default: {JOB})")
-    parser.add_argument("--runbooks", default=RUNBOOKS, help="where your people read docs/runbooks, without the last /")
+    parser.add_argument(
+        "--runbooks", default=RUNBOOKS, help="where your people read docs/use/runbooks, without the last /"
+    )
     parser.add_argument(
         "--output", default=FOLDER, type=Path, help="the folder to write to (default: grafana/prometheus)"
     )

@@ -1,7 +1,7 @@
-"""docs/runbooks of findings: what each page says of a finding is made from the table of conditions, what to do is written by people.
+"""docs/use/runbooks of findings: what each page says of a finding is made from the table of conditions, what to do is written by people.
 
 Below a heading with the code of a condition the first paragraph is made anew; all else on a page is left as it is. The list of all
-findings, with the alert and the page of each, is docs/runbooks/README.md.
+findings, with the alert and the page of each, is docs/use/runbooks/README.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gpuwarden.publish.returning import comes_back_when
 from gpuwarden.publish.status import ENDS_OF, ENDS_WHEN
 from prometheus_rules.runbooks import alert_of
 
-FOLDER = Path(__file__).parents[1] / "docs" / "runbooks"
+FOLDER = Path(__file__).parents[1] / "docs/use/runbooks"
 SECTION = re.compile(r"^### (\w+)\n\n(?:(?:(?![-#`]).+\n)+\n?)*", re.MULTILINE)
 """The heading of a finding, and the paragraphs and tables below it up to the first point."""
 FIRST_POINT = re.compile(r"(?<=^## What to do\n\n)- .*\n(?:  .*\n)*(?:- Repaired: .*\n)?", re.MULTILINE)
@@ -114,9 +114,9 @@ def overview(made: str, table: Table) -> str:
 
 def pages(made: str, table: Table) -> Mapping[str, Callable[[], str]]:
     """By file below docs/, what makes it."""
-    own = {f"runbooks/{page}.md": partial(_own_page, FOLDER / f"{page}.md", check) for check, page in OWN.items()}
-    made_pages = own | {f"runbooks/{page.name}.md": partial(_page, FOLDER / f"{page.name}.md") for page in PAGES}
-    return {"runbooks/README.md": partial(overview, made, table), **made_pages}
+    own = {f"use/runbooks/{page}.md": partial(_own_page, FOLDER / f"{page}.md", check) for check, page in OWN.items()}
+    made_pages = own | {f"use/runbooks/{page.name}.md": partial(_page, FOLDER / f"{page.name}.md") for page in PAGES}
+    return {"use/runbooks/README.md": partial(overview, made, table), **made_pages}
 
 
 def _page(file: Path) -> str:

@@ -54,7 +54,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def conditions() -> str:
     rows = [
         (
-            f"[`{c.code}`](runbooks/{place(c.code)})",
+            f"[`{c.code}`](../use/runbooks/{place(c.code)})",
             c.scope,
             f"{c.severity.value}{', in shadow' * c.shadow}",
             timing(c),
@@ -72,7 +72,7 @@ def conditions() -> str:
         "*Severity* is the worst it can have; in shadow, it is reported and nothing follows. *Rise*: how long it must be observed "
         "before it is a finding; *fall*: how long it must be checked and not observed before the finding ends. A latched "
         "finding ends with what *latch* names, or with `gpuwarden ack`. A finding that was raised five times within an hour stays until it "
-        "was quiet for an hour. A site may set `enabled`, `shadow`, `rise`, `fall` and `severity` under `[checks.CODE]`. A code leads to its [runbook](runbooks/README.md).\n\n"
+        "was quiet for an hour. A site may set `enabled`, `shadow`, `rise`, `fall` and `severity` under `[checks.CODE]`. A code leads to its [runbook](../use/runbooks/README.md).\n\n"
         + MADE
         + "\n"
         + table(("code", "of", "severity", "rise / fall", "latch", "what and why", "source"), rows)
@@ -178,7 +178,7 @@ def dcgm_codes() -> str:
     rows = [_dcgm_code(code) for code in sorted(DCGM_CODES.values(), key=lambda code: not code.passive)]
     return (
         "# The codes of DCGM\n\n"
-        "Reference of DCGM's incidents: how gpuwarden classifies each. How DCGM is used: [dcgm.md](dcgm.md).\n\n"
+        "Reference of DCGM's incidents: how gpuwarden classifies each. How DCGM is used: [dcgm.md](../use/dcgm.md).\n\n"
         "```\ngpuwarden explain dcgm 52          # the same row: class, advice, note\n```\n\n"
         "First those that its passive health checks give, then those of its diagnostics. *At worst*: an incident is as bad as "
         "the milder of this and of DCGM's level; *healthy* is quoted as evidence and never a finding. *Of*: the finding it "
@@ -206,7 +206,7 @@ def metrics() -> str:
     return (
         "# Metrics\n\n"
         "Reference of every series on `/metrics`, for those who write queries, alerts and dashboards "
-        "(existing ones: [grafana/README.md](../grafana/README.md)).\n\n"
+        "(existing ones: [grafana/README.md](../../grafana/README.md)).\n\n"
         "```\ncurl -s localhost:9839/metrics | grep '^gpuwarden_node_health'\n"
         'gpuwarden_node_health{state="healthy"} 1\n```\n\n'
         "| setup, with 8 GPUs and 12 ports (counted in tests) | series at most |\n| --- | --- |\n"
@@ -228,7 +228,7 @@ def metrics() -> str:
         "Labels, in this order: `gpu`, `UUID`, `pci_bus_id`, `device`, `modelName`, for a MIG instance `GPU_I_PROFILE` and "
         "`GPU_I_ID`, then `Hostname` (or `hostname`: `publish.hostname_label`), `DCGM_FI_DRIVER_VERSION`, and "
         "`hpc_job` if jobs are a label. In OpenMetrics the counters have the type unknown, so that their names stay the same. "
-        "More on this, and on the change from dcgm-exporter: [dcgm-exporter.md](dcgm-exporter.md).\n\n"
+        "More on this, and on the change from dcgm-exporter: [dcgm-exporter.md](../use/dcgm-exporter.md).\n\n"
         "The column *age* shows how old a value may be while its GPU responds:\n\n"
         "- *pass*: the value is read in each pass (`collectors.nvml.interval`, 5 s).\n"
         "- *1m*, *2m*, *1d*: reading the value costs the driver more. It is read often enough that it never grows older than this; these reads are spread over the passes.\n"
@@ -285,7 +285,7 @@ gpuwarden explain xid 79    # what an Xid or a finding means
 
 """
 PAGE_OF = {
-    "dstack-interposer": "dstack.md", "fleet": "fleet.md", "nvhcd": "nvhcd.md", "service": "install.md#the-service-without-a-package", "slurm": "slurm.md", "test": "active-tests.md",
+    "dstack-interposer": "use/dstack.md", "fleet": "use/fleet.md", "nvhcd": "use/nvhcd.md", "service": "use/install.md#the-service-without-a-package", "slurm": "use/slurm.md", "test": "use/active-tests.md",
 }  # fmt: skip
 """The page about a verb, if it has one of its own."""
 EXIT_CODES = (
@@ -306,7 +306,7 @@ EXIT_CODES = (
 
 def commands() -> str:
     rows = [
-        (f"`gpuwarden {verb}`", f"{about}; see [{page.partition('#')[0]}]({page})" if page else about)
+        (f"`gpuwarden {verb}`", f"{about}; see [{Path(page.partition('#')[0]).name}](../{page})" if page else about)
         for verb, (_, about) in VERBS.items()
         for page in (PAGE_OF.get(verb),)
     ]
@@ -315,7 +315,7 @@ def commands() -> str:
 
 
 PAGES = {
-    "collectors.md": lambda: collectors_page.collectors(MADE, table), "commands.md": commands, "configuration.md": configuration, "conditions.md": conditions, "xids.md": xids, "dcgm_codes.md": dcgm_codes, "metrics.md": metrics,
+    "reference/collectors.md": lambda: collectors_page.collectors(MADE, table), "reference/commands.md": commands, "reference/configuration.md": configuration, "reference/conditions.md": conditions, "reference/xids.md": xids, "reference/dcgm-codes.md": dcgm_codes, "reference/metrics.md": metrics,
     **runbook_pages.pages(MADE, table),
 }  # fmt: skip
 

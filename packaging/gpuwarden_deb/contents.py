@@ -19,6 +19,8 @@ from gpuwarden_deb.verbs import verbs
 
 UNITS = PACKAGED_UNITS[0]
 DOC = "usr/share/doc/gpuwarden"
+DOC_FOLDERS = ("docs", "docs/use", "docs/use/runbooks", "docs/reference", "docs/develop")
+"""As in the tree, so that a path that a message names, and each link between them, leads somewhere from DOC."""
 SBOM = f"{DOC}/sbom.cdx.json"
 CONFIGURATION = "etc/gpuwarden/gpuwarden.toml"
 
@@ -41,8 +43,7 @@ TABLE = (
     Row("README.md", DOC),
     Row("SECURITY.md", DOC),
     Row("CHANGELOG.md", DOC),
-    Row("docs/*.md", DOC),
-    Row("docs/runbooks/*.md", f"{DOC}/runbooks"),
+    *(Row(f"{folder}/*.md", f"{DOC}/{folder}") for folder in DOC_FOLDERS),
 )
 LINKS = {
     "usr/bin/gpuwarden": str(COMMAND),

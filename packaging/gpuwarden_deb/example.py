@@ -10,7 +10,8 @@ _HEAD = """\
 # Every key of gpuwarden that has a default, at its default. Copy what you change into /etc/gpuwarden/gpuwarden.toml, or
 # into a file of its own in /etc/gpuwarden/conf.d, with the head of its table. `gpuwarden config check` lists all faults at once.
 # Tables of a site's own ([plugins.NAME], [checks.CODE], [xids.N], [sxids.N], [jobs.rules.NAME], [notify.webhook.NAME],
-# [notify.exec.NAME]): see site-checks.md, conditions.md, xids.md, termination.md, exclusion.md.
+# [notify.exec.NAME]): see the files of ../docs: use/site-checks.md, use/termination.md, use/exclusion.md, reference/conditions.md,
+# reference/xids.md.
 """
 
 

@@ -64,7 +64,7 @@ def this_host(python: Path = Path("/usr/bin/python3")) -> Host:
         wanted = ".".join(map(str, OLDEST))
         raise BuildError(
             f"{real} is Python {'.'.join(version)}, gpuwarden needs {wanted}: on this distribution install it with "
-            "`uv tool` or `pipx`, which bring a Python of their own (docs/packaging.md)"
+            "`uv tool` or `pipx`, which bring a Python of their own (docs/use/packaging.md)"
         )
     release = platform.freedesktop_os_release()
     return Host(real, _suffix(release), _output("dpkg", "--print-architecture"))

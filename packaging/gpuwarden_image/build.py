@@ -81,7 +81,7 @@ def fill(tree: Path, epoch: int) -> Layer:
 
 def describe(version: str, licence: str, architecture: str, epoch: int) -> Description:
     """Root, without which the kernel log cannot be read: an engine gives capabilities to no other user. What it may do is the
-    matter of whoever starts it (docs/container.md). NVIDIA's toolkit reads the variables: all GPUs; NVML, and CUDA for `gpuwarden test`.
+    matter of whoever starts it (docs/use/container.md). NVIDIA's toolkit reads the variables: all GPUs; NVML, and CUDA for `gpuwarden test`.
     """
     created = datetime.fromtimestamp(epoch, UTC).isoformat().replace("+00:00", "Z")
     config = {

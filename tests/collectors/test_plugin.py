@@ -281,7 +281,7 @@ async def test_a_check_on_a_dead_file_system_holds_nobody_up_and_runs_again_when
 
 
 def test_the_documented_script_for_a_program_that_needs_the_node_keeps_its_newest_result(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs/site-checks.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/use/site-checks.md").read_text()
     script = tmp_path / "diag"
     script.write_text(page.partition("`/usr/local/lib/site/diag`:\n\n```\n")[2].partition("```")[0])
 

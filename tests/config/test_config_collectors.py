@@ -94,7 +94,7 @@ def test_a_collector_names_what_is_wrong_in_its_table(table: PolledOptions, keys
 
 
 def test_every_configuration_in_the_page_about_site_checks_is_sound(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs/site-checks.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/use/site-checks.md").read_text()
     blocks = re.findall(r"^```toml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     config = read(tmp_path, "\n".join(blocks))
     assert set(config.plugins) == {"diag", "scratch", "nhc", "gcm_ibstat"}

@@ -267,7 +267,7 @@ def test_a_unit_that_is_as_it_should_be_has_nothing_to_change() -> None:
 @pytest.mark.parametrize(
     ("change", "check", "grade", "phrase"),
     [
-        ({"LoadState": "not-found"}, "unit", Grade.WARN, "docs/systemd.md"),
+        ({"LoadState": "not-found"}, "unit", Grade.WARN, "docs/use/systemd.md"),
         ({"LoadState": "masked"}, "unit", Grade.WARN, "systemctl unmask gpuwarden.service"),
         ({"LoadState": "bad-setting"}, "unit", Grade.WARN, "systemctl status gpuwarden.service"),
         ({"ActiveState": "failed", "Result": "watchdog"}, "unit", Grade.FAIL, "journalctl"),

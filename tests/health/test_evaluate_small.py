@@ -26,7 +26,7 @@ from gpuwarden.trace.records import Record
 from stories.every import STORIES
 from stories.story import StoryResult
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "health.md"
+DOCUMENT = Path(__file__).parents[2] / "docs/develop/evaluation.md"
 SOME = (
     "GPU gone from the bus, no Xid", "Xid 79", "Xid 119 and NVML hangs", "driver unloaded for good", "Xid 48 with 63 and 95",
     "row remapping failed, then reboot", "NVLink down", "NVLink 5, any rule of 149 that fails", "DCGM's engine hangs",
@@ -288,7 +288,7 @@ def test_the_document_has_a_row_for_every_fault_and_its_own_head() -> None:
     assert [fault.name for fault in CLASSES if not any(fault.name in row for row in rows)] == []
 
 
-@pytest.mark.skipif(not DOCUMENT.exists(), reason="docs/health.md is written by `make evaluate-full`")
+@pytest.mark.skipif(not DOCUMENT.exists(), reason="docs/develop/evaluation.md is written by `make evaluate-full`")
 def test_the_published_table_is_of_the_faults_of_this_code_and_nothing_required_is_missing() -> None:
     text = DOCUMENT.read_text()
     rows = {row.split("|")[1].strip().strip("*") for row in text.splitlines() if row.startswith("| ")}

@@ -195,7 +195,7 @@ def test_in_shadow_later_and_of_another_severity_as_the_site_has_it_until_it_is_
 
 
 def test_the_keys_of_a_check_are_documented() -> None:
-    section = (DOCS / "configuration.md").read_text().partition("## `[checks.CODE]`")[2].partition("\n## ")[0]
+    section = (DOCS / "reference/configuration.md").read_text().partition("## `[checks.CODE]`")[2].partition("\n## ")[0]
     assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == ["enabled", "shadow", "rise", "fall", "severity"]
 
 

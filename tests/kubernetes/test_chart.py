@@ -264,7 +264,7 @@ def test_rules_and_dashboards_are_those_of_the_tree() -> None:
         assert json.loads(found["data"][f"gpuwarden-{file.name}"]) == json.loads(file.read_text())
     moved = render("prometheusRule.enabled=true,prometheusRule.runbooks=https://wiki.example/gpu/")
     assert "runbook_url: 'https://wiki.example/gpu/Gpuwarden" in moved
-    assert "blob/main/docs/runbooks" not in moved
+    assert "blob/main/docs/use/runbooks" not in moved
 
 
 # --- what takes it

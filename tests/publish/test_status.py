@@ -163,7 +163,7 @@ def test_a_finding_names_its_gpu_and_what_ends_it() -> None:
         "advice": "observe",
         "to_do": f"Check `timeout 20 nvidia-smi -i {slot(1)}`. Bus and driver still have the GPU: `dmesg -x` shows whether the kernel "
         "wrote the line.",
-        "runbook": "https://github.com/gpuwarden/gpuwarden/blob/main/docs/runbooks/gpu.md#xid",
+        "runbook": "https://github.com/gpuwarden/gpuwarden/blob/main/docs/use/runbooks/gpu.md#xid",
         "evidence": {"count": 1, "text": "what was seen"},
         "first_seen": "2027-01-15T08:15:40.000Z",
         "last_seen": "2027-01-15T08:16:40.000Z",
@@ -282,7 +282,7 @@ def test_an_unknown_node_says_why_and_what_to_do_unless_a_finding_does() -> None
     shown = replace(shown, verdict=replace(shown.verdict, unknown=("driver_not_loaded",)))
     (reason,) = status.status(shown, NOW)["unknown_because"]
     assert reason["to_do"].startswith("Nobody reloads it: run `modprobe nvidia`")
-    assert reason["runbook"].endswith("/docs/runbooks/GpuwardenNodeUnknown.md")
+    assert reason["runbook"].endswith("/docs/use/runbooks/GpuwardenNodeUnknown.md")
     told = replace(shown, verdict=replace(shown.verdict, findings=(finding("driver_not_loaded", NODE),)))
     assert status.status(told, NOW)["unknown_because"] == []
     assert [row["reason"] for row in status.status(snapshot(), LATER)["unknown_because"]] == ["observation_too_old"]

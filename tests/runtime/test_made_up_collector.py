@@ -126,7 +126,7 @@ engine.observed(Observation(collector="made_up", outcome=PassOutcome.OBSERVED, s
 for seconds in (299.0, 301.0):
     sight = Sight.of(engine.view, engine.rules, Stamp(1000.0 + seconds, 1000.0 + seconds))
     print(sight.fresh(MadeUpFacts))
-print("| `made_up` | a number that a test has written into a file | every 30 s |" in PAGES["collectors.md"]())
-print("[collectors.made_up]" in PAGES["configuration.md"]())
+print("| `made_up` | a number that a test has written into a file | every 30 s |" in PAGES["reference/collectors.md"]())
+print("[collectors.made_up]" in PAGES["reference/configuration.md"]())
 """
     assert host.python(script).splitlines() == ["MadeUpFacts(number=7)", "None", "True", "True"]

@@ -18,7 +18,7 @@ LEFT_OUT: MappingProxyType[str, str] = MappingProxyType(
         "D07": "errors of the communication library; of the ports no state and no times",
         "D08": "two pairs of nodes slower than others: nothing of it is read on a node",
         "D09": "processes outlive a test that no scheduler knows of",
-        "D13": "times of iterations; neither the processes on the GPUs nor who had a job there, by which alone a guest is known (docs/decisions.md)",
+        "D13": "times of iterations; neither the processes on the GPUs nor who had a job there, by which alone a guest is known (docs/develop/decisions.md)",
         "E08": "counts of a study", "E09": "counts of a study", "E10": "counts of a study",
     }
 )  # fmt: skip

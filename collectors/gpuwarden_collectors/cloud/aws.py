@@ -1,6 +1,6 @@
 """EC2: interruption of spot instances, rebalance recommendations, scheduled maintenance, scale-in of a group.
 
-The service announces neither a termination by a user or the API nor the end of a Capacity Block: see docs/termination.md.
+The service announces neither a termination by a user or the API nor the end of a Capacity Block: see docs/use/termination.md.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class NvmlOptions:
     """Time limit of the first pass, which loads the library. Not shorter than `deadline`."""
     library: str = searched()
     """Path of the library, or several paths, tried in order. Empty: where the loader finds it, else where GKE and the driver container of
-    the GPU Operator have it ([kubernetes.md](kubernetes.md#where-the-drivers-library-is)).
+    the GPU Operator have it ([kubernetes.md](../use/kubernetes.md#where-the-drivers-library-is)).
     """
     gpm: bool = True
     """Read GPU performance monitoring (GPM), which Hopper and later GPUs have."""

@@ -21,7 +21,7 @@ class PluginOptions:
 
 @dataclass(frozen=True, slots=True)
 class SiteCheck:
-    """A site check: a program whose exit code is a verdict ([site-checks.md](site-checks.md))."""
+    """A site check: a program whose exit code is a verdict ([site-checks.md](../use/site-checks.md))."""
 
     command: tuple[str, ...] = ()
     """Absolute path of the program, and its arguments. It is run without a shell. Required."""

@@ -166,4 +166,4 @@ def _untested(report: Report, tests: Sequence[GpuTest]) -> Iterator[str]:
         more = "" if report.level is Level.STANDARD else f": level {Level.STANDARD.value} tests the most"
         yield f"not tested: {', '.join(left)}{more}"
     if any(outcome.verdict is ActiveVerdict.NOTHING_FOUND for outcome in report.outcomes.values()):
-        yield "a test that finds nothing does not prove that a GPU is healthy: docs/active-tests.md"
+        yield "a test that finds nothing does not prove that a GPU is healthy: docs/use/active-tests.md"

@@ -2,7 +2,7 @@
 
 It sees a write only with the next scrape of that node. So a node that fails within one scrape interval of others does not see
 them, and holds itself out; the second count comes when every write before it has been scraped, and there a node
-beyond the budget steps back. docs/exclusion.md has the arithmetic.
+beyond the budget steps back. docs/use/exclusion.md has the arithmetic.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ class Limits:
     """Before the first retry; each further pause is twice as long."""
     most: float = 120.0
     away: float = 5.0
-    """Before a retry while the scheduler is unreachable, at most, besides `breaker.spread_of_return`. docs/slurm.md has what that costs a
-    controller, docs/performance.md how soon its return is noticed."""
+    """Before a retry while the scheduler is unreachable, at most, besides `breaker.spread_of_return`. docs/use/slurm.md has what that costs a
+    controller, docs/develop/performance.md how soon its return is noticed."""
     breaker_first: float = 60.0
     """While the breaker is open, in the place of `first`: only a change of other nodes closes it."""
     breaker_most: float = 900.0

@@ -87,7 +87,7 @@ def _listening(address: Address) -> socket.socket:
     except OSError as error:
         why = f"cannot listen on {address}: {error.strerror or error}"
         raise CommandError(
-            f"{why}; does dstack's agent still listen there? Move it: see docs/dstack.md", UNAVAILABLE
+            f"{why}; does dstack's agent still listen there? Move it: see docs/use/dstack.md", UNAVAILABLE
         ) from error
     listener.setblocking(False)
     return listener

@@ -15,7 +15,7 @@ from gpuwarden_collectors.slurm.nodes import is_partition_name
 
 @dataclass(frozen=True, slots=True)
 class ActiveTestOptions:
-    """Active tests that gpuwarden starts by itself ([active-tests.md](active-tests.md)): before a node returns to scheduling, and while it is idle."""
+    """Active tests that gpuwarden starts by itself ([active-tests.md](../use/active-tests.md)): before a node returns to scheduling, and while it is idle."""
 
     enabled: bool = False
     """Start tests automatically: before a return, if `return_gate` is set, and of idle nodes, if `partition` is set. `gpuwarden test` by hand works
@@ -35,7 +35,7 @@ class ActiveTestOptions:
     they are killed: 4 minutes for level gate, 5 for quick, 11 for standard, and more with a lower `parallel`.
     """
     gate_socket: Path = Path("/run/gpuwarden-test.sock")
-    """The socket of the service that runs the tests of `return_gate` ([systemd.md](systemd.md))."""
+    """The socket of the service that runs the tests of `return_gate` ([systemd.md](../use/systemd.md))."""
     parallel: int = bounded(8, 1, 8, "each GPU adds up to 700 W")
     """How many GPUs of this node are tested at once, by `gpuwarden test` too. Their tests start 0.5 s apart."""
     at_once: int = bounded(4, 1, 1_000, "each node adds several kW")
@@ -71,7 +71,9 @@ def active_test_misfits(test: ActiveTestOptions, *, slurm: bool, kubernetes: boo
     if test.return_gate and not test.enabled:
         yield ("test.enabled", "test.return_gate"), "expected true beside return_gate = true: else nothing is tested"
     if test.return_gate and kubernetes:
-        manifest = "a pod has no right to start one; run a Job that tolerates gpuwarden's taint (docs/active-tests.md)"
+        manifest = (
+            "a pod has no right to start one; run a Job that tolerates gpuwarden's taint (docs/use/active-tests.md)"
+        )
         yield ("test.return_gate", "kubernetes.enabled"), f"expected false where [kubernetes] is enabled: {manifest}"
     elif test.return_gate and not excludes:
         yield (

@@ -19,7 +19,7 @@ SHIM = Address("127.0.0.1", 10996)
 
 @dataclass(frozen=True, slots=True)
 class DstackOptions:
-    """dstack ([dstack.md](dstack.md))."""
+    """dstack ([dstack.md](../use/dstack.md))."""
 
     enabled: bool = False
     """Exclude this node in dstack: the daemon writes a marker while the node is excluded, and `gpuwarden dstack-interposer` then reports failure to

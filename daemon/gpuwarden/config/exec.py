@@ -10,7 +10,7 @@ from gpuwarden_collectors.options import Misfit, bounded
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program of your own that takes this node out of scheduling and brings it back ([exclusion.md](exclusion.md))."""
+    """A program of your own that takes this node out of scheduling and brings it back ([exclusion.md](../use/exclusion.md))."""
 
     command: tuple[str, ...] = ()
     """Absolute path of the program, and its arguments. It is run without a shell. Empty: none."""

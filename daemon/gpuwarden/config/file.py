@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class FileOptions:
-    """A marker file that exists while this node is excluded, such as for a load balancer ([exclusion.md](exclusion.md))."""
+    """A marker file that exists while this node is excluded, such as for a load balancer ([exclusion.md](../use/exclusion.md))."""
 
     path: Path | None = None
     """Path of the marker file. Its folder must exist. Not set: no marker file."""

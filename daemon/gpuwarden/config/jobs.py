@@ -31,7 +31,7 @@ class JobRule:
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """How jobs are signalled and requeued before their machine ends ([termination.md](termination.md)), and when a job counts as stalled."""
+    """How jobs are signalled and requeued before their machine ends ([termination.md](../use/termination.md)), and when a job counts as stalled."""
 
     signal: SignalName = "TERM"
     """The signal for jobs that declare none and match no rule. Only ranks that have a handler for it get it."""
@@ -48,9 +48,9 @@ class JobOptions:
     stalled_after: float = bounded(
         240.0, 60.0, 3600.0, "barriers take a minute, and NCCL's watchdog ends a job after 10"
     )
-    """For how long all GPUs of a job on this node must be busy without progress before the finding `job_stalled` ([slurm.md](slurm.md#jobs-that-stall))."""
+    """For how long all GPUs of a job on this node must be busy without progress before the finding `job_stalled` ([slurm.md](../use/slurm.md#jobs-that-stall))."""
     stalled_containers: bool = False
-    """Watch containers and pods that opt in for stalls, too ([slurm.md](slurm.md#jobs-that-stall))."""
+    """Watch containers and pods that opt in for stalls, too ([slurm.md](../use/slurm.md#jobs-that-stall))."""
     docker: Path = Path("/run/docker.sock")
     """The socket of Docker or Podman, from which the labels of containers are read."""
 

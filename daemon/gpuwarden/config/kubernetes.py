@@ -15,7 +15,7 @@ from gpuwarden_collectors.options import Misfit, bounded
 
 @dataclass(frozen=True, slots=True)
 class KubernetesOptions:
-    """Kubernetes ([kubernetes.md](kubernetes.md))."""
+    """Kubernetes ([kubernetes.md](../use/kubernetes.md))."""
 
     enabled: bool = False
     """Exclude this node in Kubernetes with a taint, and remove the taint when it returns."""

@@ -57,7 +57,7 @@ class Paths:
     """The kernel log. If `/dev/kmsg` cannot be opened, as in a pod, the log is read with syslog(2), which needs root and CAP_SYSLOG."""
     host: Path | None = None
     """Where the host's root file system is mounted, in a pod: below it mounts are checked, and `/etc/machine-id` and cloud-init's instance id read
-    ([kubernetes.md](kubernetes.md#mounts-of-the-host)). Not set: this process sees the host's own file system.
+    ([kubernetes.md](../use/kubernetes.md#mounts-of-the-host)). Not set: this process sees the host's own file system.
     """
 
 
@@ -66,14 +66,14 @@ class Inventory:
     """What this host must have."""
 
     expected_gpus: int | None = bounded(None, 0, 256)
-    """Number of GPUs. Not set: the number that this type of machine has ([failures.md](failures.md#a-machine-that-was-never-complete)); for an
+    """Number of GPUs. Not set: the number that this type of machine has ([failures.md](../develop/failures.md#a-machine-that-was-never-complete)); for an
     unknown type, every GPU that was ever found here.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """What is served over HTTP ([serving.md](serving.md))."""
+    """What is served over HTTP ([serving.md](../use/serving.md))."""
 
     listen: Address = field(default_factory=lambda: Address("0.0.0.0", 9839))  # noqa: S104 - Prometheus comes from outside
     """The address to listen on; port 0: any free port."""
@@ -90,7 +90,7 @@ class Publish:
     Empty: the name in Slurm's topology, if `[slurm]` is enabled.
     """
     runbooks: str = RUNBOOKS
-    """Address of the folder with the runbooks (docs/runbooks), for status, JSON and notifications."""
+    """Address of the folder with the runbooks (docs/use/runbooks), for status, JSON and notifications."""
     publish_jobs: bool = False
     """Show the names of users and jobs to everyone who can connect."""
     web_config: Path | None = None

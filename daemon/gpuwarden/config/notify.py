@@ -19,7 +19,7 @@ GROUPS: tuple[Group, ...] = ("health", "finding", "exclusion", "termination")
 
 @dataclass(frozen=True, slots=True)
 class WebhookOptions:
-    """A webhook that gets the events of this node ([exclusion.md](exclusion.md#notifications))."""
+    """A webhook that gets the events of this node ([exclusion.md](../use/exclusion.md#notifications))."""
 
     url: str = ""
     """The address. Either `url` or `url_file` is required."""
@@ -41,7 +41,7 @@ class WebhookOptions:
 
 @dataclass(frozen=True, slots=True)
 class NotifyProgram:
-    """A program that gets the events of this node ([exclusion.md](exclusion.md#notifications))."""
+    """A program that gets the events of this node ([exclusion.md](../use/exclusion.md#notifications))."""
 
     command: tuple[str, ...] = ()
     """Absolute path of the program, and its arguments. It is run without a shell. Required."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class NvhcdOptions:
-    """ft_launcher of the NVIDIA Resiliency Extension ([nvhcd.md](nvhcd.md))."""
+    """ft_launcher of the NVIDIA Resiliency Extension ([nvhcd.md](../use/nvhcd.md))."""
 
     enabled: bool = False
     """Exclude this node for ft_launcher: the daemon writes a marker while the node is excluded, and `gpuwarden nvhcd` then fails ft_launcher's health

@@ -31,7 +31,7 @@ REMOVED = (
     Removed(
         ("dstack", "stop_shim_when_idle"), None,
         "dstack's agent is no longer stopped; where it still is (/run/gpuwarden/excluded/dstack_shim is there): "
-        "systemctl start dstack-shim; the interposer reports the health of this node to dstack: docs/dstack.md",
+        "systemctl start dstack-shim; the interposer reports the health of this node to dstack: docs/use/dstack.md",
     ),
 )  # fmt: skip
 

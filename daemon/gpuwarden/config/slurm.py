@@ -14,7 +14,7 @@ from gpuwarden_collectors.slurm.nodes import is_node_name, is_partition_name
 
 @dataclass(frozen=True, slots=True)
 class SlurmOptions:
-    """Slurm ([slurm.md](slurm.md))."""
+    """Slurm ([slurm.md](../use/slurm.md))."""
 
     enabled: bool = False
     """Drain this node in Slurm, and resume it when it returns."""
@@ -38,7 +38,7 @@ class SlurmOptions:
     """
     on_stale: Literal["ignore", "refuse"] = "ignore"
     """If the verdict is missing or old: `ignore` starts jobs, `refuse` makes the prolog refuse them, after which Slurm itself drains the node
-    ([slurm.md](slurm.md#the-scripts)).
+    ([slurm.md](../use/slurm.md#the-scripts)).
     """
     jobs: bool = True
     """Read which Slurm jobs are on this node, and on which GPUs."""

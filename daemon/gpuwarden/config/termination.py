@@ -33,7 +33,7 @@ class ShutdownOptions:
     """How long gpuwarden delays a shutdown, so that jobs can save. logind limits it to InhibitDelayMaxSec."""
     stop: float = bounded(0.0, 0.0, 600.0, "the machine will not wait longer")
     """Time for jobs after `hold`, while systemd stops this daemon. Set it only if the daemon's unit is stopped before the services that jobs run in, to
-    a little less than the unit's TimeoutStopSec ([systemd.md](systemd.md#termination)).
+    a little less than the unit's TimeoutStopSec ([systemd.md](../use/systemd.md#termination)).
     """
 
 
@@ -50,7 +50,7 @@ class ContainerOptions:
 @dataclass(frozen=True, slots=True)
 @with_tables({name: cloud.options for name, cloud in CLOUDS.items()})
 class TerminationOptions:
-    """Notices that this machine is about to end ([termination.md](termination.md))."""
+    """Notices that this machine is about to end ([termination.md](../use/termination.md))."""
 
     sources: tuple[SourceName, ...] = ("auto",)
     """Sources of notices. `auto`: the metadata service of the cloud that the firmware names, or `shutdown` on clouds that announce an end in no other

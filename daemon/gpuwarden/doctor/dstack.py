@@ -18,7 +18,9 @@ async def dstack(config: Config, served: Address = SERVED) -> list[Row]:
     if not config.dstack.enabled:
         return []
     start = "systemctl enable --now gpuwarden-dstack.socket: without a response dstack treats this host as unreachable"
-    moved = "see systemctl status dstack-shim.service; docs/dstack.md shows how to move dstack's agent to this address"
+    moved = (
+        "see systemctl status dstack-shim.service; docs/use/dstack.md shows how to move dstack's agent to this address"
+    )
     return [await _responds("server", served, start), await _responds("agent", config.dstack.shim, moved)]
 
 

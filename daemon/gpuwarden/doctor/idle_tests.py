@@ -65,7 +65,7 @@ async def _user(config: Config, commands: Commands, node: NodeFacts, *, preempte
     try:
         identity = submits_as(test.slurm_user, os.geteuid())
     except NoSuchSubmitter as error:
-        return fail("slurm_user", str(error), "see test.slurm_user in docs/active-tests.md")
+        return fail("slurm_user", str(error), "see test.slurm_user in docs/use/active-tests.md")
     if why := no_access(test.slurm_user, config.run.dir, config.control.group):
         return fail("slurm_user", f"results of its jobs would be lost: {why}", "correct that, and restart gpuwarden")
     if not preempted:

@@ -17,7 +17,7 @@ _CLAIMS = "; {} containers have devices of Dynamic Resource Allocation, which ar
 _TO_DO = {
     "no_socket": "set kubernetes.kubelet_socket to the path of this node's kubelet",
     "no_answer": "see journalctl -u kubelet on the host: it must answer within 2 s",
-    "failed": "see docs/kubernetes.md#labels-of-pods",
+    "failed": "see docs/use/kubernetes.md#labels-of-pods",
 }
 _IN_POD = (
     "values of the chart: kubeletPath, the node's folder of kubelet's files, from which the socket's folder is mounted"

@@ -139,7 +139,7 @@ def _rights(who: str, config: Config) -> Row:
     if config.mode != "enforce":
         return ok("rights", f"{who}, mode observe; it cannot {'; cannot '.join(purposes)}")
     values = ", ".join(dict.fromkeys(each.value for each in missing if each.value))
-    to_do = "choose the profile for the tasks of this node: see docs/systemd.md"
+    to_do = "choose the profile for the tasks of this node: see docs/use/systemd.md"
     if in_pod():
         to_do = f"values of the chart: {values or 'securityContext.capabilities.add'}"
     return warn("rights", f"{who} cannot {'; cannot '.join(purposes)}", to_do)

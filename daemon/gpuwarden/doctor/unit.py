@@ -16,7 +16,7 @@ _PROPERTIES = (
     "TimeoutStopUSec", "NeedDaemonReload", "KillMode", "SupplementaryGroups", "AmbientCapabilities",
 )  # fmt: skip
 _NETWORK = "network.target"
-_TO_DO = {"not-found": "install the unit (docs/systemd.md)", "masked": f"systemctl unmask {NAME}"}
+_TO_DO = {"not-found": "install the unit (docs/use/systemd.md)", "masked": f"systemctl unmask {NAME}"}
 """By the state in which it cannot be started (LoadState)."""
 
 
@@ -83,14 +83,16 @@ def _state(properties: Mapping[str, str]) -> Row:
 
 
 def _profile(properties: Mapping[str, str], config: Config) -> Row:
-    """Drop-ins by the names of what they lead to; docs/systemd.md lists the rights of each."""
+    """Drop-ins by the names of what they lead to; docs/use/systemd.md lists the rights of each."""
     names = [Path(path).resolve().stem for path in properties.get("DropInPaths", "").split()]
     user, drains = properties.get("User") or "root", config.mode == "enforce" and config.slurm.enabled
     found = f"user {user}, drop-ins: {', '.join(names) or 'none'}"
     if not names:
-        return warn("profile", found, "choose a profile for the permissions of the daemon: see docs/systemd.md")
+        return warn("profile", found, "choose a profile for the permissions of the daemon: see docs/use/systemd.md")
     if drains and user != "root" and "slurm" not in user:
-        to_do = "use the profile enforce (docs/systemd.md): only root, SlurmUser and Slurm's administrators may drain"
+        to_do = (
+            "use the profile enforce (docs/use/systemd.md): only root, SlurmUser and Slurm's administrators may drain"
+        )
         return warn("profile", f"{found}; mode is enforce, with Slurm", to_do)
     return ok("profile", found)
 

@@ -297,7 +297,7 @@ class Evacuation:
         missing = names(lacking(FOR_SIGNALS))
         if not missing:
             return ""
-        return f"no {missing}: give it to the service (termination.conf, docs/systemd.md), or to the pod with jobs.signal of the chart"
+        return f"no {missing}: give it to the service (termination.conf, docs/use/systemd.md), or to the pod with jobs.signal of the chart"
 
     def _report(self, scan: str, rights: str) -> None:
         errors = {"job scan incomplete": scan, "cannot signal processes of other users": rights}

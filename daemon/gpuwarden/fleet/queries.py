@@ -1,4 +1,4 @@
-"""The queries to Prometheus: one row a query, each instant. `docs/fleet.md` shows them."""
+"""The queries to Prometheus: one row a query, each instant. `docs/use/fleet.md` shows them."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _ROWS: tuple[Condition, ...] = (
         title="A GPU that belongs in this machine is gone",
         why="The most important finding there is, and often the only sign: most GPUs that fall off the bus leave no "
         "numeric precursor, they just disappear. What the PCI bus shows counts at "
-        "once, what only NVML shows after 30 s, which a driver reload, a reset or a MIG change takes: docs/conditions.md has each sign with its seconds.",
+        "once, what only NVML shows after 30 s, which a driver reload, a reset or a MIG change takes: docs/reference/conditions.md has each sign with its seconds.",
         source="GWDG 2026 (7 GPUs that fell off the bus, almost no precursor); dcgm-exporter#348 and gpud#591 (peers that miss it)",
     ),
     Condition(
@@ -117,7 +117,7 @@ _ROWS: tuple[Condition, ...] = (
         title="The driver reported an Xid",
         why="Class and advice come from the Xid table. A failure stays until the GPU is reset, the node reboots or an "
         "operator acknowledges it; a warning ends an hour after the last one.",
-        source="NVIDIA Xid catalogue; docs/xids.md",
+        source="NVIDIA Xid catalogue; docs/reference/xids.md",
     ),
     Condition(
         code="sxid", scope="switch", severity=F, advice=Advice.REBOOT, fall=3600, latch=Latch.REBOOT,

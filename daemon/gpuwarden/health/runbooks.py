@@ -1,4 +1,4 @@
-"""Where the runbook of each condition is: a page of docs/runbooks, and there a section. Each condition is here once; a test holds that.
+"""Where the runbook of each condition is: a page of docs/use/runbooks, and there a section. Each condition is here once; a test holds that.
 
 A few have a page of their own, since the alert for them comes earlier or asks for something else than repair: it has the name of that
 alert. All others are sections of a page about one part of a node. What a section says of the finding itself is made from the tables.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-RUNBOOKS = "https://github.com/gpuwarden/gpuwarden/blob/main/docs/runbooks"
-"""A placeholder: `publish.runbooks` and `tools/rules.py --runbooks` take the address where your people read docs/runbooks."""
+RUNBOOKS = "https://github.com/gpuwarden/gpuwarden/blob/main/docs/use/runbooks"
+"""A placeholder: `publish.runbooks` and `tools/rules.py --runbooks` take the address where your people read docs/use/runbooks."""
 
 UNKNOWN_RUNBOOK = "GpuwardenNodeUnknown.md"
 

@@ -1,4 +1,4 @@
-"""What stays out of the daemon's process, though libraries that it uses would load it (gains: docs/decisions.md).
+"""What stays out of the daemon's process, though libraries that it uses would load it (gains: docs/develop/decisions.md).
 
 None in `sys.modules` makes an import fail (Python's language reference, 5.3.1). The libraries named here are made to do
 without what they then miss.

@@ -18,7 +18,7 @@ TEST_CONDITIONS: tuple[Condition, ...] = (
         "A failure: one wrong word with ECC on, else two at one place; a second wrong result within 28 days; uncorrectable errors; a "
         "rate 25 % below own past and siblings, twice, an hour apart. Else a warning. " + _ENDS,
         source="measured on H100 and H200: 0 wrong words in 40 TB, 0 wrong results in 1,500 chunks, rates within 0.8 %; "
-        "docs/active-tests.md",
+        "docs/use/active-tests.md",
         depends_on=NO_GPU,
     ),
     Condition(

@@ -24,7 +24,7 @@ class RefuseMark(Kept):
 
     def __init__(self, state_dir: Path, clock: Clock, *, wanted: bool) -> None:
         verb, then = ("write", "jobs start") if wanted else ("remove", "jobs are still refused")
-        remedy = f"{then} while this node's health is unknown; see slurm.on_stale and docs/slurm.md"
+        remedy = f"{then} while this node's health is unknown; see slurm.on_stale and docs/use/slurm.md"
         super().__init__(beside_for_slurm(state_dir) / NAME, clock, remedy=remedy, name="refuse mark", verb=verb)
         self._wanted = wanted
         self._clock = clock

@@ -49,7 +49,7 @@ class Limits:
     """`deadline` in seconds: for a request to arrive, for a peer to take what it is sent; `handshake`: for that of TLS."""
 
     connections: int = 128
-    """With TLS 0.3 MiB each, 40 MiB together (docs/serving.md): less than a tenth of the unit's MemoryMax."""
+    """With TLS 0.3 MiB each, 40 MiB together (docs/use/serving.md): less than a tenth of the unit's MemoryMax."""
     deadline: float = 10.0
     handshake: float = 5.0
 
