@@ -142,12 +142,14 @@ evaluate: $(VENV)/.dev
 
 evaluate-full: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python -m evaluate --times 20 --nodes 100 --healthy 10 --long --output docs/develop/evaluation.md
+	$(BIN)/python tools/prose.py
 
 docs: $(VENV)/.dev
 	$(BIN)/python tools/tables.py
 	$(BIN)/python tools/rules.py
 	$(BIN)/python tools/dashboards.py
 	$(BIN)/python tools/diagram.py
+	$(BIN)/python tools/prose.py
 
 clean:
 	rm -rf $(VENV) $(VENV)-torch .venv-ptxas .venv-helm .run .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

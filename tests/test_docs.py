@@ -10,6 +10,7 @@ import pytest
 
 import configuration_page
 import diagram
+import prose
 from gpuwarden.cli.main import VERBS
 from gpuwarden.config.model import Config, load
 from gpuwarden.config.sources import Sources
@@ -98,6 +99,13 @@ def test_the_index_leads_to_every_page() -> None:
     led = {(DOCS / path).resolve() for path, _ in LINK.findall(index.read_text(encoding="utf-8"))}
     pages = {page for folder in ("use", "reference", "develop") for page in (DOCS / folder).glob("*.md")}
     assert pages - led == set()
+
+
+@pytest.mark.parametrize("page", prose.PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_line_of_prose_has_at_most_120_characters(page: Path) -> None:
+    """Unless one word of it is longer, such as a link."""
+    lines = [line for line in prose.prose(page.read_text(encoding="utf-8")) if len(line) > 120]
+    assert [line for line in lines if " " in line.strip()] == [], "run `make docs`"
 
 
 @pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: str(page.relative_to(ROOT)))

@@ -21,11 +21,12 @@ from gpuwarden.health.xid.catalogue import XIDS, Xid, XidClass
 from gpuwarden.publish.returning import comes_back_when
 from gpuwarden.publish.status import ENDS_OF, ENDS_WHEN
 from prometheus_rules.runbooks import alert_of
+from prose import wrapped
 
 FOLDER = Path(__file__).parents[1] / "docs/use/runbooks"
-SECTION = re.compile(r"^### (\w+)\n\n(?:(?:(?![-#`]).+\n)+\n?)*", re.MULTILINE)
+SECTION = re.compile(r"^### (\w+)\n\n(?:(?:(?!- |#|```).+\n)+\n?)*", re.MULTILINE)
 """The heading of a finding, and the paragraphs and tables below it up to the first point."""
-FIRST_POINT = re.compile(r"(?<=^## What to do\n\n)- .*\n(?:  .*\n)*(?:- Repaired: .*\n)?", re.MULTILINE)
+FIRST_POINT = re.compile(r"(?<=^## What to do\n\n)- .*\n(?:  .*\n)*(?:- Repaired: .*\n(?:  .*\n)*)?", re.MULTILINE)
 """The points that are made, of a page about one finding."""
 
 UNUSED = "NVIDIA Xid catalogue: not in use"
@@ -78,7 +79,7 @@ def _section(found: re.Match[str]) -> str:
 def section(row: Condition) -> str:
     """What a page says of a finding before its points: what to do, what it is, and for Xids each number."""
     numbers = f"\n\n{_xids()}" if row.code == "xid" else ""
-    return f"{TO_DO[row.code]}{numbers}\n\n{summary(row)}"
+    return wrapped(f"{TO_DO[row.code]}{numbers}\n\n{summary(row)}\n").rstrip()
 
 
 def _xids() -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import collectors_page
@@ -33,6 +34,7 @@ from gpuwarden.publish.metrics.table import METRICS
 from gpuwarden_collectors.nvml.readings import CALLS, LINK_SUMS, VITAL, Cadence, Call
 from gpuwarden_collectors.nvml.readings import FIELDS as FIELD_VALUES
 from gpuwarden_collectors.nvml.readings import Field as FieldValue
+from prose import wrapped
 
 ROWS: dict[str, Call | FieldValue] = {name: row for row in (*VITAL, *CALLS) for name in row.into} | {
     row.into: row for row in FIELD_VALUES
@@ -314,10 +316,18 @@ def commands() -> str:
     return f"{COMMANDS}{MADE}\n{table(('command', 'does'), rows)}\n## Exit codes\n\n{codes}"
 
 
-PAGES = {
+_MAKERS: Mapping[str, Callable[[], str]] = {
     "reference/collectors.md": lambda: collectors_page.collectors(MADE, table), "reference/commands.md": commands, "reference/configuration.md": configuration, "reference/conditions.md": conditions, "reference/xids.md": xids, "reference/dcgm-codes.md": dcgm_codes, "reference/metrics.md": metrics,
     **runbook_pages.pages(MADE, table),
 }  # fmt: skip
+
+
+def _wrapped(make: Callable[[], str]) -> str:
+    return wrapped(make())
+
+
+PAGES = {name: partial(_wrapped, make) for name, make in _MAKERS.items()}
+"""By file below docs/, what makes it."""
 
 
 def main() -> None:
