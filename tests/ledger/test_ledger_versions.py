@@ -21,7 +21,6 @@ from gpuwarden.ledger.store import Store
 from gpuwarden.ledger.unknown_events import MOST, unknown_events
 from gpuwarden.policy import checkpoint as policy_checkpoint
 from gpuwarden.policy import state as policy
-from gpuwarden.policy.removed_actuators import without_removed
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.event_facts import LogPosition
 from gpuwarden_collectors.facts import Stamp
@@ -38,8 +37,6 @@ FORGED = FIRST.with_name("forged.sql").read_text()
 """As 23d4377 wrote it, of four GPUs with an Xid 95 each, with lines that a process wrote to /dev/kmsg: that of the first GPU, an
 SXid, a PCIe error, the Xid 154 that ended the second's, the "reset done" that ended the third's. The fourth's Xid 154 is genuine."""
 FORGED_SLOTS = [f"0000:1{n}:00.0" for n in range(4)]
-
-STOPPED_AGENT = FIRST.with_name("dstack_shim.sql").read_text()
 
 NEWER = FIRST.with_name("newer.sql").read_text()
 """What a later 1.x may have added to it: columns, a table, an index, a key, kinds, codes, subjects, values and data."""
@@ -186,52 +183,6 @@ def test_exclusions_are_listed_from_the_ledger_without_a_daemon(tmp_path: Path) 
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("UPDATE events SET data = replace(data, '}', ',\"observed\":true}') WHERE kind = 'intended'")
     assert asked() == (0, "gpuwarden excludes this node nowhere\n")
-
-
-# --- exclusions by an actuator that no longer exists
-
-
-async def test_what_a_removed_actuator_held_is_forgotten_and_nothing_else(make: Ledgers) -> None:
-    begun(make.path, STOPPED_AGENT)
-    recalled = folded(await opened(make()))[1]
-    assert (set(recalled.holds), set(recalled.pending)) == ({"slurm", "dstack_shim"}, {"dstack_shim"})
-    state, forgotten = without_removed(recalled)
-    assert forgotten == {"dstack_shim": "gpuwarden: xid 79"}
-    assert (state.holds, state.pending, state.lifted) == ({"slurm": recalled.holds["slurm"]}, {}, {})
-    assert state.order is None, "an order that ended with a removed actuator does not come back"
-    assert without_removed(state) == (state, {})
-
-
-async def test_with_the_last_exclusion_the_findings_that_need_a_person_are_forgotten(make: Ledgers) -> None:
-    begun(make.path, "DELETE FROM events WHERE kind IN ('intended', 'outcome', 'excluded')", STOPPED_AGENT)
-    recalled = folded(await opened(make()))[1]
-    recalled = policy.fold(
-        recalled, Event(kind=EventKind.NEEDS_PERSON, at=Stamp(501.0, 1790000501.0), boot_id="b1", key=LATCHED)
-    )
-    assert recalled.person == {LATCHED: ""}
-    assert without_removed(recalled)[0].person == {}
-
-
-def test_the_upgrade_logs_what_a_removed_actuator_held_once(tmp_path: Path) -> None:
-    host = FakeHost(tmp_path, gpus=1)
-    begun(
-        host.state_dir / "ledger.db",
-        "DELETE FROM events WHERE data LIKE '%slurm%'",
-        STOPPED_AGENT,
-        "UPDATE meta SET value = '{}' WHERE key = 'machine'",  # with no name in common it is this machine's
-    )
-    asked = ("exclusions", "--state-dir", host.state_dir)
-    assert gpuwarden(*asked, temporary=tmp_path).stdout == "gpuwarden excludes this node nowhere\n"
-    lines = []
-    for _ in range(2):
-        with host.daemon() as daemon:
-            daemon.wait(lambda daemon=daemon: daemon.heartbeat()["sequence"] > 1, "passes")  # type: ignore[misc]
-            assert daemon.heartbeat()["excluded_by"] == []
-            assert daemon.stop() == 0
-            lines.append([line for line in daemon.lines().splitlines() if "removed actuator" in line])
-    (line,), again = lines
-    assert "systemctl start dstack-shim" in line
-    assert again == []
 
 
 # --- what older versions took from lines that the kernel had not written

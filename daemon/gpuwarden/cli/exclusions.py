@@ -14,7 +14,6 @@ from gpuwarden.cli.text import clean, when
 from gpuwarden.ledger.errors import LedgerError
 from gpuwarden.ledger.reader import read_only
 from gpuwarden.policy.model import Act
-from gpuwarden.policy.removed_actuators import without_removed
 from gpuwarden.policy.state import PolicyState, fold
 from gpuwarden.publish.times import rfc3339
 
@@ -45,7 +44,7 @@ def arguments(parser: Parser) -> None:
 def main(options: argparse.Namespace) -> int:
     try:
         with read_only(ledger_path(options.state_dir)) as ledger:
-            state, _ = without_removed(reduce(fold, ledger.memory().events, PolicyState()))
+            state = reduce(fold, ledger.memory().events, PolicyState())
     except LedgerError as error:
         raise CommandError(str(error), UNAVAILABLE) from error
     found = list(_exclusions(state))

@@ -27,7 +27,6 @@ from gpuwarden.policy.exclusion import Decision, decide
 from gpuwarden.policy.model import Act, Flag, Intent, NodeState, Notice, Outcome, Result, Settings
 from gpuwarden.policy.notices import differences, imminent
 from gpuwarden.policy.preconditions import as_owned
-from gpuwarden.policy.removed_actuators import REMOVED, without_removed
 from gpuwarden.policy.situation import Situation, excluded, overridden
 from gpuwarden.policy.state import UNCOUNTED, Hold, PolicyState, fold, intended_in, outcome_data
 from gpuwarden.publish.snapshot import Enforced, Wanted
@@ -57,7 +56,7 @@ class Enforcement:
     """`append` is the journal's.
 
     `changed` asks for a step; `committed` is whether what was recorded is on disk, after a short while at most. `orders`: what
-    operators order. `forgotten`: reasons of exclusions by removed actuators that the ledger held, by actuator.
+    operators order.
     """
 
     def __init__(
@@ -72,7 +71,6 @@ class Enforcement:
         clock: Clock,
     ) -> None:
         self.state = PolicyState()
-        self.forgotten: Mapping[str, str] = {}
         self.gate: Assessed | None = None
         """Where the return gate stands by the last decision."""
         self._options = options
@@ -126,17 +124,12 @@ class Enforcement:
 
     @contextmanager
     def rebuilding(self) -> Iterator[None]:
-        """What spans only moments stays; of the rest the state is the fold of the events that come within, without actuators that
-        no longer exist.
-        """
+        """What spans only moments stays; the rest of the state is the fold of the events that come within."""
         old = self.state
         self.state = PolicyState(
             clean=old.clean, sequence=old.sequence, unknown_since=old.unknown_since, foreign=old.foreign
         )
         yield
-        self.state, self.forgotten = without_removed(self.state)
-        for name, reason in self.forgotten.items():
-            log.warning("exclusion of a removed actuator forgotten", actuator=name, reason=reason, to_do=REMOVED[name])
 
     def checkpoint(self, now: Stamp) -> list[Event]:
         return checkpoint.checkpoint(self.state, now)

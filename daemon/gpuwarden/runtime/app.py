@@ -381,6 +381,4 @@ class Daemon:
         """What the ledger knew before this start, and on top of it what happened since."""
         self._lines.recalled(memory)
         self.journal.recall(memory, late=late)
-        if self.enforcement.forgotten:
-            self.journal.write_checkpoint()  # without them: they are reported this once
         self._notice_sources.remember(self.enforcement.state.notices.values())
