@@ -8,14 +8,12 @@ from collections.abc import AsyncIterator
 from contextlib import closing
 from functools import reduce
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gpuwarden.health import checkpoint as health_checkpoint
 from gpuwarden.health import state as health
 from gpuwarden.health.model import Event, EventKind, Key, Subject, gpu
-from gpuwarden.health.xid.forged_lines import Recalled, without_forged
 from gpuwarden.ledger.rows import Memory
 from gpuwarden.ledger.store import Store
 from gpuwarden.ledger.unknown_events import MOST, unknown_events
@@ -25,18 +23,12 @@ from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.event_facts import LogPosition
 from gpuwarden_collectors.facts import Stamp
 from support.commands import gpuwarden
-from support.daemons import FakeHost
 from support.ledgers import PATIENCE, Ledgers, opened
 
 FIRST = Path(__file__).parents[1] / "data/ledger/1.0.sql"
 """A ledger as version 1.0 wrote it: a pin, an Xid that was acknowledged, one that is latched, an exclusion in Slurm."""
 SLOT = "0000:1b:00.0"
 LATCHED, ACKNOWLEDGED = Key("xid", gpu(SLOT), "79"), Key("xid", gpu(SLOT), "31")
-
-FORGED = FIRST.with_name("forged.sql").read_text()
-"""As 23d4377 wrote it, of four GPUs with an Xid 95 each, with lines that a process wrote to /dev/kmsg: that of the first GPU, an
-SXid, a PCIe error, the Xid 154 that ended the second's, the "reset done" that ended the third's. The fourth's Xid 154 is genuine."""
-FORGED_SLOTS = [f"0000:1{n}:00.0" for n in range(4)]
 
 NEWER = FIRST.with_name("newer.sql").read_text()
 """What a later 1.x may have added to it: columns, a table, an index, a key, kinds, codes, subjects, values and data."""
@@ -183,81 +175,3 @@ def test_exclusions_are_listed_from_the_ledger_without_a_daemon(tmp_path: Path) 
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("UPDATE events SET data = replace(data, '}', ',\"observed\":true}') WHERE kind = 'intended'")
     assert asked() == (0, "gpuwarden excludes this node nowhere\n")
-
-
-# --- what older versions took from lines that the kernel had not written
-
-
-def forged(path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with closing(sqlite3.connect(path)) as database:
-        database.executescript(FORGED)
-    return path
-
-
-async def test_what_other_facilities_raised_or_ended_is_left_out_of_an_older_ledger_once(make: Ledgers) -> None:
-    forged(make.path)
-    ledger = make()
-    memory = await opened(ledger)
-    first, second, _, _ = FORGED_SLOTS
-    assert set(memory.left_out) == {
-        f"xid.95@gpu/{first}", "sxid.20034@switch/0000:05:00.0", f"pcie_aer_fatal@gpu/{second}",
-        f"xid.154@gpu/{second}", f"reset of gpu/{second}", f"end of xid.95@gpu/{second}",
-    }  # fmt: skip
-    judged, _ = folded(memory)
-    assert [(str(key), track.raised, track.latched, track.released) for key, track in judged.tracks.items()] == [
-        (f"xid.95@gpu/{second}", True, True, None)
-    ]
-    assert sorted(judged.resets) == FORGED_SLOTS[2:]
-    assert Key("xid", gpu(first), "95") not in judged.records
-    ledger.append(checkpoint=health_checkpoint.checkpoint(judged, host_clock()))
-    assert await ledger.close(PATIENCE)
-    again = await opened(make())
-    assert again.left_out == ()
-    assert folded(again)[0].tracks.keys() == judged.tracks.keys()
-
-
-def test_the_upgrade_logs_what_it_left_out_once(tmp_path: Path) -> None:
-    host = FakeHost(tmp_path, gpus=1)
-    path = forged(host.state_dir / "ledger.db")
-    with closing(sqlite3.connect(path)) as database, database:
-        database.execute(
-            "UPDATE meta SET value = '{}' WHERE key = 'machine'"
-        )  # with no name in common it is this machine's
-    counts = []
-    for _ in range(2):
-        with host.daemon() as daemon:
-            daemon.wait(lambda daemon=daemon: daemon.heartbeat()["sequence"] > 1, "passes")  # type: ignore[misc]
-            assert daemon.stop() == 0
-            counts.append(daemon.lines().count("left out of the ledger"))
-    assert counts == [1, 0]
-
-
-def test_a_ledger_without_such_lines_is_recalled_as_it_is() -> None:
-    events = [
-        Event(kind=EventKind.XID, at=Stamp(1, 1), boot_id="b1", key=Key("xid", gpu(SLOT), "95"), data={"count": 1})
-    ]
-    assert without_forged(events) == Recalled(tuple(events))
-
-
-def test_a_forged_line_without_a_number_takes_no_other_event_with_it() -> None:
-    at, node = Stamp(1, 1), Key("xid", gpu(SLOT))
-    line = Event(kind=EventKind.XID, at=at, boot_id="b1", key=node, data={"count": 1, "facility": 1})
-    later = Event(kind=EventKind.GPU_PINNED, at=at, boot_id="b1", key=Key("gpu", gpu(SLOT)))
-    unknown = Event(kind="of_a_newer_version", at=at, boot_id="b1", key=Key("gpu", gpu(SLOT)))
-    assert without_forged([line, later, unknown]) == Recalled((later, unknown), (f"xid@gpu/{SLOT}",))
-
-
-@pytest.mark.parametrize("facility", [0, 3])
-def test_the_end_of_an_xid_by_another_counts_if_the_kernel_wrote_it(facility: int) -> None:
-    def event(kind: EventKind, detail: str, **data: Any) -> Event:
-        return Event(kind=kind, at=Stamp(1, 1), boot_id="b1", key=Key("xid", gpu(SLOT), detail), data=data)
-
-    events = [
-        event(EventKind.XID, "163", count=1), event(EventKind.RAISED, "163", severity="warning"),
-        event(EventKind.XID, "31", count=1, facility=1),
-        event(EventKind.XID, "162", count=1, facility=facility), event(EventKind.CLEARED, "163", by="Xid 162"),
-    ]  # fmt: skip
-    assert (
-        Key("xid", gpu(SLOT), "163") in reduce(health.fold, without_forged(events).events, health.State()).tracks
-    ) is bool(facility)

@@ -125,7 +125,7 @@ class Journal:
                     rebuilding.enter_context(one.rebuilding())
                 self._fold((*memory.events, *self._since_start), self.projections)
         self.recalled, self._since_start = True, []
-        if late or memory.left_out:  # this once: the next start finds them summed up, or gone
+        if late:
             self.write_checkpoint()
 
     def write_checkpoint(self) -> None:

@@ -13,7 +13,6 @@ from gpuwarden.ledger.rows import Memory
 
 STORMING = (EventKind.XID, EventKind.TEST_XID, EventKind.SXID, EventKind.AER, EventKind.KERNEL_LINE)
 LINE_SPACING = 60.0
-LEFT_OUT_SHOWN = 20
 
 log = get_logger("gpuwarden")
 
@@ -31,15 +30,10 @@ class EventLines:
                 write_line(event, shadow=self._shadowed(event))
 
     def recalled(self, memory: Memory) -> None:
-        """What opening the ledger has changed or left out."""
+        """Log what opening the ledger has changed."""
         if memory.begun:
             changed = (EventKind.MACHINE_CHANGED, EventKind.LEDGER_MOVED)
             self.write(event for event in memory.events if event.kind in changed)
-        if memory.left_out:
-            shown, count = ", ".join(memory.left_out[:LEFT_OUT_SHOWN]), len(memory.left_out)
-            log.warning(
-                "left out of the ledger: made of lines that the kernel did not write", events=shown, count=count
-            )
 
     def _worth_a_line(self, event: Event) -> bool:
         if event.kind not in STORMING or event.key is None:

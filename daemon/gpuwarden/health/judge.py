@@ -45,7 +45,6 @@ from gpuwarden.health.steps import Steps
 from gpuwarden.health.verdict import verdict
 from gpuwarden.health.view import Rules, Sight, View
 from gpuwarden.health.windows import added, kept
-from gpuwarden.health.xid.forged_lines import RELEASED
 from gpuwarden.health.xid.witnesses import believed, is_fallen, observed
 from gpuwarden_collectors.event_facts import HostEvent
 from gpuwarden_collectors.facts import Stamp
@@ -239,7 +238,7 @@ def _not_seen(steps: Steps, row: Condition, track: Track, sight: Sight) -> None:
             steps.emit(EventKind.SUBSIDED, track.key)
             return
     elif _released(row, track, sight):
-        steps.emit(EventKind.CLEARED, track.key, {"by": RELEASED})
+        steps.emit(EventKind.CLEARED, track.key, {"by": "reset, reboot or replacement"})
         return
     elif track.latch is not Latch.NONE:
         if not track.latched and _quiet(steps.state, track, now, clean) >= LATCHES_AFTER:

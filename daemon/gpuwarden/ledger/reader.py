@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
-from gpuwarden.health.xid.forged_lines import without_forged
 from gpuwarden.ledger import schema
 from gpuwarden.ledger.errors import LedgerCorrupt, LedgerUnavailable, reading, translated
 from gpuwarden.ledger.machine import of_text
@@ -77,10 +76,8 @@ class Reader:
             bounds = {"era": self.era(), "through": self._through()}
             checkpoint = self._db.execute(_CHECKPOINT, bounds)
             since = self._db.execute(f"{_EVENTS} AND id > :through ORDER BY id", bounds)
-            recalled = without_forged((*map(event_of, checkpoint), *(event_of(row) for _, *row in since)))
             return Memory(
-                events=recalled.events,
-                left_out=recalled.left_out,
+                events=(*map(event_of, checkpoint), *(event_of(row) for _, *row in since)),
                 position=self.position(),
                 begun=self.begun,
             )

@@ -35,14 +35,12 @@ class Memory:
     """What the ledger knows of this machine. `begun`: nothing yet, since it or this machine's era has only just begun.
 
     `events`, folded in order, give the state: the last checkpoint and all that was appended after it. `position` is
-    None until the first kernel log record was taken in. `left_out`: what is not among them, as the kernel had not written the
-    lines that it was made of (`health/forged_lines.py`).
+    None until the first kernel log record was taken in.
     """
 
     events: tuple[Event, ...] = ()
     position: LogPosition | None = None
     begun: bool = True
-    left_out: tuple[str, ...] = ()
 
 
 def row_of(event: Event) -> Row:

@@ -41,12 +41,6 @@ def recovery_action(sign: str) -> int | None:
     return int(number) if verb == "to" and number.isdecimal() else None
 
 
-def asks_for_nothing(text: str) -> bool:
-    """Whether this is the text of an Xid 154 after which no recovery is needed any more."""
-    change = _RECOVERY.match(text)
-    return change is not None and int(change[1], 16) == 0
-
-
 def followed(sign: str) -> str:
     """The number of the Xid that an Xid 45 followed according to its line, or ""."""
     verb, _, number = sign.partition(" ")
