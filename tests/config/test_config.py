@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from gpuwarden.base.addresses import Address
 from gpuwarden.base.durations import format_duration, parse_duration
 from gpuwarden.config.model import Config, ConfigError, Publish, load
-from gpuwarden.config.removed import REMOVED
 from gpuwarden.config.render import as_toml
 from gpuwarden.config.sources import Layer, Sources, nested
 from gpuwarden.health.model import Advice, Severity
@@ -395,44 +394,6 @@ def test_a_pipe_in_the_place_of_a_file_is_a_fault_and_is_not_waited_for(tmp_path
         (tmp_path / "gpuwarden.toml").touch()
     with pytest.raises(ConfigError, match=f"{where}: cannot be read: it is no regular file"):
         load(Sources(file=tmp_path / "gpuwarden.toml", required=True))
-
-
-GONE = '[dstack]\nstop_shim_when_idle = true\n[slurm]\nenabled = true\non_stale = "drain"\nstale_grace = "5m"\n'
-
-
-def test_a_removed_key_is_ignored_with_a_note_on_what_applies_instead(tmp_path: Path) -> None:
-    file = tmp_path / "gpuwarden.toml"
-    file.write_text(GONE)
-    config = load(Sources(file=file))
-    assert (config.slurm.on_stale, config.slurm.enabled) == ("ignore", True)
-    stale, grace, shim = config.ignored
-    assert stale.startswith(f"{file}: slurm.on_stale: 'drain' no longer exists and is ignored: it acts as \"ignore\"")
-    assert grace.startswith(f"{file}: slurm.stale_grace: this key no longer exists and is ignored: ")
-    assert shim.startswith(f"{file}: dstack.stop_shim_when_idle: this key no longer exists and is ignored: ")
-    assert "systemctl start dstack-shim" in shim
-    shown = as_toml(config, config.origins or {})
-    assert "stale_grace" not in shown
-    assert "stop_shim" not in shown
-    assert ["on_stale", "=", '"ignore"', "#", "default"] in [line.split() for line in shown.splitlines()]
-    file.write_text('[slurm]\non_stale = "refuse"\n')
-    assert load(Sources(file=file)).ignored == ()
-
-
-@pytest.mark.parametrize("text", ["slurm = 3\n", "[slurm]\non_stale = 3\n", '[slurm]\non_stale = ["drain"]\n'])
-def test_a_fault_where_something_no_longer_exists_stays_a_fault(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "gpuwarden.toml"
-    file.write_text(text)
-    with pytest.raises(ConfigError):
-        load(Sources(file=file))
-
-
-def test_each_row_of_what_no_longer_exists_names_what_is_no_key_or_no_value_any_more() -> None:
-    for row in REMOVED:
-        known = as_toml(Config(), {})
-        assert row.values is not None or f"{row.path[-1]} =" not in known
-        for value in row.values or ():
-            with pytest.raises(ConfigError):
-                load(Sources(file=None, overrides=(Layer("x", nested(row.path, f"{value}?")),)))
 
 
 # --- in a pod

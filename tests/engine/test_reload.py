@@ -106,17 +106,6 @@ def test_a_running_daemon_takes_over_what_an_xid_means_here(host: FakeHost) -> N
         assert daemon.heartbeat()["status"] == "healthy"
 
 
-def test_what_no_longer_exists_is_a_finding_until_it_is_deleted(host: FakeHost) -> None:
-    host.configure('[slurm]\non_stale = "drain"\nstale_grace = "5m"\n[dstack]\nstop_shim_when_idle = true\n')
-    with host.daemon() as daemon:
-        daemon.wait_status("warning", "config_outdated")
-        daemon.wait(lambda: "'drain' no longer exists and is ignored" in daemon.lines(), "the log to show it")
-        host.configure()
-        done = host.command("reload", "--run-dir", host.run_dir)
-        assert (done.returncode, done.stdout) == (0, "nothing has changed\n")
-        daemon.wait_status("healthy")
-
-
 def test_faults_of_a_reload_are_reported_together_and_the_daemon_keeps_its_configuration(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")

@@ -85,7 +85,6 @@ SLOW = (
     FaultClass(name="ledger cannot be written", strike=faults.daemon_trouble("ledger"), expects=("ledger_unavailable",), severity="warning", about="node", shown=TROUBLE),
     FaultClass(name="the run directory is full", strike=faults.daemon_trouble("verdict"), expects=("output_failed.verdict",), severity="warning", about="node", shown=TROUBLE),
     FaultClass(name="started with the last good configuration", strike=faults.daemon_trouble("config_faulty"), expects=("config_faulty",), severity="warning", about="node", shown=TROUBLE),
-    FaultClass(name="a key that no longer exists", strike=faults.daemon_trouble("config"), expects=("config_outdated",), severity="warning", about="node", shown=TROUBLE),
     FaultClass(name="web-config file has a fault", strike=faults.daemon_trouble("web"), expects=("web_config_faulty",), severity="warning", about="node", shown=TROUBLE),
     FaultClass(name="scheduler refuses", strike=faults.daemon_trouble("actuator"), expects=("actuator_refused",), severity="warning", about="node", shown=TROUBLE),
     FaultClass(name="a scheduler is away while something is wanted of it", strike=faults.daemon_trouble("actuator_away"), expects=("actuator_unreachable",), severity="warning", about="node", grace=600, shown=TROUBLE),

@@ -1,9 +1,9 @@
 """Every name that others read or write: keys of documents, ledger, traces and configuration, metrics, verbs, values.
 
-`names()` extracts them from whatever checkout of gpuwarden is imported, by what the names belong to and not by module, so that one
-script reads two layouts. As a program it prints them for a checkout: that is how `tests/data/wire-names.json` was made of 23d4377.
+`names()` extracts them from the gpuwarden that is imported, by what the names belong to and not by module: code may move. As a program
+it prints `tests/data/wire-names.json`:
 
-    PYTHONPATH=$CHECKOUT/daemon:$CHECKOUT/collectors:$CHECKOUT/job:$CHECKOUT/tests python tests/support/wire_names.py
+    PYTHONPATH=tests:job .venv/bin/python tests/support/wire_names.py > tests/data/wire-names.json
 """
 
 from __future__ import annotations
@@ -28,7 +28,12 @@ PACKAGES = ("gpuwarden", "gpuwarden_collectors", "gpuwarden_job")
 INTERNAL = (
     "Fate", "Login", "Look", "LastWord", "Marking", "NvmlProblem", "Out", "Presence", "Requeueing", "Role", "Said", "Signalling",
 )  # fmt: skip
-"""Enumerations of 23d4377 that nothing outside of its process sees."""
+"""Enumerations that nothing outside of their process sees."""
+OUTWARD = (
+    "gpuwarden.control", "gpuwarden.evacuation", "gpuwarden.health", "gpuwarden.notify", "gpuwarden.policy", "gpuwarden.publish",
+    "gpuwarden.trace", "gpuwarden_job",
+)  # fmt: skip
+"""Packages whose keys are in documents, notifications, the ledger or files of jobs; the keys of others stay inside of the daemon."""
 OPTIONAL = ("torch", "grpclib", "h2", "lightkube")
 """Libraries without which some modules cannot be imported; no name of the wire is in those alone."""
 
@@ -248,10 +253,7 @@ def _rooms() -> Iterator[tuple[str, ast.AST]]:
 
 
 def _written() -> Iterator[tuple[str, list[str]]]:
-    """Keys of dictionaries that the code writes or reads, and those that it asks for of an event, by room.
-
-    Evidence and data of events are those of `health`, `policy` and `departing`; the control socket's those of `verbs`.
-    """
+    """Keys of dictionaries that the code writes or reads, and those that it asks for of an event, by package."""
     rooms: dict[str, set[str]] = {}
     for room, tree in _rooms():
         rooms.setdefault(room, set()).update(filter(str.isidentifier, _keys_in(tree)))
@@ -303,4 +305,6 @@ def _texts(nodes: Iterable[ast.expr | None]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(names(), indent=1, ensure_ascii=False) + "\n")
+    found = names()
+    found["keys"] = {room: keys for room, keys in found["keys"].items() if room.startswith(OUTWARD)}
+    sys.stdout.write(json.dumps(found, indent=1, ensure_ascii=False) + "\n")

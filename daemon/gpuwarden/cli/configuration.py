@@ -55,7 +55,7 @@ def main(options: argparse.Namespace) -> int:
     if options.action == "show":
         print(as_toml(config, origins), end="")
     else:
-        for warning in (*config.ignored, *check_web_config(config), *missing_libraries(config)):
+        for warning in (*check_web_config(config), *missing_libraries(config)):
             print(f"warning: {warning}")
         given = ", ".join(dict.fromkeys(origins.values()))
         print(f"the configuration is valid ({given or 'all defaults: nothing is configured'})")

@@ -51,9 +51,7 @@ def arguments(parser: Parser) -> None:
 def main(options: argparse.Namespace) -> int:
     try:
         config = load(sources(options, os.environ))
-        rows = [warn("configuration", text, "delete it") for text in config.ignored] or [
-            ok("configuration", "read without a fault")
-        ]
+        rows = [ok("configuration", "read without a fault")]
     except ConfigError as error:
         config = Config()
         text = str(faulty(error)).replace("\n", " ")

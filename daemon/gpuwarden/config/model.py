@@ -28,7 +28,6 @@ from gpuwarden.config.notify import NotifyOptions, notify_misfits
 from gpuwarden.config.nvhcd import NvhcdOptions
 from gpuwarden.config.placement import placement
 from gpuwarden.config.policy import UNCOUNTED, BreakerOptions, breaker_misfits
-from gpuwarden.config.removed import without_removed
 from gpuwarden.config.secrets import EXPECTED as A_SECRET
 from gpuwarden.config.secrets import SecretFile
 from gpuwarden.config.slurm import SlurmOptions, slurm_misfits
@@ -165,8 +164,6 @@ class Config:
     log: Log = field(default_factory=Log)
     state: State = field(default_factory=State)
     run: Run = field(default_factory=Run)
-    ignored: tuple[str, ...] = internal((), compare=False)
-    """For people, what was given that no longer exists and was passed over."""
     fault: str = internal("", compare=False)
     """For people, why the configured files are not in force: it was started with the last good ones. Empty: they are."""
     origins: Mapping[KeyPath, str] | None = internal(None, compare=False)
@@ -197,7 +194,6 @@ def load(sources: Sources) -> Config:
     """Raises ConfigError."""
     layers, faults = sources.read()
     tree, origins = merge(layers)
-    tree, ignored = without_removed(tree, origins)
     config, unfit = structure(tree, Config, parsers=PARSERS)
     faults += [_fault(origins[path], path, message) for path, message in unfit]
     faulty = {".".join(path) for path, _ in unfit}
@@ -209,7 +205,7 @@ def load(sources: Sources) -> Config:
             faults.append(_fault(origins.get(path, "default"), path, message))
     if faults:
         raise ConfigError(faults)
-    return replace(config, ignored=tuple(map(str, ignored)), origins=origins)
+    return replace(config, origins=origins)
 
 
 def _fault(source: str, path: KeyPath, message: str) -> Fault:

@@ -64,7 +64,7 @@ def in_force(running: Config, given: Config) -> Config:
     """The configuration after a reload: of the new one only what was taken over."""
     values = {table: _with(getattr(running, table), getattr(given, table), names) for table, names in _VALUES.items()}
     tables = {table: getattr(given, table) for table in _TABLES}
-    return replace(running, **values, **tables, ignored=given.ignored, fault=given.fault)
+    return replace(running, **values, **tables, fault=given.fault)
 
 
 def _with(old: Any, new: Any, names: Iterable[str]) -> Any:

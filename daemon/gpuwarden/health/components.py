@@ -25,7 +25,6 @@ class Component(StrEnum):
     EXCLUSION = "exclusion"  # one of gpuwarden's stands though nothing is wrong, and waits for a person
     NOTIFY = "notify"
     WEB = "web"
-    CONFIG = "config"
     CONFIG_FAULTY = "config_faulty"
 
 
@@ -42,7 +41,6 @@ CONDITION_OF: Mapping[Component, str] = {
     Component.EXCLUSION: "exclusion_stuck",
     Component.NOTIFY: "notification_refused",
     Component.WEB: "web_config_faulty",
-    Component.CONFIG: "config_outdated",
     Component.CONFIG_FAULTY: "config_faulty",
 }
 NAMED = ("collector_failed", "output_failed")

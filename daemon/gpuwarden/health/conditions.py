@@ -333,12 +333,6 @@ _ROWS: tuple[Condition, ...] = (
         source="own rule: expiry is reported 7 days before, or a tenth of the certificate's life if that is less",
     ),
     Condition(
-        code="config_outdated", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, fall=10,
-        title="The configuration has a key or value that no longer exists",
-        why="It is ignored; the evidence names what applies instead. The next release refuses to start with it.",
-        source="own rule: no daemon stops at its upgrade, and nothing is dropped silently",
-    ),
-    Condition(
         code="config_faulty", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, fall=10,
         title="The configuration has a fault; the last good one is in force",
         why="The service was started while a file of the configuration had a fault. It judges and acts by the files of the last start "

@@ -130,7 +130,6 @@ TO_DO: Mapping[str, str] = {
     "exclusion_stuck": "Run `gpuwarden status`, and look at the node. If nothing speaks against it: `gpuwarden restore`.",
     "notification_refused": "Correct the target in `[notify]`: the evidence has its answer. Nothing is lost meanwhile, within bounds.",
     "web_config_faulty": "Run `gpuwarden config check`, or renew the certificate. The daemon reads changed files by itself.",
-    "config_outdated": "Remove the key that the evidence names. The next version would not start with it.",
     "config_faulty": "Run `gpuwarden config check`, correct what it names, then `systemctl restart gpuwarden`. The node is watched meanwhile.",
     # --- weeks, jobs
     "lemon_node": "Drain the node in working hours, run `dcgmi diag -r 3`, replace the board that the evidence names. Nothing wrong: `gpuwarden ack lemon_node`.",

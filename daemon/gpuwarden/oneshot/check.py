@@ -79,7 +79,7 @@ async def _check(site: Site) -> dict[str, Any]:
 def _errors(site: Site, ledger: str, kernel_log: str) -> dict[str, str]:
     """Of the components that one pass has."""
     found = {
-        Component.LEDGER: ledger, Component.KERNEL_LOG: kernel_log, Component.CONFIG: "; ".join(site.config.ignored), Component.CONFIG_FAULTY: site.config.fault,
+        Component.LEDGER: ledger, Component.KERNEL_LOG: kernel_log, Component.CONFIG_FAULTY: site.config.fault,
     }  # fmt: skip
     return {component.value: text for component, text in found.items() if text}
 

@@ -144,7 +144,6 @@ class Daemon:
                 Component.EXCLUSION: lambda _: enforcement.stuck(),
                 Component.NOTIFY: lambda _: self._notifications.error(),
                 Component.WEB: self._web.error,
-                Component.CONFIG: lambda _: "; ".join(self._config.ignored),
                 Component.CONFIG_FAULTY: lambda _: self._config.fault,
             }
         )
