@@ -31,6 +31,7 @@ from gpuwarden.health.xid.sxid_catalogue import SXIDS
 from gpuwarden.health.xid.sxid_rules import first_class
 from gpuwarden.publish.metrics.dcgm_names import FIELDS, OF_INSTANCES, PREFIX, Field, Telemetry
 from gpuwarden.publish.metrics.table import METRICS
+from gpuwarden.publish.web.endpoints import ENDPOINTS
 from gpuwarden_collectors.nvml.readings import CALLS, LINK_SUMS, VITAL, Cadence, Call
 from gpuwarden_collectors.nvml.readings import FIELDS as FIELD_VALUES
 from gpuwarden_collectors.nvml.readings import Field as FieldValue
@@ -316,8 +317,22 @@ def commands() -> str:
     return f"{COMMANDS}{MADE}\n{table(('command', 'does'), rows)}\n## Exit codes\n\n{codes}"
 
 
+def endpoints() -> str:
+    rows = [(f"`{e.path}{e.query}`", e.about, e.answer) for e in ENDPOINTS]
+    return (
+        "# Endpoints\n\n"
+        "Reference of what the daemon serves on `publish.listen` (default `0.0.0.0:9839`), for those who query it.\n\n"
+        "```\ncurl -s localhost:9839/heartbeat\n```\n\n"
+        "All pages are read-only: `GET` and `HEAD`; a request with a body gets 413. TLS, passwords and limits: "
+        '[serving.md](../use/serving.md). Errors are JSON: `{"error": "…"}`. JSON may gain keys; none is renamed. Names of users and '
+        "jobs are in it only with `publish.publish_jobs`. What changes the daemon is a command over its Unix socket: "
+        "[commands.md](commands.md).\n\n" + MADE + "\n" + table(("page", "contains", "answer"), rows)
+    )
+
+
 _MAKERS: Mapping[str, Callable[[], str]] = {
     "reference/collectors.md": lambda: collectors_page.collectors(MADE, table), "reference/commands.md": commands, "reference/configuration.md": configuration, "reference/conditions.md": conditions, "reference/xids.md": xids, "reference/dcgm-codes.md": dcgm_codes, "reference/metrics.md": metrics,
+    "reference/endpoints.md": endpoints,
     **runbook_pages.pages(MADE, table),
 }  # fmt: skip
 

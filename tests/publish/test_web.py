@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from gpuwarden.health.model import Event, EventKind, Health, gpu
 from gpuwarden.publish.metrics.exposition import Holder, Renderer
 from gpuwarden.publish.notices import Notices
+from gpuwarden.publish.web.endpoints import ENDPOINTS
 from gpuwarden.publish.web.listener import Limits, ListenError
 from gpuwarden.publish.web.pages import EVENTS_LIMIT, Web, parse_since, wants_gzip, wants_openmetrics
 from support.snapshots import FRESH_FOR, UPTIME, at, finding, slot, snapshot
@@ -127,9 +128,14 @@ async def test_the_index_lists_the_paths_and_marks_simulation() -> None:
     async with serving(snapshot(simulated=True)) as served:
         answer = await get(served, "/")
         assert b"simulated" in answer.body
-        for path in ("/metrics", "/heartbeat", "/healthz", "/readyz", "/v1/status", "/v1/gpus", "/v1/findings"):
-            assert path.encode() in answer.body
-            assert (await get(served, path)).code == 200
+        for row in ENDPOINTS:
+            assert row.path.encode() in answer.body
+            assert (await get(served, row.path)).code == 200
+
+
+async def test_the_table_of_pages_has_every_page() -> None:
+    async with serving() as served:
+        assert {row.path for row in ENDPOINTS} == set(served.web._routes)
 
 
 # --- events

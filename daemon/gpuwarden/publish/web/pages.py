@@ -17,6 +17,7 @@ from gpuwarden.publish.notices import WAIT_MOST, Notices
 from gpuwarden.publish.snapshot import Clients
 from gpuwarden.publish.web import http as web
 from gpuwarden.publish.web.connections import Refusals
+from gpuwarden.publish.web.endpoints import listing
 from gpuwarden.publish.web.guard import CHECK_EVERY, Guard
 from gpuwarden.publish.web.listener import GuardError, Limits, Listener, ListenError
 from gpuwarden.publish.web.response import Response
@@ -36,18 +37,7 @@ JSON = "application/json"
 VARY = "Accept, Accept-Encoding"
 EVENTS_LIMIT = 1000
 
-INDEX = """gpuwarden on {node}{simulated}
-
-/metrics      Prometheus text or OpenMetrics
-/heartbeat    200 while this node may take work, else 503
-/healthz      the daemon runs
-/readyz       the first full pass is done
-/v1/status    everything, as JSON
-/v1/gpus
-/v1/findings
-/v1/events?since=TIME   RFC 3339 or Unix time
-/v1/notice?wait=S       the end of this machine; waits until one is imminent, or with tag=ETAG until it changes
-"""
+INDEX = "gpuwarden on {node}{simulated}\n\n{pages}"
 
 
 def _quality(parameters: list[str]) -> float:
@@ -315,5 +305,6 @@ class Web:
         service = self._holder.snapshot.service
         simulated = " (simulated GPUs)" if service.simulated else ""
         return Response(
-            INDEX.format(node=service.node, simulated=simulated).encode("utf-8", "replace"), "text/plain; charset=utf-8"
+            INDEX.format(node=service.node, simulated=simulated, pages=listing()).encode("utf-8", "replace"),
+            "text/plain; charset=utf-8",
         )
