@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable
 from enum import IntEnum
-from types import ModuleType
 from typing import Any
 
 from gpuwarden_collectors.base import SourceAbsent
@@ -51,40 +48,14 @@ def open_library(options: NvmlOptions) -> Any:
         from gpuwarden_collectors.nvml.simulated import SimulatedNvml  # noqa: PLC0415 - only where it is wanted
 
         return SimulatedNvml(options.simulate, options.simulate_dir)
-    pynvml = _bindings()
+    import pynvml  # noqa: PLC0415 - in the worker only
+
     try:
         # pynvml asks the loader alone unless it holds a library already.
         pynvml.nvmlLib = load(LIBRARY, options.library)
     except OSError as error:
         raise library_absent(options.library, error) from error
     return pynvml
-
-
-def _bindings() -> Any:
-    """pynvml, imported in the worker only.
-
-    It imports `find_library` of `ctypes.util`, which it calls on Windows alone, and which brings 20 modules: 1.1 MiB.
-    """
-    if "ctypes.util" in sys.modules:
-        return importlib.import_module("pynvml")
-    stand_in = ModuleType("ctypes.util")
-    vars(stand_in)["find_library"] = _find_library
-    sys.modules["ctypes.util"] = stand_in
-    try:
-        return importlib.import_module("pynvml")
-    except ImportError:  # a later version wants more of that module
-        del sys.modules["ctypes.util"]
-        return importlib.import_module("pynvml")
-    finally:
-        if sys.modules.get("ctypes.util") is stand_in:
-            del sys.modules["ctypes.util"]
-
-
-def _find_library(name: str) -> str | None:
-    """The real one, should pynvml call it after all."""
-    from ctypes.util import find_library  # noqa: PLC0415 - as above
-
-    return find_library(name)
 
 
 def library_absent(configured: str, error: OSError) -> SourceAbsent:

@@ -14,7 +14,6 @@ from gpuwarden.cli.start_configuration import remember, start_configuration
 from gpuwarden.cli.web_config import check_web_config
 from gpuwarden.config.model import Config, ConfigError, load
 from gpuwarden.config.sources import Sources
-from gpuwarden.runtime.footprint import leave_out, let_in
 
 HELP = """
 Runs the daemon in the foreground: reads the GPUs of this node, judges them, and publishes their health, until SIGTERM.
@@ -64,7 +63,6 @@ def main(options: argparse.Namespace) -> int:
         from gpuwarden.cli.next_steps import next_steps  # noqa: PLC0415 - of simulated GPUs alone
 
         print(*next_steps(config, os.environ), sep="\n", flush=True)
-    leave_out(config)
     from gpuwarden.runtime.serve import serve  # noqa: PLC0415 - a fault in the configuration is reported before asyncio is loaded
 
     return serve(config, lambda: _again(options, supervised=supervised))
@@ -76,7 +74,6 @@ def _again(options: argparse.Namespace, *, supervised: bool) -> Config:
 
     try:
         config, read = _read_again(options)
-        let_in(config)
         check_web_config(config)
     except CommandError as error:
         raise ReloadError(str(error)) from error

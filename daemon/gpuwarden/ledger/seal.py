@@ -7,6 +7,7 @@ what it covers is on the disk in two places that do not fail together.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from dataclasses import asdict, dataclass
@@ -39,8 +40,6 @@ def path_of(ledger: Path) -> Path:
 
 def digest(rows: list[tuple[object, ...]]) -> str:
     """Of rows as they are stored."""
-    import hashlib  # noqa: PLC0415 - it loads OpenSSL unless `footprint.leave_out` came first
-
     made = hashlib.sha256()
     for row in rows:
         made.update(json.dumps(row, separators=(",", ":")).encode("utf-8", "backslashreplace"))

@@ -5,15 +5,12 @@ the host could read them.
 from __future__ import annotations
 
 import re
+import ssl
 from base64 import b64encode
 from dataclasses import dataclass, field
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
-
-if TYPE_CHECKING:  # OpenSSL, only for https (footprint.py)
-    import ssl
 
 _SECRET_MAX = 64 << 10  # bytes
 _PRINTABLE = re.compile(r"[\x21-\x7e]+")
@@ -48,8 +45,6 @@ class Access:
         """Not made yet. `seconds`: for each of its steps."""
         if self.tls is None:
             return HTTPConnection(self.host, self.port, timeout=seconds)
-        from http.client import HTTPSConnection  # noqa: PLC0415 - it is there only where OpenSSL is
-
         return HTTPSConnection(self.host, self.port, timeout=seconds, context=self.tls)
 
 
@@ -122,8 +117,6 @@ def distrust(error: Exception) -> str:
 
 
 def _tls(ca: Path | None) -> ssl.SSLContext:
-    import ssl  # noqa: PLC0415 - only for https
-
     if ca is None:
         return ssl.create_default_context()
     data = _read(ca) if ca.is_file() else b""

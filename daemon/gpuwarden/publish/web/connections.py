@@ -9,14 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpuwarden.base.log import get_logger
 from gpuwarden.publish.web import http as web
+from gpuwarden.publish.web.tls import Tls
 from gpuwarden.publish.web.trimming import Trimming
-
-if TYPE_CHECKING:  # OpenSSL is for those who want TLS
-    from gpuwarden.publish.web.tls import Tls
 
 log = get_logger("gpuwarden")
 

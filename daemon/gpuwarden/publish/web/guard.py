@@ -20,15 +20,16 @@ from gpuwarden.base.threads import promised
 from gpuwarden.config.sources import Fault
 from gpuwarden.publish.times import rfc3339
 from gpuwarden.publish.web import http as web
+from gpuwarden.publish.web.config import read
 from gpuwarden.publish.web.connections import source_of
 from gpuwarden.publish.web.files import Print, fingerprint
 from gpuwarden.publish.web.rules import RateLimit, WebConfig, WebConfigError
+from gpuwarden.publish.web.tls import Tls
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import Stamp
 
-if TYPE_CHECKING:  # OpenSSL and bcrypt for those with such a file
+if TYPE_CHECKING:  # bcrypt, for those with such a file
     from gpuwarden.publish.web.auth import Passwords
-    from gpuwarden.publish.web.tls import Tls
 
 log = get_logger("gpuwarden")
 
@@ -225,8 +226,6 @@ def _changed(seen: Mapping[Path, Print]) -> bool:
 
 
 def _tried(path: Path) -> WebConfig | WebConfigError:
-    from gpuwarden.publish.web.config import read  # noqa: PLC0415 - TLS, only for those who have such a file
-
     try:
         return read(path)
     except WebConfigError as error:

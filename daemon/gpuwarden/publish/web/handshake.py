@@ -1,4 +1,4 @@
-"""The TLS handshake of one connection, by asyncio's own layer. Loaded only where there is TLS: OpenSSL is 3 MB."""
+"""The TLS handshake of one connection, by asyncio's own layer."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from typing import Any
 from gpuwarden.publish.web import http as web
 from gpuwarden.publish.web.connections import Connection, Connections, Refusals, Server, source_of
 from gpuwarden.publish.web.guard import Guard
+from gpuwarden.publish.web.handshake import handshake
 from gpuwarden.publish.web.rules import WebConfigError
 from gpuwarden.publish.web.trimming import Trimming
 
@@ -157,8 +158,6 @@ class Listener:
             if tls is None:
                 await asyncio.get_running_loop().connect_accepted_socket(lambda: handler, sock)
                 return
-            from gpuwarden.publish.web.handshake import handshake  # noqa: PLC0415 - OpenSSL, only with TLS
-
             if why := await handshake(handler, sock, tls, self._limits.handshake):
                 self._refusals.note("handshake", why, peer)
         except OSError:  # the peer has left

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpuwarden.config.sources import Fault
 from gpuwarden.publish.web.files import Print
-
-if TYPE_CHECKING:  # OpenSSL, only for those who have a file
-    from gpuwarden.publish.web.tls import Tls
+from gpuwarden.publish.web.tls import Tls
 
 
 @dataclass(frozen=True, slots=True)
