@@ -44,15 +44,16 @@ def on_a_terminal(script: str, **environ: str) -> str:
 
 ONE_LINE = """
 out = log.configure()
-log.get_logger("nvml").warning("GPU lost", gpu=3)
+log.get_logger().warning("GPU lost", gpu=3)
 assert out.close(30)
 """
 
 
 def test_a_line_is_json_where_stderr_is_no_terminal(tmp_path: Path) -> None:
     (line,) = logged(tmp_path, ONE_LINE)
-    assert line.pop("timestamp").endswith("Z")
-    assert line == {"level": "warning", "logger_name": "nvml", "event": "GPU lost", "gpu": 3}
+    assert list(line) == ["time", "level", "event", "gpu"]
+    assert line.pop("time").endswith("Z")
+    assert line == {"level": "warning", "event": "GPU lost", "gpu": 3}
 
 
 def test_a_line_is_for_people_on_a_terminal() -> None:
@@ -61,6 +62,18 @@ def test_a_line_is_for_people_on_a_terminal() -> None:
     assert "GPU lost" in text
     assert "gpu=3" in text
     assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_the_form_can_be_chosen_wherever_lines_go(tmp_path: Path, form: str) -> None:
+    script = ONE_LINE.replace("configure()", f"configure('info', '{form}')")
+    with (tmp_path / "log").open("wb") as file:
+        run(script, file.fileno())
+    for line in ((tmp_path / "log").read_text(), on_a_terminal(script)):
+        if form == "json":
+            assert json.loads(line)["gpu"] == 3
+        else:
+            assert line.split(" ", 1)[1].rstrip() == "[warning] GPU lost gpu=3"
 
 
 def test_colours_only_on_a_terminal_that_wants_them() -> None:
@@ -78,7 +91,7 @@ def test_the_journal_learns_the_priority(tmp_path: Path) -> None:
 
 def test_lines_below_the_level_are_left_out(tmp_path: Path) -> None:
     lines = logged(
-        tmp_path, "o = log.configure('warning'); l = log.get_logger('x'); l.info('a'); l.error('b'); o.close(30)"
+        tmp_path, "o = log.configure('warning'); l = log.get_logger(); l.info('a'); l.error('b'); o.close(30)"
     )
     assert [line["event"] for line in lines] == ["b"]
 
@@ -98,7 +111,7 @@ except ZeroDivisionError:
 assert out.close(30)
 """
     lines = logged(tmp_path, script)
-    assert [line["logger_name"] for line in lines] == ["aiohttp.server", "asyncio", "odd", "py.warnings", "asyncio"]
+    assert [line["logger"] for line in lines] == ["aiohttp.server", "asyncio", "odd", "py.warnings", "asyncio"]
     assert lines[0]["event"] == "100% of it"
     assert lines[2]["level"] == "warning"
     assert lines[4]["exception"].endswith("ZeroDivisionError: integer division or modulo by zero")
@@ -108,9 +121,9 @@ def test_values_are_bounded_and_anything_can_be_one(tmp_path: Path) -> None:
     script = """
 out = log.configure()
 many = {f"key{n}": n for n in range(100)}
-log.get_logger("x").info("e" * 100_000, huge="v" * 100_000, path=__import__("pathlib").Path("/a"), bytes=b"\\xff",
+log.get_logger().info("e" * 100_000, huge="v" * 100_000, path=__import__("pathlib").Path("/a"), bytes=b"\\xff",
     nan=float("nan"), broken="\\udcff", reasons=("a", "b"), endless=range(10**9), none=None)
-log.get_logger("x").info("many", **many)
+log.get_logger().info("many", **many)
 assert out.close(30)
 """
     line, many = logged(tmp_path, script)
@@ -124,7 +137,7 @@ assert out.close(30)
 
 def test_control_characters_do_not_reach_a_terminal() -> None:
     text = on_a_terminal(
-        "o = log.configure(); log.get_logger('x').info('bell\\x07', name='\\x1b[2Jgone\\nforged'); o.close(30)",
+        "o = log.configure(); log.get_logger().info('bell\\x07', name='\\x1b[2Jgone\\nforged'); o.close(30)",
         NO_COLOR="1",
     )
     assert "\x07" not in text
@@ -135,7 +148,7 @@ def test_control_characters_do_not_reach_a_terminal() -> None:
 
 STOPPED_READER = """
 out = log.configure(capacity=100)
-logger = log.get_logger("x")
+logger = log.get_logger()
 
 async def main():
     for n in range(5_000):
@@ -162,7 +175,7 @@ def test_a_stalled_reader_does_not_block_the_loop_and_the_number_of_lost_lines_i
         assert child.stdout.readline() == "looped\n"  # although nobody has read stderr so far
         _, stderr = child.communicate("read again\n", timeout=60)
     lines = [json.loads(line) for line in stderr.splitlines()]
-    losses = [line for line in lines if line["logger_name"] == "log"]
+    losses = [line for line in lines if line["event"].startswith("log lines dropped")]
     assert lines[-1]["event"] == "the last"
     assert sum(line["count"] for line in losses) + len(lines) - len(losses) == 5_001
     assert losses[0]["level"] == "warning"
@@ -172,7 +185,7 @@ def test_a_reader_that_is_gone_ends_nothing() -> None:
     read, write = os.pipe()
     os.close(read)
     try:
-        run("o = log.configure(); log.get_logger('x').info('a'); assert o.close(30); assert o.dropped == 1", write)
+        run("o = log.configure(); log.get_logger().info('a'); assert o.close(30); assert o.dropped == 1", write)
     finally:
         os.close(write)
 
@@ -180,7 +193,7 @@ def test_a_reader_that_is_gone_ends_nothing() -> None:
 def test_a_process_ends_although_its_last_lines_cannot_be_written() -> None:
     read, write = os.pipe()
     try:
-        run("o = log.configure(); [log.get_logger('x').info('a' * 900) for _ in range(500)]; o.close(0.1)", write)
+        run("o = log.configure(); [log.get_logger().info('a' * 900) for _ in range(500)]; o.close(0.1)", write)
     finally:
         os.close(read)
         os.close(write)
@@ -191,7 +204,7 @@ def test_a_descriptor_that_somebody_made_non_blocking_loses_no_line() -> None:
 os.set_blocking(2, False)
 out = log.configure()
 for n in range(1_000):
-    log.get_logger("x").info("line", number=n, text="t" * 500)
+    log.get_logger().info("line", number=n, text="t" * 500)
 assert out.close(30)
 assert out.dropped == 0
 """
@@ -213,16 +226,16 @@ import gc
 out = log.configure()
 class Loud:
     def __init__(self): self.me = self
-    def __del__(self): log.get_logger("del").info("gone")
+    def __del__(self): log.get_logger().info("gone")
 gc.set_threshold(1)
 for n in range(300):
     Loud()
-    log.get_logger("x").info("line", number=n)
+    log.get_logger().info("line", number=n)
 gc.collect()
 assert out.close(30)
 """
     lines = logged(tmp_path, script)
-    assert sum(line["logger_name"] == "del" for line in lines) == 300
+    assert sum(line["event"] == "gone" for line in lines) == 300
 
 
 NO_DESCRIPTOR_LEFT = """
@@ -230,7 +243,7 @@ import resource
 out = log.configure()
 resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
 for n in range(5):
-    log.get_logger("nvml").warning("a name with a control character", name="a\\x1bb")
+    log.get_logger().warning("a name with a control character", name="a\\x1bb")
 assert out.close(30)
 """
 

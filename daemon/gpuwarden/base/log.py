@@ -1,4 +1,4 @@
-"""Log lines: one per event, to stderr, readable on a terminal and JSON everywhere else.
+"""Log lines: one per event, to stderr, as text or as JSON: time, level, event, then its keys.
 
 The reader of stderr may stop (a terminal on hold, a pipe that is not read). Lines are therefore written by a thread of
 their own; those that do not fit into its queue are dropped, and their number is logged when lines flow again. What
@@ -40,6 +40,8 @@ with _hidden("rich"):  # structlog would load it for tracebacks that are not use
     import structlog
     from structlog.typing import FilteringBoundLogger, Processor
 
+_TIME = "time"
+_BEGINNING = (_TIME, "level", "event")
 _CAPACITY = 2_000  # lines that may wait
 _VALUE_MAX = 1_000  # characters
 _TRACEBACK_MAX = 8_000
@@ -87,7 +89,7 @@ class LogOutput:
             self._write(self._own_line("log lines dropped: stderr was not read in time", count=unreported))
 
     def _own_line(self, event: str, **values: int) -> str:
-        line: Any = {"event": event, "logger_name": "log", **values}
+        line: Any = {"event": event, **values}
         for processor in self._processors:
             line = processor(None, "warning", line)
         return str(line)
@@ -97,10 +99,18 @@ class LogOutput:
 
 
 def configure(
-    level: str = "info", *, fd: int = 2, environ: Mapping[str, str] = os.environ, capacity: int = _CAPACITY
+    level: str = "info",
+    form: str = "auto",
+    *,
+    fd: int = 2,
+    environ: Mapping[str, str] = os.environ,
+    capacity: int = _CAPACITY,
 ) -> LogOutput:
-    """Send every line of `level` or above to `fd`. Once in a process, before its loop starts."""
-    processors = _processors(fd, environ)
+    """Send every line of `level` or above to `fd`. Once in a process, before its loop starts.
+
+    `form`: "text", "json", or "auto": text on a terminal and JSON elsewhere.
+    """
+    processors = _processors(form, fd, environ)
     output = LogOutput(fd, processors, capacity)
     structlog.configure(
         processors=processors,
@@ -114,9 +124,9 @@ def configure(
     return output
 
 
-def get_logger(package: str) -> FilteringBoundLogger:
-    """A logger whose lines carry `package` as `logger_name`. It may be made before `configure` was called."""
-    logger: FilteringBoundLogger = structlog.get_logger(logger_name=package)
+def get_logger() -> FilteringBoundLogger:
+    """The logger of this process. It may be made before `configure` was called."""
+    logger: FilteringBoundLogger = structlog.get_logger()
     return logger
 
 
@@ -129,25 +139,30 @@ class _Bridge(logging.Handler):
         except (TypeError, ValueError):  # a library's mistake: arguments that do not fit its message
             message = f"{record.msg!s} {record.args!r}"
         level = min(max(record.levelno // 10 * 10, logging.DEBUG), logging.CRITICAL)
-        get_logger(record.name).log(level, message, exc_info=record.exc_info)
+        get_logger().log(level, message, logger=record.name, exc_info=record.exc_info)
 
 
-def _processors(fd: int, environ: Mapping[str, str]) -> list[Processor]:
+def _processors(form: str, fd: int, environ: Mapping[str, str]) -> list[Processor]:
     common: list[Processor] = [
         structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key=_TIME),
         structlog.processors.format_exc_info,
         _bounded,
     ]
-    if os.isatty(fd):
-        colors = "NO_COLOR" not in environ
-        plain = structlog.dev.plain_traceback
-        return [*common, structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain, pad_event_to=0)]
-    json = structlog.processors.JSONRenderer(ensure_ascii=False)
+    render: Processor = structlog.processors.JSONRenderer(ensure_ascii=False)
+    if form == "text" or (form == "auto" and os.isatty(fd)):
+        colors = os.isatty(fd) and "NO_COLOR" not in environ
+        render = structlog.dev.ConsoleRenderer(
+            colors=colors,
+            exception_formatter=structlog.dev.plain_traceback,
+            pad_event_to=0,
+            pad_level=False,
+            timestamp_key=_TIME,
+        )
     status = os.fstat(fd)
     if environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}":  # systemd.exec(5): stderr is the journal
-        return [*common, _with_priority(json)]
-    return [*common, json]
+        return [*common, _with_priority(render)]
+    return [*common, render]
 
 
 def _with_priority(render: Processor) -> Processor:
@@ -158,7 +173,11 @@ def _with_priority(render: Processor) -> Processor:
 
 
 def _bounded(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    return {name: _traceback(value) if name == "exception" else _value(value) for name, value in _first(line.items())}
+    """In the order in which a line is read, with every value bounded."""
+    ordered = {name: line[name] for name in _BEGINNING if name in line} | dict(line)
+    return {
+        name: _traceback(value) if name == "exception" else _value(value) for name, value in _first(ordered.items())
+    }
 
 
 def _value(value: object) -> object:

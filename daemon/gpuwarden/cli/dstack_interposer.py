@@ -50,7 +50,7 @@ def main(options: argparse.Namespace) -> int:
     shim = options.shim or _configured(settings.value("dstack", "shim")) or SHIM
     where = options.run_dir or settings.run_dir(run_dir(os.environ))
     reader = Reader(where, NAME, boot_id=this_boot())
-    logger = log.get_logger(NAME)
+    logger = log.get_logger()
 
     async def serve(stop: asyncio.Event) -> None:
         interposer = Interposer(

@@ -54,7 +54,7 @@ def main(options: argparse.Namespace) -> int:
     where = options.run_dir or settings.run_dir(run_dir(os.environ))
     listener = handed_over(os.environ) or _listening(options.socket or where / "nvhcd.sock")
     reader = Reader(where, NAME, boot_id=this_boot())
-    logger = log.get_logger(NAME)
+    logger = log.get_logger()
 
     async def serve(stop: asyncio.Event) -> None:
         logger.info("node health check listening", run_dir=str(where))

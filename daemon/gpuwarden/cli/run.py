@@ -47,6 +47,11 @@ def arguments(parser: Parser) -> None:
         "--run-dir", metavar="D", type=folder, help="directory of sockets and verdict file (default: /run/gpuwarden)"
     )
     parser.add_argument(
+        "--log-format",
+        choices=("auto", "text", "json"),
+        help="how a line of the log is written (default: auto, which is text on a terminal and json elsewhere)",
+    )
+    parser.add_argument(
         "--mode", choices=("observe", "enforce"), help="observe: only show what it would do (default); enforce: do it"
     )
 

@@ -17,7 +17,13 @@ from gpuwarden.cli.parser import CommandError
 from gpuwarden.config.model import Config, ConfigError, load
 from gpuwarden.config.sources import Layer, Sources, nested
 
-_OPTIONS = {"mode": "mode", "listen": "publish.listen", "state_dir": "state.dir", "run_dir": "run.dir"}
+_OPTIONS = {
+    "mode": "mode",
+    "listen": "publish.listen",
+    "state_dir": "state.dir",
+    "run_dir": "run.dir",
+    "log_format": "log.format",
+}
 """The options that set a key."""
 
 

@@ -31,7 +31,7 @@ from gpuwarden_collectors.cloud.source import CloudSource, NamesMachineType, Que
 from gpuwarden_collectors.cloud.source import follow as keep_asking
 from gpuwarden_collectors.facts import Stamp
 
-log = get_logger("gpuwarden")
+log = get_logger()
 
 AGAIN_AFTER = 30.0
 """Seconds of pause after a bug in a source."""

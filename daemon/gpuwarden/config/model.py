@@ -110,6 +110,8 @@ class Log:
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     """Lines of this level and above are logged."""
+    format: Literal["auto", "text", "json"] = "auto"
+    """How a line is written: `auto` is text on a terminal and JSON elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from gpuwarden_collectors.facts import Stamp
 if TYPE_CHECKING:  # loaded where the configuration wants a gate
     from gpuwarden.policy.return_gate import Assessed
 
-log = get_logger("gpuwarden")
+log = get_logger()
 
 FIRST_READ = 5.0
 """Seconds, or where that is less a twelfth of `look_often`: a scheduler that may be asked often may be asked soon, too."""

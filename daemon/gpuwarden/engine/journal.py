@@ -25,7 +25,7 @@ from gpuwarden_collectors.facts import Stamp
 RECENT_MOST = 500
 """Events kept in memory, for readers while the ledger cannot be read."""
 
-log = get_logger("gpuwarden")
+log = get_logger()
 
 
 class Projection(Protocol):

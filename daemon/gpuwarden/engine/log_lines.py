@@ -14,7 +14,7 @@ from gpuwarden.ledger.rows import Memory
 STORMING = (EventKind.XID, EventKind.TEST_XID, EventKind.SXID, EventKind.AER, EventKind.KERNEL_LINE)
 LINE_SPACING = 60.0
 
-log = get_logger("gpuwarden")
+log = get_logger()
 
 
 class EventLines:

@@ -41,7 +41,7 @@ LEAVES_WITHIN = 5.0
 FIRST_WITHIN = 5.0
 """Seconds by which the first question to Slurm is put off, by chance: a fleet may be restarted in one go."""
 
-log = get_logger("gpuwarden")
+log = get_logger()
 
 
 class Turn(Protocol):

@@ -26,7 +26,7 @@ from gpuwarden_collectors.receivers.facts import LocalJob
 READ_WITHIN = 2.0
 """Seconds for all files and ends of one read; 512 take some tens of milliseconds."""
 
-log = get_logger("gpuwarden")
+log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)

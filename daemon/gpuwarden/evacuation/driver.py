@@ -54,7 +54,7 @@ SIGNALLED_WITHIN = 2.0
 
 _NOTICES = (EventKind.NOTICED, EventKind.NOTICE_ENDED)
 
-log = get_logger("gpuwarden")
+log = get_logger()
 
 
 class Evacuation:

@@ -35,7 +35,7 @@ from gpuwarden_collectors.slurm.errors import SlurmError
 if TYPE_CHECKING:  # loaded where it is made
     from gpuwarden.actuators.azure_approval import AzureApproval
 
-log = get_logger("gpuwarden")
+log = get_logger()
 
 Due = Sequence[tuple[Notice, Step]]
 

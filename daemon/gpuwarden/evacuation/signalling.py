@@ -19,7 +19,7 @@ from gpuwarden.policy.evacuation.model import Sent
 from gpuwarden.policy.evacuation.steps import SignalJob
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 
-log = get_logger("gpuwarden")
+log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

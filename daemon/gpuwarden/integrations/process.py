@@ -18,6 +18,7 @@ from gpuwarden.config.sources import Fault, Sources, Tree, merge
 
 FIRST_HANDED_OVER = 3  # sd_listen_fds(3)
 _LOG_LEVELS = ("debug", "info", "warning", "error")
+_LOG_FORMATS = ("auto", "text", "json")
 _ON_THE_WAY = 0.05  # seconds; the work in them takes three rounds of the loop
 _LOG_LAST = 2.0  # seconds for lines that wait at the end
 
@@ -62,6 +63,11 @@ class Settings:
         level = self.value("log", "level")
         return level if level in _LOG_LEVELS else "info"
 
+    @property
+    def log_format(self) -> str:
+        form = self.value("log", "format")
+        return form if form in _LOG_FORMATS else "auto"
+
 
 def handed_over(environment: Mapping[str, str]) -> socket.socket | None:
     """The listening socket that systemd keeps for this process, so that clients wait while it is restarted; None without one."""
@@ -88,7 +94,7 @@ async def left(clients: Sized, within: float) -> None:
 
 def live(settings: Settings, serve: Callable[[asyncio.Event], Awaitable[None]]) -> None:
     """Runs `serve` until SIGTERM or SIGINT sets the event that it gets."""
-    output = log.configure(settings.log_level)
+    output = log.configure(settings.log_level, settings.log_format)
     try:
         asyncio.run(_lived(settings, serve))
     finally:
@@ -100,5 +106,5 @@ async def _lived(settings: Settings, serve: Callable[[asyncio.Event], Awaitable[
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     for fault in settings.faults:
-        log.get_logger("gpuwarden").error("configuration has a fault; its value is ignored", fault=str(fault))
+        log.get_logger().error("configuration has a fault; its value is ignored", fault=str(fault))
     await serve(stop)

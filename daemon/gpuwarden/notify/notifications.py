@@ -19,7 +19,7 @@ from gpuwarden.notify.store import QueueStore
 from gpuwarden.notify.worker import DeliveryWorker
 from gpuwarden.publish.snapshot import ReceiverState
 
-log = get_logger("gpuwarden")
+log = get_logger()
 
 QUEUE = "notify.db"
 DROPPED = "dropped"

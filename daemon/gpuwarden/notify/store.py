@@ -25,7 +25,7 @@ from gpuwarden.notify.queue import BYTES_MOST, ROWS_MOST, Message, Queue, Waitin
 
 Value = TypeVar("Value")
 
-log = get_logger("gpuwarden")
+log = get_logger()
 
 _MEANWHILE = "messages are kept in memory meanwhile"
 JOBS_MOST = 1_000

@@ -18,7 +18,7 @@ from gpuwarden.notify.queue import Waiting
 from gpuwarden.notify.store import QueueStore
 from gpuwarden_collectors.backoff import Backoff
 
-log = get_logger("gpuwarden")
+log = get_logger()
 
 FIRST, MOST = 1.0, 300.0  # seconds
 RECHECK = 60.0

@@ -54,7 +54,7 @@ LEDGER_CLOSES_WITHIN = 5.0
 ENFORCEMENT_STOPS_WITHIN = 2.0
 CONFIGURATION_READ_WITHIN = 5.0
 
-log = get_logger("gpuwarden")
+log = get_logger()
 
 
 class Daemon:

@@ -22,13 +22,13 @@ AGAIN = 75  # EX_TEMPFAIL: the unit starts it again, which is no failure of it
 STARTED_AGAIN = "started-again"
 """In the run directory: the boot in which the daemon ended once so that it would be started again."""
 
-log = get_logger("gpuwarden")
+log = get_logger()
 
 
 def serve(config: Config, load: Callable[[], Config]) -> int:
     """Run until SIGTERM or SIGINT; the exit code. `load` reads the configuration again, or raises ReloadError."""
     manager = ServiceManager.of(os.environ)
-    output = configure(config.log.level)
+    output = configure(config.log.level, config.log.format)
     try:
         return asyncio.run(_serve(config, load, output, manager))
     finally:

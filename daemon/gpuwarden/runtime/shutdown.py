@@ -12,7 +12,7 @@ LEAVES = 1.5
 """Seconds before the end that are left for stopping itself."""
 POLL = 0.1
 
-log = get_logger("gpuwarden")
+log = get_logger()
 
 
 class Service(Protocol):

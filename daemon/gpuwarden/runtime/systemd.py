@@ -32,7 +32,7 @@ REASONS_MOST = 300
 """Characters of them in the line for `systemctl status`."""
 _PUBLISHED = "what is published"
 
-log = get_logger("gpuwarden")
+log = get_logger()
 
 
 def ready(collectors: Collection[str], heard: Collection[str], waited: float) -> bool:

@@ -22,7 +22,7 @@ from gpuwarden_collectors.backoff import Backoff
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import Stamp
 
-log = get_logger("gpuwarden")
+log = get_logger()
 
 TYPE = "GpuwardenHealthy"
 OSMO_TYPE = "osmo.nvidia.com/GpuHealthFailure"

@@ -31,7 +31,7 @@ from gpuwarden.publish.sockets.unix_socket import (
 )
 from gpuwarden_collectors.facts import Stamp
 
-log = get_logger("gpuwarden")
+log = get_logger()
 
 __all__ = (
     "INTERNAL", "LINE_LIMIT", "NOT_ALLOWED", "TRY_AGAIN", "USAGE", "Control", "ControlError", "Peer", "Verb",

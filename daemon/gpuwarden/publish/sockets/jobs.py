@@ -47,7 +47,7 @@ from gpuwarden_collectors.base import Clock, host_clock
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.process_stat import process_stat
 
-log = get_logger("gpuwarden")
+log = get_logger()
 
 NAME = "job.sock"
 NEW_NAME = "job.new"

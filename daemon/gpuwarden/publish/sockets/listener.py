@@ -16,7 +16,7 @@ from gpuwarden.publish.sockets.unix_socket import SocketError, SocketFile
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import Stamp
 
-log = get_logger("gpuwarden")
+log = get_logger()
 
 PACE = 0.001
 """Seconds between two clients, and between two requests of one."""

@@ -16,7 +16,7 @@ from gpuwarden.publish.web import http as web
 from gpuwarden.publish.web.tls import Tls
 from gpuwarden.publish.web.trimming import Trimming
 
-log = get_logger("gpuwarden")
+log = get_logger()
 
 LOG_EVERY = 60.0
 """Seconds between two lines of the log about clients that are refused for one reason."""

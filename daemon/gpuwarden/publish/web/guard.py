@@ -31,7 +31,7 @@ from gpuwarden_collectors.facts import Stamp
 if TYPE_CHECKING:  # bcrypt, for those with such a file
     from gpuwarden.publish.web.auth import Passwords
 
-log = get_logger("gpuwarden")
+log = get_logger()
 
 Result = TypeVar("Result")
 CHECK_EVERY = 2.0

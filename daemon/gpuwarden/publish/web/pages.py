@@ -26,7 +26,7 @@ from gpuwarden.publish.web.unsent import Unsent
 from gpuwarden_collectors.base import Clock, host_clock
 from gpuwarden_collectors.facts import Stamp
 
-log = get_logger("gpuwarden")
+log = get_logger()
 
 EventsSince = Callable[[float, int], Awaitable[Sequence[Event]]]
 """(Unix time, at most so many) -> the events since then, oldest first."""
