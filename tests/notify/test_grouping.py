@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from gpuwarden.health.judge import Step
-from gpuwarden.health.model import Event, EventKind
+from gpuwarden.health.memory import State, Track
+from gpuwarden.health.model import NODE, Advice, Event, EventKind, Key, Latch, Severity
 from gpuwarden.health.severity import in_shadow
 from gpuwarden.health.view import CheckRule
-from gpuwarden.notify.grouping import Grouping
+from gpuwarden.notify.grouping import SINGLY_MOST, STANDING, Grouping
 from gpuwarden.notify.messages import Origin, message
 from gpuwarden_collectors.event_facts import HostEvent, SxidEvent
+from gpuwarden_collectors.facts import Stamp
 from support.hosts import SWITCHES, Host, slot
 
 LOST, MISSING = f"xid.79@gpu/{slot(3)}", f"gpu_missing@gpu/{slot(3)}"
@@ -41,10 +43,15 @@ class Receivers(Host):
         super().acknowledge(key)
         self._send()
 
+    def restarts(self) -> None:
+        self.restart_daemon()
+        self.grouping = Grouping()
+
     def _send(self) -> None:
         news, self._passed = self.ledger[self._passed :], len(self.ledger)
         kinds = (EventKind.RAISED, EventKind.CLEARED, EventKind.ACKNOWLEDGED)
-        self._sent += [event for event in self.grouping.of(news, self.state, self._shadowed) if event.kind in kinds]
+        sent = self.grouping.of(news, self.state, self._shadowed) + self.grouping.again(self.state, self._shadowed)
+        self._sent += [event for event in sent if event.kind in kinds]
 
     def _shadowed(self, event: Event) -> bool:
         return event.key is not None and in_shadow(event.key.code, self.rules)
@@ -116,10 +123,9 @@ def test_a_consequence_that_outlives_its_cause_is_notified_then(notified: Receiv
     notified.run(300, every=15)
     assert notified.sent() == [("raised", f"xid.48{at}")]
     if restarted:
-        notified.grouping = Grouping()
-        notified.restart_daemon()
+        notified.restarts()
         notified.run(30)
-        assert notified.sent() == []
+        assert notified.sent() == [("raised", f"xid.48{at}")]
     notified.acknowledge(f"xid.48{at}")
     assert notified.sent() == [("acknowledged", f"xid.48{at}")]
     notified.run(30)
@@ -152,3 +158,71 @@ def test_a_long_list_is_cut(notified: Receivers) -> None:
     notified.run(90)
     (event,) = notified.events()
     assert str(event.data["consequences"]).endswith(", 8 more")
+
+
+def key_of(event: Event) -> str:
+    made = message(event, Origin(node="n1", mode="observe", boot_id="b"))
+    assert made is not None
+    return made[1].key
+
+
+def test_after_a_restart_what_still_holds_is_notified_once_more_with_the_key_that_it_had(notified: Receivers) -> None:
+    notified.step(notified.xid(5, 95))
+    notified.change(1, ecc_uncorrected_volatile=2)
+    notified.run(60)
+    before = {str(event.key): key_of(event) for event in notified.events()}
+    assert len(before) == 2
+    for _ in range(2):
+        notified.restarts()
+        notified.run(60)
+        assert {str(event.key): key_of(event) for event in notified.events()} == before
+        notified.run(300, every=15)
+        assert notified.events() == []
+
+
+def test_a_finding_that_comes_again_has_another_key(notified: Receivers) -> None:
+    keys = set()
+    for _ in range(2):
+        notified.step(notified.xid(5, 95))
+        (event,) = notified.events()
+        keys.add(key_of(event))
+        notified.run(10)
+        notified.acknowledge(f"xid.95@gpu/{slot(5)}")
+        notified.run(10)
+        notified.sent()
+    assert len(keys) == 2
+
+
+def test_after_a_restart_nothing_is_notified_of_what_was_not_found_again(notified: Receivers) -> None:
+    notified.change(1, ecc_uncorrected_volatile=2)
+    notified.run(60)
+    assert notified.sent() == [("raised", f"ecc_uncorrectable@gpu/{slot(1)}")]
+    notified.restarts()
+    notified.step(collect=False)
+    assert notified.sent() == []
+    notified.change(1, ecc_uncorrected_volatile=0)
+    notified.run(300, every=15)
+    assert ("raised", f"ecc_uncorrectable@gpu/{slot(1)}") not in notified.sent()
+
+
+def test_of_many_findings_the_failures_come_one_by_one_and_the_rest_in_one_list() -> None:
+    tracks = [track(f"site_{n}", Severity.FAILURE if n % 3 == 0 else Severity.WARNING) for n in range(30)]
+    state = State(boot_id="b", tracks={one.key: one for one in tracks})
+    grouping = Grouping()
+    found = grouping.again(state)
+    assert [event.kind for event in found] == [*["raised"] * SINGLY_MOST, STANDING]
+    assert {event.data["severity"] for event in found[:-1]} == {"failure"}
+    made = message(found[-1], Origin(node="n1", mode="observe", boot_id="b"))
+    assert made is not None
+    body = json.loads(made[1].body)
+    assert (made[0], body["subject"], body["data"]["count"]) == ("finding", "finding", 20)
+    assert body["data"]["findings"].endswith("site_11@node, 12 more")
+    assert grouping.again(state) == []
+
+
+def track(code: str, severity: Severity) -> Track:
+    at = Stamp(5.0, 1_000.0)
+    return Track(
+        key=Key(code, NODE), severity=severity, advice=Advice.NONE, latch=Latch.NONE, evidence={}, first_seen=at,
+        last_seen=at, raised=True,
+    )  # fmt: skip

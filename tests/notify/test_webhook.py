@@ -25,7 +25,6 @@ from gpuwarden.notify.delivery import Delivery, Receiver, Result
 from gpuwarden.notify.messages import Origin, message
 from gpuwarden.notify.program import ProgramReceiver
 from gpuwarden.notify.queue import Message
-from gpuwarden.notify.store import QueueStore
 from gpuwarden.notify.webhook import WebhookReceiver
 from gpuwarden.notify.worker import DeliveryWorker
 from gpuwarden_collectors.facts import Stamp
@@ -220,18 +219,14 @@ async def test_no_secret_is_in_the_text_of_a_result(receiving: Receiving, tmp_pa
 
 
 @asynccontextmanager
-async def delivering(
-    receiver: Receiver, folder: Path, most: float = 0.02
-) -> AsyncIterator[tuple[DeliveryWorker, QueueStore]]:
-    store = QueueStore(folder / "notify.db", [TARGET])
-    worker = DeliveryWorker(TARGET, receiver, store, first=0.01, most=most, recheck=0.02)
+async def delivering(receiver: Receiver, most: float = 0.02) -> AsyncIterator[DeliveryWorker]:
+    worker = DeliveryWorker(TARGET, receiver, first=0.01, most=most)
     task = asyncio.create_task(worker.run())
     try:
-        yield worker, store
+        yield worker
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await asyncio.to_thread(store.close)
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -240,81 +235,75 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.005)
 
 
-def numbered(*numbers: int) -> list[tuple[str, Message]]:
-    return [(TARGET, Message(f"finding/{n}", f"key{n}", json.dumps({"n": n}))) for n in numbers]
+def put(worker: DeliveryWorker, *numbers: int) -> None:
+    for n in numbers:
+        worker.put(Message(f"finding/{n}", f"key{n}", json.dumps({"n": n})))
 
 
-async def test_everything_is_delivered_once_and_in_order_whatever_errors_occur(
-    receiving: Receiving, tmp_path: Path
-) -> None:
+def keys(receiving: Receiving) -> list[str]:
+    return [request.headers["Idempotency-Key"] for request in receiving.requests]
+
+
+async def test_everything_is_delivered_once_and_in_order_whatever_errors_occur(receiving: Receiving) -> None:
     receiving.answers = [500, 429, 409, 503, 200, 403, 403, 200, 404]
-    receiver = WebhookReceiver(WebhookOptions(url=receiving.url, timeout=PATIENCE))
-    async with delivering(receiver, tmp_path) as (worker, store):
-        store.put(numbered(*range(6)))
-        worker.wake.set()
-        await until(lambda: worker.state.counts.total() and store.rows.total() == 0 and not worker.state.error)
-        store.put(numbered(6, 7))
-        worker.wake.set()
-        await until(lambda: len(receiving.requests) == 13 and store.rows.total() == 0)
-        keys = [request.headers["Idempotency-Key"] for request in receiving.requests]
-        assert list(dict.fromkeys(keys)) == [f"key{n}" for n in range(8)]
+    async with delivering(WebhookReceiver(WebhookOptions(url=receiving.url, timeout=PATIENCE))) as worker:
+        put(worker, *range(6))
+        await until(lambda: worker.state.counts.total() and not worker.queue and not worker.state.error)
+        put(worker, 6, 7)
+        await until(lambda: len(receiving.requests) == 13 and not worker.queue)
+        assert list(dict.fromkeys(keys(receiving))) == [f"key{n}" for n in range(8)]
         counts = worker.state.counts
         assert (counts[Result.DELIVERED], counts[Result.REFUSED], counts[Result.BARRED]) == (7, 1, 2)
         assert receiving.connections <= 8  # one more after each attempt that came to nothing
 
 
-async def test_a_refused_login_keeps_the_queue_and_is_reported_until_it_is_fixed(
-    receiving: Receiving, tmp_path: Path
-) -> None:
+async def test_a_refused_login_keeps_the_queue_and_is_reported_until_it_is_fixed(receiving: Receiving) -> None:
     receiving.answer = 401
-    async with delivering(WebhookReceiver(WebhookOptions(url=receiving.url)), tmp_path) as (worker, store):
-        store.put(numbered(1, 2, 3))
-        worker.wake.set()
+    async with delivering(WebhookReceiver(WebhookOptions(url=receiving.url))) as worker:
+        put(worker, 1, 2, 3)
         await until(lambda: worker.state.counts[Result.BARRED] >= 3)
-        assert (store.rows[TARGET], "401" in worker.state.barred) == (3, True)
+        assert (len(worker.queue), "401" in worker.state.barred) == (3, True)
         receiving.answer = 200
-        await until(lambda: store.rows[TARGET] == 0)
+        await until(lambda: not worker.queue)
         assert (worker.state.barred, worker.state.error) == ("", "")
 
 
-async def test_undelivered_messages_are_sent_after_a_restart_with_the_same_key(
-    receiving: Receiving, tmp_path: Path
+async def test_a_receiver_that_was_away_gets_the_present_state_of_each_subject_when_it_is_back(
+    receiving: Receiving,
 ) -> None:
     receiving.answer = 503
-    for status in (503, 200):
-        receiving.answer = status
-        receiver = WebhookReceiver(WebhookOptions(url=receiving.url, timeout=PATIENCE))
-        async with delivering(receiver, tmp_path) as (worker, store):
-            if status == 503:
-                store.put(numbered(1, 2))
-                worker.wake.set()
-                await until(lambda: len(receiving.requests) >= 2)
-            else:
-                await until(lambda: worker.state.counts[Result.DELIVERED] == 2)
-    keys = [request.headers["Idempotency-Key"] for request in receiving.requests]
-    assert keys == ["key1"] * (len(keys) - 1) + ["key2"]
+    async with delivering(WebhookReceiver(WebhookOptions(url=receiving.url, timeout=PATIENCE))) as worker:
+        for n in range(3_000):
+            worker.put(Message(f"finding/{n % 3}", f"key{n}", "{}"))
+        await until(lambda: len(worker.queue) == 3)
+        receiving.requests.clear()
+        receiving.answer = 200
+        await until(lambda: not worker.queue)
+        assert list(dict.fromkeys(keys(receiving)))[-3:] == ["key2997", "key2998", "key2999"]
+        assert worker.queue.dropped + worker.state.counts[Result.DELIVERED] == 3_000
 
 
-async def test_what_a_disk_did_not_give_is_sent_once_it_does_without_a_new_message(
-    receiving: Receiving, tmp_path: Path
-) -> None:
-    folder, away = tmp_path / "state", tmp_path / "away"
-    store = QueueStore(folder / "notify.db", [TARGET])
-    store.put(numbered(1))
-    await asyncio.to_thread(store.close)
-    folder.rename(away)
-    folder.touch()
-    receiver = WebhookReceiver(WebhookOptions(url=receiving.url, timeout=PATIENCE))
-    async with delivering(receiver, folder) as (_, store):
-        await until(lambda: store.error)
-        assert receiving.requests == []
-        folder.unlink()
-        away.rename(folder)
-        await until(lambda: receiving.requests and not store.error)
+async def test_a_stop_delivers_what_waits(receiving: Receiving) -> None:
+    worker = DeliveryWorker(TARGET, WebhookReceiver(WebhookOptions(url=receiving.url, timeout=PATIENCE)))
+    put(worker, *range(20))
+    worker.finish()
+    await asyncio.wait_for(worker.run(), PATIENCE)
+    assert (keys(receiving), len(worker.queue)) == ([f"key{n}" for n in range(20)], 0)
+
+
+async def test_a_stop_tries_a_receiver_that_fails_once_more_without_its_pause(receiving: Receiving) -> None:
+    receiving.answer, receiving.more = 503, {"Retry-After": "200"}
+    worker = DeliveryWorker(TARGET, WebhookReceiver(WebhookOptions(url=receiving.url, timeout=PATIENCE)))
+    put(worker, 1, 2)
+    task = asyncio.create_task(worker.run())
+    await until(lambda: worker.state.counts[Result.LATER] == 1)
+    worker.finish()
+    await asyncio.wait_for(task, PATIENCE)
+    assert (worker.state.counts[Result.LATER], len(worker.queue)) == (2, 2)
 
 
 async def test_a_connection_that_the_server_closed_meanwhile_costs_no_message_and_no_pause(
-    receiving: Receiving, tmp_path: Path
+    receiving: Receiving,
 ) -> None:
     receiver = WebhookReceiver(WebhookOptions(url=receiving.url, timeout=PATIENCE))
     assert (await receiver.deliver(ONE, again=False)).result is Result.DELIVERED

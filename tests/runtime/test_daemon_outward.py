@@ -205,14 +205,78 @@ def test_in_mode_observe_nothing_is_marked_and_notifications_are_sent(host: Fake
     assert not (host.folder / "out").exists()
     assert not (host.run_dir / "excluded").exists()
     assert "s3cret" not in daemon.lines()
+
+
+def page(host: FakeHost, receiving: Receiving, groups: str = '"health", "finding", "exclusion"') -> None:
+    configure(host)
+    hook = f'[notify.webhook.pager]\nurl = "{receiving.url}"\nevents = [{groups}]\n'
+    host.config.write_text(host.config.read_text() + hook)
+
+
+def states(receiving: Receiving) -> dict[str, str]:
+    """By subject, the key of its last message."""
+    return {one["subject"]: one["id"] for one in receiving.bodies()}
+
+
+BAD = ("health", "finding/xid.95@gpu/0000:28:00.0", "exclusion/file")
+
+
+def test_after_kill_9_what_lasts_is_sent_again_with_its_keys_though_nothing_was_delivered_before(
+    host: FakeHost, receiving: Receiving
+) -> None:
+    page(host, receiving)
+    receiving.answer = 503
+    with host.daemon() as daemon:
+        daemon.wait_status("healthy")
+        host.xid(1, 95)
+        daemon.wait(
+            lambda: {"file:failure", "exec:failure", "dstack:failure"} <= excluded(daemon), "the node to be out"
+        )
+        daemon.wait(lambda: notifications(daemon)[0]["queued"] > 1, "messages to wait")
+        daemon.kill()
     receiving.answer = 204
     receiving.requests.clear()
     with host.daemon() as daemon:
-        second = "finding/xid.95@gpu/0000:28:00.0"
-        daemon.wait(lambda: second in [one["subject"] for one in receiving.bodies()], "what waited over the restart")
-        daemon.wait(lambda: [one["queued"] for one in notifications(daemon)] == [0, 0], "the queue to be empty")
+        daemon.wait(lambda: set(BAD) <= set(states(receiving)), "what lasts")
+        daemon.wait(lambda: notifications(daemon)[0]["queued"] == 0, "the queue to be empty")
+        assert {one["event"] for one in receiving.bodies() if one["subject"] in BAD} == {"health", "raised", "excluded"}
         assert daemon.stop() == 0
-    assert (host.state_dir / "notify.db").stat().st_mode & 0o077 == 0
+    assert len(receiving.bodies()) == len(states(receiving))
+    assert not list(host.state_dir.glob("notify*"))
+
+
+def test_a_daemon_that_is_restarted_in_a_loop_sends_once(host: FakeHost, receiving: Receiving) -> None:
+    page(host, receiving, '"finding"')
+    with host.daemon() as daemon:
+        daemon.wait_status("healthy")
+        host.xid(1, 95)
+        daemon.wait(receiving.bodies, "the notification")
+        daemon.kill()
+    with host.daemon() as daemon:
+        daemon.wait(lambda: len(receiving.bodies()) > 1, "the notification again")
+        daemon.kill()
+    with host.daemon() as daemon:
+        daemon.wait(lambda: [one["confirmed"] for one in daemon.status()["findings"]] == [True], "it to be found again")
+        host.xid(0, 95)
+        daemon.wait(lambda: len(receiving.bodies()) > 2, "what is new")
+        assert daemon.stop() == 0
+    first, again, new = receiving.bodies()
+    assert (first["subject"], first["id"]) == (again["subject"], again["id"]) == (BAD[1], again["id"])
+    assert new["subject"] == "finding/xid.95@gpu/0000:1b:00.0"
+
+
+def test_a_stop_delivers_what_waits(host: FakeHost, receiving: Receiving) -> None:
+    page(host, receiving, '"finding"')
+    receiving.answer, receiving.more = 503, {"Retry-After": "200"}
+    with host.daemon() as daemon:
+        daemon.wait_status("healthy")
+        host.xid(1, 95)
+        daemon.wait(lambda: notifications(daemon)[0]["later"] == 1, "the first attempt")
+        receiving.requests.clear()
+        receiving.answer = 204
+        assert daemon.stop() == 0
+    assert BAD[1] in states(receiving)
+    assert "undelivered" not in daemon.lines()
 
 
 def test_a_lost_gpu_and_its_switches_are_one_notification_and_one_incident(

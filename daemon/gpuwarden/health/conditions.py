@@ -320,8 +320,8 @@ _ROWS: tuple[Condition, ...] = (
     Condition(
         code="notification_refused", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, fall=10,
         title="A notification target does not accept notifications",
-        why="It refuses the credentials, redirects, is not trusted or does not exist; or the queue cannot be kept on disk. "
-        "Notifications are kept and retried, within bounds: of what changed in the meantime only the latest state.",
+        why="It refuses the credentials, redirects, is not trusted or does not exist. Notifications are kept in memory and retried, "
+        "within bounds: of what changes in the meantime only the latest state.",
         source="own rule: a notification that is not delivered is worse than none",
     ),
     Condition(

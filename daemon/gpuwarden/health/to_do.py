@@ -128,7 +128,7 @@ TO_DO: Mapping[str, str] = {
     "actuator_refused": "Run `gpuwarden doctor` on the node: it names the missing right or the wrong name. A node that fails: drain it by hand.",
     "actuator_unreachable": "Check the controller: `scontrol ping`, or `kubectl get --raw /readyz`. A node that fails: drain it by hand.",
     "exclusion_stuck": "Run `gpuwarden status`, and look at the node. If nothing speaks against it: `gpuwarden restore`.",
-    "notification_refused": "Correct the target in `[notify]`: the evidence has its answer. Nothing is lost meanwhile, within bounds.",
+    "notification_refused": "Correct the target in `[notify]`: the evidence has its answer. Then it gets the latest state.",
     "web_config_faulty": "Run `gpuwarden config check`, or renew the certificate. The daemon reads changed files by itself.",
     "config_faulty": "Run `gpuwarden config check`, correct what it names, then `systemctl restart gpuwarden`. The node is watched meanwhile.",
     # --- weeks, jobs

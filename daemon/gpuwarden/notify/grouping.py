@@ -1,8 +1,10 @@
 """Which findings are notified: of an incident the finding that it begins with, which names those that follow from it.
 
 A consequence that is raised with its cause, or later, is not notified, and neither is its end. One that was notified before its cause
-came is named by the cause, and its own end is notified. A consequence that is still there when its cause has ended is notified
-then. After a restart it is not known which were notified: their ends are, once more than needed.
+came is named by the cause, and its own end is notified. A consequence that is still there when its cause has ended is notified then.
+
+After a restart it is not known which were notified. Those that are still there are notified once more, as soon as this run of the daemon
+has found them again; the ends of the others are notified, once more than needed.
 """
 
 from __future__ import annotations
@@ -11,45 +13,70 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from gpuwarden.health.checkpoint import raised_again
-from gpuwarden.health.memory import Follows, State
-from gpuwarden.health.model import Event, EventKind, Key
+from gpuwarden.health.memory import Follows, State, Track
+from gpuwarden.health.model import Event, EventKind, Evidence, Key, Severity
 
+STANDING = "standing"
+"""Kind of the event that lists findings of before a restart: the ledger has none of it."""
+SINGLY_MOST = 10
+"""Findings of before a restart that are notified one by one; the others are in one list."""
 _ENDS = (EventKind.CLEARED, EventKind.ACKNOWLEDGED)
 _NAMED = 8
+
+Shadowed = Callable[[Event], bool]
 
 
 class Grouping:
     def __init__(self) -> None:
-        self._held: dict[Key, bool] = {}
-        """The consequences, and of which it is certain that they were not notified."""
+        self._sent: set[Key] = set()
+        """Findings that were notified in this run of the daemon."""
+        self._held: set[Key] = set()
+        """Consequences that were raised in this run and not notified."""
+        self._earlier: set[Key] = set()
+        """Findings of earlier runs, which may have been notified."""
 
-    def of(
-        self, events: Iterable[Event], state: State, shadowed: Callable[[Event], bool] = lambda _: False
-    ) -> list[Event]:
+    def of(self, events: Iterable[Event], state: State, shadowed: Shadowed = lambda _: False) -> list[Event]:
         """The events to be notified; nobody is warned of what is in shadow. `state`: of the judge, with these events."""
+        self._earlier |= state.unconfirmed.keys()
         kept = [event for event in events if self._kept(event, state.follows)]
-        return [_named(event, state.follows) for event in (*kept, *self._left_over(state)) if not shadowed(event)]
+        for keys in (self._sent, self._held, self._earlier):
+            keys.intersection_update(state.tracks)
+        left_over = self._raised([state.tracks[key] for key in self._held], state)
+        return [_named(event, state.follows) for event in (*kept, *left_over) if not shadowed(event)]
+
+    def again(self, state: State, shadowed: Shadowed = lambda _: False) -> list[Event]:
+        """Findings that were raised before this run, found again, and not yet notified in it: failures first."""
+        tracks = [track for key, track in state.tracks.items() if key not in self._held]
+        found = [event for event in self._raised(tracks, state) if not shadowed(event)]
+        found.sort(key=lambda event: event.data["severity"] != Severity.FAILURE)
+        singly = [_named(event, state.follows) for event in found[:SINGLY_MOST]]
+        return [*singly, *_listed(found[SINGLY_MOST:])]
 
     def _kept(self, event: Event, follows: Follows) -> bool:
         key = event.key
         if key is None:
             return True
         if event.kind in _ENDS:
-            return not self._held.pop(key, False)
-        if event.kind == EventKind.RAISED and key in follows:
-            self._held.setdefault(key, True)
-            return False
+            held = key in self._held
+            self._sent.discard(key)
+            self._held.discard(key)
+            return not held
+        if event.kind == EventKind.RAISED:
+            if key in follows:
+                if key not in self._sent | self._earlier:
+                    self._held.add(key)
+                return False
+            self._sent.add(key)
         return True
 
-    def _left_over(self, state: State) -> Iterator[Event]:
-        """Consequences that follow from nothing any more and are still there."""
-        for key in [key for key in self._held if key not in state.follows]:
-            del self._held[key]
-            if (track := state.tracks.get(key)) is not None and track.raised:
+    def _raised(self, tracks: Iterable[Track], state: State) -> Iterator[Event]:
+        """Those that are there, follow from nothing, and were not notified in this run."""
+        for track in tracks:
+            key = track.key
+            if track.raised and key not in self._sent and key not in state.follows and key not in state.unconfirmed:
+                self._sent.add(key)
+                self._held.discard(key)
                 yield raised_again(track, state.boot_id)
-        for key in state.follows:
-            if key in state.tracks:
-                self._held.setdefault(key, False)
 
 
 def _named(event: Event, follows: Follows) -> Event:
@@ -57,7 +84,16 @@ def _named(event: Event, follows: Follows) -> Event:
     if event.kind != EventKind.RAISED or not follows:
         return event
     names = sorted(str(key) for key, (cause, _) in follows.items() if cause == event.key)
-    if not names:
-        return event
+    return replace(event, data={"consequences": _list(names), **event.data}) if names else event
+
+
+def _listed(events: list[Event]) -> Iterator[Event]:
+    if events:
+        newest = max(events, key=lambda event: event.at.wall)
+        data: Evidence = {"count": len(events), "findings": _list([str(event.key) for event in events])}
+        yield Event(kind=STANDING, at=newest.at, boot_id=newest.boot_id, data=data)
+
+
+def _list(names: list[str]) -> str:
     more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
-    return replace(event, data={"consequences": ", ".join((*names[:_NAMED], *more)), **event.data})
+    return ", ".join((*names[:_NAMED], *more))

@@ -4,14 +4,14 @@
      "group":"finding","subject":"finding/xid.79@gpu/0000:1b:00.0","finding":"xid.79@gpu/0000:1b:00.0",
      "title":"…","to_do":"…","runbook":"https://…","data":{…}}
 
-`id` is the same for every attempt to deliver it. The last message of a `subject` is its current state. Only a `raised` one has title, to_do and runbook. An `intended` event with
-`"observed":true` in its data is what mode observe would have done.
+`id` is the same for every attempt to deliver it, and where it is sent again after a restart. The last message of a `subject` is its current
+state. Only a `raised` one has title, to_do and runbook. An `intended` event with `"observed":true` in its data is what mode observe would have done.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import uuid
 from dataclasses import dataclass
 
 from gpuwarden.config.notify import Group
@@ -20,6 +20,7 @@ from gpuwarden.health.conditions import condition
 from gpuwarden.health.model import Event, EventKind, Json, Key
 from gpuwarden.health.runbooks import RUNBOOKS, address
 from gpuwarden.health.to_do import of_raised
+from gpuwarden.notify.grouping import STANDING
 from gpuwarden.notify.queue import Message
 from gpuwarden.publish.times import rfc3339
 
@@ -29,6 +30,7 @@ GROUPS: dict[str, Group] = {
     EventKind.RAISED: "finding",
     EventKind.CLEARED: "finding",
     EventKind.ACKNOWLEDGED: "finding",
+    STANDING: "finding",
     EventKind.INTENDED: "exclusion",
     EventKind.OUTCOME: "exclusion",
     EventKind.EXCLUDED: "exclusion",
@@ -61,12 +63,12 @@ class Origin:
 
 
 def message(event: Event, origin: Origin, *, pods: bool = False) -> tuple[Group, Message] | None:
-    """None for an event that is not notified. Each call makes another id. `pods`: it may have names of pods."""
+    """None for an event that is not notified. `pods`: it may have names of pods."""
     group = GROUPS.get(event.kind)
     if group is None or event.data.get("more") is True:
         return None
-    key = uuid.uuid4().hex
     subject = _subject(group, event)
+    key = _id(event, subject, origin.node)
     document: dict[str, object] = {
         "format": FORMAT, "id": key, "node": origin.node, "mode": origin.mode, "boot_id": event.boot_id or origin.boot_id,
         "at": rfc3339(event.at.wall), "event": str(event.kind), "group": group, "subject": subject,
@@ -76,6 +78,15 @@ def message(event: Event, origin: Origin, *, pods: bool = False) -> tuple[Group,
         document |= _guidance(event, event.key, origin)
     document["data"] = _data(event, _HIDDEN if pods else (*_HIDDEN, "pod"))
     return group, Message(subject, key, json.dumps(document, separators=(",", ":")))
+
+
+def _id(event: Event, subject: str, node: str) -> str:
+    """For a finding of its first sighting, severity and advice: a restart remembers these, and not what was last seen of it."""
+    if event.kind == EventKind.RAISED:
+        of: list[object] = [event.data.get(name) for name in ("first_wall", "severity", "advice")]
+    else:
+        of = [event.at.wall, event.data]
+    return hashlib.sha256(json.dumps([node, subject, event.kind, of]).encode()).hexdigest()[:32]
 
 
 def _guidance(event: Event, key: Key, origin: Origin) -> dict[str, str]:
@@ -94,7 +105,7 @@ def _subject(group: Group, event: Event) -> str:
     """Intents and exclusions have separate subjects: a dropped intent is not the state of the node."""
     match group:
         case "finding":
-            return f"finding/{event.key}"[:_TEXT_MOST]
+            return "finding" if event.key is None else f"finding/{event.key}"[:_TEXT_MOST]
         case "exclusion":
             intent = "intent/" if event.kind in _ABOUT_INTENTS else ""
             if event.kind == EventKind.GATE_ENDED:

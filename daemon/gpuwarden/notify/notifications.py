@@ -1,41 +1,44 @@
-"""Notifications inside the daemon: events are queued on disk in both modes, and one worker task per receiver delivers them."""
+"""Notifications inside the daemon: events are queued in memory in both modes, and one worker task per receiver delivers them."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from gpuwarden.base.log import get_logger
-from gpuwarden.base.threads import detached
 from gpuwarden.config.notify import Group, NotifyOptions
 from gpuwarden.health.model import Event
 from gpuwarden.health.state import State
 from gpuwarden.notify.delivery import Receiver, Result
 from gpuwarden.notify.grouping import Grouping
 from gpuwarden.notify.messages import Origin, message
-from gpuwarden.notify.store import QueueStore
+from gpuwarden.notify.queue import Message
+from gpuwarden.notify.resend import Spacing, lasting
 from gpuwarden.notify.worker import DeliveryWorker
 from gpuwarden.publish.snapshot import ReceiverState
+from gpuwarden_collectors.base import Clock, host_clock
 
 log = get_logger()
 
-QUEUE = "notify.db"
 DROPPED = "dropped"
-"""The count of messages dropped for room in the queue, beside the counts by result."""
+"""The count of messages that were removed undelivered, beside the counts by result."""
+RESENT = "notified-again"
+"""File in the run directory: its time is that of the last resend."""
 _FAILED_PAUSE = 60.0  # seconds
 
 
 class Notifications:
-    """`folder`: where the queue is. `pods`: messages have their names. Without receivers nothing is opened, and nothing runs."""
+    """`folder`: the run directory. `pods`: messages have their names. Without receivers nothing is read or written, and nothing runs."""
 
-    def __init__(self, options: NotifyOptions, origin: Origin, folder: Path, *, pods: bool = False) -> None:
+    def __init__(
+        self, options: NotifyOptions, origin: Origin, folder: Path, *, pods: bool = False, clock: Clock = host_clock
+    ) -> None:
         self._origin = origin
         self._pods = pods
-        self._path = folder / QUEUE
+        self._clock = clock
         self._groups: dict[str, tuple[Group, ...]] = {}
-        self._receivers: dict[str, Receiver] = {}
+        self._workers: list[DeliveryWorker] = []
         for name, webhook in options.webhook.items():
             from gpuwarden.notify.webhook import WebhookReceiver  # noqa: PLC0415 - only where there are any
 
@@ -45,31 +48,35 @@ class Notifications:
 
             self._add(f"exec.{name}", program.events, ProgramReceiver(program))
         self._grouping = Grouping()
-        self._store: QueueStore | None = None
-        self._workers: list[DeliveryWorker] = []
+        self._spacing = Spacing(folder / RESENT) if self._workers else None
+        self._checkpoint: Callable[[], Iterable[Event]] = list
+        self._subjects: set[str] | None = set()
+        """Of messages since the start; None once what lasts was sent again."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def _add(self, target: str, events: tuple[Group, ...], receiver: Receiver) -> None:
         self._groups[target] = events
-        self._receivers[target] = receiver
+        self._workers.append(DeliveryWorker(target, receiver))
 
     # --- life
 
-    def run(self) -> None:
-        if self._receivers:
-            store = self._opened()
-            self._workers = [DeliveryWorker(target, receiver, store) for target, receiver in self._receivers.items()]
-            self._tasks = [asyncio.create_task(self._tend(worker), name=worker.target) for worker in self._workers]
+    def run(self, checkpoint: Callable[[], Iterable[Event]]) -> None:
+        """`checkpoint` gives that of the journal: what lasts is taken from it once."""
+        self._checkpoint = checkpoint
+        self._tasks = [asyncio.create_task(self._tend(worker), name=worker.target) for worker in self._workers]
 
     async def stop(self, within: float) -> None:
-        """Undelivered messages stay in the queue."""
-        for task in self._tasks:
-            task.cancel()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(within):
-                await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._store is not None:
-            await asyncio.wait((detached("notify-close", self._store.close),), timeout=within)
+        """Deliver what waits, within `within` seconds, to each receiver until an attempt fails."""
+        for worker in self._workers:
+            worker.finish()
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=within)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        for worker in self._workers:
+            if worker.queue:
+                log.warning("stopped with undelivered notifications", target=worker.target, waiting=len(worker.queue))
 
     async def _tend(self, worker: DeliveryWorker) -> None:
         while True:
@@ -78,44 +85,50 @@ class Notifications:
             except Exception:  # a bug in one of them must end neither it nor the others
                 log.exception("notification worker failed unexpectedly", target=worker.target)
                 await asyncio.sleep(_FAILED_PAUSE)
-
-    def _opened(self) -> QueueStore:
-        if self._store is None:
-            self._store = QueueStore(self._path, tuple(self._receivers))
-        return self._store
+            else:
+                return
 
     # --- events
 
     def send(self, events: Iterable[Event], state: State, shadowed: Callable[[Event], bool] = lambda _: False) -> None:
-        """Queues a message for each receiver of the event's group. Never blocks. `state`, `shadowed` as in `Grouping.of`."""
-        if not self._receivers:
+        """Queue a message for each receiver of the event's group. Never blocks. `state`, `shadowed` as in `Grouping.of`."""
+        if self._spacing is None:
             return
-        grouped = self._grouping.of(events, state, shadowed)
-        made = [found for event in grouped if (found := message(event, self._origin, pods=self._pods)) is not None]
-        chosen = [(target, one) for group, one in made for target, groups in self._groups.items() if group in groups]
-        if chosen:
-            self._opened().put(chosen)
+        made = self._messages(self._grouping.of(events, state, shadowed))
+        if self._subjects is not None:
+            self._subjects.update(one.subject for _, one in made)
+        if self._tasks and self._spacing.over(self._clock()) and (again := self._again(state, shadowed)):
+            self._spacing.sent()
+            made += again
+        for group, one in made:
             for worker in self._workers:
-                worker.wake.set()
+                if group in self._groups[worker.target]:
+                    worker.put(one)
+
+    def _again(self, state: State, shadowed: Callable[[Event], bool]) -> list[tuple[Group, Message]]:
+        """Findings as they are found again; once all were, and this once, what else lasts and had no message yet."""
+        made = self._messages(self._grouping.again(state, shadowed))
+        if self._subjects is not None and not state.unconfirmed:
+            others = self._messages(lasting(self._checkpoint()))
+            made += [(group, one) for group, one in others if one.subject not in self._subjects]
+            self._subjects = None
+        return made
+
+    def _messages(self, events: Iterable[Event]) -> list[tuple[Group, Message]]:
+        return [found for event in events if (found := message(event, self._origin, pods=self._pods)) is not None]
 
     # --- what is published
 
     def error(self) -> str:
         """What an operator must correct; a receiver that does not answer is not counted as an error of this node."""
-        barred = [f"{worker.target}: {worker.state.barred}" for worker in self._workers if worker.state.barred]
-        disk = [] if self._store is None or not self._store.error else [self._store.error]
-        return "; ".join((*barred, *disk))
+        return "; ".join(f"{worker.target}: {worker.state.barred}" for worker in self._workers if worker.state.barred)
 
     def shown(self) -> tuple[ReceiverState, ...]:
-        store = self._store
-        if store is None:
-            return ()
         return tuple(
             ReceiverState(
-                target=worker.target, queued=store.rows[worker.target], error=worker.state.error,
+                target=worker.target, queued=len(worker.queue), error=worker.state.error,
                 counts={
-                    **{result.value: worker.state.counts[result] for result in Result},
-                    DROPPED: store.gone[worker.target],
+                    **{result.value: worker.state.counts[result] for result in Result}, DROPPED: worker.queue.dropped,
                 },
             )
             for worker in self._workers

@@ -1,174 +1,69 @@
-"""Undelivered messages, on disk, so that neither a restart nor a week without network loses them. For one thread only.
+"""Messages that wait for one receiver, in memory and bounded: what a stop leaves undelivered is lost, and what lasts is sent again
+after the next start (`resend.py`).
 
-Bounded in number and size. When it is full superseded messages (with a later one of the same subject) are dropped first, so that the latest
-state of every subject stays; only if that is not enough the oldest of all.
+When the queue is full, only the newest message of each subject stays, which is its present state; if that is not enough, the oldest go.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sqlite3
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections import deque
 from dataclasses import dataclass
-from pathlib import Path
 
-ROWS_MOST = 100_000
-BYTES_MOST = 40 << 20
-"""Bytes of all messages; with keys, index and free pages the file stays below 64 MiB, which SQLite enforces as well."""
-FILE_MOST = 64 << 20
-_PAGE = 4_096
-_MAKE_ROOM = 100  # the part of what fits that goes at once, so that a full queue is not searched for every message
-_ROW = 120  # bytes that a row costs besides its texts
-
-_TABLE = """
-    CREATE TABLE IF NOT EXISTS message (
-        id INTEGER PRIMARY KEY AUTOINCREMENT, target TEXT NOT NULL, subject TEXT NOT NULL, key TEXT NOT NULL, body TEXT NOT NULL
-    )
-"""
-_SUPERSEDED = """
-    SELECT id, target, size FROM (
-        SELECT id, target, length(CAST(body AS BLOB)) + length(subject) AS size,
-               max(id) OVER (PARTITION BY target, subject) AS latest
-        FROM message
-    ) WHERE id < latest ORDER BY id LIMIT ?
-"""
-_OLDEST = "SELECT id, target, length(CAST(body AS BLOB)) + length(subject) FROM message ORDER BY id LIMIT ?"
+MESSAGES_MOST = 1_000
+BYTES_MOST = 1 << 20
+"""Bytes of the bodies of all messages of one receiver."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A notification for one receiver."""
+    """A notification."""
 
     subject: str
     """What the message is the latest state of."""
     key: str
-    """Unique; the same for every attempt to deliver it."""
+    """The same for every attempt to deliver it, after a restart too."""
     body: str
-    """JSON."""
+    """JSON in ASCII."""
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A message in the queue."""
+class MessageQueue:
+    """Messages in the order in which they came."""
 
-    id: int
-    message: Message
+    def __init__(self, *, messages_most: int = MESSAGES_MOST, bytes_most: int = BYTES_MOST) -> None:
+        self.dropped = 0
+        """Messages that were removed undelivered."""
+        self._messages: deque[Message] = deque()
+        self._bytes = 0
+        self._messages_most, self._bytes_most = messages_most, bytes_most
 
+    def __len__(self) -> int:
+        return len(self._messages)
 
-def move_aside(path: Path) -> Path:
-    """The new path; an earlier file of that name is replaced. Raises OSError."""
-    aside = path.with_name(f"{path.name}.corrupt")
-    for side in ("-wal", "-shm", ""):
-        with contextlib.suppress(FileNotFoundError):
-            path.with_name(path.name + side).replace(aside.with_name(aside.name + side))
-    return aside
+    def put(self, message: Message) -> None:
+        self._messages.append(message)
+        self._bytes += len(message.body)
+        if self._is_full():
+            self.drop_superseded()
+        while self._is_full():
+            self._bytes -= len(self._messages.popleft().body)
+            self.dropped += 1
 
+    def head(self) -> Message | None:
+        """Return the oldest message, which stays in the queue."""
+        return self._messages[0] if self._messages else None
 
-class Queue:
-    """Raises sqlite3.Error and OSError. `path` None: in memory."""
+    def done(self, message: Message) -> None:
+        """Remove `message`, the head when its delivery began; it may have been dropped meanwhile."""
+        if self._messages and self._messages[0] is message:
+            self._messages.popleft()
+            self._bytes -= len(message.body)
 
-    def __init__(self, path: Path | None, *, rows_most: int = ROWS_MOST, bytes_most: int = BYTES_MOST) -> None:
-        self._rows_most, self._bytes_most = rows_most, bytes_most
-        if path is not None:
-            path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-            with contextlib.suppress(FileExistsError):
-                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        self._open(path)
+    def drop_superseded(self) -> None:
+        """Drop every message with a later one of the same subject."""
+        newest = {message.subject: message for message in self._messages}
+        kept = deque(message for message in self._messages if newest[message.subject] is message)
+        self.dropped += len(self._messages) - len(kept)
+        self._messages, self._bytes = kept, sum(len(message.body) for message in kept)
 
-    def _open(self, path: Path | None) -> None:
-        self._db = sqlite3.connect(":memory:" if path is None else path, isolation_level=None, check_same_thread=False)
-        try:
-            self._db.execute(f"PRAGMA page_size = {_PAGE}")
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = NORMAL")
-            self._db.execute("PRAGMA cache_size = -512")
-            self._db.execute("PRAGMA journal_size_limit = 4194304")
-            self._db.execute(f"PRAGMA max_page_count = {FILE_MOST // _PAGE}")
-            self._db.execute(_TABLE)
-            self.rows: Counter[str] = Counter()
-            self._bytes = 0
-            sizes = "SELECT target, count(*), sum(length(CAST(body AS BLOB)) + length(subject)) FROM message GROUP BY target"
-            for target, rows, size in self._db.execute(sizes):
-                self.rows[target] = rows
-                self._bytes += size
-        except BaseException:
-            self._db.close()
-            raise
-
-    def put(self, messages: Iterable[tuple[str, Message]]) -> Counter[str]:
-        """Each for a target. Returns how many of each target were dropped for room."""
-        insert = "INSERT INTO message (target, subject, key, body) VALUES (?, ?, ?, ?)"
-        with self._transaction():
-            for target, message in messages:
-                self._db.execute(insert, (target, message.subject, message.key, message.body))
-                self.rows[target] += 1
-                self._bytes += len(message.body.encode()) + len(message.subject)
-            return self._make_room()
-
-    def head(self, target: str, most: int) -> list[Waiting]:
-        """The oldest first."""
-        select = "SELECT id, subject, key, body FROM message WHERE target = ? ORDER BY id LIMIT ?"
-        return [Waiting(number, Message(*fields)) for number, *fields in self._db.execute(select, (target, most))]
-
-    def done(self, target: str, number: int, key: str) -> None:
-        """It was delivered, or never will be."""
-        size = "SELECT length(CAST(body AS BLOB)) + length(subject) FROM message WHERE id = ? AND key = ?"
-        found = self._db.execute(size, (number, key)).fetchone()
-        if found is not None:  # else it was dropped meanwhile
-            self._db.execute("DELETE FROM message WHERE id = ?", (number,))
-            self.rows[target] -= 1
-            self._bytes -= found[0]
-
-    def everything(self) -> list[tuple[str, Message]]:
-        """In order, with their targets."""
-        rows = self._db.execute("SELECT target, subject, key, body FROM message ORDER BY id")
-        return [(target, Message(*fields)) for target, *fields in rows]
-
-    def forget(self, targets: Iterable[str]) -> None:
-        """Delete the messages of all other targets."""
-        kept = set(targets)
-        for gone in self.rows.keys() - kept:
-            self._db.execute("DELETE FROM message WHERE target = ?", (gone,))
-        size = self._db.execute("SELECT sum(length(CAST(body AS BLOB)) + length(subject)) FROM message").fetchone()[0]
-        self._bytes = size or 0
-        self.rows = Counter({target: rows for target, rows in self.rows.items() if target in kept})
-
-    def close(self) -> None:
-        self._db.close()
-
-    def _make_room(self) -> Counter[str]:
-        gone: Counter[str] = Counter()
-        for select in (_SUPERSEDED, _OLDEST):
-            while self._is_full():
-                rows = self._db.execute(select, (max(1, self._rows_most // _MAKE_ROOM),)).fetchall()
-                if not rows:
-                    break
-                for number, target, size in rows:
-                    if not self._is_full(with_room=True):
-                        break
-                    self._db.execute("DELETE FROM message WHERE id = ?", (number,))
-                    gone[target] += 1
-                    self.rows[target] -= 1
-                    self._bytes -= size
-        return gone
-
-    def _is_full(self, *, with_room: bool = False) -> bool:
-        part = 1.0 - with_room / _MAKE_ROOM
-        rows = self.rows.total()
-        return rows > self._rows_most * part or self._bytes + rows * _ROW > self._bytes_most * part
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        before = self.rows.copy(), self._bytes
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._db.execute("COMMIT")
-        except BaseException:
-            self.rows, self._bytes = before
-            with contextlib.suppress(sqlite3.Error):  # it may be rolled back already
-                self._db.execute("ROLLBACK")
-            raise
+    def _is_full(self) -> bool:
+        return len(self._messages) > self._messages_most or self._bytes > self._bytes_most

@@ -1,7 +1,8 @@
-"""The delivery worker of one receiver: message after message, each until it is delivered, refused for good, or dropped for room.
+"""The delivery worker of one receiver: message after message, each until it is delivered, refused for good, or dropped.
 
 Idle while the queue is empty. A failed delivery is tried again after 1 s, doubling up to 5 minutes, by
 chance somewhat sooner, so that a fleet does not come back in step; a longer Retry-After, up to 5 minutes too, is honoured.
+While the receiver fails, only the newest message of each subject waits: once it is back it gets the present state, not an hour of history.
 """
 
 from __future__ import annotations
@@ -14,17 +15,12 @@ from dataclasses import dataclass, field
 
 from gpuwarden.base.log import get_logger
 from gpuwarden.notify.delivery import Delivery, Receiver, Result
-from gpuwarden.notify.queue import Waiting
-from gpuwarden.notify.store import QueueStore
+from gpuwarden.notify.queue import Message, MessageQueue
 from gpuwarden_collectors.backoff import Backoff
 
 log = get_logger()
 
 FIRST, MOST = 1.0, 300.0  # seconds
-RECHECK = 60.0
-"""Seconds between reads of a queue that cannot be read from disk: it may hold messages."""
-AT_ONCE = 100
-"""Messages that are read from the queue in one go."""
 
 
 @dataclass(slots=True)
@@ -40,55 +36,59 @@ class DeliveryState:
 
 
 class DeliveryWorker:
-    def __init__(
-        self, target: str, receiver: Receiver, store: QueueStore, *, first: float = FIRST, most: float = MOST,
-        recheck: float = RECHECK,
-    ) -> None:  # fmt: skip
+    def __init__(self, target: str, receiver: Receiver, *, first: float = FIRST, most: float = MOST) -> None:
         self.target = target
         self.state = DeliveryState()
-        self.wake = asyncio.Event()
+        self.queue = MessageQueue()
         self._receiver = receiver
-        self._store = store
-        self._recheck = recheck
+        self._changed = asyncio.Event()  # a message came, or `finish` was called
+        self._finishing = asyncio.Event()
+        self._tried: Message | None = None
         self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
         self._backoff = Backoff(first, most, spread=(0.5, 1.0), chance=self._chance)
 
+    def put(self, message: Message) -> None:
+        self.queue.put(message)
+        self._changed.set()
+
+    def finish(self) -> None:
+        """Let `run` return once the queue is empty or an attempt fails; a pause after a failed attempt ends now."""
+        self._finishing.set()
+        self._changed.set()
+
     async def run(self) -> None:
-        """For ever, until cancelled."""
+        """Until `finish`, or until cancelled."""
         try:
             while True:
-                await self._turn()
+                message = self.queue.head()
+                if message is not None:
+                    if pause := await self._deliver(message):
+                        if self._finishing.is_set():
+                            return
+                        with contextlib.suppress(TimeoutError):
+                            async with asyncio.timeout(pause):
+                                await self._finishing.wait()
+                elif self._finishing.is_set():
+                    return
+                else:
+                    self._receiver.release()
+                    self._changed.clear()
+                    await self._changed.wait()
         finally:
             self._receiver.release()
 
-    async def _turn(self) -> None:
-        self.wake.clear()
-        waiting = await self._store.head(self.target, AT_ONCE)
-        if not waiting:
-            self._receiver.release()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._recheck if self._store.error else None):
-                    await self.wake.wait()
-        for one in waiting:
-            if not await self._deliver(one):
-                return  # it was dropped for room meanwhile: read the queue again
-
-    async def _deliver(self, one: Waiting) -> bool:
-        """Until it is settled. False if it was dropped for room during a pause."""
-        again = False
-        while True:
-            delivery = await self._receiver.deliver(one.message, again=again)
-            self._count(delivery)
-            if delivery.settled:
-                self._backoff.succeeded()
-                self._store.done(self.target, one)
-                return True
-            self._receiver.release()
-            await asyncio.sleep(self._pause(delivery))
-            again = True
-            first = await self._store.head(self.target, 1)
-            if not first or first[0].id != one.id:
-                return False
+    async def _deliver(self, message: Message) -> float:
+        """One attempt. Returns the seconds until the next; 0 if there is nothing more to do about the message."""
+        delivery = await self._receiver.deliver(message, again=message is self._tried)
+        self._count(delivery)
+        if delivery.settled:
+            self._backoff.succeeded()
+            self.queue.done(message)
+            return 0.0
+        self._tried = message
+        self._receiver.release()
+        self.queue.drop_superseded()
+        return self._pause(delivery)
 
     def _count(self, delivery: Delivery) -> None:
         state, before = self.state, (self.state.barred, self.state.error)

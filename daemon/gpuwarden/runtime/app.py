@@ -175,7 +175,7 @@ class Daemon:
         self.journal.append([Event(kind=EventKind.STARTED, at=self._clock(), boot_id=self._site.boot_id, data=about)])
         self._ticker = asyncio.create_task(self._tick())
         self.enforcement.run()
-        self._notifications.run()
+        self._notifications.run(lambda: self.journal.checkpoint(self._clock()))
         self._jobs.run()
         self._kubernetes.run()
         self._switch.run()

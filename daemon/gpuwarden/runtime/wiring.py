@@ -127,7 +127,7 @@ class Site:
         origin = Origin(
             node=self.config.node, mode=self.config.mode, boot_id=self.boot_id, runbooks=self.config.publish.runbooks
         )
-        return Notifications(options, origin, self.config.state.dir, pods=self.config.publish.publish_jobs)
+        return Notifications(options, origin, self.config.run.dir, pods=self.config.publish.publish_jobs)
 
     def notice_sources(self, clock: Clock) -> tuple[CloudSource, ...]:
         """None with simulated GPUs: what is simulated asks nobody outside."""

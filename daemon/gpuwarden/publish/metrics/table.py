@@ -305,7 +305,7 @@ METRICS: tuple[Metric, ...] = (
            "Notifications that are waiting for delivery."),
     Metric("gpuwarden_notifications_total", COUNTER, ("target", "outcome"), enforcement.notified,
            "Attempts to deliver a notification, by outcome: delivered; refused (not tried again); barred (tried again, but an operator must correct "
-           "something); later (tried again); dropped (removed from the full queue)."),
+           "something); later (tried again); dropped (undelivered, for a newer one of its subject or for room)."),
     Metric("gpuwarden_termination_notice", GAUGE, ("source", "kind"), notices.announced,
            "1 while a termination notice for this machine is in force and not called off by an operator: imminent, further away, or only a hint."),
     Metric("gpuwarden_termination_deadline_timestamp_seconds", GAUGE, (), notices.deadline,
