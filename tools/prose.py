@@ -63,10 +63,15 @@ def _blocks(lines: list[str]) -> Iterator[tuple[bool, list[str]]]:
 def _fill(block: list[str]) -> str:
     point = _POINT.match(block[0])
     first = point[1] if point else re.match(" *", block[0])[0]  # type: ignore[index] # it matches every text
-    words = _WORD.findall(" ".join(block)[len(first) :])
+    words: list[str] = []
+    for word in _WORD.findall(" ".join(block)[len(first) :]):
+        if words and _MARKUP.match(word):
+            words[-1] += f" {word}"
+        else:
+            words.append(word)
     lines, line = [], first + words[0]
     for word in words[1:]:
-        if len(line) + 1 + len(word) <= COLUMNS or _MARKUP.match(word):
+        if len(line) + 1 + len(word) <= COLUMNS:
             line += f" {word}"
         else:
             lines.append(line)
