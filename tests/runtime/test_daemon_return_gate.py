@@ -300,7 +300,7 @@ class TestInSlurm:
             daemon.wait(lambda: node.workers, "the test")
             assert "Comment=gpuwarden: test from=" in slurm.show("n1")
             daemon.wait(lambda: slurm.state("n1") == {"IDLE"}, "the node to be back")
-            assert gate_events(daemon) == ONCE
+            daemon.wait(lambda: gate_events(daemon) == ONCE, "the return to be read back")
             assert {answer for gpu in range(GPUS) for _, answer, _ in node.note(gpu)["answers"]} == {"all"}
             assert daemon.status()["tests"]["results"][0]["level"] == "quick"
             slurm.wait(lambda: "gpuwarden: test" not in slurm.show("n1"), "the mark to be gone")
