@@ -17,7 +17,6 @@ PURE = sorted((ROOT / "daemon/gpuwarden/health").rglob("*.py"))
 POLICY = sorted((ROOT / "daemon/gpuwarden/policy").rglob("*.py"))
 _COLLECTORS = ROOT / "collectors/gpuwarden_collectors"
 FACTS = sorted([*_COLLECTORS.rglob("*facts.py"), _COLLECTORS / "active_test/level.py"])
-FROZEN = ROOT / "collectors/gpuwarden_collectors/frozen.py"
 PLAIN = {
     "__future__",
     "collections",
@@ -38,7 +37,7 @@ CLIENTS = {
 }  # fmt: skip
 """What speaks for a collector. The daemon has loaded aiohttp anyway; the others it loads only where they are used."""
 ALLOWED = {
-    *PLAIN, "gpuwarden_collectors.backoff", "gpuwarden_collectors.base", "gpuwarden_collectors.codec", "gpuwarden_collectors.frozen", "gpuwarden_collectors.options",
+    *PLAIN, "gpuwarden_collectors.backoff", "gpuwarden_collectors.base", "gpuwarden_collectors.codec", "gpuwarden_collectors.options",
     "gpuwarden_collectors.slurm.hostlist",
     *(".".join(path.relative_to(ROOT / "collectors").with_suffix("").parts) for path in FACTS),
 }  # fmt: skip
@@ -54,7 +53,7 @@ def imported(path: Path) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("path", [*FACTS, FROZEN], ids=lambda path: path.parent.name + "/" + path.name)
+@pytest.mark.parametrize("path", FACTS, ids=lambda path: path.parent.name + "/" + path.name)
 def test_facts_are_values_and_read_nothing(path: Path) -> None:
     assert imported(path) <= ALLOWED
 

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, NamedTuple
 
 from gpuwarden_collectors.codec import CodecError, from_wire, to_wire
-from gpuwarden_collectors.frozen import values_of, with_values
 
 WHOLE = "="
 _MOST_NUMBERS = 1000  # of a mapping, after all changes to it
@@ -69,11 +68,10 @@ def _changed(kind: _Kind, old: Any, new: Any) -> Any:
         return to_wire(new, kind.hint)
     if _differs(new) and type(old) is type(new):
         of: Any = type(new)
-        kinds, values = _kinds(of), values_of(of)
-        pairs = zip(kinds.items(), values(old), values(new), strict=True)
+        parts = [(name, part, getattr(old, name), getattr(new, name)) for name, part in _kinds(of).items()]
         return {
             name: after if part.plain else _changed(part, before, after)
-            for (name, part), before, after in pairs
+            for name, part, before, after in parts
             if before is not after and before != after
         }
     if kind.numbers:
@@ -137,4 +135,4 @@ def _with_fields(old: Any, change: Mapping[str, Any]) -> Any:
             values[name] = below if plain else _applied(kind, getattr(old, name) if kind.structured else None, below)
         except CodecError as error:
             raise error.below(f".{name}") from None
-    return with_values(old, values)
+    return replace(old, **values)

@@ -5,12 +5,11 @@ Only the counters that are judged, and those of all GPUs in one pass: a quiet no
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpuwarden.health.detectors import COUNTERS
 from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, NvmlFacts
-from gpuwarden_collectors.frozen import with_values
 from gpuwarden_collectors.nvml.due import Due, period
 from gpuwarden_collectors.nvml.readings import CALLS, FIELDS, MINUTE, SINCE_LOAD, Trigger
 
@@ -46,7 +45,7 @@ class AsRead:
             return self._last
         here = {gpu.slot for gpu in facts.gpus}
         self._known = {slot: known for slot, known in self._known.items() if slot in here}
-        given = with_values(facts, {"gpus": tuple([self._gpu(gpu, now, due=self.due(now)) for gpu in facts.gpus])})
+        given = replace(facts, gpus=tuple([self._gpu(gpu, now, due=self.due(now)) for gpu in facts.gpus]))
         if self.due(now):
             self.due.read(now)
         self._source = facts
@@ -72,10 +71,10 @@ class AsRead:
             known.values[name] = getattr(gpu.readings, name)
             known.read_at[name] = now
         times = {name: at for name, at in known.read_at.items() if known.values[name] is not None}
-        readings = with_values(gpu.readings, known.values)
+        readings = replace(gpu.readings, **known.values)
         if readings == known.given.readings:
             readings = known.given.readings
-        known.source, known.given = gpu, with_values(gpu, {"readings": readings, "read_at": times})
+        known.source, known.given = gpu, replace(gpu, readings=readings, read_at=times)
         return known.given
 
 

@@ -23,7 +23,6 @@ from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
 from gpuwarden_collectors.dcgm.facts import NOT_ANSWERING
 from gpuwarden_collectors.event_facts import HostEvent, Source, XidEvent
 from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, LinkFacts, NvmlFacts, NvmlProblem, Stamp
-from gpuwarden_collectors.frozen import with_values
 from gpuwarden_collectors.pci_facts import PciDevice, PciFacts, PciKind
 from gpuwarden_collectors.slurm.jobs_facts import JobsFacts
 from support.hosts import WALL, readings, slot
@@ -310,11 +309,11 @@ class Node(Clockwork):
         known = {
             name: value for name, value in values.items() if getattr(gpu.readings, name) is not None or value is None
         }
-        self.put(n, readings=with_values(gpu.readings, known))
+        self.put(n, readings=replace(gpu.readings, **known))
 
     def give(self, n: int, **values: int) -> None:
         """As `change`, also for readings that this model did not have."""
-        self.put(n, readings=with_values(self.gpus[n].readings, values))
+        self.put(n, readings=replace(self.gpus[n].readings, **values))
 
     def add(self, n: int, **values: int) -> None:
         old = self.gpus[n].readings
@@ -325,7 +324,7 @@ class Node(Clockwork):
         self.change(n, temperature=celsius, temperature_memory=celsius + 5, temperature_margin=highest - celsius)
 
     def put(self, n: int, **fields: Any) -> None:
-        self.gpus[n] = with_values(self.gpus[n], fields)
+        self.gpus[n] = replace(self.gpus[n], **fields)
         self._facts = None
 
     def plug(self, n: int, **fields: Any) -> None:

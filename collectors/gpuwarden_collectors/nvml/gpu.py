@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpuwarden_collectors.facts import CallError, GpuAnswer, GpuFacts, GpuReadings
-from gpuwarden_collectors.frozen import with_values
 from gpuwarden_collectors.nvml.calls import Calls, Unanswered
 from gpuwarden_collectors.nvml.due import Due, period
 from gpuwarden_collectors.nvml.gpm import Gpm, InstancesGpm
@@ -23,7 +22,6 @@ from gpuwarden_collectors.nvml.placement import PlacementReader
 from gpuwarden_collectors.nvml.poller import Questions
 from gpuwarden_collectors.nvml.readings import Cadence
 
-_NO_READINGS = GpuReadings()
 _IDENTITY = {
     "name": "nvmlDeviceGetName", "serial": "nvmlDeviceGetSerial", "vbios": "nvmlDeviceGetVbiosVersion",
     "board_part": "nvmlDeviceGetBoardPartNumber",
@@ -91,7 +89,7 @@ class Gpu:
         links = self._links.read(now, again=again)
         sums = {name: total for name, total in self._links.sums.items() if values.get(name) is None}
         performance = self._gpm.read(now) if self._with_gpm else {}
-        readings = with_values(_NO_READINGS, {**values, **sums, **performance})
+        readings = GpuReadings(**{**values, **sums, **performance})
         mig = self._instances.read(now) if readings.mig_mode else ()
         mig = self._instances_gpm.read(mig, now) if self._with_gpm else mig
         facts = GpuFacts(

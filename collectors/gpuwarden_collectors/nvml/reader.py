@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from gpuwarden_collectors.base import Clock, host_clock
 from gpuwarden_collectors.event_facts import XidEvent
 from gpuwarden_collectors.facts import CallError, GpuAnswer, GpuFacts, NvmlFacts, NvmlProblem, slot_of
-from gpuwarden_collectors.frozen import with_values
 from gpuwarden_collectors.nvml import devices
 from gpuwarden_collectors.nvml.due import phase_of_gpu
 from gpuwarden_collectors.nvml.gpu import Gpu
@@ -204,7 +203,7 @@ class NvmlReader:
             self._time.add(_ALL)
             gpu = self._read_gpu(slot, index, handle, error, now, its_turn=index == turn)
             self._time.add(index)
-            facts[slot or f"?{index}"] = with_values(gpu, {"read_seconds": self._time.of(index)})
+            facts[slot or f"?{index}"] = replace(gpu, read_seconds=self._time.of(index))
         self.page.part()
         self._remember(slots, [handle for handle, _, _ in handles])
         return _by_index(facts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import is_
 from typing import Any, Generic, Literal, TypeVar
 
@@ -12,7 +12,6 @@ from gpuwarden.health.model import Advice, Severity
 from gpuwarden_collectors.base import NamedFacts, Observation, PassOutcome
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
 from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, NvmlFacts, Stamp
-from gpuwarden_collectors.frozen import with_values
 from gpuwarden_collectors.options import bounded
 from gpuwarden_collectors.pci_facts import PciDevice, PciFacts, PciKind
 from gpuwarden_collectors.slurm.jobs_facts import JobsFacts
@@ -195,7 +194,7 @@ class View:
     def after(self, observation: Observation[Any]) -> View:
         name = observation.collector
         seen = self.passes.get(name, _NEVER).after(observation)
-        return with_values(self, {"passes": {**self.passes, name: seen}})
+        return replace(self, passes={**self.passes, name: seen})
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,6 @@ from gpuwarden_collectors.changes import changed
 from gpuwarden_collectors.codec import to_wire
 from gpuwarden_collectors.event_facts import HostEvent
 from gpuwarden_collectors.facts import GpuFacts, GpuReadings, MigInstance, NvmlFacts
-from gpuwarden_collectors.frozen import with_values
 
 TELEMETRY_EVERY, JUDGED_EVERY = 60.0, 15.0
 """Seconds between two that are written: of TELEMETRY, and of JUDGED, of which a minute then has four."""
@@ -139,7 +138,7 @@ def _with_times_of_counters(facts: Any) -> Any:
         return facts
     times = [{name: gpu.read_at[name] for name in COUNTERS if name in gpu.read_at} for gpu in facts.gpus]
     pairs = zip(facts.gpus, times, strict=True)
-    return with_values(facts, {"gpus": tuple(with_values(gpu, {"read_at": of_gpu}) for gpu, of_gpu in pairs)})
+    return replace(facts, gpus=tuple(replace(gpu, read_at=of_gpu) for gpu, of_gpu in pairs))
 
 
 def _with_old_telemetry(old: Any, new: Any, names: Sequence[str]) -> Any:
@@ -152,7 +151,7 @@ def _with_old_telemetry(old: Any, new: Any, names: Sequence[str]) -> Any:
 def _with_telemetry_of(old: GpuFacts, new: GpuFacts, names: Sequence[str]) -> GpuFacts:
     if (old.slot, old.answer) != (new.slot, new.answer):
         return new
-    readings = with_values(new.readings, {name: getattr(old.readings, name) for name in names})
+    readings = replace(new.readings, **{name: getattr(old.readings, name) for name in names})
     return replace(new, readings=readings, mig=_instances_with_telemetry_of(old.mig, new.mig))
 
 
@@ -160,7 +159,7 @@ def _instances_with_telemetry_of(old: tuple[MigInstance, ...], new: tuple[MigIns
     if [(one.uuid, one.profile) for one in old] != [(one.uuid, one.profile) for one in new]:
         return new
     return tuple(
-        with_values(now, {name: getattr(before, name) for name in _OF_INSTANCES})
+        replace(now, **{name: getattr(before, name) for name in _OF_INSTANCES})
         for before, now in zip(old, new, strict=True)
     )
 
