@@ -1,6 +1,6 @@
 """The default format without PyTorch: what it takes, what it refuses, and that loading runs nothing.
 
-`saved_before` holds checkpoints as 23d4377 wrote them. With PyTorch: test_torch_formats.py.
+`saved_before` holds checkpoints as 0.1.0 writes them. With PyTorch: test_torch_formats.py.
 """
 
 from __future__ import annotations

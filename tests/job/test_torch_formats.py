@@ -1,6 +1,6 @@
 """The default format with PyTorch: `weights_only=True` loads it, and what it would not load is refused at save.
 
-`saved_before` holds checkpoints as 23d4377 wrote them, with torch 2.13 and numpy 2.4. Without PyTorch: test_formats.py.
+`saved_before` holds checkpoints as 0.1.0 writes them, with torch 2.13 and numpy 2.4. Without PyTorch: test_formats.py.
 """
 
 from __future__ import annotations

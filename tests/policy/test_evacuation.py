@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwarden.health.model import Event, EventKind, Json
+from gpuwarden.health.model import EventKind
 from gpuwarden.policy.evacuation.budget import FAILING_GPU
 from gpuwarden.policy.evacuation.delivery import DeliveryRules, Way, mark
 from gpuwarden.policy.evacuation.events import not_requeued, saved, signalled, signalling
@@ -148,18 +148,6 @@ def test_the_acknowledgement_of_one_rank_does_not_count_for_another() -> None:
     story = Story(unschedulable=True).runs(7, process(1), process(2)).announces(announced()).acts()
     assert story.acknowledges(7, 0).ends(2).acts().requeues == [], "which of them was rank 0 is not known"
     assert story.acknowledges(7, 1).acts().requeues == [(7, 1_000.0)]
-
-
-def saved_by_directory(story: Story) -> Event:
-    """As a daemon of before wrote it, which watched the directories of checkpoints: it is in ledgers, and means the same."""
-    data: dict[str, Json] = {"job": "slurm/7", "by": "directory", "saved": True, "whole": True}
-    return Event(kind=EventKind.SAVED, at=story.now, boot_id=BOOT, data=data)
-
-
-def test_an_acknowledgement_of_a_whole_job_in_an_older_ledger_needs_no_rank() -> None:
-    story = Story(unschedulable=True).runs(7, process(1), process(2)).announces(announced()).acts()
-    story.took([saved_by_directory(story)])
-    assert story.acts().requeues == [(7, 1_000.0)]
 
 
 def test_the_end_of_a_process_does_not_replace_its_acknowledgement() -> None:
@@ -314,8 +302,6 @@ def test_a_rank_that_comes_while_its_job_is_signalled_as_a_whole_is_signalled_af
 def test_a_job_of_several_nodes_is_not_requeued_on_the_acknowledgement_of_the_ranks_of_one() -> None:
     story = Story(unschedulable=True).spreads(7, process(1, rank=0), process(2, rank=1)).announces(announced()).acts()
     story.acknowledges(7, 0).acknowledges(7, 1).acts()
-    story.took([saved_by_directory(story)])
-    assert story.acts().requeues == [], "nor on what lies in the directory of their checkpoints"
     assert story.waits(114.5).acts().requeues == []
     assert story.waits(0.5).acts().requeues == [(7, 1_115.0)]
 

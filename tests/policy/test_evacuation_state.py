@@ -121,9 +121,7 @@ def _answered(story: Story, name: str, job: JobState) -> bool:
     acknowledged, slurm = job.acknowledged, slurm_of(story.jobs[name], story.seen)
     if slurm is not None and slurm.several:
         return acknowledged.all_ranks
-    return (
-        acknowledged.whole or len(acknowledged.ranks) >= len(job.signalled) or job.signalled <= acknowledged.processes
-    )
+    return len(acknowledged.ranks) >= len(job.signalled) or job.signalled <= acknowledged.processes
 
 
 @settings(deadline=None, max_examples=150)
@@ -285,8 +283,8 @@ ODD = (
     | st.text(max_size=30)
 )
 NAMES = [
-    "notice", "job", "way", "result", "processes", "rank", "ranks", "pid", "started", "step", "kept", "more", "unsure", "earlier",
-    "restarts", "count", "text", "by", "whole", "saved", "permanent", "named", "requeued", "deadline_boottime", "deadline_wall",
+    "notice", "job", "way", "result", "processes", "rank", "ranks", "pid", "started", "step", "kept", "more", "earlier",
+    "restarts", "count", "text", "by", "saved", "permanent", "named", "requeued", "deadline_boottime", "deadline_wall",
     "told_boottime", "told_wall", "requeued_boottime", "requeued_wall", "tries", "unsaved", "ended",
     "remaining", "returned", "in_steps", "all_ranks", "marking", "again", "due", "only", "wide", "signal",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpuwarden.health.model import EventKind
 from gpuwarden.policy.evacuation.delivery import MARK_STANDS, Way, mark
-from gpuwarden.policy.evacuation.events import checkpoint, saved, settled, signalled, signalling
+from gpuwarden.policy.evacuation.events import saved, settled, signalled, signalling
 from gpuwarden.policy.evacuation.model import SIGNALLED_WITHIN, Sent
 from gpuwarden.policy.evacuation.steps import SignalJob
 from gpuwarden.policy.evacuation.unsettled import has_unused_mark, repeatable
@@ -301,17 +301,6 @@ def test_without_that_key_nobody_gets_a_second_one() -> None:
 
 
 # --- ledgers
-
-
-def test_a_checkpoint_of_a_version_that_named_only_what_went_through_slurm_means_the_same() -> None:
-    story = killed_before_its_mark(Story().spreads(7, process(1)).announces(announced()))
-    for event in checkpoint(story.state):
-        if event.data.get("only") == "unsure":
-            data = {**event.data, "unsure": True}
-            del data["only"]
-            story.took([replace(event, data=data)])
-    assert story.known(7) == replace(story.known(7), signalled=frozenset({(1, 10)}), unsure=frozenset({(1, 10)}))
-    assert story.acts().signals == [(1, "TERM")]
 
 
 def test_what_is_not_known_is_kept_in_a_checkpoint() -> None:

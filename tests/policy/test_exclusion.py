@@ -444,10 +444,9 @@ def test_a_failure_s_exclusion_that_nobody_remembers_is_left_alone() -> None:
     assert story.heals(passes=1_000).writes == []
 
 
-def test_a_drain_that_a_health_check_of_before_made_for_a_silent_daemon_is_lifted_after_clean_passes() -> None:
-    """As 23d4377 left it in Slurm and in the ledger with `on_stale = "drain"`, which is gone."""
+def test_an_exclusion_for_unknown_health_that_only_the_ledger_remembers_is_lifted_after_clean_passes() -> None:
     story = Story()
-    reason = reasons.unknown(["daemon_silent"])
+    reason = reasons.unknown(["nvml"])
     story.drained_by_hand(reason)
     data: dict[str, Json] = {"actuator": "slurm", "why": "failure", "reason": reason, "since": story.node_state.since}
     story.records(EventKind.EXCLUDED, data=data)

@@ -19,7 +19,7 @@ _GATE = {
 
 
 def active_test_lines(status: Document) -> Iterator[str]:
-    """None where no GPU was tested; the daemon of an earlier version gives none."""
+    """Yield nothing if no GPU was tested."""
     tests = status.get("tests") or {}
     if running := tests.get("running"):
         yield f"running: level {clean(running['level'])} on {len(running['gpus'])} GPUs, until {when(running['until'])} at the latest"

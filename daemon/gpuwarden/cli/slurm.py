@@ -33,8 +33,6 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("action", choices=("jobs", "look", "healthcheck"), help="see below")
     parser.add_run_dir()
     parser.add_json()
-    for flag, value in (("--node", "NAME"), ("--config", "FILE")):
-        parser.add_argument(flag, metavar=value, help="ignored; health checks of an earlier version pass it")
 
 
 def main(options: argparse.Namespace) -> int:

@@ -67,7 +67,7 @@ def _guidance(about: Document) -> Iterator[str]:
 
 
 def _with_its_cause(findings: list[Document]) -> Callable[[Document], tuple[int, bool]]:
-    """Orders findings so that each consequence is behind its cause. The daemon of an earlier version names none."""
+    """Order findings so that each consequence is behind its cause."""
     place = {finding["id"]: number for number, finding in enumerate(findings)}
     last = len(place)
     return lambda finding: (place.get(finding.get("caused_by") or finding["id"], last), bool(finding.get("caused_by")))

@@ -2,9 +2,9 @@
 
 The kernel numbers the lines of a boot, and a record remembers the highest number that it was made of. A daemon whose
 position was lost reads the ring from its beginning: nothing is counted twice then, and no acknowledged finding comes back.
-Lines that carry no number (events of NVML and DCGM, or records of an older version) are recognised by their time alone, and only
-from what was acknowledged (`memory.buried`). Where the kernel log is read in another way than before (`BY_TIME`), the numbers of the two
-do not compare: what was there already is recognised by its time.
+Lines that carry no number (events of NVML and DCGM) are recognised by their time alone, and only from what was acknowledged
+(`memory.buried`). Where the kernel log is read in another way than before (`BY_TIME`), the numbers of the two do not compare: what was
+there already is recognised by its time.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def done(known: JobState, job: LocalJob, slurm: SlurmJob | None) -> bool:
     if has_other_nodes(job, slurm):
         # A container that has ended here loses nothing with this machine; a job of Slurm's ends on all its nodes.
         return acknowledged.all_ranks or (job.kind is not Kind.SLURM and _ended(known, job))
-    return acknowledged.whole or _all_acknowledged(known, job)
+    return _all_acknowledged(known, job)
 
 
 def steps_decide(known: JobState, job: LocalJob, slurm: SlurmJob) -> bool:

@@ -113,8 +113,6 @@ class KeptProcesses(OfJob):
     earlier: bool = False
     only: Name = ""
     """Which of JobState's other processes they are: unsure, unsure_here, undecided, called_off."""
-    unsure: bool = False
-    """Of an earlier version: they are in JobState's `unsure`, too."""
     kept: bool
 
 
@@ -141,8 +139,6 @@ class Saved(OfJob):
     pid: Number = None
     started: Number = None
     step: Number = None
-    whole: bool = False
-    """It holds for all of the job on this host; of an earlier version."""
     all_ranks: bool = False
     kept: bool = False
 
@@ -154,7 +150,6 @@ class KeptSaved(OfJob):
     by: Name
     saved: bool
     unsaved: bool
-    whole: bool
     all_ranks: bool = False
     step: Number = None
     ranks: str | None = None

@@ -214,7 +214,7 @@ def _job(notice: str, job: str, known: JobState) -> Iterator[event_data.KeptJob 
 
 def _acknowledged(notice: str, job: str, known: Acknowledged) -> Iterator[event_data.KeptSaved]:
     about = event_data.KeptSaved(
-        notice=notice, job=job, by=known.by, saved=known.saved, unsaved=known.unsaved, whole=known.whole,
+        notice=notice, job=job, by=known.by, saved=known.saved, unsaved=known.unsaved,
         all_ranks=known.all_ranks, step=known.step, kept=True,
     )  # fmt: skip
     first, *processes = _texts_of(known.processes)

@@ -57,8 +57,7 @@ class Requeued(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledged:
-    """Who acknowledged. `all_ranks`: all of the job, on all its nodes, from a rank that has agreed with the others; `whole`:
-    all of it that is here, which only a daemon of before has written, from its checkpoint directory.
+    """Who acknowledged. `all_ranks`: all of the job, on all its nodes, from a rank that has agreed with the others.
 
     `by` and `at` are those of the last acknowledgement, of the last that reported a save if any did, `step` the highest that was named;
     `saved`: a rank reported a checkpoint; `unsaved`: a rank reported that there is none.
@@ -66,7 +65,6 @@ class Acknowledged:
 
     ranks: frozenset[int] = frozenset()
     processes: frozenset[Process] = frozenset()
-    whole: bool = False
     all_ranks: bool = False
     saved: bool = False
     unsaved: bool = False

@@ -83,7 +83,7 @@ def _lately(told: Stamp | None, now: Stamp) -> bool:
 def _acknowledged(known: JobState, job: LocalJob) -> frozenset[Process]:
     """Those that have acknowledged, in their own name or by their number, which `job` shows."""
     acknowledged = known.acknowledged
-    if acknowledged.whole or acknowledged.all_ranks:
+    if acknowledged.all_ranks:
         return known.signalled | known.earlier
     here = (rank for rank in job.processes if has_acknowledged(rank, acknowledged))
     return acknowledged.processes.union((rank.pid, rank.started) for rank in here)
@@ -211,16 +211,15 @@ def _kept(known: JobState | None, event: Event) -> JobState:
     """From a checkpoint: as it was; what one event has no room for follows in `more`."""
     more = read(event_data.KeptProcesses, event)
     processes = processes_of(more.processes)
-    unsure = processes if more.unsure else frozenset()
     if known is not None and more.earlier:
         return replace(known, earlier=at_most(known.earlier | processes))
     if known is not None and more.only:
         return _kept_only(known, more.only, processes)
     if known is not None and more.more:
-        return replace(known, signalled=at_most(known.signalled | processes), unsure=at_most(known.unsure | unsure))
+        return replace(known, signalled=at_most(known.signalled | processes))
     data = read(event_data.KeptJob, event)
     return JobState(
-        signalled=processes, unsure=unsure, told_at=data.told_at, way=data.way, signal=data.signal, text=data.text,
+        signalled=processes, told_at=data.told_at, way=data.way, signal=data.signal, text=data.text,
         local_only=data.local_only, result=data.result, count=data.count, wide=data.wide, restarts=data.restarts,
         requeued=data.requeued, requeued_at=data.requeued_at, requeued_text=data.requeued_text, named=data.named,
         returned=data.returned, in_steps=data.in_steps, marking=data.marking, called_off_told=data.called_off_told,

@@ -80,7 +80,7 @@ def _returned(known: JobState) -> JobState:
     """What it answered before the notice was withdrawn counts no more: it went on since. Whoever answered may be signalled again."""
     answered = known.acknowledged
     told = known.earlier | known.signalled
-    left = frozenset[Process]() if answered.whole or answered.all_ranks else told - answered.processes
+    left = frozenset[Process]() if answered.all_ranks else told - answered.processes
     undecided = known.undecided if answered.at is None else frozenset[Process]()
     return replace(
         known, signalled=frozenset(), earlier=at_most(left), called_off=at_most(left), called_off_told=known.told_at,
@@ -158,7 +158,7 @@ def _also(
         acknowledged=Acknowledged(
             ranks=ranks if len(ranks) <= SIGNALLED_MOST else before.ranks,
             processes=processes if len(processes) <= 2 * SIGNALLED_MOST else before.processes,
-            whole=before.whole or data.whole, all_ranks=before.all_ranks or data.all_ranks,
+            all_ranks=before.all_ranks or data.all_ranks,
             saved=before.saved or saved, unsaved=before.unsaved or unsaved, by=before.by if ends else data.by,
             step=before.step if data.step is None else max(data.step, before.step or 0),
             at=(before.at or now) if ends else now,

@@ -164,7 +164,7 @@ def repeatable(state: EvacuationState, key: str, job: LocalJob, restarts: int | 
     known = [evacuation.jobs[key] for evacuation in state.evacuations.values() if key in evacuation.jobs]
     known = [one for one in known if None in (restarts, one.restarts) or one.restarts == restarts]
     acknowledged = [one.acknowledged for one in known]
-    if any(one.whole or one.all_ranks for one in acknowledged):
+    if any(one.all_ranks for one in acknowledged):
         return frozenset()
     undecided = frozenset[Process]().union(*(one.undecided for one in known))
     return frozenset(
