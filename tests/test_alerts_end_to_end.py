@@ -77,7 +77,7 @@ def test_a_fault_and_a_killed_daemon_reach_a_person_with_the_right_text(site: Si
     _, broken, killed = site.nodes
     broken.order("inject", "--gpu", "3", "xid", "95")
     page = site.webhook.wait_alert("GpuwardenNodeFailure", node="n2")
-    assert page["told_at"] == "/page"
+    assert page["signalled_at"] == "/page"
     assert page["labels"].items() >= {"severity": "page", "cluster": "gpu-east", "check": "xid", "gpu": "3"}.items()
     slot = page["labels"]["pci_bus_id"]
     assert page["annotations"]["summary"] == (
@@ -87,11 +87,11 @@ def test_a_fault_and_a_killed_daemon_reach_a_person_with_the_right_text(site: Si
 
     killed.kill()
     page = site.webhook.wait_alert("GpuwardenNodeSilent", node="n3")
-    assert page["told_at"] == "/page"
+    assert page["signalled_at"] == "/page"
     assert page["annotations"]["summary"].startswith("n3 has been silent for ")
     assert page["annotations"]["description"].startswith("Its target exists and does not answer.")
 
-    assert site.webhook.wait_alert("GpuwardenSimulated", node="n1")["told_at"] == "/ticket"
+    assert site.webhook.wait_alert("GpuwardenSimulated", node="n1")["signalled_at"] == "/ticket"
     assert site.webhook.alerts("GpuwardenNodeFailure", node="n1") == []
     assert site.webhook.alerts("GpuwardenManyNodesFailing") == []
 

@@ -28,7 +28,7 @@ SERIES = {
     'gpuwarden_node_health{job="gpuwarden",instance="%s",state="unknown"}': "",
     'gpuwarden_finding{job="gpuwarden",instance="%s",check="gpu_missing",severity="failure",gpu="1"}': "b",
     'gpuwarden_excluded{job="gpuwarden",instance="%s",actuator="slurm",owner="other",cause="foreign"}': "c",
-    'gpuwarden:node:standing{job="gpuwarden",instance="%s"}': "c",
+    'gpuwarden:node:exclusion{job="gpuwarden",instance="%s"}': "c",
 }  # fmt: skip
 
 
@@ -56,7 +56,7 @@ def test_prometheus_understands_every_query_and_they_return_what_the_page_shows(
             '{version="1.0", state="healthy"} 1', '{version="1.0", state="failure"} 1', '{version="2.0", state="healthy"} 1',
         ],
         'cause="foreign"': ['{job="gpuwarden", instance="c"} 1'],
-        "unless on (job, instance) gpuwarden:node:standing": [
+        "unless on (job, instance) gpuwarden:node:exclusion": [
             'gpuwarden_node_health{job="gpuwarden", instance="b", state="failure"} 1'
         ],
         "sort_desc": ['{check="gpu_missing", severity="failure"} 1'],

@@ -89,7 +89,7 @@ def _known() -> dict[str, set[str]]:
     recorded = {
         "gpuwarden:node:last_seen_timestamp_seconds": {"node"},
         "gpuwarden:node:name": {"node"},
-        "gpuwarden:node:standing": set[str](),
+        "gpuwarden:node:exclusion": set[str](),
         "gpuwarden:node:failing_since_timestamp_seconds": set[str](),
         "gpuwarden:finding:active": {"node", "check", "severity", "gpu", "uuid", "pci_bus_id"},
         "gpuwarden:fleet:nodes": set[str](),

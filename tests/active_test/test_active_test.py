@@ -706,7 +706,7 @@ def test_progress_is_shown_on_a_terminal_only(host: ActiveHost) -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    [None, [], {}, {"acting": None}, {"acting": {"schedulers": [{"excluded": "x"}]}}, {"acting": {"schedulers": 7}}],
+    [None, [], {}, {"actions": None}, {"actions": {"schedulers": [{"excluded": "x"}]}}, {"actions": {"schedulers": 7}}],
     ids=str,
 )
 def test_a_daemon_of_another_version_excludes_nothing(answer: object) -> None:

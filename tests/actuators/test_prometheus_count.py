@@ -334,4 +334,4 @@ async def counted(server: Server, boot_id: str) -> FleetCount:
 
 
 def held_back(daemon: RunningDaemon, why: str) -> bool:
-    return why in daemon.status()["acting"]["breaker"]
+    return why in daemon.status()["actions"]["breaker"]

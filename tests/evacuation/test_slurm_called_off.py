@@ -75,4 +75,4 @@ async def test_the_node_is_set_down_only_if_that_very_end_stands_right_before_th
     rig.announces(SPOT, OTHER)
     await rig.carries_out(SPOT, SetFinalState("down"), held=READS_NODE, then=then)
     assert ("DOWN" in slurm.state("n1")) == down
-    assert (EventKind.LAST_WORDS in [event.kind for event in rig.written]) == down
+    assert (EventKind.FINAL_NODE_STATE in [event.kind for event in rig.written]) == down

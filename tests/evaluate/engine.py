@@ -121,7 +121,7 @@ class Engine:
 
     def _facts(self, gpus: Sequence[GpuFacts], *, here: Sequence[bool], now: Stamp, driver: bool) -> DcgmFacts:
         if not driver or self.empty:
-            none = DcgmProblem(trouble=DcgmProblemKind.NO_GPUS, text="the engine lists no GPU")
+            none = DcgmProblem(kind=DcgmProblemKind.NO_GPUS, text="the engine lists no GPU")
             return DcgmFacts(engine_version="4.6.0", watched_since=self._since, watches=ALL_SYSTEMS, problems=(none,))
         here = [answers and n not in self.lost for n, answers in enumerate(here)]
         known = tuple(self._gpu(n, gpu, answers=here[n]) for n, gpu in enumerate(gpus))
@@ -142,7 +142,7 @@ class Engine:
 
     def _blind(self) -> Iterator[DcgmProblem]:
         if self.blind:
-            yield DcgmProblem(trouble=DcgmProblemKind.BLIND, text="nothing is readable of any GPU")
+            yield DcgmProblem(kind=DcgmProblemKind.BLIND, text="nothing is readable of any GPU")
 
     def _gpu(self, n: int, gpu: GpuFacts, *, answers: bool) -> DcgmGpu:
         readings = DcgmReadings() if self.blind else DcgmReadings(temperature=50)

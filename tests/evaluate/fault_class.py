@@ -15,7 +15,7 @@ from evaluate.node import Node
 
 Strike = Callable[[Node, int], Process]
 
-LINE, ANY, TROUBLE = "line", "any", "trouble"
+LINE, ANY, ERROR = "line", "any", "error"
 TWO_PASSES, ONE_SECOND = 10.0, 1.0
 EVERY_MODEL = ("B200", "H100", "H100, driver 535", "A100")
 NEW_DRIVER = ("B200", "H100")
@@ -29,7 +29,7 @@ class FaultClass:
     subject's kind.
 
     `shown`: what shows it first: a kernel line, a pass of the collector of that name, or a pass of either NVML or the
-    bus, a trouble of the daemon itself; the first of these that comes `after` seconds or more from the strike on. `also`: findings that are true
+    bus, an error of the daemon itself; the first of these that comes `after` seconds or more from the strike on. `also`: findings that are true
     besides, with `@*` on any GPU. `at_once`: operators rely on it, so that every one must be detected. `awaited`: the judge
     has no such condition yet. `lasts`: seconds for which the story goes on after the grace; `ends`: within how many seconds of the
     repair nothing is reported any more, None for what is to be remembered.

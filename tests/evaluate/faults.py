@@ -423,9 +423,9 @@ def bus_unreadable(node: Node, n: int) -> Process:
     yield 0.0
 
 
-def daemon_trouble(name: str) -> Strike:
+def daemon_error(name: str) -> Strike:
     def strike(node: Node, n: int) -> Process:
-        node.trouble({name: "cannot write: no space left on device"})
+        node.report_errors({name: "cannot write: no space left on device"})
         yield 0.0
 
     return strike

@@ -48,9 +48,9 @@ def engine_empty(node: Node, n: int) -> Process:
     yield 0.0
 
 
-def engine_troubled(trouble: DcgmProblemKind) -> Strike:
+def engine_impaired(kind: DcgmProblemKind) -> Strike:
     def strike(node: Node, n: int) -> Process:
-        _engine(node).problems = (DcgmProblem(trouble=trouble, text=trouble.value),)
+        _engine(node).problems = (DcgmProblem(kind=kind, text=kind.value),)
         yield 0.0
 
     return strike

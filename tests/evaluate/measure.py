@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 from evaluate.classes import CLASSES
-from evaluate.fault_class import ANY, LINE, TROUBLE, FaultClass, named
+from evaluate.fault_class import ANY, ERROR, LINE, FaultClass, named
 from evaluate.faults import SWITCH
 from evaluate.jury import Jury, Reported
 from evaluate.models import MODELS
@@ -86,7 +86,7 @@ class _Watch:
     def _shows(self, record: Record) -> bool:
         if self.fault.shown == LINE:
             return isinstance(record, HostEventsSeen)
-        if self.fault.shown == TROUBLE:
+        if self.fault.shown == ERROR:
             return isinstance(record, ErrorsChanged)
         who = ("nvml", "pci") if self.fault.shown == ANY else (self.fault.shown,)
         return isinstance(record, Passed) and record.observation.collector in who

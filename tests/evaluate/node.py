@@ -160,7 +160,7 @@ class Node(Clockwork):
         self.load_driver()
         self.start_daemon()
 
-    def trouble(self, errors: dict[str, str]) -> None:
+    def report_errors(self, errors: dict[str, str]) -> None:
         """What the daemon itself cannot do, from now on."""
         self._sink(ErrorsChanged(at=self.now, errors=errors))
 

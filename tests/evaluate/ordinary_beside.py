@@ -57,7 +57,7 @@ def engine_pauses(node: Node) -> Process:
 def watches_changed(node: Node) -> Process:
     """Somebody runs `dcgmi health`, which switches our watches too; they are set again in the same pass."""
     if node.engine is not None:
-        changed = DcgmProblem(trouble=DcgmProblemKind.WATCHES_CHANGED, text="another client changed our health watches")
+        changed = DcgmProblem(kind=DcgmProblemKind.WATCHES_CHANGED, text="another client changed our health watches")
         node.engine.problems = (changed,)
         yield 15.0
         node.engine.problems = ()

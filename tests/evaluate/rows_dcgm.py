@@ -12,7 +12,7 @@ SLOW = (
     FaultClass(name="DCGM's engine dies", strike=faults.engine_dies, expects=("dcgm_unresponsive",), severity="warning", about="node", shown="dcgm", grace=45),
     FaultClass(name="DCGM's engine has no GPUs", strike=faults.engine_empty, expects=("dcgm_impaired*",), severity="warning", about="node", shown="dcgm", grace=120),
     FaultClass(name="DCGM's engine reads nothing", strike=faults.engine_reads_nothing, expects=("dcgm_impaired*",), severity="warning", about="node", shown="dcgm", grace=60),
-    FaultClass(name="DCGM's watches are off", strike=faults.engine_troubled(DcgmProblemKind.NOT_WATCHED), expects=("dcgm_impaired*",), severity="warning", about="node", shown="dcgm", grace=60),
+    FaultClass(name="DCGM's watches are off", strike=faults.engine_impaired(DcgmProblemKind.NOT_WATCHED), expects=("dcgm_impaired*",), severity="warning", about="node", shown="dcgm", grace=60),
     FaultClass(name="GPU lost by DCGM alone", strike=faults.engine_loses_gpu, expects=("dcgm_disagrees",), severity="warning", shown="dcgm", grace=120),
     FaultClass(name="DCGM: memory beyond repair (52)", strike=faults.engine_reports(MEMORY, FAIL, 52), expects=("dcgm_faulty_memory",), shown="dcgm", grace=60),
     FaultClass(name="DCGM: 512 remapped rows (132)", strike=faults.engine_reports(MEMORY, WARN, 132), expects=("dcgm_uncorrectable_row_remap_limit",), severity="warning", shown="dcgm", grace=60),

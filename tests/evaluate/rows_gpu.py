@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evaluate import faults, faults_jobs, faults_tests
-from evaluate.fault_class import ANY, FABRIC, LINE, NEW_DRIVER, TROUBLE, FaultClass
+from evaluate.fault_class import ANY, ERROR, FABRIC, LINE, NEW_DRIVER, FaultClass
 from evaluate.faults import growing, hot, reading, storm, xids
 from gpuwarden_collectors.facts import GpuAnswer, NvmlProblem
 
@@ -82,14 +82,14 @@ SLOW = (
     FaultClass(name="daemon may not open the GPUs", strike=faults.nvml_says(NvmlProblem.NO_PERMISSION), expects=("device_permission",), severity="warning", about="node"),
     FaultClass(name="NVML fails as a whole", strike=faults.nvml_says(NvmlProblem.OTHER), expects=("nvml_unavailable",), severity="warning", about="node", grace=30),
     FaultClass(name="PCI bus cannot be read", strike=faults.bus_unreadable, expects=("collector_failed.pci",), severity="warning", about="node", shown="pci", grace=30),
-    FaultClass(name="ledger cannot be written", strike=faults.daemon_trouble("ledger"), expects=("ledger_unavailable",), severity="warning", about="node", shown=TROUBLE),
-    FaultClass(name="the run directory is full", strike=faults.daemon_trouble("verdict"), expects=("output_failed.verdict",), severity="warning", about="node", shown=TROUBLE),
-    FaultClass(name="started with the last good configuration", strike=faults.daemon_trouble("config_faulty"), expects=("config_faulty",), severity="warning", about="node", shown=TROUBLE),
-    FaultClass(name="web-config file has a fault", strike=faults.daemon_trouble("web"), expects=("web_config_faulty",), severity="warning", about="node", shown=TROUBLE),
-    FaultClass(name="scheduler refuses", strike=faults.daemon_trouble("actuator"), expects=("actuator_refused",), severity="warning", about="node", shown=TROUBLE),
-    FaultClass(name="a scheduler is away while something is wanted of it", strike=faults.daemon_trouble("actuator_away"), expects=("actuator_unreachable",), severity="warning", about="node", grace=600, shown=TROUBLE),
-    FaultClass(name="an exclusion of gpuwarden's waits for a person", strike=faults.daemon_trouble("exclusion"), expects=("exclusion_stuck",), severity="warning", about="node", grace=600, shown=TROUBLE),
-    FaultClass(name="a receiver of notifications refuses", strike=faults.daemon_trouble("notify"), expects=("notification_refused",), severity="warning", about="node", shown=TROUBLE),
+    FaultClass(name="ledger cannot be written", strike=faults.daemon_error("ledger"), expects=("ledger_unavailable",), severity="warning", about="node", shown=ERROR),
+    FaultClass(name="the run directory is full", strike=faults.daemon_error("verdict"), expects=("output_failed.verdict",), severity="warning", about="node", shown=ERROR),
+    FaultClass(name="started with the last good configuration", strike=faults.daemon_error("config_faulty"), expects=("config_faulty",), severity="warning", about="node", shown=ERROR),
+    FaultClass(name="web-config file has a fault", strike=faults.daemon_error("web"), expects=("web_config_faulty",), severity="warning", about="node", shown=ERROR),
+    FaultClass(name="scheduler refuses", strike=faults.daemon_error("actuator"), expects=("actuator_refused",), severity="warning", about="node", shown=ERROR),
+    FaultClass(name="a scheduler is away while something is wanted of it", strike=faults.daemon_error("actuator_away"), expects=("actuator_unreachable",), severity="warning", about="node", grace=600, shown=ERROR),
+    FaultClass(name="an exclusion of gpuwarden's waits for a person", strike=faults.daemon_error("exclusion"), expects=("exclusion_stuck",), severity="warning", about="node", grace=600, shown=ERROR),
+    FaultClass(name="a receiver of notifications refuses", strike=faults.daemon_error("notify"), expects=("notification_refused",), severity="warning", about="node", shown=ERROR),
     FaultClass(name="a job's processes outlive it", strike=faults.job_outlived, expects=("gpu_held_after_job",), severity="warning", shown="jobs", grace=30),
     FaultClass(name="a test finds a wrong word of memory", strike=faults_tests.wrong_memory, expects=("test_failed.memory",), ends=None),
     FaultClass(name="a test finds an SM that computes wrong results", strike=faults_tests.wrong_sm, expects=("test_failed.compute",), ends=None),

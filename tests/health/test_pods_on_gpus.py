@@ -206,7 +206,7 @@ def test_why_a_label_is_missing_is_a_metric_and_in_the_status(
     assert len(list(pods.states(one))) == len(pods.State)
     document = status(one, at(UPTIME))
     assert document["pods"]["state"] == state
-    assert any("fit no GPU here: nvidia9" in line for line in document["trouble"]) is (state == "unmatched")
+    assert any("fit no GPU here: nvidia9" in line for line in document["errors"]) is (state == "unmatched")
     assert len(series(one, "gpuwarden_pod_devices")) == (0 if found is None else 2)
 
 

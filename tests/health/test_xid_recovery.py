@@ -48,7 +48,7 @@ def test_the_line_counts_at_once_and_the_reading_goes_on_with_the_same_finding(
     host.uptime += 4
     host.run(600)
     assert reported(host) == [("gpu_recovery_action", severity, advice)]
-    raised = [event.data.get("said_by") for event in host.ledger if event.kind == EventKind.RAISED]
+    raised = [event.data.get("reported_by") for event in host.ledger if event.kind == EventKind.RAISED]
     assert raised == ["Xid 154", None]  # by the line, and once more when the reading confirms it
 
 

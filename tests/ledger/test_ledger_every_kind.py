@@ -1,4 +1,4 @@
-"""Ledgers that earlier commits wrote, with every kind of event: they mean the same to this version, and it writes their events as they did."""
+"""A ledger of 0.1.0 with every kind of event: it means the same to this version, which writes its events as 0.1.0 does."""
 
 from __future__ import annotations
 
@@ -12,27 +12,26 @@ from typing import Any
 import pytest
 
 from gpuwarden.health import events as health
+from gpuwarden.health.active_test.lease import Lease
+from gpuwarden.health.active_test.past import PastTest
 from gpuwarden.health.event_data import read, write
+from gpuwarden.health.host import port_downs
 from gpuwarden.health.host.memory import KnownPort
 from gpuwarden.health.model import Event, EventKind, Key, Subject
+from gpuwarden.health.nvlink import link_counters
 from gpuwarden.ledger.reader import read_only
 from gpuwarden.ledger.rows import event_of, row_of
 from gpuwarden.policy import events as policy
 from gpuwarden.policy.evacuation import event_data as evacuation
+from gpuwarden.policy.gate_state import Gate
 from gpuwarden.policy.model import Intent, Notice
 from gpuwarden.policy.state import Hold
 from support.whole_node import folded
 
 FOLDER = Path(__file__).parents[1] / "data/ledger"
-COMMITS = ["23d4377", "46086eb"]
-"""`every_kind_COMMIT.sql` is a ledger as that commit wrote it, and `….folded.jsonl` the rows of a checkpoint of all that it held: the meaning of
-the ledger, in a form that no renaming touches. 46086eb made the rows; those of overrides and signals were made again when an override got
-the name and time of its operator, and a signal before a call-off stopped counting."""
-_LINES = {EventKind.COUNTED, EventKind.KERNEL_LINE}
-_TESTS = {EventKind.TEST_BEGUN, EventKind.TEST_ENDED, EventKind.TEST_XID, EventKind.TESTED, EventKind.RELEASED}
-_GATES = {EventKind.GATE_ABLE, EventKind.GATE_WANTED, EventKind.GATE_BEGUN, EventKind.GATE_ENDED}
-LATER = {"23d4377": {EventKind.LEDGER_LOST, *_LINES, *_TESTS, *_GATES}, "46086eb": _LINES | _TESTS | _GATES}
-"""Kinds that came after it."""
+LEDGER = (FOLDER / "every_kind.sql").read_text()
+FOLDED = (FOLDER / "every_kind.folded.jsonl").read_text()
+"""The rows of a checkpoint of all that the ledger holds: its meaning, in a form that no renaming of code touches."""
 
 TYPED: dict[str | tuple[str, str], type[Any]] = {
     EventKind.RISING: health.Raised,
@@ -43,6 +42,15 @@ TYPED: dict[str | tuple[str, str], type[Any]] = {
     (EventKind.SXID, "kept"): health.LinesKept,
     EventKind.AER: health.Lines,
     (EventKind.AER, "kept"): health.LinesKept,
+    EventKind.KERNEL_LINE: health.Lines,
+    (EventKind.COUNTED, link_counters.COUNTED): link_counters.Counted,
+    (EventKind.COUNTED, port_downs.FLAPPING): port_downs.PortCounted,
+    EventKind.TEST_BEGUN: Lease,
+    EventKind.TEST_XID: health.Lines,
+    EventKind.TESTED: PastTest,
+    EventKind.GATE_WANTED: Gate,
+    EventKind.GATE_BEGUN: Gate,
+    EventKind.GATE_ENDED: Gate,
     EventKind.RESET: health.Reset,
     EventKind.HEALTH: health.HealthSet,
     EventKind.GPU_PINNED: health.Pinned,
@@ -68,50 +76,35 @@ TYPED: dict[str | tuple[str, str], type[Any]] = {
     (EventKind.SAVED, "kept"): evacuation.KeptSaved,
     EventKind.REQUEUED: evacuation.Requeued,
     EventKind.NOT_REQUEUED: evacuation.NotRequeued,
-    EventKind.LAST_WORDS: evacuation.FinalNodeState,
+    EventKind.FINAL_NODE_STATE: evacuation.FinalNodeState,
     EventKind.APPROVING: evacuation.Approving,
     EventKind.APPROVED: evacuation.Approved,
     EventKind.ANSWERED: evacuation.Answered,
 }
 """`kept`: in a checkpoint, where an event of this kind has other fields. With a part of the key, where the fields depend on it."""
-GONE = {"facility"}
-"""Keys that 23d4377 wrote, and no later commit."""
-LATER_KEYS = {"23d4377": {"in_steps", "returned", "unsaved"}, "46086eb": set[str]()}
-"""Keys that came after it, and are always written since."""
-
-
-@pytest.fixture(params=COMMITS)
-def commit(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
 
 
 @pytest.fixture
-def path(commit: str, tmp_path: Path) -> Path:
+def path(tmp_path: Path) -> Path:
     path = tmp_path / "ledger.db"
     with closing(sqlite3.connect(path)) as database:
-        database.executescript((FOLDER / f"every_kind_{commit}.sql").read_text())
+        database.executescript(LEDGER)
     return path
 
 
-def checkpoint(commit: str) -> list[Event]:
-    lines = (FOLDER / f"every_kind_{commit}.folded.jsonl").read_text().splitlines()
-    return [event_of(tuple(json.loads(line))) for line in lines]
-
-
-def test_every_kind_is_in_it(commit: str, path: Path) -> None:
+def test_every_kind_is_in_it(path: Path) -> None:
     with closing(sqlite3.connect(path)) as database:
         found = {kind for (kind,) in database.execute("SELECT kind FROM events UNION SELECT kind FROM checkpoint")}
-    known = {kind for kind in EventKind if kind not in LATER[commit]}
-    assert found == known
+    assert found == set(EventKind)
 
 
-def test_it_means_what_it_meant_before(commit: str, path: Path) -> None:
+def test_it_means_what_it_meant_before(path: Path) -> None:
+    checkpoint = [event_of(tuple(json.loads(line))) for line in FOLDED.splitlines()]
     with read_only(path) as reader:
-        assert folded(reader.memory().events) == folded(checkpoint(commit))
+        assert folded(reader.memory().events) == folded(checkpoint)
 
 
-def test_what_is_typed_is_read_and_written_again_key_for_key(commit: str, path: Path) -> None:
+def test_what_is_typed_is_read_and_written_again_key_for_key(path: Path) -> None:
     columns = "kind, boot_id, boottime, wall, code, subject, detail, data"
     kinds = set()
     with closing(sqlite3.connect(path)) as database:
@@ -120,10 +113,7 @@ def test_what_is_typed_is_read_and_written_again_key_for_key(commit: str, path: 
                 event = event_of(row)
                 kind = kind_of(event)
                 if (typed := TYPED.get(kind)) is not None:
-                    was = replace(event, data={name: event.data[name] for name in event.data if name not in GONE})
-                    data = write(read(typed, was))
-                    known = {name: data[name] for name in data if name in event.data or name not in LATER_KEYS[commit]}
-                    assert row_of(replace(event, data=known)) == row_of(was)
+                    assert row_of(replace(event, data=write(read(typed, event)))) == row
                     kinds.add(kind)
     assert kinds == TYPED.keys()
 
@@ -132,7 +122,7 @@ def kind_of(event: Event) -> str | tuple[str, str]:
     match event.kind, event.key:
         case EventKind.HOST_LEARNED, Key(subject=Subject(kind="port" as part)):
             return event.kind, part
-        case EventKind.SUMMED, Key(code=part):
+        case EventKind.SUMMED | EventKind.COUNTED, Key(code=part):
             return event.kind, part
     return (event.kind, "kept") if event.data.get("kept") or "bursts" in event.data else event.kind
 

@@ -285,12 +285,12 @@ ODD = (
 NAMES = [
     "notice", "job", "way", "result", "processes", "rank", "ranks", "pid", "started", "step", "kept", "more", "earlier",
     "restarts", "count", "text", "by", "saved", "permanent", "named", "requeued", "deadline_boottime", "deadline_wall",
-    "told_boottime", "told_wall", "requeued_boottime", "requeued_wall", "tries", "unsaved", "ended",
+    "signalled_boottime", "signalled_wall", "requeued_boottime", "requeued_wall", "tries", "unsaved", "ended",
     "remaining", "returned", "in_steps", "all_ranks", "marking", "again", "due", "only", "wide", "signal",
 ]  # fmt: skip
 EVACUATION_KINDS = [
     EventKind.DEPARTING, EventKind.SIGNALLING, EventKind.SIGNALLED, EventKind.SAVED, EventKind.REQUEUED,
-    EventKind.NOT_REQUEUED, EventKind.LAST_WORDS, EventKind.APPROVING, EventKind.APPROVED, EventKind.DEPARTED,
+    EventKind.NOT_REQUEUED, EventKind.FINAL_NODE_STATE, EventKind.APPROVING, EventKind.APPROVED, EventKind.DEPARTED,
     EventKind.ANSWERED,
 ]  # fmt: skip
 

@@ -224,7 +224,7 @@ def test_trouble_lists_what_the_daemon_could_not_do() -> None:
         log_gaps=1,
         log_lost=40,
     )
-    assert status.status(shown, NOW)["trouble"] == [
+    assert status.status(shown, NOW)["errors"] == [
         "pci: failed: cannot read /sys",
         "log: 3 writes dropped, because they were not taken in time",
         "kernel log: 40 records lost in 1 gaps",
@@ -236,7 +236,7 @@ def test_a_reader_that_was_left_behind_is_shown_though_another_one_reads(fate: s
     nvml = collector()
     assert nvml.worker is not None
     left = replace(nvml, worker=replace(nvml.worker, **{fate: True}))  # type: ignore[arg-type]  # both are bool
-    (expected,) = status.status(replace(snapshot(), collectors=(left,)), NOW)["trouble"]
+    (expected,) = status.status(replace(snapshot(), collectors=(left,)), NOW)["errors"]
     assert expected.startswith("nvml: a reader process could not be ended")
 
 
@@ -248,7 +248,7 @@ def test_a_failed_call_of_a_gpu_is_shown() -> None:
     )
     shown = replace(shown, nvml=replace(shown.nvml, gpus=(shown.nvml.gpus[0], sick)))
     expected = f"GPU 1 ({slot(1)}): failed calls: nvmlDeviceGetRemappedRows: Unknown Error"
-    assert status.status(shown, NOW)["trouble"] == [expected]
+    assert status.status(shown, NOW)["errors"] == [expected]
 
 
 def test_an_event_shows_its_kind_subject_and_time() -> None:
@@ -295,6 +295,6 @@ def test_a_failing_call_is_not_told_twice() -> None:
         shown.nvml.gpus[1], errors=(CallError(call="nvmlDeviceGetHandleByIndex", code=15, text="GPU is lost"),)
     )
     shown = replace(shown, nvml=replace(shown.nvml, gpus=(shown.nvml.gpus[0], failing)))
-    assert any("GPU is lost" in line for line in status.status(shown, NOW)["trouble"])
+    assert any("GPU is lost" in line for line in status.status(shown, NOW)["errors"])
     told = replace(shown, verdict=replace(shown.verdict, findings=(finding("gpu_missing", gpu(slot(1))),)))
-    assert status.status(told, NOW)["trouble"] == []
+    assert status.status(told, NOW)["errors"] == []

@@ -53,7 +53,7 @@ def test_each_component_that_does_not_work_is_a_sample_and_a_line_of_the_status(
     samples = {c: page.value("gpuwarden_component_up", component=c.value) for c in Component}
     assert samples == {c: float(c is not component) for c in Component}
     document = status(shown, shown.made)
-    assert f"{component.value.replace('_', ' ')}: {WHY}" in document["trouble"]
+    assert f"{component.value.replace('_', ' ')}: {WHY}" in document["errors"]
     assert sum(WHY in line for line in status_text(document)) == 1
 
 

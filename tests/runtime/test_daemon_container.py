@@ -85,7 +85,7 @@ def test_to_a_service_of_systemd_it_is_no_notice(host: FakeHost) -> None:
     try:
         (source,) = daemon.status()["notice_sources"]
         daemon.wait(
-            lambda: "service of systemd" in daemon.status()["notice_sources"][0]["trouble"], "the reason to be shown"
+            lambda: "service of systemd" in daemon.status()["notice_sources"][0]["error"], "the reason to be shown"
         )
         assert source["up"] is False
         daemon.process.send_signal(signal.SIGTERM)

@@ -43,7 +43,7 @@ def test_what_root_writes_to_the_real_kernel_log_neither_raises_nor_ends_anythin
         running.wait(lambda: counted(running) >= before + 3, "the lines to be counted")
         running.wait(lambda: running.heartbeat()["sequence"] > sequence + 3, "passes")
         assert [one for one in running.heartbeat()["reasons"] if one.startswith("xid")] == ["xid.95"]
-        assert "written by a process" in " ".join(running.status()["trouble"])
+        assert "written by a process" in " ".join(running.status()["errors"])
         assert running.stop() == 0
 
 
@@ -102,7 +102,7 @@ def is_reported(running: RunningDaemon, component: str, why: str) -> bool:
     finding = any(
         f["id"] == f"output_failed.{component}@node" and why in f["evidence"]["why"] for f in status["findings"]
     )
-    line = any(text.startswith(f"{component}: ") and why in text for text in status["trouble"])
+    line = any(text.startswith(f"{component}: ") and why in text for text in status["errors"])
     return finding and line and component_up(running, component) == 0.0
 
 

@@ -115,7 +115,7 @@ def test_a_process_on_a_gpu_is_signalled_once_and_its_end_is_its_acknowledgement
         ends(host)
         assert one.received() == "TERM"
         job = wait_job(daemon, one.pid, result="sent")
-        assert (job["way"], job["signal"], job["told"], job["acknowledged_by"]) == ("local", "TERM", 1, "")
+        assert (job["way"], job["signal"], job["signalled"], job["acknowledged_by"]) == ("local", "TERM", 1, "")
         wait_passes(daemon)
         assert one.received_all() == []
         wait_job(daemon, one.pid, acknowledged_by="exit", saved=False)
@@ -279,7 +279,7 @@ def test_a_killed_daemon_continues_signals_nobody_again_and_reads_acknowledgemen
         occupy_again(host, one)
         with acting(host) as daemon:
             job = wait_job(daemon, one.pid, acknowledged_by="file", saved=True, step=41)
-            assert (job["result"], job["told"]) == ("sent", 1)
+            assert (job["result"], job["signalled"]) == ("sent", 1)
             daemon.wait(lambda: answered(daemon, "saved") == 1, "it to be counted")
             wait_passes(daemon)
             assert one.received_all() == []
@@ -442,7 +442,7 @@ def test_all_faults_of_the_configuration_are_reported_at_once(tmp_path: Path) ->
     )
     with pytest.raises(ConfigError) as error:
         load(Sources(file=file, environment={}))
-    for key in ("signal", "requeue", "last_words", "failing_gpu", "signals", "rules.a.signal", "rules.b.signal"):
+    for key in ("signal", "requeue", "final_node_state", "failing_gpu", "signals", "rules.a.signal", "rules.b.signal"):
         assert f"jobs.{key}:" in str(error.value)
 
 

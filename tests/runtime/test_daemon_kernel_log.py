@@ -48,7 +48,7 @@ def test_forged_lines_raise_nothing_and_are_counted_from_zero(host: FakeHost) ->
         daemon.wait(lambda: disbelieved(daemon) == [1, 1, 2], "the lines to be counted")
         passes(daemon)
         assert daemon.heartbeat()["status"] == "healthy"
-        assert "lines that have the form of a fault were disbelieved" in " ".join(daemon.status()["trouble"])
+        assert "lines that have the form of a fault were disbelieved" in " ".join(daemon.status()["errors"])
         assert daemon.stop() == 0
 
 

@@ -129,7 +129,7 @@ def reason(server: ApiServer) -> str:
 
 
 def node_state(status: dict[str, Any]) -> dict[str, Any]:
-    return {"excluded": None, **next(iter(status["acting"]["schedulers"]), {})}
+    return {"excluded": None, **next(iter(status["actions"]["schedulers"]), {})}
 
 
 def test_in_mode_observe_nothing_is_written_and_a_refused_account_is_a_finding_in_enforce(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_in_mode_observe_nothing_is_written_and_a_refused_account_is_a_finding_i
         with host.daemon() as daemon:
             host.xid(1, 95)
             daemon.wait_status("failure", "xid.95")
-            daemon.wait(lambda: daemon.status()["acting"]["would"], "what would be done")
+            daemon.wait(lambda: daemon.status()["actions"]["would"], "what would be done")
             assert server.writes == []
         server.always = refusing(403, "forbidden")
         configure(host, server, "enforce")

@@ -66,16 +66,16 @@ def configure(host: FakeHost, mode: str = "enforce") -> None:
 
 
 def schedulers(daemon: RunningDaemon) -> dict[str, dict[str, Any]]:
-    return {one["actuator"]: one for one in daemon.status()["acting"]["schedulers"]}
+    return {one["actuator"]: one for one in daemon.status()["actions"]["schedulers"]}
 
 
 def notifications(daemon: RunningDaemon) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = daemon.status()["acting"]["notifications"]
+    found: list[dict[str, Any]] = daemon.status()["actions"]["notifications"]
     return found
 
 
 def wanted(daemon: RunningDaemon) -> set[str]:
-    return {one["actuator"] for one in daemon.status()["acting"]["wanted"]}
+    return {one["actuator"] for one in daemon.status()["actions"]["wanted"]}
 
 
 def excluded(daemon: RunningDaemon) -> set[str]:
@@ -94,10 +94,10 @@ def test_one_actuator_is_done_while_another_hangs_and_a_third_refuses_and_each_r
         assert json.loads((host.folder / "out").read_text())["cause"] == "failure"
         daemon.wait(lambda: daemon.is_now("failure", "actuator_refused"), "the refusal to be reported")
         daemon.wait(
-            lambda: "has not ended" in schedulers(daemon)["exec"]["trouble"], "the hanging program to be reported"
+            lambda: "has not ended" in schedulers(daemon)["exec"]["error"], "the hanging program to be reported"
         )
         shown = schedulers(daemon)
-        assert "not a marker of this node" in shown["dstack"]["trouble"]
+        assert "not a marker of this node" in shown["dstack"]["error"]
         assert (shown["file"]["excluded"], shown["file"]["reachable"]) == ("failure", True)
         assert (shown["exec"]["reachable"], shown["dstack"]["reachable"]) == (False, False)
         daemon.wait(lambda: wanted(daemon) == {"exec", "dstack"}, "the file to be counted once more")
@@ -200,7 +200,7 @@ def test_in_mode_observe_nothing_is_marked_and_notifications_are_sent(host: Fake
         receiving.answer = 403
         host.xid(1, 95)
         daemon.wait(lambda: daemon.is_now("failure", "notification_refused"), "the finding")
-        assert "403" in notifications(daemon)[0]["trouble"]
+        assert "403" in notifications(daemon)[0]["error"]
         daemon.kill()
     assert not (host.folder / "out").exists()
     assert not (host.run_dir / "excluded").exists()

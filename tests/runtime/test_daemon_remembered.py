@@ -109,6 +109,6 @@ def test_a_node_that_nobody_can_read_yet_keeps_its_failure_and_is_not_excluded_f
         beat = daemon.wait_status("failure", "xid.95")
         assert not beat["schedulable"]
         daemon.wait(
-            lambda: "not confirmed yet" in daemon.status()["acting"]["blocked"].get("file", ""), "the status line"
+            lambda: "not confirmed yet" in daemon.status()["actions"]["blocked"].get("file", ""), "the status line"
         )
         assert not marker.exists()

@@ -25,7 +25,7 @@ STORIES, KILLS = 2, 2  # for each of three nodes: 12 kills; `benchmarks/kill_dra
 
 
 def settled(daemon: RunningDaemon) -> bool:
-    return excluded_by(daemon) == ["slurm:failure"] and not daemon.status()["acting"]["wanted"]
+    return excluded_by(daemon) == ["slurm:failure"] and not daemon.status()["actions"]["wanted"]
 
 
 def count_of(daemon: RunningDaemon, kind: str) -> int:

@@ -158,4 +158,4 @@ def incident(facts: DcgmFacts) -> DcgmIncident:
 
 
 def errors(facts: DcgmFacts) -> list[DcgmProblemKind]:
-    return [problem.trouble for problem in facts.problems]
+    return [problem.kind for problem in facts.problems]

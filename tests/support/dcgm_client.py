@@ -182,5 +182,5 @@ def reported(facts: DcgmFacts) -> Answer:
         incident.pop("first_seen", None)
         incident.pop("message", None)
     wire["incidents"] = sorted(wire.get("incidents", ()), key=repr)
-    wire["problems"] = [problem["trouble"] for problem in wire.get("problems", ())]
+    wire["problems"] = [problem["kind"] for problem in wire.get("problems", ())]
     return dict(wire)

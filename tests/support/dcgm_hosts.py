@@ -97,7 +97,7 @@ class DcgmHost(Host):
         self.dcgm = replace(self.dcgm, incidents=(), problems=())
 
     def problem(self, problem_kind: DcgmProblemKind) -> None:
-        self.dcgm = replace(self.dcgm, problems=(DcgmProblem(trouble=problem_kind, text=f"it has {problem_kind}"),))
+        self.dcgm = replace(self.dcgm, problems=(DcgmProblem(kind=problem_kind, text=f"it has {problem_kind}"),))
 
     def engine_gpu(self, index: int, **changes: Any) -> None:
         """What the engine has of one GPU."""

@@ -147,9 +147,9 @@ class Webhook:
     messages: list[tuple[str, Json]] = field(default_factory=list)
 
     def alerts(self, name: str, **labels: str) -> list[Json]:
-        """The alerts of this name, with these labels, that were notified as firing so far, with the path in `told_at`."""
+        """The alerts of this name, with these labels, that were notified as firing so far, with the path in `signalled_at`."""
         return [
-            alert | {"told_at": path}
+            alert | {"signalled_at": path}
             for path, message in list(self.messages)
             for alert in message["alerts"]
             if alert["status"] == "firing" and {"alertname": name, **labels}.items() <= alert["labels"].items()

@@ -69,5 +69,5 @@ def excluded_by(daemon: RunningDaemon) -> list[str]:
 
 
 def acting_of(daemon: RunningDaemon) -> dict[str, Any]:
-    shown: dict[str, Any] = daemon.status()["acting"]
+    shown: dict[str, Any] = daemon.status()["actions"]
     return shown

@@ -122,7 +122,7 @@ FAILING_SINCE = Panel(
     text="Since when, and who excluded them. Needs the recording rules.",
     queries=(
         Query(per_node(f"1000 * gpuwarden:node:failing_since_timestamp_seconds{{{CLUSTER}}}")),
-        Query(per_node(f"gpuwarden:node:standing{{{CLUSTER}}} and on (cluster, job, instance) ({FAILING})")),
+        Query(per_node(f"gpuwarden:node:exclusion{{{CLUSTER}}} and on (cluster, job, instance) ({FAILING})")),
     ),
     width=8,
     columns=(

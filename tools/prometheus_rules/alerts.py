@@ -17,9 +17,9 @@ from prometheus_rules.texts import CHECKS, FINDING, NODE, SINCE, WHERE
 PAGE, TICKET, INFO = "page", "ticket", "info"
 SEVERITIES = (PAGE, TICKET, INFO)
 
-STILL_IN = "unless on (job, instance) gpuwarden:node:standing > 0"
-OUT = "and on (job, instance) gpuwarden:node:standing == 1"
-NOT_PLANNED = "unless on (job, instance) gpuwarden:node:standing == 2"
+STILL_IN = "unless on (job, instance) gpuwarden:node:exclusion > 0"
+OUT = "and on (job, instance) gpuwarden:node:exclusion == 1"
+NOT_PLANNED = "unless on (job, instance) gpuwarden:node:exclusion == 2"
 
 _NAMED = "* on (job, instance) group_left (node) gpuwarden:node:name"
 
@@ -35,7 +35,7 @@ def alerts(s: Settings) -> tuple[Group, ...]:
         Group("gpuwarden-failures", EVERY, tuple(_failures())),
         Group("gpuwarden-silence", EVERY, tuple(_silence(s))),
         Group("gpuwarden-warnings", EVERY, tuple(_warnings(s))),
-        Group("gpuwarden-acting", EVERY, tuple(_enforcement())),
+        Group("gpuwarden-actions", EVERY, tuple(_enforcement())),
         Group("gpuwarden-daemon", EVERY, tuple(_daemon(s))),
         Group("gpuwarden-slow", TREND_EVERY, tuple(_trends(s))),
     )
@@ -216,7 +216,7 @@ def _enforcement() -> Iterator[Alert]:
     yield Alert(
         name="GpuwardenExclusionForgotten", severity=TICKET, lasts="7d",
         expr=f"""\
-(gpuwarden:node:standing > 0 unless on (job, instance) gpuwarden:node:failing_since_timestamp_seconds) {_NAMED}
+(gpuwarden:node:exclusion > 0 unless on (job, instance) gpuwarden:node:failing_since_timestamp_seconds) {_NAMED}
 unless on (job, instance) gpuwarden_termination_deadline_timestamp_seconds""",
         summary=f"{NODE} has been out of scheduling for a week, without any finding. To do: restore it, or ask who "
         "excluded it.",

@@ -60,7 +60,7 @@ last_over_time(gpuwarden:node:last_seen_timestamp_seconds[{carry}]) > time() - {
 group by (job, instance, node) (topk by (job, instance) (1, gpuwarden:node:last_seen_timestamp_seconds))""",
         ),
         Recording(
-            record="gpuwarden:node:standing",
+            record="gpuwarden:node:exclusion",
             why="Whether the node is excluded. 0: no. 1: it is out for a failure, by gpuwarden or another party. 2: it is out as "
             "planned, by an operator (gpuwarden exclude) or for its announced end. As last known while the node is silent.",
             expr=f"""\
@@ -72,7 +72,7 @@ max by (job, instance) (
     2 * (gpuwarden_termination_deadline_timestamp_seconds < bool time() + {pace.seconds(f"{HORIZON:.0f}s")})
 )
 or
-(last_over_time(gpuwarden:node:standing[{carry}]) and on (job, instance) (up or gpuwarden:node:name))""",
+(last_over_time(gpuwarden:node:exclusion[{carry}]) and on (job, instance) (up or gpuwarden:node:name))""",
         ),
         Recording(
             record="gpuwarden:node:failing_since_timestamp_seconds",

@@ -132,7 +132,7 @@ class DcgmProblemKind(StrEnum):
 class DcgmProblem:
     """Why the answers of an engine mean less than they seem to."""
 
-    trouble: DcgmProblemKind
+    kind: DcgmProblemKind
     """The kind of the problem."""
     text: str
     """A description for people."""

@@ -93,7 +93,7 @@ class Watch:
             return masks[0], []
         self._set_watches()
         text = f"another client of the engine changed our health watches to {changed[0]:#x}; they were set again"
-        return masks[0], [DcgmProblem(trouble=DcgmProblemKind.WATCHES_CHANGED, text=text)]
+        return masks[0], [DcgmProblem(kind=DcgmProblemKind.WATCHES_CHANGED, text=text)]
 
     def _checked(self) -> tuple[list[Any], list[DcgmProblem]]:
         responses, problems = [], []
@@ -102,7 +102,7 @@ class Watch:
             responses.append(response)
             if error is not None:
                 text = f"the health check failed in part: {described(error)}"
-                problems.append(DcgmProblem(trouble=DcgmProblemKind.CHECK_INCOMPLETE, text=text))
+                problems.append(DcgmProblem(kind=DcgmProblemKind.CHECK_INCOMPLETE, text=text))
         return responses, problems
 
     def _gpu(self, gpu: int, status: DcgmGpuStatus, readings: dict[int, DcgmReadings]) -> DcgmGpu:
@@ -121,23 +121,23 @@ class Watch:
         usable = [gpu for gpu in gpus if gpu.status in _USABLE]
         if not gpus:
             yield DcgmProblem(
-                trouble=DcgmProblemKind.NO_GPUS,
+                kind=DcgmProblemKind.NO_GPUS,
                 text="the engine lists no GPU, and calls that healthy; if it was started before the driver was loaded, "
                 "restart nvidia-dcgm.service",
             )
         if unwatched := [gpu.slot or str(gpu.id) for gpu in usable if not gpu.watched]:
             why = self._errors[0] or "the engine does not take them into a group"
             text = f"the health of {', '.join(unwatched)} is not watched: {why}"
-            yield DcgmProblem(trouble=DcgmProblemKind.NOT_WATCHED, text=text)
+            yield DcgmProblem(kind=DcgmProblemKind.NOT_WATCHED, text=text)
         for error in filter(None, self._errors[1:]):
             text = f"the health of switches, CPUs and adapters is not watched: {error}"
-            yield DcgmProblem(trouble=DcgmProblemKind.NOT_WATCHED, text=text)
+            yield DcgmProblem(kind=DcgmProblemKind.NOT_WATCHED, text=text)
         if self._readings.error:
             text = f"not all fields can be watched: {self._readings.error}"
-            yield DcgmProblem(trouble=DcgmProblemKind.FIELDS_UNREADABLE, text=text)
+            yield DcgmProblem(kind=DcgmProblemKind.FIELDS_UNREADABLE, text=text)
         elif (watched := [gpu for gpu in usable if gpu.watched]) and not any(map(_readable, watched)):
             yield DcgmProblem(
-                trouble=DcgmProblemKind.BLIND,
+                kind=DcgmProblemKind.BLIND,
                 text="the engine reads nothing of any GPU: after an Xid 119 it asks the driver nothing until it is "
                 "restarted, and calls the GPUs healthy meanwhile",
             )

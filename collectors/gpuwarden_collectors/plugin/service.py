@@ -1,6 +1,6 @@
 r"""Site checks that another process runs: the daemon sends the name, the other process decides what runs. The daemon's `site_check.py` is the other end.
 
-    nhc\n  ->  {"exit_code": 0, "stdout": "…", "stderr": "…", "trouble": ""}
+    nhc\n  ->  {"exit_code": 0, "stdout": "…", "stderr": "…", "error": ""}
 
 One question a connection. It is answered once the check has ended, and given up with the connection. Bytes are in JSON as the
 characters of Latin-1.
@@ -24,7 +24,7 @@ def packed(done: Run) -> bytes:
         "exit_code": done.exit_code,
         "stdout": done.stdout.decode("latin-1"),
         "stderr": done.stderr.decode("latin-1"),
-        "trouble": done.error,
+        "error": done.error,
     }
     return json.dumps(document).encode()
 
@@ -53,7 +53,7 @@ def _run(answer: bytes) -> Run:
     document: Any = json.loads(answer[:_ANSWER_MOST])
     if not isinstance(document, dict):
         raise ValueError("no object")  # noqa: TRY004 - whatever it is instead, it is no answer
-    code, texts = document.get("exit_code"), [document.get(key) for key in ("stdout", "stderr", "trouble")]
+    code, texts = document.get("exit_code"), [document.get(key) for key in ("stdout", "stderr", "error")]
     if not (code is None or isinstance(code, int)) or not all(isinstance(text, str) for text in texts):
         raise ValueError("no run")
     stdout, stderr, error = map(str, texts)

@@ -51,7 +51,7 @@ def excluded_by(call: Call) -> tuple[str, ...]:
     """What keeps work away from this node, as the daemon knows it: a scheduler, by us or by a person. Empty without a daemon."""
     try:
         status: Any = call("status")
-        found = [(row["actuator"], row["excluded"]) for row in status["acting"]["schedulers"] if row.get("excluded")]
+        found = [(row["actuator"], row["excluded"]) for row in status["actions"]["schedulers"] if row.get("excluded")]
     except (DaemonUnreached, KeyError, TypeError, AttributeError):  # none, or one of another version
         return ()
     return tuple(f"{actuator} ({why})" for actuator, why in found)

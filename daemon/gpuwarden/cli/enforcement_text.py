@@ -12,7 +12,7 @@ Document = dict[str, Any]
 
 def enforcement_lines(status: Document) -> Iterator[str]:
     """Nothing where no scheduler is configured and no operator gave an order."""
-    enforcement = status.get("acting") or {}
+    enforcement = status.get("actions") or {}
     yield from _notice_lines(status)
     yield from _job_lines(status.get("jobs") or {})
     if "operator" in status.get("excluded_by", ()):
@@ -29,8 +29,8 @@ def enforcement_lines(status: Document) -> Iterator[str]:
     if enforcement.get("breaker"):
         yield f"breaker open: {clean(enforcement['breaker'])}"
     for receiver in enforcement.get("notifications", ()):
-        if receiver["queued"] or receiver["trouble"]:
-            why = f": {clean(receiver['trouble'])}" if receiver["trouble"] else ""
+        if receiver["queued"] or receiver["error"]:
+            why = f": {clean(receiver['error'])}" if receiver["error"] else ""
             yield f"{clean(receiver['target'])}: {receiver['queued']} notifications queued{why}"
     yield from _returns(status, enforcement)
 
@@ -81,17 +81,17 @@ def _notice_lines(status: Document) -> Iterator[str]:
             yield _shown_only(one)
     for source in status.get("notice_sources", ()):
         if not source["up"]:
-            yield f"termination notices of {clean(source['source'])}: no response: {clean(source['trouble'])}"
+            yield f"termination notices of {clean(source['source'])}: no response: {clean(source['error'])}"
 
 
 def _job_lines(jobs: Document) -> Iterator[str]:
-    if jobs.get("trouble"):
-        yield f"jobs: {clean(jobs['trouble'])}"
+    if jobs.get("error"):
+        yield f"jobs: {clean(jobs['error'])}"
     for evacuation in jobs.get("departures", ()):
         if evacuation["over"] and evacuation["jobs"]:
             yield f"{clean(evacuation['kind'])} of {when(evacuation['since'])}, ended {when(evacuation['over'])}:"
         yield from (f"job {clean(job['job'])}: {_job(job)}" for job in evacuation["jobs"])
-        if final := evacuation.get("last_words"):
+        if final := evacuation.get("final_node_state"):
             yield f"final node state ({clean(final['what'])}): {clean(final['result'])}: {clean(final['text'])}"
         if approval := evacuation.get("approval"):
             attempts = f", attempt {approval['tries']}" if approval["tries"] > 1 else ""
@@ -125,7 +125,7 @@ def _shown_only(notice: Document) -> str:
 def _scheduler(scheduler: Document) -> str:
     name = clean(scheduler["actuator"])
     if not scheduler["reachable"]:
-        return f"{name}: unreachable: {clean(scheduler['trouble'])}"
+        return f"{name}: unreachable: {clean(scheduler['error'])}"
     state = clean(scheduler["state"])
     if not scheduler["excluded"]:
         return f"{name}: {state}, not excluded"

@@ -49,7 +49,7 @@ NAMES: Mapping[str, Shown] = {
     # --- what the driver says
     "action": Shown("the driver asks for"),
     "value": Shown("as a number"),
-    "said_by": Shown("said by"),
+    "reported_by": Shown("reported by"),
     "answer": Shown("the driver answers"),
     "calls": Shown("calls that fail"),
     "readings": Shown("readings that fail"),

@@ -35,7 +35,7 @@ def status_text(status: Document, width: int | None = None, *, verbose: bool = F
         if names := consequences.get(finding["id"]):
             yield f"  also recorded: {', '.join(map(clean, names))}"
     silenced = [f"{clean(f['id'])} (caused by {clean(f['silenced_by'])})" for f in status["silenced"]]
-    errors = [*_unseen(status["collectors"], absent=verbose), *map(clean, status["trouble"])]
+    errors = [*_unseen(status["collectors"], absent=verbose), *map(clean, status["errors"])]
     enforcement = list(enforcement_lines(status))
     parts = (
         ("enforcement", enforcement),

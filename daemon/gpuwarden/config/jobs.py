@@ -38,7 +38,7 @@ class JobOptions:
     rules: Mapping[str, JobRule] = field(default_factory=dict)
     requeue: bool = True
     """Requeue a job that has saved, or whose time is up, if Slurm allows it."""
-    last_words: Literal["none", "down", "power_down"] = "none"
+    final_node_state: Literal["none", "down", "power_down"] = "none"
     """The state that this node is set to in Slurm shortly before its end, so that Slurm at once gives up a job that still hangs there."""
     failing_gpu: Literal["ignore", "signal", "requeue"] = "ignore"
     """What to do with jobs on a GPU that failed, once the node is excluded for it: nothing, signal them, or signal and requeue them."""
@@ -63,7 +63,7 @@ def evacuation_settings(jobs: JobOptions, *, slurm: bool, approve: bool = False)
     )
     return EvacuationSettings(
         delivery=DeliveryRules(default=jobs.signal.upper(), rules=rules), requeue=jobs.requeue,
-        final_node_state=jobs.last_words, requeue_for_gpu=jobs.failing_gpu == "requeue", slurm=slurm,
+        final_node_state=jobs.final_node_state, requeue_for_gpu=jobs.failing_gpu == "requeue", slurm=slurm,
         approve=approve, signal_again=jobs.signal_again,
     )  # fmt: skip
 

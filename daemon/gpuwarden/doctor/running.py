@@ -45,7 +45,7 @@ def daemon(running: Running, config: Config) -> Row:
     if status.get("mode") != config.mode or status.get("node") != config.node:
         found += f"; the configuration has mode {config.mode}, node {config.node}"
         return warn("daemon", found, "if that is intended: systemctl restart gpuwarden")
-    errors = "; ".join(map(str, status.get("trouble", ())))
+    errors = "; ".join(map(str, status.get("errors", ())))
     if errors:
         return warn("daemon", f"{found}; errors: {errors}", "see journalctl -u gpuwarden")
     return ok("daemon", found)

@@ -81,7 +81,7 @@ LINES: dict[EventKind, tuple[str, str]] = {
     EventKind.SAVED: ("info", "job or rank has saved, or ended"),
     EventKind.REQUEUED: ("info", "job requeued"),
     EventKind.NOT_REQUEUED: ("warning", "job not requeued"),
-    EventKind.LAST_WORDS: ("warning", "final node state"),
+    EventKind.FINAL_NODE_STATE: ("warning", "final node state"),
     EventKind.APPROVING: ("warning", "approving the termination early"),
     EventKind.APPROVED: ("warning", "termination approval outcome"),
     EventKind.DEPARTED: ("info", "evacuation over"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 SEEN = "gpuwarden:node:last_seen_timestamp_seconds"
-NODE_STATE = "gpuwarden:node:standing"
+NODE_STATE = "gpuwarden:node:exclusion"
 """Recorded by the rules in grafana/prometheus, and kept for 24 h after a target is gone."""
 HEARTBEAT_WINDOW = "20m"
 """How far back heartbeats are queried: 80 samples of each node at a scrape each 15 s."""

@@ -200,7 +200,7 @@ def _seen(steps: Steps, row: Condition, sighting: Sighting, sight: Sight) -> Non
         return
     if key in steps.state.unconfirmed:
         steps.sighted[key] = wait
-    source, old_source = assessment.evidence.get("said_by"), track.evidence.get("said_by")
+    source, old_source = assessment.evidence.get("reported_by"), track.evidence.get("reported_by")
     changed = (assessment.severity, assessment.advice, source) != (track.severity, track.advice, old_source)
     due = not track.raised and now.boottime - track.first_seen.boottime >= wait
     if due or (track.raised and (changed or track.latched)):

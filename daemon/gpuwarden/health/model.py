@@ -243,7 +243,7 @@ class EventKind(StrEnum):
     SAVED = "saved"  # a job, or a rank of it, says or shows that it is done
     REQUEUED = "requeued"  # a job was sent elsewhere
     NOT_REQUEUED = "not_requeued"
-    LAST_WORDS = "last_words"  # the final node state that was set right before the end
+    FINAL_NODE_STATE = "final_node_state"  # the final node state that was set right before the end
     APPROVING = "approving"  # an announced end is about to be let happen early; before anything is sent
     APPROVED = "approved"  # what came of it
     DEPARTED = "departed"  # withdrawn, or over

@@ -66,7 +66,7 @@ def document(snapshot: Snapshot) -> Document:
 
 
 def source_document(source: NoticeSource) -> Document:
-    return {"source": source.name, "up": source.up, "trouble": source.error, "last_answer": when(source.last)}
+    return {"source": source.name, "up": source.up, "error": source.error, "last_answer": when(source.last)}
 
 
 class Notices:

@@ -116,13 +116,13 @@ def status(snapshot: Snapshot, now: Stamp) -> Document:
         "lemons": lemons(snapshot),
         "silenced": [_finding(snapshot, f) | {"silenced_by": f.silenced_by} for f in verdict.silenced],
         "collectors": [_collector(collector, now) for collector in snapshot.collectors],
-        "acting": enforcement.document(snapshot),
+        "actions": enforcement.document(snapshot),
         "tests": active_test.document(snapshot.tests, snapshot.enforced.gate),
         "jobs": evacuation.document(snapshot.evacuations),
         "pods": pods.document(snapshot),
         "notices": [notices.notice_document(notice) for notice in snapshot.enforced.notices],
         "notice_sources": [notices.source_document(source) for source in snapshot.notice_sources],
-        "trouble": list(_errors(snapshot)),
+        "errors": list(_errors(snapshot)),
     }
 
 

@@ -76,10 +76,10 @@ def dcgm_impaired(state: State, sight: Sight) -> Detection:
     if facts is None or not any(sight.answering):
         return Detection((), _given_up("dcgm_impaired", state, sight))
     found = {
-        problem.trouble: Sighting(
-            Key("dcgm_impaired", NODE, problem.trouble.value),
+        problem.kind: Sighting(
+            Key("dcgm_impaired", NODE, problem.kind.value),
             {"why": problem.text},
-            rise=_RISE_OF_PROBLEM.get(problem.trouble),
+            rise=_RISE_OF_PROBLEM.get(problem.kind),
         )
         for problem in facts.problems
     }

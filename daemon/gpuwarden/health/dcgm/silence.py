@@ -23,12 +23,12 @@ _DEAF = (DcgmProblemKind.BLIND, DcgmProblemKind.CHECK_INCOMPLETE, DcgmProblemKin
 def covered_subjects(sight: Sight) -> frozenset[Subject]:
     """The GPUs, as subjects, and the node, that DCGM's check covers now: it would report what is wrong with them."""
     facts = sight.dcgm
-    if facts is None or any(problem.trouble in _DEAF for problem in facts.problems):
+    if facts is None or any(problem.kind in _DEAF for problem in facts.problems):
         return frozenset()
     if sight.now.boottime - facts.watched_since.boottime < SETTLED:
         return frozenset()
     gpus = frozenset(gpu(each.slot) for each in facts.gpus if each.slot and _watched(each))
-    whole = not any(problem.trouble is DcgmProblemKind.NOT_WATCHED for problem in facts.problems)
+    whole = not any(problem.kind is DcgmProblemKind.NOT_WATCHED for problem in facts.problems)
     return gpus | {NODE} if whole else gpus
 
 

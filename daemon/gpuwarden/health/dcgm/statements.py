@@ -86,7 +86,7 @@ def _of_incidents(
 ) -> Iterator[Statement]:
     if not incidents:
         return
-    blind = any(problem.trouble is DcgmProblemKind.BLIND for problem in facts.problems)
+    blind = any(problem.kind is DcgmProblemKind.BLIND for problem in facts.problems)
     numbers = {g.id for g in facts.gpus if g.readings.last_xid is not None}
     for incident in incidents:
         if incident.xid is not None or (incident.code == _XID_ERROR and incident.entity_id in numbers):

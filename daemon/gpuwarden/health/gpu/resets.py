@@ -75,7 +75,7 @@ def answered(state: State, track: Track, sight: Sight) -> Event | None:
     Dated to this pass: the driver has judged all that came before. It must have asked in NVML's own answer: where only a
     line of the kernel log did (Xid 154), an answer that never did takes nothing back.
     """
-    by_action = track.evidence.get("value") in ASKS_FOR_RESET and "said_by" not in track.evidence
+    by_action = track.evidence.get("value") in ASKS_FOR_RESET and "reported_by" not in track.evidence
     asked = track.key.code == "gpu_reset_required" or (track.key.code == "gpu_recovery_action" and by_action)
     if not asked or not track.raised or track.clean_since is not None or not _is_news(state, track, sight.now, sight):
         return None

@@ -65,7 +65,7 @@ def _action(record: Record) -> int | None:
 def _edge(subject: Subject, line: Record) -> Sighting:
     value = _action(line) or 0
     name, severity, advice = RECOVERY_ACTIONS.get(value, ("unknown", Severity.FAILURE, Advice.CONTACT_SUPPORT))
-    evidence: Evidence = {"action": name, "value": value, "said_by": REPORTED_BY, "text": line.text}
+    evidence: Evidence = {"action": name, "value": value, "reported_by": REPORTED_BY, "text": line.text}
     return Sighting(Key(CODE, subject), evidence, severity, advice)
 
 
@@ -77,4 +77,4 @@ def _read_since(sight: Sight, line: Record) -> bool:
 
 def _from_line(state: State, subject: Subject) -> bool:
     track = state.tracks.get(Key(CODE, subject))
-    return track is not None and track.evidence.get("said_by") == REPORTED_BY
+    return track is not None and track.evidence.get("reported_by") == REPORTED_BY

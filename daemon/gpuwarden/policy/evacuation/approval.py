@@ -53,7 +53,7 @@ def rests_until(evacuation: Evacuation) -> float:
     """Since the last thing that is known to have happened; seconds of CLOCK_BOOTTIME."""
     happened = [evacuation.at]
     for job in evacuation.jobs.values():
-        happened += [at for at in (job.told_at, job.acknowledged.at, job.requeued_at) if at is not None]
+        happened += [at for at in (job.signalled_at, job.acknowledged.at, job.requeued_at) if at is not None]
     return max(at.boottime for at in happened) + RESTS
 
 

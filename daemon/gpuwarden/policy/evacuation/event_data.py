@@ -96,9 +96,9 @@ class KeptJob(OfJob):
     named: bool
     returned: bool
     in_steps: bool
-    told_at: Stamp | None = field(default=None, metadata=key("told"))
+    signalled_at: Stamp | None = field(default=None, metadata=key("signalled"))
     requeued_at: Stamp | None = field(default=None, metadata=key("requeued"))
-    called_off_told: Stamp | None = None
+    called_off_signalled_at: Stamp | None = None
     processes: str
     marking: bool = False
     kept: bool
@@ -176,7 +176,7 @@ class NotRequeued(OfJob):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalNodeState(OfNotice):
-    """LAST_WORDS: the final state of the node at its scheduler."""
+    """FINAL_NODE_STATE: the final state of the node at its scheduler."""
 
     what: Name
     result: Result = field(metadata=otherwise(Result.RETRY))

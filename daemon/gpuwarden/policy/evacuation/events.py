@@ -141,7 +141,7 @@ def not_requeued(job: str, text: str, *, permanent: bool, named: bool = False, b
 
 def final_node_state(notice: str, what: str, result: Result, text: str, *, boot_id: str, now: Stamp) -> Event:
     data = write(event_data.FinalNodeState(notice=notice, what=what, result=result, text=text))
-    return Event(kind=EventKind.LAST_WORDS, at=now, boot_id=boot_id, data=data)
+    return Event(kind=EventKind.FINAL_NODE_STATE, at=now, boot_id=boot_id, data=data)
 
 
 def approving(notice: str, *, boot_id: str, now: Stamp) -> Event:
@@ -200,7 +200,7 @@ def _job(notice: str, job: str, known: JobState) -> Iterator[event_data.KeptJob 
         notice=notice, job=job, way=known.way, signal=known.signal, text=known.text, local_only=known.local_only,
         result=known.result, count=known.count, wide=known.wide, restarts=known.restarts, requeued=known.requeued,
         requeued_text=known.requeued_text, named=known.named, returned=known.returned, in_steps=known.in_steps,
-        told_at=known.told_at, requeued_at=known.requeued_at, called_off_told=known.called_off_told, processes=first, marking=known.marking, kept=True,
+        signalled_at=known.signalled_at, requeued_at=known.requeued_at, called_off_signalled_at=known.called_off_signalled_at, processes=first, marking=known.marking, kept=True,
     )  # fmt: skip
     more = event_data.KeptProcesses(notice=notice, job=job, processes="", more=True, kept=True)
     yield from (replace(more, processes=text) for text in rest)

@@ -79,7 +79,7 @@ class JobState:
 
     `signalled`: for good; `earlier`: in an earlier run, or before the notice was withdrawn; `returned`: it was withdrawn, has come back, and
     who of them is still here is not known yet. `called_off`: those of `signalled` and `earlier` whose notice was called off before they came into
-    this evacuation, signalled at `called_off_told` at the latest. `wide`: it may still be signalled as a whole. `marking`: this node's mark was begun for it, and no
+    this evacuation, signalled at `called_off_signalled_at` at the latest. `wide`: it may still be signalled as a whole. `marking`: this node's mark was begun for it, and no
     signal through Slurm since: where that mark stands, nothing was sent by it. `unsure`: those signalled through Slurm of which the outcome
     is not known yet; `unsure_here`: the same of those signalled on this host; `undecided`: of these it was not found out either.
     `in_steps`: all of those signalled are tasks of Slurm's steps, or were started by one.
@@ -89,9 +89,9 @@ class JobState:
     signalled: frozenset[Process] = frozenset()
     earlier: frozenset[Process] = frozenset()
     returned: bool = False
-    told_at: Stamp | None = None
+    signalled_at: Stamp | None = None
     called_off: frozenset[Process] = frozenset()
-    called_off_told: Stamp | None = None
+    called_off_signalled_at: Stamp | None = None
     way: Way = Way.NONE
     signal: str = ""
     text: str = ""

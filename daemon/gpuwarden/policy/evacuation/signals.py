@@ -51,10 +51,10 @@ def _others(state: EvacuationState, own: Evacuation, job: str, now: Stamp) -> li
     found = [
         (evacuation, known)
         for evacuation in state.evacuations.values()
-        if evacuation.id != own.id and (known := evacuation.jobs.get(job)) is not None and known.told_at is not None
-        if now.boottime - known.told_at.boottime <= SIGNALLED_WITHIN
+        if evacuation.id != own.id and (known := evacuation.jobs.get(job)) is not None and known.signalled_at is not None
+        if now.boottime - known.signalled_at.boottime <= SIGNALLED_WITHIN
     ]  # fmt: skip
-    return sorted(found, key=lambda pair: pair[1].told_at.boottime if pair[1].told_at else 0.0)
+    return sorted(found, key=lambda pair: pair[1].signalled_at.boottime if pair[1].signalled_at else 0.0)
 
 
 def _called_off(other: Evacuation, own: Evacuation) -> bool:
@@ -65,7 +65,9 @@ def _called_off(other: Evacuation, own: Evacuation) -> bool:
 def _counting(known: JobState, job: LocalJob, now: Stamp) -> frozenset[Process]:
     """Of one evacuation: those signalled in it, and those of before that still count in it."""
     told = known.signalled | known.earlier
-    return told if _lately(known.called_off_told, now) else told - (known.called_off - _acknowledged(known, job))
+    return (
+        told if _lately(known.called_off_signalled_at, now) else told - (known.called_off - _acknowledged(known, job))
+    )
 
 
 def _counting_of(own: Evacuation, other: Evacuation, known: JobState, job: LocalJob, now: Stamp) -> frozenset[Process]:
@@ -73,7 +75,7 @@ def _counting_of(own: Evacuation, other: Evacuation, known: JobState, job: Local
     if not _called_off(other, own):
         return _counting(known, job, now)
     told = known.signalled | known.earlier
-    return told - _acknowledged(known, job) if _lately(known.told_at, now) else frozenset()
+    return told - _acknowledged(known, job) if _lately(known.signalled_at, now) else frozenset()
 
 
 def _lately(told: Stamp | None, now: Stamp) -> bool:
@@ -92,7 +94,7 @@ def _acknowledged(known: JobState, job: LocalJob) -> frozenset[Process]:
 def has_left_mark(state: EvacuationState, evacuation: Evacuation, key: str, restarts: int | None) -> bool:
     """Whether the mark of this node stands for a signal to this run of the job that was sent for a notice that was called off."""
     own = evacuation.jobs.get(key)
-    known = [] if own is None or own.called_off_told is None else [own]
+    known = [] if own is None or own.called_off_signalled_at is None else [own]
     known += [
         other.jobs[key] for other in state.evacuations.values() if key in other.jobs and _called_off(other, evacuation)
     ]
@@ -113,12 +115,12 @@ def _first(state: EvacuationState, evacuation: Evacuation, data: event_data.Sign
             continue
         before |= known.signalled
         if _called_off(other, evacuation):
-            called_off, told = called_off | known.signalled, known.told_at
+            called_off, told = called_off | known.signalled, known.signalled_at
         same_end = (other.kind == FAILING_GPU) == (evacuation.kind == FAILING_GPU)
         if same_end and (other.over is None or other.over.boottime >= evacuation.at.boottime):
             base = replace(known, restarts=known.restarts if base.restarts is None else base.restarts)
     if called_off := called_off - base.signalled:
-        base = replace(base, called_off=at_most(base.called_off | called_off), called_off_told=told)
+        base = replace(base, called_off=at_most(base.called_off | called_off), called_off_signalled_at=told)
     if data.remaining is None:  # of a version that did not write which of them were still here
         return replace(base, signalled=at_most(base.signalled | before))
     return _remaining(replace(base, earlier=at_most(base.earlier | (before - base.signalled))), data)
@@ -158,7 +160,7 @@ def signalling(state: EvacuationState, event: Event) -> EvacuationState:
         known = _first(state, evacuation, data, event.at)
     elif data.restarts is not None and known.restarts is not None and data.restarts > known.restarts:
         earlier = at_most(known.earlier | known.signalled)
-        known = JobState(earlier=earlier, told_at=known.told_at, restarts=data.restarts)  # it came back here
+        known = JobState(earlier=earlier, signalled_at=known.signalled_at, restarts=data.restarts)  # it came back here
     else:
         known = _remaining(known, data)
     state = with_evacuation(state, with_job(evacuation, data.job, _signal_begun(known, data, event.at)))
@@ -182,7 +184,7 @@ def _signal_begun(known: JobState, data: event_data.Signalling, now: Stamp) -> J
         return replace(known, text=known.text or data.text) if known.signalled else replace(known, text=data.text)
     changed = replace(
         known, signalled=at_most(known.signalled | processes), earlier=known.earlier - processes,
-        called_off=known.called_off - processes, told_at=now, restarts=restarts, in_steps=_in_steps(known, data),
+        called_off=known.called_off - processes, signalled_at=now, restarts=restarts, in_steps=_in_steps(known, data),
     )  # fmt: skip
     if not data.again:  # who was sent it a second time is not sent it a third time, whatever came of that
         changed = _awaiting(changed, processes, data.way)
@@ -219,10 +221,10 @@ def _kept(known: JobState | None, event: Event) -> JobState:
         return replace(known, signalled=at_most(known.signalled | processes))
     data = read(event_data.KeptJob, event)
     return JobState(
-        signalled=processes, told_at=data.told_at, way=data.way, signal=data.signal, text=data.text,
+        signalled=processes, signalled_at=data.signalled_at, way=data.way, signal=data.signal, text=data.text,
         local_only=data.local_only, result=data.result, count=data.count, wide=data.wide, restarts=data.restarts,
         requeued=data.requeued, requeued_at=data.requeued_at, requeued_text=data.requeued_text, named=data.named,
-        returned=data.returned, in_steps=data.in_steps, marking=data.marking, called_off_told=data.called_off_told,
+        returned=data.returned, in_steps=data.in_steps, marking=data.marking, called_off_signalled_at=data.called_off_signalled_at,
     )  # fmt: skip
 
 

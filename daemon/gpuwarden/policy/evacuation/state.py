@@ -6,7 +6,7 @@ r"""What was done for jobs whose machine ends, and the one way in which it chang
           SIGNALLED unsent (a mark could not be set) --> they do not, and are signalled on this host
           SIGNALLED unsent, due (nothing was sent) --> they do not, and are signalled as if there had been no SIGNALLING
           SIGNALLED unknown --> they do, and it is for the site to say whether they get it once more
-       SAVED ... REQUEUED or NOT_REQUEUED ... LAST_WORDS ... APPROVING, APPROVED
+       SAVED ... REQUEUED or NOT_REQUEUED ... FINAL_NODE_STATE ... APPROVING, APPROVED
     DEPARTED --> over: withdrawn, called off, or the GPU fails no more
 
 No process is signalled twice for one death, though several sources may announce it: one signalled for one notice within
@@ -83,7 +83,7 @@ def _returned(known: JobState) -> JobState:
     left = frozenset[Process]() if answered.all_ranks else told - answered.processes
     undecided = known.undecided if answered.at is None else frozenset[Process]()
     return replace(
-        known, signalled=frozenset(), earlier=at_most(left), called_off=at_most(left), called_off_told=known.told_at,
+        known, signalled=frozenset(), earlier=at_most(left), called_off=at_most(left), called_off_signalled_at=known.signalled_at,
         returned=True, acknowledged=Acknowledged(), undecided=undecided,
     )  # fmt: skip
 
@@ -216,7 +216,7 @@ _CHANGES: dict[str, Change] = {
     EventKind.SAVED: _saved,
     EventKind.REQUEUED: _of_its_job(event_data.Requeued, _requeued),
     EventKind.NOT_REQUEUED: _of_its_job(event_data.NotRequeued, _not_requeued),
-    EventKind.LAST_WORDS: _of_its_evacuation(event_data.FinalNodeState, _final_node_state),
+    EventKind.FINAL_NODE_STATE: _of_its_evacuation(event_data.FinalNodeState, _final_node_state),
     EventKind.APPROVING: _of_its_evacuation(event_data.Approving, _approving),
     EventKind.APPROVED: _of_its_evacuation(event_data.Approved, _approved),
     EventKind.ANSWERED: _answered,

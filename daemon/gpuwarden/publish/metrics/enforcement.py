@@ -29,8 +29,7 @@ def document(snapshot: Snapshot) -> Document:
         "order": enforced.order or None,
         "overridden": _overridden(enforced),
         "notifications": [
-            {"target": one.target, "queued": one.queued, **one.counts, "trouble": one.error}
-            for one in snapshot.receivers
+            {"target": one.target, "queued": one.queued, **one.counts, "error": one.error} for one in snapshot.receivers
         ],
     }
 
@@ -40,13 +39,13 @@ def _scheduler(name: str, state: NodeState | None) -> Document:
         return {
             "actuator": name,
             "reachable": False,
-            "trouble": "not read yet" if state is None else state.error,
+            "error": "not read yet" if state is None else state.error,
         }
     owner = state.why.value if state.why is not None else Owner.FOREIGN.value
     return {
         "actuator": name,
         "reachable": True,
-        "trouble": "",
+        "error": "",
         "state": state.state,
         "excluded": None if state.owner is Owner.NONE and not state.closed else owner,
         "reason": (f"{state.reason} : {state.suffix}" if state.suffix else state.reason) or state.closed,

@@ -22,7 +22,7 @@ OUTCOMES = ("sent", "local_only", "watched", "unsent", "unknown")
 def document(evacuations: Evacuations) -> Document:
     return {
         "plan": list(evacuations.preview),
-        "trouble": evacuations.error,
+        "error": evacuations.error,
         "departures": [_evacuation(one) for one in evacuations.evacuations],
     }
 
@@ -36,7 +36,9 @@ def _evacuation(evacuation: Evacuation) -> Document:
         "deadline": when(evacuation.deadline),
         "over": when(evacuation.over),
         "jobs": [_job(name, job) for name, job in evacuation.jobs.items()],
-        "last_words": None if final is None else {"what": final.what, "result": final.result.value, "text": final.text},
+        "final_node_state": None
+        if final is None
+        else {"what": final.what, "result": final.result.value, "text": final.text},
         "approval": None
         if approved is None
         else {"result": approved.result.value, "tries": approved.tries, "text": approved.text},
@@ -50,8 +52,8 @@ def _job(name: str, job: JobState) -> Document:
         "way": job.way.value,
         "signal": job.signal,
         "result": job.result.value,
-        "told": job.count,
-        "told_at": when(job.told_at),
+        "signalled": job.count,
+        "signalled_at": when(job.signalled_at),
         "local_only": job.local_only,
         "text": job.text,
         "acknowledged_by": acknowledged.by,
