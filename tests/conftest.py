@@ -14,7 +14,7 @@ from hypothesis import settings
 
 from support.disposable import require_disposable_host
 from support.docker import docker, image  # noqa: F401 - fixtures
-from support.needs import not_run, unmet
+from support.needs import needed, not_run, unmet
 from support.slurm import slurm, slurm_rig  # noqa: F401 - fixtures
 
 if TYPE_CHECKING:
@@ -69,6 +69,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("disposable"):
         require_disposable_host()
+    for mark in item.iter_markers("needs"):
+        for command in mark.args:
+            needed(command)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -165,6 +165,7 @@ def test_a_host_without_a_library_is_refused_with_its_name(home: Path) -> None:
 # --- how its files are put together
 
 
+@pytest.mark.needs("zstd")
 def test_the_archive_has_one_folder_that_belongs_to_root_and_is_the_same_each_time(tmp_path: Path) -> None:
     root = tmp_path / "root"
     write(root / "opt/gpuwarden/bin/gpuwarden", b"#!/bin/sh\n", 0o755)
@@ -187,6 +188,7 @@ def test_the_archive_has_one_folder_that_belongs_to_root_and_is_the_same_each_ti
     assert {(member.uid, member.gid, member.mtime > 1000) for member in members} == {(0, 0, False)}
 
 
+@pytest.mark.needs("zstd")
 def test_an_archive_that_does_not_fit_on_the_disk_ends_the_build_with_the_reason(tmp_path: Path) -> None:
     write(tmp_path / "opt/gpuwarden/large", os.urandom(1 << 20))
     with pytest.raises(BuildError, match=r"the archive /dev/full cannot be written: .*No space left on device"):

@@ -61,7 +61,7 @@ def test_what_changes_its_host_is_one_line_with_how_many_and_the_command_that_ru
     done = pytest_by_make("-p no:cacheprovider", "-m disposable", *files)
     (line,) = [line for line in done.stdout.splitlines() if "skipped:" in line]
     assert re.fullmatch(
-        r"\d\d skipped: .*GPUWARDEN_TEST_HOST is not 'disposable'.*; to run: "
+        r"\d\d tests skipped: .*GPUWARDEN_TEST_HOST is not 'disposable'.*; to run: "
         r"(sudo )?GPUWARDEN_TEST_HOST=disposable make pytest PYTEST='-m disposable'",
         line,
     )
@@ -73,4 +73,4 @@ def test_the_tests_with_pytorch_are_one_line_too_with_their_own_command() -> Non
         unmet("PyTorch is installed in this environment, so that nothing of it is skipped")
     done = pytest_by_make("-p no:cacheprovider", *(str(path) for path in ROOT.glob("tests/job/test_torch*.py")))
     (line,) = [line for line in done.stdout.splitlines() if "skipped:" in line]
-    assert re.fullmatch(r"\d skipped: PyTorch is not installed: .*; to run: make test-torch", line)
+    assert re.fullmatch(r"1 test skipped: PyTorch is not installed: .*; to run: make test-torch", line)

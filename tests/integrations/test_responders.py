@@ -6,7 +6,6 @@ import asyncio
 import http.client
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -19,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from support.commands import COMMAND, environment, gpuwarden
-from support.needs import unmet
+from support.needs import needed
 from support.responders import Activated, activated, marker, memory, tcp, unix, verdict, waited
 from support.shims import HEALTH, shim
 
@@ -173,8 +172,7 @@ UNITS = sorted((ROOT / "systemd").glob("gpuwarden-*.s*"))
 
 def test_the_units_are_sound(tmp_path: Path) -> None:
     """As systemd reads them; the command that they start is checked where there is one."""
-    if not shutil.which("systemd-analyze"):
-        unmet("no systemd-analyze: apt-get install systemd")
+    needed("systemd-analyze")
     own = [unit for unit in UNITS if unit.name.startswith(("gpuwarden-dstack.", "gpuwarden-nvhcd."))]
     assert len(own) == 4
     for unit in own:

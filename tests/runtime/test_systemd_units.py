@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.engine.gate_client import PROBE_WITHIN
+from support.needs import needed
 
 UNITS = Path(__file__).parents[2] / "systemd"
 SERVICE = UNITS / "gpuwarden.service"
@@ -42,6 +43,7 @@ def profile(name: str) -> Path:
 
 
 def exposure(unit: str, root: Path) -> float:
+    needed("systemd-analyze")
     done = subprocess.run(
         ["systemd-analyze", "security", "--offline=true", f"--root={root}", "--no-pager", unit],
         capture_output=True, text=True, timeout=60, check=False,

@@ -15,6 +15,7 @@ from support.commands import environment
 from support.daemons import PATIENCE, FakeHost, Json
 from support.fake_cuda_library import FakeCuda
 from support.fake_nvml_library import uuid_of
+from support.needs import host_pid_namespace
 
 SUPPORT = Path(__file__).parent
 STUB = [sys.executable, str(SUPPORT / "stub_gpu_worker.py")]
@@ -118,6 +119,7 @@ class CudaHost(ActiveHost):
     """Both libraries are the fake ones; workers are real."""
 
     def __init__(self, folder: Path, gpus: int = 2) -> None:
+        host_pid_namespace()
         super().__init__(folder, gpus)
         self.cuda = FakeCuda(folder / "cuda", self.fake, gpus)
         self.fake.library = self.cuda.nvml_library

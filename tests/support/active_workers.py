@@ -14,6 +14,7 @@ from typing import Any
 from gpuwarden_collectors.active_test.facts import GpuMeasured
 from gpuwarden_collectors.codec import from_wire
 from support.fake_cuda_library import FakeCuda
+from support.needs import host_pid_namespace
 
 SOON = 60.0  # seconds that anything here may take at most
 MODULE = "gpuwarden_collectors.active_test.process"
@@ -87,6 +88,7 @@ class ActiveWorker:
 @contextmanager
 def active_worker(asked: object, cache: Path, **environment: str) -> Iterator[ActiveWorker]:
     """Starts it; it is gone at the end. `cache`: the folder that the workers of a test share."""
+    host_pid_namespace()
     process = subprocess.Popen(
         command(asked), env=ENVIRONMENT | {"CUDA_CACHE_PATH": str(cache)} | environment,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -23,6 +23,8 @@ from jeepney import (
 )
 from jeepney.io.blocking import open_dbus_connection
 
+from support.needs import needed
+
 PATIENCE = 60.0
 _CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
  "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
@@ -35,11 +37,12 @@ _CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configura
 @contextmanager
 def message_bus(folder: Path) -> Iterator[Path]:
     """The socket of a dbus-daemon."""
+    program = needed("dbus-daemon")
     path, config = folder / "bus", folder / "bus.conf"
     path.unlink(missing_ok=True)
     config.write_text(_CONFIG.format(path=path))
     daemon = subprocess.Popen(
-        ["dbus-daemon", f"--config-file={config}", "--nofork", "--nopidfile"], stderr=subprocess.DEVNULL
+        [program, f"--config-file={config}", "--nofork", "--nopidfile"], stderr=subprocess.DEVNULL
     )
     end = time.monotonic() + PATIENCE
     while not _listens(path):

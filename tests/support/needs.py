@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
+
+from gpuwarden_collectors.host import FIRST_PIDS
 
 MARKS = ("disposable", "slurm")
 """By which tests are chosen; others are named by their files."""
@@ -17,6 +21,23 @@ PTXAS = "ptxas is not installed"
 """How the reason begins of what needs `make ptxas`."""
 HELM = "helm is not installed"
 """How the reason begins of what needs `make helm`."""
+
+
+PACKAGES = {
+    "dbus-daemon": "dbus-daemon", "git": "git", "ps": "procps", "strace": "strace", "systemd-analyze": "systemd", "zstd": "zstd",
+}  # fmt: skip
+"""Debian's package of each command that single tests need."""
+
+
+def needed(command: str) -> str:
+    """Its path."""
+    return shutil.which(command) or unmet(f"needs {command} (apt-get install {PACKAGES[command]})")
+
+
+def host_pid_namespace() -> None:
+    """What a test of this needs sees processes as the kernel numbers them, which a container does not."""
+    if Path("/proc/self/ns/pid").stat().st_ino != FIRST_PIDS:
+        unmet("needs the PID namespace of the host (docker run --pid=host)")
 
 
 def unmet(reason: str) -> NoReturn:
@@ -33,7 +54,9 @@ def not_run(reports: Iterable[pytest.TestReport | pytest.CollectReport]) -> Iter
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         groups[reason.removeprefix("Skipped: ").replace("\n", " ")].append(report)
     for reason, skipped in sorted(groups.items(), key=lambda group: -len(group[1])):
-        yield f"{len(skipped)} skipped: {reason}; to run: {_command(reason, skipped)}"
+        tests = "1 test" if len(skipped) == 1 else f"{len(skipped)} tests"
+        to_run = "" if reason.startswith("needs ") else f"; to run: {_command(reason, skipped)}"
+        yield f"{tests} skipped: {reason}{to_run}"
 
 
 def _command(reason: str, skipped: Sequence[pytest.TestReport | pytest.CollectReport]) -> str:
