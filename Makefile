@@ -11,7 +11,7 @@ WORKERS ?= 5
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-torch test-slurm test-bundle pytest bytecode lint bench soak deb bundle release-arm64 image lock ptxas helm chart docs clean evaluate evaluate-full
+.PHONY: help run test test-torch test-slurm test-bundle pytest bytecode lint bench soak deb bundle release-arm64 image lock ptxas helm chart docs clean evaluate evaluate-full release
 
 help:
 	@echo 'make run    start the daemon: on the GPUs of this host, or on 8 simulated ones where it has no driver'
@@ -31,6 +31,7 @@ help:
 	@echo 'make image  the container image of this tree, for this architecture or MACHINE=aarch64, in dist/; needs mmdebstrap, and no registry'
 	@echo 'make lock   pin what the package is made of again, with hashes (UPGRADE=--upgrade: the newest there are)'
 	@echo 'make evaluate       judge simulated faults and healthy days, and print what it got right (make evaluate-full: docs/develop/evaluation.md)'
+	@echo 'make release list what is missing before this tree is tagged (TAG=v0.1.0), and fail if anything is'
 	@echo 'make clean  remove the environments, caches of tools, and what the daemon of make run wrote'
 
 $(VENV)/.run: pyproject.toml
@@ -150,6 +151,9 @@ docs: $(VENV)/.dev
 	$(BIN)/python tools/dashboards.py
 	$(BIN)/python tools/diagram.py
 	$(BIN)/python tools/prose.py
+
+release:
+	@$(PYTHON) tools/release.py $(if $(TAG),--tag $(TAG))
 
 clean:
 	rm -rf $(VENV) $(VENV)-torch .venv-ptxas .venv-helm .run .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

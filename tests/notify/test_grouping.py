@@ -14,7 +14,7 @@ from gpuwarden.health.memory import State, Track
 from gpuwarden.health.model import NODE, Advice, Event, EventKind, Key, Latch, Severity
 from gpuwarden.health.severity import in_shadow
 from gpuwarden.health.view import CheckRule
-from gpuwarden.notify.grouping import SINGLY_MOST, STANDING, Grouping
+from gpuwarden.notify.grouping import ACTIVE, SINGLY_MOST, Grouping
 from gpuwarden.notify.messages import Origin, message
 from gpuwarden_collectors.event_facts import HostEvent, SxidEvent
 from gpuwarden_collectors.facts import Stamp
@@ -210,7 +210,7 @@ def test_of_many_findings_the_failures_come_one_by_one_and_the_rest_in_one_list(
     state = State(boot_id="b", tracks={one.key: one for one in tracks})
     grouping = Grouping()
     found = grouping.again(state)
-    assert [event.kind for event in found] == [*["raised"] * SINGLY_MOST, STANDING]
+    assert [event.kind for event in found] == [*["raised"] * SINGLY_MOST, ACTIVE]
     assert {event.data["severity"] for event in found[:-1]} == {"failure"}
     made = message(found[-1], Origin(node="n1", mode="observe", boot_id="b"))
     assert made is not None

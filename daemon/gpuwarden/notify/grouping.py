@@ -16,7 +16,7 @@ from gpuwarden.health.checkpoint import raised_again
 from gpuwarden.health.memory import Follows, State, Track
 from gpuwarden.health.model import Event, EventKind, Evidence, Key, Severity
 
-STANDING = "standing"
+ACTIVE = "active"
 """Kind of the event that lists findings of before a restart: the ledger has none of it."""
 SINGLY_MOST = 10
 """Findings of before a restart that are notified one by one; the others are in one list."""
@@ -91,7 +91,7 @@ def _listed(events: list[Event]) -> Iterator[Event]:
     if events:
         newest = max(events, key=lambda event: event.at.wall)
         data: Evidence = {"count": len(events), "findings": _list([str(event.key) for event in events])}
-        yield Event(kind=STANDING, at=newest.at, boot_id=newest.boot_id, data=data)
+        yield Event(kind=ACTIVE, at=newest.at, boot_id=newest.boot_id, data=data)
 
 
 def _list(names: list[str]) -> str:

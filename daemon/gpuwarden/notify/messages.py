@@ -20,7 +20,7 @@ from gpuwarden.health.conditions import condition
 from gpuwarden.health.model import Event, EventKind, Json, Key
 from gpuwarden.health.runbooks import RUNBOOKS, address
 from gpuwarden.health.to_do import of_raised
-from gpuwarden.notify.grouping import STANDING
+from gpuwarden.notify.grouping import ACTIVE
 from gpuwarden.notify.queue import Message
 from gpuwarden.publish.times import rfc3339
 
@@ -30,7 +30,7 @@ GROUPS: dict[str, Group] = {
     EventKind.RAISED: "finding",
     EventKind.CLEARED: "finding",
     EventKind.ACKNOWLEDGED: "finding",
-    STANDING: "finding",
+    ACTIVE: "finding",
     EventKind.INTENDED: "exclusion",
     EventKind.OUTCOME: "exclusion",
     EventKind.EXCLUDED: "exclusion",
