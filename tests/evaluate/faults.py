@@ -333,7 +333,7 @@ def rebooted_in_vain(number: int, reboots: int) -> Strike:
     return strike
 
 
-def weeks_of_trouble(number: int, times: int) -> Strike:
+def weeks_of_failures(number: int, times: int) -> Strike:
     """A node that is repaired by a reboot each time, and is back within days: nothing is ever wrong for long."""
 
     def strike(node: Node, n: int) -> Process:

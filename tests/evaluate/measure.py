@@ -173,8 +173,8 @@ def cut(records: Sequence[Record], where: int, away: float) -> list[Record]:
         r for r in records[where:] if isinstance(r, HostEventsSeen | ActiveTested) and r.at.boottime < back.boottime
     ]
     until = next((n for n in range(where, len(records)) if _is_after(records[n], back)), len(records))
-    troubled = [r for r in records if isinstance(r, ErrorsChanged) and r.at.boottime < back.boottime][-1:]
-    late: list[Record] = [*(replace(r, at=back) for r in missed), *(replace(r, at=back) for r in troubled)]
+    reported = [r for r in records if isinstance(r, ErrorsChanged) and r.at.boottime < back.boottime][-1:]
+    late: list[Record] = [*(replace(r, at=back) for r in missed), *(replace(r, at=back) for r in reported)]
     return [*records[:where], Began(at=back, boot_id=boot), *late, *records[until:]]
 
 

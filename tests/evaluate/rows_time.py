@@ -21,5 +21,5 @@ SLOW = (
     FaultClass(name="Xid 46 after each of three reboots", strike=faults.rebooted_in_vain(46, 3), expects=("xid.46",), shown=LINE, lasts=12_000),
     FaultClass(name="Xid 46 after each of three resets", strike=faults.reset_in_vain(46, 3, 600.0), expects=("xid.46",), shown=LINE, lasts=2_500),
     FaultClass(name="row remapping pending for a week", strike=faults.pending_for_a_week, expects=("row_remap_overdue",), after=604_860, also=("row_remap_pending",)),
-    FaultClass(name="lemon: a failure every other day", strike=faults.weeks_of_trouble(46, 3), expects=("lemon_node",), severity="warning", about="node", shown=LINE, after=380_000, ends=None, also=("xid.46",)),
+    FaultClass(name="lemon: a failure every other day", strike=faults.weeks_of_failures(46, 3), expects=("lemon_node",), severity="warning", about="node", shown=LINE, after=380_000, ends=None, also=("xid.46",)),
 )  # fmt: skip

@@ -216,7 +216,7 @@ def test_a_collector_shows_its_last_pass_and_its_worker() -> None:
     assert (row["worker"]["pid"], row["worker"]["silent_since"]) == (4711, None)
 
 
-def test_trouble_lists_what_the_daemon_could_not_do() -> None:
+def test_errors_list_what_the_daemon_could_not_do() -> None:
     shown = replace(
         snapshot(),
         collectors=(replace(collector("pci", PassOutcome.FAILED), error="cannot read /sys"),),

@@ -149,7 +149,7 @@ def test_on_a_gpu_that_is_cut_into_instances_each_process_is_signalled_once(host
             ends(host)
             assert (one.received(), other.received()) == ("TERM", "TERM")
             for process in (one, other):
-                wait_job(daemon, process.pid, result="sent", told=1)
+                wait_job(daemon, process.pid, result="sent", signalled=1)
             wait_passes(daemon)
             assert one.received_all() + other.received_all() == []
 
@@ -437,7 +437,7 @@ def test_a_ledger_that_cannot_be_written_keeps_nobody_from_being_signalled(host:
 def test_all_faults_of_the_configuration_are_reported_at_once(tmp_path: Path) -> None:
     file = tmp_path / "gpuwarden.toml"
     file.write_text(
-        '[jobs]\nsignal = "KILL"\nrequeue = "yes"\nlast_words = "reboot"\nfailing_gpu = "drain"\nsignals = "TERM"\n'
+        '[jobs]\nsignal = "KILL"\nrequeue = "yes"\nfinal_node_state = "reboot"\nfailing_gpu = "drain"\nsignals = "TERM"\n'
         '[jobs.rules.a]\nname = "x"\n[jobs.rules.b]\nsignal = "INT"\npartition = "p"\n'
     )
     with pytest.raises(ConfigError) as error:

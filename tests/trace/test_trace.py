@@ -298,7 +298,7 @@ def test_what_is_no_trace_is_called_none(raw: bytes, tmp_path: Path) -> None:
         ({"pass": "pci", "at": 1.0, "facts": 3}, "expected a change"),
         ({"began": "b", "at": 1.0, "rules": {"expected_gpus": "many"}}, "expected_gpus: expected int"),
         ({"began": "b", "at": 1.0, "memory": [{"kind": "boot"}]}, "expected a list"),
-        ({"troubles": [], "at": 1.0}, "expected an object"),
+        ({"errors": [], "at": 1.0}, "expected an object"),
     ],
     ids=lambda value: str(value)[:40],
 )  # fmt: skip

@@ -217,7 +217,7 @@ def _host_events(line: Line, at: Stamp) -> HostEventsSeen:
 
 
 def _errors_changed(line: Line, at: Stamp) -> ErrorsChanged:
-    return ErrorsChanged(at=at, errors={name: from_wire(str, text) for name, text in _object(line["troubles"]).items()})
+    return ErrorsChanged(at=at, errors={name: from_wire(str, text) for name, text in _object(line["errors"]).items()})
 
 
 def _acknowledged(line: Line, at: Stamp) -> Acknowledged:
@@ -239,7 +239,7 @@ TESTED_MOST = 512
 
 _KINDS: Mapping[str, Callable[[Line, Stamp], Record]] = {
     "events": _host_events,
-    "troubles": _errors_changed,
+    "errors": _errors_changed,
     "ruled": lambda line, at: RulesChanged(at=at, rules=from_wire(Rules, line["ruled"])),
     "acknowledged": _acknowledged,
     "accepted": lambda _, at: Accepted(at=at),

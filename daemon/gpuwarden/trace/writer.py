@@ -123,7 +123,7 @@ class TraceWriter:
 def _single_key(record: ErrorsChanged | RulesChanged | Acknowledged | Accepted) -> dict[str, Any]:
     match record:
         case ErrorsChanged(errors=errors):
-            return {"troubles": dict(errors)}
+            return {"errors": dict(errors)}
         case RulesChanged(rules=rules):
             return {"ruled": to_wire(rules)}
         case Acknowledged(finding=finding, by=by):
