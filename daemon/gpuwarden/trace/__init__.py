@@ -6,7 +6,7 @@ A file of JSON lines, gzipped (plain ones are read too):
     {"began":BOOT_ID,"rules":{…},"memory":[…],"at":12.5,"wall":1.8e9}    a daemon starts; without memory, it restarts
     {"pass":"nvml","at":17.5,"took":0.01,"facts":{…},"worker":{…}}       one pass; `outcome` and `error` unless it observed
     {"events":[{"type":"XidEvent",…}],"at":18.1}                         host events, as they were handed over together
-    {"errors":{"ledger":"…"},"at":19.0}                                what the daemon itself cannot do, from now on
+    {"errors":{"ledger":"…"},"at":19.0}                                  what the daemon itself cannot do, from now on
     {"ruled":{…},"at":19.5}                                              the configuration was read again: these rules from now on
     {"acknowledged":"xid.95@gpu/…","by":"root","at":20.0}
     {"accepted":true,"at":21.0}                                          an operator accepted the inventory as it was
