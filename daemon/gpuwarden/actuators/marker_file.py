@@ -12,7 +12,6 @@ its content, and only then overwritten or removed; where every user may write to
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import json
 import os
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpuwarden.actuators.base import ActuatorRefused, ActuatorUnavailable
+from gpuwarden.base.files import replace_file
 from gpuwarden.base.threads import detached
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.policy import reasons
@@ -121,21 +121,9 @@ class MarkerFile:
             self._path.parent.mkdir(mode=0o755, exist_ok=True)
             # The unit's umask closes it, and its readers run as other users.
             self._path.parent.chmod(0o755)
-        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        with contextlib.suppress(FileNotFoundError):
-            temporary.unlink()  # left by an earlier process of this number; made again, since another user could own it
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        try:
-            with os.fdopen(descriptor, "w", encoding="ascii") as file:
-                os.fchmod(descriptor, 0o644)
-                file.write(text)
-                file.flush()
-                os.fsync(descriptor)  # half a marker after a power cut could not be attributed
-            temporary.replace(self._path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
+        replace_file(
+            self._path, text, mode=0o644, synced=True
+        )  # half a marker after a power cut could not be attributed
 
     def _remove(self) -> None:
         if self._read() is not None:

@@ -13,6 +13,7 @@ import stat
 from dataclasses import replace
 from pathlib import Path
 
+from gpuwarden.base.files import replace_file
 from gpuwarden.base.paths import STATE_DIR, beside_for_slurm
 from gpuwarden.config.sources import Layer, Sources, environment_layers, merge, read_regular
 
@@ -29,20 +30,14 @@ def keep(sources: Sources, layers: tuple[Layer, ...]) -> None:
     """Replace the copy by these files, as a whole. Does nothing if they are the same. Raises OSError."""
     path = _path(sources)
     files = [{"origin": layer.origin, "tree": layer.tree} for layer in layers]
-    data = json.dumps({"format": FORMAT, "file": str(sources.file), "files": files}, default=str).encode()
+    data = json.dumps({"format": FORMAT, "file": str(sources.file), "files": files}, default=str)
     try:
-        if _trusted(path) == data:
+        if _trusted(path) == data.encode():
             return
     except (OSError, NoneKept):
         pass
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    beside = path.with_name(f".{NAME}.new")
-    beside.unlink(missing_ok=True)
-    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
+    replace_file(path, data, mode=0o600, synced=True)
 
 
 def kept(sources: Sources) -> Sources:

@@ -13,6 +13,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from gpuwarden.base.files import replace_file
 from gpuwarden_collectors.codec import from_wire
 
 SUFFIX = "-seal"
@@ -48,19 +49,7 @@ def digest(rows: list[tuple[object, ...]]) -> str:
 
 def write(ledger: Path, seal: Seal) -> None:
     """Replaces it atomically; it is on disk when this returns. Raises OSError."""
-    path = path_of(ledger)
-    temporary = path.with_name(f".{path.name}.new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640)
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        json.dump(asdict(seal), file)
-        file.flush()
-        os.fsync(descriptor)
-    os.replace(temporary, path)  # noqa: PTH105 - as the calls beside it
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    replace_file(path_of(ledger), json.dumps(asdict(seal)), mode=0o640, synced=True)
 
 
 def read(ledger: Path) -> Seal | None:

@@ -7,10 +7,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from gpuwarden.base.files import replace_file
 from gpuwarden.base.log import LogOutput, configure, get_logger
 from gpuwarden.base.sd_notify import ServiceManager
 from gpuwarden.config.model import Config
-from gpuwarden.publish.files.writer import replace_file
 from gpuwarden.publish.sockets.control import ControlError
 from gpuwarden.publish.web.listener import ListenError
 from gpuwarden.runtime.app import Daemon

@@ -16,6 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NoReturn
 
+from gpuwarden.base.files import replace_file
 from gpuwarden.service.files import LINKS, LOCAL_UNITS, PACKAGED_UNITS, File
 
 MANIFEST = "usr/local/share/gpuwarden/service.json"
@@ -153,13 +154,9 @@ class Installation:
         self._put(MANIFEST, json.dumps(document, indent=1).encode(), 0o644)
 
     def _put(self, path: str, content: bytes, mode: int) -> None:
-        """As a whole or not at all."""
         target = self._root / path
         self._folder(target.parent)
-        beside = target.with_name(f".{target.name}.new")
-        beside.write_bytes(content)
-        beside.chmod(mode)
-        beside.replace(target)
+        replace_file(target, content, mode=mode)
 
     def _folder(self, folder: Path) -> None:
         """Open to all whatever root's umask is: programs of Slurm's user and of jobs are in some."""

@@ -12,8 +12,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from gpuwarden.base.files import replace_file
 from gpuwarden.health.gpu.jobs import on_gpus
-from gpuwarden.publish.files.writer import Kept, replace_file
+from gpuwarden.publish.files.writer import Kept
 from gpuwarden.publish.metrics.hpc_jobs import FILE_NAME
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden_collectors.base import Clock

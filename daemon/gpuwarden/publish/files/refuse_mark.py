@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from gpuwarden.base.files import replace_file
 from gpuwarden.base.paths import beside_for_slurm
-from gpuwarden.publish.files.writer import Kept, replace_file
+from gpuwarden.publish.files.writer import Kept
 from gpuwarden_collectors.base import Clock
 
 NAME = "refuse"
@@ -49,6 +50,7 @@ class RefuseMark(Kept):
                 return
         except (OSError, ValueError):
             pass
+        self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         replace_file(self._path, TEXT, mode=0o644)
 
     def _remove(self) -> None:

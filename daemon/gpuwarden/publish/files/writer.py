@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 from gpuwarden.base.background import BackgroundWriter
+from gpuwarden.base.files import replace_file
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import Stamp
 
@@ -59,6 +59,7 @@ class KeptFile(Kept):
 
     def _write(self, text: str, *, urgent: bool) -> None:
         try:
+            self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             replace_file(self._path, text, mode=0o644)
         except OSError:
             if urgent:
@@ -67,14 +68,3 @@ class KeptFile(Kept):
                     replace_file(self._path, text, mode=0o644)
             raise
         self._error = ""
-
-
-def replace_file(path: Path, text: str, *, mode: int) -> None:
-    """Readers see the old text or the new one, whole. The directory is made where it is missing. Raises OSError."""
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-    with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
-        os.fchmod(descriptor, mode)
-        file.write(text)
-    temporary.replace(path)

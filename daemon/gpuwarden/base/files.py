@@ -1,0 +1,35 @@
+"""Replacing a file as a whole."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+
+def replace_file(path: Path, content: str | bytes, *, mode: int, synced: bool = False) -> None:
+    """Readers see the old content or the new one, whole. `synced`: it is on disk when this returns. Raises OSError; the old content stays then.
+
+    It is written into a new file beside `path`: what lies there may be of a killed process, or of another user, who could go on writing it.
+    """
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)  # whatever the umask
+            file.write(content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace"))
+            if synced:
+                file.flush()
+                os.fsync(descriptor)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    if synced:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

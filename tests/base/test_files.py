@@ -1,0 +1,41 @@
+"""A file is replaced as a whole, or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.base.files import replace_file
+
+
+@pytest.mark.parametrize("synced", [False, True])
+def test_it_has_the_new_content_and_its_mode_and_nothing_is_left_beside_it(tmp_path: Path, *, synced: bool) -> None:
+    path = tmp_path / "verdict"
+    path.write_text("old")
+    replace_file(path, "neü \udcff", mode=0o604, synced=synced)
+    assert path.read_bytes() == "neü \\udcff".encode()
+    assert (path.stat().st_mode & 0o777, list(tmp_path.iterdir())) == (0o604, [path])
+
+
+def test_what_lies_in_the_place_of_the_new_file_is_not_written_to(tmp_path: Path) -> None:
+    """A link that another user planted, or a file that another process has open."""
+    path, victim, beside = tmp_path / "verdict", tmp_path / "victim", tmp_path / ".verdict.new"
+    victim.write_text("untouched")
+    for plant in (beside.symlink_to, beside.hardlink_to):
+        plant(victim)
+        replace_file(path, b"new", mode=0o600)
+        assert (path.read_text(), victim.read_text()) == ("new", "untouched")
+
+
+def test_after_an_error_the_old_content_stays_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "verdict"
+    path.mkdir()
+    with pytest.raises(IsADirectoryError):
+        replace_file(path, "new", mode=0o600)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_is_missing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        replace_file(tmp_path / "nowhere/verdict", "new", mode=0o600)
