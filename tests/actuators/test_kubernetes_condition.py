@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +21,8 @@ from gpuwarden_collectors.base import host_clock
 from support.kubernetes_api import ApiServer, Json, node, refusing
 from support.kubernetes_api import status as refusing_reply
 from support.snapshots import finding, slot, snapshot
+from support.waiting import until
 
-PATIENCE = 60.0
 BOOT = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
 
 
@@ -37,12 +37,6 @@ def shown(health: Health, *reasons: str) -> Snapshot:
 def condition(server: ApiServer, kind: str = TYPE) -> Json:
     found = [c for c in server.nodes["n1"]["status"]["conditions"] if c["type"] == kind]
     return found[0] if found else {}
-
-
-async def until(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not true():
-            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,14 +14,7 @@ from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.event_facts import HostEvent
 from gpuwarden_collectors.nvml.options import NvmlOptions
 from support.kernel_log import line
-
-PATIENCE = 30.0
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.02)
+from support.waiting import until
 
 
 async def test_after_close_nothing_is_handed_over_though_lines_of_xid_79_wait_for_their_witnesses(

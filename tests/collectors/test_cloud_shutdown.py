@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from gpuwarden_collectors.cloud.shutdown import Shutdown
 from gpuwarden_collectors.cloud.system_bus import BusError
 from support.cloud_replies import only
 from support.logind import Logind, message_bus
+from support.waiting import until
 
 PATIENCE = 60.0
 
@@ -52,12 +53,6 @@ async def asked(source: Shutdown) -> Answer:
 
 def descriptors() -> set[str]:
     return {entry.name for entry in Path("/proc/self/fd").iterdir()}
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_a_shutdown_is_inhibited_reported_and_released(bus: Path, source: Shutdown) -> None:

@@ -14,7 +14,8 @@ from gpuwarden_collectors.kernel_log.belief import disbelieved
 from gpuwarden_collectors.kernel_log.lines import Record, event_of, parse_record
 from support import packet_filter
 from support.disposable import kernel_log_writer
-from support.kernel_log import following, until
+from support.kernel_log import following
+from support.waiting import until
 
 DATA = Path(__file__).parents[1] / "data" / "kernel_log"
 SLOT = "0000:17:00"

@@ -17,7 +17,8 @@ from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.kernel_log import reader
 from gpuwarden_collectors.kernel_log.reader import KernelLog
 from gpuwarden_collectors.kernel_log.sources import LINE_MAX, FollowedFile
-from support.kernel_log import BOOT, Received, following, line, until
+from support.kernel_log import BOOT, Received, following, line
+from support.waiting import until
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ import pytest
 from gpuwarden_collectors.event_facts import LogGap, XidEvent
 from gpuwarden_collectors.kernel_log.sources import KmsgDevice
 from support.disposable import kernel_log_writer
-from support.kernel_log import BOOT, Received, following, line, until
+from support.kernel_log import BOOT, Received, following, line
+from support.waiting import until
 
 KMSG = Path("/dev/kmsg")
 SYSLOG_ACTION_SIZE_BUFFER = 10

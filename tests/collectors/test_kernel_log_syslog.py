@@ -26,7 +26,8 @@ from gpuwarden_collectors.kernel_log.lines import Record, event_of, parse_record
 from gpuwarden_collectors.kernel_log.sources import Turn, open_source
 from gpuwarden_collectors.kernel_log.syslog import ANCHOR, POLL, SHARE, WINDOW, SyslogRing
 from support.disposable import WITHOUT_KMSG, kernel_log_writer
-from support.kernel_log import BOOT, Received, following, line, until
+from support.kernel_log import BOOT, Received, following, line
+from support.waiting import until
 
 XID = "NVRM: Xid (PCI:0000:4e:00): 79, pid=1, name=x, GPU has fallen off the bus."
 KMSG = Path("/dev/kmsg")

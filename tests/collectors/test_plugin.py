@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from gpuwarden_collectors.plugin.plugin import PluginRunner, plugin_environment
 from support import job_world
 from support.daemons import children
 from support.hung_mounts import hung_mount
+from support.waiting import until
 
 ENVIRONMENT = plugin_environment(os.environ)
 SOON = 0.3  # seconds, for a check that is to run out of time
@@ -47,12 +48,6 @@ async def running(*plugins: Named, limit: int = 8) -> AsyncIterator[Seen]:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(LATE):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def newest(seen: Seen) -> dict[str, PluginResult]:

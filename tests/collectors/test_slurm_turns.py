@@ -15,6 +15,7 @@ from gpuwarden_collectors.slurm.client import Commands, SlurmClient
 from gpuwarden_collectors.slurm.errors import CalledOff, Unreachable
 from gpuwarden_collectors.slurm.turns import AT_ONCE, Precedence, Turn, Turns
 from support.daemons import PATIENCE
+from support.waiting import until
 
 SCRIPT = """#!/bin/sh
 cd {folder}
@@ -53,13 +54,8 @@ class Programs:
         before = self.asked.count(name)
         task: asyncio.Task[str | None] = asyncio.create_task(call("cannot ask", "scontrol", name))  # type: ignore[arg-type]
         self.tasks.append(task)
-        await self.until(lambda: self.asked.count(name) > before)
+        await until(lambda: self.asked.count(name) > before)
         return task
-
-    async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while not holds():
-                await asyncio.sleep(0.01)
 
 
 @pytest.fixture
@@ -138,7 +134,7 @@ async def test_a_signal_waits_behind_no_question_neither_to_slurmd_nor_to_the_co
     for name in ("squeue", "config", third):
         await programs.begin(asks[name].ask, name)
     await finishes(client.signals.change, "signal")
-    await programs.until(lambda: programs.asked.count(third) == 2)
+    await until(lambda: programs.asked.count(third) == 2)
     assert programs.asked == ["squeue", "config", third, "signal", third]
 
 

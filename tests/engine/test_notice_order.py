@@ -17,6 +17,7 @@ from gpuwarden.policy.evacuation.model import id_of, open_evacuations
 from gpuwarden.policy.model import Notice
 from gpuwarden_collectors.event_facts import XidEvent
 from gpuwarden_collectors.facts import Stamp
+from support.waiting import until
 from support.whole_node import WholeNode
 
 XIDS = (79, 95, 31, 94, 119, 48, 63, 64, 74, 92)
@@ -52,10 +53,8 @@ def since_notice(node: WholeNode) -> list[str]:
     return [event.kind for event in dropwhile(lambda event: event.kind != EventKind.NOTICED, node.journal.recent)]
 
 
-async def until(node: WholeNode, kind: EventKind) -> None:
-    async with asyncio.timeout(60.0):
-        while kind not in [event.kind for event in node.journal.recent]:
-            await asyncio.sleep(0.001)
+async def happened(node: WholeNode, kind: EventKind) -> None:
+    await until(lambda: kind in [event.kind for event in node.journal.recent])
 
 
 async def idle(node: WholeNode) -> None:
@@ -75,7 +74,7 @@ async def test_a_notice_wakes_the_evacuation_before_a_step_of_the_judge_however_
         node.enforcement.announced("aws", [spot(node)])
         assert since_notice(node) == [EventKind.NOTICED, EventKind.DEPARTING]
         assert node.order == []
-        await until(node, EventKind.INTENDED)
+        await happened(node, EventKind.INTENDED)
         assert node.order[:2] == ["scan", "step"]
         judged = since_notice(node)[2:]
         assert judged.index(EventKind.XID) < judged.index(EventKind.INTENDED)
@@ -89,7 +88,7 @@ async def test_a_daemon_killed_between_a_notice_and_its_step_excludes_the_node_a
         node.enforcement.announced("aws", [notice])
     assert kinds_on_disk(node)[-2:] == [EventKind.NOTICED, EventKind.DEPARTING]
     async with running(node):
-        await until(node, EventKind.EXCLUDED)
+        await happened(node, EventKind.EXCLUDED)
         assert EventKind.DEPARTING not in [event.kind for event in node.journal.recent]
         assert list(open_evacuations(node.departing.state)) == [id_of(notice)]
 
@@ -120,7 +119,7 @@ async def test_a_notice_before_the_ledger_was_read_waits_for_what_an_earlier_dae
     notice = spot(node)
     async with running(node):
         node.enforcement.announced("aws", [notice])
-        await until(node, EventKind.EXCLUDED)
+        await happened(node, EventKind.EXCLUDED)
 
     def announced() -> None:
         node.enforcement.announced("aws", [replace(notice, at=node.host.now)])

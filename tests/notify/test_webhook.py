@@ -29,6 +29,7 @@ from gpuwarden.notify.webhook import WebhookReceiver
 from gpuwarden.notify.worker import DeliveryWorker
 from gpuwarden_collectors.facts import Stamp
 from support.receiving import Receiving
+from support.waiting import until
 
 PATIENCE = 60.0
 TARGET = "webhook.pager"
@@ -227,12 +228,6 @@ async def delivering(receiver: Receiver, most: float = 0.02) -> AsyncIterator[De
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def put(worker: DeliveryWorker, *numbers: int) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +15,7 @@ import pytest
 from gpuwarden.oneshot.site_check import serve
 from gpuwarden_collectors.plugin.options import SiteCheck
 from gpuwarden_collectors.plugin.service import run_by_service
-
-PATIENCE = 60.0
+from support.waiting import until
 
 
 @contextmanager
@@ -102,10 +99,3 @@ async def test_a_missing_listener_is_reported(tmp_path: Path) -> None:
     done = await run_by_service(str(tmp_path / "nobody"), "nhc", 30.0)
     assert done.exit_code is None
     assert "cannot be started by way of" in done.error
-
-
-async def until(condition: object) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end, sys._getframe(1).f_code.co_name
-        await asyncio.sleep(0.02)

@@ -28,6 +28,7 @@ from gpuwarden_collectors.base import host_clock
 from gpuwarden_job.acknowledge import acknowledge
 from support.mounts import remount, tmpfs
 from support.socket_talk import ask, client
+from support.waiting import until
 
 PATIENCE = 60.0
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become other users")
@@ -76,12 +77,6 @@ async def listening(run_dir: Path, daemon: Daemon, **options: Any) -> AsyncItera
         yield served
     finally:
         await served.stop()
-
-
-async def until(holds: Any) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not holds():
-            await asyncio.sleep(0.01)
 
 
 # --- what may be asked

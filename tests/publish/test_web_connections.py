@@ -27,6 +27,7 @@ from gpuwarden.publish.web.response import PIECE
 from gpuwarden.publish.web.trimming import Trimming
 from gpuwarden.publish.web.unsent import RESPONSES_LEAST, UNSENT_MOST
 from support import flood, half_open
+from support.waiting import until
 from support.web_certificates import Site, trusting, users
 from support.web_server import PATIENCE, Scraper, Served, exchange, get, parsed, serving
 
@@ -39,12 +40,6 @@ CONNECTIONS = Limits().connections
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

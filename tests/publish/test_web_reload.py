@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
 from gpuwarden.publish.web.guard import SESSIONS_MOST
+from support.waiting import until
 from support.web_certificates import Site, hashed, trusting, users
-from support.web_server import PATIENCE, Scraper, Served, get, serving
+from support.web_server import Scraper, Served, get, serving
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def error_of(served: Served) -> str:
