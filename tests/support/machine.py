@@ -10,8 +10,6 @@ clock, its kernel log, and the load. `disposable.py` defines which hosts may be 
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import itertools
 import os
 import shutil
@@ -23,13 +21,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from support.debian_trees import BUILD, bootstrapped, made_once
 from support.disposable import require_disposable_host
 from support.needs import unmet
 from support.systemd import remove_cgroup
 
 PATIENCE = 60.0
 """Seconds after which a test gives up waiting; nothing is asserted about how much of it is used."""
-TREES = Path(__file__).parents[2] / ".build" / "machine"
 SUITE = "bookworm"
 PACKAGES = ("systemd", "systemd-sysv", "dbus", "python3")
 NEEDED = {"debootstrap": "debootstrap", "systemd-nspawn": "systemd-container", "nsenter": "util-linux"}
@@ -68,28 +66,14 @@ def require_machine() -> None:
 def debian_tree() -> Path:
     """The tree, made by the first test that needs it: a download of about a minute. Skips, or fails in CI, as `require_machine`."""
     require_machine()
-    # What is not the packages' is in the name, too: a tree of another version of this file is another tree.
-    name = hashlib.sha256(repr((SUITE, PACKAGES, _MASKED)).encode()).hexdigest()[:16]
-    tree = TREES / name
-    TREES.mkdir(parents=True, exist_ok=True)
-    with (TREES / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not tree.exists():
-            _make(tree.with_name("new"))
-            tree.with_name("new").rename(tree)
-    return tree
+    return made_once(BUILD / "machine", (SUITE, PACKAGES, _MASKED), _make)
 
 
 def _make(tree: Path) -> None:
     command = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, str(tree)]
-    command = ["unshare", "--mount", *command]  # so that one that is killed leaves no /proc mounted in it
-    for _ in range(2):  # it asks a mirror for a hundred files, and gives up at the first that it does not get
-        shutil.rmtree(tree, ignore_errors=True)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-        if done.returncode == 0:
-            break
-    else:
-        unmet(f"this test boots a machine: debootstrap cannot make it:\n{done.stdout[-2000:]}{done.stderr}")
+    # In a mount namespace, so that one that is killed leaves no /proc mounted in it.
+    if error := bootstrapped(["unshare", "--mount", *command], tree):
+        unmet(f"this test boots a machine: {error}")
     subprocess.run(
         ["systemctl", f"--root={tree}", "--quiet", "mask", *_MASKED], check=True, capture_output=True, timeout=60
     )

@@ -7,18 +7,14 @@ What is mounted is seen by COMMAND and its children only. For root.
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
+from support.debian_trees import BUILD, made_once, mmdebstrap
+
 SUITE = "trixie"
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
-TREES = Path(__file__).parents[2] / ".build" / "slurm"
-NEEDED = ("mmdebstrap", "unshare")
 # The host's plugins beside the newer ones would be an error for each of them.
 _RUN = """
 plugins="$(echo "$1"/usr/lib/*/slurm-wlm)"
@@ -30,33 +26,9 @@ exec "$@"
 
 
 def newer_slurm() -> Path:
-    """The folder, made by the first that needs it: a download of 30 MB, and 10 s. Raises SystemExit."""
-    if missing := [command for command in NEEDED if shutil.which(command) is None]:
-        sys.exit(
-            f"Debian 13's Slurm cannot be set up: no {', no '.join(missing)}; apt-get install mmdebstrap util-linux"
-        )
-    tree = TREES / hashlib.sha256(repr((SUITE, PACKAGES)).encode()).hexdigest()[:16]
-    TREES.mkdir(parents=True, exist_ok=True)
-    with (TREES / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not tree.exists():
-            _make(tree.with_name("new"))
-            tree.with_name("new").rename(tree)
-    return tree
-
-
-def _make(tree: Path) -> None:
-    """Only extracted: the names of users and the links to programs are the host's."""
-    command = (
-        *("mmdebstrap", "--quiet", "--variant=extract", "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr"),
-        *(f"--include={','.join(PACKAGES)}", SUITE, str(tree)),
-    )
-    for _ in range(2):  # a mirror that does not answer once
-        shutil.rmtree(tree, ignore_errors=True)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-        if done.returncode == 0:
-            return
-    sys.exit(f"mmdebstrap cannot set up Debian 13's Slurm:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    """The folder: a download of 30 MB, and 10 s. Only extracted: the names of users and the links to programs are the host's. Raises SystemExit."""
+    options = ("--variant=extract", "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr")
+    return made_once(BUILD / "slurm", (SUITE, PACKAGES), lambda tree: mmdebstrap(tree, SUITE, PACKAGES, *options))
 
 
 def main() -> None:

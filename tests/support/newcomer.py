@@ -1,0 +1,63 @@
+"""The README's test command where a newcomer types it: python -m support.newcomer [COMMAND ...]
+
+In a Debian 12 with what the README asks for and nothing else, in a PID namespace of its own, as an ordinary user, in a fresh clone of
+HEAD. Its pip finds what this host's pip fetched: there is no network but loopback. For root.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+from support.bare_root import BareRoot
+from support.debian_trees import BUILD, made_once, mmdebstrap
+
+PACKAGES = ("python3", "python3-venv", "make", "gcc", "libc6-dev", "git")
+"""Of the README, and the headers that apt-get brings with gcc."""
+ROOT = Path(__file__).parents[2]
+USER = 1000
+HOME = "/home/newcomer"
+WHEELS = BUILD / "newcomer" / "wheels"
+TIMEOUT = 1_800
+_FETCH = ("--quiet", "--disable-pip-version-check", "--only-binary=:all:", "--python-version=3.11", f"--dest={WHEELS}")
+
+
+def fetch() -> None:
+    """All that `make test` installs, for Debian's Python. Raises CalledProcessError."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wanted = [*project["project"]["dependencies"], *project["build-system"]["requires"], "editables", "pip>=25.1"]
+    pip = (sys.executable, "-m", "pip", "download", *_FETCH)
+    subprocess.run([*pip, "--group", f"{ROOT / 'pyproject.toml'}:dev", *wanted], check=True)
+
+
+def main() -> int:
+    command = sys.argv[1:] or ["make", "test"]
+    tree = made_once(BUILD / "newcomer", PACKAGES, lambda tree: mmdebstrap(tree, "bookworm", PACKAGES, "--variant=apt"))
+    fetch()
+    with (
+        tempfile.TemporaryDirectory(prefix="gw-newcomer-") as folder,
+        BareRoot(tree, Path(folder), size=6 << 30, binds={WHEELS: "/wheels", Path("/sys"): "/sys"}) as bare,
+    ):
+        bare.path("/etc/passwd").open("a").write(f"newcomer:x:{USER}:{USER}::{HOME}:/bin/bash\n")
+        bare.path(HOME).mkdir()
+        subprocess.run(["git", "clone", "--quiet", ROOT, bare.path(f"{HOME}/gpuwarden")], check=True)
+        bare.run("chown", "-R", f"{USER}:{USER}", HOME)
+        subprocess.run(bare.outside("ip", "link", "set", "lo", "up"), check=True)
+        user = (
+            "setpriv",
+            f"--reuid={USER}",
+            f"--regid={USER}",
+            "--clear-groups",
+            "env",
+            "--chdir",
+            f"{HOME}/gpuwarden",
+        )
+        pip = ("PIP_NO_INDEX=1", "PIP_FIND_LINKS=/wheels", f"HOME={HOME}")
+        return subprocess.run(bare.command(*user, *pip, *command), timeout=TIMEOUT, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
