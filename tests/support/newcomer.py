@@ -6,6 +6,7 @@ HEAD. Its pip finds what this host's pip fetched: there is no network but loopba
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -43,7 +44,8 @@ def main() -> int:
     ):
         bare.path("/etc/passwd").open("a").write(f"newcomer:x:{USER}:{USER}::{HOME}:/bin/bash\n")
         bare.path(HOME).mkdir()
-        subprocess.run(["git", "clone", "--quiet", ROOT, bare.path(f"{HOME}/gpuwarden")], check=True)
+        subprocess.run(["git", "clone", "--quiet", ROOT, f"{folder}/gpuwarden"], check=True)
+        shutil.copytree(f"{folder}/gpuwarden", bare.path(f"{HOME}/gpuwarden"), symlinks=True)
         bare.run("chown", "-R", f"{USER}:{USER}", HOME)
         subprocess.run(bare.outside("ip", "link", "set", "lo", "up"), check=True)
         user = (
