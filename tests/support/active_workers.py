@@ -23,6 +23,7 @@ ENVIRONMENT = {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 def request(fake: FakeCuda, level: str = "gate", **others: Any) -> dict[str, Any]:
     """What the worker of the first GPU is asked by this process."""
+    host_pid_namespace()
     return {
         "uuid": fake.uuids[0], "slot": "00000000:1b:00.0", "level": level, "parent": os.getpid(),
         "cuda_library": str(fake.library), "nvml_library": str(fake.nvml_library),
@@ -88,7 +89,6 @@ class ActiveWorker:
 @contextmanager
 def active_worker(asked: object, cache: Path, **environment: str) -> Iterator[ActiveWorker]:
     """Starts it; it is gone at the end. `cache`: the folder that the workers of a test share."""
-    host_pid_namespace()
     process = subprocess.Popen(
         command(asked), env=ENVIRONMENT | {"CUDA_CACHE_PATH": str(cache)} | environment,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
