@@ -78,8 +78,10 @@ $(VENV)-torch/.torch: pyproject.toml
 	$(VENV)-torch/bin/pip install --quiet $(TORCH)
 	@touch $@
 
+# Forged files need NumPy, which comes with PyTorch; they are written and read by processes that have not loaded PyTorch.
 test-torch: $(VENV)-torch/.torch
-	$(VENV)-torch/bin/python -m pytest -n 3 tests/job/test_torch*.py tests/job/test_forged_files.py $(PYTEST)
+	$(VENV)-torch/bin/python -m pytest -n 3 tests/job/test_torch*.py $(PYTEST)
+	$(VENV)-torch/bin/python -m pytest -n 2 tests/job/test_forged_files.py $(PYTEST)
 
 # The host's Slurm, whatever it is, has its tests in `make test`.
 SLURM_TESTS ?= -m slurm
