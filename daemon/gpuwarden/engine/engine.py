@@ -219,13 +219,11 @@ class Engine:
     def _tests(self, now: Stamp) -> ActiveTests:
         state = self.state
         lease = state.lease if state.lease is not None and state.lease.holds(now) else None
-        results = self.view.once("test results", (state.tests, state.pins), lambda: _newest(state))
-        return ActiveTests(running=lease, results=results, counts=state.test_counts)
+        return ActiveTests(running=lease, results=_newest(state), counts=state.test_counts)
 
     def _machine(self) -> tuple[str, ...]:
         """Also of a driver that no longer answers: what a failing node has in common with others is asked just then."""
-        of = (self.view.nvml.facts, self.rules.machine_type, self.switch)
-        return self.view.once("machine", of, lambda: machine_labels(self.rules.machine_type, of[0], self.switch))
+        return machine_labels(self.rules.machine_type, self.view.nvml.facts, self.switch)
 
     def note(self, observation: Observation[Any]) -> None:
         old = self.collectors.get(observation.collector) or CollectorStatus(name=observation.collector)

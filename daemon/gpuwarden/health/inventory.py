@@ -73,8 +73,7 @@ def answers_nvml(slot: str, sight: Sight) -> bool:
 
 
 def presences(state: State, sight: Sight) -> Mapping[str, tuple[Presence, str]]:
-    of = (state.pins, sight.devices, sight.gpus, sight.nvml)
-    return sight.view.once("presences", of, lambda: {slot: presence(slot, sight) for slot in state.pins})
+    return {slot: presence(slot, sight) for slot in state.pins}
 
 
 def driver_silent(state: State, sight: Sight) -> bool:
@@ -137,8 +136,7 @@ def countable(sight: Sight) -> bool:
 
 def known_count(state: State, sight: Sight) -> int:
     """How many GPUs of this node were ever seen here."""
-    where = presences(state, sight)
-    return sight.view.once("known count", (where,), lambda: sum([w is not Presence.FOREIGN for w, _ in where.values()]))
+    return sum([where is not Presence.FOREIGN for where, _ in presences(state, sight).values()])
 
 
 def _active_links(facts: GpuFacts) -> int:
@@ -159,7 +157,7 @@ def learn(state: State, sight: Sight) -> Iterator[Event]:
     if sight.rules.expected_gpus == 0:
         return  # no GPU that is here will be missed
     event = partial(pin_event, at=sight.now, boot_id=sight.view.boot_id)
-    boards = sight.view.once("boards", (state.pins, sight.gpus), lambda: _boards(state, sight))
+    boards = _boards(state, sight)
     for slot, facts in sight.gpus.items():
         pin, links = state.pins.get(slot), _active_links(facts)
         if facts.answer is GpuAnswer.LOST:

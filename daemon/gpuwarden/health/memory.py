@@ -205,19 +205,10 @@ class State:
     """The faults that `follows` leaves, the worst first; of moments."""
     follows_of: tuple[Any, ...] = field(default=(), compare=False)
     """What that was made of (`incidents.py`); of moments."""
-    made: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
-    """What was derived from just this state, by name, so that it is derived once."""
 
     def tracks_of(self, code: str) -> Sequence[Track]:
         """The tracks of one condition."""
-        if not self.tracks:
-            return ()
-        by_code: dict[str, list[Track]] | None = self.made.get("tracks by code")
-        if by_code is None:
-            by_code = self.made["tracks by code"] = {}
-            for track in self.tracks.values():
-                by_code.setdefault(track.key.code, []).append(track)
-        return by_code.get(code, ())
+        return [track for track in self.tracks.values() if track.key.code == code]
 
 
 def counts(state: State, record: Record) -> bool:

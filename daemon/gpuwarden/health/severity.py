@@ -7,7 +7,6 @@ the site's rise time not count.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpuwarden.health import flaps
@@ -16,7 +15,7 @@ from gpuwarden.health.conditions import condition
 from gpuwarden.health.gpu.jobs import under
 from gpuwarden.health.gpu.pods import with_pods
 from gpuwarden.health.memory import State, Track, case
-from gpuwarden.health.model import Advice, Evidence, Key, Latch, Severity, Sighting
+from gpuwarden.health.model import Advice, Evidence, Latch, Severity, Sighting
 from gpuwarden.health.repair_history import escalated
 from gpuwarden.health.view import CheckRule, Rules, Sight
 
@@ -52,18 +51,7 @@ def rise(row: Condition, rule: CheckRule, sighting: Sighting) -> float:
 def fall(state: State, row: Condition, rule: CheckRule, track: Track) -> float:
     """Longer for what flaps."""
     seconds = row.fall if rule.fall is None else rule.fall
-    held = _flapping(state)
-    return max(seconds, flaps.QUIET) if held and track.key in held else seconds
-
-
-def _flapping(state: State) -> Mapping[Key, Evidence]:
-    """By condition that flaps, the evidence of it."""
-    held: Mapping[Key, Evidence] | None = state.made.get("flapping")
-    if held is None:
-        rows = ((key, condition(key.code)) for key, times in state.raises.items() if len(times) > 1)
-        found = ((key, flaps.evidence(state.raises, key, row.flaps)) for key, row in rows if row is not None)
-        held = state.made["flapping"] = {key: evidence for key, evidence in found if evidence}
-    return held
+    return max(seconds, flaps.QUIET) if flaps.flaps(state.raises, track.key, row.flaps) else seconds
 
 
 def assess(
@@ -78,7 +66,7 @@ def assess(
         first = sight.now if known is None else known.first_seen
         advice, why = escalated(advice, state.repairs.get(case(state, key)), first.wall, sight.now.wall)
         evidence = {**evidence, **why} if why else evidence
-    if (held := _flapping(state)) and key in held:
-        evidence = {**evidence, **held[key]}
+    if held := flaps.evidence(state.raises, key, row.flaps):
+        evidence = {**evidence, **held}
     old_latch = Latch.NONE if known is None else known.latch
     return Assessment(severity, advice, row.latch if failure else old_latch, evidence)

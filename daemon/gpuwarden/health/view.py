@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from operator import is_
 from typing import Any, Generic, Literal, TypeVar
 
 from gpuwarden.health.host.limits import Limits
@@ -18,7 +17,6 @@ from gpuwarden_collectors.slurm.jobs_facts import JobsFacts
 
 Facts = TypeVar("Facts")
 Named = TypeVar("Named", bound=NamedFacts)
-Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,19 +155,6 @@ class View:
     """Why a component of the daemon does not work, by its name (see `Component`)."""
     log_read: bool = True
     """Since this daemon started the kernel log was read from the known position to its end, and no line was lost."""
-    made: dict[str, tuple[tuple[object, ...], Any]] = field(default_factory=dict, compare=False, repr=False)
-    """What was derived from the facts, by name, with what it was derived from; kept from pass to pass."""
-
-    def once(self, name: str, of: tuple[object, ...], make: Callable[[], Made]) -> Made:
-        """What `make` makes; made again only if one of the objects in `of` is another than the last time.
-
-        `of` is all that it is made of. A collector that has nothing new gives the same facts again as the same object.
-        """
-        known = self.made.get(name)
-        if known is None or len(of) != len(known[0]) or not all(map(is_, of, known[0])):
-            known = self.made[name] = (of, make())
-        made: Made = known[1]
-        return made
 
     def seen(self, facts: type[Named]) -> Seen[Named]:
         """Of the collector that finds these facts."""
@@ -224,9 +209,9 @@ class Sight:
     def of(cls, view: View, rules: Rules, now: Stamp) -> Sight:
         nvml = view.nvml.fresh(now, rules.nvml_fresh_for)
         pci = view.pci.fresh(now, rules.pci_fresh_for)
-        gpus = view.once("gpus", (nvml,), lambda: {} if nvml is None else {g.slot: g for g in nvml.gpus if g.slot})
-        devices = view.once("devices", (pci,), lambda: _devices(pci))
-        answering = view.once("answering", (gpus,), lambda: _answering(gpus))
+        gpus = {} if nvml is None else {gpu.slot: gpu for gpu in nvml.gpus if gpu.slot}
+        devices = None if pci is None else {d.slot: d for d in pci.devices if d.kind is PciKind.GPU}
+        answering = tuple([facts for facts in gpus.values() if facts.answer is GpuAnswer.OK])
         if devices == {} and answering:
             devices = None  # a container's sysfs without devices: NVML's answer is worth more
         return cls(
@@ -238,14 +223,6 @@ class Sight:
     def fresh(self, facts: type[Named]) -> Named | None:
         """What a collector of the host found, unless it is stale."""
         return self.view.seen(facts).fresh(self.now, self.rules.host_fresh_for)
-
-
-def _answering(gpus: Mapping[str, GpuFacts]) -> tuple[GpuFacts, ...]:
-    return tuple([facts for facts in gpus.values() if facts.answer is GpuAnswer.OK])
-
-
-def _devices(pci: PciFacts | None) -> Mapping[str, PciDevice] | None:
-    return None if pci is None else {d.slot: d for d in pci.devices if d.kind is PciKind.GPU}
 
 
 OUR_DRIVERS = ("nvidia", "", "nouveau")

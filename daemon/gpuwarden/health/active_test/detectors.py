@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from gpuwarden.health.active_test.lease import WARNINGS_THAT_WAIT
@@ -18,26 +17,18 @@ _OTHERS = Detection()
 
 
 def _found(code: str) -> Detector:
-    def detect(state: State, sight: Sight) -> Detection:
+    def detect(state: State, _: Sight) -> Detection:
         if not state.tests:
             return _OTHERS
         sightings = [
-            _sighting(slot, name, one) for slot, name, one in _standing(state, sight) if name.partition(".")[0] == code
+            _sighting(slot, name, one)
+            for slot, pin in state.pins.items()
+            for name, one in standing(state.tests.get(pin.uuid, ())).items()
+            if name.partition(".")[0] == code
         ]
         return Detection(tuple(sightings), gpus(tuple(state.pins)))
 
     return detect
-
-
-def _standing(state: State, sight: Sight) -> tuple[tuple[str, str, Standing], ...]:
-    """Slot, name and finding, of the boards that are here; made once for each change."""
-    return sight.view.once("tests", (state.tests, state.pins), lambda: tuple(_all(state)))
-
-
-def _all(state: State) -> Iterator[tuple[str, str, Standing]]:
-    for slot, pin in state.pins.items():
-        for name, one in standing(state.tests.get(pin.uuid, ())).items():
-            yield slot, name, one
 
 
 def _sighting(slot: str, name: str, one: Standing) -> Sighting:

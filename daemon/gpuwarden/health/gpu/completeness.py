@@ -43,9 +43,7 @@ def _found(state: State, sight: Sight) -> Iterator[Sighting]:
             evidence = {"why": why, "expected": of_type, "known": known, "machine_type": machine, "table": VERSION}
             yield Sighting(Key(CODE, NODE), evidence, rise=rise)
         return
-    modules = sight.view.once(
-        "modules", (sight.gpus, sight.devices, state.given_up, known), lambda: _modules(state, sight, known)
-    )
+    modules = _modules(state, sight, known)
     if gaps := _gaps(modules):
         why = f"modules {_text(modules)} of the baseboard were seen, and {_text(gaps)} never"
         evidence = {"why": why, "known": known, "modules": _text(modules), "never_seen": _text(gaps)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from gpuwarden.health.model import Evidence
 from gpuwarden.health.view import Sight
@@ -63,22 +62,16 @@ def on_gpus(facts: JobsFacts, slots: Collection[str], gpus: Mapping[str, GpuFact
 
 
 def seen_on_gpus(pins: Collection[str], sight: Sight) -> dict[str, tuple[GpuJob, ...]]:
-    """The same of what is seen now, made once; nothing while it is not known which jobs are here. `pins`: slots of GPUs that belong here."""
+    """The same of what is seen now; nothing while it is not known which jobs are here. `pins`: slots of GPUs that belong here."""
     jobs, gpus = sight.jobs, sight.gpus
     if jobs is None:
         return {}
-    return sight.view.once("jobs on gpus", (jobs, gpus, pins), lambda: on_gpus(jobs, {*pins, *gpus}, gpus))
+    return on_gpus(jobs, {*pins, *gpus}, gpus)
 
 
 def job_numbers(pins: Collection[str], sight: Sight) -> Mapping[str, frozenset[int]]:
     """By slot, the jobs on the GPU; nothing where jobs are not known. `pins` as above."""
-    here = seen_on_gpus(pins, sight)
-    make = partial(_numbers, here)
-    return sight.view.once("job numbers", (here,), make) if here else {}
-
-
-def _numbers(here: Mapping[str, Sequence[GpuJob]]) -> Mapping[str, frozenset[int]]:
-    return {slot: frozenset(job.job for job in jobs) for slot, jobs in here.items()}
+    return {slot: frozenset(job.job for job in jobs) for slot, jobs in seen_on_gpus(pins, sight).items()}
 
 
 def _given(facts: JobsFacts, slots: Sequence[str]) -> Iterator[tuple[str, Job]]:

@@ -44,11 +44,9 @@ class PodsOnGpus:
 
 
 def pods_on_gpus(pins: Mapping[str, Pin], view: View, nvml: NvmlFacts | None, now: Stamp) -> PodsOnGpus | None:
-    """None where kubelet is not asked, has never answered, or not for `KEPT`. A lost GPU is known by its pin. Made once for the same facts."""
+    """None where kubelet is not asked, has never answered, or not for `KEPT`. A lost GPU is known by its pin."""
     facts = view.seen(PodsFacts).fresh(now, KEPT)
-    if facts is None:
-        return None
-    return view.once("pods on gpus", (facts, nvml, pins), lambda: matched(facts, pins, nvml))
+    return None if facts is None else matched(facts, pins, nvml)
 
 
 def matched(facts: PodsFacts, pins: Mapping[str, Pin], nvml: NvmlFacts | None) -> PodsOnGpus:

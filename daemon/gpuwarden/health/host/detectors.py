@@ -8,25 +8,23 @@ else that is not seen wrong counts as examined and well, also what no longer exi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any
 
 from gpuwarden.health.detection import NOTHING, Detection, Detector, tracked_detection
 from gpuwarden.health.host import adapters, mounts, port_errors, ports, services
 from gpuwarden.health.host.learning import followed, infiniband_now, now_known
-from gpuwarden.health.host.limits import Limits
-from gpuwarden.health.host.memory import HostMemory, port_subject
+from gpuwarden.health.host.memory import port_subject
 from gpuwarden.health.host.port_downs import FLAPPING, infiniband_flapping, is_young
 from gpuwarden.health.memory import State, Track
-from gpuwarden.health.model import NODE, Key, Severity, Sighting, Subject
+from gpuwarden.health.model import NODE, Severity, Sighting, Subject
 from gpuwarden.health.nvlink.detectors import REGISTERED
 from gpuwarden.health.nvlink.fabric_manager import FABRIC_MANAGER, Fabric, undecided
 from gpuwarden.health.nvlink.imex import UNIT as IMEX_UNIT
 from gpuwarden.health.nvlink.imex import multi_node
 from gpuwarden.health.view import Sight
-from gpuwarden.health.windows import Windows
 from gpuwarden_collectors.base import NamedFacts, PassOutcome
 from gpuwarden_collectors.host_facts import (
     InfinibandFacts,
@@ -48,70 +46,14 @@ Seen = tuple[Sightings, AbstractSet[Subject]]
 """What is wrong, and the subjects whose state is not known now."""
 
 
-class _Setting(NamedTuple):
-    """All that the detectors of a row read beside the facts of its collector and the windows of counters: where none of it
-    changed, neither did they.
-
-    The rest as in `Fabric`, flat, since objects are compared.
-    """
-
-    tracks: Mapping[Key, Track]
-    host: HostMemory
-    booting: bool
-    limits: Limits
-    switches: bool | None
-    fabric: bool | None
-    multi_node: bool | None
-    completed: bool | None
-    process: bool | None
-    gpus: bool
-
-
-def _setting(state: State, sight: Sight) -> _Setting:
-    def make() -> _Setting:
-        booting = sight.now.boottime < BOOT_GRACE
-        processes = sight.fresh(ProcessesFacts)
-        process = None if processes is None else processes.fabric_manager
-        used, completed = _fabric(sight)
-        return _Setting(
-            state.tracks,
-            state.host,
-            booting,
-            sight.rules.limits,
-            _has_switches(sight),
-            used,
-            multi_node(sight),
-            completed,
-            process,
-            bool(sight.answering),
-        )
-
-    of = (
-        sight.now,
-        sight.nvml,
-        sight.view.pci.facts,
-        sight.fresh(ProcessesFacts),
-        state.tracks,
-        state.host,
-        sight.rules,
-    )
-    return sight.view.once("host setting", of, make)
-
-
-def _detector(code: str, kind: type[NamedFacts], see: Callable[..., Seen], *, counts: bool) -> Detector:
-    """`see` is given the tracks of this condition, the setting, the facts, and if it `counts` the windows.
-
-    Most collectors read less often than the judge judges: what they gave is examined once.
-    """
+def _detector(code: str, kind: type[NamedFacts], see: Callable[[State, Sight, Any], Seen]) -> Detector:
+    """`see` is given the newest facts of that kind."""
 
     def detect(state: State, sight: Sight) -> Detection:
         facts = _now(kind, sight)
         if facts is None:
             return _unread(code, kind, state, sight)
-        setting = _setting(state, sight)
-        given = (setting, facts, state.host_windows) if counts else (setting, facts)
-        of = (*setting, *given[1:])
-        return sight.view.once(code, of, lambda: tracked_detection(code, state, *see(state.tracks_of(code), *given)))
+        return tracked_detection(code, state, *see(state, sight, facts))
 
     return detect
 
@@ -129,21 +71,22 @@ def _now(kind: type[NamedFacts], sight: Sight) -> object | None:
     return now_known(sight, kind)
 
 
-def _not_while_booting(setting: _Setting, sightings: Sightings) -> Sightings:
-    return (replace(sighting, rise=math.inf) for sighting in sightings) if setting.booting else sightings
+def _not_while_booting(sight: Sight, sightings: Sightings) -> Sightings:
+    booting = sight.now.boottime < BOOT_GRACE
+    return (replace(sighting, rise=math.inf) for sighting in sightings) if booting else sightings
 
 
 # --- Ports ---------------------------------------------------------------------------------------------------------
 
 
-def _port_down(_: Sequence[Track], setting: _Setting, facts: InfinibandFacts) -> Seen:
-    down = ports.infiniband_down(facts, setting.host.ports)
-    return _not_while_booting(setting, down), ports.unseen_ports(facts)
+def _port_down(state: State, sight: Sight, facts: InfinibandFacts) -> Seen:
+    down = ports.infiniband_down(facts, state.host.ports)
+    return _not_while_booting(sight, down), ports.unseen_ports(facts)
 
 
-def _rate_low(_: Sequence[Track], setting: _Setting, facts: InfinibandFacts) -> Seen:
+def _rate_low(state: State, _: Sight, facts: InfinibandFacts) -> Seen:
     """A port that is down has no rate."""
-    known = setting.host.ports
+    known = state.host.ports
     idle = {
         port_subject(port.name)
         for port in facts.ports
@@ -162,90 +105,98 @@ def _flapping(state: State, sight: Sight) -> Detection:
     return tracked_detection(FLAPPING, state, infiniband_flapping(facts, known, now), young)
 
 
-def _errors(tracks: Sequence[Track], setting: _Setting, facts: InfinibandFacts, windows: Windows) -> Seen:
+def _errors(state: State, sight: Sight, facts: InfinibandFacts) -> Seen:
     """It ends only for a port that was followed for the longest window, or that is known no more."""
-    known = setting.host.ports
+    known, windows = state.host.ports, state.host_windows
     young = {
         track.key.subject
-        for track in tracks
+        for track in state.tracks_of("infiniband_errors")
         if track.key.subject.part in known and not followed(windows, str(track.key.subject), port_errors.HOUR)
     }
     found = port_errors.infiniband_errors(facts, known, ports.other_roles(known), windows)
-    return _not_while_booting(setting, found), young
+    return _not_while_booting(sight, found), young
 
 
-def _adapter_pcie(_: Sequence[Track], setting: _Setting, facts: InfinibandFacts) -> Seen:
-    return adapters.adapter_pcie_degraded(facts, setting.host.ports), adapters.unread_adapters(facts)
+def _adapter_pcie(state: State, _: Sight, facts: InfinibandFacts) -> Seen:
+    return adapters.adapter_pcie_degraded(facts, state.host.ports), adapters.unread_adapters(facts)
 
 
 # --- Mounts --------------------------------------------------------------------------------------------------------
 
 
-def _full(_: Sequence[Track], setting: _Setting, facts: StorageFacts) -> Seen:
-    return mounts.disk_full(facts, setting.limits.disk), mounts.unseen_mounts(facts)
+def _full(_: State, sight: Sight, facts: StorageFacts) -> Seen:
+    return mounts.disk_full(facts, sight.rules.limits.disk), mounts.unseen_mounts(facts)
 
 
-def _missing(_: Sequence[Track], setting: _Setting, facts: StorageFacts) -> Seen:
-    return _not_while_booting(setting, mounts.mount_missing(facts)), frozenset()
+def _missing(_: State, sight: Sight, facts: StorageFacts) -> Seen:
+    return _not_while_booting(sight, mounts.mount_missing(facts)), frozenset()
 
 
-def _hung(_: Sequence[Track], __: _Setting, facts: StorageFacts) -> Seen:
+def _hung(_: State, __: Sight, facts: StorageFacts) -> Seen:
     return mounts.mount_hung(facts), mounts.unasked_mounts(facts)
 
 
-def _read_only(_: Sequence[Track], setting: _Setting, facts: StorageFacts) -> Seen:
-    return mounts.mount_read_only(facts, setting.host.mounts), frozenset()
+def _read_only(state: State, _: Sight, facts: StorageFacts) -> Seen:
+    return mounts.mount_read_only(facts, state.host.mounts), frozenset()
 
 
 # --- Memory, processes, services -----------------------------------------------------------------------------------
 
 
-def _memory_low(_: Sequence[Track], setting: _Setting, facts: MemoryFacts) -> Seen:
-    limits = setting.limits
+def _memory_low(_: State, sight: Sight, facts: MemoryFacts) -> Seen:
+    limits = sight.rules.limits
     return (*services.memory_low(facts, limits.memory), *services.swap_full(facts, limits.swap)), frozenset()
 
 
-def _memory_lost(tracks: Sequence[Track], _: _Setting, facts: MemoryFacts, windows: Windows) -> Seen:
+def _memory_lost(state: State, _: Sight, facts: MemoryFacts) -> Seen:
     """It ends only where all controllers were followed for an hour, or a reboot made them count again."""
+    windows = state.host_windows
     names = [name for name, _counter in services.memory_counters(facts)]
     old_enough = all(followed(windows, name, services.ECC_WINDOW) for name in names)
-    young = {track.key.subject for track in tracks if not old_enough and track.released is None}
+    young = {
+        track.key.subject
+        for track in state.tracks_of("memory_ecc_uncorrectable")
+        if not old_enough and track.released is None
+    }
     return services.memory_ecc_uncorrectable(facts, windows), young
 
 
-def _process_hung(_: Sequence[Track], __: _Setting, facts: ProcessesFacts) -> Seen:
+def _process_hung(_: State, __: Sight, facts: ProcessesFacts) -> Seen:
     """It ends only when processes were followed for as long as it takes to see one that is stuck."""
     young = facts.followed_for is not None and facts.followed_for < services.STUCK_FOR
     return services.process_hung(facts), _THE_NODE if young else frozenset()
 
 
-def _service_down(tracks: Sequence[Track], setting: _Setting, facts: ServicesFacts, windows: Windows) -> Seen:
+def _service_down(state: State, sight: Sight, facts: ServicesFacts) -> Seen:
     """One that restarted again and again is well only after it was followed for the whole window of the rule."""
+    windows, tracks, in_domain = state.host_windows, state.tracks_of("service_down"), multi_node(sight)
     young = {
         track.key.subject
         for track in tracks
         if _restarted(track) and not followed(windows, str(track.key.subject), services.RESTARTS_WINDOW)
     }
-    if not setting.multi_node:  # IMEX has nothing to do on a single node, and ends with an error there
+    if not in_domain:  # IMEX has nothing to do on a single node, and ends with an error there
         facts = ServicesFacts(services=tuple(s for s in facts.services if s.unit != IMEX_UNIT or s.configured))
-        young |= {services.service_subject(IMEX_UNIT)} if setting.multi_node is None else set()
+        young |= {services.service_subject(IMEX_UNIT)} if in_domain is None else set()
+    used, completed = _fabric(sight)
+    processes = sight.fresh(ProcessesFacts)
     fabric = Fabric(
-        switches=setting.switches, used=setting.fabric, multi_node=setting.multi_node,
-        completed=setting.completed, process=setting.process, gpus=setting.gpus,
+        switches=_has_switches(sight), used=used, multi_node=in_domain, completed=completed,
+        process=None if processes is None else processes.fabric_manager, gpus=bool(sight.answering),
     )  # fmt: skip
     of_it = [s for s in facts.services if s.unit == FABRIC_MANAGER]
     if any(undecided(service, fabric) for service in of_it):
         young.add(services.service_subject(FABRIC_MANAGER))
         facts = ServicesFacts(services=tuple(s for s in facts.services if s.unit != FABRIC_MANAGER))
     failed = {track.key.subject for track in tracks if track.severity is Severity.FAILURE}
-    return _not_while_booting(setting, services.service_down(facts, windows, fabric, failed)), young
+    return _not_while_booting(sight, services.service_down(facts, windows, fabric, failed)), young
 
 
 def _has_switches(sight: Sight) -> bool | None:
     pci = sight.view.pci.facts
     if pci is None:
         return None
-    return sight.view.once("switches", (pci,), lambda: any(device.kind is PciKind.SWITCH for device in pci.devices))
+    return any(device.kind is PciKind.SWITCH for device in pci.devices)
 
 
 def _fabric(sight: Sight) -> tuple[bool | None, bool | None]:
@@ -292,24 +243,23 @@ def _of_a_plugin(code: str) -> bool:
     return code.startswith(services.plugin_code("")) and code != "plugin_failed"
 
 
-_TABLE: tuple[tuple[str, type[NamedFacts], Callable[..., Seen], bool], ...] = (
-    ("infiniband_down", InfinibandFacts, _port_down, False),
-    ("infiniband_rate_low", InfinibandFacts, _rate_low, False),
-    ("infiniband_errors", InfinibandFacts, _errors, True),
-    ("adapter_pcie_degraded", InfinibandFacts, _adapter_pcie, False),
-    ("disk_full", StorageFacts, _full, False),
-    ("mount_missing", StorageFacts, _missing, False),
-    ("mount_hung", StorageFacts, _hung, False),
-    ("mount_read_only", StorageFacts, _read_only, False),
-    ("memory_low", MemoryFacts, _memory_low, False),
-    ("memory_ecc_uncorrectable", MemoryFacts, _memory_lost, True),
-    ("process_hung", ProcessesFacts, _process_hung, False),
-    ("service_down", ServicesFacts, _service_down, True),
+_TABLE: tuple[tuple[str, type[NamedFacts], Callable[[State, Sight, Any], Seen]], ...] = (
+    ("infiniband_down", InfinibandFacts, _port_down),
+    ("infiniband_rate_low", InfinibandFacts, _rate_low),
+    ("infiniband_errors", InfinibandFacts, _errors),
+    ("adapter_pcie_degraded", InfinibandFacts, _adapter_pcie),
+    ("disk_full", StorageFacts, _full),
+    ("mount_missing", StorageFacts, _missing),
+    ("mount_hung", StorageFacts, _hung),
+    ("mount_read_only", StorageFacts, _read_only),
+    ("memory_low", MemoryFacts, _memory_low),
+    ("memory_ecc_uncorrectable", MemoryFacts, _memory_lost),
+    ("process_hung", ProcessesFacts, _process_hung),
+    ("service_down", ServicesFacts, _service_down),
 )
-"""Code, facts, the detector, and whether that reads counters."""
 
 DETECTORS: Mapping[str, Detector] = {
-    **{code: _detector(code, facts, see, counts=counts) for code, facts, see, counts in _TABLE},
+    **{code: _detector(code, facts, see) for code, facts, see in _TABLE},
     FLAPPING: _flapping,
     "plugin_failed": _plugin_failed,
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from gpuwarden.health.host.adapters import narrow
@@ -23,7 +22,7 @@ from gpuwarden.health.host.memory import (
     port_subject,
     uncorrected_learned,
 )
-from gpuwarden.health.host.port_downs import counted_downs, down_cell
+from gpuwarden.health.host.port_downs import counted_downs
 from gpuwarden.health.host.port_errors import EACH, LIMITS, SAMPLES, blind_counters
 from gpuwarden.health.host.ports import port_counters
 from gpuwarden.health.host.services import memory_counters, service_counters
@@ -62,15 +61,14 @@ def learn_host(state: State, sight: Sight) -> Iterator[Event]:
     """Events for ports that are active, or faster than ever, for mounts that are writable, and for what is no matter any more."""
     if (infiniband := now_known(sight, InfinibandFacts)) is not None:
         known = state.host.ports
-        for name, port in sight.view.once("ports to learn", (infiniband, known), partial(_ports, known, infiniband)):
+        for name, port in _ports(known, infiniband):
             if port is None:
                 yield forgotten(port_subject(name), sight.now, sight.view.boot_id)
             else:
                 yield port_learned(name, port, sight.now, sight.view.boot_id)
     if (storage := now_known(sight, StorageFacts)) is not None:
         mounts, booting = state.host.mounts, sight.now.boottime < FORGET_AFTER
-        make = partial(_mounts, mounts, storage, booting=booting)
-        for path, source in sight.view.once("mounts to learn", (storage, mounts, booting), make):
+        for path, source in _mounts(mounts, storage, booting=booting):
             if source is None:
                 yield forgotten(mount_subject(path), sight.now, sight.view.boot_id)
             else:
@@ -78,13 +76,10 @@ def learn_host(state: State, sight: Sight) -> Iterator[Event]:
 
 
 def learn_downs(state: State, sight: Sight) -> list[Event]:
-    """Events for ports that went down. Judged again only where something was read, or ten minutes are over."""
+    """Events for ports that went down."""
     if (infiniband := now_known(sight, InfinibandFacts)) is None:
         return []
-    known, followed = state.port_downs, state.ports_followed
-    of = (infiniband, known, followed, down_cell(sight.now))
-    make = partial(counted_downs, known, followed, infiniband, sight.now, sight.view.boot_id)
-    return sight.view.once("downs of ports", of, make)
+    return counted_downs(state.port_downs, state.ports_followed, infiniband, sight.now, sight.view.boot_id)
 
 
 def learn_counts(state: State, sight: Sight) -> Iterator[Event]:
@@ -92,7 +87,7 @@ def learn_counts(state: State, sight: Sight) -> Iterator[Event]:
     memory, known = now_known(sight, MemoryFacts), state.host.uncorrected
     if memory is None:
         return
-    for controller, count in sight.view.once("counts to learn", (memory, known), partial(_counts, known, memory)):
+    for controller, count in _counts(known, memory):
         yield uncorrected_learned(controller, count, sight.now, sight.view.boot_id)
 
 
@@ -177,20 +172,18 @@ def _as_it_is(port: PortFacts, known: KnownPort, infiniband: InfinibandFacts) ->
 def counted_host(state: State, sight: Sight) -> State:
     """With the counters of the newest passes in its windows. Those of what is gone are dropped."""
     if (infiniband := now_known(sight, InfinibandFacts)) is not None:
-        read = sight.view.once("ports", (infiniband,), lambda: frozenset([port.name for port in infiniband.ports]))
-        if read is not state.ports_followed:
+        read = frozenset([port.name for port in infiniband.ports])
+        if read != state.ports_followed:
             state = replace(state, ports_followed=read)
     windows = state.host_windows
     for kind, at, facts, counters in _counting(sight):
-        of = (at, facts, state.host, windows)
-        make = partial(_counted, state.host, windows, kind, at.boottime, partial(counters, facts))
-        windows = sight.view.once(f"{kind} windows", of, make)
+        windows = _counted(state.host, windows, kind, at.boottime, counters(facts))
     return state if windows is state.host_windows else replace(state, host_windows=windows)
 
 
-def _counted(host: HostMemory, windows: Windows, kind: str, at: float, count: Callable[[], Readings]) -> Windows:
+def _counted(host: HostMemory, windows: Windows, kind: str, at: float, readings: Readings) -> Windows:
     """The windows with one pass more of one collector; the same if it was counted already."""
-    readings, prefix = count(), f"{kind}/"
+    prefix = f"{kind}/"
     known = {name for name, _ in readings}
     if kind == "port":
         known.update(map(port_key, host.ports))

@@ -16,7 +16,6 @@ from gpuwarden.health.event_data import read, write
 from gpuwarden.health.host.memory import PORTS_KEPT, port_subject
 from gpuwarden.health.host.port_errors import MAXIMUM
 from gpuwarden.health.model import Event, EventKind, Evidence, Key, Sighting
-from gpuwarden.health.nvlink.link_counters import cell_of
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host_facts import InfinibandFacts, PortFacts
 
@@ -75,16 +74,11 @@ def is_blind(port: PortFacts) -> bool:
     return port.link_downed == MAXIMUM["link_downed"] and port.carrier_down is None
 
 
-def down_cell(now: Stamp) -> int:
-    """Which of these stretches it is; the same object for the same one, so that it can be compared as one."""
-    return cell_of(int(now.boottime // EACH))
-
-
 def counted_downs(
     known: Downs, followed: frozenset[str], infiniband: InfinibandFacts, now: Stamp, boot_id: str
 ) -> list[Event]:
     """The events for what the counters show beyond what is known. `followed`: ports that were read in this life before."""
-    began = EACH * down_cell(now)
+    began = now.boottime // EACH * EACH
     found: list[Event] = []
     for port in infiniband.ports:
         before, counters = known.get(port.name), _counters(port)

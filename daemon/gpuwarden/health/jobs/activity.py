@@ -93,12 +93,8 @@ def jobs_here(pins: Collection[str], sight: Sight) -> Mapping[str, JobHere]:
     if sight.nvml is None:
         return {}
     by_slot = seen_on_gpus(pins, sight)
-
-    def make() -> Mapping[str, JobHere]:
-        found = {} if jobs is None else _jobs_here(jobs, by_slot, gpus)
-        return found if containers is None else {**found, **_containers_here(containers, by_slot, gpus)}
-
-    return sight.view.once("jobs that may stall", (jobs, containers, gpus, pins), make)
+    found = {} if jobs is None else _jobs_here(jobs, by_slot, gpus)
+    return found if containers is None else {**found, **_containers_here(containers, by_slot, gpus)}
 
 
 def container_name(container: str) -> str:
@@ -161,7 +157,7 @@ def _alone(job: GpuJob, here: tuple[GpuJob, ...], gpu: GpuFacts | None, owners: 
 
 def work(job: JobHere, sight: Sight) -> tuple[GpuWork, ...] | None:
     """Of each of its GPUs; None where one of them did not answer what is needed."""
-    by_slot = sight.view.once("dcgm readings", (sight.dcgm,), lambda: _by_slot(sight.dcgm))
+    by_slot = _by_slot(sight.dcgm)
     found = [_work(facts, by_slot.get(facts.slot)) for facts in sight.answering if facts.slot in job.pids]
     known = tuple(one for one in found if one is not None)
     return known if len(known) == len(job.pids) else None

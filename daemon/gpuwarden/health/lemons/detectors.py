@@ -13,11 +13,7 @@ BOARDS_NAMED = 4
 
 def lemon_days(state: State, sight: Sight) -> tuple[LemonDays, ...]:
     """On how many days each kind of fault came, for every GPU that belongs here and for the node."""
-
-    def make() -> tuple[LemonDays, ...]:
-        return report(state.lemons, {slot: board(state, slot) for slot in state.pins}, sight.now.wall)
-
-    return sight.view.once("lemons", (state.lemons, state.pins, sight.now), make) if state.lemons else ()
+    return report(state.lemons, {slot: board(state, slot) for slot in state.pins}, sight.now.wall)
 
 
 def lemon_node(state: State, sight: Sight) -> Detection:

@@ -20,7 +20,7 @@ def followed_fabrics(state: State, sight: Sight) -> State:
     """The state with the fabrics that NVML names by now; the same object if there is nothing new."""
     if state.boot_id != sight.view.boot_id and state.fabrics:
         state = replace(state, fabrics={})
-    named = sight.view.once("fabrics", _sources(sight.answering), lambda: _fabrics(sight.answering))
+    named = _fabrics(sight.answering)
     if all(state.fabrics.get(slot) == fabric for slot, fabric in named.items()):
         return state
     return replace(state, fabrics={**state.fabrics, **named})
@@ -32,10 +32,6 @@ def in_one_fabric(state: State, slot: str, other: str) -> bool:
     if here is None or there is None:
         return len(state.pins) <= MOST_IN_A_FABRIC
     return here == there
-
-
-def _sources(gpus: Iterable[GpuFacts]) -> tuple[object, ...]:
-    return tuple([part for gpu in gpus for part in (gpu.links, gpu.placement)])
 
 
 def _fabrics(gpus: Iterable[GpuFacts]) -> Mapping[str, str]:

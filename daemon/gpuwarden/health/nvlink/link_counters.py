@@ -11,9 +11,8 @@ that went back begins anew, and what it shows then is no growth: links train aft
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 from gpuwarden.health.event_data import read, write
@@ -74,29 +73,19 @@ def errors_of(link: LinkFacts) -> int | None:
     return sum(known) if known else None
 
 
-@lru_cache(maxsize=8)
-def cell_of(number: int) -> int:
-    """The same object for the same number, so that it can be compared as one."""
-    return number
-
-
 def cell_at(now: Stamp) -> int:
-    return cell_of(int(now.wall // CELL))
-
-
-def counted(known: Links, answering: Iterable[GpuFacts], now: Stamp, boot_id: str) -> list[Event]:
-    """The events for what the counters show beyond what is known."""
-    training = now.boottime < SETTLES
-    return [
-        e for facts in answering for e in _of_gpu(known.get(facts.slot, {}), facts, now, boot_id, training=training)
-    ]
+    return int(now.wall // CELL)
 
 
 def learn_links(links: Links, sight: Sight) -> list[Event]:
-    """As `counted`, of this pass. Counters are read once a minute: in most passes there is nothing new to look at."""
-    training, answering = sight.now.boottime < SETTLES, sight.answering
-    of = (links, cell_at(sight.now), training, *[facts.links for facts in answering])
-    return sight.view.once("links counted", of, lambda: counted(links, answering, sight.now, sight.view.boot_id))
+    """The events for what the counters show beyond what is known."""
+    now, boot_id = sight.now, sight.view.boot_id
+    training = now.boottime < SETTLES
+    return [
+        event
+        for facts in sight.answering
+        for event in _of_gpu(links.get(facts.slot, {}), facts, now, boot_id, training=training)
+    ]
 
 
 def _of_gpu(

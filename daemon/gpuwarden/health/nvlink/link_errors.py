@@ -18,13 +18,13 @@ which is what cells, hours and the look at its own GPU are for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from math import comb
 from typing import NamedTuple
 
 from gpuwarden.health.detection import Detection
 from gpuwarden.health.model import Evidence, Key, Sighting, link
-from gpuwarden.health.nvlink.link_counters import CELL, COUNTED, DAY, LinkCount, Links, cell_at
+from gpuwarden.health.nvlink.link_counters import CELL, COUNTED, DAY, LinkCount, cell_at
 from gpuwarden.health.state import State
 from gpuwarden.health.view import Sight
 from gpuwarden_collectors.facts import GpuFacts, LinkFacts
@@ -47,14 +47,6 @@ def by_chance_below(marks: int, of_all: int, links: int) -> bool:
     return (every - fewer) * ODDS < every
 
 
-def nvlink_link_errors(state: State, sight: Sight) -> Detection:
-    """Judged again only where a counter grew, a cell is over, or other GPUs answer."""
-    cell = cell_at(sight.now)
-    answering = sight.answering
-    of = (state.links, cell, *[facts.links for facts in answering])
-    return sight.view.once("link errors", of, lambda: _detection(state.links, answering, cell))
-
-
 class _Member(NamedTuple):
     facts: GpuFacts
     link: LinkFacts
@@ -63,10 +55,11 @@ class _Member(NamedTuple):
     """Of the last day."""
 
 
-def _detection(links: Links, answering: Iterable[GpuFacts], cell: int) -> Detection:
+def nvlink_link_errors(state: State, sight: Sight) -> Detection:
+    cell = cell_at(sight.now)
     groups: dict[str, list[_Member]] = {}
-    for facts in answering:
-        counts = links.get(facts.slot, {})
+    for facts in sight.answering:
+        counts = state.links.get(facts.slot, {})
         for each in facts.links:
             if (count := counts.get(each.link)) is not None:
                 marks = tuple(mark for mark in count.marks if mark > cell - DAY)

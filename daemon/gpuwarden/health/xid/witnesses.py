@@ -58,8 +58,7 @@ def observed(state: State, sight: Sight) -> State:
     pci, nvml = sight.view.pci.facts, sight.view.nvml.facts
     on_bus = () if pci is None else (device.slot for device in pci.devices)
     listed = () if nvml is None else (facts.slot for facts in nvml.gpus if facts.slot)
-    slots = sight.view.once("slots", (pci, nvml), lambda: frozenset((*on_bus, *listed)))
-    above = sight.view.once("ports above", (pci,), lambda: ports_above(pci))
+    slots, above = frozenset((*on_bus, *listed)), ports_above(pci)
     bus_observed = state.bus_observed or bool(pci and pci.devices)
     if slots <= state.slots and above <= state.ports_above and bus_observed is state.bus_observed:
         return state
