@@ -18,7 +18,7 @@ from gpuwarden.publish.web.endpoints import ENDPOINTS
 from gpuwarden.publish.web.listener import Limits, ListenError
 from gpuwarden.publish.web.pages import EVENTS_LIMIT, Web, parse_since, wants_gzip, wants_openmetrics
 from support.snapshots import FRESH_FOR, UPTIME, at, finding, slot, snapshot
-from support.web_server import PATIENCE, Served, exchange, get, parsed, serving
+from support.web_server import PATIENCE, Scraper, Served, exchange, get, parsed, serving
 
 PROMETHEUS = (
     "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;version=0.0.1;q=0.5,"
@@ -318,7 +318,7 @@ async def test_one_connection_too_many_ends_the_oldest_and_is_served() -> None:
                 client.close()
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET /heartbeat HTTP/1.1\r\nHo", b"GET /heartbeat HTTP/1.1\r\nHost: a\r\n\r\n"])
+@pytest.mark.parametrize("sent", [b"", b"GET /heartbeat HTTP/1.1\r\nHo"])
 async def test_a_connection_without_a_whole_request_ends_after_the_deadline(sent: bytes) -> None:
     async with serving(deadline=0.5) as served:
         client = await connect(served, sent)
@@ -326,6 +326,22 @@ async def test_a_connection_without_a_whole_request_ends_after_the_deadline(sent
             assert await ended(client)
         finally:
             client.close()
+
+
+async def test_a_connection_is_kept_between_two_scrapes_and_ended_after_the_idle_timeout() -> None:
+    async with serving(deadline=0.2, idle=1.5) as served:
+        scraper = await Scraper.connect(served)
+        for _ in range(3):
+            assert (await scraper.get("/healthz")).code == 200
+            await asyncio.sleep(0.5)
+        async with asyncio.timeout(PATIENCE):
+            while served.connected:
+                await asyncio.sleep(0.05)
+        scraper.close()
+
+
+def test_the_idle_timeout_is_longer_than_the_usual_scrape_intervals() -> None:
+    assert Limits().idle > 60.0
 
 
 async def test_a_client_that_leaves_its_answer_unread_is_given_up() -> None:

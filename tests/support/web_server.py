@@ -65,6 +65,7 @@ async def serving(
     connections: int = Limits().connections,
     deadline: float = 10.0,
     handshake: float = 5.0,
+    idle: float = Limits().idle,
 ) -> AsyncIterator[Served]:
     now = [at(UPTIME + 1)]
     notices = Notices()
@@ -74,7 +75,7 @@ async def serving(
         return served.events[:limit]
 
     holder = Holder(Renderer(), shown or snapshot())
-    limits = Limits(connections=connections, deadline=deadline, handshake=handshake)
+    limits = Limits(connections=connections, deadline=deadline, handshake=handshake, idle=idle)
     web = Web(
         holder, events, clock=lambda: now[0], notices=notices, config=config, limits=limits,
         check_every=check_every,

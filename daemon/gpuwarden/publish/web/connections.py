@@ -31,6 +31,13 @@ class Connection:
     source: str = ""
     transport: asyncio.Transport | None = None
     answering: bool = False
+    first: asyncio.TimerHandle | None = None
+    """Ends the connection, unless its first request has come."""
+
+    def asked(self) -> None:
+        if self.first is not None:
+            self.first.cancel()
+            self.first = None
 
     def end(self) -> None:
         if self.transport is not None:
@@ -60,7 +67,9 @@ class Connections:
         while len(self._open) >= self._most:
             self.turned_away += 1
             self._trimming.later()
-            self._open.pop(self._makes_room()).end()
+            quiet = self._open.pop(self._makes_room())
+            quiet.asked()
+            quiet.end()
         self._open[handler] = connection
 
     def _makes_room(self) -> web.RequestHandler:
@@ -68,6 +77,16 @@ class Connections:
         counts = Counter(one.source for one in quiet.values())
         most = max(counts.values())
         return next(handler for handler, one in quiet.items() if counts[one.source] == most)
+
+    def await_request(self, handler: web.RequestHandler, within: float) -> None:
+        """End the connection if no whole request comes `within` seconds. Later ones have the idle timeout of aiohttp."""
+        connection = self._open[handler]
+        connection.first = asyncio.get_running_loop().call_later(within, connection.end)
+
+    def asked(self, handler: web.RequestHandler) -> None:
+        """A whole request has come."""
+        if (connection := self._open.get(handler)) is not None:
+            connection.asked()
 
     def find(self, handler: web.RequestHandler) -> Connection | None:
         """None: it had to make room a moment ago."""
@@ -89,7 +108,8 @@ class Connections:
             self._open[handler] = connection
 
     def closed(self, handler: web.RequestHandler) -> None:
-        self._open.pop(handler, None)
+        if (connection := self._open.pop(handler, None)) is not None:
+            connection.asked()
 
     def end(self) -> None:
         for connection in self._open.values():
@@ -125,8 +145,11 @@ class Refusals:
 class Server(web.Server):
     """aiohttp's, which reports what is connected and closed, and ends a connection whose certificate has a wrong name."""
 
-    def __init__(self, answer: Any, connections: Connections, refusals: Refusals, **options: Any) -> None:
+    def __init__(
+        self, answer: Any, connections: Connections, refusals: Refusals, first_within: float, **options: Any
+    ) -> None:
         super().__init__(answer, **options)
+        self._first_within = first_within
         self._here = connections
         self._refusals = refusals
 
@@ -139,6 +162,7 @@ class Server(web.Server):
             transport.abort()
             return
         connection.transport = transport
+        self._here.await_request(handler, self._first_within)
         if connection.tls is not None and (why := connection.tls.refusal(transport.get_extra_info("peercert"))):
             self._refusals.note("name", why, transport.get_extra_info("peername"))
             transport.abort()

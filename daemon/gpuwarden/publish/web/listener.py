@@ -47,12 +47,14 @@ class GuardError(ListenError):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`deadline` in seconds: for a request to arrive, for a peer to take what it is sent; `handshake`: for that of TLS."""
+    """`deadline` in seconds: for the first request to arrive, for a peer to take what it is sent; `handshake`: for that of TLS."""
 
     connections: int = 128
     """With TLS 0.3 MiB each, 40 MiB together (docs/use/serving.md): less than a tenth of the unit's MemoryMax."""
     deadline: float = 10.0
     handshake: float = 5.0
+    idle: float = 75.0
+    """Seconds between two requests on one connection: above the usual scrape intervals, so that a scrape is no new connection and handshake."""
 
 
 class Listener:
@@ -74,10 +76,11 @@ class Listener:
             self._answer,
             self.connections,
             self._refusals,
+            self._limits.deadline,
             handler_cancellation=True,  # a client that waits for a notice and leaves frees its place at once
             access_log=None,
             logger=silent,
-            keepalive_timeout=self._limits.deadline,
+            keepalive_timeout=self._limits.idle,
             lingering_time=0,
             max_line_size=HEADER_LIMIT,
             max_field_size=HEADER_LIMIT,

@@ -198,6 +198,7 @@ class Web:
     # --- responses
 
     async def _answer(self, request: web.BaseRequest) -> Response:
+        self._listener.connections.asked(request.protocol)
         refusal = await self._guard.refusal(request)
         if refusal is not None:
             self.refusals.note(refusal.kind, refusal.message, request.get_extra_info("peername"))
