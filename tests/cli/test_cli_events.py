@@ -86,6 +86,16 @@ def ledger(state_dir: Path, *events: Event) -> None:
     store.close()
 
 
+def test_the_last_ones_can_be_asked_for(tmp_path: Path) -> None:
+    served = [event(raised(1_800_000_000.0 + n, xid)) for n, xid in enumerate((94, 95, 79))]
+    with serving(tmp_path / "run", lambda _: result(served)):
+        for option in ("--last", "--limit"):
+            done = gpuwarden("events", option, "2", "--json", "--run-dir", tmp_path / "run", temporary=tmp_path)
+            assert [json.loads(line) for line in done.stdout.splitlines()] == served[1:]
+    refused = gpuwarden("events", "--last", "0", temporary=tmp_path)
+    assert (refused.returncode, "expected a whole number from 1 to 10000" in refused.stderr) == (64, True)
+
+
 def test_a_ledger_that_is_named_is_read_and_not_changed(tmp_path: Path) -> None:
     now = time.time()
     ledger(tmp_path / "state", raised(now - 7200, 48), raised(now - 60))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuwarden import __version__
 from gpuwarden.cli.main import VERBS
 from gpuwarden.publish.status import status
 from support.commands import COMMAND, environment, gpuwarden
@@ -43,6 +44,7 @@ def test_without_a_verb_the_verbs_are_listed_and_that_is_bad_usage(tmp_path: Pat
         (["status", "--run-dir", ""], "gpuwarden status: argument --run-dir: expected a folder, found nothing"),
         (["config"], "gpuwarden config: the following arguments are required: action"),
         (["run", "--simulate", "0"], "gpuwarden run: argument --simulate: expected 1 to 64, found '0'"),
+        (["--sim", "8"], "gpuwarden run: unrecognized arguments: --sim 8"),
         (["run", "--sim", "8"], "gpuwarden run: unrecognized arguments: --sim 8"),
         (["events", "--since", "soon"], "gpuwarden events: argument --since: expected a duration (2h) or a time (2026-01-31T08:00), found 'soon'"),
     ],
@@ -51,6 +53,21 @@ def test_bad_usage_exits_with_64_and_a_message(words: list[str], message: str, t
     done = gpuwarden(*words, temporary=tmp_path)
     assert (done.returncode, done.stdout) == (64, "")
     assert done.stderr.splitlines()[-1] == message
+
+
+def test_the_version_is_one_line(tmp_path: Path) -> None:
+    short, long = gpuwarden("-V", temporary=tmp_path), gpuwarden("--version", temporary=tmp_path)
+    assert short.stdout == long.stdout
+    assert short.stdout.startswith(f"gpuwarden {__version__}, Python 3.")
+
+
+def test_options_alone_run_the_daemon_by_the_names_of_prometheus_exporters(tmp_path: Path) -> None:
+    missing = tmp_path / "web.yml"
+    words = ("--simulate", "1", "--web.listen-address", ":0", "--web.config.file", missing)
+    done = gpuwarden(*words, temporary=tmp_path)
+    assert done.returncode == 64
+    assert done.stderr.startswith("gpuwarden run: the web configuration (publish.web_config) has a fault:")
+    assert str(missing) in done.stderr
 
 
 def test_status_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:

@@ -111,7 +111,8 @@ async def test_the_heartbeat_answers_with_the_state_of_the_node(health: Health, 
 async def test_a_daemon_is_alive_before_it_is_ready() -> None:
     async with serving(replace(snapshot(), ready=False)) as served:
         assert (await get(served, "/healthz")).code == 200
-        assert (await get(served, "/readyz")).code == 503
+        assert (await get(served, "/readyz")).code == (await get(served, "/-/ready")).code == 503
+        assert (await get(served, "/-/healthy")).code == 200
         served.holder.show(snapshot())
         assert (await get(served, "/readyz")).document["ready"] is True
 

@@ -23,6 +23,7 @@ daemon it reads them from the ledger, and changes nothing there. Events that are
 
 examples:
   gpuwarden events                    the last 7 days
+  gpuwarden events --last 20
   gpuwarden events --since 2h --follow
   gpuwarden events --state-dir /mnt/var/lib/gpuwarden
   gpuwarden events --since 2026-01-31T08:00 --json | jq 'select(.kind == "xid")'
@@ -45,12 +46,21 @@ def arguments(parser: Parser) -> None:
         default="7d",
         help="how far back, such as 90s, 2h, 7d (the default), or a date or time such as 2026-01-31T08:00 (local)",
     )
+    parser.add_argument(
+        "--last", "--limit", metavar="N", type=_count, help="at most the newest N of them (default: all, 10000 at most)"
+    )
     parser.add_argument("--follow", action="store_true", help="keep printing new events, until interrupted")
     parser.add_argument("--json", action="store_true", help="one JSON object on each line")
     parser.add_run_dir()
     parser.add_argument(
         "--state-dir", metavar="D", type=folder, help="read the ledger in this directory, without a daemon"
     )
+
+
+def _count(text: str) -> int:
+    if text.isascii() and text.isdigit() and 0 < int(text[:9]) <= LIMIT:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"expected a whole number from 1 to {LIMIT}, found {text!r}")
 
 
 def _since(text: str) -> float:
@@ -69,9 +79,8 @@ def main(options: argparse.Namespace) -> int:
     show = _as_json if options.json else _as_text
     read = _reader(options)
     events = read(options.since)
-    for event in events:
-        if options.json or _is_news(event):
-            print(show(event))
+    for event in [event for event in events if options.json or _is_news(event)][-(options.last or LIMIT) :]:
+        print(show(event))
     if len(events) >= LIMIT:
         print(f"only the first {LIMIT} events are shown: give a later --since to see the last", file=sys.stderr)
     if options.follow:

@@ -53,6 +53,8 @@ INTERRUPTED, PIPE_CLOSED = 130, 141  # 128 and the number of the signal, as a sh
 
 def main(argv: Sequence[str] | None = None) -> int:
     verb, *arguments = (sys.argv[1:] if argv is None else argv) or [""]
+    if verb.startswith("--") and verb not in ("--help", "--version"):  # as Prometheus' exporters are started
+        verb, arguments = "run", [verb, *arguments]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # neither closed nor replaced
             stream.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
@@ -78,7 +80,7 @@ def _dispatch(verb: str, arguments: Sequence[str]) -> int:
     if verb in ("-h", "--help", "help"):
         print(_usage())
         return 0
-    if verb == "--version":
+    if verb in ("-V", "--version"):
         print(f"gpuwarden {__version__}, Python {sys.version.partition(' [')[0]}")  # without the compiler
         return 0
     if verb not in VERBS:
@@ -109,7 +111,7 @@ def _usage() -> str:
     verbs = "\n".join(f"  {verb:<18} {about}" for verb, (_, about) in VERBS.items())
     return (
         "usage: gpuwarden VERB [OPTION…]\n\nMonitors the GPUs of this node and decides whether it may take work.\n\n"
-        f"{verbs}\n\n'gpuwarden VERB --help' shows its options. To try it without a GPU: gpuwarden run --simulate 8"
+        f"{verbs}\n\n'gpuwarden VERB --help' shows its options; options without a verb are those of run. To try it without a GPU: gpuwarden run --simulate 8"
     )
 
 

@@ -37,8 +37,17 @@ def arguments(parser: Parser) -> None:
     parser.add_simulate()
     parser.add_argument(
         "--listen",
+        "--web.listen-address",
         metavar="H:P",
-        help="address for metrics and heartbeat (default: 0.0.0.0:9839; port 0: any free port)",
+        type=_address,
+        help="address for metrics and heartbeat (default: 0.0.0.0:9839; without a host: every address; port 0: any free port)",
+    )
+    parser.add_argument(
+        "--web.config.file",
+        dest="web_config",
+        metavar="F",
+        type=folder,
+        help="TLS, client certificates and passwords, in the format of Prometheus' exporter-toolkit (default: publish.web_config)",
     )
     parser.add_argument(
         "--state-dir", metavar="D", type=folder, help="directory of the ledger (default: /var/lib/gpuwarden)"
@@ -54,6 +63,11 @@ def arguments(parser: Parser) -> None:
     parser.add_argument(
         "--mode", choices=("observe", "enforce"), help="observe: only show what it would do (default); enforce: do it"
     )
+
+
+def _address(text: str) -> str:
+    """Accepts `:9839`, as Prometheus' exporters do. Whether it is an address is checked with the configuration."""
+    return f"0.0.0.0{text}" if text.startswith(":") else text  # noqa: S104 - what the exporters do
 
 
 def main(options: argparse.Namespace) -> int:

@@ -17,14 +17,15 @@ from gpuwarden.cli.parser import CommandError
 from gpuwarden.config.model import Config, ConfigError, load
 from gpuwarden.config.sources import Layer, Sources, nested
 
-_OPTIONS = {
-    "mode": "mode",
-    "listen": "publish.listen",
-    "state_dir": "state.dir",
-    "run_dir": "run.dir",
-    "log_format": "log.format",
-}
-"""The options that set a key."""
+_OPTIONS = (
+    ("mode", "--mode", "mode"),
+    ("listen", "--listen", "publish.listen"),
+    ("web_config", "--web.config.file", "publish.web_config"),
+    ("log_format", "--log-format", "log.format"),
+    ("state_dir", "--state-dir", "state.dir"),
+    ("run_dir", "--run-dir", "run.dir"),
+)
+"""The options that set a key: attribute, option, key."""
 
 
 def configuration(
@@ -60,10 +61,10 @@ def sources(options: argparse.Namespace, environment: Mapping[str, str]) -> Sour
 
 
 def _overrides(options: argparse.Namespace) -> Iterator[Layer]:
-    for name, key in _OPTIONS.items():
+    for name, option, key in _OPTIONS:
         value = getattr(options, name, None)
         if value is not None:
-            yield Layer(f"--{name.replace('_', '-')}", nested(key.split("."), str(value)))
+            yield Layer(option, nested(key.split("."), str(value)))
 
 
 def _simulated(options: argparse.Namespace, home: Path) -> Config:

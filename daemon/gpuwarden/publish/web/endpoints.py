@@ -29,6 +29,8 @@ ENDPOINTS = (
     ),
     Endpoint("/healthz", "the daemon runs", "200, whatever the health of the node: for a liveness probe"),
     Endpoint("/readyz", "the first full pass is done", "200, before that 503"),
+    Endpoint("/-/healthy", "the same as /healthz, by Prometheus' name", "as `/healthz`"),
+    Endpoint("/-/ready", "the same as /readyz, by Prometheus' name", "as `/readyz`"),
     Endpoint("/v1/status", "everything, as JSON", "200"),
     Endpoint("/v1/gpus", "GPUs", '200; `{"gpus": […]}`'),
     Endpoint("/v1/findings", "findings", '200; `{"findings": […]}`'),

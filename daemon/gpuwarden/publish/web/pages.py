@@ -141,6 +141,8 @@ class Web:
             "/heartbeat": self._heartbeat,
             "/healthz": self._healthz,
             "/readyz": self._readyz,
+            "/-/healthy": self._healthz,
+            "/-/ready": self._readyz,
             "/v1/status": self._status,
             "/v1/gpus": self._gpus,
             "/v1/findings": self._findings,
