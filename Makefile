@@ -11,11 +11,12 @@ WORKERS ?= 5
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-torch test-slurm test-bundle pytest bytecode lint bench soak deb bundle release-arm64 image lock ptxas helm chart docs clean evaluate evaluate-full release
+.PHONY: help run test test-all test-torch test-slurm test-bundle pytest bytecode lint bench soak deb bundle release-arm64 image lock ptxas helm chart docs clean evaluate evaluate-full release
 
 help:
 	@echo 'make run    start the daemon: on the GPUs of this host, or on 8 simulated ones where it has no driver'
-	@echo 'make test   set up everything and run all checks and tests'
+	@echo 'make test   set up everything, check, and run the tests that are quick (6 minutes on 2 cores)'
+	@echo 'make test-all  the same with the slow ones: a real Slurm, machines that boot, packages, sweeps of restarts'
 	@echo 'make test-torch  the job library with PyTorch and torchrun: a CPU build, in an environment of its own (1 GB)'
 	@echo 'make test-slurm  the tests on a real Slurm with 24.11, of Debian 13, in place of the one of this host; as root, needs mmdebstrap'
 	@echo 'make ptxas  the assembler with which the tests check the kernels of an active test, in an environment of its own (150 MB)'
@@ -61,7 +62,11 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint pytest
+# What a change needs before it is committed. Slow is what takes seconds: a real Slurm, machines that boot, packages, sweeps of restarts.
+test: lint
+	@$(MAKE) --no-print-directory pytest PYTEST="-m 'not slow' $(PYTEST)"
+
+test-all: lint pytest
 
 pytest: $(VENV)/.dev
 	@command -v gcc >/dev/null || { echo 'The tests compile a library: apt-get install gcc libc6-dev'; exit 1; }
@@ -83,7 +88,7 @@ test-torch: $(VENV)-torch/.torch
 	$(VENV)-torch/bin/python -m pytest -n 3 tests/job/test_torch*.py $(PYTEST)
 	$(VENV)-torch/bin/python -m pytest -n 2 tests/job/test_forged_files.py $(PYTEST)
 
-# The host's Slurm, whatever it is, has its tests in `make test`.
+# The host's Slurm, whatever it is, has its tests in `make test-all`.
 SLURM_TESTS ?= -m slurm
 test-slurm: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python -m support.newer_slurm $(BIN)/python -m pytest -n 2 --dist loadgroup $(SLURM_TESTS) $(PYTEST)
