@@ -16,7 +16,11 @@ class Endpoint:
 
 
 ENDPOINTS = (
-    Endpoint("/", "the list of these pages", "200, text"),
+    Endpoint(
+        "/",
+        "the verdict, GPUs and findings for a browser; else the list of these pages",
+        "200; HTML where the client accepts it, else text",
+    ),
     Endpoint(
         "/metrics",
         "Prometheus text or OpenMetrics",

@@ -18,6 +18,7 @@ from gpuwarden.publish.snapshot import Clients
 from gpuwarden.publish.web import http as web
 from gpuwarden.publish.web.connections import Refusals
 from gpuwarden.publish.web.endpoints import listing
+from gpuwarden.publish.web.front_page import HEADERS, front_page
 from gpuwarden.publish.web.guard import CHECK_EVERY, Guard
 from gpuwarden.publish.web.listener import GuardError, Limits, Listener, ListenError
 from gpuwarden.publish.web.response import Response
@@ -34,6 +35,7 @@ EventsSince = Callable[[float, int], Awaitable[Sequence[Event]]]
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 JSON = "application/json"
+HTML = "text/html; charset=utf-8"
 VARY = "Accept, Accept-Encoding"
 EVENTS_LIMIT = 1000
 
@@ -304,7 +306,10 @@ class Web:
         headers = {"ETag": f'"{self._notices.tag}"'}
         return Response(self._notices.body, JSON, headers=headers)
 
-    async def _index(self, _: web.BaseRequest) -> Response:
+    async def _index(self, request: web.BaseRequest) -> Response:
+        if "text/html" in request.headers.get("Accept", ""):
+            page = front_page(status.status(self._holder.snapshot, self._clock()))
+            return Response(page.encode("utf-8", "replace"), HTML, headers={"Vary": "Accept", **HEADERS})
         service = self._holder.snapshot.service
         simulated = " (simulated GPUs)" if service.simulated else ""
         return Response(

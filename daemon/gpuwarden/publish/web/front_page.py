@@ -1,0 +1,111 @@
+"""The page at `/` for a person with a browser: verdict, GPUs, findings with what to do, and where everything else is.
+
+One self-contained document without scripts, made from what `/v1/status` has. All of its values are escaped: names of devices, evidence and
+advice may contain what a user wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from html import escape
+from typing import Any
+
+from gpuwarden.publish.web.endpoints import ENDPOINTS
+
+SHOWN_MOST = 100
+"""Findings and GPUs that the page lists; `/v1/status` has all."""
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+_STYLE = """
+body{font:15px/1.45 system-ui,sans-serif;margin:2em auto;max-width:64em;padding:0 1em;color:#1b1f24;background:#fff}
+h1{font-size:1.5em}h2{font-size:1.1em;margin-top:1.6em}table{border-collapse:collapse;width:100%}
+th,td{text-align:left;padding:.3em .7em .3em 0;border-bottom:1px solid #d8dde3;vertical-align:top}
+.healthy{color:#116329}.warning{color:#8a5300}.failure{color:#b3121d;font-weight:600}.unknown{color:#57606a}
+.note{color:#57606a}code{font:13px ui-monospace,monospace}
+@media (prefers-color-scheme:dark){body{color:#e6edf3;background:#0d1117}th,td{border-color:#30363d}
+.healthy{color:#3fb950}.warning{color:#e3b341}.failure{color:#ff7b72}.unknown,.note{color:#9198a1}a{color:#79c0ff}}
+"""
+_GPU = ("GPU", "health", "PCI bus ID", "name", "temperature", "power", "utilization", "why")
+
+
+def front_page(document: Mapping[str, Any]) -> str:
+    """An HTML document from the document of `/v1/status`."""
+    node, state = escape(str(document["node"])), escape(str(document["status"]))
+    may = "may take work" if document["schedulable"] else "may not take work"
+    simulated = "<p><strong>These GPUs are simulated.</strong></p>" if document["simulated"] else ""
+    since = f"{document['present']} of {document['expected']['count'] or 'an unknown number of'} GPUs present"
+    about = f"{since}; mode {document['mode']}; gpuwarden {document['version']}; read again every 10 s"
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f'<meta http-equiv="refresh" content="10"><title>{node}: {state}</title><style>{_STYLE}</style></head><body>'
+        f'<h1>{node} is <span class="{state}">{state}</span>, {may}</h1>{simulated}<p class="note">{escape(about)}</p>'
+        f"{_findings(document['findings'])}{_gpus(document['gpus'])}{_pages()}</body></html>\n"
+    )
+
+
+def _findings(findings: Iterable[Mapping[str, Any]]) -> str:
+    """Sections for what acts, causes before consequences; checks in shadow are left out, since they are not acted on."""
+    active = [finding for finding in findings if not finding["shadow"]]
+    active.sort(key=lambda finding: (finding["severity"] != "failure", finding["caused_by"] is not None))
+    if not active:
+        return "<h2>Findings</h2><p>None.</p>"
+    more = f"<p>And {len(active) - SHOWN_MOST} more.</p>" if len(active) > SHOWN_MOST else ""
+    return "<h2>Findings</h2>" + "".join(map(_finding, active[:SHOWN_MOST])) + more
+
+
+def _finding(finding: Mapping[str, Any]) -> str:
+    severity = escape(str(finding["severity"]))
+    where = f"GPU {finding['gpu']} " if finding["gpu"] is not None else ""
+    evidence = "; ".join(f"{name}: {value}" for name, value in finding["evidence"].items())
+    rows = (
+        ("since", finding["first_seen"]),
+        ("evidence", evidence),
+        ("caused by", finding["caused_by"]),
+        ("to do", finding["to_do"]),
+        ("ends when", finding["ends_when"]),
+        ("the node comes back when", finding["comes_back_when"]),
+    )
+    lines = "".join(f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in rows if value)
+    link = f'<a rel="noreferrer" href="{escape(str(finding["runbook"]))}">runbook</a>'
+    title = f"{escape(str(finding['title']))}: {escape(where)}<code>{escape(str(finding['id']))}</code>"
+    return f'<h3><span class="{severity}">{severity}</span> {title}</h3><table>{lines}<tr><th></th><td>{link}</td></tr></table>'
+
+
+def _gpus(gpus: list[Mapping[str, Any]]) -> str:
+    head = "".join(f"<th>{name}</th>" for name in _GPU)
+    rows = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in _cells(gpu))}</tr>" for gpu in gpus[:SHOWN_MOST])
+    return f"<h2>GPUs</h2><table><tr>{head}</tr>{rows}</table>" if gpus else ""
+
+
+def _cells(gpu: Mapping[str, Any]) -> Iterable[str]:
+    readings, health = gpu["readings"], escape(str(gpu["health"]))
+    power = readings.get("power_usage_mw")
+    texts = (
+        gpu["pci_bus_id"],
+        gpu["name"],
+        _with(readings.get("temperature"), " °C"),
+        _with(None if power is None else round(power / 1000), " W"),
+        _with(readings.get("utilization_gpu"), " %"),
+        ", ".join(gpu["reasons"]),
+    )
+    return (
+        escape(str(gpu["index"])),
+        f'<span class="{health}">{health}</span>',
+        *(escape(str(text)) for text in texts),
+    )
+
+
+def _with(value: object, unit: str) -> str:
+    return "" if value is None else f"{value}{unit}"
+
+
+def _pages() -> str:
+    rows = "".join(
+        f'<tr><td><a href="{escape(each.path)}"><code>{escape(each.path)}</code></a></td><td>{escape(each.about)}</td></tr>'
+        for each in ENDPOINTS
+        if each.path != "/"
+    )
+    return f"<h2>Pages</h2><table>{rows}</table>"
