@@ -17,7 +17,7 @@ OF_FINDINGS = ("first_boottime", "first_wall", "latch", "links", "signs", "seque
 
 
 def is_bookkeeping(kind: str, key: str, data: Mapping[str, object]) -> bool:
-    """`kind` and `key` in their text form; such events have no log line above debug, and no line in `gpuwarden events`."""
+    """True if the event has no log line above debug and no line in `gpuwarden events`. `kind` and `key` are in their text form."""
     match kind:
         case EventKind.COUNTED:
             return True

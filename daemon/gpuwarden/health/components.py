@@ -57,13 +57,13 @@ class ComponentErrors:
         self._sources = sources
 
     def at(self, now: Stamp) -> dict[str, str]:
-        """Of those that do not work."""
+        """Errors at `now` of the components that do not work, by component."""
         texts = ((component, source(now)) for component, source in self._sources.items())
         return {component.value: text for component, text in texts if text}
 
 
 def errors_of(code: str, errors: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Of the components whose failure is this condition: the detail of its finding, and why."""
+    """Yield the detail of the finding and the error, for each failed component whose condition is `code`."""
     for component, condition in CONDITION_OF.items():
         if condition == code and (text := errors.get(component, "")):
             yield component if code in NAMED else "", text

@@ -25,13 +25,13 @@ OF_LINES = frozenset({"xid", "sxid", "pcie_aer_fatal"}) | LINE_CODES
 
 
 def remembered(state: State, live: State) -> Unconfirmed:
-    """Of the findings in `state`, folded from the ledger, those that `live`, the state before, had not found itself."""
+    """Unconfirmed findings: those raised in `state`, folded from the ledger, that `live`, the state before it, had not found itself."""
     found = {key for key, track in live.tracks.items() if track.raised and key not in live.unconfirmed}
     return {key: None for key, track in state.tracks.items() if track.raised and key not in found}
 
 
 def confirmed(state: State, sight: Sight, sighted: Mapping[Key, float]) -> Unconfirmed:
-    """What is left unconfirmed after a step in which the findings `sighted` were seen; by key, the seconds for which each must be."""
+    """Findings that remain unconfirmed after a step. `sighted`: the findings seen in it, with the seconds for which each must be seen."""
     left: dict[Key, float | None] = {}
     for key, since in state.unconfirmed.items():
         track = state.tracks.get(key)
@@ -48,6 +48,9 @@ def confirmed(state: State, sight: Sight, sighted: Mapping[Key, float]) -> Uncon
 
 
 def _sources_read(track: Track, sight: Sight) -> bool:
-    """A pass of NVML counts because a reset shows there, and because what was released ends with one."""
+    """True if the sources were read that could have ended the finding.
+
+    A pass of NVML counts because a reset shows there, and because a released finding ends with one.
+    """
     answered = not track.key.subject.slot or (sight.nvml is not None and sight.nvml.problem is None)
     return track.released is None and sight.view.log_read and answered

@@ -46,14 +46,14 @@ def node_detection(sightings: Iterable[Sighting]) -> Detection:
 def tracked_detection(
     code: str, state: State, sightings: Iterable[Sighting] = (), unseen: AbstractSet[Subject] = frozenset()
 ) -> Detection:
-    """Everything that has this finding and is not `unseen` was examined."""
+    """Detection in which every subject that has this finding, and is not `unseen`, counts as examined."""
     tracked = {track.key.subject for track in state.tracks_of(code)}
     return Detection(tuple(sightings), frozenset(tracked - unseen))
 
 
 @lru_cache(maxsize=32)
 def gpus(slots: tuple[str, ...]) -> frozenset[Subject]:
-    """Made once: most detectors examine the same GPUs in every pass."""
+    """Subjects of these GPUs, made once because most detectors examine the same GPUs in every pass."""
     return frozenset(map(gpu, slots))
 
 

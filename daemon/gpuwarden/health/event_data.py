@@ -55,7 +55,7 @@ def key(name: str) -> Mapping[str, object]:
 
 
 def cut(most: int) -> Callable[[str], str]:
-    """For `Annotated`: no more characters than `most` are read."""
+    """Check for `Annotated`: at most `most` characters are read."""
     return itemgetter(slice(most))
 
 
@@ -172,7 +172,7 @@ def _form(hint: Any) -> tuple[frozenset[type], Callable[[Any], Any]]:
 
 
 def _stamp(boottime: float | None, wall: float | None) -> Stamp | None:
-    """None where there is none, or no time at all."""
+    """The instant of both times, or None if one is missing or out of range."""
     if boottime is None or wall is None:
         return None
     return Stamp(boottime, wall) if abs(boottime) < _TIME_MOST and abs(wall) < _TIME_MOST else None

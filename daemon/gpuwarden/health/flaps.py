@@ -21,14 +21,14 @@ Raises = Mapping[Key, tuple[float, ...]]
 
 
 def raised_once_more(raises: Raises, key: Key, at: float) -> Raises:
-    """With one more. Beyond `KEYS_KEPT` conditions the one that was raised longest ago is forgotten."""
+    """Raises with one more of `key` at `at`. Beyond `KEYS_KEPT` conditions, the one raised longest ago is forgotten."""
     times = (*raises.get(key, ()), at)[-RAISES_KEPT:]
     rest = {k: t for k, t in raises.items() if k != key}
     return dict(list({**rest, key: times}.items())[-KEYS_KEPT:])
 
 
 def flaps(raises: Raises, key: Key, most: int) -> bool:
-    """Whether the `most` newest raises lie within the window: as of the newest, since it ends by being quiet."""
+    """True if the `most` newest raises lie within the window. The window ends at the newest raise, because flapping ends by silence."""
     times = raises.get(key, ()) if raises else ()
     return len(times) >= most > 0 and times[-1] - times[-most] <= WITHIN
 

@@ -16,7 +16,7 @@ from gpuwarden.health.xid.sxid_rules import GPU_WITHIN, LOST_WITHIN
 
 
 class Where(Enum):
-    """On which component a consequence is, seen from its cause."""
+    """The component of a consequence, relative to its cause."""
 
     SAME_SLOT = auto()  # the same GPU with its links, or the same switch
     OTHER_GPUS = auto()  # of the same NVLink fabric, as the next two
@@ -27,7 +27,7 @@ class Where(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One row."""
+    """A rule by which one finding is the cause of others."""
 
     cause: str
     """What comes first by its nature."""

@@ -53,10 +53,10 @@ _ANYWHERE = "*"
 
 
 def with_follows(state: State, shadows: frozenset[str]) -> State:
-    """With `State.follows`: by finding, or recorded line, that is a consequence, the finding that its incident begins with.
+    """State with `State.follows`: for each consequence, a finding or a recorded line, the finding that its incident begins with.
 
-    One that is about to end, since it is seen no more, still follows from what has ended before it. Made again only if a finding or a
-    record came, went or changed.
+    A consequence that is about to end, since it is seen no more, still follows from a cause that has ended before it. Recomputed
+    only if a finding or a record came, went or changed.
     """
     raised = [track for track in state.tracks.values() if track.raised and track.key.code not in shadows]
     if not raised:
@@ -92,7 +92,7 @@ def _is_ending(track: Track | None) -> bool:
 
 
 def ended(before: Follows, state: State) -> Iterator[tuple[Key, Key]]:
-    """Findings that end since their cause has, with that cause. `before`: what followed from what a step ago."""
+    """Findings that end because their cause has, with that cause. `before`: the consequences and causes of the previous step."""
     for key, (cause, ends) in before.items():
         track, gone = state.tracks.get(key), state.tracks.get(cause)
         over = gone is None or not gone.raised
@@ -101,7 +101,7 @@ def ended(before: Follows, state: State) -> Iterator[tuple[Key, Key]]:
 
 
 def _incidents(raised: Sequence[Track], follows: Follows) -> tuple[Incident, ...]:
-    """One for each finding that follows from nothing, the worst first, then the oldest."""
+    """Incidents, one for each finding that follows from nothing: the worst first, then the oldest."""
     causes = [track for track in raised if track.key not in follows]
     causes.sort(key=lambda track: (track.severity is not Severity.FAILURE, track.first_seen.wall, track.key))
     consequences: dict[Key, list[Key]] = {track.key: [] for track in causes}
@@ -112,7 +112,7 @@ def _incidents(raised: Sequence[Track], follows: Follows) -> tuple[Incident, ...
 
 
 def _of_track(state: State, track: Track, silenced: Mapping[Key, Key]) -> _Sign:
-    """What is made of lines began with the first line of their newest burst: what comes again stands for itself."""
+    """Sign of a finding. A finding made of lines began with the first line of its newest burst: what comes again stands for itself."""
     record = state.records.get(track.key)
     began, last = (track.first_seen, track.first_seen) if record is None else _times(record)
     may_cause = CONTRADICTED not in track.evidence
@@ -170,7 +170,7 @@ def _names(code: str, detail: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=512)
 def _rules(code: str, detail: str) -> tuple[Rule, ...]:
-    """Those by which this can be a consequence."""
+    """Rules by which this code and detail can be a consequence."""
     names = set(_names(code, detail))
     return tuple(rule for rule in RULES if not names.isdisjoint(rule.consequences))
 
@@ -209,7 +209,7 @@ def _there(where: Where, cause: Key, other: Key, state: State) -> bool:
 
 
 def _then(rule: Rule, cause: _Sign, sign: _Sign) -> bool:
-    """By both clocks: of what outlived a reboot the clock of the boot means nothing. Of two alike the earlier is the cause."""
+    """True if the times fit the rule by both clocks: boot time means nothing for what outlived a reboot. Of two alike, the earlier is the cause."""
     if cause.key.code == sign.key.code and rule.before == 0.0 and (cause.began, cause.key) >= (sign.began, sign.key):
         return False
     return all(

@@ -29,7 +29,7 @@ def causes(code: str) -> frozenset[str]:
 
 
 def root_causes(raised: Sequence[Track], shadows: Iterable[str]) -> Mapping[Key, Key]:
-    """By finding that is a consequence, the one that it follows from. `shadows`: the codes of shadow checks."""
+    """Root cause of each finding that is a consequence. `shadows`: the codes of shadow checks, which cause nothing."""
     counted = [track for track in raised if track.key.code not in frozenset(shadows)]
     codes = {track.key.code for track in counted}
     direct: dict[Key, Key] = {}
@@ -48,12 +48,15 @@ def _end(key: Key, direct: Mapping[Key, Key]) -> Key:
 
 
 def as_severe(cause: Severity | None, severity: Severity) -> bool:
-    """Whether a cause of that severity is no milder."""
+    """True if a cause of that severity is no milder."""
     return cause is Severity.FAILURE or severity is not Severity.FAILURE
 
 
 def _brings_about(cause: Track, track: Track) -> bool:
-    """On the whole node, on the same GPU or on the same other thing; a missing GPU that no slot names brings about nothing."""
+    """True if `cause` brings about `track`: it is as severe, and about the whole node, the same GPU or the same other subject.
+
+    A missing GPU that no slot names brings about nothing.
+    """
     row = condition(cause.key.code)
     subject, other = cause.key.subject, track.key.subject
     node_wide = row is not None and row.scope == "node"

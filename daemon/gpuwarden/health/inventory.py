@@ -42,7 +42,7 @@ class Presence(StrEnum):
 
 
 def presence(slot: str, sight: Sight) -> tuple[Presence, str]:
-    """Where the GPU of `slot` is, and why we say so."""
+    """Presence of the GPU in `slot`, and the reason."""
     bus = _on_bus(slot, sight)
     if bus is not None:
         return bus
@@ -55,7 +55,7 @@ def presence(slot: str, sight: Sight) -> tuple[Presence, str]:
 
 
 def _on_bus(slot: str, sight: Sight) -> tuple[Presence, str] | None:
-    """What the PCI bus alone decides; None if the GPU answers there, or if the bus could not be observed."""
+    """Presence as decided by the PCI bus alone; None if the GPU answers there, or if the bus could not be observed."""
     if sight.devices is None:
         return None
     device = sight.devices.get(slot)
@@ -67,7 +67,7 @@ def _on_bus(slot: str, sight: Sight) -> tuple[Presence, str] | None:
 
 
 def answers_nvml(slot: str, sight: Sight) -> bool:
-    """NVML, asked lately, has an answer of this GPU."""
+    """True if NVML, asked lately, has an answer of this GPU."""
     facts = sight.gpus.get(slot)
     return facts is not None and facts.answer is GpuAnswer.OK
 
@@ -77,7 +77,7 @@ def presences(state: State, sight: Sight) -> Mapping[str, tuple[Presence, str]]:
 
 
 def driver_silent(state: State, sight: Sight) -> bool:
-    """NVML was read and lists no GPU at all, though the PCI bus (or, unread, the pins) says that there are some."""
+    """True if NVML was read and lists no GPU at all, though the PCI bus (or, unread, the pins) says that there are some."""
     if sight.view.nvml.outcome is None or (sight.nvml is None and not absent(sight)):
         return False
     if sight.nvml is not None and sight.nvml.gpus:  # even lost, or without an address, is an answer of a loaded driver
@@ -86,7 +86,7 @@ def driver_silent(state: State, sight: Sight) -> bool:
 
 
 def all_unknown(state: State, sight: Sight) -> bool:
-    """Every GPU ends in an unknown error, the bus misses none of them, and no finding of a kernel line says why.
+    """True if every GPU ends in an unknown error, the bus misses none of them, and no finding of a kernel line explains it.
 
     Then it is the driver, or the way to it, that fails: several GPUs do not break in one pass and in silence.
     """
@@ -102,7 +102,7 @@ def all_unknown(state: State, sight: Sight) -> bool:
 
 
 def absent(sight: Sight) -> bool:
-    """The NVML library is not installed on this host."""
+    """True if the NVML library is not installed on this host."""
     latest = sight.view.nvml.latest
     return latest is not None and latest.outcome.value == "absent"
 
@@ -178,7 +178,7 @@ def learn(state: State, sight: Sight) -> Iterator[Event]:
 
 
 def _boards(state: State, sight: Sight) -> Mapping[str, Pin]:
-    """By slot, the boards that belong here, once each that is seen in the slot of another has left its own to that one.
+    """Boards that belong here, by slot. A board that is seen in the slot of another has left its own slot to that one.
 
     A GPU that does not come up at boot can renumber the buses behind it: the others move up, and the last slot is left to the
     board that is nowhere. A board that was never here takes the slot for good.
@@ -197,14 +197,15 @@ def _boards(state: State, sight: Sight) -> Mapping[str, Pin]:
 
 
 def _named(sight: Sight) -> Mapping[str, str]:
-    """By slot, the UUIDs of the boards that NVML lists and has not lost."""
+    """UUIDs of the boards that NVML lists and has not lost, by slot."""
     return {slot: facts.uuid for slot, facts in sight.gpus.items() if facts.uuid and facts.answer is not GpuAnswer.LOST}
 
 
 def _moved(state: State, sight: Sight, boards: Mapping[str, Pin]) -> Iterator[Event]:
-    """Of slots whose board is in another one now: they are given up where they left the bus and their board answers elsewhere, since a
-    new card can renumber the buses at boot. Where another board was left to them, that one is missed there, unless the bus has a
-    GPU more whose board is not known yet.
+    """Yield events of slots whose board is in another one now.
+
+    A slot is given up if it has left the bus and its board answers elsewhere, since a new card can renumber the buses at boot. If
+    another board was left to the slot, that board is missed there, unless the bus has a GPU more whose board is not known yet.
     """
     here = {facts.uuid: facts.slot for facts in sight.gpus.values() if facts.answer is GpuAnswer.OK}
     left: list[str] = []
@@ -230,7 +231,7 @@ def _off_bus(slot: str, sight: Sight) -> bool:
 
 
 def _slot_of(uuid: str, boards: Mapping[str, Pin], sight: Sight) -> str | None:
-    """Where this board is, or is missed; None if it belongs here no longer."""
+    """Slot where this board is, or is missed; None if it no longer belongs here."""
     places = {pin.uuid: slot for slot, pin in boards.items()} | {board: slot for slot, board in _named(sight).items()}
     return places.get(uuid)
 
@@ -243,7 +244,7 @@ def _unnamed(state: State, sight: Sight) -> int:
 
 
 def _replaced(event: Event, moved_to: str | None) -> Event:
-    """`moved_to`: the slot of the board that was in this one; None: it belongs here no longer."""
+    """Event of a board that was exchanged. `moved_to`: its slot now; None if it no longer belongs here."""
     return event if moved_to is None else replace(event, data={**event.data, "moved_to": moved_to})
 
 
@@ -258,8 +259,10 @@ def _unpinned(slot: str, sight: Sight, data: Evidence | None = None) -> Event:
 
 
 def accept(state: State, sight: Sight) -> list[Event]:
-    """What `gpuwarden inventory accept` does: GPUs that are not here now are given up, and links and ports that are not up; PCIe links
-    that are narrow stay so, and settings that differ from those of the siblings.
+    """Events of `gpuwarden inventory accept`, which takes the present hardware as it is.
+
+    GPUs that are not here are given up, and links and ports that are not up. Narrow PCIe links, and settings that differ from
+    those of the siblings, are accepted.
 
     Raises ValueError while neither the PCI bus nor NVML can be read: then the inventory is not known.
     """
@@ -276,7 +279,7 @@ _ACCEPTED = {**_LESS, "settings": "other_settings", "licensed": "unlicensed"}
 
 
 def accepted(events: Iterable[Event]) -> dict[str, list[str]]:
-    """By what became less, the slots of GPUs and the names of ports that these events of `accept` are about."""
+    """Slots of GPUs and names of ports that these events of `accept` are about, by what became less."""
     result: dict[str, list[str]] = {"given_up": [], "slower": [], **{name: [] for name in _LESS.values()}}
     for event in events:
         if event.key is None:

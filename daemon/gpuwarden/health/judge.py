@@ -68,7 +68,7 @@ class Step:
 
 
 def judge(state: State, view: View, host_events: Sequence[HostEvent], rules: Rules, now: Stamp) -> Step:
-    """One step. `host_events` are the host events since the last one; they are taken before the conditions are examined."""
+    """Make one step. `host_events`, those since the last step, are taken before the conditions are examined."""
     sight = Sight.of(view, rules, now)
     steps = Steps(followed_fabrics(observed(state, sight), sight), now, view.boot_id)
     if view.boot_id != state.boot_id:
@@ -110,7 +110,7 @@ def judge(state: State, view: View, host_events: Sequence[HostEvent], rules: Rul
 
 
 def _with_causes(steps: Steps, before: State, rules: Rules) -> None:
-    """What follows from what by now; what ends with a cause that ended is over."""
+    """Update which finding follows from which, and clear those that end with a cause that ended."""
     shadows = frozenset({key.code for key in steps.state.tracks if in_shadow(key.code, rules)})
     steps.state = with_follows(steps.state, shadows)
     over = tuple(ended(before.follows, steps.state)) if before.follows else ()
@@ -260,7 +260,7 @@ def _quiet(state: State, track: Track, now: Stamp, clean: float) -> float:
 
 
 def _released(row: Condition, track: Track, sight: Sight) -> bool:
-    """Something ended the latch, and a GPU pass that began after it did not see the condition again.
+    """True if something ended the latch, and a GPU pass that began after it did not see the condition again.
 
     What is about the node itself is seen by other readers, and waits for no GPU: a host may have none.
     """

@@ -61,7 +61,7 @@ class Track:
     """What the GPU had counted since driver load when the latch was raised, by which a reset is recognised."""
 
     def seen(self, severity: Severity, advice: Advice, evidence: Evidence, now: Stamp) -> Track:
-        """Seen again. Spelled out, since it is done for every finding in every pass, and `replace` takes thrice as long."""
+        """The track with one more sighting. Spelled out, since it is done for every finding in every pass, and `replace` takes thrice as long."""
         return Track(
             key=self.key, severity=severity, advice=advice, latch=self.latch, evidence=evidence, first_seen=self.first_seen,
             last_seen=now, raised=self.raised, latched=self.latched, released=self.released, count=self.count,
@@ -212,13 +212,13 @@ class State:
 
 
 def counts(state: State, record: Record) -> bool:
-    """Whether a record still says something of its GPU: it is of this boot, and the GPU was not reset since."""
+    """True if a record still says something of its GPU: it is of this boot, and the GPU was not reset since."""
     reset = state.resets.get(record.key.subject.slot)
     return record.boot_id == state.boot_id and (reset is None or record.last > reset)
 
 
 def buried(state: State, key: Key) -> bool:
-    """An operator acknowledged this, and no later line of the kernel log says it again: what is read again is no news."""
+    """True if an operator acknowledged this, and no later line of the kernel log says it again: what is read again is no news."""
     record = state.records.get(key)
     if record is None or record.acknowledged is None or record.boot_id != state.boot_id:
         return False
@@ -226,7 +226,7 @@ def buried(state: State, key: Key) -> bool:
 
 
 def board(state: State, slot: str) -> str:
-    """What the memory of months knows a GPU by: its UUID, or its slot as long as it has given none."""
+    """Key of a GPU in the memory of months: its UUID, or its slot as long as it has given none."""
     pin = state.pins.get(slot)
     return (pin.uuid if pin is not None else "") or slot
 

@@ -105,7 +105,7 @@ class Key:
     """Distinguishes several of one code on one subject: the number of the Xid, the name of a service."""
 
     def __hash__(self) -> int:
-        """In one call instead of three: keys are looked up some thousand times in a pass."""
+        """Hash in one call instead of three: keys are looked up some thousand times in a pass."""
         return hash((self.code, self.detail, self.subject.slot, self.subject.part))
 
     def __str__(self) -> str:
@@ -141,7 +141,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A condition that holds."""
+    """An active problem: one condition on one subject, as shown to operators."""
 
     key: Key
     """What is wrong, and with what; `str()` is the id of the finding."""
@@ -244,7 +244,7 @@ class EventKind(StrEnum):
     REQUEUED = "requeued"  # a job was sent elsewhere
     NOT_REQUEUED = "not_requeued"
     FINAL_NODE_STATE = "final_node_state"  # the final node state that was set right before the end
-    APPROVING = "approving"  # an announced end is about to be let happen early; before anything is sent
+    APPROVING = "approving"  # an announced end is about to be approved early; before anything is sent
     APPROVED = "approved"  # what came of it
     DEPARTED = "departed"  # withdrawn, or over
     TEST_BEGUN = "test_begun"  # an active test runs, or more is known of it

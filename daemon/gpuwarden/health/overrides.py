@@ -20,7 +20,7 @@ _EVIDENCE: Evidence = {"classed_by": "this site's configuration"}
 
 
 def overridden(state: State, rules: Rules) -> Iterator[tuple[EventKind, Key, Evidence]]:
-    """By finding that latches and has another severity than the site gives it: its next event."""
+    """Yield the event that gives a latched finding the severity that the site configured, if it differs."""
     if not (rules.checks or rules.xids or rules.sxids):
         return
     for track in state.tracks.values():
@@ -40,7 +40,7 @@ def overridden(state: State, rules: Rules) -> Iterator[tuple[EventKind, Key, Evi
 
 
 def _configured(key: Key, rules: Rules) -> str:
-    """`record`, a severity, or nothing."""
+    """Severity that the site configured for `key`: `record`, a severity, or nothing."""
     check = rules.checks.get(key.code)
     numbers = {"xid": rules.xids, "sxid": rules.sxids}.get(key.code, {})
     number = numbers.get(key.detail)

@@ -47,7 +47,7 @@ _Line = XidEvent | SxidEvent | AerEvent | KernelLineEvent
 
 @dataclass(slots=True)
 class _Batch:
-    """The lines of one kind about one subject in one step. `newest`: of Xids the last one that has a text, else the last."""
+    """The lines of one kind about one subject in one step. `newest`: the last event; of Xids, the last one that has a text."""
 
     newest: HostEvent
     count: int = 0
@@ -83,7 +83,7 @@ class _Batch:
 
 
 def _of_nvml(event: HostEvent) -> bool:
-    """Whether this is an Xid 79 that NVML itself reports."""
+    """True if this is an Xid 79 that NVML itself reports."""
     return isinstance(event, XidEvent) and event.source is Source.NVML and str(event.xid) == FALLEN
 
 
@@ -145,7 +145,7 @@ def target_of(event: HostEvent) -> tuple[EventKind, Key] | None:  # noqa: PLR091
 
 
 def _elsewhere(state: State, event: HostEvent) -> bool:
-    """Return whether the kernel gave up a device that is no GPU and no port above one: many harmless devices have no driver for that."""
+    """True if the kernel gave up a device that is no GPU and no port above one: many harmless devices have no driver for that."""
     if not isinstance(event, AerEvent) or event.severity is not AerSeverity.UNRECOVERED:
         return False
     return not any(event.slot in slots for slots in (state.pins, state.slots, state.ports_above))
@@ -173,14 +173,14 @@ def _ends_nothing(
 
 
 def _of_pinned_gpu(state: State, key: Key) -> bool:
-    """There are so many numbers of Xids and no more."""
+    """True for a known Xid of a pinned GPU. The number of these records is bounded, so they are kept beyond `RECORDS_KEPT`."""
     return key.code == "xid" and key.subject.slot in state.pins and int(key.detail) in XIDS
 
 
 def _adds_text(
     state: State, batches: dict[tuple[EventKind, Key], _Batch], target: tuple[EventKind, Key], event: HostEvent
 ) -> bool:
-    """A line of the kernel log about an Xid that NVML or DCGM reported before, without its text."""
+    """True if a kernel line gives the text of an Xid that NVML or DCGM reported before without one."""
     if not isinstance(event, XidEvent) or event.source is not Source.KERNEL_LOG:
         return False
     record = state.records.get(target[1])

@@ -49,7 +49,7 @@ RepairHistory = Mapping[Case, Repairs]
 
 
 def repaired(repairs: RepairHistory, cases: Iterable[Case], at: float, how: str) -> RepairHistory:
-    """With a repair of these cases at `at`; `how` is "reset" or "reboot". Repairs of long ago are forgotten."""
+    """History with a repair of these cases at `at`; `how` is "reset" or "reboot". Repairs of long ago are forgotten."""
     result = _recent(repairs, at)
     for case in cases:
         done = result.pop(case, Repairs())
@@ -90,6 +90,6 @@ def escalated(advice: Advice, done: Repairs | None, first_seen: float, now: floa
 
 
 def _did_not_help(at: float, first_seen: float, now: float) -> bool:
-    """It was repaired then, and came back after it or did not go away."""
+    """True if the failure was repaired at `at`, and came back after that or did not go away."""
     came_back = at < first_seen <= at + COUNTS_FOR
     return at > 0.0 and (came_back or (first_seen <= at and now - at > TAKES_EFFECT))

@@ -37,7 +37,7 @@ class Assessment:
 
 
 def in_shadow(code: str, rules: Rules) -> bool:
-    """Whether nothing follows from this check."""
+    """True if nothing follows from this check."""
     shadow, row = rules.checks.get(code, NO_RULE).shadow, condition(code)
     return row is not None and row.shadow if shadow is None else shadow
 
@@ -49,7 +49,7 @@ def rise(row: Condition, rule: CheckRule, sighting: Sighting) -> float:
 
 
 def fall(state: State, row: Condition, rule: CheckRule, track: Track) -> float:
-    """Longer for what flaps."""
+    """Seconds for which a condition must not be seen before it ends; longer if it flaps."""
     seconds = row.fall if rule.fall is None else rule.fall
     return max(seconds, flaps.QUIET) if flaps.flaps(state.raises, track.key, row.flaps) else seconds
 

@@ -32,7 +32,7 @@ class Steps:
         return (self.state.tracks if self._refreshed is None else self._refreshed).get(key)
 
     def refresh(self, track: Track) -> None:
-        """What needs no event: sightings that go on, and since when there are none."""
+        """Store a change of a track that needs no event: sightings that go on, and since when there are none."""
         if self._refreshed is None:
             self._refreshed = dict(self.state.tracks)
         self._refreshed[track.key] = track

@@ -194,12 +194,12 @@ _RECOVERY_VALUE = "value"
 
 
 def to_do(key: Key, advice: Advice, evidence: Evidence) -> str:
-    """What to do about a finding, with the address of its GPU in the commands."""
+    """Text of what to do about a finding, with the address of its GPU in the commands."""
     return placed(_text(key, advice, evidence), key)
 
 
 def of_raised(key: Key, data: Evidence) -> str:
-    """What to do about the finding that an event RAISED with these data is about."""
+    """Text of what to do about the finding that an event RAISED with these data is about."""
     advice = str(data.get("advice", ""))
     return to_do(key, Advice(advice) if advice in set(Advice) else Advice.OBSERVE, data)
 

@@ -129,7 +129,7 @@ def _gpus(state: State, sight: Sight, findings: Sequence[Finding]) -> Iterable[G
 
 
 def _last_numbers(sight: Sight) -> Mapping[str, int]:
-    """By slot NVML's index as of its last answer, while it gives none: that is when the number is asked for."""
+    """NVML's index of each GPU by slot, as of its last answer, while it gives none: that is when the number is asked for."""
     last = sight.view.nvml.facts if sight.nvml is None else None
     return {} if last is None else {facts.slot: facts.index for facts in last.gpus}
 
@@ -139,7 +139,7 @@ _gpu = lru_cache(maxsize=1024)(GpuVerdict)
 
 
 def _present(presence: Presence, sight: Sight) -> bool:
-    """Seen right now. While NVML cannot be read, a GPU that answers on the PCI bus is there."""
+    """True if the GPU is seen now. While NVML cannot be read, a GPU that answers on the PCI bus is there."""
     return presence is Presence.PRESENT or (presence is Presence.UNSEEN and sight.devices is not None)
 
 

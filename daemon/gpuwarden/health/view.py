@@ -157,7 +157,7 @@ class View:
     """Since this daemon started the kernel log was read from the known position to its end, and no line was lost."""
 
     def seen(self, facts: type[Named]) -> Seen[Named]:
-        """Of the collector that finds these facts."""
+        """Newest pass and facts of the collector that finds these facts."""
         return self.passes.get(facts.collector, _NEVER)
 
     @property
@@ -221,7 +221,7 @@ class Sight:
         )  # fmt: skip
 
     def fresh(self, facts: type[Named]) -> Named | None:
-        """What a collector of the host found, unless it is stale."""
+        """Newest facts of a host collector, or None if they are stale."""
         return self.view.seen(facts).fresh(self.now, self.rules.host_fresh_for)
 
 
@@ -230,5 +230,5 @@ OUR_DRIVERS = ("nvidia", "", "nouveau")
 
 
 def foreign(device: PciDevice | None) -> bool:
-    """Bound to a driver that hands the GPU to another owner (vfio-pci, a hypervisor's): not expected here."""
+    """True if the device is bound to a driver that hands the GPU to another owner (vfio-pci, a hypervisor's): it is not expected here."""
     return device is not None and device.driver not in OUR_DRIVERS

@@ -16,10 +16,11 @@ Samples = tuple[tuple[float, int], ...]
 
 
 class Series(NamedTuple):
-    """`samples`: (boottime, growth since the first reading), spaced; `grown` and `last` as of the newest reading.
+    """Readings of one counter. `samples`: (boottime, growth since the first reading), spaced. `grown` and `last` are as of the
+    newest reading.
 
-    `began` and `at` are the times of the first and of the newest reading. A tuple, since every counter of every GPU gets a
-    new one with every pass, and a frozen dataclass takes thrice as long to make.
+    `began` and `at` are the times of the first and of the newest reading. A tuple, since every counter of every GPU gets a new
+    one with every pass, and a frozen dataclass takes thrice as long to make.
     """
 
     samples: Samples
@@ -33,7 +34,7 @@ class Series(NamedTuple):
         return cls(((at, 0),), value, 0, at, at)
 
     def add(self, at: float, value: int, kept: int = KEPT) -> Series:
-        """With one reading more. `kept`: samples that are kept, where fewer than `KEPT` are enough for its windows."""
+        """Series with one more reading. `kept`: samples that are kept, if fewer than `KEPT` are enough for its windows."""
         grown = self.grown + (value - self.last if value >= self.last else value)
         samples = self.samples
         newest = samples[-1]
@@ -43,7 +44,7 @@ class Series(NamedTuple):
 
     @property
     def followed(self) -> float:
-        """For how many seconds the counter has been read."""
+        """Seconds for which the counter has been read."""
         return self.at - self.began
 
     def growth(self, window: float) -> tuple[int, float]:
@@ -54,7 +55,7 @@ class Series(NamedTuple):
         return self.grown - self._before(self.at - window), seconds
 
     def _before(self, at: float) -> int:
-        """What it had grown to by then, as far back as samples go."""
+        """Growth of the counter by `at`, as far back as samples go."""
         low, high = 0, len(self.samples)
         while high - low > 1:
             middle = (low + high) // 2

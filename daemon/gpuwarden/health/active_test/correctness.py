@@ -31,13 +31,13 @@ def defect(detail: str, severity: Severity, text: str) -> Defect:
 
 
 def wrong_results(runs: Sequence[GpuTest], past: Sequence[PastTest]) -> Iterator[Defect]:
-    """Of one GPU: `runs` are its tests of one run, `past` those of the last 28 days."""
+    """Wrong results of one GPU. `runs` are its tests in one run, `past` its tests of the last 28 days."""
     for check in _CHECKS:
         yield from check(runs, past)
 
 
 def wrong_once(runs: Sequence[GpuTest]) -> bool:
-    """Something was wrong that another run may show to be lasting: three more tests of this GPU decide."""
+    """True if a result was wrong that another run may show to be lasting: three more tests of this GPU decide."""
     return any(one.severity is W and one.detail in ("memory", "compute") for one in wrong_results(runs, ()))
 
 

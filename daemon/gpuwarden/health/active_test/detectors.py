@@ -41,7 +41,7 @@ DETECTORS: dict[str, Detector] = {code: _found(code) for code in (TEST_FAILED, T
 
 
 def beside_test(state: State, code: str, detection: Detection, now: Stamp) -> Detection:
-    """What is left while a test runs: of its GPUs these warnings neither rise nor end."""
+    """Detection without the warnings that wait while a test runs on the GPU: they neither rise nor end. Failures are kept."""
     if state.lease is None or code not in WARNINGS_THAT_WAIT or not state.lease.holds(now):
         return detection
     under = frozenset(map(gpu, state.lease.slots(state.pins)))

@@ -40,7 +40,8 @@ def to_repeat(tests: Sequence[GpuTest]) -> tuple[str, ...]:
 def judge(
     tests: Sequence[GpuTest], past: Past | None = None, xids: Mapping[str, Sequence[int]] | None = None
 ) -> dict[str, Outcome]:
-    """By UUID. A GPU may be in `tests` several times: the repeats of a run (`to_repeat`), of which speeds are those of the first.
+    """Outcome of each GPU, by UUID. A GPU may be in `tests` several times: the repeats of a run (`to_repeat`). Speeds are taken
+    from its first test.
 
     `past`: results of earlier runs. `xids`: by UUID, Xids 13, 31, 43 and 45 of the test's own processes during this run.
     """
@@ -117,7 +118,7 @@ def _verdict(found: Sequence[Defect], *, alone: bool) -> ActiveVerdict:
 
 
 def _untested(test: GpuTest) -> Iterable[str]:
-    """What a test without an obstacle left out, so that it says nothing of the whole GPU."""
+    """Yield what a test that met no obstacle left out, so that it says nothing about the whole GPU."""
     if test.obstacle is not None:
         return
     for kernel in test.kernels:
@@ -133,7 +134,10 @@ def _untested(test: GpuTest) -> Iterable[str]:
 
 
 def _xids(uuid: str, known: Past, xids: Mapping[str, Sequence[int]]) -> Iterable[Defect]:
-    """A program of ours that fails on one GPU alone, again and again, is not what is wrong. One GPU alone has no siblings."""
+    """Warning if the test's own programs keep causing Xids on this GPU and on no other: then they are not the cause.
+
+    A single GPU has no siblings to compare with.
+    """
     if not xids.get(uuid):
         return
     times = 1 + sum(1 for one in known.get(uuid, ()) if one.xids)

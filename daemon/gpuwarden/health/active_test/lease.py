@@ -55,7 +55,7 @@ class Lease:
         return self.ended is None and self.until is not None and now.boottime < self.until.boottime
 
     def slots(self, pins: Mapping[str, Pin]) -> frozenset[str]:
-        """Of its GPUs that belong here."""
+        """Slots of the test's GPUs that belong in this machine."""
         gpus = frozenset(self.gpus.split())
         return frozenset([slot for slot, pin in pins.items() if pin.uuid in gpus])
 
@@ -82,7 +82,7 @@ def lease_events(lease: Lease | None, boot_id: str) -> Iterator[Event]:
 
 
 def with_lease(known: Lease | None, event: Event) -> Lease | None:
-    """After an event of this kind."""
+    """The lease after an event TEST_BEGUN, TEST_ENDED or TEST_XID."""
     match event.kind:
         case EventKind.TEST_BEGUN:
             return read(Lease, event)
@@ -96,7 +96,9 @@ def with_lease(known: Lease | None, event: Event) -> Lease | None:
 
 
 def set_aside(lease: Lease | None, pins: Mapping[str, Pin], event: XidEvent) -> bool:
-    """It is of the test's own processes: named by the line, or a bare number about a GPU on which nothing else runs."""
+    """True if the Xid was caused by the test's own processes: the event names the PID of one, or is a bare number about a GPU of
+    the test, on which nothing else runs.
+    """
     if lease is None or event.xid not in XIDS_OF_WORKERS or not _during(lease, event.at):
         return False
     if event.pid is not None:
@@ -111,5 +113,5 @@ def _during(lease: Lease, at: Stamp) -> bool:
 
 
 def pids(workers: Sequence[int]) -> str:
-    """The newest."""
+    """PIDs of the newest `WORKERS_MOST` workers, separated by spaces."""
     return " ".join(map(str, workers[-WORKERS_MOST:]))

@@ -29,7 +29,7 @@ WORST_FIRST = (ActiveVerdict.FAILURE, ActiveVerdict.NO_VERDICT, ActiveVerdict.WA
 
 
 def worst(verdicts: Iterable[ActiveVerdict]) -> ActiveVerdict:
-    """That of several GPUs; of none it is no verdict."""
+    """The worst verdict of several GPUs; NO_VERDICT if there are none."""
     return min(verdicts, key=WORST_FIRST.index, default=ActiveVerdict.NO_VERDICT)
 
 
@@ -49,13 +49,13 @@ class Defect:
 
     @property
     def name(self) -> str:
-        """As findings have it: `test_failed.memory`."""
+        """Name of the finding, as in `test_failed.memory`."""
         return f"{self.code}.{self.detail}" if self.detail else self.code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Of one GPU."""
+    """The result of an active test on one GPU: the verdict, and the findings that it raises."""
 
     verdict: ActiveVerdict
     """A wrong result counts even where the test gives no verdict otherwise."""

@@ -74,25 +74,25 @@ class PastTest:
 
     @property
     def findings(self) -> list[str]:
-        """Names of all that it found, also of what an operator acknowledged."""
+        """Names of all findings of the test, including those that an operator acknowledged."""
         return f"{self.failed} {self.warned}".split()
 
     def text_of(self, name: str) -> str:
-        """About one of its findings; all that is known where an older version wrote it, or there was no room for so much."""
+        """Text of one finding of the test; the whole text if an older version wrote it, or there was no room for so much."""
         lines = dict(zip(self.findings, self.text.split("\n"), strict=False))
         return lines.get(name, "") if len(lines) == len(self.findings) else self.shown
 
     @property
     def shown(self) -> str:
-        """Its text in one line."""
+        """Text of the result in one line."""
         return self.text.replace("\n", "; ")
 
     def found(self, name: str) -> bool:
-        """Whether it made this finding, which no operator acknowledged."""
+        """True if the test made this finding and no operator acknowledged it."""
         return name in self.findings and name not in self.acknowledged.split()
 
     def values(self) -> Mapping[str, float]:
-        """The figures by name; what is no positive number is left out."""
+        """Figures by name. Values that are not positive numbers are left out."""
         found = (_FIGURE.fullmatch(one) for one in self.figures.split())
         return {one[1]: value for one in found if one and 0 < (value := float(one[2])) < math.inf}
 
@@ -121,7 +121,7 @@ def band(temperature: int | None) -> int:
 
 
 def kept(test: GpuTest, outcome: Outcome, at: Stamp, xids: Sequence[int] = ()) -> PastTest:
-    """What is remembered of a test and of the judgement of it."""
+    """Record of one test on one GPU and of its judgement, as the event TESTED keeps it."""
     figures = measured(test) if outcome.figures_good else {}
     memory = test.memory
     by_severity = {
@@ -141,17 +141,17 @@ def kept(test: GpuTest, outcome: Outcome, at: Stamp, xids: Sequence[int] = ()) -
 
 
 def _text(outcome: Outcome, names: Sequence[str]) -> str:
-    """Each finding has its share of the room."""
+    """Texts of the findings `names`, one a line, each with an equal share of the room; without findings, the outcome's own text."""
     lines = ["; ".join(one.text for one in outcome.findings if one.name == name) for name in names]
     return "\n".join(line[: TEXT_MOST // len(lines) - 1] for line in lines) if lines else outcome.text[:TEXT_MOST]
 
 
 def lately(past: Iterable[PastTest], now: float, within: float) -> list[PastTest]:
-    """Of the last `within` seconds (wall time); what is of the future, by a clock that was set, is left out."""
+    """Results of the last `within` seconds of wall time. Those dated in the future, by a clock that was set, are left out."""
     return [one for one in past if 0 <= now - one.at.wall <= within]
 
 
 def own_median(past: Iterable[PastTest], figure: str, alike: Callable[[PastTest], bool]) -> float | None:
-    """Of `PAST_LEAST` results at least; None of fewer."""
+    """Median of a figure over the results that are `alike`, or None if fewer than `PAST_LEAST` of them have it."""
     values = [value for one in past if alike(one) and (value := one.values().get(figure)) is not None]
     return median(values) if len(values) >= PAST_LEAST else None

@@ -45,13 +45,13 @@ def tested(slot: str, test: PastTest, boot_id: str) -> Event:
 
 
 def test_events(tests: Tests, slots: Mapping[str, str], boot_id: str) -> Iterator[Event]:
-    """The events that make these out of nothing. `slots`: by UUID."""
+    """Events that rebuild these results from nothing. `slots`: the slot of each board, by UUID."""
     for uuid, results in tests.items():
         yield from (tested(slots.get(uuid, ""), one, boot_id) for one in results)
 
 
 def with_result(tests: Tests, event: Event) -> Tests:
-    """After a TESTED event."""
+    """Tests with the result of an event TESTED added."""
     new = read(PastTest, event)
     if not new.uuid:
         return tests
@@ -61,7 +61,7 @@ def with_result(tests: Tests, event: Event) -> Tests:
 
 
 def _thinned(results: tuple[PastTest, ...], new: PastTest) -> tuple[PastTest, ...]:
-    """Without the last one of its level, if that came soon after the one before it and says no more than the new one."""
+    """Results without the last one of the new one's level, if that came soon after the one before it and says no more than the new one."""
     same = [one for one in results if one.level is new.level][-2:]
     if len(same) < 2:
         return results
@@ -84,7 +84,7 @@ def _pruned(results: tuple[PastTest, ...]) -> tuple[PastTest, ...]:
 
 
 def standing(results: tuple[PastTest, ...]) -> dict[str, Standing]:
-    """By name, as `test_failed.memory`."""
+    """Findings of the tests that nothing has ended, by name (`test_failed.memory`)."""
     found: dict[str, Standing] = {}
     for test in results:
         if test.verdict is ActiveVerdict.NOTHING_FOUND:
@@ -111,7 +111,7 @@ def _found_again(before: Standing | None, test: PastTest, severity: Severity) ->
 
 
 def newest(results: tuple[PastTest, ...]) -> tuple[PastTest, ...]:
-    """Of each level, the newest last."""
+    """The newest result of each level, the newest last."""
     found: dict[Level, PastTest] = {}
     for one in results:
         found.pop(one.level, None)
@@ -120,7 +120,7 @@ def newest(results: tuple[PastTest, ...]) -> tuple[PastTest, ...]:
 
 
 def acknowledged(tests: Tests, uuid: str, key: Key) -> Tests:
-    """Without the finding of this key, by an operator's word."""
+    """Tests in which an operator has acknowledged the finding `key` of board `uuid`, so that it no longer stands."""
     name = f"{key.code}.{key.detail}" if key.detail else key.code
     if uuid not in tests:
         return tests
@@ -134,7 +134,7 @@ def _acknowledged(test: PastTest, name: str) -> PastTest:
 
 
 def ends_memory_finding(test: PastTest) -> bool:
-    """Whether the test shows what ends `memory_degrading`: quick or higher, all of the memory, nothing found."""
+    """True if the test ends `memory_degrading`: level quick or higher, all of the memory tested, nothing found."""
     return (
         test.verdict is ActiveVerdict.NOTHING_FOUND
         and test.level is not Level.GATE

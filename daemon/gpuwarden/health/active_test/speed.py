@@ -28,7 +28,7 @@ from gpuwarden_collectors.active_test.facts import GpuTest, KernelMeasured
 
 
 def alike(test: GpuTest, other: GpuTest) -> bool:
-    """Of two GPUs of one run: their figures compare."""
+    """True if the figures of two GPUs in one run can be compared."""
     return _key(test) == _key(other) and test.name == other.name and test.level is other.level
 
 
@@ -37,7 +37,7 @@ def _key(test: GpuTest) -> tuple[str, int, int | None, bool]:
 
 
 def of_same_key(test: GpuTest, past: PastTest) -> bool:
-    """Of one board: the figures of a past test compare with those of this one."""
+    """True if the figures of a past test of the same board can be compared with those of this one."""
     same = (past.driver, past.kernels_version, past.power_limit, past.clocks_set) == _key(test)
     return same and past.level is test.level and past.band == band(test.temperature)
 
@@ -46,7 +46,7 @@ def of_same_key(test: GpuTest, past: PastTest) -> bool:
 
 
 def disturbed(test: GpuTest, siblings: Sequence[GpuTest], past: Sequence[PastTest]) -> str:
-    """Why the speeds say nothing of this GPU: all its SMs were slower together. Empty where it was alone."""
+    """Reason why the speeds say nothing about this GPU: its SMs were slower together, so something else ran. Empty if the test was alone."""
     for kernel in test.kernels:
         known = [kernel.cycles_least or kernel.cycles]
         known += _cycles_of_siblings(kernel, [other for other in siblings if alike(test, other)])
@@ -61,7 +61,7 @@ def disturbed(test: GpuTest, siblings: Sequence[GpuTest], past: Sequence[PastTes
 
 
 def _same_code(test: GpuTest, past: PastTest) -> bool:
-    """Cycles are a constant of the compiled kernel: clock, limit and temperature do not change them."""
+    """True if cycles can be compared. They are a constant of the compiled kernel: clock, limit and temperature do not change them."""
     return (past.name, past.driver, past.kernels_version) == (test.name, test.driver, test.kernels_version)
 
 
@@ -105,18 +105,18 @@ class _Compared:
     floor: float | None
 
     def below(self, share: float) -> list[bool]:
-        """For own past and siblings, as far as they are known."""
+        """Compare the value with own past and siblings, if known: True where it is lower by more than `share`."""
         return [self.value < usual * (1 - share) for usual in (self.own, self.siblings) if usual is not None]
 
     @property
     def slow(self) -> bool:
-        """Below its own past, and its siblings where they are known; far below any of it; below the floor of its board."""
+        """True if the value is below own past, and siblings if known; far below either; or below the floor of its board."""
         below = self.own is not None and all(self.below(self.figure.drop))
         return below or any(self.below(DEEP)) or self._below_floor
 
     @property
     def as_usual(self) -> bool:
-        """By one thing at least that is known of it."""
+        """True if at least one known reference (own past, siblings, floor) shows the value to be as usual."""
         known = [usual for usual in (self.own, self.siblings, self.floor) if usual is not None]
         return any(self.value >= usual * (1 - self.figure.drop) for usual in known)
 
@@ -142,8 +142,10 @@ def _print(figure: Figure, value: float) -> str:
 def slow_figures(
     test: GpuTest, siblings: Sequence[GpuTest], past: Sequence[PastTest]
 ) -> tuple[list[Defect], tuple[str, ...], tuple[str, ...]]:
-    """What is slow; the names of figures so slow that it is a failure the second time; the names of findings on which the test says nothing:
-    their figure was not measured, or by nothing that is known is it as usual.
+    """Judge the speeds of one GPU.
+
+    Returns the defects, the names of figures so slow that a second time is a failure, and the names of findings on which the test
+    says nothing: their figure was not measured, or no known reference shows it to be as usual.
     """
     found: list[Defect] = []
     deep: list[str] = []
@@ -177,13 +179,13 @@ def _of_siblings(others: Sequence[dict[str, float]], figure: str) -> float | Non
 
 
 def _excused(test: GpuTest) -> bool:
-    """The driver names a reason for a low clock: a warning at most."""
+    """True if the driver names a reason for a low clock: then a low speed is a warning at most."""
     expected = POWER_CAP if any(kernel.kernel == "bf16" for kernel in test.kernels) else 0
     return bool(test.reasons & ~expected)
 
 
 def _deep_before(figure: str, test: GpuTest, past: Sequence[PastTest]) -> bool:
-    """So it was in an earlier test, an hour ago or more, and in none since was it better."""
+    """True if an earlier test, an hour ago or more, found the figure just as low, and no test since then was better."""
     for one in sorted(past, key=lambda each: each.at.wall, reverse=True):
         if not of_same_key(test, one) or figure not in one.values():
             continue

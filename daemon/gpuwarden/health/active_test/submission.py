@@ -21,7 +21,10 @@ ENDED_BY_A_PASSED_TEST = "memory_degrading"
 def submitted(
     state: State, tests: Sequence[GpuTest], now: Stamp, boot_id: str, lease: Lease | None = None
 ) -> tuple[dict[str, Outcome], list[Event]]:
-    """`tests`: of one run, under this lease. Results of GPUs that belong here are kept; those that are known already, as of a second attempt, are not again."""
+    """Judge the `tests` of one run under this lease. Returns the outcomes by UUID and the events that keep them.
+
+    Results are kept for GPUs that belong here; results that are known already, as from a second attempt, are not kept again.
+    """
     started = {(test.uuid, test.started.wall) for test in tests}
     past = {
         uuid: [one for one in results if (uuid, one.started) not in started] for uuid, results in state.tests.items()

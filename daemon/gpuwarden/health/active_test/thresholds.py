@@ -64,7 +64,7 @@ WARM, HOT = 45, 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One speed that is judged."""
+    """A speed that is judged, and its thresholds."""
 
     name: str
     """As results keep it."""
@@ -83,7 +83,7 @@ class Figure:
 
     @property
     def finding(self) -> str:
-        """The name of the finding that it makes."""
+        """Name of the finding that this figure makes."""
         return f"{self.code}.{self.detail}"
 
 

@@ -25,10 +25,11 @@ from gpuwarden.health.model import Advice, Health
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcgmCode:
-    """`severity` and `action` are the vendor's terms. `worst`: the worst severity that gpuwarden gives it.
+    """A code of DCGM's incidents.
 
-    `agrees`: our condition about the same fault, "" for none. `passive`: health checks report it. `lasts`: seconds for
-    which DCGM must report it before it counts without NVML; infinite where our own reading of the same counter decides.
+    `severity` and `action` are the vendor's terms; `worst` is the worst severity that gpuwarden gives the code. `agrees` is our
+    condition about the same fault, or "". `passive`: the health checks report it. `lasts`: seconds for which DCGM must report it
+    before it counts without NVML; infinite if our own reading of the same counter decides.
     """
 
     code: int
@@ -52,7 +53,7 @@ class DcgmCode:
 
 
 def own_code(row: DcgmCode) -> str:
-    """Of the finding that an incident is when it belongs to no other."""
+    """Code of the finding that an incident makes if it belongs to no other condition."""
     return f"dcgm_{row.name.lower()}"
 
 

@@ -71,7 +71,7 @@ _RISE_OF_PROBLEM: dict[DcgmProblemKind, float] = {
 
 
 def dcgm_impaired(state: State, sight: Sight) -> Detection:
-    """Only while the driver answers: before it is loaded, and while it is reloaded, an engine has nothing to see."""
+    """Problems of DCGM itself. Judged only while the driver answers: before it is loaded and while it is reloaded, an engine has nothing to see."""
     facts = sight.dcgm
     if facts is None or not any(sight.answering):
         return Detection((), _given_up("dcgm_impaired", state, sight))

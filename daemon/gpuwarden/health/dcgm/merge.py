@@ -68,7 +68,7 @@ def _only_from_dcgm(track: Track) -> bool:
 
 
 def _rising(state: State, key: Key) -> bool:
-    """Our own detector was about to raise it and sees it no longer: DCGM's older report must not raise it in its stead."""
+    """True if our own detector was about to raise it and sees it no longer: DCGM's older report must not raise it in its stead."""
     track = state.tracks.get(key)
     return track is not None and not track.raised and not _only_from_dcgm(track)
 
@@ -112,12 +112,15 @@ def _rise(statement: Statement, *, contradicted: bool, answered: bool) -> float 
 
 
 def _of_no_link(key: Key, state: State, sight: Sight) -> bool:
-    """DCGM calls every link that NVML does not have up a link that is down, also on a card without any bridge."""
+    """True if the GPU has no link to lose.
+
+    DCGM calls every link that NVML does not have up a link that is down, also on a card without any bridge.
+    """
     return key.code == "nvlink_down" and not expected_links(state, sight, key.subject.slot)
 
 
 def _never_active(key: Key, state: State, sight: Sight) -> bool:
-    """A link that was never on, of a GPU that has others: it may lead nowhere."""
+    """True if the link was never on, and its GPU has others: it may lead nowhere."""
     if key.code != "nvlink_down" or not key.subject.part.isdecimal():
         return False
     return not expected_links(state, sight, key.subject.slot) >> int(key.subject.part) & 1

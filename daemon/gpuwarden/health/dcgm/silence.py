@@ -37,10 +37,10 @@ def _watched(each: DcgmGpu) -> bool:
 
 
 def may_end(track: Track, covered: Collection[Subject], sight: Sight) -> bool:
-    """Whether a check without a report ends DCGM's finding about a subject; `covered` is what `covered_subjects` gives.
+    """True if a check without a report ends DCGM's finding about a subject; `covered` is what `covered_subjects` gives.
 
-    While an engine does not answer the state is not known, and a finding stays. Where there is no engine any more for
-    `FORGOTTEN` seconds its report is given up. What is not yet a finding needs its report at every pass.
+    While an engine does not answer, the state is not known and the finding stays. Once there has been no engine for `FORGOTTEN`
+    seconds, its report is dropped. What is not yet a finding needs its report at every pass.
     """
     subject = track.key.subject
     of_gpu = gpu(subject.slot) if subject.slot else NODE
@@ -48,7 +48,7 @@ def may_end(track: Track, covered: Collection[Subject], sight: Sight) -> bool:
 
 
 def forgotten(track: Track, sight: Sight) -> bool:
-    """No engine is here, or DCGM is switched off, and its report about this is old."""
+    """True if DCGM's report about the finding is old, and there is no engine or DCGM is switched off."""
     read = sight.rules.dcgm_fresh_for > 0
     if read and sight.view.dcgm.outcome is not PassOutcome.ABSENT:
         return False

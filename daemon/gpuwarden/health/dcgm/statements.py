@@ -101,7 +101,7 @@ def _of_incidents(
 
 
 def _reported_by_driver(state: State) -> bool:
-    """The kernel log has an NVSwitch error of this boot, with its number, which DCGM has not."""
+    """True if the kernel log has an NVSwitch error of this boot, with its number, which DCGM has not."""
     return any(record.key.code == "sxid" and counts(state, record) for record in state.records.values())
 
 

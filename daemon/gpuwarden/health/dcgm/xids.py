@@ -40,7 +40,7 @@ class Known:
 
 
 def xids_of(before: DcgmFacts | None, after: DcgmFacts, at: Stamp, known: Known) -> list[XidEvent]:
-    """What is new in `after`, which was read at `at`; `before` is what was read last, None for nothing yet."""
+    """Events of the Xids that are new in `after`, which was read at `at`, oldest first. `before` is the previous reading, None if there is none."""
     found: dict[tuple[str, int], XidEvent] = {}
     for event in (*_noted(before, after, at, known), *_reported(before, after, known)):
         found.setdefault((event.slot, event.xid), event)
@@ -78,7 +78,7 @@ def _reported(before: DcgmFacts | None, after: DcgmFacts, known: Known) -> Itera
 
 
 def _same(incident: DcgmIncident) -> tuple[str, int | None, Stamp | None]:
-    """What distinguishes it from another one. A connection that finds it there again has not seen it begin."""
+    """Identity of an incident. A connection that finds it there already has not seen it begin, so its time is left out."""
     return incident.slot, incident.xid, None if incident.preexisting else incident.first_seen
 
 

@@ -25,7 +25,7 @@ def flag(code: str, reading: str) -> Detector:
 
 
 def _contained(state: State, facts: GpuFacts) -> bool | None:
-    """The driver contained it: Xid 94 since boot or reset, no 48, 95 or 140, none in SRAM, rows are remapped at reset.
+    """True if the driver contained it: Xid 94 since boot or reset, no 48, 95 or 140, none in SRAM, rows are remapped at reset.
 
     None: nothing is against it but that there is no 94.
     """
@@ -111,7 +111,7 @@ def gpu_recovery_action(_: State, __: Sight, facts: GpuFacts) -> Sighting | None
 
 
 def thermal_limit(_: State, __: Sight, facts: GpuFacts) -> Sighting | None:
-    """Beyond a limit that the driver itself names; at the shutdown point the board is about to switch off."""
+    """GPU beyond a limit that the driver itself names; at the shutdown point the board is about to switch off."""
     r, offset = facts.readings, slowdown_offset(facts)
     slowdown = r.temperature_slowdown or (r.temperature_gpu_max and r.temperature_gpu_max - offset)
     over = {
@@ -135,7 +135,7 @@ SLOWED_SHARE, SLOWED_WINDOW = 0.6, 600.0
 
 
 def slowed_now(state: State, facts: GpuFacts, code: str, counter: str, reason_bit: int) -> Sighting | None:
-    """Slowed by the hardware for most of a window: by the driver's own clock of it, else by how the passes find it."""
+    """GPU slowed by the hardware for most of a window: by the driver's own clock of it, else by how the passes find it."""
     series = state.windows.get((facts.slot, counter))
     if series is None or getattr(facts.readings, counter) is None:
         if not (facts.readings.clock_event_reasons or 0) & reason_bit:
@@ -154,7 +154,7 @@ def thermal_slowdown(state: State, _: Sight, facts: GpuFacts) -> Sighting | None
 
 
 def pcie_link_degraded(state: State, sight: Sight, facts: GpuFacts) -> Sighting | None:
-    """Narrower than card and slot allow, or than was accepted; or slower, while busy (the generation drops when idle, by design)."""
+    """PCIe link narrower than card and slot allow, or than was accepted; or slower, while busy (the generation drops when idle, by design)."""
     r, pin = facts.readings, state.pins.get(facts.slot)
     possible = (pin.pcie_width if pin is not None else 0) or r.pcie_width_max
     if r.pcie_width and possible and r.pcie_width < possible:
@@ -188,7 +188,7 @@ def pcie_replay_rate(state: State, _: Sight, facts: GpuFacts) -> Sighting | None
 
 
 def vgpu_unlicensed(state: State, sight: Sight) -> Detection:
-    """A licence that this GPU had here; vGPU software that never had one is nobody's fault. It ends where there is no such software."""
+    """Loss of a licence that this GPU had here; vGPU software that never had one is nobody's fault. Clears if there is no such software."""
     given = [facts for facts in sight.answering if facts.readings.vgpu_license is not None or not facts.errors]
     lost = [facts.slot for facts in given if facts.readings.vgpu_license == 0 and _licensed(state, facts.slot)]
     return gpu_detection([Sighting(Key("vgpu_unlicensed", gpu(slot)), {"licensed": 0}) for slot in lost], given)

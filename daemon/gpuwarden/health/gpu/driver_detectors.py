@@ -100,7 +100,7 @@ def _fewer_than_configured(state: State, sight: Sight) -> Iterator[Sighting]:
 
 
 def driver_not_loaded(state: State, sight: Sight) -> Detection:
-    """No GPU through NVML while the bus has some. A slow boot and a driver reload cannot be distinguished for a while."""
+    """Detects that NVML has no GPU while the bus has some. It rises after a grace: a slow boot or a driver reload looks the same for a while."""
     if sight.view.nvml.outcome is None or (sight.nvml is None and not absent(sight)):
         return NOTHING
     problem = sight.nvml.problem if sight.nvml is not None else None
@@ -153,7 +153,7 @@ def _refusal(code: str, evidence: Evidence, state: State, sight: Sight, *, fails
 
 
 def _seen_for(key: Key, state: State, sight: Sight) -> float:
-    """Seconds of this boot for which it has been seen. One from before the boot is taken to have lasted since then."""
+    """Seconds of this boot for which the condition has been seen. A sighting from before the boot counts from the start of the boot."""
     track, now = state.tracks.get(key), sight.now.boottime
     if track is None:
         return 0.0
@@ -197,7 +197,7 @@ def driver_unresponsive(state: State, sight: Sight) -> Detection:
 
 
 def _gsp_error(state: State, silent_since: float) -> bool:
-    """An Xid 119 or 120 of this boot from shortly before the silence, or later."""
+    """True if an Xid 119 or 120 of this boot came shortly before the silence, or later."""
     return any(
         r.key.code == "xid" and r.key.detail in GSP_XIDS and counts(state, r) and r.last.boottime > silent_since - 60.0
         for r in state.records.values()
@@ -231,7 +231,7 @@ def _no_answer(facts: GpuFacts, sight: Sight) -> Sighting:
 
 
 def _long_silent(facts: GpuFacts, sight: Sight) -> bool:
-    """Return whether nothing was heard of a GPU that hangs for as long as the whole driver may be silent."""
+    """True if a hanging GPU has been silent for as long as the whole driver may be."""
     latest, started = sight.view.nvml.latest, sight.view.nvml.started
     worker = None if latest is None else latest.worker
     if worker is not None and (worker.stuck or worker.abandoned):
@@ -241,7 +241,7 @@ def _long_silent(facts: GpuFacts, sight: Sight) -> bool:
 
 
 def gpu_reset_required(_: State, sight: Sight) -> Detection:
-    """It ends by an answer alone: a GPU that stopped answering has not been reset."""
+    """GPUs that say they need a reset. Only an answer clears it: a GPU that stopped answering has not been reset."""
     sightings = [
         Sighting(Key("gpu_reset_required", gpu(f.slot)), {"calls": _calls(f.errors)})
         for f in sight.gpus.values()

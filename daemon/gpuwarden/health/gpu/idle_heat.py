@@ -31,7 +31,7 @@ def gpu_idle_hot(_: State, sight: Sight) -> Detection:
 
 
 def _idle(facts: GpuFacts) -> bool:
-    """Whether nothing has a context on it, it does nothing, and both readings are known. With MIG on there is no utilization."""
+    """True if no process has a context on the GPU, its utilization is 0, and both readings are known. With MIG on there is no utilization."""
     r = facts.readings
     known = r.temperature is not None and r.power_usage_mw is not None
     return known and r.utilization_gpu == 0 and not facts.processes and r.mig_mode != 1

@@ -39,13 +39,13 @@ def order(slots: Collection[str], gpus: Mapping[str, GpuFacts], minors: Sequence
 
 
 def _at(by_address: Sequence[str], minor: int, lost: Sequence[str]) -> str:
-    """For a minor number that no GPU has reported: minors follow the PCI addresses. Empty if even that cannot be."""
+    """Slot for a minor number that no GPU has reported, by the order of PCI addresses, which minors follow. Empty unless that GPU is lost."""
     at = by_address[minor] if 0 <= minor < len(by_address) else ""
     return at if at in lost else ""
 
 
 def on_gpus(facts: JobsFacts, slots: Collection[str], gpus: Mapping[str, GpuFacts]) -> dict[str, tuple[GpuJob, ...]]:
-    """By slot, in the order of the job numbers."""
+    """Jobs on each GPU, by slot, in the order of the job numbers."""
     jobs = {job.id: job for job in facts.jobs}
     found: dict[tuple[str, int], GpuJob] = {}
     for slot, job in _given(facts, order(slots, gpus, facts.minors)):
@@ -62,7 +62,7 @@ def on_gpus(facts: JobsFacts, slots: Collection[str], gpus: Mapping[str, GpuFact
 
 
 def seen_on_gpus(pins: Collection[str], sight: Sight) -> dict[str, tuple[GpuJob, ...]]:
-    """The same of what is seen now; nothing while it is not known which jobs are here. `pins`: slots of GPUs that belong here."""
+    """Jobs on each GPU now, by slot; empty while it is not known which jobs are here. `pins`: slots of the GPUs that belong here."""
     jobs, gpus = sight.jobs, sight.gpus
     if jobs is None:
         return {}
@@ -70,7 +70,7 @@ def seen_on_gpus(pins: Collection[str], sight: Sight) -> dict[str, tuple[GpuJob,
 
 
 def job_numbers(pins: Collection[str], sight: Sight) -> Mapping[str, frozenset[int]]:
-    """By slot, the jobs on the GPU; nothing where jobs are not known. `pins` as above."""
+    """Numbers of the jobs on each GPU, by slot; empty if jobs are not known. `pins` as in `seen_on_gpus`."""
     return {slot: frozenset(job.job for job in jobs) for slot, jobs in seen_on_gpus(pins, sight).items()}
 
 
@@ -96,7 +96,7 @@ def _of(slot: str, job: Job, *, ended: bool) -> GpuJob:
 
 
 def under(evidence: Evidence, before: Evidence | None, sight: Sight, slots: Collection[str], slot: str) -> Evidence:
-    """With the jobs that were on the GPU when a finding about it was first seen: later ones have no part in it.
+    """Evidence with the jobs that were on the GPU when the finding was first seen: later jobs have no part in it.
 
     `before` is what was known of the finding, None if it is new.
     """

@@ -38,13 +38,13 @@ class PodsOnGpus:
     """Containers with devices of Dynamic Resource Allocation, which are not looked up."""
 
     def on_gpu(self, slot: str) -> tuple[PodContainer, ...]:
-        """On it or on an instance of it."""
+        """Containers on the GPU in `slot` or on an instance of it."""
         found = (one for (at, _), containers in self.containers.items() if at == slot for one in containers)
         return tuple(dict.fromkeys(found))
 
 
 def pods_on_gpus(pins: Mapping[str, Pin], view: View, nvml: NvmlFacts | None, now: Stamp) -> PodsOnGpus | None:
-    """None where kubelet is not asked, has never answered, or not for `KEPT`. A lost GPU is known by its pin."""
+    """Pods of each GPU, or None if kubelet is not asked, has never answered, or not within `KEPT`. A lost GPU is known by its pin."""
     facts = view.seen(PodsFacts).fresh(now, KEPT)
     return None if facts is None else matched(facts, pins, nvml)
 
@@ -69,7 +69,7 @@ def matched(facts: PodsFacts, pins: Mapping[str, Pin], nvml: NvmlFacts | None) -
 def with_pods(
     evidence: Evidence, before: Evidence | None, sight: Sight, pins: Mapping[str, Pin], slot: str
 ) -> Evidence:
-    """With the pods that were on the GPU when a finding about it was first seen, as `namespace/name`; `before` as in `jobs.under`."""
+    """Evidence with the pods, as `namespace/name`, that were on the GPU when the finding was first seen; `before` as in `jobs.under`."""
     if not slot or (before is not None and "pod" not in before):
         return evidence
     if before is not None:

@@ -43,7 +43,7 @@ def driver_slow(state: State, sight: Sight) -> Detection:
 
 
 def _taken(nvml: NvmlFacts | None) -> float | None:
-    """Seconds of this pass. Those of GPUs that gave no answer are left out, which have findings of their own."""
+    """Seconds that this pass took. GPUs that gave no answer are left out: they have findings of their own."""
     if nvml is None or nvml.read_seconds is None:
         return None
     silent = sum(gpu.read_seconds or 0.0 for gpu in nvml.gpus if gpu.answer is not GpuAnswer.OK)
@@ -51,7 +51,7 @@ def _taken(nvml: NvmlFacts | None) -> float | None:
 
 
 def _usual(state: State) -> float | None:
-    """What the finding was measured by, else what was learned."""
+    """Seconds that a pass usually takes: what the finding was measured by, else what was learned; None if neither is known."""
     track = state.tracks.get(_KEY)
     before = None if track is None else track.evidence.get("usual_read_seconds")
     return float(before) if isinstance(before, (int, float)) else state.reading_time.usual

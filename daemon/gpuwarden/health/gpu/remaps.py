@@ -42,7 +42,7 @@ def _event(board: str, count: int, at: Stamp, boot_id: str) -> Event:
 
 
 def with_count(history: RemapHistory, event: Event) -> RemapHistory:
-    """With the count of one such event. The newest count of before the window is what growth is measured from."""
+    """History with the count of one event added. The newest count from before the window is kept, since growth is measured from it."""
     if event.key is None:
         return history
     board, at, count = event.key.subject.part, event.at.wall, read(Remapped, event).remapped
@@ -63,6 +63,6 @@ def remaps_lately(history: RemapHistory, board: str, count: int, wall: float) ->
 
 
 def remap_events(history: RemapHistory, now: Stamp, boot_id: str) -> Iterator[Event]:
-    """The events that make this history out of an empty one."""
+    """Events that rebuild this history from nothing."""
     for board, counts in history.items():
         yield from (_event(board, count, Stamp(now.boottime, at), boot_id) for at, count in counts)

@@ -35,7 +35,7 @@ ASKS_FOR_RESET = (1, 4)
 
 
 def counters(sight: Sight, slot: str) -> str:
-    """What the GPU in `slot` has counted by now, as a text for an event; empty if it does not answer."""
+    """Counters since driver load of the GPU in `slot`, as a text for an event; empty if the GPU does not answer."""
     facts = sight.gpus.get(slot)
     if facts is None or facts.answer is not GpuAnswer.OK:
         return ""
@@ -44,7 +44,7 @@ def counters(sight: Sight, slot: str) -> str:
 
 
 def _began_again(before: str, readings: GpuReadings) -> bool:
-    """Every counter that had counted `before` is lower now."""
+    """True if every counter that had counted `before` is lower now."""
     pairs = [item.partition("=") for item in before.split()]
     now = [(getattr(readings, name, None), int(value)) for name, _, value in pairs if value.isdecimal()]
     return len(now) >= ENOUGH and all(value is not None and value < old for value, old in now)
@@ -70,10 +70,10 @@ def _latched(state: State, slot: str) -> Iterator[Track]:
 
 
 def answered(state: State, track: Track, sight: Sight) -> Event | None:
-    """The reset that the driver had asked for, if this is the first pass in which it asks for it no more.
+    """The reset that the driver had asked for, if this is the first pass in which it no longer asks.
 
-    Dated to this pass: the driver has judged all that came before. It must have asked in NVML's own answer: where only a
-    line of the kernel log did (Xid 154), an answer that never did takes nothing back.
+    Dated to this pass: the driver has judged everything before it. The request must have come from NVML itself: if only a line of
+    the kernel log made it (Xid 154), NVML never asked, and its answer withdraws nothing.
     """
     by_action = track.evidence.get("value") in ASKS_FOR_RESET and "reported_by" not in track.evidence
     asked = track.key.code == "gpu_reset_required" or (track.key.code == "gpu_recovery_action" and by_action)
@@ -83,7 +83,7 @@ def answered(state: State, track: Track, sight: Sight) -> Event | None:
 
 
 def _is_news(state: State, track: Track, at: Stamp, sight: Sight) -> bool:
-    """Since `track` began, in this boot, no reset was heard of that would be the same. All of this outlives a restart."""
+    """True if, since `track` began in this boot, no reset was recorded that would be the same one. All of this outlives a restart."""
     known, booted = state.resets.get(track.key.subject.slot), sight.now.wall - sight.now.boottime
     heard = known is not None and (known.boottime >= track.first_seen.boottime or known.boottime >= at.boottime)
     return not heard and track.first_seen.wall >= booted

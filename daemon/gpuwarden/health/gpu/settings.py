@@ -25,8 +25,10 @@ Value = int | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """`name`: in the evidence. `of`: where a GPU's facts have it. `by_jobs`: jobs and their prologs set it. `tolerance`: by how
-    much of the common value it may differ: boards of one model are made with slightly different limits.
+    """A setting that is compared between GPUs.
+
+    `name`: its name in the evidence. `of`: where a GPU's facts have it. `by_jobs`: jobs and their prologs set it. `tolerance`: by
+    how much of the common value it may differ, since boards of one model are made with slightly different limits.
     """
 
     name: str
@@ -60,7 +62,7 @@ _values = attrgetter(*(setting.of for setting in SETTINGS))
 
 
 class Odd(NamedTuple):
-    """What one GPU has otherwise than it should."""
+    """A setting in which one GPU differs from what it should have."""
 
     facts: GpuFacts
     setting: Setting
@@ -70,7 +72,7 @@ class Odd(NamedTuple):
 
 
 def gpu_misconfigured(state: State, sight: Sight) -> Detection:
-    """One finding for all that a GPU has otherwise; another one, with a wait of its own, for what jobs may have set."""
+    """Settings in which a GPU differs: one finding for each GPU, and a separate one, with its own wait, for what jobs may have set."""
     found = [odd for odd in odd_settings(sight) if odd.pinned or not _accepted(state, odd)]
     if not found:
         return gpu_detection((), sight.answering)
@@ -89,7 +91,7 @@ def gpu_misconfigured(state: State, sight: Sight) -> Detection:
 
 
 def odd_settings(sight: Sight) -> list[Odd]:
-    """What the site pinned is compared with that, everything else among GPUs of one name and part number."""
+    """Settings that differ from what the site pinned or, where it pinned nothing, from those of GPUs with the same name and part number."""
     pinned = _pinned(sight.rules.expected)
     models: dict[tuple[str, str], list[tuple[GpuFacts, Sequence[Value | None]]]] = {}
     for facts in sight.answering:

@@ -67,7 +67,7 @@ def _busy(facts: GpuFacts) -> bool:
 
 
 def _may_be_slow(r: GpuReadings) -> bool:
-    """Cheap, and false of most."""
+    """Cheap pre-check, False for most GPUs."""
     below = r.clock_sm_max_mhz is None or (r.clock_sm_mhz or 0) < HOT_OF_SIBLINGS * r.clock_sm_max_mhz
     return below or bool((r.clock_event_reasons or 0) & POWER_CAP)
 
@@ -117,13 +117,13 @@ def _of_its_limit(r: GpuReadings) -> float | None:
 
 
 def _at_its_limit(facts: GpuFacts) -> bool:
-    """Also where that is not known, and on superchips."""
+    """True if the GPU draws the power of its own limit, if that is not known, or if it is a superchip."""
     share = _of_its_limit(facts.readings)
     return share is None or share >= AT_LIMIT or bool(_SUPERCHIP.search(facts.name))
 
 
 def _capped_by_another(facts: GpuFacts, siblings: Sequence[GpuFacts]) -> bool:
-    """It is capped far below its own limit while all siblings reach theirs."""
+    """True if the GPU is power-capped far below its own limit while all siblings reach theirs. Never true of a superchip."""
     share = _of_its_limit(facts.readings)
     if share is None or share >= BELOW_LIMIT or not (facts.readings.clock_event_reasons or 0) & POWER_CAP:
         return False
@@ -132,7 +132,7 @@ def _capped_by_another(facts: GpuFacts, siblings: Sequence[GpuFacts]) -> bool:
 
 
 def _hot(state: State, facts: GpuFacts) -> bool:
-    """Software thermal slowdown now, or for most of the last minute by the driver's own clock of it."""
+    """True if software thermal slowdown is on now, or was for most of the last minute by the driver's own clock of it."""
     if (facts.readings.clock_event_reasons or 0) & SW_THERMAL:
         return True
     series = state.windows.get((facts.slot, "slowdown_sw_thermal_ns"))
@@ -156,7 +156,7 @@ def _at_low_clock(r: GpuReadings) -> bool:
 
 
 def with_time_braked(windows: Windows, at: float, answering: Collection[GpuFacts]) -> Windows:
-    """The windows with the time of one pass; the same where no brake is on, or was lately."""
+    """Windows with the braking time of one pass; the same object if no brake is on, or was lately."""
     result: dict[tuple[str, str], Series] | None = None
     for facts in answering:
         key, low = (facts.slot, BRAKED_LOW), _at_low_clock(facts.readings)
@@ -188,7 +188,7 @@ def power_brake(state: State, _: Sight, facts: GpuFacts) -> Sighting | None:
 
 
 def _still_failing(state: State, facts: GpuFacts, series: Series | None) -> bool:
-    """It failed before, and neither rest nor a window that a restart began again shows that it is better."""
+    """True if `power_brake` has failed already, and rest, or a window that a restart began again, does not show an improvement."""
     track = state.tracks.get(Key("power_brake", gpu(facts.slot)))
     if track is None or not track.raised or track.severity is not Severity.FAILURE:
         return False

@@ -16,7 +16,7 @@ from gpuwarden_collectors.host_facts import AdapterFacts, InfinibandFacts
 
 
 class Narrow(NamedTuple):
-    """What a link lacks. `lanes`, `gtps`: 0 where it has all."""
+    """What a PCIe link lacks. `lanes` and `gtps` are 0 if it has all of them."""
 
     at: str
     lanes: int = 0
@@ -56,7 +56,7 @@ def adapter_pcie_degraded(infiniband: InfinibandFacts, known: Mapping[str, Known
 
 
 def unread_adapters(infiniband: InfinibandFacts) -> frozenset[Subject]:
-    """Those whose links sysfs does not know just now."""
+    """Adapters with a PCIe link whose width sysfs does not give in this pass."""
     return frozenset(
         adapter(each.slot) for each in infiniband.adapters if any(link.width is None for link in each.links)
     )

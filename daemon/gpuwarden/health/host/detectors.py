@@ -47,7 +47,7 @@ Seen = tuple[Sightings, AbstractSet[Subject]]
 
 
 def _detector(code: str, kind: type[NamedFacts], see: Callable[[State, Sight, Any], Seen]) -> Detector:
-    """`see` is given the newest facts of that kind."""
+    """A detector that passes the newest facts of that kind to `see`."""
 
     def detect(state: State, sight: Sight) -> Detection:
         facts = _now(kind, sight)
@@ -59,7 +59,7 @@ def _detector(code: str, kind: type[NamedFacts], see: Callable[[State, Sight, An
 
 
 def _unread(code: str, kind: type[NamedFacts], state: State, sight: Sight) -> Detection:
-    """Without facts nothing was examined; where the site switched their collector off, its findings end."""
+    """Detection without facts: nothing is examined. If the site switched the collector off, its findings end."""
     return tracked_detection(code, state) if kind.collector in sight.rules.off else NOTHING
 
 
@@ -85,7 +85,7 @@ def _port_down(state: State, sight: Sight, facts: InfinibandFacts) -> Seen:
 
 
 def _rate_low(state: State, _: Sight, facts: InfinibandFacts) -> Seen:
-    """A port that is down has no rate."""
+    """Ports slower than they were. A port that is down has no rate."""
     known = state.host.ports
     idle = {
         port_subject(port.name)
@@ -96,7 +96,7 @@ def _rate_low(state: State, _: Sight, facts: InfinibandFacts) -> Seen:
 
 
 def _flapping(state: State, sight: Sight) -> Detection:
-    """It ends only for a port that was followed for the whole window of the rule, or that is known no more."""
+    """Flapping ports. Clears only for a port that was followed for the whole window of the rule, or is no longer known."""
     facts, known, now = infiniband_now(sight), state.port_downs, sight.now.boottime
     if facts is None:
         return _unread(FLAPPING, InfinibandFacts, state, sight)
@@ -106,7 +106,7 @@ def _flapping(state: State, sight: Sight) -> Detection:
 
 
 def _errors(state: State, sight: Sight, facts: InfinibandFacts) -> Seen:
-    """It ends only for a port that was followed for the longest window, or that is known no more."""
+    """Ports with too many errors. Clears only for a port that was followed for the longest window, or is no longer known."""
     known, windows = state.host.ports, state.host_windows
     young = {
         track.key.subject
@@ -149,7 +149,7 @@ def _memory_low(_: State, sight: Sight, facts: MemoryFacts) -> Seen:
 
 
 def _memory_lost(state: State, _: Sight, facts: MemoryFacts) -> Seen:
-    """It ends only where all controllers were followed for an hour, or a reboot made them count again."""
+    """Uncorrected memory errors. Clears only after all controllers were followed for an hour, or a reboot restarted their counters."""
     windows = state.host_windows
     names = [name for name, _counter in services.memory_counters(facts)]
     old_enough = all(followed(windows, name, services.ECC_WINDOW) for name in names)
@@ -162,13 +162,13 @@ def _memory_lost(state: State, _: Sight, facts: MemoryFacts) -> Seen:
 
 
 def _process_hung(_: State, __: Sight, facts: ProcessesFacts) -> Seen:
-    """It ends only when processes were followed for as long as it takes to see one that is stuck."""
+    """Processes that are stuck. Clears only after a full observation window without a stuck process."""
     young = facts.followed_for is not None and facts.followed_for < services.STUCK_FOR
     return services.process_hung(facts), _THE_NODE if young else frozenset()
 
 
 def _service_down(state: State, sight: Sight, facts: ServicesFacts) -> Seen:
-    """One that restarted again and again is well only after it was followed for the whole window of the rule."""
+    """Services that are down. A service that restarted repeatedly is well only after it was followed for the whole window of the rule."""
     windows, tracks, in_domain = state.host_windows, state.tracks_of("service_down"), multi_node(sight)
     young = {
         track.key.subject
@@ -218,7 +218,7 @@ def _restarted(track: Track) -> bool:
 
 
 def _plugin_failed(state: State, sight: Sight) -> Detection:
-    """It ends when the check gives a result, or is configured no more."""
+    """Site checks that give no result. Clears when the check gives a result, or is no longer configured."""
     facts = _now(PluginFacts, sight)
     if not isinstance(facts, PluginFacts):
         return _unread("plugin_failed", PluginFacts, state, sight)
@@ -228,7 +228,7 @@ def _plugin_failed(state: State, sight: Sight) -> Detection:
 
 
 def family(state: State, sight: Sight) -> Mapping[str, Detection]:
-    """Site checks by their codes: those with a new result, and those with a finding that are configured no more."""
+    """Site checks by their codes: those with a new result, and those with a finding that are no longer configured."""
     facts = _now(PluginFacts, sight)
     if not isinstance(facts, PluginFacts):
         return {}

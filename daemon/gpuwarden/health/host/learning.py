@@ -43,12 +43,12 @@ Readings = Mapping[tuple[str, str], int]
 
 
 def now_known(sight: Sight, facts: type[Named]) -> Named | None:
-    """Those facts, if they are fresh and the newest pass gave them."""
+    """Facts of this kind if they are fresh and the newest pass gave them, else None."""
     return sight.fresh(facts) if sight.view.seen(facts).outcome is PassOutcome.OBSERVED else None
 
 
 def infiniband_now(sight: Sight) -> InfinibandFacts | None:
-    """*Absent* says that the kernel has no RDMA device at all: no port is there."""
+    """InfiniBand facts of the newest pass. *Absent* means that the kernel has no RDMA device: no port is there."""
     if sight.view.seen(InfinibandFacts).outcome is PassOutcome.ABSENT:
         return _NO_PORTS
     return now_known(sight, InfinibandFacts)
@@ -58,7 +58,7 @@ def infiniband_now(sight: Sight) -> InfinibandFacts | None:
 
 
 def learn_host(state: State, sight: Sight) -> Iterator[Event]:
-    """Events for ports that are active, or faster than ever, for mounts that are writable, and for what is no matter any more."""
+    """Events for ports that are active or faster than ever, for mounts that are writable, and for ports and mounts that no longer matter."""
     if (infiniband := now_known(sight, InfinibandFacts)) is not None:
         known = state.host.ports
         for name, port in _ports(known, infiniband):
@@ -98,7 +98,7 @@ def _counts(known: Mapping[str, int], memory: MemoryFacts) -> list[tuple[str, in
 
 
 def _ports(known: Mapping[str, KnownPort], infiniband: InfinibandFacts) -> list[tuple[str, KnownPort | None]]:
-    """By name, what is new of a port; None of one that is no matter any more."""
+    """Changes of known ports, by name; None for a port that no longer matters."""
     news: list[tuple[str, KnownPort | None]] = []
     for name in known:
         device = name.rpartition("/")[0]
@@ -133,7 +133,7 @@ def _carries_route(
 
 
 def _mounts(known: Mapping[str, str], storage: StorageFacts, *, booting: bool) -> list[tuple[str, str | None]]:
-    """By path, what is mounted there now; None of a mount that is no matter any more."""
+    """New sources of mounts, by path; None for a mount that no longer matters."""
     here = {mount.path for mount in storage.mounts if mount.mounted or mount.expected}
     gone = [path for path in known if path not in here and not booting]
     news: list[tuple[str, str | None]] = [(path, None) for path in gone]
@@ -159,7 +159,7 @@ def accept_host(state: State, sight: Sight) -> Iterator[Event]:
 
 
 def _as_it_is(port: PortFacts, known: KnownPort, infiniband: InfinibandFacts) -> KnownPort:
-    """With the rate of the port, and what the PCIe links of its adapter lack."""
+    """The port with its present rate, and with what the PCIe links of its adapter lack."""
     gbps = known.gbps if port.rate_gbps is None else min(known.gbps, port.rate_gbps)
     lacks = [lack for each in infiniband.adapters if each.slot == port.slot and (lack := narrow(each)) is not None]
     lanes, gtps = (lacks[0].lanes, lacks[0].gtps) if lacks else (0, 0.0)
@@ -170,7 +170,7 @@ def _as_it_is(port: PortFacts, known: KnownPort, infiniband: InfinibandFacts) ->
 
 
 def counted_host(state: State, sight: Sight) -> State:
-    """With the counters of the newest passes in its windows. Those of what is gone are dropped."""
+    """State with the counters of the newest passes in its windows. Windows of counters that are gone are dropped."""
     if (infiniband := now_known(sight, InfinibandFacts)) is not None:
         read = frozenset([port.name for port in infiniband.ports])
         if read != state.ports_followed:
@@ -220,6 +220,6 @@ def _counting(sight: Sight) -> Iterator[tuple[str, Stamp, Any, Callable[[Any], R
 
 
 def followed(windows: Windows, name: str, seconds: float) -> bool:
-    """Whether the counters of a thing were followed for so long. One without counters has nothing to wait for."""
+    """True if the counters of a thing were followed for that many seconds. A thing without counters has nothing to wait for."""
     spans = [series.followed for (of, _), series in windows.items() if of == name]
     return not spans or max(spans) >= seconds

@@ -23,11 +23,12 @@ JOBS_KEPT = 64
 
 @dataclass(frozen=True, slots=True)
 class KnownPort:
-    """A port that was active once, and the highest rate it had then, in Gb/s; 0 where it never gave one. So it is in HOST_LEARNED.
+    """A port that was once active, with the highest rate it had then, in Gb/s (0 if it never gave one), as stored in
+    HOST_LEARNED.
 
-    `default_route`: the host's went over it when that was last known. `slot`: of its adapter, where sysfs names one.
-    `blind`: its counters that stand at their maximum, separated by spaces. `lanes`, `gtps`: what an operator accepted of the PCIe
-    links of its adapter; 0: as much as both ends can.
+    `default_route`: the host's default route went over the port when that was last known. `slot`: the slot of its adapter, if
+    sysfs names one. `blind`: its counters that stand at their maximum, separated by spaces. `lanes`, `gtps`: what an operator
+    accepted of the PCIe links of its adapter; 0 means as much as both ends can.
     """
 
     gbps: float
@@ -41,10 +42,11 @@ class KnownPort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMemory:
-    """`ports` by name (`mlx5_0/1`). `mounts`: by path, what was mounted there when it was last seen writable.
+    """Durable memory of the host.
 
-    `uncorrected`: by memory controller, the count that was last judged, so that errors between two daemons are not missed.
-    `jobs`: by number, the past of each job that was busy here for long enough.
+    `ports`: known ports by name (`mlx5_0/1`). `mounts`: the source of each mount when it was last seen writable, by path.
+    `uncorrected`: the count that was last judged for each memory controller, so that errors between two daemons are not missed.
+    `jobs`: the past of each job that was busy here for long enough, by number.
     """
 
     ports: Mapping[str, KnownPort] = field(default_factory=dict)
@@ -60,7 +62,7 @@ def port_subject(name: str) -> Subject:
 
 @lru_cache(maxsize=4096)
 def port_key(name: str) -> str:
-    """By which its counters are kept."""
+    """Key of a port, by which its counters are kept."""
     return str(port_subject(name))
 
 
@@ -97,7 +99,7 @@ def _event(kind: EventKind, subject: Subject, at: Stamp, boot_id: str, data: Evi
 
 
 def host_events(memory: HostMemory, at: Stamp, boot_id: str) -> Iterator[Event]:
-    """The events that make this memory out of an empty one."""
+    """Events that rebuild this memory from nothing."""
     for name, port in memory.ports.items():
         yield port_learned(name, port, at, boot_id)
     for path, source in memory.mounts.items():

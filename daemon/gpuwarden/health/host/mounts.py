@@ -17,7 +17,7 @@ PLENTY = 100 << 30
 
 
 def unseen_mounts(storage: StorageFacts) -> frozenset[Subject]:
-    """Mounts that are there, and whose use is not known."""
+    """Mounts that are present and whose use is not known."""
     return frozenset(mount_subject(m.path) for m in storage.mounts if m.mounted and m.bytes_total is None)
 
 
@@ -50,7 +50,7 @@ def _full(mount: MountFacts, limits: DiskLimits) -> Evidence:
 
 
 def mount_missing(storage: StorageFacts) -> list[Sighting]:
-    """Expected and not mounted. One that the kernel mounts on first use is not missing."""
+    """Mounts that are expected and not mounted. A mount that the kernel makes on first use is not missing."""
     return [
         Sighting(Key("mount_missing", mount_subject(mount.path)), {"why": "nothing is mounted there"})
         for mount in storage.mounts
@@ -59,7 +59,7 @@ def mount_missing(storage: StorageFacts) -> list[Sighting]:
 
 
 def mount_hung(storage: StorageFacts) -> list[Sighting]:
-    """It does not answer, or with an error (a stale file handle): jobs that touch it hang or die."""
+    """Mounts that do not answer, or answer with an error (a stale file handle). Jobs that touch them hang or die."""
     sightings = []
     for mount in storage.mounts:
         if mount.hung_for is None and not mount.error:
@@ -71,7 +71,7 @@ def mount_hung(storage: StorageFacts) -> list[Sighting]:
 
 
 def mount_read_only(storage: StorageFacts, writable_before: Mapping[str, str]) -> list[Sighting]:
-    """The kernel makes a file system read-only when its disk fails under it. Another one on the same path is another."""
+    """Mounts that turned read-only, as the kernel makes a file system whose disk fails. Another file system on the same path is another mount."""
     return [
         Sighting(Key("mount_read_only", mount_subject(mount.path)), _evidence(mount), _severity(mount))
         for mount in storage.mounts
@@ -80,7 +80,7 @@ def mount_read_only(storage: StorageFacts, writable_before: Mapping[str, str]) -
 
 
 def _severity(mount: MountFacts) -> Severity:
-    """No job can run on a node without what it is expected to have, nor without its root."""
+    """Failure for an expected mount and for the root, since no job can run on a node without them; else a warning."""
     return F if mount.expected or mount.path == "/" else W
 
 

@@ -29,7 +29,7 @@ MARKS_KEPT = 32
 
 
 class Counters(NamedTuple):
-    """None: not read, or of no use. `seen_down` counts only what passes see: where `link_downed` is blind."""
+    """Counters of a port's outages; None: not read, or of no use. `seen_down` counts what passes see, and is used where `link_downed` is blind."""
 
     link_downed: int | None = None
     carrier_down: int | None = None
@@ -38,7 +38,7 @@ class Counters(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortDowns:
-    """`since`: when it was first read in this boot. `marks`: when it went down, and how often. Times of CLOCK_BOOTTIME."""
+    """Outages of one port. `since`: when it was first read in this boot. `marks`: when it went down, and how often. Times of CLOCK_BOOTTIME."""
 
     counters: Counters
     """By the last event."""
@@ -46,7 +46,7 @@ class PortDowns:
     marks: tuple[tuple[float, int], ...] = ()
 
     def lately(self, now: float) -> int:
-        """Times within the window, by events."""
+        """Number of times the port went down within the window, by events."""
         return sum([times for at, times in self.marks if at > now - WINDOW])
 
 
@@ -70,7 +70,7 @@ class PortCounted:
 
 
 def is_blind(port: PortFacts) -> bool:
-    """Its own counter of outages is at its maximum: only what passes see can be counted."""
+    """True if the port's own counter of outages is at its maximum, so that only what passes see can be counted."""
     return port.link_downed == MAXIMUM["link_downed"] and port.carrier_down is None
 
 
@@ -106,13 +106,15 @@ def _merged(old: Counters, new: Counters) -> Counters:
 
 
 def _growth(old: Counters, new: Counters) -> int:
-    """One that went back was reset, and counts from zero."""
+    """Total growth of the counters. A counter that went backwards was reset and counts from zero."""
     pairs = [(a, b) for a, b in zip(old, new, strict=True) if a is not None and b is not None]
     return sum([now - before if now >= before else now for before, now in pairs])
 
 
 def infiniband_flapping(infiniband: InfinibandFacts, known: Downs, now: float) -> list[Sighting]:
-    """By the port's counters, so that an interruption between two passes counts; by what passes saw where these are blind."""
+    """Ports that went down too often, by the port's counters, so that an interruption between two passes counts; by what passes
+    saw if the counters are blind.
+    """
     sightings = []
     for port in infiniband.ports:
         memory = known.get(port.name)
@@ -128,7 +130,7 @@ def infiniband_flapping(infiniband: InfinibandFacts, known: Downs, now: float) -
 
 
 def is_young(known: Downs, name: str, now: float) -> bool:
-    """Whether the port was not followed for the whole window yet. One without counters has nothing to wait for."""
+    """True if the port was not followed for the whole window yet. A port without counters has nothing to wait for."""
     return name in known and now - known[name].since < WINDOW
 
 
@@ -138,7 +140,7 @@ def _event(name: str, at: Stamp, boot_id: str, data: PortCounted) -> Event:
 
 
 def with_downs(known: Downs, event: Event) -> Downs:
-    """The memory after a COUNTED of a port."""
+    """Memory after an event COUNTED of a port."""
     if event.key is None or event.key.code != FLAPPING:
         return known
     name, at, data = event.key.subject.part, event.at.boottime, read(PortCounted, event)
@@ -156,7 +158,7 @@ def with_downs(known: Downs, event: Event) -> Downs:
 
 
 def without_port(known: Downs, event: Event) -> Downs:
-    """The memory after a HOST_FORGOTTEN, which may be of a port."""
+    """Memory after a HOST_FORGOTTEN, which may be of a port."""
     subject = None if event.key is None else event.key.subject
     if subject is None or subject.kind != "port" or subject.part not in known:
         return known
@@ -164,7 +166,7 @@ def without_port(known: Downs, event: Event) -> Downs:
 
 
 def down_events(known: Downs, at: Stamp, boot_id: str) -> Iterator[Event]:
-    """The events that make this memory out of an empty one."""
+    """Events that rebuild this memory from nothing."""
     for name, memory in known.items():
         marks = " ".join(f"{when!r}:{times}" for when, times in memory.marks)
         data = PortCounted(**memory.counters._asdict(), since=memory.since, marks=marks or None)

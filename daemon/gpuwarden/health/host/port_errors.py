@@ -42,7 +42,7 @@ SAMPLES = 64
 
 
 class Limit(NamedTuple):
-    """`thirds`: 3 where it has to grow so much in each third of the window, 1 where in the window."""
+    """Limit of a counter's growth. `thirds` is 3 if each third of the window must reach it, 1 if the window as a whole must."""
 
     growth: int
     window: float
@@ -87,7 +87,7 @@ def blind_counters(port: PortFacts) -> str:
 def infiniband_errors(
     infiniband: InfinibandFacts, known: Ports, roles: Mapping[str, str], windows: Windows
 ) -> list[Sighting]:
-    """One sighting for each port, with the growth of each counter that is beyond its limit."""
+    """Sightings of ports with errors: one for each port, with the growth of each counter that is beyond its limit."""
     active = [port.name for port in infiniband.ports if port.state == "active" and port.name in known]
     beyond = {name: dict(_beyond(name, windows)) for name in active}
     found = []
@@ -116,7 +116,7 @@ def _beyond(name: str, windows: Windows) -> Iterator[tuple[str, tuple[int, Limit
 
 
 def _growth(series: Series, limit: Limit) -> int:
-    """Over the window, if it is beyond the limit in each part of it, which was followed from its beginning; else 0."""
+    """Growth over the window if it reaches the limit in each part, else 0. A window of several parts must have been followed from its beginning."""
     if limit.thirds > 1 and series.followed < limit.window:
         return 0
     edges = [series.growth(limit.window * part / limit.thirds)[0] for part in range(1, limit.thirds + 1)]

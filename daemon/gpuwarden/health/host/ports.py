@@ -60,9 +60,9 @@ BESIDE, ROUTE, SLOWER = "Ethernet beside InfiniBand", "carries the default route
 
 
 def other_roles(known: Ports) -> dict[str, str]:
-    """The Ethernet ports that are not of the job fabric (management, front end, storage), each with the sign of it.
+    """Ethernet ports that are not of the job fabric (management, front end, storage), each with the reason.
 
-    Where all ports have such a sign, or there is one port alone, they are all that jobs have.
+    If every port has such a reason, or there is one port alone, jobs use them all the same, and none is returned.
     """
     ethernet = {name for name, port in known.items() if port.link_layer == ETHERNET}
     if any(port.link_layer == INFINIBAND for port in known.values()):

@@ -54,7 +54,7 @@ def memory_low(memory: MemoryFacts, limits: MemoryLimits) -> list[Sighting]:
 
 
 def swap_full(memory: MemoryFacts, limits: SwapLimits) -> list[Sighting]:
-    """Only where the site has set a limit."""
+    """Swap space used beyond the site's limit. Without a limit there is no sighting."""
     total, free = memory.swap_total_bytes, memory.swap_free_bytes
     if limits.used_percent is None or not total or free is None:
         return []
@@ -186,7 +186,7 @@ def plugin_subject(name: str) -> Subject:
 
 
 def is_conclusive(result: PluginResult, now: Stamp) -> bool:
-    """Whether its newest run gave a result, and not too long ago."""
+    """True if the newest run of the check gave a result, not too long ago."""
     return result.state is not PluginState.UNKNOWN and not _overdue(result, now)
 
 
@@ -195,7 +195,7 @@ def _overdue(result: PluginResult, now: Stamp) -> bool:
 
 
 def plugin(result: PluginResult) -> list[Sighting]:
-    """What one site check says, at its own severity."""
+    """Sighting of one site check's result, at the severity that the check reports."""
     severity = {PluginState.WARNING: W, PluginState.FAILURE: F}.get(result.state)
     if severity is None:
         return []

@@ -52,7 +52,7 @@ class JobHere:
 
     @property
     def cpu_times(self) -> Mapping[int, tuple[float, float]]:
-        """By process, when its CPU time was read, and that time, seconds."""
+        """CPU time of each process, by PID: when it was read, and that time, in seconds."""
         if self.cpu_at is None:
             return {}
         return {one.pid: (self.cpu_at, one.cpu_seconds) for one in self.processes if one.cpu_seconds is not None}
@@ -60,7 +60,7 @@ class JobHere:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuWork:
-    """One GPU of a job."""
+    """What one pass shows of the work on one GPU of a job."""
 
     index: int
     """NVML's index."""
@@ -85,9 +85,10 @@ class GpuWork:
 
 
 def jobs_here(pins: Collection[str], sight: Sight) -> Mapping[str, JobHere]:
-    """By number, the jobs of Slurm's scripts that have not opted out; by `container-ID`, the containers that have opted in.
+    """Jobs that may be judged: those of Slurm's scripts by number, unless they opted out, and containers that opted in by
+    `container-ID`.
 
-    Each with at least two whole GPUs here, and these for itself. `pins`: the slots of the GPUs that belong in this machine.
+    Each has at least two whole GPUs here for itself. `pins`: the slots of the GPUs that belong in this machine.
     """
     jobs, containers, gpus = sight.jobs, sight.fresh(ContainersFacts), sight.gpus
     if sight.nvml is None:
@@ -125,7 +126,7 @@ def _jobs_here(
 def _containers_here(
     facts: ContainersFacts, by_slot: Mapping[str, tuple[GpuJob, ...]], gpus: Mapping[str, GpuFacts]
 ) -> dict[str, JobHere]:
-    """The GPUs of a container are those that it uses."""
+    """Containers that may be judged. The GPUs of a container are those that it uses."""
     found = {}
     jobs = any(by_slot.values())
     for container in facts.containers:
@@ -147,7 +148,7 @@ def _whole(gpu: GpuFacts) -> bool:
 
 
 def _alone(job: GpuJob, here: tuple[GpuJob, ...], gpu: GpuFacts | None, owners: Mapping[int, JobProcess]) -> bool:
-    """The job has the whole GPU: no MIG, no other job, no process of another user; a service of root's does not count."""
+    """True if the job has the whole GPU: no MIG, no other job, no process of another user; a service of root's does not count."""
     if gpu is None:
         return len(here) == 1
     processes = (owners[process.pid] for process in gpu.processes if process.pid in owners)
@@ -156,7 +157,7 @@ def _alone(job: GpuJob, here: tuple[GpuJob, ...], gpu: GpuFacts | None, owners: 
 
 
 def work(job: JobHere, sight: Sight) -> tuple[GpuWork, ...] | None:
-    """Of each of its GPUs; None where one of them did not answer what is needed."""
+    """Work of each of the job's GPUs; None if one of them did not answer what is needed."""
     by_slot = _by_slot(sight.dcgm)
     found = [_work(facts, by_slot.get(facts.slot)) for facts in sight.answering if facts.slot in job.pids]
     known = tuple(one for one in found if one is not None)
@@ -187,7 +188,7 @@ def _work(facts: GpuFacts, dcgm: DcgmReadings | None) -> GpuWork | None:
 
 
 def busy(job: JobHere, gpus: Iterable[GpuWork]) -> bool:
-    """Each GPU is, with a process of the job on it."""
+    """True if each GPU is busy and has a process of the job on it."""
     return all(job.pids.values()) and all(gpu.utilization >= BUSY for gpu in gpus)
 
 
@@ -210,7 +211,7 @@ class PortTraffic(NamedTuple):
 
 
 def port_traffic(before: PortTraffic | None, sight: Sight) -> PortTraffic | None:
-    """As of the newest pass; None where there is none, or it is old."""
+    """Traffic of the ports as of the newest pass; None if there is none, or it is old."""
     facts, at = sight.fresh(InfinibandFacts), sight.view.seen(InfinibandFacts).at
     if facts is None or at is None or sight.now.boottime - at.boottime > PORTS_COUNT_FOR:
         return None

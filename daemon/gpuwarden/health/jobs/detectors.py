@@ -85,7 +85,9 @@ def _odd_gpus(watch: Watch) -> Iterator[str]:
 
 
 def _odd_ranks(watch: Watch) -> Iterator[str]:
-    """By the CPU time since the job fell: who still computes, or waits otherwise (marin-community/marin#8870: 4.04 cores for 7.85)."""
+    """Yield the ranks whose CPU time since the job fell is unusual: they still compute, or wait otherwise
+    (marin-community/marin#8870: 4.04 cores instead of 7.85).
+    """
     processes = {process.pid: process for process in watch.here.processes}
     cores = _cores(watch)
     for pid, usual in _odd(cores, lambda usual: max(ODD_CORES, usual / 2)):
@@ -104,7 +106,7 @@ def _cores(watch: Watch) -> Mapping[int, float]:
 
 
 def _odd(values: Mapping[int, float], tolerance: Callable[[float], float]) -> Sequence[tuple[int, float]]:
-    """Those that differ from the median of all by more than `tolerance` of it, and that median; nothing where many do."""
+    """Names whose value differs from the median of all by more than `tolerance`, each with that median; empty if many do."""
     if len(values) <= 1:
         return ()
     usual = median(values.values())

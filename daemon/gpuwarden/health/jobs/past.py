@@ -21,7 +21,7 @@ PAUSE_MOST = 1200.0
 
 
 class Means(NamedTuple):
-    """Of all GPUs of a job, in one pass or over a minute; None where not each of them gave it."""
+    """Means over all GPUs of a job, in one pass or over a minute. A value is None unless every GPU gave it."""
 
     power_w: float | None = None
     clock_mhz: float | None = None
@@ -38,7 +38,7 @@ NOTHING_KNOWN = Means()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPast:
-    """Medians of busy minutes, of each GPU; None of what no source gave. So it is in HOST_LEARNED."""
+    """Medians per GPU over a job's busy minutes, as stored in HOST_LEARNED. A value is None if no source gave it."""
 
     slots: str
     """Of its GPUs here, separated by spaces: with others it is learned anew."""
@@ -72,7 +72,7 @@ def learned(known: JobPast | None, slots: str, minutes: Sequence[Means], pause: 
 
 
 def _made(medians: Means, known: JobPast, pause: float) -> JobPast:
-    """`known`, with what is given anew."""
+    """The past `known` with the given values replaced."""
     given = {name: value for name, value in medians._asdict().items() if value is not None}
     return replace(known, **given, pause=float(round(min(max(pause, known.pause), PAUSE_MOST))))
 
@@ -83,7 +83,7 @@ def _medians(minutes: Sequence[Means]) -> Means:
 
 
 def median(values: Iterable[float]) -> float:
-    """Of one value at least. (The library's own imports decimal fractions and random numbers, for 2 MiB.)"""
+    """Median of at least one value. (The library's own imports decimal fractions and random numbers, for 2 MiB.)"""
     ordered = sorted(values)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

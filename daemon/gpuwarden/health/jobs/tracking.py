@@ -21,13 +21,13 @@ PATIENCE = 30.0
 
 
 def past_of(state: State, name: str, watch: Watch) -> JobPast | None:
-    """What is known of the job on these GPUs."""
+    """The past of the job on these GPUs, or None if it is not known."""
     past = state.host.jobs.get(name)
     return past if past is not None and past.slots == watch.slots else None
 
 
 def is_known(name: str, sight: Sight) -> bool:
-    """Whether it is known at all which jobs, or which containers, are here."""
+    """True if it is known at all which jobs, or which containers, are here."""
     return sight.fresh(ContainersFacts) is not None if name.startswith(CONTAINER) else sight.jobs is not None
 
 

@@ -27,7 +27,7 @@ PAUSE_LEAST = 60.0
 
 
 class Minute(NamedTuple):
-    """Sums over the passes since it began."""
+    """Sums over the passes of one minute, since it began."""
 
     began: float
     passes: int = 0
@@ -51,7 +51,7 @@ class Minute(NamedTuple):
         )  # fmt: skip
 
     def means(self) -> Means | None:
-        """None unless every GPU was busy, on average, and at work for this job in each pass."""
+        """Means of the minute, or None unless every GPU was busy, on average, and at work for this job in each pass."""
         if not self.passes or self.spoilt or min(self.utilization) < BUSY * self.passes:
             return None
         pairs = zip(self.sums, self.counts, strict=True)
@@ -60,7 +60,7 @@ class Minute(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """One job. Of moments: a restart of the daemon begins it again, and keeps the past."""
+    """One job under observation. Not kept over a restart of the daemon, which begins it again but keeps the past."""
 
     here: JobHere
     """Where the job is, as of the newest pass."""
@@ -101,12 +101,12 @@ class Watch:
 
     @property
     def fallen_for(self) -> float:
-        """Seconds."""
+        """Seconds from the first to the newest of the passes that showed the job fallen."""
         return 0.0 if self.fell is None else self.fallen_at - self.fell.boottime
 
     @property
     def spun_for(self) -> float:
-        """Seconds."""
+        """Seconds from the first to the newest pass in a row in which the job's GPUs only waited."""
         return 0.0 if self.spun is None else self.spun_at - self.spun.boottime
 
 
@@ -115,7 +115,7 @@ def begun(here: JobHere, now: Stamp) -> Watch:
 
 
 def unread(watch: Watch, here: JobHere, now: Stamp, patience: float) -> Watch:
-    """After a pass in which not every GPU of the job answered. `patience` as in `after`."""
+    """The watch after a pass in which not every GPU of the job answered. `patience` as in `after`."""
     spun = watch.spun if now.boottime - watch.spun_at <= patience else None
     watch = replace(watch, here=here, at=now.boottime, sent_bytes=None, fallen=None, spun=spun)
     return watch if now.boottime - watch.fallen_at <= patience else replace(watch, fell=None)
@@ -131,7 +131,11 @@ def after(
     past: JobPast | None,
     patience: float,
 ) -> Watch:
-    """After one pass more. `ports`: what they sent, if that is of this job. `patience`: seconds without a pass that shows it fallen after which a fall begins again."""
+    """The watch after one more pass.
+
+    `ports`: what they sent, if that is of this job. `patience`: seconds without a pass that shows the job fallen, after which a
+    fall begins again.
+    """
     at, total = now.boottime, sent(gpus)
     values = means(gpus, _rate(watch, total, at, len(gpus)), ports)
     at_work = busy(here, gpus)
@@ -163,14 +167,14 @@ def _spun(watch: Watch, now: Stamp, patience: float) -> Watch:
 
 
 def _rate(watch: Watch, total: int | None, at: float, gpus: int) -> float | None:
-    """MiB/s of each GPU since the pass before; None where the counter went back, or a pass had none."""
+    """MiB/s of each GPU since the pass before; None if the counter went back, or a pass had none."""
     if total is None or watch.sent_bytes is None or at <= watch.at or total < watch.sent_bytes:
         return None
     return (total - watch.sent_bytes) / (at - watch.at) / gpus / (1 << 20)
 
 
 def is_fallen(past: JobPast, gpus: tuple[GpuWork, ...], values: Means) -> bool | None:
-    """Of a job whose GPUs are all busy. None where no source says what they do, nor whether they do."""
+    """True if a job whose GPUs are all busy has fallen; None if no source shows what they do, nor whether they do anything."""
     if any(gpu.slow or gpu.moves for gpu in gpus) or values.power_w is None:
         return False
     if past.clock_mhz and values.clock_mhz is not None and values.clock_mhz < SLOW_CLOCK * past.clock_mhz:
@@ -196,7 +200,7 @@ def is_fallen(past: JobPast, gpus: tuple[GpuWork, ...], values: Means) -> bool |
 
 
 def _folded(watch: Watch, at: float) -> Watch:
-    """Once a minute: the minute that is over joins the others, if the job was busy in it."""
+    """The watch with its minute added to the others, if that is over and the job was busy in it. Happens once a minute."""
     if 0.0 <= at - watch.minute.began < MINUTE:
         return watch
     over = watch.minute.means()
@@ -207,15 +211,15 @@ def _folded(watch: Watch, at: float) -> Watch:
 
 
 def is_due(watch: Watch, past: JobPast | None) -> bool:
-    """Whether the past is to be compared with what was observed since: after ten minutes more, or a longer pause."""
+    """True if the past is to be compared with what was observed since: after ten more minutes, or a longer pause."""
     return watch.unlearned >= LEARNED_AFTER or (past is not None and watch.pause > past.pause)
 
 
 def compared(watch: Watch, *, again: bool = False) -> Watch:
-    """After that; `again` with the next minute."""
+    """The watch after its past was compared. `again`: compare again with the next minute."""
     return replace(watch, unlearned=LEARNED_AFTER - 1 if again else 0, pause=0.0)
 
 
 def is_mixed(past: JobPast, minutes: Sequence[Means]) -> bool:
-    """Whether the job is fallen in one of the minutes that its past would be made of: it is not known which is its custom."""
+    """True if the job is fallen in one of the minutes that its past would be made of: it is not known which of them is normal."""
     return any(is_fallen(past, (), minute) for minute in minutes[-LEARNED_AFTER:])

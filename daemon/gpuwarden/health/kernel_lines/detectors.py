@@ -44,7 +44,7 @@ def gsp_not_answering(state: State, sight: Sight) -> Detection:
 
 
 def soft_lockup(state: State, sight: Sight) -> Detection:
-    """By the module that the lines name; those that name none are about the same lockups, unless there are no others."""
+    """Soft lockups, by the module that the lines name. Lines that name none are about the same lockups, and are used only if no line names one."""
     recent = _recent(state, sight, "soft_lockup", since=sight.now.boottime - SEEN_FOR)
     goes_on = [r for r in recent if _stuck_for(r) >= GOES_ON]
     named = [record for record in goes_on if record.key.detail]
@@ -99,8 +99,9 @@ def adapter_failed(state: State, sight: Sight) -> Detection:
 
 
 def _of_job_fabric(state: State, slot: str) -> tuple[Evidence, bool]:
-    """What ports of the adapter in `slot` were ever active here, and whether one of them is of the job fabric. A port whose adapter sysfs
-    does not name may be its port.
+    """Evidence of which ports of the adapter in `slot` were ever active here, and whether one of them is of the job fabric.
+
+    A port whose adapter sysfs does not name may be one of its ports.
     """
     known = state.host.ports
     ports = [name for name, port in known.items() if port.slot in (slot, "")]

@@ -47,7 +47,7 @@ def adapter(slot: str) -> Subject:
 
 
 def signs(record: Record) -> tuple[str, ...]:
-    """What the lines of the newest burst report, each once, the newest last; nothing from before a recovery."""
+    """Signs of the lines of the newest burst, each once, the newest last; none from before a recovery."""
     if not record.bursts:
         return ()
     found: list[str] = []

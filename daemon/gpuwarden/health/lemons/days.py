@@ -16,7 +16,7 @@ OF_THE_NODE = ("driver_unresponsive",)
 
 
 def days_of(state: State, event: Event) -> Iterator[tuple[str, What]]:
-    """By owner, what `event` adds to the memory of lemons; `state` is the one before it."""
+    """Yield what `event` adds to the memory of lemons, with its owner. `state` is the one before the event."""
     key = event.key
     if event.kind == EventKind.BOOT and event.boot_id != state.boot_id:
         yield from _owned(state, What.REBOOTS)
@@ -50,7 +50,7 @@ def _owner(state: State, key: Key) -> str:
 
 
 def _owned(state: State, what: What) -> Iterator[tuple[str, What]]:
-    """For each owner of an active failure."""
+    """Yield `what` for each owner of an active failure."""
     for track in state.tracks.values():
         if track.raised and track.severity is Severity.FAILURE and (owner := _owner(state, track.key)):
             yield owner, what

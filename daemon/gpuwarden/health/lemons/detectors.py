@@ -12,12 +12,12 @@ BOARDS_NAMED = 4
 
 
 def lemon_days(state: State, sight: Sight) -> tuple[LemonDays, ...]:
-    """On how many days each kind of fault came, for every GPU that belongs here and for the node."""
+    """Number of days with each kind of fault, for every GPU that belongs here and for the node."""
     return report(state.lemons, {slot: board(state, slot) for slot in state.pins}, sight.now.wall)
 
 
 def lemon_node(state: State, sight: Sight) -> Detection:
-    """One kind of fault came on so many different days, on the boards that are here or on the node itself."""
+    """Detects a node with one kind of fault on too many different days, on the boards that are here or on the node itself."""
     if not state.lemons:
         return node_detection(())
     rows = lemon_days(state, sight)

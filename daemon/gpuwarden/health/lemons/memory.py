@@ -46,7 +46,7 @@ Lemons = Mapping[tuple[str, str], tuple[int, ...]]
 
 
 def counted(lemons: Lemons, what: Iterable[tuple[str, str]], wall: float) -> Lemons:
-    """With this day for each of `what`. Beyond `KEPT` pairs those that came longest ago are forgotten."""
+    """Lemons with this day added for each of `what`. Beyond `KEPT` pairs, those that came longest ago are forgotten."""
     day = int(wall // DAY)
     news = [pair for pair in dict.fromkeys(what) if day not in lemons.get(pair, ())]
     if not news:

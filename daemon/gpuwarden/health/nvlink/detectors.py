@@ -45,7 +45,7 @@ def nvlink_down(state: State, sight: Sight) -> Detection:
 
 
 def _in_use(state: State, facts: GpuFacts, down: Sequence[int]) -> bool:
-    """Return whether a process had the GPU open while these links were down: nobody resets such a GPU, so they train for no reset.
+    """True if a process had the GPU open while these links were down: nobody resets such a GPU, so they train for no reset.
 
     The process may have ended since, for lack of the links.
     """
@@ -95,7 +95,7 @@ def nvlink_errors(state: State, sight: Sight) -> Detection:
 
 
 def _all_the_time(counters: Sequence[Series]) -> bool:
-    """Return whether errors came in each part of the window, and many."""
+    """True if errors came in each part of the window, and many."""
     part = NVLINK_ERRORS_WINDOW / PARTS
     until = [sum([series.growth(n * part)[0] for series in counters]) for n in range(PARTS + 1)]
     followed = max(series.followed for series in counters) >= NVLINK_ERRORS_WINDOW

@@ -29,11 +29,11 @@ _DEAD = ("failed", "inactive", "deactivating")
 
 
 class Fabric(NamedTuple):
-    """What says whether the fabric manager is needed here, and whether it runs; None: not known.
+    """Facts that show whether the fabric manager is needed here, and whether it runs; None if not known.
 
-    `switches`: there are NVSwitches on the bus. `used`: a GPU belongs to an NVLink fabric, and with `multi_node` to one of several
-    nodes. `completed`: every GPU that says so is registered in it. `process`: a process of the fabric manager runs, in whatever
-    container. `gpus`: a GPU answers.
+    `switches`: there are NVSwitches on the bus. `used`: a GPU belongs to an NVLink fabric, and with `multi_node` to one of
+    several nodes. `completed`: every GPU that says so is registered in it. `process`: a process of the fabric manager runs, in
+    whatever container. `gpus`: a GPU answers.
     """
 
     switches: bool | None = None
@@ -49,7 +49,7 @@ def wanted(service: ServiceFacts) -> bool:
 
 
 def undecided(service: ServiceFacts, fabric: Fabric) -> bool:
-    """Whether it is not known if it is needed, or if it runs."""
+    """True if it is not known whether the fabric manager is needed, or whether it runs."""
     if fabric.switches is None or (fabric.used is None and not fabric.switches):
         return True
     off = fabric.switches and service.active in _DEAD and not wanted(service)
@@ -57,7 +57,7 @@ def undecided(service: ServiceFacts, fabric: Fabric) -> bool:
 
 
 def severity_down(service: ServiceFacts, fabric: Fabric, *, failed: bool) -> Severity | None:
-    """Of a unit that is down, and not undecided; None: it is none to miss. `failed`: it is a failure already."""
+    """Severity of a unit that is down and not undecided; None if it is not missed. `failed`: it is a failure already."""
     if not fabric.switches:
         needed = fabric.used and not fabric.multi_node
         return Severity.WARNING if needed or service.configured else None

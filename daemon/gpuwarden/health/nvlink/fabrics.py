@@ -27,7 +27,7 @@ def followed_fabrics(state: State, sight: Sight) -> State:
 
 
 def in_one_fabric(state: State, slot: str, other: str) -> bool:
-    """Whether the NVLinks of one can suffer from the other. Where that is not known, all GPUs of a small host can."""
+    """True if the NVLinks of one can suffer from the other. If that is not known, all GPUs of a small host can."""
     here, there = state.fabrics.get(slot), state.fabrics.get(other)
     if here is None or there is None:
         return len(state.pins) <= MOST_IN_A_FABRIC
@@ -35,7 +35,7 @@ def in_one_fabric(state: State, slot: str, other: str) -> bool:
 
 
 def _fabrics(gpus: Iterable[GpuFacts]) -> Mapping[str, str]:
-    """By slot of a GPU or switch, a name of its fabric: its clique, else the first slot of all that its links lead to."""
+    """Name of the fabric of each GPU or switch, by slot: its clique, else the first slot of all that its links lead to."""
     cliques: dict[str, str] = {}
     joined: dict[str, set[str]] = {}
     for gpu in gpus:

@@ -25,7 +25,7 @@ _READY, _UNAVAILABLE, _NOT_USED = 5, 7, (-1, -2)
 
 
 def multi_node(sight: Sight) -> bool | None:
-    """Whether a GPU belongs to an NVLink domain of several nodes; None while none answers."""
+    """True if a GPU belongs to an NVLink domain of several nodes; None while none answers."""
     nvml = sight.view.nvml.facts
     if nvml is None or not nvml.gpus:
         return None
@@ -47,7 +47,7 @@ def _daemon_answered(sight: Sight) -> bool:
 
 
 def imex_fault(facts: DcgmFacts) -> str:
-    """What is wrong with IMEX by DCGM's readings; "" for nothing."""
+    """Description of what is wrong with IMEX by DCGM's readings; "" if nothing is."""
     daemon = facts.imex_daemon
     if facts.imex_domain in ("DOWN", "DEGRADED"):
         return f"the IMEX domain is {facts.imex_domain}"

@@ -30,8 +30,10 @@ COUNTED = "nvlink_link_errors"
 
 
 class LinkCount(NamedTuple):
-    """`value`: of the counter by the last event, and `cell` of that, -1 after a beginning. `base`: what it showed at its beginning: what
-    came before. `marks`: marked cells, oldest first.
+    """Memory of one link's counter.
+
+    `value`: its value at the last event, and `cell` the cell of that, -1 after a beginning. `base`: what it showed at its
+    beginning, counted before that. `marks`: marked cells, oldest first.
     """
 
     value: int
@@ -118,7 +120,7 @@ def _text(pairs: list[str]) -> str | None:
 
 
 def remembered(links: Links, event: Event) -> Links:
-    """The memory after a COUNTED."""
+    """Memory after an event COUNTED."""
     if event.key is None or event.key.code != COUNTED:
         return links
     data, cell = read(Counted, event), cell_at(event.at)
@@ -139,7 +141,7 @@ def remembered(links: Links, event: Event) -> Links:
 
 
 def link_events(links: Links, at: Stamp, boot_id: str) -> Iterator[Event]:
-    """The events that make this memory out of an empty one."""
+    """Events that rebuild this memory from nothing."""
     for slot, counts in links.items():
         begun = [f"{number}:{count.base}" for number, count in counts.items()]
         grown = [f"{number}:{count.value}" for number, count in counts.items() if count.value != count.base]

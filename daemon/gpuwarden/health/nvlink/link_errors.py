@@ -38,7 +38,7 @@ MOST_MARKS = 4096
 
 
 def by_chance_below(marks: int, of_all: int, links: int) -> bool:
-    """Whether `marks` or more of `of_all` marks are of one link out of `links` with a probability below 1 in `ODDS`. Exact."""
+    """True if `marks` or more of `of_all` marks are of one link out of `links` with a probability below 1 in `ODDS`. Exact."""
     if links < 2 or marks * links <= of_all or of_all > MOST_MARKS:
         return False
     others = links - 1
@@ -85,7 +85,7 @@ def _suspects(group: list[_Member]) -> Iterator[Sighting]:
 
 
 def _apart(member: _Member, group: list[_Member]) -> bool:
-    """The other links of its GPU have not grown with it."""
+    """True if the other links of the GPU have not grown with this one."""
     beside = sum([len(other.marks) for other in group if other.facts is member.facts and other is not member])
     return beside <= 2 * len(member.marks)
 

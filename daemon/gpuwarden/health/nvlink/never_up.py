@@ -41,7 +41,7 @@ def _dark(state: State, sight: Sight, group: Sequence[GpuFacts]) -> Iterator[Sig
 
 
 def _never_up(state: State, facts: GpuFacts) -> bool:
-    """Its links are inactive, or it lists none without an error, and none was ever active on this board."""
+    """True if the GPU's links are inactive, or it lists none without an error, and none was ever active on this board."""
     pin = state.pins.get(facts.slot)
     known = all(link.active is False for link in facts.links) and (bool(facts.links) or not facts.errors)
     return pin is not None and not pin.links and known

@@ -30,7 +30,7 @@ _ASKED = 0x03F0_07FF  # the bits of the first word that some rule asks for; the 
 
 @dataclass(frozen=True, slots=True)
 class Nvlink5Line:
-    """The content of a line. `info` and `status` are its first two register words; `fatal` is its own term."""
+    """A parsed line. `info` and `status` are its first two register words; `fatal` is the line's own term."""
 
     units: tuple[str, ...]
     fatal: bool
@@ -43,12 +43,12 @@ class Nvlink5Line:
 
     @property
     def sign(self) -> str:
-        """In short, as far as rules ask for it; `nvlink5_sign` reads it."""
+        """Short form of the line, as far as rules ask for it; `nvlink5_sign` reads it."""
         return f"{'/'.join(self.units)} {'F' if self.fatal else 'N'} {self.info & _ASKED:x} {self.status:x}"
 
 
 def nvlink5_line(text: str) -> Nvlink5Line | None:
-    """From the text of an Xid; None for one of another form."""
+    """Parse the text of an Xid; None if it has another form."""
     found = _LINE.match(text)
     if found is None:
         return None
@@ -64,7 +64,7 @@ def nvlink5_sign(sign: str) -> Nvlink5Line | None:
 
 
 def branch(driver_version: str) -> int | None:
-    """575 of `575.51.02`; None if there is no telling."""
+    """Driver branch, as 575 for `575.51.02`; None if it cannot be told."""
     first, _, rest = driver_version.strip().partition(".")
     return int(first) if rest and first.isascii() and first.isdigit() and len(first) <= 6 else None
 

@@ -32,8 +32,10 @@ _FOLLOW_UP: dict[str, tuple[str, Advice]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nvlink5Rule:
-    """One row. `units`: the names that a line may give the unit. `before`, `since`: the unit's number in the first register
-    word with drivers before R575 and from it on; `wide`: it has one bit more there. `action` is the vendor's term.
+    """A row of the vendor's decode sheet.
+
+    `units`: the names that a line may give the unit. `before`, `since`: the unit's number in the first register word, with
+    drivers before R575 and from it on; `wide`: it has one bit more there. `action` is the vendor's term.
     """
 
     xid: int
@@ -51,7 +53,7 @@ class Nvlink5Rule:
 
     @property
     def klass(self) -> XidClass:
-        """The vendor ignores two events that are fatal to a link; what stops work is a warning at least."""
+        """Class of the event. The vendor ignores two events that are fatal to a link; what stops work is a warning at least."""
         if self.action == RESET:
             return XidClass.FAILURE
         return XidClass.RECORD if self.severity == NON_FATAL else XidClass.WARNING

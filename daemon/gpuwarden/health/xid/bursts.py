@@ -22,7 +22,10 @@ _BURST, _SIGN, _PART, _PID, _PIDS = "|", ";", " ", ",", "pid="  # none of the fi
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """`began` and `ended`: boottime of the first and of the last line, to 10 ms. `signs`: each once, the newest last; so are `pids`."""
+    """A run of lines that came shortly after each other.
+
+    `began` and `ended`: boottime of the first and of the last line, to 10 ms. `signs` and `pids`: each once, the newest last.
+    """
 
     began: float
     ended: float
@@ -35,7 +38,7 @@ Bursts = tuple[Burst, ...]
 
 
 def joined(signs: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
-    """Each sign once, in the order of their last coming; "" is none."""
+    """Signs with `more` added: each once, in the order of their last coming, at most `SIGNS_KEPT`. "" is no sign."""
     known = dict.fromkeys(signs)
     for sign in more:
         if sign:
@@ -47,9 +50,9 @@ def joined(signs: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
 def extended(
     bursts: Bursts, at: float, signs: tuple[str, ...], *, pid: int | None = None, separate: bool = False
 ) -> Bursts:
-    """With lines that came at `at`. One that is reported late, from before the newest burst, belongs to that burst.
+    """Bursts with lines that came at `at`. A line that is reported late, from before the newest burst, belongs to that burst.
 
-    `pid`: of the process that they name. `separate`: they begin another burst, however soon they come.
+    `pid`: the process that the lines name. `separate`: they begin another burst, however soon they come.
     """
     at, pids = round(at, 2), () if pid is None else (pid,)
     if not separate and bursts and at - bursts[-1].ended <= BURST_GAP:
@@ -66,7 +69,7 @@ def _shortened(burst: Burst) -> Burst:
 
 
 def as_text(bursts: Bursts) -> str:
-    """For the data of an event, which holds no lists. `from_text` gives the same bursts back."""
+    """Text of the bursts for the data of an event, which holds no lists. `from_text` gives the same bursts back."""
     return _BURST.join(_SIGN.join((_PART.join(_head(burst)), *burst.signs)) for burst in bursts)
 
 
@@ -77,7 +80,7 @@ def _head(burst: Burst) -> Iterator[str]:
 
 
 def from_text(text: str) -> Bursts:
-    """Bursts that were written by another version, or by hand, and mean nothing are left out."""
+    """Bursts of a text. Parts that another version or a hand wrote and that mean nothing are left out."""
     return tuple(burst for line in text.split(_BURST)[:BURSTS_KEPT] if (burst := _burst(line)) is not None)
 
 

@@ -32,10 +32,11 @@ class XidClass(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Xid:
-    """`action` is the vendor's bucket for the immediate action, in its own term ("" where the vendor gives none).
+    """A row of the table of Xids. `action` is the vendor's bucket for the immediate action, in its own term ("" if the vendor
+    gives none).
 
-    `repeated`: the class of one that keeps coming back, None if that changes nothing. `escalation`: what to do when it
-    comes back though `advice` was followed; it follows the vendor's investigatory action. NONE: nothing more.
+    `repeated`: the class of one that keeps coming back, None if that changes nothing. `escalation`: what to do when it comes back
+    though `advice` was followed; it follows the vendor's investigatory action. NONE: nothing more.
     """
 
     xid: int
@@ -200,7 +201,7 @@ _ESCALATIONS: dict[Advice, str] = {
 
 
 def _numbers(text: str) -> Iterator[int]:
-    """1, 2, 3, 7 from "1-3 7"."""
+    """Numbers of a text: 1, 2, 3, 7 from "1-3 7"."""
     for item in text.split():
         first, _, last = item.partition("-")
         yield from range(int(first), int(last or first) + 1)

@@ -50,7 +50,7 @@ def _seen(state: State, record: Record, sight: Sight) -> bool:
 
 
 def _confirmed(record: Record, sight: Sight) -> bool:
-    """Something is wrong with the GPU now, so that an old line about it still matters."""
+    """True if something is wrong with the GPU now, so that an old line about it still matters."""
     slot = record.key.subject.slot
     facts = sight.gpus.get(slot)
     if facts is None:
@@ -67,7 +67,7 @@ def _evidence(record: Record, **more: Json) -> Evidence:
 
 
 def _sighting(state: State, record: Record, decided: Ruling, evidence: Evidence) -> Sighting | None:
-    """None where it is only recorded, or where the finding has all of it already: a failure is never made milder.
+    """Sighting of a record; None if it is only recorded, or if the finding has all of it already: a failure is never made milder.
 
     What comes back after a reset is reported again, since the reset did not help.
     """

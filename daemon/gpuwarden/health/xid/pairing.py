@@ -40,7 +40,7 @@ _EVERYBODY = _name(tuple(Source))
 
 
 def paired(unpaired: _Open, key: Key, source: Source, at: float) -> bool:
-    """Whether another source has reported this Xid; if not, it is open from now on. Changes `unpaired`."""
+    """True if another source has reported this Xid; if not, it is open from now on. Changes `unpaired`."""
     for reported, reported_now, within in _PARTNERS[source]:
         then, count = unpaired.get((key, reported), (0.0, 0))
         if count > 0 and abs(at - then) <= within:
@@ -58,7 +58,7 @@ def _add(unpaired: _Open, place: tuple[Key, str], at: float) -> None:
 
 
 def young(unpaired: Unpaired, newest: float) -> Unpaired:
-    """Without what no report can be paired with any more."""
+    """Unpaired reports without those that no report can be paired with any more."""
     return {
         place: (at, count) for place, (at, count) in unpaired.items() if count > 0 and newest - at <= PAIRED_WITHIN_DCGM
     }

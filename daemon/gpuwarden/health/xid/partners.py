@@ -19,7 +19,7 @@ CANCELS = {"162": "163"}
 
 
 def cleanup(state: State, _: Sight, record: Record, row: Xid) -> Ruling:
-    """45. Its line may name what it followed; else any error of the node will do, since jobs span GPUs."""
+    """Ruling on an Xid 45. Its line may name what it followed; else any error of the node will do, since jobs span GPUs."""
     signs = newest_signs(record)
     if causes := [cause for sign in signs if (cause := followed(sign))]:
         return Ruling(row.klass, row.advice, {"after": " ".join(causes)})
@@ -42,7 +42,7 @@ def _cause(state: State, record: Record) -> bool:
 
 
 def detail_of_48(state: State, sight: Sight, record: Record, row: Xid) -> Ruling:
-    """63, 94, 171, 172: the 48 decides, unless this site ignores 48."""
+    """Ruling on an Xid 63, 94, 171 or 172: a 48 of the same GPU decides, unless this site ignores 48."""
     partner = state.records.get(Key("xid", record.key.subject, "48"))
     rule = sight.rules.xids.get("48")
     heard = rule is None or rule.severity != XidClass.RECORD.value
@@ -52,7 +52,7 @@ def detail_of_48(state: State, sight: Sight, record: Record, row: Xid) -> Ruling
 
 
 def double_bit(state: State, _: Sight, record: Record, row: Xid) -> Ruling:
-    """48, with what came together with it."""
+    """Ruling on an Xid 48, with what came together with it."""
     partners = [
         other.key.detail
         for other in of_boot(state, record)
@@ -66,7 +66,7 @@ def _together(one: Record, other: Record) -> bool:
 
 
 def ended(state: State, _: Sight, record: Record, row: Xid) -> Ruling:
-    """163, after a 162."""
+    """Ruling on an Xid 163, which a 162 ends."""
     ends = {cancelled: number for number, cancelled in CANCELS.items()}
     end = state.records.get(Key("xid", record.key.subject, ends[record.key.detail]))
     if end is not None and end.boot_id == record.boot_id and end.last >= record.last:

@@ -45,7 +45,7 @@ def gpu_recovery_action(state: State, sight: Sight) -> Detection:
 
 
 def _lines(state: State, sight: Sight) -> Iterator[Record]:
-    """Those that ask for something and still count, unless this site wants them recorded and no more."""
+    """Yield the lines that ask for something and still count, unless this site wants them recorded and no more."""
     rule = sight.rules.xids.get("154")
     if rule is not None and rule.severity == XidClass.RECORD.value:
         return
@@ -70,7 +70,7 @@ def _edge(subject: Subject, line: Record) -> Sighting:
 
 
 def _read_since(sight: Sight, line: Record) -> bool:
-    """Whether the pass of NVML whose facts are at hand began after the line: a later one may have failed."""
+    """True if the pass of NVML whose facts are at hand began after the line: a later one may have failed."""
     started = sight.view.nvml.started
     return started is not None and started.boottime > line.last.boottime
 

@@ -22,7 +22,7 @@ NVLINK_BURSTS = 2
 
 
 def of_application(state: State, _: Sight, record: Record, row: Xid) -> Ruling:
-    """Most numbers: a repeat on one GPU alone has the class that the table gives it."""
+    """Ruling on most numbers: a repeat on one GPU alone has the class that the table gives it."""
     return repeated(state, record, plain(row), row, row.escalation)
 
 
@@ -35,11 +35,12 @@ def repeated(state: State, record: Record, given: Ruling, row: Xid, advice: Advi
 
 
 def of_place(state: State, sight: Sight, record: Record, row: Xid) -> Ruling:
-    """13 and 31: from one place of the chip in several jobs, more than an hour apart, and on no other GPU of the host.
+    """Ruling on an Xid 13 or 31: from one place of the chip in several jobs, more than an hour apart, and on no other GPU of the
+    host.
 
     A job that fails is submitted again within minutes. A burst that names several places is an application that does the same
-    wrong everywhere. On a host with one GPU there is no other to compare with: the same program faults at the same place
-    each time, since the first block of a kernel always runs on the same part of an idle GPU.
+    wrong everywhere. On a host with one GPU there is no other to compare with: the same program faults at the same place each
+    time, since the first block of a kernel always runs on the same part of an idle GPU.
     """
     bursts, place = _of_a_day(record.bursts, record), newest_signs(record)
     if known_count(state, sight) < COMPARABLE or len(place) != 1 or not place[0].startswith("GPC "):
@@ -65,7 +66,7 @@ def _jobs(bursts: Sequence[Burst]) -> list[Burst]:
 
 
 def of_nvlink(_: State, __: Sight, record: Record, row: Xid) -> Ruling:
-    """74: one that recovered is a warning."""
+    """Ruling on an Xid 74: one that recovered is a warning."""
     times = len(_of_a_day(record.bursts, record))
     if times < NVLINK_BURSTS:
         return plain(row)

@@ -38,7 +38,7 @@ _ORDER = (XidClass.RECORD, XidClass.WARNING, XidClass.FAILURE)
 
 
 def ruling(state: State, sight: Sight, record: Record) -> Ruling | None:
-    """None: it is too early to decide."""
+    """The ruling on a record of an Xid, or None if it is too early to decide."""
     row = xid_row(int(record.key.detail))
     rule = sight.rules.xids.get(record.key.detail)
     settled = rule is not None and rule.severity != ""
@@ -51,12 +51,12 @@ def ruling(state: State, sight: Sight, record: Record) -> Ruling | None:
 
 
 def unread(record: Record) -> bool:
-    """A bare number that means nothing without its line."""
+    """True if the record is a bare number that means nothing without its line."""
     return int(record.key.detail) in NVLINK5_XIDS and not newest_signs(record)
 
 
 def _decoded(state: State, sight: Sight, record: Record, row: Xid) -> Ruling:
-    """144 to 150: the worst of the lines of the newest burst."""
+    """Ruling on an Xid 144 to 150: the worst of the lines of the newest burst."""
     rulings = [_line(sight, row, sign) for sign in newest_signs(record)]
     if not rulings:
         return replace(plain(row), evidence={"decoded": "the kernel log has no line of it"})

@@ -30,7 +30,7 @@ def plain(row: Xid) -> Ruling:
 
 
 def of_site(given: Ruling, rule: XidRule | None, cure: Advice) -> Ruling:
-    """As the site wants it. `cure`: what a failure needs where neither table nor site names anything that helps."""
+    """The ruling as the site wants it. `cure`: what a failure needs if neither table nor site names anything that helps."""
     if rule is None or given.over:
         return given
     klass = XidClass(rule.severity) if rule.severity else given.klass

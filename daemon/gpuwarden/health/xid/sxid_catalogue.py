@@ -16,7 +16,7 @@ from gpuwarden.health.model import Advice
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sxid:
-    """`fatal`: traffic over the switch, or to the GPU behind the port, may not go on by itself.
+    """A row of the table of SXids. `fatal`: traffic over the switch, or to the GPU behind the port, may not go on by itself.
 
     `listed_nonfatal`: it is on the vendor's list of non-fatal errors all the same. `harmless`: fleets see it on healthy hosts.
     `advice` and `escalation` as in the table of Xids.

@@ -21,7 +21,7 @@ _PORT, _PART = ";", " "
 
 
 def with_line(ports: Ports, port: str, at: float) -> Ports:
-    """With a line of `port` that came at `at`. Beyond `PORTS_KEPT` the port that had an occasion longest ago is forgotten."""
+    """Ports with a line of `port` that came at `at`. Beyond `PORTS_KEPT`, the port that had an occasion longest ago is forgotten."""
     times, at = ports.get(port, ()), round(at, 2)
     if times and at - times[-1] <= BURST_GAP:
         return ports
@@ -30,7 +30,7 @@ def with_line(ports: Ports, port: str, at: float) -> Ports:
 
 
 def with_lines(ports: Ports, text: str) -> Ports:
-    """With the occasions that `as_text` wrote. What another version or a hand wrote there and means nothing is left out."""
+    """Ports with the occasions that `as_text` wrote. What another version or a hand wrote there and means nothing is left out."""
     for part in text.split(_PORT)[:PORTS_KEPT]:
         port, *times = part.split(_PART)
         for time in times[:OCCASIONS_KEPT]:
@@ -42,7 +42,7 @@ def with_lines(ports: Ports, text: str) -> Ports:
 
 
 def as_text(ports: Ports) -> str:
-    """For the data of an event, which holds no lists."""
+    """Text of the ports for the data of an event, which holds no lists."""
     return _PORT.join(_PART.join((port, *map(repr, times))) for port, times in ports.items())
 
 

@@ -38,7 +38,7 @@ AGAIN = "again at the same port more than three minutes later, or with a GPU tha
 
 
 def first_class(row: Sxid, fatal: bool | None) -> XidClass:
-    """Of the first line of a number. `fatal`: by the line itself; None: it has no severity."""
+    """Class of the first line of a number. `fatal`: by the line itself; None if it has no severity."""
     if fatal or (row.fatal and fatal is None and not row.listed_nonfatal):
         return XidClass.FAILURE
     return XidClass.RECORD if row.harmless else XidClass.WARNING

@@ -81,14 +81,14 @@ _VARIANTS: Mapping[tuple[int, Advice], str] = {
 
 
 def xid_to_do(number: int, advice: Advice) -> str:
-    """What to do about an Xid; "" where its advice says it all."""
+    """Text of what to do about an Xid; "" if its advice says it all."""
     if (text := _VARIANTS.get((number, advice))) is not None:
         return text
     return XID_TO_DO.get(number, "") if advice is xid_row(number).advice else ""
 
 
 def sxid_to_do(advice: Advice) -> str:
-    """What to do about an SXid; "" for one that stops traffic, whose text the condition has."""
+    """Text of what to do about an SXid; "" for one that stops traffic, whose text the condition has."""
     return {
         Advice.OBSERVE: "Nothing now: traffic goes on. Again on one port: have its NVLink path inspected at the next maintenance.",
         Advice.NONE: "Nothing.",

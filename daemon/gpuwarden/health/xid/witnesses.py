@@ -52,7 +52,7 @@ CONTRADICTED = "contradicted"
 
 
 def observed(state: State, sight: Sight) -> State:
-    """With the slots that this pass shows; they are kept for as long as the boot lasts, and not over a restart."""
+    """State with the slots that this pass shows. They are kept for as long as the boot lasts, and not over a restart."""
     if state.boot_id != sight.view.boot_id:
         state = replace(state, slots=frozenset(), ports_above=frozenset(), bus_observed=False, asked={})
     pci, nvml = sight.view.pci.facts, sight.view.nvml.facts
@@ -104,7 +104,7 @@ def asked_since(state: State, record: Record) -> float:
 
 
 def undecided(state: State, now: Stamp) -> bool:
-    """Whether a line that is no finding yet may still wait for its witnesses."""
+    """True if a line that is no finding yet may still wait for its witnesses."""
     asked = state.asked.items()
     return any(key not in state.tracks and now.boottime - at <= ANSWERED_WITHIN for key, at in asked)
 
@@ -122,7 +122,7 @@ class _Answer(Enum):
 
 
 def fallen_off(state: State, sight: Sight, record: Record, row: Xid) -> Ruling | None:
-    """What is made of an Xid 79; None while a witness has time to answer."""
+    """The ruling on an Xid 79; None while a witness has time to answer."""
     if _reported_by_nvml(record):
         return plain(row)
     slot = record.key.subject.slot
@@ -137,7 +137,7 @@ def fallen_off(state: State, sight: Sight, record: Record, row: Xid) -> Ruling |
 
 
 def _reported_by_nvml(record: Record) -> bool:
-    """Whether NVML had an event for the newest report, or for one so shortly before it that both are of one Xid."""
+    """True if NVML had an event for the newest report, or for one so shortly before it that both are of one Xid."""
     return record.nvml is not None and record.last.boottime - record.nvml <= PAIRED_WITHIN
 
 
