@@ -42,7 +42,7 @@ class Backoff:
         self._chance = chance
 
     def failed(self) -> float:
-        """One more failure: seconds to pause before the next attempt."""
+        """Counts one more failure and returns the seconds to pause before the next attempt."""
         seconds = grown(self.first, self.most, self.failures, self._factor)
         self.failures += 1
         return seconds if self._chance is None else seconds * self._chance.uniform(*self._spread)

@@ -53,13 +53,13 @@ def _kind(hint: Any) -> _Kind:
 
 @cache
 def _kinds(kind: Any) -> Mapping[str, _Kind]:
-    """By field of a dataclass."""
+    """Maps each field of a dataclass to its kind."""
     hints = typing.get_type_hints(kind)
     return {field.name: _kind(hints[field.name]) for field in fields(kind)}
 
 
 def changed(hint: Any, old: object, new: object) -> Any:
-    """What leads from `old` to `new`, both of the annotation `hint`."""
+    """Returns the changes that lead from `old` to `new`, both of the annotation `hint`."""
     return _changed(_kind(hint), old, new)
 
 

@@ -74,7 +74,7 @@ def from_wire(kind: Any, data: object) -> Any:
 
 
 def form_of(kind: Any) -> tuple[frozenset[type], Callable[[Any], Any]]:
-    """What `from_wire` does, for what is read often: the types that it takes as they are, and the reader of any other value."""
+    """Returns the types that `from_wire` takes unchanged, and the reader of any other value, for what is read often."""
     return _form(kind)[:2]
 
 
@@ -114,7 +114,7 @@ def _float_form() -> _Form:
 
 
 def _choice_form(choices: Iterable[str]) -> _Form:
-    """Of texts, or of the members of an enumeration, which are texts too."""
+    """Returns the form of texts, or of the members of an enumeration, which are texts too."""
     values = {str(choice): choice for choice in choices}
     refuse = _refusal(f"one of {', '.join(filter(None, values))}")
 

@@ -60,7 +60,7 @@ class ContainerPlace:
 
 
 def lines(text: str) -> Iterator[GroupLine]:
-    """Of the content of /proc/PID/cgroup. Lines of another form are passed over."""
+    """Parses the content of /proc/PID/cgroup; skips lines of another form."""
     for line in text.splitlines():
         number, _, rest = line.partition(":")
         controllers, colon, path = rest.partition(":")
@@ -69,7 +69,7 @@ def lines(text: str) -> Iterator[GroupLine]:
 
 
 def place_begins(path: str) -> int:
-    """Where the names of a path begin, behind the `/..` of a cgroup namespace."""
+    """Returns the offset at which the names of a path begin, after the `/..` of a cgroup namespace."""
     upwards = _UPWARDS.match(path)
     return upwards.end() if upwards else 0
 
@@ -171,7 +171,7 @@ def _mounts(proc: Path) -> tuple[_Mount, ...]:
 
 
 def _mount(line: str) -> _Mount | None:
-    """None for what is no cgroup file system, and for one that another mount covers."""
+    """Parses a line of mountinfo; returns None unless it is a cgroup file system that no other mount covers."""
     left, _, right = line.partition(" - ")
     fields, kind = left.split(), right.split()
     if len(fields) < 6 or len(kind) < 3 or kind[0] not in ("cgroup", "cgroup2"):

@@ -21,7 +21,9 @@ _NO_SUCH = "No such file"
 
 
 def candidates(name: str, configured: str = "") -> tuple[str, ...]:
-    """What is tried, in order: `configured`, paths with `:` between them; where it is empty the loader, then `FOLDERS`."""
+    """Returns the paths to try, in order: those in `configured`, separated by `:`; if it is empty, the loader, then
+    `FOLDERS`.
+    """
     if configured:
         return tuple(configured.split(SEPARATOR))
     return (name, *(f"{folder}/{name}" for folder in FOLDERS))

@@ -79,10 +79,11 @@ def contained(proc: Path, environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def identify(sysfs: Path, etc: Path, var_lib: Path) -> MachineIdentity:
-    """From `<sysfs>/class/dmi/id`, `<etc>/machine-id` and `<var_lib>/cloud/data/instance-id` (cloud-init), no network.
+    """Reads the machine's identity without using the network.
 
-    cloud-init's file comes last: on a copied disk it names the original until cloud-init has run, so that a service
-    that may see a first boot should start after `cloud-init.service`.
+    Reads `<sysfs>/class/dmi/id`, `<etc>/machine-id` and `<var_lib>/cloud/data/instance-id` (cloud-init). cloud-init's
+    file comes last: on a copied disk it names the original until cloud-init has run, so that a service that may see a
+    first boot should start after `cloud-init.service`.
     """
     folder = sysfs / "class/dmi/id"
     dmi, no_dmi = _name(folder / "product_uuid", _is_system_uuid)
@@ -110,7 +111,7 @@ def _is_system_uuid(text: str) -> bool:
 
 
 def _name(path: Path, is_one: Callable[[str], object]) -> tuple[str, str]:
-    """What the file says if it is a name, else "" and why not."""
+    """Returns the file's text and "" if it is a name, else "" and the reason why it is not."""
     text, unreadable = _line(path)
     if is_one(text):
         return text, ""

@@ -24,12 +24,12 @@ def read_bytes(path: Path | str, limit: int = PAGE) -> bytes:
 
 
 def read_text(path: Path | str, limit: int = PAGE) -> str:
-    """As `read_bytes`; what is not ASCII is replaced."""
+    """Returns what `read_bytes` reads as stripped text; bytes that are not ASCII are replaced."""
     return read_bytes(path, limit).decode("ascii", "replace").strip()
 
 
 def text_or_empty(path: Path | str) -> str:
-    """As `read_text`; empty for a file that cannot be read."""
+    """Returns what `read_text` returns, or "" for a file that cannot be read."""
     try:
         return read_text(path)
     except OSError:

@@ -27,7 +27,9 @@ class ProcessStat:
 
     @property
     def over(self) -> bool:
-        """It has ended. A process whose first thread has ended before the others has the state of a zombie and is none."""
+        """True if the process has ended. While only its first thread has, the state is that of a zombie, but it is
+        none.
+        """
         return self.state in "XxZ" and self.threads <= 1
 
 
@@ -45,7 +47,7 @@ def parse_stat(line: bytes) -> ProcessStat:
 
 
 def read_stat(folder: str) -> ProcessStat | None:
-    """Of the process or thread with this folder; None as for `process_stat`."""
+    """Reads the process or thread of this folder; returns None as `process_stat` does."""
     try:
         return parse_stat(read_bytes(f"{folder}/stat"))
     except (OSError, ValueError):
@@ -53,7 +55,7 @@ def read_stat(folder: str) -> ProcessStat | None:
 
 
 def process_stat(proc: Path | str, pid: int) -> ProcessStat | None:
-    """None for a process that is gone, for one that is hidden from this user, and for a line of another form."""
+    """Reads a process; returns None if it is gone, hidden from this user, or its line has another form."""
     return read_stat(f"{os.fspath(proc)}/{pid}")
 
 

@@ -36,7 +36,7 @@ class Reader(Protocol[Found_co]):
     """Called in a thread of its own, never twice at a time."""
 
     def read(self) -> Found_co:
-        """One pass. Raises SourceAbsent where there is no such source, and CollectorError if it cannot be read."""
+        """Reads the source once. Raises SourceAbsent if it does not exist, CollectorError if it cannot be read."""
 
 
 @runtime_checkable

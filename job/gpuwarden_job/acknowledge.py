@@ -99,7 +99,7 @@ def _answer(path: Path, message: Mapping[str, object], until: float) -> Mapping[
 
 
 def _by_file(folder: Path, rank: int, document: Mapping[str, object]) -> bool:
-    """Not flushed: only the daemon of this boot reads it. Raises OSError."""
+    """Writes the acknowledgement to a file, not flushed: only the daemon of this boot reads it. Raises OSError."""
     with suppress(FileExistsError, FileNotFoundError):
         folder.mkdir(mode=0o755)
     temporary = folder / f".{rank}.{os.getpid()}"

@@ -20,7 +20,7 @@ _PARENT = os.getppid()  # when this was imported: an orphan has a parent that is
 
 
 def end_agent(interruption: Interruption | None, environ: Mapping[str, str] = os.environ) -> None:
-    """Where this node is meant, and the agent would start its ranks again. Raises nothing."""
+    """Ends the agent if this node is meant and the agent would start its ranks again. Raises nothing."""
     if interruption is None or environ.get("TORCHELASTIC_MAX_RESTARTS", "0") == "0":
         return
     if interruption.notice is None and not set(interruption.signals) - _SENT_BY_IT:

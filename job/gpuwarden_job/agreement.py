@@ -21,10 +21,10 @@ class Deadline:
 
 
 def agree(ranks: Ranks, interrupted: bool, deadline: float | None) -> Deadline | None:
-    """None: no rank was interrupted. Else the soonest deadline of all. Raises nothing: without an answer this rank decides alone.
+    """Returns the soonest deadline of all ranks, or None if no rank was interrupted.
 
-    What is sent is 0, or 1 + how much sooner than never the deadline is: the largest is the soonest. It is sent as what
-    remains, since nodes do not share a clock.
+    Raises nothing: without an answer this rank decides alone. Each rank sends 0, or 1 + how much sooner than never its
+    deadline is, so that the largest is the soonest. It sends the time that remains, since nodes do not share a clock.
     """
     left = _FAR if deadline is None else min(max(int((deadline - boottime()) * 1000), 0), _FAR)
     mine = 1 + _FAR - left if interrupted else 0

@@ -22,7 +22,7 @@ def opened(path: Path) -> IO[bytes]:
 
 
 def handle_of(path: Path, flags: int) -> int:
-    """Of a regular file; it is to be closed. Raises OSError."""
+    """Opens a regular file; the caller closes it. Raises OSError."""
     handle = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 def share(begin: int, count: int, rank: int, size: int) -> range:
-    """Which of the samples begin … begin + count - 1 this rank takes; all ranks together take each once.
+    """Returns which of the samples begin … begin + count - 1 this rank takes; all ranks together take each once.
 
     Shares differ by at most one sample. Raises ValueError if some rank would get none: an empty step hangs the others.
     """

@@ -116,7 +116,10 @@ _PARTS: dict[type, tuple[bytes, Callable[[Any], list[Any]]]] = {
 
 
 def decode(file: IO[bytes]) -> Any:
-    """What `encode` wrote. Raises NotPlain for another content, OSError, ImportError where an array needs numpy."""
+    """Reads what `encode` wrote.
+
+    Raises NotPlain for another content, OSError, ImportError where an array needs numpy.
+    """
     reader = _Reader(file)
     if reader.take(len(MAGIC)) != MAGIC:
         raise NotPlain("it does not begin as a state does")
@@ -231,7 +234,7 @@ def _pairs(values: list[Any]) -> Iterable[tuple[Any, Any]]:
 
 
 def _ordered(values: list[Any]) -> OrderedDict[Any, Any]:
-    """With the attributes that a model's has, for torch."""
+    """Builds an OrderedDict with the attributes that torch gives to a model's state."""
     attributes, *rest = values
     made = OrderedDict(_pairs(rest))
     if not isinstance(attributes, dict) or not all(isinstance(name, str) for name in attributes):
@@ -300,7 +303,7 @@ def _nested(header: bytes) -> int:
 
 
 def _numpy() -> Any:
-    """None where it is not installed."""
+    """Returns numpy, or None where it is not installed."""
     try:
         importlib.import_module("numpy.lib.format")
         return importlib.import_module("numpy")

@@ -26,7 +26,7 @@ def dump(state: Any, file: IO[bytes]) -> None:
 
 
 def load(file: IO[bytes]) -> Any:
-    """What `dump` wrote, here or where torch was not loaded. Raises NotPlain, and what torch raises."""
+    """Reads what `dump` wrote, here or where torch was not loaded. Raises NotPlain, and what torch raises."""
     begin = _begin(file)
     if begin == MAGIC:
         return decode(file)
@@ -39,7 +39,7 @@ def load(file: IO[bytes]) -> Any:
 
 
 def load_trusted(file: IO[bytes]) -> Any:
-    """As `load`, and also what may run any code. Raises what torch, pickle and that code raise."""
+    """Reads what `load` reads, and also files that may run any code. Raises what torch, pickle and that code raise."""
     begin = _begin(file)
     if begin == MAGIC:
         return decode(file)

@@ -151,7 +151,10 @@ class CheckpointGuard:
             return len(self._came) > self._handled_signals
 
     def check(self, step: int) -> Interruption | None:
-        """What to save and leave for, the same on all ranks and once for each notice. Collective at every `every`-th step."""
+        """Returns why all ranks must save and leave, or None; the same on all ranks, and once for each notice.
+
+        Collective at every `every`-th step.
+        """
         if step % self._every:
             return None
         news = self.pending

@@ -75,7 +75,11 @@ class Loader:
         self._passed: list[str] = []
 
     def first_whole(self, order: Sequence[Path]) -> Loaded | None:
-        """Only the order of rank 0 counts; None where no rank has any. Raises NothingLoadable, Undecodable, WorldChanged."""
+        """Loads the first checkpoint in rank 0's order that is whole on all ranks; None where no rank has any
+        checkpoint.
+
+        Raises NothingLoadable, Undecodable, WorldChanged.
+        """
         proposals = iter(order)
         while folder := self._proposed(proposals):
             with retention.reading(folder):

@@ -30,7 +30,7 @@ def check(state: Any) -> None:
 
 
 def _odd(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """What is neither plain nor a container of such, and the keys that lead there."""
+    """Yields each value that is neither plain nor a container of plain values, with the keys that lead there."""
     if type(value) in (dict, OrderedDict):
         for key, item in value.items():
             yield from _odd(key, (*path, key))
@@ -54,7 +54,7 @@ def _kind(value: Any) -> Hashable | None:
 
 
 def _sample(value: Any) -> Any:
-    """One of its kind without the content, where that is cheap to have; else the value itself."""
+    """Returns an empty value of the same kind where that is cheap to make, else the value itself."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if _kind(value) is None:
         return value

@@ -47,7 +47,10 @@ def name_of(sequence: int, step: int) -> str:
 
 
 def folders(root: Path) -> dict[int, Path]:
-    """By sequence, oldest first; whole or not. Raises OSError, but not where `root` does not exist yet."""
+    """Returns the checkpoint folders by sequence, oldest first, whole or not.
+
+    Raises OSError, but not where `root` does not exist yet.
+    """
     try:
         found = [(match, path) for path in root.iterdir() if (match := _NAME.fullmatch(path.name))]
     except FileNotFoundError:
@@ -110,7 +113,10 @@ def _is_whole(folder: Path) -> bool:
 
 
 def mark_latest(root: Path, made: Manifest) -> None:
-    """For tools that copy files one by one: what they find under this name was whole before. Raises OSError, Broken."""
+    """Names a checkpoint as the latest, for tools that copy files one by one, after checking that it is whole.
+
+    Raises OSError, Broken.
+    """
     name = name_of(made.sequence, made.step)
     manifest.check_sizes(root / name, read(root / name))
     durable.replace(root / LATEST, f"{name}\n".encode())

@@ -43,10 +43,10 @@ class Ranks:
 
     @classmethod
     def detect(cls, environ: Mapping[str, str] = os.environ) -> Ranks:
-        """Those of torch.distributed where it is initialised, else this process alone.
+        """Returns the ranks of torch.distributed where it is initialised, else this process alone.
 
-        Raises RuntimeError where WORLD_SIZE shows that there are others and nothing is known to reach them: ranks that each
-        think themselves alone would save different steps.
+        Raises RuntimeError where WORLD_SIZE shows other ranks that cannot be reached: ranks that each think themselves
+        alone would save different steps.
         """
         torch = sys.modules.get("torch")
         distributed = getattr(torch, "distributed", None)

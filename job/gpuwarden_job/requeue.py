@@ -64,7 +64,7 @@ def leave(
 
 
 def park(guard: CheckpointGuard, clock: Callable[[], float] = boottime) -> None:
-    """Until a signal of another event comes, or a minute past the deadline (15 minutes from now, if there is none)."""
+    """Waits for a signal of another event, or until a minute past the deadline (else 15 minutes from now)."""
     begun, before = clock(), guard.signals
     deadline = None if guard.interruption is None else guard.interruption.deadline
     until = begun + _WITHOUT_DEADLINE if deadline is None else deadline + _AFTER

@@ -20,7 +20,7 @@ MODES = ("min", "max")
 
 
 def best(saved: Sequence[Manifest], mode: str) -> Manifest | None:
-    """Of equals the newest; those without a metric never."""
+    """Returns the checkpoint with the best metric, the newest of equals; None if no checkpoint has a metric."""
     sign = -1.0 if mode == "min" else 1.0
     ranked = [(sign * one.metric, one.sequence, one) for one in saved if one.metric is not None]
     return max(ranked, key=lambda row: row[:2])[2] if ranked else None

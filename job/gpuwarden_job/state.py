@@ -54,7 +54,10 @@ def random_state() -> State:
 
 
 def restore_random(state: Mapping[str, Any]) -> None:
-    """What was not saved, or is not loaded now, stays as it is. Checkpoints from before had tuples and arrays of numpy."""
+    """Restores random numbers. A generator that was not saved, or whose library is not loaded, stays as it is.
+
+    Older checkpoints have tuples and arrays of numpy.
+    """
     version, numbers, gauss = state["python"]
     random.setstate((version, tuple(numbers), gauss))
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")

@@ -79,7 +79,7 @@ class CheckpointStore:
     def save_files(
         self, write: Write, step: int, *, metric: object = None, extra: Mapping[str, Any] | None = None
     ) -> None:
-        """As `save`, for a format of several files; `write` may be collective (torch.distributed.checkpoint)."""
+        """Saves as `save` does, in a format of several files. `write` may be collective (torch.distributed.checkpoint)."""
         self._settle()
         job = self._attempt(write, self._plan(step, metric, extra))
         self._agree(_error_of(job), step)
@@ -112,7 +112,10 @@ class CheckpointStore:
             raise SaveFailed(f"the save beside the training failed: {error or 'on another rank'}") from error
 
     def saved(self) -> list[Manifest]:
-        """Those with a whole manifest, oldest first; their files are checked only when loaded. Raises OSError."""
+        """Returns the checkpoints with a whole manifest, oldest first. Their files are checked only when loaded.
+
+        Raises OSError.
+        """
         found = []
         for folder in publishing.folders(self.folder).values():
             with suppress(Broken):
@@ -141,7 +144,9 @@ class CheckpointStore:
         return self._sharded or self.ranks.first
 
     def _check(self, state: Any) -> None:
-        """Before anything is written, and not beside the training: the first save shows what no restart could load."""
+        """Checks the state before anything is written, in the foreground: the first save shows what no restart could
+        load.
+        """
         if self._writes and self._dump is formats.dump:
             plain.check(state)
 

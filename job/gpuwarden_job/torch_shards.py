@@ -42,7 +42,10 @@ class ShardedModel:
 
 
 def sharded_writer(*, step: int, samples: int, **parts: Any) -> Write:
-    """For `save_files`. `samples` as in `capture`. Raises RuntimeError, on all ranks, where one could not write."""
+    """Returns a writer for `save_files`. `samples` is as in `capture`.
+
+    The writer raises RuntimeError, on all ranks, if one of them could not write.
+    """
 
     def write(folder: Path) -> Iterable[Path]:
         rank = _rank()
@@ -55,10 +58,10 @@ def sharded_writer(*, step: int, samples: int, **parts: Any) -> Write:
 
 
 def sharded_reader(**parts: Any) -> Read:
-    """For `load_latest`: loads the parts in place; the state is (step, samples).
+    """Returns a reader for `load_latest` that loads the parts in place; its state is (step, samples).
 
-    Random numbers go on where as many ranks resume as saved. What fails is an Undecodable of `load_latest`; with other
-    parts than were saved nothing is changed.
+    Random numbers continue where as many ranks resume as saved. `load_latest` reports a failure as Undecodable; if
+    other parts were saved, the reader changes nothing.
     """
 
     def read(folder: Path, made: Manifest) -> tuple[int, int]:

@@ -65,7 +65,10 @@ class PeerWatch:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """For what may take long without steps and is no stall: a save, an evaluation, the first compilation."""
+        """Suspends the watch during work that takes long without steps and is no stall.
+
+        Such work is a save, an evaluation, the first compilation.
+        """
         self._pauses += 1
         try:
             yield

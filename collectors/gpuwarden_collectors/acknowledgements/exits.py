@@ -12,9 +12,9 @@ Process = tuple[int, int]
 
 
 def ended(processes: Iterable[Process], proc: Path = Path("/proc")) -> frozenset[Process]:
-    """Those that have certainly ended; a process that cannot be inspected counts as running.
+    """Returns the processes that have certainly ended; one that cannot be inspected counts as running.
 
-    About 15 us for each process; nothing here blocks.
+    Takes about 15 us for each process and never blocks.
     """
     return frozenset(process for process in processes if _ended(proc, *process))
 

@@ -93,7 +93,9 @@ class AcknowledgementFiles:
             return "" if isinstance(error, FileNotFoundError) else f"cannot open {self._run_dir / FOLDER}: {error}"
 
     def remove_others(self, jobs: frozenset[str]) -> str:
-        """As `remove`, for all folders but these: at the start of the daemon, what an earlier one left."""
+        """Removes the folders that an earlier daemon left, all but those of `jobs`. Reports what is left as `remove`
+        does.
+        """
         try:
             with self._root() as root:
                 left = [self._remove(root, name) for name in _names(root) if name not in jobs]

@@ -27,7 +27,7 @@ class Chunk:
 
     @property
     def median_cycles(self) -> float:
-        """Over SMs."""
+        """Median clock cycles across all SMs."""
         return median(self.cycles.values())
 
 
@@ -80,7 +80,7 @@ class KernelTally:
         self._rates.append(chunk.rate)
 
     def facts(self) -> KernelMeasured | None:
-        """None before the first chunk."""
+        """Returns the results so far, or None before the first chunk."""
         if not self._seen:
             return None
         return KernelMeasured(

@@ -38,7 +38,7 @@ class Obstacle(StrEnum):
 
     @property
     def shown(self) -> str:
-        """For people."""
+        """The obstacle as it is shown to operators."""
         return self.value.replace("_", " ")
 
 

@@ -29,7 +29,7 @@ class HostReader:
         self._nvml = open_library(self._options)
 
     def read(self) -> HostFacts:
-        """One pass. Raises nothing that NVML does."""
+        """Reads all GPUs once. Raises no NVML error: the facts report it."""
         self._reader.close()  # it forgets what it would not read again so soon
         facts = self._reader.read()
         if facts.problem is not None:
@@ -58,7 +58,7 @@ class HostReader:
         return None if state is None else state.ccFeature == _CC_ON
 
     def _asked(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """None where the driver refuses or has no such function."""
+        """Calls an NVML function; returns None where the driver refuses or has no such function."""
         try:
             return function(*arguments)
         except self._nvml.NVMLError:

@@ -12,7 +12,7 @@ _CPUS_MOST = 4096
 
 
 def local_cpus(slot: str, sys: str = "/sys") -> set[int]:
-    """As the kernel says for this PCI address; empty where it does not."""
+    """Returns the CPUs that the kernel lists as local to this PCI address; empty if it lists none."""
     found: set[int] = set()
     for part in text_or_empty(f"{sys}/bus/pci/devices/{slot_of(slot)}/local_cpulist").split(","):
         first, _, last = part.partition("-")

@@ -60,7 +60,7 @@ class MemoryTally:
     _first: list[Mismatch] = field(default_factory=list)
 
     def add(self, run: Run, first: int = 0) -> None:
-        """What one launch found, which began at this byte of the block."""
+        """Adds the result of one launch that began at byte `first` of the block."""
         self.mismatches += run.mismatches
         known = {one.offset for one in self._first}
         for record in sorted(run.records, key=lambda record: (first + record.offset not in known, record.offset)):
@@ -72,7 +72,7 @@ class MemoryTally:
                 )
 
     def facts(self) -> MemoryMeasured | None:
-        """None before anything was tested."""
+        """Returns the results so far, or None before anything was tested."""
         if not self.tested:
             return None
         return MemoryMeasured(
@@ -125,7 +125,7 @@ class MemoryTest:
         return took
 
     def _part(self, base: int, first: int, size: int, chosen: Pattern, inversions: int) -> float:
-        """From byte `first` of the block on."""
+        """Runs the steps from byte `first` of the block, once more at the first mismatches. Returns the seconds taken."""
         before = self.tally.mismatches
         took = self._steps(base, first, size, chosen, inversions)
         if self.tally.mismatches > before and not self._run_again:
@@ -152,8 +152,9 @@ class MemoryTest:
         return run.seconds
 
     def _plan(self, base: int, size: int, chosen: Pattern) -> _Plan:
-        """As many inversions as a march has time for: two, one or none, each of which reads and writes the memory once more; in parts where
-        there is not even time for that.
+        """Plans as many inversions as a march has time for: two, one or none, or else a march in parts.
+
+        Each inversion reads and writes the memory once more.
         """
         if not self.tally.writes:
             probe, kernels = min(size, _PROBE), self._kernels

@@ -52,11 +52,11 @@ class MemoryKernels:
         self._device, self._functions, self._report = device, functions, report
 
     def write(self, base: int, size: int, pattern: Pattern, *, down: bool = False) -> Run:
-        """Writes the pattern."""
+        """Writes the pattern to `size` bytes from `base`."""
         return self._run(layout.WRITE, base, size, pattern, down)
 
     def verify(self, base: int, size: int, pattern: Pattern, *, down: bool = False) -> Run:
-        """Reads and compares."""
+        """Reads `size` bytes from `base` and compares them with the pattern."""
         return self._run(layout.VERIFY, base, size, pattern, down)
 
     def verify_write(self, base: int, size: int, pattern: Pattern, *, down: bool = False) -> Run:

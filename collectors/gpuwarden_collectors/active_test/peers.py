@@ -19,7 +19,10 @@ PEER_PATTERN = 27
 def measure(
     device: Device, peer: Device, kernels: MemoryKernels, seed: int, check: Callable[[], None]
 ) -> PeerMeasured | None:
-    """What `device` reads of `peer`; None where they cannot reach each other. `check` as for `pcie.measure`. Raises CudaError."""
+    """Measures how fast `device` reads from `peer`; returns None where they cannot reach each other.
+
+    `check` is as for `pcie.measure`. Raises CudaError.
+    """
     if not device.reach(peer):
         return None
     size, written = transfer_size(device), pattern(seed, PEER_PATTERN)

@@ -54,13 +54,13 @@ class _Parent:
         os._exit(0)
 
     def write(self, value: dict[str, Any]) -> None:
-        """One line."""
+        """Writes one line of JSON to the parent."""
         line = memoryview(json.dumps(value, separators=(",", ":")).encode() + b"\n")
         while line:
             line = line[os.write(self._lines, line) :]
 
     def progress(self, phase: str) -> None:
-        """A phase begins."""
+        """Tells the parent that a phase begins."""
         self.write({"phase": phase, "at": self._phases.index(phase) + 1, "of": len(self._phases)})
 
     def ask_start(self) -> None:
@@ -72,7 +72,7 @@ class _Parent:
         self._asked("compute")
 
     def ask_memory(self) -> Allowance:
-        """Waits for the answer; one that is none of the three takes nothing."""
+        """Waits for the parent's answer; any other than the three of Allowance counts as NONE."""
         answer = self._asked("memory")
         return next((allowance for allowance in Allowance if allowance == answer), Allowance.NONE)
 

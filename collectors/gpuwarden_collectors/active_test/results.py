@@ -24,7 +24,7 @@ class Results:
     """What was left out."""
 
     def measured(self, obstacle: Obstacle | None = None, text: str = "") -> GpuMeasured:
-        """As facts; `obstacle` and `text`: why the test ended early."""
+        """Returns all results as facts; `obstacle` and `text` say why the test ended early."""
         others = self.others
         return GpuMeasured(
             obstacle=obstacle,

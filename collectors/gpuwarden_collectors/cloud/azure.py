@@ -115,7 +115,7 @@ class Scheduled:
 
 
 def own_events(reply: Reply, own: str) -> Iterator[Scheduled]:
-    """Those that name this machine. Raises ReplyError, also for a single one that cannot be read."""
+    """Yields the events that name this machine. Raises ReplyError if even one of the events cannot be read."""
     reply.expect()
     for item in map(mapping, listing(mapping(reply.json()).get("Events"))[:_EVENTS_MOST]):
         if _names(item, own):
@@ -178,5 +178,5 @@ def _names(item: Mapping[str, Any], own: str) -> bool:
 
 
 def _is_own(name: object, own: str) -> bool:
-    """In any case, and with the _ that old versions of the service put in front."""
+    """True if `name` is this machine's, in any case and with or without the `_` that old service versions prefix."""
     return isinstance(name, str) and bool(own) and name.removeprefix("_").casefold() == own.removeprefix("_").casefold()

@@ -54,7 +54,7 @@ class Container:
         )
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """No-op: this source keeps nothing open."""
 
     async def _ask(self) -> Answer:
         with contextlib.suppress(TimeoutError):

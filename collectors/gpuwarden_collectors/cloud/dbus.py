@@ -86,7 +86,7 @@ class Bus:
         return values
 
     async def subscribe(self, rule: MatchRule) -> None:
-        """To the signals of one member, whose value is one boolean. Raises BusError."""
+        """Subscribes to the signals of one member, whose value is one boolean. Raises BusError."""
         self._member = rule.header_fields["member"]
         await self.call(message_bus.AddMatch(rule))
 
@@ -107,7 +107,10 @@ class Bus:
         _close(self._fds)
 
     async def _receive(self, serial: int = 0) -> Message | None:
-        """One message: if it is the reply to `serial`, that; a signal that was asked for is kept. Raises OSError."""
+        """Receives one message and returns it if it is the reply to `serial`. Raises OSError.
+
+        Keeps a signal of the subscribed member for later; drops every other message.
+        """
         while (missing := self._missing()) > 0:
             await self._readable()
             data, ancillary, _, _ = self._socket.recvmsg(missing, fds_buf_size(), socket.MSG_CMSG_CLOEXEC)
@@ -145,7 +148,9 @@ class Bus:
         return size - len(self._data)
 
     async def _readable(self) -> None:
-        """Each time by way of the loop, so that who floods us holds nobody else up."""
+        """Waits until the socket is readable, always through the event loop, so that a flooding peer blocks no other
+        task.
+        """
         loop = asyncio.get_running_loop()
         ready = asyncio.Event()
         loop.add_reader(self._socket, ready.set)

@@ -97,6 +97,6 @@ def identity(question: str, text: str) -> str:
 
 
 def clean(text: str, most: int) -> str:
-    """One printable line."""
+    """Returns `text` as one printable line of at most `most` characters."""
     shown = "".join(char if char.isprintable() else " " for char in text[: 4 * most])
     return " ".join(shown.split())[:most]

@@ -32,7 +32,7 @@ class Planned:
         return ""
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """No-op: this source keeps nothing open."""
 
 
 def planned(end: float, now: Stamp) -> Answer:

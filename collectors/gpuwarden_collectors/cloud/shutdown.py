@@ -97,7 +97,7 @@ class Shutdown:
             await self._inhibit(logind)
 
     async def _inhibit(self, logind: Logind) -> None:
-        """One that is refused costs the delay, not the notice."""
+        """Takes a delay inhibitor from logind. If logind refuses, the delay is lost, not the notice."""
         with contextlib.suppress(BusError):
             self._inhibitor = await logind.inhibit()
 

@@ -62,7 +62,10 @@ OnAnswer = Callable[[Question, Answer], None]
 
 
 async def follow(source: CloudSource, on_answer: OnAnswer, chance: random.Random) -> None:
-    """For ever. `on_answer` is called with every answer; while the service cannot be found, with unknown for every main question."""
+    """Asks the questions of `source` until cancelled and calls `on_answer` with every answer.
+
+    While the service cannot be found, `on_answer` gets unknown for every main question.
+    """
     backoff = Backoff(RETRY_FIRST, CONFIRM_MOST, spread=(0.8, 1.2), chance=chance)
     while error := await source.confirm():
         for question in source.questions:

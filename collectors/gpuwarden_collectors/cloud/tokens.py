@@ -83,6 +83,9 @@ class TokenMetadata:
         self._good_until = self._clock().boottime + max(good_for, 1.0)
 
     def _lifetime(self, reply: Reply) -> float:
-        """As the service says; an odd value is no reason to trust the token for long, and 401 renews it anyway."""
+        """Seconds for which a token is used, as the service says.
+
+        An odd value gives only 300 s; if the token expires earlier, a 401 renews it anyway.
+        """
         text = reply.headers.get(self._names.ttl.lower(), str(TTL))
         return float(min(int(text), TTL)) if text.isascii() and text.isdigit() and len(text) < 9 else 300.0

@@ -44,7 +44,10 @@ def parse_address(text: str) -> Address:
 
 
 def engine_address(options: DcgmOptions) -> Address | None:
-    """Where to connect to; None: an engine inside the worker. Raises SourceAbsent if no engine runs, CollectorError."""
+    """Returns the address to connect to, or None for an engine inside the worker.
+
+    Raises SourceAbsent if no engine runs, and CollectorError.
+    """
     if options.address:
         return parse_address(options.address)
     found = running_engine(options.probe)

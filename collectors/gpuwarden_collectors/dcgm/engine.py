@@ -106,7 +106,7 @@ class Engine:
         return Identity()
 
     def others(self) -> list[Entity]:
-        """What else DCGM watches on this node. A kind whose module is not loaded has none."""
+        """Returns the other entities that DCGM watches on this node. A kind whose module is not loaded has none."""
         found: list[Entity] = []
         for kind in (SWITCH, CPU, CONNECTX):
             with self._passable():

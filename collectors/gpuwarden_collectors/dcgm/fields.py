@@ -61,7 +61,7 @@ def ids(fields: Iterable[Field]) -> list[int]:
 
 
 def by_entity(values: Iterable[Any]) -> dict[Entity, Values]:
-    """What has a value. `values`: c_dcgmFieldValue_v2."""
+    """Groups by entity the fields that have a value. `values` are c_dcgmFieldValue_v2."""
     found: dict[Entity, Values] = {}
     for value in values:
         field = _BY_ID.get(value.fieldId)
@@ -77,7 +77,7 @@ def by_entity(values: Iterable[Any]) -> dict[Entity, Values]:
 
 
 def _decoded(field: Field, value: Any) -> int | float | str | None:
-    """None for no value, and for one of another type than the field ought to have."""
+    """Returns the value of a field, or None if it has none or one of another type than the field should have."""
     if value.status != 0:
         return None
     kind = chr(value.fieldType & 0xFF)  # dcgm_fields.h: DCGM_FT_*

@@ -47,7 +47,7 @@ class DcgmReader:
         self._replace_at = 0.0  # it fits; if that ends, another DCGM was installed
 
     def read(self) -> DcgmFacts:
-        """One pass. Raises CollectorError at the end of the connection."""
+        """Reads all watches once. Raises CollectorError when the connection ends."""
         if self._engine is None or self._watch is None:
             raise CollectorError("DCGM cannot be read: there is no connection")
         try:
@@ -78,7 +78,7 @@ class DcgmReader:
         self._last = self._engine.address
 
     def _address(self) -> Address | None:
-        """As `engine_address`; an engine that is gone is not absent."""
+        """Returns `engine_address`; raises CollectorError, not SourceAbsent, if an engine has disappeared."""
         try:
             return engine_address(self._options)
         except SourceAbsent as absent:

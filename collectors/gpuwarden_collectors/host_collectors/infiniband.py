@@ -130,7 +130,7 @@ class InfinibandCollector:
                 yield from _numbered(self._devices / device / "ports")
 
     def _port(self, folder: Path, inode: int, carriers: frozenset[str] | None) -> PortFacts | None:
-        """None if it vanished meanwhile."""
+        """Reads one port; returns None if it vanished meanwhile."""
         state = _state_name(text_or_empty(folder / "state"))
         link_layer = text_or_empty(folder / "link_layer")
         if not state and not folder.exists():
@@ -173,7 +173,7 @@ class InfinibandCollector:
         return None if words is None or words == _SENT_MOST else _WORD * words
 
     def _efa_counters(self, folder: Path, inode: int) -> dict[str, int | None]:
-        """Those about commands are of the device since Linux 5.14, and were of its port before."""
+        """Reads the EFA counters. Since Linux 5.14 those about commands belong to the device; before, to its port."""
         of_port = {name: self._counter(folder, inode, f"hw_counters/{name}") for name in _EFA_COUNTERS}
         return {
             name: self._counter(folder, inode, f"../../hw_counters/{name}") if value is None else value
@@ -233,7 +233,10 @@ class InfinibandCollector:
         return [name for name in found if (number(text_or_empty(netdevs / name / "dev_port")) or 0) == port]
 
     def _is_its(self, name: str) -> bool:
-        """Not another network's of the same name: in a container `eth0` is no adapter's. Bonds are of no adapter by their nature."""
+        """True if the interface is the adapter's own, not one of the same name in another network namespace.
+
+        In a container `eth0` belongs to no adapter. A bond is accepted although sysfs attaches it to none.
+        """
         path = self._netdevs / name
         return path.exists() and ("/virtual/" not in os.path.realpath(path) or (path / "bonding").exists())
 
@@ -244,7 +247,9 @@ def _is_virtual_function(device: Path) -> bool:
 
 
 def _is_software(device: Path) -> bool:
-    """It has no hardware above it in sysfs, or names the Ethernet device below it (`parent`, which rxe has)."""
+    """True if the device has no hardware above it in sysfs, or names the Ethernet device below it (`parent`, as rxe
+    does).
+    """
     try:
         return "/virtual/" in os.readlink(device) or (device / "parent").exists()  # noqa: PTH115 - one call less each pass
     except OSError:

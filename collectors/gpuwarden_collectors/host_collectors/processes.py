@@ -70,7 +70,7 @@ class ProcessesCollector:
         self._gpu_users: set[tuple[int, int]] = set()
 
     def read(self) -> ProcessesFacts:
-        """One pass over all processes. Raises SourceAbsent without /proc, CollectorError if it cannot be listed."""
+        """Reads all processes once. Raises SourceAbsent without /proc, CollectorError if it cannot be listed."""
         now = self._clock().boottime
         self._began = now if self._began is None else self._began
         since: dict[_Sleep, float] = {}
@@ -129,7 +129,7 @@ class ProcessesCollector:
     def _stuck(
         self, stat: ProcessStat, asleep: dict[_Sleep, float], now: float, *, gpu: bool | None
     ) -> StuckProcess | None:
-        """None if all of it is seen for the first time."""
+        """Returns the stuck process, or None if all its sleeps are seen for the first time."""
         (thread, _, _), first = min(asleep.items(), key=lambda item: item[1])
         if first >= now:
             return None

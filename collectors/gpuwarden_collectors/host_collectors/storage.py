@@ -114,7 +114,11 @@ class StorageCollector:
         return StorageFacts(mounts=mounts if self._root is None else tuple(self._permitted(mounts)))
 
     def _permitted(self, mounts: Iterable[MountFacts]) -> Iterator[MountFacts]:
-        """What a container may not ask is no sign of the mount. Raises CollectorError if it may not even ask the root."""
+        """Yields the mounts, marking those that the container may not access as not asked: a denial says nothing about
+        them.
+
+        Raises CollectorError if even the root may not be accessed.
+        """
         for mount in mounts:
             if mount.error not in _DENIED:
                 yield mount
@@ -171,7 +175,9 @@ class StorageCollector:
         return MountFacts(path=path, expected=True, mounted=False, automount=automount), None
 
     def _others(self, table: Mapping[str, MountEntry]) -> list[tuple[MountFacts, _Key | None]]:
-        """One mount for each file system, the one with the shortest path: binds and containers repeat the same."""
+        """Selects one mount for each file system, the one with the shortest path: binds and containers repeat the
+        others.
+        """
         seen = {table[path].device for path in self._expected if path in table}
         chosen: dict[str, MountEntry] = {}
         for entry in sorted(table.values(), key=lambda entry: (len(entry.path), entry.path)):
@@ -193,7 +199,7 @@ class StorageCollector:
             ) from error
 
     def _wait(self) -> None:
-        """Until the probes of this pass have answered; those that hang since an earlier one are not waited for."""
+        """Waits until the probes of this pass have answered, but not for those that hang since an earlier pass."""
         deadline = time.monotonic() + self._patience
         for probe in list(self._probes.values()):
             probe.wait(max(0.0, deadline - time.monotonic()))

@@ -39,7 +39,7 @@ class Echoes:
 
 
 def _key(event: HostEvent) -> tuple[Hashable, bool]:
-    """What the event is about, None if it has no echo, and whether it has the form of an echo."""
+    """Returns what the event is about (None if it has no echo), and whether it has the form of an echo."""
     match event:
         case XidEvent(xid=xid, slot=slot, inferred=inferred) if xid == FALLEN_OFF_THE_BUS:
             return ("bus", slot), inferred

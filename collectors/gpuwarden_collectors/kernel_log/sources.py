@@ -37,7 +37,7 @@ class RecordSource(Protocol):
     poll: float | None  # seconds between two reads; None: the loop can wait for fd
 
     def read(self, limit: int) -> Turn:
-        """At most about `limit` records. Raises OSError when the source is broken."""
+        """Reads about `limit` records at most. Raises OSError when the source is broken."""
 
     def slow(self) -> bool:
         """Whether the next `read` takes milliseconds, and so is for a thread."""

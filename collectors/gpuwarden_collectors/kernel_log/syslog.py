@@ -74,7 +74,7 @@ def open_syslog(*, instead_of: OSError) -> SyslogRing:
 
 
 def ring_size() -> int:
-    """Of the kernel's ring, bytes. Raises OSError."""
+    """Size of the kernel's ring buffer in bytes. Raises OSError."""
     return _klogctl(_SIZE_BUFFER, None, 0)
 
 
@@ -181,6 +181,6 @@ def _separated(priority: int, lines: list[bytes]) -> Iterator[tuple[int, bytes]]
 
 
 def _behind(text: bytes, anchor: bytes) -> int | None:
-    """Where the anchor ends in this text, as whole lines; None if it is not there."""
+    """Returns the offset at which `anchor` ends in `text` as whole lines, or None if it is not there."""
     at = text.rfind(anchor)
     return at + len(anchor) if at == 0 or (at > 0 and text[at - 1 : at] == b"\n") else None

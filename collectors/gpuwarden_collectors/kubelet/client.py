@@ -38,7 +38,10 @@ class PodsReader:
         self._last = PodsFacts()
 
     async def read(self) -> PodsFacts:
-        """What has not changed is the same object. Raises CollectorError, or SourceAbsent where no kubelet was ever seen."""
+        """Returns the pods, as the same object if nothing has changed.
+
+        Raises CollectorError, or SourceAbsent where no kubelet was ever seen.
+        """
         facts = await self._facts(await self._asked())
         self._answered = True
         self._last = self._last if facts == self._last else facts

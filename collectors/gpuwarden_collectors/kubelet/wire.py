@@ -63,7 +63,7 @@ def _gpus(container: memoryview) -> Iterator[str]:
 
 
 def _text(message: memoryview, number: int) -> str:
-    """Of a field that is there once; the last one counts, as in protobuf."""
+    """Returns the text of a field that occurs once; if it is repeated the last one counts, as in protobuf."""
     last = b""
     for value in _messages(message, number):
         last = bytes(value[:_TEXT_MOST])

@@ -85,7 +85,7 @@ class Calls:
         return False
 
     def missed(self, call: str, code: int, *, answered: bool = False) -> bool:
-        """As `failed`, of a call whose failure says nothing about the GPU."""
+        """True if the call is not supported, as for `failed`; used where a failure says nothing about the GPU."""
         if code in _UNSUPPORTED and not answered:
             return True
         self.note(call, code, error_text(self.nvml, code))

@@ -56,7 +56,7 @@ class Due:
         return now >= self.next
 
     def read(self, now: float) -> None:
-        """It was read `now`, due or not. A reading out of turn leaves the turns as they are."""
+        """Records a reading at `now`. A reading out of turn does not change the schedule."""
         self.read_at = now
         if self.next == -math.inf:
             self.next = now + self._period * (self._phase or 1.0)

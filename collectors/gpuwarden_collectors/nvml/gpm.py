@@ -59,7 +59,7 @@ class Gpm:
         return {}
 
     def rests(self, now: float) -> bool:
-        """It failed not long ago, and is not asked."""
+        """True if GPM failed recently and is not asked again yet."""
         return now < self._rests_until
 
     def close(self) -> None:

@@ -69,7 +69,7 @@ class Gpu:
         return self._questions.waits_for_turn(now)
 
     def read(self, handle: Any, index: int, now: float, *, its_turn: bool) -> GpuFacts:
-        """One pass at `now` (CLOCK_BOOTTIME). `its_turn`: of this GPU may now be read what takes long."""
+        """Reads the GPU once at `now` (CLOCK_BOOTTIME). `its_turn` allows the readings that take long."""
         address = ctypes.cast(handle, ctypes.c_void_p).value
         if self._address not in (None, address):
             self.forget()
@@ -137,7 +137,10 @@ class Gpu:
             return "" if self._calls.failed(function, error.value) else None
 
     def _notice_mig(self, mig: tuple[int, bool]) -> None:
-        """With MIG instances a GPU does not support what it supports without (nvml.h, nvmlDeviceGetRemappedRows)."""
+        """Forgets what the GPU supports when its MIG state changes.
+
+        With MIG instances a GPU does not support all that it supports without (nvml.h, nvmlDeviceGetRemappedRows).
+        """
         if self._mig not in (None, mig):
             self.forget()
         self._mig = mig

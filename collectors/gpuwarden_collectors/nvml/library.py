@@ -59,7 +59,7 @@ def open_library(options: NvmlOptions) -> Any:
 
 
 def library_absent(configured: str, error: OSError) -> SourceAbsent:
-    """For a library that cannot be loaded."""
+    """Returns the error for an NVML library that cannot be loaded."""
     if configured:
         return SourceAbsent(
             f"NVML cannot be read: {configured} (collectors.nvml.library) could not be loaded: {error}; "
@@ -77,7 +77,7 @@ def bounded(text: str) -> str:
 
 
 def read_text(function: Callable[..., Any], *args: Any) -> str:
-    """What a pynvml function that gives text gives; bytes that are no UTF-8 become replacement characters."""
+    """Returns the text that a pynvml function gives; bytes that are not UTF-8 become replacement characters."""
     try:
         return bounded(function(*args))
     except UnicodeDecodeError as error:

@@ -70,7 +70,7 @@ class _FieldRow(_Row):
 
 
 def _question(row: Call | None, due: Due, nvml: Any) -> tuple[_Question, ...]:
-    """Of a row whose function the bindings lack the second choice; none where they lack that, too."""
+    """Returns the question of a row, or of its second choice if the bindings lack its function; none if they lack both."""
     while row is not None and isinstance(row.function, str) and not hasattr(nvml, row.function):
         row = row.otherwise
     return () if row is None else (_Question(row, due, nvml),)
@@ -98,10 +98,10 @@ class Questions:
         self.values: dict[str, Any] = {}
 
     def ask(self, now: float, *, its_turn: bool) -> bool:
-        """One pass; rows of the cadence DAY wait until it is the turn of this GPU. Raises Unanswered, also if no vital question is answered.
+        """Asks every question that is due; rows of the cadence DAY wait until it is the turn of this GPU.
 
-        Everything is asked if what was read before may be no longer true: the GPU asks for a reset, asked for one in the
-        pass before, or counts again. Returns whether that was so.
+        Asks all questions, and returns True, if earlier answers may no longer hold: the GPU asks for a reset, asked for
+        one in the previous pass, or its counters began again. Raises Unanswered, also if no vital question is answered.
         """
         self._passes += 1
         self._its_turn = its_turn

@@ -95,11 +95,14 @@ class NvmlReader:
             self._initialise()
 
     def read(self) -> NvmlFacts:
-        """One pass. Raises nothing that NVML does; SourceAbsent as `connect` if that was never called."""
+        """Reads all GPUs once. Raises no NVML error; raises SourceAbsent as `connect` does if that was never called."""
         return self.read_around((), lambda _: None)
 
     def read_around(self, hung: Sequence[Hung], partial: Callable[[NvmlFacts], None]) -> NvmlFacts:
-        """As `read`, with the GPUs in `hung` last or not at all; `partial` gets the facts of the others before each of them."""
+        """Reads all GPUs as `read` does, but those in `hung` last or not at all.
+
+        `partial` gets the facts of the other GPUs before each of these.
+        """
         self.page.part()
         self._time = ReadingTime()
         if self._nvml is None:
@@ -133,7 +136,11 @@ class NvmlReader:
         return NvmlFacts(problem=NvmlProblem.NO_PERMISSION, problem_text=text)
 
     def _misfit_lasts(self) -> bool:
-        """At once for a library that used to fit; a new process that finds the same is not replaced in each pass."""
+        """True if a new process should replace this one because library and driver do not match.
+
+        At once for a library that matched before; else after a delay, so that a new process that finds the same is not
+        replaced in each pass.
+        """
         if self._replace_at is None:
             self._replace_at = self._clock() + _SECOND_OPINION
         return self._clock() >= self._replace_at
@@ -301,7 +308,7 @@ def _nameless(index: int) -> str:
 
 
 def _with_avoided(located: Sequence[_Located], avoided: Mapping[int, Hung]) -> list[_Located]:
-    """By index, those that were located and those that were not, which keep their slots."""
+    """Merges by index the located GPUs and those that were avoided, which keep their slots."""
     rest = iter(located)
     return [
         (None, "" if avoided[index].part == _nameless(index) else avoided[index].part, None) if index in avoided else next(rest)

@@ -43,7 +43,7 @@ class ReadingTime:
 
 
 def _rounded(seconds: float) -> float:
-    """To 0.1 s: finer times would change in each pass, and each change is sent and recorded."""
+    """Rounds to 0.1 s: finer times would change in each pass, and each change is sent and recorded."""
     return max(0.0, round(seconds, 1))
 
 

@@ -105,7 +105,7 @@ NEAR = 15  # °C
 
 
 def _near_the_limit(now: Mapping[str, Any]) -> bool:
-    """Also where either is not known: the margin may then be the only sign of heat."""
+    """True if the temperature is near its limit or either is unknown: the margin may then be the only sign of heat."""
     temperature, limit = now.get("temperature"), now.get("temperature_gpu_max")
     return temperature is None or limit is None or temperature >= limit - NEAR
 

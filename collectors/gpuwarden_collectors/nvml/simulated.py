@@ -133,7 +133,7 @@ class SimulatedNvml:
         status._obj.bThresholdExceeded = self._gpu(handle).values["sram_threshold_exceeded"]  # noqa: SLF001
 
     def _nvmlGetFunctionPointer(self, _: str) -> Any:
-        """Of the one function that is called without its binding: the flag for memory beyond repair."""
+        """Returns the one function that is called without its binding: the flag for memory beyond repair."""
 
         def get(handle: Any, words: Any) -> int:
             words._obj[0] = self._gpu(handle).values["memory_unrepairable"]  # noqa: SLF001 - as above
@@ -287,7 +287,7 @@ class SimulatedNvml:
         return gpu.links[link]
 
     def _answer(self, function: str, handle: Any, *args: int) -> Any:
-        """What a function of the table of readings gives."""
+        """Returns the answer of a function that the table of readings names."""
         gpu = self._gpu(handle)
         row = _ROWS.get((function, *args))
         values = [gpu.values.get(name) for name in row.into] if row else [None]

@@ -200,7 +200,9 @@ def add(faults: Iterable[Fault], fault: Fault, at: float) -> tuple[Fault, ...]:
 
 
 def brought_by(fault: Fault) -> tuple[Fault, ...]:
-    """What comes with a fault: the driver reports Xid 79 as it gives a GPU up, which is lost from then on."""
+    """Returns the faults that follow from this one: the driver reports Xid 79 as it gives up a GPU, which is lost from
+    then on.
+    """
     return (Fault("lost", fault.gpu),) if (fault.name, fault.number) == ("xid", _FALLEN_OFF_THE_BUS) else ()
 
 

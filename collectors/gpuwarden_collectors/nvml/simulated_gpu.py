@@ -78,7 +78,7 @@ class SimulatedGpu:
 
 
 def simulated_slot(number: int) -> str:
-    """Where simulated GPU `number` is: 16 to a PCI domain."""
+    """PCI slot of simulated GPU `number`, 16 to a PCI domain."""
     return f"{number // 16:04x}:{0x10 + 0x0E * (number % 16):02x}:00.0"
 
 

@@ -33,9 +33,9 @@ _MISSED = 3  # intervals without a run after which the last result no longer cou
 
 
 def plugin_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What a site check needs of the daemon's environment: where programs and Slurm are, nothing that names the daemon.
+    """Returns the environment of a site check: where programs and Slurm are, and nothing that names the daemon.
 
-    NOTIFY_SOCKET above all stays out: a child that has it notifies systemd in the daemon's name.
+    Above all it lacks NOTIFY_SOCKET: a child that has it notifies systemd in the daemon's name.
     """
     passed = {name: value for name, value in environment.items() if name in _PASSED_ON or name.startswith("SLURM")}
     return {"PATH": os.defpath, **passed}
@@ -67,13 +67,16 @@ class PluginRunner:
         self._left: dict[str, Process] = {}
 
     async def run(self, deliver: Callable[[Observation[PluginFacts]], None]) -> None:
-        """For ever, until cancelled: then what runs is killed. After each run `deliver` is given all newest results."""
+        """Runs all checks again and again until cancelled, which kills those that are running.
+
+        After each run `deliver` gets the newest results of all checks.
+        """
         async with asyncio.TaskGroup() as group:
             for name, check in self._plugins.items():
                 group.create_task(self._repeat(name, check, deliver))
 
     async def once(self) -> Observation[PluginFacts]:
-        """One run of each. Takes as long as they do."""
+        """Runs each check once and returns the results. Takes as long as the checks do."""
         started = self._clock()
         async with asyncio.TaskGroup() as group:
             for name, check in self._plugins.items():
@@ -81,7 +84,7 @@ class PluginRunner:
         return self.newest(started)
 
     def newest(self, started: Stamp | None = None) -> Observation[PluginFacts]:
-        """What is known now, without a run; *absent* where there are no site checks."""
+        """Returns the newest results without running a check; *absent* where no site checks are configured."""
         now = self._clock()
         if not self._plugins:
             why = "no site checks are configured"
@@ -106,7 +109,7 @@ class PluginRunner:
             await asyncio.sleep(due - loop.time())
 
     async def _turn(self, name: str, check: SiteCheck) -> Stamp:
-        """One run, and when it started."""
+        """Runs a check once and returns when that run started."""
         async with self._turns:
             started = self._clock()
             done = await self._run(name, check)
@@ -154,7 +157,7 @@ def _state(check: SiteCheck, code: int | None) -> PluginState:
 
 
 def _text(done: Run) -> str:
-    """One printable line: what went wrong with the run, if anything did, and the first line of its output."""
+    """Returns one printable line: the error of the run, if it has one, and the first line of its output."""
     output = done.stdout if done.stdout.strip() else done.stderr
     line = output.decode("utf-8", "replace").strip().partition("\n")[0].partition("|")[0].strip()
     text = ": ".join(part for part in (done.error, line) if part)

@@ -123,7 +123,7 @@ class Process:
         return self._process.pid
 
     async def ended(self, within: float) -> bool:
-        """It ended within so many seconds. It is not reaped yet."""
+        """True if the process ends within `within` seconds. It is not reaped yet."""
         if self.gone():
             return True
         try:
@@ -158,12 +158,14 @@ class Process:
         return self._process.returncode is not None or os.waitid(os.P_PID, self.pid, flags) is not None
 
     def signal(self, number: signal.Signals) -> None:
-        """To the whole group."""
+        """Sends a signal to the whole process group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
     def kill_session(self) -> None:
-        """What it started in groups of their own, as a shell with job control does, goes the way of its leader's group."""
+        """Kills every process of the session, also those in groups of their own, as a shell with job control starts
+        them.
+        """
         for pid in _members(self.pid):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)

@@ -30,7 +30,7 @@ def packed(done: Run) -> bytes:
 
 
 async def run_by_service(path: str, name: str, timeout: float) -> Run:  # noqa: ASYNC109 - says so, instead of raising
-    """As `run.run`, by the service that listens on the socket at `path`. Raises nothing."""
+    """Runs a check as `run.run` does, by the service that listens on the socket at `path`. Raises nothing."""
     try:
         async with asyncio.timeout(timeout + _SLACK):
             reader, writer = await asyncio.open_unix_connection(path, limit=_ANSWER_MOST)

@@ -65,7 +65,10 @@ UNREAD = Declarations()
 
 
 def declared_signal(text: str) -> str:
-    """One of SIGNALS, NOTHING, or empty. What we may not send counts as NOTHING: the user did not ask for another one."""
+    """Returns one of SIGNALS, NOTHING, or "" for an empty text.
+
+    A signal that the daemon may not send counts as NOTHING: the user did not ask for another one.
+    """
     name = text.strip().upper().removeprefix("SIG")
     if not name:
         return ""
@@ -86,7 +89,7 @@ def command_in(data: bytes) -> tuple[str, ...]:
 
 
 def declarations_in(environ: bytes, cmdline: bytes) -> Declarations:
-    """Of what the files of these names hold, cut to ENVIRON_MOST and COMMAND_MOST. Raises nothing."""
+    """Parses the content of `environ` and `cmdline`, cut to ENVIRON_MOST and COMMAND_MOST. Raises nothing."""
     if len(environ) >= ENVIRON_MOST:
         environ = environ[: environ.rfind(b"\0") + 1]  # what was cut off says something else than it did
     variables = _Variables(b"\0" + environ)

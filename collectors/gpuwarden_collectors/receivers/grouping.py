@@ -62,7 +62,10 @@ class Gathering:
         self._listed: set[int] = set()
 
     def process_groups(self) -> list[ProcessGroup]:
-        """Those of Slurm's jobs have its number and the job's user. Raises SourceAbsent, CollectorError."""
+        """Returns the process groups; those of Slurm jobs have the job's number and user.
+
+        Raises SourceAbsent, CollectorError.
+        """
         process_groups = self._together(self._scanner.groups())
         self._read_declarations(process_groups)
         joined = list(self._joined(process_groups))
@@ -92,7 +95,7 @@ class Gathering:
         return list(process_groups.values())
 
     def _member(self, pid: int, group: Group) -> Member | None:
-        """None for one that is gone, and for Slurm's own."""
+        """Reads a process as a member; returns None if it is gone or is Slurm's own."""
         process = self._scanner.process(pid, group)
         if process is None:
             return None
@@ -171,7 +174,7 @@ class Gathering:
                 yield pgroup
 
     def _lead(self, pgroup: ProcessGroup) -> None:
-        """Which of a job's processes slurmstepd started itself: it also adopts what others left behind."""
+        """Mark task leaders: direct children of slurmstepd, excluding orphans it re-parented."""
         first: set[object] = set()
         for member in pgroup.oldest_first():
             listed = self._slurm_pids.get(member.process.pid)

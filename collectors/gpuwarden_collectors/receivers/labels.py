@@ -53,7 +53,10 @@ class Labels:
         self._failed = float("-inf")
 
     def of(self, containers: Iterable[str]) -> Mapping[str, ContainerLabels]:
-        """By id. Those that the runtime does not know, or does not return in time, have none. Raises nothing."""
+        """Returns the labels by container id. Raises nothing.
+
+        A container that the runtime does not know, or does not return in time, has none.
+        """
         wanted = list(containers)
         if len(self._known) > _KEPT_MOST:
             self._known = {name: self._known[name] for name in wanted if name in self._known}

@@ -52,7 +52,9 @@ _TAKE_A_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
 def named(name: str, command: Sequence[str]) -> Role | None:
-    """By its command line; by the name that the kernel has for it only where that is not conclusive. None if neither is known."""
+    """Returns the role by the command line, or by the kernel's name where that is not conclusive; None if neither is
+    known.
+    """
     program = _base(command[0]) if command else ""
     if _PYTHON.fullmatch(program):
         return _python(command[1:])
@@ -85,5 +87,5 @@ def _module(name: str) -> Role | None:
 
 
 def _base(argument: str) -> str:
-    """Without its folder, the dash of a login shell, and what is written behind (`sshd: alice@pts/0`, `tmux: server`)."""
+    """Removes the folder, the dash of a login shell, and what follows a name (`sshd: alice@pts/0`, `tmux: server`)."""
     return argument.partition(": ")[0].rpartition("/")[2].removeprefix("-")

@@ -69,7 +69,7 @@ def stat(folder: int) -> ProcessStat:
 
 
 def process(folder: int) -> Process | None:
-    """None for one that has ended. Raises OSError, ValueError."""
+    """Reads a process; returns None if it has ended. Raises OSError, ValueError."""
     line = stat(folder)
     if line.over:
         return None

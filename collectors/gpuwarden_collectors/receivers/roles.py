@@ -133,7 +133,10 @@ def _placed(member: Member, below: _Below, above: _Context | None) -> Role:
 
 
 def _led(member: Member, above: _Context | None) -> bool:
-    """Who sits at a terminal (interactive, extern) has more running than their work."""
+    """True if slurmstepd started the process or one above it, except at a terminal (interactive, extern).
+
+    A user at a terminal runs more than the job's work.
+    """
     return (member.leader or bool(above and above.led)) and member.step not in ("interactive", "extern")
 
 
@@ -145,7 +148,9 @@ def _context(member: Member, role: Role, above: _Context | None) -> _Context:
 
 
 def _settle(members: Members, found: dict[int, Role], contexts: Mapping[int, _Context]) -> None:
-    """Of several ranks in one place all but those that hold a GPU are helpers, or else all but those that were not left."""
+    """Keeps, of several ranks in one place, those that hold a GPU, or else those that are not orphans; the rest are
+    helpers.
+    """
     groups: dict[object, list[int]] = {}
     ranks = [pid for pid, role in found.items() if role is Role.RANK]
     for pid in ranks:
@@ -162,5 +167,5 @@ def _settle(members: Members, found: dict[int, Role], contexts: Mapping[int, _Co
 
 
 def _accompanies(member: Member) -> bool:
-    """It runs in the batch script beside steps that do the work, and nothing else shows that it works, too."""
+    """True if the process runs in the batch script beside steps that do the work, and shows no work of its own."""
     return member.step in ("batch", "interactive") and not member.gpu and member.identity is None

@@ -85,7 +85,7 @@ class Scanner:
         return known[text]
 
     def process(self, pid: int, group: Group = OUTSIDE) -> Process | None:
-        """None for one that is gone, or whose number is another process's by now, which is not in `group`."""
+        """Reads a process; returns None if it is gone, or if its number is now that of a process outside `group`."""
         try:
             with opened(self._proc, pid) as folder:
                 found = process(folder)
@@ -108,9 +108,9 @@ class Scanner:
         return None if line.over else ProcessNode(pid, line.parent, line.name.decode("utf-8", "replace"))
 
     def read_declarations(self, jobs: Iterable[Iterable[Process]]) -> dict[int, Declarations | None]:
-        """What each process of each job declares; None where it cannot be read now.
+        """Returns what each process of each job declares, or None where it cannot be read now.
 
-        Each job's in the order in which they count.
+        `jobs` lists the processes of each job in the order in which they count.
         """
         every = [[_key(one) for one in job] for job in jobs]
         alive = {key for job in every for key in job}

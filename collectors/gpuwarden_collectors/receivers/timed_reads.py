@@ -47,7 +47,7 @@ class TimedReads(Generic[Item, Answer]):
         return turn.answers
 
     def _wait(self, turn: _Turn[Item, Answer]) -> None:
-        """Until it is through, or makes no progress."""
+        """Waits until the turn is complete or makes no progress."""
         before = -1
         while turn.thread.is_alive() and before != len(turn.todo):
             before = len(turn.todo)

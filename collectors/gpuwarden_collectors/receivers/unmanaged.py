@@ -53,7 +53,7 @@ class _Trees:
         return named(self._nodes[pid].name, ()) is Role.SERVICE
 
     def upwards(self, holder: int) -> list[int]:
-        """From `holder` to the topmost of its tree."""
+        """Returns the processes from `holder` up to the topmost of its tree."""
         way, top = [holder], 1
         while (pid := self._nodes[way[-1]].parent) not in way and self._are_one(pid, way[-1]):
             way.append(pid)

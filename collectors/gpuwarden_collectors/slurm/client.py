@@ -27,7 +27,9 @@ _PATH = (
 
 
 def slurm_environment(inherited: Mapping[str, str], conf: Path | None = None) -> dict[str, str]:
-    """Without the variables that change what a command asks or how it answers; with those by which it finds Slurm."""
+    """Returns the environment of Slurm's commands: what locates Slurm, but nothing that changes a question or its
+    answer.
+    """
     kept = {k: v for k, v in inherited.items() if not k.startswith(_VARIABLES) or k in _KEPT_VARIABLES}
     if conf is not None:
         kept["SLURM_CONF"] = str(conf)
@@ -152,7 +154,7 @@ class SlurmClient:
             task.exception()  # no caller may be waiting for it any more
 
     async def _run(self, command: tuple[str, ...], turn: Turn, record: int | None, held: int | None) -> Run | None:
-        """None if it gave way to another call."""
+        """Runs one command; returns None if it gave way to another call."""
         self.calls += 1
         program = (self._program(command[0]), *command[1:])
         given: bytes | int = b"" if held is None else held

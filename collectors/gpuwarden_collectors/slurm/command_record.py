@@ -35,7 +35,7 @@ RECORDED = (
 
 
 def of_several(record: int) -> None:
-    """What is done by several commands has no record: whether all of them succeeded is not known."""
+    """Marks the record as void: several commands run, and whether all of them succeeded is not known."""
     os.write(record, b" several commands")
 
 
@@ -72,7 +72,7 @@ class CommandRecords:
         return file
 
     def read(self, *purpose: str) -> CommandOutcome:
-        """Of the latest command for this purpose. Raises nothing."""
+        """Returns the outcome of the latest command for this purpose. Raises nothing."""
         try:
             file = os.open(self._path(purpose), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError:

@@ -22,7 +22,10 @@ _CONF_MOST = 65_536  # bytes
 
 
 async def read_jobs(commands: Commands, node: str) -> dict[int, SlurmJob]:
-    """Those that have the node and have not ended, by number, with all fields. Raises SlurmError, UnknownNode among it."""
+    """Returns the jobs that have the node and have not ended, by number, with all fields.
+
+    Raises SlurmError, including UnknownNode.
+    """
     token = secrets.token_hex(8)
     text = await commands.ask(f"cannot read the jobs of {node}", *_squeue(token), f"--nodelist={node}")
     return departing_text.jobs(text, token)

@@ -54,12 +54,12 @@ class SlurmJob:
 
     @property
     def part(self) -> bool:
-        """Of a heterogeneous job, which has other parts."""
+        """True if the job is one component of a heterogeneous job."""
         return "+" in self.called
 
     @property
     def several(self) -> bool:
-        """It has more nodes than one, and ends on all of them at once."""
+        """True if the job has more than one node and ends on all of them at once."""
         return self.node_count > 1 or self.part
 
 

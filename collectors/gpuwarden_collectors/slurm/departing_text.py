@@ -29,13 +29,13 @@ _INCLUDE = re.compile(r"^\s*Include\s", re.MULTILINE | re.IGNORECASE)
 
 
 def job_format(token: str) -> str:
-    """For `squeue --Format`; `token` cannot be guessed."""
+    """Returns the argument of `squeue --Format`; `token`, which cannot be guessed, separates the fields."""
     between, end = _marks(token)
     return ",".join(f"{name}:0{between}" for name in _FIELDS[:-1]) + f",{_FIELDS[-1]}:0{end}"
 
 
 def jobs(text: str, token: str) -> dict[int, SlurmJob]:
-    """By number. Raises OddAnswer."""
+    """Parses jobs by number. Raises OddAnswer."""
     return {job.id: job for job in _jobs(text, token)}
 
 
@@ -93,14 +93,14 @@ def _time(text: str) -> float:
 
 
 def _text(value: str, longest: int = _LONGEST_TEXT) -> str:
-    """What cannot be printed, bytes that are no text among it, becomes a blank."""
+    """Replaces unprintable characters, including undecodable bytes, by blanks and limits the length."""
     return "" if value in _NOTHING else "".join(c if c.isprintable() else " " for c in value[:longest])
 
 
 def listed_pids(text: str) -> dict[int, ListedPid]:
-    """Of `scontrol listpids`: PID JOBID STEPID LOCALID GLOBALID. Lines of another form are passed over.
+    """Parses `scontrol listpids` (PID JOBID STEPID LOCALID GLOBALID) by PID; skips lines of another form.
 
-    A process number of -1 means a step without any.
+    A PID of -1 stands for a step without processes.
     """
     found = {}
     for line in text.splitlines()[:_LINES_MAX]:
@@ -112,7 +112,7 @@ def listed_pids(text: str) -> dict[int, ListedPid]:
 
 
 def steps(text: str, called: str) -> frozenset[str]:
-    """Of `squeue --steps --format=%i`: lines such as 7.0, 7.batch or 7_3.0. Raises OddAnswer."""
+    """Parses `squeue --steps --format=%i`, whose lines are such as 7.0, 7.batch or 7_3.0. Raises OddAnswer."""
     found = set()
     for line in text.splitlines()[:_LINES_MAX]:
         job, _, step = line.strip().partition(".")
@@ -123,7 +123,11 @@ def steps(text: str, called: str) -> frozenset[str]:
 
 
 def whole_trees(config: str, cgroup_conf: str | None) -> bool | None:
-    """Of `scontrol show config`, which shows all but SignalChildrenProcesses, and of cgroup.conf; None for one that is not at hand."""
+    """True if a signal for a step reaches all its processes; None if that is not known.
+
+    `config` is `scontrol show config`, which shows all but SignalChildrenProcesses; `cgroup_conf` is None if that file
+    is not at hand.
+    """
     settings = dict(re.findall(r"^(ProctrackType|SLURM_VERSION)\s*=\s*(\S+)", config, re.MULTILINE))
     if settings.get("ProctrackType") != "proctrack/cgroup":
         return _TREES.get(settings.get("ProctrackType", ""))

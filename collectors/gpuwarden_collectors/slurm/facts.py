@@ -32,7 +32,7 @@ class NodeFacts:
 
     @property
     def state(self) -> str:
-        """As Slurm writes it; flags in the order of the alphabet."""
+        """The state as Slurm writes it, with flags in alphabetical order."""
         return "+".join((self.base, *sorted(self.flags)))
 
     @property
@@ -46,7 +46,7 @@ class NodeFacts:
 
     @property
     def is_empty(self) -> bool:
-        """No job is on it, and none ends: also of one that is down, which may come back."""
+        """True if no job runs or ends on the node, also if it is down, from which it may return."""
         return self.base in ("idle", "down") and "completing" not in self.flags
 
 

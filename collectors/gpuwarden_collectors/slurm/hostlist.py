@@ -14,7 +14,7 @@ def in_hostlist(node: str, hostlist: str) -> bool:
 
 
 def _hosts(hostlist: str) -> Iterator[list[str]]:
-    """Each entry as the parts it is made of; commas in brackets part no entries."""
+    """Yields the parts of each entry; commas within brackets do not separate entries."""
     parts: list[str] = []
     end = 0
     for match in _PART.finditer(hostlist):

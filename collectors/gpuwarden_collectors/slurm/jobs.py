@@ -59,7 +59,7 @@ class JobsReader:
         self._cpu = CpuTimes()
 
     def is_called(self, node: str) -> None:
-        """What Slurm calls this host, where it was not known from the start."""
+        """Sets Slurm's name of this host where it was not known from the start."""
         self._node = self._controller.node = node
 
     def read(self) -> JobsFacts:
@@ -86,7 +86,11 @@ class JobsReader:
         )
 
     def _marked(self, job: Job, users: Sequence[Process]) -> Job:
-        """With `watched`: one of its processes must show that it is a batch job, and none, nor its comment, that its user wants no judgement."""
+        """Returns the job with `watched` narrowed to batch jobs whose user did not decline the judgement.
+
+        One of its processes must show that it is a batch job; the refusal may be in any process or in the job's
+        comment.
+        """
         claims = [claim for user in users if (claim := self._owners.claim_of(user)) is not None and claim.job == job.id]
         watched = (
             job.watched and any(claim.batch for claim in claims) and not any(claim.ignores_stall for claim in claims)

@@ -30,7 +30,7 @@ class Controller:
         self._gpus: dict[int, tuple[int, ...]] = {}
 
     def jobs(self, now: float) -> dict[int, Job] | None:
-        """Those on this node; None if it was not asked, or did not answer."""
+        """Returns the jobs on this node by number, or None if the controller was not asked or did not answer."""
         if now - self._listed < SPAN / max(1, self._questions // 2):
             return None
         self._listed = now
@@ -39,7 +39,7 @@ class Controller:
         return None if text is None else {job.id: job for job in squeue(text)}
 
     def gpus(self, number: int, now: float) -> tuple[int, ...]:
-        """Those that a job has here. A job is asked for once."""
+        """Returns the GPUs that a job has on this node; the controller is asked once for each job."""
         if number not in self._gpus:
             text = self._answer(now, ("scontrol", "show", "job", "-d", str(number)))
             if text is None:

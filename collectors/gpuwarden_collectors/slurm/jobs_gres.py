@@ -62,7 +62,7 @@ def _expanded(pattern: str) -> Iterator[str]:
 
 
 def _minor(path: str) -> int | None:
-    """Of the device itself, else what its name says: the file of a GPU that is gone may be gone too."""
+    """Returns the minor number of the device, or that in its name: the file of a lost GPU may be gone too."""
     try:
         status = os.stat(path)  # noqa: PTH116 - a device file
     except OSError:

@@ -114,7 +114,7 @@ class Owners:
         return theirs.pop() if len(theirs) == 1 else None
 
     def claim_of(self, user: Process) -> Claim | None:
-        """What its environment says, if that is of the job it belongs to."""
+        """Returns the claim in the process's environment, if it names the job that the process belongs to."""
         claimed = self._claims.get(_key(user))
         return claimed if claimed is not None and claimed.job == self.job_of(user) else None
 

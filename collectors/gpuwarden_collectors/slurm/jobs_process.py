@@ -53,7 +53,7 @@ class Claim:
 
 
 def process(proc: Path, pid: int) -> Process | None:
-    """None for one that is gone."""
+    """Reads a process; returns None if it is gone."""
     folder = proc / str(pid)
     try:
         uid = folder.stat().st_uid
@@ -69,7 +69,7 @@ def claim(proc: Path, found: Process) -> Claim | None:
 
 
 def variables(proc: Path, found: Process) -> Mapping[str, str]:
-    """Those of its environment that are of use here; none while it is stuck, or where it may not be read."""
+    """Returns the environment variables that are used here; none while the process is stuck or may not be read."""
     if found.stuck:
         return {}
     try:
@@ -80,7 +80,7 @@ def variables(proc: Path, found: Process) -> Mapping[str, str]:
 
 
 def wish(variables: Mapping[str, str]) -> str:
-    """What the owner wants of `job_stalled`, lower case; empty where that variable is not set."""
+    """Returns what the owner wants of `job_stalled`, in lower case; "" if the variable is not set."""
     return variables.get(STALL, "").strip().lower()[:16]
 
 
@@ -94,7 +94,7 @@ def rank_of(variables: Mapping[str, str]) -> int | None:
 
 
 def claimed(variables: Mapping[str, str]) -> Claim | None:
-    """None where no job is named."""
+    """Returns the claim in an environment, or None if it names no job."""
     job = variables.get("SLURM_JOB_ID") or variables.get("SLURM_JOBID", "")
     if not (job.isascii() and job.isdecimal() and len(job) < 12):
         return None

@@ -27,7 +27,7 @@ _GPUS = re.compile(r"(?:^|,)gpu(?::[^,():]*)*\(IDX:([0-9,-]*)\)")
 
 
 def squeue(text: str) -> list[Job]:
-    """Of `squeue -h -w NODE -t R,CG,CF,S -o SQUEUE_FORMAT`. Lines of another form are passed over."""
+    """Parses `squeue -h -w NODE -t R,CG,CF,S -o SQUEUE_FORMAT`; skips lines of another form."""
     jobs: dict[int, Job] = {}
     for line in text.splitlines()[:_JOBS_MAX]:
         columns = line.split("|", 4)

@@ -32,7 +32,7 @@ _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,253}[A-Za-z0-9_])?", re.ASCII
 
 
 def is_node_name(name: str) -> bool:
-    """One node's name: Slurm takes brackets and commas for many, and ALL for every one."""
+    """True for the name of one node: Slurm reads brackets and commas as several nodes, and ALL as every node."""
     return _NAME.fullmatch(name) is not None and name.upper() != "ALL"
 
 
@@ -83,7 +83,10 @@ async def _in_no_partition(commands: Commands, undone: str, name: str) -> NodeFa
 
 
 async def read_partitions(commands: Commands, names: Sequence[str]) -> list[PartitionFacts]:
-    """With their members, by name. One that there is not is not among them. Raises SlurmError."""
+    """Returns the partitions with their members, sorted by name; leaves out those that do not exist.
+
+    Raises SlurmError.
+    """
     wanted = ",".join(names)
     text = await commands.ask(
         f"cannot read partition {wanted}",
@@ -96,7 +99,7 @@ async def read_partitions(commands: Commands, names: Sequence[str]) -> list[Part
 
 
 async def find_name(commands: Commands, hostname: str) -> str:
-    """What Slurm calls the host. Raises UnknownNode if it knows no such host, Refused if it has several names."""
+    """Returns Slurm's name of the host. Raises UnknownNode if it has none, Refused if it has several."""
     undone = f"cannot find the name of {hostname} in Slurm"
     for host in dict.fromkeys((hostname, hostname.partition(".")[0])):
         names = (await commands.ask(undone, "scontrol", "show", "aliases", host)).split()

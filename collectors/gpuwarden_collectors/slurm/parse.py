@@ -45,17 +45,17 @@ TEXTS_FORMAT = _format(_TEXTS)
 
 
 def sinfo_nodes(text: str) -> list[NodeFacts]:
-    """In `NODE_FORMAT`, a record for each partition that the node is in. Raises OddAnswer."""
+    """Parses `NODE_FORMAT`: one record for each partition that the node is in. Raises OddAnswer."""
     return [_node(record) for record in _records(text, _FIELDS)]
 
 
 def sinfo_rows(text: str) -> list[NodeFacts]:
-    """In `ROW_FORMAT`. Raises OddAnswer."""
+    """Parses nodes in `ROW_FORMAT`. Raises OddAnswer."""
     return [_node(record) for record in _records(text, _ROW)]
 
 
 def sinfo_texts(text: str) -> list[NodeTexts]:
-    """In `TEXTS_FORMAT`. Raises OddAnswer."""
+    """Parses node texts in `TEXTS_FORMAT`. Raises OddAnswer."""
     return [
         NodeTexts(record["NodeList"].rpartition("\n")[2], _text(record["Comment"]), _text(record["Extra"]))
         for record in _records(text, _TEXTS)
@@ -90,7 +90,7 @@ def _node(record: dict[str, str]) -> NodeFacts:
 
 
 def shown_node(text: str) -> NodeFacts:
-    """What `scontrol show node` says of one, which may be in no partition. Raises OddAnswer."""
+    """Parses `scontrol show node` for one node, which may be in no partition. Raises OddAnswer."""
     head, _, tail = text.partition("\n   Reason=")
     pairs = dict(item.split("=", 1) for item in head.split() if "=" in item)
     if "NodeName" not in pairs or "State" not in pairs:
@@ -133,7 +133,7 @@ def _state(text: str) -> tuple[str, frozenset[str]]:
 
 
 def _gpus(gres: str) -> int:
-    """Of all types together."""
+    """Counts the GPUs of all types together."""
     return sum(int(count or 1) for count in _GPU.findall(gres))
 
 

@@ -52,7 +52,7 @@ async def read_config(commands: Commands) -> dict[str, str]:
 
 
 async def read_partition_settings(commands: Commands) -> tuple[PartitionSettings, ...]:
-    """Of all partitions, hidden ones too. Raises SlurmError."""
+    """Returns the settings of all partitions, including hidden ones. Raises SlurmError."""
     text = await commands.ask(
         "cannot read the partitions", "scontrol", "--local", "--all", "show", "partition", "--oneliner"
     )
@@ -77,7 +77,7 @@ def value_of(keys: Mapping[str, str], key: str) -> str:
 
 
 def parse_partitions(text: str) -> tuple[PartitionSettings, ...]:
-    """Of `scontrol --oneliner show partition`, by name."""
+    """Parses `scontrol --oneliner show partition`, sorted by name."""
     lines = (dict(word.split("=", 1) for word in line.split() if "=" in word) for line in text.splitlines())
     return tuple(sorted((_partition(line) for line in lines if "PartitionName" in line), key=lambda one: one.name))
 
@@ -97,7 +97,7 @@ def _partition(keys: Mapping[str, str]) -> PartitionSettings:
 
 
 def seconds(text: str) -> float | None:
-    """Of `[days-]hours:minutes:seconds`; None of another text, such as UNLIMITED."""
+    """Seconds in `[days-]hours:minutes:seconds`; None for another text, such as UNLIMITED."""
     found = _TIME.fullmatch(text)
     if found is None:
         return None

@@ -11,9 +11,10 @@ if TYPE_CHECKING:
 
 
 async def read_leaf_switch(commands: Commands) -> str:
-    """Of this node; "" if the topology has none. One request. Raises SlurmError, also where there is no topology.
+    """Returns the leaf switch of this node, or "" if the topology has none, by one request.
 
-    The whole topology is read: a node's name was an argument of this command, and became an option in Slurm 23.11.
+    Raises SlurmError, also where there is no topology. Reads the whole topology: a node's name was an argument of this
+    command, and became an option in Slurm 23.11.
     """
     name = await commands.node_name()
     return leaf_switch(await commands.ask("cannot read the topology", "scontrol", "show", "topology"), name)

@@ -87,7 +87,10 @@ class Turns:
             raise
 
     def _hand_out(self) -> None:
-        """Where the first in the queue gets no turn, none behind it does: each may take what those behind it may."""
+        """Grants turns in the order of the queue and stops at the first that cannot run.
+
+        No call behind it could run either: each may take what those behind it may.
+        """
         while self._waiting:
             _, _, turn, granted = self._waiting[0]
             if not granted.done():
@@ -97,7 +100,10 @@ class Turns:
             heapq.heappop(self._waiting)
 
     def _grant(self, turn: Turn) -> bool:
-        """What gave way is being ended, and holds nobody up: a signal that is written down must be sent at once."""
+        """Starts a turn if there is room for it.
+
+        A call that gave way is being ended and takes no room: a signal that is written down must be sent at once.
+        """
         running = [one for one in self._running if not one.gave_way]
         reserved = sum(one.reserved for one in running)
         if len(running) - reserved == AT_ONCE:

@@ -115,7 +115,7 @@ class Child:
         return answer
 
     def in_flight(self) -> InFlight:
-        """What it is doing, as far as its reader writes that down."""
+        """Returns the call that the worker is inside, as far as its reader records it."""
         return self._page.read()
 
     def hang_up(self) -> None:

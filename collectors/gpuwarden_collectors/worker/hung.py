@@ -71,7 +71,10 @@ class HungParts:
                 part.ask_at = max(part.ask_at, now + self._limits.kill_window / self._limits.kills)
 
     def question(self, now: float, present: Collection[int]) -> tuple[Hung, ...]:
-        """What to tell the next reader. `present`: processes that were left behind or are still being ended."""
+        """Returns the parts to report to the next reader.
+
+        `present` are the processes that were left behind or are still being ended.
+        """
         return tuple(
             Hung(
                 name, part.at.number, part.at.total, part.at.call, round(now - part.since),

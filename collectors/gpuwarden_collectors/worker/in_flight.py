@@ -33,7 +33,7 @@ class InFlight(NamedTuple):
 
 
 def call_label(name: str) -> bytes:
-    """What `Page.call` takes for a function of this name."""
+    """Encodes a function's name as `Page.call` takes it: 64 bytes, padded with zeros."""
     return name.encode()[:63].ljust(64, b"\0")
 
 
@@ -65,7 +65,9 @@ class Page:
         self._page[_CALL] = label
 
     def read(self) -> InFlight:
-        """What was written last. The worker's library may have written anything: what is no printable ASCII is left out."""
+        """Returns what was written last, without anything but printable ASCII: the worker's library may have
+        overwritten it.
+        """
         since, number, total, name = _PART.unpack_from(self._page)
         return InFlight(_text(name), number, total, since, _text(self._page[_CALL]))
 

@@ -102,7 +102,7 @@ class WorkerLife:
         return max(0.0, self._start_after - now)
 
     def after_grace(self, now: float, *, stuck: bool) -> Fate:
-        """What to do with a worker that outlived SIGTERM; KILL is counted."""
+        """Decides what happens to a worker that outlived SIGTERM; counts a KILL."""
         if stuck:
             return Fate.ABANDON
         while self._kill_times and self._kill_times[0] <= now - self._limits.kill_window:

@@ -49,7 +49,9 @@ class Reader(Protocol):
         """Initialise the library. Raises SourceAbsent or CollectorError; the next pass then tries again."""
 
     def read(self) -> Any:
-        """One pass: the facts. After an exception the connection is closed, and the next pass makes a new one."""
+        """Returns the facts of one pass. After an exception the connection is closed, and the next pass makes a new
+        one.
+        """
 
     def close(self) -> None:
         """Called once after each `connect` that returned."""

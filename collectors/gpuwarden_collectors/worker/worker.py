@@ -82,7 +82,7 @@ class Worker(Generic[Facts]):
         self.events_dropped = 0
 
     async def observe(self) -> Observation[Facts]:
-        """One pass; returns within the deadline, give or take a second for a worker that has just died."""
+        """Runs one pass; returns within the deadline, plus up to a second for a worker that has just died."""
         started = self._clock()
         self._life.asked(asyncio.get_running_loop().time(), started)
         outcome, facts, error = await self._pass()
@@ -125,7 +125,10 @@ class Worker(Generic[Facts]):
         self._leaving.clear()
 
     async def _gone_or_stuck(self, end: asyncio.Task[Any], children: Collection[Child]) -> bool:
-        """Until `end` is over; False once one of `children` has been in D state in each of some checks in a row."""
+        """Waits until `end` is done and returns True.
+
+        Returns False once one of `children` was in D state in each of `_STUCK_CHECKS` checks in a row.
+        """
         checks = 0
         while checks < _STUCK_CHECKS:
             await asyncio.wait((end,), timeout=_STUCK_CHECK)
@@ -218,7 +221,7 @@ class Worker(Generic[Facts]):
         return error
 
     def _late(self, child: Child, limit: float) -> _Pass[Facts]:
-        """No answer by the end of this pass, or a part of one; the worker is ended if its own time is up as well."""
+        """Returns a partial or missing answer at the end of a pass; ends the worker if its own time is up as well."""
         what = "initialisation of the library" if child.connecting else "answer"
         if child.due > limit:
             error = f"no {what} yet; worker {child.pid} has {child.due - limit:.1f} s left"
@@ -240,7 +243,7 @@ class Worker(Generic[Facts]):
         return self._unanswered(error)
 
     def _in_part(self, child: Child) -> _Pass[Facts] | None:
-        """What the worker reported before it read what may hang: an answer of everything else."""
+        """Returns what the worker reported before it read what may hang, or None if it reported nothing."""
         if child.partial is None:
             return None
         try:

@@ -80,7 +80,7 @@ class Device:
         self._driver.call("cuDevicePrimaryCtxRelease_v2", self._handle)
 
     def memory(self) -> tuple[int, int]:
-        """Free and total."""
+        """Returns free and total memory in bytes."""
         free, total = c_size_t(), c_size_t()
         self._driver.call("cuMemGetInfo_v2", byref(free), byref(total))
         return free.value, total.value
@@ -153,13 +153,13 @@ class Device:
         self._driver.call("cuMemcpyDtoHAsync_v2", host, address, size, None)
 
     def read(self, address: int, size: int) -> bytes:
-        """What is there when all that was started has ended."""
+        """Returns `size` bytes from `address`, as they are when all work started before has ended."""
         content = ctypes.create_string_buffer(size)
         self._driver.call("cuMemcpyDtoH_v2", content, address, size)
         return content.raw
 
     def fill(self, address: int, byte: int, size: int) -> None:
-        """Sets every byte."""
+        """Sets every byte of the range to `byte`."""
         self._driver.call("cuMemsetD8_v2", address, byte, size)
 
     def reach(self, peer: Device) -> bool:

@@ -149,12 +149,12 @@ def call_failed(call: str, code: int, gpu: str) -> CudaError:
 
 
 def library_absent(path: str, error: object) -> HostError:
-    """For a libcuda that cannot be loaded."""
+    """Returns the error for a libcuda that cannot be loaded."""
     return HostError(
         f"CUDA cannot be used: {path} could not be loaded: {error}; install the NVIDIA driver with its CUDA libraries"
     )
 
 
 def function_absent(path: str, name: str) -> HostError:
-    """For a libcuda without a function that every driver since 450 has."""
+    """Returns the error for a libcuda that lacks a function of every driver since 450."""
     return HostError(f"CUDA cannot be used: {path} has no {name}: the driver is older than 450; {_UPGRADE}")

@@ -109,7 +109,7 @@ def shared_memory(per_sm: int) -> int:
 
 
 def records_bytes(sms: int) -> int:
-    """Of the warps' records of a compute kernel."""
+    """Size in bytes of the records that all warps of a compute kernel leave on `sms` SMs."""
     return compute_grid(sms) * WARPS * WARP_RECORD.size
 
 
@@ -123,10 +123,10 @@ def report(content: bytes) -> tuple[int, tuple[MemoryRecord, ...]]:
 
 
 def records(content: bytes) -> tuple[WarpRecord, ...]:
-    """One for each warp, in the order of blocks and of their warps."""
+    """Parses one record for each warp, in the order of blocks and of their warps."""
     return tuple(WarpRecord(*fields) for fields in WARP_RECORD.iter_unpack(content))
 
 
 def cycles_per_loop(record: WarpRecord, rounds: int) -> float:
-    """Of one warp in a launch of so many rounds."""
+    """Clock cycles per loop of one warp in a launch of `rounds` rounds."""
     return record.cycles / (rounds * LOOPS)

@@ -26,7 +26,7 @@ _REGISTERS = {
 
 
 def text() -> str:
-    """For sm_70 and later."""
+    """Returns the PTX text of the memory kernels, for sm_70 and later."""
     return module(layout.MEMORY_ARCHITECTURE, map(_entry, layout.MEMORY_ENTRIES))
 
 
@@ -82,7 +82,7 @@ def _start() -> Iterator[str]:
 
 
 def _by_kind(name: str, kind: int) -> Iterator[str]:
-    """As long as the last of four units is within the memory, four at once; then one at a time."""
+    """Yields two loops: four units at once while the last of them is within the memory, then one unit at a time."""
     yield f"MANY{kind}:"
     yield from ("setp.ge.u64 %p, %last, %count;", f"@%p bra FEW{kind};")
     yield from _units(name, kind, _FLIGHT)

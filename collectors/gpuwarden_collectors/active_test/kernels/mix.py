@@ -24,7 +24,7 @@ _SPECIAL = ("ex2.approx.ftz.f32", "rsqrt.approx.ftz.f32", "lg2.approx.ftz.f32", 
 
 
 def text() -> str:
-    """For sm_80 and later."""
+    """Returns the PTX text of `fp64` and `alu`, for sm_80 and later."""
     return module(layout.COMPUTE_ARCHITECTURE, (compute_entry("fp64", _fp64()), compute_entry("alu", _alu())))
 
 

@@ -9,7 +9,10 @@ MASK = 0xFFFFFFFF
 
 
 def mixed(value: int, addend: int) -> int:
-    """Each bit of both 32-bit numbers changes about half of the result's bits; for a fixed `addend` no two values have the same result."""
+    """Mixes two 32-bit numbers: flipping any input bit changes about half of the result's bits.
+
+    For a fixed `addend` no two values have the same result.
+    """
     value ^= value >> 16
     value = (value * FIRST + addend) & MASK
     value ^= value >> 13

@@ -55,9 +55,9 @@ class _Lane:
 
 
 def checksum(entry: str, seed: int) -> int:
-    """Of one round of `int8` or `bf16`; that of R rounds is R times it modulo 2**32. Takes one to two seconds.
+    """Returns the checksum of one round of `int8` or `bf16`; that of R rounds is R times it modulo 2**32.
 
-    Raises InexactError where bf16 is not exact with this seed.
+    Takes one to two seconds. Raises InexactError where bf16 is not exact with this seed.
     """
     kind = _KINDS[entry]
     lanes = [_lane(kind, seed, lane) for lane in range(layout.WARP)]

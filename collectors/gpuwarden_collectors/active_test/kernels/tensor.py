@@ -38,12 +38,12 @@ _ALL_SUMS = range(A_TILES * B_TILES * SUMS)
 
 
 def text() -> str:
-    """For sm_80 and later."""
+    """Returns the PTX text of the tensor core kernels, for sm_80 and later."""
     return module(layout.COMPUTE_ARCHITECTURE, map(_entry, layout.TENSOR_ENTRIES))
 
 
 def renewed(step: int) -> tuple[tuple[str, int], ...]:
-    """Which registers of A and B, by their numbers, become new after a step, in this order."""
+    """Returns the registers of A and B, by number, that are replaced after a step, in the order of replacement."""
     return (("a", 2 * step), ("a", 2 * step + 1), ("b", 2 * step), ("b", 2 * step + 1))
 
 
