@@ -16,12 +16,12 @@ _GTPS = re.compile(r"(\d{1,3}(?:\.\d{1,2})?) GT/s")
 
 
 def pci_path(device: Path) -> tuple[str, ...]:
-    """The PCI functions from the root port down to this device of sysfs; none for what is on no PCI bus."""
+    """Returns the PCI functions from the root port down to this device of sysfs; none for a device on no PCI bus."""
     return tuple(part for part in os.path.realpath(device).split("/") if _PCI.fullmatch(part))
 
 
 def driver_of(device: Path) -> str:
-    """The name of its driver; empty without one."""
+    """Returns the name of the device's driver, or "" without one."""
     try:
         return Path(os.readlink(device / "driver")).name[:32]  # noqa: PTH115 - a link, not where it leads
     except OSError:
@@ -56,7 +56,7 @@ def _less(one: Number | None, other: Number | None) -> Number | None:
 
 
 def _lanes(file: Path) -> int | None:
-    """0 and 255 are what a link that is not there reads."""
+    """Number of lanes, or None for 0 and 255, which are read of a link that is absent."""
     lanes = number(text_or_empty(file))
     return lanes if lanes is not None and 0 < lanes <= 32 else None
 

@@ -19,9 +19,10 @@ def grown(first: float, most: float, failures: int, factor: float = 2.0) -> floa
 
 
 class Backoff:
-    """`first` and `most` in seconds; they may be changed at any time, and hold from the next pause on.
+    """Pauses between attempts, growing from `first` to `most` seconds; a change of either holds from the next pause on.
 
-    `chance` draws how long a pause is in truth, within `spread` times its length, so that a fleet does not retry in step; None: no spread.
+    `chance` draws the actual pause within `spread` times its length, so that a fleet does not retry in step; None: no
+    spread.
     """
 
     def __init__(
@@ -48,5 +49,5 @@ class Backoff:
         return seconds if self._chance is None else seconds * self._chance.uniform(*self._spread)
 
     def succeeded(self) -> None:
-        """The next pause is the first one again."""
+        """Resets the next pause to the first one."""
         self.failures = 0

@@ -27,7 +27,7 @@ class SourceAbsent(CollectorError):  # noqa: N818 - a state of the host, not an 
 
 
 class NamedFacts(Protocol):
-    """What a pass of a judged collector finds. Its class names the collector."""
+    """The facts of one pass of a judged collector. Their class names the collector."""
 
     collector: ClassVar[str]
     """The name in the configuration, in traces and in metrics."""

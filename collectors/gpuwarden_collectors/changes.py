@@ -24,9 +24,10 @@ _PLAIN = frozenset({bool, int, float, str, NoneType})
 
 
 class _Kind(NamedTuple):
-    """An annotation. `plain`: types whose values are taken as they are; `item`: of the elements, for a tuple of dataclasses.
+    """What an annotation means for changes.
 
-    `structured`: its values have differences. `numbers`: they are mappings to numbers.
+    `plain` are the types whose values are taken as they are; `item` is the kind of the elements of a tuple of
+    dataclasses. `structured` is true if values have differences, `numbers` if they are mappings to numbers.
     """
 
     hint: Any
@@ -87,7 +88,7 @@ def _changed(kind: _Kind, old: Any, new: Any) -> Any:
 
 
 def applied(hint: Any, old: object, change: object) -> Any:
-    """The value to which `change` leads from `old`. Fields that the class lacks are ignored. Raises CodecError."""
+    """Returns the value to which `change` leads from `old`; ignores fields that the class lacks. Raises CodecError."""
     return _applied(_kind(hint), old, change)
 
 

@@ -46,7 +46,10 @@ class _Form(NamedTuple):
 
 
 class _Field(NamedTuple):
-    """`omitted`: the value that is left out. `owed`: the constructor has no default and must be given one."""
+    """A field of a class in JSON.
+
+    `omitted` is the value that is left out. With `owed` the constructor has no default and must be given a value.
+    """
 
     name: str
     form: _Form
@@ -58,7 +61,10 @@ _NOTHING = object()  # equal to no value: such a field is never left out
 
 
 def to_wire(value: object, kind: object = None) -> Any:
-    """The JSON values for `value`. `kind` is what `from_wire` will be given, where that is not its class but a union."""
+    """Returns the JSON values for `value`.
+
+    `kind` is what `from_wire` will be given, where that is not the class of `value` but a union.
+    """
     write = _form(type(value) if kind is None else kind).write
     return value if write is None else write(value)
 

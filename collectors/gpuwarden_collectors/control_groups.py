@@ -125,7 +125,7 @@ class RootFolders:
         self._answers: dict[str, bool] = {}
 
     def are_roots(self, line: GroupLine, end: int) -> bool:
-        """Whether all folders on the first `end` characters of the path are root's, or cannot be looked at from here."""
+        """True if all folders in the first `end` characters of the path are root's, or cannot be seen from here."""
         for mount in self._mounts:
             below = _below(line.path[:end], mount.root) if mount.has(line) else None
             if below is not None:

@@ -23,14 +23,17 @@ _Route = tuple[int, str]
 
 
 class DefaultRoute:
-    """`proc`: of the host. Its first process lives in the host's network, wherever this one does."""
+    """The devices of the host's default route.
+
+    `proc` is the host's: its first process lives in the host's network, wherever this one does.
+    """
 
     def __init__(self, proc: Path, sysfs: Path) -> None:
         self._lists = (proc / "1/net", proc / "net")
         self._netdevs = os.fspath(sysfs / "class/net")
 
     def carriers(self) -> frozenset[str] | None:
-        """The names of the devices. None while there is no such route, or where the routes cannot be read."""
+        """Returns the names of the devices; None while there is no such route or the routes cannot be read."""
         for name, parse in (("route", _ipv4), ("ipv6_route", _ipv6)):
             routes = sorted(parse(self._lines(name)))
             if routes:
@@ -47,7 +50,7 @@ class DefaultRoute:
         return []
 
     def _below(self, devices: Iterable[str]) -> set[str]:
-        """The devices and all that they are made of."""
+        """Returns the devices and all devices that they are made of."""
         found: set[str] = set()
         ahead = [device for device in devices if _is_name(device)]
         while ahead and len(found) < _DEVICES_MOST:

@@ -21,16 +21,17 @@ _NO_SUCH = "No such file"
 
 
 def candidates(name: str, configured: str = "") -> tuple[str, ...]:
-    """Returns the paths to try, in order: those in `configured`, separated by `:`; if it is empty, the loader, then
-    `FOLDERS`.
-    """
+    """Returns the paths to try, in order: those of `configured`, separated by `:`, or else the loader and `FOLDERS`."""
     if configured:
         return tuple(configured.split(SEPARATOR))
     return (name, *(f"{folder}/{name}" for folder in FOLDERS))
 
 
 def load(name: str, configured: str = "") -> ctypes.CDLL:
-    """The first that can be loaded. Raises OSError with the reason of each; of those that are not there, of the first alone."""
+    """Loads the first library that can be loaded.
+
+    Raises OSError with the reason of each candidate; of those that do not exist, with that of the first alone.
+    """
     faults: list[str] = []
     for path in candidates(name, configured):
         try:
@@ -42,6 +43,6 @@ def load(name: str, configured: str = "") -> ctypes.CDLL:
 
 
 def loaded(maps: str, name: str) -> str:
-    """The file by this name in a process's table of mappings (/proc/PID/maps); empty if it has none."""
+    """Returns the file by this name in a process's mappings (/proc/PID/maps), or "" if it has none."""
     paths = (line.partition("/")[2] for line in maps.splitlines() if f"/{name.partition('.so')[0]}.so" in line)
     return next((f"/{path}" for path in paths), "")

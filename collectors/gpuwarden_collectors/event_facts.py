@@ -22,7 +22,7 @@ BY_TIME = 5 * 10**17
 
 
 def numbered_alike(sequence: int, other: int) -> bool:
-    """Whether these are numbers of one kind, so that their order is that of the lines."""
+    """True if both numbers are of one kind, so that their order is that of the lines."""
     return (sequence >= BY_TIME) == (other >= BY_TIME)
 
 

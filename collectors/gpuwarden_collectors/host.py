@@ -66,9 +66,10 @@ def boot_id(proc: Path) -> str:
 
 
 def contained(proc: Path, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process runs in a container or a pod, whose libraries and device files may be others than the host's.
+    """True if this process runs in a container or a pod, whose libraries and device files may differ from the host's.
 
-    By the PID namespace in `proc`, and by the variables that Kubernetes, Podman, systemd-nspawn and our image set.
+    It decides by the PID namespace in `proc`, and by the variables that Kubernetes, Podman, systemd-nspawn and our
+    image set.
     """
     if any(environment.get(name) for name in _CONTAINER_VARIABLES):
         return True

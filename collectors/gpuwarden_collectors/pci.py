@@ -159,7 +159,7 @@ def _upstream(path: Path) -> tuple[str, ...]:
 
 
 def _leads_to(path: Path, folder: int) -> bool:
-    """The function is still the one whose folder was opened, so that what was read of it is whole."""
+    """True if the function is still the one whose folder was opened, so that what was read of it belongs together."""
     try:
         return os.path.samestat(path.stat(), os.fstat(folder))
     except OSError:

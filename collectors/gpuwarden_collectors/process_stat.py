@@ -12,8 +12,10 @@ from gpuwarden_collectors.host_files import read_bytes
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
-    """Of a process or of a thread. `started`: ticks since boot, which with the number names it for good. `state`: R, S, D, T, t,
-    Z, X … `addresses` of its data and heap: others with each program it executes, and left alone by setproctitle.
+    """One line of /proc/PID/stat, of a process or a thread.
+
+    `started` is in ticks since boot; with the number it identifies the process for good. `state` is R, S, D, T, t, Z, X
+    … `addresses` are those of its data and heap: exec changes them, setproctitle does not.
     """
 
     pid: int
@@ -27,8 +29,9 @@ class ProcessStat:
 
     @property
     def over(self) -> bool:
-        """True if the process has ended. While only its first thread has, the state is that of a zombie, but it is
-        none.
+        """True if the process has ended.
+
+        If its first thread has ended before the others, its state is that of a zombie, but it has not ended.
         """
         return self.state in "XxZ" and self.threads <= 1
 
@@ -73,7 +76,7 @@ def process_ids(proc: str, most: int) -> list[int]:
 
 
 def is_there(pid: int) -> bool:
-    """Whether any process has this number, be it hidden from us (hidepid) or another user's."""
+    """True if any process has this number, even one hidden from us (hidepid) or another user's."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

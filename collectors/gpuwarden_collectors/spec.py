@@ -44,7 +44,7 @@ class Closing(Protocol):
     """A reader that has something to end."""
 
     def close(self) -> None:
-        """Called in a thread, once, when no pass will follow."""
+        """Ends what the reader has open. Called in a thread, once, after the last pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

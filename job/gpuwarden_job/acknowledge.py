@@ -29,14 +29,15 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 def job_name(environ: Mapping[str, str]) -> str | None:
-    """The daemon's name of this job, as far as the environment gives it; safe as the name of a folder."""
+    """Returns the daemon's name of this job, as far as the environment gives it; safe as the name of a folder."""
     named = (environ.get(name, "") for name in _JOB_VARIABLES)
     return next((name for name in named if _JOB.fullmatch(name)), None)
 
 
 def spans_job(environ: Mapping[str, str], size: int) -> bool:
-    """Whether `size` ranks that have agreed are all of the job, as far as the environment shows. A step of Slurm's may have fewer
-    nodes than its job, beside other steps that train something else.
+    """True if `size` ranks that have agreed are all of the job, as far as the environment shows.
+
+    A Slurm step may have fewer nodes than its job, beside other steps that train something else.
     """
     parts = min(_number(environ, "SLURM_HET_SIZE"), _PARTS)
     nodes = sum(_number(environ, f"SLURM_JOB_NUM_NODES_HET_GROUP_{part}") for part in range(parts))
@@ -46,7 +47,7 @@ def spans_job(environ: Mapping[str, str], size: int) -> bool:
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:
-    """0 where it is not set."""
+    """Returns the variable's number, or 0 where it is not set."""
     text = environ.get(name, "").strip()
     return int(text) if _NUMBER.fullmatch(text) else 0
 
@@ -54,7 +55,10 @@ def _number(environ: Mapping[str, str], name: str) -> int:
 def acknowledge(
     run_dir: Path, job: str | None, notice: str, rank: int, *, saved: bool, step: int | None, all_ranks: bool = False
 ) -> bool:
-    """Whether the daemon or the file took it. Takes a few milliseconds, three seconds at most; raises nothing."""
+    """True if the daemon took the acknowledgement, or it was written to the file.
+
+    Takes a few milliseconds, three seconds at most; raises nothing.
+    """
     document: dict[str, object] = {"notice": notice, "rank": rank, "saved": saved, "step": step}
     if all_ranks:
         document["all_ranks"] = True

@@ -14,7 +14,7 @@ _FAR = 1 << 40  # ms, some 35 years: an unknown deadline
 
 @dataclass(frozen=True)
 class Deadline:
-    """Until when all ranks save."""
+    """The time until which all ranks save."""
 
     at: float | None
     """Seconds of this node's CLOCK_BOOTTIME; None if no rank knows."""

@@ -16,7 +16,7 @@ class Background:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, job: Callable[[], object]) -> None:
-        """`job` raises only Exceptions. Call it only while nothing is running and no error waits."""
+        """Starts `job`, which raises only Exceptions. Call it only while nothing is running and no error waits."""
 
         def run() -> None:
             try:

@@ -9,7 +9,10 @@ from gpuwarden_job.ranks import Ranks
 
 
 class Cadence:
-    """Times are those of rank 0, asked for every `agree_every` steps, so that all ranks save at the same step."""
+    """When periodic saves are due.
+
+    Times are rank 0's, exchanged every `agree_every` steps, so that all ranks save at the same step.
+    """
 
     def __init__(
         self,
@@ -28,7 +31,10 @@ class Cadence:
         self._since = clock()
 
     def due(self, step: int) -> bool:
-        """Collective where `seconds` is given. Call `done` when the save was made or begun, so that a skipped one is tried again."""
+        """True if a save is due. Collective where `seconds` is given.
+
+        Call `done` when the save was made or begun, so that a skipped one is tried again.
+        """
         if self._steps is not None and step > 0 and step % self._steps == 0:
             return True
         if self._seconds is None or step % self._agree_every:

@@ -16,7 +16,7 @@ from typing import IO
 
 
 def opened(path: Path) -> IO[bytes]:
-    """A regular file to read, not one that makes its reader wait. Raises OSError."""
+    """Opens a regular file to read; refuses one that makes its reader wait. Raises OSError."""
     handle = handle_of(path, os.O_RDONLY)
     return os.fdopen(handle, "rb")
 
@@ -34,7 +34,7 @@ def handle_of(path: Path, flags: int) -> int:
 
 
 def flush(path: Path) -> None:
-    """The file or folder is on the disk. Raises OSError."""
+    """Flushes the file or folder to the disk. Raises OSError."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -47,13 +47,16 @@ def flush(path: Path) -> None:
 
 
 def flush_folders(folder: Path) -> None:
-    """The folder and all folders below it."""
+    """Flushes the folder and all folders below it."""
     for path, _, _ in os.walk(folder):
         flush(Path(path))
 
 
 def replace(path: Path, content: bytes) -> None:
-    """`path` is the old file or the new one, never half of it. No other writer uses its temporary name."""
+    """Replaces `path` atomically: it is the old file or the new one, never half of it.
+
+    No other writer may use its temporary name.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)

@@ -28,7 +28,7 @@ _FLOAT = struct.Struct("<d")
 
 
 class NotPlain(ValueError):  # noqa: N818
-    """More than tensors and plain values: in a state, which then is not saved, or in a file, which then is not read."""
+    """The content is more than tensors and plain values. Such a state is not saved, and such a file is not read."""
 
 
 # --- writing
@@ -88,7 +88,7 @@ class _Writer:
 
 
 def _is_named_in_ascii(dtype: Any) -> bool:
-    """Other names take version 3.0 of the format."""
+    """True if all field names are ASCII; others need version 3.0 of the format."""
     base = dtype.base
     return base.names is None or all(name.isascii() and _is_named_in_ascii(base[name]) for name in base.names)
 
@@ -284,7 +284,7 @@ def _scalar(array: Any) -> Any:
 
 
 def _is_text(numpy: Any, array: Any) -> bool:
-    """Else reading an element raises SystemError: numpy checks no code point."""
+    """True if the text is valid; else reading an element raises SystemError, since numpy checks no code point."""
     dtype = array.dtype
     if dtype.names is not None:
         return all(_is_text(numpy, array[name]) for name in dtype.names)

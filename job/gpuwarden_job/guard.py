@@ -61,14 +61,16 @@ class Interruption:
 
     @property
     def remaining(self) -> float | None:
-        """Seconds, never less than 0; None if no rank knows."""
+        """Seconds until the deadline, never less than 0; None if no rank knows it."""
         return None if self.deadline is None else max(0.0, self.deadline - boottime())
 
 
 class CheckpointGuard:
-    """`every`: the ranks agree at each step that it divides. `poll`: seconds between reads of the notice, on each rank.
+    """Decides, the same on all ranks, when to save and leave.
 
-    SIGINT a second time interrupts as ever. A signal that the job declares to the daemon (GPUWARDEN_SIGNAL) is caught too.
+    The ranks agree at each step that `every` divides. `poll` is the time in seconds between reads of the notice, on
+    each rank. A second SIGINT interrupts as usual. A signal that the job declares to the daemon (GPUWARDEN_SIGNAL) is
+    caught too.
     """
 
     def __init__(
@@ -137,12 +139,15 @@ class CheckpointGuard:
 
     @property
     def signals(self) -> int:
-        """How many came to this rank."""
+        """Number of signals that came to this rank."""
         return len(self._came)
 
     @property
     def pending(self) -> bool:
-        """Whether this rank knows of something not yet answered. No collective: for long stretches between two checks."""
+        """True if this rank knows of a notice or signal not yet answered.
+
+        Not collective: meant for long stretches between two checks.
+        """
         try:
             self._read_notice()
             return self._news()
@@ -166,7 +171,7 @@ class CheckpointGuard:
         return self.interruption
 
     def time_for(self, seconds: float | None, margin: float = 5.0) -> bool:
-        """Whether a save that takes so long fits before the deadline, on every rank. Collective; unknown times fit."""
+        """True if a save that takes so long fits before the deadline on every rank. Collective; unknown times fit."""
         remaining = None if self.interruption is None else self.interruption.remaining
         late = seconds is not None and remaining is not None and seconds + margin > remaining
         try:
@@ -176,11 +181,11 @@ class CheckpointGuard:
             return not late
 
     def acknowledge(self, *, saved: bool, step: int | None, all_ranks: bool | None = None) -> bool:
-        """Acknowledge the notice. Whether the daemon has it; takes three seconds at most once all ranks are here.
+        """Acknowledges the notice. True if the daemon has it; takes three seconds at most once all ranks are here.
 
-        Collective: the ranks wait for each other, and then each answers for all, so that a job of several nodes is requeued
-        without waiting for the deadline. With `all_ranks` it is not: True where the caller knows that every rank of the job is
-        done, False where this one answers for itself.
+        Collective: the ranks wait for each other, and then each answers for all, so that a job of several nodes is
+        requeued without waiting for the deadline. With `all_ranks` it is not collective: pass True where the caller
+        knows that every rank of the job is done, False where this one answers for itself.
         """
         if self.interruption is None:
             return False
@@ -193,7 +198,7 @@ class CheckpointGuard:
         )
 
     def _all_done(self) -> bool:
-        """Collective: every rank of the job has come this far, and these are all of its ranks."""
+        """Waits for all ranks; True if these are all ranks of the job. Collective."""
         try:
             return not self.ranks.any(not self._spans_job)
         except Exception:  # noqa: BLE001 - nothing here may end a training
@@ -246,6 +251,6 @@ class CheckpointGuard:
 
 
 def _numbers(names: Iterable[str]) -> list[int]:
-    """Names without SIG; what is no signal is left out."""
+    """Returns the signals with these names, without SIG; skips what names no signal."""
     found = (getattr(signal, f"SIG{name.strip().removeprefix('SIG')}", None) for name in names)
     return list(dict.fromkeys(int(number) for number in found if isinstance(number, signal.Signals)))

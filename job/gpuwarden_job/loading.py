@@ -53,7 +53,7 @@ def shard_names(made: Manifest) -> Iterator[str]:
 def read_shards(
     folder: Path, made: Manifest, *, load: Callable[[IO[bytes]], Any], ranks: Ranks, reshard: Reshard | None
 ) -> Any:
-    """The state of this rank. Raises WorldChanged, and what `load` and `reshard` raise."""
+    """Returns the state of this rank. Raises WorldChanged, and what `load` and `reshard` raise."""
 
     def one(rank: int) -> Any:
         with durable.opened(folder / shard_name(rank)) as file:

@@ -28,7 +28,7 @@ _WORLD_MOST = 1_000_000  # ranks: more than any job has
 
 
 class Broken(ValueError):  # noqa: N818
-    """Not a whole checkpoint, and why."""
+    """The folder is not a whole checkpoint; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def read(folder: Path) -> Manifest:
 
 
 def number_or_none(value: object) -> float | None:
-    """A number that can be compared; a NaN would win or lose against everything, as the order happens to be."""
+    """Returns a number that can be compared, or None; a NaN would win or lose depending on the order."""
     if isinstance(value, bool) or not hasattr(value, "__float__"):
         return None
     try:
@@ -152,7 +152,7 @@ def number_or_none(value: object) -> float | None:
 
 
 def check_sizes(folder: Path, manifest: Manifest) -> None:
-    """Cheap: everything is there and as long as it should be. Raises Broken."""
+    """Checks cheaply that every file is there and as long as it should be. Raises Broken."""
     for name, file in manifest.files.items():
         try:
             size = (folder / name).stat().st_size
@@ -163,7 +163,7 @@ def check_sizes(folder: Path, manifest: Manifest) -> None:
 
 
 def check_content(folder: Path, manifest: Manifest, names: Iterable[str]) -> None:
-    """Every byte of these files. Raises Broken."""
+    """Checks every byte of these files. Raises Broken."""
     for name in names:
         try:
             found = digest(folder / name)

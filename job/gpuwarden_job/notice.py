@@ -51,7 +51,7 @@ def boottime() -> float:
 
 
 def read(path: Path, boot_id: str) -> Notice | None:
-    """The notice to act on, None if there is none. Raises Unknown."""
+    """Returns the notice to act on, or None if there is none. Raises Unknown."""
     try:
         text = _text(path)
     except FileNotFoundError:
@@ -100,7 +100,7 @@ def _short(value: object) -> str:
 
 
 def _deadline(content: dict[str, Any]) -> float | None:
-    """The steady clock first: the other one may be set while we wait."""
+    """Returns the deadline, by the steady clock if possible: the other one may be set while we wait."""
     if (steady := _number(content.get("deadline_boottime"))) is not None:
         return steady
     wall = content.get("deadline")
@@ -115,7 +115,7 @@ def _number(value: object) -> float | None:
 
 
 def _rfc3339(text: str) -> float | None:
-    """A time without a zone is none: it may be hours off."""
+    """Parses a time; one without a zone is refused, since it may be hours off."""
     try:
         # Python before 3.11 does not know the Z.
         moment = dt.datetime.fromisoformat(text.strip().upper().replace("Z", "+00:00"))

@@ -19,7 +19,7 @@ _LONG = 2000  # bits of a number, from which on pickle writes it in a way that t
 
 
 def check(state: Any) -> None:
-    """Cheap: of tensors and arrays only the kind is checked. Raises NotPlain, naming the part."""
+    """Checks a state cheaply: of tensors and arrays only the kind. Raises NotPlain, naming the part."""
     known: dict[Hashable, bool] = {}
     for path, value in _odd(state, ()):
         kind = _kind(value)
@@ -44,7 +44,7 @@ def _odd(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], A
 
 
 def _kind(value: Any) -> Hashable | None:
-    """Values of one kind come back all or none; None: this one has to be tried itself."""
+    """Returns a kind of which all values or none can be read back; None if this value must be tried itself."""
     if type(value) in (bytes, bytearray):
         return type(value).__name__
     dtype = getattr(value, "dtype", None)

@@ -33,7 +33,10 @@ Write = Callable[[Path], Iterable[Path]]
 
 @dataclass(frozen=True)
 class Plan:
-    """`world` ranks write. `patience`: seconds that rank 0 waits for the shards of the others."""
+    """The plan of one checkpoint, which `world` ranks write.
+
+    Rank 0 waits `patience` seconds for the shards of the others.
+    """
 
     step: int
     world: int = 1
@@ -59,7 +62,7 @@ def folders(root: Path) -> dict[int, Path]:
 
 
 def read(folder: Path) -> Manifest:
-    """The manifest of a checkpoint under its name. Raises Broken, also for that of another one."""
+    """Reads the manifest of a checkpoint. Raises Broken, also if it is that of another checkpoint."""
     made = manifest.read(folder)
     if folder.name != name_of(made.sequence, made.step):
         raise Broken(f"its manifest is that of {name_of(made.sequence, made.step)}")
@@ -77,7 +80,7 @@ def write_shard(folder: Path, rank: int, write: Write) -> None:
 
 
 def publish(root: Path, folder: Path, plan: Plan) -> Manifest:
-    """The checkpoint is there, whole and on the disk. Raises OSError; SaveFailed if shards do not come."""
+    """Publishes the checkpoint, whole and on the disk. Raises OSError; SaveFailed if shards do not come."""
     made = Manifest(
         sequence=_next(root), step=plan.step, world=plan.world, files=_gather(folder, plan),
         metric=plan.metric, extra=plan.extra,
@@ -96,7 +99,10 @@ def publish(root: Path, folder: Path, plan: Plan) -> Manifest:
 
 
 def _next(root: Path) -> int:
-    """Behind all that are whole: a number that somebody else put there, however large, makes no later one impossible."""
+    """Returns the sequence after the last whole checkpoint.
+
+    A number that somebody else put there, however large, does not make a later one impossible.
+    """
     taken = folders(root)
     number = 1 + next((number for number in sorted(taken, reverse=True) if _is_whole(taken[number])), 0)
     while number in taken:

@@ -34,11 +34,11 @@ class Ranks:
         return self.rank == 0
 
     def any(self, fact: bool) -> bool:
-        """Whether it holds on some rank; the same answer on all."""
+        """True on all ranks if it holds on some rank."""
         return self.largest(int(fact)) > 0
 
     def broadcast(self, value: int) -> int:
-        """The value of rank 0 (0 or more), on all ranks; the values of the others do not count."""
+        """Returns the value of rank 0 (0 or more) on all ranks; the values of the others do not count."""
         return self.largest(value if self.first else _NO_VALUE)
 
     @classmethod

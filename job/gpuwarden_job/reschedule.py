@@ -33,7 +33,7 @@ _TEXTS = (
 
 
 def transient(error: BaseException) -> bool:
-    """Whether another node may fare better, as far as class and text show."""
+    """True if another node may fare better, as far as class and text show."""
     named = any(kind.__name__ in _CLASSES for kind in type(error).__mro__)
     return named or any(text in str(error) for text in _TEXTS)
 
@@ -78,5 +78,5 @@ def clear(folder: Path) -> None:
 
 
 def exit_code(folder: Path, status: int, code: int) -> int:
-    """`status` is what the launcher exited with: 0 stays, else `code` if any rank left a mark."""
+    """Returns 0 for `status` 0, else `code` if any rank left a mark, else `status`, with which the launcher exited."""
     return code if status != 0 and marks(folder) else status

@@ -27,7 +27,10 @@ def best(saved: Sequence[Manifest], mode: str) -> Manifest | None:
 
 
 def superfluous(saved: Sequence[Manifest], keep_last: int, keep_best: str | None) -> list[Manifest]:
-    """`keep_best`: "min", "max" or None. The best one is kept besides the last `keep_last`."""
+    """Returns the checkpoints to remove: all but the last `keep_last` and the best one.
+
+    `keep_best` is "min", "max" or None.
+    """
     ordered = sorted(saved, key=lambda one: one.sequence)
     kept = {one.sequence for one in ordered[-keep_last:]}
     winner = None if keep_best is None else best(ordered, keep_best)
@@ -38,7 +41,10 @@ def superfluous(saved: Sequence[Manifest], keep_last: int, keep_best: str | None
 
 @contextmanager
 def reading(folder: Path) -> Iterator[None]:
-    """Keeps others from pruning it meanwhile. Raises nothing where it cannot be locked: the hash then shows what is missing."""
+    """Keeps others from pruning the checkpoint meanwhile.
+
+    Raises nothing where it cannot be locked: the hash then shows what is missing.
+    """
     handle = None
     try:
         with suppress(OSError):
@@ -51,7 +57,10 @@ def reading(folder: Path) -> Iterator[None]:
 
 
 def prune(folder: Path) -> None:
-    """Unless it is being read. Quiet: what cannot go now goes after the next save."""
+    """Removes a checkpoint unless it is being read.
+
+    Raises nothing: what cannot be removed now is removed after the next save.
+    """
     with suppress(OSError):
         # For writing, since NFS grants an exclusive lock only on a file that is open for writing.
         handle = durable.handle_of(folder / NAME, os.O_RDWR)

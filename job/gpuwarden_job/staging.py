@@ -34,7 +34,10 @@ def claim(folder: Path) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Gone under its name at once, so that no process publishes or reads half of it. Quiet: what is left is taken up later."""
+    """Removes the folder from under its name at once, so that no process publishes or reads half of it.
+
+    Raises nothing: what is left is removed later.
+    """
     doomed = folder.with_name(f"{_DOOMED}{folder.name.lstrip('.')}")
     with suppress(OSError):
         folder.rename(doomed)
@@ -43,7 +46,7 @@ def discard(folder: Path) -> None:
 
 
 def sweep(root: Path, keep: Path) -> None:
-    """Discard what the dead left. `keep` is being written."""
+    """Discards what ended processes left, but not `keep`, which is being written."""
     with suppress(OSError):
         now = keep.stat().st_mtime
         for path in root.iterdir():
@@ -74,7 +77,7 @@ def _self() -> dict[str, object]:
 
 
 def boot_id() -> str:
-    """Empty where there is none to read."""
+    """Returns the id of this boot, or "" where none can be read."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except (OSError, ValueError):
@@ -89,7 +92,7 @@ def _namespace() -> str:
 
 
 def _started(pid: int) -> str | None:
-    """Clock ticks since the boot; None if there is no such process."""
+    """Start of a process in clock ticks since the boot; None if there is no such process."""
     try:
         after_name = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2]
         return after_name.split()[19].decode()

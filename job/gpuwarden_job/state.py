@@ -17,18 +17,24 @@ State = dict[str, Any]
 
 
 class StateMismatch(ValueError):  # noqa: N818
-    """What was saved and what is to be restored are not the same parts."""
+    """The saved parts are not the same as the parts to be restored."""
 
 
 def capture(*, step: int, samples: int, world: int, **parts: Any) -> State:
-    """`samples`: how many of this epoch, or of the whole training, all ranks together have used up."""
+    """Returns the state of a training.
+
+    `samples` is how many samples of this epoch, or of the whole training, all ranks together have used.
+    """
     state = {name: part.state_dict() for name, part in parts.items()}
     counts = _plain({"step": step, "samples": samples, "world": world})
     return {**counts, "random": random_state(), "parts": state}
 
 
 def restore(state: Mapping[str, Any], *, same_random: bool = True, **parts: Any) -> tuple[int, int]:
-    """(step, samples). Nothing is changed unless saved and present parts are the same. Raises StateMismatch."""
+    """Restores the parts and returns (step, samples). Raises StateMismatch.
+
+    Changes nothing unless the saved and present parts are the same.
+    """
     saved = state["parts"]
     if missing := sorted(saved.keys() ^ parts.keys()):
         raise StateMismatch(
@@ -71,14 +77,17 @@ def restore_random(state: Mapping[str, Any]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Arrays and numbers of numpy as lists and numbers."""
+    """Converts arrays and numbers of numpy to lists and numbers."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     return value.tolist() if hasattr(value, "tolist") else value
 
 
 def host_copy(value: Any) -> Any:
-    """A copy in the memory of the host that the next optimizer step does not change. Tensors are known by their methods."""
+    """Returns a copy in host memory that the next optimizer step does not change.
+
+    Tensors are recognised by their methods.
+    """
     if callable(getattr(value, "detach", None)) and callable(getattr(value, "cpu", None)):
         tensor = value.detach()
         return tensor.clone() if tensor.device.type == "cpu" else tensor.cpu()

@@ -38,9 +38,10 @@ Load = Callable[[IO[bytes]], Any]
 
 
 class CheckpointStore:
-    """`keep_best`: "min" or "max" of the metric, or None; the best one is kept besides the last `keep_last`.
+    """Checkpoints in one folder: the last `keep_last`, and the best one.
 
-    `seconds` is how long the last save took, None before the first: what a notice must leave time for.
+    `keep_best` is "min" or "max" of the metric, or None. `seconds` is how long the last save took, None before the
+    first: a notice must leave that much time.
     """
 
     def __init__(
@@ -69,9 +70,10 @@ class CheckpointStore:
         self._background = Background()
 
     def save(self, state: Any, step: int, *, metric: object = None, extra: Mapping[str, Any] | None = None) -> None:
-        """When it returns, the checkpoint is on the disk. Raises SaveFailed, on all ranks; what was there is untouched.
+        """Saves a checkpoint; it is on the disk when this returns. Raises SaveFailed, on all ranks.
 
-        Of those Refused, where this state cannot be saved in this format, today or later.
+        Earlier checkpoints stay untouched. Raises Refused, a SaveFailed, where this state can never be saved in this
+        format.
         """
         self._agree(_error_of(lambda: self._check(state)), step)
         self.save_files(self._writer(state), step, metric=metric, extra=extra)
@@ -87,9 +89,10 @@ class CheckpointStore:
     def save_async(
         self, state: Any, step: int, *, metric: object = None, extra: Mapping[str, Any] | None = None
     ) -> bool:
-        """Copies the state to the host, then saves it beside the training. False: one is in flight, this one is skipped.
+        """Copies the state to the host, then saves it beside the training. False if a save is running and this one is
+        skipped.
 
-        Raises SaveFailed if the one before failed, on all ranks, or Refused. Call `flush` before leaving.
+        Raises SaveFailed, on all ranks, if the previous save failed, or Refused. Call `flush` before leaving.
         """
         if self.ranks.any(self._background.busy):
             return False
@@ -105,7 +108,7 @@ class CheckpointStore:
         return True
 
     def flush(self) -> None:
-        """Nothing is in flight any more. Raises SaveFailed if what was in flight failed, on all ranks."""
+        """Waits until no save is running. Raises SaveFailed, on all ranks, if that save failed."""
         self._background.wait()
         error = self._background.take_error()
         if self.ranks.any(error is not None):
@@ -123,16 +126,19 @@ class CheckpointStore:
         return found
 
     def load_latest(self, *, reshard: Reshard | None = None, read: Read | None = None) -> Loaded | None:
-        """The newest that is whole; None if nothing was ever saved. The same one on all ranks.
+        """Loads the newest whole checkpoint, the same on all ranks; None if nothing was ever saved.
 
-        `reshard` deals the states of all old ranks out to this one, if their number changed. `read` is for `save_files`.
-        Raises NothingLoadable, Undecodable, WorldChanged, on all ranks.
+        `reshard` distributes the states of all old ranks to this one, if their number changed. `read` is for
+        `save_files`. Raises NothingLoadable, Undecodable, WorldChanged, on all ranks.
         """
         order = [path for _, path in sorted(publishing.folders(self.folder).items(), reverse=True)]
         return self._loader(reshard, read).first_whole(order)
 
     def load_best(self, *, reshard: Reshard | None = None, read: Read | None = None) -> Loaded | None:
-        """The best by its metric, else the next best; None if none has a metric. Raises as `load_latest`."""
+        """Loads the best checkpoint by its metric, else the next best; None if none has a metric.
+
+        Raises as `load_latest` does.
+        """
         folders, saved, order = publishing.folders(self.folder), self.saved(), []
         while self._keep[1] is not None and (winner := retention.best(saved, self._keep[1])) is not None:
             saved.remove(winner)
@@ -144,14 +150,15 @@ class CheckpointStore:
         return self._sharded or self.ranks.first
 
     def _check(self, state: Any) -> None:
-        """Checks the state before anything is written, in the foreground: the first save shows what no restart could
-        load.
+        """Checks the state in the foreground, before anything is written.
+
+        The first save then shows what no restart could load.
         """
         if self._writes and self._dump is formats.dump:
             plain.check(state)
 
     def _settle(self) -> None:
-        """Nothing is in flight. What failed there is made good by the save that follows, which reports its own fault."""
+        """Waits until no save is running. The next save makes up for one that failed, and reports its own error."""
         self._background.wait()
         if (error := self._background.take_error()) is not None:
             _log.warning("the save beside the training failed: %s", error)
@@ -177,7 +184,10 @@ class CheckpointStore:
         return write
 
     def _attempt(self, write: Write, plan: Plan) -> Callable[[], None]:
-        """Begins: the folder to write into is there, the same for all. What is returned does the rest, without collectives."""
+        """Creates the folder to write into, the same for all ranks.
+
+        The returned job does the rest, without collectives.
+        """
         token, error = 0, None
         if self.ranks.first:
             token = secrets.randbits(62) or 1

@@ -13,7 +13,7 @@ _PATIENCE = dt.timedelta(minutes=30)
 
 
 def torch_ranks() -> Ranks:
-    """All ranks call this together, once: it makes a process group of its own. Raises what torch raises."""
+    """Creates a process group of its own; all ranks call this together, once. Raises what torch raises."""
     torch: Any = importlib.import_module("torch")
     distributed: Any = importlib.import_module("torch.distributed")
     group = distributed.new_group(backend="gloo", timeout=_PATIENCE)

@@ -85,7 +85,7 @@ def sharded_reader(**parts: Any) -> Read:
 
 @contextmanager
 def _as_error() -> Iterator[None]:
-    """Theirs is a BaseException, which would pass the store by."""
+    """Raises RuntimeError for torch's error, a BaseException, which the store would not catch."""
     try:
         yield
     except _checkpoint().CheckpointException as error:

@@ -26,10 +26,10 @@ _TICK = 0.2  # s
 
 
 class PeerWatch:
-    """Call `beat` at each step. `stall`: seconds without one after which the peers are taken for lost.
+    """Leaves when the steps have stopped; call `beat` at each step.
 
-    With a notice whose deadline is less than `margin` seconds away, `margin` seconds of silence are enough. A parked rank
-    (requeue.py) waits for nobody.
+    After `stall` seconds without a step the peers count as lost. With a notice whose deadline is less than `margin`
+    seconds away, `margin` seconds are enough. A parked rank (requeue.py) waits for nobody.
     """
 
     def __init__(

@@ -45,15 +45,19 @@ class FilesRead:
 
 
 class AcknowledgementFiles:
-    """`job` is the name of the job's folder, which the job knows too: SLURM_JOB_ID, DSTACK_JOB_ID or GPUWARDEN_JOB."""
+    """Creates, reads and removes the folder of each job.
+
+    `job` is the name of the job's folder, which the job knows too: SLURM_JOB_ID, DSTACK_JOB_ID or GPUWARDEN_JOB.
+    """
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
 
     def make(self, job: str, uid: int) -> None:
-        """A folder for this job, which that user may write to. One that this user has already is kept as it is.
+        """Creates the folder of a job, writable by that user. A folder that this user already has is kept as it is.
 
-        Raises CollectorError: the name is none for a folder, it is another user's, the run directory cannot be written.
+        Raises CollectorError if the name cannot be that of a folder, the folder is another user's, or the run directory
+        cannot be written.
         """
         if not _JOB.fullmatch(job):
             raise CollectorError(
@@ -68,9 +72,9 @@ class AcknowledgementFiles:
             ) from error
 
     def read(self, jobs: Mapping[str, int]) -> FilesRead:
-        """The files of these jobs; `jobs`: folder name -> uid. A folder that does not exist has none.
+        """Reads the files of these jobs; `jobs` maps folder names to uids. A folder that does not exist has no files.
 
-        About 30 us for each file. Raises nothing.
+        Takes about 30 us for each file. Raises nothing.
         """
         found: dict[str, tuple[Acknowledgement, ...]] = {}
         refused: list[str] = []
@@ -85,7 +89,7 @@ class AcknowledgementFiles:
         return FilesRead(acknowledgements=found, refused=tuple(refused[:_REFUSED]))
 
     def remove(self, job: str) -> str:
-        """The folder and the files in it, when the evacuation ends. What is left, in a sentence; empty if nothing is."""
+        """Removes a job's folder and its files when the evacuation ends. Returns a sentence on what is left, or ""."""
         try:
             with self._root() as root:
                 return self._remove(root, job)
@@ -93,8 +97,9 @@ class AcknowledgementFiles:
             return "" if isinstance(error, FileNotFoundError) else f"cannot open {self._run_dir / FOLDER}: {error}"
 
     def remove_others(self, jobs: frozenset[str]) -> str:
-        """Removes the folders that an earlier daemon left, all but those of `jobs`. Reports what is left as `remove`
-        does.
+        """Removes the folders that an earlier daemon left, all but those of `jobs`.
+
+        Reports what is left as `remove` does.
         """
         try:
             with self._root() as root:
@@ -105,7 +110,7 @@ class AcknowledgementFiles:
 
     @contextmanager
     def _root(self, *, make: bool = False) -> Iterator[int]:
-        """The folder of all jobs, in which only this daemon makes or removes anything. Raises OSError."""
+        """Opens the folder of all jobs, in which only this daemon creates or removes anything. Raises OSError."""
         path = self._run_dir / FOLDER
         if make:
             with contextlib.suppress(FileExistsError):

@@ -14,7 +14,7 @@ NOTICE_MOST = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledgement:
-    """That a rank has finished saving."""
+    """The statement of a rank that it has finished saving."""
 
     notice: str
     """Id of the notice that is acknowledged."""
@@ -29,7 +29,7 @@ class Acknowledgement:
 
 
 def parse_acknowledgement(document: Mapping[str, object]) -> Acknowledgement:
-    """Ignores other keys. Raises ValueError with a message for the author of the document."""
+    """Parses a document, ignoring other keys. Raises ValueError with a message for the author of the document."""
     notice, saved = document.get("notice"), document.get("saved")
     if not (isinstance(notice, str) and 0 < len(notice) <= NOTICE_MOST and notice.isprintable()):
         raise ValueError(f'"notice" must be the id of a notice, a text of 1 to {NOTICE_MOST} characters')

@@ -32,7 +32,7 @@ class Chunk:
 
 
 def chunk(records: Sequence[WarpRecord], rounds: int, entry: str, expected: int | None) -> Chunk:
-    """`expected`: the known checksum; None: that of most warps."""
+    """Evaluates one launch. `expected` is the known checksum; if it is None, that of most warps counts as right."""
     known = Counter(record.checksum for record in records).most_common(1)[0][0] if expected is None else expected
     cycles: dict[int, float] = defaultdict(float)
     for record in records:
@@ -63,7 +63,7 @@ class KernelTally:
     _rates: list[float] = field(default_factory=list)
 
     def add(self, chunk: Chunk, *, warm: bool) -> None:
-        """`warm`: its cycles and rate count."""
+        """Adds a chunk; its cycles and rate count only if it is `warm`."""
         self._seen.update(chunk.cycles)
         self._wrong_chunks += bool(chunk.deviating)
         for sm, warps in chunk.deviating.items():
@@ -100,7 +100,10 @@ class KernelTally:
         )
 
     def _missing(self) -> tuple[int, ...]:
-        """PTX does not promise that SMs are numbered without gaps: as many as there are numbers is all of them."""
+        """Returns the SMs without a result.
+
+        None are missing if as many were seen as there are: PTX may leave gaps in their numbers.
+        """
         if len(self._seen) >= self.sms:
             return ()
         return tuple(sorted(set(range(self.sms)) - self._seen))

@@ -64,7 +64,7 @@ class ComputeKernels:
 
 @contextmanager
 def compute_kernels(device: Device, entries: Sequence[str]) -> Iterator[ComputeKernels]:
-    """Loads those that are wanted. Raises CudaError."""
+    """Loads the kernels that are wanted. Raises CudaError."""
     functions: dict[str, Function] = {}
     for text, members in ((tensor.text, layout.TENSOR_ENTRIES), (mix.text, layout.MIX_ENTRIES)):
         if wanted := [entry for entry in members if entry in entries]:

@@ -11,7 +11,7 @@ from gpuwarden_collectors.facts import NvmlFacts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSettings:
-    """Of one GPU; None where the driver does not give it."""
+    """The settings of one GPU; None where the driver does not report them."""
 
     compute_mode: int | None = None
     """nvmlComputeMode_t: 0 default, 2 prohibited, 3 exclusive process."""
@@ -21,7 +21,7 @@ class GpuSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
-    """One pass, in which everything is read anew."""
+    """The facts of one pass, in which everything is read anew."""
 
     collector: ClassVar[str] = "active_test"
     nvml: NvmlFacts = field(default_factory=NvmlFacts)

@@ -26,5 +26,8 @@ READ_WITHIN = 120.0
 
 
 def rounds(level: Level, gpus: int, parallel: int, repeats: int = 0) -> float:
-    """Seconds until the last worker of a run has ended or was killed, `parallel` GPUs at once, each of them once and `repeats` times more."""
+    """Seconds until the last worker of a run has ended or was killed.
+
+    `parallel` GPUs are tested at once, each of them once and `repeats` times more.
+    """
     return READ_WITHIN + gpus * APART + -(-gpus // parallel) * (1 + repeats) * WITHIN[level]

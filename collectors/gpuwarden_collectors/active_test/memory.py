@@ -37,7 +37,7 @@ _KEPT_OF_ONE = MISMATCHES_KEPT // 2  # so that the march that is run again has r
 
 
 class Allowance(StrEnum):
-    """How much memory the parent lets the test take."""
+    """How much memory the parent allows the test to take."""
 
     ALL = "all"
     PART = "part"
@@ -46,7 +46,7 @@ class Allowance(StrEnum):
 
 @dataclass(slots=True)
 class MemoryTally:
-    """All marches so far."""
+    """The results of all marches so far."""
 
     total: int
     free: int
@@ -83,14 +83,17 @@ class MemoryTally:
 
 
 class _Plan(NamedTuple):
-    """Of one march."""
+    """The plan of one march."""
 
     inversions: int
     parts: int
 
 
 class MemoryTest:
-    """The memory of one GPU. `most`: bytes that may be taken at most. `check` ends the test by an exception if somebody else is there."""
+    """The test of the memory of one GPU.
+
+    It takes at most `most` bytes. `check` ends the test by an exception if another process is on the GPU.
+    """
 
     def __init__(
         self, device: Device, kernels: MemoryKernels, allowance: Allowance, most: int | None, check: Callable[[], None]

@@ -25,18 +25,18 @@ class Pattern:
     complement: int = 0
 
     def inverted(self) -> Pattern:
-        """The same with every bit flipped."""
+        """Returns the same pattern with every bit inverted."""
         return replace(self, complement=1 - self.complement)
 
 
 def pattern(seed: int, number: int) -> Pattern:
-    """The one with this number: kinds alternate, then what is inverted, each with a seed of its own."""
+    """Returns the pattern with this number: kinds alternate, then inversion, each with a seed of its own."""
     return Pattern(seed + number, (layout.ADDRESS, layout.HASH)[number % 2], number // 2 % 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One launch."""
+    """The result of one launch."""
 
     seconds: float
     mismatches: int
@@ -60,7 +60,7 @@ class MemoryKernels:
         return self._run(layout.VERIFY, base, size, pattern, down)
 
     def verify_write(self, base: int, size: int, pattern: Pattern, *, down: bool = False) -> Run:
-        """Compares, and writes the inverted pattern."""
+        """Reads the memory, compares it with the pattern, and writes the inverted pattern."""
         return self._run(layout.VERIFY_WRITE, base, size, pattern, down)
 
     def _run(self, entry: str, base: int, size: int, pattern: Pattern, down: bool) -> Run:
@@ -77,7 +77,10 @@ class MemoryKernels:
 
 @contextmanager
 def memory_kernels(device: Device) -> Iterator[MemoryKernels]:
-    """Loads them. Raises CudaError; HostError for a GPU that is too old for them, or that has no memory of its own."""
+    """Loads the memory kernels of a GPU.
+
+    Raises CudaError, and HostError for a GPU that is too old for them or has no memory of its own.
+    """
     if device.capability < layout.MEMORY_ARCHITECTURE:
         raise HostError(
             f"{device.uuid} is not tested: its compute capability is {device.capability[0]}.{device.capability[1]}, "
@@ -93,6 +96,6 @@ def memory_kernels(device: Device) -> Iterator[MemoryKernels]:
 
 
 def transfer_size(device: Device) -> int:
-    """Bytes of a copy that is timed: less than usual on a GPU with little memory."""
+    """Size in bytes of a timed copy: less than usual on a GPU with little memory."""
     share = device.memory()[1] // _TRANSFER_SHARE
     return min(TRANSFER_MOST, share // _TRANSFER_STEP * _TRANSFER_STEP)

@@ -6,7 +6,10 @@ from gpuwarden_collectors.active_test.facts import Obstacle
 
 
 class Obstructed(Exception):  # noqa: N818 - mostly nobody's error: somebody else is on the GPU
-    """`obstacle` says whose affair it is; the message what could not be done, to which GPU, why, and what to do."""
+    """The test of a GPU has ended without a result.
+
+    `obstacle` says where the cause lies; the message says what could not be done, to which GPU, why, and what to do.
+    """
 
     obstacle = Obstacle.FAILED_CALL
 

@@ -30,7 +30,7 @@ _NAMED = 3
 
 
 def open_nvml(path: str) -> Any:
-    """nvidia-ml-py with this library; empty: wherever the driver's own is. Raises Obstructed."""
+    """Returns nvidia-ml-py with this library, or with the driver's own if it is empty. Raises Obstructed."""
     import pynvml  # noqa: PLC0415 - in the worker only
 
     try:
@@ -45,9 +45,10 @@ def open_nvml(path: str) -> Any:
 
 
 class Others:
-    """Of one GPU. `parent`: processes with this parent are of the same test.
+    """The other processes on one GPU, and its temperature.
 
-    `temperature`, `temperature_most`, `reasons`: °C at first and at most, slowdown reason bits of all checks but 0x1 (idle).
+    Processes with the parent `parent` belong to the same test. `temperature` and `temperature_most` are the first and
+    the highest in °C; `reasons` has the slowdown reason bits of all checks except 0x1 (idle).
     """
 
     def __init__(self, nvml: Any, uuid: str, parent: int, proc: str = "/proc") -> None:

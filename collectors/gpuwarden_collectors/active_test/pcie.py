@@ -16,7 +16,7 @@ _BLANK = 0xA5  # what the memory holds that the copy back is to overwrite
 
 
 def best(size: int, copy: Callable[[], float], check: Callable[[], None]) -> float:
-    """Bytes per second of the fastest; `copy` gives the seconds of one."""
+    """Bytes per second of the fastest copy; `copy` returns the seconds of one."""
     check()
     seconds = [copy() for _ in range(DISCARDED + JUDGED)]
     check()

@@ -36,7 +36,7 @@ _LONGEST_ANSWER = 4096
 
 
 class _Parent:
-    """The two streams."""
+    """The streams between this worker and its parent."""
 
     def __init__(self, request: Request, answers: int, lines: int) -> None:
         self._lines = lines

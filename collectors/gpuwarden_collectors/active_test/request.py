@@ -19,7 +19,7 @@ _SEED_MOST = 1 << 62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One JSON object, the worker's only argument."""
+    """The request to a worker: one JSON object, its only argument."""
 
     uuid: str
     """Of the GPU."""
@@ -59,7 +59,7 @@ def parsed(text: str) -> Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a level is made of."""
+    """The steps of a level."""
 
     kernels: Mapping[str, float]
     """Compute kernels in their order, and for how many seconds each runs."""

@@ -13,7 +13,7 @@ from gpuwarden_collectors.active_test.others import Others
 
 @dataclass(slots=True)
 class Results:
-    """Of one GPU."""
+    """The results of one GPU so far."""
 
     others: Others | None = None
     pcie: PcieMeasured | None = None

@@ -33,7 +33,7 @@ AskMemory = Callable[[], Allowance]
 
 
 def run(request: Request, progress: Progress, ask_compute: AskCompute, ask_memory: AskMemory) -> GpuMeasured:
-    """Tests the GPU. What ends a test early is a fact; other exceptions are faults of this program."""
+    """Tests the GPU. Reports what ends a test early as a fact; any other exception is a fault of this program."""
     results = Results()
     try:
         progress("start")
@@ -46,7 +46,7 @@ def run(request: Request, progress: Progress, ask_compute: AskCompute, ask_memor
 
 
 class _Run:
-    """One test. Every method raises Obstructed where it cannot go on."""
+    """One run of the test. Every method raises Obstructed where it cannot go on."""
 
     def __init__(self, request: Request, nvml: Any, others: Others, results: Results, progress: Progress) -> None:
         self._request, self._plan, self._nvml = request, PLANS[request.level], nvml
@@ -60,7 +60,7 @@ class _Run:
         others.check_view()
 
     def all(self, ask_compute: AskCompute, ask_memory: AskMemory) -> None:
-        """Phase by phase, until the last check."""
+        """Runs the phases one after the other, until the last check."""
         with memory_kernels(self._device) as kernels:
             if self._plan.pcie:
                 with turn(os.environ.get("CUDA_CACHE_PATH"), self._check) as own_turn:

@@ -45,7 +45,7 @@ _LEAVES = ("Terminated", "Warmed:Terminated")
 
 
 class Aws:
-    """`interval` of the question that counts, in seconds."""
+    """Amazon EC2. `interval` is that of the main question, in seconds."""
 
     name = NAME
 
@@ -106,7 +106,7 @@ def spot(reply: Reply, at: Stamp) -> Answer:
 
 
 def rebalance(reply: Reply, _: Stamp) -> Answer:
-    """Its time is that of the recommendation: it says nothing of an end."""
+    """Parses a rebalance recommendation. Its time is that of the recommendation, not of an end."""
     if reply.status == 404:
         return NONE
     try:
@@ -125,7 +125,7 @@ def rebalance(reply: Reply, _: Stamp) -> Answer:
 
 
 def maintenance(reply: Reply, at: Stamp) -> Answer:
-    """Every event for itself: one that cannot be read does not hide the others."""
+    """Parses each event by itself, so that one that cannot be read does not hide the others."""
     if reply.status == 404:
         return NONE
     try:
@@ -165,7 +165,7 @@ def _earlier(one: TerminationNotice, other: TerminationNotice) -> bool:
 
 
 def lifecycle(reply: Reply, _: Stamp) -> Answer:
-    """How long it takes is up to the group's hooks, which the metadata does not give."""
+    """Parses the lifecycle state. The group's hooks decide how long it takes, and the metadata does not give that."""
     if reply.status == 404:
         return NONE
     try:

@@ -95,7 +95,10 @@ async def own_name(metadata: Metadata) -> str:
 
 
 async def own_size(metadata: Metadata) -> str:
-    """`Azure/Standard_ND96isr_H100_v5`; "" where the service gives none, since nothing of a termination depends on it."""
+    """Returns the machine's type, as in `Azure/Standard_ND96isr_H100_v5`.
+
+    Returns "" where the service gives none, since nothing of a termination depends on it.
+    """
     try:
         reply = await metadata.get(_OWN_SIZE, HEADERS)
         reply.expect()
@@ -107,7 +110,7 @@ async def own_size(metadata: Metadata) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """What an approval must know of an event of this machine. `id`: that of its notice, `event_id`: its cloud's own."""
+    """An event of this machine that may be approved. `id` is that of its notice, `event_id` that of its cloud."""
 
     id: str
     event_id: str
@@ -124,7 +127,7 @@ def own_events(reply: Reply, own: str) -> Iterator[Scheduled]:
 
 
 def events(reply: Reply, at: Stamp, own: str) -> Answer:
-    """`own`: the machine's name at its cloud. Every event for itself."""
+    """Parses each event by itself; `own` is the machine's name at its cloud."""
     try:
         reply.expect()
         items = listing(mapping(reply.json()).get("Events"))
@@ -160,7 +163,7 @@ def _event(item: Mapping[str, Any], reply: Reply, at: Stamp, own: str) -> Termin
 
 
 def _kind_and_status(item: Mapping[str, Any]) -> tuple[str, str]:
-    """Its kind and its status. Raises ReplyError."""
+    """Returns the kind and the status of an event. Raises ReplyError."""
     return choice_of(item, "EventType", _HARD), choice_of(item, "EventStatus", ("Scheduled", _STARTED))
 
 

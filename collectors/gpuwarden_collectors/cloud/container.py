@@ -24,7 +24,10 @@ _SERVICE = "INVOCATION_ID"
 
 
 class Container:
-    """`window`: seconds from the signal to the end. The handler of the signal calls `ends`."""
+    """A container's SIGTERM as a notice; the handler of the signal calls `ends`.
+
+    `window` is the time in seconds from the signal to the end.
+    """
 
     name = NAME
 
@@ -39,7 +42,7 @@ class Container:
         )
 
     def ends(self) -> bool:
-        """The signal came. Whether it is a notice."""
+        """Records that the signal came. True if it is a notice."""
         if self._service:
             return False
         self._came = self._came or self._clock()

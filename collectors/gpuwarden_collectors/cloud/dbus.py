@@ -30,7 +30,10 @@ _UNREADABLE = (ValueError, LookupError, TypeError, AssertionError, RecursionErro
 
 
 class Bus:
-    """`timeout` in seconds, for each step. Made by `connect`; used by one task at a time."""
+    """A connection to a bus, made by `connect` and used by one task at a time.
+
+    `timeout` is in seconds, for each step.
+    """
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
@@ -44,7 +47,7 @@ class Bus:
 
     @classmethod
     async def connect(cls, path: str, timeout: float = 5.0) -> Bus:  # noqa: ASYNC109 - of each step from now on
-        """`path` of its socket. Raises BusError."""
+        """Connects to the bus whose socket is at `path`. Raises BusError."""
         bus = cls(timeout)
         try:
             async with asyncio.timeout(timeout):
@@ -68,7 +71,10 @@ class Bus:
         await loop.sock_sendall(self._socket, BEGIN)
 
     async def call(self, message: Message, signature: str = "") -> tuple[Any, ...]:
-        """The values of the reply, which has this signature; a descriptor among them is the caller's. Raises BusError."""
+        """Returns the values of the reply, which must have this signature; the caller owns any descriptor among them.
+
+        Raises BusError.
+        """
         member, serial = message.header.fields[HeaderFields.member], next(self._serials)
         try:
             async with asyncio.timeout(self._timeout):
@@ -91,7 +97,10 @@ class Bus:
         await self.call(message_bus.AddMatch(rule))
 
     async def signal(self, seconds: float) -> Message | None:
-        """The next one, or None after so many seconds. Its sender may be anybody. Raises BusError once the connection is lost."""
+        """Returns the next signal, or None after so many seconds. Its sender may be anybody.
+
+        Raises BusError once the connection is lost.
+        """
         try:
             async with asyncio.timeout(seconds):
                 while not self._signals:
@@ -136,7 +145,7 @@ class Bus:
         return None
 
     def _missing(self) -> int:
-        """Bytes that are still to come of this message, or of its head, which says how long it is. Raises ConnectionError."""
+        """Bytes still missing of this message, or of its head, which gives its length. Raises ConnectionError."""
         if len(self._data) < _HEAD:
             return _HEAD - len(self._data)
         try:
@@ -148,8 +157,9 @@ class Bus:
         return size - len(self._data)
 
     async def _readable(self) -> None:
-        """Waits until the socket is readable, always through the event loop, so that a flooding peer blocks no other
-        task.
+        """Waits until the socket is readable.
+
+        It always passes through the event loop, so that a flooding peer blocks no other task.
         """
         loop = asyncio.get_running_loop()
         ready = asyncio.Event()

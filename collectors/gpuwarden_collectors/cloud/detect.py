@@ -25,7 +25,7 @@ _LONGEST = 256
 
 
 def recognise(sysfs: Path) -> str:
-    """The name of a cloud; "" where the firmware names none that is known. Never raises."""
+    """Returns the name of a cloud, or "" where the firmware names none that is known. Never raises."""
     firmware = {field: _line(sysfs / "class/dmi/id" / field) for field in _FIELDS}
     firmware["hypervisor_uuid"] = _line(sysfs / "hypervisor/uuid")
     announcing = ((cloud.name, rule) for cloud in CLOUDS.values() for rule in cloud.firmware)

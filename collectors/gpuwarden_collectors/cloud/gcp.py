@@ -83,7 +83,10 @@ class Gcp:
 
 
 async def own_type(metadata: Metadata) -> str:
-    """`Google/a3-highgpu-8g`; "" where the server gives none, since nothing of a termination depends on it."""
+    """Returns the machine's type, as in `Google/a3-highgpu-8g`.
+
+    Returns "" where the server gives none, since nothing of a termination depends on it.
+    """
     try:
         reply = await metadata.get(f"{_BASE}machine-type", _FLAVOR)
         _expect_google(reply)
@@ -94,7 +97,7 @@ async def own_type(metadata: Metadata) -> str:
 
 
 class Key:
-    """One key, read or waited for. `hang` False: it is only read."""
+    """One metadata key, read or waited for. If `hang` is False it is only read."""
 
     def __init__(self, metadata: Metadata, path: str, read: Read, clock: Clock, *, hang: bool) -> None:
         self._metadata = metadata

@@ -10,7 +10,7 @@ from gpuwarden_collectors.cloud.reply import Reply, ReplyError
 
 
 async def unconfirmed(get: Callable[[str], Awaitable[Reply]], path: str, pattern: re.Pattern[str], of: str) -> str:
-    """Why it cannot be taken for the service of `of`; "" if the id at `path` has the form of that cloud's."""
+    """Returns why this cannot be the service of `of`, or "" if the id at `path` has the form of that cloud's."""
     try:
         reply = await get(path)
         reply.expect()

@@ -15,27 +15,27 @@ _SHUTDOWN = MatchRule(
 
 
 class Logind:
-    """Made by `connect`. Every method but `close` may raise BusError."""
+    """A connection to logind, made by `connect`. Every method but `close` may raise BusError."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
     @classmethod
     async def connect(cls, path: str, timeout: float) -> Logind:  # noqa: ASYNC109 - of each step from now on
-        """`path` of the bus; `timeout` in seconds."""
+        """Connects to logind. `path` is that of the bus; `timeout` is in seconds."""
         return cls(await Bus.connect(path, timeout))
 
     async def delay(self) -> float:
-        """Seconds for which it lets a shutdown be held up."""
+        """Seconds for which logind allows a shutdown to be delayed."""
         return await self._property("InhibitDelayMaxUSec") / 1e6
 
     async def follow_shutdown(self) -> bool:
-        """Whether one is under way; what comes after this answer is in `shutdown`."""
+        """True if a shutdown is under way; `shutdown` returns what comes after this answer."""
         await self._bus.subscribe(_SHUTDOWN)
         return bool(await self._property("PreparingForShutdown"))
 
     async def shutdown(self, seconds: float) -> bool | None:
-        """Whether one begins (True) or was called off (False); None if nothing came for so many seconds."""
+        """True if a shutdown begins, False if it was called off; None if nothing came for so many seconds."""
         signal = await self._bus.signal(seconds)
         if signal is None:
             return None
@@ -45,7 +45,7 @@ class Logind:
         return signal.body[0] is True
 
     async def inhibit(self) -> int:
-        """A descriptor that holds a shutdown up until it is closed, or `delay` is over."""
+        """Returns a descriptor that delays a shutdown until it is closed or `delay` is over."""
         arguments = ("shutdown", "gpuwarden", "jobs are signalled to save", "delay")
         (inhibitor,) = await self._bus.call(new_method_call(_MANAGER, "Inhibit", "ssss", arguments), "h")
         return int(inhibitor.to_raw_fd())
@@ -61,7 +61,7 @@ class Logind:
 
 
 async def longest_delay(path: str, timeout: float) -> float:  # noqa: ASYNC109 - of each of three steps
-    """Seconds that logind lets a shutdown be held up. Nothing is held up by asking. Raises BusError."""
+    """Seconds for which logind allows a shutdown to be delayed. Asking delays nothing. Raises BusError."""
     logind = await Logind.connect(path, timeout)
     try:
         return await logind.delay()

@@ -16,11 +16,11 @@ from gpuwarden_collectors.cloud.reply import BODY_MOST, Reply
 
 
 class MetadataError(Exception):
-    """No whole answer. The message says what was asked, and why there is none."""
+    """The service gave no complete answer. The message says what was asked, and why there is no answer."""
 
 
 class Metadata:
-    """The service at `endpoint`, as in `http://169.254.169.254`. `timeout` in seconds."""
+    """The metadata service at `endpoint`, as in `http://169.254.169.254`. `timeout` is in seconds."""
 
     def __init__(self, endpoint: str, timeout: float = 2.0) -> None:
         self.endpoint = endpoint.rstrip("/")

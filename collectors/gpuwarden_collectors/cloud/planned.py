@@ -14,7 +14,7 @@ NAME = "planned"
 
 
 class Planned:
-    """`end` in Unix time, by this host's clock."""
+    """The configured end of this machine. `end` is Unix time, by this host's clock."""
 
     name = NAME
 

@@ -25,14 +25,14 @@ class ReplyError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """`headers` by their names in lower case."""
+    """A reply of a metadata service; `headers` has lower-case names."""
 
     status: int
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def text(self) -> str:
-        """The whole body as one line without the spaces around it. Raises ReplyError."""
+        """Returns the whole body as one line, stripped of spaces. Raises ReplyError."""
         try:
             text = self.body.decode("utf-8").strip()
         except UnicodeDecodeError as error:
@@ -53,10 +53,10 @@ class Reply:
             raise ReplyError(f"the answer has status {self.status}")
 
     def deadline(self, wall: float, at: Stamp, *, past_most: float = PAST_MOST) -> Stamp:
-        """When the Unix time `wall` of the service's clock is here; `at` is when the reply came.
+        """Returns the instant at which the service's clock shows Unix time `wall`; `at` is when the reply came.
 
-        By the reply's own Date, so that neither a wrong clock here nor a step of it matters. Raises ReplyError where it is
-        nowhere near.
+        It is derived from the reply's own Date, so that neither a wrong clock here nor a step of it matters. Raises
+        ReplyError if the instant is far from now.
         """
         left = wall - self._now(at)
         if not -past_most <= left <= AHEAD_MOST:
@@ -90,7 +90,7 @@ def text_of(item: Mapping[str, Any], key: str) -> str:
 
 
 def time_of(item: Mapping[str, Any], key: str) -> float:
-    """Unix time. Raises ReplyError."""
+    """Unix time of a value of the reply. Raises ReplyError."""
     try:
         return parse_time(text_of(item, key))
     except TimeError as error:

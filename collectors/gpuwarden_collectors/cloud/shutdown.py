@@ -30,8 +30,11 @@ _READ_AGAIN = 3
 
 
 class Shutdown:
-    """`hold`: seconds that a shutdown is held up, within what logind allows, so that what must be done can be. `stop`: seconds
-    that systemd waits for this daemon to stop after that, before it stops what jobs run in; 0 if it does not.
+    """A shutdown of this machine as logind announces it.
+
+    A shutdown is delayed by `hold` seconds, within what logind allows, so that what must be done can be. `stop` is the
+    time in seconds that systemd then waits for this daemon to stop, before it stops what jobs run in; 0 if it does not
+    wait.
     """
 
     name = NAME

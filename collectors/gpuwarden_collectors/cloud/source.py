@@ -40,7 +40,10 @@ class Question:
 
 
 class CloudSource(Protocol):
-    """`confirm` returns why this is not the expected cloud, or why it does not answer; "" if it is and does."""
+    """A source of answers.
+
+    `confirm` returns why it is not the expected cloud, or why it does not answer; "" if it is and does.
+    """
 
     name: str
 

@@ -20,7 +20,7 @@ _RFC1123 = re.compile(
 
 
 class TimeError(ValueError):
-    """Not a time, or one without a zone."""
+    """The text is no time, or a time without a zone."""
 
 
 def parse_time(text: str, zone: float | None = None) -> float:

@@ -29,7 +29,7 @@ class TokenHeaders:
 
 
 class TokenMetadata:
-    """`get` as of `Metadata`, with a token. Raises MetadataError."""
+    """The metadata service with tokens: `get` sends one. Raises MetadataError."""
 
     def __init__(self, metadata: Metadata, names: TokenHeaders, clock: Clock) -> None:
         self._metadata = metadata
@@ -66,7 +66,7 @@ class TokenMetadata:
             return self._token
 
     async def _fetch(self) -> None:
-        """Leaves "" where there is none to be had."""
+        """Fetches a token; leaves "" where the service gives none."""
         self._token, self.error, good_for = "", "", _WITHOUT_FOR
         try:
             reply = await self._metadata.ask(

@@ -34,7 +34,7 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """`unix:///path`, `host` or `host:port`. Raises CollectorError."""
+    """Parses `unix:///path`, `host` or `host:port`. Raises CollectorError."""
     if text.startswith("unix:///"):
         return Address(path=text.removeprefix("unix://"))
     host, _, port = text.partition(":")

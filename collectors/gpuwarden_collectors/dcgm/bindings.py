@@ -46,7 +46,10 @@ NEEDED: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Bindings:
-    """The imported modules. `response` is the newest structure for a health check that they have, with its version."""
+    """The imported modules of the bindings.
+
+    `response` is their newest structure for the answer of a health check, with its version.
+    """
 
     folder: Path
     pydcgm: Any
@@ -65,7 +68,10 @@ def open_bindings(configured: str, installed: Iterable[Path] = INSTALLED) -> Bin
 
 
 def find_bindings(configured: str, installed: Iterable[Path] = INSTALLED) -> Path:
-    """Their folder; nothing is imported. Raises SourceAbsent if there are none, CollectorError if a configured folder has none."""
+    """Returns the folder of the bindings without importing them.
+
+    Raises SourceAbsent if there are none, CollectorError if a configured folder has none.
+    """
     folders = map(Path, configured.split(SEPARATOR)) if configured else installed
     for folder in folders:
         if (folder / "pydcgm.py").is_file():

@@ -37,7 +37,7 @@ Entity = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Empty where the engine never learned it."""
+    """The identity of a GPU; a field is empty where the engine never learned it."""
 
     slot: str = ""
     uuid: str = ""
@@ -46,9 +46,9 @@ class Identity:
 
 class Engine:
     def __init__(self, bindings: Bindings, address: Address | None, name: str) -> None:
-        """Connect; None runs an engine inside this process. `name` must be unlike that of any other client.
+        """Connects to the engine at the address, or with None runs one inside this process. Raises CollectorError.
 
-        Raises CollectorError.
+        `name` must be unlike that of any other client.
         """
         self._bindings = bindings
         self._agent = bindings.agent
@@ -65,7 +65,7 @@ class Engine:
         self._handle = self._owner.handle
 
     def close(self) -> None:
-        """Disconnect. An engine that hangs here is the worker's to end, like in any other call."""
+        """Disconnects. As for any other call, the worker is ended if the engine hangs here."""
         with suppress(self.error):
             self._owner.Shutdown()
         with suppress(ValueError):
@@ -73,11 +73,11 @@ class Engine:
             self._bindings.pydcgm.DcgmHandle.handles.remove(self._owner)
 
     def ended_by(self, error: Exception) -> bool:
-        """Whether the connection is of no more use after this error."""
+        """True if the connection cannot be used any more after this error."""
         return is_final(error)
 
     def version(self) -> str:
-        """The engine's own, which may be another than that of the bindings."""
+        """The engine's version, which may differ from that of the bindings."""
         structs = self._bindings.structs
         info = structs.c_dcgmVersionInfo_v2()
         info.version = structs.dcgmVersionInfo_version2
@@ -89,7 +89,7 @@ class Engine:
     # --- entities
 
     def gpus(self) -> list[int]:
-        """Ids of all GPUs of this life of the engine, lost ones too."""
+        """Returns the ids of all GPUs in this life of the engine, including lost ones."""
         return list(self._agent.dcgmGetAllDevices(self._handle))[:MOST_GPUS]
 
     def status(self, gpu: int) -> DcgmGpuStatus:
@@ -120,14 +120,14 @@ class Engine:
         return self._agent.dcgmGroupCreate(self._handle, _EMPTY_GROUP, self.name)
 
     def add(self, group: Any, entity: Entity) -> bool:
-        """Whether the entity is now in the group: one that is lost or not supported is refused."""
+        """True if the entity is now in the group; the engine refuses one that is lost or not supported."""
         with self._passable():
             self._agent.dcgmGroupAddEntity(self._handle, group, *entity)
             return True
         return False
 
     def set_watches(self, group: Any) -> None:
-        """All systems; covers what is in the group and active now."""
+        """Watches all systems of the entities that are in the group and active now."""
         self._agent.dcgmHealthSet_v2(self._handle, group, ALL_SYSTEMS, _HEALTH_INTERVAL, _HEALTH_KEEP)
 
     def watches(self, group: Any) -> int:
@@ -153,7 +153,7 @@ class Engine:
     # --- fields
 
     def known(self, fields: Iterable[int]) -> list[int]:
-        """A single field that the engine's library does not know would fail a whole field group."""
+        """Returns the fields that the engine's library knows; a single unknown one would fail a whole field group."""
         return [field for field in fields if self._bindings.fields.DcgmFieldGetById(field) is not None]
 
     def new_field_group(self, name: str, fields: Sequence[int]) -> Any:
@@ -164,14 +164,14 @@ class Engine:
         self._agent.dcgmWatchFields(self._handle, group, field_group, microseconds, _KEEP, _KEEP_SAMPLES)
 
     def values(self, entities: Iterable[Entity], fields: Sequence[int]) -> Sequence[Any]:
-        """The latest values (c_dcgmFieldValue_v2) of every field of every entity, each with a status of its own."""
+        """Returns the latest value (c_dcgmFieldValue_v2) of every field of every entity, each with its own status."""
         pair = self._bindings.structs.c_dcgmGroupEntityPair_t
         pairs = [pair(kind, number) for kind, number in entities]
         values: Sequence[Any] = self._agent.dcgmEntitiesGetLatestValues(self._handle, pairs, fields, 0)
         return values
 
     def refusal(self, ask: Callable[..., None], *arguments: Any) -> str:
-        """Why the engine refuses what is asked, in words; empty if it does not."""
+        """Returns why the engine refuses what is asked, in words, or "" if it does not."""
         try:
             ask(*arguments)
         except self.error as error:
@@ -182,7 +182,7 @@ class Engine:
 
     @contextmanager
     def _passable(self) -> Iterator[None]:
-        """Errors that concern only what was asked are let by; those that end the connection are raised."""
+        """Suppresses errors that concern only what was asked; raises those that end the connection."""
         try:
             yield
         except self.error as error:

@@ -67,12 +67,12 @@ _FINAL = _MISFITS | _GONE
 
 
 def is_final(error: Any) -> bool:
-    """Whether nothing more can be asked over this connection. `error` is a DCGMError of the bindings."""
+    """True if the connection can answer nothing more. `error` is a DCGMError of the bindings."""
     return error.value in _FINAL
 
 
 def failure(undone: str, error: Any) -> CollectorError:
-    """`undone` is what could not be done, as in "cannot check the GPUs"."""
+    """Returns the error to raise; `undone` says what could not be done, as in "cannot check the GPUs"."""
     kind = Misfit if error.value in _MISFITS else CollectorError
     to_do = _TO_DO.get(error.value, "see /var/log/nv-hostengine.log")
     return kind(f"{NOT_ANSWERING if error.value in _GONE else ''}{undone}: {described(error)}; {to_do}")

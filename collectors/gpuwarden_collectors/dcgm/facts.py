@@ -140,7 +140,7 @@ class DcgmProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcgmFacts:
-    """One pass."""
+    """The facts of one pass."""
 
     collector: ClassVar[str] = "dcgm"
     engine_version: str = ""

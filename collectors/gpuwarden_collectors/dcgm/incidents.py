@@ -37,7 +37,7 @@ class _Beginning(NamedTuple):
 
 
 class Incidents:
-    """Of one connection."""
+    """The incidents that one connection reports."""
 
     def __init__(self) -> None:
         self._begun: dict[_Key, _Beginning] = {}
@@ -47,8 +47,10 @@ class Incidents:
     def of(
         self, responses: Iterable[Any], slots: Mapping[int, str], now: Stamp, checked: Collection[int]
     ) -> tuple[DcgmIncident, ...]:
-        """All incidents of one pass. `responses`: c_dcgmHealthResponse; `slots` by id of the GPU; `checked`: ids of the
-        GPUs that the checks were about.
+        """Returns all incidents of one pass.
+
+        `responses` are c_dcgmHealthResponse, `slots` is by id of the GPU, `checked` has the ids of the GPUs that were
+        checked.
         """
         found = [(raw, _key(raw)) for response in responses for raw in _raw(response)]
         beginnings = {key: self._begun.get(key) or _Beginning(now, self._was_there(key)) for _, key in found}

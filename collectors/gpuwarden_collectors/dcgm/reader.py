@@ -23,7 +23,11 @@ _SECOND_OPINION = 60.0  # seconds after which a process whose bindings never fit
 
 
 class DcgmReader:
-    """`spent`: only a new process can load what was installed meanwhile, or begin without what an engine left in it."""
+    """The reader of DCGM.
+
+    With `spent` a new process is needed, to load what was installed meanwhile or to begin without what an engine left
+    in this one.
+    """
 
     def __init__(
         self, options: DcgmOptions, *, clock: Callable[[], float] = time.monotonic, stamp: Clock = host_clock
@@ -89,7 +93,10 @@ class DcgmReader:
             ) from absent
 
     def _misfit(self) -> None:
-        """Spent at once if it used to fit; a new process that finds the same is not replaced in each pass."""
+        """Makes this process spent, at once if its library matched before.
+
+        Otherwise after a delay, so that a new process that finds the same is not replaced in each pass.
+        """
         if self._replace_at is None:
             self._replace_at = self._clock() + _SECOND_OPINION
         self.spent = self._clock() >= self._replace_at

@@ -11,9 +11,10 @@ from gpuwarden_collectors.dcgm.fields import GPU_FIELDS, NODE, NODE_FIELDS, PROF
 
 
 class Readings:
-    """`profiling_error`: why there are no profiling fields, which have a group of fields of their own since their
-    watch may be refused (no licensed module, counters in use, several passes needed). `error`: why
-    not all of the others are watched.
+    """The watched fields of all GPUs.
+
+    `error` says why not all fields are watched. Profiling fields have a field group of their own, since their watch may
+    be refused (no licensed module, counters in use, several passes needed); `profiling_error` says why there are none.
     """
 
     def __init__(self, engine: Engine, interval: float, *, profiling: bool) -> None:

@@ -29,7 +29,7 @@ _USABLE = (DcgmGpuStatus.OK, DcgmGpuStatus.FAKE)
 
 
 class Watch:
-    """Every method raises the DCGMError of the bindings when the connection is of no more use."""
+    """The watches of one connection. Every method raises the bindings' DCGMError when the connection is unusable."""
 
     def __init__(self, engine: Engine, readings: Readings, clock: Clock) -> None:
         self._engine = engine

@@ -181,14 +181,14 @@ class InfinibandCollector:
         }
 
     def _adapter(self, folder: Path, inode: int) -> tuple[tuple[str, ...], str]:
-        """PCI path and driver of the adapter, which a port keeps."""
+        """Returns the PCI path and driver of the adapter; neither changes while the port exists."""
         if inode not in self._paths:
             device = folder.parent.parent / "device"
             self._paths[inode] = (pci_path(device), driver_of(device))
         return self._paths[inode]
 
     def _read_adapters(self, ports: Sequence[PortFacts]) -> tuple[AdapterFacts, ...]:
-        """Anew once a minute, and where an adapter is new or gone."""
+        """Reads the adapters anew once a minute, and where an adapter is new or gone."""
         devices = {port.slot: port.device for port in ports if port.slot}
         now = self._clock()
         if (
@@ -211,8 +211,9 @@ class InfinibandCollector:
             return None
 
     def _of_netdev(self, folder: Path, carriers: frozenset[str] | None) -> tuple[int | None, bool | None]:
-        """How often the network device of a RoCE port lost its carrier, which `link_downed` does not count, and whether the default
-        route goes over it.
+        """Returns how often a RoCE port's network device lost its carrier, and whether the default route uses it.
+
+        `link_downed` does not count these losses.
         """
         names = self._netdev_names(folder)
         lost = number(text_or_empty(self._netdevs / names[0] / "carrier_down_count")) if names else None
@@ -242,14 +243,12 @@ class InfinibandCollector:
 
 
 def _is_virtual_function(device: Path) -> bool:
-    """The adapter that it is a part of is here, too."""
+    """True if the adapter that the function is a part of is present too."""
     return (device / "device/physfn").exists()
 
 
 def _is_software(device: Path) -> bool:
-    """True if the device has no hardware above it in sysfs, or names the Ethernet device below it (`parent`, as rxe
-    does).
-    """
+    """True if no hardware is above the device in sysfs, or it names the Ethernet device below it (`parent`, as in rxe)."""
     try:
         return "/virtual/" in os.readlink(device) or (device / "parent").exists()  # noqa: PTH115 - one call less each pass
     except OSError:
@@ -268,7 +267,7 @@ def _numbered(folder: Path) -> Iterator[tuple[Path, int]]:
 
 
 def _state_name(text: str) -> str:
-    """`4: ACTIVE` is `active` (kernel ABI, sysfs-class-infiniband)."""
+    """Returns the state's name: `4: ACTIVE` is `active` (kernel ABI, sysfs-class-infiniband)."""
     return text.rpartition(": ")[2].lower()[:32]
 
 

@@ -99,7 +99,10 @@ class ProcessesCollector:
         )  # fmt: skip
 
     def _uses_gpu(self, stat: ProcessStat) -> bool | None:
-        """An NVIDIA device is open, or was: a process that dies, stuck, shows no descriptors any more."""
+        """True if the process has or had an NVIDIA device open; None where that may not be read.
+
+        A process that dies while stuck shows no descriptors any more.
+        """
         if (stat.pid, stat.started) in self._gpu_users:
             return True
         if stat.flags & _KERNEL_THREAD:
@@ -114,7 +117,7 @@ class ProcessesCollector:
             return False
 
     def _sleeps(self, stat: ProcessStat, *, every_thread: bool) -> Iterator[_Sleep]:
-        """Its threads in D state; of a process whose first thread has ended before the others, all count."""
+        """Yields the threads in D state; all threads count if the first one has ended before the others."""
         folder = f"{self._proc}/{stat.pid}"
         if stat.threads <= 1 or not (every_thread or stat.state == "Z"):
             if stat.state == "D":
@@ -144,7 +147,7 @@ class ProcessesCollector:
 
 
 def _runs(folder: str) -> str:
-    """How often the thread was given a processor: the third number of schedstat. "" on a kernel that does not count."""
+    """Returns how often the thread got a processor: the last number of schedstat; "" if the kernel does not count."""
     return (text_or_empty(f"{folder}/schedstat").split() or [""])[-1]
 
 

@@ -114,7 +114,7 @@ class ServicesCollector:
 
 
 def _unit(name: str) -> str:
-    """A bare name is a service, as systemctl has it."""
+    """Returns the name of a unit; a bare name is a service, as for systemctl."""
     return name if name.endswith(_TYPES) else f"{name}.service"
 
 

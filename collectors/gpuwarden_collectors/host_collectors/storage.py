@@ -131,9 +131,10 @@ class StorageCollector:
                 yield replace(mount, error="", asked=False)
 
     def close(self) -> None:
-        """Kill the probes that still hang, and begin no other. One that cannot be killed stays; it may end by the next call.
+        """Kills the probes that still hang, and starts no others. Takes up to `patience` seconds.
 
-        Takes up to `patience` seconds, and may be called while another thread reads, whose pass may then fail.
+        A probe that cannot be killed stays; it may end by the next call. This may be called while another thread reads,
+        whose pass may then fail.
         """
         self._closed = True
         for probe in list(self._probes.values()):
@@ -146,7 +147,7 @@ class StorageCollector:
         return self._tables()[1]
 
     def _tables(self) -> tuple[dict[str, MountEntry], frozenset[str]]:
-        """The mounts by path, and which of them cannot be asked."""
+        """Returns the mounts by path, and which of them cannot be probed."""
         own = mount_table(self._proc / "self/mountinfo")
         if self._root is None:
             return own, frozenset()
@@ -175,9 +176,7 @@ class StorageCollector:
         return MountFacts(path=path, expected=True, mounted=False, automount=automount), None
 
     def _others(self, table: Mapping[str, MountEntry]) -> list[tuple[MountFacts, _Key | None]]:
-        """Selects one mount for each file system, the one with the shortest path: binds and containers repeat the
-        others.
-        """
+        """Selects for each file system the mount with the shortest path: binds and containers repeat the others."""
         seen = {table[path].device for path in self._expected if path in table}
         chosen: dict[str, MountEntry] = {}
         for entry in sorted(table.values(), key=lambda entry: (len(entry.path), entry.path)):
@@ -217,7 +216,7 @@ class StorageCollector:
         return _with_answer(facts, *answer)
 
     def _forget(self, here: set[_Key | None]) -> None:
-        """Take leave of probes whose mount is gone, as far as they have ended."""
+        """Forgets probes whose mount is gone, if they have ended."""
         for key, probe in list(self._probes.items()):
             if key not in here and probe.answer() is not None:
                 self._probes.pop(key, None)
@@ -238,14 +237,14 @@ class _Probe:
         self.started = started
 
     def wait(self, seconds: float) -> None:
-        """Wait for it, the first time; after that it has had its chance."""
+        """Waits for the probe, but only the first time."""
         if not self._waited:
             self._waited = True
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(seconds)
 
     def answer(self) -> tuple[int, str] | None:
-        """Its exit code and output, once; None while it runs."""
+        """Returns the probe's exit code and output, once; None while it runs."""
         pipe = self._process.stdout
         if self._process.poll() is None or pipe is None:
             return None

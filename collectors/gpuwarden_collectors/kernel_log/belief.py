@@ -38,12 +38,15 @@ _PROCESS = re.compile(r"\[.{0,15}:\d{1,10}\]\Z", re.ASCII | re.DOTALL)
 
 
 def disbelieved(record: Record, facilities: Collection[int]) -> str:
-    """Why this record is not the kernel's own, one of the reasons above; empty if it may be. `facilities`: those believed."""
+    """Returns why this record cannot be the kernel's own, one of the reasons above, or "" if it may be.
+
+    Records of `facilities` are believed.
+    """
     if record.facility not in facilities:
         return FACILITY
     return PACKET_FILTER if of_a_packet_filter(record.text) else ""
 
 
 def of_a_packet_filter(text: str) -> bool:
-    """Whether this is what a log rule printed."""
+    """True if a log rule of a packet filter printed this."""
     return _TAIL.search(_PROCESS.sub("", text)) is not None

@@ -25,7 +25,7 @@ class Echoes:
         self._first: dict[Hashable, int] = {}
 
     def is_echo(self, event: HostEvent, microseconds: int) -> bool:
-        """Whether this event, `microseconds` by the clock of the log, repeats one asked about within the second before."""
+        """True if this event, `microseconds` by the log's clock, repeats one asked about within the second before."""
         key, echo = _key(event)
         if key is None:
             return False

@@ -24,7 +24,10 @@ _MODULE = re.compile(
 
 
 class Lockups:
-    """`begun` is given each event that is believed, `named` each record that is none by itself."""
+    """The lockups that the log reports.
+
+    `begun` is called with each event that is believed, `named` with each record that is no event by itself.
+    """
 
     def __init__(self) -> None:
         self._lockup: KernelLineEvent | None = None
@@ -35,7 +38,7 @@ class Lockups:
             self._lockup, self._at = event, record.microseconds
 
     def named(self, record: Record) -> KernelLineEvent | None:
-        """The lockup before this record, with the module that it names; None for nearly all."""
+        """Returns the lockup before this record, with the module that the record names; None for nearly all records."""
         if self._lockup is None or (found := _MODULE.match(record.text)) is None:
             return None
         lockup, self._lockup = self._lockup, None

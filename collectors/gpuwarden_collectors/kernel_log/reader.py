@@ -87,12 +87,12 @@ class KernelLog:
 
     @property
     def position(self) -> LogPosition | None:
-        """How far the log has been read, records without an event included; None before the first record."""
+        """Returns how far the log has been read, including records without an event; None before the first record."""
         return None if self._last is None else LogPosition(self._boot_id, self._last)
 
     @property
     def complete(self) -> bool:
-        """Whether the log has been read from the resumed position to its present end, and no record was lost on the way."""
+        """True if the log has been read from the resumed position to its present end, without losing a record."""
         return self._caught_up and not self.gaps and not self.error
 
     def start(self) -> None:
@@ -217,7 +217,7 @@ class KernelLog:
         return events
 
     def _missing(self, record: Record, at: Stamp, *, from_oldest: bool) -> list[HostEvent]:
-        """The gap before this record. `from_oldest`: it is the oldest that there is."""
+        """Returns the gap before this record. `from_oldest` says that the record is the oldest there is."""
         if self._last is None:
             return []
         if record.sequence >= BY_TIME:
@@ -233,7 +233,10 @@ class KernelLog:
         return self._gap(now, 0, self._last)
 
     def _rewound(self, now: Stamp) -> list[HostEvent]:
-        """A log that ends before the resumed position is not the one that was read; waiting for its number were blindness."""
+        """Returns a gap if the log ends before the resumed position.
+
+        It is then another log, and waiting for that position would miss its records.
+        """
         if self._last is None or not 0 <= self._newest < self._last:
             return []
         self._last = self._newest

@@ -25,7 +25,11 @@ _REFUSED = (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENXIO, errno.ENODEV)
 
 
 class Turn(NamedTuple):
-    """One bounded read. `drained`: nothing was left. `restarted`: it begins with the oldest record that there is, of another log or again."""
+    """The result of one bounded read.
+
+    With `drained` nothing was left. With `restarted` it begins with the oldest record there is, of another log or
+    again.
+    """
 
     records: list[bytes]
     drained: bool = False
@@ -40,7 +44,7 @@ class RecordSource(Protocol):
         """Reads about `limit` records at most. Raises OSError when the source is broken."""
 
     def slow(self) -> bool:
-        """Whether the next `read` takes milliseconds, and so is for a thread."""
+        """True if the next `read` takes milliseconds and should be made in a thread."""
 
     def close(self) -> None: ...
 

@@ -60,7 +60,10 @@ _NO_TIMES = "syslog(2) gives lines without times; echo Y > /sys/module/printk/pa
 
 
 def open_syslog(*, instead_of: OSError) -> SyslogRing:
-    """`instead_of`: why the device cannot be opened. Raises CollectorError if this cannot be read either."""
+    """Opens the log by syslog(2). `instead_of` says why the device cannot be opened.
+
+    Raises CollectorError if this cannot be read either.
+    """
     try:
         size = min(RING_MOST, 2 * ring_size())  # a line has a longer head as text than in the ring
         read_all(1024)
@@ -113,14 +116,14 @@ class SyslogRing:
         return Turn(records, drained=not self._waiting, restarted=restarted)
 
     def slow(self) -> bool:
-        """The kernel walks over the whole ring for a read; what that brought is there at once."""
+        """True unless records of the last read are left: for a read the kernel walks over the whole ring."""
         return not self._waiting
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """No-op: this source keeps nothing open."""
 
     def _take(self) -> bool:
-        """Take in what is new; whether that begins with the oldest line there is."""
+        """Adds the new lines. True if they begin with the oldest line there is."""
         text, begin = self._unread()
         if text and _HEAD.match(text) is None:
             raise OSError(errno.ENOMSG, _NO_TIMES)
@@ -133,7 +136,7 @@ class SyslogRing:
         return begin is None
 
     def _unread(self) -> tuple[bytes, int | None]:
-        """Lines, and where among them those begin that are new; None: the lines that were read are not there."""
+        """Returns lines, and where the new ones begin among them; None if the lines that were read are not there."""
         anchor = self._anchor
         if anchor and self._size > WINDOW:
             begun = time.thread_time()

@@ -30,7 +30,10 @@ _KEY = "kubernetes.kubelet_socket"
 
 
 class PodsReader:
-    """Once it has answered, a socket that is away is kubelet's restart, and no host without a kubelet."""
+    """Reads the pods from kubelet.
+
+    Once kubelet has answered, a missing socket means that it restarts, not that the host has none.
+    """
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
@@ -105,7 +108,7 @@ def _meaning(error: GRPCError) -> str:
 
 
 class _Codec(CodecBase):
-    """The request has no fields, and the response is decoded elsewhere."""
+    """Encodes a request without fields; the response is decoded elsewhere."""
 
     __content_subtype__ = "proto"
 
@@ -120,7 +123,7 @@ _CONFIGURATION = Configuration(http2_connection_window_size=_WINDOW, http2_strea
 
 
 class _BoundedChannel(Channel):
-    """For one question."""
+    """A channel for one question."""
 
     received = 0
 

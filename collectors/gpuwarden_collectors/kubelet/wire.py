@@ -34,11 +34,11 @@ _IDS = ("GPU-", "MIG-")
 
 
 class Malformed(ValueError):  # noqa: N818 - of the answer
-    """No message of protobuf."""
+    """The data is not a protobuf message."""
 
 
 def decoded(response: bytes) -> PodsFacts:
-    """A ListPodResourcesResponse. Raises Malformed."""
+    """Decodes a ListPodResourcesResponse. Raises Malformed."""
     claims = 0
     found: list[PodContainer] = []
     for pod in _messages(memoryview(response), 1):

@@ -45,7 +45,10 @@ class Unanswered(Exception):  # noqa: N818 - it is the answer of the GPU, and no
 
 
 class Calls:
-    """`reset_required`: some call of this pass returned it. `errors`: what went wrong in this pass."""
+    """The calls of one pass on one GPU.
+
+    `reset_required` is true if some call of this pass returned that code. `errors` has what went wrong in this pass.
+    """
 
     def __init__(self, nvml: Any) -> None:
         self.nvml = nvml
@@ -60,7 +63,7 @@ class Calls:
         self.reset_required = False
 
     def ask(self, function: str, *args: Any) -> Any:
-        """The result of a call on this GPU; None when there is none. Raises Unanswered."""
+        """Returns the result of a call on this GPU, or None if there is none. Raises Unanswered."""
         question = (function, *args)
         if question in self._unsupported:
             return None
@@ -72,9 +75,9 @@ class Calls:
             return None
 
     def failed(self, call: str, code: int, *, answered: bool = False) -> bool:
-        """Whether the call is one that this GPU or driver does not support; any other failure is noted. Raises Unanswered.
+        """True if the GPU or driver does not support the call; notes any other failure. Raises Unanswered.
 
-        What was `answered` before is supported, whatever the driver says of it now.
+        A call that has `answered` before is supported, whatever the driver says now.
         """
         if self.missed(call, code, answered=answered):
             return True
@@ -107,7 +110,7 @@ class Calls:
 
 
 def decode_field(kind: int, raw: bytes) -> int | None:
-    """The number in the union of nvmlFieldValue_t; None where the driver fills in "not available"."""
+    """Returns the number in the union of nvmlFieldValue_t, or None where the driver fills in "not available"."""
     value = _DECODE.get(kind, _DECODE[_UNSIGNED_LONG_LONG])(raw)[0]
     if kind == _DOUBLE:
         return round(value) if math.isfinite(value) else None

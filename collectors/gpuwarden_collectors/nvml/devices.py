@@ -15,7 +15,7 @@ _MOST = 64
 
 
 def refused(dev: str | os.PathLike[str] = DEV) -> tuple[str, ...]:
-    """The device files of the driver and of GPUs that are there and may not be read and written."""
+    """Returns the device files of the driver and of GPUs that exist but may not be read and written."""
     try:
         names = sorted(filter(_NODE_NAME.fullmatch, os.listdir(dev)))[:_MOST]  # noqa: PTH208 - pathlib would cost the worker 0.6 MiB
     except OSError:

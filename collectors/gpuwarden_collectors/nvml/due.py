@@ -40,8 +40,10 @@ def phases(rows: Sequence[Call | Field], first: float) -> list[float]:
 
 
 class Due:
-    """`phase`: 0 to 1, where in its period the second reading falls. `read_at`: when it was last read, None: not yet.
-    `next`: from when on it is due.
+    """The schedule of one reading.
+
+    `phase` is 0 to 1, where in its period the second reading falls. `read_at` is when it was last read, None before
+    that; `next` is when it is due.
     """
 
     __slots__ = ("_period", "_phase", "next", "read_at")

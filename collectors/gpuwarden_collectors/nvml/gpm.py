@@ -29,7 +29,10 @@ _METRIC = struct.Struct("=IId24x")  # nvmlGpmMetric_t: id, return code, value, t
 
 
 class Gpm:
-    """Of a GPU, or of one of its GPU instances (MIG). Holds two sample buffers of the library, which `close` gives back."""
+    """GPM metrics of one GPU, or of one of its GPU instances (MIG).
+
+    `close` frees the two sample buffers of the library.
+    """
 
     def __init__(self, calls: Calls, metrics: Mapping[str, int] = GPM, *, instance: int | None = None) -> None:
         self._calls = calls
@@ -102,19 +105,22 @@ class Gpm:
 
 
 def _plausible(name: str, value: float) -> bool:
-    """Counters that began again between the samples, as with a reset, may give any number; so may the library, NaN too."""
+    """True for a possible value: after a reset between the samples the library may give any number, even NaN."""
     return 0.0 <= value <= (_MOST_MIB if name.endswith("_mib") else _MOST_PER_CENT)
 
 
 class InstancesGpm:
-    """The GPM of every GPU instance that there is; one that goes gives its buffers back, also where another has its number."""
+    """GPM samplers per MIG instance. Buffers are freed when an instance disappears, even if its id is reused."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._of: dict[_Known, Gpm] = {}
 
     def read(self, instances: Sequence[MigInstance], now: float) -> tuple[MigInstance, ...]:
-        """The instances with their metrics. Where one fails those behind it wait for the next pass. Raises nothing."""
+        """Returns the instances with their metrics. Raises nothing.
+
+        After a failure, the remaining instances wait for the next pass.
+        """
         here: dict[int, _Known] = {}
         for one in instances:
             here.setdefault(one.gpu_instance, (one.gpu_instance, one.uuid, one.profile))

@@ -29,7 +29,10 @@ _IDENTITY = {
 
 
 class Gpu:
-    """`gpm`: performance is monitored, too. `interval` and `phase` as in `Questions`."""
+    """The readings of one GPU.
+
+    With `gpm` performance is monitored, too. `interval` and `phase` are as in `Questions`.
+    """
 
     def __init__(self, nvml: Any, slot: str, *, interval: float, phase: float = 0.0, gpm: bool = True) -> None:
         self.slot = slot
@@ -65,7 +68,7 @@ class Gpu:
         return GpuFacts(slot=self.slot, index=index, answer=answer, uuid=self._uuid, errors=errors, **self._identity)
 
     def waits_for_turn(self, now: float) -> bool:
-        """Something is due that takes long, and is read of one GPU in a pass."""
+        """True if a reading is due that takes long and is made of only one GPU in a pass."""
         return self._questions.waits_for_turn(now)
 
     def read(self, handle: Any, index: int, now: float, *, its_turn: bool) -> GpuFacts:

@@ -43,7 +43,7 @@ PROBLEMS: dict[int, NvmlProblem] = {
 
 
 def open_library(options: NvmlOptions) -> Any:
-    """pynvml, or the simulated GPUs in its place. Raises SourceAbsent if no library can be loaded."""
+    """Returns pynvml, or the simulated GPUs in its place. Raises SourceAbsent if no library can be loaded."""
     if options.simulate:
         from gpuwarden_collectors.nvml.simulated import SimulatedNvml  # noqa: PLC0415 - only where it is wanted
 

@@ -19,7 +19,7 @@ _LINK_FACTS = frozenset(attribute.name for attribute in fields(LinkFacts))
 
 
 class Links:
-    """`interval` and `phase` as in `Questions`."""
+    """The NVLinks of one GPU. `interval` and `phase` are as in `Questions`."""
 
     def __init__(self, calls: Calls, interval: float, phase: float) -> None:
         self._calls = calls
@@ -37,7 +37,10 @@ class Links:
         return self._due.read_at
 
     def read(self, now: float, *, again: bool = False) -> tuple[LinkFacts, ...]:
-        """The links that this GPU has. `again`: with their counters, also before their time. Raises Unanswered."""
+        """Returns the links of this GPU. Raises Unanswered.
+
+        With `again` their counters are read even before they are due.
+        """
         before = self._active
         self._read_states()
         if again or self._due(now):
@@ -86,7 +89,10 @@ class Links:
                 self._read_counter(name, active)
 
     def _remote(self, link: int) -> str | None:
-        """Once known it stays: links are wired. A guest sees addresses of the host, or none."""
+        """Returns the slot of the other end, which never changes: links are wired.
+
+        A guest sees addresses of the host, or none.
+        """
         info = self._calls.ask("nvmlDeviceGetNvLinkRemotePciInfo", link)
         if info is None:
             return None

@@ -48,7 +48,9 @@ class PlacementReader:
         return "" if info is None else str(uuid.UUID(bytes=bytes(info.clusterUuid)))
 
     def _fill(self, function: str, structure: Any) -> Any:
-        """The structure as the call filled it; None where it is not supported or failed, which is no fault of the GPU."""
+        """Returns the structure that the call filled; None if it is unsupported or failed, which is no fault of the
+        GPU.
+        """
         nvml = self._calls.nvml
         try:
             getattr(nvml, function)(self._calls.handle, byref(structure))

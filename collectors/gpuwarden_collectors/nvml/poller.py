@@ -31,7 +31,10 @@ class _Row:
         self.triggered = False
 
     def wanted(self, now: float, values: Mapping[str, Any], *, its_turn: bool) -> bool:
-        """May be called once in a pass. `its_turn`: rows of the cadence DAY may be asked."""
+        """True if the row is asked in this pass. May be called once in a pass.
+
+        `its_turn` allows rows of the cadence DAY.
+        """
         if self.trigger is None:
             return now >= self.due.next and (its_turn or not self.daily)
         before, self.triggered = self.triggered, self.trigger.holds(values)
@@ -77,9 +80,10 @@ def _question(row: Call | None, due: Due, nvml: Any) -> tuple[_Question, ...]:
 
 
 class Questions:
-    """`values`: the answers by attribute of GpuReadings, None where the last answer was an error.
+    """All questions to one GPU, by cadence.
 
-    `interval`: seconds from pass to pass; `phase`: 0 to 1, where this GPU begins within a cadence (`due`).
+    `values` has the answers by attribute of GpuReadings, None where the last answer was an error. `interval` is the
+    time in seconds from pass to pass; `phase` is 0 to 1, where this GPU begins within a cadence (`due`).
     """
 
     def __init__(self, calls: Calls, interval: float, phase: float) -> None:
@@ -124,7 +128,7 @@ class Questions:
 
     @property
     def read_at(self) -> dict[str, float]:
-        """When the values were read that are not read in each pass, to the millisecond."""
+        """Returns when the values were read that are not read in each pass, to the millisecond."""
         return self._read_at.copy()
 
     def _all_at_once(self) -> None:
@@ -140,7 +144,7 @@ class Questions:
         self._ask_fields(now)
 
     def _ask(self, questions: list[_Question], now: float) -> int:
-        """The number of answers."""
+        """Asks the questions and returns the number of answers."""
         values, calls, handle, answers = self.values, self._calls, self._calls.handle, 0
         nvml_error, passes, its_turn = calls.nvml.NVMLError, self._passes, self._its_turn
         unsupported = []

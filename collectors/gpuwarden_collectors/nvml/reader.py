@@ -87,7 +87,7 @@ class NvmlReader:
         self.spent = False
 
     def connect(self) -> None:
-        """Load and initialise NVML. Raises SourceAbsent if there is no library; a driver that is not there is no error."""
+        """Loads and initialises NVML. Raises SourceAbsent if there is no library; an absent driver is no error."""
         self.close()
         self._bindings = open_library(self._options)
         self._nvml = Watched(self._bindings, self.page)
@@ -146,11 +146,11 @@ class NvmlReader:
         return self._clock() >= self._replace_at
 
     def events(self, emit: Callable[[XidEvent], None], stop: threading.Event) -> None:
-        """Follow NVML's Xid events until `stop`; blocks and never raises. Only events from now on are delivered."""
+        """Follows NVML's Xid events until `stop`; blocks and never raises. Delivers only events from now on."""
         XidEvents(lambda: self._session, self._library, emit, self._stamp).follow(stop)
 
     def close(self) -> None:
-        """Give NVML back. The next `read` initialises it again."""
+        """Shuts NVML down. The next `read` initialises it again."""
         session, self._session = self._session, None
         if session is None:
             return
@@ -225,7 +225,7 @@ class NvmlReader:
         return replace(gpu.unanswered(hung.number, GpuAnswer.HUNG, error), silent=hung.seconds)
 
     def _next_turn(self, slots: Sequence[str], now: float) -> int | None:
-        """The index of the GPU of which may be read in this pass what takes long, which is read of one GPU after the other."""
+        """Returns the index of the GPU that may make slow readings in this pass; the GPUs take turns."""
         order: list[int] = [*range(self._turn, len(slots)), *range(min(self._turn, len(slots)))]
         for index in order:
             gpu = self._gpus.get(slots[index])
@@ -303,7 +303,7 @@ def _with_error(facts: GpuFacts, text: str) -> GpuFacts:
 
 
 def _nameless(index: int) -> str:
-    """The part of a GPU whose slot is not known."""
+    """Returns the name of the part for a GPU whose slot is not known."""
     return f"GPU {index}"
 
 
@@ -321,6 +321,6 @@ def _by_index(facts: Mapping[str, GpuFacts]) -> tuple[GpuFacts, ...]:
 
 
 def _strange(gpus: Collection[GpuFacts]) -> bool:
-    """Some answer with nothing but unknown errors, and none gave a definite error that would be lost."""
+    """True if some GPU answers with nothing but unknown errors, and none with a definite error that would be lost."""
     answers = {gpu.answer for gpu in gpus}
     return GpuAnswer.UNKNOWN in answers and answers <= {GpuAnswer.OK, GpuAnswer.UNKNOWN}

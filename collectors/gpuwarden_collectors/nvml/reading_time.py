@@ -16,7 +16,10 @@ _MOMENT = 0.05
 
 
 class ReadingTime:
-    """One pass, from its begin on; belongs to one thread. The scheduler is asked only where something took a moment: it costs 5 µs."""
+    """The reading time of one pass, from its start; belongs to one thread.
+
+    It asks the scheduler only where something took a moment, since that costs 5 µs.
+    """
 
     def __init__(self) -> None:
         self._begin = self._last = time.monotonic()
@@ -24,7 +27,7 @@ class ReadingTime:
         self._parts: dict[int, float] = {}
 
     def add(self, part: int) -> None:
-        """Count what passed since the last call for this part."""
+        """Adds the time since the last call to this part."""
         now = time.monotonic()
         seconds, self._last = now - self._last, now
         if seconds >= _MOMENT:
@@ -33,11 +36,11 @@ class ReadingTime:
         self._parts[part] = self._parts.get(part, 0.0) + max(0.0, seconds)
 
     def of(self, part: int) -> float:
-        """Seconds for this part so far."""
+        """Seconds spent on this part so far."""
         return _rounded(self._parts.get(part, 0.0))
 
     def total(self) -> float:
-        """Seconds since the begin."""
+        """Seconds since the pass began."""
         seconds = time.monotonic() - self._begin
         return _rounded(seconds - (_waited() - self._waited_before if seconds >= _MOMENT else 0.0))
 

@@ -144,7 +144,7 @@ def _inforom_valid(nvml: Any, handle: Any) -> int:
 
 
 def _vgpu_license(nvml: Any, handle: Any) -> int:
-    """0 also where no such license is wanted (dcgm: field 526)."""
+    """1 if a vGPU license is active; 0 also where no such license is wanted (dcgm: field 526)."""
     license_of = nvml.nvmlDeviceGetGridLicensableFeatures(handle)
     if not license_of.isGridLicenseSupported:
         return 0

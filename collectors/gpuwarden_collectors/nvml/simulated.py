@@ -46,7 +46,10 @@ def boot_seconds() -> float:
 
 
 class SimulatedNvml:
-    """`gpus` GPUs, and the faults in the folder `directory` ("" for none). Time comes from `clock`, seconds since boot."""
+    """A pynvml with `gpus` simulated GPUs and the faults in the folder `directory` ("" for none).
+
+    `clock` returns seconds since boot.
+    """
 
     def __init__(self, gpus: int, directory: str, clock: Callable[[], float] = boot_seconds) -> None:
         self._count = gpus
@@ -266,7 +269,7 @@ class SimulatedNvml:
         return gpu
 
     def _stall(self, number: int) -> None:
-        """Return when the fault is cleared, if ever."""
+        """Waits until the fault is cleared, if ever."""
         while stall := self._gpus[number].stall:
             if stall == "crash":
                 for fault in self._faults():

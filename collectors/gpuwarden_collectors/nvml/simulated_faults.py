@@ -28,7 +28,11 @@ _DRIVER_NOT_LOADED, _GPU_IS_LOST, _RESET_REQUIRED, _LIB_RM_VERSION_MISMATCH = 9,
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`gpu`: number of the simulated GPU, None for a fault of the driver. `at`: when it was injected, seconds since boot."""
+    """One injected fault.
+
+    `gpu` is the number of the simulated GPU, None for a fault of the driver. `at` is when it was injected, in seconds
+    since boot.
+    """
 
     name: str
     gpu: int | None = None
@@ -38,7 +42,11 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class FaultKind:
-    """`parameter` names the number that may (`default` is given) or must follow; `driver_error` fails NVML as a whole."""
+    """A kind of fault.
+
+    `parameter` names the number that may follow (if `default` is given) or must follow. `driver_error` makes NVML fail
+    as a whole.
+    """
 
     help: str
     effect: Effect | None = None
@@ -58,7 +66,7 @@ def _set_to_number(name: str) -> Effect:
 
 
 def _add(*names: str) -> Effect:
-    """The counters are higher by the number of the fault."""
+    """Raises the counters by the number of the fault."""
 
     def effect(gpu: SimulatedGpu, number: int, _age: float) -> None:
         for name in names:
@@ -68,7 +76,7 @@ def _add(*names: str) -> Effect:
 
 
 def _grow(per_second: float, *names: str) -> Effect:
-    """The counters grow at this rate from the injection on."""
+    """Makes the counters grow at this rate from the injection on."""
     return lambda gpu, _number, age: _add(*names)(gpu, 1 + int(per_second * age), age)
 
 
@@ -200,8 +208,9 @@ def add(faults: Iterable[Fault], fault: Fault, at: float) -> tuple[Fault, ...]:
 
 
 def brought_by(fault: Fault) -> tuple[Fault, ...]:
-    """Returns the faults that follow from this one: the driver reports Xid 79 as it gives up a GPU, which is lost from
-    then on.
+    """Returns the faults that follow from this one.
+
+    The driver reports Xid 79 as it gives up a GPU, which is lost from then on.
     """
     return (Fault("lost", fault.gpu),) if (fault.name, fault.number) == ("xid", _FALLEN_OFF_THE_BUS) else ()
 
@@ -246,7 +255,7 @@ def update(directory: Path, change: Callable[[tuple[Fault, ...]], tuple[Fault, .
 
 
 def first_time(directory: Path, fault: Fault) -> bool:
-    """Takes a fault that occurs once out of the file; whether it was still there."""
+    """Removes a fault that occurs once from the file. True if it was still there."""
     before: list[Fault] = []
 
     def without(faults: tuple[Fault, ...]) -> tuple[Fault, ...]:

@@ -57,7 +57,7 @@ class XidEvents:
         self._clock = clock
 
     def follow(self, stop: threading.Event) -> None:
-        """Blocks until `stop`, and never raises."""
+        """Follows the events until `stop`; blocks and never raises."""
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while not stop.is_set():
             current = self._session()
@@ -73,7 +73,7 @@ class XidEvents:
                 stop.wait(backoff.failed())
 
     def _follow_session(self, mine: Session, stop: threading.Event) -> None:
-        """Returns when the session is no longer the current one. Raises NVMLError."""
+        """Follows one session until it is no longer the current one. Raises NVMLError."""
         slots = {_address(handle): slot for handle, slot in mine.devices}
         with self._library:
             if self._session() is not mine:
@@ -106,7 +106,7 @@ def _register(session: Session) -> Any:
 
 
 def _wait(nvml: Any, events: Any) -> Any:
-    """The next event, None if there was none in time. Raises NVMLError for anything else."""
+    """Returns the next event, or None if none came in time. Raises NVMLError for anything else."""
     try:
         event = nvml.nvmlEventSetWait_v2(events, _WAIT_MS)
     except nvml.NVMLError as error:

@@ -43,7 +43,11 @@ _ENVIRONMENT_MOST = 128 << 10  # bytes
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`exit_code` None: it did not end by itself, and `error` says why not. `left`: it could not be ended at all."""
+    """The result of one run.
+
+    If `exit_code` is None the program did not end by itself, and `error` says why. With `left` it could not be ended at
+    all.
+    """
 
     exit_code: int | None
     stdout: bytes = b""
@@ -75,7 +79,7 @@ class _Stream:
             self._loop.call_later(_DRAIN_PAUSE, self._listen)
 
     def _read(self) -> bool:
-        """False at the end of the stream."""
+        """Reads a piece of the stream. False at its end."""
         try:
             data = os.read(self._pipe.fileno(), _CHUNK)
         except BlockingIOError:
@@ -84,7 +88,7 @@ class _Stream:
         return bool(data)
 
     def close(self) -> None:
-        """Take what is there already, and read no more."""
+        """Takes what is there already, and reads no more."""
         if not self._pipe.closed:
             self._read()
             self._loop.remove_reader(self._pipe.fileno())
@@ -104,7 +108,10 @@ def _input(given: bytes | int) -> Iterator[int]:
 
 
 class Process:
-    """A started program; `given` is what it finds on its standard input, or that itself, an open file. Raises OSError if not even the shell can be started."""
+    """A started program. Raises OSError if not even the shell can be started.
+
+    `given` is the content of its standard input, or an open file to be that.
+    """
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], kept: int = _KEPT, given: bytes | int = b""
@@ -163,15 +170,13 @@ class Process:
             os.killpg(self.pid, number)
 
     def kill_session(self) -> None:
-        """Kills every process of the session, also those in groups of their own, as a shell with job control starts
-        them.
-        """
+        """Kills every process of the session, including groups of their own, as a shell with job control creates."""
         for pid in _members(self.pid):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
     def reap(self) -> int | None:
-        """The exit code, negative for a signal; None if it could not be ended. Nothing more is read."""
+        """Returns the exit code, negative for a signal; None if the process could not be ended. Reads nothing more."""
         self.stdout.close()
         self.stderr.close()
         return self._process.poll()
@@ -245,7 +250,10 @@ async def _end_escaped(mark: str) -> None:
 
 
 def _killed(variable: bytes, proc: str = "/proc") -> int:
-    """How many processes with this variable in their environment were killed. What is in D state is left: its environment may hang."""
+    """Kills the processes with this variable in their environment and returns how many.
+
+    Skips those in D state: reading their environment may hang.
+    """
     killed = 0
     for name in filter(str.isdecimal, os.listdir(proc)):  # noqa: PTH208 - a Path for each process costs more than the call
         with contextlib.suppress(OSError, IndexError):

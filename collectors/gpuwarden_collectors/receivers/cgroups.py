@@ -14,9 +14,10 @@ from gpuwarden_collectors.slurm.jobs_cgroup import NO_JOB, job_cgroup_in
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """`job` is Slurm's number of it; where the tree has only its SLUID, that. `owner`: the job's user, if the tree says it.
+    """The place of a process in the control groups.
 
-    `step` and `task` as Slurm names them: 0, batch, extern, interactive; 0, special.
+    `job` is Slurm's number of the job, or the SLUID where the tree has only that. `owner` is the job's user, if the
+    tree says it. `step` and `task` are as Slurm names them: 0, batch, extern, interactive; 0, special.
     """
 
     job: int | None = None
@@ -31,7 +32,7 @@ OUTSIDE = Group()
 
 
 def group_in(text: str, folders: RootFolders) -> Group:
-    """The group in the content of /proc/PID/cgroup."""
+    """Parses the content of /proc/PID/cgroup."""
     slurm = job_cgroup_in(text, folders)
     if slurm != NO_JOB:
         return Group(job=slurm.job, sluid=slurm.sluid, step=slurm.step, task=slurm.task, owner=slurm.owner)

@@ -76,7 +76,7 @@ def declared_signal(text: str) -> str:
 
 
 def folder_name(text: str) -> str:
-    """Empty for what cannot be one."""
+    """Returns the name of a folder, or "" for a text that cannot be one."""
     return text if _FOLDER.fullmatch(text) else ""
 
 
@@ -113,7 +113,7 @@ def declarations_in(environ: bytes, cmdline: bytes) -> Declarations:
 
 
 class _Variables:
-    """Searched rather than taken apart: a few names of an environment that may have tens of thousands. The first counts."""
+    """An environment, searched rather than parsed: a few names are wanted of tens of thousands. The first counts."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -130,7 +130,7 @@ class _Variables:
         return self.raw(name)[:1024].decode("utf-8", "replace")
 
     def nodes(self, name: bytes) -> str:
-        """Empty for what is no list of nodes, and for one longer than NODES_MOST, of which the end counts too."""
+        """Returns a list of nodes, or "" for another text or one longer than NODES_MOST, whose end counts too."""
         value = self.raw(name)
         text = value.decode("utf-8", "replace") if len(value) <= NODES_MOST else ""
         return text if _HOSTLIST.fullmatch(text) else ""

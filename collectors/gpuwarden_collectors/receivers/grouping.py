@@ -45,7 +45,10 @@ class ProcessGroup:
 
 
 class Gathering:
-    """One scan. `gpu_pids` hold a GPU, `slurm_pids` is slurmd's list, `owners` the users of jobs as the controller has them."""
+    """One scan.
+
+    `gpu_pids` hold a GPU, `slurm_pids` is slurmd's list, `owners` has the users of jobs as the controller knows them.
+    """
 
     def __init__(
         self,
@@ -142,14 +145,14 @@ class Gathering:
         yield from jobs.values()
 
     def _placed(self, pgroup: ProcessGroup) -> int | None:
-        """The job that Slurm put these processes into."""
+        """Returns the job that Slurm put these processes into."""
         if pgroup.job is not None or pgroup.container:
             return pgroup.job
         return next((self._slurm_pids[pid].job for pid in pgroup.members if pid in self._slurm_pids), None)
 
     @staticmethod
     def _claimed(pgroup: ProcessGroup) -> int | None:
-        """The job that they name themselves."""
+        """Returns the job that these processes name themselves."""
         if pgroup.container:
             return None
         witnesses = (member for member in pgroup.oldest_first() if member.gpu or pgroup.sluid)

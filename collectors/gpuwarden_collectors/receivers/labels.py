@@ -43,7 +43,10 @@ UNLABELLED = ContainerLabels()
 
 
 class Labels:
-    """Of the runtime that listens at `path`. A container's labels never change: it is asked once for each."""
+    """Container labels from the runtime that listens at `path`.
+
+    A container's labels never change, so that the runtime is asked once for each.
+    """
 
     def __init__(self, path: Path, *, patience: float = PATIENCE, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path

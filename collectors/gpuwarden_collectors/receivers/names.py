@@ -52,8 +52,9 @@ _TAKE_A_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
 def named(name: str, command: Sequence[str]) -> Role | None:
-    """Returns the role by the command line, or by the kernel's name where that is not conclusive; None if neither is
-    known.
+    """Returns the role by the command line, or None if it is not known.
+
+    The name that the kernel has for the process counts only where the command line is not conclusive.
     """
     program = _base(command[0]) if command else ""
     if _PYTHON.fullmatch(program):

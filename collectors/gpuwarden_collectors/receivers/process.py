@@ -24,9 +24,10 @@ _STATUS_MOST = 16 << 10  # bytes; what is needed comes before the lists of proce
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """`started`: ticks since boot. `uid` is the real one: whose it is. `catches`: those of SIGNALS that it handles now.
+    """One process.
 
-    `program` is another one after each exec, with nothing else to be read from it.
+    `started` is in ticks since boot. `uid` is the real one, that of its owner. `catches` has those of SIGNALS that it
+    handles now. `program` changes with each exec, and nothing else can be read from it.
     """
 
     pid: int
@@ -96,6 +97,6 @@ def _caught(mask: int) -> frozenset[str]:
 
 
 def _field(status: bytes, name: bytes) -> bytes:
-    """The rest of that line. Raises ValueError."""
+    """Returns the rest of that line. Raises ValueError."""
     begin = status.index(name) + len(name)
     return status[begin : status.index(b"\n", begin)]

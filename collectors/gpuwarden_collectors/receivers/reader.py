@@ -18,9 +18,10 @@ _ORDER = tuple(Kind)
 
 
 class ReceiversReader:
-    """Of `<proc>/PID`; one scan takes some tens of milliseconds with 2,000 processes. Not for several threads at once.
+    """Reads `<proc>/PID`; one scan takes some tens of milliseconds with 2,000 processes. Not thread-safe.
 
-    `containers` is asked for their labels. `patience`: seconds until a process is given up that does not let itself be read.
+    `containers` is asked for their labels. `patience` is the time in seconds after which a process that cannot be read
+    is given up.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ def _first(texts: Iterator[str]) -> str:
 
 
 def _has_others(ranks: Iterable[Member]) -> bool:
-    """Some of the job's ranks or nodes are not here, as its ranks say that are."""
+    """True if some of the job's ranks or nodes are elsewhere, according to the ranks here."""
     here = list(ranks)
     return any(rank.declarations.nodes > 1 or rank.declarations.world > len(here) for rank in here)
 

@@ -25,8 +25,10 @@ _PASSED = (Role.SHELL, Role.LAUNCHER, Role.SERVICE)
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """A process of a job. `step`, `leader` and `stuck` as in Receiver. `task`: what slurmd or the control group calls its task;
-    `number`: the rank that slurmd has it for.
+    """A process of a job.
+
+    `step`, `leader` and `stuck` are as in Receiver. `task` is its task's name in slurmd or the control group; `number`
+    is its rank according to slurmd.
     """
 
     process: Process
@@ -47,7 +49,7 @@ class Member:
 
 @dataclass(slots=True)
 class _Below:
-    """Of all processes below one: at most two identities, which suffice to say whether there is another than one's own."""
+    """The identities of all processes below one: at most two, enough to tell whether there is one besides its own."""
 
     identities: set[Identity] = field(default_factory=set)
     first: bool = False  # the first rank of this host
@@ -86,9 +88,10 @@ def roles(members: Members, owner: int | None = None) -> dict[int, Role]:
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """`root`: the topmost process of its tree. `led`: slurmstepd started it or a shell or launcher above it, for the job.
+    """The surroundings of a process.
 
-    `rank`: the rank that it is or that is above it.
+    `root` is the topmost process of its tree. `led` is true if slurmstepd started it, or a shell or launcher above it,
+    for the job. `rank` is the rank that it is or that is above it.
     """
 
     root: int
@@ -148,8 +151,9 @@ def _context(member: Member, role: Role, above: _Context | None) -> _Context:
 
 
 def _settle(members: Members, found: dict[int, Role], contexts: Mapping[int, _Context]) -> None:
-    """Keeps, of several ranks in one place, those that hold a GPU, or else those that are not orphans; the rest are
-    helpers.
+    """Reduces several ranks in one place to those that hold a GPU, or else to those that are not orphans.
+
+    The others become helpers.
     """
     groups: dict[object, list[int]] = {}
     ranks = [pid for pid, role in found.items() if role is Role.RANK]

@@ -41,7 +41,7 @@ Key = tuple[int, int, tuple[bytes, ...]]
 
 
 class Scanner:
-    """Of `<proc>/PID`. Not for several threads at once."""
+    """Reads `<proc>/PID`. Not thread-safe."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Scanner:
         return found
 
     def nodes(self, excluded: Collection[int]) -> dict[int, ProcessNode]:
-        """All processes but those."""
+        """Returns all processes but those."""
         return {node.pid: node for pid in self._pids if pid not in excluded and (node := self._node(pid)) is not None}
 
     def _node(self, pid: int) -> ProcessNode | None:
@@ -130,7 +130,7 @@ class Scanner:
 
 
 class _Reader:
-    """Of one job."""
+    """Reads the processes of one job."""
 
     def __init__(self, proc: str) -> None:
         self._proc = proc

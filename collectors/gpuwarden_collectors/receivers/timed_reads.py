@@ -25,7 +25,7 @@ Answer = TypeVar("Answer")
 
 
 class TimedReads(Generic[Item, Answer]):
-    """Not for several threads at once."""
+    """Reads in threads with a time limit, since a read may hang. Not thread-safe."""
 
     def __init__(self, patience: float = PATIENCE, most: int = LEFT_BEHIND_MOST) -> None:
         self._patience = patience
@@ -33,7 +33,7 @@ class TimedReads(Generic[Item, Answer]):
         self._left_behind: dict[Item, threading.Thread] = {}
 
     def all(self, function: Callable[[Item], Answer], items: Iterable[Item]) -> dict[Item, Answer]:
-        """The answers there are. Missing is what hung, or hangs since earlier. Raises what `function` raises."""
+        """Returns the answers; those that hang, now or since earlier, are missing. Raises what `function` raises."""
         hanging = self._left_behind = {item: thread for item, thread in self._left_behind.items() if thread.is_alive()}
         turn = _Turn(function, deque(item for item in items if item not in hanging), {})
         while turn.todo and len(hanging) < self._most:
@@ -67,7 +67,7 @@ class _Turn(Generic[Item, Answer]):
         self._given_up = False
 
     def give_up(self) -> Item | None:
-        """The item that it hangs at; None if it is through."""
+        """Returns the item at which the turn hangs, or None if it is complete."""
         with self._lock:
             self._given_up = True
             return self._at

@@ -25,7 +25,10 @@ _SHOWN = 12  # digits of an id, as the runtimes' own lists have them
 
 
 class WatchedReader:
-    """`pids`: the processes that have a GPU open, as NVML last listed them. `labels` None: no runtime is asked."""
+    """Reads the containers with GPUs.
+
+    `pids` are the processes that have a GPU open, as NVML last listed them. If `labels` is None, no runtime is asked.
+    """
 
     def __init__(
         self,

@@ -27,8 +27,9 @@ _PATH = (
 
 
 def slurm_environment(inherited: Mapping[str, str], conf: Path | None = None) -> dict[str, str]:
-    """Returns the environment of Slurm's commands: what locates Slurm, but nothing that changes a question or its
-    answer.
+    """Returns the environment of Slurm's commands.
+
+    It has the variables that locate Slurm, but none that changes what a command asks or how it answers.
     """
     kept = {k: v for k, v in inherited.items() if not k.startswith(_VARIABLES) or k in _KEPT_VARIABLES}
     if conf is not None:
@@ -48,7 +49,7 @@ class Commands:
     precedence: Precedence
 
     async def ask(self, undone: str, *command: str) -> str:
-        """Its output. Callers that ask the same meanwhile share one call and its output.
+        """Returns the command's output. Callers that ask the same meanwhile share one call and its output.
 
         Raises SlurmError, which begins with `undone`, such as "cannot read node n1".
         """
@@ -63,11 +64,12 @@ class Commands:
         held: int | None = None,
         still: Callable[[], bool] | None = None,
     ) -> str:
-        """Change something; what is asked after it is asked again. Gives its output. `record`: an open one of `CommandRecords` that the
-        command keeps. `held`: an open file, such as a lock, that it has until it ends, also where this process does not live so long.
-        `still`: asked right before it is begun, once it is its turn; where that gives False, nothing is begun.
+        """Changes something and returns the command's output; later questions are asked anew.
 
-        Raises SlurmError; after Unreachable it may yet be done, CalledOff is `still`'s.
+        The command keeps `record`, an open record of `CommandRecords`. It holds `held`, an open file such as a lock,
+        until it ends, even if this process ends first. `still` is called right before the command starts, once it is
+        its turn; if it returns False, nothing is started. Raises SlurmError; after Unreachable the change may still
+        happen, and CalledOff means that `still` returned False.
         """
         try:
             return await self.client.call(
@@ -82,10 +84,11 @@ class Commands:
 
 
 class SlurmClient:
-    """The one of a daemon: it bounds the calls of all its parts together, each of which has its `Commands` of it.
+    """The Slurm client of a daemon. It bounds the calls of all parts together; each part has its own `Commands` of it.
 
-    `conf` None: where Slurm searches for it. `folder`: of the programs, None for PATH. `timeout`: seconds for a call. `node`: Slurm's
-    name of this host, empty for finding it by `hostname`, this machine's.
+    If `conf` is None, Slurm's own search for it applies. `folder` is that of the programs, None for PATH. `timeout` is
+    the time in seconds for a call. `node` is Slurm's name of this host; if it is empty it is found by `hostname`, this
+    machine's.
     """
 
     def __init__(
@@ -112,7 +115,7 @@ class SlurmClient:
         self._left: list[Process] = []
 
     def begin(self, key: Key, undone: str) -> asyncio.Task[str]:
-        """A question, which others may share from now on."""
+        """Starts a question, which others may share from now on."""
         task = self.in_flight[key] = asyncio.create_task(self.call(key[0], undone, key[1], question=True))
         self._tasks.add(task)
         task.add_done_callback(lambda done: self._answered(key, done))
@@ -129,7 +132,7 @@ class SlurmClient:
         held: int | None = None,
         still: Callable[[], bool] | None = None,
     ) -> str:
-        """The output of a command, once it is its turn. Raises SlurmError."""
+        """Returns the output of a command, once it is its turn. Raises SlurmError."""
         done = None
         while done is None:
             async with self._turns.turn(precedence, question=question) as turn:
@@ -140,7 +143,7 @@ class SlurmClient:
         return _answer(undone, " ".join(command[:2]), done)
 
     async def close(self) -> None:
-        """End what is under way. A command that cannot be ended is left."""
+        """Ends the commands that are running. Leaves one that cannot be ended."""
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()

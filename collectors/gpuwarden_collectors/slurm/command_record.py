@@ -40,14 +40,17 @@ def of_several(record: int) -> None:
 
 
 class CommandRecords:
-    """`folder`: of this boot, writable by the user of the daemon alone; made when it is needed."""
+    """The records of commands.
+
+    `folder` belongs to this boot and is writable by the daemon's user alone; it is created when it is needed.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     @contextlib.contextmanager
     def begin(self, *purpose: str) -> Iterator[int | None]:
-        """A new record as an open file, before the command is started; None where none can be made. Raises nothing."""
+        """Opens a new record before the command is started; returns None where that fails. Raises nothing."""
         file = self._open_new(purpose)
         try:
             yield file

@@ -32,7 +32,7 @@ async def read_jobs(commands: Commands, node: str) -> dict[int, SlurmJob]:
 
 
 async def read_job(commands: Commands, job: SlurmJob) -> SlurmJob | None:
-    """The same job as it is now, pending again for instance; None if it has ended. Raises SlurmError."""
+    """Reads the same job again, which may be pending by now; returns None if it has ended. Raises SlurmError."""
     token = secrets.token_hex(8)
     try:
         text = await commands.ask(f"cannot read job {job.called}", *_squeue(token), f"--jobs={job.called}")
@@ -76,16 +76,17 @@ async def listpids(commands: Commands, node: str) -> dict[int, ListedPid]:
 
 
 async def signals_whole_trees(commands: Commands, conf: Path | None = None) -> bool | None:
-    """Whether a signal for a step reaches all its processes; False: the leaders of its tasks only; None: not known.
+    """True if a signal for a step reaches all its processes, False if only its task leaders, None if that is not known.
 
-    `conf`: slurm.conf on this host, beside which cgroup.conf lies. It holds until slurmd is started again. Raises SlurmError.
+    cgroup.conf lies beside `conf`, the slurm.conf of this host. The answer holds until slurmd is restarted. Raises
+    SlurmError.
     """
     config = await commands.ask("cannot read how Slurm tracks processes", "scontrol", "show", "config")
     return departing_text.whole_trees(config, await asyncio.to_thread(_cgroup_conf, conf))
 
 
 def _cgroup_conf(conf: Path | None) -> str | None:
-    """Empty for slurmd's defaults, where there is none beside slurm.conf."""
+    """Returns the content of cgroup.conf; "", slurmd's defaults, if there is none beside slurm.conf."""
     if conf is None or not conf.exists():
         return None
     try:

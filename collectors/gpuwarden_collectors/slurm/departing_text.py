@@ -88,7 +88,7 @@ def _is_number(text: str) -> bool:
 
 
 def _time(text: str) -> float:
-    """SLURM_TIME_FORMAT=%s makes seconds of it; 0 for a job that has no start yet."""
+    """Unix time of a text, which SLURM_TIME_FORMAT=%s makes seconds; 0 for a job without a start yet."""
     return float(text) if _is_number(text) else 0.0
 
 

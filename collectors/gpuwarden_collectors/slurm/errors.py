@@ -69,7 +69,10 @@ _MEANINGS: tuple[tuple[str, type[SlurmError], str], ...] = (
 
 
 def failure(undone: str, command: str, output: str) -> SlurmError:
-    """`undone`: what could not be done, as in "cannot drain n1". `output`: all that the command wrote."""
+    """Returns the error of a command.
+
+    `undone` says what could not be done, as in "cannot drain n1". `output` is all that the command wrote.
+    """
     text = one_line(output)
     for pattern, kind, to_do in _MEANINGS:
         if re.search(pattern, text):
@@ -78,6 +81,6 @@ def failure(undone: str, command: str, output: str) -> SlurmError:
 
 
 def one_line(output: str) -> str:
-    """The end of it, where a command says what became of it; control characters are blanks."""
+    """Returns the end of the output, where a command says how it ended; control characters become blanks."""
     text = " ".join("".join(c if c.isprintable() else " " for c in output).split())
     return text if len(text) <= _LONGEST_TEXT else f"…{text[-_LONGEST_TEXT:]}"

@@ -9,7 +9,7 @@ _PART = re.compile(r"([^,\[\]]+|\[[^\]]*\])")
 
 
 def in_hostlist(node: str, hostlist: str) -> bool:
-    """Whether `n[1-3,007],m5` names this node."""
+    """True if a hostlist such as `n[1-3,007],m5` names this node."""
     return any(_matches(node, parts) for parts in _hosts(hostlist))
 
 

@@ -28,9 +28,11 @@ DOUBTED_AFTER = 6 * HOUR
 
 
 class JobsReader:
-    """`pids`: the processes that have a GPU open, as NVML last listed them. `register`: where prolog and epilog write.
+    """Reads the jobs on this host.
 
-    `conf`: slurm.conf, beside which gres.conf lies; without it there is no Slurm here. `ask` None: only what is on this host.
+    `pids` are the processes that have a GPU open, as NVML last listed them. Prolog and epilog write to `register`.
+    gres.conf lies beside `conf`, slurm.conf; without that there is no Slurm here. If `ask` is None, only what is on
+    this host is read.
     """
 
     def __init__(

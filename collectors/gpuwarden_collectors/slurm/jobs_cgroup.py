@@ -29,9 +29,10 @@ _LINES_MAX = 64 * 1024  # bytes; a host has a dozen v1 hierarchies
 
 @dataclass(frozen=True, slots=True)
 class JobCgroup:
-    """`job` is its number, or None where the tree has only its SLUID. `owner`: the job's user, if the tree says it.
+    """The place of a process in Slurm's control groups.
 
-    `step` and `task` as Slurm names them: 0, batch, extern, interactive; 0, special.
+    `job` is its number, or None where the tree has only its SLUID. `owner` is the job's user, if the tree says it.
+    `step` and `task` are as Slurm names them: 0, batch, extern, interactive; 0, special.
     """
 
     job: int | None = None

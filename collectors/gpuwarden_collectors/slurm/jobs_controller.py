@@ -19,7 +19,10 @@ SPAN = 4 * HOUR
 
 
 class Controller:
-    """`questions`: in each `SPAN`, answered or not. Half of them, at least one, are for the list of jobs, well apart."""
+    """Asks the controller, at most `questions` times in each `SPAN`, answered or not.
+
+    Half of the questions, at least one, are for the list of jobs, well apart.
+    """
 
     def __init__(self, node: str, ask: Ask | None, questions: int) -> None:
         self.node = node

@@ -11,7 +11,10 @@ CPU_EVERY = 60.0
 
 
 class CpuTimes:
-    """`at`: when they were read, seconds of CLOCK_BOOTTIME; None while there was no process."""
+    """CPU times of processes.
+
+    `at` is when they were read, in seconds of CLOCK_BOOTTIME; None while there was no process.
+    """
 
     def __init__(self) -> None:
         self.at: float | None = None
@@ -23,5 +26,5 @@ class CpuTimes:
             self.at = now if users else None
 
     def of(self, user: Process) -> float | None:
-        """Seconds; None for a process that began since."""
+        """CPU seconds of a process; None for one that started since."""
         return self._seconds.get((user.pid, user.started))

@@ -23,7 +23,7 @@ _TRAILING_NUMBER = re.compile(r"(\d+)$")
 
 
 def minors(gres_conf: Path, node: str) -> tuple[int, ...]:
-    """The minor numbers of this node's GPU files in Slurm's order; empty if they are in the order of their PCI addresses."""
+    """Returns the minor numbers of this node's GPU files in Slurm's order; empty if that is the PCI order."""
     try:
         text = read_bytes(gres_conf, _SIZE_MAX).decode("utf-8", "replace")
     except OSError:
@@ -47,7 +47,7 @@ def gpu_files(text: str, node: str) -> list[str]:
 
 
 def expanded(pattern: str) -> list[str]:
-    """`/dev/nvidia[0-2,5]` is four names; a list of such patterns is allowed."""
+    """Expands `/dev/nvidia[0-2,5]` to four names; a list of such patterns is allowed."""
     return list(_expanded(pattern))[:_FILES_MAX]
 
 

@@ -27,7 +27,7 @@ _Key = tuple[int, float]
 
 
 class Owners:
-    """`listpids` is answered by slurmd and costs the controller nothing."""
+    """Assigns processes to jobs. slurmd answers `listpids`, which costs the controller nothing."""
 
     def __init__(self, proc: Path, ask: Ask | None) -> None:
         self._proc = proc
@@ -102,7 +102,7 @@ class Owners:
                 self._known[_key(user)] = listed[user.pid].job, "listpids"
 
     def is_open(self, user: Process) -> bool:
-        """Nothing is known, and it may well be a job's: a service of root's is none."""
+        """True if nothing is known about the process and it may be a job's; a service of root's is none."""
         return _key(user) not in self._known and (self._claims.get(_key(user)) is not None or user.uid != 0)
 
     def job_of(self, user: Process) -> int | None:

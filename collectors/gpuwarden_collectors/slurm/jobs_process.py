@@ -28,7 +28,11 @@ _READ = (b"SLURM_", b"ENVIRONMENT=", *(f"{name}=".encode() for name in (STALL, *
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """`started` is CLOCK_BOOTTIME. `stuck`: in D state at this moment. `cpu`: CPU time of all its threads, seconds."""
+    """One process.
+
+    `started` is in seconds of CLOCK_BOOTTIME. `stuck` is true if it is in D state at this moment. `cpu` is the CPU time
+    of all its threads in seconds.
+    """
 
     pid: int
     uid: int
@@ -39,9 +43,10 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What the environment says. `gpus` are those that Slurm's variables give for this node. `batch`: the job is a batch script.
+    """The job that an environment names.
 
-    `ignores_stall`: the user wants no judgement of how the job gets on. `rank`: its number in the job.
+    `gpus` are those that Slurm's variables give for this node. `batch` is true if the job is a batch script,
+    `ignores_stall` if the user declines the judgement of its progress. `rank` is the process's number in the job.
     """
 
     job: int
@@ -85,7 +90,7 @@ def wish(variables: Mapping[str, str]) -> str:
 
 
 def rank_of(variables: Mapping[str, str]) -> int | None:
-    """Its number in the job; None where it declares none."""
+    """Returns the process's number in the job, or None where it declares none."""
     for name in _RANKS:
         text = variables.get(name, "")
         if text.isascii() and text.isdecimal() and len(text) < 8:

@@ -27,7 +27,10 @@ KEPT = 100
 
 
 def registered(folder: Path, now: float) -> dict[int, Job]:
-    """All jobs, by number; of too many the newest. What is from before this boot is not counted. Empty without the folder."""
+    """Returns all jobs by number, the newest if there are too many; empty without the folder.
+
+    Entries from before this boot do not count.
+    """
     try:
         with os.scandir(folder) as entries:
             found = sorted(int(entry.name) for entry in entries if _is_note(entry.name))
@@ -43,7 +46,10 @@ def registered(folder: Path, now: float) -> dict[int, Job]:
 
 
 def tidy(folder: Path, now: float) -> int:
-    """Remove the notes of jobs that ended long ago; how many. Nothing in a folder in which others could have put something."""
+    """Removes the notes of jobs that ended long ago and returns how many.
+
+    Skips a folder that others could have written to.
+    """
     try:
         opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

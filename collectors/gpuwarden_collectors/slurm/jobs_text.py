@@ -38,7 +38,7 @@ def squeue(text: str) -> list[Job]:
 
 
 def gpus_of(text: str, node: str) -> tuple[int, ...] | None:
-    """The GPUs that a job has on `node`, of `scontrol show job -d ID`; None where it does not say."""
+    """Parses the GPUs that a job has on `node` from `scontrol show job -d ID`; None where it does not say."""
     for nodes, gres in _DETAIL.findall(text):
         if in_hostlist(node, nodes):
             indices = [index for found in _GPUS.findall(gres) for index in numbers(found)]
@@ -47,7 +47,7 @@ def gpus_of(text: str, node: str) -> tuple[int, ...] | None:
 
 
 def numbers(text: str) -> list[int]:
-    """`0-2,5` is 0, 1, 2, 5. What is no number or range is passed over."""
+    """Parses numbers and ranges: `0-2,5` is 0, 1, 2, 5. Skips anything else."""
     found: list[int] = []
     for item in text.split(","):
         if len(found) >= _NUMBERS_MAX:  # a user's environment may repeat a range for ever

@@ -110,7 +110,7 @@ def shown_node(text: str) -> NodeFacts:
 
 
 def _shown_reason(text: str) -> _Reason:
-    """Author and time follow its first line; the others follow, moved in by ten blanks."""
+    """Parses the reason: author and time follow its first line; further lines are indented by ten blanks."""
     first, *more = text.splitlines() or [""]
     given = _SHOWN_REASON.fullmatch(first)
     reason, by, at = given.groups() if given else (first.strip(), "", "")
@@ -124,7 +124,7 @@ def _shown(text: str, name: str) -> str:
 
 
 def _state(text: str) -> tuple[str, frozenset[str]]:
-    """`*` at the end, which old releases write for a node that does not respond, is a flag as the others are."""
+    """Parses the state. A final `*`, which old releases write for a node that does not respond, counts as a flag."""
     states, not_responding = text.removesuffix("*"), text.endswith("*")
     if _STATE.fullmatch(states) is None:
         raise OddAnswer(f"Slurm says that a node's state is {one_line(text)!r}")
@@ -138,7 +138,7 @@ def _gpus(gres: str) -> int:
 
 
 def _time(text: str) -> float | None:
-    """SLURM_TIME_FORMAT=%s makes seconds of all times but that of no reason."""
+    """Unix time of a text: SLURM_TIME_FORMAT=%s gives seconds, except without a reason."""
     return float(text) if text.isascii() and text.isdigit() and len(text) < 15 else None
 
 

@@ -60,7 +60,7 @@ async def read_partition_settings(commands: Commands) -> tuple[PartitionSettings
 
 
 def parse_config(text: str) -> dict[str, str]:
-    """Keys that occur several times (`Prolog[0]`) are joined by commas, as older releases write them."""
+    """Parses the configuration. Repeated keys (`Prolog[0]`) are joined by commas, as older releases write them."""
     keys: dict[str, str] = {}
     for line in text.splitlines():
         match = _KEY.match(line.strip())
@@ -71,7 +71,7 @@ def parse_config(text: str) -> dict[str, str]:
 
 
 def value_of(keys: Mapping[str, str], key: str) -> str:
-    """Empty where it is not set."""
+    """Returns the value of a key, or "" if it is not set."""
     value = keys.get(key, "").strip()
     return "" if value.lower() in _UNSET else value
 

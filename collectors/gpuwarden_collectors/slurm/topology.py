@@ -21,7 +21,7 @@ async def read_leaf_switch(commands: Commands) -> str:
 
 
 def leaf_switch(text: str, node: str) -> str:
-    """The first one at the lowest level that has this node."""
+    """Returns the first switch at the lowest level that has this node."""
     for line in text.splitlines():
         values = dict(word.split("=", 1) for word in line.split() if "=" in word)
         if values.get("Level") == "0" and in_hostlist(node, values.get("Nodes", "")):

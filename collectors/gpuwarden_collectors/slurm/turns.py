@@ -33,7 +33,7 @@ class Precedence(IntEnum):
 
 @dataclass(eq=False, slots=True)
 class Turn:
-    """Of one call."""
+    """The turn of one call."""
 
     precedence: Precedence
     question: bool
@@ -56,7 +56,7 @@ class Turn:
 
 
 class Turns:
-    """Of one client."""
+    """The turns of one client's calls."""
 
     def __init__(self) -> None:
         self._running: list[Turn] = []
@@ -65,7 +65,7 @@ class Turns:
 
     @contextlib.asynccontextmanager
     async def turn(self, precedence: Precedence, *, question: bool) -> AsyncIterator[Turn]:
-        """Waits for a turn, and gives it back."""
+        """Waits for a turn, and releases it at the end of the block."""
         turn = Turn(precedence, question)
         await self._wait(turn)
         try:
@@ -114,7 +114,7 @@ class Turns:
         return True
 
     def _make_room(self, precedence: Precedence) -> bool:
-        """The question of the lowest precedence is ended, if one may be."""
+        """Ends the running question of the lowest precedence, if one of lower precedence may be ended. True if so."""
         lower = [turn for turn in self._running if turn.precedence > precedence and turn.may_give_way]
         if lower:
             max(lower, key=lambda turn: turn.precedence).give_way()

@@ -42,7 +42,7 @@ class Child:
         limits: WorkerLimits,
         on_event: Callable[[Frame], None],
     ) -> None:
-        """Start the process; raises OSError if that cannot be done. `start` is the first frame."""
+        """Starts the process; raises OSError if that fails. `start` is the first frame."""
         self._loop = asyncio.get_running_loop()
         self._limits = limits
         self._on_event = on_event
@@ -81,16 +81,16 @@ class Child:
         return not self._asked
 
     def ended(self) -> bool:
-        """Whether it is over, seen now: the loop may not have had a turn since the process died."""
+        """True if the process has ended by now, even if the loop has had no turn since."""
         if not self.over and self._process.poll() is not None:
             self._on_frames()
             self._end_stream()
         return self.over
 
     def ask(self, now: float, held: int | None = None, hung: tuple[Hung, ...] = ()) -> None:
-        """Put the question, unless the last one is still open: that one may be answered in a later pass.
+        """Asks the question, unless the last one is still open: that may be answered in a later pass.
 
-        `held`: the number of the answer since whose facts the changes are enough.
+        `held` is the number of the answer whose facts the daemon has, so that the changes since then are enough.
         """
         if self._asked:
             return
@@ -101,7 +101,10 @@ class Child:
         self._write(pack(Kind.ASK, self._sequence, {"held": held, "hung": [to_wire(each) for each in hung]}))
 
     async def answer(self, until: float) -> Frame | None:
-        """FACTS, CHANGES, ABSENT or FAILED; None if there is none by `until` (loop time) or by `due`, or if all is over."""
+        """Returns FACTS, CHANGES, ABSENT or FAILED.
+
+        Returns None if there is none by `until` (loop time) or by `due`, or if the worker is over.
+        """
         while self._answer is None and not self.over:
             rest = min(until, self.due) - self._loop.time()
             if rest <= 0:
@@ -119,7 +122,7 @@ class Child:
         return self._page.read()
 
     def hang_up(self) -> None:
-        """End its stdin, which asks it to close the library and to end."""
+        """Closes its stdin, which asks it to close the library and to end."""
         self._pipes[0].close()
 
     def send_signal(self, number: signal.Signals) -> None:
@@ -127,7 +130,7 @@ class Child:
         self._process.send_signal(number)
 
     async def gone(self, within: float) -> bool:
-        """Whether the process ended within so many seconds; if so, it has been reaped."""
+        """True if the process ended within so many seconds; it has then been reaped."""
         end = self._loop.time() + within
         while self._process.poll() is None:
             if self._loop.time() >= end:
@@ -137,11 +140,11 @@ class Child:
 
     @property
     def status(self) -> int | None:
-        """The exit status, negative for a signal; None while the process is there."""
+        """Returns the exit status, negative for a signal; None while the process exists."""
         return self._process.poll()
 
     def epitaph(self) -> str:
-        """How it ended, with the last line that it or its library wrote to stderr."""
+        """Returns how the worker ended, with the last line that it or its library wrote to stderr."""
         if not self._pipes[2].closed:
             self._on_errors()
         lines = self._stderr.decode(errors="replace").split("\n")
@@ -149,7 +152,7 @@ class Child:
         return _end_of(self.status) + (f": {last}" if last else "")
 
     def release(self) -> None:
-        """Let go of the pipes. The process, if it is still there, sees its stdin end."""
+        """Closes the pipes. The process, if it still exists, sees its stdin end."""
         self._loop.remove_reader(self._stdout)
         self._loop.remove_reader(self._errors)
         for pipe in self._pipes:
@@ -205,7 +208,10 @@ class Child:
 
 
 def _started(command: Sequence[str], environment: Mapping[str, str]) -> tuple[Page, subprocess.Popen[bytes]]:
-    """The process, and the page that it writes. Its descriptor is the last argument. Raises OSError."""
+    """Starts the process and returns it with the page that it writes. Raises OSError.
+
+    The page's descriptor is the last argument of the process.
+    """
     page, descriptor = Page.shared()
     pipe = subprocess.PIPE
     try:
@@ -229,7 +235,7 @@ def _end_of(status: int | None) -> str:
 
 
 def in_uninterruptible_sleep(proc: Path, pid: int) -> bool:
-    """Whether a thread of the process is in D state, by <proc>/<pid>/task/*/stat. A process that is gone is not."""
+    """True if a thread of the process is in D state, by <proc>/<pid>/task/*/stat; False for one that is gone."""
     with contextlib.suppress(OSError):
         return any(_state(thread / "stat") == b"D" for thread in (proc / str(pid) / "task").iterdir())
     return False

@@ -34,7 +34,7 @@ _KINDS = {kind.value: kind for kind in Kind}
 
 
 class FrameError(ValueError):
-    """What came is no frame: the stream cannot be read any further."""
+    """The data is no frame; the stream cannot be read any further."""
 
 
 class Frame(NamedTuple):
@@ -48,7 +48,7 @@ class Frame(NamedTuple):
 
 
 def pack(kind: Kind, sequence: int = 0, value: object = None) -> bytes:
-    """The bytes of one frame. Raises FrameError if it would be too long, TypeError if `value` is not JSON."""
+    """Returns the bytes of one frame. Raises FrameError if it would be too long, TypeError if `value` is not JSON."""
     payload = json.dumps(value, separators=(",", ":")).encode()
     if len(payload) > MAX_PAYLOAD:
         raise FrameError(f"a frame of {len(payload)} bytes is longer than {MAX_PAYLOAD}")
@@ -56,13 +56,13 @@ def pack(kind: Kind, sequence: int = 0, value: object = None) -> bytes:
 
 
 class FrameBuffer:
-    """Bytes in, whole frames out; holds at most one unfinished frame."""
+    """Splits bytes into whole frames; holds at most one unfinished frame."""
 
     def __init__(self) -> None:
         self._held = bytearray()
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The frames that `data` completes. Raises FrameError."""
+        """Returns the frames that `data` completes. Raises FrameError."""
         self._held += data
         frames: list[Frame] = []
         start = 0

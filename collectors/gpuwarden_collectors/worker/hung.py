@@ -44,14 +44,17 @@ class _Part:
 
 
 class HungParts:
-    """Plain bookkeeping, with `now` (seconds of CLOCK_MONOTONIC) as an argument."""
+    """The parts at which workers hung. Pure bookkeeping; `now` is in seconds of CLOCK_MONOTONIC."""
 
     def __init__(self, limits: WorkerLimits) -> None:
         self._limits = limits
         self._parts: dict[str, _Part] = {}
 
     def missed(self, at: InFlight, pid: int, now: float) -> None:
-        """The worker `pid` missed its deadline `at` this part. Less than half of it spent there accuses nothing."""
+        """Records that worker `pid` missed its deadline `at` this part.
+
+        A part in which it spent less than half of the deadline is not accused.
+        """
         if not (at.part and self._limits.deadline / 2 <= now - at.since < inf):
             return
         known = self._parts.pop(at.part, None)
@@ -65,7 +68,7 @@ class HungParts:
             del self._parts[next(iter(self._parts))]
 
     def killed(self, pid: int, now: float) -> None:
-        """The worker `pid` had to be killed."""
+        """Records that the worker `pid` had to be killed."""
         for part in self._parts.values():
             if part.pid == pid:
                 part.ask_at = max(part.ask_at, now + self._limits.kill_window / self._limits.kills)
@@ -84,7 +87,7 @@ class HungParts:
         )  # fmt: skip
 
     def answered(self, question: Iterable[Hung]) -> None:
-        """A worker answered this question in full: what it read last answers again."""
+        """Records that a worker answered this question in full: the parts that it read last answer again."""
         for hung in question:
             if hung.last:
                 self._parts.pop(hung.part, None)

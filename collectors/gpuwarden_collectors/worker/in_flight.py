@@ -46,7 +46,7 @@ class Page:
 
     @classmethod
     def shared(cls) -> tuple[Page, int]:
-        """A new page, and the descriptor for the process that is to write it. Raises OSError."""
+        """Returns a new page, and the descriptor for the process that writes it. Raises OSError."""
         descriptor = os.memfd_create("gpuwarden-call")
         try:
             os.ftruncate(descriptor, mmap.PAGESIZE)
@@ -56,17 +56,18 @@ class Page:
             raise
 
     def part(self, name: str = NO_PART, number: int = 0, total: int = 0) -> None:
-        """Write that the reader now reads this part."""
+        """Records that the reader now reads this part."""
         self._page[_CALL] = bytes(64)
         _PART.pack_into(self._page, 0, time.monotonic(), number, total, name.encode()[:32])
 
     def call(self, label: bytes) -> None:
-        """Write that the function of this `call_label` is called next."""
+        """Records that the function of this `call_label` is called next."""
         self._page[_CALL] = label
 
     def read(self) -> InFlight:
-        """Returns what was written last, without anything but printable ASCII: the worker's library may have
-        overwritten it.
+        """Returns what was written last.
+
+        It keeps only printable ASCII, since the worker's library may have written anything.
         """
         since, number, total, name = _PART.unpack_from(self._page)
         return InFlight(_text(name), number, total, since, _text(self._page[_CALL]))

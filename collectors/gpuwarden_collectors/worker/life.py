@@ -19,7 +19,10 @@ from gpuwarden_collectors.facts import Stamp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLimits:
-    """Seconds and counts. `backoff_first` is the pause after the second failure in a row; it doubles from there."""
+    """Limits in seconds and counts.
+
+    `backoff_first` is the pause after the second failure in a row; it doubles from there.
+    """
 
     deadline: float = 10.0
     init_deadline: float = 60.0
@@ -77,19 +80,25 @@ class WorkerLife:
         self._backoff.succeeded()
 
     def silent_at(self, what: str) -> None:
-        """A worker missed its deadline: `what` was not answered. The first since an answer, and the newest, are kept."""
+        """Records that a worker missed its deadline: `what` was not answered.
+
+        Keeps the first since an answer, and the newest.
+        """
         first = self.silence.partition("; then ")[0]
         self.silence = what if first in ("", what) else f"{first}; then {what}"
 
     def unanswered(self, now: float) -> None:
-        """A pass timed out at `now`. It counts as a missed deadline once a whole one went by since the last that counted."""
+        """Records a pass that timed out at `now`.
+
+        It counts as a missed deadline once a whole deadline has passed since the last that counted.
+        """
         if self._unanswered_from is not None and now >= self._unanswered_from + self._limits.deadline:
             self._unanswered_from = now
             self.missed += 1
             self.timeouts += 1
 
     def failed(self, now: float, how: PassOutcome, error: str) -> None:
-        """The worker crashed or could not be started (FAILED), or is ended for its silence (TIMED_OUT)."""
+        """Records that the worker crashed or could not be started (FAILED), or is ended for its silence (TIMED_OUT)."""
         self.failure = how, error
         self.last_error = error
         self.crashes += how is PassOutcome.FAILED
@@ -119,7 +128,7 @@ class WorkerLife:
 
 
 class Allowance:
-    """So many at once, so many per second after that: a bucket of tokens."""
+    """A token bucket: so many at once, so many per second after that."""
 
     def __init__(self, burst: int, per_second: float) -> None:
         self._burst = self._left = float(burst)

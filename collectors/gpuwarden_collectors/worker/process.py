@@ -46,15 +46,16 @@ class Reader(Protocol):
     """
 
     def connect(self) -> None:
-        """Initialise the library. Raises SourceAbsent or CollectorError; the next pass then tries again."""
+        """Initialises the library. Raises SourceAbsent or CollectorError; the next pass then tries again."""
 
     def read(self) -> Any:
-        """Returns the facts of one pass. After an exception the connection is closed, and the next pass makes a new
-        one.
+        """Returns the facts of one pass.
+
+        After an exception the connection is closed, and the next pass makes a new one.
         """
 
     def close(self) -> None:
-        """Called once after each `connect` that returned."""
+        """Closes the library. Called once after each `connect` that returned."""
 
 
 class _Session:
@@ -69,7 +70,10 @@ class _Session:
         self._sent: tuple[int, Any] | None = None  # the last facts, and under which number
 
     def answer(self, sequence: int, held: object, hung: Sequence[Hung]) -> None:
-        """`held`: the number of the facts that the daemon has, if any: what has changed since then is enough."""
+        """Answers a question.
+
+        If `held` is the number of the facts that the daemon has, the changes since then are enough.
+        """
         try:
             if not self._connected:
                 self._connect()
@@ -109,7 +113,7 @@ class _Session:
         self._send(Kind.EVENT, 0, to_wire(event, HostEvent))
 
     def close(self) -> None:
-        """Close the connection, if there is one; ends the process if the events thread does not return."""
+        """Closes the connection, if there is one; ends the process if the events thread does not return."""
         if not self._connected:
             return
         self._connected = False
@@ -151,7 +155,7 @@ def _serve(reader: Reader, inbox: SimpleQueue[Frame | None], outlet: _Outlet) ->
 
 
 def _trim() -> None:
-    """Return unused memory to the system: 10 MiB where the bindings had to be compiled, as where no bytecode can be kept."""
+    """Returns unused memory to the system: 10 MiB if the bindings had to be compiled (no bytecode kept)."""
     gc.collect()
     with contextlib.suppress(AttributeError):  # musl has no such function
         ctypes.CDLL(None).malloc_trim(0)

@@ -10,7 +10,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def own_streams() -> tuple[int, int]:
-    """Descriptors for what comes in and goes out. What a library prints goes to stderr, what it reads is empty."""
+    """Returns descriptors for input and output. What a library prints goes to stderr; what it reads is empty."""
     streams = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -20,7 +20,7 @@ def own_streams() -> tuple[int, int]:
 
 
 def end_with(parent: int) -> None:
-    """The process ends with its parent, and at SIGTERM, even while a call of the library hangs."""
+    """Makes the process end with its parent, and at SIGTERM, even while a call of the library hangs."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole foreground group; the parent ends us itself

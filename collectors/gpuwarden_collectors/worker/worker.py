@@ -98,10 +98,10 @@ class Worker(Generic[Facts]):
         )
 
     async def close(self) -> None:
-        """End the worker: nicely, else as after a missed deadline. Takes at most five times the grace, and one second or
-        two for a worker that sleeps in the kernel.
+        """Ends the worker: by request, else as after a missed deadline.
 
-        What cannot be ended is left to the kernel, which sends SIGTERM when this process ends. Call it after the last
+        Takes at most five times the grace, and one second or two for a worker that sleeps in the kernel. A worker that
+        cannot be ended is left to the kernel, which sends SIGTERM when this process ends. Call it after the last
         `observe` has returned or was cancelled.
         """
         if self._ending is not None and not await self._gone_or_stuck(self._ending, self._leaving):
@@ -154,7 +154,7 @@ class Worker(Generic[Facts]):
         return self._late(child, limit)
 
     async def _ready(self, limit: float) -> Child | _Pass[Facts]:
-        """A running worker, or what this pass came to without one."""
+        """Returns a running worker, or the result of this pass without one."""
         loop = asyncio.get_running_loop()
         if self._ending is not None:
             await asyncio.wait({self._ending}, timeout=limit - loop.time())
@@ -208,7 +208,7 @@ class Worker(Generic[Facts]):
         return PassOutcome.ABSENT if frame.kind is Kind.ABSENT else PassOutcome.FAILED, None, str(value)
 
     async def _lost(self, child: Child) -> str:
-        """The stream of the worker is over: bury it, and say what became of it."""
+        """Reaps a worker whose stream has ended, and returns how it ended."""
         self._part(child)
         gone = await child.gone(_EXIT_TIME)
         error = f"worker {child.pid} {child.epitaph()}"
@@ -265,7 +265,7 @@ class Worker(Generic[Facts]):
         self._ending = asyncio.create_task(self._end(child), name=f"{self._name}: end of worker {child.pid}")
 
     async def _end(self, child: Child) -> None:
-        """SIGTERM, the grace, then what the rules say; at most twice the grace."""
+        """Sends SIGTERM, waits for the grace, then does what the rules say. Takes at most twice the grace."""
         child.hang_up()
         child.send_signal(signal.SIGTERM)
         if not await child.gone(self._limits.term_grace):

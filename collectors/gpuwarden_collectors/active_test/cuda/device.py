@@ -23,7 +23,10 @@ Function = c_void_p
 
 
 def prepare(environment: MutableMapping[str, str], uuids: Sequence[str]) -> None:
-    """Sets what libcuda reads at its start: these GPUs in this order, no MPS server, and no cache of kernels but one that was given."""
+    """Sets what libcuda reads at its start.
+
+    These are the GPUs in this order, no MPS server, and no kernel cache unless one is configured.
+    """
     environment["CUDA_VISIBLE_DEVICES"] = ",".join(uuids)
     environment["CUDA_MPS_PIPE_DIRECTORY"] = _NO_MPS
     # Lazily, a kernel would take memory at its first launch, when none may be left.
@@ -72,11 +75,11 @@ class Device:
         return event
 
     def select(self) -> None:
-        """Makes its context the current one: what is allocated and launched from now on is on this GPU."""
+        """Makes the context of this GPU the current one: later allocations and launches are on this GPU."""
         self._driver.call("cuCtxSetCurrent", self._context)
 
     def release(self) -> None:
-        """Frees the context with all that is in it. The device is of no use any more."""
+        """Frees the context and all that is in it. The device cannot be used afterwards."""
         self._driver.call("cuDevicePrimaryCtxRelease_v2", self._handle)
 
     def memory(self) -> tuple[int, int]:
@@ -87,7 +90,10 @@ class Device:
 
     @contextmanager
     def allocated(self, size: int) -> Iterator[int]:
-        """Memory of this GPU; the address. The GPU is the current one at the begin and at the end. Raises OutOfMemoryError."""
+        """Allocates memory on this GPU for the block and yields its address. Raises OutOfMemoryError.
+
+        Makes this GPU the current one at the beginning and at the end.
+        """
         address = c_uint64()
         self.select()
         self._driver.call("cuMemAlloc_v2", byref(address), size)
@@ -96,7 +102,7 @@ class Device:
 
     @contextmanager
     def pinned(self, size: int) -> Iterator[int]:
-        """Memory of the host that copies can use directly; the host's address."""
+        """Allocates host memory that copies can use directly, and yields its host address."""
         address = c_void_p()
         self._driver.call("cuMemHostAlloc", byref(address), size, _PORTABLE)
         with self._freed("cuMemFreeHost", address):
@@ -114,7 +120,7 @@ class Device:
         self._driver.call(call, address)
 
     def functions(self, text: str, names: Sequence[str]) -> dict[str, Function]:
-        """The entries of a PTX text, which the driver translates for this GPU."""
+        """Loads a PTX text, which the driver translates for this GPU, and returns its entries."""
         module = c_void_p()
         self._driver.call("cuModuleLoadData", byref(module), text.encode())
         return {name: self._function(module, name) for name in names}
@@ -125,7 +131,7 @@ class Device:
         return function
 
     def allow_shared(self, function: Function, size: int) -> None:
-        """Lets a kernel have so much dynamic shared memory; more than 48 KiB needs it."""
+        """Allows a kernel this much dynamic shared memory; required above 48 KiB."""
         self._driver.call("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED_SIZE_BYTES, size)
 
     def launch(self, function: Function, grid: int, block: int, parameters: bytes, shared: int = 0) -> None:
@@ -135,7 +141,7 @@ class Device:
         self._driver.call("cuLaunchKernel", function, grid, 1, 1, block, 1, 1, shared, None, None, extra)
 
     def timed(self, start: Callable[[], None]) -> float:
-        """Seconds on the GPU that the kernel or copy took which `start` starts. It has ended when this returns."""
+        """Returns the GPU seconds of the kernel or copy that `start` starts, after it has ended."""
         call, milliseconds = self._driver.call, c_float()
         call("cuEventRecord", self._start, None)
         start()
@@ -163,7 +169,7 @@ class Device:
         self._driver.call("cuMemsetD8_v2", address, byte, size)
 
     def reach(self, peer: Device) -> bool:
-        """Lets kernels of this GPU use the other one's memory; False where the two have no such way."""
+        """Lets kernels of this GPU access the other GPU's memory; returns False where no path allows that."""
         possible = c_int()
         self._driver.call("cuDeviceCanAccessPeer", byref(possible), self._handle, peer._handle)
         if possible.value:

@@ -138,7 +138,7 @@ _DOING: dict[str, str] = {
 
 
 def call_failed(call: str, code: int, gpu: str) -> CudaError:
-    """The error for a call that returned `code`, of the kind that its fault is."""
+    """Returns the error for a call that returned `code`; its class says where the fault lies."""
     row = _AT_CALL.get((call, code)) or _ROWS.get(code)
     if row is None:
         row = _Row("UNKNOWN" if code == _UNKNOWN else "error", CudaError, _OWN, _REPORT)

@@ -46,7 +46,10 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
 
 
 class Driver:
-    """Calls by name. `gpu`: which GPU the messages of errors name. A call releases the interpreter lock until it returns."""
+    """The driver's functions, called by name.
+
+    `gpu` is the GPU that error messages name. A call releases the interpreter lock until it returns.
+    """
 
     def __init__(self, path: str, gpu: str) -> None:
         """Raises HostError."""

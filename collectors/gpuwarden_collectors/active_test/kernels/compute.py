@@ -20,12 +20,12 @@ _REGISTERS = {
 
 
 def weight(number: int) -> int:
-    """Odd for each accumulator, so that a single wrong bit of it always changes the checksum."""
+    """Odd weight of an accumulator; being odd, it lets any single wrong bit change the checksum."""
     return (2 * number + 1) * ODD & MASK
 
 
 def drawn(register: str) -> Iterator[str]:
-    """The generator's next operand. Its low bits repeat soon, therefore its high half goes over them."""
+    """Draws the generator's next operand. Its low bits repeat soon, so that the high half is mixed into them."""
     yield f"mad.lo.u32 %x, %x, {STEP}, {ADD};"
     yield "shr.u32 %s, %x, 16;"
     yield f"xor.b32 {register}, %x, %s;"

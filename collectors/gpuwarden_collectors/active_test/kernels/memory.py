@@ -118,7 +118,7 @@ def _vector(registers: str) -> str:
 
 
 def _expected(kind: int) -> Iterator[str]:
-    """`pattern.word` of the four words of %unit in %e0 to %e3."""
+    """Computes `pattern.word` of the four words of %unit in %e0 to %e3."""
     yield "cvt.u32.u64 %value, %unit;"
     if kind == layout.ADDRESS:
         yield from ("shr.u64 %wide, %unit, 30;", "cvt.u32.u64 %h, %wide;", "shl.b32 %value, %value, 2;")
@@ -134,7 +134,7 @@ def _expected(kind: int) -> Iterator[str]:
 
 
 def _compare(k: int, label: str) -> Iterator[str]:
-    """%f of unit k with %e: each wrong word is counted, and recorded as long as there is room."""
+    """Compares %f of unit k with %e: counts each wrong word, and records it as long as there is room."""
     yield f"xor.b32 %different, %f{k}0, %e0;"
     for j in _WORDS[1:]:
         yield from (f"xor.b32 %s, %f{k}{j}, %e{j};", "or.b32 %different, %different, %s;")

@@ -21,7 +21,7 @@ def mixed(value: int, addend: int) -> int:
 
 
 def mix(register: str, addend: str, scratch: str) -> list[str]:
-    """The same in PTX, in place."""
+    """Does the same as `mixed` in PTX, in place."""
     return [
         f"shr.u32 {scratch}, {register}, 16;",
         f"xor.b32 {register}, {register}, {scratch};",

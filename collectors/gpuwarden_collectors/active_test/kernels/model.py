@@ -125,7 +125,7 @@ def _bytes(register: int) -> tuple[int, ...]:
 
 
 def _halves(register: int) -> tuple[int, ...]:
-    """Times 2**7: sign and 1.fraction of each bf16."""
+    """Returns both bf16 values of a register times 2**7: sign and 1.fraction of each."""
     return tuple((0x80 | half & 0x7F) * (-1 if half & 0x8000 else 1) for half in (register & 0xFFFF, register >> 16))
 
 

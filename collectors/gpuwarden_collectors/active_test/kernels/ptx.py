@@ -11,7 +11,7 @@ _TYPES = {"Q": "u64", "I": "u32"}
 
 
 def module(architecture: tuple[int, int], entries: Iterable[str]) -> str:
-    """A whole text; PTX 7.0 is understood by every driver from 450 on."""
+    """Returns a whole PTX text; every driver from 450 on accepts PTX 7.0."""
     major, minor = architecture
     return "\n".join([".version 7.0", f".target sm_{major}{minor}", ".address_size 64", *entries, ""])
 

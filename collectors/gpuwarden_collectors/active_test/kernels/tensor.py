@@ -71,7 +71,7 @@ def _entry(name: str) -> str:
 
 
 def _operands() -> Iterator[str]:
-    """All, in the order in which they are first filled."""
+    """Returns all operands in the order in which they are first filled."""
     yield from (f"%a{number}" for number in range(A_TILES * A_REGISTERS))
     yield from (f"%b{number}" for number in range(B_TILES * B_REGISTERS))
 
