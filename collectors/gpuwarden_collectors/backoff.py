@@ -37,7 +37,7 @@ class Backoff:
         self.first = first
         self.most = most
         self.failures = 0
-        """In a row."""
+        """Failures in a row."""
         self._factor = factor
         self._spread = spread
         self._chance = chance

@@ -51,11 +51,11 @@ class WorkerReport:
     silent_since: Stamp | None = None
     """When the worker last answered (or was first asked); None while it answers."""
     ever_answered: bool = False
-    """It has answered at least once since the daemon started."""
+    """True if it has answered at least once since the daemon started."""
     stuck: bool = False
     """The process is in D state."""
     abandoned: bool = False
-    """It could not be ended and was left behind."""
+    """True if it could not be ended and was left behind."""
     parked: bool = False
     """The budget of kills is used up: the worker is left alone and reported."""
     restarts: int = 0

@@ -55,7 +55,7 @@ class XidEvent:
     at: Stamp
     """When it occurred."""
     source: Source
-    """Which source reported it."""
+    """The source that reported it."""
     slot: str
     """PCI address of the GPU; empty when the line names none."""
     xid: int

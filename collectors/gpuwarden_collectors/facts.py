@@ -365,7 +365,7 @@ class GpuFacts:
     answer: GpuAnswer = GpuAnswer.OK
     """How the GPU answered."""
     silent: int = 0
-    """Of one that hangs: for how many seconds nothing had been heard of it when this pass began."""
+    """Seconds of silence of a GPU that hangs, until this pass began."""
     uuid: str = ""
     """UUID as NVML gives it; empty if not known."""
     name: str = ""
@@ -391,7 +391,7 @@ class GpuFacts:
     errors: tuple[CallError, ...] = ()
     """Calls that failed in this pass."""
     read_at: Mapping[str, float] = field(default_factory=dict, hash=False)
-    """Of the readings that are not read in each pass: when they were read, by attribute, seconds of CLOCK_BOOTTIME."""
+    """When the readings were read that are not read in each pass, by attribute, in seconds of CLOCK_BOOTTIME."""
     read_seconds: float | None = None
     """How long it kept the reader, without waiting for a processor, to 0.1 s; None if that was not measured."""
 

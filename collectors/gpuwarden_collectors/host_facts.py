@@ -70,7 +70,7 @@ class PortFacts:
     sent_bytes: int | None = None
     """Bytes of RDMA that it sent."""
     default_route: bool | None = None
-    """The host's default route goes over this RoCE port; None: there is no default route just now."""
+    """True if the host's default route goes over this RoCE port; None without a default route."""
 
     @property
     def name(self) -> str:
@@ -134,7 +134,7 @@ class MountFacts:
     mounted: bool = True
     """False: nothing is mounted there."""
     automount: bool = False
-    """It is mounted on first use; not probed, since a probe would be that use."""
+    """True if it is mounted on first use; not probed, since a probe would be that use."""
     type: str = ""
     """Type of the file system, as `nfs4`."""
     source: str = ""
@@ -222,7 +222,7 @@ class StuckProcess:
     seen_for: float
     """Seconds for which it was seen so."""
     gpu: bool | None = None
-    """It has an NVIDIA device open; None where that may not be read."""
+    """True if it has an NVIDIA device open; None where that may not be read."""
     wait_channel: str = ""
     """The kernel function it is in; empty if not known."""
     uid: int | None = None
@@ -266,7 +266,7 @@ class ServiceFacts:
     result: str = ""
     """Result of its last run, as `success` or `exit-code`."""
     enabled: bool = False
-    """It is to start at boot."""
+    """True if it is to start at boot."""
     restarts: int | None = None
     """Automatic restarts, counted by systemd since the unit was loaded."""
     since: float | None = None

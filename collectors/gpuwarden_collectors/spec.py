@@ -52,7 +52,7 @@ class CollectorSpec(Generic[Facts, Options]):
     """A collector of the host, named as its facts are."""
 
     facts: type[Facts]
-    """What a pass finds."""
+    """The class of the facts of a pass."""
     options: type[Options]
     """Its table `[collectors.NAME]`."""
     reader: Callable[[Host, Options], Reader[Facts]]

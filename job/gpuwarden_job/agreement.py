@@ -31,7 +31,7 @@ def agree(ranks: Ranks, interrupted: bool, deadline: float | None) -> Deadline |
     try:
         largest = ranks.largest(mine)
     except Exception:  # noqa: BLE001 - nothing here may end a training
-        _log.exception("the ranks could not agree: this one goes on by what it knows itself")
+        _log.exception("agreement of the ranks failed; this rank decides alone")
         largest = mine
     if largest <= 0:
         return None

@@ -110,7 +110,7 @@ class CheckpointGuard:
 
     def __enter__(self) -> CheckpointGuard:  # noqa: PYI034 - Python 3.9 has no Self
         if threading.current_thread() is not threading.main_thread():
-            _log.warning("signals are not caught: only the main thread can do that. The notice is still seen.")
+            _log.warning("signals are not caught, since this is not the main thread; the notice is still read")
             return self
         self._owner, self._left[0] = os.getpid(), 0
         for number in self._signals:
@@ -177,7 +177,7 @@ class CheckpointGuard:
         try:
             return not self.ranks.any(late)
         except Exception:  # noqa: BLE001 - nothing here may end a training
-            _log.exception("the ranks could not agree")
+            _log.exception("agreement of the ranks failed")
             return not late
 
     def acknowledge(self, *, saved: bool, step: int | None, all_ranks: bool | None = None) -> bool:
@@ -202,7 +202,7 @@ class CheckpointGuard:
         try:
             return not self.ranks.any(not self._spans_job)
         except Exception:  # noqa: BLE001 - nothing here may end a training
-            _log.exception("the ranks could not agree: this one answers for itself")
+            _log.exception("agreement of the ranks failed; this rank acknowledges only for itself")
             return False
 
     def _read_notice(self, *, at_once: bool = False) -> None:

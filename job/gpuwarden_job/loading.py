@@ -86,7 +86,7 @@ class Loader:
                 made, problem = self._checked(folder)
                 if not self._ranks.any(made is None):
                     return self._decoded(folder, made)
-            self._pass(folder, problem or "it is broken for another rank")
+            self._pass(folder, problem or "broken on another rank")
         if self._ranks.any(bool(self._passed)):
             raise NothingLoadable(
                 f"none of the checkpoints in {self._root} is whole ({'; '.join(self._passed)}): "
@@ -144,4 +144,4 @@ class Loader:
 
     def _pass(self, folder: Path, problem: str) -> None:
         self._passed.append(f"{folder.name}: {problem}")
-        _log.warning("checkpoint %s is passed over: %s", folder, problem)
+        _log.warning("skipping checkpoint %s: %s", folder, problem)

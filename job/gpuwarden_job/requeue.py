@@ -41,9 +41,7 @@ def requeue_code(environ: Mapping[str, str] = os.environ) -> int:
     if given.isascii() and given.isdigit() and 1 <= int(given) <= _LARGEST:
         return int(given)
     if given:
-        _log.warning(
-            "GPUWARDEN_REQUEUE_EXIT is %r and must be a number from 1 to %d: %d it is", given, _LARGEST, REQUEUE
-        )
+        _log.warning("GPUWARDEN_REQUEUE_EXIT is %r, not a number from 1 to %d; using %d", given, _LARGEST, REQUEUE)
     return REQUEUE
 
 

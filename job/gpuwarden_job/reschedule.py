@@ -57,7 +57,7 @@ def mark(folder: Path, rank: int, text: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         durable.replace(_mark_of(folder, rank), f"{text[:_TEXT]}\n".encode(errors="replace"))
     except OSError as error:
-        _log.warning("no mark for rescheduling could be left: %s", error)
+        _log.warning("cannot write the mark for rescheduling: %s", error)
 
 
 def _mark_of(folder: Path, rank: int) -> Path:

@@ -112,7 +112,7 @@ class CheckpointStore:
         self._background.wait()
         error = self._background.take_error()
         if self.ranks.any(error is not None):
-            raise SaveFailed(f"the save beside the training failed: {error or 'on another rank'}") from error
+            raise SaveFailed(f"background save failed: {error or 'on another rank'}") from error
 
     def saved(self) -> list[Manifest]:
         """Returns the checkpoints with a whole manifest, oldest first. Their files are checked only when loaded.
@@ -161,7 +161,7 @@ class CheckpointStore:
         """Waits until no save is running. The next save makes up for one that failed, and reports its own error."""
         self._background.wait()
         if (error := self._background.take_error()) is not None:
-            _log.warning("the save beside the training failed: %s", error)
+            _log.warning("background save failed: %s", error)
 
     def _loader(self, reshard: Reshard | None, read: Read | None) -> Loader:
         self._settle()

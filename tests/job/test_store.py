@@ -213,7 +213,7 @@ def test_what_failed_beside_the_training_is_raised_at_the_next_call_and_not_lost
     store = of(tmp_path / "folder")
     (tmp_path / "folder").mkdir()
     assert store.save_async("x", 1, extra={"not": object()})
-    with pytest.raises(SaveFailed, match="the save beside the training failed"):
+    with pytest.raises(SaveFailed, match="background save failed"):
         store.flush()
     assert store.save_async("y", 2)
     store.flush()

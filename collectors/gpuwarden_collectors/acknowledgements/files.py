@@ -27,7 +27,7 @@ _FILE = re.compile(r"(0|[1-9][0-9]{0,5})\.json")
 _SIZE = 4096  # bytes
 _ENTRIES = 4096  # of a folder that are read
 _ROUNDS = 256
-"""Of emptying a folder: a million files, which the job may have left on purpose."""
+"""Rounds of emptying a folder, enough for a million files, which the job may have left on purpose."""
 _REFUSED = 16
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Not blocking: what stands there might be a pipe.

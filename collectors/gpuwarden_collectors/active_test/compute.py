@@ -17,7 +17,7 @@ from gpuwarden_collectors.active_test.kernels.constants import SEEDS, expected
 CHUNK = 0.05
 """Seconds."""
 LEAST_CHUNKS = 8
-"""Of a kernel, two that warm up among them: shorter ones where it has little time."""
+"""Least chunks of a kernel, including two that warm up; the chunks are shorter where it has little time."""
 WARM_UP = 0.3
 """Seconds after which clocks and power have settled, at most a quarter of a kernel's time."""
 CONFIRMING = 3

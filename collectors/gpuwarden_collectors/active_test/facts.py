@@ -9,7 +9,7 @@ from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.facts import Stamp
 
 MISMATCHES_KEPT = 16
-"""Of one test: places of wrong words, SMs with wrong results."""
+"""Most places of wrong words, and most SMs with wrong results, that one test keeps."""
 
 
 class Obstacle(StrEnum):
@@ -85,7 +85,7 @@ class Deviation:
     sm: int
     """Number of the SM (%smid), stable within a boot."""
     chunks: int
-    """In how many chunks its result deviated, those that warm up among them: three chunks at least follow the first."""
+    """Chunks in which its result deviated, including those that warm up; three chunks at least follow the first."""
     warps: int
     """Warps with a wrong result, in all of them."""
 
@@ -97,7 +97,7 @@ class Outlier:
     sm: int
     """Number of the SM (%smid)."""
     chunks: int
-    """In how many chunks it was off by more than 0.05 %."""
+    """Chunks in which it was off by more than 0.05 %."""
     worst: float
     """The largest relative deviation, 0.01 is 1 % more cycles."""
 
@@ -172,16 +172,16 @@ class Growth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuMeasured:
-    """What the worker of one GPU finds: the part of a test that needs CUDA."""
+    """The result of the worker of one GPU: the part of a test that needs CUDA."""
 
     obstacle: Obstacle | None = None
     """Why there is no verdict; None where the test ran to its end."""
     text: str = ""
-    """What the obstacle was, for people."""
+    """The obstacle in words, as shown to operators."""
     memory: MemoryMeasured | None = None
     """None where it was not tested."""
     kernels: tuple[KernelMeasured, ...] = ()
-    """In the order in which they ran."""
+    """The compute kernels, in the order in which they ran."""
     pcie: PcieMeasured | None = None
     """None where it was not tested."""
     peers: tuple[PeerMeasured, ...] = ()
@@ -198,16 +198,16 @@ class GpuMeasured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuTest(GpuMeasured):
-    """What one run found on one GPU."""
+    """The result of one run on one GPU."""
 
     uuid: str
-    """Of the GPU."""
+    """UUID of the GPU."""
     slot: str
     """Its PCI address."""
     name: str
     """Its product name."""
     level: Level
-    """What was asked for."""
+    """The level that was asked for."""
     started: Stamp
     """When its worker was started."""
     seconds: float

@@ -27,6 +27,6 @@ class HostFacts:
     nvml: NvmlFacts = field(default_factory=NvmlFacts)
     """The GPUs."""
     settings: Mapping[str, GpuSettings] = field(default_factory=dict, hash=False)
-    """By slot."""
+    """Settings of each GPU, by slot."""
     confidential: bool | None = None
     """Whether confidential computing is on; None where the driver does not know it."""

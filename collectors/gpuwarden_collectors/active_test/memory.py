@@ -23,13 +23,13 @@ from gpuwarden_collectors.active_test.obstructed import Obstructed
 MARCH_MOST = 0.2
 """Seconds between allocating and freeing that the kernels of a march may take, by the speeds measured before."""
 PARTS_MOST = 64
-"""In which a slow GPU is marched over."""
+"""Most parts of a march on a slow GPU."""
 KEPT_BACK = 2 << 30
 """Bytes that stay free where only a part may be taken: a job that is just starting makes its contexts in them."""
 LEAST_SHARE = 0.9
-"""Of the memory that may be taken: less than that is no test."""
+"""Least share of the allowed memory: less than that is no test."""
 _SHARES_LEFT = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
-"""Of free memory, tried in this order: H100 gives all but 0.08 % in one block (measured)."""
+"""Shares of free memory to leave, tried in this order: H100 gives all but 0.08 % in one block (measured)."""
 _GRAIN = 1 << 16
 _SLOWER_BOTH_WAYS = 1.1  # than reading or writing alone: 2.80 TB/s, not 3.05 (H100)
 _PROBE = 1 << 30  # bytes by which the speed is found before the first march
@@ -56,7 +56,7 @@ class MemoryTally:
     writes: list[float] = field(default_factory=list)
     """Bytes per second of each launch that only wrote."""
     verifies: list[float] = field(default_factory=list)
-    """Of each that only read."""
+    """Bytes per second of each launch that only read."""
     _first: list[Mismatch] = field(default_factory=list)
 
     def add(self, run: Run, first: int = 0) -> None:

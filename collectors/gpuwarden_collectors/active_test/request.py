@@ -22,11 +22,11 @@ class Request:
     """The request to a worker: one JSON object, its only argument."""
 
     uuid: str
-    """Of the GPU."""
+    """UUID of the GPU."""
     slot: str
     """Its PCI address."""
     level: Level
-    """What is tested."""
+    """The level of the test."""
     seed: int = 0
     """From which patterns and operands are made."""
     parent: int
@@ -66,7 +66,7 @@ class Plan:
     pcie: bool
     peers: bool
     marches: int
-    """Of the memory, at least one."""
+    """Marches over the memory, at least one."""
     memory_seconds: float
     """After `marches` marches more until so many seconds have been spent on them."""
 

@@ -21,7 +21,7 @@ class Results:
     kernels: list[KernelTally] = field(default_factory=list)
     memory: MemoryTally | None = None
     text: str = ""
-    """What was left out."""
+    """The parts of the test that were left out."""
 
     def measured(self, obstacle: Obstacle | None = None, text: str = "") -> GpuMeasured:
         """Returns all results as facts; `obstacle` and `text` say why the test ended early."""

@@ -16,9 +16,10 @@ _PAUSE = 0.05
 
 @contextmanager
 def turn(folder: str | None, check: Callable[[], None]) -> Iterator[bool]:
-    """Whether this worker has the turn until the block ends; False if another one kept it for too long.
+    """Waits for the turn and holds it until the block ends; yields False if another worker kept it for too long.
 
-    The turn is a lock on the folder that the workers share, which the kernel gives back when a worker ends. None: no other worker is there.
+    The turn is a lock on the folder that the workers share, which the kernel releases when a worker ends. Without a
+    folder there is no other worker.
     """
     if folder is None or not Path(folder).is_dir():
         yield True

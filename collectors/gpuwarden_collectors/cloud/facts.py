@@ -42,7 +42,7 @@ class TerminationNotice:
     source: str
     """Name of the source, as in the configuration."""
     kind: str
-    """What is going to happen: one of `Kind`, or of a newer version's."""
+    """The kind of end: one of `Kind`, or of a newer version's."""
     reason: str = ""
     """Text for people, on one line."""
     id: str

@@ -57,4 +57,4 @@ _CLOUDS: tuple[AnyCloud, ...] = (
     ),
 )  # fmt: skip
 CLOUDS: Mapping[str, AnyCloud] = {cloud.name: cloud for cloud in _CLOUDS}
-"""By name. In this order the firmware is compared with them."""
+"""All clouds by name. The firmware is compared with them in this order."""

@@ -19,12 +19,15 @@ _INT32_BLANK = 0x7FFFFFF0
 _FP64_BLANK = 140737488355328.0  # DCGM_FP64_BLANK
 
 Values = dict[str, Any]
-"""By attribute of DcgmReadings or DcgmFacts, each of the type that the attribute has."""
+"""Values by attribute of DcgmReadings or DcgmFacts, each of the attribute's type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """`into`: the attribute of DcgmReadings, or of DcgmFacts for the node. `below`: what is not less is no value."""
+    """A DCGM field.
+
+    `into` is the attribute of DcgmReadings, or of DcgmFacts for the node. A number that is not less than `below` is no value.
+    """
 
     id: int
     into: str
@@ -50,7 +53,7 @@ PROFILING: tuple[Field, ...] = (
     Field(1011, "nvlink_tx_bytes", float, _INT64_BLANK),
     Field(1012, "nvlink_rx_bytes", float, _INT64_BLANK),
 )
-"""Those that NVML (GPM) has from Hopper on, so that the same dashboards work before it."""
+"""The fields that NVML (GPM) has from Hopper on, so that the same dashboards work on older GPUs."""
 
 _LAST_XID = 230
 _BY_ID = {field.id: field for field in (*GPU_FIELDS, *NODE_FIELDS, *PROFILING)}

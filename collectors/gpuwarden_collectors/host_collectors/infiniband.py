@@ -44,7 +44,7 @@ _EFA_COUNTERS = (
     "impaired_remote_conn_events",
 )
 _SENT, _WORD = "counters/port_xmit_data", 4
-"""In words of four bytes (kernel ABI, sysfs-class-infiniband)."""
+"""The counter of sent data, in words of four bytes (kernel ABI, sysfs-class-infiniband)."""
 _SENT_MOST = 2**32 - 1
 """Where the counter of old adapters stops, which has 32 bits (InfiniBand specification, PortCounters)."""
 _EFA_SENT = "hw_counters/tx_bytes"

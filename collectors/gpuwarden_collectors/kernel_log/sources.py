@@ -21,7 +21,7 @@ LINE_MAX = 65_536  # bytes kept of a line that has not ended
 DEVICE = "/dev/kmsg"
 FILE_POLL = 0.05  # seconds between two reads of a file
 _REFUSED = (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENXIO, errno.ENODEV)
-"""Of an open of the device: it may not be opened here. Of any other, such as too many open files, it may be the next time."""
+"""Errors that mean that the device cannot be opened here. After any other, such as too many open files, it may be later."""
 
 
 class Turn(NamedTuple):

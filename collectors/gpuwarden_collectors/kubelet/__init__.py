@@ -5,4 +5,4 @@ from pathlib import Path
 FOLDER = Path("/var/lib/kubelet")
 SOCKET = "pod-resources/kubelet.sock"
 VENDOR = "nvidia.com/"
-"""Of the resources that NVIDIA's device plugins give out."""
+"""Prefix of the resources that NVIDIA's device plugins offer."""

@@ -20,7 +20,7 @@ from gpuwarden_collectors.kubelet.facts import PodContainer, PodsFacts
 
 METHOD = "/v1.PodResourcesLister/List"
 CONTAINERS_MOST = 1024
-"""With GPUs; kubelet runs 110 pods by default."""
+"""Most containers with GPUs; kubelet runs 110 pods by default."""
 DEVICES_MOST = 256  # of one container
 _TEXT_MOST = 253  # bytes: of a name in Kubernetes
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types of protobuf

@@ -237,7 +237,7 @@ class SimulatedNvml:
             time.sleep(_POLL_SECONDS)
         return _fail(pynvml.NVML_ERROR_TIMEOUT)
 
-    # --- below: how the state is made and asked
+    # --- making and querying the simulated state
 
     def _faults(self) -> tuple[Fault, ...]:
         return self._file.read() if self._file is not None else ()

@@ -8,7 +8,7 @@ from enum import StrEnum
 SIGNALS = ("TERM", "USR1", "USR2", "HUP")
 """The only signals that are ever sent to a job, whatever it asks for."""
 NOTHING = "NONE"
-"""What a job declares that wants no signal."""
+"""The declaration of a job that wants no signal."""
 
 
 class Role(StrEnum):
@@ -50,13 +50,13 @@ class Receiver:
     step_nodes: str = ""
     """The nodes of that step as Slurm writes them, by its environment; empty if not known."""
     leader: bool = False
-    """slurmstepd itself started it."""
+    """True if slurmstepd itself started it."""
     rank: int | None = None
     """Its number in the job; None if not known."""
     gpu: bool = False
-    """It holds a GPU."""
+    """True if it holds a GPU."""
     stuck: bool = False
-    """It sleeps where no signal reaches it, and its environment and command line were never read."""
+    """True if it sleeps where no signal reaches it, and its environment and command line were never read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +76,6 @@ class LocalJob:
     declared: str = ""
     """As in Receiver, from the container's label."""
     elsewhere: bool = False
-    """By its ranks' environment it has more ranks or nodes than are here."""
+    """True if by its ranks' environment it has more ranks or nodes than are here."""
     processes: tuple[Receiver, ...] = ()
     """Its processes."""

@@ -32,11 +32,11 @@ class SlurmJob:
     partition: str = ""
     """Its partition."""
     batch: bool = False
-    """It has a batch script."""
+    """True if it has a batch script."""
     batch_host: str = ""
     """The node that runs the batch script."""
     requeue: bool = False
-    """It may be requeued."""
+    """True if it may be requeued."""
     restarts: int = 0
     """How often it was requeued."""
     started: float = 0.0

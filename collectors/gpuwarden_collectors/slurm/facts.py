@@ -22,9 +22,9 @@ class NodeFacts:
     reason_by: str = ""
     """Name of the user who set it."""
     partitions: tuple[str, ...] = ()
-    """Those that the node is in."""
+    """The partitions that the node is in."""
     gpus: int = 0
-    """Of its GRES of the name gpu."""
+    """Number of its GRES of the name gpu."""
     comment: str = ""
     """Comment of the node."""
     extra: str = ""

@@ -15,7 +15,7 @@ from gpuwarden_collectors.slurm.jobs_text import SQUEUE_FORMAT, gpus_of, squeue
 
 HOUR = 3600.0
 SPAN = 4 * HOUR
-"""With two questions in it: one and a half requests an hour."""
+"""Seconds that share one quota of questions; with two questions, one and a half requests an hour."""
 
 
 class Controller:

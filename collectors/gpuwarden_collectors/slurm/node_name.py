@@ -20,7 +20,7 @@ class NodeName:
     def __init__(self, configured: str = "", *, inherited: Mapping[str, str] = os.environ, hostname: str = "") -> None:
         given = inherited.get(NAME_VARIABLE, "")
         self.hostname = hostname or os.uname().nodename
-        """Of this machine."""
+        """Host name of this machine."""
         self.known = configured or (given if is_node_name(given) else "")
         """Empty until it is found."""
 

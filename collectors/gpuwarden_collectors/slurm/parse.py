@@ -37,11 +37,11 @@ def _format(fields: tuple[str, ...]) -> str:
 
 
 NODE_FORMAT = _format(_FIELDS)
-"""For `sinfo --Format` of one node."""
+"""Argument of `sinfo --Format` for one node."""
 ROW_FORMAT = _format(_ROW)
-"""For `sinfo --Format` of a whole partition: as little as is needed of each node."""
+"""Argument of `sinfo --Format` for a whole partition: as little as is needed of each node."""
 TEXTS_FORMAT = _format(_TEXTS)
-"""For `sinfo --Format` of all nodes: their text fields."""
+"""Argument of `sinfo --Format` for the text fields of all nodes."""
 
 
 def sinfo_nodes(text: str) -> list[NodeFacts]:

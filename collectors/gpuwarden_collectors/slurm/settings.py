@@ -22,7 +22,7 @@ class PartitionSettings:
     """One partition's keys, as Slurm writes them; in lower case where their case has no meaning."""
 
     name: str
-    """Of the partition."""
+    """Name of the partition."""
     nodes: str
     """Its nodes, as a host list."""
     tier: int
@@ -34,7 +34,7 @@ class PartitionSettings:
     max_time: float | None
     """Seconds a job may take; None: without limit, or not known."""
     up: bool
-    """Jobs of it are started."""
+    """True if jobs of it are started."""
     total_nodes: int = 0
     """How many nodes it has."""
     suspend_time: str = ""

@@ -24,9 +24,9 @@ class Precedence(IntEnum):
     SIGNAL = 0
     """A signal to a job through the controller."""
     LISTING = 1
-    """Which processes are of Slurm's jobs: slurmd has the answer, whatever the controller does."""
+    """The list of the processes of Slurm's jobs: slurmd answers it, whatever the controller does."""
     EVACUATION = 2
-    """Its questions, and what it writes."""
+    """The questions and the writes of an evacuation."""
     ROUTINE = 3
     """Everything that can wait: drains, reads of the node, the jobs on each GPU."""
 
@@ -37,11 +37,11 @@ class Turn:
 
     precedence: Precedence
     question: bool
-    """It changes nothing, and may be asked again."""
+    """True if it changes nothing and may be asked again."""
     reserved: bool = False
-    """It runs in the turn that an evacuation has beside AT_ONCE."""
+    """True if it runs in the turn that is reserved for an evacuation beside AT_ONCE."""
     gave_way: bool = False
-    """It is to end for a call of higher precedence; `end` is called for that, if it is set by then."""
+    """True if it must end for a call of higher precedence; `end` is called for that, if it is set by then."""
     end: Callable[[], object] | None = None
 
     @property

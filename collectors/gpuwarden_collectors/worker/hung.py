@@ -27,11 +27,11 @@ class Hung:
     number: int
     total: int
     call: str
-    """In which a worker hung."""
+    """The call in which a worker hung."""
     seconds: int
-    """For which nothing was heard of the part."""
+    """Seconds for which nothing was heard of the part."""
     last: bool
-    """It is read after all others; else not at all."""
+    """True if it is read after all others; else it is not read at all."""
 
 
 @dataclass(slots=True)

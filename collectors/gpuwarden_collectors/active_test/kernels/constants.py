@@ -14,7 +14,7 @@ CHECKSUMS: Mapping[str, Mapping[int, int]] = MappingProxyType(
     },
 )
 SEEDS = tuple(CHECKSUMS["int8"])
-"""With which the tensor kernels may be run: with any other their result is not known."""
+"""Seeds for the tensor kernels: with any other seed their result is not known."""
 
 
 def expected(entry: str, seed: int, rounds: int) -> int:

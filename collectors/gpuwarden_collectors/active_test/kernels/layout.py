@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 VERSION = 1
-"""Of the texts: raised when one changes, since cycles per loop and speeds of different texts do not compare."""
+"""Version of the PTX texts, raised when one changes: cycles per loop and speeds of different texts do not compare."""
 
 THREADS = 256
-"""In a block of every kernel."""
+"""Threads in a block of every kernel."""
 WARP = 32
 """Threads in a warp."""
 WARPS = THREADS // WARP
@@ -27,7 +27,7 @@ WRITE, VERIFY, VERIFY_WRITE = MEMORY_ENTRIES = ("memory_write", "memory_verify",
 MEMORY_BLOCKS = 4
 """Blocks on each SM: measured on H100, 8 read 1.5 % slower and 16 4 %."""
 MEMORY_NAMES = ("base", "count", "seed", "kind", "complement", "down", "report")
-"""Of their parameters: `count` of 16-byte units, `complement` and `down` 0 or 1, `base` and `report` addresses on the GPU."""
+"""Parameters: `count` of 16-byte units, `complement` and `down` 0 or 1, `base` and `report` addresses on the GPU."""
 MEMORY_PARAMETERS = struct.Struct("@QQQIIIQ")
 """A letter for each of the names, aligned as the driver wants them."""
 UNIT = 16
@@ -52,15 +52,15 @@ MIX_ENTRIES = ("fp64", "alu")
 """Their checksum is that of most warps."""
 COMPUTE_ENTRIES = TENSOR_ENTRIES + MIX_ENTRIES
 COMPUTE_NAMES = ("out", "seed", "rounds", "spare")
-"""Of their parameters: `out` is the address of the warps' records, `rounds` at least 1, `spare` 0."""
+"""Parameters: `out` is the address of the warps' records, `rounds` at least 1, `spare` 0."""
 COMPUTE_PARAMETERS = struct.Struct("@QQII")
-"""As `MEMORY_PARAMETERS`."""
+"""A letter for each of the names, as in `MEMORY_PARAMETERS`."""
 LOOPS = 32
-"""In a round: operands of int8 and bf16 start anew with each."""
+"""Loops in a round; operands of int8 and bf16 start anew with each round."""
 OPERATIONS: Mapping[str, int] = MappingProxyType(
     {"int8": 256 * 2 * 16 * 8 * 32, "bf16": 256 * 2 * 16 * 8 * 16, "fp64": 32 * 2 * 8 * 8 * 4, "alu": 0},
 )
-"""Of one warp in one loop, each multiplication and each addition counted; 0: not a number of interest."""
+"""Operations of one warp in one loop, counting each multiplication and each addition; 0: of no interest."""
 
 WARP_RECORD = struct.Struct("<IIQQ")
 """SM, checksum, cycles, nanoseconds; at index block * `WARPS` + warp."""
@@ -84,9 +84,9 @@ class WarpRecord:
     """%smid."""
     checksum: int
     cycles: int
-    """Of all its loops, by the SM's own clock."""
+    """Cycles of all its loops, by the SM's own clock."""
     nanoseconds: int
-    """Of the same loops; the timer of some GPUs steps by as much as 1 µs."""
+    """Time of the same loops; the timer of some GPUs steps by as much as 1 µs."""
 
 
 def memory_grid(sms: int) -> int:

@@ -16,7 +16,7 @@ _TILES, _FP64_STEPS = 4, 2
 """Tiles of A and of B; how often all pairs are multiplied in a loop, after each time half of the tiles become new."""
 _SUMS = range(_TILES * _TILES * 2)
 _FP64_KEPT, _FP64_ONE = 0x800FFFFF, 0x3FF00000
-"""Of the high half of a double: sign and fraction, and the exponent that makes it +-[1, 2)."""
+"""Masks for the high half of a double: sign and fraction, and the exponent that makes it +-[1, 2)."""
 
 _CHAINS, _ALU_STEPS = range(4), 8
 _FP32_KEPT, _FP32_ONE, _FP32_HALF = 0x007FFFFF, 0x3F800000, "0fBF000000"

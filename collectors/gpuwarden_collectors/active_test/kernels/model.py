@@ -41,7 +41,7 @@ class InexactError(ValueError):
 @dataclass(frozen=True, slots=True)
 class _Kind:
     elements: Callable[[int], tuple[int, ...]]
-    """Of a register, lowest bits first, as whole numbers."""
+    """The elements of a register, lowest bits first, as whole numbers."""
     total: Callable[[Sequence[int], Sequence[int]], int]
     """Bits of the sum of all products in a round."""
 

@@ -6,7 +6,7 @@ from gpuwarden_collectors.active_test.kernels.layout import ADDRESS
 from gpuwarden_collectors.active_test.kernels.mixing import MASK, ODD, mixed
 
 LANES = (0x00000000, 0xA5A5A5A5, 0x3C3C3C3C, 0xF00FF00F)
-"""What the four words of a 16-byte unit of the hash pattern are inverted by, beside being rotated by 0, 8, 16 and 24 bits."""
+"""Masks that invert the four words of a 16-byte unit of the hash pattern, after rotation by 0, 8, 16 and 24 bits."""
 
 
 def word(index: int, seed: int, kind: int, complement: int = 0) -> int:

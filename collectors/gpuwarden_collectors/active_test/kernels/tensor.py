@@ -17,7 +17,7 @@ from gpuwarden_collectors.active_test.kernels.ptx import module
 
 A_TILES, B_TILES, STEPS = 4, 8, 8
 A_REGISTERS, B_REGISTERS, SUMS = 4, 2, 4
-"""Of each lane, for one tile."""
+"""Registers and sums of each lane, for one tile."""
 BF16_KEPT, BF16_ONE = 0x807F807F, 0x3F803F80
 """Sign and fraction of two bf16 numbers, and the exponent that makes them +-[1, 2)."""
 
