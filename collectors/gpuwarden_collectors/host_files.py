@@ -9,7 +9,7 @@ PAGE = 4096  # no sysfs attribute is longer
 
 
 def read_bytes(path: Path | str, limit: int = PAGE) -> bytes:
-    """Up to `limit` bytes, in as many reads as the kernel makes of it (a /proc file gives a page or so at a time).
+    """Returns up to `limit` bytes, in as many reads as needed: a /proc file gives about a page at a time.
 
     Raises OSError.
     """

@@ -94,7 +94,7 @@ def _is_within(value: object, least: int, most: int) -> bool:
 
 
 def _whole(digits: str) -> int:
-    """Python before 3.11 takes hours for a number of millions of digits. Raises ValueError."""
+    """Parses a number; Python before 3.11 takes hours for millions of digits. Raises ValueError."""
     if len(digits) > _DIGITS_MOST:
         raise ValueError(f"a number of {len(digits)} digits")
     return int(digits)

@@ -40,7 +40,10 @@ def transient(error: BaseException) -> bool:
 
 @contextmanager
 def reschedulable(folder: str | Path, rank: int = 0, errors: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
-    """Marks what is transient, and `errors`, on their way out. What torchrun restarts does not count its earlier mark."""
+    """Marks transient exceptions, and `errors`, when they leave the block.
+
+    A rank that torchrun restarts removes its earlier mark.
+    """
     with suppress(OSError):
         _mark_of(Path(folder), rank).unlink()
     try:

@@ -28,10 +28,11 @@ def _fastest(size: int, seconds: Sequence[float]) -> float:
 
 
 def measure(device: Device, kernels: MemoryKernels, seed: int, check: Callable[[], None]) -> PcieMeasured:
-    """`check` ends the test by an exception if somebody else is on the GPU. Raises CudaError.
+    """Measures the copies between the host and the GPU, and verifies the data. Raises CudaError.
 
-    The GPU writes a pattern, another one each time, which goes to the host and back, and verifies it: a word that was damaged either way, or
-    is left from the copy before, is a mismatch. Only the copies are timed; writing and verifying take 0.05 ms each on an H100.
+    `check` ends the test by an exception if another process is on the GPU. The GPU writes a new pattern each time,
+    which goes to the host and back, and verifies it: a word that was damaged either way, or is left from the previous
+    copy, is a mismatch. Only the copies are timed; writing and verifying take 0.05 ms each on an H100.
     """
     size, mismatches = transfer_size(device), 0
     to_host: list[float] = []

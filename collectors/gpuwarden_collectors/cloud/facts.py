@@ -85,7 +85,7 @@ def unknown(error: str) -> Answer:
 
 
 def answer(notices: tuple[TerminationNotice, ...], error: str = "") -> Answer:
-    """`error`: why a part of the answer could not be read."""
+    """Returns the answer with these notices; `error` says why a part of it could not be read."""
     if error and not notices:
         return unknown(error)
     kind = AnswerKind.NOTICE if notices else AnswerKind.NONE

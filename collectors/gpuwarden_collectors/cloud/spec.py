@@ -60,7 +60,7 @@ class CloudSpec(Generic[Options]):
     """What the doctor does not read of it, and why."""
 
     def open(self, clock: Clock, options: MetadataOptions) -> CloudSource:
-        """Its source; loads its module."""
+        """Loads the source's module and returns the source."""
         from gpuwarden_collectors.cloud.metadata import Metadata  # noqa: PLC0415 - loads aiohttp
 
         module, _, name = self.source.partition(":")

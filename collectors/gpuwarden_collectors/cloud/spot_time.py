@@ -9,7 +9,10 @@ from gpuwarden_collectors.facts import Stamp
 
 
 def spot_at(reply: Reply, at: Stamp, source: str, zone: float | None = None) -> Answer:
-    """`zone`: seconds east of UTC of a time that names none. No such key, or an empty answer: nothing is announced."""
+    """Parses the end of a spot machine; without the key, or with an empty answer, none is announced.
+
+    `zone` is the offset in seconds east of UTC of a time that names none.
+    """
     if reply.status == 404:
         return NONE
     try:

@@ -24,7 +24,10 @@ class TimeError(ValueError):
 
 
 def parse_time(text: str, zone: float | None = None) -> float:
-    """`zone`: seconds east of UTC of a time that names none. The weekday is ignored. Raises TimeError."""
+    """Returns the Unix time of a text, ignoring the weekday. Raises TimeError.
+
+    `zone` is the offset in seconds east of UTC of a time that names none.
+    """
     text = text[:64].strip()
     if (match := _ISO.fullmatch(text)) is not None:
         year, month, day, hour, minute, second, where = match.groups()

@@ -109,7 +109,10 @@ def _imported(folder: Path) -> Bindings:
 
 
 def _from(folder: Path, name: str) -> Any:
-    """Their folder is searched first, and only while they are imported: it has modules with very common names."""
+    """Imports a module of the bindings.
+
+    Their folder is searched first, but only during the import: it has modules with very common names.
+    """
     sys.path.insert(0, str(folder))
     try:
         with warnings.catch_warnings():

@@ -8,7 +8,7 @@ from gpuwarden_collectors.dcgm.options import DcgmOptions
 
 
 def check_presence(options: DcgmOptions) -> None:
-    """Return if bindings are installed and an engine runs, or is configured to. Raises SourceAbsent, CollectorError.
+    """Returns if bindings are installed and an engine runs, or is configured to. Raises SourceAbsent, CollectorError.
 
     May take a second, for an engine that does not accept connections.
     """

@@ -69,7 +69,7 @@ class Watch:
         )
 
     def _cover(self, statuses: dict[int, DcgmGpuStatus]) -> None:
-        """Take in GPUs that are new or back."""
+        """Adds GPUs that are new or back."""
         usable = {gpu for gpu, status in statuses.items() if status in _USABLE}
         fresh, self._usable = usable - self._usable, usable
         for gpu in statuses:

@@ -226,7 +226,10 @@ class KernelLog:
         return self._gap(at, lost, record.sequence) if lost else []
 
     def _emptied(self, now: Stamp) -> list[HostEvent]:
-        """A log by syslog(2) that is empty, for `dmesg --clear` hides its lines: what came before that and was not read is lost."""
+        """Returns a gap if the log by syslog(2) is empty, since `dmesg --clear` hides its lines.
+
+        What came before that and was not read is lost.
+        """
         from_oldest, self._from_oldest = self._from_oldest, False
         if not from_oldest or self._last is None or self._last < BY_TIME:
             return []

@@ -172,7 +172,7 @@ class SyslogRing:
 
 
 def _separated(priority: int, lines: list[bytes]) -> Iterator[tuple[int, bytes]]:
-    """The records, with their priorities, that lines are which begin alike."""
+    """Yields the records, with their priorities, that lines with the same beginning contain."""
     whole = b"\n".join(lines)
     if len(lines) == 1 or lines[0].startswith(_PROBE):
         yield priority, whole

@@ -93,7 +93,7 @@ def _messages(message: memoryview, wanted: int) -> Iterator[memoryview]:
 
 
 def _varint(message: memoryview, at: int) -> tuple[int, int]:
-    """Seven bits a byte, the lowest first; the eighth means that more come."""
+    """Decodes a varint: seven bits a byte, the lowest first; the eighth means that more follow."""
     value = 0
     for place in range(_VARINT_LONGEST):
         if at >= len(message):

@@ -99,7 +99,10 @@ class Calls:
             self.errors.append(CallError(call=call, code=code, text=text))
 
     def field_values(self, fields: Sequence[tuple[int, int]]) -> list[tuple[int, int, bytes]]:
-        """(return code, value type, value) for each (field id, scope); empty if the call itself failed. Raises Unanswered."""
+        """Returns (return code, value type, value) for each (field id, scope); empty if the call itself failed.
+
+        Raises Unanswered.
+        """
         try:
             values = self.nvml.nvmlDeviceGetFieldValues(self.handle, fields)
         except self.nvml.NVMLError as error:

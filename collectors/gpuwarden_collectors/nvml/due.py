@@ -24,12 +24,12 @@ def period(cadence: Cadence, interval: float) -> float:
 
 
 def phase_of_gpu(index: int) -> float:
-    """0 to 1: where in a cadence this GPU begins. Even for any number of GPUs."""
+    """Returns where in a cadence this GPU begins, from 0 to 1. The GPUs are spread evenly, whatever their number."""
     return index * _GOLDEN % 1.0
 
 
 def phases(rows: Sequence[Call | Field], first: float) -> list[float]:
-    """0 to 1 for each row: its phase within its cadence, the first of each at `first`."""
+    """Returns the phase of each row within its cadence, from 0 to 1; the first of each cadence is at `first`."""
     result = dict.fromkeys(range(len(rows)), first)
     for cadence in Cadence:
         numbers = [number for number, row in enumerate(rows) if row.cadence is cadence]

@@ -19,7 +19,10 @@ class PlacementReader:
         self._built_in = False
 
     def read(self, fabric: tuple[int | None, int | None]) -> Placement:
-        """`fabric`: whether the GPU is in a cluster, and its clique. Raises Unanswered."""
+        """Returns where the GPU is built in. Raises Unanswered.
+
+        `fabric` says whether the GPU is in a cluster, and its clique.
+        """
         if not self._built_in:
             self._known = self._read_built_in()
             self._built_in = True

@@ -199,7 +199,10 @@ def _number(name: str, kind: FaultKind, argument: str | None) -> int | None:
 
 
 def add(faults: Iterable[Fault], fault: Fault, at: float) -> tuple[Fault, ...]:
-    """`faults` with one more, injected `at`; the same one again starts over. Raises ValueError when there are too many."""
+    """Returns `faults` with one more, injected `at`; the same one again starts over.
+
+    Raises ValueError when there are too many.
+    """
     once = FAULTS[fault.name].once
     kept = [one for one in faults if once or replace(one, at=0.0) != replace(fault, at=0.0)]
     if len(kept) >= _MOST_FAULTS:
@@ -216,7 +219,7 @@ def brought_by(fault: Fault) -> tuple[Fault, ...]:
 
 
 def clear(faults: Iterable[Fault], gpu: int | None = None) -> tuple[Fault, ...]:
-    """`faults` without those of one GPU, or, without one, no faults at all."""
+    """Returns `faults` without those of one GPU, or, without a GPU, no faults at all."""
     return tuple(fault for fault in faults if gpu is not None and fault.gpu != gpu)
 
 

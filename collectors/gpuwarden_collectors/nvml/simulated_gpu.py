@@ -144,7 +144,7 @@ def _busy_time(now: float) -> float:
 
 
 def _warmth(now: float) -> float:
-    """0 to 1: a first-order lag behind the load, in its steady cycle."""
+    """Warmth from 0 to 1: a first-order lag behind the load, in its steady cycle."""
     coolest = (math.exp(-(_PERIOD - _BUSY) / _LAG) - math.exp(-_PERIOD / _LAG)) / (1 - math.exp(-_PERIOD / _LAG))
     since = now % _PERIOD
     if since < _BUSY:
@@ -153,7 +153,7 @@ def _warmth(now: float) -> float:
 
 
 def _fraction(number: int, now: float, what: str) -> float:
-    """0 to 1, another one each second, the same for the same arguments."""
+    """A number from 0 to 1, another one each second, the same for the same arguments."""
     return zlib.crc32(f"{number} {int(now)} {what}".encode()) / 0xFFFFFFFF
 
 

@@ -136,7 +136,7 @@ class _Variables:
         return text if _HOSTLIST.fullmatch(text) else ""
 
     def number(self, name: bytes) -> str:
-        """Empty for anything else; those of Slurm's that mean no step of tasks have ten digits."""
+        """Returns a number as text, or "" for anything else, such as Slurm's ten-digit numbers for no step of tasks."""
         text = self.text(name)
         return text if text.isascii() and _NUMBER.fullmatch(text) else ""
 

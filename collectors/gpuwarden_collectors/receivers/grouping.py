@@ -126,7 +126,9 @@ class Gathering:
                     del pgroup.members[pid]  # the number is another process's by now
 
     def _joined(self, process_groups: Iterable[ProcessGroup]) -> Iterator[ProcessGroup]:
-        """All of one job together: what Slurm placed there, and beside it what names the job itself, as far as that is believed."""
+        """Yields all processes of a job together: those that Slurm placed in it, and those that credibly name it
+        themselves.
+        """
         jobs: dict[int, ProcessGroup] = {}
         claiming: dict[int, list[ProcessGroup]] = {}
         for pgroup in process_groups:
@@ -161,8 +163,10 @@ class Gathering:
     def _admitted(
         self, number: int, pgroups: Sequence[ProcessGroup], jobs: dict[int, ProcessGroup]
     ) -> Iterator[ProcessGroup]:
-        """Adds to the job what is its user's, and yields the rest. Anybody can write a number into an environment: while Slurm does not say
-        whose the job is, it is believed if only one user does, who is not taken for its owner for that unless it is root.
+        """Adds to the job the processes of its user, and yields the others.
+
+        Anybody can write a number into an environment. While Slurm does not say whose the job is, the number is
+        believed if only one user names it; that user counts as the owner only if it is root.
         """
         job = jobs.get(number)
         owner = self._owners.get(number) if job is None else job.owner

@@ -50,7 +50,10 @@ def opened(proc: str, pid: int) -> Iterator[int]:
 
 
 def read(folder: int | None, name: str, most: int) -> bytes:
-    """A read that brings less than it could have is the last one, of all files that are read here. Raises OSError."""
+    """Reads up to `most` bytes. Raises OSError.
+
+    A read that brings less than it could is the last one, for all files that are read here.
+    """
     file = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
     try:
         data = os.read(file, min(most, _PAGE))

@@ -42,7 +42,10 @@ class Member:
 
     @property
     def identity(self) -> Identity | None:
-        """Slurm's numbers are set in batch scripts and for who works in a session, too: there they mean nothing."""
+        """Returns the declared identity; Slurm's numbers count only in steps of tasks.
+
+        They are set in batch scripts and interactive sessions too, where they mean nothing.
+        """
         found = self.declarations.identity
         return None if found and found[0].startswith("SLURM_") and not self.step.isdecimal() else found
 
@@ -100,7 +103,10 @@ class _Context:
 
 
 def _top_down(members: Members) -> Iterator[int]:
-    """Parents before their children. Processes whose numbers changed hands during the scan could make a circle: cut anywhere."""
+    """Yields parents before their children.
+
+    Processes whose numbers changed hands during the scan could form a circle, which is cut anywhere.
+    """
     children: dict[int, list[int]] = {}
     for pid, member in members.items():
         children.setdefault(member.process.parent, []).append(pid)

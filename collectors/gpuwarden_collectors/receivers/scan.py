@@ -74,7 +74,7 @@ class Scanner:
         return found
 
     def _group(self, pid: int, known: dict[bytes, Group]) -> Group:
-        """Most processes share their groups with others: each text is parsed once."""
+        """Returns the group of a process. Most processes share theirs with others, so that each text is parsed once."""
         try:
             text = read(None, f"{self._proc}/{pid}/cgroup", _GROUPS_MOST)
         except OSError:

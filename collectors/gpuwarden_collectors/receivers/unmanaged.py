@@ -25,7 +25,10 @@ class ProcessNode:
 def trees(
     holders: Collection[int], nodes: Mapping[int, ProcessNode], uid_of: Callable[[int], int | None]
 ) -> dict[int, set[int]]:
-    """The processes of each tree, by its topmost. `nodes` has nothing of what belongs elsewhere, and so ends a tree both ways."""
+    """Returns the processes of each tree, by its topmost process.
+
+    `nodes` lacks all processes that belong elsewhere, so that a tree ends there, upwards and downwards.
+    """
     tree = _Trees(nodes, uid_of)
     found: dict[int, set[int]] = {}
     for holder in sorted(holders):

@@ -61,7 +61,10 @@ class WatchedReader:
         )
 
     def _of(self, user: Process, folders: RootFolders) -> tuple[str, bool, int | None] | None:
-        """Its container, whether it opts in, and its rank; None outside of containers, and while it cannot be read safely."""
+        """Returns the process's container, whether it opts in, and its rank.
+
+        Returns None outside of containers, and while the process cannot be read safely.
+        """
         if (found := self._known.get((user.pid, user.started))) is not None:
             return found
         group = self._group(user, folders)

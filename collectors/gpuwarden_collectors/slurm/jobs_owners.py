@@ -50,8 +50,10 @@ class Owners:
         self._share()
 
     def _believe(self, users: Sequence[Process], jobs: Mapping[int, Job]) -> None:
-        """Anybody can write a number into an environment. It counts for the job's user, as Slurm or a process that Slurm placed shows; where
-        neither does, for the only user who names it.
+        """Accepts credible claims: anybody can write a number into an environment.
+
+        A claim counts for the job's user, as Slurm or a process that Slurm placed shows; where neither does, for the
+        only user who names the job.
         """
         placed, claimants = dict[int, set[int]](), dict[int, set[int]]()
         for user in users:
@@ -72,7 +74,7 @@ class Owners:
                 self._known.pop(_key(user), None)
 
     def _share(self) -> None:
-        """All processes in the control group of one SLUID are of one job: what one of them shows holds for all."""
+        """Assigns all processes in the control group of one SLUID to the job that one of them shows."""
         shown = {sluid: self._known[key] for key, sluid in self._sluids.items() if key in self._known}
         for key, sluid in self._sluids.items():
             if key not in self._known and sluid in shown:
@@ -134,7 +136,10 @@ def _key(user: Process) -> _Key:
 def _credible(
     claimed: Claim, user: Process, job: Job | None, placed: Mapping[int, set[int]], claimants: Mapping[int, set[int]]
 ) -> bool:
-    """`placed`, `claimants`: the users of the processes that Slurm placed in each job, and of those that name it themselves."""
+    """True if the user's claim of a job can be believed.
+
+    `placed` are the users of the processes that Slurm placed in each job, `claimants` of those that name it themselves.
+    """
     if user.uid == 0:
         return True
     if job is not None and job.uid is not None:

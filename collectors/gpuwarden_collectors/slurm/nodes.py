@@ -73,7 +73,7 @@ async def jobs_on(commands: Commands, name: str) -> list[Job]:
 
 
 async def _in_no_partition(commands: Commands, undone: str, name: str) -> NodeFacts:
-    """`sinfo` says nothing of a node in no partition, as of one that there is not, or if something is wrong with it."""
+    """Reads a node for which `sinfo` returns nothing: it is in no partition, does not exist, or something is wrong."""
     node = shown_node(await commands.ask(undone, "scontrol", "--local", "show", "node", name))
     if node.name != name:
         raise OddAnswer(f"{undone}: scontrol answers with {node.name[:60]!r} instead")
