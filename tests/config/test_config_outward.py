@@ -41,7 +41,7 @@ FAULTS: dict[str, tuple[str, str]] = {
     "two addresses": (f'{HOOK}url_file = "u"', "found both"),
     "no address": ('[notify.webhook.pager]\nurl = "h.example"', "expected an address such as"),
     "a secret in the address": ('[notify.webhook.pager]\nurl = "https://u:p@h"', "which every user of the host could read"),
-    "two logins": (f'{HOOK}token = "a"\nbasic = "b"', "which of them is it"),
+    "two logins": (f'{HOOK}token = "a"\nbasic = "b"', "not both"),
     "a group that is none": (f'{HOOK}events = ["all"]', "expected one of health, finding, exclusion, termination"),
     "a name that is none": ('[notify.exec.Log]\ncommand = ["/l"]', "notify.exec.Log: expected a name"),
     "a typing error": (f'{HOOK}tiemout = "1s"', "did you mean 'timeout'"),
@@ -75,7 +75,7 @@ COUNTING = ['breaker.prometheus = "http://p:9090"', 'breaker.uncounted = "allow"
 
 @pytest.mark.parametrize("acting", ACTING)
 def test_mode_enforce_needs_somebody_who_counts(tmp_path: Path, acting: str) -> None:
-    with pytest.raises(ConfigError, match="nobody who counts") as raised:
+    with pytest.raises(ConfigError, match="needs a fleet counter") as raised:
         loaded(tmp_path, f'mode = "enforce"\n{acting}')
     assert "set breaker.prometheus" in str(raised.value)
     for counting in COUNTING:

@@ -50,7 +50,7 @@ class EndedJob:
         return tuple(gpu for slot, gpu in by_slot.items() if slot in own)
 
     def occupancy(self) -> Occupancy:
-        """Of its GPUs."""
+        """Occupancy of the ended job's GPUs. NONE if the prolog left no note of the job, or another job shares a GPU."""
         jobs = registered(self.notes, self.now())
         if self.id not in jobs:
             why = f"the prolog left no note of job {self.id} in {self.notes}, so that nobody knows who shares its GPUs: set Prolog"

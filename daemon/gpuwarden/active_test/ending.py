@@ -15,7 +15,7 @@ class Ended(Exception):  # noqa: N818 - no error
 
 
 class Ending:
-    """Of one run."""
+    """The early end of one run, and its reason."""
 
     def __init__(self) -> None:
         self.event = asyncio.Event()
@@ -29,7 +29,7 @@ class Ending:
         self.event.set()
 
     async def unless(self, work: Awaitable[Value]) -> Value:
-        """What `work` gives. Raises Ended as soon as the run is to end, and cancels it."""
+        """Return the result of `work`. Raises Ended as soon as the run is to end, and cancels `work`."""
         task = asyncio.ensure_future(work)
         ended = asyncio.create_task(self.event.wait())
         await asyncio.wait((task, ended), return_when=asyncio.FIRST_COMPLETED)

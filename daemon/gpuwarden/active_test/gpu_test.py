@@ -49,7 +49,7 @@ class Transfers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """What the tests of one run share."""
+    """State that the tests of one run share."""
 
     level: Level
     identity: Identity
@@ -77,7 +77,7 @@ class Node:
 
 
 class GpuRun:
-    """One test of one GPU."""
+    """The test of one GPU, with as many workers as it needs."""
 
     def __init__(self, node: Node, gpu: GpuFacts, peers: tuple[str, ...] = ()) -> None:
         self._node = node
@@ -95,7 +95,10 @@ class GpuRun:
             await self._node.transfers.end(self._gpu.uuid)
 
     async def _test(self) -> GpuTest:
-        """With a new worker, without that peer, after each that an error of a peer has ended: it stays in the process."""
+        """Test the GPU.
+
+        After each worker that an error of a peer has ended, a new one goes on without that peer: the error stays in the process.
+        """
         node, peers, read = self._node, self._peers, tuple[PeerMeasured, ...]()
         started = node.clock()
         async with node.turns:
@@ -171,13 +174,13 @@ class GpuRun:
 
 
 def sleeping(pids: Sequence[int]) -> str:
-    """For people: that nothing is started into a driver that hangs."""
+    """Message that a worker hangs in the driver, for which reason no other is started."""
     named = ", ".join(map(str, pids))
     return f"the driver hangs: a worker of a test sleeps in it and cannot be ended (pid {named}); drain the node and reboot it, then test"
 
 
 def _peers_left(measured: GpuMeasured, peers: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Those behind the one that ended the worker; None if none did."""
+    """The peers after the one whose error ended the worker; None if none did."""
     last = measured.peers[-1] if measured.peers else None
     if measured.obstacle is not Obstacle.GPU_ERROR or last is None or not last.error or last.peer not in peers:
         return None
@@ -185,7 +188,7 @@ def _peers_left(measured: GpuMeasured, peers: tuple[str, ...]) -> tuple[str, ...
 
 
 def untested(gpu: GpuFacts, node: Node, obstacle: Obstacle, text: str, **when: Any) -> GpuTest:
-    """Of a GPU without a result."""
+    """The test record of a GPU without a result, with the obstacle."""
     return _made(gpu, node, obstacle=obstacle, text=text, temperature=gpu.readings.temperature, **when)
 
 

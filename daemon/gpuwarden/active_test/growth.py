@@ -23,7 +23,7 @@ COUNTERS = tuple(one.name for one in fields(GpuReadings) if one.name.startswith(
 
 
 def growth(before: GpuReadings, after: GpuReadings) -> tuple[Growth, ...]:
-    """Those that are greater after than before; one that is not known at both times has not grown."""
+    """Counters that are greater after than before; one that is unknown at either time has not grown."""
     return tuple(_grown(before, after))
 
 

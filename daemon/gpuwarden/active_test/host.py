@@ -35,7 +35,7 @@ class HostReadings:
         )
 
     async def read(self) -> HostFacts:
-        """One pass. Raises HostUnread; takes as long as the driver, at most the deadline of its initialisation."""
+        """Read the host in one pass. Raises HostUnread; takes as long as the driver, at most the deadline of its initialisation."""
         give_up = asyncio.get_running_loop().time() + self._within
         seen = await self._worker.observe()
         while seen.outcome is PassOutcome.TIMED_OUT and asyncio.get_running_loop().time() < give_up:

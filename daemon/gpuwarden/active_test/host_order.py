@@ -48,7 +48,10 @@ def order_of(
 
 
 def excluded_by(call: Call) -> tuple[str, ...]:
-    """What keeps work away from this node, as the daemon knows it: a scheduler, by us or by a person. Empty without a daemon."""
+    """Schedulers in which this node is excluded according to the daemon, by gpuwarden or by a person, each with the reason.
+
+    Empty without a daemon.
+    """
     try:
         status: Any = call("status")
         found = [(row["actuator"], row["excluded"]) for row in status["actions"]["schedulers"] if row.get("excluded")]
@@ -58,7 +61,7 @@ def excluded_by(call: Call) -> tuple[str, ...]:
 
 
 def _slurm(config: Config) -> SlurmClient | None:
-    """Also where the daemon does not act in Slurm: its jobs are here all the same."""
+    """Client of Slurm, also where the daemon does not act in Slurm, since its jobs are here all the same; None if there is no slurm.conf either."""
     options = config.slurm
     if not options.enabled and not conf_path(options, os.environ).exists():
         return None

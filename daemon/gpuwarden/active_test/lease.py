@@ -35,11 +35,11 @@ class DaemonUnreached(Exception):  # noqa: N818 - a state of the host
 
 
 class DaemonAway(DaemonUnreached):
-    """It does not answer now, and may soon."""
+    """The daemon does not answer now, and may soon."""
 
 
 class Lease:
-    """Of one test. `end` is called once, with the reason, when the daemon wants the test to end."""
+    """The daemon's lease for one test. `end` is called once, with the reason, when the daemon wants the test to end."""
 
     def __init__(self, call: Call, end: Callable[[str], None]) -> None:
         self._call = call
@@ -79,10 +79,10 @@ class Lease:
                 await self._renewed.wait_for(lambda: self._known >= wanted)
 
     async def result(self, tests: Sequence[GpuTest], within: float = RESULT_WITHIN) -> Mapping[str, Any] | None:
-        """What the daemon makes of them; None if it does not take them (`error` says why).
+        """Return what the daemon concludes from the tests; None if it does not accept them (`error` says why).
 
-        One that knew of the test and does not answer is asked again until RESTART_WITHIN has passed: what a test has found must
-        not be lost because the daemon restarts. Shorter than RESULT_WITHIN, it is asked once.
+        One that knew of the test and does not answer is asked again until RESTART_WITHIN has passed: what a test has found must not be lost
+        because the daemon restarts. Shorter than RESULT_WITHIN, it is asked once.
         """
         given = {"lease": self._name, "workers": self.workers, "tests": [to_wire(test) for test in tests]}
         give_up = time.monotonic() + (RESTART_WITHIN if self._name and within >= RESULT_WITHIN else 0.0)
@@ -101,7 +101,7 @@ class Lease:
             await self._asked("test-end", {"lease": self._name}, END_WITHIN)
 
     async def _renew(self, given: Mapping[str, Any]) -> None:
-        """Each second, and at once when a worker waits for it."""
+        """Renew the lease each second, and at once when a worker waits for it, until the daemon ends the test."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(RENEW_EVERY):

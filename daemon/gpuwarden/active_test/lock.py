@@ -57,7 +57,7 @@ class Holder:
 
 
 class Held(LockError):  # noqa: N818 - a state of the host
-    """Another test runs."""
+    """The lock is held by another test."""
 
     def __init__(self, holder: Holder) -> None:
         super().__init__(f"another test runs on this node (pid {holder.pid or 'in another PID namespace'})")
@@ -65,7 +65,7 @@ class Held(LockError):  # noqa: N818 - a state of the host
 
 
 def make(run_dir: Path) -> None:
-    """For the group to find: in a folder of root's it cannot make the file. Raises LockError."""
+    """Make the lock file for the group, which cannot make it in a folder of root's. Raises LockError."""
     os.close(_opened(run_dir / NAME))
 
 
@@ -139,7 +139,7 @@ def _is_lock_file(file: Path, locked: Collection[str]) -> bool:
 
 
 def _stranger(peer: Peer | None) -> str:
-    """For people."""
+    """Message about a process that has taken the name of the socket and is no test."""
     who = "a process" if peer is None else f"process {peer.pid} of uid {peer.uid}"
     if peer is not None and (stat := process_stat(_OWN_PROC, peer.pid)) is not None:
         name = "".join(filter(str.isprintable, stat.name.decode(errors="replace")))
@@ -203,7 +203,7 @@ def _made_or_there(path: Path) -> tuple[int, bool]:
 
 
 def _holder(file: int, proc: Path) -> Holder:
-    """By the inode in /proc/locks (proc(5)). Not by the device: on an overlay stat(2) gives another one."""
+    """Find who holds the lock by the inode in /proc/locks (proc(5)). The device is no help: on an overlay stat(2) gives another one."""
     inode = os.fstat(file).st_ino
     found = re.search(
         rf"FLOCK\s+ADVISORY\s+WRITE\s+(\d+)\s+[0-9a-f]+:[0-9a-f]+:{inode}\s", read_text(proc / "locks", _LOCKS_MOST)

@@ -44,7 +44,7 @@ class Memory(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """`why`: for people, with what to do where it is not ALL."""
+    """The memory that a test may take. `why` is for people, with what to do unless it is ALL."""
 
     memory: Memory
     why: str
@@ -88,7 +88,7 @@ async def occupancy(asked: Asked, gpus: int) -> Occupancy:
 
 
 class SharedOccupancy:
-    """One question for all that ask together."""
+    """One query for all workers that ask at the same time."""
 
     def __init__(self, asked: Asked, gpus: int) -> None:
         self._asked = asked
@@ -98,7 +98,7 @@ class SharedOccupancy:
         self._turn = asyncio.Lock()
 
     async def answer(self) -> Occupancy:
-        """Of a question that was begun `FRESH` before this call at the earliest."""
+        """Return an occupancy whose query began at most `FRESH` seconds before this call."""
         called = time.monotonic()
         async with self._turn:
             if self._answer is None or self._begun < called - FRESH:
@@ -131,7 +131,7 @@ async def _pods(asked: Asked, gpus: int) -> Occupancy | None:
 
 
 def _own_pod(found: Mapping[str, int], own: str, gpus: int) -> Occupancy:
-    """As an exclusive job: with all GPUs nobody else can be given one."""
+    """Occupancy of the pod that this process is in. As with an exclusive job, with all GPUs nobody else can be given one."""
     if len(found) == 1 and found[own] >= gpus:
         return Occupancy(Memory.ALL, f"this pod has all {gpus} GPUs of the node")
     others = f", and other pods have some ({_some([pod for pod in found if pod != own])})" if len(found) > 1 else ""
@@ -141,7 +141,7 @@ def _own_pod(found: Mapping[str, int], own: str, gpus: int) -> Occupancy:
 
 
 async def _cluster(asked: Asked) -> Occupancy:
-    """Only the cluster's own exclusion keeps pods away: a file or a program does not."""
+    """Occupancy while no pod has a GPU. Only an exclusion in the cluster itself keeps pods away: a file or a program does not."""
     found = await detached("exclusions", asked.excluded_by)
     if by := [one for one in found if one.startswith("kubernetes ")]:
         return Occupancy(Memory.ALL, f"the node is excluded by {', '.join(by)}, and no pod has a GPU")
@@ -175,7 +175,7 @@ async def _node(client: SlurmClient, name: str) -> Occupancy:
 
 
 async def _own_job(client: SlurmClient, job: int, name: str, gpus: int) -> Occupancy:
-    """Of the job that this process belongs to."""
+    """Occupancy of the job that this process belongs to."""
     text = await client.routine.ask(f"cannot read job {job}", "scontrol", "show", "job", "-d", str(job))
     words = dict(word.split("=", 1) for word in text.split() if "=" in word)
     if words.get("JobState") != "RUNNING":

@@ -66,7 +66,10 @@ def _with_gpus(entries: list[Any]) -> dict[str, int]:
 
 
 def _running(pods: set[str], proc: Path) -> Iterator[str]:
-    """Those with a process: in a group at a pod's place, in root's folders. Anybody may name a group of their own like that of a pod."""
+    """UIDs of pods with a process: one in a cgroup at a pod's place, in folders of root's.
+
+    Anybody may name a cgroup of their own like a pod's.
+    """
     folders = RootFolders(proc)
     for process in proc.iterdir():
         if not process.name.isdecimal():

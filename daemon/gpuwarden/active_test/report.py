@@ -16,7 +16,7 @@ from gpuwarden_collectors.facts import Stamp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Of one run on one node."""
+    """The results of one run on one node."""
 
     node: str
     level: Level
@@ -37,11 +37,11 @@ class Report:
 
     @property
     def verdict(self) -> ActiveVerdict:
-        """Of the worst GPU; no verdict where there is none."""
+        """Verdict of the worst GPU; NO_VERDICT if there is no GPU."""
         return worst(outcome.verdict for outcome in self.outcomes.values())
 
     def first(self) -> tuple[GpuTest, ...]:
-        """Of each GPU its first test."""
+        """The first test of each GPU."""
         return tuple({test.uuid: test for test in reversed(self.tests)}.values())[::-1]
 
 

@@ -26,7 +26,7 @@ def longest(level: Level, gpus: int, parallel: int) -> float:
 
 
 class Rounds:
-    """Of one run. The daemon is given notice of the test before the first worker starts."""
+    """The tests of one run. The daemon is given notice before the first worker starts."""
 
     def __init__(self, node: Node, lease: Lease, ending: Ending, proc: Path) -> None:
         self._node = node
@@ -55,13 +55,13 @@ class Rounds:
         return tuple(self._explained(test) for test in await self._repeated(free, first))
 
     def _peers(self, gpu: GpuFacts, free: Sequence[GpuFacts]) -> tuple[str, ...]:
-        """Those that it reads. None where not all are tested at once: one that is tested later might find no memory on the others."""
+        """Peers that the GPU reads. Empty unless all are tested at once: one that is tested later might find no memory on the others."""
         if self._node.level is not Level.STANDARD or len(free) > self._node.parallel:
             return ()
         return tuple(other.uuid for other in free if other is not gpu)
 
     async def _refusal(self) -> tuple[Obstacle, str] | None:
-        """Before any worker is started: its start alone would take memory on the GPU."""
+        """Obstacle to the whole run, found before any worker is started: its start alone would take memory on the GPU."""
         try:
             met = await self._ending.unless(self._node.occupancy())
         except Ended:
@@ -73,7 +73,7 @@ class Rounds:
         return None
 
     async def _repeated(self, gpus: Sequence[GpuFacts], first: list[GpuTest]) -> list[GpuTest]:
-        """With up to three more tests of each GPU whose result was wrong once."""
+        """Add up to three more tests of each GPU whose result was wrong once."""
         tests = first
         for _ in range(REPEATS):
             again = [gpu for gpu in gpus if gpu.uuid in to_repeat(tests)]

@@ -43,7 +43,7 @@ INTERRUPTED_WITHIN = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What is wanted, and this host."""
+    """The test that is wanted, and facts about this host."""
 
     node: str
     level: Level
@@ -64,7 +64,7 @@ class Order:
 
 
 class ActiveTest:
-    """One run."""
+    """One run of the active test."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
@@ -132,7 +132,7 @@ class ActiveTest:
     async def _afterwards(
         self, readings: HostReadings, before: HostFacts, tests: tuple[GpuTest, ...]
     ) -> tuple[tuple[GpuTest, ...], list[str]]:
-        """With the counters that grew, those of a GPU in its first test; and notes."""
+        """Add the counters that grew to the first test of each GPU; also return notes for the report."""
         if all(test.obstacle is not None and test.seconds == 0.0 for test in tests):
             return tests, []
         try:

@@ -12,7 +12,10 @@ class UnknownGpu(Exception):  # noqa: N818 - of who gave the name
 
 
 def selected(gpus: Sequence[GpuFacts], names: Sequence[str]) -> tuple[GpuFacts, ...]:
-    """Each once, in NVML's order. `names`: UUIDs, indices or PCI addresses in any spelling; none: all. Raises UnknownGpu."""
+    """The named GPUs, each once, in NVML's order.
+
+    `names`: UUIDs, indices or PCI addresses in any spelling; without any, all GPUs. Raises UnknownGpu.
+    """
     if not names:
         return tuple(gpus)
     chosen = {_index(gpus, name) for name in names}

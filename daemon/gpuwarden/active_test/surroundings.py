@@ -20,7 +20,7 @@ _NOWHERE = "/nonexistent"
 
 
 def identity() -> Identity:
-    """Of workers. Its own groups come with it: a site may give the GPUs to one of them."""
+    """uid, gid and supplementary groups for worker processes. Supplementary groups are kept because GPU access may depend on them."""
     if os.geteuid() != 0:
         return Identity()
     try:
@@ -67,6 +67,9 @@ def _private(path: Path, worker: Identity) -> Path | None:
 
 
 def environment(cache: Path | None) -> dict[str, str]:
-    """Of workers: nothing of the caller's. Which GPUs CUDA shows, and that it uses no MPS server, each worker sets for itself."""
+    """Environment of workers, with nothing of the caller's.
+
+    Each worker itself sets which GPUs CUDA shows, and that it uses no MPS server.
+    """
     made = {"PATH": _PATH, "LC_ALL": "C", "HOME": _NOWHERE}
     return made if cache is None else {**made, "CUDA_CACHE_PATH": str(cache)}

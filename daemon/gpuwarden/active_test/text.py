@@ -61,7 +61,7 @@ def shown(report: Report) -> Iterator[str]:
 
 
 def _next(report: Report, tests: Sequence[GpuTest]) -> Iterator[str]:
-    """What comes first is worst."""
+    """Yields what to do next, the worst first."""
     found = [one for outcome in report.outcomes.values() for one in outcome.findings]
     for severity, text in ((Severity.FAILURE, _AT_FAILURE), (Severity.WARNING, _AT_WARNING)):
         if codes := dict.fromkeys(one.code for one in found if one.severity is severity):
@@ -149,7 +149,7 @@ def _gaps(kernel: KernelMeasured) -> Iterator[str]:
 
 
 def _untested(report: Report, tests: Sequence[GpuTest]) -> Iterator[str]:
-    """What no verdict of this level says anything about."""
+    """Yields what no verdict of this level covers."""
     done = [test for test in tests if test.obstacle is None]
     if not done:
         return

@@ -11,7 +11,7 @@ from gpuwarden_collectors.codec import CodecError, from_wire
 
 
 def by_daemon(answer: Mapping[str, Any], tests: Sequence[GpuTest]) -> dict[str, Outcome] | None:
-    """By UUID, from the answer to `test-result`; None if it is of another form."""
+    """Outcomes by UUID, from the answer to `test-result`; None if that has another form or lacks a GPU that was tested."""
     try:
         outcomes = {uuid: from_wire(Outcome, value) for uuid, value in answer["outcomes"].items()}
     except (CodecError, KeyError, AttributeError):

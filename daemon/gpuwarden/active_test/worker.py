@@ -55,7 +55,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """As which user workers run; None: as the user of this process."""
+    """The user and groups that workers run as; without a uid, those of this process."""
 
     uid: int | None = None
     gid: int | None = None
@@ -68,8 +68,10 @@ class Identity:
 
 
 class WorkerProcess:
-    """`within`: seconds for everything but the time that it waits for answers, and for which the whole test was stopped. `started` gets its number.
-    `ended`: set to end it early.
+    """One worker and its protocol.
+
+    `within`: seconds that it may take, without the time in which it waits for answers or the whole test was stopped. `started` gets its
+    process number. `ended` is set to end it early.
     """
 
     def __init__(
@@ -124,7 +126,7 @@ class WorkerProcess:
         return Failed(Obstacle.CRASHED, f"its worker wrote more than {LINES_MOST} lines")
 
     async def _taken(self, process: asyncio.subprocess.Process, line: bytes) -> dict[str, Any] | Failed | None:
-        """What a line means; None: the test goes on."""
+        """Act on one line of the worker. Returns the measurement or the failure that ends the test; None while it goes on."""
         match _object(line) if line else None:
             case {"measured": dict(measured)}:
                 return await self._done(process, measured)
@@ -188,7 +190,7 @@ class WorkerProcess:
         return None
 
     async def _done(self, process: asyncio.subprocess.Process, measured: dict[str, Any]) -> dict[str, Any]:
-        """What the worker frees is free before the GPU is read again."""
+        """Return the measurement once the worker has ended (EXIT_GRACE at most), so that its memory is free before the GPU is read again."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(EXIT_GRACE):
                 await process.wait()
@@ -226,7 +228,10 @@ class WorkerProcess:
 
 
 async def _waited(tasks: Iterable[asyncio.Task[Any]], within: float) -> float:
-    """Until one of them is done, `within` seconds at most. How many that took; none if this process was stopped meanwhile."""
+    """Wait until one of the tasks is done, `within` seconds at most.
+
+    Returns the seconds that it took, 0 if this process was stopped meanwhile.
+    """
     loop = asyncio.get_running_loop()
     began = loop.time()
     await asyncio.wait(tasks, timeout=within, return_when=asyncio.FIRST_COMPLETED)
@@ -235,7 +240,7 @@ async def _waited(tasks: Iterable[asyncio.Task[Any]], within: float) -> float:
 
 
 def _at(phase: str) -> str:
-    """Where it hung, for people."""
+    """Text for people: the phase in which the worker hung."""
     return "CUDA did not start" if phase in ("", "start") else f"it hung in phase {phase}"
 
 

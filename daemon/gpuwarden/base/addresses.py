@@ -16,7 +16,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """From `host:port` or `[v6]:port`. Raises ValueError."""
+        """Parse `host:port` or `[v6]:port`. Raises ValueError."""
         host, colon, port = text.rpartition(":")
         bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
         sound = bare.isprintable() and not set(bare) & set("[]/ ") and (":" in bare) == (bare != host)

@@ -9,7 +9,7 @@ from gpuwarden_collectors.host_files import text_or_empty
 
 
 class Capability(NamedTuple):
-    """`bit` as in linux/capability.h. `value`: the chart's value that gives it to a pod; empty for none."""
+    """A capability. `bit` is that of linux/capability.h. `value`: the chart's value that gives it to a pod; empty for none."""
 
     name: str
     bit: int
@@ -26,7 +26,7 @@ FOR_SIGNALS = (KILL, SYS_PTRACE)
 
 
 def lacking(wanted: tuple[Capability, ...] = USED, status: Path = Path("/proc/self/status")) -> tuple[Capability, ...]:
-    """Those that are not in effect here; none where that cannot be read."""
+    """Capabilities that are not in effect here; empty where that cannot be read."""
     for line in text_or_empty(status).splitlines():
         if line.startswith("CapEff:"):
             held = int(line.split()[1], 16)

@@ -19,7 +19,7 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """In the largest unit that needs no fraction: what `parse_duration` reads as the same duration."""
+    """Write a duration in the largest unit that needs no fraction; `parse_duration` reads the same duration from it."""
     for unit in ("d", "h", "m", "s"):
         if seconds and seconds % _UNITS[unit] == 0:
             return f"{seconds / _UNITS[unit]:.0f}{unit}"

@@ -173,7 +173,7 @@ def _with_priority(render: Processor) -> Processor:
 
 
 def _bounded(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """In the order in which a line is read, with every value bounded."""
+    """Put the keys in the order in which a line is read, with every value bounded."""
     ordered = {name: line[name] for name in _BEGINNING if name in line} | dict(line)
     return {
         name: _traceback(value) if name == "exception" else _value(value) for name, value in _first(ordered.items())

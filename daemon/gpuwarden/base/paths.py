@@ -35,12 +35,15 @@ def beside_for_slurm(folder: Path) -> Path:
 
 
 def job_notes(run_dir: Path) -> Path:
-    """Where prolog and epilog leave a note of each job."""
+    """Folder in which prolog and epilog leave a note of each job."""
     return beside_for_slurm(run_dir) / "jobs"
 
 
 def kernel_cache(state_dir: Path) -> Path:
-    """Where the driver keeps what it compiles for the workers of `gpuwarden test`: of their user, whoever owns the state directory."""
+    """Folder in which the driver keeps what it compiles for the workers of `gpuwarden test`.
+
+    It belongs to their user, whoever owns the state directory.
+    """
     return state_dir.with_name(f"{state_dir.name}-test")
 
 

@@ -20,9 +20,10 @@ _VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "L
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceManager:
-    """`address` empty: nothing is sent. `watchdog`: the interval in seconds within which systemd expects a keep-alive, 0 for none.
+    """The service manager that is notified; with an empty `address` nothing is sent.
 
-    `sockets`: listening already, by the names that their units give them.
+    `watchdog`: the interval in seconds within which systemd expects a keep-alive, 0 for none. `sockets`: listening already, by the names
+    that their units give them.
     """
 
     address: str = ""

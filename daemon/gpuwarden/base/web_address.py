@@ -9,7 +9,7 @@ _PRINTABLE = re.compile(r"[\x21-\x7e]{1,2000}")
 
 
 def address_fault(url: str, *, query: bool = False) -> str:
-    """What is wrong with it; empty if nothing is. `query`: it may have one."""
+    """Say what is wrong with the address; empty if nothing is. `query`: it may have one."""
     try:
         parts = urlsplit(url)
         _ = parts.port

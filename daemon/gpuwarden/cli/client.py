@@ -152,7 +152,7 @@ def listens(path: Path) -> bool:
 
 
 def _connect(connection: socket.socket, path: Path) -> None:
-    """Not through a symbolic link: root connects in a folder that the daemon's user may own, and must reach no other socket."""
+    """Connect, refusing a symbolic link: root connects in a folder that the daemon's user may own, and must reach no other socket."""
     file = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if stat.S_ISLNK(os.fstat(file).st_mode):

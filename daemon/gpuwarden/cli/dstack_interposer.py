@@ -73,7 +73,7 @@ def _address(text: str) -> Address:
 
 
 def _configured(found: object) -> Address | None:
-    """None for an invalid value, which the daemon reports."""
+    """Parse the configured address; None for an invalid value, which the daemon reports."""
     try:
         return Address.parse(found) if isinstance(found, str) else None
     except ValueError:

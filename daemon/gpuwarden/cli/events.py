@@ -119,7 +119,7 @@ def _from_ledger(state_dir: Path | None, since: float) -> list[Event]:
 
 
 def _following(read: Read, shown: list[Event]) -> Iterator[Event]:
-    """What comes after `shown`, for ever. A daemon that restarts meanwhile is waited for."""
+    """Yields what comes after `shown`, forever. Waits for a daemon that restarts meanwhile."""
     seen = {_as_json(event) for event in shown}
     read_at = time.time()
     while True:

@@ -33,7 +33,7 @@ Explained = tuple[str, Facts]
 
 @dataclass(frozen=True, slots=True)
 class LineFacts:
-    """What a line shows beyond its number; None: as in the table."""
+    """Facts that a line shows beyond its number; None: as in the table."""
 
     ruling: Ruling | None = None
     facts: Facts = field(default_factory=dict)

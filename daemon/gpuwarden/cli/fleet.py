@@ -158,13 +158,13 @@ def _show(reached: Access, options: argparse.Namespace) -> int:
 
 
 def _why(results: Results, known: Sequence[Row], shown: Sequence[Row], options: argparse.Namespace) -> Why:
-    """What the nodes of `--status` have in common that the others lack; without it, those that fail or do not answer."""
+    """Find what the nodes of `--status` have in common that the others lack; without it, those that fail or do not answer."""
     failing = shown if options.status else [row for row in known if row.status in _FAILING]
     return why(known, failing, labels_of(results.samples["machines_before"], results.samples["machines"]))
 
 
 def _chosen(found: Sequence[Row], options: argparse.Namespace, reached: Access) -> list[Row]:
-    """Those of `--cluster` and `--node`. A silent node whose cluster is unknown is in each."""
+    """Rows of `--cluster` and `--node`. A silent node whose cluster is unknown is in each. Raises CommandError if there is none."""
     if not found:
         raise CommandError(
             f"{reached.url} has no series of gpuwarden: does it scrape the daemons (port 9839)?", UNKNOWN
@@ -203,7 +203,7 @@ def _document(reached: Access, shown: Sequence[Row], notes: Sequence[str]) -> di
 
 
 def _node(row: Row) -> dict[str, Any]:
-    """Not `asdict` for the whole, which copies what it meets and takes longer than Prometheus."""
+    """The JSON of one row. It avoids `asdict` for the whole row, which copies what it meets and takes longer than Prometheus."""
     document: dict[str, Any] = {name: getattr(row, name) for name in _KEYS}
     return document | {
         "gpus": {"expected": row.expected, "present": row.present},

@@ -90,7 +90,7 @@ def _why(row: Row) -> str:
 
 
 def _checks(findings: Iterable[Finding]) -> Iterator[str]:
-    """In the order of findings, which is the worst first: `xid 79 on GPU 3`, `nvlink_down x18`."""
+    """Texts in the order of findings, which is the worst first: `xid 79 on GPU 3`, `nvlink_down x18`."""
     of: dict[str, list[Finding]] = {}
     for finding in findings:
         of.setdefault(finding.check, []).append(finding)

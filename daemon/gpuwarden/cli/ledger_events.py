@@ -16,7 +16,7 @@ from gpuwarden.publish.status import event
 
 
 def ledger_events(state_dir: Path | None, since: float, limit: int) -> list[dict[str, Any]]:
-    """As the daemon lists them. Raises CommandError."""
+    """Events of the ledger, listed as the daemon lists them. Raises CommandError."""
     path = ledger_path(state_dir)
     try:
         with read_only(path) as ledger:
@@ -26,7 +26,7 @@ def ledger_events(state_dir: Path | None, since: float, limit: int) -> list[dict
 
 
 def ledger_path(state_dir: Path | None) -> Path:
-    """Of the daemon that the configuration describes, unless another directory is given. Raises CommandError."""
+    """Path of the ledger in `state_dir`, by default that of the daemon that the configuration describes. Raises CommandError."""
     return (state_dir or _configured()) / LEDGER
 
 

@@ -92,7 +92,7 @@ def _dispatch(verb: str, arguments: Sequence[str]) -> int:
 
 
 def parser_of(verb: str) -> Parser:
-    """For the man page and the shell completions, which are made from it."""
+    """Parser of one verb, from which its man page and shell completions are made."""
     return _parser(verb, _module(verb))
 
 

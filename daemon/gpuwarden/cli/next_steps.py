@@ -16,7 +16,7 @@ CONTAINER = "container"
 
 
 def next_steps(config: Config, environment: Mapping[str, str]) -> Iterator[str]:
-    """In lines."""
+    """Yields lines that say how to try a simulation."""
     command = _command(environment)
     folder = shlex.quote(str(config.run.dir))
     yield "These GPUs are SIMULATED. In another terminal:"
@@ -27,7 +27,10 @@ def next_steps(config: Config, environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def _command(environment: Mapping[str, str]) -> str:
-    """As it was called, by its name alone where the shell finds it so. A container's default name of its host is its own."""
+    """The command as it was called, by its name alone where the shell finds it so.
+
+    In a container it starts with `docker exec`: the default hostname there is the container's own name.
+    """
     name = Path(sys.argv[0]).name
     command = name if shutil.which(name, path=environment.get("PATH", "")) else shlex.quote(sys.argv[0])
     return f"docker exec {os.uname().nodename} {command}" if environment.get(CONTAINER) else command

@@ -26,7 +26,7 @@ class CommandError(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """As argparse has it, but bad usage exits with 64: 2 means that GPUs have failed."""
+    """A parser of argparse that exits with 64 on bad usage: 2 means that GPUs have failed."""
 
     def __init__(self, prog: str, description: str, epilog: str) -> None:
         super().__init__(

@@ -117,7 +117,7 @@ def _given(config: Path) -> Site:
 
 
 def _printed(trace: TraceReader, before: Side, after: Side | None) -> Iterator[tuple[str, Event]]:
-    """Each event that is to be printed, and on which side: "" without a second configuration, else < or >."""
+    """Yields each event that is to be printed, with its side: "" without a second configuration, else < or >."""
     for record in trace:
         mine = before.take(record)
         if after is None:
@@ -145,7 +145,7 @@ def _text_line(side: str, event: Event) -> str:
 
 
 def _intent(event: Event) -> str:
-    """As text: would exclude: gpuwarden: failure gpu=3 xid=79."""
+    """Text of an intent, such as: would exclude: gpuwarden: failure gpu=3 xid=79."""
     intent, reason = clean(event.data.get("intent", "")), clean(event.data.get("reason", ""))
     if breaker := event.data.get("breaker"):
         return f"would not {intent}: breaker open ({clean(breaker)}): {reason}"

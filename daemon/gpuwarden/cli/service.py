@@ -113,7 +113,7 @@ def _remove(options: argparse.Namespace, installation: Installation) -> int:
 
 
 def _systemd_runs(options: argparse.Namespace) -> bool:
-    """For the root that is installed into."""
+    """True if systemd runs for the root that is installed into."""
     return bool(options.root == Path("/")) and Path("/run/systemd/system").is_dir()
 
 

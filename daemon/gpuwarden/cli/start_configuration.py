@@ -36,7 +36,10 @@ def start_configuration(options: argparse.Namespace, environment: MutableMapping
 
 
 def _check_web_config(config: Config, given: Sources) -> None:
-    """Only the first start ever is refused for a fault of the web-config file: later ones serve nothing until it is mended. Raises CommandError."""
+    """Refuse only the first start ever for a fault of the web-config file: later ones serve nothing until it is mended.
+
+    Raises CommandError.
+    """
     try:
         check_web_config(config)
     except CommandError as fault:

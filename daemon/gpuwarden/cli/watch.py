@@ -62,7 +62,7 @@ class Watch:
         return HEALTH_CODES.get(str(self._known.status["status"]), UNKNOWN)
 
     def run(self) -> None:
-        """Until a signal raises KeyboardInterrupt. Raises CommandError if this user may not connect."""
+        """Show changes until a signal raises KeyboardInterrupt. Raises CommandError if this user may not connect."""
         self._poll()
         if self.on_terminal:
             print("\n" * (_size()[1] - 1), end="")  # keeps above what was on the screen

@@ -13,7 +13,7 @@ Document = dict[str, Any]
 
 
 class Known(NamedTuple):
-    """What is known of the daemon. Times are Unix times."""
+    """State of the daemon as last heard. Times are Unix times."""
 
     status: Document | None = None
     """The last response."""
@@ -45,7 +45,7 @@ class Known(NamedTuple):
         return str(self.status["started_at"]), *status_text(self.status | lasting)
 
     def lines(self, width: int | None = None, *, only_sick: bool = False) -> Iterator[str]:
-        """Of an old status only the verdict and its time are shown: stale readings must not look current."""
+        """Lines to show. An old status is reduced to the verdict and its time: stale readings must not look current."""
         if self.error:
             yield f"NO RESPONSE since {_time(self.silent_since)}: {clean(self.error)}"
             if self.status is not None:
@@ -71,7 +71,7 @@ def _time(wall: float) -> str:
 
 
 def block(known: Known, now: float) -> str:
-    """One change, for a file or another program; the first line of each begins with `==`."""
+    """Text of one change, for a file or another program; its first line begins with `==`."""
     return "\n".join((f"== {_time(now)}", *known.lines(), ""))
 
 

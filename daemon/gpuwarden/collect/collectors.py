@@ -53,10 +53,11 @@ PODS_EVERY, PODS_DEADLINE = 10.0, 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """Where to read, and how often. `kmsg` None: the kernel log is not followed. `gpus_alone`: nothing but NVML, bus and kernel log.
+    """Sources to read, and how often.
 
-    `watched_containers`: the socket that labels of containers are read from; None: none is watched for stalls.
-    `kubelet_socket`: where kubelet is asked which pods have GPUs; None: it is not.
+    `kmsg` None: the kernel log is not followed. `gpus_alone`: nothing but NVML, bus and kernel log. `watched_containers`: the socket that
+    labels of containers are read from; None: none is watched for stalls. `kubelet_socket`: where kubelet is asked which pods have GPUs;
+    None: it is not.
     """
 
     collectors: Collectors
@@ -82,7 +83,7 @@ class Sources:
 
 
 class Readers:
-    """`on_events` gets host events as they come; `run`'s function gets the observations."""
+    """All collectors of the daemon. `on_events` gets host events as they come; `run`'s function gets the observations."""
 
     def __init__(
         self, sources: Sources, boot_id: str, on_events: Callable[[Sequence[HostEvent]], None], clock: Clock
@@ -173,7 +174,7 @@ class Readers:
         self.read_bus.set()
 
     async def once(self, patience: float) -> list[Observation[Any]]:
-        """One pass of each. A library that is still being initialised is waited for, up to `patience` seconds."""
+        """Run one pass of each collector. Waits up to `patience` seconds for a library that is still being initialised."""
         give_up = self._clock().boottime + patience
 
         async def one(source: Source) -> Observation[Any]:
@@ -208,7 +209,7 @@ class Readers:
 
     @property
     def paces(self) -> dict[str, float]:
-        """Of each collector that runs: seconds between two passes at most, whatever its source does."""
+        """Seconds between two passes at most, whatever its source does, of each collector that runs."""
         return {source.name: source.pace for source in self._running}
 
     @property
@@ -227,7 +228,7 @@ class Readers:
 
     @property
     def disbelieved(self) -> Mapping[str, int]:
-        """By reason, records of the kernel log that had the form of an event but do not count."""
+        """Number of kernel log records that had the form of an event but do not count, by reason."""
         return {} if self._kernel_log is None else self._kernel_log.disbelieved
 
     @property
@@ -236,7 +237,7 @@ class Readers:
         return self._nvml.events_dropped
 
     def kernel_log_observation(self, now: Stamp) -> Observation[None] | None:
-        """In place of a pass, for a source that has none; None if it is switched off."""
+        """Stand-in for a pass, which the kernel log does not have; None if it is switched off."""
         if self._kernel_log is None:
             return None
         outcome = PassOutcome.FAILED if self._kernel_log.error else PassOutcome.OBSERVED

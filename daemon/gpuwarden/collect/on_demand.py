@@ -11,10 +11,11 @@ from gpuwarden_collectors.worker.worker import Worker
 
 
 class OnDemandWorker(Generic[Facts]):
-    """`presence` returns when the source is there and raises SourceAbsent or CollectorError until then.
+    """A worker for a source that may appear late. `presence` returns when the source is there and raises SourceAbsent or CollectorError
+    until then.
 
-    Up to that pass an observation is what `presence` raised; from then on every pass is the worker's, also when the source
-    is gone again: the worker has seen it.
+    Up to that pass an observation is what `presence` raised; from then on every pass is the worker's, also when the source is gone again:
+    the worker has seen it.
     """
 
     def __init__(self, presence: ThreadCollector[None], worker: Worker[Facts]) -> None:

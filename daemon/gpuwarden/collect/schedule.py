@@ -21,7 +21,7 @@ Facts = TypeVar("Facts")
 
 
 class _Reads(Generic[Facts]):
-    """What became of a read, as a pass."""
+    """Turns the outcome of a read into a pass."""
 
     def __init__(self, name: str, deadline: float, clock: Clock) -> None:
         self.name = name
@@ -44,7 +44,7 @@ class _Reads(Generic[Facts]):
 
 
 class LoopCollector(_Reads[Facts]):
-    """`read` on the loop, with a deadline in seconds, after which it is cancelled. `observe` never raises."""
+    """Awaits `read` on the loop and cancels it after `deadline` seconds. `observe` never raises."""
 
     def __init__(
         self, name: str, read: Callable[[], Coroutine[Any, Any, Facts]], deadline: float, clock: Clock
@@ -65,7 +65,7 @@ class LoopCollector(_Reads[Facts]):
 
 
 class ThreadCollector(_Reads[Facts]):
-    """`read` in a thread, with a deadline in seconds. `observe` never raises and never takes longer than the deadline."""
+    """Calls `read` in a thread, with a deadline in seconds. `observe` never raises and never takes longer than the deadline."""
 
     def __init__(self, name: str, read: Callable[[], Facts], deadline: float, clock: Clock) -> None:
         super().__init__(name, deadline, clock)

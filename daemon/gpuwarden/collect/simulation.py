@@ -19,7 +19,7 @@ from gpuwarden_collectors.simulated_pci import h100, write_tree
 
 
 class Simulation:
-    """`gpus` GPUs in `directory`, which belongs to this simulation alone."""
+    """A simulated host with `gpus` GPUs, in `directory`, which belongs to this simulation alone."""
 
     def __init__(self, directory: Path, gpus: int) -> None:
         self.directory = directory

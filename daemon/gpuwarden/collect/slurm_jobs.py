@@ -66,7 +66,10 @@ def jobs_source(
 
 
 async def _name_or_hostname(client: SlurmClient) -> str:
-    """Where it is not found, the short name of this machine, as of most nodes, until another part of the daemon finds it."""
+    """Name of this node in Slurm.
+
+    If it is not found, the short name of this machine, as of most nodes, until another part of the daemon finds it.
+    """
     try:
         return await client.routine.node_name()
     except SlurmError:

@@ -76,7 +76,10 @@ class _Polled:
 
 
 class NoticeSources:
-    """`changed` is called with all notices of a source, while there are any, and once when the last has ended."""
+    """Reads the sources of notices.
+
+    `changed` is called with all notices of a source, while there are any, and once when the last has ended.
+    """
 
     def __init__(self, sources: Sequence[CloudSource], changed: Changed, *, boot_id: str, clock: Clock) -> None:
         self._sources = {source.name: source for source in sources}
@@ -115,7 +118,7 @@ class NoticeSources:
 
     @property
     def machine_type(self) -> str:
-        """As the cloud names it, such as `Azure/` and its size; "" where it is not known, or the firmware names it."""
+        """Type of this machine as the cloud names it, such as `Azure/` and its size; "" where it is not known, or the firmware names it."""
         found = [source.machine_type for source in self._sources.values() if isinstance(source, NamesMachineType)]
         return next(filter(None, found), "")
 

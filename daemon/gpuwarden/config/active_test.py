@@ -103,7 +103,7 @@ def _too_short(test: ActiveTestOptions, *, slurm: bool) -> Iterator[Misfit]:
 
 
 def _unusable(test: ActiveTestOptions) -> Iterator[Misfit]:
-    """Single values."""
+    """Yields the keys whose value is unusable by itself."""
     if test.partition and not is_partition_name(test.partition):
         yield ("test.partition",), f"expected the name of a partition, found {test.partition[:60]!r}"
     for key, value in (("account", test.account), ("qos", test.qos), ("slurm_user", test.slurm_user)):

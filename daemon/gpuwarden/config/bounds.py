@@ -11,7 +11,7 @@ from gpuwarden_collectors.options import Bounds, Misfit, PolledOptions, bounds, 
 
 
 def misfits(table: Any, path: str = "") -> Iterator[Misfit]:
-    """Of a table and all tables in it; those of sources that are polled name their own besides."""
+    """Yields the values out of bounds of a table and all tables in it; sources that are polled name misfits of their own besides."""
     if isinstance(table, Mapping):
         for name, value in table.items():
             yield from misfits(value, _below(path, name))
@@ -29,7 +29,7 @@ def misfits(table: Any, path: str = "") -> Iterator[Misfit]:
 
 
 def allowed(limits: Bounds, kind: type) -> str:
-    """Such as `1s to 1m`."""
+    """Text of the bounds, such as `1s to 1m`."""
     show = format_duration if kind is float else str
     return f"{show(limits.least)} to {show(limits.most)}"
 

@@ -22,7 +22,7 @@ def lines_of(text: str) -> dict[KeyPath, list[int]]:
 
 
 def hint(text: str, error: str) -> str:
-    """What is wrong and what to write, of what tomllib says about the text; "" for what it says well enough itself."""
+    """Say what is wrong and what to write, where tomllib's error does not say it well enough itself; else ""."""
     at = _AT.search(error)
     line = int(at[1]) if at is not None else 0
     here = next(((path, value) for number, path, value in _settings(text) if number == line), None)
@@ -58,7 +58,7 @@ def _settings(text: str) -> Iterator[tuple[int, KeyPath, str]]:
 
 
 def _path(keys: str) -> KeyPath:
-    """Of `a."b c".d`; empty if it is none."""
+    """Split `a."b c".d` into its keys; empty if it is no such path."""
     try:
         tree = tomllib.loads(f"{keys} = 0")
     except ValueError:

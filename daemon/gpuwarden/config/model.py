@@ -173,7 +173,7 @@ class Config:
 
     @property
     def limits(self) -> Limits:
-        """From where on this host counts as full."""
+        """Limits from which this host counts as full."""
         return Limits(disk=self.disk, memory=self.memory, swap=self.swap)
 
 
@@ -252,12 +252,12 @@ def _uncounted(config: Config) -> Iterator[Misfit]:
     counts = scheduler or config.breaker.prometheus or config.breaker.uncounted == "allow"
     acts = [name for name, enabled in _uncounting(config) if enabled]
     if config.mode == "enforce" and acts and not counts:
-        found = f"mode enforce with {', '.join(acts)}, and nobody who counts how many nodes are held out for failures"
-        yield ("breaker.uncounted", "breaker.prometheus", "mode"), f"found {found}: {UNCOUNTED}"
+        found = f'mode = "enforce" with {", ".join(acts)} needs a fleet counter for the breaker'
+        yield ("breaker.uncounted", "breaker.prometheus", "mode"), f"{found}: {UNCOUNTED}"
 
 
 def _uncounting(config: Config) -> Iterator[tuple[str, bool]]:
-    """Who holds a node out and knows of no other."""
+    """Tables that exclude this node without knowing of any other, each with whether it is enabled."""
     yield "[dstack]", config.dstack.enabled
     yield "[nvhcd]", config.nvhcd.enabled
     yield "[file]", config.file.path is not None

@@ -90,7 +90,7 @@ def _webhook_misfits(here: str, webhook: WebhookOptions) -> Iterator[Misfit]:
     if webhook.token is not None and webhook.basic is not None:
         yield (
             (f"{here}.token", f"{here}.basic"),
-            "expected a bearer token or a password, found both: which of them is it?",
+            "set either a bearer token or a password, not both",
         )
     if webhook.ca is not None and webhook.url.startswith("http://"):
         yield (f"{here}.ca",), "certificates are of use with https:// only"

@@ -13,7 +13,7 @@ _NAMED_MOST = 4
 
 
 def placement(path: KeyPath, cls: type) -> str:
-    """Where the unknown key `path` of the configuration `cls` is to be written; "" if no table has such a key."""
+    """Say where the unknown key `path` of the configuration `cls` is to be written; "" if no table has such a key."""
     key = path[-1]
     places = [table for table, names in _tables(cls, ()) if key in names and table != path[:-1]]
     if not places:
@@ -40,7 +40,7 @@ def _named(path: KeyPath, cls: type) -> str:
 
 
 def _tables(cls: type, path: KeyPath) -> Iterator[tuple[KeyPath, set[str]]]:
-    """Each table with the names of its plain keys. A table whose keys are the site's own is shown as NAME."""
+    """Yields each table with the names of its plain keys. A table whose keys are the site's own is shown as NAME."""
     hints = get_type_hints(cls)
     plain: set[str] = set()
     for key in keys(cls):
@@ -58,5 +58,5 @@ def _tables(cls: type, path: KeyPath) -> Iterator[tuple[KeyPath, set[str]]]:
 
 
 def _is_table(kind: type) -> bool:
-    """Not a class that is written as text."""
+    """True unless values of the class are written as text."""
     return not hasattr(kind, "parse")

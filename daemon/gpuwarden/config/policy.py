@@ -16,7 +16,7 @@ from gpuwarden_collectors.options import Misfit, bounded
 
 UNCOUNTED = (
     "set breaker.prometheus to the address of who scrapes the nodes, "
-    'or breaker.uncounted = "allow" if every node may hold itself out'
+    'or breaker.uncounted = "allow" if every node may exclude itself'
 )
 
 
@@ -60,4 +60,4 @@ def breaker_misfits(breaker: BreakerOptions) -> Iterator[Misfit]:
         )
     if breaker.prometheus_token is not None and breaker.prometheus_basic is not None:
         keys = ("breaker.prometheus_token", "breaker.prometheus_basic")
-        yield keys, "expected a bearer token or a password, found both: which of them is it?"
+        yield keys, "set either a bearer token or a password, not both"

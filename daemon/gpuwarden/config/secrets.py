@@ -27,7 +27,7 @@ class SecretError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SecretFile:
-    """Where a secret lies. `where` may be shown to anybody, as the text of this may."""
+    """The place of a secret. `where` may be shown to anybody, as the text of this may."""
 
     where: str
 
@@ -53,7 +53,7 @@ class SecretFile:
         return Path(folder) / self.where
 
     def read(self, environment: Mapping[str, str] = os.environ) -> str:
-        """One line, without the white space around it. Blocks as long as the file system does. Raises SecretError."""
+        """Read the secret: one line, without the white space around it. Blocks as long as the file system does. Raises SecretError."""
         text = self.text(environment).strip()
         if not text or not text.isprintable():
             raise SecretError(f"{self.path(environment)} does not hold a secret: expected one line of printable text")

@@ -85,9 +85,10 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """`file` None: no files. `required`: the file was named by somebody, so that it must be there.
+    """The sources of the configuration.
 
-    `defaults` are below the files, `overrides` above the environment. `files`: what the files have, if they were read already.
+    `file` is None for no files. `required`: somebody named the file, so that it must be there. `defaults` are below the files, `overrides`
+    above the environment. `files`: the contents of the files, if they were read already.
     """
 
     file: Path | None = CONFIG_FILE
@@ -149,7 +150,7 @@ def _pod(environment: Mapping[str, str]) -> Iterator[Layer]:
 
 
 def environment_layers(environment: Mapping[str, str]) -> Iterator[Layer]:
-    """One for each variable `GPUWARDEN_COLLECTORS__NVML__INTERVAL=1s`. A value that is no TOML is taken as text."""
+    """Yields a layer for each variable such as `GPUWARDEN_COLLECTORS__NVML__INTERVAL=1s`. A value that is no TOML is taken as text."""
     for name, text in sorted(environment.items()):
         bare = name.removeprefix(_PREFIX)
         if name == RUN_DIR_VARIABLE:

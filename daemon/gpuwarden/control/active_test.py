@@ -82,8 +82,10 @@ class ActiveTests:
         return {name: _believed(verb, self._user) for name, verb in verbs.items()}
 
     def appended(self, events: Iterable[Event]) -> None:
-        """What ends a running test: an order, and no exclusion that was carried out, which may be the one for the test; that the node may be
-        given work again; at a start of the daemon, the time within which a lease of before must be renewed.
+        """End the test when an operator excludes the node, or when the node may be given work again.
+
+        An exclusion that was carried out ends none: it may be the one for the test. At a start of the daemon, set the time within which an
+        earlier lease must be renewed.
         """
         for event in events:
             if event.kind == EventKind.ORDERED and event.data.get("order") == Act.EXCLUDE:
@@ -156,7 +158,7 @@ class ActiveTests:
         return self._service.engine.view.boot_id
 
     def _lease(self) -> Lease | None:
-        """While it holds."""
+        """The lease, as long as it holds."""
         lease = self._service.engine.state.lease
         return lease if lease is not None and lease.holds(self._clock()) else None
 
@@ -257,7 +259,7 @@ def _believed(verb: Verb, user: str) -> Verb:
 
 
 async def _uid_of(name: str) -> int | None:
-    """None where the host has no such user, or its directory does not answer."""
+    """uid of a user; None where the host has no such user, or its directory does not answer."""
     finding: asyncio.Future[int] = detached("user", lambda: pwd.getpwnam(name).pw_uid)
     await asyncio.wait((finding,), timeout=USER_FOUND_WITHIN)
     return finding.result() if finding.done() and finding.exception() is None else None

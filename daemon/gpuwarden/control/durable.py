@@ -24,7 +24,7 @@ SAME_ORDER = 60.0
 
 @dataclass(frozen=True, slots=True)
 class _Accepted:
-    """`result` may be a VerbError, of an order that was taken and has an answer other than "done"."""
+    """An order that was taken. `result` may be a VerbError, if its answer is other than "done"."""
 
     request: str
     result: Any
@@ -32,7 +32,10 @@ class _Accepted:
 
 
 class Durable:
-    """`committed(seconds)`: whether all that was recorded so far is on disk, after so many seconds at most."""
+    """Makes verbs answer only once they are on disk.
+
+    `committed(seconds)`: whether all that was recorded so far is on disk, after so many seconds at most.
+    """
 
     def __init__(self, committed: Callable[[float], Awaitable[bool]], clock: Clock) -> None:
         self._committed = committed

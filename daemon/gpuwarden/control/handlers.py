@@ -38,7 +38,7 @@ NAME_FOUND_WITHIN = 1.0
 
 
 class Service(OrderService, Protocol):
-    """What the verbs need of the daemon."""
+    """The parts of the daemon that the verbs need."""
 
     engine: Engine
     journal: Journal
@@ -82,7 +82,7 @@ class Verbs:
         }
 
     async def events_since(self, since: float, limit: int) -> list[Event]:
-        """From the ledger; from memory, as far back as that goes, while the ledger cannot be read."""
+        """Events from the ledger; while it cannot be read, from memory, as far back as that goes."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEDGER_ANSWERS_WITHIN), self._turn:
                 if self._reading is None or self._reading.done():  # one that hangs costs one thread
@@ -97,7 +97,7 @@ class Verbs:
             return [recorded.event for recorded in reader.events(since=since, limit=limit)]
 
     async def _status(self, _: dict[str, Any], __: Peer) -> Any:
-        """As /v1/status, and who asks for the metrics: that is for operators alone."""
+        """The document of /v1/status, with who asks for the metrics: that is for operators alone."""
         holder, now = self._service.holder, self._clock()
         return status.status(holder.snapshot, now) | {"scraped": status.scraped(holder.scraped, now)}
 
@@ -154,7 +154,7 @@ class Verbs:
 
 
 async def _name(uid: int) -> str:
-    """What the host calls this user; the number where it has no name, or where its directory does not answer."""
+    """Name of this user on the host; the number where it has no name, or where its directory does not answer."""
     looking = detached("name", lambda: pwd.getpwuid(uid).pw_name)
     await asyncio.wait((looking,), timeout=NAME_FOUND_WITHIN)
     return looking.result() if looking.done() and looking.exception() is None else f"uid {uid}"

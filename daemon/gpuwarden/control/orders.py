@@ -25,7 +25,7 @@ class Service(Protocol):
     verdict: Verdict
 
     async def jobs_signalled(self) -> str:
-        """Which jobs were signalled for the imminent ends, or would be, for people; empty while none is imminent."""
+        """Text that names the jobs that were signalled for the imminent ends, or would be; empty while none is imminent."""
 
 
 def order_verbs(service: Service, name_of: Callable[[int], Awaitable[str]], clock: Clock) -> Mapping[str, Verb]:

@@ -45,7 +45,7 @@ def _state(snapshot: Snapshot) -> str:
 
 
 def document(snapshot: Snapshot) -> dict[str, Any]:
-    """Who is on which GPU; `known` is false where nobody reads it."""
+    """The jobs on each GPU; `known` is false where nobody reads them."""
     if snapshot.jobs is None:
         return {"known": False, "gpus": []}
     listed = () if snapshot.nvml is None else snapshot.nvml.gpus

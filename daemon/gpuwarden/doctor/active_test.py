@@ -45,7 +45,7 @@ _SHOWN = 4
 
 
 async def active_test(config: Config) -> list[Row]:
-    """One row where there is no driver."""
+    """Rows about active tests. Without a driver one row says that there is nothing to test."""
     if not (config.paths.proc / "driver/nvidia/version").exists():
         return [*gate(config), ok("gpuwarden test", "no driver is loaded: there is nothing to test")]
     return [
@@ -59,7 +59,7 @@ async def active_test(config: Config) -> list[Row]:
 
 
 def gate(config: Config) -> Iterator[Row]:
-    """None where no test comes before a return."""
+    """Row about the return gate; empty if no test comes before a return."""
     test = config.test
     if not (test.enabled and test.return_gate):
         return
@@ -100,7 +100,7 @@ def _libraries(absent: list[str]) -> Iterator[Row]:
 
 
 def uvm(node: Path, modprobe: Path = MODPROBE) -> Row:
-    """Without it cuInit fails with 999. After a boot it is there only once something has used CUDA."""
+    """Row about the device of nvidia-uvm. Without it cuInit fails with 999; after a boot it is there only once something has used CUDA."""
     if not node.exists() and _is_root_for_all(modprobe):
         return ok("uvm", f"{node} does not exist yet: {modprobe} makes it for the first program that uses CUDA")
     if not node.exists():
@@ -132,7 +132,7 @@ def address_space() -> Row:
 
 
 async def workers(proc: Path) -> Row:
-    """Those of earlier tests that could not be ended."""
+    """Row about workers of earlier tests that could not be ended."""
     pids = await left_behind(proc)
     if not pids:
         return ok("workers of tests", "none is left from an earlier test")
@@ -143,7 +143,7 @@ async def workers(proc: Path) -> Row:
 
 
 async def gpus(config: Config) -> list[Row]:
-    """Which of them could be tested now."""
+    """Row about which GPUs could be tested at the moment."""
     readings = HostReadings(config.collectors.nvml)
     try:
         host = await readings.read()

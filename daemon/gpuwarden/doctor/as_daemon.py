@@ -19,7 +19,10 @@ _EFFECTIVE = re.compile(r"^CapEff:\s*([0-9a-f]+)$", re.MULTILINE)
 
 
 def become_daemon(pid: int, uid: int, proc: Path = Path("/proc")) -> None:
-    """For the rest of this process. Does nothing unless this is root and the daemon is not. Raises OSError if it is not possible."""
+    """Take on the daemon's user and rights for the rest of this process.
+
+    Does nothing unless this is root and the daemon is not. Raises OSError if it is not possible.
+    """
     if os.geteuid() != 0 or uid == 0 or pid == 0:
         return
     status = (proc / str(pid) / "status").read_text()
@@ -29,7 +32,7 @@ def become_daemon(pid: int, uid: int, proc: Path = Path("/proc")) -> None:
 
 
 def become_user_of_unit(properties: Mapping[str, str]) -> None:
-    """As `become_daemon`, for a daemon that does not run: its unit names the user. Raises KeyError if that user does not exist."""
+    """Do what `become_daemon` does for a daemon that does not run: its unit names the user. Raises KeyError if that user does not exist."""
     name = properties.get("User", "")
     if os.geteuid() != 0 or name in ("", "root", "0"):
         return
@@ -52,7 +55,7 @@ def _become(uid: int, gid: int, groups: Iterable[int], capabilities: int) -> Non
 
 
 def _restrict(libc: ctypes.CDLL, capabilities: int) -> None:
-    """Of the capabilities that were kept, only these stay. Raises OSError."""
+    """Drop all but these of the capabilities that were kept. Raises OSError."""
     header = (ctypes.c_uint32 * 2)(_VERSION_3, 0)
     words = [word for shift in (0, 32) for word in (capabilities >> shift & 0xFFFFFFFF,) * 2 + (0,)]
     if libc.capset(header, (ctypes.c_uint32 * 6)(*words)) != 0:

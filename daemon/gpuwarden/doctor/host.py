@@ -91,7 +91,7 @@ def _devices(config: Config) -> tuple[PciDevice, ...] | None:
 
 
 async def nvml(config: Config) -> list[Row]:
-    """One pass of the reader itself, in its own process, so that neither a hang nor a crash of the library affects this process."""
+    """Rows from one pass of the reader in a process of its own, so that neither a hang nor a crash of the library affects this one."""
     options: NvmlOptions = config.collectors.nvml
     if not options.enabled:
         return [ok("nvml", "disabled")]
@@ -103,7 +103,7 @@ async def nvml(config: Config) -> list[Row]:
 
 
 async def _one_pass(name: str, reader: str, facts: type[Facts], options: object) -> tuple[Observation[Facts], str]:
-    """What it saw, and what is mapped into its process."""
+    """Return what one pass observed, and what is mapped into its process."""
     limits = WorkerLimits(deadline=RESPONSE_WITHIN, init_deadline=RESPONSE_WITHIN)
     worker: Worker[Facts] = Worker(name, reader, facts, limits=limits, on_event=lambda _: None, options=options)
     try:
@@ -149,7 +149,7 @@ _NO_PERMISSION = 4  # NVML_ERROR_NO_PERMISSION
 
 
 def kernel_log(config: Config) -> Iterator[Row]:
-    """It is opened as the daemon does it, and not read."""
+    """Row about the kernel log, which is opened as the daemon does it, and not read."""
     if not config.collectors.kernel_log.enabled:
         yield ok("kernel log", "disabled")
         return
@@ -199,7 +199,7 @@ def existing(path: Path) -> Path:
 
 
 async def dcgm(config: Config) -> list[Row]:
-    """One pass of the reader itself, where an engine runs. It adds to NVML's readings; nothing depends on it alone."""
+    """Row from one pass of the reader itself, where an engine runs. DCGM adds to NVML's readings; nothing depends on it alone."""
     options = config.collectors.dcgm
     if not options.enabled:
         return [ok("dcgm", "disabled")]

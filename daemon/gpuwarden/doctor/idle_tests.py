@@ -26,7 +26,7 @@ _NOT_NOW = ("not available", "currently unavailable", "Nodes required", "busy", 
 
 
 async def idle_tests(config: Config, timer: Path = TIMER) -> list[Row]:
-    """No row where idle nodes are not to be tested."""
+    """Rows about tests of idle nodes; empty where there are to be none."""
     if not config.test.enabled or not config.test.partition:
         return []
     slurm = config.slurm

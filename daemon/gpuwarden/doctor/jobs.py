@@ -23,7 +23,7 @@ _REQUEST = b'{"verb": "status"}\n'
 
 
 def job_socket(config: Config) -> Iterator[Row]:
-    """It answers, or it can be made. Nothing is made here."""
+    """Row about the job socket: it answers, or it can be made. Nothing is made here."""
     path = config.run.dir / NAME
     try:
         health = _status(path)

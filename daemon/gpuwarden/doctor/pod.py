@@ -19,7 +19,7 @@ _SHOWN = 4
 
 
 def pod(config: Config) -> Iterator[Row]:
-    """One row each for node, processes, user, mounts, signals and folders, in a pod."""
+    """Rows about node, processes, user, mounts, signals and folders, one each, if this is a pod."""
     if in_pod():
         for row in _ROWS:
             yield from row(config)
@@ -94,7 +94,7 @@ def _signals(config: Config) -> Iterator[Row]:
 
 
 def _folders(config: Config) -> Iterator[Row]:
-    """What is not mounted goes with the container."""
+    """Rows about the folders of the node: one that is not mounted goes with the container."""
     for check, path, what, value in (
         ("state of the node", config.state.dir, "findings, latches and expected GPUs", "stateDir"),
         ("socket for jobs", config.run.dir, "the sockets and the verdict for jobs", "runDir"),

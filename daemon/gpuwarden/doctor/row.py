@@ -15,7 +15,10 @@ class Grade(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`found` is the state, `to_do` what to change: empty exactly if the grade is ok. `examination` sets the `area`."""
+    """A row of the report.
+
+    `found` is the state, `to_do` what to change: empty exactly if the grade is ok. `examination` sets the `area`.
+    """
 
     area: str = field(default="host", kw_only=True)
     check: str

@@ -29,7 +29,7 @@ _VERSION = re.compile(r"\bVersion=(\S+)")
 
 
 class SlurmDoctor:
-    """`hostname` of this machine, for finding its name in Slurm; `run_dir` and `state_dir` are the daemon's."""
+    """Rows about Slurm. `hostname`: of this machine, for finding its name in Slurm; `run_dir` and `state_dir` are the daemon's."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class SlurmDoctor:
         return ok("munge", "creates credentials")
 
     async def _authority(self, keys: Mapping[str, str]) -> Row:
-        """Of the user who runs this: root, SlurmUser, or an administrator of slurmdbd."""
+        """Row about the user who runs this: root, SlurmUser and an administrator of slurmdbd may drain nodes."""
         uid = os.geteuid()
         try:
             user = pwd.getpwuid(uid).pw_name

@@ -87,7 +87,7 @@ def _shown(delay: float) -> str:
 
 
 async def metadata(config: Config) -> list[Row]:
-    """One request to each service that the daemon would read, all at once, each with its own timeout."""
+    """Rows from one request to each service that the daemon would read, all at once, each with its own timeout."""
     cloud = recognise(config.paths.sysfs)
     sources = [source for source in _chosen(config) if source.name in CLOUDS]
     if not sources:

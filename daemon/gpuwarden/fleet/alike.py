@@ -17,7 +17,7 @@ AGREE = 0.75
 
 
 def labels_of(*samples: Iterable[Sample]) -> dict[Key, dict[str, str]]:
-    """By node, what it shares with others. A value of a later one of `samples` counts more, unless it is empty."""
+    """Labels that each node shares with others, by node. A value of a later one of `samples` counts more, unless it is empty."""
     found: dict[Key, dict[str, str]] = defaultdict(dict)
     for of_query in samples:
         for sample in of_query:
@@ -27,7 +27,7 @@ def labels_of(*samples: Iterable[Sample]) -> dict[Key, dict[str, str]]:
 
 
 def incomplete(rows: Iterable[Row], labels: Mapping[Key, Mapping[str, str]]) -> list[Row]:
-    """With a reason where a node expects fewer GPUs than most of its like: same type of machine, same model of GPU."""
+    """Add a reason where a node expects fewer GPUs than most of its like: same type of machine, same model of GPU."""
     rows = list(rows)
     alike: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:

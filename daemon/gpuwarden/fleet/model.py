@@ -17,7 +17,7 @@ def key_of(sample: Sample) -> Key:
 
 
 class Status(StrEnum):
-    """From the best to the worst. `unreachable`: no recent report of its GPUs."""
+    """Status of a node, ordered from the best to the worst. `unreachable`: no recent report of its GPUs."""
 
     HEALTHY = "healthy"
     WARNING = "warning"

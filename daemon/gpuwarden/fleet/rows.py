@@ -147,7 +147,7 @@ def _sets(samples: Iterable[Sample], value: Callable[[Sample], T]) -> dict[Key, 
 
 
 def _cluster_given(keys: Iterable[Key]) -> Callable[[Sample], Sample]:
-    """What rules record lacks the labels of targets: with its cluster, where that is known beyond doubt."""
+    """Return a function that adds the cluster, where it is known beyond doubt, to samples of rules, which lack the labels of targets."""
     clusters: dict[tuple[str, str], set[str]] = defaultdict(set)
     for cluster, job, instance in keys:
         if cluster:
@@ -246,7 +246,7 @@ def _unreachable(row: Row, deadline: float) -> Row:
 
 
 def _with_shared_names(found: Iterable[Row]) -> Iterator[Row]:
-    """With a reason where two have one name: both are shown, since either may be the faulty one."""
+    """Add a reason where two rows have one name: both are shown, since either may be the faulty one."""
     found = list(found)
     of_name: dict[tuple[str, str], list[str]] = defaultdict(list)
     for row in found:

@@ -37,7 +37,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Why:
-    """`causes`: the best ones, none where nothing is explained. `tests`: how many values were compared."""
+    """The best `causes`, none where nothing is explained. `tests`: how many values were compared."""
 
     failing: int
     nodes: int
@@ -46,7 +46,7 @@ class Why:
 
 
 def why(known: Sequence[Row], failing: Iterable[Row], labels: Mapping[Key, Mapping[str, str]]) -> Why:
-    """Of all `known` nodes, what the `failing` ones of them have in common."""
+    """Find what the `failing` ones of all `known` nodes have in common."""
     keys = {row.key for row in known}
     marked = {row.key for row in failing} & keys
     values: dict[str, dict[str, set[Key]]] = defaultdict(lambda: defaultdict(set))

@@ -40,7 +40,7 @@ class Settings:
         return cls(merge(layers)[0], tuple(faults))
 
     def value(self, *keys: str) -> Any:
-        """None if it is not set."""
+        """Value of the key at this path; None if it is not set."""
         found: Any = self.tree
         for key in keys:
             found = found.get(key) if isinstance(found, Mapping) else None

@@ -60,7 +60,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The node is held out. `cause`: failure, termination, person or unknown; `check`: the code of the finding, or empty."""
+    """The exclusion of this node. `cause`: failure, termination, person or unknown; `check`: the code of the finding, or empty."""
 
     cause: str
     reason: str
@@ -69,7 +69,7 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """`missing`: why there is no verdict. `doubt`: why it is unknown whether there is a marker."""
+    """The daemon's published state. `missing`: why there is no verdict. `doubt`: why it is unknown whether there is a marker."""
 
     verdict: Verdict | None = None
     marker: Marker | None = None
@@ -78,7 +78,7 @@ class Published:
 
 
 class Reader:
-    """Of one run directory; `name` is that of the actuator whose marker counts. `boot_id` empty: this boot is unknown."""
+    """Reads one run directory. `name` is that of the actuator whose marker counts. `boot_id` empty: this boot is unknown."""
 
     def __init__(self, run_dir: Path, name: str, *, boot_id: str) -> None:
         self._verdict = run_dir / "verdict"
@@ -134,7 +134,7 @@ def parse_verdict(data: bytes, *, boot_id: str) -> Verdict:
 
 
 def parse_marker(data: bytes, *, name: str, boot_id: str) -> Marker | None:
-    """None for one of another boot, which is void. Raises ValueError for anything but a marker of this actuator."""
+    """Parse a marker; None for one of another boot, which is void. Raises ValueError for anything but a marker of this actuator."""
     with contextlib.suppress(ValueError, RecursionError):
         match json.loads(data):
             case {"owner": "gpuwarden", "actuator": str(of), "reason": str(reason), **rest} if of == name:

@@ -70,7 +70,7 @@ def _means_damage(code: int) -> bool:
 
 
 def check_verdict(verdict: str, path: Path) -> None:
-    """Of `PRAGMA quick_check`, which reports a page that could not be read as if it were damage.
+    """Check the result of `PRAGMA quick_check`, which reports a page that could not be read as if it were damage.
 
     Raises LedgerCorrupt, or LedgerUnavailable where the disk gave an error.
     """
@@ -85,7 +85,7 @@ def check_verdict(verdict: str, path: Path) -> None:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """As `translated`, for what only reads: values that are not as they were written are damage, too."""
+    """Works like `translated`, for code that only reads: values that are not as they were written are damage, too."""
     try:
         with translated(path):
             yield

@@ -71,7 +71,7 @@ class Ledger:
         return memory
 
     def recall(self) -> Memory | None:
-        """What the ledger holds, once after each time that it was opened late or begun again; else None.
+        """Return what the ledger holds, once after each time that it was opened late or begun again; else None.
 
         Fold it in, unless it was `begun`; then append a checkpoint, so that it knows this run's state too.
         """
@@ -130,7 +130,7 @@ class Ledger:
         return committed()
 
     async def commit(self, timeout: float = COMMITS_WITHIN) -> bool:  # noqa: ASYNC109 - as in `flush`
-        """As `flush`, without waiting for what the thread does besides, such as to move the log into the database."""
+        """Do what `flush` does, without waiting for the thread's other work, such as moving the log into the database."""
         committed = self._begin_commit()
         await self._writer.flush(timeout, committed)
         return committed()

@@ -102,7 +102,7 @@ class Reader:
             return int(self._meta("checkpoint_through") or 0)
 
     def sealed(self, through: int | None = None, last: int | None = None) -> Seal:
-        """What this ledger holds now, or held when its checkpoint went through `through` and its events up to `last`."""
+        """Seal of what this ledger holds now, or held when its checkpoint went through `through` and its events up to `last`."""
         with reading(self.path), self._one_view():
             (newest,) = self._db.execute("SELECT max(id) FROM events").fetchone()
             era, at = self.era(), self._through() if through is None else through

@@ -21,7 +21,7 @@ _MOVED_MAX = 20  # a disk that damages every ledger must not be filled with them
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opener:
-    """Who opens the ledger, where and when: what goes into the events that opening it may cause."""
+    """The machine and boot that open the ledger, and when: part of the events that opening it may cause."""
 
     machine: MachineIdentity
     boot_id: str
@@ -33,7 +33,10 @@ class Opener:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """`store`: settled in on this machine. `moved`: the name that a corrupt file was moved to. `lost`: events at its end that are gone."""
+    """An open ledger.
+
+    `store`: settled in on this machine. `moved`: the name that a corrupt file was moved to. `lost`: events missing at its end.
+    """
 
     store: Store
     moved: str = ""

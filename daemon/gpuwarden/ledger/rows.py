@@ -32,10 +32,10 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What the ledger knows of this machine. `begun`: nothing yet, since it or this machine's era has only just begun.
+    """The ledger's knowledge of this machine. `begun`: it is empty, since the ledger or this machine's era has only just begun.
 
-    `events`, folded in order, give the state: the last checkpoint and all that was appended after it. `position` is
-    None until the first kernel log record was taken in.
+    `events`, folded in order, give the state: the last checkpoint and all that was appended after it. `position` is None until the first
+    kernel log record was taken in.
     """
 
     events: tuple[Event, ...] = ()

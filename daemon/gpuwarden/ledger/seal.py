@@ -22,8 +22,10 @@ _SIZE = 4096  # bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal:
-    """`machine`: as the ledger had it. `last`: id of the newest event. `checkpoints`: how many were written so far. `digest`: SHA-256 of the last of them, through
-    event `through`, and of the events after it up to `last`, row by row, of `era`.
+    """The extent and digest of a ledger.
+
+    `machine`: as the ledger had it. `last`: id of the newest event. `checkpoints`: how many were written so far. `digest`: SHA-256 of the
+    last of them, through event `through`, and of the events after it up to `last`, row by row, of `era`.
     """
 
     schema: str
@@ -40,7 +42,7 @@ def path_of(ledger: Path) -> Path:
 
 
 def digest(rows: list[tuple[object, ...]]) -> str:
-    """Of rows as they are stored."""
+    """SHA-256 of rows as they are stored."""
     made = hashlib.sha256()
     for row in rows:
         made.update(json.dumps(row, separators=(",", ":")).encode("utf-8", "backslashreplace"))
@@ -53,7 +55,7 @@ def write(ledger: Path, seal: Seal) -> None:
 
 
 def read(ledger: Path) -> Seal | None:
-    """None where there is none, or where it cannot be read or parsed: then nothing is checked."""
+    """Read the seal. None if there is none, or it cannot be read or parsed: then nothing is checked."""
     try:
         descriptor = os.open(path_of(ledger), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:

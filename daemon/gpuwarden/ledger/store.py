@@ -48,7 +48,7 @@ _PRUNE = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What is committed together. `position`: up to where the kernel log was taken in, these events included.
+    """A unit that is committed together. `position`: up to where the kernel log was taken in, these events included.
 
     `checkpoint`: the events that make the state as it is after these `events`.
     """
@@ -173,7 +173,7 @@ class Store(Reader):
 
 
 def _create_file(path: Path) -> None:
-    """With the modes it shall have. SQLite gives the files beside it the mode of the file."""
+    """Create the file and its folder with their modes. SQLite gives the files beside it the mode of the file."""
     path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
     # What exists is not opened here: closing it would end the locks that SQLite may hold on it in this process.
     with contextlib.suppress(FileExistsError):

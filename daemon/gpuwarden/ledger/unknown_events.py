@@ -29,7 +29,7 @@ _KINDS = frozenset(EventKind)
 
 
 def unknown_events(events: Iterable[Event]) -> tuple[Event, ...]:
-    """Those of `events` that this version cannot fold, in order."""
+    """The last MOST of `events` that this version cannot fold, in order."""
     return tuple(event for event in events if _is_unknown(event))[-MOST:]
 
 

@@ -10,7 +10,8 @@ from gpuwarden.ledger.store import Entry
 
 
 class WriteQueue:
-    """At most `capacity` events. What does not fit loses its events, counted in `dropped`; position and checkpoint are kept.
+    """Entries that wait to be written, with at most `capacity` events. An entry that does not fit loses its events, counted in `dropped`;
+    its position and checkpoint are kept.
 
     `added` and `settled` number the entries that came in and those that are written, in the same order.
     """

@@ -32,10 +32,10 @@ _PRUNE_AFTER = 1_000  # ... or so many events: half of what one call of `Store.p
 
 
 class LedgerWriter:
-    """`work` and `close` run in the writer thread, `failed` gets what they raise. The attributes may be read anywhere.
+    """Writes the ledger. `work` and `close` run in the writer thread, `failed` gets what they raise. The attributes may be read anywhere.
 
-    `memories` gets one when the ledger was opened for the first time, and whenever it was begun again. `error` is
-    why nothing can be written; `damage` is when the ledger was found damaged, and what was done about it.
+    `memories` gets one when the ledger was opened for the first time, and whenever it was begun again. `error` is why nothing can be
+    written; `damage` is when the ledger was found damaged, and what was done about it.
     """
 
     def __init__(self, path: Path, waiting: WriteQueue, machine: MachineIdentity, boot_id: str, clock: Clock) -> None:
@@ -101,7 +101,7 @@ class LedgerWriter:
             os.close(claim)
 
     def _claimed(self) -> None:
-        """One daemon writes a ledger: two would each judge by what the other remembers. The lock ends with its holder."""
+        """Lock the ledger, which one daemon writes: two would each judge by what the other remembers. The lock ends with its holder."""
         if self._claim is not None:
             return
         with translated(self._path):
@@ -130,7 +130,7 @@ class LedgerWriter:
         return store
 
     def _recall(self) -> None:
-        """What cannot be written may still be readable."""
+        """Read the memory of a ledger that cannot be written, but may still be readable."""
         with contextlib.suppress(LedgerError), read_only(self._path) as reader:
             same = same_machine(reader.machine(), self._machine)
             self.memories.append(reader.memory() if same else Memory())
@@ -167,7 +167,7 @@ class LedgerWriter:
 
 
 def _is_urgent(entry: Entry) -> bool:
-    """It holds a checkpoint, or a latch, which a restart must not forget."""
+    """True if the entry holds a checkpoint, or a latch, which a restart must not forget."""
     return entry.checkpoint is not None or any(
         event.kind == EventKind.LATCHED
         or (event.kind == EventKind.RAISED and event.data.get("latch", Latch.NONE.value) != Latch.NONE.value)

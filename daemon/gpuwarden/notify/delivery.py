@@ -36,7 +36,10 @@ DELIVERED = Delivery(Result.DELIVERED)
 
 
 class Receiver(Protocol):
-    """Each call has its own deadline and raises nothing. `again`: this message was tried before, and may have been taken."""
+    """Delivers messages to one place.
+
+    Each call has its own deadline and raises nothing. `again`: this message was tried before, and may have been taken.
+    """
 
     async def deliver(self, message: Message, *, again: bool) -> Delivery: ...
 

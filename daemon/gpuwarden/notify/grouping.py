@@ -70,7 +70,7 @@ class Grouping:
         return True
 
     def _raised(self, tracks: Iterable[Track], state: State) -> Iterator[Event]:
-        """Those that are there, follow from nothing, and were not notified in this run."""
+        """Yields findings that are there, follow from nothing, and were not notified in this run."""
         for track in tracks:
             key = track.key
             if track.raised and key not in self._sent and key not in state.follows and key not in state.unconfirmed:
@@ -80,7 +80,7 @@ class Grouping:
 
 
 def _named(event: Event, follows: Follows) -> Event:
-    """With what follows from it."""
+    """Add the names of what follows from the finding."""
     if event.kind != EventKind.RAISED or not follows:
         return event
     names = sorted(str(key) for key, (cause, _) in follows.items() if cause == event.key)

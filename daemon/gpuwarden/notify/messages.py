@@ -63,7 +63,7 @@ class Origin:
 
 
 def message(event: Event, origin: Origin, *, pods: bool = False) -> tuple[Group, Message] | None:
-    """None for an event that is not notified. `pods`: it may have names of pods."""
+    """Build the message about an event; None if it is not notified. `pods`: it may have names of pods."""
     group = GROUPS.get(event.kind)
     if group is None or event.data.get("more") is True:
         return None
@@ -81,7 +81,10 @@ def message(event: Event, origin: Origin, *, pods: bool = False) -> tuple[Group,
 
 
 def _id(event: Event, subject: str, node: str) -> str:
-    """For a finding of its first sighting, severity and advice: a restart remembers these, and not what was last seen of it."""
+    """Identify the message.
+
+    A finding counts by its first sighting, severity and advice: a restart remembers these, and not what was last seen of it.
+    """
     if event.kind == EventKind.RAISED:
         of: list[object] = [event.data.get(name) for name in ("first_wall", "severity", "advice")]
     else:
@@ -90,7 +93,7 @@ def _id(event: Event, subject: str, node: str) -> str:
 
 
 def _guidance(event: Event, key: Key, origin: Origin) -> dict[str, str]:
-    """What the finding is, what to do about it, and where more is written: for a finding that was raised."""
+    """Say what a finding that was raised is, what to do about it, and where more is written."""
     row = condition(key.code)
     if event.kind != EventKind.RAISED or row is None:
         return {}

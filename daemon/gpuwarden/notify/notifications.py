@@ -29,7 +29,10 @@ _FAILED_PAUSE = 60.0  # seconds
 
 
 class Notifications:
-    """`folder`: the run directory. `pods`: messages have their names. Without receivers nothing is read or written, and nothing runs."""
+    """Notifications to all receivers; without receivers nothing is read or written, and nothing runs.
+
+    `folder`: the run directory. `pods`: messages may name pods.
+    """
 
     def __init__(
         self, options: NotifyOptions, origin: Origin, folder: Path, *, pods: bool = False, clock: Clock = host_clock
@@ -120,7 +123,7 @@ class Notifications:
     # --- what is published
 
     def error(self) -> str:
-        """What an operator must correct; a receiver that does not answer is not counted as an error of this node."""
+        """Faults that an operator must correct; a receiver that does not answer is not counted as an error of this node."""
         return "; ".join(f"{worker.target}: {worker.state.barred}" for worker in self._workers if worker.state.barred)
 
     def shown(self) -> tuple[ReceiverState, ...]:

@@ -48,7 +48,7 @@ _REASON_MOST = 120
 
 
 class WebhookReceiver:
-    """`wall` gives Unix time."""
+    """Posts messages to a webhook. `wall` gives Unix time."""
 
     def __init__(self, options: WebhookOptions, wall: Callable[[], float] = time.time) -> None:
         self._options = options
@@ -57,7 +57,7 @@ class WebhookReceiver:
         self._posting: asyncio.Future[Delivery] | None = None
 
     async def deliver(self, message: Message, *, again: bool) -> Delivery:
-        """In a thread, which is left behind where it hangs; no second one is begun beside it."""
+        """Post the message in a thread, which is left behind where it hangs; no second one is begun beside it."""
         if self._posting is not None and not self._posting.done():
             return Delivery(Result.LATER, "an earlier request hangs")
         call = _Call(message, again=again)
@@ -118,7 +118,7 @@ class WebhookReceiver:
 
 @dataclass(slots=True)
 class _Call:
-    """`given_up`: nothing waits for it any more."""
+    """A post in progress. `given_up`: nothing waits for it any more."""
 
     message: Message
     again: bool

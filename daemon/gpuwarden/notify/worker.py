@@ -25,7 +25,7 @@ FIRST, MOST = 1.0, 300.0  # seconds
 
 @dataclass(slots=True)
 class DeliveryState:
-    """What came of the deliveries to one receiver."""
+    """Counts and outcome of the deliveries to one receiver."""
 
     counts: Counter[Result] = field(default_factory=Counter)
     """Attempts by result since the start of the daemon."""
@@ -57,7 +57,7 @@ class DeliveryWorker:
         self._changed.set()
 
     async def run(self) -> None:
-        """Until `finish`, or until cancelled."""
+        """Deliver messages until `finish`, or until cancelled."""
         try:
             while True:
                 message = self.queue.head()
@@ -78,7 +78,7 @@ class DeliveryWorker:
             self._receiver.release()
 
     async def _deliver(self, message: Message) -> float:
-        """One attempt. Returns the seconds until the next; 0 if there is nothing more to do about the message."""
+        """Make one attempt. Returns the seconds until the next; 0 if there is nothing more to do about the message."""
         delivery = await self._receiver.deliver(message, again=message is self._tried)
         self._count(delivery)
         if delivery.settled:
@@ -101,5 +101,5 @@ class DeliveryWorker:
             )
 
     def _pause(self, delivery: Delivery) -> float:
-        """Seconds."""
+        """Seconds until the next attempt."""
         return max(self._backoff.failed(), delivery.after * self._chance.uniform(1.0, 1.25))

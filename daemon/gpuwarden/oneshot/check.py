@@ -77,7 +77,7 @@ async def _check(site: Site) -> dict[str, Any]:
 
 
 def _errors(site: Site, ledger: str, kernel_log: str) -> dict[str, str]:
-    """Of the components that one pass has."""
+    """Errors of the components that one pass has, by component."""
     found = {
         Component.LEDGER: ledger, Component.KERNEL_LOG: kernel_log, Component.CONFIG_FAULTY: site.config.fault,
     }  # fmt: skip
@@ -85,7 +85,7 @@ def _errors(site: Site, ledger: str, kernel_log: str) -> dict[str, str]:
 
 
 async def _remembered(site: Site) -> tuple[Memory, str]:
-    """What the ledger knows, if there is one of this machine; and why what it knows is not known here, else ""."""
+    """Return what the ledger knows, if there is one of this machine; and why what it knows is not known here, else ""."""
     reading = detached("ledger", lambda: _from_ledger(site))
     await asyncio.wait((reading,), timeout=LEDGER_ANSWERS_WITHIN)
     late = f"ledger {site.ledger} has not answered within {LEDGER_ANSWERS_WITHIN:g} s: is its filesystem frozen?"

@@ -99,7 +99,7 @@ async def _until(stop: asyncio.Event, readers: Readers, recorder: Recorder, cloc
 
 
 def _remembered(site: Site) -> Memory:
-    """What the ledger knows, if there is one of this machine and it can be read."""
+    """Memory of the ledger, empty unless there is one of this machine and it can be read."""
     try:
         with read_only(site.ledger) as reader:
             return reader.memory() if same_machine(reader.machine(), site.machine) else Memory()

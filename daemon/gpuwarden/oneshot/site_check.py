@@ -76,7 +76,7 @@ async def _name(reader: asyncio.StreamReader) -> str:
 
 
 async def _unless_given_up(reader: asyncio.StreamReader, check: SiteCheck) -> Run | None:
-    """None if the client no longer waits for it; it is killed then."""
+    """Run the check; None if the client no longer waits for it, in which case it is killed."""
     running = asyncio.create_task(run(check.command, plugin_environment(os.environ), check.timeout, whole=True))
     waiting = asyncio.create_task(reader.read(1))  # the client sends nothing more: this ends with the connection
     await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)

@@ -31,7 +31,7 @@ class Hints:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """`path` is what precedes `/api`. `authorization` is the whole value of the header, or nothing."""
+    """Address and credentials. `path` is what precedes `/api`. `authorization` is the whole value of the header, or nothing."""
 
     url: str
     host: str
@@ -42,7 +42,7 @@ class Access:
     hints: Hints = Hints()
 
     def connection(self, seconds: float) -> HTTPConnection:
-        """Not made yet. `seconds`: for each of its steps."""
+        """Create a connection that is not opened yet. `seconds`: for each of its steps."""
         if self.tls is None:
             return HTTPConnection(self.host, self.port, timeout=seconds)
         return HTTPSConnection(self.host, self.port, timeout=seconds, context=self.tls)

@@ -42,7 +42,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Results:
-    """For each query its samples. `warnings` are Prometheus' own: with any, the result may be partial."""
+    """Samples of each query. `warnings` are Prometheus' own: with any, the result may be partial."""
 
     samples: dict[str, list[Sample]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -182,7 +182,7 @@ def _parsed(body: bytes) -> Any:
 
 
 def _sample(row: Any) -> Sample | None:
-    """None for what is not a finite number. Raises KeyError, TypeError, ValueError or AttributeError for another shape."""
+    """Parse one sample; None if it is not finite. Raises KeyError, TypeError, ValueError or AttributeError for another shape."""
     at, text = row["value"]
     value, labels = float(text), row["metric"]
     if not isinstance(labels, dict) or not all(isinstance(label, str) for label in labels.values()):

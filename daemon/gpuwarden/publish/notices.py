@@ -31,7 +31,7 @@ KEYS = (
 
 
 def notice_document(notice: Notice) -> Document:
-    """One notice. `id` is another one if the same is announced again after its end."""
+    """The document of one notice. Its `id` changes if the same notice is announced again after its end."""
     return {
         "id": id_of(notice),
         "source": notice.source,
@@ -139,7 +139,10 @@ Sample = tuple[tuple[str, ...], float]
 
 
 def announced(snapshot: Snapshot) -> Iterator[Sample]:
-    """Each source with each kind that it may announce, so that no series is born with its first notice."""
+    """Yields 1 for each source and kind that is announced, else 0.
+
+    Every kind that may come is present from the start, so that no series first appears with its first notice.
+    """
     for source in snapshot.notice_sources:
         for kind in source.kinds:
             yield (source.name, kind), 0
@@ -150,7 +153,7 @@ def announced(snapshot: Snapshot) -> Iterator[Sample]:
 
 
 def deadline(snapshot: Snapshot) -> Iterator[Sample]:
-    """Of the hard notice that ends first."""
+    """Unix time of the earliest deadline of a hard notice, if there is one."""
     hard = [n.deadline for n in snapshot.enforced.notices if n.hard and not n.called_off and n.deadline is not None]
     if hard:
         yield (), min(hard).wall

@@ -43,7 +43,7 @@ class CollectorStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """What does not change while the daemon runs."""
+    """Facts about the daemon that do not change while it runs."""
 
     node: str
     boot_id: str
@@ -207,7 +207,7 @@ class JobLabels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveTests:
-    """What `gpuwarden test` found on the GPUs that belong here."""
+    """Results of `gpuwarden test` on the GPUs that belong here."""
 
     running: Lease | None = None
     """The test that runs now."""
@@ -270,7 +270,7 @@ class Snapshot:
 
     @property
     def excluded_by(self) -> tuple[str, ...]:
-        """Who keeps work away: `actuator:owner`, or the owner alone where no actuator does."""
+        """Owners that keep work away: `actuator:owner`, or the owner alone where no actuator does."""
         return tuple(f"{actuator}:{owner}" if actuator else owner for actuator, owner in self.enforced.excluded)
 
     def age(self, now: Stamp) -> float | None:

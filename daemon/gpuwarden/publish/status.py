@@ -50,7 +50,7 @@ ENDS_WHEN = {
 
 _PASSED = "the board was replaced, gpuwarden test found nothing at {}, or an operator acknowledged it (gpuwarden ack)"
 ENDS_OF = {
-    LEMON_NODE: "its days are long enough ago, the board was replaced, or an operator acknowledged it (gpuwarden ack)",
+    LEMON_NODE: "the counted days are older than 28 days, the board was replaced, or an operator acknowledged it (gpuwarden ack)",
     "memory_degrading": f"{_PASSED.format('level quick or standard')}, and it is no longer seen",
     **dict.fromkeys(TEST_CODES, _PASSED.format("the level that found it, or a higher one")),
 }
@@ -156,7 +156,7 @@ def findings(snapshot: Snapshot) -> Document:
 
 
 def incidents(snapshot: Snapshot) -> list[Document]:
-    """Each fault by the finding that it begins with, and the ids of what follows from that: findings, silenced ones, recorded lines."""
+    """List each fault as the finding that it begins with and the ids of its consequences: findings, silenced ones, recorded lines."""
     return [
         {"cause": str(one.cause), "consequences": [str(key) for key in one.consequences]}
         for one in snapshot.verdict.incidents
@@ -180,7 +180,7 @@ def event(one: Event) -> Document:
 
 
 def _gpu(gpu: GpuVerdict, facts: GpuFacts | None, *, fresh: bool) -> Document:
-    """Of an old observation only a failure is still shown."""
+    """Status of one GPU. A health other than a failure becomes unknown where the observation is old."""
     readings = {} if facts is None else {name: getattr(facts.readings, name) for name in MAIN_READINGS}
     health = gpu.health if fresh or gpu.health is Health.FAILURE else Health.UNKNOWN
     return {
@@ -198,7 +198,7 @@ def _gpu(gpu: GpuVerdict, facts: GpuFacts | None, *, fresh: bool) -> Document:
 
 
 def lemons(snapshot: Snapshot) -> list[Document]:
-    """On how many of the last 28 days there was which event; `pci_bus_id` is null for the node as a whole."""
+    """Days, of the last 28, on which each recurring event occurred; `pci_bus_id` is null for the node as a whole."""
     rows = snapshot.verdict.lemons
     return [{"pci_bus_id": row.slot or None, "what": row.what, "days": row.days} for row in rows]
 
@@ -232,7 +232,7 @@ def _finding(snapshot: Snapshot, finding: Finding) -> Document:
 
 
 def detail(finding: Finding) -> str:
-    """What distinguishes findings of one check on one GPU or node: the number of the Xid, the link, the mount."""
+    """Return the part that distinguishes findings of one check on one GPU or node: the number of the Xid, the link, the mount."""
     subject = finding.key.subject
     return finding.key.detail or (f"{subject.kind} {subject.part}" if subject.part else "")
 

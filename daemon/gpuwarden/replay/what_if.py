@@ -31,7 +31,7 @@ class Rehearsal:
         self._state = PolicyState()
 
     def take(self, record: Record, steps: Iterable[Step], engine: Engine) -> Iterator[tuple[Event, ...]]:
-        """For each step what policy wants because of it. `desk` has taken `record` in."""
+        """Yields for each step what policy wants because of it. `engine` has taken `record` in."""
         if isinstance(record, Began):
             self._begin(record)
         for step in steps:
@@ -62,7 +62,7 @@ class Rehearsal:
         return (self._refused(event) for event in decision.events)
 
     def _refused(self, event: Event) -> Event:
-        """As it is, or with why the breaker would not have let it happen."""
+        """Add to an exclusion for a failure why the breaker would have deferred it; any other event is returned as it is."""
         out = event.data.get("intent") == Act.EXCLUDE.value and event.data.get("why") == Why.FAILURE.value
         if event.kind == EventKind.INTENDED and out and self._refusal:
             return replace(event, data={**event.data, "breaker": self._refusal})

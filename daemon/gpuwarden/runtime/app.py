@@ -123,7 +123,7 @@ class Daemon:
         self._ticker: asyncio.Task[None] | None = None
 
     def _component_errors(self) -> ComponentErrors:
-        """Which part reports for each component why it does not work."""
+        """Map each component to the part that reports why it does not work."""
         enforcement, kubernetes = self.enforcement, self._kubernetes
 
         def kernel_log(now: Stamp) -> str:
@@ -258,7 +258,10 @@ class Daemon:
         return str(news)
 
     def reload_soon(self) -> None:
-        """As `reload`, for SIGHUP; what is wrong goes to the log. One that comes during another is done after it, whatever that has read."""
+        """Reload in the background, for SIGHUP; errors go to the log.
+
+        A request that comes during a reload is done after it, whatever that has read.
+        """
 
         async def work() -> None:
             while self._reload_wanted:
@@ -377,7 +380,7 @@ class Daemon:
         self._notifications.send(events, self.engine.state, self.engine.shadowed)
 
     def _recall(self, memory: Memory, *, late: bool = False) -> None:
-        """What the ledger knew before this start, and on top of it what happened since."""
+        """Restore what the ledger knew before this start, and apply on top of it what happened since."""
         self._lines.recalled(memory)
         self.journal.recall(memory, late=late)
         self._notice_sources.remember(self.enforcement.state.notices.values())

@@ -29,7 +29,7 @@ Append = Callable[[Sequence[Event]], None]
 
 
 class Service(Protocol):
-    """What the daemon knows of its node."""
+    """The daemon's knowledge of its node, as far as jobs need it."""
 
     enforcement: Enforcement
     verdict: Verdict
@@ -37,7 +37,10 @@ class Service(Protocol):
 
 
 class Jobs:
-    """`append` hands events to the journal, from which a step follows soon; `write`: none does. With simulated GPUs no job is signalled."""
+    """Jobs on this node, and their evacuation. With simulated GPUs no job is signalled.
+
+    `append` hands events to the journal, from which a step follows soon; after `write` no step follows.
+    """
 
     def __init__(
         self,
@@ -103,11 +106,11 @@ class Jobs:
 
     @property
     def outputs(self) -> tuple[Callable[[Iterable[Event]], None], ...]:
-        """Of the journal."""
+        """Outputs of the journal that jobs need."""
         return () if self._evacuation is None else (self._evacuation.appended,)
 
     def step(self, facts: NvmlFacts | None) -> None:
-        """What begins, or is over, is appended."""
+        """Follow the processes on the GPUs; what begins, or is over, is appended."""
         if self._evacuation is not None:
             self._gpu_processes = gpu_processes(self._gpu_processes, () if facts is None else facts.gpus)
             self._evacuation.follow()
@@ -127,7 +130,7 @@ class Jobs:
         self._file.publish(body, imminent=imminent)
 
     async def signalled(self) -> str:
-        """Which jobs were signalled for the imminent ends, or would be, for people; empty while none is imminent."""
+        """Text that names the jobs that were signalled for the imminent ends, or would be; empty while none is imminent."""
         return "" if self._evacuation is None else await self._evacuation.signalled()
 
     def settled(self) -> bool:

@@ -41,6 +41,6 @@ class KubernetesConditions:
         return "; ".join(keeper.error for keeper in self._keepers if keeper.error)
 
     async def stop(self) -> None:
-        """Before the actuators, whose connection it uses."""
+        """Stop the keepers. Must come before the actuators are closed, whose connection they use."""
         for keeper in self._keepers:
             await keeper.stop()

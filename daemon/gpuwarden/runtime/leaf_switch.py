@@ -15,7 +15,10 @@ SOON = 600.0
 
 
 class LeafSwitch:
-    """`known` is the configured one, else that of Slurm's topology once the controller has answered; "" until then."""
+    """The leaf switch of this node.
+
+    `known` is the configured one, else that of Slurm's topology once the controller has answered, "" until then.
+    """
 
     def __init__(self, configured: str, slurm: SlurmClient | None, *, soon: float = SOON) -> None:
         self.known = configured

@@ -24,7 +24,7 @@ PROBE_AND_START = 120.0
 
 
 class Service(Protocol):
-    """The daemon."""
+    """The parts of the daemon that the gate needs."""
 
     journal: Journal
     ledger: Ledger
@@ -33,7 +33,7 @@ class Service(Protocol):
 
 
 def return_gate(site: Site, service: Service, request_step: Callable[[], None], clock: Clock) -> ReturnGate | None:
-    """None where no test comes before a restoration, and in mode observe, in which nothing is restored."""
+    """The test before a restoration. None if none is configured, and in mode observe, in which nothing is restored."""
     if not site.gate_level or site.config.mode != "enforce":
         return None
     from gpuwarden.engine.return_gate import GateOptions, ReturnGate  # noqa: PLC0415 - most daemons have no gate, and their memory none of it
@@ -65,7 +65,7 @@ def _turn(site: Site) -> Turn | None:
 
 
 def with_gate(situation: Situation, gate: ReturnGate, engine: Engine, now: Stamp) -> Situation:
-    """With what the gate needs to know."""
+    """Add to the situation what the gate needs to know."""
     nvml, lease = engine.view.nvml.facts, engine.state.lease
     return replace(
         situation, gate_run=gate.run, testing=lease is not None and lease.holds(now),

@@ -38,7 +38,7 @@ class Stopping:
         loop.add_signal_handler(signal.SIGHUP, service.reload_soon)
 
     async def wait(self, other: asyncio.Event | None = None) -> bool:
-        """Until it is time to stop, or until `other` is set first: then True."""
+        """Wait until it is time to stop, or until `other` is set first: then True."""
         both = [asyncio.create_task(event.wait()) for event in (self._stop, other) if event is not None]
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         for task in both:

@@ -17,7 +17,7 @@ from gpuwarden_collectors.facts import Stamp
 
 
 class SlurmHooks:
-    """With simulated GPUs nothing is done for Slurm."""
+    """Files and answers for Slurm's prolog and health check. With simulated GPUs it does nothing."""
 
     def __init__(self, site: Site, actuators: Iterable[Actuator], clock: Clock) -> None:
         options, real = site.config.slurm, site.simulation is None
@@ -40,7 +40,7 @@ class SlurmHooks:
         return bool(self._gates)
 
     def error(self, now: Stamp) -> str:
-        """What of this cannot be done; empty if all can."""
+        """Faults of the mark and of the job mapping; empty if there is none."""
         return "; ".join(filter(None, (kept.error(now) for kept in (self._mark, self._mapping) if kept is not None)))
 
     async def stop(self) -> None:

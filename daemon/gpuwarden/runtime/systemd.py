@@ -68,9 +68,10 @@ def without_driver(observation: Observation[Any]) -> bool:
 
 
 class Systemd:
-    """`paces`: of each collector that runs, the seconds between two passes at most. `pace`: the same of what is published.
+    """Reports readiness and the watchdog to systemd. Without a manager it does nothing.
 
-    `restart` is set when a new start would let the daemon open the GPUs. With no manager, nothing of this happens.
+    `paces`: of each collector that runs, the seconds between two passes at most; `pace`: the same for publishing. `restart` is set when a
+    new start would let the daemon open the GPUs.
     """
 
     def __init__(self, manager: ServiceManager, paces: Mapping[str, float], pace: float) -> None:
@@ -131,7 +132,7 @@ class Systemd:
     def _sign_of_life(self, now: float) -> None:
         overdue = silent(self._paces, {name: self._heard.get(name, self._started) for name in self._paces}, now)
         if overdue and overdue != self._overdue:
-            log.error("no sign of life is given to systemd, which will restart the daemon", silent=list(overdue))
+            log.error("watchdog notification withheld; systemd will restart the daemon", silent=list(overdue))
         self._overdue = overdue
         if not overdue:
             self._manager.send("WATCHDOG=1")

@@ -50,9 +50,10 @@ ROOT = Path("/")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """`simulation` is there only with `--simulate`; then nothing here points to a real GPU or to its kernel log.
+    """The configuration and the facts of this host.
 
-    `slurm` None: there is none here, or the GPUs are simulated. It is the only client of a process; who made the site closes it.
+    `simulation` exists only with `--simulate`; then nothing here points to a real GPU or to its kernel log. `slurm` is None where there is
+    no Slurm, or the GPUs are simulated. It is the only client of a process; whoever made the site closes it.
     """
 
     config: Config
@@ -118,11 +119,11 @@ class Site:
         return self.config.state.dir / LEDGER
 
     def actuators(self, clock: Clock, detail: Detail = str) -> tuple[Actuator, ...]:
-        """None with simulated GPUs: no simulated fault reaches a scheduler."""
+        """The configured actuators. Empty with simulated GPUs: no simulated fault reaches a scheduler."""
         return () if self.simulation is not None else actuators(self.config, self.slurm, clock, detail)
 
     def notifications(self) -> Notifications:
-        """Without receivers with simulated GPUs: no notification reports what did not happen."""
+        """The configured notifications. They have no receivers with simulated GPUs: no notification reports what did not happen."""
         options = self.config.notify if self.simulation is None else NotifyOptions()
         origin = Origin(
             node=self.config.node, mode=self.config.mode, boot_id=self.boot_id, runbooks=self.config.publish.runbooks
@@ -130,13 +131,13 @@ class Site:
         return Notifications(options, origin, self.config.run.dir, pods=self.config.publish.publish_jobs)
 
     def notice_sources(self, clock: Clock) -> tuple[CloudSource, ...]:
-        """None with simulated GPUs: what is simulated asks nobody outside."""
+        """The configured notice sources. Empty with simulated GPUs: a simulation asks nobody outside."""
         if self.simulation is not None:
             return ()
         return chosen(self.config.termination, self.config.paths.sysfs, clock)
 
     def job_scan(self, gpu_pids: Callable[[], Collection[int]], clock: Clock) -> JobScan:
-        """At the jobs of this host, once its end is near."""
+        """The scan of this host's jobs, for when its end is near."""
         reader = ReceiversReader(self.config.paths.proc, containers=Labels(self.config.jobs.docker), clock=clock)
         conf = conf_path(self.config.slurm, os.environ)
         records = self.config.run.dir / "signals"
@@ -156,7 +157,7 @@ class Site:
 
     @property
     def approval(self) -> AzureApproval | None:
-        """None where no end is let happen early."""
+        """Client for early approval (Azure scheduled events); None unless it is enabled."""
         azure = self.config.termination.of(AZURE)
         if not self.evacuation.approve:
             return None
@@ -176,7 +177,10 @@ class Site:
 
     @property
     def gate_level(self) -> str:
-        """Of the test before a return; empty: there is none. Where no scheduler keeps work away and names jobs, not all memory may be taken."""
+        """Level of the test before a return; empty if there is none.
+
+        Always gate where no Slurm keeps work away and names jobs, since not all memory may be taken then.
+        """
         test = self.config.test
         if not (test.enabled and test.return_gate) or self.simulation is not None:
             return ""

@@ -42,7 +42,7 @@ print(json.dumps(sorted({path for path in paths if path and path.startswith("/")
 
 
 class CodeError(Exception):
-    """It cannot be said what code the service would run."""
+    """The code that the service would run cannot be determined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Writable:
 
 
 def loaded(python: Path) -> list[Path]:
-    """Where that Python finds its code, started as the unit starts it. Raises CodeError."""
+    """Paths at which that Python finds its code, started as the unit starts it. Raises CodeError."""
     try:
         done = subprocess.run(  # noqa: S603 - the interpreter of this installation
             [python, "-c", _PROBE], env={"PATH": "/usr/bin:/bin", "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1"},
@@ -73,7 +73,7 @@ def loaded(python: Path) -> list[Path]:
 
 
 def writable(paths: Iterable[Path], owner: int = 0) -> list[Writable]:
-    """What of that code, of all that lies below its folders, and of the folders above others than `owner` can change.
+    """Find what others than `owner` can change: of that code, of all that lies below its folders, and of the folders above.
 
     Below a folder that is named nothing else is.
     """
@@ -81,7 +81,9 @@ def writable(paths: Iterable[Path], owner: int = 0) -> list[Writable]:
 
 
 class _Search:
-    """`_above`: folders whose own rights were looked at, since they lie above others. `_walked`: what was looked at with all that lies in it.
+    """One search. `_above`: folders whose own rights were looked at, since they lie above others. `_walked`: what was looked at with all
+    that lies in it.
+
     Most folders of code are also above others, which says nothing of the files in them.
     """
 
@@ -123,7 +125,11 @@ class _Search:
                 yield from self._below(Path(each.path), follow)
 
     def _look(self, folders: Iterable[Path]) -> Iterator[Writable]:
-        """In a folder of root's with the sticky bit others can add files, but not replace root's: enough for a folder above, and not for one of code."""
+        """Yields the first of `folders` that others can change.
+
+        One of root's with the sticky bit is safe enough above code, but not as a folder of code: others can add files to it, though not
+        replace root's.
+        """
         for folder in folders:
             if folder in self._above:
                 continue
@@ -141,7 +147,7 @@ class _Search:
 
 
 def _others(path: Path, status: os.stat_result, owner: int) -> tuple[str, str] | None:
-    """Who else can write it, and the command that ends it."""
+    """Return who else can write the path, and the command that ends it; None if nobody can."""
     if status.st_uid not in (0, owner):
         return f"its owner {_user(status.st_uid)}", f"chown root: {path}"
     if status.st_mode & stat.S_IWOTH:

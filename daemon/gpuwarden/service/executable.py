@@ -20,7 +20,7 @@ _CACHES = (".cache", "pipx-cache")
 
 @dataclass(frozen=True, slots=True)
 class Executables:
-    """Of the installation that runs now. `base`: the Python that its environment was made of."""
+    """Executables of the running installation. `base`: the Python that its environment was made of."""
 
     command: Path
     python: Path

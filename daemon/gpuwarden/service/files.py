@@ -52,7 +52,7 @@ LINKS = {f"{LOCAL_UNITS}/{MAIN}.d/10-profile.conf": f"{LOCAL_SHARE}/profiles/{PR
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """`path` below the root."""
+    """A file of the service. `path` is below the root."""
 
     path: str
     content: bytes
@@ -65,13 +65,13 @@ def source() -> Path:
 
 
 def sockets() -> list[str]:
-    """Those that are enabled with the daemon, by its `Also=`."""
+    """Sockets that are enabled with the daemon, by its `Also=`."""
     also: list[str] = re.findall(r"^Also=(.*)$", (source() / MAIN).read_text("utf-8"), re.MULTILINE)
     return " ".join(also).split()
 
 
 def local_files(command: Path, python: Path) -> Iterator[File]:
-    """With the executables of this installation in place of the package's."""
+    """Yields the files of the service, with the executables of this installation in place of the package's."""
     replaced = {
         PACKAGED_COMMAND: str(command), PACKAGED_PYTHON: str(python), PACKAGED_SHARE: LOCAL_SHARE,
     }  # fmt: skip

@@ -29,7 +29,7 @@ class ServiceError(Exception):
 
 
 class State(StrEnum):
-    """Of a file or link, beside what this version installs."""
+    """State of a file or link, compared with what this version installs."""
 
     MISSING = "not installed"
     SAME = "as installed"
@@ -40,7 +40,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What was installed, by path: hashes of files, targets of links."""
+    """Files and links that were installed, by path: hashes of files, targets of links."""
 
     version: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Installation:
         self._version = version
 
     def states(self) -> dict[str, State]:
-        """By path, of all that belongs here or was installed. Raises ServiceError."""
+        """State of all that belongs here or was installed, by path. Raises ServiceError."""
         known = self._manifest()
         files = {path: self._file(path, known) for path in (*self._files, *known.files)}
         return files | {path: self._link(path, known) for path in (*LINKS, *known.links)}

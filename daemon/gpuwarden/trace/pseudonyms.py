@@ -49,7 +49,7 @@ class Pseudonyms:
         return content
 
     def _identified(self, content: Any) -> Any:
-        """Of jobs and containers, in whose facts `id` is what other lines call them by."""
+        """Replace names in jobs and containers, in whose facts `id` is what other lines call them by."""
         match content:
             case dict():
                 pairs = ((name, value, isinstance(value, dict | list)) for name, value in content.items())
@@ -97,7 +97,7 @@ class Pseudonyms:
         return head + container + (str(self._pid(int(number))) if known else self._pseudonym(number))
 
     def _pids(self, text: str) -> str:
-        """Of the workers of an active test."""
+        """Replace the pids of the workers of an active test."""
         return " ".join(str(self._pid(int(one))) for one in text.split() if one.isdecimal())
 
     def _pods(self, text: str) -> str:
@@ -116,7 +116,7 @@ class Pseudonyms:
         return name if name.startswith("nvidia") else self._pseudonym(name)
 
     def _source(self, name: str) -> str:
-        """Of a mount, which names a server; of an Xid it is one of gpuwarden's."""
+        """Replace the source of a mount, which names a server, but not that of an Xid, which is one of gpuwarden's."""
         return name if name in _OUR_SOURCES else self._pseudonym(name)
 
     def _digest(self, name: str) -> bytes:

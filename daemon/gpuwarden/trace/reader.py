@@ -249,7 +249,7 @@ _KINDS: Mapping[str, Callable[[Line, Stamp], Record]] = {
 
 
 def _event(line: object) -> Event:
-    """What `writer._event_line` wrote. Raises CodecError."""
+    """Parse what `writer._event_line` wrote. Raises CodecError."""
     event = _object(line)
     at = [from_wire(float, clock) for clock in _list(event.get("at"))]
     if len(at) != 2:

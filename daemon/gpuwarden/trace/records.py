@@ -108,7 +108,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveTested:
-    """What the daemon was given to know of an active test: that one runs, or what it found."""
+    """An announcement or result of an active test, as given to the daemon."""
 
     at: Stamp
     """When."""

@@ -133,7 +133,7 @@ def _single_key(record: ErrorsChanged | RulesChanged | Acknowledged | Accepted) 
 
 
 def _with_times_of_counters(facts: Any) -> Any:
-    """Of the times at which something was read those that the judge asks for: the others change with every pass."""
+    """Keep only the read times that the judge asks for: the others change with every pass."""
     if not isinstance(facts, NvmlFacts) or not any(gpu.read_at for gpu in facts.gpus):
         return facts
     times = [{name: gpu.read_at[name] for name in COUNTERS if name in gpu.read_at} for gpu in facts.gpus]

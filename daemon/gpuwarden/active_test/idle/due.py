@@ -27,7 +27,7 @@ def not_due(times: Mapping[str, float | None], level: Level, every: float, now: 
 
 
 def last_tested(status: Mapping[str, Any], level: Level, every: float, now: float) -> dict[str, float | None]:
-    """Of each GPU that is here, by slot: when it was last tested, Unix time; None where a test is due. `status`: the daemon's.
+    """Time of the last test of each GPU that is here, by slot: Unix time, or None where a test is due. `status`: the daemon's.
 
     Raises KeyError, TypeError, AttributeError or ValueError if the status is of another version.
     """

@@ -23,7 +23,7 @@ _JOURNAL = "/run/systemd/journal/stdout"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleJob:
-    """What is submitted. `identity`: options of sbatch for its user."""
+    """The job to submit. `identity`: options of sbatch for its user."""
 
     node: str
     gpus: int
@@ -47,14 +47,17 @@ class IdleJob:
         return minutes(self.level, self.gpus, self.parallel)
 
     def command(self) -> list[str]:
-        """Of sbatch. The controller itself removes a job that has not started in time (--deadline), and never starts one a second time."""
+        """Command line of sbatch.
+
+        The controller itself removes a job that has not started in time (--deadline), and never starts one a second time.
+        """
         return [
             "sbatch", "--parsable", f"--job-name={JOB_NAME}", *self.options(),
             f"--deadline=now+{self.minutes * 60 + STARTED_WITHIN}seconds", f"--wrap={self.script()}",
         ]  # fmt: skip
 
     def trial(self) -> list[str]:
-        """As `command`, and nothing is submitted: whether it would be taken."""
+        """Command line that submits nothing and only tells whether the job would be accepted."""
         return ["sbatch", "--test-only", *self.options(), "--wrap=true"]
 
     def options(self) -> list[str]:
@@ -66,8 +69,10 @@ class IdleJob:
         ]  # fmt: skip
 
     def script(self) -> str:
-        """Of the batch step. `exec`: the signal of a preemption reaches the test itself, which ends at once and reports; a shell in between
-        would die first, and the test be killed unfinished. What it prints goes to the journal, where there is one.
+        """The batch script.
+
+        It uses `exec`, so that the signal of a preemption reaches the test itself, which ends at once and reports; a shell in between would
+        die first, and the test be killed unfinished. The output goes to the journal, where there is one.
         """
         config = () if self.config is None else ("--config", str(self.config))
         arguments = ("test", "--of-idle-job", f"--level={self.level.value}", f"--run-dir={self.run_dir}", *config)

@@ -35,7 +35,7 @@ LOCK = "test-submit.lock"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """What is wanted, and this host."""
+    """The test that is wanted, and facts about this host."""
 
     config: Config
     file: Path | None

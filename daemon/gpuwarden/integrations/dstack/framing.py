@@ -83,9 +83,10 @@ class Incoming:
 
 
 class Outgoing:
-    """The response to a request, on its way back. `switched`: from here on it is not HTTP. `keeps`: the shim takes another request.
+    """The response to a request, on its way back.
 
-    `kept`: its bytes, which are collected where the response may be replaced, and `body`; None where they are passed on.
+    `switched`: from here on it is not HTTP. `keeps`: the shim takes another request. Where the response may be replaced, its bytes are
+    collected in `kept` and `body`; where it is passed on, `kept` is None.
     """
 
     def __init__(self, head: Head, *, collect: bool = False) -> None:
@@ -150,7 +151,7 @@ class Outgoing:
         return parser
 
     def _plain(self, data: bytes) -> int:
-        """Where the body begins of a response with a length, to a GET; 0 for any other."""
+        """Offset of the body in a response with a length to a GET; 0 for any other response."""
         if self._head.method != b"GET" or self._head.upgrade or not data.startswith(b"HTTP/1.1 200 "):
             return 0
         end = data.find(_END) + len(_END)

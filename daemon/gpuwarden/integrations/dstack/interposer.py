@@ -41,7 +41,10 @@ _NOT_KEPT = (b"content-length", b"transfer-encoding", b"content-encoding", b"con
 
 
 class Interposer:
-    """`enabled` False: everything passes unchanged. `mode`: the configured one, which counts until there is a verdict."""
+    """The proxy before the shim.
+
+    If not `enabled`, everything passes unchanged. `mode`: the configured one, used until there is a verdict.
+    """
 
     def __init__(
         self, *, shim: Address, reader: Reader, enabled: bool, mode: str, log: FilteringBoundLogger,
@@ -61,7 +64,7 @@ class Interposer:
         self._logged: dict[str, float] = {}
 
     async def serve(self, listener: socket.socket, stop: asyncio.Event) -> None:
-        """Until `stop`. Requests in progress are finished, within `STOPS_WITHIN`."""
+        """Serve until `stop` is set, then finish requests in progress within `STOPS_WITHIN` seconds."""
         server = await asyncio.start_server(self._client, sock=listener, limit=SIZE)
         await stop.wait()
         await let_in(listener)
@@ -163,7 +166,7 @@ def _response(headers: Iterable[tuple[bytes, bytes]], body: bytes, *, keeps: boo
 
 
 def _path(target: bytes) -> bytes:
-    """Without the query; of the absolute form, too."""
+    """Path of a request target without its query, also of one in the absolute form."""
     path = target.partition(b"?")[0]
     if path.startswith((b"http://", b"https://")):
         return b"/" + path.split(b"/", 3)[3] if path.count(b"/") > 2 else b"/"

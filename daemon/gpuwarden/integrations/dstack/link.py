@@ -51,7 +51,10 @@ class Replaced:
 
 
 class Link:
-    """`connect` to the shim may raise OSError. `requested`: at least one request came."""
+    """A client's connection and that to the shim behind it.
+
+    `connect` to the shim may raise OSError. `requested`: at least one request came.
+    """
 
     def __init__(
         self,
@@ -81,7 +84,7 @@ class Link:
         return self._taking or self._blind or not self._quiet.is_set()
 
     def stop(self) -> None:
-        """No further request. Requests in progress are answered, and so is a first request that is still to come."""
+        """Accept no further request. Requests in progress are answered, and so is a first request that is still to come."""
         self._stopping = True
         if self.requested and not self.busy:
             self._writer.close()
@@ -91,7 +94,7 @@ class Link:
             writer.transport.abort()
 
     async def run(self) -> None:
-        """Until one side is gone. Raises nothing but its cancellation."""
+        """Relay until one side is gone. Raises nothing but its cancellation."""
         try:
             with contextlib.suppress(OSError):
                 await self._serve_client()
@@ -275,7 +278,10 @@ class Link:
         self._quiet.set()
 
     def _collect(self, replaced: Replaced, data: bytes) -> None:
-        """What cannot be followed, or is too large, is left to the waiting task, which gives the connection up."""
+        """Collect the response that is to be replaced.
+
+        One that cannot be followed, or is too large, is left to the waiting task, which gives the connection up.
+        """
         shim = replaced.shim
         if replaced.answered or shim.size > self._responder.most:
             return

@@ -36,7 +36,7 @@ class Level(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeHealth:
-    """`message`: why; empty for PASS."""
+    """The node's health in dstack's terms. `message` is the reason, empty for PASS."""
 
     level: Level
     message: str = ""
@@ -46,7 +46,10 @@ PASSING = NodeHealth(Level.PASS)
 
 
 def node_health(published: Published, *, before: NodeHealth | None, mode: str) -> NodeHealth | None:
-    """None: the shim's response passes unchanged. `before`: the last reported; `mode`: the configured one, used until a verdict has it."""
+    """Health to report, or None: the shim's response passes unchanged.
+
+    `before`: the last reported; `mode`: the configured one, used until a verdict has it.
+    """
     verdict, marker = published.verdict, published.marker
     if verdict is not None and verdict.simulated:
         return None

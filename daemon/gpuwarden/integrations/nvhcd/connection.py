@@ -55,7 +55,7 @@ class Connections:
         self._open[connection] = None
 
     def _end_one(self, uid: int) -> None:
-        """One that has its response, if there is one; else the oldest."""
+        """End a connection of this user: one that has its response, if there is one, else the oldest."""
         theirs = [each for each in self._open if each.uid == uid]
         next((each for each in theirs if each.answered), theirs[0]).end()
 
@@ -68,7 +68,7 @@ class Connections:
 
 
 class Connection(asyncio.Protocol):
-    """`respond` makes the message for a client that asks for `METHOD`."""
+    """A connection of one client. `respond` makes the message for a client that asks for `METHOD`."""
 
     def __init__(self, uid: int, connections: Connections, respond: Callable[[], bytes]) -> None:
         self.uid = uid
@@ -113,7 +113,7 @@ class Connection(asyncio.Protocol):
             self._transport = None
 
     def _parse(self, conversation: h2.connection.H2Connection, data: bytes) -> None:
-        """Until the request. Raises what h2 and hpack raise."""
+        """Parse the data up to the request. Raises what h2 and hpack raise."""
         for start in range(0, len(data), _PIECE):
             for event in conversation.receive_data(data[start : start + _PIECE]):
                 if isinstance(event, h2.events.RequestReceived):

@@ -35,7 +35,10 @@ _LOG_EVERY = 60.0  # seconds between two equal lines of the log
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`failed` are codes of findings. `unknown`: why this node's health is unknown, empty if it is known."""
+    """The health that clients are told.
+
+    `failed` are codes of findings. `unknown`: why this node's health is unknown, empty if it is known.
+    """
 
     failed: tuple[str, ...] = ()
     reason: str = ""
@@ -99,7 +102,7 @@ class Service:
         self._opening: set[asyncio.Task[None]] = set()
 
     async def serve(self, listener: socket.socket, stop: asyncio.Event) -> None:
-        """Until `stop`. Connected clients are still answered, within `STOPS_WITHIN`."""
+        """Serve until `stop` is set, then still answer connected clients, within `STOPS_WITHIN` seconds."""
         accepting = asyncio.create_task(self._accept(listener))
         await stop.wait()
         accepting.cancel()
@@ -109,7 +112,7 @@ class Service:
         self._connections.end()
 
     async def _accept(self, listener: socket.socket) -> None:
-        """For ever, until cancelled."""
+        """Accept connections until cancelled."""
         loop = asyncio.get_running_loop()
         for number in count(1):
             if number % AT_ONCE == 0:

@@ -19,7 +19,7 @@ _SUCCESS, _EXIT_CODE, _OUTPUT, _ERROR = 1, 2, 3, 4
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """`exit_code` from 0."""
+    """The message of a response. `exit_code` is 0 or more."""
 
     success: bool
     exit_code: int = 0

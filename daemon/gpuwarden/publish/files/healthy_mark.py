@@ -40,7 +40,7 @@ class HealthyMark:
         self._name: str | None = None  # not known before the first `show`: an earlier daemon may have left some
 
     def show(self, name: str) -> None:
-        """From now on there is a mark of that name and no other; none if it is empty."""
+        """Make `name` the only mark in the run directory; if it is empty, remove every mark."""
         if name == self._name:
             return
         with contextlib.suppress(OSError):

@@ -37,7 +37,7 @@ def mapping(snapshot: Snapshot) -> dict[str, str]:
 
 
 def _names(facts: GpuFacts, pids: tuple[int, ...]) -> list[str]:
-    """With MIG only a process shows which instance its job has."""
+    """File names for a job on this GPU: the index or, with MIG, `index.instance` for each instance that one of its processes uses."""
     if not facts.mig:
         return [str(facts.index)]
     mine = {p.gpu_instance for p in facts.processes if p.pid in pids and p.gpu_instance is not None}

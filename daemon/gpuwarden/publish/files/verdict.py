@@ -70,7 +70,7 @@ def _node_state(findings: Iterable[Finding]) -> str:
 
 
 def _value(value: object) -> str:
-    """On one line, whatever it came from."""
+    """Render a value on one line, cut at `_VALUE_MAX` characters."""
     return " ".join(str(value)[:_VALUE_MAX].split())
 
 

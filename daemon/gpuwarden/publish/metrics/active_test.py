@@ -84,7 +84,7 @@ def figures(snapshot: Snapshot) -> Iterator[Sample]:
 
 
 def _by_gpu(snapshot: Snapshot) -> Iterator[tuple[tuple[str, str, str], tuple[PastTest, ...]]]:
-    """With the labels of the GPU."""
+    """Yields the label values (index, UUID, slot) and the tests of each GPU that was tested."""
     for gpu in snapshot.verdict.gpus:
         if tests := snapshot.tests.results.get(gpu.slot):
             yield ("" if gpu.index is None else str(gpu.index), gpu.uuid, gpu.slot), tests

@@ -20,10 +20,10 @@ from gpuwarden_collectors.facts import GpuReadings
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """What the rows read of one GPU or MIG instance: `readings` has the attributes of GpuReadings.
+    """Readings of one GPU or MIG instance that the rows are made of.
 
-    `last_xid`: of this boot. `nvlink_mb_per_second`: between the last two passes. `memory_unrepairable`: as DCGM reports, which
-    alone can.
+    `readings` has the attributes of GpuReadings. `last_xid` is of this boot, `nvlink_mb_per_second` the rate between the last two passes,
+    `memory_unrepairable` what only DCGM can report.
     """
 
     readings: Any
@@ -37,7 +37,7 @@ Read = Callable[[Telemetry], Number | None]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """`form` is how dcgm-exporter prints the number: `%d` for DCGM's integers, `%f` (6 decimals) for its doubles."""
+    """One row. `form` is how dcgm-exporter prints the number: `%d` for DCGM's integers, `%f` (6 decimals) for its doubles."""
 
     name: str
     kind: str

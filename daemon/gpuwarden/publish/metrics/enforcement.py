@@ -76,7 +76,10 @@ def _wanted(wanted: Wanted) -> Document:
 
 
 def exclusions(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Each actuator with each cause, so that no series is born with its first exclusion."""
+    """Yields 1 for each actuator and cause in force, else 0.
+
+    Every pair is present from the start, so that no series first appears with its first exclusion.
+    """
     in_force = set(snapshot.enforced.excluded)
     causes = ("failure", "termination", "operator", Owner.FOREIGN.value)
     pairs = [(actuator, cause) for actuator in snapshot.enforced.actuators for cause in causes] + [("", "operator")]
@@ -88,7 +91,10 @@ def _owner(cause: str) -> str:
 
 
 def intents(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Where there is an actuator, or was: each act with each result, so that no series is born with its first intent."""
+    """Counts by act and result, where there is or was an actuator.
+
+    Every pair is present from the start, so that no series first appears with its first intent.
+    """
     counts = snapshot.enforced.counts
     if snapshot.enforced.actuators or any(counts.values()):
         for act in ACTS:

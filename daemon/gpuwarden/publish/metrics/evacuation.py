@@ -71,10 +71,10 @@ def _job(name: str, job: JobState) -> Document:
 
 
 def signalled(snapshot: Snapshot) -> Iterator[Sample]:
-    """Each outcome, so that no series is born with its first job."""
+    """Counts by outcome. Every outcome is present from the start, so that no series first appears with its first job."""
     return (((outcome,), snapshot.evacuations.outcomes.get(outcome, 0)) for outcome in OUTCOMES)
 
 
 def acknowledged(snapshot: Snapshot) -> Iterator[Sample]:
-    """Each acknowledgement, as above."""
+    """Counts by acknowledgement, every one present from the start, as in `signalled`."""
     return (((given.value,), snapshot.evacuations.answers.get(given, 0)) for given in Given)

@@ -176,10 +176,10 @@ def _xid_lines(series: Sequence[Series]) -> Iterable[str]:
 
 
 class Holder:
-    """What readers are served. It is replaced as a whole, so that no reader sees half of a snapshot.
+    """The snapshot that readers are served. It is replaced as a whole, so that no reader sees half of one.
 
-    `clients` and `scraped` are set by the web server; `scraped`: when `/metrics` was last requested, and by whom. `hpc_jobs`, if that
-    label is configured, returns what was read for it and never waits.
+    The web server sets `clients` and `scraped`, which says when `/metrics` was last requested, and by whom. `hpc_jobs`, if that label is
+    configured, returns what was read for it and never waits.
     """
 
     def __init__(self, renderer: Renderer, snapshot: Snapshot, hpc_jobs: Callable[[], JobLabels] | None = None) -> None:
@@ -198,7 +198,7 @@ class Holder:
 
     @property
     def page(self) -> Page:
-        """Of the present snapshot: rendered when it is first requested, and then kept."""
+        """The page of the present snapshot, rendered when it is first requested and then kept."""
         if self._page is None:
             self._page = self._renderer.render(self.snapshot)
         return self._page

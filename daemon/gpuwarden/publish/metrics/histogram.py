@@ -10,7 +10,7 @@ SUM, COUNT = "sum", "count"
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """`counts` has one number for each of `bounds`, which rise, and one for what is above them all."""
+    """Counts of values: one for each of `bounds`, which rise, and one for what is above them all."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
@@ -26,7 +26,7 @@ class Histogram:
         return replace(self, counts=counts, total=self.total + value)
 
     def samples(self) -> Iterator[tuple[tuple[str, ...], float]]:
-        """By the text of label `le`, which is SUM and COUNT for the two that have none."""
+        """Samples by the text of label `le`: cumulative counts, then sum and number, which lack that label, under SUM and COUNT."""
         below = 0
         for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
             below += count

@@ -65,14 +65,17 @@ def _described(path: Path, error: Exception) -> str:
 
 
 def _names(folder: Path) -> list[str]:
-    """No folder is as good as an empty one: prologs make it with the first job."""
+    """Names of the mapping files, sorted, at most FILES_MOST.
+
+    A missing folder counts as an empty one: prologs make it with the first job.
+    """
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         return sorted(entry.name for entry in entries if FILE_NAME.fullmatch(entry.name))[:FILES_MOST]
     return []
 
 
 def _lines(file: Path) -> tuple[str, ...]:
-    """Each job once: a line that is there twice would be one series with two values. Nothing for what is no regular file."""
+    """The jobs of a file, each once: a repeated line would be one series with two values. Empty for anything but a regular file."""
     descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -13,7 +13,7 @@ def escape(value: str) -> str:
 
 
 def label_text(names: tuple[str, ...], values: tuple[str, ...]) -> str:
-    """`gpu="0",uuid="GPU-…"`, without braces."""
+    """Join names and values as `gpu="0",uuid="GPU-…"`, without braces."""
     return ",".join(f'{name}="{escape(value)}"' for name, value in zip(names, values, strict=True))
 
 
@@ -24,7 +24,10 @@ def number(value: Number) -> str:
 
 
 def heads(name: str, kind: str, text: str) -> tuple[bytes, bytes]:
-    """Of 0.0.4 and of OpenMetrics. OpenMetrics names a counter without its `_total` and has no counter without one: such a metric is of unknown type."""
+    """Return the headers of 0.0.4 and of OpenMetrics.
+
+    OpenMetrics names a counter without its `_total` and allows no counter without that suffix: such a metric gets type unknown.
+    """
     family, open_kind = name, kind
     if kind == COUNTER:
         family = name.removesuffix("_total")

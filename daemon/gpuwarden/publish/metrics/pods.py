@@ -18,7 +18,7 @@ EXAMPLES = 3
 
 
 class State(StrEnum):
-    """What became of the last question to kubelet."""
+    """The outcome of the last question to kubelet."""
 
     LABELLED = "labelled"
     NO_GPU_GIVEN = "no_gpu_given"
@@ -62,7 +62,7 @@ def devices(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
 
 
 def document(snapshot: Snapshot) -> dict[str, Any] | None:
-    """For the status; None where kubelet is not asked."""
+    """Section of the status about pods; None where kubelet is not asked."""
     status = asked(snapshot)
     if status is None:
         return None

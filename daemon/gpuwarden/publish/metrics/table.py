@@ -2,7 +2,7 @@
 
 GPU labels are `gpu` (NVML index, empty while unknown), `uuid` and `pci_bus_id` (the slot, as the kernel writes it).
 Whatever may be counted or found later is 0 from the start: an alert on an increase never sees the first step of
-a series that is born with it.
+a series that first appears with it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ Sample = tuple[Labels, Number]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`samples` gives the values of `labels`, in their order, with the number. Of equal label values the last counts."""
+    """One row of the table.
+
+    `samples` gives the values of `labels`, in their order, with the number. Of equal label values the last counts.
+    """
 
     name: str
     kind: str

@@ -36,9 +36,10 @@ _OF_INSTANCE = tuple({f.name for f in fields(MigInstance)} & {f.name for f in fi
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One GPU or instance. `labels` without braces; `copies`: what is added to them, once for each job and pod, or once nothing.
+    """The series of one GPU or instance.
 
-    `whole` and `repeated`: it has the series that belong to a GPU only, and those that are repeated for each instance.
+    `labels` are without braces. `copies` are added to them, one for each job and pod; without any, one empty copy. `whole`: it has the
+    series that belong to a GPU only; `repeated`: it has those that are repeated for each instance.
     """
 
     labels: str
@@ -49,7 +50,7 @@ class Series:
 
 
 class InstanceReadings:
-    """What the instance reads of itself, before what its GPU reads."""
+    """Readings of an instance: those named in `_OF_INSTANCE` are its own, all others those of its GPU."""
 
     def __init__(self, gpu: GpuReadings, instance: MigInstance) -> None:
         self._gpu = gpu
@@ -76,13 +77,16 @@ class Sources:
         self._traffic: dict[str, tuple[Traffic, int | None]] = {}
 
     def follow(self, snapshot: Snapshot) -> None:
-        """To be called with each snapshot, and before `of` with the same one. A second time does nothing."""
+        """Keep the NVLink counters for the next rate.
+
+        Must be called with each snapshot, before `of` with the same one; a second call does nothing.
+        """
         gpus = () if snapshot.nvml is None else snapshot.nvml.gpus
         traffic = {gpu.slot: self._nvlink(gpu, snapshot.observed) for gpu in gpus}
         self._traffic = {slot: pair for slot, pair in traffic.items() if pair is not None}
 
     def of(self, snapshot: Snapshot) -> tuple[Series, ...]:
-        """In the order of the GPUs; of those with the same labels only the last."""
+        """Series in the order of the GPUs; of those with the same labels only the last."""
         if snapshot.nvml is None:
             return ()
         gpus = snapshot.nvml.gpus
@@ -133,7 +137,7 @@ def _instances(gpu: GpuFacts) -> dict[int, MigInstance]:
 
 
 def _profile(instance: MigInstance) -> str:
-    """Of the GPU instance: `3g.40gb` also where a part of it is `1c.3g.40gb`."""
+    """Profile of the GPU instance: `3g.40gb` also for the part of it that is `1c.3g.40gb`."""
     part, dot, rest = instance.profile.partition(".")
     return rest if dot and part.endswith("c") else instance.profile
 
@@ -167,7 +171,7 @@ def _readings_of_dcgm(snapshot: Snapshot) -> dict[str, DcgmReadings]:
 
 
 def _last_xids(snapshot: Snapshot) -> dict[str, int]:
-    """By slot. DCGM forgets with the driver, and so with the boot; the ledger does not."""
+    """The last Xid of this boot, by slot. DCGM forgets Xids with the driver, and so with the boot; the ledger still has earlier ones."""
     booted = snapshot.made.wall - snapshot.made.boottime
     recent = sorted(
         (xid.last, xid.slot, xid.xid) for xid in snapshot.xids if xid.last is not None and xid.last >= booted

@@ -50,9 +50,9 @@ Verb = Callable[[dict[str, Any], Peer], Awaitable[Any]]
 
 
 class Control:
-    """`deadline` in seconds: for a line to arrive, for a verb to be done, for the response to be taken.
+    """The control socket. `deadline` in seconds: for a line to arrive, for a verb to be done, for the response to be taken.
 
-    Where the folder does not let the socket be made, `error` says so and it is tried again: what is served over TCP must not wait for that.
+    Where the folder does not let the socket be made, `error` says so and the daemon tries again: it serves over TCP meanwhile.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Control:
         return self._error
 
     def _made(self) -> socket.socket:
-        """Blocks. Raises ControlError."""
+        """Make the folder and the listening socket. Blocks. Raises SocketError."""
         folder = self.path.parent
         try:
             folder.mkdir(mode=0o755, parents=True, exist_ok=True)

@@ -92,7 +92,7 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What a process is to a job on this node. `job`: its key (`slurm/71`); `user`: whose the job is, None if that is not known."""
+    """The relation of a process to a job on this node. `job`: its key (`slurm/71`); `user`: whose the job is, None if that is not known."""
 
     job: str
     user: int | None
@@ -108,7 +108,7 @@ Better from memory; what must be read for it is read in a thread. Given up after
 
 @dataclass(slots=True, eq=False)
 class _Client:
-    """`idle_since`: loop time; None while a request of it is handled."""
+    """A connected client. `idle_since`: loop time; None while a request of it is handled."""
 
     caller: Caller
     socket: socket.socket
@@ -119,12 +119,12 @@ class _Client:
 
 
 class JobSocket:
-    """`status` gives the document for the verb of that name: nothing in it may name users or jobs. It is called in the loop.
+    """The socket for jobs.
 
-    `current`: the ids of the notices that may be acknowledged now. `acknowledged` is called in the loop for each that is
-    accepted, repeated ones included; it may raise VerbError to refuse it after all. `notices`: the document for jobs and
-    the clients that wait for it. `check_every` in seconds: how often the presence of the socket is checked. `passed`: the
-    socket, if systemd listens on it already.
+    `status` gives the document for the verb of that name, which may name no user and no job; the loop calls it. `current`: the ids of the
+    notices that may be acknowledged now. The loop calls `acknowledged` for each acknowledgement that is accepted, repeated ones included;
+    it may raise VerbError to refuse it after all. `notices`: the document for jobs and the clients that wait for it. `check_every`: seconds
+    between two checks that the socket is there. `passed`: the socket, if systemd listens on it already.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class JobSocket:
         await self._listener.check()
 
     async def run(self) -> None:
-        """For ever, until cancelled: checks that the socket is there, and makes it again if it was removed."""
+        """Keep the socket in place until cancelled: check that it is there, and make it again if it was removed."""
         await self._listener.run()
 
     def error(self, now: Stamp) -> str:

@@ -25,8 +25,10 @@ _STALLED = 5.0
 
 
 class SocketListener:
-    """`welcome` is called in the loop with each client; what it raises ends that client. `backlog`: how many may
-    wait in the kernel. Seconds: `check_every` between two checks of the file, `deadline` for the file system.
+    """Keeps a socket at its path and accepts its clients.
+
+    The loop calls `welcome` with each client; an exception from it ends that client. `backlog`: how many clients may wait in the kernel.
+    Seconds: `check_every` between two checks of the file, `deadline` for the file system.
     """
 
     def __init__(
@@ -52,13 +54,13 @@ class SocketListener:
         self._closed = False
 
     async def run(self) -> None:
-        """For ever: checks that the socket is there, and makes it again if it was removed."""
+        """Check forever that the socket is there, and make it again if it was removed."""
         while True:
             await asyncio.sleep(self._check_every)
             await self.check()
 
     async def check(self) -> None:
-        """One check. Raises nothing; `error` has its result."""
+        """Check once that the socket is there. Raises nothing; `error` has the result."""
         loop = asyncio.get_running_loop()
         self._files.submit(lambda: self._make(loop))
         await self._files.flush(self._deadline)

@@ -189,7 +189,10 @@ class Verbs(Generic[Who]):
 
 
 class LineConnection:
-    """One connection. `deadline` in seconds: for a line to arrive, and for a response to be taken. `limit`: bytes of a line."""
+    """A connection that carries lines.
+
+    `deadline` in seconds: for a line to arrive, and for a response to be taken. `limit`: bytes of a line.
+    """
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ class Login(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """`hash_`: of the user, or of another one for a name that nobody has (`exists` is False)."""
+    """A password to be checked. `hash_` is that of the user, or of another user where nobody has the name (`exists` is False)."""
 
     digest: bytes
     password: bytes
@@ -89,7 +89,7 @@ class Passwords:
         return check
 
     def _check_next(self) -> None:
-        """One at a time, in the thread."""
+        """Start the next check of a password; the thread does one at a time."""
         if self._checking or (check := self._lanes.next()) is None:
             return
         loop = asyncio.get_running_loop()

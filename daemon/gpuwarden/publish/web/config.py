@@ -34,7 +34,7 @@ _SECRET = ("tls_server_config", "tls_server_config.key")
 
 @dataclass(frozen=True, slots=True)
 class HttpServerConfig:
-    """`http2` None: not set. True is the format's default, and then there is no warning."""
+    """The section `http_server_config`. `http2` is None if it is not set; True is the format's default and causes no warning."""
 
     http2: bool | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class WebConfigFile:
 
 
 def read(path: Path) -> WebConfig:
-    """Blocks. Raises WebConfigError."""
+    """Read and check the web-config file. Blocks. Raises WebConfigError."""
     faults: dict[str, Fault] = {}
     warnings: list[str] = []
 
@@ -137,7 +137,7 @@ def _check_header(name: str, value: str, fault: AddFault) -> None:
 
 
 def _seconds(text: str) -> float:
-    """Of a duration as Go writes it, `1m30s`. Raises ValueError."""
+    """Seconds of a duration as Go writes it, `1m30s`. Raises ValueError."""
     if _INTERVAL.fullmatch(text) is None:
         raise ValueError(text)
     return sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(text))

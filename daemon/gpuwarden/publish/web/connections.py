@@ -24,7 +24,10 @@ LOG_EVERY = 60.0
 
 @dataclass(slots=True)
 class Connection:
-    """`source`: see `source_of`. `transport` None: its TLS handshake is not finished. `answering`: its answer is being worked out."""
+    """An open connection.
+
+    `source`: see `source_of`. `transport` is None until its TLS handshake is finished. `answering`: its answer is being worked out.
+    """
 
     sock: socket.socket
     tls: Tls | None
@@ -48,10 +51,10 @@ class Connection:
 
 
 class Connections:
-    """At most `most` at once, those in their handshake included. `turned_away`: how many had to make room.
+    """The open connections, at most `most`, those in their handshake included. `turned_away` counts those that had to make room.
 
-    A new connection is never refused: else a crowd that connects and sends nothing would keep a scraper out. Nor does a crowd at one
-    address end the connections of another: else one that connects again and again would keep it out, too.
+    A new connection is never refused, because otherwise a crowd that connects and sends nothing would keep a scraper out. A crowd at one
+    address does not end the connections of another, because otherwise one that connects again and again would keep it out, too.
     """
 
     def __init__(self, most: int, trimming: Trimming) -> None:
@@ -89,12 +92,15 @@ class Connections:
             connection.asked()
 
     def find(self, handler: web.RequestHandler) -> Connection | None:
-        """None: it had to make room a moment ago."""
+        """The open connection of this handler; None if it was ended a moment ago to make room."""
         return self._open.get(handler)
 
     @contextmanager
     def answering(self, handler: web.RequestHandler) -> Iterator[None]:
-        """While its answer is worked out it makes room only if all others do the same; after that it is the least quiet one."""
+        """Marks the connection while its answer is worked out: it then makes room only if all others are answering too.
+
+        Afterwards it is the least quiet one.
+        """
         try:
             self._spoke(handler, answering=True)
             yield

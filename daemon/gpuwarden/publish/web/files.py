@@ -17,7 +17,7 @@ class FileError(Exception):
 
 
 def fingerprint(path: Path) -> Print:
-    """Of the file behind a link: a link with another target is a change."""
+    """Identify the file behind a link, so that a link with another target is a change; None if there is no file."""
     try:
         status = path.stat()
     except OSError:
@@ -26,7 +26,10 @@ def fingerprint(path: Path) -> Print:
 
 
 class Files:
-    """`seen`: every file that was read, as it was just before. `fault`: (key, what is wrong with it)."""
+    """Reads the web-config file and those it names.
+
+    `seen`: every file that was read, as it was just before. `fault`: gets a key and what is wrong with it.
+    """
 
     def __init__(self, config: Path, fault: Callable[[str, str], None], warn: Callable[[str], None]) -> None:
         self.seen: dict[Path, Print] = {}
@@ -44,7 +47,7 @@ class Files:
             raise FileError("it is not text in UTF-8") from None
 
     def certificate(self, key: str, name: str) -> bytes:
-        """Of a file beside the web-config file, if it is not named from the root. Empty after a fault."""
+        """Read a certificate. A relative name starts at the folder of the web-config file. Empty after a fault."""
         return self._named(key, name)[0]
 
     def key(self, key: str, name: str) -> bytes:
@@ -86,7 +89,7 @@ class Files:
 
 
 def _whole(file: int) -> bytes:
-    """At most one byte more than there may be."""
+    """Read the whole file, at most one byte more than SIZE_MAX."""
     data = b""
     while len(data) <= SIZE_MAX and (more := os.read(file, SIZE_MAX + 1 - len(data))):
         data += more

@@ -74,7 +74,10 @@ class TokenBucket:
 
 
 class Guard:
-    """`path` None: every client is served, in the clear. `deadline`: seconds that a login may take."""
+    """Decides which clients are served.
+
+    Without a `path` every client is served, in the clear. `deadline`: seconds that a login may take.
+    """
 
     def __init__(
         self,
@@ -150,7 +153,7 @@ class Guard:
         return {"right": None, "wrong": WRONG, "busy": BUSY}[login.value]
 
     def error(self, now: Stamp) -> str:
-        """What is wrong with the file or its certificate; empty if nothing is."""
+        """Fault of the web-config file or its certificate; empty if there is none."""
         if self._fault:
             return f"{self._fault}; the configuration before stays in force"
         stalled = 0.0 if self._reader is None else self._reader.stalled_for(now.boottime)
@@ -161,7 +164,7 @@ class Guard:
     # --- reading
 
     async def _done(self, work: Callable[[], Result]) -> Result:
-        """What `work` returns or raises, in the thread. Raises TimeoutError."""
+        """Run `work` in the thread; return what it returns, raise what it raises. Raises TimeoutError after READ_WITHIN seconds."""
         assert self._reader is not None  # noqa: S101 - opened with the file
         done, job = promised(work)
         self._reader.submit(job)
@@ -239,7 +242,7 @@ def _unusable(path: Path, message: str) -> WebConfigError:
 
 
 def expiry(tls: Tls, now: float) -> str:
-    """That the certificate has expired, or will within a week (a tenth of its life, if that is less)."""
+    """Message that the certificate has expired, or will within a week (a tenth of its life, if that is less); else empty."""
     left = tls.ends - now
     if left > min(7 * 86400, tls.life / 10):
         return ""

@@ -47,7 +47,10 @@ class GuardError(ListenError):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`deadline` in seconds: for the first request to arrive, for a peer to take what it is sent; `handshake`: for that of TLS."""
+    """Limits of the web server.
+
+    `deadline`: seconds for the first request to arrive and for a peer to take what it is sent; `handshake`: seconds for that of TLS.
+    """
 
     connections: int = 128
     """With TLS 0.3 MiB each, 40 MiB together (docs/use/serving.md): less than a tenth of the unit's MemoryMax."""
@@ -97,7 +100,7 @@ class Listener:
         self._accepting = [asyncio.create_task(self._accept(listener, server)) for listener in self._listening]
 
     async def _listen(self, host: str, port: int) -> None:
-        """On every address of the host. Raises OSError or OverflowError."""
+        """Listen on every address that `host` resolves to. Raises OSError or OverflowError."""
         if port not in range(1 << 16):
             raise OverflowError("a port is 0 to 65535")
         # For a name as text Python loads the tables of internationalised names, 0.1 MiB.
@@ -137,7 +140,7 @@ class Listener:
     # --- connections
 
     async def _accept(self, listener: socket.socket, server: Server) -> None:
-        """For ever, until cancelled."""
+        """Accept connections until cancelled."""
         loop = asyncio.get_running_loop()
         for number in count(1):
             if number % AT_ONCE == 0:

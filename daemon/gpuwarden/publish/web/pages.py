@@ -105,7 +105,7 @@ def _error(code: int, message: str) -> Response:
 
 
 class Web:
-    """`config`: the web-config file, if one is configured; every `check_every` seconds it is checked for changes.
+    """The web server. `config`: the web-config file, if one is configured; it is checked for changes every `check_every` seconds.
 
     The deadline of the limits is also that for the events to be read and for a login to be checked.
     """
@@ -189,7 +189,7 @@ class Web:
         return self._listener.connections.turned_away + self.unsent.turned_away
 
     def error(self, now: Stamp) -> str:
-        """What is wrong with the web-config file or the certificate; empty if nothing is."""
+        """Fault of the web-config file or its certificate; empty if there is none."""
         return f"{self._closed}; nothing is served until it is mended" if self._closed else self._guard.error(now)
 
     async def stop(self) -> None:
@@ -218,7 +218,7 @@ class Web:
         return response
 
     async def _send(self, request: web.BaseRequest, response: Response) -> None:
-        """Until the client has taken it: the next request of this connection waits that long, and what it leaves untaken is bounded."""
+        """Send the response and wait until the client has taken it: the next request waits that long, which bounds untaken data."""
         with self.unsent.sending(request.transport, response.body) as sending:
             await response.prepare(request)
             for piece in response.pieces(request.method):

@@ -11,7 +11,7 @@ PIECE = 32 << 10
 
 
 class Response(web.StreamResponse):
-    """`body` may be shared with any number of other responses."""
+    """A response. Its `body` may be shared with any number of other responses."""
 
     def __init__(
         self, body: bytes, content_type: str, *, status: int = 200, headers: Mapping[str, str] | None = None
@@ -21,7 +21,7 @@ class Response(web.StreamResponse):
         self.content_length = len(body)
 
     def pieces(self, method: str) -> Iterator[memoryview]:
-        """What of the body a request of this method is sent."""
+        """Yields the pieces of the body that a request of this method is sent, none for HEAD."""
         whole = memoryview(b"" if method == "HEAD" else self.body)
         for start in range(0, len(whole), PIECE):
             yield whole[start : start + PIECE]

@@ -31,7 +31,7 @@ class WebConfig:
     warnings: tuple[str, ...] = ()
 
     def opened_by(self, new: WebConfig) -> str:
-        """What `new` would open that is closed now; empty if nothing. A file that is being written looks like that."""
+        """Protection that `new` would drop; empty if none. A file that is still being written looks like that."""
         if self.tls is not None and new.tls is None:
             return "TLS"
         if self.users and not new.users:

@@ -47,7 +47,7 @@ CIPHERS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class TlsServerConfig:
-    """`tls_server_config`, as it is written."""
+    """The section `tls_server_config`, as it is written."""
 
     cert: str = ""
     key: str = field(default="", repr=False)
@@ -66,7 +66,10 @@ class TlsServerConfig:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """`begins`, `ends`: Unix times between which the certificate is valid. `allowed_sans` empty: any name is accepted."""
+    """TLS as configured.
+
+    `begins`, `ends`: Unix times between which the certificate is valid. `allowed_sans` empty: any name is accepted.
+    """
 
     context: ssl.SSLContext
     begins: float
@@ -75,7 +78,7 @@ class Tls:
 
     @property
     def verifies(self) -> bool:
-        """No client is accepted without a certificate of the authority."""
+        """True if no client is accepted without a certificate of the authority."""
         return self.context.verify_mode == ssl.CERT_REQUIRED
 
     @property
@@ -94,7 +97,7 @@ class Tls:
 
 
 def build(given: TlsServerConfig, files: Files, fault: AddFault, warn: Callable[[str], None]) -> Tls | None:
-    """None after a fault."""
+    """Build the TLS settings and report faults to `fault`; None without a certificate and a key."""
     certificate = _one_of(given, "cert", files.certificate, files, fault)
     key = _one_of(given, "key", files.key, files, fault)
     authority = _one_of(given, "client_ca", files.certificate, files, fault, needed=False)
@@ -307,7 +310,7 @@ def _first(text: str) -> str:
 
 
 def _bounds(der: bytes) -> tuple[int, int]:
-    """Where the content of the first element begins and ends (X.690, definite lengths)."""
+    """Offsets at which the content of the first element begins and ends (X.690, definite lengths)."""
     if der[1] < 0x80:
         return 2, 2 + der[1]
     size = der[1] & 0x7F

@@ -22,7 +22,10 @@ RESPONSES_LEAST = 16
 
 @dataclass(eq=False, slots=True)
 class Sending:
-    """`left`: bytes in the buffer of its transport when it was last read. `moved`: the turn in which the client last took some."""
+    """A response on its way.
+
+    `left`: bytes in the buffer of its transport when it was last read. `moved`: the turn in which the client last took some.
+    """
 
     transport: asyncio.WriteTransport
     body: bytes
@@ -36,7 +39,10 @@ class Sending:
 
 
 class Unsent:
-    """`turned_away`: connections ended because they had taken nothing for longest while others needed the room."""
+    """The responses that are not taken yet.
+
+    `turned_away` counts connections that were ended to make room, those that had taken nothing for longest.
+    """
 
     def __init__(self, trimming: Trimming, most: int = UNSENT_MOST) -> None:
         self.turned_away = 0
@@ -53,8 +59,9 @@ class Unsent:
 
     @contextmanager
     def sending(self, transport: asyncio.BaseTransport | None, body: bytes) -> Iterator[Sending | None]:
-        """Until the response is taken, or its connection has ended; None if the client has left. Room is made by clients that take nothing,
-        not by slow ones.
+        """Counts a response until the client has taken it or its connection has ended; yields None if the client has left.
+
+        Room is made by aborting clients that take nothing, not slow ones.
         """
         if not isinstance(transport, asyncio.WriteTransport):
             yield None

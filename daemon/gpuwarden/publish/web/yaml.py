@@ -15,7 +15,7 @@ Tree = dict[str, Any]
 
 
 class YamlError(Exception):
-    """It is not YAML, or not a table. The message says where, and quotes nothing: it may be a secret."""
+    """The file is not YAML, or not a table. The message says where, and quotes nothing: it may be a secret."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -57,7 +57,7 @@ def parse(text: str) -> Tree:
 
 
 def _problem(error: yaml.MarkedYAMLError) -> str:
-    """What the parser expected; without the text that it found instead."""
+    """Describe what the parser expected, without the text that it found instead."""
     return re.sub(r"('[^']*'|\"[^\"]*\")", "…", error.problem or error.context or "it cannot be read")
 
 
