@@ -24,7 +24,7 @@ class Ending:
         """Who ends it, for people."""
 
     def end(self, why: str) -> None:
-        """The first reason stays."""
+        """End the run; the first reason is kept."""
         self.why = self.why or why
         self.event.set()
 

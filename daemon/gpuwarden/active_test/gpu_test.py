@@ -19,7 +19,7 @@ from gpuwarden_collectors.codec import CodecError, from_wire
 from gpuwarden_collectors.facts import GpuFacts
 
 START, COMPUTE, MEMORY = "start", "compute", "memory"
-"""What a worker asks for, right before it begins: to start the driver's library; to compute only where it has peers."""
+"""Phases that a worker asks for, right before it begins: to start the driver's library; to compute only where it has peers."""
 _TRANSFERS = ("start", "pcie", "peers")
 """The phases of a worker in which it may use other GPUs: they come first."""
 
@@ -54,7 +54,7 @@ class Node:
     level: Level
     identity: Identity
     environment: Mapping[str, str]
-    """Of workers."""
+    """The environment of workers."""
     nvml_library: str
     """The configured one; empty: the driver's own."""
     occupancy: Callable[[], Awaitable[Occupancy]]

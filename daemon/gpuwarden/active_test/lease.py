@@ -81,8 +81,8 @@ class Lease:
     async def result(self, tests: Sequence[GpuTest], within: float = RESULT_WITHIN) -> Mapping[str, Any] | None:
         """Return what the daemon concludes from the tests; None if it does not accept them (`error` says why).
 
-        One that knew of the test and does not answer is asked again until RESTART_WITHIN has passed: what a test has found must not be lost
-        because the daemon restarts. Shorter than RESULT_WITHIN, it is asked once.
+        A daemon that knew of the test and does not answer is asked again until RESTART_WITHIN has passed: results must not be lost because
+        the daemon restarts. With `within` shorter than RESULT_WITHIN it is asked once.
         """
         given = {"lease": self._name, "workers": self.workers, "tests": [to_wire(test) for test in tests]}
         give_up = time.monotonic() + (RESTART_WITHIN if self._name and within >= RESULT_WITHIN else 0.0)

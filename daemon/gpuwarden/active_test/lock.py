@@ -26,14 +26,14 @@ from gpuwarden_collectors.host_files import read_text
 from gpuwarden_collectors.process_stat import process_stat
 
 NAME = "test.lock"
-"""In the run directory."""
+"""File name in the run directory."""
 GROUP = "gpuwarden"
-"""Of the file: its members, as jobs of Slurm that run as that user, take the lock beside a daemon of root's."""
+"""Group of the file: its members, as jobs of Slurm that run as that user, take the lock beside a daemon of root's."""
 NODE = "gpuwarden-test"
 """The name of the socket."""
 _BACKLOG = 4096
 _ATTEMPTS, _APART = 5, 0.1
-"""To connect to the holder, and seconds between them. A test listens as soon as it has the name, and one that has ended has it no longer."""
+"""Attempts to connect to the holder, and seconds between them. A test listens as soon as it has the name, and one that has ended has it no longer."""
 _LOCKS_MOST = 4 << 20  # bytes
 _FILES_MOST = 4096
 """Open files of the holder that are looked at; a test has some dozens."""

@@ -12,7 +12,7 @@ Found = tuple[Obstacle, str]
 """The obstacle, and a line for people."""
 
 _MPS = "nvidia-cuda-mps"
-"""As /proc/PID/comm has it, which is cut to 15 characters: nvidia-cuda-mps-server and -control."""
+"""Name as in /proc/PID/comm, which is cut to 15 characters: nvidia-cuda-mps-server and -control."""
 _PROHIBITED = 2
 _MODES = {1: "exclusive thread", _PROHIBITED: "prohibited", 3: "exclusive process"}
 """nvmlComputeMode_t."""

@@ -25,7 +25,7 @@ from gpuwarden_collectors.slurm.nodes import jobs_on, read_node, without_ended_j
 
 JOB_VARIABLE = "SLURM_JOB_ID"
 POD_VARIABLE = "POD_UID"
-"""From the manifest of the pod that a test runs in (kubernetes/active-test.yaml)."""
+"""Variable from the manifest of the pod that a test runs in (kubernetes/active-test.yaml)."""
 PODS_WITHIN = 5.0
 FRESH = 1.0
 """Seconds."""
@@ -57,7 +57,7 @@ class Asked:
     slurm: SlurmClient | None
     excluded_by: Callable[[], Sequence[str]]
     ended_job: Callable[[], Occupancy] | None = None
-    """In the epilog of a job, about its own GPUs: nobody else is asked."""
+    """Occupancy of a job's own GPUs, in its epilog: nobody else is asked."""
     alone_by_order: bool = False
     """A person says that nobody is here. Only for hosts without a scheduler."""
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)

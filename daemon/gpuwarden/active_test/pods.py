@@ -19,7 +19,7 @@ KUBELET = FOLDER
 _RECORD = "device-plugins/kubelet_internal_checkpoint"
 _RECORD_MOST = 16 << 20  # bytes
 _SHARED = "::"
-"""In the name of a device that is a part of a GPU's time (NVIDIA's device plugin, time-slicing and MPS)."""
+"""Mark in the name of a device that is a part of a GPU's time (NVIDIA's device plugin, time-slicing and MPS)."""
 _STARTING = 600.0
 """Seconds since the record was written in which a pod without a process may just be starting. Later it has ended: kubelet forgets it
 only when it gives out devices again."""

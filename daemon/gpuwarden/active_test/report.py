@@ -23,17 +23,17 @@ class Report:
     started: Stamp
     seconds: float
     tests: tuple[GpuTest, ...] = ()
-    """In the order of the GPUs; the repeats of a GPU follow all first tests."""
+    """Tests in the order of the GPUs; the repeats of a GPU follow all first tests."""
     indices: Mapping[str, int] = field(default_factory=dict, hash=False)
     """NVML's index by UUID."""
     outcomes: Mapping[str, Outcome] = field(default_factory=dict, hash=False)
-    """By UUID."""
+    """Outcomes by UUID."""
     obstacle: Obstacle | None = None
     """Why no GPU was tested at all."""
     text: str = ""
     """The obstacle, for people."""
     notes: tuple[str, ...] = ()
-    """What else people should know: how the results were judged, what could not be read."""
+    """Further facts for people: how the results were judged, what could not be read."""
 
     @property
     def verdict(self) -> ActiveVerdict:

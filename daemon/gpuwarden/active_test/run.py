@@ -50,7 +50,7 @@ class Order:
     gpus: tuple[str, ...]
     """UUIDs, indices or slots; empty: all."""
     choose: Callable[[Sequence[GpuFacts]], tuple[GpuFacts, ...]] | None = None
-    """Which of them, once they are read; may raise to test none."""
+    """Chooses among the GPUs, once they are read; may raise to test none."""
     nvml: NvmlOptions
     run_dir: Path
     state_dir: Path

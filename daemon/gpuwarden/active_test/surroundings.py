@@ -14,7 +14,7 @@ from gpuwarden.active_test.worker import Identity
 from gpuwarden.base.paths import kernel_cache
 
 USER = "gpuwarden"
-"""As which workers run where root starts the test and the package has made this user."""
+"""User that workers run as where root starts the test and the package has made this user."""
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 _NOWHERE = "/nonexistent"
 

@@ -34,7 +34,7 @@ NEXT: Mapping[Obstacle | None, str] = {
     Obstacle.FAILED_CALL: _LOOK,
     None: "test again: this test alone says nothing of the GPU",
 }
-"""By what gave no verdict."""
+"""Next steps by the obstacle that left no verdict."""
 _NONE = "-"
 _GB, _TERA = 1e-9, 1e-12
 _TENTH = 1e8  # ns

@@ -40,7 +40,7 @@ LATE = 1.0
 _STDERR_KEPT = 2000
 
 Answer = Callable[[str], Awaitable[str]]
-"""What a worker asks for ("start", "compute", "memory") to the one line that it gets."""
+"""Maps a request of a worker ("start", "compute", "memory") to the one line that it gets."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from math import comb
 CHANCE = 0.01
 """Own choice: the most that p may be once it is corrected for the number of tests."""
 MARKED_LEAST = 5
-"""What fewer marked ones have in common means nothing."""
+"""Fewer marked ones show nothing by what they have in common."""
 
 
 def p_value(both: int, marked: int, having: int, total: int) -> float:

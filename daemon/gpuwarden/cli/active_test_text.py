@@ -15,7 +15,7 @@ _GATE = {
     "person": "needs an operator",
     "impossible": "test_impossible, the node returns without a test",
 }
-"""Where the return gate stands, for people."""
+"""States of the return gate, for people."""
 
 
 def active_test_lines(status: Document) -> Iterator[str]:

@@ -59,7 +59,7 @@ def _strictest_first(text: str) -> bool:
 
 
 _COMES_BACK, _BY_PERSON, _RESTORE = "it comes back ", "(gpuwarden restore)", "`gpuwarden restore`"
-"""What the daemon says of an exclusion that waits, and of one that a person ends."""
+"""Phrases of the daemon about an exclusion that waits, and about one that a person ends."""
 
 
 def _override_lines(overridden: Document | None) -> Iterator[str]:

@@ -14,9 +14,9 @@ class Shown(NamedTuple):
     """How one kind of evidence is shown."""
 
     name: str
-    """For people; of a sentence, what stands before it."""
+    """Name for people; for a sentence, the words before it."""
     unit: str = ""
-    """What stands behind the value; or DURATION for seconds, SIZE for bytes, FLAG for 0 and 1, SENTENCE for what needs no name."""
+    """Unit behind the value; or DURATION for seconds, SIZE for bytes, FLAG for 0 and 1, SENTENCE for what needs no name."""
 
 
 NAMES: Mapping[str, Shown] = {
@@ -173,7 +173,7 @@ NAMES: Mapping[str, Shown] = {
     "gpus": Shown("GPUs"),
     "differs": Shown("differs"),
 }
-"""By the key of the evidence in JSON. A key that is not here is shown as it is, with spaces."""
+"""Names by the key of the evidence in JSON. A key that is missing here is shown as it is, with spaces."""
 
 _GIB = 1 << 30
 

@@ -91,7 +91,7 @@ _DONE = {
     State.MISSING: "written", State.SAME: "is there already", State.OUTDATED: "replaced",
     State.CHANGED: "left as it is: changed by hand",
 }  # fmt: skip
-"""By the state before. A foreign file is refused."""
+"""Actions by the state before. A foreign file is refused."""
 
 
 def _remove(options: argparse.Namespace, installation: Installation) -> int:

@@ -62,7 +62,7 @@ _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)", re.A
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _QUIET_MOST = 24
 GPUS_MOST = 16
-"""Of one host, for the time that a test may take."""
+"""GPUs of one host, for the time that a test may take."""
 
 
 def active_test_misfits(test: ActiveTestOptions, *, slurm: bool, kubernetes: bool, excludes: bool) -> Iterator[Misfit]:

@@ -51,7 +51,7 @@ class KubernetesOptions:
 
 EXTRA = "pip install 'gpuwarden[kubernetes]'"
 _PACKAGES = {"enabled": "lightkube", "pod_labels": "grpclib"}
-"""What each key needs."""
+"""Packages that each key needs."""
 _DOMAIN = r"(?=[^/]{1,253}(?:/|$))[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 _KEY = re.compile(_DOMAIN + r"/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _NODE = re.compile(_DOMAIN)

@@ -259,7 +259,7 @@ def _believed(verb: Verb, user: str) -> Verb:
 
 
 async def _uid_of(name: str) -> int | None:
-    """uid of a user; None where the host has no such user, or its directory does not answer."""
+    """User id of a name; None where the host has no such user, or its directory does not answer."""
     finding: asyncio.Future[int] = detached("user", lambda: pwd.getpwnam(name).pw_uid)
     await asyncio.wait((finding,), timeout=USER_FOUND_WITHIN)
     return finding.result() if finding.done() and finding.exception() is None else None

@@ -38,7 +38,7 @@ for paths in sys.argv[1:]:
 """
 _UVM = Path("/dev/nvidia-uvm")
 MODPROBE = Path("/usr/bin/nvidia-modprobe")
-"""With the rights of root it makes that device: libcuda calls it, and so does gpuwarden-uvm.service."""
+"""Program that makes that device with the rights of root: libcuda calls it, and so does gpuwarden-uvm.service."""
 _ADDRESS_SPACE = 64 << 30
 """Bytes: a context on an H100 took 13 GiB of address space; with the memory of eight GPUs mapped for each other it may be more."""
 _SHOWN = 4

@@ -84,9 +84,9 @@ _CHECKS: dict[str, tuple[float, Check]] = {
     "pod labels": (HOST_WITHIN, pod_labels.pod_labels),
     "dstack": (HOST_WITHIN, _loop(dstack.dstack)),
 }
-"""By name, in the order of the output: seconds, and the check."""
+"""Seconds and check by name, in the order of the output."""
 _AREAS = ("slurm", "kubernetes", "dstack")
-"""Those whose rows are not about the host."""
+"""Checks whose rows are not about the host."""
 
 
 async def examine(config: Config, daemon: Running) -> list[Row]:

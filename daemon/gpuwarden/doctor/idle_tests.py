@@ -22,7 +22,7 @@ from gpuwarden_collectors.slurm.settings import read_config, read_partition_sett
 RESPONSE_WITHIN = 12.0
 TIMER = Path("/etc/systemd/system/timers.target.wants/gpuwarden-test.timer")
 _NOT_NOW = ("not available", "currently unavailable", "Nodes required", "busy", "drained or reserved")
-"""What sbatch says of a node that is drained, down or reserved: nothing about the user."""
+"""Phrases of sbatch about a node that is drained, down or reserved: nothing about the user."""
 
 
 async def idle_tests(config: Config, timer: Path = TIMER) -> list[Row]:

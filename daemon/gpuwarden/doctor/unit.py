@@ -17,7 +17,7 @@ _PROPERTIES = (
 )  # fmt: skip
 _NETWORK = "network.target"
 _TO_DO = {"not-found": "install the unit (docs/use/systemd.md)", "masked": f"systemctl unmask {NAME}"}
-"""By the state in which it cannot be started (LoadState)."""
+"""Advice by the state in which the unit cannot be started (LoadState)."""
 
 
 def unit(config: Config, run: Path = Path("/run"), command: tuple[str, ...] = ("systemctl",)) -> Iterator[Row]:

@@ -13,7 +13,7 @@ from gpuwarden.publish.metrics.machine import OF_THE_NODE
 LEAST = 4
 """Nodes of one type from which on one can differ from the others."""
 AGREE = 0.75
-"""Of which so many have the same number of GPUs."""
+"""Fraction of the group that has the same number of GPUs."""
 
 
 def labels_of(*samples: Iterable[Sample]) -> dict[Key, dict[str, str]]:

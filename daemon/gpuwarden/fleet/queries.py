@@ -32,4 +32,4 @@ QUERIES: dict[str, str] = {
     "machines": MACHINE,
 }
 WHY_QUERIES: dict[str, str] = {"machines_before": f"last_over_time({MACHINE}[6h])"}
-"""For `--why`, beside `QUERIES`."""
+"""Queries for `--why`, beside `QUERIES`."""

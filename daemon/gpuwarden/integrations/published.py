@@ -17,7 +17,7 @@ from pathlib import Path
 from gpuwarden.base.paths import marker_path
 
 FORMAT = "1"
-"""Of the verdict."""
+"""Format of the verdict."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _VERDICT_MOST = 64 << 10  # bytes; of 16 GPUs it has less than 2 KiB
 _MARKER_MOST = 16 << 10

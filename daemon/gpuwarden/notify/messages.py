@@ -57,7 +57,7 @@ class Origin:
     mode: str
     """`observe` or `enforce`."""
     boot_id: str
-    """Of the running kernel; for events that carry none."""
+    """Boot of the running kernel, for events that carry none."""
     runbooks: str = RUNBOOKS
     """Address of the folder with the runbooks."""
 

@@ -54,7 +54,7 @@ class Notifications:
         self._spacing = Spacing(folder / RESENT) if self._workers else None
         self._checkpoint: Callable[[], Iterable[Event]] = list
         self._subjects: set[str] | None = set()
-        """Of messages since the start; None once what lasts was sent again."""
+        """Subjects of messages since the start; None once what lasts was sent again."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def _add(self, target: str, events: tuple[Group, ...], receiver: Receiver) -> None:

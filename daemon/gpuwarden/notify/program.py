@@ -17,7 +17,7 @@ from gpuwarden_collectors.plugin.run import Process, run
 
 NOT_NOW = (75,)
 NOT_THERE = (126, 127)
-"""Of the shell that starts it: not executable, or not found."""
+"""Exit codes of the shell that starts it: not executable, or not found."""
 
 
 class ProgramReceiver:

@@ -19,7 +19,7 @@ class Message:
     """A notification."""
 
     subject: str
-    """What the message is the latest state of."""
+    """The subject, of which the message is the latest state."""
     key: str
     """The same for every attempt to deliver it, after a restart too."""
     body: str

@@ -28,7 +28,7 @@ class CollectorStatus:
 
     name: str
     outcome: PassOutcome | None = None
-    """None before the first pass."""
+    """The outcome; None before the first pass."""
     duration: float | None = None
     """Seconds that the last pass took."""
     last_success: Stamp | None = None
@@ -38,7 +38,7 @@ class CollectorStatus:
     error: str = ""
     """Why the last pass failed; empty if it did not."""
     worker: WorkerReport | None = None
-    """Only of collectors with a process of their own."""
+    """The worker, of collectors with a process of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,7 @@ class Enforced:
     would: tuple[Wanted, ...] = ()
     """Intents that mode observe does not carry out."""
     blocked: Mapping[str, str] = field(default_factory=dict)
-    """By actuator: why its intent is not carried out."""
+    """Why its intent is not carried out, by actuator."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Outcomes of intents, as `exclude_done`, since the ledger began; of retry and refused, attempts of this process."""
     breaker: str = ""
@@ -136,13 +136,13 @@ class Enforced:
     person_why: tuple[str, ...] = ()
     """Why, for those whose kind does not say it."""
     gate: ReturnGateShown | None = None
-    """None where no test comes before a restoration."""
+    """The gate; None where no test comes before a restoration."""
     order: str = ""
     """The text of an operator's exclusion."""
     overridden: tuple[str, ...] = ()
     """Active failures that an operator overrode, so that they do not exclude the node."""
     override: Override | None = None
-    """Of that operator."""
+    """The override of that operator."""
     notice: Notice | None = None
     """The imminent one of `notices`."""
     notices: tuple[Notice, ...] = ()
@@ -155,7 +155,7 @@ class NoticeSource:
 
     name: str
     up: bool
-    """It answers."""
+    """True if it answers."""
     kinds: tuple[str, ...] = ()
     """The kinds of notices that it may announce."""
     error: str = ""
@@ -172,9 +172,9 @@ class Evacuations:
     """Jobs on a machine that is about to end."""
 
     evacuations: tuple[Evacuation, ...] = ()
-    """Those in progress, else the last one."""
+    """Evacuations in progress, else the last one."""
     preview: tuple[str, ...] = ()
-    """What is going to be done, or would be in mode enforce."""
+    """Steps that are going to be done, or would be in mode enforce."""
     outcomes: Mapping[str, int] = field(default_factory=dict)
     """Jobs signalled by this process, by result."""
     answers: Mapping[Given, int] = field(default_factory=dict)
@@ -200,9 +200,9 @@ class JobLabels:
     """The jobs of the label `hpc_job`."""
 
     jobs: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """By GPU, or by GPU and instance (`3`, `3.1`)."""
+    """Jobs by GPU, or by GPU and instance (`3`, `3.1`)."""
     error: str = ""
-    """What could not be read; empty if all was."""
+    """Files that could not be read; empty if all were."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +212,7 @@ class ActiveTests:
     running: Lease | None = None
     """The test that runs now."""
     results: Mapping[str, tuple[PastTest, ...]] = field(default_factory=dict)
-    """By slot, the newest of each level, the newest last."""
+    """Results by slot, the newest of each level, the newest last."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Tests of a GPU by level and verdict, as `quick_failure`, since the ledger began."""
 
@@ -239,7 +239,7 @@ class Snapshot:
     jobs: JobsFacts | None = None
     infiniband: InfinibandFacts | None = None
     pods: PodsOnGpus | None = None
-    """None where no answer of kubelet counts."""
+    """Pods; None where no answer of kubelet counts."""
     machine: tuple[str, ...] = ()
     """Values of `MACHINE_LABELS`, as last seen."""
     collectors: tuple[CollectorStatus, ...] = ()
@@ -255,7 +255,7 @@ class Snapshot:
     evacuations: Evacuations = field(default_factory=Evacuations)
     notice_sources: tuple[NoticeSource, ...] = ()
     errors: Mapping[str, str] = field(default_factory=dict)
-    """By component of the daemon: why it does not work."""
+    """Why a component of the daemon does not work, by component."""
     dropped: Mapping[str, int] = field(default_factory=dict)
     """Writes dropped, by kind: "log", "ledger", "files"."""
     log_gaps: int = 0
@@ -266,7 +266,7 @@ class Snapshot:
     """Lines of the kernel log that do not count, by reason."""
     clients: Clients = field(default_factory=Clients)
     hpc_jobs: JobLabels | None = None
-    """None where that label is not configured."""
+    """Jobs of that label; None where it is not configured."""
 
     @property
     def excluded_by(self) -> tuple[str, ...]:

@@ -54,7 +54,7 @@ ENDS_OF = {
     "memory_degrading": f"{_PASSED.format('level quick or standard')}, and it is no longer seen",
     **dict.fromkeys(TEST_CODES, _PASSED.format("the level that found it, or a higher one")),
 }
-"""Of conditions that end otherwise."""
+"""Ends of conditions that end otherwise."""
 
 
 def to_json(document: object) -> bytes:

@@ -34,9 +34,9 @@ SILENT_STEP = 5.0
 SILENCE = 1.5 * SILENT_STEP
 """Seconds without a step that are silence, and not a pass that took a little longer than the last."""
 SILENT_STEPS_MOST = 120
-"""In one gap: ten minutes. Whatever silence does to a verdict it has done by then."""
+"""Steps in one gap: ten minutes. Whatever silence does to a verdict it has done by then."""
 SILENT_STEPS_OVERALL = 20_000
-"""Of a whole trace: 28 hours of silence, which take ten seconds. A trace may have a gap between any two of its records; beyond this each is
+"""Steps in a whole trace: 28 hours of silence, which take ten seconds. A trace may have a gap between any two of its records; beyond this each is
 judged by one step, at its end."""
 EVENTS_KEPT = 4096
 """Events remembered for a restart; beyond it they are summed up, as the ledger does."""

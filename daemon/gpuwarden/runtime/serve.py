@@ -20,7 +20,7 @@ from gpuwarden.runtime.wiring import Site
 CANNOT_LISTEN = 69  # EX_UNAVAILABLE of sysexits.h
 AGAIN = 75  # EX_TEMPFAIL: the unit starts it again, which is no failure of it
 STARTED_AGAIN = "started-again"
-"""In the run directory: the boot in which the daemon ended once so that it would be started again."""
+"""File in the run directory that names the boot in which the daemon ended once to be started again."""
 
 log = get_logger()
 

@@ -75,7 +75,7 @@ def loaded(python: Path) -> list[Path]:
 def writable(paths: Iterable[Path], owner: int = 0) -> list[Writable]:
     """Find what others than `owner` can change: of that code, of all that lies below its folders, and of the folders above.
 
-    Below a folder that is named nothing else is.
+    Nothing below a folder that is listed is listed itself.
     """
     return list(dict.fromkeys(_Search(owner).results(paths)))
 

@@ -47,7 +47,7 @@ PARTS = (
     Part("slurm/*", "usr/libexec/gpuwarden", "usr/local/libexec/gpuwarden", 0o755),
 )
 LINKS = {f"{LOCAL_UNITS}/{MAIN}.d/10-profile.conf": f"{LOCAL_SHARE}/profiles/{PROFILE}"}
-"""Of a local installation, with their targets."""
+"""Links of a local installation, with their targets."""
 
 
 @dataclass(frozen=True, slots=True)

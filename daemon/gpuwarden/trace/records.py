@@ -63,7 +63,7 @@ class HostEventsSeen:
     at: Stamp
     """When they were taken."""
     events: tuple[HostEvent, ...]
-    """In the order of the sources."""
+    """Events in the order of the sources."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ class ActiveTested:
     at: Stamp
     """When."""
     events: tuple[Event, ...]
-    """As they are in the ledger."""
+    """Events as they are in the ledger."""
 
 
 Record = Began | Passed | HostEventsSeen | ErrorsChanged | RulesChanged | Acknowledged | Accepted | ActiveTested

@@ -43,7 +43,7 @@ JUDGED = (
     "power_usage_mw", "clock_sm_mhz", "memory_used_bytes", "nvlink_tx_kib", "nvlink5_tx_bytes",
     "gpm_graphics_active", "gpm_tensor_active", "gpm_dram_active", "gpm_pcie_tx_mib", "gpm_pcie_rx_mib",
 )  # fmt: skip
-"""Those of TELEMETRY on which conditions about minutes depend (`job_stalled`, `gpu_slow`)."""
+"""Readings of TELEMETRY on which conditions about minutes depend (`job_stalled`, `gpu_slow`)."""
 _SELDOM = tuple(name for name in TELEMETRY if name not in JUDGED)
 _OF_INSTANCES = tuple(name for name in MigInstance.__dataclass_fields__ if name.startswith(_TELEMETRY_OF))
 

@@ -27,7 +27,7 @@ class IdleJob:
 
     node: str
     gpus: int
-    """As Slurm has them."""
+    """Number of GPUs that Slurm has."""
     partition: str
     level: Level
     parallel: int
@@ -35,7 +35,7 @@ class IdleJob:
     config: Path | None
     """The configuration file that was named; None: the usual one."""
     run_dir: Path
-    """Of the daemon that gets the results."""
+    """Run directory of the daemon that gets the results."""
     account: str = ""
     """Empty: the default one."""
     qos: str = ""

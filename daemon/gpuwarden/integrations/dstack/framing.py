@@ -15,7 +15,7 @@ import h11
 HEAD_MOST = 64 << 10  # bytes
 
 NotHttp = (h11.RemoteProtocolError, h11.LocalProtocolError)
-"""What is raised for a message that cannot be followed."""
+"""Errors raised for a message that cannot be followed."""
 
 _END = b"\r\n\r\n"
 _NOT_PLAIN = re.compile(

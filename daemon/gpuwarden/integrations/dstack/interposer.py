@@ -28,7 +28,7 @@ HEALTH = b"/api/instance/health"
 SHIM_WITHIN = 4.0
 """Seconds to wait for the shim's response. dstack's server waits for 9, and for 0.22.5 any failure means unreachable."""
 CLIENTS_MOST = 64
-"""With their connections to the shim: each takes 0.3 MiB at most here, and 0.5 MiB of the kernel's, of the 128 MiB of the unit."""
+"""Clients with their connections to the shim: each takes 0.3 MiB at most here, and 0.5 MiB of the kernel's, of the 128 MiB of the unit."""
 _KERNEL_HOLDS = 64 << 10
 """Bytes that the kernel holds for one direction of a connection (it takes twice as much): by itself it goes up to megabytes, which count as
 the unit's.

@@ -23,7 +23,7 @@ from enum import IntEnum
 from gpuwarden.integrations.published import Published
 
 NAME = "dstack"
-"""Of the actuator: its marker, and its part of the verdict's `excluded_by`."""
+"""Name of the actuator: in its marker, and its part of the verdict's `excluded_by`."""
 
 
 class Level(IntEnum):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # structlog is for gpuwarden.base.log to import, which keeps 
     from structlog.typing import FilteringBoundLogger
 
 NAME = "nvhcd"
-"""Of the actuator, whose marker counts."""
+"""Name of the actuator whose marker counts."""
 STOPS_WITHIN = 2.0
 """Seconds; its clients leave with their response."""
 AT_ONCE = 16

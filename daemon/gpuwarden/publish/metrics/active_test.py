@@ -15,7 +15,7 @@ Document = dict[str, Any]
 Sample = tuple[tuple[str, ...], float]
 
 FIGURES = ("int8", "verify", "write", "to_device", "to_host", "peers")
-"""Those that are published; cycles are constants of the kernels."""
+"""Figures that are published; cycles are constants of the kernels."""
 
 
 def document(tests: ActiveTests, gate: ReturnGateShown | None) -> Document:

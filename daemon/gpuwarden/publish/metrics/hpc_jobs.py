@@ -21,7 +21,7 @@ from gpuwarden.publish.snapshot import JobLabels
 FILE_NAME = re.compile(r"\d{1,4}(?:\.\d{1,4})?", re.ASCII)
 FILES_MOST = 256
 JOBS_MOST = 8
-"""Of one GPU or instance, since each multiplies its series."""
+"""Jobs of one GPU or instance: each multiplies its series."""
 _BYTES_MOST = 4096
 
 

@@ -14,7 +14,7 @@ from gpuwarden_collectors.kubelet.facts import PodContainer, PodsFacts
 POD = ("pod", "namespace", "container")
 """The labels of dcgm-exporter."""
 EXAMPLES = 3
-"""Of ids that fit no GPU here: how many are shown."""
+"""Ids that fit no GPU here and are shown."""
 
 
 class State(StrEnum):

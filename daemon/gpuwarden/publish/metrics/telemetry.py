@@ -27,7 +27,7 @@ MigSeries = Literal["instances", "gpus", "both"]
 """`instances`: instead of their GPU (dcgm-exporter's `-d f`); `gpus`: none (`-d g`); `both`: beside their GPU (`-d g,i`)."""
 
 COPIES_MOST = 8
-"""Of one series: a GPU may have several jobs and several pods."""
+"""Copies of one series: a GPU may have several jobs and several pods."""
 LABEL_TEXTS = 1024
 """How many are kept: 16 GPUs with 7 instances each have 128."""
 

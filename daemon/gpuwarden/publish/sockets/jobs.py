@@ -53,7 +53,7 @@ NAME = "job.sock"
 NEW_NAME = "job.new"
 LINE_LIMIT = 4096
 BACKLOG = 512
-"""Of the kernel: a client that finds it full is refused at once, and leaves a file instead."""
+"""Clients that wait in the kernel: one that finds the queue full is refused at once, and leaves a file instead."""
 _JOB_OF = 2.0  # seconds
 _WAITERS_OF_USER = 8
 _CHECK = 1.0  # seconds between two checks whether a waiting client is still connected

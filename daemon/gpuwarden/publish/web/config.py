@@ -24,7 +24,7 @@ HEADERS: Mapping[str, tuple[str, ...]] = {
 """The headers that may be set, and the values of those that allow no other."""
 HEADER_MAX = 4096
 COST_MOST, COST_SLOW = 18, 14
-"""Of bcrypt, as the power of two that it is: 18 takes about 20 s, 14 one."""
+"""Costs of bcrypt, as powers of two: 18 takes about 20 s, 14 one."""
 _HASH = re.compile(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}")
 _INTERVAL = re.compile(r"(?:\d{1,9}(?:\.\d{1,9})?(?:ns|us|µs|ms|s|m|h))+|0")
 _PART = re.compile(r"([\d.]+)(ns|us|µs|ms|s|m|h)")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Endpoint:
     path: str
     about: str
-    """In a few words, for the index."""
+    """Description for the index, in a few words."""
     answer: str
     """Its status codes and what it contains."""
     query: str = ""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 SIZE_MAX = 1 << 20  # bytes
 Print = tuple[int, ...] | None
-"""What changes when a file does; None: it does not exist."""
+"""A value that changes when a file does; None: it does not exist."""
 
 
 class FileError(Exception):

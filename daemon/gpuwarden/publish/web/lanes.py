@@ -10,7 +10,7 @@ from collections import Counter, deque
 from typing import Generic, TypeVar
 
 WAITING_MOST = 64
-"""Over all lanes; at cost 10 a check takes about 70 ms."""
+"""Checks that wait in all lanes; at cost 10 a check takes about 70 ms."""
 OF_LANE_MOST = 8
 
 Lane = tuple[str, bytes]

@@ -17,7 +17,7 @@ from gpuwarden.publish.web.trimming import Trimming
 UNSENT_MOST = 8 << 20
 """Bytes: six pages of a node with 48 GPUs, with a piece for each of 20 connections."""
 RESPONSES_LEAST = 16
-"""As many fit whatever their size, also where each has a body of its own: clients that ask at the same moment have taken nothing yet."""
+"""Responses that fit whatever their size, also where each has a body of its own: clients that ask at the same moment have taken nothing yet."""
 
 
 @dataclass(eq=False, slots=True)
