@@ -62,7 +62,7 @@ class EndedJob:
 
 
 def ended_job(environment: Mapping[str, str], run_dir: Path, conf: Path, now: Callable[[], float]) -> EndedJob:
-    """`environment`: that of an epilog. `conf`: slurm.conf. Raises NoEndedJob."""
+    """The job whose epilog has this `environment`. `conf`: slurm.conf. Raises NoEndedJob."""
     job, gpus = environment.get("SLURM_JOB_ID", ""), tuple(numbers(environment.get("SLURM_JOB_GPUS", "")))
     if environment.get("SLURM_SCRIPT_CONTEXT") != CONTEXT or not (job.isascii() and job.isdecimal() and len(job) < 12):
         raise NoEndedJob("--of-ended-job is for Slurm's epilog: gpuwarden-slurm-epilog-test calls it there")

@@ -58,7 +58,7 @@ class Lease:
         """Why the daemon did not know that the test ran; empty if it did, or was not there."""
 
     async def begin(self, level: Level, uuids: Sequence[str], seconds: float) -> None:
-        """`seconds`: how long the test may take at most. Raises nothing."""
+        """Announce the test to the daemon and renew its lease. `seconds`: how long the test may take at most. Raises nothing."""
         given: Mapping[str, Any] = {"pid": os.getpid(), "level": level.value, "gpus": list(uuids), "seconds": seconds}
         answer = await self._asked("test-begin", given)
         if answer is None:
@@ -69,7 +69,7 @@ class Lease:
             self._renewing = asyncio.create_task(self._renew(given))
 
     async def announced(self) -> None:
-        """Once the daemon knows of all workers so far: before they touch a driver that may log an Xid of theirs. Raises nothing."""
+        """Wait until the daemon knows of all workers so far, before they touch a driver that may log an Xid of theirs. Raises nothing."""
         wanted = len(self.workers)
         if self._renewing is None or self._renewing.done():
             return

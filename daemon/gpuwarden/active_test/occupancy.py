@@ -72,7 +72,10 @@ class Asked:
 
 
 async def occupancy(asked: Asked, gpus: int) -> Occupancy:
-    """`gpus`: how many there are on this node. Raises nothing; each command of Slurm's has its own deadline."""
+    """Find how much memory a test may take.
+
+    `gpus`: how many there are on this node. Raises nothing; each command of Slurm's has its own deadline.
+    """
     if asked.ended_job is not None:
         return await detached("notes of jobs", asked.ended_job)
     if (held := await _pods(asked, gpus)) is not None:

@@ -50,7 +50,7 @@ class ServiceManager:
                     listener.accept()[0].close()
 
     def send(self, *lines: str) -> None:
-        """`READY=1` and its like. Never blocks and never raises: without a receiver the message is lost."""
+        """Send lines such as `READY=1`. Never blocks and never raises: without a receiver the message is lost."""
         if not self.address:
             return
         address = f"\0{self.address[1:]}" if self.address.startswith("@") else self.address

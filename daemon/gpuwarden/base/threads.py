@@ -12,10 +12,10 @@ Result = TypeVar("Result")
 
 
 def detached(name: str, work: Callable[[], Result]) -> asyncio.Future[Result]:
-    """`work` in a daemon thread of its own: what it returns or raises is in the future, if it ever ends; RuntimeError also where no
-    thread can be started, as at a limit on tasks (TasksMax, a pod's pids).
+    """Run `work` in a daemon thread of its own; the future gets what it returns or raises, if it ever ends.
 
-    Neither the loop nor the end of the process waits for it (an executor's threads would be waited for).
+    It also gets RuntimeError where no thread can be started, as at a limit on tasks (TasksMax, a pod's pids). Neither the loop nor the end
+    of the process waits for the thread (an executor's threads would be waited for).
     """
     future, run = promised(work)
     try:

@@ -11,7 +11,7 @@ Document = dict[str, Any]
 
 
 def enforcement_lines(status: Document) -> Iterator[str]:
-    """Nothing where no scheduler is configured and no operator gave an order."""
+    """Lines about notices, jobs, exclusions and orders. There are none where no scheduler is configured and no operator gave an order."""
     enforcement = status.get("actions") or {}
     yield from _notice_lines(status)
     yield from _job_lines(status.get("jobs") or {})

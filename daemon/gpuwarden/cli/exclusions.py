@@ -56,7 +56,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _exclusions(state: PolicyState) -> Iterator[dict[str, Any]]:
-    """`asked`: an exclusion that was written before the daemon stopped, and not read back, may be in force too."""
+    """Exclusions by gpuwarden. One that is `asked` was written before the daemon stopped and not read back: it may be in force, too."""
     for hold in state.holds.values():
         yield _row(hold.actuator, hold.why.value, hold.reason, hold.since or hold.at.wall, asked=False)
     for intent in state.pending.values():

@@ -51,7 +51,7 @@ LINE = re.compile(r"NVRM: |nvidia-nvswitch\d")
 
 
 def xid(number: int, rules: Rules, read: LineFacts | None = None) -> Explained:
-    """`read`: what a line shows beyond the number."""
+    """Explain an Xid. `read`: what a line shows beyond the number."""
     row = xid_row(number)
     read = read or LineFacts()
     ruling = read.ruling or Ruling(row.klass, row.advice)
@@ -80,7 +80,7 @@ _TRAFFIC = {
 
 
 def sxid(number: int, rules: Rules, *, fatal: bool | None = None) -> Explained:
-    """`fatal`: as the line states it, None if it does not."""
+    """Explain an SXid. `fatal`: as the line states it, None if it does not."""
     row = sxid_row(number)
     klass = first_class(row, fatal)
     ruling = Ruling(klass, sxid_advice(fatal=klass is XidClass.FAILURE))

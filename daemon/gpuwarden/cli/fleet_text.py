@@ -47,7 +47,7 @@ def why_text(found: Why) -> Iterator[str]:
 
 
 def span(seconds: float) -> str:
-    """`45s`, `12m`, `1h05m`, `2d03h`: the coarser, the longer."""
+    """Text of a time span, coarser the longer it is: `45s`, `12m`, `1h05m`, `2d03h`."""
     whole = int(seconds)
     if whole < 100:
         return f"{whole}s"

@@ -95,8 +95,10 @@ async def _test(config: Config, level: Level, reader: asyncio.StreamReader) -> M
 
 
 async def probe(config: Config, uvm: Path) -> Mapping[str, Any]:
-    """`lacking`: what this host lacks for a test, for now or for good. `impossible`: why no GPU can be tested, as they are set up. Both are "" if a
-    test may run. `untestable`: by slot, why a GPU cannot be tested, where others can.
+    """Find out whether this host and its GPUs can be tested.
+
+    `lacking`: what this host lacks for a test, for now or for good. `impossible`: why no GPU can be tested, as they are set up. Both are ""
+    if a test may run. `untestable`: by slot, why a GPU cannot be tested, where others can.
     """
     if why := await _lacking(uvm):
         return {"lacking": why, "impossible": "", "untestable": {}}

@@ -9,7 +9,7 @@ _ONLY_IN_JSON = ("first_boottime", "first_wall", "latch")  # of events: only the
 
 
 def clean(value: object) -> str:
-    """`value` without anything that would move the cursor: names and kernel log lines hold what users put into them."""
+    """Escape what would move the cursor: names and kernel log lines hold what users put into them."""
     text = value if isinstance(value, str) else json.dumps(value)
     if text.isprintable():
         return text

@@ -76,7 +76,7 @@ def block(known: Known, now: float) -> str:
 
 
 def screen(known: Known, now: float, columns: int, rows: int) -> str:
-    """All of a terminal of that size, drawn over what is there. The terminal's modes are restored."""
+    """Text that fills a terminal of that size, drawn over what is there. The terminal's modes are restored."""
     lines = list(_wrapped(known.lines(columns), columns))
     room = max(rows - 2, 1)  # one line for the head, one for the shell's prompt
     if len(lines) > room:

@@ -214,7 +214,7 @@ class Readers:
 
     @property
     def log_position(self) -> LogPosition | None:
-        """How far the kernel log was read; everything up to there has been handed over."""
+        """Position up to which the kernel log was read; everything before it has been handed over."""
         return None if self._kernel_log is None else self._kernel_log.position
 
     @property

@@ -29,7 +29,7 @@ class _Reads(Generic[Facts]):
         self._clock = clock
 
     def _failed(self, started: Stamp, error: Exception) -> Observation[Facts]:
-        """Whatever a reader raises is a failed pass, not the end of all passes."""
+        """Turn an exception of a reader into a failed pass: no exception ends all passes."""
         if isinstance(error, SourceAbsent):
             return self._observation(started, PassOutcome.ABSENT, error=str(error))
         text = str(error) if isinstance(error, CollectorError) else f"{type(error).__name__}: {error}"

@@ -77,7 +77,7 @@ async def _name_or_hostname(client: SlurmClient) -> str:
 
 
 def _make(notes: Path) -> None:
-    """If the package has not made it. The scripts do not use a folder made by another user than theirs."""
+    """Make the folder if the package has not. The scripts do not use a folder made by another user than theirs."""
     with contextlib.suppress(OSError):
         notes.parent.mkdir(mode=0o700, exist_ok=True)
         notes.mkdir(mode=0o700, exist_ok=True)

@@ -33,7 +33,7 @@ def exec_misfits(options: ExecOptions) -> Iterator[Misfit]:
 
 
 def program_misfits(here: str, command: tuple[str, ...], *, needed: bool = True) -> Iterator[Misfit]:
-    """`here`: the table that it is in. `needed`: there must be a command."""
+    """Check a command. `here`: the table that it is in. `needed`: there must be a command."""
     if (command or needed) and not (command and command[0].startswith("/")):
         found = repr(command[0][:60]) if command else "nothing"
         yield (

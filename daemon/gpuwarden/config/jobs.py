@@ -56,7 +56,7 @@ class JobOptions:
 
 
 def evacuation_settings(jobs: JobOptions, *, slurm: bool, approve: bool = False) -> EvacuationSettings:
-    """`slurm`: a controller is configured. `approve` as in EvacuationSettings."""
+    """Settings of the evacuation. `slurm`: a controller is configured. `approve` as in EvacuationSettings."""
     rules = tuple(
         SiteRule(signal=rule.signal.upper(), partition=rule.partition, name=translate(rule.name) if rule.name else "")
         for rule in jobs.rules.values()

@@ -60,7 +60,7 @@ class SecretFile:
         return text
 
     def text(self, environment: Mapping[str, str] = os.environ) -> str:
-        """All of it, for what has several lines, such as certificates and keys. Raises SecretError."""
+        """Read the whole file, for what has several lines, such as certificates and keys. Raises SecretError."""
         path = self.path(environment)
         try:
             data = read_regular(path, SECRET_MAX + 1)

@@ -105,7 +105,7 @@ class Sources:
         return replace(self, files=layers) if len(layers) == len(read) else self
 
     def read(self) -> tuple[list[Layer], list[Fault]]:
-        """All layers in order, and what could not be read."""
+        """Read all layers, in order, and the faults of what could not be read."""
         files: list[Layer | Fault] = list(self.files or ())
         if self.files is None and self.file is not None:
             files = list(_files(self.file, required=self.required))
@@ -160,7 +160,7 @@ def environment_layers(environment: Mapping[str, str]) -> Iterator[Layer]:
 
 
 def nested(path: Iterable[str], value: object) -> Tree:
-    """`{"a": {"b": value}}` for the path a, b."""
+    """Build `{"a": {"b": value}}` for the path a, b."""
     first, *rest = path
     return {first: nested(rest, value) if rest else value}
 

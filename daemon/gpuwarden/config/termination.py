@@ -70,7 +70,7 @@ class TerminationOptions:
 
     @property
     def end(self) -> float | None:
-        """`planned_end` in Unix time."""
+        """The `planned_end` as Unix time; None if there is none."""
         return parse_time(self.planned_end) if self.planned_end else None
 
 

@@ -29,7 +29,7 @@ class Service(Protocol):
 
 
 def order_verbs(service: Service, name_of: Callable[[int], Awaitable[str]], clock: Clock) -> Mapping[str, Verb]:
-    """`name_of` a user id."""
+    """Verbs by which operators order exclusions and restorations. `name_of` gives the name of a user id."""
 
     async def exclude(arguments: dict[str, Any], peer: Peer) -> Any:
         text = _reason(arguments)

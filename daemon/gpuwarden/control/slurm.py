@@ -16,7 +16,10 @@ from gpuwarden_collectors.base import Clock
 def slurm_verbs(
     holder: Holder, read_everything: Callable[[], None], hook_asked: Callable[[], None], clock: Clock
 ) -> Mapping[str, Verb]:
-    """`read_everything`: now, not at the next turn. `hook_asked`: called at each run of HealthCheckProgram."""
+    """Verbs of Slurm's hooks.
+
+    `read_everything` reads now, not at the next turn; `hook_asked` is called at each run of HealthCheckProgram.
+    """
 
     async def read_now(_: dict[str, Any], __: Peer) -> Any:
         read_everything()

@@ -14,7 +14,7 @@ RESPONSE_WITHIN = 3.0
 
 
 async def dstack(config: Config, served: Address = SERVED) -> list[Row]:
-    """`served`: the address that dstack's server calls."""
+    """Rows about both agents. `served`: the address that dstack's server calls."""
     if not config.dstack.enabled:
         return []
     start = "systemctl enable --now gpuwarden-dstack.socket: without a response dstack treats this host as unreachable"

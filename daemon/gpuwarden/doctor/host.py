@@ -122,7 +122,7 @@ def _maps(pid: int) -> str:
 
 
 def nvml_rows(seen: Observation[NvmlFacts], *, expected: bool, library: str = "") -> Iterator[Row]:
-    """`expected`: the bus has NVIDIA functions. `library`: the file that was loaded."""
+    """Rows about one pass of NVML. `expected`: the bus has NVIDIA functions. `library`: the file that was loaded."""
     facts = seen.facts
     if seen.outcome is PassOutcome.ABSENT and not expected:
         yield warn("nvml", "no library, and no NVIDIA device that would need it", "nothing, if this host has no GPUs")
@@ -218,7 +218,7 @@ async def dcgm(config: Config) -> list[Row]:
 
 
 def dcgm_row(seen: Observation[DcgmFacts], address: str, library: str = "") -> Row:
-    """`library`: the file that was loaded."""
+    """Row about one pass of DCGM. `library`: the file that was loaded."""
     facts = seen.facts
     if seen.outcome is PassOutcome.ABSENT:
         return warn("dcgm", f"an engine listens at {address}, but {seen.error}", "install DCGM's Python bindings")

@@ -83,7 +83,7 @@ def clock(config: Config) -> Iterator[Row]:
 
 
 def wall_clock(now: float, state: int | None, error: float) -> Row:
-    """`state` of adjtimex(2), None if it could not be read; `error` in seconds."""
+    """Row about the wall clock. `state` of adjtimex(2), None if it could not be read; `error` in seconds."""
     if now < _BORN:
         to_do = "set it, and see timedatectl: certificates, Slurm and Prometheus depend on it"
         return fail("clock", time.strftime("it is %Y-%m-%d", time.gmtime(now)), to_do)

@@ -38,7 +38,7 @@ _HOLD = 'set termination.shutdown.hold = "29s"'
 
 
 async def shutdown_budget(config: Config, within: float = LOGIND_WITHIN) -> list[Row]:
-    """How long logind waits. `within`: seconds, altogether."""
+    """Row about how long logind waits for the daemon. `within`: seconds, altogether."""
     options = config.termination.shutdown
     enabled = SHUTDOWN in (source.name for source in _chosen(config))
     if not options.bus.exists():
@@ -79,7 +79,7 @@ def _not_enabled(delay: float, config: Config) -> Row:
 
 
 def _shown(delay: float) -> str:
-    """`infinity` is the largest number of the bus."""
+    """Text of the delay, "for ever" above a day: `infinity` is the largest number of the bus."""
     return format_duration(delay) if delay <= _LONGEST else "for ever"
 
 

@@ -21,7 +21,7 @@ _TO_DO = {"not-found": "install the unit (docs/use/systemd.md)", "masked": f"sys
 
 
 def unit(config: Config, run: Path = Path("/run"), command: tuple[str, ...] = ("systemctl",)) -> Iterator[Row]:
-    """`run`: where `systemd/system` is exactly when systemd runs (sd_booted(3))."""
+    """Rows about the daemon's unit. `run`: where `systemd/system` is exactly when systemd runs (sd_booted(3))."""
     if not (run / "systemd/system").is_dir():
         yield ok("unit", "this host, or container, does not run systemd")
         return
@@ -56,7 +56,7 @@ def _shown(command: tuple[str, ...]) -> dict[str, str]:
 
 
 def unit_rows(properties: Mapping[str, str], config: Config) -> Iterator[Row]:
-    """`properties`: as systemctl shows them."""
+    """Rows from the unit's `properties`, as systemctl shows them."""
     if properties.get("LoadState") != "loaded":
         found = f"{NAME} is {properties.get('LoadState') or 'unknown'}"
         to_do = _TO_DO.get(properties.get("LoadState", ""), f"see systemctl status {NAME}")

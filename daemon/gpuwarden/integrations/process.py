@@ -34,7 +34,7 @@ class Settings:
 
     @classmethod
     def read(cls, file: Path | None, environment: Mapping[str, str]) -> Settings:
-        """`file` None: the one of this host, which need not be there."""
+        """Read the configuration. `file` None: that of this host, which need not be there."""
         sources = Sources(file=file or CONFIG_FILE, required=file is not None, environment=environment)
         layers, faults = sources.read()
         return cls(merge(layers)[0], tuple(faults))

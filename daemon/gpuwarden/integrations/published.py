@@ -87,7 +87,7 @@ class Reader:
         self._boot_id = boot_id
 
     def read(self, now: float | None = None) -> Published:
-        """`now` on CLOCK_BOOTTIME. Raises nothing."""
+        """Read verdict and marker. `now` on CLOCK_BOOTTIME. Raises nothing."""
         at = time.clock_gettime(time.CLOCK_BOOTTIME) if now is None else now
         marker, doubt = self._read_marker()
         try:

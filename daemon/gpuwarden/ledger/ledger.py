@@ -106,7 +106,7 @@ class Ledger:
         return self._uncovered >= _CHECKPOINT_AFTER or (late and self._uncovered > 0)
 
     def tend(self) -> None:
-        """Once in each pass: try again what failed, prune when it is time."""
+        """Try again what failed, and prune when it is time. Call it once in each pass."""
         self._writer.submit(self._ledger_writer.work)
 
     def error(self, now: Stamp) -> str:

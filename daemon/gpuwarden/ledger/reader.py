@@ -121,7 +121,7 @@ class Reader:
             )
 
     def lost(self, seal: Seal | None) -> int:
-        """How many events at the end are missing that this ledger had when it was sealed. Raises LedgerCorrupt if others changed.
+        """Count the events that this ledger had when it was sealed and that are missing at its end. Raises LedgerCorrupt if others changed.
 
         An era or a checkpoint that was begun after the seal shows only that nothing is missing.
         """

@@ -28,7 +28,7 @@ class Delivery:
 
     @property
     def settled(self) -> bool:
-        """There is nothing more to do about the message."""
+        """True if there is nothing more to do about the message."""
         return self.result in (Result.DELIVERED, Result.REFUSED)
 
 

@@ -64,7 +64,7 @@ class Notifications:
     # --- life
 
     def run(self, checkpoint: Callable[[], Iterable[Event]]) -> None:
-        """`checkpoint` gives that of the journal: what lasts is taken from it once."""
+        """Start the workers. `checkpoint` gives that of the journal, from which lasting findings are taken once."""
         self._checkpoint = checkpoint
         self._tasks = [asyncio.create_task(self._tend(worker), name=worker.target) for worker in self._workers]
 

@@ -42,4 +42,4 @@ class ProgramReceiver:
         return Delivery(Result.LATER if done.exit_code is None or done.exit_code in NOT_NOW else Result.REFUSED, text)
 
     def release(self) -> None:
-        """Nothing is kept open."""
+        """No-op: nothing is kept open."""

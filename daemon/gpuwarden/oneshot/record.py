@@ -86,7 +86,7 @@ async def _record(site: Site, recorder: Recorder, seconds: float | None, clock: 
 
 
 async def _until(stop: asyncio.Event, readers: Readers, recorder: Recorder, clock: Clock) -> None:
-    """`stop`, or until nothing can be written any more. Meanwhile records in the trace that the kernel log cannot be read."""
+    """Wait until `stop` is set or nothing more can be written. Meanwhile record in the trace whether the kernel log can be read."""
     recorded_error = ""
     while not stop.is_set() and not recorder.error:
         log = readers.kernel_log_observation(clock())

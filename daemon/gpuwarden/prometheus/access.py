@@ -56,7 +56,10 @@ def access(
     ca: Path | None = None,
     hints: Hints = Hints(),
 ) -> Access:
-    """`token` holds a bearer token, `basic` a line USER:PASSWORD, `ca` certificates (PEM). Raises AccessError."""
+    """Build the access from an address and files.
+
+    `token` holds a bearer token, `basic` a line USER:PASSWORD, `ca` certificates (PEM). Raises AccessError.
+    """
     parts, port = _parts(url)
     if token is not None and basic is not None:
         raise AccessError("a bearer token and a password are both given: give one of them")

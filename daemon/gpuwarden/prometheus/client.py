@@ -49,7 +49,10 @@ class Results:
 
 
 def query(access: Access, queries: Mapping[str, str], seconds: float, *, largest: int = RESPONSE_MAX) -> Results:
-    """All at one instant of Prometheus' clock, taken from the first result; `largest` bytes a response. Raises PrometheusError."""
+    """Run all queries at one instant of Prometheus' clock, taken from the first result.
+
+    `largest`: bytes of a response. Raises PrometheusError.
+    """
     work = _Work(access, queries, seconds, largest)
     # A thread, since neither resolving a name nor a server that sends a byte a second heeds the timeout of a socket.
     thread = threading.Thread(target=work.run, daemon=True)
@@ -159,7 +162,7 @@ def _explained(access: Access, seconds: float, error: Exception) -> Exception:
 
 
 def _body(access: Access, response: HTTPResponse, largest: int) -> bytes:
-    """All of it. Raises PrometheusError if it is too large or ends too early."""
+    """Read the whole body. Raises PrometheusError if it is too large or ends too early."""
     received = bytearray()
     while chunk := b"" if (response.length or 0) > largest else response.read(_CHUNK):
         received += chunk

@@ -248,7 +248,7 @@ def _ends_when(finding: Finding) -> str:
 
 
 def _collector(collector: CollectorStatus, now: Stamp) -> Document:
-    """`age_seconds` is the time since a pass last observed."""
+    """Status of one collector. `age_seconds` is the time since a pass last observed."""
     worker = None
     if collector.worker is not None:
         worker = asdict(collector.worker) | {"silent_since": when(collector.worker.silent_since)}

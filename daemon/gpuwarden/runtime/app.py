@@ -186,7 +186,7 @@ class Daemon:
         log.info("serving", listen=self._web.addresses, **about)
 
     async def stop(self) -> None:
-        """Nothing is left running, and what happened is on disk; each part has its own deadline."""
+        """Stop all parts, each with its own deadline. Afterwards nothing is left running, and what happened is on disk."""
         self.manager.stop()
         if self._ticker is not None:
             self._ticker.cancel()

@@ -53,7 +53,7 @@ class Jobs:
         clock: Clock,
         passed: socket.socket | None = None,
     ) -> None:
-        """`passed`: the socket for jobs, if systemd listens on it already."""
+        """Make the socket for jobs, or use `passed` if systemd listens on it already."""
         self._site = site
         self._service = service
         self._clock = clock
@@ -83,7 +83,7 @@ class Jobs:
         self._door = asyncio.create_task(self._socket.run())
 
     def run(self) -> None:
-        """Once what an earlier daemon did is known."""
+        """Start the evacuation. Must be called once the actions of an earlier daemon are known."""
         if self._evacuation is not None:
             self._evacuation.run()
 

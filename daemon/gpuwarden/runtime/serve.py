@@ -56,7 +56,7 @@ async def _serve(config: Config, load: Callable[[], Config], output: LogOutput, 
 
 
 def _first_of_boot(mark: Path, boot_id: str) -> bool:
-    """Once for each boot, lest a driver that comes and goes keep the daemon from its work."""
+    """True once for each boot, lest a driver that comes and goes keep the daemon from its work."""
     try:
         if mark.exists() and mark.read_text() == boot_id:
             return False

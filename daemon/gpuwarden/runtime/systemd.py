@@ -36,7 +36,10 @@ log = get_logger()
 
 
 def ready(collectors: Collection[str], heard: Collection[str], waited: float) -> bool:
-    """`heard`: the collectors of which a first pass is in. `waited`: seconds since the start."""
+    """True if every collector had its first pass, or READY_WITHIN has passed.
+
+    `heard`: collectors with a first pass; `waited`: seconds since the start.
+    """
     return waited >= READY_WITHIN or set(collectors) <= set(heard)
 
 

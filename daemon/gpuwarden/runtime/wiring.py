@@ -219,5 +219,5 @@ def _slurm_client(options: SlurmOptions) -> SlurmClient | None:
 
 
 def fresh_for(interval: float, deadline: float) -> float:
-    """How old an observation may be, seconds: two passes may fail, or one may take all of its deadline."""
+    """Seconds that an observation counts as fresh: two passes may fail, or one may take all of its deadline."""
     return max(3 * interval, deadline + interval)

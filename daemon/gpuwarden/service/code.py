@@ -102,7 +102,7 @@ class _Search:
                 yield from self._below(path, todo.append)
 
     def _below(self, path: Path, follow: Callable[[Path], None]) -> Iterator[Writable]:
-        """`follow` gets what links lead to."""
+        """Search a path and all that lies below it. `follow` gets what links lead to."""
         if path in self._walked:
             return
         self._walked.add(path)

@@ -60,7 +60,7 @@ class File:
 
 
 def source() -> Path:
-    """`systemd/`: in a wheel beside this file, in a checkout at its root."""
+    """Folder `systemd/`: in a wheel beside this file, in a checkout at its root."""
     return next(path for path in (_MODULES / "systemd", _MODULES.parents[2] / "systemd") if path.is_dir())
 
 

@@ -39,7 +39,7 @@ def last_tested(status: Mapping[str, Any], level: Level, every: float, now: floa
 
 
 def _counting(status: Mapping[str, Any], uuid: str, level: Level, every: float, now: float) -> Iterator[float]:
-    """When this GPU's tests that still count were."""
+    """Unix times of this GPU's tests that still count."""
     for result in status["tests"]["results"]:
         if result["uuid"] != uuid or _LEVELS.index(Level(result["level"])) < _LEVELS.index(level):
             continue

@@ -47,5 +47,5 @@ def suspended_after(node: NodeFacts, keys: Mapping[str, str], partitions: Sequen
 
 
 def _excluded(name: str, hostlist: str) -> bool:
-    """`n[1-4]:2` keeps two of these nodes on, whichever: this one is not certain to be among them."""
+    """True if the node is certain to be in the list. `n[1-4]:2` keeps two of these nodes on, whichever, so that none is certain."""
     return bool(hostlist) and ":" not in hostlist and in_hostlist(name, hostlist)

@@ -46,7 +46,7 @@ class Outcome:
 
 
 def outcome(published: Published, *, mode: str) -> Outcome:
-    """`mode`: the configured one, used until a verdict has it. Pure."""
+    """Derive the outcome from what is published. `mode`: the configured one, used until a verdict has it. Pure."""
     verdict, marker = published.verdict, published.marker
     if verdict is not None and verdict.simulated:
         return Outcome(unknown="the verdict is about simulated GPUs")

@@ -18,7 +18,7 @@ class Kept:
     """A file or folder, kept up to date by a thread: of several states that wait, the newest is written."""
 
     def __init__(self, path: Path, clock: Clock, *, remedy: str, name: str = "", verb: str = "write") -> None:
-        """`remedy`: what an operator can do where the thread, called `name`, cannot `verb` it."""
+        """Start the thread, called `name`. `remedy`: what an operator can do where it cannot `verb` the file."""
         self._path = path
         self._remedy, self._verb = remedy, verb
         self._error = ""  # of the last write
@@ -52,8 +52,10 @@ class KeptFile(Kept):
         super().__init__(path, clock, remedy="check that the directory is writable and has room")
 
     def write(self, text: Callable[[], str], *, urgent: bool = False) -> None:
-        """`text` is called when it is written. `urgent`: where there is no room for it beside the text before, it replaces
-        that one; a reader may find no file for a moment, or none at all if that fails too.
+        """Have the file written; `text` is called when that is done.
+
+        `urgent`: where there is no room beside the text before, the new text replaces it; a reader may find no file for a moment, or none
+        at all if that fails too.
         """
         self._writer.submit(lambda: self._write(text(), urgent=urgent))
 

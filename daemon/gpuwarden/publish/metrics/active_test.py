@@ -56,7 +56,7 @@ def _figures(test: PastTest) -> Mapping[str, float]:
 
 
 def runs(snapshot: Snapshot) -> Iterator[Sample]:
-    """Once there was a test: each level with each result."""
+    """Tests by level and result, every pair once there was any test."""
     counts = snapshot.tests.counts
     if not counts:
         return iter(())

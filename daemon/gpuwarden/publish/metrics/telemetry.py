@@ -61,7 +61,7 @@ class InstanceReadings:
 
 
 def dcgm_bus_id(slot: str) -> str:
-    """`0000:4e:00.0` as DCGM writes it: `00000000:4E:00.0`."""
+    """Write the slot `0000:4e:00.0` as DCGM does: `00000000:4E:00.0`."""
     domain, colon, rest = slot.upper().partition(":")
     return f"{domain:0>8}:{rest}" if colon else slot
 

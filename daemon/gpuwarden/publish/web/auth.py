@@ -62,7 +62,7 @@ class Passwords:
         return self._keyed(_header(authorization)) in self._known  # keyed, so that the time it takes reveals nothing
 
     async def login(self, authorization: str, within: float, source: str = "") -> Login:
-        """`authorization`: the header; `within` seconds a check must be done; `source`: whose connection it is."""
+        """Check the header `authorization`. `within`: seconds in which the check must be done; `source`: whose connection it is."""
         header = _header(authorization)
         digest = self._keyed(header)
         if digest in self._known:

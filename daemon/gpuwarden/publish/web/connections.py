@@ -123,7 +123,7 @@ class Connections:
 
 
 def source_of(peer: Any) -> str:
-    """Whose connection it is, as far as its address shows: a process may have all loopback addresses, a host all of a /64 of IPv6."""
+    """Owner of a connection, as far as its address shows: a process may have all loopback addresses, a host all of a /64 of IPv6."""
     address = ip_address(peer[0])
     if isinstance(address, IPv6Address):
         address = address.ipv4_mapped or address

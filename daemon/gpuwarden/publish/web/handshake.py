@@ -14,7 +14,7 @@ NOT_TLS = b"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: 
 
 
 async def handshake(handler: web.RequestHandler, sock: socket.socket, tls: Tls, within: float) -> str:
-    """Why it failed; empty if it did not. Raises OSError if the peer has left. `within`: seconds."""
+    """Do the TLS handshake; return why it failed, empty if it did not. Raises OSError if the peer has left. `within`: seconds."""
     loop = asyncio.get_running_loop()
     with closing(sock.dup()) as again:  # asyncio closes its own at the first byte that is not TLS
         try:
