@@ -68,7 +68,7 @@ async def test_it_counts_nodes_in_the_order_in_which_they_went_out() -> None:
     found = await fleet_count(site(n2=NOW - 100, n3=NOW - 50, pool=8))
     assert (found.pool, found.node, found.now) == (8, "a/gpuwarden/n1", NOW)
     assert sorted(held.node for held in found.held) == ["a/gpuwarden/n2", "a/gpuwarden/n3"]
-    assert "2 of 8 nodes are held out" in refusal(Budget(percent=25), found)
+    assert "2 of 8 nodes are excluded" in refusal(Budget(percent=25), found)
     assert refusal(Budget(percent=50), found) == ""
     assert found.visible_after >= 60.0  # what is written now may be scraped as late as that
     own = await fleet_count(site(n1=NOW - 200, n2=NOW - 100, n3=NOW - 50, pool=8))
@@ -98,7 +98,7 @@ async def test_what_those_held_out_share_with_this_node_is_in_the_reason() -> No
         await running
         second = await counting.fleet_count()
     assert refusal(Budget(percent=5), second) == (
-        "10 of 200 nodes are held out for failures, and 10 may be; 10 of the 10 held out have driver=535.54.03, as this node has, "
+        "10 of 200 nodes are excluded for failures (limit 10); 10 of the 10 excluded have driver=535.54.03, as this node has, "
         "and 2 of 190 others"
     )
 

@@ -167,13 +167,13 @@ async def test_without_a_fleet_count_no_node_is_excluded_and_the_breaker_shows_w
 
     def refuse(call: str) -> None:
         if call == "fleet_count":
-            raise kind("cannot count who is held out: 403")
+            raise kind("cannot count the excluded nodes: 403")
 
     rig.client.before = refuse
     rig.enforcement.run()
     fails(rig)
     await rig.until(lambda: rig.enforcement.shown().breaker)
-    assert rig.enforcement.shown().breaker == "budget_unknown: cannot count who is held out: 403"
+    assert rig.enforcement.shown().breaker == "budget_unknown: cannot count the excluded nodes: 403"
     assert rig.cluster.writes == []
     assert bool(rig.enforcement.error()) is (kind is ActuatorRefused)
     await rig.kill()
@@ -297,7 +297,7 @@ async def test_what_is_no_longer_found_is_not_written_when_the_scheduler_returns
     rig.client.away = None
     await rig.until(lambda: rig.client.calls.count("read") > reads + 3)
     assert (rig.writes, len(rig.state.pending)) == ([], 1)
-    assert "not found just now" in rig.enforcement.shown().pending[0].text
+    assert "until its cause is observed" in rig.enforcement.shown().pending[0].text
     fails(rig)
     await rig.until(lambda: rig.state.holds)
     assert rig.writes == ["exclude"]
@@ -550,7 +550,7 @@ async def test_a_step_back_that_failed_is_repeated_soon_and_not_after_the_breake
     rig.cluster.nodes["n3"] = Node(reason=FAILED, since=2.0)
     rig.enforcement.run()
     fails(rig)
-    await rig.until(lambda: "stepped back" in rig.enforcement.shown().pending[0].text)
+    await rig.until(lambda: "rolled back" in rig.enforcement.shown().pending[0].text)
     assert (failed, rig.writes) == (["apply"], ["exclude", "restore"])
     await rig.kill()
 

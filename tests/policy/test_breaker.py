@@ -66,7 +66,7 @@ def test_the_share_of_small_and_large_pools(pool: int, allowed: int) -> None:
     assert breaker.share(Budget(), pool) == allowed
     held = tuple(Held(0.0, f"n{number}") for number in range(allowed))
     old = FleetCount(node="new", pool=pool, held=held, now=1e6)
-    assert "may be" in breaker.refusal(Budget(), old)
+    assert "nodes are excluded for failures (limit" in breaker.refusal(Budget(), old)
     assert breaker.refusal(Budget(), replace(old, held=held[1:])) == ""
 
 

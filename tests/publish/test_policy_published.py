@@ -65,7 +65,7 @@ def test_every_series_of_enforcement_is_there_from_the_start() -> None:
 
 
 def test_an_open_breaker_is_shown_everywhere_and_the_heartbeat_is_still_failure() -> None:
-    why = "2 of 8 nodes are held out for failures, and 2 may be"
+    why = "2 of 8 nodes are excluded for failures (limit 2)"
     counts = {"exclude_retry": 4}
     shown = enforced(FAILING, pending=(wanted(f"the breaker is open: {why}"),), breaker=why, counts=counts)
     code, beat = heartbeat(shown, NOW)

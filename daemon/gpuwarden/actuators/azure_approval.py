@@ -26,7 +26,9 @@ class AzureApproval:
         self._metadata = metadata
 
     async def approve(self, id: str, goes_on: Callable[[], bool]) -> tuple[Result, str]:  # noqa: A002 - the notice's
-        """The result, and why, for people. Raises nothing; an approval that timed out may have been accepted."""
+        """Approve an event. Returns the result, and why, for people. Raises nothing; an approval that timed out may
+        have been accepted.
+        """
         try:
             return await self._approve(id, goes_on)
         except (MetadataError, ReplyError) as error:

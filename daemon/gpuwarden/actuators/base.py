@@ -11,33 +11,36 @@ from gpuwarden.policy.model import FleetCount, Intent, NodeState
 
 
 class ActuatorError(Exception):
-    """What could not be read or written, why, and what an operator can do next.
+    """A read or write failed: what, why, and what an operator can do next.
 
-    Not `permanent`: the scheduler is unreachable, slow or busy. A write that timed out may still be done later: read before you repeat it.
+    Not `permanent`: the scheduler is unreachable, slow or busy. A write that timed out may still be done later: read
+    before you repeat it.
     """
 
     permanent = False
 
 
 class ActuatorUnavailable(ActuatorError):  # noqa: N818 - a state of the scheduler
-    """It does not answer, or not in time."""
+    """The scheduler does not answer, or not in time."""
 
 
 class ActuatorWaits(ActuatorUnavailable):
-    """Its site lets it exclude only at certain moments, and this is none; whoever announces the next one ends the pause."""
+    """The site allows exclusions only at certain moments, and this is none. The announcement of the next one ends the
+    pause.
+    """
 
 
 class ActuatorRefused(ActuatorError):  # noqa: N818 - a decision of the scheduler
-    """It refused, and will again until an operator changes something: permission, node name, configuration."""
+    """The scheduler refused, and will again until an operator changes something: permission, node name, configuration."""
 
     permanent = True
 
 
 class BudgetUnknown(ActuatorUnavailable):
-    """The number of nodes held out for failures is unknown: meanwhile none is excluded for a failure.
+    """The number of nodes excluded for failures is unknown: meanwhile none is excluded for a failure.
 
-    `permanent`: the count is refused until an operator changes something. `soon`: the scheduler answers other requests, and
-    may be able to count again at any moment.
+    `permanent`: the count is refused until an operator changes something. `soon`: the scheduler answers other requests,
+    and may be able to count again at any moment.
     """
 
     def __init__(self, why: str, *, permanent: bool = False, soon: bool = False) -> None:
@@ -49,14 +52,14 @@ class BudgetUnknown(ActuatorUnavailable):
 
 
 class Counter(Protocol):
-    """Counts for an actuator that has no register of all nodes."""
+    """Counts the fleet for an actuator that has no register of all nodes."""
 
     @property
     def pool(self) -> int | None:
         """Nodes that share the budget, as last known; first writes are spread by it. Read with each node state; never waits."""
 
     async def fleet_count(self) -> FleetCount:
-        """As `Actuator.fleet_count`. Raises BudgetUnknown, and nothing else."""
+        """Count the fleet as `Actuator.fleet_count` does. Raises BudgetUnknown, and nothing else."""
 
 
 class Actuator(Protocol):
@@ -65,10 +68,10 @@ class Actuator(Protocol):
     name: str
 
     async def read(self) -> NodeState:
-        """The scheduler's current state of this node. Cheap for the scheduler, whatever the size of the cluster."""
+        """Read the scheduler's current state of this node. Cheap for the scheduler, whatever the size of the cluster."""
 
     async def fleet_count(self) -> FleetCount:
-        """Which other nodes are held out for a failure. Called only around an exclusion for a failure."""
+        """Count the other nodes that are excluded for a failure. Called only around an exclusion for a failure."""
 
     async def apply(self, intent: Intent, state: NodeState) -> None:
         """Write it, once; `state` was read a moment ago and allows it.
@@ -77,11 +80,11 @@ class Actuator(Protocol):
         """
 
     async def close(self) -> None:
-        """Leave nothing running."""
+        """Stop whatever still runs."""
 
 
 class Register(Actuator, Protocol):
-    """An actuator that knows all nodes, and can count for others. `pool` as last read."""
+    """An actuator that knows all nodes, and can count for others. `pool`: its size as last read."""
 
     @property
     def pool(self) -> int | None: ...

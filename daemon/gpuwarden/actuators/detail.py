@@ -6,7 +6,7 @@ from gpuwarden.health.model import Finding, Severity, Verdict
 
 
 def detail(verdict: Verdict) -> str:
-    """Empty if no finding excludes."""
+    """Text about the findings that exclude, empty if there are none."""
     return "; ".join(_text(f) for f in verdict.findings if f.severity is Severity.FAILURE and not f.shadow)
 
 

@@ -1,7 +1,7 @@
 """The breaker's count for actuators that have no register of all nodes: from a scheduler that has one, else Prometheus.
 
-In the order Slurm, Kubernetes, Prometheus. Where none of them is configured no node is held out for a failure, unless the site
-allows it uncounted.
+The order is Slurm, Kubernetes, Prometheus. Where none of them is configured, no node is excluded for a failure, unless
+the site allows it uncounted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # `[breaker]` is its part of it
 
 
 class SchedulerCounter:
-    """A scheduler counts for actuators without a register."""
+    """Counts by a scheduler, for actuators without a register."""
 
     def __init__(self, scheduler: Register) -> None:
         self._scheduler = scheduler
@@ -38,7 +38,7 @@ class SchedulerCounter:
 
 
 class NoCounter:
-    """`allowed`: the site takes the risk, and every node counts itself alone."""
+    """Counts nothing. `allowed`: the site takes the risk, and every node counts itself alone."""
 
     def __init__(self, node: str, *, allowed: bool) -> None:
         self._node = node
@@ -55,7 +55,7 @@ class NoCounter:
 
 
 def counter(config: Config, schedulers: Iterable[Register | HookGate], clock: Clock) -> Counter:
-    """`schedulers` that have a register of all nodes, in order of preference."""
+    """Choose the counter. `schedulers`: those that have a register of all nodes, in order of preference."""
     for scheduler in schedulers:
         return SchedulerCounter(scheduler.actuator if isinstance(scheduler, HookGate) else scheduler)
     if config.breaker.prometheus:

@@ -15,7 +15,9 @@ OPEN_FOR = 120.0
 
 
 class HookGate:
-    """`actuator` is the gated one; other callers of it wait for no hook."""
+    """Delays exclusions for failures until Slurm's hook runs. `actuator` is the gated one; other callers of it wait for
+    no hook.
+    """
 
     def __init__(self, actuator: Register, clock: Clock) -> None:
         self.name = actuator.name
@@ -24,14 +26,16 @@ class HookGate:
         self._hook_at = float("-inf")
 
     def hook_ran(self) -> None:
-        """The hook has run."""
+        """Remember that the hook has run now."""
         self._hook_at = self._clock().boottime
 
     async def read(self) -> NodeState:
         return await self.actuator.read()
 
     async def fleet_count(self) -> FleetCount:
-        """Every exclusion for a failure begins with it, and nothing else: so the wait is here, before any request to Slurm."""
+        """Count the fleet, or raise ActuatorWaits until the hook runs. Every exclusion for a failure begins with this
+        call, and nothing else does: so the wait is here, before any request to Slurm.
+        """
         if self._clock().boottime - self._hook_at > OPEN_FOR:
             raise ActuatorWaits(
                 'the drain waits for the next run of HealthCheckProgram (slurm.drain_by = "hook"); is it set in slurm.conf?'
@@ -39,7 +43,9 @@ class HookGate:
         return await self.actuator.fleet_count()
 
     async def apply(self, intent: Intent, state: NodeState) -> None:
-        """The second count of the breaker follows it, and must not wait for the next hook."""
+        """Write the intent. An exclusion keeps the gate open: the second count of the breaker follows it, and must not
+        wait for the next hook.
+        """
         if intent.act is Act.EXCLUDE:
             self._hook_at = self._clock().boottime
         await self.actuator.apply(intent, state)

@@ -1,4 +1,4 @@
-"""A marker file as an actuator: its readers treat this node as held out while it exists."""
+"""A marker file as an actuator: its readers treat this node as excluded while it exists."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:  # `[file]`, `[dstack]` and `[nvhcd]` are its part of it
 
 
 class MarkerActuator:
-    """The marker at `path`, for this node alone.
+    """Writes the marker at `path`, for this node alone.
 
-    `over_boots` False: a marker of an earlier boot is void. True, for a path that outlives a boot, and readers that ignore boots: it
-    stays valid, as a drain in Slurm does. `make_folder`: the actuator makes its folder.
+    `over_boots` False: a marker of an earlier boot is void. True, for a path that outlives a boot, and readers that
+    ignore boots: the marker stays valid, as a drain in Slurm does. `make_folder`: the actuator makes its folder.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class MarkerActuator:
             await self._file.remove()
 
     async def close(self) -> None:
-        """Leaves at most a thread whose file system hangs."""
+        """No-op: at most a thread whose file system hangs remains."""
 
 
 def marker_actuators(config: Config, clock: Clock, counter: Counter) -> list[MarkerActuator]:
-    """For the registry."""
+    """Make the marker actuators that are enabled, for the registry."""
     boot = boot_id(config.paths.proc)
     found = [
         MarkerActuator(

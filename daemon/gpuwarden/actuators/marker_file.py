@@ -1,12 +1,12 @@
-"""A marker: a small file that means "this node is held out by gpuwarden", for programs that read it.
+"""A marker: a small file that means "this node is excluded by gpuwarden", for programs that read it.
 
 One JSON object in one line, replaced atomically, readable by all, and present only while the exclusion is in force, or meant to be:
 
     {"format":1,"node":"n1","actuator":"file","cause":"failure","reason":"gpuwarden: failure gpu=3 xid=79","check":"xid",
      "since":"2026-03-01T12:00:00.000Z","boot_id":"…","owner":"gpuwarden"}
 
-`cause` is failure, termination, person or unknown; `check` the first code of the reason, empty if it has none. A file is gpuwarden's by
-its content, and only then overwritten or removed; where every user may write to its folder, by its owner too.
+`cause` is failure, termination, person or unknown; `check` the first code of the reason, empty if it has none. A file is
+gpuwarden's by its content, and only then overwritten or removed; where every user may write to its folder, by its owner too.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Marker:
     boot_id: str
 
     def node_state(self, *, at: Stamp, state: str, pool: int | None) -> NodeState:
-        """The state of a node that this marker holds out."""
+        """The state of a node that this marker excludes."""
         parsed = reasons.parse(self.reason)
         return NodeState(
             at=at, owner=Owner.OURS, why=self.why, reason=self.reason, since=self.since, schedulable=False,
@@ -82,7 +82,7 @@ class MarkerFile:
         return await self._thread("read", self._read)
 
     async def write(self, text: str) -> None:
-        """`text` as of `marker_text`."""
+        """Write the marker. `text` as of `marker_text`."""
         await self._thread("write", lambda: self._write(text))
 
     async def remove(self) -> None:
@@ -150,7 +150,7 @@ class MarkerFile:
 
 
 def marker_text(intent: Intent, *, node: str, boot_id: str, since: float) -> str:
-    """The whole file. `since` in Unix time."""
+    """The text of the whole file. `since` in Unix time."""
     unknown = intent.reason.startswith(_UNKNOWN)
     document = {
         "format": FORMAT, "node": node, "actuator": intent.actuator,
@@ -167,7 +167,7 @@ def check_of(reason: str) -> str:
 
 
 def parse_marker(data: bytes, *, actuator: str, node: str) -> Marker | None:
-    """None for what this actuator of this node did not write."""
+    """Parse a marker. None for one that this actuator of this node did not write."""
     if len(data) > _LARGEST:
         return None
     try:

@@ -38,7 +38,9 @@ _SHOWN = 300  # characters of an output that cannot be used
 
 
 class ExecActuator:
-    """`inherited`: the program gets the part of it that a site check gets."""
+    """Excludes the node by a program of the site's. `inherited`: the environment, of which the program gets the part
+    that a site check gets.
+    """
 
     name = "exec"
 
@@ -72,7 +74,7 @@ class ExecActuator:
         await self._call("exclude" if intent.act is Act.EXCLUDE else "restore", json.loads(text))
 
     async def close(self) -> None:
-        """A running program is ended with the task that waits for it."""
+        """No-op: a running program is ended with the task that waits for it."""
 
     def _node_state(self, output: Mapping[str, Any]) -> NodeState:
         at, pool = self._clock(), self._counter.pool
@@ -95,7 +97,7 @@ class ExecActuator:
         )  # fmt: skip
 
     async def _call(self, verb: str, given: Mapping[str, Any]) -> bytes:
-        """Its standard output. Raises ActuatorError."""
+        """Run the program and return its standard output. Raises ActuatorError."""
         variables = {
             "GPUWARDEN_VERB": verb,
             "GPUWARDEN_NODE": self._node,
@@ -133,7 +135,7 @@ def _is_time(since: object) -> bool:
 
 
 def exec_actuators(config: Config, clock: Clock, counter: Counter) -> list[ExecActuator]:
-    """For the registry."""
+    """Make the actuator for the registry, if a program is configured."""
     program = config.exec.exclude
     if not program.command:
         return []

@@ -1,8 +1,8 @@
-"""Prometheus counts for the breaker where no scheduler does: of the nodes that it scrapes, which are held out for a failure.
+"""Prometheus counts for the breaker where no scheduler does: of the nodes that it scrapes, those excluded for a failure.
 
-It sees a write only with the next scrape of that node. So a node that fails within one scrape interval of others does not see
-them, and holds itself out; the second count comes when every write before it has been scraped, and there a node
-beyond the budget steps back. docs/use/exclusion.md has the arithmetic.
+It sees a write only with the next scrape of that node. So a node that fails within one scrape interval of others does not
+see them, and excludes itself; the second count comes when every write before it has been scraped, and there a node beyond
+the budget rolls back. docs/use/exclusion.md has the arithmetic.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ RESPONSE_WITHIN = 10.0
 READ_WITHIN = 5.0
 """Seconds for the files of credentials, in addition to those for the query."""
 SEEN_FOR = "20m"
-"""How long a node that no longer answers still counts, in the pool and among those held out."""
+"""How long a node that no longer answers still counts, in the pool and among the excluded nodes."""
 LARGEST = 8 << 20
-"""Bytes of one result; 2,000 nodes held out, a quarter of 8,000, have 0.4 MB."""
+"""Bytes of one result; 2,000 excluded nodes, a quarter of 8,000, have 0.4 MB."""
 POOL_ASSUMED = 500
 """Nodes, until the number is known: first writes are spread over ten seconds then."""
 POOL_FIRST_AFTER = 600.0
@@ -45,7 +45,9 @@ _HINTS = Hints("is breaker.prometheus right?", "give breaker.prometheus_token or
 
 
 def queries(node: str, boot_id: str, match: str) -> dict[str, str]:
-    """`own`: when this daemon was last scraped. First, because its result sets the time of the others."""
+    """The queries of one count. `own`, when this daemon was last scraped, comes first, because its result sets the time
+    of the others.
+    """
     more = f",{match}" if match else ""
     us = _us(node, boot_id, match)
     out = f'{{cause="failure"{more}}}'
@@ -77,7 +79,9 @@ class PrometheusCounter:
 
     @property
     def pool(self) -> int | None:
-        """Queried in the background, with a read long after the start and about once a day, so that a fleet does not query at once."""
+        """Number of nodes in the pool, as last known. Queried in the background, with a read long after the start and
+        about once a day, so that a fleet does not query at once.
+        """
         now = self._clock().boottime
         if now >= self._pool_due:
             self._pool_due = now + POOL_AGE * self._chance.uniform(0.9, 1.1)
@@ -90,7 +94,7 @@ class PrometheusCounter:
             self._pool = fleet_count_of(sizing.result(), self._clock().wall).pool
 
     async def fleet_count(self) -> FleetCount:
-        """Concurrent callers share one query. Raises BudgetUnknown."""
+        """Count the fleet. Concurrent callers share one query. Raises BudgetUnknown."""
         if self._querying is None or self._querying.done():
             self._querying = detached("prometheus", self._request)
             self._querying.add_done_callback(lambda done: done.exception())  # also if every waiter has given up
@@ -114,7 +118,9 @@ class PrometheusCounter:
 
 
 def access_of(options: BreakerOptions) -> Access:
-    """To be read again each time: tokens are renewed in their files. Raises AccessError, SecretError."""
+    """Read the access to Prometheus. Read it again for each query, since tokens are renewed in their files. Raises
+    AccessError, SecretError.
+    """
     return access(
         options.prometheus, token=_path(options.prometheus_token), basic=_path(options.prometheus_basic),
         ca=options.prometheus_ca, hints=_HINTS,
@@ -126,7 +132,9 @@ def _path(secret: SecretFile | None) -> Path | None:
 
 
 def fleet_count_of(results: Results, wall: float) -> FleetCount:
-    """Raises BudgetUnknown if nothing can be counted by it. `wall`: this host's clock, Unix time."""
+    """Count the fleet by the results. Raises BudgetUnknown if nothing can be counted by them. `wall`: this host's
+    clock, Unix time.
+    """
     if results.warnings:
         raise BudgetUnknown(f"Prometheus may have only a part of the nodes: {results.warnings[0]}")
     own, pool = results.samples["own"], results.samples["pool"]
@@ -150,6 +158,6 @@ def fleet_count_of(results: Results, wall: float) -> FleetCount:
 
 
 def _name(sample: Sample) -> str:
-    """As every node of the pool sees it."""
+    """Name of the sample's node, the same to every node of the pool."""
     labels: Mapping[str, str] = sample.labels
     return "/".join(labels.get(name, "") for name in ("cluster", "job", "instance"))

@@ -1,8 +1,9 @@
-"""What the nodes that are held out for failures share with this one: a text beside the breaker's refusal, by which nothing is decided.
+"""What the nodes excluded for failures have in common with this one: a text beside the breaker's refusal, by which nothing is decided.
 
-Queried in the background, and only while the breaker refuses: first the labels of this node (`gpuwarden_machine_info`, with those of its
-target), then for each of them how many nodes have it, and how many of those held out. By Fisher's exact test, corrected for the number of
-labels: only the values of this node are tested, which do not depend on who fails.
+Queried in the background, and only while the breaker refuses: first the labels of this node (`gpuwarden_machine_info`,
+with those of its target), then for each of them how many nodes have it, and how many of the excluded ones. Fisher's exact
+test, corrected for the number of labels, decides what is shown. Only the values of this node are tested, which do not
+depend on who fails.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ Query = Callable[[Mapping[str, str]], Results]
 
 
 class Shared:
-    """`query`: blocks, and raises PrometheusError. `us`: matchers of this node's `gpuwarden_node_info`; `match`: of all nodes. `held`: the
-    expression of the nodes that are held out for failures.
+    """Queries what the excluded nodes have in common with this one.
+
+    `query` blocks, and raises PrometheusError. `us`: matchers of this node's `gpuwarden_node_info`; `match`: of all
+    nodes. `held`: the expression of the nodes that are excluded for failures.
     """
 
     def __init__(self, query: Query, *, us: str, match: str, held: str, seen_for: str) -> None:
@@ -41,10 +44,10 @@ class Shared:
         self._text = ""
 
     def text(self, found: FleetCount, now: float) -> str:
-        """As of the last query that ended; "" where nothing is explained. `now`: seconds of CLOCK_BOOTTIME."""
+        """Text of the last query that ended; "" where nothing is explained. `now`: seconds of CLOCK_BOOTTIME."""
         if self._running is not None and self._running.done():
             self._text = ""
-            with contextlib.suppress(Exception):  # it only explains
+            with contextlib.suppress(Exception):  # the text only explains
                 self._text = self._running.result()
             self._running = None
         if self._running is None and now >= self._next and len(found.held) >= MARKED_LEAST:
@@ -81,6 +84,6 @@ def _best(labels: Mapping[str, str], counts: Mapping[str, list[Sample]], found: 
             others = f"{having - both} of {found.pool - held} others"
             best = min(
                 best,
-                (p, f"{both} of the {held} held out have {name}={value[:VALUE_SHOWN]}, as this node has, and {others}"),
+                (p, f"{both} of the {held} excluded have {name}={value[:VALUE_SHOWN]}, as this node has, and {others}"),
             )
     return best[1]

@@ -28,7 +28,9 @@ Committed = Callable[[], Awaitable[bool]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """In seconds. A pause is by chance up to half as long again, but `away`. A number without a source was chosen, not measured."""
+    """Times in seconds. A pause is by chance up to half as long again, except `away`. A number without a source was
+    chosen, not measured.
+    """
 
     budget: Budget = field(default_factory=Budget)
     recount_after: float = 2.0
@@ -52,11 +54,11 @@ class Limits:
 
 
 class Reconciler:
-    """One actuator's. `node_state` is the last read, `refused` why that was refused for good, `key` that of the current intent;
-    `held_back` is why the breaker holds it back. Both are "" where nothing does.
+    """Carries out one actuator's intents. `node_state` is the last read, `refused` why that was refused for good, `key`
+    that of the current intent; `held_back` is why the breaker defers it. Both reasons are "" where there is none.
 
-    `wake` ends a pause, for instance because the intent changed; `wanted`: whether an intent is still wanted. `limits`
-    may be changed at any time, and hold from the next call on.
+    `wake` ends a pause, for instance because the intent changed; `wanted` is true while an intent is still wanted.
+    `limits` may be changed at any time, and hold from the next call on.
     """
 
     def __init__(
@@ -88,12 +90,14 @@ class Reconciler:
         self._pool: int | None = None  # nodes, as last known
 
     async def read(self) -> None:
-        """Never raises: an unreachable scheduler is a state too."""
+        """Read the node's state. Never raises: an unreachable scheduler is a state too."""
         with contextlib.suppress(ActuatorError):
             await self._read()
 
     async def attempt(self, intent: Intent) -> tuple[Outcome, float]:
-        """One attempt, and in how many seconds the next is due if the outcome leaves something to do."""
+        """Make one attempt. Returns its outcome, and in how many seconds the next is due if the outcome leaves
+        something to do.
+        """
         first, self._waited = intent.key != self.key or self._waited, False
         if intent.key != self.key:
             self.key, self.held_back = intent.key, ""
@@ -102,7 +106,7 @@ class Reconciler:
         try:
             outcome = await self._attempt(intent, first=first)
         except ActuatorError as error:
-            # Whether the breaker is open is not known, and a node that must step back does so soon; where the count is unknown, it is held back.
+            # Whether the breaker is open is not known: a node that must roll back does so soon, and an unknown count defers the exclusion.
             self.held_back = str(error) if isinstance(error, BudgetUnknown) else ""
             soon = isinstance(error, BudgetUnknown) and error.soon
             self._waited = isinstance(error, ActuatorWaits)
@@ -112,7 +116,7 @@ class Reconciler:
         return outcome, self._next(outcome, soon=soon or not self.held_back)
 
     def idle(self) -> None:
-        """There is no current intent."""
+        """Forget the intent: there is no current one."""
         self.key, self.held_back = "", ""
 
     async def pause(self, seconds: float) -> None:
@@ -122,7 +126,7 @@ class Reconciler:
                 await self.wake.wait()
 
     async def _stay(self, intent: Intent, seconds: float) -> None:
-        """All of these seconds, as long as the intent is wanted."""
+        """Wait for all of these seconds, as long as the intent is wanted."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while self._wanted(intent) and (left := until - loop.time()) > 0:
@@ -142,7 +146,7 @@ class Reconciler:
         return await self._exclude(intent) if self._wanted(intent) else SUPERSEDED
 
     async def _exclude(self, intent: Intent) -> Outcome:
-        """For a failure: the fleet count is checked before the write and after it."""
+        """Exclude the node for a failure. The fleet count is checked before the write and after it."""
         fleet_count = await self._fleet_count()
         found = answer(intent, await self._read())
         if found is None:
@@ -156,7 +160,7 @@ class Reconciler:
         return await self._recount(intent, found) if self._wanted(intent) else SUPERSEDED
 
     async def _recount(self, intent: Intent, found: Outcome) -> Outcome:
-        """It is written; now check which other nodes were excluded meanwhile, and step back if they were first.
+        """Count again after the write, and roll back if nodes that were excluded earlier use up the budget.
 
         A scheduler that crashes right after a write may come back without it.
         """
@@ -168,7 +172,7 @@ class Reconciler:
                 return Outcome(result=Result.RETRY, text="the scheduler was restarted, and has lost it")
             return found
         back = await self._write(replace(intent, act=Act.RESTORE, since=found.since))
-        done = "stepped back" if back.result in (Result.DONE, Result.ALREADY) else f"cannot step back ({back.text})"
+        done = "rolled back" if back.result in (Result.DONE, Result.ALREADY) else f"cannot roll back ({back.text})"
         return Outcome(result=Result.RETRY, text=f"{done}, the breaker is open: {self.held_back}")
 
     async def _write(self, intent: Intent) -> Outcome:

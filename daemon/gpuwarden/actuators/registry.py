@@ -28,7 +28,9 @@ COUNTED: tuple[Callable[[Config, Clock, Counter], Sequence[Actuator]], ...] = (
 
 
 def actuators(config: Config, slurm: SlurmClient | None, clock: Clock, detail: Detail) -> tuple[Actuator, ...]:
-    """First those that have a register of all nodes, in the order of preference for counting for the others."""
+    """Make the actuators that are configured, first those that have a register of all nodes, in the order of preference
+    for counting for the others.
+    """
     made: tuple[Register | HookGate | None, ...] = (
         slurm_actuator(config, slurm, clock, detail), _kubernetes(config, clock),
     )  # fmt: skip

@@ -42,7 +42,7 @@ class Result(StrEnum):
     NOT_PERMITTED = "not_permitted"
     REFUSED = "refused"  # not to be signalled at all: this daemon, process 1, a signal that is never sent
     UNSUPPORTED = "unsupported"  # this kernel cannot
-    FAILED = "failed"  # the kernel or this daemon could not just now
+    FAILED = "failed"  # the kernel or this daemon could not, for now
     UNKNOWN = "unknown"  # no result by the deadline
 
 
@@ -124,7 +124,7 @@ class _Round:
 
 
 def send(order: Order, proc: Path = Path("/proc")) -> Sent:
-    """One of them, now. Takes some tens of microseconds. Raises nothing."""
+    """Carry out one order now. Takes some tens of microseconds. Raises nothing."""
     if order.signal not in SIGNALS:
         return _not_sent(order, Result.REFUSED, f"only {', '.join(SIGNALS)} are ever sent, not {order.signal[:20]!r}")
     if order.pid <= 1 or order.pid == os.getpid():
@@ -150,7 +150,9 @@ Objection = tuple[Result, str]
 
 
 def _objection(order: Order, handle: int, proc: Path) -> Objection | None:
-    """Why not to send, as of now. `handle` is of the process that has the number now. Raises OSError if that one is gone."""
+    """Why not to send now, or None. `handle` is of the process that has the number now. Raises OSError if that one is
+    gone.
+    """
     stat = process_stat(proc, order.pid)
     status = _status(proc, order.pid)
     if stat is None or not status:
@@ -176,7 +178,9 @@ def _unready(order: Order, status: dict[str, str]) -> Objection | None:
 
 
 def _status(proc: Path, pid: int) -> dict[str, str]:
-    """Of /proc/PID/status (proc(5)) what is needed; empty if it cannot be read. A process name cannot pass for a line of it."""
+    """The fields of /proc/PID/status (proc(5)) that are needed; empty if it cannot be read. A process name cannot pass
+    for a line of it.
+    """
     try:
         text = read_bytes(f"{proc}/{pid}/status", _STATUS_MOST)
     except OSError:

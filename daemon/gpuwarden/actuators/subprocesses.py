@@ -13,7 +13,7 @@ _HANGING_MOST = 2
 
 
 class Runs:
-    """`kept`: bytes of the output of each. Hanging programs are remembered."""
+    """Runs programs one after the other. `kept`: bytes of the output of each. Programs that hang are remembered."""
 
     def __init__(self, kept: int) -> None:
         self._kept = kept
@@ -22,7 +22,9 @@ class Runs:
     async def run(
         self, undone: str, command: Sequence[str], environment: Mapping[str, str], within: float, given: bytes = b""
     ) -> Run:
-        """As `plugin_run.run`. `undone`: the beginning of the error, "cannot …". Raises ActuatorUnavailable if too many hang."""
+        """Run a program as `plugin_run.run` does. `undone`: the beginning of the error, "cannot …". Raises
+        ActuatorUnavailable if too many hang.
+        """
         self._hanging = [process for process in self._hanging if not process.gone()]
         if len(self._hanging) >= _HANGING_MOST:
             raise ActuatorUnavailable(f"{undone}: {len(self._hanging)} earlier runs hang and cannot be ended")

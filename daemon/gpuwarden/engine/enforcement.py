@@ -45,7 +45,9 @@ FIRST_READ = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnforcementOptions:
-    """The first read comes within `first_read` seconds, by chance: a fleet may be restarted in one go."""
+    """Settings of enforcement. The first read comes after a random time within `first_read` seconds: a fleet may be
+    restarted at once.
+    """
 
     settings: Settings = field(default_factory=Settings)
     limits: Limits = field(default_factory=Limits)
@@ -53,10 +55,10 @@ class EnforcementOptions:
 
 
 class Enforcement:
-    """`append` is the journal's.
+    """Runs policy and the actuators' tasks.
 
-    `changed` asks for a step; `committed` is whether what was recorded is on disk, after a short while at most. `orders`: what
-    operators order.
+    `append` is the journal's. `changed` requests a step. `committed` tells, after a short while at most, whether what
+    was recorded is on disk. `orders` are the operators'.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class Enforcement:
             for actuator in actuators
         }
         self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
-        self._counts: Counter[str] = Counter()  # of what is tried again, by this process
+        self._counts: Counter[str] = Counter()  # results that are tried again, by this process
         self._outcomes = Outcomes()
         self.orders = Orders(
             self._boxes, self._outcomes, append=append, state=lambda: self.state,
@@ -103,7 +105,9 @@ class Enforcement:
         self._tasks = [asyncio.create_task(self._tend(box), name=name) for name, box in self._boxes.items()]
 
     async def stop(self, timeout: float) -> None:  # noqa: ASYNC109 - what does not end by then is left behind
-        """What is wanted and not done stays in the ledger."""
+        """Stop all tasks and close the actuators, within `timeout` seconds. Intents that are not done stay in the
+        ledger.
+        """
         for task in self._tasks:
             task.cancel()
         with contextlib.suppress(TimeoutError):
@@ -112,7 +116,7 @@ class Enforcement:
                 await asyncio.gather(*(box.actuator.close() for box in self._boxes.values()), return_exceptions=True)
 
     def adopt(self, options: EnforcementOptions) -> None:
-        """What is set from now on; whatever is being waited for is waited for as it was begun."""
+        """Use these options from now on. A pause that has begun keeps its length."""
         self._options = options
         for box in self._boxes.values():
             box.limits = options.limits
@@ -124,7 +128,7 @@ class Enforcement:
 
     @contextmanager
     def rebuilding(self) -> Iterator[None]:
-        """What spans only moments stays; the rest of the state is the fold of the events that come within."""
+        """Rebuild the state as the fold of the events that come within. What spans only moments is kept."""
         old = self.state
         self.state = PolicyState(
             clean=old.clean, sequence=old.sequence, unknown_since=old.unknown_since, foreign=old.foreign
@@ -144,11 +148,13 @@ class Enforcement:
     # --- a step
 
     def step(self, situation: Situation, now: Stamp) -> tuple[Event, ...]:
-        """What policy decides once the judge's events are folded; folded here, and to be appended before `carry_out`."""
+        """Decide by policy once the judge's events are folded. The events returned are folded here; the caller appends
+        them before `carry_out`.
+        """
         try:
             seen = replace(situation, actuators=tuple(self._boxes), node_states=self.node_states)
             decision = decide(self.state, seen, self._options.settings, now)
-        except Exception:  # a fault of ours here must not end what is judged and published
+        except Exception:  # an internal error must not stop judging and publishing
             log.exception("policy failed: no new decision")
             return ()
         self.state, self._waiting, self.gate = decision.state, decision.waiting, decision.gate
@@ -157,7 +163,7 @@ class Enforcement:
         return decision.events
 
     def carry_out(self) -> None:
-        """Wake the tasks of actuators with another intent than before."""
+        """Wake the tasks of actuators whose intent has changed."""
         for name, box in self._boxes.items():
             due = self._due(name)
             if (due.key if due else "") != box.key:
@@ -170,13 +176,13 @@ class Enforcement:
                 box.wake.set()
 
     def _notice_blocked(self, decision: Decision) -> None:
-        """Something new is in the way: read afresh, now."""
+        """Have actuators read afresh now if something new blocks an intent."""
         for name in decision.blocked.keys() - self._blocked.keys():
             self._boxes[name].wake.set()
         self._blocked, self._stuck = decision.blocked, decision.stuck
 
     def _wanted(self, intent: Intent) -> bool:
-        """Whether it is wanted now: it is pending, and does not wait for its cause to be observed again."""
+        """True if the intent is wanted now: it is pending, and does not wait for its cause to be observed again."""
         due = self._due(intent.actuator)
         return due is not None and due.key == intent.key
 
@@ -189,12 +195,12 @@ class Enforcement:
         while True:
             try:
                 await self._turn(box)
-            except Exception:  # a fault of ours in one actuator must end neither it nor the others
+            except Exception:  # an internal error in one actuator must stop neither it nor the others
                 log.exception("actuator failed unexpectedly", actuator=box.actuator.name)
                 await asyncio.sleep(self._options.settings.look_often)
 
     async def _turn(self, box: Reconciler) -> None:
-        """Do what is wanted; if nothing is, read, and wait until something is or it is time to read again."""
+        """Carry out what is wanted. If nothing is, read, and wait until something is wanted or the next read is due."""
         name = box.actuator.name
         box.wake.clear()
         intent = self._due(name)
@@ -216,7 +222,7 @@ class Enforcement:
         often = name in self.state.holds or name in self._blocked
         settings = self._options.settings
         seconds = settings.look_often if often else settings.look_every
-        return seconds * self._chance.uniform(0.9, 1.1)  # so that a fleet does not come in step
+        return seconds * self._chance.uniform(0.9, 1.1)  # so that a fleet does not read in step
 
     def _finished(self, intent: Intent, outcome: Outcome) -> None:
         before = self._outcomes.put(intent, outcome)
@@ -254,9 +260,9 @@ class Enforcement:
     # --- termination notices
 
     def announced(self, source: str, notices: Iterable[Notice]) -> None:
-        """Take in all notices of `source` for this machine; those it announced before are no events.
+        """Take in all notices of `source` for this machine; a notice that it announced before makes no event.
 
-        A shutdown that a scheduler ordered is no notice: it has drained the node and brings it back.
+        A shutdown that a scheduler ordered is no notice: the scheduler has drained the node and restores it.
         """
         now = self._clock()
         if any(Flag.REBOOT in node_state.flags for node_state in self.node_states.values()):
@@ -269,7 +275,9 @@ class Enforcement:
     # --- what is published
 
     def error(self) -> str:
-        """What an actuator refuses for good of what is wanted or held there; one that is away is no fault of this node."""
+        """Wanted or held exclusions that an actuator refuses for good, with its errors. One that does not answer is no
+        fault of this node.
+        """
         refused = {name: box.refused for name, box in self._concerned() if box.refused}
         for name, key, outcome in self._outcomes:
             pending = self.state.pending.get(name)
@@ -278,16 +286,16 @@ class Enforcement:
         return "; ".join(f"{name}: {text}" for name, text in refused.items())
 
     def _concerned(self) -> Iterator[tuple[str, Reconciler]]:
-        """Those of whom something is wanted, or who hold this node out."""
+        """Actuators at which something is wanted, or which have this node excluded."""
         wanted = {*self.state.would, *self.state.pending, *self.state.holds}
         return ((name, box) for name, box in self._boxes.items() if name in wanted)
 
     def stuck(self) -> str:
-        """Whose exclusion of ours stands though nothing is wrong with the node, and waits for a person."""
+        """Actuators whose exclusion of ours stands although nothing is wrong with the node, and waits for a person."""
         return "; ".join(f"{name}: {text}" for name, text in self._stuck.items())
 
     def away(self) -> str:
-        """Who of them does not answer, for now."""
+        """Concerned actuators that do not answer at present, with their errors."""
         away = {
             name: box.node_state.error
             for name, box in self._concerned()
@@ -312,12 +320,12 @@ class Enforcement:
         )  # fmt: skip
 
     def _held_back(self) -> str:
-        """Whom the breaker holds back, and why; by name where there are several."""
+        """Why the breaker defers an exclusion, with the actuator's name where there are several; "" if it defers none."""
         texts = {name: box.held_back for name, box in self._boxes.items() if box.held_back}
         return "; ".join(f"{name}: {text}" if len(self._boxes) > 1 else text for name, text in texts.items())
 
     def _text(self, name: str, key: str) -> str:
         if name in self._waiting:
-            return "waits, since what it is for is not found just now"
+            return "waits until its cause is observed again"
         outcome = self._outcomes.of(name, key)
         return "not tried yet" if outcome is None else outcome.text

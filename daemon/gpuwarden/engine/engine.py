@@ -79,7 +79,9 @@ class Engine:
 
     @contextmanager
     def rebuilding(self) -> Iterator[None]:
-        """Windows and what was read of this boot stay; of the rest the state is the fold of the events that come within."""
+        """Rebuild the state as the fold of the events that come within. Windows and what was read in this boot are
+        kept.
+        """
         live = self.state
         self.state = State(
             windows=live.windows, host_windows=live.host_windows, job_watches=live.job_watches, unpaired=live.unpaired,
@@ -89,7 +91,7 @@ class Engine:
         self.state = replace(self.state, unconfirmed=remembered(self.state, live))
 
     def observed(self, observation: Observation[Any]) -> bool:
-        """Take in a pass of any collector; whether it says anything else than the one before."""
+        """Take in a pass of any collector. True if it differs from the one before."""
         self._took(Passed(observation))
         before = self.view.passes.get(observation.collector, Seen())
         self.view = self.view.after(observation)
@@ -115,17 +117,17 @@ class Engine:
             self.view = replace(self.view, errors=given)
 
     def of_machine_type(self, machine_type: str) -> None:
-        """Once the cloud has named it, where the firmware does not; "" changes nothing."""
+        """Set the machine type once the cloud has named it, where the firmware does not; "" changes nothing."""
         if machine_type and machine_type != self.rules.machine_type:
             self.rules = replace(self.rules, machine_type=machine_type)
 
     def log_read(self, read: bool) -> None:
-        """Whether the kernel log was read in this life to its end, and no line was lost."""
+        """Set whether the kernel log was read to its end since the daemon started, with no line lost."""
         if read is not self.view.log_read:
             self.view = replace(self.view, log_read=read)
 
     def shadowed(self, event: Event) -> bool:
-        """Whether it is about a finding from which nothing follows, by the rules in force."""
+        """True if the event is about a finding from which nothing follows, by the rules in force."""
         of_finding = event.kind in (EventKind.RAISED, EventKind.CLEARED, EventKind.ACKNOWLEDGED)
         return of_finding and event.key is not None and in_shadow(event.key.code, self.rules)
 
@@ -145,26 +147,30 @@ class Engine:
         return step
 
     def _xids_of_dcgm(self) -> list[XidEvent]:
-        """Derived only now: what the ledger recalled by then is not reported again."""
+        """Derive Xids from the last DCGM pass. Called once the ledger is recalled, so that Xids it holds are not
+        reported again.
+        """
         seen = self.view.dcgm
         if seen.facts is None or seen.at is None or seen.facts is self._dcgm_taken:
             return []
         return xids_of(self._dcgm_taken, seen.facts, seen.at, Known(self.state.records, self.view.boot_id))
 
     def acknowledge(self, finding: str, by: str, now: Stamp) -> Event:
-        """To be folded. Raises ValueError, with the reason, for anything but a latched finding."""
+        """The event of an acknowledged finding, for the caller to fold. Raises ValueError, with the reason, for
+        anything but a latched finding.
+        """
         event = acknowledge(self.state, Key.parse(finding), by, now, self.view.boot_id)
         self._took(Acknowledged(at=now, finding=finding, by=by))
         return event
 
     def accept_inventory(self, now: Stamp) -> list[Event]:
-        """To be folded. Raises ValueError while it is not known what is in the machine."""
+        """Events that accept what is in the machine, for the caller to fold. Raises ValueError while that is not known."""
         events = accept(self.state, Sight.of(self.view, self.rules, now))
         self._took(Accepted(at=now))
         return events
 
     def active_tested(self, events: Iterable[Event], now: Stamp) -> tuple[Event, ...]:
-        """To be folded: that an active test runs, or what it found."""
+        """Take in that an active test runs, or what it found. Returns the events for the caller to fold."""
         events = tuple(events)
         self._took(ActiveTested(at=now, events=events))
         return events
@@ -175,16 +181,16 @@ class Engine:
                 listener(record)
 
     def undecided(self, now: Stamp) -> bool:
-        """Whether an Xid 79 waits for what the bus and NVML say to it."""
+        """True while an Xid 79 waits for what the bus and NVML report about it."""
         return undecided(self.state, now)
 
     def away(self, now: Stamp) -> set[str]:
-        """Slots of expected GPUs that NVML does not list though the bus still does, as far as was seen."""
+        """Slots of expected GPUs that NVML does not list although the bus still does, as far as was seen."""
         where = presences(self.state, Sight.of(self.view, self.rules, now))
         return {slot for slot, (presence, _) in where.items() if presence is Presence.UNLISTED}
 
     def inventory(self, now: Stamp) -> list[dict[str, object]]:
-        """Each GPU that belongs here or was seen here, as a document."""
+        """Return a document for each GPU that belongs here or was seen here."""
         sight = Sight.of(self.view, self.rules, now)
         where = presences(self.state, sight)
         rows = []
@@ -222,7 +228,9 @@ class Engine:
         return ActiveTests(running=lease, results=_newest(state), counts=state.test_counts)
 
     def _machine(self) -> tuple[str, ...]:
-        """Also of a driver that no longer answers: what a failing node has in common with others is asked just then."""
+        """Machine labels for metrics. Kept from the last pass when the driver stops answering, because `fleet --why`
+        needs them most on failing nodes.
+        """
         return machine_labels(self.rules.machine_type, self.view.nvml.facts, self.switch)
 
     def note(self, observation: Observation[Any]) -> None:
@@ -241,5 +249,5 @@ class Engine:
 
 
 def _newest(state: State) -> Mapping[str, tuple[PastTest, ...]]:
-    """By slot, the newest results of each level."""
+    """Newest test results of each level, by slot."""
     return {slot: newest(known) for slot, pin in state.pins.items() if (known := state.tests.get(pin.uuid))}

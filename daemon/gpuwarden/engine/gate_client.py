@@ -36,7 +36,7 @@ class NoService(NoAnswer):
 
 
 async def ask(path: Path, request: Mapping[str, Any], within: float) -> Mapping[str, Any]:
-    """Raises NoAnswer."""
+    """Send one request and return the answer, within so many seconds. Raises NoAnswer."""
     try:
         async with asyncio.timeout(within):
             reader, writer = await asyncio.open_unix_connection(path, limit=1 << 16)
@@ -63,7 +63,7 @@ async def ask(path: Path, request: Mapping[str, Any], within: float) -> Mapping[
 
 
 async def _all_of(reader: asyncio.StreamReader) -> bytes:
-    """Until the end, or one byte too many."""
+    """Read until the end of the stream. Empty if there is more than ANSWER_MOST."""
     answer = bytearray()
     while len(answer) <= ANSWER_MOST and (part := await reader.read(1 << 16)):
         answer += part
@@ -71,7 +71,7 @@ async def _all_of(reader: asyncio.StreamReader) -> bytes:
 
 
 def shown(document: Mapping[str, Any]) -> str:
-    """What came of a test, in one line; whatever the document holds."""
+    """Result of a test in one line, whatever the document holds."""
     gpus = document.get("gpus")
     lines = [_line(gpu) for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
     texts = [text for text in dict.fromkeys(lines) if text]
@@ -83,7 +83,7 @@ def shown(document: Mapping[str, Any]) -> str:
 
 
 def interrupted(document: Mapping[str, Any]) -> bool:
-    """Whether the test was ended from outside, by a signal or by the daemon, before all GPUs were tested."""
+    """True if the test was ended from outside, by a signal or by the daemon, before all GPUs were tested."""
     gpus = document.get("gpus")
     obstacles = [gpu.get("obstacle") for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
     return INTERRUPTED in (document.get("obstacle"), *obstacles)
@@ -97,6 +97,6 @@ def _line(gpu: Mapping[str, Any]) -> str:
 
 
 def _one_line(*parts: object) -> str:
-    """Printable, and not long."""
+    """Join texts into one line that is printable and not long."""
     texts = [str(part) for part in parts if isinstance(part, str | int) and str(part)]
     return "".join(char if char.isprintable() else " " for char in ": ".join(texts)[:_TEXT_MOST])

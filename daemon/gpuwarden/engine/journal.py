@@ -33,7 +33,7 @@ class Projection(Protocol):
         """Take one event into the state."""
 
     def rebuilding(self) -> AbstractContextManager[None]:
-        """Begin again with nothing but what no event carries; within, the events are folded."""
+        """Start over with nothing but what no event carries; the events that come within are folded."""
 
     def checkpoint(self, now: Stamp) -> list[Event]:
         """The shortest list of events whose fold gives the state."""
@@ -44,24 +44,25 @@ class Step(Enum):
 
     NONE = auto()
     SOON = auto()
-    """With the others that come in a moment: for what may come in storms."""
+    """Together with the events of the next moment: for events that may come in storms."""
     NEXT = auto()
     """In the next turn of the loop: for notices, which have woken the evacuation by then."""
     NOW = auto()
-    """Before `append` returns: for what an operator waits for."""
+    """Before `append` returns: for events that an operator waits for."""
 
 
 class Append(Protocol):
-    """`Journal.append`, for those who decide on events when a step follows from them."""
+    """The signature of `Journal.append`, for code that decides on events when a step follows from them."""
 
     def __call__(self, events: Iterable[Event], *, step: Step) -> None: ...
 
 
 class Journal:
-    """`outputs` get all events in order, and must not block; one may append what follows from them at once. `request_step` is
-    called with the step that is wanted, if any is.
+    """Takes events in, in one order, for the ledger, the projections and the outputs.
 
-    Both are set once all is made, `projections` in the order in which they fold and are checkpointed: health, policy, evacuation.
+    `outputs` get all events and must not block; an output may append what follows from them at once. `projections` fold
+    and are checkpointed in the order health, policy, evacuation. Both are set once all are made. `request_step` is
+    called with the step that is wanted, if any is.
     """
 
     projections: tuple[Projection, ...] = ()
@@ -80,7 +81,7 @@ class Journal:
         self._ledger = ledger
         self._request_step = request_step
         self._clock = clock
-        self._since_start: list[Event] = []  # until then, what is to be folded on top of it
+        self._since_start: list[Event] = []  # events to fold again once the ledger is recalled
         self._position: LogPosition | None = None
 
     def append(
@@ -91,7 +92,9 @@ class Journal:
         position: LogPosition | None = None,
         step: Step = Step.NONE,
     ) -> None:
-        """`by` has folded them while it decided on them. `position`: the kernel log was taken in up to there, these events included."""
+        """Append events and hand them to the outputs. `by` has folded them while it decided on them. `position`: how
+        far the kernel log was taken in, these events included.
+        """
         events = tuple(events)
         self._fold(events, [one for one in self.projections if one is not by])
         self.recent.extend(events)
@@ -108,14 +111,16 @@ class Journal:
             self._request_step(step)
 
     def tend(self) -> None:
-        """Once in each step, after its events: a checkpoint if one is due; what could not be written is tried again."""
+        """Write a checkpoint if one is due, else try again what could not be written. Called once in each step, after
+        its events.
+        """
         if self.recalled and self._ledger.checkpoint_due(self._clock()):
             self.write_checkpoint()
         else:
             self._ledger.tend()
 
     def recall(self, memory: Memory, *, late: bool = False) -> None:
-        """Every projection becomes the fold of what the ledger holds and of what happened since the start.
+        """Rebuild every projection as the fold of what the ledger holds and of what happened since the start.
 
         `late`: the ledger was opened, or begun again, under the running daemon, and lacks what happened before.
         """
@@ -135,7 +140,7 @@ class Journal:
         return [event for one in self.projections for event in one.checkpoint(now)]
 
     def _fold(self, events: Iterable[Event], projections: Sequence[Projection]) -> None:
-        """An event that one projection cannot take in is lost to that one alone."""
+        """Fold events into these projections. An event that one projection cannot take in is lost to that one alone."""
         for event in events:
             for one in projections:
                 try:

@@ -18,7 +18,7 @@ log = get_logger()
 
 
 class EventLines:
-    """`shadowed`: whether nothing follows from what an event is about."""
+    """Writes a log line for each event. `shadowed` is true for an event from which nothing follows."""
 
     def __init__(self, shadowed: Callable[[Event], bool] = lambda _: False) -> None:
         self._shadowed = shadowed
@@ -78,7 +78,7 @@ LINES: dict[EventKind, tuple[str, str]] = {
     EventKind.DEPARTING: ("warning", "evacuation begun"),
     EventKind.SIGNALLING: ("info", "signalling job"),
     EventKind.SIGNALLED: ("info", "job signalled"),
-    EventKind.SAVED: ("info", "job or rank has saved, or ended"),
+    EventKind.SAVED: ("info", "job or rank acknowledged, or ended"),
     EventKind.REQUEUED: ("info", "job requeued"),
     EventKind.NOT_REQUEUED: ("warning", "job not requeued"),
     EventKind.FINAL_NODE_STATE: ("warning", "final node state"),
@@ -103,14 +103,14 @@ LINES: dict[EventKind, tuple[str, str]] = {
 HIDDEN = (*OF_TESTS, *OF_GATES, *OF_FINDINGS)
 
 SEEN = ("healthy", "warning", "failure")
-"""What a node that can be judged is; one that was never judged, as at a start, has lost nothing."""
+"""Health of a node that can be judged. A node that was never judged, as at a start, has lost nothing."""
 
 _OTHER_NAMES = {"level": "test_level"}
-"""Of keys of events that each log line has for itself."""
+"""Names in log lines for keys of events that every log line has already."""
 
 
 def write_line(event: Event, *, shadow: bool = False) -> None:
-    """One line for each event; a pass that changes nothing has none."""
+    """Write one line for the event. A pass that changes nothing writes none."""
     level, text = LINES[EventKind(event.kind)]
     if is_bookkeeping(event.kind, str(event.key), event.data):
         level = "debug"

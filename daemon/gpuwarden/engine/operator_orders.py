@@ -21,7 +21,7 @@ SETTLES_WITHIN = 3.0
 
 
 class Outcomes:
-    """What came last of each actuator's intents. An iteration gives actuator, key of the intent, and outcome."""
+    """The last outcome of each actuator's intents. Iteration yields actuator, key of the intent, and outcome."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[str, Outcome]] = {}
@@ -31,13 +31,13 @@ class Outcomes:
         return ((name, key, outcome) for name, (key, outcome) in self._last.items())
 
     def put(self, intent: Intent, outcome: Outcome) -> tuple[str, Outcome] | None:
-        """What came before it there, with the key of its intent."""
+        """Keep an outcome. Returns the one it replaces, with the key of its intent, or None."""
         before = self._last.get(intent.actuator)
         self._last[intent.actuator] = (intent.key, outcome)
         return before
 
     def of(self, name: str, key: str) -> Outcome | None:
-        """None if nothing came of this intent yet."""
+        """Outcome of this intent, or None if there is none yet."""
         known, outcome = self._last.get(name, ("", None))
         return outcome if known == key else None
 
@@ -45,11 +45,11 @@ class Outcomes:
         self._last.pop(name, None)
 
     def settled(self) -> None:
-        """Whatever followed from the last one is recorded."""
+        """Wake the orders that wait: all that followed from the last outcome is recorded."""
         self._settled.set()
 
     async def wait(self, keys: Mapping[str, str], within: float) -> None:
-        """Until something came of all these, by actuator, or for so many seconds."""
+        """Wait until all these intents, by actuator, have an outcome, but at most `within` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
                 while any(self.of(name, key) is None for name, key in keys.items()):
@@ -62,7 +62,9 @@ class StaysOut(ValueError):  # noqa: N818 - a state of the node
 
 
 class Orders:
-    """`append` is the journal's. `state` and `settings` are asked each time: they change."""
+    """Carries out operators' orders. `append` is the journal's. `state` and `settings` are called each time, since both
+    change.
+    """
 
     def __init__(
         self,
@@ -84,11 +86,15 @@ class Orders:
         self._clock = clock
 
     async def exclude(self, by: str, text: str) -> str:
-        """What came of it, for people. Raises ValueError with the reason why it cannot be ordered, or cannot be done."""
+        """Exclude the node. Returns the result for people. Raises ValueError, with the reason, if it cannot be ordered
+        or cannot be done.
+        """
         return await self._order([orders.exclude(by, text, self._boot_id, self._clock())], Act.EXCLUDE)
 
     async def restore(self, by: str, verdict: Verdict, *, force: bool = False, untested: bool = False) -> str:
-        """What came of it, for people. Raises ValueError as `exclude`, and StaysOut where failures keep the node out."""
+        """Restore the node. Returns the result for people. Raises ValueError as `exclude` does, and StaysOut where
+        failures keep the node out.
+        """
         state, settings = self._state(), self._settings()
         failures = live(state, verdict)
         try:
@@ -118,7 +124,7 @@ class Orders:
         raise StaysOut(override_text.stays_out(failures, verdict, outcomes))
 
     def announce(self, within: float, text: str, by: str) -> str:
-        """What follows from it, for people."""
+        """Announce the end of this machine. Returns what follows from it, for people."""
         self._append([orders.announce(within, text, by, self._boot_id, self._clock())], step=Step.NEXT)
         settings = self._settings()
         when = f"{settings.horizon:g} s before it" if within > settings.horizon else "at once"
@@ -130,7 +136,7 @@ class Orders:
         return f"announced: this machine ends in {within:g} s; {effect}"
 
     def call_off(self, by: str) -> None:
-        """Raises ValueError where there is nothing to call off."""
+        """Call off the announced end. Raises ValueError where there is nothing to call off."""
         called_off = orders.call_off(self._state(), by, self._boot_id, self._clock(), self._settings().horizon)
         self._append([called_off], step=Step.NEXT)
 
@@ -142,7 +148,9 @@ class Orders:
         return "; ".join(answers) or self._no_request(act)
 
     async def _outcomes_of(self, events: Sequence[Event], act: Act) -> dict[str, Outcome | None]:
-        """By actuator, what came within SETTLES_WITHIN of the intents that followed from these events."""
+        """Append these events. Returns, by actuator, the outcomes that come within SETTLES_WITHIN of the intents that
+        follow from them; None where there is none yet.
+        """
         self._append(events, step=Step.NOW)
         pending = self._state().pending
         keys = {name: pending[name].key for name in self._boxes if name in pending and pending[name].act is act}

@@ -1,7 +1,7 @@
-"""The test before the return, carried out: one at a time, begun in the ledger before it is begun outside, its end in the ledger.
+"""Carries out the test before the return: one at a time. The ledger has its start before it starts outside, and its end.
 
-Policy says when it is due (`policy/return_gate.py`); whether it passed is decided by the results in the ledger. A daemon that is killed
-meanwhile leaves GATE_BEGUN without GATE_ENDED, which the next one ends; the test ends with the connection.
+Policy says when it is due (`policy/return_gate.py`); whether it passed is decided by the results in the ledger. A daemon
+that is killed meanwhile leaves GATE_BEGUN without GATE_ENDED, which the next one ends; the test ends with the connection.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ log = get_logger()
 
 
 class Turn(Protocol):
-    """Whose turn it is among the nodes of the fleet."""
+    """A place among the nodes of the fleet that are tested at once."""
 
     async def enter(self) -> str:
-        """Why it is not this node's turn; "" if it is. Raises SlurmError."""
+        """Take a place. Returns why it is not this node's turn; "" if it is. Raises SlurmError."""
 
     async def leave(self) -> None:
-        """Raises SlurmError."""
+        """Give the place back. Raises SlurmError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateOptions:
-    """`turn` None: nobody can be asked how many nodes are tested."""
+    """Settings of the gate. `turn` is None where nobody can be asked how many nodes are tested."""
 
     socket: Path
     level: Level
@@ -76,8 +76,10 @@ class Probed:
 
 
 class ReturnGate:
-    """`append` is the journal's, `gate` that of policy's state, `could_test` whether this host ever could, `gpus` those of the verdict; `changed`
-    asks for a step. `run`: the name of the test that runs now.
+    """Runs the test before the return.
+
+    `append` is the journal's, `gate` that of policy's state, `could_test` whether this host ever could, `gpus` those of
+    the verdict; `changed` requests a step. `run`: the name of the test that runs now.
     """
 
     def __init__(
@@ -116,18 +118,18 @@ class ReturnGate:
         self._task = asyncio.create_task(self._first())
 
     def step(self, assessed: Assessed | None) -> None:
-        """After each decision of policy. Does not wait."""
+        """Begin a test if one is due. Called after each decision of policy. Does not wait."""
         self._assessed = assessed
         due = assessed is not None and assessed.state is GateState.DUE
         if due and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self._turn())
 
     def cut_short(self) -> None:
-        """The daemon ends the test that runs."""
+        """Remember that the daemon ends the test that runs."""
         self._cut_short = True
 
     async def stop(self) -> None:
-        """The connection is closed, and the test ends with it, which is no try."""
+        """Close the connection. The test ends with it, and does not count as a try."""
         self._ended(STOPPED, is_try=False, pause=False)
         if self._task is not None:
             self._task.cancel()
@@ -150,7 +152,7 @@ class ReturnGate:
         )  # fmt: skip
 
     def _hindrance(self) -> str:
-        """What would hinder a test, for people; "" if nothing would."""
+        """Reasons that would hinder a test, for people; "" if nothing would."""
         if self._host.lacking:
             return f"a test could not begin now: {self._host.lacking}"
         return "; ".join(f"left out: {text}" for text in self._host.untestable.values())
@@ -158,7 +160,7 @@ class ReturnGate:
     # --- one test
 
     async def _first(self) -> None:
-        """Whether this host can test, and the mark that a daemon before this one may have left."""
+        """Probe whether this host can test, and remove the mark that an earlier daemon may have left."""
         self._host = await self._probed()
         if why := self._host.lacking or self._host.impossible:
             log.warning("return gate: this host cannot test", reason=why, could_before=self._could_test())
@@ -208,7 +210,9 @@ class ReturnGate:
         await asyncio.sleep(seconds)
 
     async def _hindered(self, why: str) -> None:
-        """The host could test before: what it lacks may come back, as where a package is replaced, and no node returns untested for it."""
+        """Wait for a host that could test before: what it lacks may come back, as where a package is replaced, and no
+        node returns untested for it.
+        """
         now = self._clock().boottime
         since = self._hindered_since = now if self._hindered_since is None else self._hindered_since
         if now - since < HINDERED_FOR:
@@ -234,7 +238,7 @@ class ReturnGate:
             self._appended(EventKind.GATE_ENDED, over)
 
     async def _answer(self) -> str:
-        """What came of the test, in one line. One that was ended from outside is cut short."""
+        """Request the test and return its result in one line. Remembers if the test was ended from outside."""
         options = self._options
         try:
             document = await ask(options.socket, {"verb": "test", "level": options.level.value}, options.within)
@@ -251,7 +255,9 @@ class ReturnGate:
         return host
 
     async def _probed(self) -> Probed:
-        """Empty also where nothing is known: then the test itself says it. That this host can test is an event, once."""
+        """Probe what cannot be tested here. The answer is empty also where nothing is known: then the test itself
+        reports it. Writes one event, once, if this host can test.
+        """
         try:
             answer = await ask(self._options.socket, {"verb": "probe"}, PROBE_WITHIN)
         except NoService as error:

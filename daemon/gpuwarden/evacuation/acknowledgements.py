@@ -48,7 +48,9 @@ class Acknowledgements:
     # --- folders
 
     async def expect(self, jobs: Sequence[LocalJob]) -> None:
-        """Makes a folder for the acknowledgements of each job whose user is known. Users name it: of two jobs with one name the first has it."""
+        """Make a folder for the acknowledgements of each job whose user is known. Users name it: of two jobs with one
+        name the first has it.
+        """
         taken = {folder for folder, _ in self._folders.values()}
         new: dict[str, tuple[str, int]] = {}
         for job in jobs:
@@ -68,7 +70,7 @@ class Acknowledgements:
                 log.warning("no folder for acknowledgements", reason=str(error))
 
     async def forget(self) -> None:
-        """No end is imminent any more: no job is waited for, and the files left here are removed."""
+        """Stop waiting for jobs, and remove the acknowledgement files left here: no end is imminent any more."""
         self._folders = {}
         removing = detached("acknowledgements", lambda: self._files.remove_others(frozenset()))
         await asyncio.wait((removing,), timeout=READ_WITHIN)
@@ -84,7 +86,7 @@ class Acknowledgements:
         )  # fmt: skip
 
     async def news(self, state: EvacuationState) -> list[Event]:
-        """What is new since `state`."""
+        """Events for acknowledgements that are new since `state`."""
         known = jobs_of(state)
         read = await self._read(known)
         if read is None:
@@ -94,13 +96,13 @@ class Acknowledgements:
         return [*self._of_files(read.files, known, notices), *self._of_ended(read.ended, known)]
 
     def misses(self, state: EvacuationState, jobs: Sequence[LocalJob]) -> bool:
-        """A signalled process is alive and not among `jobs`: it has not ended, and may be saving."""
+        """True if a signalled process is alive and not among `jobs`: it has not ended, and may be saving."""
         here = {(process.pid, process.started) for job in jobs for process in job.processes}
         signalled = {process for job in jobs_of(state).values() for process in job.signalled} - here
         return bool(signalled - ended(signalled, self._proc))
 
     async def _read(self, known: Mapping[str, JobState]) -> _Read | None:
-        """None while an earlier read hangs."""
+        """Read the acknowledgement files, and which processes ended. None while an earlier read hangs."""
         if self._reading is None:
             folders = dict(self._folders.values())
             signalled = {process for job in known.values() for process in job.signalled - job.acknowledged.processes}
@@ -134,14 +136,16 @@ class Acknowledgements:
                 yield saved(job, BY_EXIT, saved=False, process=process, boot_id=self._boot_id, now=self._clock())
 
     def _complain(self, found: FilesRead) -> None:
-        """Once of each: a user may leave there what they like."""
+        """Log each refused file once: a user may leave there what they like."""
         for text in frozenset(found.refused) - self._refused:
             log.warning("an acknowledgement is not accepted", reason=text)
         self._refused = frozenset(found.refused)
 
 
 def is_news(known: JobState, rank: int, process: Process | None = None, *, all_ranks: bool = False) -> bool:
-    """Else it was acknowledged before, or the limit is reached: a user may repeat it as often as they like."""
+    """True if the acknowledgement is new. It is not if it was given before, or the limit is reached: a user may repeat
+    it as often as they like.
+    """
     before = known.acknowledged
     if all_ranks and not before.all_ranks:
         return True

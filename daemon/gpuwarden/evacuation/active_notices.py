@@ -1,4 +1,4 @@
-"""What of all that is known is acted on now: an end of this machine that is imminent, and GPUs that fail. Pure."""
+"""Which notices are acted on now: an end of this machine that is imminent, and GPUs that fail. Pure."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ _OF_GPU = ("gpu", "link")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveNotices:
-    """What is acted on: `notices` of this machine's end, the first of them, and of GPUs that fail.
+    """What is acted on now: `notices` of this machine's end, the first of them, and of GPUs that fail.
 
-    `later`: other ends that are imminent too. `ignored`: of GPUs that fail, where nothing is done for the jobs on them. `processes`: by the id of a GPU's notice, who is on it.
-    `unschedulable`: this node was read back as one that takes no work; `closed`: at every scheduler, or there is none. `reason`: what
-    our termination is called there.
+    `later`: other ends that are imminent too. `ignored`: notices of GPUs that fail, where nothing is done for the jobs
+    on them. `processes`: by the id of a GPU's notice, the processes on it. `unschedulable`: this node was read back as
+    one that takes no work; `closed`: at every scheduler, or there is none. `reason`: the text of our termination at the
+    scheduler.
     """
 
     notices: tuple[Notice, ...] = ()
@@ -52,7 +53,9 @@ def active_notices(
     instance: str,
     now: Stamp,
 ) -> ActiveNotices:
-    """`processes`: by slot, the processes that had the GPU open when it was last listed. `scheduled`: a scheduler is configured."""
+    """Choose what is acted on now. `processes`: by slot, the processes that had the GPU open when it was last listed.
+    `scheduled`: a scheduler is configured.
+    """
     ends = all_imminent(state.notices, horizon, now)
     failed = tuple(_failing(state, verdict, scheduled=scheduled))
     gpus, ignored = ((), failed) if ignore_gpus else (failed, ())
@@ -78,7 +81,8 @@ def _ends_jobs(finding: Finding) -> bool:
 
 
 def _failing(state: PolicyState, verdict: Verdict, *, scheduled: bool) -> Iterator[Notice]:
-    """Only while the node is out for it: mode, breaker and operators have had their say. They date from then.
+    """Notices of failing GPUs, only while the node is excluded for a failure: mode, breaker and operators have had
+    their say. They date from the exclusion.
 
     Without a scheduler there is no exclusion, and they date from the failure.
     """

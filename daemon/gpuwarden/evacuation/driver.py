@@ -1,8 +1,8 @@
 """While this machine is about to end, or a GPU of it fails: scan the jobs, do what policy plans, scan again.
 
-One task does it all, one turn after the other. What takes long (a requeue, a signal through the controller) runs
-beside it: see executor.py. Every step is an event before it is done and after it: a daemon that is killed in
-between goes on where this one was, and signals no process twice.
+One task does it all, one turn after the other. What takes long (a requeue, a signal through the controller) runs in a task
+of its own: see executor.py. Every step is an event before it is done and after it: a daemon that follows a killed one
+continues where that was, and signals no process twice.
 """
 
 from __future__ import annotations
@@ -58,10 +58,12 @@ log = get_logger()
 
 
 class Evacuation:
-    """`active`: what is acted on now. `append` hands events to the journal, from which a step follows soon; `write`: none does.
-    `enforce` False: jobs are scanned, and nothing is done.
+    """Runs the evacuation of this node, turn by turn.
 
-    `names` of jobs may be shown to every client of the web server. `approval` None: no end is let happen early.
+    `active` returns the notices that are acted on now. `append` hands events to the journal, from which a step follows
+    soon; `write` does the same without a step. With `enforce` False, jobs are scanned and nothing is done. With
+    `names`, the names of jobs may be shown to every client of the web server. With `approval` None, no end is approved
+    early.
     """
 
     def __init__(
@@ -112,7 +114,9 @@ class Evacuation:
         self._task = asyncio.create_task(self._go_on())
 
     async def stop(self) -> None:
-        """Signals that are due by now are sent, if that takes no longer than STOPS_WITHIN. The rest stays in the ledger."""
+        """Send the signals that are due by now, if that takes no longer than STOPS_WITHIN. The rest stays in the
+        ledger.
+        """
         self._ending = True
         self._wake.set()
         with contextlib.suppress(TimeoutError):
@@ -134,7 +138,7 @@ class Evacuation:
 
     @contextlib.contextmanager
     def rebuilding(self) -> Iterator[None]:
-        """The state is the fold of the events that come within."""
+        """Rebuild the state as the fold of the events that come within."""
         self.state = EvacuationState(boot_id=self._boot_id)
         yield
 
@@ -144,7 +148,9 @@ class Evacuation:
     # --- notices
 
     def appended(self, events: Iterable[Event]) -> None:
-        """An output of the journal: a notice, or its end, is acted on before any step is made. Until `run` it waits for the first step."""
+        """Act on a notice, or its end, before any step is made, as an output of the journal. Until `run` it waits for
+        the first step.
+        """
         if self._task is not None and any(event.kind in _NOTICES for event in events):
             self.follow()
 
@@ -171,13 +177,15 @@ class Evacuation:
         return list(open_evacuations(self.state))
 
     async def membership_of(self, caller: Caller) -> Membership | None:
-        """Waits until that is known, as the socket for jobs does not do for ever."""
+        """The job of a caller. Waits until that is known: the caller sets the limit, as the socket for jobs does."""
         if caller.pid <= 0 or caller.started is None:
             return None
         return await self._job_scan.membership_of((caller.pid, caller.started))
 
     def acknowledged(self, given: Acknowledged) -> None:
-        """A job that read the notice itself may acknowledge before it is signalled: that is kept until the job is known."""
+        """Take in an acknowledgement. A job that read the notice itself may acknowledge before it is signalled: that is
+        kept until the job is known.
+        """
         known = jobs_of(self.state).get(given.job)
         if known is None:
             if len(self._early) >= EARLY_MOST:
@@ -196,14 +204,16 @@ class Evacuation:
                 self.acknowledged(given)
 
     def settled(self) -> bool:
-        """An end is imminent, all jobs were scanned for it, and no acknowledgement is waited for."""
+        """True if an end is imminent, all jobs were scanned for it, and no acknowledgement is waited for."""
         scanned = bool(self._active.notices) and self._scanned_for == self._active.notices
         return scanned and not self._executor.running and not self._awaited
 
     # --- what operators see
 
     async def signalled(self) -> str:
-        """Which jobs were signalled for the imminent ends, or would be; empty while none is imminent. Takes SIGNALLED_WITHIN at most."""
+        """Summary of the jobs that were signalled for the imminent ends, or would be; empty while none is imminent.
+        Takes SIGNALLED_WITHIN at most.
+        """
         if not self._active.notices:
             return ""
         with contextlib.suppress(TimeoutError):
@@ -230,7 +240,7 @@ class Evacuation:
                     await self._wake.wait()
 
     async def _turn(self) -> float | None:
-        """When to scan again (boottime); None: when something changes."""
+        """Make one scan and act on it. Returns when to scan again (boottime); None: when something changes."""
         self._wake.clear()
         active = self._active
         if not active.notices:
@@ -270,12 +280,14 @@ class Evacuation:
         return again
 
     async def _signal_early(self, seen: Seen, active: ActiveNotices) -> None:
-        """Processes that no scheduler manages are signalled at once, however long the scheduler takes to answer."""
+        """Signal processes that no scheduler manages at once, however long the scheduler takes to answer."""
         if self._enforce:
             await self._carry_out([(notice, self._view(notice, seen, active)) for notice in active.notices], active)
 
     async def _expect(self, jobs: Iterable[LocalJob]) -> None:
-        """Each known job has a folder to acknowledge in: the one that an earlier daemon made, if there is one."""
+        """Make sure that each known job has a folder to acknowledge in: the one that an earlier daemon made, if there
+        is one.
+        """
         known = jobs_of(self.state)
         await self._acknowledgements.expect([job for job in jobs if key_of(job) in known])
 
@@ -286,7 +298,7 @@ class Evacuation:
         )
 
     def _no_rights(self, seen: Seen | None) -> str:
-        """Why processes of other users are not signalled; empty if they are, or if nobody is."""
+        """Why processes of other users are not signalled, for people; empty if they are, or if there are none."""
         if not self._enforce or seen is None:
             return ""
         own = os.geteuid()
@@ -309,7 +321,10 @@ class Evacuation:
     # --- steps
 
     async def _carry_out(self, views: Sequence[tuple[Notice, Seen]], active: ActiveNotices) -> tuple[float, bool]:
-        """When to scan again (boottime), and whether a job waits for the controller. One notice after the other: a process signalled for one is not signalled again for the next."""
+        """Carry out the plan. Returns when to scan again (boottime), and whether a job waits for the controller.
+
+        Notices are planned one after the other: a process signalled for one is not signalled again for the next.
+        """
         due: list[tuple[Notice, Step]] = []
         again, waits, signalled = [], False, set[str]()
         self._executor.settle(views[0][1])

@@ -1,7 +1,7 @@
 """Carries out the steps of policy's plan: each is an event right before it is done, and its result one after.
 
-What takes long goes on beside the turns, one thing at a time for each job, one question of its steps beside it, and one thing each
-for the node and its end.
+What takes long runs in tasks of its own: one for each job, one more that queries its steps, and one each for the node and
+its end.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ def _no_record(_notice: str, _job: str) -> CommandOutcome:
 
 
 class Executor:
-    """`state` is what is known now; `append` hands events to the journal, from which a step follows soon; `write`: none does, which
-    would hold up a signal; its outcome asks for one. `wake` asks for another turn.
+    """Carries out steps. `state` returns what is known now. `append` hands events to the journal, from which a step
+    follows soon; after `write` none does, which would delay a signal: its outcome requests one. `wake` requests another
+    turn.
 
-    `approval` None: nothing takes one. `slurm` None: there is none here.
+    `approval` is None where no source takes one, `slurm` where there is no Slurm.
     """
 
     def __init__(
@@ -92,13 +93,15 @@ class Executor:
         return not self.is_busy(_key(step))
 
     def is_busy(self, key: str) -> bool:
-        """With a job, by its `key_of`, or by the `_key` of a step that belongs to no job."""
+        """True while a step for this key is in progress: the `key_of` a job, or the `_key` of a step that belongs to no
+        job.
+        """
         self._beside = {key: task for key, task in self._beside.items() if not task.done()}
         return key in self._beside
 
     def settle(self, seen: Seen) -> None:
-        """Write down what became of signals that nobody is sending any more: an earlier daemon was killed over them. And who was not sent
-        one, and is to be by now.
+        """Write events for signals that nobody is sending any more: those over which an earlier daemon was killed, and
+        those that were not sent and are due again by now.
         """
         now = self._clock()
         for one in self._unsent.take(now.boottime):
@@ -122,7 +125,9 @@ class Executor:
         self._append(found)
 
     def write_down(self, notice: Notice, step: Step) -> None:
-        """What is remembered of a step before anything is done. Of who is sent a signal it is written right before that."""
+        """Record what is to be remembered of a step before anything is done. The receivers of a signal are recorded
+        right before it is sent.
+        """
         name, now = id_of(notice), self._clock()
         if isinstance(step, SignalJob):
             if step.delivery.way in (Way.WATCH, Way.NONE):
@@ -138,7 +143,7 @@ class Executor:
             self._append([events.approving(name, boot_id=self._boot_id, now=now)])
 
     def begin(self, due: Due, reason: str) -> None:
-        """All but signalling. `reason`: what our termination is called at the scheduler."""
+        """Start all steps but signals. `reason`: the text of our termination at the scheduler."""
         for notice, step in due:
             if isinstance(step, Requeue):
                 self._go(step, self._requeue(notice, step))
@@ -150,7 +155,9 @@ class Executor:
                 self._go(step, self._approve(notice, step))
 
     async def signal(self, due: Due) -> None:
-        """Those of this host in one go, the others each beside the rest. Nothing is sent before it is on disk."""
+        """Send the signals that are due: those to this host in one go, each of the others in a task of its own. Nothing
+        is sent before it is on disk.
+        """
         sent = [(notice, step) for notice, step in due if isinstance(step, SignalJob) and step.delivery.receivers]
         if not sent:
             return
@@ -188,18 +195,22 @@ class Executor:
         try:
             await work
         except Exception:  # a fault of ours with one job must not reach the others
-            log.exception("what is due before the end failed unexpectedly")
+            log.exception("evacuation step failed")
         self._wake()
 
     def _goes_on(self, notice: Notice) -> bool:
-        """It was not withdrawn meanwhile, or another one still announces the end of the machine. Each GPU has its own jobs."""
+        """True if the notice was not withdrawn meanwhile, or another one still announces the end of the machine. Each
+        GPU has its own jobs, so for a failing GPU its own notice alone counts.
+        """
         current = open_evacuations(self._state())
         if notice.kind == FAILING_GPU:
             return id_of(notice) in current
         return any(one.kind != FAILING_GPU for one in current.values())
 
     def _ends_now(self, notice: Notice) -> bool:
-        """The notice itself was not withdrawn, nor its end moved away: another one has its own time for the final node state."""
+        """True if the notice itself was not withdrawn and its end did not move away: another notice has its own time
+        for the final node state.
+        """
         known = open_evacuations(self._state()).get(id_of(notice))
         if known is None:
             return False
@@ -220,7 +231,7 @@ class Executor:
                 await self._committed()
             return self._goes_on(notice)
 
-        await self._committed()  # that it is being marked
+        await self._committed()  # the record of the mark is on disk first
         try:
             delivered = WITHDRAWN
             if self._goes_on(notice):
@@ -319,9 +330,9 @@ class Executor:
         ])  # fmt: skip
 
     async def _approve(self, notice: Notice, step: Approve) -> None:
-        """Only of what is on disk: a daemon that comes after this one must know how often it was tried."""
+        """Approve the end early, only once the attempt is on disk: the next daemon must know how often it was tried."""
         name = id_of(notice)
-        result, text = Result.RETRY, "the ledger takes nothing just now"
+        result, text = Result.RETRY, "ledger not writable; retrying"
         if await self._committed() and self._approval is not None:
             result, text = await self._approval.approve(step.id, lambda: name in open_evacuations(self._state()))
         self._append([events.approved(name, result, text, boot_id=self._boot_id, now=self._clock())])
@@ -339,7 +350,9 @@ def _key(step: Step) -> str:
 
 
 def _was_here(step: SignalJob, notice: Notice) -> bool:
-    """Before the end was announced: a later process could not be signalled sooner. Of a GPU nothing was announced."""
+    """True if a receiver started before the end was announced: a later process could not be signalled sooner. For a GPU
+    nothing was announced.
+    """
     if notice.kind == FAILING_GPU:
         return False
     return any(aim.receiver.started / _TICKS < notice.at.boottime for aim in step.delivery.receivers)

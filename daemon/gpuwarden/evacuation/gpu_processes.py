@@ -1,4 +1,4 @@
-"""The processes on each GPU by NVML's last answer: NVML lists none for a lost GPU."""
+"""The processes on each GPU by NVML's last answer. NVML lists none for a lost GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ _CALL = "nvmlDeviceGetComputeRunningProcesses"
 
 
 def gpu_processes(before: GpuProcesses, gpus: Iterable[GpuFacts]) -> GpuProcesses:
-    """For a GPU without an answer, its former processes that still exist: the kernel reuses their numbers."""
+    """PIDs on each GPU, by slot. A GPU without an answer keeps its former processes that still exist: the kernel reuses
+    PIDs.
+    """
     listed = {gpu.slot: frozenset(process.pid for process in gpu.processes) for gpu in gpus if _says(gpu)}
     return listed | {slot: frozenset(filter(is_there, pids)) for slot, pids in before.items() if slot not in listed}
 

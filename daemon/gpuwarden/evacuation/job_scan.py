@@ -29,8 +29,8 @@ Early = Callable[[Seen], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scanned:
-    """`seen` None: the processes of this host could not be read. `listed` False: jobs of Slurm that only slurmd
-    lists may be missing, for it does not answer. `error` is for people, empty if all answered.
+    """The result of a scan. `seen` is None if the processes of this host could not be read. `listed` False: jobs of
+    Slurm that only slurmd lists may be missing, for it does not answer. `error` is for people, empty if all answered.
     """
 
     seen: Seen | None
@@ -47,7 +47,9 @@ class _Read:
 
 
 class JobScan:
-    """`slurm` None: there is none here. `gpu_pids`: the processes that hold a GPU, as NVML last listed them."""
+    """Scans the jobs of this host. `slurm` is None where there is none. `gpu_pids`: the processes that hold a GPU, as
+    NVML last listed them.
+    """
 
     def __init__(
         self, reader: ReceiversReader, slurm: SlurmJobScan | None, gpu_pids: Callable[[], Collection[int]]
@@ -70,7 +72,9 @@ class JobScan:
             await self.slurm.close()
 
     async def scan(self, early: Early) -> Scanned:
-        """Takes SCANNED_WITHIN and half a second at most. `early` gets the containers, where Slurm takes its time."""
+        """Scan all jobs. Takes SCANNED_WITHIN and half a second at most. `early` gets the containers, where Slurm takes
+        its time.
+        """
         if self.slurm is None:
             jobs, error = await self._scan(await self._listed())
             return Scanned(seen=None if jobs is None else Seen(jobs=jobs), error=error)
@@ -99,11 +103,11 @@ class JobScan:
         return self._known() if self.slurm is None else await self.slurm.pids.listed()
 
     def _known(self) -> Listed:
-        """Without asking. Where there is no Slurm, nothing of it is here."""
+        """The list that slurmd gave last, without asking again. Without Slurm it is empty and up to date."""
         return Listed(as_of=asyncio.get_running_loop().time()) if self.slurm is None else self.slurm.pids.last
 
     async def _containers(self, early: Early) -> None:
-        """Of others slurmd may say that they are of a job."""
+        """Report containers early. Other processes wait for slurmd, which may list them as part of a job."""
         if self._reading is not None:  # somebody who asks for a key has slurmd's list, too
             return
         jobs, _ = await self._scan(self._known())
@@ -116,10 +120,11 @@ class JobScan:
         await self._scan(self._known())
 
     async def membership_of(self, process: Process) -> Membership | None:
-        """The job that a process belongs to, and as what; None for none. For one that is new the host is scanned once more, and once a second
-        at most; concurrent callers wait for that scan, and for the next one if slurmd did not list for it.
+        """The job that a process belongs to, and its part in it; None if it belongs to none. For a new process the host
+        is scanned once more, and once a second at most; concurrent callers wait for that scan, and for the next one if
+        slurmd did not list for it.
 
-        It returns when that is known: give it a time.
+        There is no time limit: the caller sets one.
         """
         asked = asyncio.get_running_loop().time()
         while (membership := self._members.get(process)) is None and self._as_of < asked:
@@ -135,9 +140,10 @@ class JobScan:
         await self._scan(await self._listed())
 
     async def _scan(self, listed: Listed) -> tuple[tuple[LocalJob, ...] | None, str]:
-        """All jobs here, or why they cannot be read. A scan that hangs is left to its thread, and no other begun beside it.
+        """Return all jobs here, or why they cannot be read. A scan that hangs is left to its thread, and no other is
+        started beside it.
 
-        One that goes on already does if it was begun with a list as new.
+        The result of a scan in progress is used if that began with a list as new.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + SCANNED_WITHIN
@@ -163,7 +169,9 @@ class JobScan:
         return detached("receivers", lambda: _Read(self._reader.read(pids, listed.still_there(), owners), listed.as_of))
 
     def _remember(self, read: _Read) -> None:
-        """Without a newer list a process that is new may be a rank, and not on its own as it seems to be."""
+        """Remember which job each process belongs to. Without a newer list by slurmd, a new process may be a rank
+        although it seems to belong to no job: only those known before are kept.
+        """
         members = _members(read.jobs)
         if read.as_of <= self._as_of:
             single = _members(job for job in read.jobs if job.kind is Kind.PROCESS)
@@ -187,6 +195,6 @@ def _seen(jobs: tuple[LocalJob, ...], answer: SlurmJobs, node: str) -> Seen:
 
 
 def on_gpu(seen: Seen, pids: Collection[int]) -> Seen:
-    """Only jobs of which a process holds this GPU are concerned; what they have beside it still belongs to them."""
+    """Limit the concerned jobs to those of which a process holds this GPU. Their other processes still belong to them."""
     there = (job for job in seen.jobs if any(process.pid in pids for process in job.processes))
     return replace(seen, concerned=frozenset(map(key_of, there)))

@@ -1,4 +1,4 @@
-"""What Slurm is asked to do at the end: to put a job elsewhere, and to give up this node. The answers are in the words of policy."""
+"""Slurm's part at the end: requeue a job elsewhere, and give up this node. Results are in policy's terms."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RESULTS = {
 
 @dataclass(frozen=True, slots=True)
 class NotRequeued:
-    """`permanent`: and never will be."""
+    """Why a job was not requeued. `permanent`: it never will be."""
 
     text: str
     permanent: bool
@@ -34,8 +34,11 @@ class NotRequeued:
 async def put_elsewhere(
     slurm: SlurmJobScan, job: SlurmJob, pending: Callable[[str], None], still: Callable[[], bool]
 ) -> NotRequeued | None:
-    """`pending` is called once the job is requeued, for people and for policy; its processes may take KillWait to end. `still`: the end
-    stands, asked right before the job is requeued; None also where it does not.
+    """Requeue a job. Returns why it was not requeued, or None; None also if `still`, asked right before the requeue,
+    says that the end no longer stands.
+
+    `pending` is called once the job is requeued, with a text for people and for policy; its processes may take KillWait
+    to end.
     """
     reported = False
     for _ in range(ENDING_TURNS):
@@ -55,7 +58,7 @@ async def put_elsewhere(
 
 
 async def steps_ended(slurm: SlurmJobScan, job: SlurmJob) -> bool:
-    """No step of `job` runs any more, on any of its nodes, though its script does. Raises SlurmError."""
+    """True if no step of `job` runs any more, on any of its nodes, though its script does. Raises SlurmError."""
     steps = await read_steps(slurm.commands, job)
     if not steps or any(step[:1].isdigit() for step in steps):
         return False
@@ -66,8 +69,8 @@ async def steps_ended(slurm: SlurmJobScan, job: SlurmJob) -> bool:
 async def give_up_node(
     slurm: SlurmJobScan, what: str, reason: str, still: Callable[[], bool]
 ) -> tuple[Result, str] | None:
-    """`what`: the state that policy's step names; `reason`: that of the termination. The result, and why, for people; None where it was
-    not to be written any more by `still`.
+    """Set the node's final state. `what`: the state that policy's step names; `reason`: that of the termination.
+    Returns the result, and why, for people; None if `still` said that it was not to be written any more.
     """
     try:
         outcome = await set_final_state(slurm.commands, slurm.node, FinalState(what), reason, still=still)

@@ -1,4 +1,4 @@
-"""Signals are delivered the way that policy chose, and the result is given in policy's terms."""
+"""Delivers signals the way that policy chose, and returns the result in policy's terms."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivered:
-    """`count`: the processes of this host that got it, as far as is known. `due`: nothing was sent, and it is sent as if it had never
-    been begun if it is to be sent after all. Surely not sent anything, unlike the others: `missed`, which are to be signalled on this
-    host, and `passing`, of this host, for a reason that may pass.
+    """The result of a signal. `count`: the processes of this host that got it, as far as is known. `due`: nothing was
+    sent, and it is sent as if it had never been begun if it is to be sent after all.
+
+    Two groups surely got nothing: `missed`, to be signalled on this host, and `passing`, processes of this host that
+    failed for a reason that may pass.
     """
 
     result: Sent
@@ -41,7 +43,7 @@ WITHDRAWN = Delivered(result=Sent.UNSENT, text="not sent: the end was called off
 
 
 async def signal_local(steps: Sequence[SignalJob]) -> list[Delivered]:
-    """All ranks of these jobs that are on this host, in one go."""
+    """Signal all ranks of these jobs that are on this host, in one go."""
     aims = [(number, aim) for number, step in enumerate(steps) for aim in step.delivery.receivers]
     orders = [
         signals.Order(pid=a.receiver.pid, started=a.receiver.started, uid=a.receiver.uid, signal=a.signal)
@@ -67,8 +69,10 @@ def _delivered(delivery: Delivery, results: Sequence[signals.Sent]) -> Delivered
 async def signal_through_slurm(
     slurm: SlurmJobScan, step: SignalJob, sending: Callable[[], Awaitable[bool]], record: int | None, now: float
 ) -> Delivered:
-    """The whole job, or its batch script, through Slurm. All that can be done before the signal is done before `sending`, which records
-    that it is being sent, and returns whether it still is to be. `record`: an open one of `CommandRecords`. `now` in Unix time.
+    """Signal the whole job, or its batch script, through Slurm.
+
+    All that can be done before the signal is done before `sending`, which records that it is being sent, and returns
+    whether it still is to be. `record`: an open one of `CommandRecords`. `now` in Unix time.
     """
     assert step.slurm is not None  # noqa: S101 - no other delivery goes this way
     job = step.slurm
@@ -91,7 +95,9 @@ async def signal_through_slurm(
 
 
 async def _taken(step: SignalJob, marked: MarkOutcome, sending: Callable[[], Awaitable[bool]]) -> Delivered:
-    """Another node signals the steps that it has, which may be others than those here: farms of steps have one node each."""
+    """The result where another node has the mark. It signals the steps that it has, which may be others than those
+    here: farms of steps have one node each.
+    """
     receivers = step.delivery.receivers
     missed = tuple(aim.process for aim in receivers if not signalled_from(marked.node, aim.receiver))
     if missed and len(missed) == len(receivers):
@@ -102,15 +108,15 @@ async def _taken(step: SignalJob, marked: MarkOutcome, sending: Callable[[], Awa
 
 
 async def watch(text: str) -> Delivered:
-    """Another node signals the job, and has MARK_TAKES seconds for it: requeued before that, a rank would get Slurm's SIGTERM in
-    place of the signal that it asks for. Nothing else is begun for the job meanwhile.
+    """Wait MARK_TAKES seconds for another node to signal the job. Nothing else is begun for it meanwhile: requeued
+    before that, a rank would get Slurm's SIGTERM in place of the signal that it asks for.
     """
     await asyncio.sleep(MARK_TAKES)
     return Delivered(result=Sent.WATCHED, text=text)
 
 
 async def _take_back(slurm: SlurmJobScan, job: SlurmJob, mark: str) -> None:
-    """If that does not work either, other nodes take the mark for good until it is too old."""
+    """Remove the mark. If that fails too, other nodes take it as valid until it is too old."""
     try:
         await unmark(slurm.commands, job, mark)
     except ActuatorError as error:

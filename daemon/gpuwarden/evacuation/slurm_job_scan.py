@@ -23,8 +23,9 @@ KEPT_FOR = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmJobs:
-    """`answered`: the controller did, within CONTROLLER_WITHIN, `fresh`: to this question. `error`: its error if it did not
-    answer well. `unanswered`: seconds for which a question to it is open; None: none is.
+    """The controller's jobs on this node. `answered`: it did answer, within CONTROLLER_WITHIN; `fresh`: to this
+    question. `error`: its error if it did not answer well. `unanswered`: seconds for which a question to it is open;
+    None: none is.
     """
 
     jobs: Mapping[int, SlurmJob] = field(default_factory=dict)
@@ -36,10 +37,11 @@ class SlurmJobs:
 
 
 class SlurmJobScan:
-    """`conf`: slurm.conf on this host, if there is one. What is not answered in time is waited for in the next scan.
+    """Queries Slurm for the jobs of this node. `conf`: slurm.conf on this host, if there is one. An answer that is late
+    is waited for in the next scan.
 
-    `pids`: what slurmd lists. `sending`: for signals, which wait behind no question; `records`: of these, in `record_folder`. Who made
-    `client` closes it.
+    `pids`: what slurmd lists. `sending`: for signals, which wait behind no question; `records`: those of the signals,
+    in `record_folder`. The owner of `client` closes it.
     """
 
     def __init__(self, client: SlurmClient, record_folder: Path, conf: Path | None = None) -> None:
@@ -63,14 +65,14 @@ class SlurmJobScan:
         return self._name.known
 
     async def close(self) -> None:
-        """Nothing is waited for any more."""
+        """Stop all queries that are still unanswered."""
         if self._asked is not None:
             self._asked.cancel()
             await asyncio.gather(self._asked, return_exceptions=True)
         await self.pids.close()
 
     async def read(self) -> SlurmJobs:
-        """Takes CONTROLLER_WITHIN at most, and raises nothing."""
+        """Read the jobs from the controller. Takes CONTROLLER_WITHIN at most, and raises nothing."""
         now = asyncio.get_running_loop().time()
         if self._kept is not None and now < self._kept_until:
             return replace(self._kept, fresh=False)
@@ -91,11 +93,13 @@ class SlurmJobScan:
         return self._kept
 
     def ask_again(self) -> None:
-        """A job is here that the last answer does not know, or more is to be known than it can say."""
+        """Make the next read query the controller: a local job is missing from its last answer, or a fresh answer is
+        required.
+        """
         self._kept = None
 
     async def _ask(self) -> dict[int, SlurmJob]:
-        """Raises SlurmError."""
+        """Query the controller for the jobs, by number. Raises SlurmError."""
         node = await self.commands.node_name()
         jobs, trees = await asyncio.gather(
             departing.read_jobs(self.commands, node), self._whole_trees(), return_exceptions=True

@@ -1,7 +1,7 @@
-"""Which processes of this host are of Slurm's jobs, as slurmd lists them. No answer does not mean that there are none.
+"""Which processes of this host belong to Slurm's jobs, as slurmd lists them. No answer does not mean that there are none.
 
-A process stays its job's for as long as it lives. So what was listed once holds until slurmd lists again: of a job whose
-ranks are merely not listed it would look as if they had ended, and it would be requeued while they save.
+A process stays its job's for as long as it lives, so the last list holds until slurmd lists again. Otherwise the ranks of
+a job that are merely not listed would look as if they had ended, and the job would be requeued while they save.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ _NEVER = float("-inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """`pids`: those of all steps here, `started` when each began, in ticks since boot. `as_of`: loop time at which slurmd
-    was asked for them, -inf if it never has answered. `error`: why there is no newer list, empty while that is no wonder.
+    """The processes of Slurm's jobs. `pids`: those of all steps here, `started` when each began, in ticks since boot.
+    `as_of`: loop time at which slurmd was asked for them, -inf if it never has answered. `error`: why there is no newer
+    list, empty while that is no wonder.
     """
 
     pids: Mapping[int, ListedPid] = field(default_factory=dict)
@@ -41,12 +42,16 @@ class Listed:
         return self.as_of > _NEVER
 
     def still_there(self) -> dict[int, ListedPid]:
-        """Without those that have ended: their numbers may be others' by now. Reads /proc, for some 20 us each."""
+        """Listed processes that still run: the PIDs of those that have ended may be others' by now. Reads /proc, for
+        some 20 us each.
+        """
         return {pid: self.pids[pid] for pid, started in self.started.items() if _started(pid) == started}
 
 
 class SlurmPids:
-    """`last`: what is known without asking. `commands` wait for none that wait for the controller: slurmd's folder answers always."""
+    """Lists the processes of Slurm's jobs. `last`: what is known without a query. `commands` do not wait for those that
+    wait for the controller: slurmd's folder answers always.
+    """
 
     def __init__(self, commands: Commands) -> None:
         self._commands = commands
@@ -60,7 +65,9 @@ class SlurmPids:
             await asyncio.gather(self._listing, return_exceptions=True)
 
     async def listed(self) -> Listed:
-        """As of now, or what is known since before. Takes LISTED_WITHIN at most, and raises nothing."""
+        """Query slurmd for the processes of jobs; what is known from before if it does not answer. Takes LISTED_WITHIN
+        at most, and raises nothing.
+        """
         clock = asyncio.get_running_loop().time
         if self._listing is None:
             self._listing = asyncio.create_task(self._list())
@@ -85,6 +92,8 @@ class SlurmPids:
 
 
 def _started(pid: int) -> int | None:
-    """None for one that is gone. Numbers are those that /proc has here, whatever folder the daemon looks through."""
+    """When the process began, in ticks since boot; None if it is gone. PIDs are those of this host's own /proc,
+    whatever folder the daemon looks through.
+    """
     stat = process_stat("/proc", pid)
     return None if stat is None else stat.started

@@ -1,7 +1,7 @@
 """Ranks of this host that were surely not sent their signal for a reason that may pass, and when they are signalled after all.
 
-Until then they count as signalled, so that no scan begins with them again. Kept in memory alone: a daemon that starts in such a pause
-leaves them as they are.
+Until then they count as signalled, so that no scan begins with them again. They are kept in memory alone: a daemon that
+starts in such a pause leaves them as they are.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ FORGOTTEN_AFTER = 60.0
 
 @dataclass(frozen=True, slots=True)
 class UnsentJob:
-    """`notice`, `job`: for which evacuation, by its id, and which job, by `key_of`. `text`: why, for people; `due`: seconds of CLOCK_BOOTTIME;
-    `attempts`: so far.
+    """Processes of a job that were not sent their signal. `notice`: for which evacuation, by its id; `job` by `key_of`.
+    `text`: why, for people; `due`: seconds of CLOCK_BOOTTIME; `attempts`: so far.
     """
 
     notice: str
@@ -35,20 +35,20 @@ class UnsentJob:
 
 
 class Unsent:
-    """Of one daemon."""
+    """The unsent signals of one daemon."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, UnsentJob] = {}
 
     def add(self, notice: str, job: str, processes: Iterable[Process], text: str, now: float) -> None:
-        """They were not sent it. `now` in seconds of CLOCK_BOOTTIME, as below."""
+        """Remember processes that were not sent their signal. `now` in seconds of CLOCK_BOOTTIME, as below."""
         known = self._jobs.get(job)
         attempts, before = (known.attempts, known.processes) if known else (0, frozenset())
         due = now + grown(PAUSE_FIRST, PAUSE_MOST, attempts)
         self._jobs[job] = UnsentJob(notice, job, before | frozenset(processes), text, due, attempts + 1)
 
     def take(self, now: float) -> list[UnsentJob]:
-        """Those whose pause is over: they are to be signalled. Each process is given once."""
+        """Processes whose pause is over and which are to be signalled. Each process is returned once."""
         taken = [one for one in self._jobs.values() if one.processes and now >= one.due]
         self._jobs |= {one.job: replace(one, processes=frozenset()) for one in taken}
         self._jobs = {job: one for job, one in self._jobs.items() if one.processes or now - one.due < FORGOTTEN_AFTER}

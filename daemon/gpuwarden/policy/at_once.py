@@ -35,7 +35,7 @@ def is_mark(text: str) -> bool:
 
 
 def marked_since(text: str, now: float) -> float | None:
-    """Since when the node is tested, by a mark that counts; None by any other text."""
+    """Since when the node is tested, by a mark that counts; None for any other text."""
     found = _MARK.fullmatch(text.strip())
     if found is None:
         return None
@@ -44,15 +44,19 @@ def marked_since(text: str, now: float) -> float | None:
 
 
 def asked_again(refusals: int) -> tuple[float, float]:
-    """Seconds, at least and at most, until a node that was refused so often in a row asks again: each time Slurm sends it the state of all
-    nodes and jobs. Up to 12 min: five hundred that wait make one question a second, and a place that is free is taken at once.
+    """Seconds, at least and at most, until a node that was refused so often in a row asks again.
+
+    Each time Slurm sends it the state of all nodes and jobs. Up to 12 min: five hundred nodes that wait make one
+    question a second, and a place that is free is taken at once.
     """
     longer = 2.0 ** min(max(0, refusals - 1), _AGAIN_DOUBLED)
     return _AGAIN[0] * longer, _AGAIN[1] * longer
 
 
 def refusal(at_once: int, held: Iterable[Held], node: str) -> str:
-    """Why this node may not be tested now, or not go on; "" if it may. `held`: all that are tested, this one too if it is visible."""
+    """Why this node may not be tested now, or may not go on; "" if it may. `held`: all nodes that are tested, this one
+    too if it is visible.
+    """
     held = list(held)
     others = {one.node: one for one in sorted(held, reverse=True) if one.node != node}
     own = min((one for one in held if one.node == node), default=None)

@@ -1,15 +1,15 @@
 """The breaker: a bad driver, or a bad rule of ours, must not take the fleet down.
 
-A node counts who of its pool gpuwarden holds out for a failure, before it excludes itself and once more after that. To read,
-to decide and to write are three things, and a hundred nodes may do them at once, so that the second count decides: in the
-order (when it was written, name of the node), which every node sees alike, a node beyond the budget takes its
-exclusion back. Schedulers keep whole seconds, so that the second count must come at least a second after the write: what
-is written later than that has a later second and stands behind. Terminations are neither counted nor limited.
+A node counts the nodes of its pool that gpuwarden has excluded for failures, before it excludes itself and once more
+after that. To read, to decide and to write are three things, and a hundred nodes may do them at once, so that the second
+count decides: in the order (when it was written, name of the node), which every node sees alike, a node beyond the budget
+rolls its exclusion back. Schedulers keep whole seconds, so that the second count must come at least a second after the
+write: what is written later than that has a later second and stands behind. Terminations are neither counted nor limited.
 
-Two bounds, both of which must hold. At any time at most `percent` of the pool, and never less than one node. Within `window`
-at most `count` nodes. With the defaults (25 %, 10 in an hour): 1 of 4, 2 of 8, 25 of 100, 2,000 of 8,000, and of those 10
-in the first hour. Fleets see 5 to 7 failures per 1,000 nodes and day: 8,000 nodes have 2 in an hour, and more than
-10 by chance (Poisson, 2.2 an hour) about once in five years.
+Two bounds, both of which must hold. At any time at most `percent` of the pool, and never less than one node. Within
+`window` at most `count` nodes. With the defaults (25 %, 10 in an hour): 1 of 4, 2 of 8, 25 of 100, 2,000 of 8,000, and of
+those 10 in the first hour. Fleets see 5 to 7 failures per 1,000 nodes and day: 8,000 nodes have 2 in an hour, and more
+than 10 by chance (Poisson, 2.2 an hour) about once in five years.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ POOL_UNKNOWN = 100
 LARGEST_POOL = 8_000
 """Nodes of a pool of unknown size that is not to be overrun."""
 REQUESTS_BORNE = 200.0
-"""Requests a second that a returning controller is to be spared more than."""
+"""Requests a second, at most, that a controller gets once it answers again."""
 REQUESTS_OF_AN_ATTEMPT = 3.0
-"""Of each node once a controller answers again: it counts, and reads; what the budget then lets through is a few nodes, whatever
-the size of the pool."""
+"""Requests of each node once a controller answers again: it counts, and reads. Only a few nodes get past the budget then,
+whatever the size of the pool."""
 RECOUNT_LEAST = 1.0
 """Seconds between a write and the second count, at least: the resolution of a scheduler's clock."""
 
@@ -46,12 +46,12 @@ def spread_of_return(pool: int) -> float:
 
 
 def share(budget: Budget, pool: int) -> int:
-    """How many nodes of a pool may be held out at any time."""
+    """Number of nodes of a pool that may be excluded for failures at any time; at least one."""
     return max(1, pool * budget.percent // 100)
 
 
 def refusal(budget: Budget, fleet_count: FleetCount) -> str:
-    """Why this node may not be held out for a failure, or may not stay so; "" if it may."""
+    """Why this node may not be excluded, or stay excluded, for a failure; "" if it may."""
     others = sorted(held for held in fleet_count.held if held.node != fleet_count.node)
     ours = min((held for held in fleet_count.held if held.node == fleet_count.node), default=None)
     before = [held for held in others if ours is None or held < ours]
@@ -59,11 +59,11 @@ def refusal(budget: Budget, fleet_count: FleetCount) -> str:
     if len(before) >= share(budget, fleet_count.pool):
         most = share(budget, fleet_count.pool)
         return _with_shared(
-            f"{len(before)} of {fleet_count.pool} nodes are held out for failures, and {most} may be", fleet_count
+            f"{len(before)} of {fleet_count.pool} nodes are excluded for failures (limit {most})", fleet_count
         )
     if len(recent) >= budget.count:
         return _with_shared(
-            f"{len(recent)} nodes were held out for failures within {budget.window:.0f} s, and {budget.count} may be",
+            f"{len(recent)} nodes were excluded for failures within {budget.window:.0f} s (limit {budget.count})",
             fleet_count,
         )
     return ""

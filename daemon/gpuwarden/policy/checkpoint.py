@@ -40,7 +40,7 @@ def _events(state: PolicyState, now: Stamp) -> Iterator[Event]:
 
 
 def _of_gate(state: PolicyState, now: Stamp) -> Iterator[Event]:
-    """After the intents, one of which may end the gate."""
+    """Events for the gate. They follow the intents, one of which may end the gate."""
     if state.testable:
         yield Event(kind=EventKind.GATE_ABLE, at=now, boot_id=state.boot_id)
     if state.gate is not None:
@@ -59,7 +59,7 @@ def _lifted(state: PolicyState, now: Stamp) -> Iterator[Event]:
 
 
 def _tried(state: PolicyState) -> Iterator[Event]:
-    """After the intents, which are counted once more as they are folded."""
+    """The event with the counts. It follows the intents, which are counted once more as they are folded."""
     if state.tried:
         yield Event(kind=EventKind.TRIED, at=Stamp(0.0, 0.0), boot_id=state.boot_id, data=dict(state.tried))
 

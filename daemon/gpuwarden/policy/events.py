@@ -13,7 +13,7 @@ from gpuwarden.policy.model import Act, Result, Why
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """OUTCOME: what an intent, by its `key`, came to."""
+    """Data of OUTCOME: the result of an intent, which `key` identifies."""
 
     intent: Act = field(metadata=otherwise(Act.EXCLUDE))
     actuator: str
@@ -25,7 +25,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """RESTORED."""
+    """Data of RESTORED: an exclusion of ours was lifted by gpuwarden."""
 
     actuator: str
     why: Why = field(metadata=otherwise(Why.OPERATOR))
@@ -34,7 +34,7 @@ class Restored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifted:
-    """LIFTED. Without `why` and `reason`: an exclusion that was not gpuwarden's."""
+    """Data of LIFTED: an exclusion ended. Without `why` and `reason` it was not gpuwarden's."""
 
     actuator: str
     why: Why | None = None
@@ -51,7 +51,9 @@ class Lifted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ordered:
-    """ORDERED: an operator's exclusion, with `reason`, or restoration, which overrides the findings `overridden`."""
+    """Data of ORDERED: an operator's exclusion, with `reason`, or restoration, which overrides the findings
+    `overridden`.
+    """
 
     order: str
     reason: str | None = None
@@ -61,14 +63,14 @@ class Ordered:
     declined: str = ""
     """Names of actuators, separated by spaces."""
     more: bool = False
-    """It goes on with the restoration before it, which had no room for all findings."""
+    """The event continues the restoration before it, which had no room for all findings."""
     stays_out: bool = False
     """The restoration ended an operator's exclusion, and the node stays out for failures that were active then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoticeEnded:
-    """NOTICE_ENDED: withdrawn by its `source`, or called off `by` an operator."""
+    """Data of NOTICE_ENDED: the notice was withdrawn by its `source`, or called off `by` an operator."""
 
     source: str = ""
     id: str | None = None

@@ -54,10 +54,12 @@ _ONLY_A_PERSON = "only a person restores it (gpuwarden restore)"
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`blocked`: by actuator, why what is wanted is not asked of it now. `waiting`: whose pending intent is not for now.
+    """What policy decided. `blocked`: by actuator, why what is wanted is not requested of it now. `waiting`: actuators
+    whose pending intent must wait.
 
-    `stuck`: whose exclusion of ours stands, though nothing is wrong with the node, and waits for a person whom nothing else calls; and why.
-    `gate`: where the return gate stands, once nothing else is in the way of a restoration; None before, or where there is none.
+    `stuck`: by actuator, why an exclusion of ours waits for a person although nothing is wrong with the node and
+    nothing else calls one. `gate`: where the return gate stands, once nothing else is in the way of a restoration; None
+    before, or where there is no gate.
     """
 
     state: PolicyState
@@ -73,7 +75,7 @@ def decide(state: PolicyState, seen: Situation, settings: Settings, now: Stamp) 
 
 
 def _counted(state: PolicyState, seen: Situation, now: Stamp) -> PolicyState:
-    """Clean passes in a row, and since when the node is unknown."""
+    """Count clean passes in a row, and keep since when the node is unknown."""
     health = seen.verdict.health
     if unconfirmed(state, seen.verdict):
         health = Health.UNKNOWN
@@ -89,7 +91,7 @@ def _counted(state: PolicyState, seen: Situation, now: Stamp) -> PolicyState:
 
 
 class _More(TypedDict, total=False):
-    """Fields of an intent that most have no use for."""
+    """Fields of an intent that most intents do not use."""
 
     since: float
     force: bool
@@ -141,21 +143,23 @@ class _Steps:
         return imminent(self.state.notices, self._settings.horizon, self._now)
 
     def _clean(self) -> bool:
-        """Healthy for so many passes that it is no accident."""
+        """True after so many healthy passes in a row that they are no accident."""
         return self.state.clean >= self._settings.restore_passes
 
     # --- one actuator
 
     def _reconcile(self, name: str, known: NodeState | None) -> None:
-        """What we hold must still stand; if it does not, somebody else ended it or made it theirs."""
+        """Check that an exclusion of ours still stands. If it does not, somebody else ended it or took it over, or the
+        scheduler lost it.
+        """
         hold = self.state.holds.get(name)
         if hold is None or known is None or name in self.state.pending:
             return
-        if hold.boot_id == self._seen.boot_id and known.at <= hold.at:  # it was read before we wrote
+        if hold.boot_id == self._seen.boot_id and known.at <= hold.at:  # the read is older than our write
             return
         earlier = hold.boot_id != self._seen.boot_id
         if stands(hold.reason, hold.since, known):
-            if earlier:  # from here on its end is somebody's doing
+            if earlier:  # an end in this boot is another party's act
                 self._event(EventKind.HELD, write(replace(hold, rebooted=True)))
             return
         gone = known.owner is Owner.NONE
@@ -174,9 +178,11 @@ class _Steps:
         self._event(EventKind.LIFTED, write(lifted))
 
     def _foreign(self, name: str, known: NodeState | None) -> None:
-        """A person who ends their own exclusion has seen the node, as one who ends gpuwarden's.
+        """Record the end of another party's exclusion: a person who ends their own has seen the node, as one who ends
+        gpuwarden's.
 
-        What ends with a flag that was there from its beginning is the scheduler's own doing: a node is down while it boots.
+        An exclusion that ends with a flag it had from its beginning is the scheduler's own doing: a node is down while
+        it boots.
         """
         if known is None:
             return
@@ -189,7 +195,7 @@ class _Steps:
             self._event(EventKind.LIFTED, write(Lifted(actuator=name, by="theirs ended")))
 
     def _supersede(self, name: str, want: Want | None, known: NodeState | None) -> None:
-        """An intent that waits goes on waiting, unless something else is wanted by now."""
+        """Keep the pending intent, unless something else is wanted by now."""
         pending = self.state.pending[name]
         if not self._settings.enforce and not pending.force:
             self._drop(pending, "mode is observe now")
@@ -197,7 +203,7 @@ class _Steps:
             self._supersede_restore(name, pending, want)
         elif want is not None:
             if RANK[want.why] > RANK[pending.why]:
-                self._drop(pending, f"{want.why.value} goes before {pending.why.value}")
+                self._drop(pending, f"{want.why.value} takes precedence over {pending.why.value}")
         elif self._over(pending.why) and not self._becomes_held(pending, known):
             person = pending.why is not Why.OPERATOR and bool(self.state.person)
             stays = person or self._replaces_failure(pending)
@@ -212,17 +218,19 @@ class _Steps:
             self._exclude_again(pending, want)
         elif want is None and not (pending.force or pending.rebooted or intended_in(pending, self._seen.boot_id)):
             self._drop(pending, "this machine has booted since")
-            if name not in self.state.holds:  # else it follows from that
+            if name not in self.state.holds:  # else `_difference` restores it from the hold
                 self._intend(Act.RESTORE, name, pending.why, pending.reason, since=pending.since, rebooted=True)
 
     def _goes_before(self, want: Want, restoration: Intent) -> bool:
-        """An order does, the later of two; before an operator's restoration also a failure that it did not override."""
+        """True if `want` takes precedence over a pending restoration: always over one that no operator ordered; over an
+        operator's only a later order, or a failure that it did not override.
+        """
         if want.force or not restoration.force:
             return True
         return want.why is Why.FAILURE and self._settings.enforce
 
     def _exclude_again(self, restoration: Intent, want: Want) -> None:
-        """Whether the restoration took effect already, only a read shows."""
+        """Replace a pending restoration by an exclusion: only a read shows whether the restoration took effect already."""
         name = restoration.actuator
         self._drop(restoration, "it is to be excluded again")
         if RANK[restoration.why] < RANK[want.why]:
@@ -236,7 +244,9 @@ class _Steps:
         self._event(EventKind.INTENDED, write(intent))
 
     def _becomes_held(self, pending: Intent, known: NodeState | None) -> bool:
-        """Whether an exclusion that may be written already is to become one that is held, since more than clean passes come before its end."""
+        """True if an exclusion that may be written already is to become one that is held, since its end takes more than
+        clean passes.
+        """
         gated = self._gate is not None and self.state.gate is not None
         more = bool(pending.replaces) or self._replaces_failure(pending)
         more = more or (pending.why is Why.TERMINATION and bool(self.state.person))
@@ -245,7 +255,7 @@ class _Steps:
         return known is None or same(pending.reason, 0.0, known)
 
     def _replaces_failure(self, pending: Intent) -> bool:
-        """Whether it is to stand in place of an exclusion of ours that is for a failure by now."""
+        """True if the pending exclusion is to replace one of ours that is for a failure by now."""
         hold = self.state.holds.get(pending.actuator)
         return (pending.why is Why.TERMINATION or bool(pending.replaces)) and hold is not None and hold.by_failure
 
@@ -292,7 +302,9 @@ class _Steps:
                 self._not_held(name, known)
 
     def _not_held(self, name: str, known: NodeState) -> None:
-        """One of ours stands that the ledger does not hold: it was lost, or the scheduler's crash undid a restoration."""
+        """Handle an exclusion of ours that the ledger does not hold: the ledger lost it, or the scheduler's crash undid
+        a restoration.
+        """
         if (before := self._shown_again(name, known)) is not None:
             if self._clean():
                 self._restore(name, known, before.why or Why.FAILURE, before.reason or "", before.since or 0.0)
@@ -317,7 +329,7 @@ class _Steps:
             self._stuck[name] = why
 
     def _would(self, name: str) -> Hold | None:
-        """What mode observe would hold."""
+        """The exclusion that would be held if mode observe did not prevent it."""
         would = self.state.would.get(name)
         if self._settings.enforce or would is None or would.act is Act.RESTORE:
             return None
@@ -337,7 +349,7 @@ class _Steps:
             and known.why is Why.FAILURE
             and self._shown_again(name, known)
         ):
-            reason = known.reason  # it stands for this failure now, and ends by its rules
+            reason = known.reason  # the text stays; the exclusion is for this failure now, and ends by its rules
         intent = self._intent(Act.EXCLUDE, name, want.why, reason, force=want.force)
         self._unless_refused(replace(intent, replaces=_stale_text(self.state.holds.get(name))), known)
 
@@ -362,7 +374,7 @@ class _Steps:
         return self._gate.bars(self.state) if self._gate is not None else ""
 
     def _tested_meanwhile(self, hold: Hold) -> str:
-        """What the test shows that runs while the node waits for a person, who must know it; "" if there is none."""
+        """State of the test that runs while the node waits for a person, who must know it; "" if there is none."""
         if self._gate is None or self.state.gate is None or hold.why is Why.OPERATOR or not self._clean():
             return ""
         return self._gate.shows(self.state.gate)
@@ -382,7 +394,7 @@ class _Steps:
         )
 
     def _meant_now(self, hold: Hold) -> bool:
-        """It is for an end of this very boot, so that it was called off if none is imminent."""
+        """True if the exclusion is for an end of this very boot, so that the end was called off if none is imminent."""
         boot = self._seen.boot_id
         return bool(reasons.boot_name(boot)) and hold.reason == reasons.termination(boot, self._seen.instance)
 
@@ -392,14 +404,18 @@ class _Steps:
         return self._now.wall - hold.at.wall
 
     def _replaces(self, known: NodeState) -> bool:
-        """Whether the termination that stands was another machine's, in whose place this one came and is healthy."""
+        """True if the termination that stands was another machine's, which this one has replaced, and this one is
+        healthy.
+        """
         boot, instance = reasons.boot_name(self._seen.boot_id), reasons.instance_name(self._seen.instance)
         others = bool(known.boot and boot and known.boot != boot)
         others = others and bool(known.instance and instance and known.instance != instance)
         return known.why is Why.TERMINATION and others and self._seen.ready and self.state.clean > 0
 
     def _persons(self) -> None:
-        """Findings that need a person, while this node is out for whatever: their going away will not bring it back."""
+        """Remember findings that need a person while this node is excluded for whatever reason: their end does not
+        restore it.
+        """
         if not (self.state.holds or self.state.pending or self.state.would):
             return
         for finding in failing(self.state, self._seen.verdict):
@@ -412,7 +428,9 @@ class _Steps:
     # --- events
 
     def _unless_refused(self, intent: Intent, known: NodeState | None) -> None:
-        """What the last read rules out is not asked again; but a person is shown the result of a fresh one."""
+        """Issue the intent unless the last read rules it out. An operator's is issued anyway, so that a person is shown
+        the result of a fresh read.
+        """
         outcome = None if known is None else answer(intent, known)
         if outcome is not None and outcome.result in (Result.DROPPED, Result.RETRY) and not intent.force:
             if (
@@ -430,7 +448,7 @@ class _Steps:
             self._observe(intent)
 
     def _observe(self, intent: Intent) -> None:
-        """Mode observe: say it once."""
+        """Report once what mode observe leaves undone."""
         last = self.state.would.get(intent.actuator)
         if last is not None and (last.act, last.why) == (intent.act, intent.why):
             return
@@ -454,7 +472,9 @@ class _Steps:
 
 
 def _stale_text(hold: Hold | None) -> str:
-    """The text of an exclusion that stands for a failure by now, and still names an operator or the end of the machine."""
+    """The text of an exclusion that is for a failure by now, but still names an operator or the end of the machine;
+    else "".
+    """
     if hold is None or hold.why is not Why.FAILURE:
         return ""
     written = reasons.parse(hold.reason)
@@ -462,7 +482,9 @@ def _stale_text(hold: Hold | None) -> str:
 
 
 def _gate_steps(seen: Situation, settings: Settings, now: Stamp) -> GateSteps | None:
-    """In mode observe nothing is tested: the node may have work."""
+    """The return gate's part in this decision, or None without one. Mode observe tests nothing, since the node may have
+    work.
+    """
     if not settings.gate or not settings.enforce:
         return None
     from gpuwarden.policy.gate_steps import GateSteps  # noqa: PLC0415 - most daemons have no gate, and their memory none of it

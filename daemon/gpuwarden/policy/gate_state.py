@@ -41,16 +41,16 @@ class GateResult(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """Of one exclusion, from its first failure of this kind until its end."""
+    """The state of one exclusion's gate, from its first failure of a GPU, link or switch until its end."""
 
     since: Stamp | None = None
     """When the newest failure was found, or was over: a test that began earlier does not count."""
     boot: str = ""
-    """The boot of that."""
+    """The boot in which that was."""
     failures: Annotated[str, cut(2000)] = ""
     """Keys of the findings, separated by spaces."""
     results: Annotated[str, cut(2000)] = ""
-    """Of each GPU tested since, as `uuid=level:verdict`, separated by spaces."""
+    """Results of each GPU tested since, as `uuid=level:verdict`, separated by spaces."""
     untestable: Annotated[str, cut(2000)] = ""
     """Slots of the GPUs that could not be tested when the last test began, as they are set up, separated by spaces."""
     run: Annotated[str, cut(64)] = ""
@@ -68,13 +68,13 @@ class Gate:
     again: Stamp | None = None
     """Before this moment there is no further test."""
     result: GateResult | None = field(default=None, metadata=otherwise(None))
-    """What the last test came to."""
+    """Result of the last test."""
     text: Annotated[str, cut(TEXT_MOST)] = ""
-    """Of the last test, for people."""
+    """Text of the last test, for people."""
 
 
 def folded(gate: Gate | None, event: Event) -> Gate | None:
-    """After an event of any kind."""
+    """The gate after an event of any kind."""
     if event.kind in OF_GATE:
         return read(Gate, event)
     if gate is None:
@@ -90,7 +90,9 @@ def folded(gate: Gate | None, event: Event) -> Gate | None:
 
 
 def _booted(gate: Gate) -> Gate:
-    """A test that ran may have taken the machine down, and is not to do so after each boot."""
+    """The gate after a boot. A test that ran may have taken the machine down: it counts as a try, so that it does not
+    do so after each boot.
+    """
     if not gate.run:
         return replace(gate, tries=0, cut=0, hindered=False, again=None)
     return replace(gate, run="", tries=gate.tries + 1, again=None, result=GateResult.NO_VERDICT, text=WENT_DOWN)
@@ -119,7 +121,9 @@ def _tested(gate: Gate, event: Event) -> Gate:
 
 
 def passed(gate: Gate, level: Level, gpus: Iterable[GpuVerdict]) -> bool:
-    """Never of a node that is expected to have no GPU, or none that can be tested: then nothing was tested."""
+    """True if each expected GPU that can be tested has passed. Never true of a node that is expected to have no GPU, or
+    none that can be tested: then nothing was tested.
+    """
     results, concerned, left_out = results_of(gate), slots_of(gate), gate.untestable.split()
     here = [gpu for gpu in gpus if gpu.expected and (gpu.slot not in left_out or gpu.uuid in results)]
     return bool(here) and all(
@@ -143,7 +147,7 @@ def failed(gate: Gate, gpus: Iterable[GpuVerdict]) -> bool:
 
 
 def slots_of(gate: Gate) -> frozenset[str]:
-    """Of the GPUs that the failures are of; "" stands for all, as for a switch."""
+    """Slots of the GPUs that the failures are of; "" stands for all, as for a switch."""
     subjects = [Key.parse(text).subject for text in gate.failures.split()]
     return frozenset("" if one.kind == "switch" else one.slot for one in subjects)
 
@@ -163,7 +167,7 @@ def results_of(gate: Gate) -> dict[str, tuple[Level, ActiveVerdict]]:
 
 
 def as_text(results: Mapping[str, tuple[Level, ActiveVerdict]]) -> str:
-    """As many as the ledger keeps: of a GPU beyond that it is not known that it passed."""
+    """Results as a text, as many as the ledger keeps: a GPU beyond that does not count as passed."""
     text = ""
     for uuid, (level, verdict) in results.items():
         longer = f"{text} {uuid}={level.value}:{verdict.value}".strip()

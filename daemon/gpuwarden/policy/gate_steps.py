@@ -1,4 +1,4 @@
-"""The return gate within one decision of policy: what it wants to know of the situation, the events that follow, what it bars. Pure."""
+"""The return gate within one decision of policy: its input from the situation, the events that follow, and what it prevents. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GATED = frozenset({Why.FAILURE, Why.TERMINATION})
 
 
 class GateSteps:
-    """`assessed`: where the gate stands, if it was asked."""
+    """The return gate's part in one decision. `assessed`: where the gate stands, None until it was assessed."""
 
     def __init__(self, seen: Situation, settings: Settings, now: Stamp) -> None:
         self.assessed: Assessed | None = None
@@ -29,11 +29,11 @@ class GateSteps:
         self._now = now
 
     def bars(self, state: PolicyState) -> str:
-        """Why what we hold may not be lifted before a test; "" if it may."""
+        """Why the exclusion we hold may not be lifted before a test; "" if it may."""
         return "" if state.gate is None else self._assessed(state.gate).text
 
     def shows(self, gate: Gate) -> str:
-        """Where the test stands, for a person who decides on the return."""
+        """State of the test, for a person who decides on the return."""
         return result_text(gate, self._level, self._assessed(gate), self._seen.verdict.gpus)
 
     def _assessed(self, gate: Gate) -> Assessed:
@@ -57,7 +57,9 @@ class GateSteps:
         return Surroundings(gpus=seen.verdict.gpus, testing=seen.testing, occupied=self._occupied())
 
     def _occupied(self) -> str:
-        """A scheduler that names jobs is believed; where there is none, processes on the GPUs are what is known."""
+        """Why the node is busy; "" if it is not. Uses the scheduler's job list if there is one, else the processes on
+        the GPUs.
+        """
         states = self._seen.node_states
         if away := [name for name, state in states.items() if not state.reachable]:
             return f"{', '.join(away)} cannot be asked for jobs here"

@@ -22,7 +22,7 @@ class Act(StrEnum):
 
 
 class Why(StrEnum):
-    """For what a node is taken out of scheduling. Each has its own rule for the way back."""
+    """The cause for which a node is excluded. Each cause has its own rule for the restoration."""
 
     FAILURE = "failure"
     TERMINATION = "termination"
@@ -30,7 +30,7 @@ class Why(StrEnum):
 
 
 class Owner(StrEnum):
-    """Whose exclusion stands. Ours by the prefix of its reason; anything else that keeps work away is foreign."""
+    """Whose exclusion stands. The prefix of its reason makes it ours; anything else that keeps work away is foreign."""
 
     NONE = "none"
     OURS = "ours"
@@ -38,7 +38,7 @@ class Owner(StrEnum):
 
 
 class Flag(StrEnum):
-    """What besides an exclusion a scheduler says of a node. While one stands, nothing of it is written over."""
+    """A state that a scheduler reports of a node besides an exclusion. While one is set, none of it is overwritten."""
 
     REBOOT = "reboot"  # requested or under way
     MAINTENANCE = "maintenance"
@@ -84,7 +84,9 @@ class Intent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """`text` is for people. `since`: when the exclusion that stands was written, by the scheduler's clock; 0 if unknown."""
+    """The result of an intent. `text` is for people. `since`: when the exclusion that stands was written, by the
+    scheduler's clock; 0 if unknown.
+    """
 
     result: Result
     text: str = ""
@@ -93,7 +95,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
-    """What a scheduler says of this node, as read at `at`. Of one that cannot be reached only `at` and `error` count."""
+    """What a scheduler reports of this node, as read at `at`. If it cannot be reached, only `at` and `error` count."""
 
     at: Stamp
     reachable: bool = True
@@ -131,7 +133,9 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Held:
-    """A node that gpuwarden holds out for a failure; in the order in which they came, as every node of the pool sees it."""
+    """A node that gpuwarden has excluded for a failure. Nodes are ordered by when they were excluded, as every node of
+    the pool sees it.
+    """
 
     since: float
     node: str
@@ -139,10 +143,11 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetCount:
-    """`held` are all of the `pool` that gpuwarden holds out for a failure, this node too. `now`: the scheduler's clock.
+    """The nodes of a pool that gpuwarden has excluded for failures.
 
-    `visible_after`: seconds until other nodes count what is written now; 0 where a scheduler does at once. `shared`: what those held out
-    have in common with this node, for people; empty if nothing is known.
+    `held` are all of the `pool`, this node too. `now`: the scheduler's clock. `visible_after`: seconds until other
+    nodes count what is written now; 0 where a scheduler shows it at once. `shared`: what the excluded nodes have in
+    common with this one, for people; empty if nothing is known.
     """
 
     node: str
@@ -155,7 +160,7 @@ class FleetCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice(TerminationNotice):
-    """An announced end of this machine, as its source gave it or an operator, and what this daemon knows of it."""
+    """An announced end of this machine, as its source or an operator announced it, and what this daemon knows of it."""
 
     kind: str = field(metadata=key("notice"))
     id: str = field(default="", metadata=always())
@@ -204,7 +209,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """How many nodes of a pool may be held out for failures."""
+    """Limits on how many nodes of a pool may be excluded for failures."""
 
     percent: int = bounded(25, 1, 100, "a share of the nodes that share the budget; one node is always allowed")
     """The share, in per cent, of the nodes with a common budget that may be excluded for failures at any time; one node always may."""

@@ -22,12 +22,12 @@ Notices = Mapping[str, Notice]
 
 
 def imminent(notices: Notices, horizon: float, now: Stamp) -> Notice | None:
-    """Of several the one that ends first; one without a deadline goes before them all."""
+    """The imminent notice that ends first, or None. One without a deadline takes precedence over all others."""
     return next(iter(all_imminent(notices, horizon, now)), None)
 
 
 def all_imminent(notices: Notices, horizon: float, now: Stamp) -> list[Notice]:
-    """In the order in which they end."""
+    """Imminent notices, in the order in which they end."""
     return sorted((notice for notice in notices.values() if is_imminent(notice, horizon, now)), key=_end)
 
 
@@ -44,7 +44,9 @@ def _end(notice: Notice) -> float:
 def differences(
     known: Notices, source: str, announced: Iterable[Notice], *, horizon: float, now: Stamp
 ) -> Iterator[Event]:
-    """What is new, moved or withdrawn, given all that `source` `announced` now. One that moves out of the horizon is withdrawn first."""
+    """Events for notices that are new, moved or withdrawn. `announced`: all that `source` announces now. A notice that
+    moves out of the horizon is withdrawn first.
+    """
     seen = {
         notice.name: replace(notice, called_off=notice.name in known and known[notice.name].called_off)
         for notice in announced
@@ -79,13 +81,17 @@ def noticed(notice: Notice) -> Event:
 
 
 def _ended(notice: Notice, now: Stamp, *, released: bool) -> Event:
-    """Its own source withdrew it. `released`: no other is imminent, so that what was excluded for it may come back."""
+    """The event of a notice that its own source withdrew. `released`: no other is imminent, so that what was excluded
+    for it may be restored.
+    """
     data = write(NoticeEnded(source=notice.source, id=notice.id, released=released))
     return Event(kind=EventKind.NOTICE_ENDED, at=now, boot_id=notice.boot_id, data=data)
 
 
 def called_off(notices: Notices, operator: str) -> dict[str, Notice]:
-    """After an operator's word: his own is gone, else whatever others announce is disregarded for as long as they announce it."""
+    """Notices after an operator's word. The operator's own is gone; if there was none, those of others are disregarded
+    for as long as they are announced.
+    """
     if operator in notices:
         return {name: notice for name, notice in notices.items() if name != operator}
     return {name: replace(notice, called_off=True) for name, notice in notices.items()}

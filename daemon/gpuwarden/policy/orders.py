@@ -20,14 +20,16 @@ LONGEST = 10_000
 
 
 def exclude(by: str, text: str, boot_id: str, now: Stamp) -> Event:
-    """Out, until an operator brings it back. Raises ValueError for a reason that says nothing."""
+    """The order that keeps the node excluded until an operator restores it. Raises ValueError for a reason that says
+    nothing.
+    """
     if not text[:LONGEST].strip():
         raise ValueError("an exclusion needs a reason, for people who find this node excluded")
     return ordered(Order(reason=reasons.operator(by, text), by=by, at=now), boot_id)
 
 
 class FailuresStand(ValueError):  # noqa: N818 - a state of the node
-    """The node may not come back without `--force`: these `findings` are active failures."""
+    """The node is not restored without `--force`: these `findings` are active failures."""
 
     def __init__(self, findings: Collection[Finding]) -> None:
         super().__init__(", ".join(str(finding.key) for finding in findings))
@@ -46,15 +48,15 @@ def restore(
     force: bool = False,
     untested: bool = False,
 ) -> list[Event]:
-    """Events that bring the node back: every exclusion of ours is lifted.
+    """Events that restore the node: every exclusion of ours is lifted.
 
-    While failures are active, only an operator's exclusion ends, and one for the failures takes its place without a moment between
-    them; with `force` they are overridden, until each has ended, the next boot, or the next `gpuwarden exclude`. What is held or wanted
-    of any but these `actuators` is forgotten: nothing can be lifted there.
+    While failures are active, only an operator's exclusion ends, and one for the failures replaces it without a moment
+    between them; with `force` they are overridden, until each has ended, the next boot, or the next `gpuwarden
+    exclude`. What is held or wanted of any but these `actuators` is forgotten: nothing can be lifted there.
 
-    Raises ValueError while the end of this machine is announced and imminent, and where no test of the return gate has passed, without
-    `force` and `untested`; FailuresStand where failures are active and there is nothing else to end, or where nothing would keep the node
-    out for them, since mode is observe.
+    Raises ValueError while the end of this machine is announced and imminent, and where no test of the return gate has
+    passed, without `force` and `untested`; FailuresStand where failures are active and there is nothing else to end, or
+    where nothing would exclude the node for them, since mode is observe.
     """
     if imminent(state.notices, settings.horizon, now) is not None:
         raise ValueError(
@@ -84,7 +86,7 @@ def restore(
 
 
 def _untested(state: PolicyState, verdict: Verdict, settings: Settings) -> str:
-    """Why the node would come back without a test that the site wants before a return; "" if it would not."""
+    """Why a restoration would return the node without a test that the site wants before; "" if it would not."""
     if state.gate is None or not settings.gate or not settings.enforce:
         return ""
     from gpuwarden.policy.return_gate import returns_untested  # noqa: PLC0415 - most daemons have no gate, and their memory none of it
@@ -94,7 +96,9 @@ def _untested(state: PolicyState, verdict: Verdict, settings: Settings) -> str:
 
 
 def _left_to_failures(state: PolicyState, name: str, reason: str, boot_id: str, now: Stamp) -> Iterator[Event]:
-    """An operator's exclusion that is pending may be written already: then the failures' is written over it."""
+    """Replace an operator's pending exclusion by one for the failures. The operator's may be written already: then it
+    is overwritten.
+    """
     pending = state.pending.get(name)
     if pending is None or pending.act is not Act.EXCLUDE or pending.why is not Why.OPERATOR:
         return
@@ -107,7 +111,7 @@ def _left_to_failures(state: PolicyState, name: str, reason: str, boot_id: str, 
 
 
 def unconfigured(state: PolicyState, actuators: Collection[str]) -> list[str]:
-    """Of whom something is held or wanted, though they are configured no more."""
+    """Actuators at which something is held or wanted, but which are no longer configured."""
     return sorted({*state.holds, *state.pending} - set(actuators))
 
 
@@ -134,7 +138,7 @@ def _restore(state: PolicyState, name: str, boot_id: str, now: Stamp) -> Iterato
 
 
 def announce(within: float, text: str, by: str, boot_id: str, now: Stamp) -> Event:
-    """The end of this machine in `within` seconds, as an operator says. A later one takes the place of an earlier."""
+    """The operator's notice that this machine ends in `within` seconds. A later notice replaces an earlier one."""
     deadline = Stamp(now.boottime + within, now.wall + within)
     notice = Notice(
         source=OPERATOR, kind="termination", at=now, boot_id=boot_id, deadline=deadline, reason=_reason_of(text, by)
@@ -143,7 +147,7 @@ def announce(within: float, text: str, by: str, boot_id: str, now: Stamp) -> Eve
 
 
 def is_announced(state: PolicyState, within: float, text: str, by: str, now: Stamp) -> bool:
-    """The same was announced before, with the same end."""
+    """True if the same end was announced before, at the same time."""
     known = state.notices.get(f"{OPERATOR}/")
     if known is None or known.called_off or known.deadline is None or known.reason != _reason_of(text, by):
         return False
@@ -151,7 +155,9 @@ def is_announced(state: PolicyState, within: float, text: str, by: str, now: Sta
 
 
 def is_sooner(state: PolicyState, within: float, now: Stamp) -> bool:
-    """It halves the time that was left, or there was no end: news that must not wait, and that cannot come often."""
+    """True if the new end halves the time that was left, or if there was no end: such news must not wait, and cannot
+    come often.
+    """
     known = state.notices.get(f"{OPERATOR}/")
     if known is None or known.deadline is None:
         return True
@@ -163,9 +169,9 @@ def _reason_of(text: str, by: str) -> str:
 
 
 def call_off(state: PolicyState, by: str, boot_id: str, now: Stamp, horizon: float = HORIZON) -> Event:
-    """What an operator announced is over; where none did, what others announce is disregarded.
+    """The event that ends an operator's announcement. If there is none, what others announce is disregarded.
 
-    Raises ValueError where nothing was announced and nothing stands for it.
+    Raises ValueError where nothing was announced and no exclusion stands for an announced end.
     """
     announced = any(not notice.called_off for notice in state.notices.values())
     if not announced and not any(hold.why is Why.TERMINATION for hold in state.holds.values()):

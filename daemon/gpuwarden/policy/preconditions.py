@@ -18,7 +18,7 @@ CLOCK_APART = 1.5
 
 
 def answer(intent: Intent, node_state: NodeState) -> Outcome | None:
-    """What came of it without a write, or None if it is to be written now."""
+    """The outcome if it is known without a write, or None if the intent is to be written now."""
     remarked = with_remark(intent.reason, node_state)
     if intent.act is Act.EXCLUDE:
         return _exclude(
@@ -40,7 +40,7 @@ def as_owned(node_state: NodeState, ended: float) -> NodeState:
 
 
 def same(reason: str, since: float, node_state: NodeState) -> bool:
-    """Whether exactly this exclusion stands: a text of ours that somebody wrote again by hand is theirs."""
+    """True if exactly this exclusion stands. A text of ours that somebody wrote again by hand is theirs."""
     apart = abs(since - node_state.since) if since and node_state.since else 0.0
     return node_state.owner is Owner.OURS and node_state.reason == reason and apart <= CLOCK_APART
 
@@ -51,7 +51,7 @@ def still_closed(node_state: NodeState) -> str:
 
 
 def stands(reason: str, since: float, node_state: NodeState) -> bool:
-    """Return whether this exclusion stands, with a remark of somebody's behind it or without: a remark moves its time."""
+    """True if this exclusion stands, with or without a remark that somebody else appended: a remark moves its time."""
     remarked = with_remark(reason, node_state)
     return same(reason, 0.0 if remarked.suffix else since, remarked)
 
@@ -82,7 +82,9 @@ def _exclude(intent: Intent, node_state: NodeState) -> Outcome | None:
 
 
 def _gives_way(stands: Why, to: Why) -> bool:
-    """A failure's text is not refreshed: since when the node is out would be lost."""
+    """True if the text that stands may be replaced. That of a failure is not refreshed: since when the node is excluded
+    would be lost.
+    """
     return RANK[stands] < RANK[to] or (stands is to and to is not Why.FAILURE)
 
 

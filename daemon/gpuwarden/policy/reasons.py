@@ -44,7 +44,8 @@ class Reason:
 
 
 def failure(findings: Iterable[Finding], gpus: Mapping[str, GpuVerdict]) -> str:
-    """Each GPU with what is wrong with it, in the order of the findings, and what to do if that is one thing and fits.
+    """The reason for a failure: each GPU with what is wrong with it, in the order of the findings, and the advised
+    action if there is only one and it fits.
 
     `gpus`: by slot. `+2` stands for two that did not fit.
     """
@@ -67,7 +68,9 @@ def unknown(why: Iterable[str]) -> str:
 
 
 def termination(boot_id: str, instance: str) -> str:
-    """Whose end it is: a replacement of this machine must know that it was not meant. Unknown names are `unknown`."""
+    """The reason for an announced end. It names the machine, so that its replacement knows that it was not meant.
+    Unknown names are `unknown`.
+    """
     return f"{PREFIX}termination boot={boot_name(boot_id) or 'unknown'} instance={instance_name(instance) or 'unknown'}"
 
 
@@ -87,7 +90,7 @@ def instance_name(instance: str) -> str:
 
 
 def parse(text: str) -> Reason | None:
-    """None for what is not ours, or is of a kind that we do not know: that is left alone."""
+    """Parse a reason of ours. None for any other text and for an unknown kind: such an exclusion is left alone."""
     text = text.strip().strip('"').strip()
     if not text.startswith(PREFIX):
         return None
@@ -121,7 +124,7 @@ def _what(finding: Finding) -> str:
 
 
 def _fitting(kind: str, groups: list[str]) -> str:
-    """As many groups as fit, the first in any case."""
+    """Join as many groups as fit, the first in any case."""
     text = PREFIX + kind
     for number, group in enumerate(groups):
         left = len(groups) - number
@@ -137,11 +140,11 @@ def _token(text: str) -> str:
 
 
 def line(text: str) -> str:
-    """Printable, on one line, without what others could misread, and without a suffix's mark."""
+    """Make a text printable, on one line, without what others could misread, and without a suffix's mark."""
     shown = "".join(char if char.isprintable() else " " for char in text[: 4 * LONGEST].translate(_ODD))
     return " ".join(word for word in shown.split() if word != _SUFFIX.strip())
 
 
 def _cut(text: str, longest: int) -> str:
-    """At most `longest` bytes of UTF-8."""
+    """Cut a text to at most `longest` bytes of UTF-8."""
     return text.encode("utf-8", "ignore")[:longest].decode("utf-8", "ignore").rstrip(" :")

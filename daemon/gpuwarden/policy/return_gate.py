@@ -45,7 +45,7 @@ _KINDS = ("gpu", "link", "switch")
 
 
 class GateState(StrEnum):
-    """Where it stands, of which one holds."""
+    """The phase of the gate; exactly one holds."""
 
     WAITING = "waiting"
     """For jobs or another test to end, or before the next try."""
@@ -68,8 +68,8 @@ class Assessed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a test needs to know of the node. `testing`: any test runs here. `occupied`: why it may not be tested now, since there
-    are jobs or processes; "" if it may.
+    """State of the node as far as it concerns a test. `testing`: any test runs here. `occupied`: why it may not be
+    tested now, since there are jobs or processes; "" if it may.
     """
 
     gpus: tuple[GpuVerdict, ...] = ()
@@ -82,7 +82,7 @@ def concerns(finding: Finding) -> bool:
 
 
 def wanted(gate: Gate | None, found: Iterable[Finding], now: Stamp, boot_id: str) -> Gate | None:
-    """After these failures, with which the node is out; None if none of them is news."""
+    """The gate after these failures, for which the node is excluded; None if none of them is new."""
     before = "" if gate is None else gate.failures
     news = _fitting(before, [finding.key for finding in found if concerns(finding)])
     if not news:
@@ -98,7 +98,9 @@ def wanted(gate: Gate | None, found: Iterable[Finding], now: Stamp, boot_id: str
 
 
 def _fitting(before: str, keys: Iterable[Key]) -> list[Key]:
-    """Those that are new, as many as there is room for, one of each GPU first: a node all of whose links are down has more."""
+    """Keys that are new, as many as there is room for, one of each GPU first: a node all of whose links are down has
+    more.
+    """
     known, slots = set(before.split()), set()
     firsts: list[Key] = []
     others: list[Key] = []
@@ -115,15 +117,17 @@ def _fitting(before: str, keys: Iterable[Key]) -> list[Key]:
 
 
 def untested(gate: Gate, untestable: Mapping[str, str]) -> str:
-    """Why a test would show nothing of what the exclusion is for; "" if it may. `untestable`: by slot, why a GPU cannot be tested, where others
-    can.
+    """Why a test would show nothing of what the exclusion is for; "" if it may. `untestable`: by slot, why a GPU cannot
+    be tested, where others can.
     """
     slots = sorted(slots_of(gate))
     return "; ".join(untestable[slot] for slot in slots) if all(slot in untestable for slot in slots) else ""
 
 
 def begun(gate: Gate, run: str, untestable: Iterable[str] = ()) -> Gate:
-    """Of the results so far those stay that pass. `untestable`: slots of GPUs that this test leaves out."""
+    """The gate once a test has begun. Of the results so far only those that passed are kept. `untestable`: slots of
+    GPUs that this test leaves out.
+    """
     good = {uuid: one for uuid, one in results_of(gate).items() if one[1] is ActiveVerdict.NOTHING_FOUND}
     return replace(
         gate, run=run, results=as_text(good), untestable=" ".join(untestable), overtaken=False, hindered=False
@@ -140,8 +144,8 @@ def ended(
     pause: bool = True,
     is_try: bool = True,
 ) -> Gate:
-    """The test that ran for it is over, with whatever results it left. `text`: what came of it, for people. `is_try` False: gpuwarden itself
-    did not begin it, or it was ended from outside, which shows nothing of the node.
+    """The gate after its test, with whatever results that left. `text`: the result, for people. `is_try` False:
+    gpuwarden itself did not begin the test, or it was ended from outside, which shows nothing of the node.
     """
     over = replace(gate, run="", text=text[:TEXT_MOST], again=None)
     gpus = tuple(gpus)
@@ -157,7 +161,9 @@ def ended(
 
 
 def of_passed(gate: Gate, level: Level) -> str:
-    """For people. Of a warning on a GPU that the exclusion is not about a finding says more."""
+    """Text about a test that passed, for people. Details of a warning on a GPU that the exclusion is not about are in a
+    finding.
+    """
     warnings = sum(verdict is ActiveVerdict.WARNING for _, verdict in results_of(gate).values())
     left_out = len(gate.untestable.split())
     return "; ".join(filter(None, (
@@ -168,7 +174,7 @@ def of_passed(gate: Gate, level: Level) -> str:
 
 
 def hindered(gate: Gate, why: str) -> Gate:
-    """No test could begin for HINDERED_FOR. `why`: what this host lacks."""
+    """The gate when no test could begin for HINDERED_FOR. `why`: what this host lacks."""
     return replace(gate, run="", result=GateResult.NO_VERDICT, hindered=True, text=why[:TEXT_MOST])
 
 
@@ -197,7 +203,9 @@ def assess(gate: Gate, level: Level, around: Surroundings, now: Stamp) -> Assess
 
 
 def result_text(gate: Gate, level: Level, assessed: Assessed | None, gpus: Iterable[GpuVerdict]) -> str:
-    """What the tests of this exclusion came to so far, for a person who decides on the return. `assessed` None: nobody asked where it stands."""
+    """Result of the tests of this exclusion so far, for a person who decides on the return. `assessed` is None if the
+    state of the gate is not known.
+    """
     if passed(gate, level, gpus):
         return of_passed(gate, level)
     if gate.result is GateResult.VOID:
@@ -215,7 +223,9 @@ _CAME = {GateResult.FAILED: "failed", GateResult.NO_VERDICT: "gave no verdict"}
 
 
 def returns_untested(gate: Gate, level: Level, gpus: Iterable[GpuVerdict]) -> str:
-    """Why an operator's restoration would bring a node back whose GPUs passed no test, with what to do; "" if they did, or this host cannot test."""
+    """Why an operator's restoration would return a node whose GPUs passed no test, with what to do; "" if they did, or
+    this host cannot test.
+    """
     gpus = tuple(gpus)
     if gate.result is GateResult.VOID or passed(gate, level, gpus):
         return ""

@@ -1,4 +1,4 @@
-"""What policy sees, and what follows from it: out or in, and why. How a scheduler stands to it is not asked here."""
+"""The input of policy, and what follows from it: whether this node should be excluded, and why. No scheduler's state is used."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ CONFIRMED_WITHIN = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What policy sees. `sequence` grows with each pass that observed; `ready`: every part of a full pass was there once.
+    """What policy sees. `sequence` grows with each pass that observed; `ready`: every part of a full pass was there
+    once.
 
-    `remembered`: what the ledger holds is in the state. `node_states` of `actuators`: the last read of each, if there was one.
+    `remembered`: the state holds what is in the ledger. `node_states` of `actuators`: the last read of each, if there
+    was one.
     """
 
     verdict: Verdict
@@ -47,7 +49,7 @@ class Want:
 
 
 def wanted(state: PolicyState, seen: Situation, settings: Settings, now: Stamp) -> Want | None:
-    """None: in. An order goes before a notice, and that before a failure."""
+    """Return why this node should be excluded, or None. Precedence: operator order, termination notice, failure."""
     if state.order is not None:
         return Want(Why.OPERATOR, state.order.reason, force=True)
     if imminent(state.notices, settings.horizon, now) is not None:
@@ -68,7 +70,9 @@ def failing(state: PolicyState, verdict: Verdict) -> list[Finding]:
 
 
 def unconfirmed(state: PolicyState, verdict: Verdict) -> list[Finding]:
-    """Failures remembered from before the daemon started, while none is confirmed: policy knows as little as of an unknown node."""
+    """Failures remembered from before the daemon started, while none is confirmed. Policy then treats the node as
+    unknown.
+    """
     failures = live(state, verdict)
     return [] if any(finding.confirmed for finding in failures) else failures
 
@@ -88,7 +92,7 @@ def _failures(verdict: Verdict) -> Iterator[Finding]:
 
 
 def excluded(state: PolicyState, node_states: Mapping[str, NodeState]) -> Iterator[tuple[str, str]]:
-    """By (actuator, owner) who keeps work away: `failure`, `termination`, `operator` of ours, or `foreign`."""
+    """Exclusions in force, as (actuator, owner): `failure`, `termination` or `operator` for ours, else `foreign`."""
     if state.order is not None:
         yield "", Why.OPERATOR.value
     for name in sorted({*node_states, *state.holds}):

@@ -30,9 +30,9 @@ KEYS_MOST = 64
 WHY_MOST = 200
 """Characters of why a finding needs a person."""
 OVERRIDDEN_MOST = 1_024
-"""Findings that one restoration is in spite of: eight GPUs with 18 links have less than 200."""
+"""Findings that one restoration may override: eight GPUs with 18 links have less than 200."""
 UNCOUNTED = (Result.RETRY, Result.REFUSED)
-"""What is tried again and again, mostly without an event."""
+"""Results of intents that are tried again and again, mostly without an event."""
 TEXT_MOST = 1_900
 """Characters; the ledger keeps 2,000 of a text."""
 
@@ -48,9 +48,10 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """An exclusion of ours that was read back. `since` by the scheduler's clock. `released`: what it was for was called off.
+    """An exclusion of ours that was read back. `since` by the scheduler's clock. `released`: its cause was called off.
 
-    `failed`: it was for a failure before the end of the machine was announced. `rebooted`: this machine has booted since it was written.
+    `failed`: it was for a failure before the end of the machine was announced. `rebooted`: this machine has booted
+    since it was written.
     """
 
     actuator: str
@@ -65,7 +66,7 @@ class Hold:
 
     @property
     def by_failure(self) -> bool:
-        """A failure is among its causes: it ends by the rules for one."""
+        """True if a failure is among the causes: the exclusion then ends by the rules for one."""
         return self.why is Why.FAILURE or self.failed
 
 
@@ -84,14 +85,17 @@ class Override:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyState:
-    """By actuator: `holds`, `pending` (wanted, outcome not known), `would` (the last thing not done in mode observe), `lifted`
-    (when somebody else ended an exclusion, ours or theirs), `foreign` (where the last read showed somebody else's).
+    """The memory of policy, by actuator: `holds`, `pending` (wanted, outcome not known), `would` (the last thing not
+    done in mode observe), `lifted` (when another party ended an exclusion, ours or theirs), `foreign` (where the last
+    read showed another party's).
 
-    `declined`: where an operator's order, which stands elsewhere, was refused for good and forgotten. `person`: findings of
-    this exclusion that need a person, with why where it is not their kind. `gate`: what a test must show before it is lifted. `testable`: this host could test once. `override`: the last of an operator.
-    `ended`: when the last exclusion of ours that others ended was written, by the scheduler's clock. `restored`: the last one that we
-    lifted, which a scheduler that crashes may show once more. `returns`: Unix times of restorations without a person. `tried`: how many intents came to what, by both words, as
-    `exclude_done`, since the ledger began; not what is tried again without an event (retry, refused).
+    `declined`: actuators that refused an operator's order for good, while it stands elsewhere. `person`: findings of
+    this exclusion that need a person, with the reason where it is not their kind. `gate`: what a test must show before
+    the exclusion is lifted. `testable`: this host could test once. `override`: the last of an operator. `ended`: when
+    the last exclusion of ours that others ended was written, by the scheduler's clock. `restored`: the last one that we
+    lifted, which a scheduler that crashes may show once more. `returns`: Unix times of restorations without a person.
+    `tried`: how often each pair of intent and outcome came, named as in `exclude_done`, since the ledger began;
+    outcomes that are tried again without an event (retry, refused) are not counted.
     """
 
     boot_id: str = ""
@@ -122,7 +126,9 @@ class PolicyState:
 
     @property
     def notice(self) -> Notice | None:
-        """The one that ends this machine first, however far away; whether it counts by now is `notices.imminent`."""
+        """The notice that ends this machine first, however far away. Whether it counts yet is decided by
+        `notices.imminent`.
+        """
         return imminent(self.notices, math.inf, Stamp(0.0, 0.0))
 
 
@@ -155,7 +161,9 @@ def keys_of(text: str) -> frozenset[Key]:
 
 
 def texts_of(keys: frozenset[Key]) -> list[str]:
-    """In as many texts of the ledger as they need: one for most, three for a node all of whose links are down."""
+    """Join `keys` into as many texts of the ledger as they need: one for most nodes, three for a node all of whose
+    links are down.
+    """
     texts: list[list[str]] = [[]]
     for word in sorted(map(str, keys))[:OVERRIDDEN_MOST]:
         if len(texts[-1]) == KEYS_MOST or len(" ".join((*texts[-1], word))) > TEXT_MOST:
@@ -190,7 +198,9 @@ def _intended(state: PolicyState, _: Event, intent: Intent) -> PolicyState:
 
 
 def _outcome(state: PolicyState, _: Event, data: Outcome) -> PolicyState:
-    """What was refused stays wanted: a person may mend it. An order that is dropped is forgotten there, the operator was answered."""
+    """Fold an outcome. A refused intent stays wanted, since a person may mend the cause. An order that is dropped is
+    forgotten at that actuator, since the operator was answered.
+    """
     if data.result in UNCOUNTED:
         return state
     intent = state.pending.get(data.actuator)
@@ -211,7 +221,7 @@ def _counted(state: PolicyState, act: Act, result: Result) -> PolicyState:
 
 
 def _tried(state: PolicyState, event: Event) -> PolicyState:
-    """A key for each pair of an intent and what it came to."""
+    """Restore, from a checkpoint, the counts for each pair of an intent and its outcome."""
     counts = {f"{act.value}_{result.value}": 0 for act in Act for result in Result}
     given = {name: event.data.get(name) for name in counts}
     return replace(
@@ -220,7 +230,9 @@ def _tried(state: PolicyState, event: Event) -> PolicyState:
 
 
 def _declined(state: PolicyState, actuator: str, pending: Mapping[str, Intent]) -> PolicyState:
-    """It goes on only where it stands, or may yet."""
+    """Forget an operator's order at one actuator. The order itself goes on only where it stands or may still be
+    written.
+    """
     ordered = any((one.act, one.why) == (Act.EXCLUDE, Why.OPERATOR) for one in pending.values())
     if ordered or any(hold.why is Why.OPERATOR for name, hold in state.holds.items() if name != actuator):
         return replace(state, declined=state.declined | {actuator})
@@ -261,7 +273,9 @@ def _is_lifted_again(state: PolicyState, data: Restored) -> bool:
 
 
 def _lifted(state: PolicyState, event: Event, data: Lifted) -> PolicyState:
-    """`nobody`: the scheduler lost it in a crash, or while the machine was off, as its power saving does; then it is wanted as before."""
+    """Fold the end of an exclusion. `nobody`: the scheduler lost it in a crash, or while the machine was off, as its
+    power saving does; then it is wanted as before.
+    """
     if data.ours:
         return replace(state, restored={**state.restored, data.actuator: data})
     if data.since:
@@ -297,7 +311,9 @@ def _ordered(state: PolicyState, event: Event, data: Ordered) -> PolicyState:
 
 
 def _overriding(state: PolicyState, event: Event, data: Ordered) -> Override | None:
-    """A restoration that overrides nothing new leaves the name and time of the one before."""
+    """The override after an operator's restoration. One that overrides nothing new leaves the name and time of the one
+    before.
+    """
     keys = keys_of(data.overridden or "")
     if data.more:
         more = state.overridden | keys
@@ -312,7 +328,7 @@ def _overriding(state: PolicyState, event: Event, data: Ordered) -> Override | N
 
 
 def _for_failures(state: PolicyState) -> dict[str, Hold]:
-    """All that is held is held for a failure from now on; its text stays until a failure's is written over it."""
+    """Holds that are all for a failure from now on. Their text stays until a failure's is written over it."""
     return {name: for_failure(hold) for name, hold in state.holds.items()}
 
 
@@ -330,7 +346,7 @@ def _noticed(state: PolicyState, _: Event, notice: Notice) -> PolicyState:
 
 
 def _notice_ended(state: PolicyState, _: Event, data: NoticeEnded) -> PolicyState:
-    """Withdrawn by its source, which is named then, or called off by an operator."""
+    """Fold the end of a notice: withdrawn by its source, which is named then, or called off by an operator."""
     if data.source:
         notices: Mapping[str, Notice] = _without(state.notices, f"{data.source}/{data.id or ''}")
     else:
@@ -374,7 +390,9 @@ def _override_without(state: PolicyState, key: Key | None) -> Override | None:
 
 
 def _board_gone(state: PolicyState, event: Event) -> PolicyState:
-    """Unless it is in another slot now, as where the buses were renumbered: nobody has handled its fault by that."""
+    """Forget the findings that need a person for a board that is gone. A board that moved to another slot, as where the
+    buses were renumbered, keeps them: nobody has handled its fault by that.
+    """
     if event.key is None or "moved_to" in event.data:
         return state
     slot = event.key.subject.slot
@@ -382,7 +400,9 @@ def _board_gone(state: PolicyState, event: Event) -> PolicyState:
 
 
 def _unpinned(state: PolicyState, event: Event) -> PolicyState:
-    """The findings of a GPU that is expected no longer are over without an event of their own; what is found there later is another matter."""
+    """End the overrides of a GPU that is no longer expected: its findings end without an event of their own, and what
+    is found there later is not overridden.
+    """
     slot = "" if event.key is None else event.key.subject.slot
     for key in [key for key in state.overridden if slot and key.subject.slot == slot]:
         state = replace(state, override=_override_without(state, key))
@@ -427,7 +447,7 @@ def intent_key(act: Act, actuator: str, boot_id: str, at: Stamp) -> str:
 
 
 def intended_in(intent: Intent, boot_id: str) -> bool:
-    """Return whether this intent is of that boot."""
+    """True if this intent is of that boot."""
     return intent.key.split(":")[2:3] == [boot_id[:8]]
 
 

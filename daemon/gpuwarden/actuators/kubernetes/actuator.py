@@ -30,11 +30,15 @@ PAUSE = 0.2
 
 
 class AnotherMachine(ActuatorUnavailable):
-    """The node of that name runs elsewhere; or its kubelet has not reported since the boot, and then it runs no work either."""
+    """The node of that name runs on another machine; or its kubelet has not reported since the boot, and then it runs
+    no work either.
+    """
 
 
 class KubernetesActuator:
-    """`hostname` and `boot_id` of this machine; without a boot id, another machine's node is not recognised."""
+    """Excludes one Kubernetes node. `hostname` and `boot_id` are this machine's; without a boot id, another machine's
+    node is not recognised.
+    """
 
     name = "kubernetes"
 
@@ -58,7 +62,7 @@ class KubernetesActuator:
 
     @property
     def pool(self) -> int | None:
-        """All nodes of the cluster until those of the pool are counted."""
+        """Number of nodes in the pool; all of the cluster until those of the pool are counted."""
         return self._pool
 
     async def read(self) -> NodeState:
@@ -70,7 +74,7 @@ class KubernetesActuator:
         return nodes.node_state_of(found, self._clock(), self._options.key, self._pool)
 
     async def read_node(self) -> Reply:
-        """The node of this machine. Raises AnotherMachine for one that is not."""
+        """Read the node of this machine. Raises AnotherMachine for one that is not."""
         reply = await self.api.node(self.node)
         self.verify(reply.body)
         return reply
@@ -136,6 +140,6 @@ def _meant(intent: Intent, state: NodeState) -> bool:
 
 
 def kubernetes_actuator(config: Config, clock: Clock) -> KubernetesActuator:
-    """For the registry, where it is enabled."""
+    """Make the actuator for the registry, where it is enabled."""
     boot = boot_id(config.paths.proc)
     return KubernetesActuator(config.kubernetes, clock=clock, hostname=os.uname().nodename, boot_id=boot)

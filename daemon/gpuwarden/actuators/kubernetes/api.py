@@ -1,7 +1,8 @@
-"""The requests to a Kubernetes API server: one node, the nodes held out by gpuwarden, the size of the pool, two patches.
+"""The requests to a Kubernetes API server: one node, the nodes excluded by gpuwarden, the size of the pool, two patches.
 
-The few requests are made here, since lightkube's typed models would reject what a newer server may add, and cannot request a table
-instead of whole nodes. Every list without a `resourceVersion` is a consistent read, and its further pages are of the same moment.
+The few requests are made here, since lightkube's typed models would reject what a newer server may add, and cannot
+request a table instead of whole nodes. Every list without a `resourceVersion` is a consistent read, and its further pages
+are of the same moment.
 """
 
 from __future__ import annotations
@@ -43,11 +44,13 @@ class NotAccepted(ActuatorUnavailable):
 
 
 class NoSuchNode(ActuatorUnavailable):
-    """A kubelet registers its node some time after the boot, and again after it was deleted: tried again soon."""
+    """The node is not registered. A kubelet registers it some time after the boot, and again after it was deleted:
+    tried again soon.
+    """
 
 
 class Busy(ActuatorUnavailable):
-    """The server refuses for now."""
+    """The server refuses the request for now."""
 
 
 _ALIVE = (Conflict, NoSuchNode, Busy)
@@ -56,7 +59,9 @@ _ALIVE = (Conflict, NoSuchNode, Busy)
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """`at`: the server's clock, in whole seconds of Unix time; this host's if the server gives none."""
+    """An answer of the server. `at`: the server's clock, in whole seconds of Unix time; this host's if the server gives
+    none.
+    """
 
     body: Json
     at: float
@@ -72,7 +77,7 @@ _ADVICE: Mapping[int, tuple[type[ActuatorError], str]] = {
     422: (ActuatorRefused, "the server finds it invalid: is kubernetes.key a valid label and taint?"),
     429: (Busy, "too many requests"),
 }
-"""By status: whose fault it is, and what to do."""
+"""Errors by status, with what to do."""
 
 
 class KubernetesApi:
@@ -98,12 +103,12 @@ class KubernetesApi:
     async def labelled(self, key: str) -> AsyncIterator[tuple[list[Json], float]]:
         """All nodes with a label of that key, page by page, and the server's clock."""
         params: dict[str, str | int] = {"labelSelector": key, "limit": PAGE}
-        async for reply in self._pages("cannot count the nodes held out", params, "application/json"):
+        async for reply in self._pages("cannot count the excluded nodes", params, "application/json"):
             yield objects(reply.body.get("items")), reply.at
 
     async def count(self, selector: str, name: str = "") -> int:
-        """How many nodes match, of all or of those with that name: requested as a table without objects, since whole nodes
-        would be 100 MB in a big cluster.
+        """Count the nodes that match, of all or of those with that name. The list is requested as a table without
+        objects, since whole nodes would be 100 MB in a big cluster.
         """
         params: dict[str, str | int] = {"limit": ROWS, "includeObject": "None"}
         if selector:
@@ -124,7 +129,7 @@ class KubernetesApi:
         return len(objects(reply.body.get("items"))) + rest if isinstance(rest, int) else None
 
     async def review(self, group: str, kind: str, spec: Json) -> Json:
-        """The server's review of the own account's permissions; it stores nothing."""
+        """Request the server's review of the own account's permissions; it stores nothing."""
         url = f"/apis/{group}/v1/{kind.lower()}s"
         body = {"apiVersion": f"{group}/v1", "kind": kind, "spec": spec}
         reply = await self._request(
@@ -203,12 +208,12 @@ def _parsed(body: bytearray) -> object:
 
 
 def mapping(value: object) -> Json:
-    """Empty if it is not an object."""
+    """The value if it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def objects(value: object) -> list[Json]:
-    """Those of a list that are objects; none if it is not a list."""
+    """Items of a list that are objects; none if it is not a list."""
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 

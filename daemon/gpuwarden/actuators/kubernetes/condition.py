@@ -28,7 +28,7 @@ TYPE = "GpuwardenHealthy"
 OSMO_TYPE = "osmo.nvidia.com/GpuHealthFailure"
 """OSMO's own conditions are True when something is wrong."""
 SPREAD = 0.2
-"""Of the heartbeat's interval, up and down, by chance: a fleet is started in one go."""
+"""The share of the heartbeat's interval by which it varies, up and down, by chance: a fleet may be started at once."""
 RETRY_FIRST = 5.0
 RETRY_MOST = 120.0
 _LASTING = 5  # failures in a row, about two minutes: a starting kubelet has reported by then
@@ -50,7 +50,9 @@ class CurrentCondition:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """`status` True for healthy and for warning, which both may take work; `reason` is the worst check's code."""
+    """A condition to write. `status` is True for healthy and for warning, which both may take work; `reason` is the
+    worst check's code.
+    """
 
     status: str
     reason: str
@@ -70,7 +72,8 @@ def condition_of(snapshot: Snapshot, now: Stamp) -> Condition:
 
 
 class ConditionWriter:
-    """`publish` never waits. A new status or reason is written at once, the same again each `heartbeat` seconds.
+    """Writes the node condition. `publish` never waits. A new status or reason is written at once, the same again each
+    `heartbeat` seconds.
 
     `error`: what an operator must correct; an unreachable server is not an error of this node.
     """
@@ -98,7 +101,7 @@ class ConditionWriter:
             self._wake.set()
 
     async def stop(self) -> None:
-        """The condition stays as it is: its last heartbeat shows how old it is."""
+        """Stop writing. The condition stays as it is: its last heartbeat shows how old it is."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -124,7 +127,7 @@ class ConditionWriter:
             await self._pause(pause * self._chance.uniform(1 - SPREAD, 1 + SPREAD), hurried=not backoff.failures)
 
     async def _pause(self, seconds: float, *, hurried: bool) -> None:
-        """Until the condition changes, but for all of the time where the server has just failed."""
+        """Wait for so many seconds. A change of the condition ends the pause, unless the server has just failed."""
         if not hurried:
             await asyncio.sleep(seconds)
             return
@@ -133,7 +136,9 @@ class ConditionWriter:
                 await self._wake.wait()
 
     async def _write(self, condition: Condition) -> None:
-        """The node is read first: it must be this machine's, and no other daemon may write the condition."""
+        """Write the condition. The node is read first: it must be this machine's, and no other daemon may write the
+        condition.
+        """
         current = self._current((await self._actuator.read_node()).body)
         twin = bool(self._stamps) and any(entry.heartbeat not in self._stamps for entry in current.values())
         now = datetime.fromtimestamp(self._clock().wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -161,11 +166,15 @@ class ConditionWriter:
 
     @staticmethod
     def _key(condition: Condition | None) -> tuple[str, str] | None:
-        """What is written at once: figures in the message change with each pass, and are written with the heartbeat."""
+        """The parts whose change is written at once. Figures in the message change with each pass, and are written with
+        the heartbeat.
+        """
         return None if condition is None else (condition.status, condition.reason)
 
 
 def _for_a_person(error: ActuatorError, failed: int) -> bool:
-    """What passes by itself while a machine boots is reported only when it lasts."""
+    """True if an operator must correct the error. An error that passes by itself while a machine boots counts only when
+    it lasts.
+    """
     lasts = isinstance(error, NoSuchNode | AnotherMachine) and failed >= _LASTING
     return error.permanent or isinstance(error, NotAccepted) or lasts

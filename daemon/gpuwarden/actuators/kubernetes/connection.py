@@ -30,8 +30,8 @@ class Client(Protocol):
 
 
 class Connection:
-    """`drop` what failed: the next call gets a new one, made from the files as they are then. A call that is using
-    the old one ends with it.
+    """Makes and keeps the client. `drop` one that failed: the next call gets a new one, made from the files as they are
+    then. A call that is using the old one ends with it.
     """
 
     def __init__(self, options: KubernetesOptions) -> None:
@@ -79,7 +79,9 @@ class Connection:
 
 
 def new_client(options: KubernetesOptions) -> Client:
-    """Raises ActuatorRefused where the package or the kubeconfig is missing or wrong. No message quotes either file."""
+    """Make a client. Raises ActuatorRefused where the package or the kubeconfig is missing or wrong. No message quotes
+    either file.
+    """
     try:
         import yaml  # noqa: PLC0415 - 12 MB with the next two, only here
         from lightkube.config import client_adapter  # noqa: PLC0415

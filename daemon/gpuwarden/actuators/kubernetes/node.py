@@ -75,7 +75,8 @@ def restoration(node: Json, *, key: str) -> Json:
 
 
 def held(nodes: Iterable[Json], key: str) -> tuple[Held, ...]:
-    """The nodes held out by gpuwarden for a failure. A label that remained when the taint was removed by hand does not count.
+    """Nodes that gpuwarden has excluded for a failure. A label that remained when the taint was removed by hand does
+    not count.
 
     A node with more than ten writers may lack gpuwarden's entry: the server merges the oldest.
     """
@@ -88,7 +89,7 @@ def held(nodes: Iterable[Json], key: str) -> tuple[Held, ...]:
 
 
 def _is_tainted(node: Json, key: str) -> bool:
-    """Whether the taint of the annotation is there: it may have been removed by hand, without the annotation."""
+    """True if the taint of the annotation is there: it may have been removed by hand, without the annotation."""
     return taint_of(node, key) is not None
 
 
@@ -128,13 +129,13 @@ def is_cordoned(node: Json) -> bool:
 
 
 def version_of(node: Json) -> str:
-    """Empty if the server gives none; then a patch would overwrite concurrent writes."""
+    """The resource version of a node; empty if the server gives none: then a patch would overwrite concurrent writes."""
     version = mapping(node.get("metadata")).get("resourceVersion")
     return version if isinstance(version, str) else ""
 
 
 def boot_id_of(node: Json) -> str:
-    """As its kubelet reported it when it last started; "" if it gives none."""
+    """The boot id that the node's kubelet reported when it last started; "" if it gives none."""
     boot = mapping(mapping(node.get("status")).get("nodeInfo")).get("bootID")
     return boot.strip().lower() if isinstance(boot, str) else ""
 

@@ -16,7 +16,9 @@ _SHOWN = 200  # characters of its error output; its standard output may be a tok
 
 
 async def token(plugin: Any, resolve: Callable[[str], Any], timeout: float) -> str:  # noqa: ASYNC109 - that of the program
-    """`plugin` as of the kubeconfig, `resolve`: the absolute path of one in it. Raises ActuatorUnavailable."""
+    """Run the plugin and return its token. `plugin` as of the kubeconfig, `resolve`: the absolute path of one in it.
+    Raises ActuatorUnavailable.
+    """
     command = str(resolve(plugin.command)) if "/" in plugin.command else plugin.command
     request = {"apiVersion": plugin.apiVersion, "kind": "ExecCredential", "spec": {"interactive": False}}
     environment = {**os.environ, **{variable.name: variable.value for variable in plugin.env or ()}}
@@ -39,7 +41,7 @@ async def token(plugin: Any, resolve: Callable[[str], Any], timeout: float) -> s
 
 
 def plugin_auth(plugin: Any, resolve: Callable[[str], Any], timeout: float) -> Any:
-    """For the client: the token is kept until it is not accepted."""
+    """Authentication for the client that keeps the plugin's token until the server rejects it."""
     from lightkube.config.client_adapter import ExecAuth  # noqa: PLC0415 - only here
 
     class PluginAuth(ExecAuth):

@@ -31,7 +31,9 @@ _LONGEST_DETAIL = 1000  # characters
 
 
 class SlurmActuator:
-    """`detail` gives the text for the node's Comment or Extra, if the site wants one. Who made `client` closes it."""
+    """Drains one node. `detail` returns the text for the node's Comment or Extra, if the site wants one. The owner of
+    `client` closes it.
+    """
 
     name = "slurm"
 
@@ -57,7 +59,7 @@ class SlurmActuator:
         return self._pool
 
     async def close(self) -> None:
-        """It has nothing of its own."""
+        """No-op: the Slurm client is owned and closed by the caller."""
 
     @actuator_errors
     async def read(self) -> NodeState:
@@ -81,7 +83,9 @@ class SlurmActuator:
         return float(started) if started.isdecimal() and float(started) >= int(stood) else 0.0
 
     async def _pool_size(self, node: NodeFacts) -> int | None:
-        """Only to spread writes: the budget uses the exact count of `fleet_count`."""
+        """Number of nodes in the pool, None if unknown. Used only to spread writes: the budget uses the exact count of
+        `fleet_count`.
+        """
         try:
             partitions = await read_partition_settings(self.commands)
         except errors.SlurmError:
@@ -100,7 +104,7 @@ class SlurmActuator:
         partitions = await nodes.read_partitions(self.commands, names)
         if not partitions:
             raise errors.OddAnswer(
-                f"cannot count the nodes held out in partition {','.join(names)}: Slurm lists no node of it"
+                f"cannot count the excluded nodes in partition {','.join(names)}: Slurm lists no node of it"
             )
         chosen = partitions if self._options.partitions else [largest(partitions)]
         fleet_count = fleet_count_of(node, chosen, self._clock().wall)
@@ -127,7 +131,7 @@ class SlurmActuator:
         return [f"{_DETAIL[self._options.detail]}="] if current.startswith(PREFIX) else []
 
     def _detail_is_free(self) -> bool:
-        """Whether the field is empty, or written by gpuwarden."""
+        """True if the field is empty, or written by gpuwarden."""
         current = self._current_detail()
         return self._options.detail in _DETAIL and (not current or current.startswith(PREFIX))
 
@@ -139,7 +143,7 @@ class SlurmActuator:
 def slurm_actuator(
     config: Config, client: SlurmClient | None, clock: Clock, detail: Callable[[], str]
 ) -> SlurmActuator | HookGate | None:
-    """For the registry. `client` None: there is no Slurm here."""
+    """Make the actuator for the registry. None where there is no Slurm, which `client` None means."""
     if client is None:
         return None
     actuator = SlurmActuator(config.slurm, client, clock=clock, detail=detail)

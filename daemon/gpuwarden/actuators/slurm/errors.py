@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def actuator_errors(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Decorator: what it raises of Slurm's errors is raised as ActuatorError."""
+    """Decorate a function so that it raises ActuatorError in place of Slurm's errors."""
 
     @wraps(function)
     async def translated(*args: P.args, **kwargs: P.kwargs) -> T:

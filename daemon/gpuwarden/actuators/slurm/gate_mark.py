@@ -25,7 +25,9 @@ from gpuwarden_collectors.slurm.nodes import read_node
 
 
 class GateMark:
-    """`at_once`: nodes. `slurm_user`: whose jobs count, too. `lasts`: seconds of a test at most. `pause`: seconds between the write and the second count, a second at least."""
+    """Marks this node as tested. `at_once`: how many nodes may be tested at once. `slurm_user`: whose jobs count, too.
+    `lasts`: seconds of a test at most. `pause`: seconds between the write and the second count, a second at least.
+    """
 
     def __init__(
         self,
@@ -70,7 +72,7 @@ class GateMark:
         return why
 
     async def leave(self) -> None:
-        """Without a mark, also one that a daemon before this one left. Raises SlurmError; then it ends by its time."""
+        """Remove the mark, even one that an earlier daemon left. Raises SlurmError; the mark then expires by its time."""
         name = await self._commands.node_name()
         for field, text in _texts(await read_node(self._commands, name)).items():
             if is_mark(text):

@@ -1,12 +1,12 @@
-"""The mark by which of several nodes that go at once exactly one signals a job that runs on all of them.
+"""Leader election through the job's AdminComment: when several nodes of a job are terminated together, exactly one signals it.
 
     read   no mark in force, and no foreign text    else TAKEN, or FOREIGN: it is never written over
-    write  gpuwarden:ckpt@NODE@UNIXTIME                 into the administrators' comment of the job
+    write  gpuwarden:ckpt@NODE@UNIXTIME                 into the job's AdminComment
     pause  PAUSE_LEAST at least, and as long as it takes for nodes that read before this write to have written
     read   own mark still there: MARKED               else TAKEN by the node that wrote last
 
-Slurm has no conditional write. The node that wrote last finds its own mark, those before it another's, as long as no node takes
-longer from its read to its write than the others pause; a slow node pauses longer. Where a controller answers one
+Slurm has no conditional write. The node that wrote last finds its own mark, those before it another's, as long as no node
+takes longer from its read to its write than the others pause; a slow node pauses longer. Where a controller answers one
 node within 40 ms and another one not within 80 ms, both may signal: a job that saves on a signal saves twice then.
 """
 
@@ -91,7 +91,7 @@ async def unmark(commands: Commands, job: SlurmJob, mark: str) -> None:
 
 
 def is_same_run(job: SlurmJob, found: SlurmJob) -> bool:
-    """It runs, and was not requeued since `job` was read."""
+    """True if the job runs, and was not requeued since `job` was read."""
     return found.state == RUNNING and found.restarts == job.restarts
 
 

@@ -47,8 +47,9 @@ class SignalOutcome:
 
 @actuator_errors
 async def find_steps(commands: Commands, job: SlurmJob, here: Collection[str]) -> SignalOutcome:
-    """The job's steps that still run, of those `here`, by number: READY for `signal_steps`, its text what is left out; or why there is
-    nothing to signal. Sends nothing. Raises ActuatorError.
+    """Find the job's steps that still run, of those `here`, by number. Sends nothing.
+
+    READY for `signal_steps`, its text what is left out; or why there is nothing to signal. Raises ActuatorError.
     """
     steps = await _steps(commands, job)
     if steps is None:
@@ -70,7 +71,9 @@ async def find_steps(commands: Commands, job: SlurmJob, here: Collection[str]) -
 async def signal_steps(
     commands: Commands, job: SlurmJob, steps: Sequence[str], signal: str, record: int | None = None
 ) -> SignalOutcome:
-    """One of SIGNALS to these steps of the job. `record`: an open one of `CommandRecords`. Raises ActuatorError; it may be sent even then."""
+    """Send one of SIGNALS to these steps of the job. `record`: an open one of `CommandRecords`. Raises ActuatorError;
+    the signal may be sent even then.
+    """
     _allowed(signal)
     if record is not None and len(steps) > _STEPS_AT_ONCE:
         of_several(record)
@@ -87,7 +90,9 @@ async def signal_steps(
 
 @actuator_errors
 async def signal_batch(commands: Commands, job: SlurmJob, signal: str, record: int | None = None) -> SignalOutcome:
-    """One of SIGNALS to the process of the batch script alone, on whatever node it is. Raises ActuatorError; it may be sent even then."""
+    """Send one of SIGNALS to the process of the batch script alone, on whatever node it is. Raises ActuatorError; the
+    signal may be sent even then.
+    """
     _allowed(signal)
     undone = f"cannot signal the batch script of job {job.called}"
     if not await _sent(commands, undone, "scancel", f"--signal={signal}", "--batch", _name(job), record=record):
@@ -103,7 +108,7 @@ def _allowed(signal: str) -> None:
 
 
 def _number(step: str) -> str:
-    """Of a name such as 12.0, 7_3.0 or 12.0+1."""
+    """Number of a step with a name such as 12.0, 7_3.0 or 12.0+1."""
     return step.partition(".")[2].partition("+")[0]
 
 
@@ -112,7 +117,7 @@ def _named(steps: Sequence[str]) -> str:
 
 
 async def _steps(commands: Commands, job: SlurmJob) -> tuple[str, ...] | None:
-    """Those with a number; None if there is no such job any more."""
+    """Steps of the job that have a number; None if there is no such job any more."""
     undone = f"cannot read the steps of job {job.called}"
     try:
         text = await commands.ask(
@@ -126,7 +131,7 @@ async def _steps(commands: Commands, job: SlurmJob) -> tuple[str, ...] | None:
 
 
 async def _sent(commands: Commands, undone: str, *command: str, record: int | None) -> bool:
-    """False if the job had ended."""
+    """Run the command. False if the job had ended."""
     try:
         await commands.change(undone, *command, record=record)
     except SlurmError as error:

@@ -30,7 +30,9 @@ _EXCLUDING = ("drain", "fail")
 
 
 def node_state_of(node: NodeFacts, at: Stamp, pool: int | None) -> NodeState:
-    """A node that is down without a drain is excluded by another party, unless gpuwarden wrote the reason."""
+    """State of the node for policy. A node that is down without a drain is excluded by another party, unless gpuwarden
+    wrote the reason.
+    """
     flags = frozenset(_FLAGS[flag] for flag in node.flags if flag in _FLAGS)
     if node.base in _DOWN:
         flags |= {Flag.DOWN, Flag.SILENT} if "not_responding" in node.flags else {Flag.DOWN}
@@ -54,7 +56,7 @@ def is_out(node: NodeFacts) -> bool:
 
 
 def _may_be_own(node: NodeFacts) -> bool:
-    """FAIL replaces DRAIN and keeps the reason: then another party has taken over."""
+    """True unless the node has FAIL, which replaces DRAIN and keeps the reason: then another party has taken over."""
     return "fail" not in node.flags
 
 
@@ -69,7 +71,7 @@ def fleet_count_of(node: NodeFacts, partitions: Sequence[PartitionFacts], now: f
 
 
 def largest(partitions: Iterable[PartitionFacts]) -> PartitionFacts:
-    """The first by name of those with most nodes, so that all its nodes choose the same. There must be one."""
+    """The partition with most nodes, the first by name, so that all its nodes choose the same. There must be one."""
     return max(sorted(partitions, key=lambda part: part.name), key=lambda part: len(part.members))
 
 

@@ -69,10 +69,12 @@ async def requeue(
     settles: float = SETTLES_AFTER,
     still: Callable[[], bool] | None = None,
 ) -> RequeueOutcome:
-    """`job` as it was when the end was noticed, on `node`, which is this one. Takes 1.6 to 3.2 s on a quiet controller.
+    """Requeue `job`, as it was when the end was noticed, from `node`, which is this one. Takes 1.6 to 3.2 s on a quiet
+    controller.
 
-    Safe to repeat, with the same `job`; `settles` 0 where SETTLES_AFTER has passed since it was requeued. `still`: whether it is
-    to be requeued, asked right before that is written; not for what follows. Raises ActuatorError; what timed out may be done later.
+    Safe to repeat, with the same `job`; `settles` 0 where SETTLES_AFTER has passed since it was requeued. `still`:
+    whether it is to be requeued, asked right before that is written; not for what follows. Raises ActuatorError; what
+    timed out may be done later.
     """
     found = await read_job(commands, job)
     if found is None or found.restarts == job.restarts:
@@ -95,7 +97,7 @@ async def requeue(
 
 
 def _nothing_to_do(found: SlurmJob | None, node: str) -> RequeueOutcome | None:
-    """None if it is to be requeued."""
+    """The outcome if nothing is to be done, None if the job is to be requeued."""
     if found is None or found.state == _COMPLETING:
         return _outcome(Requeueing.ENDED, found, "it has ended" if found is None else "it is ending by itself")
     if not in_hostlist(node, found.nodes):
@@ -112,7 +114,7 @@ def _nothing_to_do(found: SlurmJob | None, node: str) -> RequeueOutcome | None:
 async def _write(
     commands: Commands, job: SlurmJob, found: SlurmJob | None, still: Callable[[], bool] | None
 ) -> RequeueOutcome | None:
-    """Why it is not requeued. None if it is, or was by others. Raises SlurmError."""
+    """Requeue the job. Returns why it is not requeued; None if it is, or was by others. Raises SlurmError."""
     undone = f"cannot requeue job {job.called}"
     try:
         await commands.change(undone, "scontrol", "requeue", "Incomplete", _leader(job), still=still)
@@ -165,7 +167,7 @@ async def _start_now(commands: Commands, job: SlurmJob, found: SlurmJob) -> Requ
 
 
 def _leader(job: SlurmJob) -> str:
-    """A heterogeneous job is requeued as a whole, by the number of its first part."""
+    """Number of the first part of a heterogeneous job, by which the job is requeued as a whole."""
     return job.called.partition("+")[0]
 
 

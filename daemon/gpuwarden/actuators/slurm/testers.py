@@ -11,9 +11,9 @@ from gpuwarden_collectors.slurm.client import Commands
 from gpuwarden_collectors.slurm.parse import TEXTS_FORMAT, sinfo_texts
 
 JOB_NAME = "gpuwarden-test"
-"""Of every job that tests an idle node. Any user may give a job this name: those of `BELIEVED` and of `test.slurm_user` count."""
+"""Name of every job that tests an idle node. Any user may give a job this name: those of `BELIEVED` and of `test.slurm_user` count."""
 BELIEVED = ("root", "gpuwarden")
-"""From whom the daemon takes results, beside its own user."""
+"""Users from whom the daemon takes results, besides its own."""
 _STATES = "PD,R,CF,S,CG"
 _FORMAT = "%A|%u|%T|%S|%n|%N"
 _PENDING = "PENDING"
@@ -22,7 +22,7 @@ _JOBS_MOST = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TesterJob:
-    """A job that tests an idle node: it waits, runs or ends."""
+    """A job that tests an idle node, and waits, runs or ends."""
 
     number: str
     pending: bool
@@ -36,14 +36,14 @@ class TesterJob:
 
 @dataclass(frozen=True, slots=True)
 class FleetTests:
-    """Those that test now, each node since when; and jobs that have not started, which may never."""
+    """The nodes that are tested now, each with since when; and jobs that have not started, which may never."""
 
     held: tuple[Held, ...]
     pending: int
 
 
 async def read_tester_jobs(commands: Commands, slurm_user: str) -> list[TesterJob]:
-    """Of all nodes, `_JOBS_MOST` at most. One request. Raises SlurmError."""
+    """Read the jobs that test nodes, of all nodes, `_JOBS_MOST` at most. One request. Raises SlurmError."""
     listed = ("squeue", "--noheader", "--all", f"--name={JOB_NAME}", f"--states={_STATES}", f"--format={_FORMAT}")
     queue = await commands.ask("cannot read the jobs that test nodes", *listed)
     users = {*BELIEVED, slurm_user}
@@ -55,7 +55,9 @@ async def read_tester_jobs(commands: Commands, slurm_user: str) -> list[TesterJo
 
 
 async def read_testers(commands: Commands, slurm_user: str, now: float) -> FleetTests:
-    """Two requests, of which the one for the nodes has the size of the cluster. `now`: Unix time. Raises SlurmError."""
+    """Read which nodes are tested now. Two requests, of which the one for the nodes has the size of the cluster. `now`:
+    Unix time. Raises SlurmError.
+    """
     jobs = await read_tester_jobs(commands, slurm_user)
     undone = "cannot read the nodes that are marked as tested"
     nodes = await commands.ask(undone, "sinfo", "--local", "--all", "--noheader", "--Node", f"--Format={TEXTS_FORMAT}")

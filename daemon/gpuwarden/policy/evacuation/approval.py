@@ -1,7 +1,7 @@
-"""Whether the announced end of this machine may be let happen early, which a cloud allows that plans it. Pure.
+"""Whether the announced end of this machine may be approved early, where its cloud plans the end and allows that. Pure.
 
-It cannot be taken back: the machine goes within seconds. So nothing may be left here to wait for, the end must be of this machine
-alone, and it is only ever done where the site asks for it.
+An approval cannot be taken back: the machine goes within seconds. So nothing may be left here to wait for, the end must
+be of this machine alone, and the site must ask for it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TAKES = 5.0
 
 
 def refusal(state: EvacuationState, evacuation: Evacuation, approval: Approval, times: Budget, now: Stamp) -> str:
-    """Why this end is never approved (any more); empty if it may be once nothing is left to wait for."""
+    """Why this end is never approved (any more); empty if it may be approved once nothing is left to wait for."""
     approved = evacuation.approved
     if approved is not None and (approved.result is not Result.RETRY or approved.tries >= TRIES_MOST):
         return f"{approved.text}, after {approved.tries} attempts" if approved.result is Result.RETRY else approved.text
@@ -43,14 +43,16 @@ def is_approved(evacuation: Evacuation) -> bool:
 
 
 def pauses(approved: Approved | None, now: Stamp) -> bool:
-    """An attempt has failed, and the next one is not due."""
+    """True if an attempt has failed, and the next one is not due."""
     if approved is None or approved.tries == 0:
         return False
     return now.boottime - approved.at.boottime < grown(PAUSE_FIRST, PAUSE_MOST, approved.tries - 1)
 
 
 def rests_until(evacuation: Evacuation) -> float:
-    """Since the last thing that is known to have happened; seconds of CLOCK_BOOTTIME."""
+    """Time before which nothing is approved: RESTS after the last thing that is known to have happened, in seconds of
+    CLOCK_BOOTTIME.
+    """
     happened = [evacuation.at]
     for job in evacuation.jobs.values():
         happened += [at for at in (job.signalled_at, job.acknowledged.at, job.requeued_at) if at is not None]
@@ -58,7 +60,7 @@ def rests_until(evacuation: Evacuation) -> float:
 
 
 def _name(evacuation: Evacuation) -> str:
-    """Of the notice, which its source gives to no other end."""
+    """Name of the notice, which its source uses for no other end."""
     return evacuation.id.rpartition("@")[0]
 
 

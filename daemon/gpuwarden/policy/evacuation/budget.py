@@ -24,15 +24,15 @@ from dataclasses import dataclass
 MARK_TAKES = 2.0
 """Seconds for the mark, its pause (1 s at most) and the signal through the controller."""
 CONTROLLER_SHARE, CONTROLLER_MOST = 1 / 30, 5.0
-"""Of the window, and in seconds: for that long the signal of a job with ranks on other nodes waits for the controller, without which those
-get none. Chosen, not measured: a scan waits for one second itself, and a busy slurmctld may take several."""
+"""The share of the window, and the seconds, for which the signal of a job with ranks on other nodes waits for the controller at most: without
+it those ranks get none. Chosen, not measured: a scan waits for one second itself, and a busy slurmctld may take several."""
 REQUEUE_TAKES = 2.5
 """Seconds: 0.1 for the requeue, then 2 until its start may be set to now (Slurm 22.05 kills a job that starts within 1 s: its
 credential is revoked), 0.1 for that, and to read it back. The job ends with it: what is not saved by then is lost."""
 FINAL_STATE_TAKES = 1.5
 """Seconds: one write and a read, twice what a loaded controller needs."""
 FINAL_STATE_FROM = 10.0
-"""Below that long a window every second is the job's."""
+"""Seconds: in a shorter window every second is the job's."""
 MARGIN = 5.0
 """Seconds before the end at which waiting is over where there is a final node state: file systems are flushed, then unmounted."""
 
@@ -41,22 +41,23 @@ WINDOW = 30.0
 """Seconds that are assumed for a notice without a deadline: the shortest lead that a cloud documents for a machine it takes back (GCP,
 Azure, IBM, Yandex)."""
 OVERDUE = 5.0
-"""Seconds that are assumed where the end was over when it was first heard of (an event that Azure has started, a machine that was
+"""Seconds that are assumed where the end was over when its notice was first received (an event that Azure has started, a machine that was
 not taken after all): a short save, and the requeue while there is somebody to ask for it."""
 WINDOWS: Mapping[str, float] = {
     SHUTDOWN: 4.0,  # logind lets services delay it by 5 s
     FAILING_GPU: 120.0,  # nothing ends: a job that does not say that it has saved is given as long as AWS gives
 }
-"""By kind of notice, where that is another."""
+"""Seconds assumed for kinds of notices that differ from WINDOW."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """`window`: seconds from when it began until the end. The rest are seconds of CLOCK_BOOTTIME; None: it does not fit.
+    """The times of one evacuation. `window` is the seconds from its beginning until the end; the rest are seconds of
+    CLOCK_BOOTTIME, None if a step does not fit.
 
-    `end` is `assumed` where the notice has no deadline. `wide`: there is time to signal a job as a whole, and `controller_within`: seconds that
-    the controller has to answer for that. `wait_until`: for that long a job may take to save; it is requeued then if it has not acknowledged
-    before.
+    `end` is `assumed` where the notice has no deadline. With `wide`, there is time to signal a job as a whole; the
+    controller has `controller_within` seconds to answer for that. Until `wait_until` a job may take to save; it is
+    requeued then if it has not acknowledged before.
     """
 
     window: float
@@ -70,7 +71,8 @@ class Budget:
 
 
 def budget(kind: str, began: float, deadline: float | None) -> Budget:
-    """`began`: when the notice was first acted on, `deadline`: when the machine ends, both in seconds of CLOCK_BOOTTIME.
+    """The times of an evacuation. `began`: when the notice was first acted on, `deadline`: when the machine ends, both
+    in seconds of CLOCK_BOOTTIME.
 
     A deadline that was over when the evacuation began gives no time.
     """

@@ -47,7 +47,7 @@ class Way(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteRule:
-    """The signal (one of SIGNALS, or NOTHING) for jobs of this partition and of this name; what is empty fits any job.
+    """The signal (one of SIGNALS, or NOTHING) for jobs of this partition and of this name; an empty field fits any job.
 
     `name` is a regular expression for all of the name, such as `fnmatch.translate` makes.
     """
@@ -59,7 +59,9 @@ class SiteRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryRules:
-    """`default` is one of SIGNALS, or NOTHING. Of `rules` the first that fits counts."""
+    """The site's choice of signals. `default` is one of SIGNALS, or NOTHING; the first of `rules` that fits takes
+    precedence over it.
+    """
 
     default: str = "TERM"
     rules: tuple[SiteRule, ...] = ()
@@ -77,10 +79,12 @@ class Aim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """`signal`: what all of them get; several words where they differ, which only the way `local` can do.
+    """How a job is signalled. `signal` is what all receivers get; it has several words where they differ, which only
+    the way `local` can do.
 
-    `receivers`: those of this host that the signal reaches, from whichever node; from then on they count as signalled.
-    `local_only`: the job has more nodes, and this does not signal the ranks there. `text` is for people.
+    `receivers` are the processes of this host that the signal reaches, from whichever node it is sent; from then on
+    they count as signalled. With `local_only`, the job has more nodes, and the ranks there are not signalled. `text` is
+    for people.
     """
 
     way: Way
@@ -91,7 +95,7 @@ class Delivery:
 
     @property
     def steps(self) -> frozenset[str]:
-        """Of the receivers. With `job_wide` these are signalled, on all their nodes."""
+        """Steps of the receivers. A `job_wide` delivery signals these on all their nodes."""
         return frozenset(aim.receiver.step for aim in self.receivers)
 
 
@@ -111,20 +115,21 @@ _SIGNAL_IN_COMMENT = re.compile(r"(?:gpuwarden:signal|GPUWARDEN_SIGNAL)=([A-Za-z
 
 
 def mark(node: str, now: float) -> str:
-    """What is written into the administrators' comment of a job before it is signalled as a whole. `now` in Unix time."""
+    """The text written into a job's AdminComment before the job is signalled as a whole. `now` in Unix time."""
     return str(Mark(node, now))
 
 
 def parse_mark(text: str) -> Mark | None:
-    """None for whatever else may stand there, with or without a mark in it: that is somebody else's."""
+    """Parse an AdminComment. None for any text but a mark alone, even one that contains a mark: it is somebody else's."""
     found = _MARK.fullmatch(text.strip())
     return None if found is None else Mark(found[1], float(found[2]))
 
 
 def standing_mark(admin_comment: str | None, started: float, now: float) -> Mark | None:
-    """The mark that counts now: of this run of the job, and not too old. `now` and `started` in Unix time.
+    """The mark that counts now: one of this run of the job that is not too old. `now` and `started` in Unix time.
 
-    Of this node too: it may have signalled the job before losing its ledger, and does not signal it twice.
+    A mark of this node counts, too: it may have signalled the job before losing its ledger, and does not signal it
+    twice.
     """
     found = None if admin_comment is None else parse_mark(admin_comment)
     if found is None or found.at < int(started) or abs(now - found.at) > MARK_STANDS:
@@ -133,12 +138,14 @@ def standing_mark(admin_comment: str | None, started: float, now: float) -> Mark
 
 
 def markable(admin_comment: str | None) -> bool:
-    """Whether a mark may be written: nothing of anybody else stands there, or it was not read yet."""
+    """True if a mark may be written: no foreign text stands there, or it was not read yet."""
     return admin_comment is None or not admin_comment.strip() or parse_mark(admin_comment) is not None
 
 
 def declared(text: str) -> str:
-    """One of SIGNALS for a word such as `USR1` or `sigusr1`; NOTHING for every other, for it asks for what is never sent."""
+    """Convert a word such as `USR1` or `sigusr1` to one of SIGNALS. Any other word gives NOTHING: it asks for a signal
+    that is never sent.
+    """
     word = text.strip().upper().removeprefix("SIG")
     return word if word in SIGNALS else NOTHING
 
@@ -161,11 +168,12 @@ def delivery(
     wide: bool = True,
     unused_mark: str = "",
 ) -> Delivery:
-    """How `job` is signalled. `slurm`: the controller's record of it, None if there is none. `now` in Unix time.
+    """Choose how `job` is signalled. `slurm`: the controller's record of it, None if there is none. `now` in Unix time.
 
-    `signalled`: processes signalled before; `again`, if not empty: those of them that alone get it, once more. `trees`: a signal through
-    Slurm reaches all processes of a step, not only the leaders of its tasks; unknown counts as yes. `wide` False: there is no time or no
-    controller for anything but this host. `unused_mark`: a node whose mark counts for nothing, since no signal followed it.
+    `signalled`: processes signalled before; `again`, if not empty: those of them that alone get the signal, once more.
+    `trees`: a signal through Slurm reaches all processes of a step, not only the leaders of its tasks; unknown counts
+    as yes. `wide` False: there is no time or no controller for anything but this host. `unused_mark`: a node whose mark
+    counts for nothing, since no signal followed it.
     """
     trees = trees is not False
     if slurm is not None and slurm.state not in ALIVE:
@@ -199,7 +207,9 @@ def delivery(
 
 
 def _chosen(job: LocalJob, slurm: SlurmJob | None, rules: DeliveryRules) -> tuple[Aim, ...]:
-    """For each rank that may be signalled at all; NOTHING where it wants none. A user speaks only for processes of his own."""
+    """An aim for each rank that may be signalled at all; its signal is NOTHING where the rank wants none. A user's
+    choice counts only for processes of that user.
+    """
     below = (commented(slurm.comment) if slurm else "") or job.declared or _ruled(job, slurm, rules)
     return tuple(
         Aim(receiver, receiver.declared or below)
@@ -209,8 +219,8 @@ def _chosen(job: LocalJob, slurm: SlurmJob | None, rules: DeliveryRules) -> tupl
 
 
 def _is_of(receiver: Receiver, job: LocalJob, slurm: SlurmJob | None) -> bool:
-    """A container has users of its own making; elsewhere a process under another user is none of the job's business. While nobody says whose
-    the job is, what Slurm placed in it for users counts.
+    """True if a process belongs to the job's user. A container has users of its own making; elsewhere a process under
+    another user is not the job's. While nobody says whose the job is, each process counts that does not run as root.
     """
     user = job.uid if slurm is None else slurm.uid
     return job.kind is Kind.CONTAINER or (receiver.uid == user if user is not None else receiver.uid != 0)
@@ -237,7 +247,9 @@ def _mark_in_force(slurm: SlurmJob, now: float, unused: str) -> Mark | None:
 
 
 def _watched(found: Mark, chosen: tuple[Aim, ...], *, trees: bool) -> Delivery | None:
-    """A valid mark: processes here within reach of its signal count as signalled, by this node or another. Later ones do not."""
+    """The delivery under another node's valid mark: processes here within reach of its signal count as signalled. Later
+    processes do not.
+    """
     in_reach = (aim for aim in chosen if _in_reach(aim.receiver, trees=trees))
     reached = tuple(aim for aim in in_reach if signalled_from(found.node, aim.receiver))[:SIGNALLED_MOST]
     if not reached:
@@ -277,12 +289,16 @@ def _reached_by_all(job: LocalJob, slurm: SlurmJob, aims: tuple[Aim, ...], *, tr
 
 
 def signalled_from(node: str, process: Receiver) -> bool:
-    """The step of `process` runs on `node` too, which signals the steps that it has; not known counts as yes: none is signalled twice."""
+    """True if the step of `process` runs on `node` too, which signals the steps that it has. Unknown counts as true, so
+    that no process is signalled twice.
+    """
     return not process.step_nodes or in_hostlist(node, process.step_nodes)
 
 
 def _in_reach(process: Receiver, *, trees: bool) -> bool:
-    """Of a signal to all steps of a job. The batch script gets none; what an interactive step gets is not known: it counts."""
+    """True if a signal to all steps of a job reaches `process`. The batch script gets none. Whether an interactive step
+    gets it is not known: it counts as reached.
+    """
     return process.step not in ("", "batch", "extern") and (trees or process.leader)
 
 
@@ -290,7 +306,7 @@ def _numbered(step: str) -> bool:
     return step.isascii() and step.isdigit()
 
 
-# --- words
+# --- texts for people
 
 
 def _ranks(count: int) -> str:

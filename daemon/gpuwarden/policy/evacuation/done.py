@@ -14,12 +14,12 @@ from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 
 
 def has_other_nodes(job: LocalJob, slurm: SlurmJob | None) -> bool:
-    """The controller knows; without its answer about the job, its ranks' environment counts."""
+    """True if the job has other nodes, by the controller's answer; without one, by the environment of its ranks."""
     return job.elsewhere if slurm is None else slurm.several
 
 
 def done(known: JobState, job: LocalJob, slurm: SlurmJob | None) -> bool:
-    """Nothing of the job is waited for: not here, and not on its other nodes if it has any."""
+    """True if nothing of the job is waited for, neither here nor on its other nodes if it has any."""
     acknowledged = known.acknowledged
     if has_other_nodes(job, slurm):
         # A container that has ended here loses nothing with this machine; a job of Slurm's ends on all its nodes.
@@ -28,10 +28,11 @@ def done(known: JobState, job: LocalJob, slurm: SlurmJob | None) -> bool:
 
 
 def steps_decide(known: JobState, job: LocalJob, slurm: SlurmJob) -> bool:
-    """The job is done if none of its steps runs any more: its ranks here were tasks of steps, and have ended.
+    """True if the job is done once none of its steps runs any more: its ranks here were tasks of steps, and have ended.
 
-    Ranks that a batch script has started by itself, here or over ssh, are in no step; what it runs once its steps have ended is
-    none, unless it has a GPU. Of a heterogeneous job each part has steps of its own, and one part is not asked for those of another.
+    Ranks that a batch script has started by itself, here or over ssh, are in no step; what it runs once its steps have
+    ended is no rank, unless it has a GPU. Of a heterogeneous job each part has steps of its own, and one part is not
+    asked for those of another.
     """
     if not slurm.several or slurm.part or known.acknowledged.all_ranks or not known.in_steps:
         return False
@@ -40,12 +41,14 @@ def steps_decide(known: JobState, job: LocalJob, slurm: SlurmJob) -> bool:
 
 
 def _ended(known: JobState, job: LocalJob) -> bool:
-    """The signalled processes have ended and left no rank behind: a launcher starts others in their place."""
+    """True if the signalled processes have ended and left no rank behind: a launcher starts others in their place."""
     return bool(known.signalled) and not _signalled_here(known, job) and not _ranks(job)
 
 
 def _all_acknowledged(known: JobState, job: LocalJob) -> bool:
-    """If no process of a job was signalled, all ranks must have acknowledged, for they may have read the notice themselves."""
+    """True if each signalled process has acknowledged or ended. If none was signalled, all ranks must have
+    acknowledged: they may have read the notice themselves.
+    """
     acknowledged = known.acknowledged
     if known.signalled:
         waited = _signalled_here(known, job)
@@ -69,7 +72,7 @@ def _ranks(job: LocalJob) -> list[Receiver]:
 
 
 def has_acknowledged(process: Receiver, acknowledged: Acknowledged) -> bool:
-    """By its number, or as the rank that it is."""
+    """True if `process` has acknowledged, by its PID or as the rank that it is."""
     if process.rank is not None and process.rank in acknowledged.ranks:
         return True
     return (process.pid, process.started) in acknowledged.processes or (process.pid, 0) in acknowledged.processes

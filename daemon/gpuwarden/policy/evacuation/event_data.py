@@ -17,7 +17,7 @@ _DIGITS_MOST = 19  # of an integer of the ledger
 
 
 def _whole(value: int | None) -> int | None:
-    """Of what counts and numbers; none is below 0 or above what the ledger's integers hold."""
+    """Return a count or a number as it is. Raises CodecError if it is below 0 or above what the ledger's integers hold."""
     if value is not None and not 0 <= value < 1 << 63:
         raise CodecError(f"expected a count, found {value.bit_length()} bits")
     return value
@@ -31,21 +31,21 @@ Number = Annotated[int | None, _whole]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfNotice:
-    """Of the evacuation for `notice`."""
+    """Data of an event that concerns the evacuation for `notice`."""
 
     notice: Name = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfJob(OfNotice):
-    """Of `job` in this evacuation; without `notice`, in every one that has it."""
+    """Data of an event that concerns `job` in the evacuation for `notice`; without `notice`, in every one that has it."""
 
     job: Name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Departing(OfNotice):
-    """DEPARTING: a notice, or a failing GPU, is acted on."""
+    """Data of DEPARTING: a notice, or a failing GPU, is acted on."""
 
     kind: Name
     deadline: Stamp | None = None
@@ -53,14 +53,14 @@ class Departing(OfNotice):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Departed(OfNotice):
-    """DEPARTED."""
+    """Data of DEPARTED: the evacuation is over."""
 
     text: Text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signalling(OfJob):
-    """SIGNALLING. If `kept` it is of a checkpoint: KeptJob or, with `more`, KeptProcesses."""
+    """Data of SIGNALLING. With `kept` it is part of a checkpoint: KeptJob or, with `more`, KeptProcesses."""
 
     way: Way = field(metadata=otherwise(Way.NONE))
     signal: Text
@@ -81,7 +81,7 @@ class Signalling(OfJob):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptJob(OfJob):
-    """SIGNALLING in a checkpoint: all that is known of a job, see JobState."""
+    """Data of SIGNALLING in a checkpoint: all that is known of a job, see JobState."""
 
     way: Way = field(metadata=otherwise(Way.NONE))
     signal: Text
@@ -106,7 +106,7 @@ class KeptJob(OfJob):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptProcesses(OfJob):
-    """SIGNALLING in a checkpoint, going on with the one before it, which had no room for all processes."""
+    """Data of SIGNALLING in a checkpoint that continues the one before it, which had no room for all processes."""
 
     processes: str
     more: bool
@@ -118,7 +118,9 @@ class KeptProcesses(OfJob):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signalled(OfJob):
-    """SIGNALLED. `processes`: those whose outcome this is, where it was found out later; `due`: they are to be signalled."""
+    """Data of SIGNALLED. `processes`: those whose outcome this is, where it was found out later; `due`: they are to be
+    signalled.
+    """
 
     way: Way | None
     result: Sent = field(metadata=otherwise(Sent.UNKNOWN))
@@ -131,7 +133,7 @@ class Signalled(OfJob):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved(OfJob):
-    """SAVED: an acknowledgement. If `kept` it is KeptSaved."""
+    """Data of SAVED, an acknowledgement. With `kept` it is KeptSaved."""
 
     by: Name
     saved: bool | None
@@ -145,7 +147,7 @@ class Saved(OfJob):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptSaved(OfJob):
-    """SAVED in a checkpoint: all acknowledgements of a job, see Acknowledged."""
+    """Data of SAVED in a checkpoint: all acknowledgements of a job, see Acknowledged."""
 
     by: Name
     saved: bool
@@ -159,7 +161,7 @@ class KeptSaved(OfJob):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requeued(OfJob):
-    """REQUEUED. `restarts`: how often it had been before."""
+    """Data of REQUEUED. `restarts`: how often the job had been requeued before."""
 
     restarts: Number
     text: Text
@@ -167,7 +169,7 @@ class Requeued(OfJob):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotRequeued(OfJob):
-    """NOT_REQUEUED. What is not `permanent` is tried again. `named`: people were notified of it."""
+    """Data of NOT_REQUEUED. Unless `permanent`, the requeue is tried again. `named`: people were notified of it."""
 
     permanent: bool
     text: Text
@@ -176,7 +178,7 @@ class NotRequeued(OfJob):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalNodeState(OfNotice):
-    """FINAL_NODE_STATE: the final state of the node at its scheduler."""
+    """Data of FINAL_NODE_STATE: the final state of the node at its scheduler."""
 
     what: Name
     result: Result = field(metadata=otherwise(Result.RETRY))
@@ -185,12 +187,12 @@ class FinalNodeState(OfNotice):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approving(OfNotice):
-    """APPROVING."""
+    """Data of APPROVING: an early approval is about to be sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approved(OfNotice):
-    """APPROVED. `tries`: in checkpoints, which keep no APPROVING."""
+    """Data of APPROVED. `tries` is used in checkpoints, which keep no APPROVING."""
 
     result: Result = field(metadata=otherwise(Result.RETRY))
     text: Text
@@ -199,7 +201,7 @@ class Approved(OfNotice):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """ANSWERED: how many jobs gave each answer, see Given."""
+    """Data of ANSWERED: how many jobs gave each answer, see Given."""
 
     saved: Whole = 0
     unsaved: Whole = 0
@@ -210,7 +212,7 @@ class Answered:
 
 
 def processes_of(text: str | None) -> frozenset[Process]:
-    """From `pid:started pid:started …`."""
+    """Parse a text such as `pid:started pid:started …`."""
     pairs = (word.partition(":") for word in (text or "").split())
     return frozenset((int(pid), int(began)) for pid, _, began in pairs if is_number(pid) and is_number(began))
 

@@ -22,9 +22,11 @@ WORDS_MOST = 1_900
 
 
 def follow(state: EvacuationState, notices: Iterable[Notice], *, boot_id: str, now: Stamp) -> tuple[Event, ...]:
-    """What begins, has another end, or is over, given all `notices` that count now: the imminent ones, and failing GPUs.
+    """Events for each evacuation that begins, has another end, or is over. `notices`: all that count now, which are the
+    imminent ones and the failing GPUs.
 
-    Several of one death are all followed, so that nothing begins again when another of them becomes the first to end the machine.
+    All notices of one end are followed, so that no evacuation begins again when another notice becomes the first to end
+    the machine.
     """
     acted = {id_of(notice): notice for notice in notices}
     begun = [_departing(n, boot_id, now) for name, n in acted.items() if _is_news(state.evacuations.get(name), n)]
@@ -53,7 +55,8 @@ def marking(
     notice: str, job: str, delivery: Delivery, slurm: SlurmJob, *, remaining: Sequence[Receiver] = (),
     boot_id: str, now: Stamp,
 ) -> tuple[Event, ...]:  # fmt: skip
-    """Before the mark of a job that is to be signalled as a whole is set: the mark signals nobody, and nothing is sent before `signalling`.
+    """Events to write before the mark of a job is set that is to be signalled as a whole. The mark signals nobody, and
+    nothing is sent before `signalling`.
 
     The arguments are those of the step SignalJob.
     """
@@ -66,7 +69,9 @@ def signalling(
     notice: str, job: str, delivery: Delivery, slurm: SlurmJob | None, *, remaining: Sequence[Receiver] = (),
     again: bool = False, boot_id: str, now: Stamp,
 ) -> tuple[Event, ...]:  # fmt: skip
-    """Right before anything is sent: one event, and one more for each hundred processes. The arguments are those of the step SignalJob."""
+    """Events to write right before anything is sent: one, and one more for each hundred processes. The arguments are
+    those of the step SignalJob.
+    """
     steps = [aim.receiver.step for aim in delivery.receivers] + [process.step for process in remaining]
     receivers = _texts_of(aim.process for aim in delivery.receivers)
     others = _texts_of((process.pid, process.started) for process in remaining)
@@ -90,7 +95,9 @@ def signalled(
     notice: str, job: str, way: Way, result: Sent, *, count: int = 0, text: str = "", again: bool = False,
     boot_id: str, now: Stamp,
 ) -> Event:  # fmt: skip
-    """UNSENT only where surely nothing was sent: a job that was to be signalled as a whole is then signalled on this host. `again` as in SignalJob."""
+    """The event of a signal's outcome. UNSENT only where surely nothing was sent: a job that was to be signalled as a
+    whole is then signalled on this host. `again` as in SignalJob.
+    """
     data = event_data.Signalled(notice=notice, job=job, way=way, result=result, count=count, text=text, again=again)
     return Event(kind=EventKind.SIGNALLED, at=now, boot_id=boot_id, data=write(data))
 
@@ -99,7 +106,8 @@ def settled(
     notice: str, job: str, way: Way, result: Sent, processes: Iterable[Process], *, text: str, due: bool = False,
     boot_id: str, now: Stamp,
 ) -> tuple[Event, ...]:  # fmt: skip
-    """What came of `signalling` for these processes, in whatever evacuation they are: one event, and one more for each hundred.
+    """Events with the outcome of `signalling` for these processes, in whatever evacuation they are: one, and one more
+    for each hundred processes.
 
     `due`: nothing was sent, and they are to be signalled as if there had been no `signalling`.
     """
@@ -117,8 +125,8 @@ def saved(
     job: str, by: str, *, saved: bool, rank: int | None = None, process: Process | None = None, step: int | None = None,
     all_ranks: bool = False, boot_id: str, now: Stamp,
 ) -> Event:  # fmt: skip
-    """`by`: socket, file, BY_EXIT or BY_STEP. `process`: which one acknowledged, or ended. `all_ranks`: it holds for all of the job, on all
-    its nodes.
+    """The event of an acknowledgement. `by`: socket, file, BY_EXIT or BY_STEP. `process`: which one acknowledged, or
+    ended. `all_ranks`: it holds for all of the job, on all its nodes.
     """
     pid, started = process or (None, None)
     data = event_data.Saved(
@@ -128,13 +136,15 @@ def saved(
 
 
 def requeued(job: str, restarts: int, text: str = "", *, boot_id: str, now: Stamp) -> Event:
-    """`restarts`: how often it had been before, as in the plan's step."""
+    """The event of a requeue. `restarts`: how often the job had been requeued before, as in the plan's step."""
     data = write(event_data.Requeued(job=job, restarts=restarts, text=text))
     return Event(kind=EventKind.REQUEUED, at=now, boot_id=boot_id, data=data)
 
 
 def not_requeued(job: str, text: str, *, permanent: bool, named: bool = False, boot_id: str, now: Stamp) -> Event:
-    """What is not `permanent` is tried again. `named`: people are notified once that it is left here."""
+    """The event of a job that was not requeued. Unless `permanent`, the requeue is tried again. `named`: people are
+    notified once that the job is left here.
+    """
     data = write(event_data.NotRequeued(job=job, permanent=permanent, text=text, named=named))
     return Event(kind=EventKind.NOT_REQUEUED, at=now, boot_id=boot_id, data=data)
 
@@ -145,12 +155,12 @@ def final_node_state(notice: str, what: str, result: Result, text: str, *, boot_
 
 
 def approving(notice: str, *, boot_id: str, now: Stamp) -> Event:
-    """Before anything is sent."""
+    """The event to write before an approval is sent."""
     return Event(kind=EventKind.APPROVING, at=now, boot_id=boot_id, data=write(event_data.Approving(notice=notice)))
 
 
 def approved(notice: str, result: Result, text: str, *, boot_id: str, now: Stamp, tries: int = 0) -> Event:
-    """`tries`: in checkpoints, which keep no APPROVING."""
+    """The event of an approval's outcome. `tries` is used in checkpoints, which keep no APPROVING."""
     data = write(event_data.Approved(notice=notice, result=result, text=text, tries=tries))
     return Event(kind=EventKind.APPROVED, at=now, boot_id=boot_id, data=data)
 
@@ -229,7 +239,7 @@ def _texts_of(processes: Iterable[Process]) -> list[str]:
 
 
 def texts_of(words: Iterable[str]) -> list[str]:
-    """In as many texts of the ledger as they need; one, empty, if there are none."""
+    """Join `words` into as many texts of the ledger as they need; one empty text if there are none."""
     texts, length = [[]], 0  # type: list[list[str]], int
     for word in words:
         if length + len(word) + 1 > WORDS_MOST:

@@ -12,7 +12,7 @@ from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.receivers.facts import LocalJob
 
 SIGNALLED_WITHIN = 600.0
-"""Seconds for which a process that was signalled for one notice is not signalled for another: one death may have several sources, and a second
+"""Seconds for which a process that was signalled for one notice is not signalled for another: one end may have several sources, and a second
 signal can end a save (some frameworks drop their handler with the first)."""
 CALLED_OFF_FOR = 30.0
 """Seconds after its signal for which a process that has not acknowledged is not signalled for another notice, though the one for which it was
@@ -25,9 +25,9 @@ EVACUATIONS_MOST = 32
 TEXT_MOST = 400  # characters of what is remembered for people
 NAME_MOST = 200  # characters of the name of a job or of a notice
 BY_EXIT = "exit"
-"""How a process answers that has ended without a word."""
+"""The answer of a process that has ended without an acknowledgement."""
 BY_STEP = "step"
-"""How a job of several nodes answers once Slurm runs no step of it any more."""
+"""The answer of a job of several nodes once Slurm runs no step of it any more."""
 
 
 class Sent(StrEnum):
@@ -41,7 +41,7 @@ class Sent(StrEnum):
 
 
 class Given(StrEnum):
-    """What a job answers."""
+    """An answer of a job."""
 
     SAVED = "saved"
     UNSAVED = "unsaved"  # a rank reports that nothing was saved
@@ -57,10 +57,11 @@ class Requeued(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledged:
-    """Who acknowledged. `all_ranks`: all of the job, on all its nodes, from a rank that has agreed with the others.
+    """Which ranks and processes of a job have acknowledged. `all_ranks`: a rank that has agreed with the others has,
+    for all of the job on all its nodes.
 
-    `by` and `at` are those of the last acknowledgement, of the last that reported a save if any did, `step` the highest that was named;
-    `saved`: a rank reported a checkpoint; `unsaved`: a rank reported that there is none.
+    `by` and `at` are those of the last acknowledgement, of the last that reported a save if any did; `step` is the
+    highest that was named. `saved`: a rank reported a checkpoint; `unsaved`: a rank reported that there is none.
     """
 
     ranks: frozenset[int] = frozenset()
@@ -75,15 +76,19 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
-    """What was done for one run of a job. `restarts`: how often it was requeued before this run, None where it is not known.
+    """What was done for one run of a job. `restarts`: how often it was requeued before this run, None where that is not
+    known.
 
-    `signalled`: for good; `earlier`: in an earlier run, or before the notice was withdrawn; `returned`: it was withdrawn, has come back, and
-    who of them is still here is not known yet. `called_off`: those of `signalled` and `earlier` whose notice was called off before they came into
-    this evacuation, signalled at `called_off_signalled_at` at the latest. `wide`: it may still be signalled as a whole. `marking`: this node's mark was begun for it, and no
-    signal through Slurm since: where that mark stands, nothing was sent by it. `unsure`: those signalled through Slurm of which the outcome
-    is not known yet; `unsure_here`: the same of those signalled on this host; `undecided`: of these it was not found out either.
-    `in_steps`: all of those signalled are tasks of Slurm's steps, or were started by one.
-    `named`: people were notified that it is not requeued. `way`, `signal`, `text`, `local_only` as in Delivery; `count`: how many got it.
+    `signalled`: processes signalled for good; `earlier`: those signalled in an earlier run, or before the notice was
+    withdrawn; `returned`: the notice was withdrawn and has come back, and which of the processes are still here is not
+    known yet. `called_off`: those of `signalled` and `earlier` whose notice was called off before they came into this
+    evacuation, signalled at `called_off_signalled_at` at the latest. `wide`: the job may still be signalled as a whole.
+    `marking`: this node has begun to mark it, and has sent no signal through Slurm since: where that mark stands,
+    nothing was sent by it. `unsure`: processes signalled through Slurm of which the outcome is not known yet;
+    `unsure_here`: the same of those signalled on this host; `undecided`: processes whose outcome was not found out
+    either. `in_steps`: all of those signalled are tasks of Slurm's steps, or were started by one. `named`: people were
+    notified that the job is not requeued. `way`, `signal`, `text`, `local_only` as in Delivery; `count`: how many
+    processes got it.
     """
 
     signalled: frozenset[Process] = frozenset()
@@ -114,7 +119,7 @@ class JobState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalNodeState:
-    """The final update of the node at the scheduler: `what` was written, and its result."""
+    """The final update of the node at the scheduler: `what` was written, and the result."""
 
     what: str
     result: Result
@@ -124,7 +129,9 @@ class FinalNodeState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approved:
-    """That the end was let happen early: how often that was tried, and what came of it; `RETRY` also while that is not known."""
+    """An early approval of the end: how often it was tried, and its result, which is `RETRY` also while it is not
+    known.
+    """
 
     tries: int
     result: Result
@@ -134,7 +141,9 @@ class Approved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evacuation:
-    """`id` is that of the announcement, as jobs see it; `at`: since when it is acted on. `jobs` by `key_of`."""
+    """What is done for one notice. `id` is that of the announcement, as jobs see it; `at`: since when it is acted on.
+    `jobs` by `key_of`.
+    """
 
     id: str
     kind: str
@@ -148,7 +157,7 @@ class Evacuation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvacuationState:
-    """`evacuations` by id, of this boot only. `answers`: how many jobs gave each answer so far, in earlier boots too."""
+    """All evacuations of this boot, by id. `answers`: how many jobs gave each answer so far, in earlier boots too."""
 
     boot_id: str = ""
     evacuations: Mapping[str, Evacuation] = field(default_factory=dict)
@@ -156,17 +165,17 @@ class EvacuationState:
 
 
 def open_evacuations(state: EvacuationState) -> Mapping[str, Evacuation]:
-    """Those that go on, by id."""
+    """Evacuations that are not over, by id."""
     return {name: evacuation for name, evacuation in state.evacuations.items() if evacuation.over is None}
 
 
 def jobs_of(state: EvacuationState) -> Mapping[str, JobState]:
-    """All jobs of the evacuations that go on; of one that is in several, what the newest knows."""
+    """All jobs of the open evacuations; for a job that is in several, what the newest knows."""
     return {name: job for evacuation in open_evacuations(state).values() for name, job in evacuation.jobs.items()}
 
 
 def given(job: JobState) -> frozenset[Given]:
-    """The answers that it gave so far; none is ever taken back."""
+    """Answers that the job gave so far; none is ever taken back."""
     acknowledged = job.acknowledged
     if acknowledged.saved or acknowledged.unsaved:
         return frozenset(
@@ -176,12 +185,12 @@ def given(job: JobState) -> frozenset[Given]:
 
 
 def id_of(notice: Notice) -> str:
-    """Another one if the same is announced again after its end."""
+    """Id of the evacuation for a notice. A notice that is announced again after its end has another id."""
     return f"{notice.name}@{notice.at.boottime:.0f}"[:NAME_MOST]
 
 
 def key_of(job: LocalJob) -> str:
-    """Such as `slurm/123`; what an evacuation, an event and a person call the job."""
+    """The key of a job, such as `slurm/123`, by which evacuations, events and people refer to it."""
     return f"{job.kind}/{job.id}"[:NAME_MOST]
 
 
@@ -189,7 +198,9 @@ def key_of(job: LocalJob) -> str:
 
 
 def with_evacuation(state: EvacuationState, evacuation: Evacuation) -> EvacuationState:
-    """Beyond EVACUATIONS_MOST those that are over go first, then the oldest."""
+    """Add or replace an evacuation. Beyond EVACUATIONS_MOST, evacuations that are over are dropped first, then the
+    oldest.
+    """
     evacuations = {**state.evacuations, evacuation.id: evacuation}
     if len(evacuations) > EVACUATIONS_MOST:
         others = (known for known in evacuations.values() if known.id != evacuation.id)
@@ -205,7 +216,7 @@ def with_job(evacuation: Evacuation, job: str, known: JobState) -> Evacuation:
 def with_job_everywhere(
     state: EvacuationState, job: str, change: Callable[[JobState], JobState], *, notice: str = ""
 ) -> EvacuationState:
-    """In every evacuation that has the job, or in that of `notice` alone: one death may have several notices."""
+    """Change the job in every evacuation that has it, or in that of `notice` alone: one end may have several notices."""
     changed = {
         name: with_job(evacuation, job, change(evacuation.jobs[job]))
         for name, evacuation in state.evacuations.items()
@@ -215,5 +226,5 @@ def with_job_everywhere(
 
 
 def at_most(processes: frozenset[Process]) -> frozenset[Process]:
-    """SIGNALLED_MOST of them."""
+    """Return at most SIGNALLED_MOST of the processes, those with the lowest PIDs."""
     return processes if len(processes) <= SIGNALLED_MOST else frozenset(sorted(processes)[:SIGNALLED_MOST])

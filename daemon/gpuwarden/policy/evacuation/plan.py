@@ -1,12 +1,12 @@
 """What is due now for the jobs of a machine that is about to go, or of a GPU that fails. Pure.
 
-The plan is no list that is kept: it is asked for again whenever something has changed, from what was done by then and what
-is seen now, and gives what is left. So it goes on after a crash at any point, and follows a notice that moves.
+The plan is not stored: it is computed again whenever something has changed, from what was done by then and what is seen
+now, and holds what is left. So it continues after a crash at any point, and follows a notice that moves.
 
-A job is signalled as soon as it is seen, and again for those of its processes that appear, or begin to catch their signal, later:
-each process once. It is requeued once it is done (`departure_done`) or its time is up, never before the node was read back as one
-that takes no work: it could come back here. Times are those of `departure_budget`. Where the site asks for it, the
-end is let happen early once nothing is left to wait for (`departure_approval`).
+A job is signalled as soon as it is seen, and again for those of its processes that appear, or begin to catch their
+signal, later: each process once. It is requeued once it is done (`done.py`) or its time is up (`budget.py`), never before
+the node was read back as one that takes no work: the job could come back here. Where the site asks for it, the end is
+approved early once nothing is left to wait for (`approval.py`).
 """
 
 from __future__ import annotations
@@ -32,23 +32,25 @@ SCAN_SOON = 0.2
 SCAN_EVERY = 1.0
 """Seconds between two scans while the end is near: a rank may install its handler at any time."""
 SCAN_LATER, NEAR = 5.0, 60.0
-"""The same once the end is over by NEAR seconds, and did not come."""
+"""The same once the announced end is over by NEAR seconds and the machine still runs."""
 SCAN_FAILING = 60.0
-"""The same on a node that is out for a failing GPU, maybe for days: each scan asks the controller for its jobs."""
+"""The same on a node that is excluded for a failing GPU, maybe for days: each scan asks the controller for its jobs."""
 RETRY_AFTER = 2.0
 """Seconds between two tries of a requeue, or of the final node state."""
 BESIDE = (Way.JOB_WIDE, Way.BATCH, Way.WATCH)
-"""Deliveries whose end is followed by a scan of its own: one in their midst would only take their time."""
+"""Deliveries that trigger a rescan when they finish; do not rescan while one is in progress."""
 PENDING = "pending"
 """The state of a job in Slurm's queue, which has nothing here any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvacuationSettings:
-    """`final_node_state`: none, down or power_down. `requeue_for_gpu`: jobs are requeued for a failing GPU, too. `slurm`: a controller is configured.
+    """What the site wants done when this machine ends or a GPU of it fails.
 
-    `approve`: an announced end is let happen early where its cloud allows that, once nothing is left to wait for. `signal_again`: ranks of
-    which it will never be known whether they got their signal get it once more, unless they have acknowledged.
+    `final_node_state` is none, down or power_down. With `requeue_for_gpu`, jobs are requeued for a failing GPU, too.
+    `slurm` is true if a controller is configured. With `approve`, an announced end is approved early where its cloud
+    allows that, once nothing is left to wait for. With `signal_again`, ranks of which it will never be known whether
+    they got their signal get it once more, unless they have acknowledged.
     """
 
     delivery: DeliveryRules = field(default_factory=DeliveryRules)
@@ -62,13 +64,13 @@ class EvacuationSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """`jobs`: all of this host, of a scan that succeeded: what is not among them has ended. `concerned`: the keys of those that
-    the failing GPU takes along; None: all of them.
+    """What a successful scan has seen. `jobs` are all of this host: a job that is not among them has ended.
+    `concerned`: the keys of the jobs that the failing GPU takes along; None: all of them.
 
-    `slurm`: the jobs that have this node, by number, if the `controller` answered; False: it did not, and nothing is known.
-    `unanswered`: seconds for which a question to it is open; None: none is.
-    `trees` as in `delivery`. `unschedulable`: this node was read back as one that takes no work, for whatever reason; `closed`: by
-    every scheduler there is, or there is none. `fresh`: the controller was asked for this very scan. `node`: what Slurm calls this one.
+    `slurm`: the jobs that have this node, by number, if the `controller` answered; else nothing is known of them.
+    `unanswered`: seconds for which a question to it is open; None: none is. `trees` as in `delivery`. `unschedulable`:
+    this node was read back as one that takes no work, for whatever reason; `closed`: by every scheduler there is, or
+    there is none. `fresh`: the controller was asked for this very scan. `node`: Slurm's name of this node.
     """
 
     jobs: tuple[LocalJob, ...] = ()
@@ -105,8 +107,10 @@ def plan(
     *,
     is_busy: Callable[[str], bool] = lambda _: False,
 ) -> Plan:
-    """What is due for `notice`, whose DEPARTING was folded; nothing before that. `is_busy`: a job, by its key, for which something is
-    under way that takes long; what is due for it waits for that.
+    """Plan what is due for `notice`. Nothing is due before its DEPARTING was folded.
+
+    `is_busy` is true for the key of a job for which a step is in progress that takes long; the next step for that job
+    waits for its end.
     """
     evacuation = state.evacuations.get(id_of(notice))
     if evacuation is None or evacuation.over is not None:
@@ -141,9 +145,9 @@ def slurm_of(job: LocalJob, seen: Seen) -> SlurmJob | None:
 
 
 def _jobs_of(evacuation: Evacuation, seen: Seen) -> dict[str, LocalJob]:
-    """Those seen here, and those that the controller lists on this node though no process of them is here.
+    """Jobs seen here, and jobs that the controller lists on this node although no process of them is here.
 
-    Of a failing GPU those on it: now, or when they were signalled.
+    For a failing GPU only the jobs that are on it now, or were when they were signalled.
     """
     jobs = {key_of(job): job for job in seen.jobs}
     concerned = frozenset(jobs) if seen.concerned is None else seen.concerned
@@ -156,7 +160,7 @@ def _jobs_of(evacuation: Evacuation, seen: Seen) -> dict[str, LocalJob]:
     return {key: job for key, job in jobs.items() if key in concerned or key in evacuation.jobs}
 
 
-# --- telling
+# --- signals
 
 
 def _signals(scene: Scene) -> Iterator[SignalJob]:
@@ -177,7 +181,9 @@ def _signals(scene: Scene) -> Iterator[SignalJob]:
 
 
 def _waits(scene: Scene, key: str, job: LocalJob) -> bool:
-    """The controller may yet answer in time, so that all ranks of a job are signalled and not only those on this host."""
+    """True if the controller may still answer in time, so that all ranks of the job are signalled and not only those on
+    this host.
+    """
     unanswered = scene.seen.unanswered
     return (
         unanswered is not None
@@ -189,13 +195,17 @@ def _waits(scene: Scene, key: str, job: LocalJob) -> bool:
 
 
 def _remaining(scene: Scene, key: str, job: LocalJob, found: Delivery) -> tuple[Receiver, ...]:
-    """Those told of an end before that are still here, and that are not told again now: they are waited for."""
+    """Processes still here that were told of an end before and are not told again now: the evacuation waits for them,
+    too.
+    """
     told = told_before(scene.state, scene.evacuation, key, scene.now) - {aim.process for aim in found.receivers}
     return tuple(process for process in job.processes if (process.pid, process.started) in told)
 
 
 def delivery_now(scene: Scene, key: str, job: LocalJob) -> Delivery:
-    """As a whole only if there is time, and if that was not tried in vain."""
+    """Choose how to signal the job now. It is signalled as a whole only if there is time, and if that was not tried in
+    vain.
+    """
     known, left = scene.evacuation.jobs.get(key), scene.times.end - scene.now.boottime
     in_time = scene.times.wide and (left >= MARK_TAKES or left <= 0.0)
     slurm = slurm_of(job, scene.seen)
@@ -212,17 +222,17 @@ def delivery_now(scene: Scene, key: str, job: LocalJob) -> Delivery:
 
 
 def _came_back(known: JobState, slurm: SlurmJob | None) -> bool:
-    """It was requeued, and runs here once more."""
+    """True if the job was requeued and runs here again."""
     if slurm is None or slurm.state not in ALIVE or known.restarts is None:
         return False
     return slurm.restarts > known.restarts
 
 
-# --- afterwards
+# --- after the signals
 
 
 def _after(scene: Scene, addressed: frozenset[str]) -> Iterator[Requeue | NameNot]:
-    """Of all jobs but those whose signal is only just being sent."""
+    """Requeue steps, or why a job is not requeued, for all jobs except those whose signal is sent by this same plan."""
     if not wants_requeue(scene.evacuation.kind, scene.settings) or not scene.seen.controller:
         return
     for key, job in scene.jobs.items():
@@ -245,7 +255,9 @@ def _may_end(known: JobState, job: LocalJob, scene: Scene) -> bool:
 
 
 def _step_checks(scene: Scene) -> Iterator[CheckSteps]:
-    """As often as the controller is asked for the jobs: it may have many nodes to answer."""
+    """Steps that ask whether a job's steps still run. They are due only as often as the controller is asked for the
+    jobs: it may have many nodes to answer.
+    """
     if not scene.seen.fresh or scene.now.boottime >= scene.times.wait_until:
         return
     for key, job in scene.jobs.items():
@@ -257,7 +269,7 @@ def _step_checks(scene: Scene) -> Iterator[CheckSteps]:
 
 
 def awaits_jobs(state: EvacuationState, notice: Notice, seen: Seen, settings: EvacuationSettings, now: Stamp) -> bool:
-    """A process signalled for `notice` is still waited for."""
+    """True if a process signalled for `notice` is still waited for."""
     evacuation = state.evacuations.get(id_of(notice))
     if evacuation is None:
         return False
@@ -293,7 +305,9 @@ def _rested(known: JobState, now: Stamp) -> bool:
 
 
 def _final_node_state(scene: Scene) -> Iterator[SetFinalState]:
-    """Only where the notice has a deadline: it ends what still runs here."""
+    """The step that sets the final node state, only where the notice has a deadline: the final state ends what still
+    runs here.
+    """
     at, what, now = scene.times.final_state_at, scene.settings.final_node_state, scene.now.boottime
     if at is None or now < at or what == "none" or not scene.settings.slurm:
         return
@@ -303,7 +317,7 @@ def _final_node_state(scene: Scene) -> Iterator[SetFinalState]:
         yield SetFinalState(what)
 
 
-# --- letting it happen
+# --- early approval
 
 
 def _is_to_be_approved(scene: Scene, notice: Notice) -> bool:
@@ -314,7 +328,7 @@ def _is_to_be_approved(scene: Scene, notice: Notice) -> bool:
 
 
 def left_here(scene: Scene) -> str:
-    """What would be lost if the machine went now; empty if nothing is left to wait for."""
+    """Work that would be lost if the machine went now, for people; empty if nothing is left to wait for."""
     if scene.settings.slurm and not scene.seen.controller:
         return "the controller's answer about the jobs here"
     if not scene.seen.closed:
@@ -326,7 +340,7 @@ def left_here(scene: Scene) -> str:
 
 
 def _is_over(scene: Scene, key: str, job: LocalJob) -> bool:
-    """It was signalled, or acknowledged without that, is done, and was sent elsewhere if that is possible."""
+    """True if the job was signalled, or acknowledged without a signal, is done, and was requeued if that is possible."""
     known, slurm = scene.evacuation.jobs.get(key), slurm_of(job, scene.seen)
     if known is None or not done(known, job, slurm):
         return False

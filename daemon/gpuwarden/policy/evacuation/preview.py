@@ -27,13 +27,15 @@ from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.receivers.facts import LocalJob
 
 JOBS_SHOWN = 64
-"""Of the others there is the number."""
+"""Jobs that are listed; the others are counted."""
 
 
 def preview(
     state: EvacuationState, notice: Notice, seen: Seen, settings: EvacuationSettings, now: Stamp, *, names: bool = True
 ) -> tuple[str, ...]:
-    """One line for when, one for each job, one for the final node state and one for the approval, if any is configured. `names` of jobs, too."""
+    """Describe the plan: one line for when, one for each job, one for the final node state and one for the approval, if
+    any is configured. `names`: the names of jobs are shown, too.
+    """
     known = state.evacuations.get(id_of(notice))
     evacuation = known or Evacuation(id=id_of(notice), kind=notice.kind, at=notice.at, deadline=notice.deadline)
     scene = scene_of(state, evacuation, seen, settings, now)
@@ -41,16 +43,16 @@ def preview(
 
 
 def ignored(notice: Notice) -> str:
-    """Of a failing GPU for which nothing is done."""
+    """Describe a failing GPU for which nothing is done."""
     return f"{notice.name}, {notice.kind}: no job is signalled: jobs.failing_gpu is ignore"
 
 
 SUMMED_MOST = 8
-"""Of those that are named one by one in an answer."""
+"""Jobs that are named one by one in an answer."""
 
 
 def summary(state: EvacuationState, previewed: tuple[str, ...], *, enforce: bool) -> str:
-    """How many jobs were signalled, and why the others were not; where nothing is enforced what was `previewed`."""
+    """Summarise how many jobs were signalled, and why the others were not; in mode observe what was `previewed`."""
     if not enforce:
         lines = "; ".join(previewed[:SUMMED_MOST])
         return f"mode is observe: no job is signalled; in mode enforce: {lines}"
@@ -124,7 +126,7 @@ def _final_node_state(scene: Scene) -> Iterator[str]:
 
 
 def _approval(scene: Scene, notice: Notice) -> Iterator[str]:
-    """Only where the site asks for it, and of a source that takes one."""
+    """Describe the early approval, only where the site asks for it and the source takes one."""
     if not scene.settings.approve or notice.approval is Approval.NONE:
         return
     approved = scene.evacuation.approved

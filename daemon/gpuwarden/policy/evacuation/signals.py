@@ -31,8 +31,8 @@ from gpuwarden_collectors.receivers.facts import LocalJob
 def signalled_before(
     state: EvacuationState, evacuation: Evacuation, key: str, job: LocalJob, now: Stamp
 ) -> frozenset[Process]:
-    """Processes of `job` not to signal in this evacuation: signalled in it, or lately in another. What was called off before this one counts
-    until the rank has acknowledged, and for CALLED_OFF_FOR.
+    """Processes of `job` not to signal in this evacuation: signalled in it, or lately in another. A signal whose notice
+    was called off before this one counts until the rank has acknowledged, and for CALLED_OFF_FOR.
     """
     own = evacuation.jobs.get(key)
     before = frozenset() if own is None else _counting(own, job, now)
@@ -40,14 +40,18 @@ def signalled_before(
 
 
 def told_before(state: EvacuationState, evacuation: Evacuation, key: str, now: Stamp) -> frozenset[Process]:
-    """Processes of a job that were told of this end or, lately, of another, whether they may be told again or not: they may be saving."""
+    """Processes of a job that were told of this end or, lately, of another, whether they may be told again or not: they
+    may be saving.
+    """
     own = evacuation.jobs.get(key)
     known = [other for _, other in _others(state, evacuation, key, now)] + ([] if own is None else [own])
     return frozenset[Process]().union(*(one.signalled | one.earlier for one in known))
 
 
 def _others(state: EvacuationState, own: Evacuation, job: str, now: Stamp) -> list[tuple[Evacuation, JobState]]:
-    """What other evacuations know of `job` and still counts, the newest last."""
+    """Other evacuations in which the job was signalled recently enough to count, each with what it knows of the job,
+    the newest last.
+    """
     found = [
         (evacuation, known)
         for evacuation in state.evacuations.values()
@@ -58,12 +62,16 @@ def _others(state: EvacuationState, own: Evacuation, job: str, now: Stamp) -> li
 
 
 def _called_off(other: Evacuation, own: Evacuation) -> bool:
-    """It was over before this one began: what takes the place of another without a gap announces the same end."""
+    """True if `other` was over before `own` began. An evacuation that replaces another without a gap announces the same
+    end.
+    """
     return other.over is not None and other.over.boottime < own.at.boottime
 
 
 def _counting(known: JobState, job: LocalJob, now: Stamp) -> frozenset[Process]:
-    """Of one evacuation: those signalled in it, and those of before that still count in it."""
+    """Processes that count as signalled in one evacuation: those signalled in it, and earlier ones that still count in
+    it.
+    """
     told = known.signalled | known.earlier
     return (
         told if _lately(known.called_off_signalled_at, now) else told - (known.called_off - _acknowledged(known, job))
@@ -71,7 +79,7 @@ def _counting(known: JobState, job: LocalJob, now: Stamp) -> frozenset[Process]:
 
 
 def _counting_of(own: Evacuation, other: Evacuation, known: JobState, job: LocalJob, now: Stamp) -> frozenset[Process]:
-    """Of another evacuation than `own`."""
+    """Processes that count as signalled because of another evacuation than `own`."""
     if not _called_off(other, own):
         return _counting(known, job, now)
     told = known.signalled | known.earlier
@@ -83,7 +91,7 @@ def _lately(told: Stamp | None, now: Stamp) -> bool:
 
 
 def _acknowledged(known: JobState, job: LocalJob) -> frozenset[Process]:
-    """Those that have acknowledged, in their own name or by their number, which `job` shows."""
+    """Processes that have acknowledged, in their own name or by their rank number, which `job` shows."""
     acknowledged = known.acknowledged
     if acknowledged.all_ranks:
         return known.signalled | known.earlier
@@ -92,7 +100,9 @@ def _acknowledged(known: JobState, job: LocalJob) -> frozenset[Process]:
 
 
 def has_left_mark(state: EvacuationState, evacuation: Evacuation, key: str, restarts: int | None) -> bool:
-    """Whether the mark of this node stands for a signal to this run of the job that was sent for a notice that was called off."""
+    """True if the mark of this node stands for a signal to this run of the job that was sent for a notice that was
+    called off.
+    """
     own = evacuation.jobs.get(key)
     known = [] if own is None or own.called_off_signalled_at is None else [own]
     known += [
@@ -104,7 +114,9 @@ def has_left_mark(state: EvacuationState, evacuation: Evacuation, key: str, rest
 
 
 def _first(state: EvacuationState, evacuation: Evacuation, data: event_data.Signalling, now: Stamp) -> JobState:
-    """What is known of a job that comes into this evacuation: all, where another one goes on or has given way to this."""
+    """The state of a job that enters this evacuation: all that is known of it, if another evacuation goes on or was
+    replaced by this one.
+    """
     others = _others(state, evacuation, data.job, now)
     base = JobState(restarts=data.restarts)
     before: frozenset[Process] = frozenset()
@@ -121,14 +133,14 @@ def _first(state: EvacuationState, evacuation: Evacuation, data: event_data.Sign
             base = replace(known, restarts=known.restarts if base.restarts is None else base.restarts)
     if called_off := called_off - base.signalled:
         base = replace(base, called_off=at_most(base.called_off | called_off), called_off_signalled_at=told)
-    if data.remaining is None:  # of a version that did not write which of them were still here
+    if data.remaining is None:  # written by a version without this field
         return replace(base, signalled=at_most(base.signalled | before))
     return _remaining(replace(base, earlier=at_most(base.earlier | (before - base.signalled))), data)
 
 
 def _remaining(known: JobState, data: event_data.Signalling) -> JobState:
-    """Of those signalled in an earlier evacuation only processes still here are waited for in this one; those that ended
-    in between cannot acknowledge.
+    """Count processes signalled in an earlier evacuation as signalled in this one if they are still here. Those that
+    ended in between cannot acknowledge, and are not waited for.
     """
     here = processes_of(data.remaining) & known.earlier
     in_steps = _in_steps(known, data) if here else known.in_steps
@@ -142,7 +154,7 @@ def _remaining(known: JobState, data: event_data.Signalling) -> JobState:
 
 
 def _in_steps(known: JobState, data: event_data.Signalling) -> bool:
-    """Of those signalled so far and those of the event."""
+    """True if all processes signalled so far, and those of the event, belong to Slurm's steps."""
     return data.in_steps and (known.in_steps or not known.signalled)
 
 
@@ -171,12 +183,14 @@ _THROUGH_SLURM = (Way.JOB_WIDE, Way.BATCH)
 
 
 def _is_whole(known: JobState) -> bool:
-    """It was signalled as a whole, by this node or by another node."""
+    """True if the job was signalled as a whole, by this node or by another node."""
     return known.way in (*_THROUGH_SLURM, Way.WATCH) and known.result is not Sent.UNSENT
 
 
 def _signal_begun(known: JobState, data: event_data.Signalling, now: Stamp) -> JobState:
-    """A job signalled as a whole is still shown as such after a late rank is signalled on this host."""
+    """Record a signal that begins. A job signalled as a whole is still shown as such after a late rank is signalled on
+    this host.
+    """
     processes = processes_of(data.processes)
     restarts = known.restarts if known.restarts is not None else data.restarts
     if not processes:
@@ -203,14 +217,18 @@ def _awaiting(known: JobState, processes: frozenset[Process], way: Way) -> JobSt
 
 
 def _sending(known: JobState, data: event_data.Signalling) -> JobState:
-    """In every evacuation that has the job: a second signal is the last one, and one through Slurm stands behind the mark from now on."""
+    """Record a signal that is being sent, in every evacuation that has the job. A second signal is never repeated, and
+    a signal sent through Slurm means that the mark no longer stands for nothing sent.
+    """
     processes = processes_of(data.processes)
     known = replace(known, undecided=known.undecided - processes) if processes & known.undecided else known
     return replace(known, marking=False) if processes and data.way in _THROUGH_SLURM and not data.again else known
 
 
 def _kept(known: JobState | None, event: Event) -> JobState:
-    """From a checkpoint: as it was; what one event has no room for follows in `more`."""
+    """Restore a job from a checkpoint as it was. Processes for which one event has no room follow in events with
+    `more`.
+    """
     more = read(event_data.KeptProcesses, event)
     processes = processes_of(more.processes)
     if known is not None and more.earlier:
@@ -229,7 +247,7 @@ def _kept(known: JobState | None, event: Event) -> JobState:
 
 
 def _kept_only(known: JobState, only: str, processes: frozenset[Process]) -> JobState:
-    """Processes signalled now or earlier of which it is not known whether they got their signal, or whose notice was called off."""
+    """Restore, from a checkpoint, which processes have an unknown outcome or a notice that was called off."""
     return replace(
         known, unsure=at_most(known.unsure | processes) if only == "unsure" else known.unsure,
         unsure_here=at_most(known.unsure_here | processes) if only == "unsure_here" else known.unsure_here,
@@ -238,11 +256,13 @@ def _kept_only(known: JobState, only: str, processes: frozenset[Process]) -> Job
     )  # fmt: skip
 
 
-# --- what came of it
+# --- outcomes
 
 
 def signalled(state: EvacuationState, event: Event) -> EvacuationState:
-    """In the evacuation of the event; and in every other evacuation that waits for the outcome, or that has any of the processes it names."""
+    """Fold SIGNALLED into the evacuation of the event, and into every other evacuation that waits for the outcome or
+    has any of the processes it names.
+    """
     data = read(event_data.Signalled, event)
     state = with_job_everywhere(state, data.job, lambda known: _came_of(known, data, named=True), notice=data.notice)
     unnamed = replace(data, count=0)
@@ -250,7 +270,9 @@ def signalled(state: EvacuationState, event: Event) -> EvacuationState:
 
 
 def _came_of(known: JobState, data: event_data.Signalled, *, named: bool) -> JobState:
-    """For a job signalled as a whole, the result for a rank signalled here besides changes nothing shown to people."""
+    """Apply the outcome of a signal to a job. If the job was signalled as a whole, the result for a rank signalled here
+    besides does not change the result and the text that people see.
+    """
     result, way = data.result, known.way if data.way is None else data.way
     through_slurm = way in _THROUGH_SLURM
     awaited = known.unsure if through_slurm else known.unsure_here
@@ -263,7 +285,7 @@ def _came_of(known: JobState, data: event_data.Signalled, *, named: bool) -> Job
     if through_slurm and result is Sent.UNSENT:
         changed = replace(changed, wide=known.wide and data.due, marking=known.marking or data.due)
     if data.due and not through_slurm and known.result is Sent.SENT:
-        return changed  # to others of the job
+        return changed  # the signal to the job's other processes was sent
     text, count = data.text or known.text, known.count + data.count
     if through_slurm or data.again:
         return replace(changed, result=result, text=text, count=count)
@@ -275,7 +297,9 @@ def _came_of(known: JobState, data: event_data.Signalled, *, named: bool) -> Job
 
 
 def _settled(known: JobState, processes: frozenset[Process], *, unsent: bool) -> JobState:
-    """The outcome is no longer awaited; a process that was surely not sent anything counts as not signalled, now and earlier."""
+    """Stop waiting for the outcome. A process that was surely not sent anything counts as not signalled, now and
+    earlier.
+    """
     unsent_to = processes if unsent else frozenset[Process]()
     return replace(
         known, unsure=known.unsure - processes, unsure_here=known.unsure_here - processes,

@@ -64,7 +64,9 @@ def fold(state: EvacuationState, event: Event) -> EvacuationState:
 
 
 def _departing(state: EvacuationState, event: Event) -> EvacuationState:
-    """The same one again has another end, or has come back; if it was over for long, it starts over."""
+    """Begin an evacuation. If it is known already, its end has moved or its notice has come back; if it was over for
+    long, it starts over.
+    """
     data = read(event_data.Departing, event)
     if not data.notice:
         return state
@@ -77,7 +79,9 @@ def _departing(state: EvacuationState, event: Event) -> EvacuationState:
 
 
 def _returned(known: JobState) -> JobState:
-    """What it answered before the notice was withdrawn counts no more: it went on since. Whoever answered may be signalled again."""
+    """Discard what the job answered before the notice was withdrawn, since it went on running. Processes that answered
+    may be signalled again.
+    """
     answered = known.acknowledged
     told = known.earlier | known.signalled
     left = frozenset[Process]() if answered.all_ranks else told - answered.processes
@@ -107,7 +111,7 @@ def _approved(known: Evacuation, data: event_data.Approved, now: Stamp) -> Evacu
     return replace(known, approved=Approved(tries=tries, result=data.result, text=data.text, at=now))
 
 
-# --- what came of it
+# --- outcomes
 
 
 def _saved(state: EvacuationState, event: Event) -> EvacuationState:
@@ -120,7 +124,7 @@ def _saved(state: EvacuationState, event: Event) -> EvacuationState:
 
 
 def _given(state: EvacuationState, job: str) -> frozenset[Given]:
-    """By this job, as far as the evacuations that go on know."""
+    """Answers that the job has given, as far as the open evacuations know."""
     return frozenset().union(*(given(one.jobs[job]) for one in open_evacuations(state).values() if job in one.jobs))
 
 
@@ -141,7 +145,7 @@ def _acknowledging(known: JobState, data: event_data.Saved, now: Stamp) -> JobSt
 
 
 def _acknowledged_before(known: JobState, data: event_data.KeptSaved, now: Stamp) -> JobState:
-    """From a checkpoint."""
+    """Restore the acknowledgements of a job from a checkpoint."""
     return _also(known, data, ranks_of(data.ranks), processes_of(data.processes), unsaved=data.unsaved, now=now)
 
 
@@ -172,7 +176,9 @@ def _requeued(known: JobState, data: event_data.Requeued, now: Stamp) -> JobStat
 
 
 def _not_requeued(known: JobState, data: event_data.NotRequeued, now: Stamp) -> JobState:
-    """What was requeued once stays so: another node may have read that it is pending already."""
+    """Record why a job was not requeued. A job that was requeued once stays so: another node may have read already that
+    it is pending.
+    """
     if known.requeued is Requeued.DONE:
         return known
     return replace(
@@ -187,7 +193,7 @@ Change = Callable[[EvacuationState, Event], EvacuationState]
 
 
 def _of_its_evacuation(kind: type[OfNotice], change: Callable[[Evacuation, OfNotice, Stamp], Evacuation]) -> Change:
-    """Of that which the event names, if it is known."""
+    """Turn `change` into a change of the state: it applies to the evacuation that the event names, if that is known."""
 
     def changed(state: EvacuationState, event: Event) -> EvacuationState:
         data = read(kind, event)
@@ -198,7 +204,9 @@ def _of_its_evacuation(kind: type[OfNotice], change: Callable[[Evacuation, OfNot
 
 
 def _of_its_job(kind: type[OfJob], change: Callable[[JobState, OfJob, Stamp], JobState]) -> Change:
-    """In every evacuation that has the job, or only in that which the event names."""
+    """Turn `change` into a change of the state: it applies to the job in every evacuation that has it, or only in the
+    one that the event names.
+    """
 
     def changed(state: EvacuationState, event: Event) -> EvacuationState:
         data = read(kind, event)

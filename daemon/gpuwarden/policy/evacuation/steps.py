@@ -12,11 +12,11 @@ from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 
 @dataclass(frozen=True, slots=True)
 class SignalJob:
-    """Write `events.signalling`, then send; with the ways watch and none there is nothing to send. A job that is signalled
-    as a whole is marked first, and `events.marking` written before that.
+    """Write `events.signalling`, then send; with the ways watch and none there is nothing to send. A job that is
+    signalled as a whole is marked first, and `events.marking` written before that.
 
-    `remaining`: those of the job's processes that were signalled before it came into this evacuation. `again`: it is not known whether the
-    receivers got an earlier one.
+    `remaining`: the job's processes that were signalled before it came into this evacuation. `again`: it is not known
+    whether the receivers got an earlier signal.
     """
 
     job: LocalJob
@@ -32,7 +32,7 @@ class SignalJob:
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
-    """The job is expected to be as in `slurm`, else it is another's business by now."""
+    """Requeue a job. It is expected to be as in `slurm`; otherwise somebody else has changed it since."""
 
     key: str
     slurm: SlurmJob
@@ -40,7 +40,7 @@ class Requeue:
 
 @dataclass(frozen=True, slots=True)
 class NameNot:
-    """Say once that the job is not requeued. `permanent` False: it is if the end moves away."""
+    """Report once that the job is not requeued. `permanent` False: it is requeued if the end moves away."""
 
     key: str
     text: str
@@ -49,7 +49,7 @@ class NameNot:
 
 @dataclass(frozen=True, slots=True)
 class CheckSteps:
-    """Read the steps of this job; where none of them runs any more, `events.saved` by BY_STEP, for all ranks."""
+    """Read the steps of this job; where none of them runs any more, write `events.saved` by BY_STEP, for all ranks."""
 
     key: str
     slurm: SlurmJob
@@ -62,7 +62,7 @@ class SetFinalState:
 
 @dataclass(frozen=True, slots=True)
 class Approve:
-    """Write `events.approving`, then let the end happen now that its source calls `id`."""
+    """Write `events.approving`, then approve the end that its source calls `id`."""
 
     id: str
 
@@ -72,10 +72,10 @@ Step = SignalJob | Requeue | NameNot | CheckSteps | SetFinalState | Approve
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`steps` are due now. `again`: when to scan again if nothing happens before, seconds of CLOCK_BOOTTIME.
+    """Steps that are due now. `again`: when to scan again if nothing happens before, seconds of CLOCK_BOOTTIME.
 
-    `ask_controller`: it is to be asked for that scan, for what is due then cannot be taken back. `waits`: a job is not signalled yet, since
-    the controller may still answer in time.
+    `ask_controller`: query the controller for that scan, since what is due then cannot be taken back. `waits`: a job is
+    not signalled yet, since the controller may still answer in time.
     """
 
     steps: tuple[Step, ...]

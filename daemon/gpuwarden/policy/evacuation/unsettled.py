@@ -1,4 +1,4 @@
-"""What became of signals that an earlier daemon was killed over, and who may get one once more. Pure.
+"""Outcomes of signals that an earlier daemon was killed over, and who may get one once more. Pure.
 
     SIGNALLING on disk, SIGNALLED not      what is done
     through Slurm, by the command's record:
@@ -52,10 +52,11 @@ def settle(
     boot_id: str,
     now: Stamp,
 ) -> tuple[Event, ...]:
-    """The outcome of each signal that nobody is sending any more, as far as it can be known now.
+    """Events with the outcome of each signal that nobody is sending any more, as far as it can be known now.
 
-    `slurm_of`: the controller's answer about a job, by `key_of`, since this daemon began; None without one. `record_of`: of the command
-    that signalled a job through Slurm, by the notice's id and `key_of`. `node`: what Slurm calls this one. `is_busy`: a signal for the job is being sent by this daemon.
+    `slurm_of`: the controller's answer about a job, by `key_of`, since this daemon began; None without one.
+    `record_of`: the outcome of the command that signalled a job through Slurm, by the notice's id and `key_of`. `node`:
+    Slurm's name of this node. `is_busy`: true for a job to which this daemon is sending a signal.
     """
     waiting: dict[str, list[Evacuation]] = {}
     for evacuation in state.evacuations.values():
@@ -79,7 +80,9 @@ def _found_out(
     record_of: Callable[[str, str], CommandOutcome],
     node: str,
 ) -> Iterator[tuple[Way, frozenset[Process], Sent, str]]:
-    """Of all evacuations that wait for it: the later ones have taken it over from the first."""
+    """Outcomes of a job's signals that can be known now: way, processes, result, text for people. All evacuations that
+    wait for an outcome are asked, since the later ones have taken it over from the first.
+    """
     jobs = [evacuation.jobs[key] for evacuation in evacuations]
     if here := frozenset[Process]().union(*(job.unsure_here for job in jobs)):
         yield Way.LOCAL, here, Sent.UNKNOWN, _not_known(jobs[0].signal, here, _kill(jobs[0].signal, here))
@@ -109,7 +112,9 @@ _TEXTS = {
 def _through_slurm(
     key: str, known: JobState, slurm: SlurmJob | None, node: str, began: float
 ) -> tuple[Sent, str] | None:
-    """And what an operator may type. `began`: of the first notice that it was to be sent for, Unix time."""
+    """Result of a signal through Slurm without a command record, and the command that an operator may type; None if
+    nothing is known yet. `began`: when the first notice began for which it was to be sent, Unix time.
+    """
     number = key.rpartition("/")[2]
     if known.way is Way.BATCH:
         return Sent.UNKNOWN, f"scancel --signal={known.signal} --batch {number}"
@@ -137,7 +142,9 @@ def _not_known(signal: str, processes: frozenset[Process], command: str) -> str:
 
 
 def _kill(signal: str, processes: frozenset[Process]) -> str:
-    """Of ranks that want different signals it is not known which wants which."""
+    """The command that an operator may type. It names all signals if ranks want different ones, since it is not known
+    which rank wants which.
+    """
     pids = sorted(pid for pid, _ in processes)
     shown = " ".join(map(str, pids[:PIDS_SHOWN])) + (" …" if len(pids) > PIDS_SHOWN else "")
     return f"kill -{signal.replace(' ', ' or ')} {shown}"
@@ -146,8 +153,8 @@ def _kill(signal: str, processes: frozenset[Process]) -> str:
 def repeated(
     state: EvacuationState, key: str, job: LocalJob, slurm: SlurmJob | None, *, rules: DeliveryRules, now: Stamp
 ) -> Delivery | None:
-    """To whom the signal is sent once more, if to anybody: on this host alone, for of ranks on other nodes it is not known whether
-    they have acknowledged.
+    """How the signal is sent once more, or None if to nobody. It goes to ranks on this host alone: whether ranks on
+    other nodes have acknowledged is not known.
     """
     again = repeatable(state, key, job, None if slurm is None else slurm.restarts)
     if not again:
@@ -157,7 +164,8 @@ def repeated(
 
 
 def repeatable(state: EvacuationState, key: str, job: LocalJob, restarts: int | None) -> frozenset[Process]:
-    """Who of `job` may get a signal once more: it is not known whether they got it, and none of them has acknowledged any notice.
+    """Processes of `job` that may get a signal once more: it is not known whether they got it, and none of them has
+    acknowledged any notice.
 
     An acknowledgement by a rank's number may be of any process whose rank is not known.
     """
@@ -176,12 +184,12 @@ def repeatable(state: EvacuationState, key: str, job: LocalJob, restarts: int | 
 
 
 def has_unused_mark(state: EvacuationState, key: str, restarts: int | None) -> bool:
-    """Our mark was begun for this run of the job, and no signal followed it."""
+    """True if this node's mark was begun for this run of the job, and no signal followed it."""
     known = (evacuation.jobs[key] for evacuation in state.evacuations.values() if key in evacuation.jobs)
     return any(one.marking and (None in (restarts, one.restarts) or one.restarts == restarts) for one in known)
 
 
 def job_number(key: str) -> int | None:
-    """Slurm's, of a key such as slurm/123."""
+    """Slurm's number of the job, from a key such as slurm/123."""
     kind, _, number = key.partition("/")
     return int(number) if kind == Kind.SLURM and is_number(number) else None
