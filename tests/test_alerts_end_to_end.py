@@ -73,6 +73,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield Site(nodes, server, hook)
 
 
+@pytest.mark.slow
 def test_a_fault_and_a_killed_daemon_reach_a_person_with_the_right_text(site: Site) -> None:
     _, broken, killed = site.nodes
     broken.order("inject", "--gpu", "3", "xid", "95")

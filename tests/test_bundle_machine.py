@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.xdist_group("package"), pytest.mark.disposable]
 OTHER = "gpuwarden-system-python"
 
 
+@pytest.mark.slow
 def test_a_fault_outlasts_the_switch_between_the_packages_in_both_directions(
     tmp_path: Path, packages: Packages, bundles: Bundles
 ) -> None:
@@ -127,6 +128,7 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
         yield Daemon(bare, gpus)
 
 
+@pytest.mark.slow
 def test_a_fault_outlasts_an_upgrade_of_the_rpm_and_its_removal_restores_nothing(
     daemon: Daemon, bundles: Bundles
 ) -> None:
@@ -172,6 +174,7 @@ def test_the_rpm_requires_what_its_files_need_and_offers_none_of_its_libraries(
     assert {line.split()[0].partition("(")[0] for line in provided.splitlines()} == {"gpuwarden"}
 
 
+@pytest.mark.slow
 def test_an_upgrade_on_a_full_disk_fails_and_leaves_the_version_that_was_there(
     tmp_path: Path, bundles: Bundles
 ) -> None:
@@ -186,6 +189,7 @@ def test_an_upgrade_on_a_full_disk_fails_and_leaves_the_version_that_was_there(
         assert version == f"installed {project()[0]}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("manager", ["dpkg", "rpm"])
 def test_no_package_is_installed_over_a_gpuwarden_that_none_installed(
     manager: str, tmp_path: Path, bundles: Bundles
@@ -217,6 +221,7 @@ def test_no_package_is_installed_over_a_gpuwarden_that_none_installed(
         assert bare.run("gpuwarden", "--version").stdout.startswith("gpuwarden 0.")
 
 
+@pytest.mark.slow
 def test_a_late_purge_takes_nothing_from_a_gpuwarden_that_was_installed_without_a_package_after_the_removal(
     tmp_path: Path, bundles: Bundles
 ) -> None:

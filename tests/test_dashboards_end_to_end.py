@@ -109,6 +109,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield Site(healthy, failing, ending, server)
 
 
+@pytest.mark.slow
 def test_every_query_of_every_panel_shows_something_of_real_daemons(site: Site) -> None:
     site.failing.order("inject", "--gpu", "3", "xid", "95")
     site.ending.order("notify-termination", "--in", "600", "--reason", "maintenance")

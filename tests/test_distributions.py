@@ -125,6 +125,7 @@ def started(uvx: list[str], tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]
     assert process.wait(PATIENCE) == 0, (tmp_path / "log").read_text()
 
 
+@pytest.mark.slow
 def test_uvx_runs_the_daemon_and_its_installation_is_no_service(
     uvx: list[str], started: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:

@@ -99,6 +99,7 @@ def scraped(tmp_path: Path) -> Iterator[Scraped]:
         yield Scraped(stack.enter_context(prometheus(config, tmp_path)), addresses)
 
 
+@pytest.mark.slow
 def test_every_counter_and_the_official_dashboard_have_data_in_both_formats(scraped: Scraped) -> None:
     server = scraped.prometheus
     for job, address in scraped.addresses.items():

@@ -102,6 +102,7 @@ def test_its_description_is_that_of_the_tree(docker: Docker, image: str) -> None
     assert found["Config"]["Entrypoint"] == ["/opt/gpuwarden/bin/gpuwarden"]
 
 
+@pytest.mark.slow
 def test_every_module_of_its_python_loads_and_the_tools_that_collectors_run_are_there(
     docker: Docker, image: str
 ) -> None:
@@ -117,6 +118,7 @@ def test_every_module_of_its_python_loads_and_the_tools_that_collectors_run_are_
 # --- the daemon in it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("user", ["0:0", "991:991"])
 def test_the_quick_start_prints_what_to_type_and_what_it_prints_works(docker: Docker, image: str, user: str) -> None:
     with docker.start(image, "run", "--simulate", "8", flags=["--user", user, *TIGHT]) as container:
@@ -140,6 +142,7 @@ def folders(tmp_path: Path) -> list[str]:
     return [part for here, there in made.items() for part in ("--volume", f"{here}:{there}")]
 
 
+@pytest.mark.slow
 def test_with_the_drivers_library_it_reads_the_gpus_and_after_a_restart_knows_what_was(
     docker: Docker, image: str, folders: list[str], tmp_path: Path
 ) -> None:

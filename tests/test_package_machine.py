@@ -52,6 +52,7 @@ def node(tmp_path: Path, packages: Packages) -> Iterator[Node]:
         yield node
 
 
+@pytest.mark.slow
 def test_a_fault_outlasts_restart_upgrade_and_downgrade_and_nothing_is_restored(node: Node, packages: Packages) -> None:
     machine = node.machine
     node.apt("install", "/root/this.deb")
@@ -93,6 +94,7 @@ def test_a_fault_outlasts_restart_upgrade_and_downgrade_and_nothing_is_restored(
     assert node.dpkg("--verify", "gpuwarden-system-python") == "", "nothing that was installed has changed, and it ran"
 
 
+@pytest.mark.slow
 def test_a_purge_keeps_the_ledger_while_an_exclusion_is_in_force_and_shows_it(node: Node) -> None:
     node.dpkg("--install", "/root/this.deb")
     node.wait_until_healthy()
@@ -126,6 +128,7 @@ def test_a_purge_keeps_the_ledger_while_an_exclusion_is_in_force_and_shows_it(no
     assert node.machine.output("find", "/etc/gpuwarden", "-type", "f") == "/etc/gpuwarden/conf.d/10-site.toml"
 
 
+@pytest.mark.slow
 def test_on_a_ledger_of_another_major_version_nothing_starts_and_only_force_purges_it(node: Node) -> None:
     node.dpkg("--install", "/root/this.deb")
     node.machine.run("systemctl", "enable", "--now", *ANSWERING)

@@ -41,6 +41,7 @@ def gpu_of(document: Json, index: int) -> Json:
     return next(gpu for gpu in document["gpus"] if gpu["index"] == index)
 
 
+@pytest.mark.slow
 def test_gpus_on_which_nothing_is_found_exit_with_0_and_are_never_called_healthy(host: ActiveHost) -> None:
     code, document = host.alone()
     assert (code, document["verdict"]) == (0, "nothing_found")
@@ -53,6 +54,7 @@ def test_gpus_on_which_nothing_is_found_exit_with_0_and_are_never_called_healthy
     assert "is healthy" not in printed.replace("does not prove that a GPU is healthy", "")
 
 
+@pytest.mark.slow
 def test_a_wrong_result_is_tested_three_more_times_and_a_repeat_is_a_failure(host: ActiveHost) -> None:
     wrong = [*PASSES[:-1], {"write": {"measured": WRONG_ONCE}}]
     host.script({"*": PASSES, uuid_of(1): [wrong, PASSES, PASSES, PASSES]})
@@ -78,6 +80,7 @@ def test_of_several_gpus_the_worst_counts_and_a_failure_is_worse_than_no_verdict
 # --- which GPUs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["1", uuid_of(1), "0000:28:00.0", "00000000:28:00.0"])
 def test_a_gpu_is_named_by_index_uuid_or_slot(host: ActiveHost, name: str) -> None:
     _, document = host.alone("--gpu", name)
@@ -85,6 +88,7 @@ def test_a_gpu_is_named_by_index_uuid_or_slot(host: ActiveHost, name: str) -> No
     assert host.workers == [f"{uuid_of(1)}.0"]
 
 
+@pytest.mark.slow
 def test_a_gpu_that_is_not_here_is_bad_usage(host: ActiveHost) -> None:
     process = host.begin("--gpu", "7")
     _, stderr = process.communicate(timeout=PATIENCE)
@@ -95,6 +99,7 @@ def test_a_gpu_that_is_not_here_is_bad_usage(host: ActiveHost) -> None:
 # --- obstacles
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reading", "value", "obstacle", "text"),
     [
@@ -116,6 +121,7 @@ def test_a_gpu_in_this_state_is_not_tested_and_it_says_what_to_do(
     assert host.workers == []
 
 
+@pytest.mark.slow
 def test_a_gpu_with_mig_a_lost_one_and_a_used_one_are_left_alone_and_the_others_tested(tmp_path: Path) -> None:
     host = ActiveHost(tmp_path, 4)
     host.fake.mig(0, 1, 0, "1g.10gb", 9000).lost(1).process(2, os.getpid(), 1 << 30)
@@ -126,6 +132,7 @@ def test_a_gpu_with_mig_a_lost_one_and_a_used_one_are_left_alone_and_the_others_
     assert host.workers == [f"{uuid_of(3)}.0"]
 
 
+@pytest.mark.slow
 def test_a_process_that_draws_with_the_gpu_uses_it_too(host: ActiveHost) -> None:
     host.fake.add(f"graphics 0 {os.getpid()} none")
     code, document = host.alone()
@@ -133,6 +140,7 @@ def test_a_process_that_draws_with_the_gpu_uses_it_too(host: ActiveHost) -> None
     assert f"used by process {os.getpid()}" in gpu_of(document, 0)["text"]
 
 
+@pytest.mark.slow
 def test_an_mps_server_is_named_since_processes_behind_it_cannot_be_seen(host: ActiveHost, tmp_path: Path) -> None:
     server = tmp_path / "nvidia-cuda-mps-server"
     server.symlink_to("/bin/sleep")
@@ -146,6 +154,7 @@ def test_an_mps_server_is_named_since_processes_behind_it_cannot_be_seen(host: A
     assert "MPS server" in gpu_of(document, 0)["text"]
 
 
+@pytest.mark.slow
 def test_without_the_driver_it_is_3_and_says_why(host: ActiveHost) -> None:
     host.fake.init_error(9)
     code, document = host.alone()
@@ -153,6 +162,7 @@ def test_without_the_driver_it_is_3_and_says_why(host: ActiveHost) -> None:
     assert "Driver Not Loaded" in document["text"]
 
 
+@pytest.mark.slow
 def test_a_driver_that_hangs_costs_the_deadline_of_its_initialisation_and_no_more(host: ActiveHost) -> None:
     host.configure(init="2s", deadline="2s")
     host.fake.hang("*", "nvmlInitWithFlags", hard=True)
@@ -161,6 +171,7 @@ def test_a_driver_that_hangs_costs_the_deadline_of_its_initialisation_and_no_mor
     assert "within 2 s" in document["text"]
 
 
+@pytest.mark.slow
 def test_counters_that_grew_meanwhile_are_in_the_result(host: ActiveHost) -> None:
     host.script({"*": [{"write": {"phase": "int8"}}, {"sleep": 1}, *PASSES]})
     process = host.begin("--json", "--i-know-nobody-is-here")
@@ -172,6 +183,7 @@ def test_counters_that_grew_meanwhile_are_in_the_result(host: ActiveHost) -> Non
     assert (code, gpu_of(document, 0)["verdict"], gpu_of(document, 1)["verdict"]) == (2, "failure", "nothing_found")
 
 
+@pytest.mark.slow
 def test_a_gpu_that_vanishes_meanwhile_is_named(host: ActiveHost) -> None:
     host.script({"*": PASSES, uuid_of(1): [{"sleep": 1}, {"exit": 1}]})
     process = host.begin("--json", "--i-know-nobody-is-here")
@@ -186,6 +198,7 @@ def test_a_gpu_that_vanishes_meanwhile_is_named(host: ActiveHost) -> None:
 # --- what a worker gets
 
 
+@pytest.mark.slow
 def test_a_worker_has_an_environment_that_is_made_for_it_and_nothing_of_the_caller_s(host: ActiveHost) -> None:
     host.more = {
         "CUDA_VISIBLE_DEVICES": "", "LD_PRELOAD": "", "CUDA_MPS_PIPE_DIRECTORY": "/tmp/mps", "CUDA_CACHE_PATH": "/tmp/theirs",
@@ -205,6 +218,7 @@ def test_a_worker_has_an_environment_that_is_made_for_it_and_nothing_of_the_call
     assert Path(f"{host.state_dir}-test").stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("odd", ["GPU-00000000", "0,1", "-1", "NoDevFiles"])
 def test_gpus_that_the_caller_s_environment_hides_are_tested_all_the_same(host: ActiveHost, odd: str) -> None:
     host.more = {"CUDA_VISIBLE_DEVICES": odd}
@@ -212,6 +226,7 @@ def test_gpus_that_the_caller_s_environment_hides_are_tested_all_the_same(host: 
     assert (code, len(document["gpus"])) == (0, 2)
 
 
+@pytest.mark.slow
 def test_a_cache_that_others_may_write_is_not_used(host: ActiveHost) -> None:
     cache = Path(f"{host.state_dir}-test")
     cache.mkdir(parents=True)
@@ -236,6 +251,7 @@ def test_workers_of_a_test_that_root_starts_run_as_the_user_of_the_package(host:
     assert (host.stubs / "ids").read_text().split() == [str(n) for n in (nobody.pw_uid, nobody.pw_gid, nobody.pw_uid)]
 
 
+@pytest.mark.slow
 def test_at_most_eight_gpus_are_tested_at_once_and_their_workers_start_half_a_second_apart(tmp_path: Path) -> None:
     host = ActiveHost(tmp_path, 9)
     host.script({"*": [{"sleep": 6}, *PASSES]})
@@ -245,6 +261,7 @@ def test_at_most_eight_gpus_are_tested_at_once_and_their_workers_start_half_a_se
     assert eight[-1] - eight[0] > 2  # 3.5 seconds by plan; a busy host may start an interpreter late
 
 
+@pytest.mark.slow
 def test_no_gpu_computes_or_takes_all_memory_while_another_one_may_still_be_read_by_its_peers(tmp_path: Path) -> None:
     host = ActiveHost(tmp_path, 3)
     reads = [
@@ -273,6 +290,7 @@ READ_WRONG: Json = {
 }
 
 
+@pytest.mark.slow
 def test_an_error_of_a_peer_costs_the_reader_no_verdict_and_is_that_peer_s(tmp_path: Path) -> None:
     """The reader goes on in another process, which reads the peers behind that one."""
     host = ActiveHost(tmp_path, 3)
@@ -290,6 +308,7 @@ def test_an_error_of_a_peer_costs_the_reader_no_verdict_and_is_that_peer_s(tmp_p
 # --- how much memory
 
 
+@pytest.mark.slow
 def test_a_host_that_may_be_given_work_is_tested_at_level_gate_only_and_2_gib_stay_free(host: ActiveHost) -> None:
     code, document = host.test("--level", "standard")
     assert (code, document["gpus"][0]["obstacle"]) == (3, "busy")
@@ -329,6 +348,7 @@ def test_a_pod_that_kubelet_has_just_given_a_gpu_is_not_disturbed_though_it_has_
     assert host.workers == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entries", [None, [], [{**POD, "ResourceName": "intel.com/sriov"}]])
 def test_a_kubernetes_node_without_a_pod_that_has_a_gpu_is_tested_at_level_gate(
     host: ActiveHost, entries: object
@@ -338,6 +358,7 @@ def test_a_kubernetes_node_without_a_pod_that_has_a_gpu_is_tested_at_level_gate(
     assert code == 0
 
 
+@pytest.mark.slow
 def test_a_pod_of_old_without_a_process_has_ended(host: ActiveHost) -> None:
     pods(host, [POD], age=3600)
     code, _ = host.test("--level", "gate")
@@ -347,6 +368,7 @@ def test_a_pod_of_old_without_a_process_has_ended(host: ActiveHost) -> None:
 OWN = {**POD, "PodUID": "9b1c2c6e-9c9b-4f0a-9d51-6a1f6a1b2c3d", "DeviceIDs": {"0": ["GPU-0"], "1": ["GPU-1"]}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("age", [0.0, 3600.0])
 def test_in_a_pod_with_all_gpus_all_memory_is_tested(host: ActiveHost, age: float) -> None:
     pods(host, [OWN], age=age)
@@ -355,6 +377,7 @@ def test_in_a_pod_with_all_gpus_all_memory_is_tested(host: ActiveHost, age: floa
     assert host.note(0)["answers"][0][1] == "all"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("entries", "text"),
     [
@@ -391,6 +414,7 @@ def test_the_order_that_nobody_is_here_is_refused_where_a_scheduler_is(host: Act
 # --- a worker that does not do what it should
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("steps", "obstacle", "text"),
     [
@@ -419,6 +443,7 @@ def test_a_worker_that_fails_costs_its_own_gpu_a_verdict_and_no_other(
     assert gone(host.note(1)["pid"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stops", [(6.0,), (3.0, 3.0)], ids=["one long", "two short"])
 def test_time_for_which_the_whole_test_is_stopped_does_not_count(
     host: ActiveHost, tmp_path: Path, stops: tuple[float, ...]
@@ -444,6 +469,7 @@ def signal_all(pids: list[int], number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
+@pytest.mark.slow
 @pytest.mark.disposable
 def test_a_worker_that_sleeps_in_the_kernel_is_left_behind_and_named(host: ActiveHost, tmp_path: Path) -> None:
     host.more["ACTIVE_TEST_WITHIN"] = "1"
@@ -467,6 +493,7 @@ def test_a_worker_that_sleeps_in_the_kernel_is_left_behind_and_named(host: Activ
     wait(lambda: gone(pid), "its end, once the kernel lets it go")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes of other users")
 def test_a_users_process_with_the_name_of_a_worker_keeps_no_test_away(host: ActiveHost) -> None:
     """Who waits for a child of vfork(2) sleeps as in a driver."""
@@ -484,6 +511,7 @@ def test_a_users_process_with_the_name_of_a_worker_keeps_no_test_away(host: Acti
                 os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 @pytest.mark.disposable
 def test_no_worker_is_started_into_a_driver_that_holds_another_one_for_good(tmp_path: Path) -> None:
     host = ActiveHost(tmp_path, 9)
@@ -496,6 +524,7 @@ def test_no_worker_is_started_into_a_driver_that_holds_another_one_for_good(tmp_
         assert gpu_of(document, 8)["obstacle"] == "reset_first"
 
 
+@pytest.mark.slow
 def test_what_a_worker_started_ends_with_it(host: ActiveHost) -> None:
     host.more["ACTIVE_TEST_WITHIN"] = "2"
     host.script({"*": PASSES, uuid_of(1): [{"child": True}, {"sleep": 300}]})
@@ -506,6 +535,7 @@ def test_what_a_worker_started_ends_with_it(host: ActiveHost) -> None:
 # --- one at a time, and its end
 
 
+@pytest.mark.slow
 def test_a_second_test_exits_with_3_and_names_the_first(host: ActiveHost) -> None:
     host.script({"*": LONG})
     first = host.begin("--i-know-nobody-is-here")
@@ -532,6 +562,7 @@ def test_a_test_with_another_run_directory_is_the_same_node_s(host: ActiveHost, 
     assert f"another test runs on this node (pid {first.pid}), for " in document["text"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes of other users")
 @pytest.mark.parametrize(
     "then",
@@ -653,6 +684,7 @@ def test_a_signal_in_the_middle_ends_the_workers_and_the_report_says_interrupted
     assert all(gone(host.note(gpu)["pid"]) for gpu in (0, 1))
 
 
+@pytest.mark.slow
 def test_a_signal_while_the_driver_hangs_before_the_test_ends_it_too(host: ActiveHost) -> None:
     host.fake.hang("*", "nvmlInitWithFlags")
     process = host.begin("--json", "--i-know-nobody-is-here")
@@ -675,6 +707,7 @@ def test_a_signal_before_the_second_worker_has_started_keeps_it_from_starting(ho
     assert host.workers == [f"{uuid_of(0)}.0"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["lock", "worker", "memory"])
 def test_kill_9_at_any_moment_frees_the_lock_and_ends_the_workers(host: ActiveHost, moment: str) -> None:
     host.script({"*": LONG})
@@ -692,6 +725,7 @@ def test_kill_9_at_any_moment_frees_the_lock_and_ends_the_workers(host: ActiveHo
     assert host.alone()[0] == 0
 
 
+@pytest.mark.slow
 def test_progress_is_shown_on_a_terminal_only(host: ActiveHost) -> None:
     watcher, terminal = pty.openpty()
     process = host.begin("--i-know-nobody-is-here", stderr=terminal)

@@ -19,6 +19,7 @@ def daemon(host: ActiveHost) -> Iterator[RunningDaemon]:
         yield daemon
 
 
+@pytest.mark.slow
 def test_the_daemon_judges_and_keeps_the_results(host: ActiveHost, daemon: RunningDaemon) -> None:
     code, document = host.alone()
     assert (code, document["verdict"], document["notes"]) == (0, "nothing_found", [])
@@ -26,6 +27,7 @@ def test_the_daemon_judges_and_keeps_the_results(host: ActiveHost, daemon: Runni
     assert daemon.is_now("healthy")
 
 
+@pytest.mark.slow
 def test_a_failure_is_a_finding_that_outlasts_the_test(host: ActiveHost, daemon: RunningDaemon) -> None:
     host.script({"*": PASSES, uuid_of(1): [*PASSES[:-1], {"write": {"measured": WRONG_ONCE}}]})
     code, document = host.alone()
@@ -33,6 +35,7 @@ def test_a_failure_is_a_finding_that_outlasts_the_test(host: ActiveHost, daemon:
     daemon.wait_status("failure", "test_failed.compute")
 
 
+@pytest.mark.slow
 def test_an_xid_of_a_worker_s_first_moment_is_of_the_test_and_not_of_a_job(
     host: ActiveHost, daemon: RunningDaemon
 ) -> None:
@@ -49,6 +52,7 @@ def test_an_xid_of_a_worker_s_first_moment_is_of_the_test_and_not_of_a_job(
     assert daemon.is_now("healthy")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -75,6 +79,7 @@ def test_an_order_to_the_daemon_ends_a_running_test(
     assert daemon.process.poll() is None
 
 
+@pytest.mark.slow
 def test_a_test_goes_on_when_the_daemon_is_killed_and_says_that_nothing_was_kept(
     host: ActiveHost, daemon: RunningDaemon
 ) -> None:
@@ -87,6 +92,7 @@ def test_a_test_goes_on_when_the_daemon_is_killed_and_says_that_nothing_was_kept
     assert "judged without the past of these GPUs, and not kept: no daemon answers" in document["notes"][0]
 
 
+@pytest.mark.slow
 def test_a_result_is_not_lost_when_the_daemon_restarts_as_it_is_handed_in(
     host: ActiveHost, daemon: RunningDaemon
 ) -> None:

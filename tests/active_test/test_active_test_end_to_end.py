@@ -24,6 +24,7 @@ def gpus_of(document: Json) -> dict[int, Json]:
     return {gpu["index"]: gpu for gpu in document["gpus"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["gate", "quick", "standard"])
 def test_good_gpus_have_nothing_that_is_found_at_any_level(cuda: CudaHost, level: str) -> None:
     code, document = cuda.alone("--level", level)
@@ -35,6 +36,7 @@ def test_good_gpus_have_nothing_that_is_found_at_any_level(cuda: CudaHost, level
     assert test["memory"]["tested"] > 0.95 * test["memory"]["total"]
 
 
+@pytest.mark.slow
 def test_a_bit_of_memory_that_is_stuck_is_a_failure(cuda: CudaHost) -> None:
     cuda.cuda.add("stuck 4096 3 1")
     code, document = cuda.alone("--gpu", "1")
@@ -50,6 +52,7 @@ def test_an_sm_that_computes_wrongly_is_named(cuda: CudaHost) -> None:
     assert "int8: wrong results on SM 17" in document["gpus"][0]["findings"][0]["text"]
 
 
+@pytest.mark.slow
 def test_an_sm_that_computed_wrongly_once_is_tested_again_by_new_processes(cuda: CudaHost) -> None:
     cuda.cuda.add("wrong int8 17 3 4")  # once in each process
     code, document = cuda.alone("--level", "gate", "--gpu", "1")
@@ -64,6 +67,7 @@ def test_an_old_architecture_is_tested_for_memory_alone_and_it_says_so(cuda: Cud
     assert "98." in printed
 
 
+@pytest.mark.slow
 def test_a_slow_sm_is_a_warning(cuda: CudaHost) -> None:
     cuda.cuda.add("slow * 17 1")
     code, document = cuda.alone("--gpu", "1")
@@ -78,6 +82,7 @@ def test_a_process_that_comes_in_the_middle_ends_the_test_of_its_gpu(cuda: CudaH
     assert str(os.getpid()) in document["gpus"][0]["text"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "code", "obstacle"),
     [
@@ -111,6 +116,7 @@ def test_what_all_gpus_lack_is_printed_once_and_with_what_to_do(cuda: CudaHost) 
     assert "judged" not in printed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "to_do"),
     [
@@ -126,6 +132,7 @@ def test_the_last_line_says_what_to_do_about_what_was_met(cuda: CudaHost, fault:
     assert "does not prove" not in printed, "nothing here found nothing"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["cuInit", "cuLaunchKernel", "cuMemAlloc_v2"])
 def test_a_driver_that_hangs_is_killed_at_the_deadline(cuda: CudaHost, call: str) -> None:
     cuda.more["ACTIVE_TEST_WITHIN"] = "5"
@@ -135,6 +142,7 @@ def test_a_driver_that_hangs_is_killed_at_the_deadline(cuda: CudaHost, call: str
     assert all(map(gone, cuda.cuda.holders(1)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("odd", ["", "GPU-00000000", "-1"])
 def test_gpus_that_the_caller_hides_are_tested_all_the_same(cuda: CudaHost, odd: str) -> None:
     cuda.more["CUDA_VISIBLE_DEVICES"] = odd
@@ -142,6 +150,7 @@ def test_gpus_that_the_caller_hides_are_tested_all_the_same(cuda: CudaHost, odd:
     assert (code, len(document["gpus"])) == (0, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["cuInit", "cuModuleLoadData", "cuEventSynchronize", "cuMemAlloc_v2"])
 def test_a_signal_in_any_phase_frees_the_gpus(cuda: CudaHost, call: str) -> None:
     cuda.cuda.add(f"hang {call}")
@@ -156,6 +165,7 @@ def test_a_signal_in_any_phase_frees_the_gpus(cuda: CudaHost, call: str) -> None
     assert all(map(gone, pids))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["context", "memory"])
 def test_kill_9_of_the_command_ends_its_workers(cuda: CudaHost, moment: str) -> None:
     cuda.cuda.add("hang cuEventSynchronize" if moment == "context" else "hang cuMemAlloc_v2 4")
@@ -171,6 +181,7 @@ def workers(pid: int) -> list[int]:
     return [child for child in children(pid) if b"active_test.process" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
+@pytest.mark.slow
 def test_a_gpu_that_vanishes_in_the_middle_has_no_verdict(cuda: CudaHost) -> None:
     cuda.cuda.add("sleep cuEventSynchronize 50000")
     process = cuda.begin("--json", "--i-know-nobody-is-here", "--level", "gate")
@@ -182,6 +193,7 @@ def test_a_gpu_that_vanishes_in_the_middle_has_no_verdict(cuda: CudaHost) -> Non
     assert "GPU 1 (0000:28:00.0) no longer answers: see gpuwarden status" in document["notes"]
 
 
+@pytest.mark.slow
 def test_a_failure_reaches_the_ledger_and_lasts_until_a_test_that_finds_nothing(cuda: CudaHost) -> None:
     with cuda.daemon() as daemon:
         daemon.wait_status("healthy")

@@ -66,18 +66,21 @@ def finished(node: SlurmNode, job: int, result: Path) -> Json:
     return document
 
 
+@pytest.mark.slow
 def test_an_idle_node_is_tested_at_level_gate_only_since_a_job_may_start(node: SlurmNode) -> None:
     assert "Slurm may start a job on n1 at any moment: gpuwarden exclude" in node.busy("--level", "quick")
     assert node.test("--level", "gate")[0] == 0
     assert node.answers() == ["part"]
 
 
+@pytest.mark.slow
 def test_on_a_drained_node_without_a_job_all_memory_is_taken(node: SlurmNode) -> None:
     node.slurm.drain("n1", "new board")
     assert node.test("--level", "standard")[0] == 0
     assert node.answers() == ["all"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drained", [False, True])
 def test_a_node_with_a_job_is_left_alone_also_a_drained_one(node: SlurmNode, *, drained: bool) -> None:
     job = node.job(SLEEPS)
@@ -86,6 +89,7 @@ def test_a_node_with_a_job_is_left_alone_also_a_drained_one(node: SlurmNode, *, 
     assert f"Slurm has jobs here ({job} of root)" in node.busy("--level", "gate")
 
 
+@pytest.mark.slow
 def test_a_suspended_job_counts_though_the_node_is_idle(node: SlurmNode) -> None:
     job = node.job(SLEEPS)
     node.slurm.scontrol("suspend", str(job))
@@ -95,6 +99,7 @@ def test_a_suspended_job_counts_though_the_node_is_idle(node: SlurmNode) -> None
         node.slurm.scontrol("resume", str(job))
 
 
+@pytest.mark.slow
 def test_a_job_that_starts_before_the_memory_is_taken_keeps_it(node: SlurmNode) -> None:
     node.script({"*": [{"write": {"phase": "int8"}}, {"sleep": 4}, *PASSES]})
     process = node.begin("--json", "--level", "gate", "--gpu", "0")
@@ -106,6 +111,7 @@ def test_a_job_that_starts_before_the_memory_is_taken_keeps_it(node: SlurmNode) 
     assert node.answers() == ["none"]
 
 
+@pytest.mark.slow
 def test_an_exclusive_job_with_all_gpus_is_alone(node: SlurmNode) -> None:
     job, result = node.submit_test("--exclusive", f"--gres=gpu:{GPUS}")
     document = finished(node, job, result)
@@ -113,6 +119,7 @@ def test_an_exclusive_job_with_all_gpus_is_alone(node: SlurmNode) -> None:
     assert node.answers() == ["all"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -127,12 +134,14 @@ def test_a_job_that_others_may_run_beside_is_not_alone(node: SlurmNode, options:
     assert node.workers == []
 
 
+@pytest.mark.slow
 def test_a_variable_of_an_exclusive_job_without_being_in_it_is_not_believed(node: SlurmNode) -> None:
     job = node.job(SLEEPS, "--exclusive", f"--gres=gpu:{GPUS}")
     node.more["SLURM_JOB_ID"] = str(job)
     assert "Slurm has jobs here" in node.busy("--level", "gate")
 
 
+@pytest.mark.slow
 def test_a_job_that_is_cancelled_leaves_a_report_and_no_worker(node: SlurmNode) -> None:
     node.script({"*": [{"ask": "memory"}, {"sleep": 300}]})
     job, result = node.submit_test("--exclusive", f"--gres=gpu:{GPUS}")
@@ -144,12 +153,14 @@ def test_a_job_that_is_cancelled_leaves_a_report_and_no_worker(node: SlurmNode) 
     assert all(gone(node.note(gpu)["pid"]) for gpu in range(GPUS))
 
 
+@pytest.mark.slow
 def test_a_controller_that_does_not_answer_counts_as_occupied(node: SlurmNode) -> None:
     node.slurm.drain("n1", "new board")
     node.slurm.pause("slurmctld")
     assert "Slurm cannot say who is here" in node.busy("--level", "gate")
 
 
+@pytest.mark.slow
 def test_a_controller_that_hangs_does_not_hold_up_a_signal(node: SlurmNode) -> None:
     node.slurm.drain("n1", "new board")
     node.slurm.pause("slurmctld")
@@ -174,6 +185,7 @@ def test_the_order_that_nobody_is_here_is_refused(node: SlurmNode) -> None:
     assert uuid_of(0) not in "".join(node.workers)
 
 
+@pytest.mark.slow
 def test_a_node_that_gpuwarden_excludes_is_tested_as_soon_as_it_is_drained(node: SlurmNode) -> None:
     node.script({"*": [{"write": {"phase": "int8"}}, {"sleep": 4}, *PASSES]})
     with node.daemon(more={"GPUWARDEN_MODE": "enforce"}) as daemon:

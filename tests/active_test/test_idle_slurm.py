@@ -60,6 +60,7 @@ def no_job(slurm: Slurm) -> None:
     slurm.wait(lambda: not jobs(slurm), "the test's job to end")
 
 
+@pytest.mark.slow
 def test_an_idle_node_is_tested_whole_and_then_not_before_it_is_due(
     slurm: Slurm, node: IdleNode, daemon: RunningDaemon
 ) -> None:
@@ -74,6 +75,7 @@ def test_an_idle_node_is_tested_whole_and_then_not_before_it_is_due(
     assert "ago at level quick or higher; test.every is 1d" in answer["text"]
 
 
+@pytest.mark.slow
 def test_a_running_test_is_preempted_by_any_job_and_leaves_an_interrupted_result(tmp_path: Path, slurm: Slurm) -> None:
     node = IdleCudaNode(tmp_path, slurm)
     node.cuda.add("hang cuEventSynchronize")
@@ -98,6 +100,7 @@ def test_a_running_test_is_preempted_by_any_job_and_leaves_an_interrupted_result
         node.end()
 
 
+@pytest.mark.slow
 def test_of_submissions_at_the_same_time_one_has_a_job(slurm: Slurm, node: IdleNode, daemon: RunningDaemon) -> None:
     node.script({"*": HANGS})
     begun = [node.begin("--submit") for _ in range(3)]
@@ -109,6 +112,7 @@ def test_of_submissions_at_the_same_time_one_has_a_job(slurm: Slurm, node: IdleN
     assert "is in the queue" in answer["text"] or "not idle" in answer["text"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_submitter_that_is_killed_leaves_one_job_at_most(
     tmp_path: Path, slurm: Slurm, node: IdleNode, daemon: RunningDaemon, moment: str
@@ -144,6 +148,7 @@ def own_sbatch(folder: Path, slurm: Slurm, moment: str) -> Path:
     return go_on
 
 
+@pytest.mark.slow
 def test_of_two_jobs_for_a_node_the_second_tests_nothing(slurm: Slurm, node: IdleNode, daemon: RunningDaemon) -> None:
     """As where a controller that hung takes a submission that was given up."""
     assert submit(node)[0] == 0
@@ -161,6 +166,7 @@ def test_of_two_jobs_for_a_node_the_second_tests_nothing(slurm: Slurm, node: Idl
     assert len(node.workers) == 4
 
 
+@pytest.mark.slow
 def test_a_job_that_cannot_start_is_removed_by_the_controller(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
     users = slurm.submit("sleep 300", "--nodelist=n1")
     slurm.wait(lambda: slurm.job_state(users) == "RUNNING", "the user's job to run")
@@ -173,6 +179,7 @@ def test_a_job_that_cannot_start_is_removed_by_the_controller(slurm: Slurm, monk
     assert slurm.job_state(users) == "RUNNING"
 
 
+@pytest.mark.slow
 def test_at_most_so_many_nodes_of_the_fleet_are_tested_at_once(
     slurm: Slurm, node: IdleNode, daemon: RunningDaemon
 ) -> None:
@@ -184,6 +191,7 @@ def test_at_most_so_many_nodes_of_the_fleet_are_tested_at_once(
     assert "1 nodes are tested now, and test.at_once allows 1" in answer["text"]
 
 
+@pytest.mark.slow
 def test_a_node_that_is_switched_off_or_taken_is_left_alone(
     slurm: Slurm, node: IdleNode, daemon: RunningDaemon
 ) -> None:
@@ -204,6 +212,7 @@ def test_a_node_that_is_switched_off_or_taken_is_left_alone(
     assert not (slurm.folder / "resumed").exists()
 
 
+@pytest.mark.slow
 def test_without_preemption_nothing_is_submitted_and_the_lines_are_named(
     slurm: Slurm, node: IdleNode, daemon: RunningDaemon
 ) -> None:
@@ -228,6 +237,7 @@ def test_without_preemption_nothing_is_submitted_and_the_lines_are_named(
     assert "PreemptType=preempt/partition_prio" in rows["preemption"].found
 
 
+@pytest.mark.slow
 def test_the_doctor_finds_what_a_submission_needs(slurm: Slurm, node: IdleNode, daemon: RunningDaemon) -> None:
     rows = examined(node)
     assert {name: row.grade for name, row in rows.items()} == {

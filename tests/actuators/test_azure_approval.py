@@ -144,6 +144,7 @@ def plan(daemon: RunningDaemon) -> str:
     return "\n".join(daemon.status()["jobs"]["plan"])
 
 
+@pytest.mark.slow
 def test_once_the_job_has_ended_its_machine_s_event_is_approved_and_a_killed_daemon_does_not_forget_it(
     tmp_path: Path, azure: Simulator
 ) -> None:
@@ -177,6 +178,7 @@ def test_once_the_job_has_ended_its_machine_s_event_is_approved_and_a_killed_dae
         assert cloud.approved == ["E1", "E1"]
 
 
+@pytest.mark.slow
 def test_in_mode_observe_it_is_shown_and_nothing_is_approved(tmp_path: Path, azure: Simulator) -> None:
     host = configured(tmp_path, azure, mode="observe")
     azure.cloud.values["events"] = [event(OWN)]

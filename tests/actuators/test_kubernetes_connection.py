@@ -58,6 +58,7 @@ async def test_a_plugin_of_the_kubeconfig_gives_the_token_and_is_asked_again_whe
         await acts.close()
 
 
+@pytest.mark.slow
 async def test_a_plugin_that_hangs_is_ended_with_its_children_and_one_that_fails_does_not_show_what_it_printed(
     tmp_path: Path,
 ) -> None:
@@ -91,6 +92,7 @@ async def test_no_message_has_a_secret_of_a_file_that_is_wrong(tmp_path: Path) -
     assert SECRET not in str(refused.value)
 
 
+@pytest.mark.slow
 async def test_a_kubeconfig_that_hangs_costs_one_thread_and_is_taken_when_it_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +129,7 @@ def _open() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+@pytest.mark.slow
 async def test_three_hundred_calls_that_fail_leave_nothing_open(tmp_path: Path) -> None:
     """And who is in the middle of a question is not cut off by another's failure."""
     faults: tuple[Fault, ...] = (garbage, half_closed, refusing(500), refusing(403), refusing(429))

@@ -281,6 +281,7 @@ OUT = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("prometheus")
 def test_by_a_real_prometheus_a_node_is_kept_in_and_taken_out(tmp_path: Path) -> None:
     """First it does not know the node; then it does, and of another one that it was taken out two hours ago."""

@@ -16,6 +16,7 @@ pytestmark = SLURM
 TERMINATION = "gpuwarden: termination boot=1b4e28ba instance=i-0af01c23"
 
 
+@pytest.mark.slow
 async def test_a_drain_lets_the_running_job_end_and_no_other_begin(slurm: Slurm) -> None:
     release = slurm.folder / "jobs/release"
     release.unlink(missing_ok=True)
@@ -40,6 +41,7 @@ async def test_a_drain_in_force_is_not_written_again(slurm: Slurm) -> None:
     assert reasons_written(slurm, since=before) == [FAILURE]
 
 
+@pytest.mark.slow
 async def test_a_drain_of_gpuwarden_is_lifted_and_the_node_takes_work_again(slurm: Slurm) -> None:
     done = await attempt(slurm, exclude())
     assert (await attempt(slurm, restore(since=done.since))).result is Result.DONE
@@ -72,6 +74,7 @@ async def test_gpuwardens_reason_written_later_by_another_user_is_foreign(slurm:
     assert slurm.state("n1") == {"IDLE", "DRAIN"}
 
 
+@pytest.mark.slow
 async def test_maintenance_and_reboots_are_left_alone(slurm: Slurm) -> None:
     what = (
         "ReservationName=spare",
@@ -111,6 +114,7 @@ async def test_a_termination_goes_before_a_failure_and_not_the_other_way(slurm: 
     assert slurm.reason("n1") == TERMINATION
 
 
+@pytest.mark.slow
 async def test_detail_goes_to_a_field_that_nobody_else_uses(slurm: Slurm) -> None:
     done = await attempt(slurm, exclude(), describe=lambda: "Xid 79 at 12:00 | job 4711", detail="comment")
     assert "Comment=gpuwarden: Xid 79 at 12:00 / job 4711" in slurm.show("n1")
@@ -131,6 +135,7 @@ async def test_the_breaker_lets_one_of_three_nodes_out(slurm: Slurm) -> None:
     assert (slurm.reason("n1"), slurm.reason("n2")) == (FAILURE, TERMINATION)
 
 
+@pytest.mark.slow
 async def test_a_stopped_controller_is_waited_for(slurm: Slurm) -> None:
     quick = slurm.folder / "quick.conf"  # a client that gives up after 3 s instead of 10
     quick.write_text(f"{slurm.conf.read_text()}\nMessageTimeout=3\n")
@@ -146,6 +151,7 @@ async def test_a_stopped_controller_is_waited_for(slurm: Slurm) -> None:
     assert reasons_written(slurm, since=before) == [FAILURE]
 
 
+@pytest.mark.slow
 async def test_a_drain_that_timed_out_is_read_back_before_it_is_written_again(slurm: Slurm) -> None:
     """The controller hangs between read and write, and carries it out when it wakes up."""
     actuator = an_actuator(slurm, timeout=3.0)
@@ -169,6 +175,7 @@ async def test_a_drain_that_timed_out_is_read_back_before_it_is_written_again(sl
     assert actuator.commands.client.calls > calls
 
 
+@pytest.mark.slow
 async def test_a_controller_that_restarts_remembers_our_drain(slurm: Slurm) -> None:
     done = await attempt(slurm, exclude())
     slurm.restart(CONTROLLER)

@@ -42,6 +42,7 @@ def marked(slurm: Slurm) -> list[str]:
     return [name for name in slurm.names if "gpuwarden: test from=" in slurm.show(name)]
 
 
+@pytest.mark.slow
 def test_of_three_nodes_that_return_together_two_are_tested(slurm: Slurm) -> None:
     answers = asyncio.run(entered(slurm, *slurm.names))
     assert sum(not why for why in answers.values()) == 2

@@ -35,6 +35,7 @@ def drained(slurm: Slurm) -> int:
     return sum("drain" in line for line in output.splitlines())
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_hundred_nodes_that_fail_at_once_end_within_the_budget(cluster: Slurm) -> None:
     size = NODES // PROCESSES

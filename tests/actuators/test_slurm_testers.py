@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
+
 from gpuwarden.actuators.slurm.testers import JOB_NAME, FleetTests, read_testers
 from gpuwarden.policy.at_once import LASTS_MOST, mark
 from gpuwarden_collectors.slurm.client import SlurmClient
@@ -26,6 +28,7 @@ def counted(slurm: Slurm, later: float = 0.0) -> FleetTests:
     return asyncio.run(read())
 
 
+@pytest.mark.slow
 def test_jobs_that_run_and_marks_are_counted_pending_jobs_apart_and_users_jobs_of_that_name_not_at_all(
     slurm: Slurm,
 ) -> None:

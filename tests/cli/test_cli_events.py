@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gpuwarden.health.active_test.lease import LEASE
 from gpuwarden.health.model import Event, EventKind, Evidence, Key, Subject, gpu
 from gpuwarden.ledger.store import Entry, Store
@@ -96,6 +98,7 @@ def test_the_last_ones_can_be_asked_for(tmp_path: Path) -> None:
     assert (refused.returncode, "expected a whole number from 1 to 10000" in refused.stderr) == (64, True)
 
 
+@pytest.mark.slow
 def test_a_ledger_that_is_named_is_read_and_not_changed(tmp_path: Path) -> None:
     now = time.time()
     ledger(tmp_path / "state", raised(now - 7200, 48), raised(now - 60))
@@ -109,6 +112,7 @@ def test_a_ledger_that_is_named_is_read_and_not_changed(tmp_path: Path) -> None:
     assert {file.name: file.read_bytes() for file in (tmp_path / "state").iterdir()} == before
 
 
+@pytest.mark.slow
 def test_without_a_daemon_they_come_from_the_ledger_of_the_configuration(tmp_path: Path) -> None:
     ledger(tmp_path / "state", raised(time.time()))
     more = {"GPUWARDEN_STATE__DIR": str(tmp_path / "state")}
@@ -118,6 +122,7 @@ def test_without_a_daemon_they_come_from_the_ledger_of_the_configuration(tmp_pat
     assert "GPUWARDEN_STATE__DIR: state.dir: expected an absolute path" in wrong.stderr
 
 
+@pytest.mark.slow
 def test_with_neither_daemon_nor_ledger_both_are_named(tmp_path: Path) -> None:
     more = {"GPUWARDEN_STATE__DIR": str(tmp_path)}
     done = gpuwarden("events", "--run-dir", tmp_path, temporary=tmp_path, more=more)
@@ -125,6 +130,7 @@ def test_with_neither_daemon_nor_ledger_both_are_named(tmp_path: Path) -> None:
     assert f"no daemon answers at {tmp_path}/control.sock, and cannot use ledger {tmp_path}/ledger.db" in done.stderr
 
 
+@pytest.mark.slow
 def test_following_prints_each_event_once_also_when_the_clock_was_set_back_or_the_daemon_restarted(
     tmp_path: Path,
 ) -> None:

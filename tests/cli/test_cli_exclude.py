@@ -28,6 +28,7 @@ def verdict_file(host: FakeHost) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines)
 
 
+@pytest.mark.slow
 def test_an_excluded_node_takes_no_work_until_a_person_restores_it_whatever_ends_the_daemon(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
@@ -60,6 +61,7 @@ def events(daemon: RunningDaemon, host: FakeHost) -> list[dict[str, object]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_a_notice_is_in_the_heartbeat_at_once_outlives_the_daemon_and_can_be_called_off(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
@@ -86,6 +88,7 @@ NONSENSE: tuple[tuple[str, ...], ...] = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_an_order_that_makes_no_sense_changes_nothing_and_whatever_a_person_writes_as_reason_does_no_harm(
     host: FakeHost,
 ) -> None:

@@ -76,6 +76,7 @@ def test_a_pasted_line_is_explained_from_its_content(front: str) -> None:
     assert "decode sheet for Xids 144 to 150" in text
 
 
+@pytest.mark.slow
 def test_a_pasted_line_is_read_as_the_driver_wrote_it(tmp_path: Path) -> None:
     text = {
         driver: gpuwarden("explain", "--driver", driver, LINK_EVENT, temporary=tmp_path).stdout
@@ -161,6 +162,7 @@ rise = "10m"
 """
 
 
+@pytest.mark.slow
 def test_the_class_of_the_table_and_of_the_site_are_both_shown(tmp_path: Path) -> None:
     (tmp_path / "site.toml").write_text(SITE)
 
@@ -181,6 +183,7 @@ def test_the_class_of_the_table_and_of_the_site_are_both_shown(tmp_path: Path) -
     assert "class here" not in text("xid", "48")
 
 
+@pytest.mark.slow
 def test_all_faults_of_a_configuration_named_on_the_command_line_are_shown(tmp_path: Path) -> None:
     (tmp_path / "site.toml").write_text('[xids.79]\nseverity = "dire"\n[xids.eighty]\nadvice = "none"\n')
     done = gpuwarden("explain", "xid", "79", "--config", tmp_path / "site.toml", temporary=tmp_path)

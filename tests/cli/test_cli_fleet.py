@@ -91,6 +91,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield Site(tmp_path, server, nodes)
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("prometheus")
 def test_failed_dead_and_vanished_nodes_are_listed_worst_first(site: Site) -> None:
     assert "has no series of gpuwarden" in site.fleet().stderr
@@ -322,6 +323,7 @@ def test_secrets_come_from_files_and_a_partial_response_is_marked(tmp_path: Path
     assert "Prometheus warns: store s2 is away" in fleet(tmp_path, port).stderr
 
 
+@pytest.mark.slow
 def test_a_certificate_is_believed_only_from_the_authority_that_was_given(tmp_path: Path, script: Script) -> None:
     script.node("n1", "a:1")
     (tmp_path / "token").write_text("s3cret\n")

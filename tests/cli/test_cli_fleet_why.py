@@ -94,6 +94,7 @@ def test_fewer_than_five_failing_nodes_are_explained_by_nothing() -> None:
     assert (fleet.why().failing, fleet.why().causes) == (4, ())
 
 
+@pytest.mark.slow
 def test_failures_at_random_have_no_common_cause() -> None:
     """300 fleets with 60 racks: the correction leaves a hundredth of them, and not one in each second."""
     explained = 0
@@ -151,6 +152,7 @@ def metrics(name: str, *, state: str, driver: str, gpus: int = 4) -> str:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("prometheus")
 def test_by_a_real_prometheus_the_driver_is_named_and_the_node_with_three_of_four_gpus(tmp_path: Path) -> None:
     nodes = [f"n{number:02}" for number in range(16)]

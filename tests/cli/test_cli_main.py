@@ -19,6 +19,7 @@ from support.snapshots import UPTIME, at, snapshot
 HEAVY = {"asyncio", "aiohttp", "structlog", "cattrs", "attrs", "pynvml", "sqlite3", "dataclasses", "logging"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_help_with_examples(verb: str, tmp_path: Path) -> None:
     done = gpuwarden(verb, "--help", temporary=tmp_path)
@@ -35,6 +36,7 @@ def test_without_a_verb_the_verbs_are_listed_and_that_is_bad_usage(tmp_path: Pat
     assert (helped.returncode, helped.stdout) == (0, done.stderr)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "message"),
     [

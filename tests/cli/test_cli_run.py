@@ -98,12 +98,14 @@ def test_reading_the_configuration_creates_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_check_of_simulated_gpus_is_marked_and_ends_with_their_health(tmp_path: Path) -> None:
     done = gpuwarden("check", "--simulate", "2", temporary=tmp_path)
     assert done.stdout.startswith("SIMULATED")
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_run_serves_until_it_is_signalled(tmp_path: Path) -> None:
     command = [*COMMAND, "run", "--simulate", "2", "--listen", "127.0.0.1:0"]
     with (tmp_path / "printed").open("w") as printed:

@@ -70,6 +70,7 @@ def watching(folder: Path, *words: str | Path, command: tuple[str, ...] = COMMAN
             process.kill()
 
 
+@pytest.mark.slow
 def test_on_a_terminal_a_fault_is_shown_and_a_daemon_that_hangs_or_dies_is_reported_and_waited_for(
     tmp_path: Path,
 ) -> None:

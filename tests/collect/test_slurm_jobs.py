@@ -420,6 +420,7 @@ def test_nothing_is_removed_where_others_could_have_put_it(notes: Path, mode: in
         assert tidy(notes, 1e6) == 0
 
 
+@pytest.mark.slow
 def test_of_too_many_notes_the_newest_count(notes: Path) -> None:
     for job in range(FILES_MAX + 3):
         (notes / str(job)).write_text("uid=1 gpus=0 started=5 user=x\n")

@@ -73,6 +73,7 @@ def findings(daemon: RunningDaemon, code: str) -> list[dict[str, Any]]:
     return [f for f in daemon.status()["findings"] if f["check"] == code]
 
 
+@pytest.mark.slow
 def test_findings_and_dcgm_exporter_name_the_jobs_of_each_gpu(rig: Rig, host: FakeHost, tmp_path: Path) -> None:
     mapping = tmp_path / "hpc"
     configure(host, rig, f'job_mapping_dir = "{mapping}"')
@@ -92,6 +93,7 @@ def test_findings_and_dcgm_exporter_name_the_jobs_of_each_gpu(rig: Rig, host: Fa
         assert 'user="nobody"' not in daemon.get("/metrics")[1].decode()
 
 
+@pytest.mark.slow
 def test_a_process_that_outlives_its_job_is_a_finding_until_it_is_gone(rig: Rig, host: FakeHost) -> None:
     """Process tracking by parents misses a process that leaves its session."""
     with host.daemon() as daemon:
@@ -150,6 +152,7 @@ def test_a_batch_job_is_watched_and_what_opts_out_or_is_interactive_is_not(
             by_hand.wait(60)
 
 
+@pytest.mark.slow
 def test_with_drain_by_hook_the_node_is_drained_when_slurmd_asks(rig: Rig, host: FakeHost) -> None:
     configure(host, rig, 'drain_by = "hook"')
     host.config.write_text('mode = "enforce"\n' + host.config.read_text())
@@ -166,6 +169,7 @@ def test_with_drain_by_hook_the_node_is_drained_when_slurmd_asks(rig: Rig, host:
     )
 
 
+@pytest.mark.slow
 def test_with_drain_by_hook_a_node_with_full_disks_is_drained_too(rig: Rig, host: FakeHost) -> None:
     """Nothing that the health check goes by has to be written first."""
     require_disposable_host()
@@ -184,6 +188,7 @@ def test_with_drain_by_hook_a_node_with_full_disks_is_drained_too(rig: Rig, host
             rig.slurm.wait(lambda: "DRAIN" in rig.slurm.state("n1"), "n1 to be drained")
 
 
+@pytest.mark.slow
 def test_the_doctor_finds_this_slurm_in_order_but_for_what_is_not(rig: Rig, host: FakeHost) -> None:
     done = host.command("doctor", "--config", host.config)
     rows = [line for line in done.stdout.splitlines() if line[:4].strip()]
@@ -205,6 +210,7 @@ def test_the_doctor_finds_this_slurm_in_order_but_for_what_is_not(rig: Rig, host
     assert "slurm HealthCheckProgram" in grades
 
 
+@pytest.mark.slow
 def test_the_doctor_reports_an_unreachable_controller(rig: Rig, host: FakeHost) -> None:
     rig.slurm.stop(CONTROLLER)
     done = host.command("doctor", "--config", host.config)

@@ -68,6 +68,7 @@ def test_a_folder_that_is_there_already_keeps_what_is_in_it(tmp_path: Path, file
     assert len(files.read({"71": ME}).acknowledgements["71"]) == 1
 
 
+@pytest.mark.slow
 def test_a_folder_with_more_files_than_are_read_at_once_is_removed(tmp_path: Path, files: AcknowledgementFiles) -> None:
     files.make("71", ME)
     for number in range(10_000):

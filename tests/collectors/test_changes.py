@@ -37,11 +37,13 @@ def node(**readings: Any) -> NvmlFacts:
     return NvmlFacts(gpus=tuple(gpus), driver_version="580.159.04")
 
 
+@pytest.mark.slow
 @given(values(NvmlFacts), values(NvmlFacts))
 def test_the_newer_facts_come_back(old: NvmlFacts, new: NvmlFacts) -> None:
     assert with_changes(old, sent(changes(old, new))) == new
 
 
+@pytest.mark.slow
 @given(values(DcgmFacts), values(DcgmFacts))
 def test_those_of_dcgm_too(old: DcgmFacts, new: DcgmFacts) -> None:
     assert with_changes(old, sent(changes(old, new))) == new
@@ -90,6 +92,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(JSON)
 def test_other_json_is_facts_or_a_codec_error_and_nothing_else(data: Any) -> None:
     with contextlib.suppress(CodecError):

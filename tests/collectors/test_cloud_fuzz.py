@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 
+import pytest
+
 from gpuwarden_collectors.cloud import alibaba, aws, azure, gcp, tencent
 from gpuwarden_collectors.cloud.facts import REASON_MOST, Answer, AnswerKind
 from gpuwarden_collectors.cloud.reply import AHEAD_MOST, Reply
@@ -70,6 +72,7 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
     return data
 
 
+@pytest.mark.slow
 def test_no_answer_that_nobody_ever_gave_makes_a_crash_or_a_false_notice() -> None:
     chance = random.Random(20261121)
     for number in range(ROUNDS):

@@ -173,6 +173,7 @@ async def test_a_message_that_is_too_long_ends_the_connection_and_another_is_mad
         await until(lambda: logind.inhibited() == 1)
 
 
+@pytest.mark.slow
 async def test_no_message_is_so_odd_that_reading_it_does_more_than_fail() -> None:
     good = new_signal(DBusAddress("/a", interface="a.B"), "Do", "sb", ("text", True)).serialise(7)
     chance = random.Random(7)

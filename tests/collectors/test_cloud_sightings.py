@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -75,6 +76,7 @@ def test_no_source_can_make_more_than_can_be_held() -> None:
 answers = st.sampled_from([NONE, UNKNOWN, SEEN, answer((notice(name="b"),)), answer((notice(), notice(name="b")))])
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.lists(answers, max_size=40))
 def test_without_a_sight_there_is_no_notice_and_without_three_misses_no_end(script: list[Answer]) -> None:

@@ -35,6 +35,7 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
     return st.floats(allow_nan=False) if kind is float else st.from_type(kind)
 
 
+@pytest.mark.slow
 @given(values(NvmlFacts) | values(PciFacts) | values(LogOrigin))
 def test_facts_come_back_as_they_were(facts: Any) -> None:
     assert from_wire(type(facts), json.loads(json.dumps(to_wire(facts)))) == facts
@@ -52,6 +53,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(JSON)
 def test_other_json_is_facts_or_a_codec_error_and_nothing_else(data: Any) -> None:
     for kind in (NvmlFacts, PciFacts, XidEvent):

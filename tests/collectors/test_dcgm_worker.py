@@ -61,6 +61,7 @@ async def test_one_process_keeps_one_connection(make: Make, fake: FakeDcgm) -> N
     assert fake.engine["clients"] == {}
 
 
+@pytest.mark.slow
 async def test_a_hung_engine_costs_the_process_and_the_next_one_finds_it_well(make: Make, fake: FakeDcgm) -> None:
     worker = dcgm(make, fake, IMPATIENT)
     first = await seen_when(worker, lambda worker: worker.ever_answered)

@@ -76,6 +76,7 @@ def test_structures_of_nvidia_ml_py_are_laid_out_as_in_the_vendors_header(tmp_pa
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_the_library_is_built_once_and_found_again(tmp_path: Path) -> None:
     library = build_library(tmp_path)
     built = library.stat().st_mtime_ns

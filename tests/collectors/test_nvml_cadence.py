@@ -138,6 +138,7 @@ def test_ten_minutes_of_passes_cost_what_the_table_gives_and_no_pass_is_a_burst(
 # --- age
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interval", [1.0, 5.0, 7.0, 45.0, 90.0])
 def test_no_value_grows_older_than_its_cadence(node: Node, interval: float) -> None:
     node.fake.write(gpus=3)

@@ -54,6 +54,7 @@ async def observed(of: Worker[Any]) -> Observation[NvmlFacts]:
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["nvmlDeviceGetFieldValues", "nvmlDeviceGetTemperatureV", "nvmlDeviceGetNvLinkState"])
 async def test_a_missed_deadline_names_the_gpu_and_the_call(worker: Make, fake: FakeNvml, call: str) -> None:
     nvml = reader(worker, fake)
@@ -65,6 +66,7 @@ async def test_a_missed_deadline_names_the_gpu_and_the_call(worker: Make, fake: 
     assert report(seen).silence == f"no answer from {SLOT} in {call}"
 
 
+@pytest.mark.slow
 async def test_a_missed_deadline_about_no_gpu_names_the_call(worker: Make, fake: FakeNvml) -> None:
     nvml = reader(worker, fake)
     await observed(nvml)
@@ -72,6 +74,7 @@ async def test_a_missed_deadline_about_no_gpu_names_the_call(worker: Make, fake:
     assert report(await nvml.observe()).silence == "no answer in nvmlDeviceGetCount"
 
 
+@pytest.mark.slow
 async def test_the_next_worker_reads_the_others_before_the_gpu_that_hangs(worker: Make, fake: FakeNvml) -> None:
     nvml = reader(worker, fake)
     await observed(nvml)
@@ -88,6 +91,7 @@ async def test_the_next_worker_reads_the_others_before_the_gpu_that_hangs(worker
     assert (report(seen).missed, report(seen).silent_since, report(seen).silence) == (0, None, "")
 
 
+@pytest.mark.slow
 async def test_after_a_second_hang_it_is_left_out_and_the_same_worker_goes_on(worker: Make, fake: FakeNvml) -> None:
     nvml = reader(worker, fake)
     await observed(nvml)
@@ -103,6 +107,7 @@ async def test_after_a_second_hang_it_is_left_out_and_the_same_worker_goes_on(wo
     assert {answers(seen)[index] for seen in passes for index in OTHERS} == {GpuAnswer.OK}
 
 
+@pytest.mark.slow
 async def test_a_gpu_that_answers_again_is_read_in_its_turn(worker: Make, fake: FakeNvml) -> None:
     nvml = reader(worker, fake)
     await observed(nvml)
@@ -116,6 +121,7 @@ async def test_a_gpu_that_answers_again_is_read_in_its_turn(worker: Make, fake: 
     assert seen.facts.gpus[HUNG].readings.temperature is not None
 
 
+@pytest.mark.slow
 async def test_where_a_worker_had_to_be_killed_the_gpu_is_not_asked_again_at_once(worker: Make, fake: FakeNvml) -> None:
     """Else the budget of kills is used up, and no GPU is read any more."""
     nvml = reader(worker, fake)
@@ -128,6 +134,7 @@ async def test_where_a_worker_had_to_be_killed_the_gpu_is_not_asked_again_at_onc
     assert {answers(seen)[index] for seen in passes for index in OTHERS} == {GpuAnswer.OK}
 
 
+@pytest.mark.slow
 async def test_a_gpu_whose_handle_hangs_is_named_and_avoided(worker: Make, fake: FakeNvml) -> None:
     nvml = reader(worker, fake)
     await observed(nvml)

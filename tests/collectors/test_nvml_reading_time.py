@@ -84,6 +84,7 @@ print(taken.of(0), time.monotonic() - begin)
 """
 
 
+@pytest.mark.slow
 def test_time_in_which_the_reader_waits_for_a_processor_does_not_count() -> None:
     cpu = min(os.sched_getaffinity(0))
     spins = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]

@@ -231,6 +231,7 @@ def test_more_functions_than_any_host_has_are_refused_whole(tmp_path: Path) -> N
         collector_of(tmp_path, max_functions=3).read()
 
 
+@pytest.mark.slow
 def test_a_function_that_does_not_respond_for_the_time_of_a_reset_is_not_reported(tmp_path: Path) -> None:
     gpu = h100("0000:4e:00.0")
     write_tree(tmp_path, [replace(gpu, responds=False)])

@@ -188,6 +188,7 @@ async def test_a_check_that_never_ends_is_ended(tmp_path: Path) -> None:
     assert not alive(int((tmp_path / "pid").read_text()))
 
 
+@pytest.mark.slow
 async def test_a_check_that_ignores_sigterm_is_killed_and_all_that_it_started_with_it(tmp_path: Path) -> None:
     text = f"trap '' TERM; (trap '' TERM; echo $$ > {tmp_path}/a; sleep 1000) & echo $! > {tmp_path}/b; wait; wait"
     outcome = await result(text, within=SOON)
@@ -236,6 +237,7 @@ async def test_what_a_check_leaves_behind_holds_nothing_up_and_is_killed(tmp_pat
     await until(lambda: not alive(int((tmp_path / "pid").read_text())))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["exit 1", "sleep 1000"], ids=["ends", "too late"])
 async def test_what_escapes_into_a_session_of_its_own_holds_nothing_up_and_is_killed(tmp_path: Path, end: str) -> None:
     """Its parent is gone by then, and so is that parent's."""
@@ -256,6 +258,7 @@ async def test_what_runs_is_killed_when_the_daemon_ends(tmp_path: Path) -> None:
     assert not alive(int((tmp_path / "pid").read_text()))
 
 
+@pytest.mark.slow
 @pytest.mark.disposable
 @pytest.mark.parametrize(
     ("killable", "message"),

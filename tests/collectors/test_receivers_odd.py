@@ -234,6 +234,7 @@ PROCESSES = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(PROCESSES, st.sets(st.integers(1, 13)))
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_each_process_is_listed_once_and_only_ranks_and_helpers_are_unknown(

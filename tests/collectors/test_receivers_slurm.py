@@ -6,6 +6,8 @@ import pwd
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from gpuwarden_collectors.receivers.facts import LocalJob, Role
 from gpuwarden_collectors.receivers.reader import ReceiversReader
 from gpuwarden_collectors.slurm.departing_text import listed_pids
@@ -16,6 +18,7 @@ pytestmark = SLURM
 TRAINER = """perl -e '$SIG{USR1} = sub {}; open F, ">", "RUNS.$ENV{SLURM_PROCID}"; close F; sleep 1 while 1'"""
 
 
+@pytest.mark.slow
 def test_the_ranks_of_a_job_are_found_below_its_wrappers(slurm: Slurm, tmp_path: Path) -> None:
     """sbatch, srun, a wrapper for each task, and the trainer in it; and a second step whose tasks are the trainers themselves."""
     runs = slurm.folder / "jobs" / tmp_path.name

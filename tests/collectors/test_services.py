@@ -105,6 +105,7 @@ def test_unusual_responses_of_systemd(tmp_path: Path, answer: str, facts: Servic
     assert answering(tmp_path, f"printf '{answer}\\n'").read() == ServicesFacts(services=(facts,))
 
 
+@pytest.mark.slow
 @pytest.mark.disposable
 def test_real_systemd_reports_what_runs_what_failed_and_what_keeps_restarting(tmp_path: Path) -> None:
     units = {

@@ -24,6 +24,7 @@ async def commands(slurm: Slurm) -> AsyncIterator[Commands]:
     await commands.client.close()
 
 
+@pytest.mark.slow
 async def test_each_node_gets_its_jobs_and_their_processes_with_one_call_each(slurm: Slurm, commands: Commands) -> None:
     ranks = Ranks(slurm)
     array = slurm.submit("sleep 300", "--array=0-1", "-w", "n3", "--no-requeue")
@@ -54,6 +55,7 @@ async def test_each_node_gets_its_jobs_and_their_processes_with_one_call_each(sl
         slurm.resume(CONTROLLER)
 
 
+@pytest.mark.slow
 async def test_the_steps_of_a_job_are_read_from_all_of_its_nodes_until_they_have_ended(
     slurm: Slurm, commands: Commands
 ) -> None:
@@ -78,6 +80,7 @@ async def test_the_steps_of_a_job_are_read_from_all_of_its_nodes_until_they_have
         await read_steps(commands, job)
 
 
+@pytest.mark.slow
 async def test_missing_data_is_empty_or_an_error(slurm: Slurm, commands: Commands) -> None:
     assert await read_jobs(commands, "n1") == {}
     assert await listpids(commands, "n1") == {}

@@ -62,6 +62,7 @@ async def test_a_partition_is_read_with_its_members(slurm: Slurm, commands: Comm
     assert [(one.name, one.total_nodes) for one in await read_partition_settings(commands)] == [("gpu", 3)]
 
 
+@pytest.mark.slow
 async def test_without_munge_or_configuration_slurm_is_unreachable(slurm: Slurm, commands: Commands) -> None:
     slurm.stop(MUNGE)
     with pytest.raises(Unreachable, match="systemctl status munge"):

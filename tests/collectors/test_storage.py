@@ -227,6 +227,7 @@ def probes(mount: Path) -> set[str]:
     return {pid for pid in children if f"\0{mount}\0" in Path(f"/proc/{pid}/cmdline").read_text()}
 
 
+@pytest.mark.slow
 @pytest.mark.disposable
 @pytest.mark.parametrize("killable", [True, False])
 def test_a_hung_mount_costs_one_process_and_keeps_no_other_from_answering(tmp_path: Path, *, killable: bool) -> None:

@@ -225,6 +225,7 @@ async def test_a_late_answer_is_not_taken_for_the_next_one(worker: Make, trigger
     assert (following.pid != pid, following.text) == (True, "")
 
 
+@pytest.mark.slow
 async def test_a_call_that_ignores_sigterm_still_ends_with_its_stdin(worker: Make) -> None:
     hanging = worker(
         Options(how="hang_ignoring_sigterm"), WorkerLimits(deadline=1.0, init_deadline=1.0, term_grace=SOON)

@@ -48,6 +48,7 @@ def trigger(tmp_path: Path) -> Path:
 # --- Ends that need force ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_kills_are_counted_and_beyond_the_budget_a_worker_is_left_alone(worker: Make, trigger: Path) -> None:
     trigger.touch()
     limits = WorkerLimits(deadline=0.5, term_grace=0.3, kills=1, backoff_first=0.0)
@@ -97,6 +98,7 @@ async def test_a_process_in_d_state_is_abandoned_and_another_one_answers(
     assert not report(await stuck.observe()).abandoned
 
 
+@pytest.mark.slow
 async def test_no_third_process_is_put_beside_two_in_d_state(worker: Make, trigger: Path) -> None:
     trigger.touch()
     stuck = worker(Options(how="hang_in_kernel", trigger=str(trigger)), HASTY)
@@ -221,6 +223,7 @@ def parent(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
+@pytest.mark.slow
 async def test_a_worker_ends_with_a_killed_daemon_even_while_its_library_hangs(parent: subprocess.Popen[bytes]) -> None:
     assert parent.stdout is not None
     pid = int(await asyncio.to_thread(parent.stdout.readline))

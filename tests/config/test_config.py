@@ -254,6 +254,7 @@ WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 SECONDS = st.integers(100, 30_000).map(lambda milliseconds: milliseconds / 1000)
 
 
+@pytest.mark.slow
 @given(word=WORDS, interval=SECONDS, enabled=st.booleans(), count=st.none() | st.integers(0, 256))
 def test_what_is_shown_can_be_read_back(
     word: str, interval: float, enabled: bool, count: int | None, tmp_path_factory: pytest.TempPathFactory
@@ -338,6 +339,7 @@ VALUES = (
 )
 
 
+@pytest.mark.slow
 @given(
     tree=st.dictionaries(KEYS, st.recursive(VALUES, lambda inner: st.dictionaries(KEYS, inner, max_size=4)), max_size=4)
 )

@@ -69,6 +69,7 @@ def test_the_defaults_are_within_bounds() -> None:
     assert list(misfits(Config())) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("path", "limits", "kind"), KEYS, ids=[".".join(path) for path, _, _ in KEYS])
 def test_what_is_outside_is_a_fault_that_names_the_bounds_and_why(
     path: tuple[str, ...], limits: Bounds, kind: type

@@ -68,6 +68,7 @@ def test_the_configuration_names_it_and_shows_no_more(tmp_path: Path) -> None:
     assert "# prometheus_token is not set" in as_toml(Config(), {})
 
 
+@pytest.mark.slow
 def test_a_daemon_with_secrets_shows_them_nowhere(tmp_path: Path) -> None:
     """Not in its log, its pages, its sockets' answers, its files, `config show` or `doctor`."""
     host = FakeHost(tmp_path, 1)

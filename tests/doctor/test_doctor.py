@@ -57,6 +57,7 @@ def everything(folder: Path) -> dict[str, int]:
     return {str(path): path.lstat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_a_good_host_has_only_the_daemon_missing_and_is_left_as_it_was(host: FakeHost) -> None:
     before = everything(host.folder)
     _, rows = examine(host)
@@ -70,6 +71,7 @@ def test_a_good_host_has_only_the_daemon_missing_and_is_left_as_it_was(host: Fak
     assert everything(host.folder) == before
 
 
+@pytest.mark.slow
 def test_a_running_daemon_answers(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
@@ -83,6 +85,7 @@ def test_a_running_daemon_answers(host: FakeHost) -> None:
     assert {name for name, row in rows.items() if row["grade"] != "ok"} <= OF_THIS_MACHINE
 
 
+@pytest.mark.slow
 def test_the_rows_come_in_the_order_in_which_one_needs_the_other(host: FakeHost) -> None:
     """Configuration, daemon, what it runs on, what it reads, what it publishes and to whom, and whom it acts on."""
     wanted = [
@@ -105,6 +108,7 @@ def test_the_rows_come_in_the_order_in_which_one_needs_the_other(host: FakeHost)
     assert [name.partition(" ")[2] for name in examine(host)[1]] == wanted
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_not_loaded_is_reported_and_not_loaded_by_the_check(host: FakeHost) -> None:
     (host.folder / "proc/driver/nvidia/version").unlink()
     code, rows = examine(host)
@@ -113,6 +117,7 @@ def test_a_driver_that_is_not_loaded_is_reported_and_not_loaded_by_the_check(hos
     assert rows["host nvml"]["found"] == "not read: the driver is not loaded"
 
 
+@pytest.mark.slow
 def test_each_fault_of_the_host_is_a_row_of_its_own(host: FakeHost) -> None:
     host.run_dir.mkdir(mode=0o777)
     host.run_dir.chmod(0o777)
@@ -125,6 +130,7 @@ def test_each_fault_of_the_host_is_a_row_of_its_own(host: FakeHost) -> None:
     assert "Xids are not read" in rows["host kernel log"]["to_do"]
 
 
+@pytest.mark.slow
 def test_a_faulty_configuration_is_reported_and_the_rest_is_checked(host: FakeHost) -> None:
     host.config.write_text("mode = 'sometimes'\n")
     code, rows = examine(host)
@@ -133,6 +139,7 @@ def test_a_faulty_configuration_is_reported_and_the_rest_is_checked(host: FakeHo
     assert "host kernel log" in rows
 
 
+@pytest.mark.slow
 def test_the_table_shows_what_to_do_below_what_was_found(host: FakeHost) -> None:
     done = host.command("doctor", "--config", host.config)
     lines = done.stdout.splitlines()
@@ -241,6 +248,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.disposable
 def test_a_slurm_conf_or_a_bus_that_hangs_is_a_row_and_not_the_end_of_all_others(tmp_path: Path) -> None:
     with hung_mount(tmp_path / "hangs") as folder:

@@ -37,6 +37,7 @@ def host(tmp_path: Path) -> FakeHost:
     return host
 
 
+@pytest.mark.slow
 def test_roots_doctor_judges_as_the_user_of_the_daemon(host: FakeHost) -> None:
     host.configure("[collectors.kernel_log]\nenabled = false\n")
     daemon = RunningDaemon(host, prefix=AS_OTHER)
@@ -82,6 +83,7 @@ def test_a_stopped_service_is_judged_as_its_user(tmp_path: Path) -> None:
     assert identity(tmp_path, (str(tmp_path / "missing"),)) == {}
 
 
+@pytest.mark.slow
 def test_the_state_directory_can_be_named(host: FakeHost) -> None:
     named = host.folder / "elsewhere"
     done = host.command("doctor", "--json", "--config", host.config, "--state-dir", named)

@@ -111,6 +111,7 @@ def test_a_daemon_that_runs_in_another_mode_than_is_configured_is_reported() -> 
     assert (row.grade, "the configuration has mode enforce" in row.found) == (Grade.WARN, True)
 
 
+@pytest.mark.slow
 def test_a_daemon_that_listens_and_does_not_answer_is_not_to_be_started_but_restarted(tmp_path: Path) -> None:
     host = FakeHost(tmp_path, 1)
     with serving(host.run_dir, None), socket.create_server(("127.0.0.1", 0)) as its_port:
@@ -124,6 +125,7 @@ def test_a_daemon_that_listens_and_does_not_answer_is_not_to_be_started_but_rest
     assert (rows["port"]["grade"], rows["port"]["found"]) == ("ok", f"127.0.0.1:{number} is the daemon's")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_a_user_who_may_not_ask_the_daemon_is_told_so_and_not_to_start_it_or_to_end_it(tmp_path: Path) -> None:
     host = FakeHost(tmp_path, 1)
@@ -158,6 +160,7 @@ def test_a_port_is_free_or_the_daemon_s_or_a_stranger_is_named() -> None:
     assert port_row(SILENT, number, "192.0.2.1").grade is Grade.FAIL, "no address of this host"
 
 
+@pytest.mark.slow
 def test_the_port_of_a_real_daemon_is_its_own(tmp_path: Path) -> None:
     host = FakeHost(tmp_path, 1)
     with host.daemon() as daemon:
@@ -312,6 +315,7 @@ def test_a_real_systemd_is_asked_what_it_made_of_the_unit(tmp_path: Path) -> Non
 # --- bus and DCGM
 
 
+@pytest.mark.slow
 def test_a_gpu_that_is_mute_on_the_bus_fails_by_its_address(tmp_path: Path) -> None:
     here, mute = slots(2)
     write_tree(tmp_path, [h100(here), replace(h100(mute), responds=False)])

@@ -238,6 +238,7 @@ async def test_a_stranger_on_the_job_socket_is_not_taken_for_the_daemon(tmp_path
     assert (row.grade, "unexpected answer" in row.found) == (Grade.FAIL, True), row
 
 
+@pytest.mark.slow
 def test_the_daemon_answers_jobs_and_users_must_be_able_to_reach_it(tmp_path: Path) -> None:
     host = FakeHost(tmp_path, 1)
     config = configured(tmp_path, "")

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
@@ -191,6 +192,7 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(story=st.lists(st.tuples(st.sampled_from(sorted(DOORS)), st.integers(0, 40)), max_size=10))
 @example(story=[("exclude", 0), ("restart", 0), ("restore", 0), ("checkpoint", 0), ("line", 1), ("restart", 1)])

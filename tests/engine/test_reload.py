@@ -95,6 +95,7 @@ def host(tmp_path: Path) -> FakeHost:
     return FakeHost(tmp_path, gpus=2)
 
 
+@pytest.mark.slow
 def test_a_running_daemon_takes_over_what_an_xid_means_here(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
@@ -106,6 +107,7 @@ def test_a_running_daemon_takes_over_what_an_xid_means_here(host: FakeHost) -> N
         assert daemon.heartbeat()["status"] == "healthy"
 
 
+@pytest.mark.slow
 def test_faults_of_a_reload_are_reported_together_and_the_daemon_keeps_its_configuration(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
@@ -120,6 +122,7 @@ def test_faults_of_a_reload_are_reported_together_and_the_daemon_keeps_its_confi
         daemon.wait_status("failure", "xid.95")
 
 
+@pytest.mark.slow
 def test_a_latched_failure_that_the_site_calls_a_warning_is_one_after_the_reload(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
@@ -133,6 +136,7 @@ def test_a_latched_failure_that_the_site_calls_a_warning_is_one_after_the_reload
         assert (after["id"], after["first_seen"]) == (before["id"], before["first_seen"])
 
 
+@pytest.mark.slow
 def test_a_reload_forgets_nothing_and_misses_no_kernel_line(host: FakeHost) -> None:
     """Good ones and refused ones by turns, while the kernel goes on logging."""
     reloads = 12
@@ -157,6 +161,7 @@ def test_a_reload_forgets_nothing_and_misses_no_kernel_line(host: FakeHost) -> N
         assert (now["started_at"], now["sequence"] > began["sequence"]) == (began["started_at"], True)
 
 
+@pytest.mark.slow
 def test_what_waits_for_a_restart_is_named_on_the_command_line_and_holds_after_it(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
@@ -172,6 +177,7 @@ def test_what_waits_for_a_restart_is_named_on_the_command_line_and_holds_after_i
         assert host.command("reload", "--run-dir", host.run_dir).stdout == "nothing has changed\n"
 
 
+@pytest.mark.slow
 def test_a_fault_in_the_file_of_tls_and_users_is_refused_with_the_rest(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from support.daemons import FakeHost, RunningDaemon
 from support.docker import DOCKER, Container, Docker, wait
 from support.ranks import SCRIPT
@@ -22,6 +24,7 @@ def rank(docker: Docker, image: str, *labels: str) -> Container:
     return container
 
 
+@pytest.mark.slow
 def test_a_container_gets_the_signal_of_its_label_and_is_named_by_dstacks(
     docker: Docker, image: str, tmp_path: Path
 ) -> None:

@@ -43,6 +43,7 @@ def ending() -> Notice:
     return announced(120.0, at=host_clock().boottime)
 
 
+@pytest.mark.slow
 async def test_containers_are_signalled_before_slurm_responds_and_others_after_it_was_waited_for(
     tmp_path: Path, one: Rank
 ) -> None:
@@ -68,6 +69,7 @@ async def test_containers_are_signalled_before_slurm_responds_and_others_after_i
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_time", [True, False])
 async def test_a_job_with_ranks_elsewhere_is_not_settled_before_the_controller_had_its_time_and_is_signalled_when_the_daemon_ends(
     tmp_path: Path, in_time: bool

@@ -142,6 +142,7 @@ async def listening(folder: Path, rig: Rig) -> AsyncIterator[JobSocket]:
         await served.stop()
 
 
+@pytest.mark.slow
 async def test_none_of_two_hundred_forged_acknowledgements_is_accepted(
     tmp_path: Path, trees: Forest, victims: list[Rank]
 ) -> None:
@@ -197,6 +198,7 @@ for job in ReceiversReader(Path("/proc")).read({int(pid) for pid in sys.argv[1:]
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sees", ["all", "its own groups", "none"])
 async def test_a_daemon_in_a_container_sees_the_same_jobs_and_is_not_deceived_either(
     trees: Forest, victims: list[Rank], sees: str

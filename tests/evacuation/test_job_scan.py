@@ -121,6 +121,7 @@ def jobs(scan: Scanned) -> list[str]:
     return [] if scan.seen is None else [f"{job.kind}/{job.id}" for job in scan.seen.jobs]
 
 
+@pytest.mark.slow
 async def test_a_rank_is_its_job_s_however_long_the_controller_hangs(tmp_path: Path, one: Rank) -> None:
     """What waits for the controller takes no turn from what asks slurmd."""
     async with on(tmp_path) as host:
@@ -134,6 +135,7 @@ async def test_a_rank_is_its_job_s_however_long_the_controller_hangs(tmp_path: P
         assert await host.job_of(process) == "slurm/71"
 
 
+@pytest.mark.slow
 async def test_no_process_is_reported_as_without_a_job_before_slurmd_responds(tmp_path: Path, one: Rank) -> None:
     async with on(tmp_path) as host:
         host.lists(one)
@@ -151,6 +153,7 @@ async def test_no_process_is_reported_as_without_a_job_before_slurmd_responds(tm
                 assert await asyncio.gather(*asks) == ["slurm/71", None]
 
 
+@pytest.mark.slow
 async def test_who_was_listed_is_of_that_job_while_slurmd_is_silent_until_it_ends(tmp_path: Path, one: Rank) -> None:
     """Else it would appear as if the ranks had ended, and the job be requeued while they save."""
     async with on(tmp_path) as host:
@@ -167,6 +170,7 @@ async def test_who_was_listed_is_of_that_job_while_slurmd_is_silent_until_it_end
         await host.speaks()
 
 
+@pytest.mark.slow
 async def test_a_list_that_fails_is_none(tmp_path: Path, one: Rank) -> None:
     async with on(tmp_path) as host:
         host.sees(one)
@@ -178,6 +182,7 @@ async def test_a_list_that_fails_is_none(tmp_path: Path, one: Rank) -> None:
             assert jobs(await host.scan()) == ["slurm/71"]
 
 
+@pytest.mark.slow
 async def test_while_slurmd_does_not_respond_a_process_that_only_holds_a_gpu_is_signalled_but_has_no_known_job(
     tmp_path: Path, one: Rank
 ) -> None:

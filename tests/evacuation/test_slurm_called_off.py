@@ -36,6 +36,7 @@ async def rig(slurm: Slurm, tmp_path: Path) -> AsyncIterator[ExecutorRig]:
 READS_NODE = "^sinfo .*--nodes="
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "then", "requeued"),
     [
@@ -63,6 +64,7 @@ async def test_a_job_is_requeued_only_if_its_notice_stands_right_before_that(
     assert EventKind.NOT_REQUEUED not in [event.kind for event in rig.written]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("then", "down"),
     [((), False), ((OTHER,), False), ((LATER, OTHER), False), ((SPOT,), True)],

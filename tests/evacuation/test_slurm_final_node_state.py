@@ -66,6 +66,7 @@ async def test_a_node_that_is_not_out_or_that_somebody_took_over_is_left_alone(
         await set_final_state(commands, "n9", FinalState.DOWN, OWN_REASON)
 
 
+@pytest.mark.slow
 async def test_a_job_whose_node_vanished_runs_elsewhere_after_the_final_node_update(
     slurm: Slurm, commands: Commands
 ) -> None:

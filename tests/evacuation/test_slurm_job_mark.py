@@ -66,6 +66,7 @@ async def notice(slurm: Slurm, job: SlurmJob, node: str) -> MarkOutcome:
         await commands.client.close()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_of_two_nodes_that_are_noticed_at_once_exactly_one_signals_the_job(
     slurm: Slurm, commands: Commands
@@ -110,6 +111,7 @@ async def test_an_unused_mark_is_removed_and_nothing_that_has_replaced_it(slurm:
         assert await comment_of(commands, job) == present
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("withdrawn", [True, False])
 async def test_a_job_that_is_not_signalled_as_a_whole_after_all_keeps_no_mark_and_other_nodes_do_not_watch(
     slurm: Slurm, commands: Commands, withdrawn: bool
@@ -133,6 +135,7 @@ async def test_a_job_that_is_not_signalled_as_a_whole_after_all_keeps_no_mark_an
     assert sum(count["USR1"] for count in ranks.received(job.id).values()) == 0
 
 
+@pytest.mark.slow
 async def test_a_job_is_signalled_as_a_whole_while_a_drain_and_a_read_of_the_node_hang(
     slurm: Slurm, commands: Commands, tmp_path: Path
 ) -> None:
@@ -163,6 +166,7 @@ async def test_a_job_is_signalled_as_a_whole_while_a_drain_and_a_read_of_the_nod
     await client.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "watched"), [(("n[1-2]", "n1"), [1]), (("n1", "n1"), [])])
 async def test_of_a_job_that_another_node_signals_only_steps_that_run_there_too_are_signalled_by_it(
     slurm: Slurm, commands: Commands, tmp_path: Path, nodes: tuple[str, str], watched: list[int]
@@ -206,6 +210,7 @@ async def test_a_mark_counts_for_ten_minutes_and_for_one_run_of_the_job(slurm: S
     assert (await mark(commands, job, "n2", time.time())).result is Marking.TAKEN
 
 
+@pytest.mark.slow
 async def test_the_task_of_an_array_is_marked_alone(slurm: Slurm, commands: Commands) -> None:
     """Its last task has the number of the whole array."""
     array = slurm.submit("sleep 300", "--array=0-1", "-w", "n1")

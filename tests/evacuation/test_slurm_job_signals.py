@@ -58,6 +58,7 @@ async def others(commands: Commands, job: int) -> set[tuple[int, str]]:
     }
 
 
+@pytest.mark.slow
 async def test_each_rank_on_each_node_gets_it_once_and_nothing_else_of_the_job_does(
     slurm: Slurm, commands: Commands
 ) -> None:
@@ -102,6 +103,7 @@ async def goes_on() -> bool:
     return True
 
 
+@pytest.mark.slow
 async def test_where_none_of_its_steps_is_here_any_more_nothing_is_sent(slurm: Slurm, commands: Commands) -> None:
     ranks = Ranks(slurm)
     job = await the_job(commands, ranks.start("-N2", "-w", "n[1-2]"))
@@ -121,6 +123,7 @@ async def test_ranks_that_catch_a_term_live_on_and_so_does_their_step(slurm: Slu
     slurm.command("scancel", "--signal=KILL", f"{number}.0")  # else they live on for KillWait
 
 
+@pytest.mark.slow
 async def test_a_task_of_an_array_gets_it_alone_and_so_does_its_batch_script(slurm: Slurm, commands: Commands) -> None:
     ranks = Ranks(slurm)
     array = slurm.submit(f"{ranks.script} USR2 & srun {ranks.script} USR1", "--array=0-1", "-w", "n1")
@@ -144,6 +147,7 @@ async def test_the_batch_script_gets_it_alone(slurm: Slurm, commands: Commands) 
     assert not ranks.received(number)["0.0"]
 
 
+@pytest.mark.slow
 async def test_an_unreachable_step_is_reported_and_nothing_is_sent(slurm: Slurm, commands: Commands) -> None:
     """Of a step in parts scancel knows the first only."""
     ranks = Ranks(slurm)

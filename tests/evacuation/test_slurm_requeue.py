@@ -42,6 +42,7 @@ def restarts(slurm: Slurm, job: int) -> str:
     return slurm.job(job).get("Restarts", "")
 
 
+@pytest.mark.slow
 async def test_two_nodes_that_go_requeue_their_job_once_and_it_runs_on_the_third(
     slurm: Slurm, commands: Commands
 ) -> None:
@@ -61,6 +62,7 @@ async def test_two_nodes_that_go_requeue_their_job_once_and_it_runs_on_the_third
     assert (restarts(slurm, number), slurm.job_state(number)) == ("1", "RUNNING")
 
 
+@pytest.mark.slow
 async def test_it_is_not_requeued_while_the_node_could_get_it_back(slurm: Slurm, commands: Commands) -> None:
     """Whatever excluded it."""
     number = running(slurm, "-N1", script=f"exec {Ranks(slurm).script} USR1")
@@ -76,6 +78,7 @@ async def test_it_is_not_requeued_while_the_node_could_get_it_back(slurm: Slurm,
     assert slurm.reason(node) == "an administrator replaces a fan"
 
 
+@pytest.mark.slow
 async def test_what_cannot_be_requeued_is_named_and_runs_on(slurm: Slurm, commands: Commands) -> None:
     slurm.drain("n2,n3", "kept free")
     slurm.command("salloc", "--no-shell")  # its allocation stays
@@ -91,6 +94,7 @@ async def test_what_cannot_be_requeued_is_named_and_runs_on(slurm: Slurm, comman
     assert {slurm.job_state(number) for number in why} == {"RUNNING"}
 
 
+@pytest.mark.slow
 async def test_a_job_that_ended_meanwhile_is_not_requeued(slurm: Slurm, commands: Commands) -> None:
     """A plain requeue would."""
     done = slurm.folder / "jobs/done"
@@ -104,6 +108,7 @@ async def test_a_job_that_ended_meanwhile_is_not_requeued(slurm: Slurm, commands
     assert (slurm.job_state(number), restarts(slurm, number)) == ("COMPLETED", "0")
 
 
+@pytest.mark.slow
 async def test_a_task_of_an_array_goes_alone(slurm: Slurm, commands: Commands) -> None:
     """Its last task has the number of the whole array."""
     slurm.drain("n2,n3", "kept free")
@@ -118,6 +123,7 @@ async def test_a_task_of_an_array_goes_alone(slurm: Slurm, commands: Commands) -
     assert f"{job.called} 1" in output
 
 
+@pytest.mark.slow
 async def test_a_job_that_requeues_itself_on_the_signal_is_only_brought_forward(
     slurm: Slurm, commands: Commands
 ) -> None:

@@ -229,6 +229,7 @@ def degraded() -> Host:
     return host
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [lambda host: None, Host.restart_daemon, Host.checkpointed])
 def test_a_passed_test_ends_memory_that_degrades(after: Callable[[Host], object]) -> None:
     host = degraded()
@@ -239,6 +240,7 @@ def test_a_passed_test_ends_memory_that_degrades(after: Callable[[Host], object]
     assert "memory_degrading" not in host.codes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "test",
     [
@@ -305,6 +307,7 @@ def test_xids_of_an_earlier_test_are_none_of_a_test_that_the_daemon_did_not_know
     assert outcomes[uuid(0)].verdict is ActiveVerdict.NOTHING_FOUND
 
 
+@pytest.mark.slow
 def test_of_gates_after_every_job_few_are_kept_and_each_is_counted() -> None:
     host = Host(1)
     host.step()

@@ -48,6 +48,7 @@ def test_a_driver_that_became_slow_is_a_finding_after_ten_minutes_and_names_the_
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_it_ends_after_ten_minutes_of_ordinary_passes_however_long_it_was_slow() -> None:
     host = learned()
     slow(host, 3.0)
@@ -60,6 +61,7 @@ def test_it_ends_after_ten_minutes_of_ordinary_passes_however_long_it_was_slow()
     assert (host.codes, host.health) == ([], Health.HEALTHY)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [300.0, 900.0], ids=["while it rises", "as a finding"])
 def test_a_restart_of_the_daemon_keeps_what_it_is_measured_by(after: float) -> None:
     host = learned()
@@ -85,6 +87,7 @@ def test_all_gpus_a_little_slower_are_a_slow_driver_too() -> None:
 # --- healthy nodes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("times", "passes"),
     [
@@ -110,6 +113,7 @@ def test_a_driver_that_is_being_initialised_is_not_the_custom() -> None:
     assert host.codes == ["driver_slow"]
 
 
+@pytest.mark.slow
 def test_a_driver_that_was_always_slow_is_left_alone() -> None:
     host = learned(4.0)
     took(host, 4.0, 3.5, 5.2, passes=1000)

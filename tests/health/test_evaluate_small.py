@@ -41,6 +41,7 @@ def number(name: str) -> int:
 # --- what is measured
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOME)
 def test_a_fault_is_detected_in_time_without_false_alarms_and_a_restart_changes_nothing(name: str) -> None:
     result = measure_fault(number(name), seed=1)
@@ -48,6 +49,7 @@ def test_a_fault_is_detected_in_time_without_false_alarms_and_a_restart_changes_
     assert result.delay is not None
 
 
+@pytest.mark.slow
 def test_hours_of_ordinary_work_are_no_fault_and_most_steps_of_them_are_passed_over() -> None:
     result = measure_days(seed=3, days=0.3)
     assert result.wrong == ()
@@ -64,6 +66,7 @@ def test_every_condition_and_every_xid_that_takes_a_node_out_has_a_fault_that_mu
     assert len({fault.name for fault in CLASSES}) == len(CLASSES)
 
 
+@pytest.mark.slow
 def test_every_ordinary_thing_can_be_judged() -> None:
     for kind in PER_DAY:
         jury = Jury()
@@ -157,11 +160,13 @@ def assert_the_same_but_late_by_time_alone(records: list[Record]) -> int:
     return fewer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_passed_over_on_healthy_nodes_is_what_would_have_reported_nothing(seed: int) -> None:
     assert_the_same_but_late_by_time_alone(busy(seed, 1.5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -173,6 +178,7 @@ def test_passed_over_on_faulty_nodes_is_what_would_have_reported_nothing(name: s
     assert_the_same_but_late_by_time_alone(struck_node(name))
 
 
+@pytest.mark.slow
 def test_what_must_be_seen_for_a_day_is_raised_in_the_same_step_and_hardly_judged_meanwhile() -> None:
     records = power_limit_forgotten(hours=24.5)
     full, quiet = (judged(records, quiet=quiet) for quiet in (False, True))

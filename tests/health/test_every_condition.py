@@ -143,6 +143,7 @@ def test_every_condition_is_raised_here_or_has_a_reason_why_not() -> None:
     assert set(OUTLASTS_A_REPAIR) <= set(CODES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", CODES)
 def test_a_rise_and_a_fall_are_one_line_each_and_no_webhook_gets_names_of_jobs(code: str) -> None:
     """With a `fall` of the site's."""
@@ -167,6 +168,7 @@ def test_a_rise_and_a_fall_are_one_line_each_and_no_webhook_gets_names_of_jobs(c
     assert not re.search(rf"{USER}|{JOB_NAME}", json.dumps([story.sent, story.lines], default=str))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", CODES)
 def test_in_shadow_later_and_of_another_severity_as_the_site_has_it_until_it_is_switched_off(code: str) -> None:
     row = CONDITIONS[code]

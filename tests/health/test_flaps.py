@@ -51,6 +51,7 @@ def test_a_restart_does_not_let_it_go(restart: Callable[[Host], None]) -> None:
     assert host.codes == ["row_remap_failed"]
 
 
+@pytest.mark.slow
 def test_what_comes_once_in_an_hour_does_not_flap() -> None:
     host = Host(1)
     for _ in range(2 * MOST):
@@ -59,6 +60,7 @@ def test_what_comes_once_in_an_hour_does_not_flap() -> None:
     assert host.health is Health.HEALTHY
 
 
+@pytest.mark.slow
 def test_a_site_with_a_longer_fall_time_has_it_all_the_same() -> None:
     host = flap(Host(1, rules=Rules(checks={"row_remap_failed": CheckRule(fall=2 * QUIET)})), 1)
     host.run(1.5 * QUIET)

@@ -86,6 +86,7 @@ def test_heat_by_the_drivers_own_clock_of_it_counts_where_passes_miss_the_bit() 
     assert slow(host) == [slot(5)]
 
 
+@pytest.mark.slow
 def test_it_stays_at_rest_and_over_a_restart_and_ends_with_five_minutes_of_full_speed() -> None:
     host = working()
     host.change(1, **SLOW)
@@ -110,6 +111,7 @@ def test_a_restart_in_the_middle_delays_nothing() -> None:
 # --- slow with a reason, or not judged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "readings",
     [
@@ -162,6 +164,7 @@ def seen(jobs: JobsFacts, host: Host) -> Observation[JobsFacts]:
     return Observation(collector="jobs", outcome=PassOutcome.OBSERVED, started=host.now, finished=host.now, facts=jobs)
 
 
+@pytest.mark.slow
 def test_gpus_of_another_name_and_of_another_job_are_no_siblings() -> None:
     host = working(name="NVIDIA H100")
     for n in (0, 1):

@@ -364,6 +364,7 @@ def test_it_is_silent_about_a_job_that(happens: Callable[[JobHost], None], host:
     assert not host.raised
 
 
+@pytest.mark.slow
 def test_it_is_silent_about_what_never_had_a_better_past() -> None:
     inefficient = JobHost()
     inefficient.minutes(90, **HANGS)
@@ -379,6 +380,7 @@ def test_it_is_silent_about_what_never_had_a_better_past() -> None:
     assert not one.raised, "one GPU waits for nobody"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gpm", [True, False])
 def test_it_is_silent_about_a_server_in_the_night(*, gpm: bool) -> None:
     """Power, traffic and activity fall with the load; so does utilisation, mostly."""
@@ -434,6 +436,7 @@ def test_a_job_that_waits_at_its_start_has_a_past_ten_minutes_later() -> None:
 # --- the past
 
 
+@pytest.mark.slow
 def test_the_past_is_learned_with_few_events_and_within_bounds(host: JobHost) -> None:
     for power in range(40):
         host.minutes(5, every=15, power_usage_mw=600_000 + 1000 * power)
@@ -467,6 +470,7 @@ def test_what_is_not_read_begins_the_wait_again(host: JobHost) -> None:
     assert host.stalled
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     cuts=st.lists(st.tuples(st.integers(0, 30 * 12), st.sampled_from(["restart", "checkpoint"])), max_size=4),

@@ -624,6 +624,7 @@ def test_thermal_slowdown_counts_the_time_the_driver_measured() -> None:
     assert host.codes == ["thermal_slowdown"]
 
 
+@pytest.mark.slow
 def test_a_restart_does_not_end_a_rate_that_goes_on() -> None:
     host = Host(8)
     host.step()
@@ -639,6 +640,7 @@ def test_a_restart_does_not_end_a_rate_that_goes_on() -> None:
 # --- Xids
 
 
+@pytest.mark.slow
 def test_an_xid_of_the_failure_class_latches_until_a_reset_that_a_pass_confirms() -> None:
     host = Host(8)
     host.step()
@@ -760,6 +762,7 @@ def test_an_unknown_xid_is_a_warning() -> None:
     assert (host.health, host.codes) == (Health.WARNING, ["xid"])
 
 
+@pytest.mark.slow
 def test_a_warning_xid_ends_after_an_hour() -> None:
     host = Host(8)
     host.step(host.xid(0, 94))

@@ -109,6 +109,7 @@ def folded(events: Sequence[Event]) -> State:
     return state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_there_is_a_verdict_whatever_the_facts_are(seed: int) -> None:
     for number in range(4):

@@ -284,6 +284,7 @@ def outcome(host: WholeHost) -> object:
     return host.health, {(str(f.key), f.severity, f.first_seen) for f in host.findings}, host.state.host
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(before=scripts, after=scripts)
 def test_a_restart_at_any_point_of_any_story_leads_to_the_same_end(
@@ -301,6 +302,7 @@ def test_a_restart_at_any_point_of_any_story_leads_to_the_same_end(
     assert outcome(cut) == outcome(through)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(script=scripts)
 def test_a_checkpoint_folds_to_what_is_remembered_of_the_host(script: list[tuple[str, int]]) -> None:

@@ -55,6 +55,7 @@ def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Read]:
         yield Read(node)
 
 
+@pytest.mark.slow
 def test_a_window_takes_a_sample_only_when_the_counter_was_read(seen: Read) -> None:
     times, values = set(), set()
     for second in range(0, 600, 5):
@@ -68,6 +69,7 @@ def test_a_window_takes_a_sample_only_when_the_counter_was_read(seen: Read) -> N
     assert 11 <= len(times) == len(values) <= 13
 
 
+@pytest.mark.slow
 def test_replays_are_found_and_cleared_though_they_are_counted_once_a_minute(seen: Read) -> None:
     seen.run(60)
     for minute in range(8):
@@ -78,6 +80,7 @@ def test_replays_are_found_and_cleared_though_they_are_counted_once_a_minute(see
     assert seen.host.codes == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("supported", [True, False])
 def test_a_slowdown_that_comes_and_goes_is_measured_by_the_driver_or_found_by_its_bit(
     seen: Read, *, supported: bool
@@ -95,6 +98,7 @@ def test_a_slowdown_that_comes_and_goes_is_measured_by_the_driver_or_found_by_it
     assert (finding.key.code, "slowed_seconds" in finding.evidence) == ("thermal_slowdown", supported)
 
 
+@pytest.mark.slow
 def test_a_slowdown_shorter_than_a_minute_is_none(seen: Read) -> None:
     seen.run(600)
     seen.node.fake.reading(4, "clock_event_reasons", 0x40).reading(4, SLOWED, 30_000_000_000)
@@ -141,6 +145,7 @@ def test_what_a_gpu_had_counted_when_it_failed_is_never_more_than_it_had(seen: R
     assert int(counted["energy_mj"]) <= WORN["energy_mj"]
 
 
+@pytest.mark.slow
 def test_a_trace_keeps_when_a_counter_was_read_and_is_judged_the_same(seen: Read, tmp_path: Path) -> None:
     for minute in range(6):
         seen.node.fake.reading(2, REPLAYS, 100 * minute)

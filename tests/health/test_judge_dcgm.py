@@ -111,6 +111,7 @@ def test_an_unknown_code_is_a_warning_and_never_dropped(host: DcgmHost, health: 
     assert "something new" in str(finding.evidence["dcgm"])
 
 
+@pytest.mark.slow
 def test_an_engine_that_reports_too_much_fills_no_memory(host: DcgmHost) -> None:
     for code in range(1000, 2000):
         host.incident(code)
@@ -253,6 +254,7 @@ def test_a_contained_memory_error_is_a_warning_whatever_dcgm_calls_it(host: Dcgm
     assert host.health is Health.WARNING
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [code for code, row in DCGM_CODES.items() if row.passive])
 @pytest.mark.parametrize("health", [WARN, FAIL])
 def test_no_incident_is_worse_than_its_row_and_than_what_dcgm_reports(host: DcgmHost, code: int, health: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -56,6 +57,7 @@ def played(story: list[str], *, restarted_after: int | None = None) -> DcgmHost:
     return host
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(story=st.lists(st.sampled_from(sorted(ACTS)), min_size=1, max_size=8), data=st.data())
 def test_a_restart_anywhere_changes_no_verdict(story: list[str], data: st.DataObject) -> None:
@@ -67,6 +69,7 @@ def test_a_restart_anywhere_changes_no_verdict(story: list[str], data: st.DataOb
 QUIET = ["dcgm: capping", "dcgm: nothing", "dcgm: gone", "dcgm: absent", "dcgm: answers", "time", "dcgm: blind"]
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(story=st.lists(st.sampled_from([*QUIET, "dcgm: lost a GPU", "dcgm: has it again"]), max_size=12))
 def test_nothing_that_befalls_the_engine_alone_is_ever_a_failure(story: list[str]) -> None:

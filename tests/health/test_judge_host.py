@@ -132,6 +132,7 @@ def test_what_was_accepted_is_named_by_what_became_less_of_it() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_three_times_down_within_three_hours_is_flapping_however_short(host: WholeHost) -> None:
     for downs in (1, 2):
         host.ports(port("mlx5_0"), port("mlx5_1", link_downed=downs))
@@ -311,6 +312,7 @@ def test_a_full_file_system_warns_after_a_minute_and_keeps_warning_while_it_hang
 # --- Collectors without a result -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outcome", [PassOutcome.FAILED, PassOutcome.TIMED_OUT])
 def test_a_collector_that_fails_neither_adds_nor_ends_anything_but_that_it_failed(outcome: PassOutcome) -> None:
     for before, found in (((port("mlx5_0"), port("mlx5_1")), set()), ((port("mlx5_0"),), {"infiniband_down"})):

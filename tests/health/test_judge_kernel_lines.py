@@ -304,6 +304,7 @@ def test_an_nvme_drive_that_is_gone_warns_until_it_is_back() -> None:
     assert health(host) is Health.HEALTHY
 
 
+@pytest.mark.slow
 def test_a_late_heartbeat_after_a_resume_is_no_finding_and_one_that_goes_on_warns() -> None:
     host = WholeHost()
     host.run(60)

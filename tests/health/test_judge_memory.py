@@ -151,6 +151,7 @@ def test_an_old_line_that_was_acknowledged_stays_acknowledged_though_its_sign_st
     assert host.codes == ["row_remap_pending"]
 
 
+@pytest.mark.slow
 def test_a_warning_from_an_old_line_ends_once_and_for_all() -> None:
     host = Host(8)
     host.change(3, remapped_rows_pending=1)

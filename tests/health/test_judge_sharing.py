@@ -42,6 +42,7 @@ def steps(records: list[Record], *, shared: bool) -> list[Step]:
     return [step for r in records for step in replay.take(r if shared else pickle.loads(pickle.dumps(r)))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", STORIES)
 def test_shared_facts_make_the_same_steps_as_copies_of_them(fault: str) -> None:
     records = story(fault)

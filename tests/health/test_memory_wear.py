@@ -53,6 +53,7 @@ def test_a_million_corrected_errors_an_hour_take_the_node_out_within_two_windows
     assert int(str(found.evidence["corrected"])) >= 300_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "then",
     [
@@ -86,6 +87,7 @@ def test_another_board_ends_it() -> None:
     assert degrading(host) == []
 
 
+@pytest.mark.slow
 def test_a_site_may_have_it_as_a_warning_which_ends_by_itself() -> None:
     host = Host(8, rules=Rules(checks={"memory_degrading": CheckRule(severity=Severity.WARNING)}))
     host.step()
@@ -95,6 +97,7 @@ def test_a_site_may_have_it_as_a_warning_which_ends_by_itself() -> None:
     assert degrading(host) == []
 
 
+@pytest.mark.slow
 def test_one_window_full_of_errors_is_no_wear() -> None:
     host = Host(8)
     host.step()
@@ -103,6 +106,7 @@ def test_one_window_full_of_errors_is_no_wear() -> None:
     assert degrading(host) == []
 
 
+@pytest.mark.slow
 def test_a_counter_that_jumps_is_no_wear() -> None:
     host = Host(8)
     host.step()
@@ -122,6 +126,7 @@ def test_a_counter_that_is_stuck_at_its_maximum_is_no_wear() -> None:
 # --- remapped rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [8, 12, 254])
 def test_rows_that_were_remapped_before_the_upgrade_warn_and_take_no_node_out(count: int) -> None:
     host = Host(8)
@@ -156,6 +161,7 @@ def test_two_new_rows_within_a_week_while_errors_go_on_take_the_node_out(between
     assert found.evidence["rows_remapped_in_7_days"] == 2
 
 
+@pytest.mark.slow
 def test_new_rows_without_errors_and_rows_of_other_weeks_are_none() -> None:
     host = Host(8)
     remapped(host, 1)
@@ -169,6 +175,7 @@ def test_new_rows_without_errors_and_rows_of_other_weeks_are_none() -> None:
         assert degrading(host) == []
 
 
+@pytest.mark.slow
 def test_a_count_that_falls_back_for_a_while_makes_no_new_rows() -> None:
     host = Host(8)
     remapped(host, 6)
@@ -178,6 +185,7 @@ def test_a_count_that_falls_back_for_a_while_makes_no_new_rows() -> None:
     assert degrading(host) == []
 
 
+@pytest.mark.slow
 def test_a_count_that_never_rests_neither_floods_the_ledger_nor_memory() -> None:
     host = Host(1)
     for n in range(3000):
@@ -220,6 +228,7 @@ def test_a_row_that_is_pending_for_a_week_takes_the_node_out_until_the_reset() -
     assert not host.findings
 
 
+@pytest.mark.slow
 def test_a_row_that_was_pending_for_a_month_before_the_upgrade_has_a_week_more() -> None:
     host = Host(8)
     pending_for(host, 30)

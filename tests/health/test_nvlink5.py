@@ -86,6 +86,7 @@ def test_every_rule_is_met_by_its_own_line_whatever_the_other_bits_are(driver: i
             assert fields_of(met) == fields_of(rule)
 
 
+@pytest.mark.slow
 def test_without_a_driver_version_no_line_comes_to_anything_else_than_with_the_right_one() -> None:
     """Both layouts are tried then; over all rules and all values of the bits that any of them asks for."""
     for rule in NVLINK5_RULES:

@@ -166,6 +166,7 @@ def test_one_incident_however_many_errors_it_counts_is_none() -> None:
     quiet(host)
 
 
+@pytest.mark.slow
 def test_links_that_all_train_again_at_once_are_none() -> None:
     host = started()
     for _ in range(20):
@@ -173,12 +174,14 @@ def test_links_that_all_train_again_at_once_are_none() -> None:
     quiet(host)
 
 
+@pytest.mark.slow
 def test_the_links_of_one_gpu_that_grow_together_are_none() -> None:
     host = started()
     host.every(1500, 30, *((0, link) for link in range(18)))
     quiet(host)
 
 
+@pytest.mark.slow
 def test_every_link_now_and_then_is_none() -> None:
     host = started()
     everyone = sorted(whole(4, 18), key=lambda at: (at[0] * 31 + at[1] * 17) % 71)
@@ -187,6 +190,7 @@ def test_every_link_now_and_then_is_none() -> None:
     quiet(host)
 
 
+@pytest.mark.slow
 def test_two_links_only_need_a_day_of_errors() -> None:
     host = started(1, 2)
     host.every(1200, 20, (0, 1))
@@ -195,12 +199,14 @@ def test_two_links_only_need_a_day_of_errors() -> None:
     assert host.ids == [f"nvlink_link_errors@link/{slot(0)}/1"]
 
 
+@pytest.mark.slow
 def test_a_single_link_is_compared_with_nothing() -> None:
     host = started(1, 1)
     host.every(1200, 72, (0, 0))
     quiet(host)
 
 
+@pytest.mark.slow
 def test_reboots_and_what_links_count_while_they_train_are_none() -> None:
     host = started()
     for n in range(30):
@@ -287,6 +293,7 @@ def play(host: Links, steps: list[tuple[str, int]]) -> None:
                 host.step()
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(before=STEPS, after=STEPS, between=st.integers(0, 3))
 def test_a_restart_at_any_point_changes_nothing(

@@ -197,6 +197,7 @@ class Port(WholeHost):
             self.show(20.0 * (number % 3))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(before=STEPS, after=STEPS, checkpointed=st.booleans())
 def test_a_restart_at_any_point_changes_nothing(

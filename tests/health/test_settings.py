@@ -104,6 +104,7 @@ def test_what_jobs_set_warns_after_a_day_without_a_job(setting: str, value: int,
     assert len(host.findings) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("setting", "value", "detail"), BY_JOBS)
 def test_what_a_job_sets_for_itself_is_healthy(setting: str, value: int, detail: str) -> None:
     host = common(host_with(8, seconds=60))
@@ -137,12 +138,14 @@ def test_a_minority_of_a_quarter_is_odd_and_a_larger_one_is_a_choice(
     assert len(host_with(gpus, *odd, vbios="96.00.74.00.01").findings) == count
 
 
+@pytest.mark.slow
 def test_limits_that_boards_of_one_model_are_made_with_are_alike() -> None:
     assert host_with(8, 3, seconds=2 * DAY, power_limit_mw=699_880).health is Health.HEALTHY
     assert host_with(8, 3, seconds=2 * DAY, power_limit_mw=None).health is Health.HEALTHY
     assert host_with(8, 3, vbios="").health is Health.HEALTHY
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", [{"name": "NVIDIA A100"}, {"board_part": "692-2G520-0205-000"}])
 def test_gpus_of_another_model_or_part_are_no_siblings(what: dict[str, Any]) -> None:
     for others in ((3,), (0, 1), (0, 1, 2, 3)):
@@ -202,6 +205,7 @@ def test_a_reading_that_a_gpu_does_not_give_is_not_held_against_a_pin() -> None:
 # --- what an operator accepts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("then", [lambda host: None, Host.restart_daemon, Host.checkpointed, Host.reboot])
 def test_what_differs_on_purpose_is_accepted_for_good(then: Callable[[Host], None]) -> None:
     host = host_with(8, 3, vbios="96.00.74.00.01 (beta)")

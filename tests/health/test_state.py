@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -125,6 +126,7 @@ def outcome(host: Host) -> object:
     return host.health, findings, sorted(host.last.verdict.lemons, key=str)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(before=scripts, after=scripts)
 def test_a_restart_at_any_point_of_any_story_leads_to_the_same_end(
@@ -142,6 +144,7 @@ def test_a_restart_at_any_point_of_any_story_leads_to_the_same_end(
     assert outcome(cut) == outcome(through)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(script=scripts)
 def test_a_checkpoint_folds_to_the_state_it_was_made_of(script: list[tuple[str, int]]) -> None:

@@ -11,6 +11,7 @@ from stories.left_out import LEFT_OUT
 from stories.story import Story, measure_story, problems
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: f"{story.id}: {story.name}")
 def test_the_story_is_judged_as_it_turned_out(story: Story) -> None:
     assert problems(story, measure_story(story)) == []

@@ -122,6 +122,7 @@ def bus(host: Host, outcome: PassOutcome) -> Observation[PciFacts]:
     return replace(host.pci(), outcome=outcome, facts=None)
 
 
+@pytest.mark.slow
 def test_an_xid_79_of_a_gpu_that_bus_and_nvml_have_is_a_contradicted_warning() -> None:
     host = Host(8)
     host.step(fallen(host), collect=False)

@@ -119,6 +119,7 @@ def test_details_of_another_gpu_or_of_another_hour_are_their_own() -> None:
 # --- repeats
 
 
+@pytest.mark.slow
 def test_an_exception_from_one_place_that_comes_back_after_an_hour_is_a_warning() -> None:
     host = Host(8)
     host.step(*exception(host, 3, (7, 2)) * 20)
@@ -130,6 +131,7 @@ def test_an_exception_from_one_place_that_comes_back_after_an_hour_is_a_warning(
     assert (found.advice, found.evidence["place"]) == (Advice.INSPECT_HARDWARE, "GPC 7 TPC 2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("second", [[(7, 3)], [(7, 2), (0, 1)]])
 def test_exceptions_from_several_units_are_the_applications(second: list[tuple[int, int]]) -> None:
     host = Host(8)
@@ -500,6 +502,7 @@ def what_holds(host: Host) -> object:
     return [(str(f.key), f.severity, f.advice, f.first_seen) for f in host.findings]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(before=STORY, after=STORY)
 def test_every_rule_survives_a_restart_and_a_checkpoint_at_any_point(

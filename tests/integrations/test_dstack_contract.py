@@ -79,6 +79,7 @@ def dcgm(level: object, *incidents: object) -> bytes:
     return json.dumps({"dcgm": {"overall_health": level, "incidents": list(incidents)}}).encode()
 
 
+@pytest.mark.slow
 async def test_dstack_gets_the_daemons_verdict_from_the_interposer(server: Server, tmp_path: Path) -> None:
     verdict(tmp_path)
     listener, agent = tcp(), Shim()

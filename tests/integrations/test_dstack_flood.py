@@ -59,6 +59,7 @@ SHIMS: dict[str, tuple[Script, bytes]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SHIMS)
 async def test_a_bad_shim_takes_no_more_memory_than_the_unit_has(tmp_path: Path, kind: str) -> None:
     script, request = SHIMS[kind]

@@ -73,6 +73,7 @@ def launcher(packages: Path, tmp_path: Path) -> Iterator[Launcher]:
         found.end()
 
 
+@pytest.mark.slow
 def test_ft_launcher_follows_the_daemons_verdict(launcher: Launcher, tmp_path: Path) -> None:
     assert launcher.asks().startswith("True")  # nothing is known
     verdict(tmp_path, "failure")

@@ -24,6 +24,7 @@ def listening(service: Activated) -> int:
     return service.process.pid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("connections", [1, 20])
 async def test_rapid_resets_take_no_memory_and_keep_nobody_out(tmp_path: Path, connections: int) -> None:
     verdict(tmp_path)
@@ -44,6 +45,7 @@ async def test_rapid_resets_take_no_memory_and_keep_nobody_out(tmp_path: Path, c
         assert most < MEMORY_MOST
 
 
+@pytest.mark.slow
 async def test_a_connection_has_one_response_and_then_a_goaway(tmp_path: Path) -> None:
     """Streams beside the first are not answered; the GOAWAY says that a client may ask for them again elsewhere."""
     verdict(tmp_path)

@@ -129,6 +129,7 @@ class Load:
             time.sleep(0.005)
 
 
+@pytest.mark.slow
 async def test_while_it_is_restarted_clients_wait_and_none_is_refused_or_cut_off(tmp_path: Path) -> None:
     verdict(tmp_path, "failure")
     marker(tmp_path, "dstack")

@@ -233,6 +233,7 @@ def test_row_12_a_save_is_flushed_renamed_and_marked_in_this_order(tmp_path: Pat
     assert (tmp_path / "latest").read_text() == "00000002-step-2\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP])
 def test_row_13_a_rank_whose_peer_is_gone_leaves_long_before_the_collective_gives_up(
     tmp_path: Path, end: signal.Signals

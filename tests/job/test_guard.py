@@ -253,6 +253,7 @@ def test_an_acknowledgement_is_repeated_to_a_daemon_that_does_not_know_the_rank_
     assert len(set(received)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", [b'{"ok": false}\n', b"not JSON\n", b"[" * 5000, b""])
 def test_where_the_socket_does_not_help_a_file_does(tmp_path: Path, answer: bytes) -> None:
     """Refused, garbled, or silent."""

@@ -141,6 +141,7 @@ def test_a_parked_job_stays_until_a_minute_past_the_deadline_or_a_further_signal
         assert list(times) == [8.0], "the first signal was the one that goes with the notice"
 
 
+@pytest.mark.slow
 def test_a_parked_rank_waits_for_no_peer(tmp_path: Path) -> None:
     give_notice(tmp_path)
     lost: list[str] = []

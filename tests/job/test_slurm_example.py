@@ -7,12 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from support.job_world import EXAMPLES, JOB
 from support.slurm import SLURM, Slurm
 
 pytestmark = SLURM
 
 
+@pytest.mark.slow
 def test_a_job_that_is_signalled_before_its_time_limit_goes_on_after_a_requeue_where_it_was(
     slurm: Slurm, tmp_path: Path
 ) -> None:

@@ -76,6 +76,7 @@ def memory_folder(tmp_path: Path) -> Path:
     return shared / tmp_path.name if os.access(shared, os.W_OK) else tmp_path / "saved"
 
 
+@pytest.mark.slow
 def test_a_writer_killed_at_any_of_its_system_calls_leaves_the_old_or_the_new_checkpoint_whole(tmp_path: Path) -> None:
     """Really killed, at each call in turn; what the dead left behind is gone after the next save."""
     folder = memory_folder(tmp_path)

@@ -289,6 +289,7 @@ def test_the_notes_name_what_to_type_and_what_prevents_a_pod() -> None:
     assert "in mode observe nothing is signalled" in notes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
 def test_kubernetes_takes_every_object(version: str, tmp_path: Path) -> None:
     """By its schemas; those of the Prometheus operator are not among them."""

@@ -41,6 +41,7 @@ def reads_the_kernel_log(running: Container, address: str) -> None:
         wait(lambda: counted() > before, "the line to be read", running.logs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "rights"),
     [((), {SYSLOG}), (("hostMounts.enabled=true", "jobs.signal=true"), {SYSLOG, KILL, SYS_PTRACE})],

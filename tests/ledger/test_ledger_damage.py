@@ -64,6 +64,7 @@ async def test_damage_that_sqlite_does_not_find_is_found_and_the_ledger_set_asid
     assert not (await reopened(tmp_path / "kept")).error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("running", [False, True])
 async def test_random_damage_never_forgets_a_latch_in_silence(tmp_path: Path, running: bool) -> None:
     await written(tmp_path, running=running)

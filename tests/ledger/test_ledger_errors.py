@@ -56,6 +56,7 @@ def let_reads_fail(path: Path) -> None:
     os.close(written)
 
 
+@pytest.mark.slow
 async def test_a_page_that_the_disk_does_not_give_is_an_error_of_the_disk_and_no_damage(
     make: Ledgers, tmp_path: Path
 ) -> None:
@@ -290,6 +291,7 @@ async def test_a_ledger_that_somebody_moved_away_is_begun_again(make: Ledgers, t
     assert numbers(await opened(make(path))) == [1_000]
 
 
+@pytest.mark.slow
 async def test_a_ledger_that_another_process_locks_is_reported_and_waited_for(make: Ledgers, tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     ledger = await filled(make, path)

@@ -119,6 +119,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_killed_at_any_point_nothing_committed_is_lost_and_nothing_is_there_twice(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     chance = random.Random(9)

@@ -156,6 +156,7 @@ def test_on_the_ledger_of_another_major_version_nothing_starts_and_nothing_is_mo
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_exclusions_are_listed_from_the_ledger_without_a_daemon(tmp_path: Path) -> None:
     def asked(*more: str) -> tuple[int, str]:
         done = gpuwarden("exclusions", "--state-dir", tmp_path, *more, temporary=tmp_path)

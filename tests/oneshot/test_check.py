@@ -20,12 +20,14 @@ def check(host: FakeHost) -> tuple[int, Json]:
     return done.returncode, json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_without_a_ledger_a_healthy_host_is_healthy(host: FakeHost) -> None:
     code, document = check(host)
     assert (code, document["status"], document["reasons"]) == (0, "healthy", [])
     assert not host.state_dir.exists()
 
 
+@pytest.mark.slow
 def test_a_ledger_that_cannot_be_read_is_a_warning_and_never_health(host: FakeHost) -> None:
     host.state_dir.mkdir()
     (host.state_dir / "ledger.db").write_bytes(b"this is no database" * 1000)
@@ -34,6 +36,7 @@ def test_a_ledger_that_cannot_be_read_is_a_warning_and_never_health(host: FakeHo
     assert "corrupt" in document["findings"][0]["evidence"]["why"]
 
 
+@pytest.mark.slow
 def test_the_one_pass_reads_of_every_gpu_also_what_a_daemon_reads_once_a_day(host: FakeHost) -> None:
     host.fake.reading("*", "inforom_valid", 0)
     code, document = check(host)

@@ -56,6 +56,7 @@ def lines(path: Path) -> str:
     return text.decode()
 
 
+@pytest.mark.slow
 def test_what_the_daemon_sees_is_recorded_and_judged_the_same_and_nobody_else_reads_the_gpus(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
@@ -83,6 +84,7 @@ def judged(records: list[Record]) -> Tally:
     return tally
 
 
+@pytest.mark.slow
 def test_a_recording_lasts_for_the_given_time_and_is_anonymised(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
@@ -95,6 +97,7 @@ def test_a_recording_lasts_for_the_given_time_and_is_anonymised(host: FakeHost) 
     assert "GPU-" in text
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_the_recording_and_the_daemon_goes_on(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
@@ -108,6 +111,7 @@ def test_a_full_disk_ends_the_recording_and_the_daemon_goes_on(host: FakeHost) -
         daemon.wait_status("healthy")
 
 
+@pytest.mark.slow
 def test_a_daemon_that_ends_leaves_a_trace_that_can_be_replayed(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
@@ -120,6 +124,7 @@ def test_a_daemon_that_ends_leaves_a_trace_that_can_be_replayed(host: FakeHost) 
     assert read(host.folder / "t")
 
 
+@pytest.mark.slow
 def test_without_a_daemon_the_command_reads_for_itself(host: FakeHost) -> None:
     process = record(host, "--for", "3s")
     assert process.wait(60) == 0
@@ -130,6 +135,7 @@ def test_without_a_daemon_the_command_reads_for_itself(host: FakeHost) -> None:
     assert [gpu.readings.inforom_valid for gpu in first.gpus] == [1, 1]  # all that there is, in the first pass
 
 
+@pytest.mark.slow
 def test_no_file_takes_the_place_of_another(host: FakeHost) -> None:
     (host.folder / "t").write_text("mine")
     with host.daemon() as daemon:

@@ -304,6 +304,7 @@ PROCESSES = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(
     processes=st.lists(PROCESSES, max_size=6, unique_by=lambda p: p.pid),

@@ -124,6 +124,7 @@ def _answered(story: Story, name: str, job: JobState) -> bool:
     return len(acknowledged.ranks) >= len(job.signalled) or job.signalled <= acknowledged.processes
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(script=scripts)
 def test_the_state_is_the_fold_of_the_ledger_and_so_is_that_of_its_summary(script: list[tuple[str, int]]) -> None:
@@ -134,6 +135,7 @@ def test_the_state_is_the_fold_of_the_ledger_and_so_is_that_of_its_summary(scrip
     assert all(event.kind != EventKind.REQUEUED for event in story.ledger), "it would count for the lemons again"
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=250)
 @given(script=scripts)
 def test_nobody_is_signalled_twice_for_one_termination(script: list[tuple[str, int]]) -> None:
@@ -164,6 +166,7 @@ def test_what_is_said_of_a_job_is_never_empty(script: list[tuple[str, int]]) -> 
     assert all(job.text for job in jobs)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(script=scripts, stops=st.lists(st.integers(1, 3), max_size=4))
 def test_stopping_after_any_step_and_starting_again_gives_the_remainder(
@@ -295,6 +298,7 @@ EVACUATION_KINDS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(kind=st.sampled_from(EVACUATION_KINDS), data=st.dictionaries(st.sampled_from(NAMES), ODD))
 def test_a_ledger_that_was_edited_ends_nothing(kind: EventKind, data: dict[str, str | float | None]) -> None:

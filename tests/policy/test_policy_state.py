@@ -78,6 +78,7 @@ def test_the_state_is_the_fold_of_the_ledger_and_so_is_that_of_its_summary(scrip
     assert durable(story.checkpoints().restarts_daemon().state) == state
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=80)
 @given(before=scripts, after=scripts)
 def test_a_restart_at_any_point_changes_nothing_that_is_done_to_the_scheduler(
@@ -94,6 +95,7 @@ def test_a_restart_at_any_point_changes_nothing_that_is_done_to_the_scheduler(
     assert cut.reason == through.reason
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=120)
 @given(script=scripts, reason=st.sampled_from(["rack move", "Kill task failed", "Not responding"]))
 def test_a_foreign_exclusion_is_never_overwritten_and_never_lifted(script: list[tuple[str, int]], reason: str) -> None:
@@ -105,6 +107,7 @@ def test_a_foreign_exclusion_is_never_overwritten_and_never_lifted(script: list[
     assert (story.reason, story.writes) == (reason, written)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=80)
 @given(script=scripts)
 def test_in_mode_observe_only_a_person_s_orders_are_written(script: list[tuple[str, int]]) -> None:

@@ -25,6 +25,7 @@ def sound(text: str) -> bool:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(by=texts, text=texts, suffix=appended)
 def test_an_operator_s_reason_is_one_safe_line_and_comes_back_with_whatever_the_scheduler_added(
@@ -37,6 +38,7 @@ def test_an_operator_s_reason_is_one_safe_line_and_comes_back_with_whatever_the_
     assert (read.why, read.text, read.suffix) == (Why.OPERATOR, written, suffix.removeprefix(" : "))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(boot=st.one_of(st.uuids().map(str), texts), instance=texts, suffix=appended)
 def test_a_termination_names_boot_and_instance_and_they_come_back(boot: str, instance: str, suffix: str) -> None:
@@ -50,6 +52,7 @@ def test_a_termination_names_boot_and_instance_and_they_come_back(boot: str, ins
     assert read.instance == ("" if name == "unknown" else name)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=100)
 @given(details=st.lists(st.tuples(st.integers(0, 9), texts, texts), min_size=1, max_size=20))
 def test_a_failure_s_reason_fits_whatever_was_found(details: list[tuple[int, str, str]]) -> None:

@@ -121,6 +121,7 @@ def test_the_same_snapshot_gives_the_same_bytes_whatever_was_rendered_before() -
     assert renderer.render(snapshot()) == Renderer().render(snapshot())
 
 
+@pytest.mark.slow
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
 def test_any_text_can_be_the_name_of_a_gpu(name: str) -> None:
     shown = replace(snapshot(1), nvml=NvmlFacts(gpus=(replace(gpu_facts(0), name=name),)))

@@ -289,6 +289,7 @@ async def test_what_the_daemon_refuses_after_all_reaches_the_caller(tmp_path: Pa
         assert (await ask(served.path, ACKNOWLEDGE))["error"] == "slurm/71 was not signalled"
 
 
+@pytest.mark.slow
 async def test_who_is_not_found_out_in_time_may_try_again_and_is_not_refused(tmp_path: Path) -> None:
     daemon = Daemon()
     async with listening(tmp_path, daemon) as served:
@@ -406,6 +407,7 @@ NOISE = st.one_of(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines=st.lists(NOISE.filter(lambda line: b"\n" not in line), min_size=1, max_size=8))
 def test_each_line_has_one_response_and_only_a_valid_acknowledgement_counts(
@@ -448,6 +450,7 @@ async def test_an_idle_client_gives_way_to_an_active_one(tmp_path: Path) -> None
     assert len(daemon.received) == 20
 
 
+@pytest.mark.slow
 @ROOT_ONLY
 async def test_one_user_s_silence_keeps_no_other_user_out(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)

@@ -230,6 +230,7 @@ def test_xids_of_a_worker_are_shown_and_not_counted(host: FakeHost, daemon: Runn
     assert 'xid="43"' not in daemon.get("/metrics")[1].decode()
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("refused requests")
 @pytest.mark.parametrize(
     "wrong",

@@ -65,6 +65,7 @@ def _times(training: Training, events: list[dict[str, Any]]) -> str:
     return "\n".join(["", "from the notice:", *lines, ""])
 
 
+@pytest.mark.slow
 def test_both_ranks_save_and_the_job_goes_on_elsewhere_from_where_it_was(
     slurm: Slurm, hosts: dict[str, SlurmHost], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -94,6 +95,7 @@ def test_both_ranks_save_and_the_job_goes_on_elsewhere_from_where_it_was(
         sys.stdout.write(_times(training, events))
 
 
+@pytest.mark.slow
 def test_a_job_is_not_requeued_on_the_acknowledgement_of_one_rank_while_another_saves(
     slurm: Slurm, hosts: dict[str, SlurmHost]
 ) -> None:
@@ -113,6 +115,7 @@ def test_a_job_is_not_requeued_on_the_acknowledgement_of_one_rank_while_another_
     assert (found["saved"], found["all_ranks"]) == (True, False)
 
 
+@pytest.mark.slow
 def test_a_job_whose_ranks_leave_is_requeued_once_slurm_runs_no_step_of_it_any_more(
     slurm: Slurm, hosts: dict[str, SlurmHost]
 ) -> None:
@@ -137,6 +140,7 @@ def time_of(daemon: RunningDaemon, kind: str) -> float:
     return max(datetime.fromisoformat(event["at"]).timestamp() for event in events if event["kind"] == kind)
 
 
+@pytest.mark.slow
 def test_of_two_nodes_that_end_at_once_one_signals_the_job_and_it_is_requeued_once(
     slurm: Slurm, hosts: dict[str, SlurmHost]
 ) -> None:
@@ -168,6 +172,7 @@ def is_requeued(daemon: RunningDaemon, training: Training) -> bool:
     return bool(evacuation(daemon, training)["requeue"] == "done")
 
 
+@pytest.mark.slow
 def test_a_daemon_that_is_killed_after_it_signalled_a_job_signals_it_no_second_time_and_requeues_it(
     slurm: Slurm, hosts: dict[str, SlurmHost]
 ) -> None:
@@ -188,6 +193,7 @@ def test_a_daemon_that_is_killed_after_it_signalled_a_job_signals_it_no_second_t
     assert [own_signals(training, rank) for rank in range(2)] == [1, 1], training.reported("signal")
 
 
+@pytest.mark.slow
 def test_in_mode_observe_the_plan_is_shown_and_nothing_is_sent(slurm: Slurm, hosts: dict[str, SlurmHost]) -> None:
     training = Training(slurm)
     doomed = hosts[min(training.nodes())]
@@ -206,6 +212,7 @@ def test_in_mode_observe_the_plan_is_shown_and_nothing_is_sent(slurm: Slurm, hos
     assert slurm.job(training.job).get("AdminComment") is None
 
 
+@pytest.mark.slow
 def test_a_notice_that_is_called_off_leaves_the_job_where_it_is(slurm: Slurm, hosts: dict[str, SlurmHost]) -> None:
     training = Training(slurm, answers=False)
     doomed = hosts[min(training.nodes())]
@@ -223,6 +230,7 @@ def test_a_notice_that_is_called_off_leaves_the_job_where_it_is(slurm: Slurm, ho
     assert (slurm.job_state(training.job), slurm.job(training.job)["Restarts"]) == ("RUNNING", "0")
 
 
+@pytest.mark.slow
 def test_while_the_controller_hangs_ranks_are_signalled_here_and_the_job_is_requeued_once_it_responds(
     slurm: Slurm, hosts: dict[str, SlurmHost]
 ) -> None:
@@ -243,6 +251,7 @@ def test_while_the_controller_hangs_ranks_are_signalled_here_and_the_job_is_requ
     assert training.cut_off() == []
 
 
+@pytest.mark.slow
 def test_a_controller_that_answers_late_but_in_time_signals_the_ranks_of_all_nodes(
     slurm: Slurm, hosts: dict[str, SlurmHost]
 ) -> None:
@@ -260,6 +269,7 @@ def test_a_controller_that_answers_late_but_in_time_signals_the_ranks_of_all_nod
         assert evacuation(daemon, training)["way"] == "job_wide"
 
 
+@pytest.mark.slow
 def test_hanging_calls_of_slurms_commands_delay_no_signal_30_seconds_before_the_end(
     slurm: Slurm, hosts: dict[str, SlurmHost]
 ) -> None:
@@ -284,6 +294,7 @@ def test_hanging_calls_of_slurms_commands_delay_no_signal_30_seconds_before_the_
     assert first.reported("signal") == []
 
 
+@pytest.mark.slow
 def test_a_node_that_an_administrator_drained_keeps_the_reason_and_its_job_is_signalled_and_requeued(
     slurm: Slurm, hosts: dict[str, SlurmHost]
 ) -> None:

@@ -88,6 +88,7 @@ def in_the_send(slurm: Slurm) -> Iterator[Killed]:
     shutil.rmtree(slurm.folder / "hosts")
 
 
+@pytest.mark.slow
 def test_a_job_whose_daemon_was_killed_before_it_was_marked_is_signalled_as_a_whole(before_the_mark: Killed) -> None:
     killed = before_the_mark
     killed.dies()
@@ -101,6 +102,7 @@ def test_a_job_whose_daemon_was_killed_before_it_was_marked_is_signalled_as_a_wh
     assert killed.signals() == [1, 1]
 
 
+@pytest.mark.slow
 def test_a_job_whose_daemon_was_killed_in_the_send_is_left_to_the_operator(in_the_send: Killed) -> None:
     killed = in_the_send
     killed.dies()
@@ -114,6 +116,7 @@ def test_a_job_whose_daemon_was_killed_in_the_send_is_left_to_the_operator(in_th
     assert killed.signals() == [0, 0]
 
 
+@pytest.mark.slow
 def test_a_command_that_goes_on_behind_a_killed_daemon_is_awaited_and_counts_as_what_it_came_to(
     in_the_send: Killed,
 ) -> None:
@@ -132,6 +135,7 @@ def test_a_command_that_goes_on_behind_a_killed_daemon_is_awaited_and_counts_as_
     assert killed.signals() == [1, 1]
 
 
+@pytest.mark.slow
 def test_where_the_site_asks_for_it_the_ranks_of_this_node_are_signalled_then(in_the_send: Killed) -> None:
     killed = in_the_send
     killed.dies()

@@ -33,6 +33,7 @@ def openings(slurm: Slurm, since: int) -> list[str]:
     return [state for state in states if "DRAIN" not in state]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_restore_after_an_exclude_leaves_a_node_with_a_dead_gpu_drained_for_it(
     host: SlurmHost, slurm: Slurm, *, killed: bool
@@ -60,6 +61,7 @@ def test_a_restore_after_an_exclude_leaves_a_node_with_a_dead_gpu_drained_for_it
         slurm.wait(lambda: slurm.job_state(job) == "COMPLETED", "the job to run")
 
 
+@pytest.mark.slow
 def test_a_forced_restore_names_what_it_overrides_and_is_shown_until_the_failure_ends(
     host: SlurmHost, slurm: Slurm
 ) -> None:
@@ -87,6 +89,7 @@ def test_a_forced_restore_names_what_it_overrides_and_is_shown_until_the_failure
         assert Scrape(daemon.get("/metrics")[1]).value("gpuwarden_failures_overridden") == 0.0
 
 
+@pytest.mark.slow
 def test_in_mode_observe_a_restore_opens_no_node_with_a_dead_gpu_that_an_operator_took_out(
     host: SlurmHost, slurm: Slurm
 ) -> None:
@@ -101,6 +104,7 @@ def test_in_mode_observe_a_restore_opens_no_node_with_a_dead_gpu_that_an_operato
         assert not host.is_drained()
 
 
+@pytest.mark.slow
 def test_the_reason_comes_back_whether_or_not_the_breaker_is_open(host: SlurmHost, slurm: Slurm) -> None:
     """The node is out already: neither does it wait for the budget, nor does a count that comes late open it."""
     since = log_of(slurm).stat().st_size

@@ -19,6 +19,7 @@ def pods_of(daemon: RunningDaemon) -> dict[str, str]:
     return {labels["gpu"]: labels.get("pod", "") for labels in found}
 
 
+@pytest.mark.slow
 def test_pods_are_named_on_the_page_in_prometheus_and_in_findings(tmp_path: Path) -> None:
     """The labels of the target are those that a PodMonitor gives it: of gpuwarden's own pod."""
     folder = tmp_path / "host"

@@ -283,6 +283,7 @@ class TestInSlurm:
         yield host
         host.end()
 
+    @pytest.mark.slow
     def test_it_waits_for_the_jobs_takes_all_memory_and_is_seen_by_others(self, node: GatedHost, slurm: Slurm) -> None:
         node.script({"*": [{"write": {"phase": "int8"}}, {"sleep": 3}, *PASSES]})
         node.serve()

@@ -21,6 +21,7 @@ def host(tmp_path: Path, slurm: Slurm) -> SlurmHost:
     return SlurmHost(tmp_path, slurm)
 
 
+@pytest.mark.slow
 def test_a_bad_gpu_drains_the_node_and_a_mended_one_brings_it_back(host: SlurmHost, slurm: Slurm) -> None:
     """The job that runs meanwhile ends undisturbed."""
     release, before = slurm.folder / "jobs/release-daemon", len(slurm.log())
@@ -44,6 +45,7 @@ def test_a_bad_gpu_drains_the_node_and_a_mended_one_brings_it_back(host: SlurmHo
     assert reasons_written(slurm, since=before) == [REASON]
 
 
+@pytest.mark.slow
 def test_what_an_administrator_drained_is_theirs_before_during_and_after_a_failure(
     host: SlurmHost, slurm: Slurm
 ) -> None:
@@ -63,6 +65,7 @@ def test_what_an_administrator_drained_is_theirs_before_during_and_after_a_failu
         assert slurm.show("n1").partition("Reason=")[2] == before
 
 
+@pytest.mark.slow
 def test_a_drain_that_an_administrator_takes_over_stays_when_the_gpu_is_well(host: SlurmHost, slurm: Slurm) -> None:
     with host.acting() as daemon:
         daemon.wait_status("healthy")
@@ -77,6 +80,7 @@ def test_a_drain_that_an_administrator_takes_over_stays_when_the_gpu_is_well(hos
         assert (slurm.state("n1"), slurm.reason("n1")) == ({"IDLE", "DRAIN"}, "mine now")
 
 
+@pytest.mark.slow
 def test_mode_observe_shows_what_it_would_do_and_writes_nothing(host: SlurmHost, slurm: Slurm) -> None:
     before = len(slurm.log())
     with host.acting("observe") as daemon:
@@ -88,6 +92,7 @@ def test_mode_observe_shows_what_it_would_do_and_writes_nothing(host: SlurmHost,
     assert reasons_written(slurm, since=before) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["DRAIN", "DOWN"])
 def test_a_replacement_lifts_the_exclusion_of_the_machine_before_it(host: SlurmHost, slurm: Slurm, state: str) -> None:
     """Its ledger is empty: all it has to go by is the reason."""
@@ -97,6 +102,7 @@ def test_a_replacement_lifts_the_exclusion_of_the_machine_before_it(host: SlurmH
         daemon.wait(lambda: slurm.state("n1") == {"IDLE"}, "the replacement to take work")
 
 
+@pytest.mark.slow
 def test_a_machine_that_rebooted_under_its_own_notice_stays_out(host: SlurmHost, slurm: Slurm) -> None:
     reason = f"gpuwarden: termination boot={BOOT} instance=i-0af01c23"
     slurm.drain("n1", reason)
@@ -108,6 +114,7 @@ def test_a_machine_that_rebooted_under_its_own_notice_stays_out(host: SlurmHost,
         assert slurm.reason("n1") == reason
 
 
+@pytest.mark.slow
 def test_the_breaker_keeps_the_second_of_three_nodes_in(host: SlurmHost, slurm: Slurm) -> None:
     slurm.drain("n2", "gpuwarden: failure gpu=0 gpu_missing")
     host.configure_slurm(percent=25)
@@ -120,6 +127,7 @@ def test_the_breaker_keeps_the_second_of_three_nodes_in(host: SlurmHost, slurm: 
         assert slurm.state("n1") == {"IDLE"}
 
 
+@pytest.mark.slow
 def test_a_controller_that_was_away_gets_what_was_wanted_when_it_returns(host: SlurmHost, slurm: Slurm) -> None:
     quick = slurm.folder / "quick.conf"  # a client that gives up after 3 s instead of 10
     quick.write_text(f"{slurm.conf.read_text()}\nMessageTimeout=3\n")
@@ -136,6 +144,7 @@ def test_a_controller_that_was_away_gets_what_was_wanted_when_it_returns(host: S
     assert reasons_written(slurm, since=before) == [REASON]
 
 
+@pytest.mark.slow
 def test_a_fault_that_ended_while_the_controller_was_away_drains_nothing(host: SlurmHost, slurm: Slurm) -> None:
     quick = slurm.folder / "quick.conf"
     quick.write_text(f"{slurm.conf.read_text()}\nMessageTimeout=3\n")
@@ -152,6 +161,7 @@ def test_a_fault_that_ended_while_the_controller_was_away_drains_nothing(host: S
         assert slurm.state("n1") == {"IDLE"}
 
 
+@pytest.mark.slow
 def test_without_the_right_to_drain_there_is_one_finding_and_no_storm(host: SlurmHost, slurm: Slurm) -> None:
     folder = slurm.folder / "as-nobody"
     folder.mkdir(exist_ok=True)
@@ -175,6 +185,7 @@ def test_without_the_right_to_drain_there_is_one_finding_and_no_storm(host: Slur
     assert slurm.state("n1") == {"IDLE"}
 
 
+@pytest.mark.slow
 def test_without_munge_the_node_is_judged_all_the_same(host: SlurmHost, slurm: Slurm) -> None:
     slurm.stop(MUNGE)
     with host.acting() as daemon:

@@ -19,6 +19,7 @@ def host(tmp_path: Path, slurm: Slurm) -> SlurmHost:
     return SlurmHost(tmp_path, slurm, gpus=4)
 
 
+@pytest.mark.slow
 def test_a_drain_that_the_controller_forgot_is_written_again_at_once(host: SlurmHost, slurm: Slurm) -> None:
     """Not after `lifted_for`, five minutes: nobody has lifted it."""
     state = slurm.remembers()
@@ -33,6 +34,7 @@ def test_a_drain_that_the_controller_forgot_is_written_again_at_once(host: Slurm
         assert slurm.reason("n1") == REASON
 
 
+@pytest.mark.slow
 def test_a_drain_that_a_person_lifted_beside_a_controller_that_runs_on_stays_lifted(
     host: SlurmHost, slurm: Slurm
 ) -> None:
@@ -48,6 +50,7 @@ def test_a_drain_that_a_person_lifted_beside_a_controller_that_runs_on_stays_lif
         assert reasons_written(slurm, since=before) == []
 
 
+@pytest.mark.slow
 def test_a_restoration_that_the_controller_forgot_is_made_again(host: SlurmHost, slurm: Slurm) -> None:
     with host.acting() as daemon:
         daemon.wait_status("healthy")
@@ -63,6 +66,7 @@ def test_a_restoration_that_the_controller_forgot_is_made_again(host: SlurmHost,
         daemon.wait(lambda: slurm.state("n1") == {"IDLE"}, "the node to come back")
 
 
+@pytest.mark.slow
 def test_a_reason_to_which_a_person_added_something_is_said_and_lifted_by_a_person(
     host: SlurmHost, slurm: Slurm
 ) -> None:
@@ -80,6 +84,7 @@ def test_a_reason_to_which_a_person_added_something_is_said_and_lifted_by_a_pers
         daemon.wait(lambda: slurm.state("n1") == {"IDLE"}, "the node to come back")
 
 
+@pytest.mark.slow
 def test_a_drain_that_a_lost_ledger_held_is_said_and_lifted_by_a_person(host: SlurmHost, slurm: Slurm) -> None:
     with host.acting() as daemon:
         daemon.wait_status("healthy")

@@ -54,6 +54,7 @@ def stuck(host: SlurmHost, script: str) -> Iterator[Path]:
         host.configure_slurm()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "script"),
     [("between intent and write", "true"), ("between write and read-back", '/usr/bin/scontrol "$@"')],
@@ -75,6 +76,7 @@ def test_a_daemon_killed_in_mid_drain_is_finished_by_the_next(
     assert reasons_written(slurm, since=before) == [REASON]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_daemon_killed_at_any_moment_of_a_drain_drains_once_and_loses_nothing(tmp_path: Path, slurm: Slurm) -> None:
     hosts = []

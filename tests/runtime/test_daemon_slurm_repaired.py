@@ -33,6 +33,7 @@ def host(tmp_path: Path, short: Slurm) -> RepairedHost:
     return RepairedHost(tmp_path, short)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("short", "first"), [(0, "slurmd"), (0, "gpuwarden"), (1, "gpuwarden"), (2, "slurmd")], indirect=["short"]
 )
@@ -54,6 +55,7 @@ def test_a_repaired_machine_takes_work_again(host: RepairedHost, short: Slurm, f
     short.wait(lambda: short.job_state(job) == "COMPLETED", "a job to run there")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("kind", Obstacle)
 def test_a_node_repaired_while_its_drain_could_not_be_written_is_not_drained_afterwards(

@@ -35,6 +35,7 @@ def switch(daemon_page: bytes) -> str:
     return labels.get("switch", "")
 
 
+@pytest.mark.slow
 def test_the_daemon_has_the_switch_of_slurm_s_topology(with_topology: Slurm, tmp_path: Path) -> None:
     host = FakeHost(tmp_path, 1)
     host.configure(f'[slurm]\nenabled = true\nnode = "n3"\nconf = "{with_topology.conf}"\n')

@@ -35,6 +35,7 @@ def machine() -> Iterator[Machine]:
             yield machine
 
 
+@pytest.mark.slow
 def test_the_service_is_installed_runs_and_is_removed(machine: Machine) -> None:
     installed = machine.output(COMMAND, "service", "install")
     assert f"/{LOCAL_UNITS}/{MAIN}: written\n" in installed

@@ -160,6 +160,7 @@ def watched() -> Iterator[Watched]:
             yield Watched(machine, gpus, disk)
 
 
+@pytest.mark.slow
 def test_a_driver_that_hangs_in_its_initialisation_is_a_verdict_and_no_start_that_never_ends(watched: Watched) -> None:
     watched.machine.wait(watched.active, "to be ready with a driver that hangs")
     assert watched.status_shows("UNKNOWN")
@@ -179,6 +180,7 @@ def test_the_units_are_without_fault(watched: Watched) -> None:
     assert watched.machine.output("systemctl", "--failed", "--quiet", "--plain") == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("profile", "user", "capabilities"),
     [
@@ -213,6 +215,7 @@ def test_a_profile_gives_what_is_promised_and_no_more(
     watched.wait_status_shows("2 of 2 GPUs")
 
 
+@pytest.mark.slow
 def test_what_root_s_scripts_obey_and_write_by_stays_root_s_when_the_daemon_becomes_another_user(
     watched: Watched,
 ) -> None:
@@ -228,6 +231,7 @@ def test_what_root_s_scripts_obey_and_write_by_stays_root_s_when_the_daemon_beco
         assert owners.split("\n") == [f"{owner} 750", "root 750", "root 750", "root 750"]
 
 
+@pytest.mark.slow
 def test_what_is_mounted_and_unmounted_on_the_host_is_seen_in_the_sandbox(watched: Watched) -> None:
     watched.machine.run("umount", "/home/data")
     watched.wait_status_shows("mount_missing")
@@ -270,6 +274,7 @@ def test_a_site_check_runs_as_its_own_user_outside_and_only_if_it_is_configured(
     assert "PermissionError" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_test_before_a_return_runs_in_its_own_unit_and_its_workers_as_a_user_without_rights(watched: Watched) -> None:
     """It comes as far as its workers, which see that this machine is no host."""
     machine, path = watched.machine, "/run/gpuwarden-test.sock"
@@ -292,6 +297,7 @@ def test_a_test_before_a_return_runs_in_its_own_unit_and_its_workers_as_a_user_w
     machine.run("systemctl", "stop", "gpuwarden-test.socket")
 
 
+@pytest.mark.slow
 def test_the_device_of_uvm_is_made_before_a_test_each_time_that_it_is_missing_and_its_maker_may_be_missing_too(
     watched: Watched,
 ) -> None:
@@ -328,6 +334,7 @@ def test_the_device_of_uvm_is_made_before_a_test_each_time_that_it_is_missing_an
     machine.run("systemctl", "daemon-reload")
 
 
+@pytest.mark.slow
 def test_jobs_and_containers_see_the_same_folder_and_socket_whatever_becomes_of_the_daemon(watched: Watched) -> None:
     machine = watched.machine
     run_dir, job = machine.path("/run/gpuwarden"), machine.path("/run/gpuwarden/job.sock")
@@ -340,6 +347,7 @@ def test_jobs_and_containers_see_the_same_folder_and_socket_whatever_becomes_of_
     assert (run_dir.stat().st_ino, job.stat().st_ino) == before
 
 
+@pytest.mark.slow
 def test_a_faulty_configuration_starts_with_the_last_good_one_or_is_tried_once_and_a_check_reports_why_it_was_not_run(
     watched: Watched,
 ) -> None:
@@ -385,6 +393,7 @@ def test_a_worker_that_is_killed_is_replaced_and_the_daemon_stays(watched: Watch
     assert watched.pid() == daemon
 
 
+@pytest.mark.slow
 def test_beside_a_worker_in_d_state_restart_and_watchdog_bring_the_daemon_back(watched: Watched) -> None:
     machine = watched.machine
     watched.drop_in("[Service]\nWatchdogSec=6\nReadWritePaths=/frozen\n")
@@ -421,6 +430,7 @@ def stuck_worker(watched: Watched, name: str) -> int:
     return worker
 
 
+@pytest.mark.slow
 def test_a_full_disk_and_a_state_directory_that_is_removed_stop_neither_the_daemon_nor_the_next(
     watched: Watched,
 ) -> None:
@@ -449,6 +459,7 @@ def test_a_full_disk_and_a_state_directory_that_is_removed_stop_neither_the_daem
     assert machine.path("/var/lib/gpuwarden/ledger.db").exists()
 
 
+@pytest.mark.slow
 def test_a_driver_that_comes_later_and_may_not_be_opened_is_reported_and_restarts_the_daemon_once(
     watched: Watched,
 ) -> None:
@@ -479,6 +490,7 @@ def test_a_driver_that_comes_later_and_may_not_be_opened_is_reported_and_restart
     watched.wait_status_shows("2 of 2 GPUs")
 
 
+@pytest.mark.slow
 def test_the_shutdown_of_the_machine_is_a_notice_before_it_is_an_end(watched: Watched) -> None:
     machine = watched.machine
     set_profile(machine, "enforce")

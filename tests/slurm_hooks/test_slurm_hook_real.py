@@ -38,6 +38,7 @@ def rig(module_rig: Rig) -> Rig:
     return module_rig
 
 
+@pytest.mark.slow
 def test_slurmd_calls_the_check_at_its_start_and_again_and_again(rig: Rig) -> None:
     rig.verdict("n1", state="healthy", node_state="healthy", excluded=0, reason="")
     rig.slurm.wait(lambda: rig.output("healthcheck", "n1").count("gpuwarden: healthy\n") > 1, "two checks of n1")
@@ -47,6 +48,7 @@ def test_slurmd_calls_the_check_at_its_start_and_again_and_again(rig: Rig) -> No
     assert rig.slurm.state("n1") == {"IDLE"}, "the hook prints it, the daemon acts"
 
 
+@pytest.mark.slow
 def test_a_refused_job_runs_elsewhere_and_is_not_held(rig: Rig) -> None:
     """It was given the node just before the daemon drained it."""
     slurm = rig.slurm
@@ -81,6 +83,7 @@ STARTS: dict[str, dict[str, object] | None] = {
 }
 
 
+@pytest.mark.slow
 def test_whatever_else_is_the_case_the_job_runs_and_the_node_is_not_drained(rig: Rig) -> None:
     for case, keys in STARTS.items():
         if keys is None:
@@ -92,6 +95,7 @@ def test_whatever_else_is_the_case_the_job_runs_and_the_node_is_not_drained(rig:
         assert not rig.slurm.state("n1") & {"DRAIN", "DOWN", "FAIL"}, case
 
 
+@pytest.mark.slow
 def test_the_prolog_and_the_epilog_leave_a_note_for_the_daemon(rig: Rig) -> None:
     job = rig.slurm.submit("true", "--gres=gpu:2", "-w", "n2")
     note = rig.notes("n2") / str(job)

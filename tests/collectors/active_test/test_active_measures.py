@@ -149,6 +149,7 @@ def test_patterns_of_both_kinds_come_plain_and_inverted() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_fake_memory_kernels_write_the_pattern_of_the_python_function(tmp_path: Path) -> None:
     offset = (3 << 20) + 8
     measured = run(FakeCuda.build(tmp_path).add(f"stuck {offset} 0 1"), "quick", seed=(5 << 32) + 77)

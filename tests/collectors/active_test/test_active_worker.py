@@ -42,6 +42,7 @@ def test_gate_runs_int8_and_one_march(fake: FakeCuda) -> None:
     assert (measured.pcie, measured.peers) == (None, ())
 
 
+@pytest.mark.slow
 def test_quick_measures_everything_of_one_gpu(fake: FakeCuda) -> None:
     measured = run(fake, "quick")
     assert measured.obstacle is None
@@ -62,6 +63,7 @@ def test_quick_measures_everything_of_one_gpu(fake: FakeCuda) -> None:
     assert measured.kernels_version == layout.VERSION
 
 
+@pytest.mark.slow
 def test_standard_reads_every_peer(tmp_path: Path) -> None:
     fake = FakeCuda.build(tmp_path, gpus=3).add(
         "write_speed 3e8", "verify_speed 3e8"
@@ -85,6 +87,7 @@ def test_nothing_is_computed_before_all_workers_have_left_the_gpus_of_others(tmp
         assert worker.until(phase="int8")
 
 
+@pytest.mark.slow
 def test_peers_without_a_way_between_them_are_left_out(tmp_path: Path) -> None:
     fake = FakeCuda.build(tmp_path, gpus=2).add("write_speed 3e8", "verify_speed 3e8", "no_peers")
     measured = run(fake, "standard", "none", peers=fake.uuids[1:])
@@ -109,6 +112,7 @@ def test_peer_without_room_for_a_context_is_left_out(tmp_path: Path) -> None:
         worker.until(asks="compute")
 
 
+@pytest.mark.slow
 def test_peer_that_others_use_is_left_out(tmp_path: Path) -> None:
     fake = FakeCuda.build(tmp_path, gpus=2).add("write_speed 3e8", "verify_speed 3e8")
     fake.nvml.process(1, 1, GIB)
@@ -116,6 +120,7 @@ def test_peer_that_others_use_is_left_out(tmp_path: Path) -> None:
     assert (measured.obstacle, measured.peers) == (None, ())
 
 
+@pytest.mark.slow
 def test_phases_are_written_in_order_and_numbered(fake: FakeCuda) -> None:
     with active_worker(request(fake, "quick"), fake.contexts) as worker:
         worker.measured()
@@ -167,6 +172,7 @@ def test_no_more_memory_is_taken_than_the_parent_allows(fake: FakeCuda) -> None:
     assert 0.99 * (8 << 20) <= memory.tested <= 8 << 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("speed", "launches"), [(3e12, 4), (9e8, 3), (4e8, 2)])
 def test_march_lasts_200_ms_at_most_and_frees_everything(
     fake: FakeCuda, tmp_path: Path, speed: float, launches: int
@@ -380,6 +386,7 @@ def test_copies_that_move_nothing_are_found(fake: FakeCuda) -> None:
     assert measured.pcie.mismatches > 0.999 * MEMORY / 64 / 4  # of its words: one may be right by chance
 
 
+@pytest.mark.slow
 def test_wrong_word_of_a_peer_is_counted_once(tmp_path: Path) -> None:
     written = pattern(0, PEER_PATTERN)
     bit = word(4096 // 4, written.seed, written.kind, written.complement) & 1

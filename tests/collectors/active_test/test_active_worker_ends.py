@@ -108,6 +108,7 @@ def test_what_was_wrong_before_a_process_came_is_kept(fake: FakeCuda) -> None:
     assert int8.chunks == 2  # of five launches, three of which warm up: there was no sixth
 
 
+@pytest.mark.slow
 def test_worker_that_does_not_see_itself_on_the_gpu_does_not_test_it(fake: FakeCuda) -> None:
     """In a PID namespace of its own it would see no other process either."""
     fake.nvml.write(gpus=1)  # which lists no contexts any more
@@ -153,6 +154,7 @@ def test_gpu_that_vanishes_in_the_middle_ends_the_test(fake: FakeCuda) -> None:
     assert (len(measured.kernels), measured.memory) == (1, None)
 
 
+@pytest.mark.slow
 def test_transfers_wait_for_their_turn(fake: FakeCuda) -> None:
     """One GPU of a test at a time."""
     lock = os.open(fake.contexts, os.O_RDONLY)
@@ -192,6 +194,7 @@ FAILURES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "obstacle", "words"), FAILURES, ids=[fault for fault, *_ in FAILURES])
 def test_failed_call_says_whose_fault_it_is_and_what_to_do(
     fake: FakeCuda, fault: str, obstacle: Obstacle, words: str
@@ -206,6 +209,7 @@ def test_failed_call_says_whose_fault_it_is_and_what_to_do(
     assert call in measured.text or not call.startswith("cu")
 
 
+@pytest.mark.slow
 def test_error_in_a_late_phase_keeps_what_was_measured(fake: FakeCuda) -> None:
     fake.add("error memory_verify_write 214 4")
     measured = run(fake, "quick")
@@ -286,6 +290,7 @@ HANGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", HANGS)
 def test_sigterm_ends_it_at_once_in_every_phase(fake: FakeCuda, phase: str) -> None:
     fake.add(f"hang {HANGS[phase]}")

@@ -68,24 +68,28 @@ def flip(register: str, lane: int, bit: int) -> Callable[[Warp], None]:
     return fault
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "rounds"), [(1, 1), (3, 2)])
 @pytest.mark.parametrize("entry", layout.TENSOR_ENTRIES)
 def test_the_checksum_is_the_known_one_times_the_rounds(entry: str, seed: int, rounds: int) -> None:
     assert warp(entry, seed, rounds).checksum == constants.expected(entry, seed, rounds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", layout.COMPUTE_ENTRIES)
 def test_all_warps_of_a_grid_have_one_checksum_and_each_its_place_and_sm(entry: str) -> None:
     record = warp(entry, block=3, number=5, sm=131)
     assert (record.checksum, record.sm) == (undisturbed(entry), 131)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", layout.MIX_ENTRIES)
 def test_the_checksum_of_a_kernel_without_a_constant_depends_on_seed_and_rounds(entry: str) -> None:
     checksums = {warp(entry, seed, rounds).checksum for seed, rounds in ((1, 1), (2, 1), (1 | 1 << 40, 1), (1, 2))}
     assert len(checksums) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bit", [0, 31])
 def test_a_flipped_bit_of_an_int8_sum_changes_the_checksum_by_its_weight(bit: int) -> None:
     wrong = warp("int8", faults={3000: flip("%c17", 9, bit)}).checksum
@@ -95,6 +99,7 @@ def test_a_flipped_bit_of_an_int8_sum_changes_the_checksum_by_its_weight(bit: in
     assert difference
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("entry", "register"),
     [
@@ -116,6 +121,7 @@ def test_every_weight_is_odd_so_that_no_bit_of_a_sum_is_lost() -> None:
     assert len(set(weights)) == len(weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", layout.MIX_ENTRIES)
 def test_the_time_is_that_of_all_rounds(entry: str) -> None:
     """The interpreter's clock counts instructions, its timer seven for each."""

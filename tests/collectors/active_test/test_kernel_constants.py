@@ -11,6 +11,7 @@ from gpuwarden_collectors.active_test.kernels import constants, layout, model, t
 SEEDS = constants.SEEDS if os.environ.get("CI") else constants.SEEDS[:1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("entry", layout.TENSOR_ENTRIES)
 def test_a_constant_is_what_the_model_computes(entry: str, seed: int) -> None:

@@ -20,6 +20,7 @@ OLD = (70, 75)
 PRODUCTS = {"int8": "IMMA.16832.S8.S8", "bf16": "HMMA.16816.F32.BF16", "fp64": "DMMA.8", "alu": "DFMA"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "architecture"),
     [
@@ -36,6 +37,7 @@ def test_every_entry_assembles_within_its_registers(name: str, architecture: int
     assert all(made.registers <= fitting for made in assembled.values()), assembled
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", NEW)
 @pytest.mark.parametrize("name", COMPUTE)
 def test_the_time_is_read_after_the_barrier_and_around_all_products(
@@ -53,6 +55,7 @@ def test_the_time_is_read_after_the_barrier_and_around_all_products(
             assert max(products) < last
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", NEW)
 def test_a_thread_has_four_reads_in_flight(architecture: int, tmp_path: Path) -> None:
     made = assemble(memory.text(), architecture, tmp_path, code=True)
