@@ -1,0 +1,109 @@
+"""How sentences of the product read: docstrings, and the phrases of the log."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted(file for part in ("daemon", "collectors", "job") for file in (ROOT / part).rglob("*.py"))
+BEGINNINGS = frozenset({
+    "Also", "And", "As", "At", "Before", "But", "By", "Each", "For", "From", "In", "It",
+    "Neither", "No", "None", "Nor", "Not", "Of", "On", "One", "Only", "Over", "Such", "That",
+    "They", "Those", "To", "Until", "What", "Where", "Which", "While", "Who", "With", "Without",
+})  # fmt: skip
+"""First words of a fragment: such a docstring completes the name of its function, or answers a question that nobody asked."""
+WORDS_LEAST = 4
+UNUSED = re.compile(
+    r"\b(held (?:out|back)|holds? back|let(?:s)? happen|steps? back|sign of life|just now|goes? before|takes nothing|gives? up its place)\b"
+)
+"""Coinages, in the place of excluded, deferred, allowed, rolled back, watchdog, now, and takes precedence."""
+NAME = re.compile(r"`([A-Za-z_][\w.]*)(?:\(\))?`")
+FOREIGN = frozenset({"_gpuConvertPid", "eth0", "nvidia0", "smaps"})
+"""Names of the driver and the kernel that the product does not use itself."""
+LOGGED = frozenset({"debug", "info", "warning", "error", "exception", "critical"})
+
+
+@cache
+def tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
+
+
+def docstrings(file: Path) -> Iterator[tuple[ast.AST, str]]:
+    for node in ast.walk(tree(file)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module) and (
+            text := ast.get_docstring(node)
+        ):
+            yield node, text
+
+
+def where(file: Path, node: ast.AST) -> str:
+    return f"{file.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_a_docstring_of_a_function_is_a_sentence_of_its_own(file: Path) -> None:
+    wrong = []
+    for node, text in docstrings(file):
+        words = text.split()
+        fragment = words[0].strip(".,:;") in BEGINNINGS or (len(words) < WORDS_LEAST and words[0] != "Raises")
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and fragment:
+            wrong.append(f"{where(file, node)} {node.name}: {text[:80]}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_no_sentence_has_a_word_of_our_own_where_the_field_has_one(file: Path) -> None:
+    phrases = [(node, text) for node, text in docstrings(file)]
+    for node in ast.walk(tree(file)):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in LOGGED
+            and node.args
+        ):
+            first = node.args[0]
+            if isinstance(first, ast.Constant) and isinstance(first.value, str):
+                phrases.append((node, first.value))
+    assert [f"{where(file, node)}: {found[0]}" for node, text in phrases if (found := UNUSED.search(text))] == []
+
+
+@cache
+def names() -> frozenset[str]:
+    """All that has a name in the product: variables, attributes, parameters, modules, keys, and words of its texts."""
+    found: set[str] = set()
+    for file in sorted((ROOT / "systemd").rglob("*")):
+        found |= set(re.findall(r"\w+", file.name + (file.read_text() if file.is_file() else "")))
+    for file in FILES:
+        found |= set(re.findall(r"\w+", file.name))
+        for node in ast.walk(tree(file)):
+            match node:
+                case (
+                    ast.Name(id=name)
+                    | ast.Attribute(attr=name)
+                    | ast.arg(arg=name)
+                    | ast.alias(name=name)
+                    | ast.keyword(arg=str(name))
+                ):
+                    found |= set(name.split("."))
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                    found.add(name)
+                case ast.Constant(value=str(text)) if len(text) < 200:
+                    found |= set(re.findall(r"\w+", text))
+    return frozenset(found)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_a_name_in_a_docstring_is_one_that_there_is(file: Path) -> None:
+    unknown = [
+        f"{where(file, node)}: {name}"
+        for node, text in docstrings(file)
+        for name in NAME.findall(text)
+        if name.rpartition(".")[2] not in names() | FOREIGN
+    ]
+    assert unknown == []
