@@ -29,7 +29,7 @@ def bootstrapped(command: Sequence[str], tree: Path) -> str:
     """Why `command`, which fetches about a hundred files, could not fill `tree`; empty if it did. A mirror may fail to respond once."""
     for _ in range(2):
         shutil.rmtree(tree, ignore_errors=True)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=580, check=False)
         if done.returncode == 0:
             return ""
     return f"{command[0]} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"

@@ -1,7 +1,7 @@
-"""The README's test command where a newcomer types it: python -m support.newcomer [COMMAND ...]
+"""A newcomer's machine, on which to run COMMAND, such as `make test`: python -m support.newcomer [COMMAND ...]
 
 In a Debian 12 with what the README asks for and nothing else, in a PID namespace of its own, as an ordinary user, in a fresh clone of
-HEAD. Its pip finds what this host's pip fetched: there is no network but loopback. For root.
+HEAD. Without COMMAND it is only made. Its pip finds what this host's pip fetched: there is no network but loopback. For root.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ def fetch() -> None:
 
 
 def main() -> int:
-    command = sys.argv[1:] or ["make", "test"]
+    command = sys.argv[1:]
     tree = made_once(BUILD / "newcomer", PACKAGES, lambda tree: mmdebstrap(tree, "bookworm", PACKAGES, "--variant=apt"))
     fetch()
+    if not command:
+        return 0
     with (
         tempfile.TemporaryDirectory(prefix="gw-newcomer-") as folder,
         BareRoot(tree, Path(folder), size=6 << 30, binds={WHEELS: "/wheels", Path("/sys"): "/sys"}) as bare,
