@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from support.commands import USER
 from support.daemons import FakeHost, slots
 from support.kubernetes_api import BUILT_IN, ApiServer, Json, beside, node, refusing
 
@@ -107,7 +108,7 @@ def test_a_restore_after_an_exclude_leaves_the_taint_for_the_failure_without_a_m
             server.after_patch = lambda: None if KEY in taints(server) else untainted.append(server.nodes["n1"]["spec"])
             failed = reason(server)
             order = host.command("exclude", "--reason", "replacing a fan", "--run-dir", host.run_dir)
-            assert (order.returncode, reason(server)) == (0, "gpuwarden: operator by=root replacing a fan")
+            assert (order.returncode, reason(server)) == (0, f"gpuwarden: operator by={USER} replacing a fan")
             order = host.command("restore", "--run-dir", host.run_dir)
             assert (order.returncode, "gpuwarden restore --force" in order.stdout + order.stderr) == (1, True)
             if killed:

@@ -13,6 +13,7 @@ import pytest
 
 from gpuwarden_collectors.pci_facts import PciDevice, PciKind
 from gpuwarden_collectors.simulated_pci import remove_device, write_device
+from support.commands import USER
 from support.daemons import FakeHost, RunningDaemon, alive, slots
 from support.receiving import Receiving
 
@@ -137,7 +138,7 @@ def test_a_restore_after_an_exclude_leaves_marker_and_program_out_for_the_failur
         daemon.wait(lambda: {"file:failure", "dstack:failure", "exec:failure"} <= excluded(daemon), "all to be out")
         (failed,) = reasons()
         done = host.command("exclude", "--run-dir", host.run_dir, "--reason", "replacing a fan")
-        assert (done.returncode, reasons()) == (0, {"gpuwarden: operator by=root replacing a fan"})
+        assert (done.returncode, reasons()) == (0, {f"gpuwarden: operator by={USER} replacing a fan"})
         done = host.command("restore", "--run-dir", host.run_dir)
         assert (done.returncode, "gpuwarden restore --force" in done.stdout + done.stderr) == (1, True)
         if killed:

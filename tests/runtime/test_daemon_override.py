@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from support.commands import USER
 from support.drain_kills import log_of, updates
 from support.scrape import Scrape
 from support.slurm import SLURM, Slurm
@@ -14,7 +15,7 @@ from support.slurm_hosts import REASON, SlurmHost, acting_of, excluded_by
 pytestmark = SLURM
 
 XID = "xid.95@gpu/0000:42:00.0"
-FAN = "gpuwarden: operator by=root replacing a fan"
+FAN = f"gpuwarden: operator by={USER} replacing a fan"
 
 
 @pytest.fixture

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import pwd
 import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+USER = pwd.getpwuid(os.geteuid()).pw_name
+"""Who gives the commands of a test."""
 COMMAND = (sys.executable, "-m", "gpuwarden")
 SMALL_FILES = ("env", "PYTHONDONTWRITEBYTECODE=1", "prlimit", "--fsize=512")
 """Before a command that may write no more into a file. Bytecode it must not write at all: Python keeps what the limit cuts off, and every later

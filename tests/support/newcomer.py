@@ -45,6 +45,7 @@ def main() -> int:
         BareRoot(tree, Path(folder), size=6 << 30, binds={WHEELS: "/wheels", Path("/sys"): "/sys"}) as bare,
     ):
         bare.path("/etc/passwd").open("a").write(f"newcomer:x:{USER}:{USER}::{HOME}:/bin/bash\n")
+        bare.path("/etc/hosts").write_text("127.0.0.1 localhost\n::1 localhost\n")
         bare.path(HOME).mkdir()
         subprocess.run(["git", "clone", "--quiet", ROOT, f"{folder}/gpuwarden"], check=True)
         shutil.copytree(f"{folder}/gpuwarden", bare.path(f"{HOME}/gpuwarden"), symlinks=True)

@@ -17,6 +17,7 @@ from typing import Any
 from support.active_test_hosts import ActiveHost
 from support.daemons import Json, RunningDaemon
 from support.fake_cuda_library import LIBRARY_NAME, FakeCuda
+from support.needs import host_pid_namespace
 
 TESTS = Path(__file__).parents[1]
 PTX_COMPILER = "libnvidia-ptxjitcompiler.so.1"
@@ -58,6 +59,7 @@ class GatedHost(ActiveHost):
     """Two GPUs; a file is its actuator unless `scheduler` names another one. Workers are stubs, or real on a fake `libcuda` after `with_cuda`."""
 
     def __init__(self, folder: Path, gpus: int = 2, scheduler: str = "") -> None:
+        host_pid_namespace()
         super().__init__(folder, gpus)
         self.socket_path = folder / "test.sock"
         self.marker = folder / "out"
