@@ -32,13 +32,22 @@ def bootstrapped(command: Sequence[str], tree: Path) -> str:
         done = subprocess.run(command, capture_output=True, text=True, timeout=580, check=False)
         if done.returncode == 0:
             return ""
-    return f"{command[0]} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+    return f"{' '.join(command)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
 
 
 def mmdebstrap(tree: Path, suite: str, packages: Sequence[str], *options: str) -> None:
-    """Raises SystemExit."""
+    """Fill `tree`, in a mount namespace: what walks through this folder meanwhile sees no /proc in it. Raises SystemExit."""
     if shutil.which("mmdebstrap") is None:
         sys.exit(f"no Debian {suite} can be set up: apt-get install mmdebstrap")
-    command = ("mmdebstrap", "--quiet", *options, f"--include={','.join(packages)}", suite, str(tree))
+    command = (
+        "unshare",
+        "--mount",
+        "mmdebstrap",
+        "--quiet",
+        *options,
+        f"--include={','.join(packages)}",
+        suite,
+        str(tree),
+    )
     if error := bootstrapped(command, tree):
         sys.exit(error)
