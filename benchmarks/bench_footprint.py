@@ -28,7 +28,7 @@ from support.dcgm import BINDINGS, FakeDcgm, engine_process
 
 CPU_LIMITS = {(1, 5.0): 0.3, (8, 5.0): 0.8, (8, 1.0): None}
 """Per cent of a core, by GPUs and the interval of a pass in seconds."""
-PSS_LIMIT, PSS_LIMIT_DRIVER, PSS_LIMIT_DCGM = 66, 68, 25
+PSS_LIMIT, PSS_LIMIT_DRIVER, PSS_LIMIT_DCGM = 54, 68, 25
 """MiB, all processes together: of the fake library, of a driver; and what DCGM may add."""
 SETTLE = 3.0
 WINDOW = 5.0

@@ -121,9 +121,8 @@ class MarkerFile:
             self._path.parent.mkdir(mode=0o755, exist_ok=True)
             # The unit's umask closes it, and its readers run as other users.
             self._path.parent.chmod(0o755)
-        replace_file(
-            self._path, text, mode=0o644, synced=True
-        )  # half a marker after a power cut could not be attributed
+        # Synced: half a marker after a power cut could not be attributed.
+        replace_file(self._path, text, mode=0o644, synced=True)
 
     def _remove(self) -> None:
         if self._read() is not None:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 
 def replace_file(path: Path, content: str | bytes, *, mode: int, synced: bool = False) -> None:
-    """Readers see the old content or the new one, whole. `synced`: it is on disk when this returns. Raises OSError; the old content stays then.
+    """Replace the content of `path`: readers see the old content or the new one, whole.
 
-    It is written into a new file beside `path`: what lies there may be of a killed process, or of another user, who could go on writing it.
+    It is written into a new file beside `path`: what lies there may be of a killed process, or of another user, who could go on writing
+    it. `synced`: it is on disk when this returns. Raises OSError; the old content stays then, unless only the folder cannot be synced.
     """
     temporary = path.with_name(f".{path.name}.new")
     temporary.unlink(missing_ok=True)

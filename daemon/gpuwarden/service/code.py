@@ -96,7 +96,7 @@ class _Search:
         todo = list(paths)
         while todo:
             path = Path(os.path.abspath(todo.pop()))  # noqa: PTH100 - without following links
-            above = list(self._look(reversed(path.parents)))
+            above = list(self._examined(reversed(path.parents)))
             yield from above
             if not above:
                 yield from self._below(path, todo.append)
@@ -124,7 +124,7 @@ class _Search:
                     raise CodeError(f"more than {FILES_MOST} files lie in the folders of this Python, last {path}")
                 yield from self._below(Path(each.path), follow)
 
-    def _look(self, folders: Iterable[Path]) -> Iterator[Writable]:
+    def _examined(self, folders: Iterable[Path]) -> Iterator[Writable]:
         """Yields the first of `folders` that others can change.
 
         One of root's with the sticky bit is safe enough above code, but not as a folder of code: others can add files to it, though not

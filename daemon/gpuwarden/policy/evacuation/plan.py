@@ -19,7 +19,7 @@ from gpuwarden.policy.evacuation.budget import FAILING_GPU, MARK_TAKES, Budget, 
 from gpuwarden.policy.evacuation.delivery import ALIVE, Delivery, DeliveryRules, Way, delivery
 from gpuwarden.policy.evacuation.done import done, steps_decide
 from gpuwarden.policy.evacuation.model import JOBS_MOST, Evacuation, EvacuationState, JobState, Requeued, id_of, key_of
-from gpuwarden.policy.evacuation.signals import has_left_mark, signalled_before, told_before
+from gpuwarden.policy.evacuation.signals import ever_signalled, has_left_mark, signalled_before
 from gpuwarden.policy.evacuation.steps import Approve, CheckSteps, NameNot, Plan, Requeue, SetFinalState, SignalJob
 from gpuwarden.policy.evacuation.unsettled import has_unused_mark, repeated
 from gpuwarden.policy.model import Notice, Result
@@ -195,11 +195,11 @@ def _waits(scene: Scene, key: str, job: LocalJob) -> bool:
 
 
 def _remaining(scene: Scene, key: str, job: LocalJob, found: Delivery) -> tuple[Receiver, ...]:
-    """Processes still here that were told of an end before and are not told again now: the evacuation waits for them,
+    """Processes still here that were signalled for an end before and are not signalled again now: the evacuation waits for them,
     too.
     """
-    told = told_before(scene.state, scene.evacuation, key, scene.now) - {aim.process for aim in found.receivers}
-    return tuple(process for process in job.processes if (process.pid, process.started) in told)
+    signalled = ever_signalled(scene.state, scene.evacuation, key, scene.now) - {aim.process for aim in found.receivers}
+    return tuple(process for process in job.processes if (process.pid, process.started) in signalled)
 
 
 def delivery_now(scene: Scene, key: str, job: LocalJob) -> Delivery:

@@ -39,8 +39,8 @@ def signalled_before(
     return before.union(*(_counting_of(evacuation, *other, job, now) for other in _others(state, evacuation, key, now)))
 
 
-def told_before(state: EvacuationState, evacuation: Evacuation, key: str, now: Stamp) -> frozenset[Process]:
-    """Processes of a job that were told of this end or, lately, of another, whether they may be told again or not: they
+def ever_signalled(state: EvacuationState, evacuation: Evacuation, key: str, now: Stamp) -> frozenset[Process]:
+    """Processes of a job signalled for this end or, lately, for another, whether they may be signalled again or not: they
     may be saving.
     """
     own = evacuation.jobs.get(key)
@@ -72,9 +72,11 @@ def _counting(known: JobState, job: LocalJob, now: Stamp) -> frozenset[Process]:
     """Processes that count as signalled in one evacuation: those signalled in it, and earlier ones that still count in
     it.
     """
-    told = known.signalled | known.earlier
+    signalled = known.signalled | known.earlier
     return (
-        told if _lately(known.called_off_signalled_at, now) else told - (known.called_off - _acknowledged(known, job))
+        signalled
+        if _lately(known.called_off_signalled_at, now)
+        else signalled - (known.called_off - _acknowledged(known, job))
     )
 
 
@@ -82,12 +84,12 @@ def _counting_of(own: Evacuation, other: Evacuation, known: JobState, job: Local
     """Processes that count as signalled because of another evacuation than `own`."""
     if not _called_off(other, own):
         return _counting(known, job, now)
-    told = known.signalled | known.earlier
-    return told - _acknowledged(known, job) if _lately(known.signalled_at, now) else frozenset()
+    signalled = known.signalled | known.earlier
+    return signalled - _acknowledged(known, job) if _lately(known.signalled_at, now) else frozenset()
 
 
-def _lately(told: Stamp | None, now: Stamp) -> bool:
-    return told is not None and now.boottime - told.boottime <= CALLED_OFF_FOR
+def _lately(at: Stamp | None, now: Stamp) -> bool:
+    return at is not None and now.boottime - at.boottime <= CALLED_OFF_FOR
 
 
 def _acknowledged(known: JobState, job: LocalJob) -> frozenset[Process]:
@@ -121,18 +123,18 @@ def _first(state: EvacuationState, evacuation: Evacuation, data: event_data.Sign
     base = JobState(restarts=data.restarts)
     before: frozenset[Process] = frozenset()
     called_off: frozenset[Process] = frozenset()
-    told: Stamp | None = None
+    signalled_at: Stamp | None = None
     for other, known in others:
         if None not in (known.restarts, base.restarts) and known.restarts != base.restarts:
             continue
         before |= known.signalled
         if _called_off(other, evacuation):
-            called_off, told = called_off | known.signalled, known.signalled_at
+            called_off, signalled_at = called_off | known.signalled, known.signalled_at
         same_end = (other.kind == FAILING_GPU) == (evacuation.kind == FAILING_GPU)
         if same_end and (other.over is None or other.over.boottime >= evacuation.at.boottime):
             base = replace(known, restarts=known.restarts if base.restarts is None else base.restarts)
     if called_off := called_off - base.signalled:
-        base = replace(base, called_off=at_most(base.called_off | called_off), called_off_signalled_at=told)
+        base = replace(base, called_off=at_most(base.called_off | called_off), called_off_signalled_at=signalled_at)
     if data.remaining is None:  # written by a version without this field
         return replace(base, signalled=at_most(base.signalled | before))
     return _remaining(replace(base, earlier=at_most(base.earlier | (before - base.signalled))), data)

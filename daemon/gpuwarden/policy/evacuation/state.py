@@ -83,8 +83,8 @@ def _returned(known: JobState) -> JobState:
     may be signalled again.
     """
     answered = known.acknowledged
-    told = known.earlier | known.signalled
-    left = frozenset[Process]() if answered.all_ranks else told - answered.processes
+    signalled = known.earlier | known.signalled
+    left = frozenset[Process]() if answered.all_ranks else signalled - answered.processes
     undecided = known.undecided if answered.at is None else frozenset[Process]()
     return replace(
         known, signalled=frozenset(), earlier=at_most(left), called_off=at_most(left), called_off_signalled_at=known.signalled_at,
