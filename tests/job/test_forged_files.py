@@ -197,7 +197,7 @@ def test_nothing_but_pipes_is_said_at_once(tmp_path: Path) -> None:
 def test_arrays_of_numpy_come_back_as_they_were_and_objects_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    numpy = pytest.importorskip("numpy", reason="NumPy is not installed; to run: make test-torch")
+    numpy = pytest.importorskip("numpy", reason="NumPy is not installed")
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     store = CheckpointStore(tmp_path, ranks=Ranks())
     fields = numpy.dtype([("a", "<f4"), ("b", "S3"), ("c", "U2"), ("d", "i8", (2,))])

@@ -15,7 +15,7 @@ from gpuwarden_collectors.host import FIRST_PIDS
 
 MARKS = ("disposable", "slurm")
 """By which tests are chosen; others are named by their files."""
-TORCH = "tests/job/test_torch"
+TORCH = ("tests/job/test_torch", "tests/job/test_forged_files")
 """What the files begin with that have an environment of their own."""
 PTXAS = "ptxas is not installed"
 """How the reason begins of what needs `make ptxas`."""
@@ -69,5 +69,5 @@ def _command(reason: str, skipped: Sequence[pytest.TestReport | pytest.CollectRe
         if reason.startswith(begin):
             return f"make {target} pytest PYTEST='{' '.join(files)}'"
     rights = "sudo " if os.geteuid() and "root" in reason else ""
-    host = "GPUWARDEN_TEST_HOST=disposable " if mark == "disposable" else ""
+    host = "GPUWARDEN_TEST_HOST=disposable " if "GPUWARDEN_TEST_HOST" in reason else ""
     return f"{rights}{host}make pytest PYTEST='{f'-m {mark}' if mark else ' '.join(files)}'"
