@@ -105,12 +105,12 @@ def _still(state: State, at: Stamp) -> bool:
     tracks = all(
         _settled(track, state, at) if track.raised else _rises_for_long(track, at) for track in state.tracks.values()
     )
-    counted = any(key[1] == BRAKED_LOW or s.grown != s.samples[-1][1] for key, s in state.windows.items())
-    counted = counted or any(s.grown != s.samples[-1][1] for s in state.host_windows.values())
-    failing = any(vital.failing for vital in state.vital.values())
-    learning = state.reading_time.at >= 0 and state.reading_time.usual is None
-    confirming = any(since is not None for since in state.unconfirmed.values())
-    return tracks and not (counted or failing or learning or confirming or state.job_watches)
+    counted = any(key[1] == BRAKED_LOW or s.grown != s.samples[-1][1] for key, s in state.moments.windows.items())
+    counted = counted or any(s.grown != s.samples[-1][1] for s in state.moments.host_windows.values())
+    failing = any(vital.failing for vital in state.moments.vital.values())
+    learning = state.moments.reading_time.at >= 0 and state.moments.reading_time.usual is None
+    confirming = any(since is not None for since in state.moments.unconfirmed.values())
+    return tracks and not (counted or failing or learning or confirming or state.moments.job_watches)
 
 
 def _settled(track: Track, state: State, at: Stamp) -> bool:

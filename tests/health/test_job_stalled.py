@@ -420,7 +420,7 @@ def test_switched_off_it_costs_nothing() -> None:
     host = JobHost()
     host.rules = replace(host.rules, checks=dict.fromkeys(("job_stalled", "job_hung"), CheckRule(enabled=False)))
     host.minutes(LEARN)
-    assert host.state.job_watches == {}
+    assert host.state.moments.job_watches == {}
     assert host.state.host.jobs == {}
 
 
@@ -442,7 +442,7 @@ def test_the_past_is_learned_with_few_events_and_within_bounds(host: JobHost) ->
         host.minutes(5, every=15, power_usage_mw=600_000 + 1000 * power)
     learned = [e for e in host.ledger if e.kind == EventKind.HOST_LEARNED and e.key and e.key.subject.kind == "job"]
     assert len(learned) == 1
-    assert len(host.state.job_watches[str(JOB)].minutes) == MINUTES_KEPT
+    assert len(host.state.moments.job_watches[str(JOB)].minutes) == MINUTES_KEPT
 
 
 def test_the_past_follows_a_job_that_changes(host: JobHost) -> None:

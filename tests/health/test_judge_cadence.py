@@ -61,7 +61,7 @@ def test_a_window_takes_a_sample_only_when_the_counter_was_read(seen: Read) -> N
     for second in range(0, 600, 5):
         seen.node.fake.reading("*", REPLAYS, second)
         seen.step()
-        series = seen.host.state.windows[slot(0), REPLAYS]
+        series = seen.host.state.moments.windows[slot(0), REPLAYS]
         times.add(series.at)
         values.add(series.last)
         assert series.last - series.grown == 0
@@ -175,4 +175,4 @@ def test_a_trace_of_a_version_without_times_counts_each_pass(seen: Read) -> None
     while old:
         seen.host.uptime += 5
         seen.host.step()
-        assert seen.host.state.windows[slot(0), REPLAYS].at == seen.host.uptime
+        assert seen.host.state.moments.windows[slot(0), REPLAYS].at == seen.host.uptime

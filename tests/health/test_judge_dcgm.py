@@ -161,7 +161,7 @@ def test_a_slowdown_that_lasts_is_reported_with_dcgms_text(host: DcgmHost) -> No
 def test_link_totals_count_for_a_while_where_nvml_cannot_count_them(host: DcgmHost) -> None:
     for index in host.gpus:
         host.change(index, nvlink_replay_errors=None, nvlink_recovery_errors=None)
-    host.state = replace(host.state, windows={})
+    host.state = replace(host.state, moments=replace(host.state.moments, windows={}))
     host.incident(71)
     host.run(120)
     assert host.codes == ["nvlink_errors"]

@@ -162,10 +162,10 @@ def test_the_counters_of_a_port_that_is_known_no_more_are_forgotten(host: WholeH
     host.run(10)
     host.ports(port("mlx5_0"))
     host.run(10)
-    assert ("port/mlx5_1/1", "symbol_error") in host.state.host_windows  # it may come back, and count on
+    assert ("port/mlx5_1/1", "symbol_error") in host.state.moments.host_windows  # it may come back, and count on
     host.accept()
     host.run(10)
-    assert ("port/mlx5_1/1", "symbol_error") not in host.state.host_windows
+    assert ("port/mlx5_1/1", "symbol_error") not in host.state.moments.host_windows
 
 
 def on_roce(*, route: int | None = 0, down: Sequence[int] = (), management: float = 100.0) -> tuple[PortFacts, ...]:

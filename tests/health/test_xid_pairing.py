@@ -95,7 +95,7 @@ def test_a_storm_that_all_three_sources_report_is_counted_once_in_little_memory(
         host.step(*[report(host, source) for source in (Source.NVML, Source.DCGM)] * 500, collect=False)
         host.uptime += 1
     assert count(host) == 10_000
-    assert len(host.state.unpaired) <= 6
+    assert len(host.state.moments.unpaired) <= 6
 
 
 @settings(deadline=None, max_examples=60)

@@ -447,7 +447,7 @@ def test_ten_thousand_lines_at_once_are_one_event_and_one_finding() -> None:
     host.step(*[host.xid(3, 95)] * 10_000)
     assert [f.count for f in host.findings] == [10_000]
     assert [e.data["count"] for e in host.ledger if e.kind == EventKind.XID] == [10_000]
-    assert len(host.state.unpaired) == 1
+    assert len(host.state.moments.unpaired) == 1
 
 
 @pytest.mark.parametrize("every", [7, 90])

@@ -9,6 +9,7 @@ from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.confirmation import remembered
 from gpuwarden.health.inventory import accept
 from gpuwarden.health.judge import Step, acknowledge, judge
+from gpuwarden.health.memory import Moments
 from gpuwarden.health.model import Event, Finding, Health, Key
 from gpuwarden.health.state import State, fold
 from gpuwarden.health.view import Rules, Sight, View
@@ -152,7 +153,7 @@ class Host:
         state = State()
         for event in self.ledger:
             state = fold(state, event)
-        self.state = replace(state, unconfirmed=remembered(state, State()))
+        self.state = replace(state, moments=Moments(unconfirmed=remembered(state, State())))
         self.view = View(boot_id=self.boot_id)
 
     def acknowledge(self, key: str) -> None:

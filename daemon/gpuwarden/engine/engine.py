@@ -79,16 +79,12 @@ class Engine:
 
     @contextmanager
     def rebuilding(self) -> Iterator[None]:
-        """Rebuild the state as the fold of the events that come within. Windows and what was read in this boot are
-        kept.
-        """
+        """Rebuild what is remembered as the fold of the events that come within. What is of the moment is kept."""
         live = self.state
-        self.state = State(
-            windows=live.windows, host_windows=live.host_windows, job_watches=live.job_watches, unpaired=live.unpaired,
-            slots=live.slots, fabrics=live.fabrics, bus_observed=live.bus_observed, asked=live.asked, ports_followed=live.ports_followed,
-        )  # fmt: skip
+        self.state = State()
         yield
-        self.state = replace(self.state, unconfirmed=remembered(self.state, live))
+        moments = replace(live.moments, unconfirmed=remembered(self.state, live))
+        self.state = replace(self.state, moments=moments)
 
     def observed(self, observation: Observation[Any]) -> bool:
         """Take in a pass of any collector. True if it differs from the one before."""

@@ -26,16 +26,16 @@ OF_LINES = frozenset({"xid", "sxid", "pcie_aer_fatal"}) | LINE_CODES
 
 def remembered(state: State, live: State) -> Unconfirmed:
     """Unconfirmed findings: those raised in `state`, folded from the ledger, that `live`, the state before it, had not found itself."""
-    found = {key for key, track in live.tracks.items() if track.raised and key not in live.unconfirmed}
+    found = {key for key, track in live.tracks.items() if track.raised and key not in live.moments.unconfirmed}
     return {key: None for key, track in state.tracks.items() if track.raised and key not in found}
 
 
 def confirmed(state: State, sight: Sight, sighted: Mapping[Key, float]) -> Unconfirmed:
     """Findings that remain unconfirmed after a step. `sighted`: the findings seen in it, with the seconds for which each must be seen."""
     left: dict[Key, float | None] = {}
-    for key, since in state.unconfirmed.items():
+    for key, since in state.moments.unconfirmed.items():
         track = state.tracks.get(key)
-        if track is None or key in state.news:
+        if track is None or key in state.moments.news:
             continue
         if key.code in OF_LINES or track.latch is not Latch.NONE:
             if not _sources_read(track, sight):

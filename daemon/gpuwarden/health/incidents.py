@@ -53,27 +53,33 @@ _ANYWHERE = "*"
 
 
 def with_follows(state: State, shadows: frozenset[str]) -> State:
-    """State with `State.follows`: for each consequence, a finding or a recorded line, the finding that its incident begins with.
+    """State with `Moments.follows`: for each consequence, a finding or a recorded line, the finding that its incident begins with.
 
     A consequence that is about to end, since it is seen no more, still follows from a cause that has ended before it. Recomputed
     only if a finding or a record came, went or changed.
     """
     raised = [track for track in state.tracks.values() if track.raised and track.key.code not in shadows]
     if not raised:
-        return replace(state, follows={}, incidents=(), follows_of=()) if state.follows_of else state
+        return (
+            replace(state, moments=replace(state.moments, follows={}, incidents=(), follows_of=()))
+            if state.moments.follows_of
+            else state
+        )
     what = tuple([(track.key, track.severity, track.first_seen) for track in raised])
-    before = state.follows_of
-    sources = (state.records, state.resets, state.fabrics)
+    before = state.moments.follows_of
+    sources = (state.records, state.resets, state.moments.fabrics)
     if before and all(map(is_, before[0], sources)) and before[1] == what:
         found = before[2]
     else:
         found = _found(state, raised, shadows)
-        state = replace(state, follows_of=(sources, what, found))
-    if found is state.follows:
+        state = replace(state, moments=replace(state.moments, follows_of=(sources, what, found)))
+    if found is state.moments.follows:
         return state
-    left = {key: of for key, of in state.follows.items() if key not in found and _is_ending(state.tracks.get(key))}
+    left = {
+        key: of for key, of in state.moments.follows.items() if key not in found and _is_ending(state.tracks.get(key))
+    }
     follows = {**found, **left} if left else found
-    return replace(state, follows=follows, incidents=_incidents(raised, follows))
+    return replace(state, moments=replace(state.moments, follows=follows, incidents=_incidents(raised, follows)))
 
 
 def _found(state: State, raised: Sequence[Track], shadows: frozenset[str]) -> Follows:
@@ -96,7 +102,14 @@ def ended(before: Follows, state: State) -> Iterator[tuple[Key, Key]]:
     for key, (cause, ends) in before.items():
         track, gone = state.tracks.get(key), state.tracks.get(cause)
         over = gone is None or not gone.raised
-        if ends and over and key not in state.follows and track is not None and track.raised and key not in state.news:
+        if (
+            ends
+            and over
+            and key not in state.moments.follows
+            and track is not None
+            and track.raised
+            and key not in state.moments.news
+        ):
             yield key, cause
 
 

@@ -34,7 +34,7 @@ from gpuwarden.health.gpu.speed_detectors import with_time_braked
 from gpuwarden.health.host.learning import counted_host, learn_counts, learn_downs, learn_host
 from gpuwarden.health.incidents import ended, with_follows
 from gpuwarden.health.jobs.tracking import tracked
-from gpuwarden.health.memory import FROM_MEMORY, State, Track, buried
+from gpuwarden.health.memory import FROM_MEMORY, Moments, State, Track, buried
 from gpuwarden.health.model import NODE, Advice, Event, EventKind, Evidence, Key, Latch, Sighting, Verdict
 from gpuwarden.health.nvlink.fabrics import followed_fabrics
 from gpuwarden.health.nvlink.link_counters import learn_links
@@ -70,8 +70,10 @@ class Step:
 def judge(state: State, view: View, host_events: Sequence[HostEvent], rules: Rules, now: Stamp) -> Step:
     """Make one step. `host_events`, those since the last step, are taken before the conditions are examined."""
     sight = Sight.of(view, rules, now)
-    steps = Steps(followed_fabrics(observed(state, sight), sight), now, view.boot_id)
-    if view.boot_id != state.boot_id:
+    is_booted = view.boot_id != state.boot_id
+    known = replace(state, moments=Moments(unconfirmed=state.moments.unconfirmed)) if is_booted else state
+    steps = Steps(followed_fabrics(observed(known, sight), sight), now, view.boot_id)
+    if is_booted:
         steps.emit(EventKind.BOOT)
     learned = (
         *inventory.learn(steps.state, sight),
@@ -88,17 +90,18 @@ def judge(state: State, view: View, host_events: Sequence[HostEvent], rules: Rul
     for event in (*recorded, *resets.recognised(steps.state, sight)):
         steps.take(event)
     news = frozenset([e.key for e in recorded if e.key is not None and e.kind != EventKind.TEST_XID])
-    if news != steps.state.news:
-        asked = {**steps.state.asked, **dict.fromkeys(filter(is_fallen, news), now.boottime)}
-        steps.state = replace(steps.state, news=news, asked=asked)
+    if news != steps.state.moments.news:
+        asked = {**steps.state.moments.asked, **dict.fromkeys(filter(is_fallen, news), now.boottime)}
+        steps.state = replace(steps.state, moments=replace(steps.state.moments, news=news, asked=asked))
     counted = counted_host(followed_readings(_counted(steps.state, sight), sight), sight)
     steps.state, learned = tracked(followed_reading_time(counted, sight), sight)
     for event in (*learned, *learn_counts(steps.state, sight)):
         steps.take(event)
     _run_detectors(steps, sight)
     steps.settle()
-    if steps.state.unconfirmed:
-        steps.state = replace(steps.state, unconfirmed=confirmed(steps.state, sight, steps.sighted))
+    if steps.state.moments.unconfirmed:
+        left = confirmed(steps.state, sight, steps.sighted)
+        steps.state = replace(steps.state, moments=replace(steps.state.moments, unconfirmed=left))
     for kind, key, data in tuple(overridden(steps.state, rules)):
         steps.emit(kind, key, data)
     _with_causes(steps, state, rules)
@@ -113,7 +116,7 @@ def _with_causes(steps: Steps, before: State, rules: Rules) -> None:
     """Update which finding follows from which, and clear those that end with a cause that ended."""
     shadows = frozenset({key.code for key in steps.state.tracks if in_shadow(key.code, rules)})
     steps.state = with_follows(steps.state, shadows)
-    over = tuple(ended(before.follows, steps.state)) if before.follows else ()
+    over = tuple(ended(before.moments.follows, steps.state)) if before.moments.follows else ()
     for key, cause in over:
         steps.emit(EventKind.CLEARED, key, {"by": f"its cause ended: {cause}"})
     if over:
@@ -131,8 +134,14 @@ def _counted(state: State, sight: Sight) -> State:
             if value is not None:
                 readings[facts.slot, name] = value
                 read_at[facts.slot, name] = min(facts.read_at.get(name, at.boottime), at.boottime)
-    windows = with_time_braked(added(state.windows, at.boottime, readings, read_at), at.boottime, sight.answering)
-    return state if windows is state.windows else replace(state, windows=kept(windows, frozenset(state.pins)))
+    windows = with_time_braked(
+        added(state.moments.windows, at.boottime, readings, read_at), at.boottime, sight.answering
+    )
+    return (
+        state
+        if windows is state.moments.windows
+        else replace(state, moments=replace(state.moments, windows=kept(windows, frozenset(state.pins))))
+    )
 
 
 _counters = attrgetter(*(f"readings.{name}" for name in COUNTERS))
@@ -198,7 +207,7 @@ def _seen(steps: Steps, row: Condition, sighting: Sighting, sight: Sight) -> Non
             kind = EventKind.RISING if wait > 0 else EventKind.RAISED
             steps.emit(kind, key, _data(sighting, assessment, sighting.since or now, sight))
         return
-    if key in steps.state.unconfirmed:
+    if key in steps.state.moments.unconfirmed:
         steps.sighted[key] = wait
     source, old_source = assessment.evidence.get("reported_by"), track.evidence.get("reported_by")
     changed = (assessment.severity, assessment.advice, source) != (track.severity, track.advice, old_source)
@@ -222,7 +231,7 @@ def _known_long_enough(state: State, row: Condition, slot: str) -> bool:
     """Whether the counters of this GPU were followed for the whole window of the condition."""
     if not row.history:
         return True
-    return max((s.followed for (of, _), s in state.windows.items() if of == slot), default=0.0) >= row.history
+    return max((s.followed for (of, _), s in state.moments.windows.items() if of == slot), default=0.0) >= row.history
 
 
 def _not_seen(steps: Steps, row: Condition, track: Track, sight: Sight) -> None:

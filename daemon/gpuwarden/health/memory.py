@@ -134,8 +134,48 @@ Unpaired = Mapping[tuple[Key, str], tuple[float, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Moments:
+    """What the judge knows of this boot from readings, not from events: a restart or a reboot begins it again."""
+
+    news: frozenset[Key] = frozenset()
+    """Keys of the records of this step."""
+    windows: Windows = field(default_factory=dict)
+    """Windows of GPU counters."""
+    unpaired: Unpaired = field(default_factory=dict)
+    """Reports of Xids that other sources have not made yet."""
+    slots: frozenset[str] = frozenset()
+    """Where a GPU or another NVIDIA function was seen in this boot."""
+    ports_above: frozenset[str] = frozenset()
+    """The PCIe ports above GPUs that were seen in this boot."""
+    fabrics: Mapping[str, str] = field(default_factory=dict)
+    """By slot of a GPU or switch, the NVLink fabric that it is in, as far as it was read in this boot."""
+    bus_observed: bool = False
+    """`slots` were seen on the bus too."""
+    asked: Mapping[Key, float] = field(default_factory=dict)
+    """By Xid 79, when bus and NVML were asked about it, seconds of CLOCK_BOOTTIME (`witnesses.py`)."""
+    ports_followed: frozenset[str] = frozenset()
+    """Ports that were read."""
+    host_windows: Windows = field(default_factory=dict)
+    """Windows of the host's counters."""
+    vital: Mapping[str, Vital] = field(default_factory=dict)
+    """By slot, which vital readings answer."""
+    reading_time: ReadingTime = field(default_factory=ReadingTime)
+    """What a pass over the GPUs takes."""
+    job_watches: Mapping[str, Watch] = field(default_factory=dict)
+    """By number or container, the jobs that may stall (`jobs/watch.py`)."""
+    unconfirmed: Mapping[Key, float | None] = field(default_factory=dict)
+    """Findings of an earlier life that this one has not found again yet (`confirmation.py`)."""
+    follows: Follows = field(default_factory=dict, compare=False)
+    """What follows from what, as of the last step."""
+    incidents: tuple[Incident, ...] = field(default=(), compare=False)
+    """The faults that `follows` leaves, the worst first."""
+    follows_of: tuple[Any, ...] = field(default=(), compare=False)
+    """What that was made of (`incidents.py`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """All that the judge remembers: the fold of events, and windows of counters. What the fields below call *of moments* is not kept over a restart."""
+    """All that the judge knows: the fold of events, and `moments`, which no event carries and `fold` hardly changes."""
 
     boot_id: str = ""
     """The boot that is judged."""
@@ -165,46 +205,14 @@ class State:
     """How many tests of a GPU came to what, as `quick_failure`."""
     lease: Lease | None = None
     """The active test that runs, or ran last (`active_test/lease.py`)."""
-    news: frozenset[Key] = frozenset()
-    """Keys of the records of this step; of moments."""
-    windows: Windows = field(default_factory=dict)
-    """Windows of GPU counters; of moments."""
-    unpaired: Unpaired = field(default_factory=dict)
-    """Reports of Xids that other sources have not made yet; of moments."""
-    slots: frozenset[str] = frozenset()
-    """Where a GPU or another NVIDIA function was seen in this boot; of moments."""
-    ports_above: frozenset[str] = frozenset()
-    """The PCIe ports above GPUs that were seen in this boot; of moments."""
-    fabrics: Mapping[str, str] = field(default_factory=dict)
-    """By slot of a GPU or switch, the NVLink fabric that it is in, as far as it was read in this boot; of moments."""
-    bus_observed: bool = False
-    """`slots` were seen on the bus too; of moments."""
-    asked: Mapping[Key, float] = field(default_factory=dict)
-    """By Xid 79, when bus and NVML were asked about it, seconds of CLOCK_BOOTTIME (`witnesses.py`); of moments."""
     host: HostMemory = field(default_factory=HostMemory)
     """What is known of ports, mounts and counters of the host, and of jobs (`host/memory.py`)."""
     port_downs: Downs = field(default_factory=dict)
     """How often each port went down in this boot (`host/port_downs.py`)."""
-    ports_followed: frozenset[str] = frozenset()
-    """Ports that were read; of moments."""
-    host_windows: Windows = field(default_factory=dict)
-    """Windows of the host's counters; of moments."""
-    vital: Mapping[str, Vital] = field(default_factory=dict)
-    """By slot, which vital readings answer; of moments."""
-    reading_time: ReadingTime = field(default_factory=ReadingTime)
-    """What a pass over the GPUs takes; of moments."""
     links: Links = field(default_factory=dict)
     """Errors of each NVLink (`nvlink/link_counters.py`)."""
-    job_watches: Mapping[str, Watch] = field(default_factory=dict)
-    """By number or container, the jobs that may stall (`jobs/watch.py`); of moments."""
-    unconfirmed: Mapping[Key, float | None] = field(default_factory=dict)
-    """Findings of an earlier life that this one has not found again yet (`confirmation.py`)."""
-    follows: Follows = field(default_factory=dict, compare=False)
-    """What follows from what, as of the last step; of moments."""
-    incidents: tuple[Incident, ...] = field(default=(), compare=False)
-    """The faults that `follows` leaves, the worst first; of moments."""
-    follows_of: tuple[Any, ...] = field(default=(), compare=False)
-    """What that was made of (`incidents.py`); of moments."""
+    moments: Moments = field(default_factory=Moments)
+    """What is of the moment."""
 
     def tracks_of(self, code: str) -> Sequence[Track]:
         """The tracks of one condition."""

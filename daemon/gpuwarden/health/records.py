@@ -100,7 +100,7 @@ def records(state: State, host_events: Sequence[HostEvent], boot_id: str) -> tup
     """The events for these host events, one for each kind and subject of the batch, and the state with its pairing updated."""
     if not host_events:
         return state, []
-    unpaired = dict(state.unpaired)
+    unpaired = dict(state.moments.unpaired)
     batches: dict[tuple[EventKind, Key], _Batch] = {}
     for event in _with_recoveries(host_events):
         if (target := target_of(event)) is None or _elsewhere(state, event) or _overflows(state, batches, target):
@@ -114,7 +114,10 @@ def records(state: State, host_events: Sequence[HostEvent], boot_id: str) -> tup
             batches.setdefault(target, _Batch(event)).add(event, counted=counted)
     newest = max(event.at.boottime for event in host_events)
     made = [_event(kind, key, batch, boot_id) for (kind, key), batch in batches.items()]
-    return replace(state, unpaired=young(unpaired, newest)), [*made, *_cancelled(state, made)]
+    return replace(state, moments=replace(state.moments, unpaired=young(unpaired, newest))), [
+        *made,
+        *_cancelled(state, made),
+    ]
 
 
 def _with_recoveries(host_events: Sequence[HostEvent]) -> Iterator[HostEvent]:
@@ -148,7 +151,7 @@ def _elsewhere(state: State, event: HostEvent) -> bool:
     """True if the kernel gave up a device that is no GPU and no port above one: many harmless devices have no driver for that."""
     if not isinstance(event, AerEvent) or event.severity is not AerSeverity.UNRECOVERED:
         return False
-    return not any(event.slot in slots for slots in (state.pins, state.slots, state.ports_above))
+    return not any(event.slot in slots for slots in (state.pins, state.moments.slots, state.moments.ports_above))
 
 
 def _gpu_or_node(slot: str) -> Subject:

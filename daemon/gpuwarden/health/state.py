@@ -26,7 +26,7 @@ from gpuwarden.health.host.port_downs import FLAPPING, with_downs, without_port
 from gpuwarden.health.kernel_lines.records import ENDS, LINE_CODES
 from gpuwarden.health.lemons.days import days_of
 from gpuwarden.health.lemons.memory import counted, renamed
-from gpuwarden.health.memory import LEMON_NODE, ReadingTime, Record, State, Track, Unpaired, case, counts, failures
+from gpuwarden.health.memory import LEMON_NODE, Record, State, Track, Unpaired, case, counts, failures
 from gpuwarden.health.model import Event, EventKind, Json, Key, Latch, Pin, Severity, gpu
 from gpuwarden.health.nvlink.link_counters import remembered as remembered_links
 from gpuwarden.health.repair_history import OFTEN, Repairs, failed_again, repaired
@@ -158,8 +158,9 @@ def _pinned(state: State, event: Event) -> State:
         state = replace(state, repairs=cases, lemons=renamed(state.lemons, slot, pin.uuid))
     state = replace(state, pins={**state.pins, slot: pin}, given_up=state.given_up - {slot})
     if event.kind == EventKind.GPU_REPLACED:  # the fault went away with the board, and so did what it had counted
-        windows = {key: series for key, series in state.windows.items() if key[0] != slot}
-        state = replace(state, windows=windows, links={of: known for of, known in state.links.items() if of != slot})
+        windows = {key: series for key, series in state.moments.windows.items() if key[0] != slot}
+        links = {of: known for of, known in state.links.items() if of != slot}
+        state = replace(state, moments=replace(state.moments, windows=windows), links=links)
         state = _released(state, event.at, slot, (Latch.RESET, Latch.REBOOT, Latch.ACKNOWLEDGE))
     return state
 
@@ -203,8 +204,7 @@ def _booted(state: State, event: Event) -> State:
     cases = [case(state, track.key) for track in failures(state)]
     tracks = {key: replace(track, clean_since=None) for key, track in state.tracks.items() if track.raised}
     state = replace(
-        state, boot_id=event.boot_id, vital={}, reading_time=ReadingTime(), resets={}, raises={}, tracks=tracks, records=_worth_keeping(state),
-        windows={}, port_downs={}, lease=None,
+        state, boot_id=event.boot_id, resets={}, raises={}, tracks=tracks, records=_worth_keeping(state), port_downs={}, lease=None,
         repairs=repaired(state.repairs, cases, event.at.wall, "reboot"),
     )  # fmt: skip
     return _released(state, event.at, None, (Latch.RESET, Latch.REBOOT))

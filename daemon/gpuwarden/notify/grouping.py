@@ -37,19 +37,19 @@ class Grouping:
 
     def of(self, events: Iterable[Event], state: State, shadowed: Shadowed = lambda _: False) -> list[Event]:
         """The events to be notified; nobody is warned of what is in shadow. `state`: of the judge, with these events."""
-        self._earlier |= state.unconfirmed.keys()
-        kept = [event for event in events if self._kept(event, state.follows)]
+        self._earlier |= state.moments.unconfirmed.keys()
+        kept = [event for event in events if self._kept(event, state.moments.follows)]
         for keys in (self._sent, self._held, self._earlier):
             keys.intersection_update(state.tracks)
         left_over = self._raised([state.tracks[key] for key in self._held], state)
-        return [_named(event, state.follows) for event in (*kept, *left_over) if not shadowed(event)]
+        return [_named(event, state.moments.follows) for event in (*kept, *left_over) if not shadowed(event)]
 
     def again(self, state: State, shadowed: Shadowed = lambda _: False) -> list[Event]:
         """Findings that were raised before this run, found again, and not yet notified in it: failures first."""
         tracks = [track for key, track in state.tracks.items() if key not in self._held]
         found = [event for event in self._raised(tracks, state) if not shadowed(event)]
         found.sort(key=lambda event: event.data["severity"] != Severity.FAILURE)
-        singly = [_named(event, state.follows) for event in found[:SINGLY_MOST]]
+        singly = [_named(event, state.moments.follows) for event in found[:SINGLY_MOST]]
         return [*singly, *_listed(found[SINGLY_MOST:])]
 
     def _kept(self, event: Event, follows: Follows) -> bool:
@@ -73,7 +73,12 @@ class Grouping:
         """Yields findings that are there, follow from nothing, and were not notified in this run."""
         for track in tracks:
             key = track.key
-            if track.raised and key not in self._sent and key not in state.follows and key not in state.unconfirmed:
+            if (
+                track.raised
+                and key not in self._sent
+                and key not in state.moments.follows
+                and key not in state.moments.unconfirmed
+            ):
                 self._sent.add(key)
                 self._held.discard(key)
                 yield raised_again(track, state.boot_id)

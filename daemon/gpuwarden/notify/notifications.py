@@ -111,7 +111,7 @@ class Notifications:
     def _again(self, state: State, shadowed: Callable[[Event], bool]) -> list[tuple[Group, Message]]:
         """Findings as they are found again; once all were, and this once, what else lasts and had no message yet."""
         made = self._messages(self._grouping.again(state, shadowed))
-        if self._subjects is not None and not state.unconfirmed:
+        if self._subjects is not None and not state.moments.unconfirmed:
             others = self._messages(lasting(self._checkpoint()))
             made += [(group, one) for group, one in others if one.subject not in self._subjects]
             self._subjects = None

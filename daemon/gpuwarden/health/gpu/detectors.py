@@ -80,7 +80,7 @@ CORRECTED_PER_HOUR = 1000
 
 
 def ecc_correctable_rate(state: State, _: Sight, facts: GpuFacts) -> Sighting | None:
-    series = state.windows.get((facts.slot, "ecc_corrected_volatile"))
+    series = state.moments.windows.get((facts.slot, "ecc_corrected_volatile"))
     if series is None:
         return None
     grown, seconds = series.growth(3600.0)
@@ -136,7 +136,7 @@ SLOWED_SHARE, SLOWED_WINDOW = 0.6, 600.0
 
 def slowed_now(state: State, facts: GpuFacts, code: str, counter: str, reason_bit: int) -> Sighting | None:
     """GPU slowed by the hardware for most of a window: by the driver's own clock of it, else by how the passes find it."""
-    series = state.windows.get((facts.slot, counter))
+    series = state.moments.windows.get((facts.slot, counter))
     if series is None or getattr(facts.readings, counter) is None:
         if not (facts.readings.clock_event_reasons or 0) & reason_bit:
             return None
@@ -176,7 +176,7 @@ GTPS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 def pcie_replay_rate(state: State, _: Sight, facts: GpuFacts) -> Sighting | None:
     """More replays a minute than the bit error rate of the specification allows (DCGM's rule: ceil(GT/s x 0.06 x lanes))."""
     r = facts.readings
-    series = state.windows.get((facts.slot, "pcie_replays"))
+    series = state.moments.windows.get((facts.slot, "pcie_replays"))
     if series is None:
         return None
     allowed = math.ceil(GTPS.get(r.pcie_generation_max or 5, 64.0) * 0.06 * (r.pcie_width_max or 16))

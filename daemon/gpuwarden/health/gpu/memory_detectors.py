@@ -31,7 +31,7 @@ MOST_UNCORRECTABLE = 512
 
 
 def memory_degrading(state: State, sight: Sight, facts: GpuFacts) -> Sighting | None:
-    series = state.windows.get((facts.slot, "ecc_corrected_volatile"))
+    series = state.moments.windows.get((facts.slot, "ecc_corrected_volatile"))
     if series is None:
         return None
     evidence = _storm(series) or _wearing_out(state, sight, facts, series)

@@ -24,12 +24,15 @@ _KEY = Key("driver_slow", NODE)
 
 def followed_reading_time(state: State, sight: Sight) -> State:
     """The state with what this pass took, until enough was learned."""
-    at, known, taken = sight.view.nvml.at, state.reading_time, _taken(sight.nvml)
+    at, known, taken = sight.view.nvml.at, state.moments.reading_time, _taken(sight.nvml)
     if taken is None or at is None or known.usual is not None or at.boottime <= known.at:
         return state
     passes = (*known.passes, taken)
     usual = median(passes) if len(passes) >= LEARNED_FROM else None
-    return replace(state, reading_time=ReadingTime(at.boottime, passes if usual is None else (), usual))
+    return replace(
+        state,
+        moments=replace(state.moments, reading_time=ReadingTime(at.boottime, passes if usual is None else (), usual)),
+    )
 
 
 def driver_slow(state: State, sight: Sight) -> Detection:
@@ -54,7 +57,7 @@ def _usual(state: State) -> float | None:
     """Seconds that a pass usually takes: what the finding was measured by, else what was learned; None if neither is known."""
     track = state.tracks.get(_KEY)
     before = None if track is None else track.evidence.get("usual_read_seconds")
-    return float(before) if isinstance(before, (int, float)) else state.reading_time.usual
+    return float(before) if isinstance(before, (int, float)) else state.moments.reading_time.usual
 
 
 def _slowest(nvml: NvmlFacts) -> Evidence:

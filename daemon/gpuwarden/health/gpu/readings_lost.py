@@ -40,7 +40,7 @@ def followed_readings(state: State, sight: Sight) -> State:
     at = sight.view.nvml.at
     if sight.nvml is None or at is None:
         return state
-    known, changed = state.vital, dict[str, Vital]()
+    known, changed = state.moments.vital, dict[str, Vital]()
     for facts in sight.answering:
         before = known.get(facts.slot)
         values = _values(facts)
@@ -49,7 +49,7 @@ def followed_readings(state: State, sight: Sight) -> State:
         now = _after(before, facts, at.boottime, values)
         if now != before:
             changed[facts.slot] = now
-    return replace(state, vital={**known, **changed}) if changed else state
+    return replace(state, moments=replace(state.moments, vital={**known, **changed})) if changed else state
 
 
 def _after(before: Vital | None, facts: GpuFacts, at: float, values: tuple[object, ...]) -> Vital:
@@ -72,7 +72,7 @@ def gpu_readings_lost(state: State, sight: Sight) -> Detection:
     known = {track.key.subject.slot for track in tracks}
     failed = {track.key.subject.slot for track in tracks if track.raised and track.severity is Severity.FAILURE}
     for facts in sight.answering:
-        vital = state.vital.get(facts.slot)
+        vital = state.moments.vital.get(facts.slot)
         if vital is None or not vital.failing:
             examined.append(facts)
             continue

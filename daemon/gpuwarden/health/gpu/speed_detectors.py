@@ -135,7 +135,7 @@ def _hot(state: State, facts: GpuFacts) -> bool:
     """True if software thermal slowdown is on now, or was for most of the last minute by the driver's own clock of it."""
     if (facts.readings.clock_event_reasons or 0) & SW_THERMAL:
         return True
-    series = state.windows.get((facts.slot, "slowdown_sw_thermal_ns"))
+    series = state.moments.windows.get((facts.slot, "slowdown_sw_thermal_ns"))
     return series is not None and series.growth(HOT_WINDOW)[0] >= HOT_SHARE * HOT_WINDOW * 1e9
 
 
@@ -178,7 +178,7 @@ def power_brake(state: State, _: Sight, facts: GpuFacts) -> Sighting | None:
     sighting = slowed_now(state, facts, "power_brake", "slowdown_hw_power_brake_ns", POWER_BRAKE)
     if sighting is None:
         return None
-    series, r = state.windows.get((facts.slot, BRAKED_LOW)), facts.readings
+    series, r = state.moments.windows.get((facts.slot, BRAKED_LOW)), facts.readings
     low = 0.0 if series is None else series.growth(SLOWED_WINDOW)[0] / 1e9
     severity = Severity.WARNING
     if low >= LOW_SHARE * SLOWED_WINDOW or _still_failing(state, facts, series):

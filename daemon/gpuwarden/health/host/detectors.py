@@ -107,7 +107,7 @@ def _flapping(state: State, sight: Sight) -> Detection:
 
 def _errors(state: State, sight: Sight, facts: InfinibandFacts) -> Seen:
     """Ports with too many errors. Clears only for a port that was followed for the longest window, or is no longer known."""
-    known, windows = state.host.ports, state.host_windows
+    known, windows = state.host.ports, state.moments.host_windows
     young = {
         track.key.subject
         for track in state.tracks_of("infiniband_errors")
@@ -150,7 +150,7 @@ def _memory_low(_: State, sight: Sight, facts: MemoryFacts) -> Seen:
 
 def _memory_lost(state: State, _: Sight, facts: MemoryFacts) -> Seen:
     """Uncorrected memory errors. Clears only after all controllers were followed for an hour, or a reboot restarted their counters."""
-    windows = state.host_windows
+    windows = state.moments.host_windows
     names = [name for name, _counter in services.memory_counters(facts)]
     old_enough = all(followed(windows, name, services.ECC_WINDOW) for name in names)
     young = {
@@ -169,7 +169,7 @@ def _process_hung(_: State, __: Sight, facts: ProcessesFacts) -> Seen:
 
 def _service_down(state: State, sight: Sight, facts: ServicesFacts) -> Seen:
     """Services that are down. A service that restarted repeatedly is well only after it was followed for the whole window of the rule."""
-    windows, tracks, in_domain = state.host_windows, state.tracks_of("service_down"), multi_node(sight)
+    windows, tracks, in_domain = state.moments.host_windows, state.tracks_of("service_down"), multi_node(sight)
     young = {
         track.key.subject
         for track in tracks

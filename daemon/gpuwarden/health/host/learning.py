@@ -79,7 +79,7 @@ def learn_downs(state: State, sight: Sight) -> list[Event]:
     """Events for ports that went down."""
     if (infiniband := now_known(sight, InfinibandFacts)) is None:
         return []
-    return counted_downs(state.port_downs, state.ports_followed, infiniband, sight.now, sight.view.boot_id)
+    return counted_downs(state.port_downs, state.moments.ports_followed, infiniband, sight.now, sight.view.boot_id)
 
 
 def learn_counts(state: State, sight: Sight) -> Iterator[Event]:
@@ -173,12 +173,16 @@ def counted_host(state: State, sight: Sight) -> State:
     """State with the counters of the newest passes in its windows. Windows of counters that are gone are dropped."""
     if (infiniband := now_known(sight, InfinibandFacts)) is not None:
         read = frozenset([port.name for port in infiniband.ports])
-        if read != state.ports_followed:
-            state = replace(state, ports_followed=read)
-    windows = state.host_windows
+        if read != state.moments.ports_followed:
+            state = replace(state, moments=replace(state.moments, ports_followed=read))
+    windows = state.moments.host_windows
     for kind, at, facts, counters in _counting(sight):
         windows = _counted(state.host, windows, kind, at.boottime, counters(facts))
-    return state if windows is state.host_windows else replace(state, host_windows=windows)
+    return (
+        state
+        if windows is state.moments.host_windows
+        else replace(state, moments=replace(state.moments, host_windows=windows))
+    )
 
 
 def _counted(host: HostMemory, windows: Windows, kind: str, at: float, readings: Readings) -> Windows:

@@ -33,7 +33,7 @@ def job_stalled(state: State, sight: Sight) -> Detection:
         return NOTHING
     sightings, subjects = [], (track.key.subject for track in state.tracks_of(JOB_STALLED))
     examined = {subject for subject in subjects if is_known(subject.part, sight)}
-    for name, watch in state.job_watches.items():
+    for name, watch in state.moments.job_watches.items():
         past = past_of(state, name, watch)
         if watch.fallen is False or past is None or not is_known(name, sight):
             continue
@@ -51,7 +51,7 @@ def job_hung(state: State, sight: Sight) -> Detection:
         return NOTHING
     sightings, subjects = [], (track.key.subject for track in state.tracks_of(JOB_HUNG))
     examined = {subject for subject in subjects if is_known(subject.part, sight)}
-    for name, watch in state.job_watches.items():
+    for name, watch in state.moments.job_watches.items():
         if watch.spun is None or not is_known(name, sight):
             continue
         if watch.spun_for < HUNG_AFTER:

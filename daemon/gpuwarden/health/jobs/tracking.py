@@ -35,11 +35,13 @@ def tracked(state: State, sight: Sight) -> tuple[State, tuple[Event, ...]]:
     """The state with what a new pass of NVML shows of each job, and the events for pasts that are new, have changed or are over."""
     rules, at = [sight.rules.checks.get(code) for code in (JOB_STALLED, JOB_HUNG)], sight.view.nvml.at
     if all(rule is not None and not rule.enabled for rule in rules):
-        return (replace(state, job_watches={}) if state.job_watches else state), ()
+        return (
+            replace(state, moments=replace(state.moments, job_watches={})) if state.moments.job_watches else state
+        ), ()
     if sight.nvml is None or at is None:
         return state, ()
     watches = dict(_watches(state, sight, at))
-    if not watches and not state.job_watches and not state.host.jobs:
+    if not watches and not state.moments.job_watches and not state.host.jobs:
         return state, ()
     events = [forgotten(job_subject(name), sight.now, sight.view.boot_id) for name in _over(state, sight)]
     for name, watch in watches.items():
@@ -50,14 +52,14 @@ def tracked(state: State, sight: Sight) -> tuple[State, tuple[Event, ...]]:
             watches[name] = compared(watch, again=mixed)
             if new is not None and not mixed:
                 events.append(job_learned(name, new, sight.now, sight.view.boot_id))
-    return replace(state, job_watches=watches), tuple(events)
+    return replace(state, moments=replace(state.moments, job_watches=watches)), tuple(events)
 
 
 def _watches(state: State, sight: Sight, at: Stamp) -> Iterator[tuple[str, Watch]]:
     patience = max(PATIENCE, sight.rules.nvml_fresh_for)
-    yield from ((name, watch) for name, watch in state.job_watches.items() if not is_known(name, sight))
+    yield from ((name, watch) for name, watch in state.moments.job_watches.items() if not is_known(name, sight))
     for name, here in jobs_here(state.pins, sight).items():
-        watch = state.job_watches.get(name)
+        watch = state.moments.job_watches.get(name)
         if watch is None or watch.here.pids.keys() != here.pids.keys() or at.boottime < watch.at:
             watch = begun(here, at)
         elif at.boottime == watch.at:
@@ -77,5 +79,5 @@ def _over(state: State, sight: Sight) -> Iterator[str]:
     ended = {} if sight.jobs is None else {str(job.id): job.ended is not None for job in sight.jobs.jobs}
     ended |= {} if containers is None else {container_name(one.id): False for one in containers.containers}
     for name in state.host.jobs:
-        if is_known(name, sight) and ended.get(name, name in state.job_watches):
+        if is_known(name, sight) and ended.get(name, name in state.moments.job_watches):
             yield name

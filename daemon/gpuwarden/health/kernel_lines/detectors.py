@@ -126,7 +126,7 @@ def _recent(state: State, sight: Sight, code: str, *, since: float = 0.0, rising
     for record in state.records.values():
         if record.key.code != code or record.history or not counts(state, record) or buried(state, record.key):
             continue
-        new = record.key in state.news and record.last.boottime >= since
+        new = record.key in state.moments.news and record.last.boottime >= since
         track = state.tracks.get(record.key) if rising else None
         pending = track is not None and not track.raised
         if new or pending or sight.now.boottime - record.last.boottime <= SEEN_FOR:

@@ -81,7 +81,9 @@ def nvlink_errors(state: State, sight: Sight) -> Detection:
     """Replays and recoveries that go on: more than a retraining of a link gives."""
     sightings, examined = [], []
     for facts in sight.answering:
-        counted = [(name, s) for name in NVLINK_ERRORS if (s := state.windows.get((facts.slot, name))) is not None]
+        counted = [
+            (name, s) for name in NVLINK_ERRORS if (s := state.moments.windows.get((facts.slot, name))) is not None
+        ]
         if not counted:
             continue
         examined.append(facts)

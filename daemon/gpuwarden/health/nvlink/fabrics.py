@@ -18,17 +18,15 @@ MOST_IN_A_FABRIC = 16
 
 def followed_fabrics(state: State, sight: Sight) -> State:
     """The state with the fabrics that NVML names by now; the same object if there is nothing new."""
-    if state.boot_id != sight.view.boot_id and state.fabrics:
-        state = replace(state, fabrics={})
     named = _fabrics(sight.answering)
-    if all(state.fabrics.get(slot) == fabric for slot, fabric in named.items()):
+    if all(state.moments.fabrics.get(slot) == fabric for slot, fabric in named.items()):
         return state
-    return replace(state, fabrics={**state.fabrics, **named})
+    return replace(state, moments=replace(state.moments, fabrics={**state.moments.fabrics, **named}))
 
 
 def in_one_fabric(state: State, slot: str, other: str) -> bool:
     """True if the NVLinks of one can suffer from the other. If that is not known, all GPUs of a small host can."""
-    here, there = state.fabrics.get(slot), state.fabrics.get(other)
+    here, there = state.moments.fabrics.get(slot), state.moments.fabrics.get(other)
     if here is None or there is None:
         return len(state.pins) <= MOST_IN_A_FABRIC
     return here == there

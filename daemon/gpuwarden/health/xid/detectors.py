@@ -38,7 +38,7 @@ def recent(state: State, sight: Sight, code: str) -> Iterator[Record]:
         if record.history:
             if record.key not in state.tracks and _confirmed(record, sight):
                 yield record
-        elif record.key in state.news or (_seen(state, record, sight) and not buried(state, record.key)):
+        elif record.key in state.moments.news or (_seen(state, record, sight) and not buried(state, record.key)):
             yield record
 
 

@@ -39,7 +39,7 @@ def gpu_recovery_action(state: State, sight: Sight) -> Detection:
         elif not known and line is None and _from_line(state, subject):
             examined.add(subject)  # the line was taken back, and there is no reading that could contradict it
     for subject, line in lines.items():
-        if line.key in state.news or sight.now.boottime - line.last.boottime <= SEEN_FOR:
+        if line.key in state.moments.news or sight.now.boottime - line.last.boottime <= SEEN_FOR:
             sightings.append(_edge(subject, line))
     return Detection(tuple(sightings), frozenset(examined))
 

@@ -53,16 +53,16 @@ CONTRADICTED = "contradicted"
 
 def observed(state: State, sight: Sight) -> State:
     """State with the slots that this pass shows. They are kept for as long as the boot lasts, and not over a restart."""
-    if state.boot_id != sight.view.boot_id:
-        state = replace(state, slots=frozenset(), ports_above=frozenset(), bus_observed=False, asked={})
+    moments = state.moments
     pci, nvml = sight.view.pci.facts, sight.view.nvml.facts
     on_bus = () if pci is None else (device.slot for device in pci.devices)
     listed = () if nvml is None else (facts.slot for facts in nvml.gpus if facts.slot)
     slots, above = frozenset((*on_bus, *listed)), ports_above(pci)
-    bus_observed = state.bus_observed or bool(pci and pci.devices)
-    if slots <= state.slots and above <= state.ports_above and bus_observed is state.bus_observed:
+    bus_observed = moments.bus_observed or bool(pci and pci.devices)
+    if slots <= moments.slots and above <= moments.ports_above and bus_observed is moments.bus_observed:
         return state
-    return replace(state, slots=state.slots | slots, ports_above=state.ports_above | above, bus_observed=bus_observed)
+    slots, above = moments.slots | slots, moments.ports_above | above
+    return replace(state, moments=replace(moments, slots=slots, ports_above=above, bus_observed=bus_observed))
 
 
 def ports_above(pci: PciFacts | None) -> frozenset[str]:
@@ -73,10 +73,10 @@ def ports_above(pci: PciFacts | None) -> frozenset[str]:
 
 def believed(state: State, host_events: Sequence[HostEvent]) -> Sequence[HostEvent]:
     """The host events without lines of the kernel log about slots that were never pinned, and never seen in this boot."""
-    if not host_events or not state.bus_observed:
+    if not host_events or not state.moments.bus_observed:
         return host_events
     recorded = {key.subject.slot for key, record in state.records.items() if record.boot_id == state.boot_id}
-    known = {"", *state.pins, *state.given_up, *state.slots, *recorded}
+    known = {"", *state.pins, *state.given_up, *state.moments.slots, *recorded}
     return [event for event in host_events if _slot(event) in known]
 
 
@@ -100,12 +100,12 @@ def is_fallen(key: Key | None) -> bool:
 
 def asked_since(state: State, record: Record) -> float:
     """When the witnesses were asked about the newest line: when it was taken in, which may be long after it was printed."""
-    return max(state.asked.get(record.key, 0.0), record.last.boottime)
+    return max(state.moments.asked.get(record.key, 0.0), record.last.boottime)
 
 
 def undecided(state: State, now: Stamp) -> bool:
     """True if a line that is no finding yet may still wait for its witnesses."""
-    asked = state.asked.items()
+    asked = state.moments.asked.items()
     return any(key not in state.tracks and now.boottime - at <= ANSWERED_WITHIN for key, at in asked)
 
 
