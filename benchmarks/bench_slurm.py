@@ -199,6 +199,8 @@ class SimulatedSlurm:
 class SimulatedNode:
     """An actuator."""
 
+    sheds_load = False
+
     def __init__(self, name: str, slurm: SimulatedSlurm) -> None:
         self.name = name
         self._slurm = slurm

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
 import pytest
@@ -14,6 +13,7 @@ from gpuwarden.policy.breaker import spread
 from gpuwarden.policy.model import Act, FleetCount, Intent, NodeState, Owner, Result, Why
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.facts import Stamp
+from support.chance import Earliest
 
 NODES = 500
 FAILED = Intent(
@@ -26,6 +26,7 @@ class Scheduler:
     """One in memory."""
 
     name = "slurm"
+    sheds_load = False
     pool: int | None = None
 
     def __init__(self) -> None:
@@ -72,18 +73,6 @@ async def test_a_gate_that_let_a_drain_through_lets_the_breaker_count_again() ->
     await gate.apply(replace(FAILED, act=Act.RESTORE), await gate.read())
     with pytest.raises(ActuatorUnavailable):
         await gate.fleet_count()
-
-
-class Earliest(random.Random):
-    """Chance that draws the least, and keeps what it was asked for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: list[tuple[float, float]] = []
-
-    def uniform(self, a: float, b: float) -> float:
-        self.asked.append((a, b))
-        return a
 
 
 async def test_a_drain_that_waits_for_the_hook_is_not_held_back_by_the_breaker_and_does_not_follow_it_in_step() -> None:

@@ -196,6 +196,7 @@ class Scraped:
     """Nodes that mark themselves, and a count that is as old as the last scrape, each `EVERY` seconds of the loop."""
 
     EVERY = 0.05
+    sheds_load = False
     pool: int | None = 1
 
     def __init__(self, node: str, marked: dict[str, tuple[str, float]]) -> None:

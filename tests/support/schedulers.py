@@ -65,10 +65,12 @@ class Cluster:
 
 
 class Client:
-    """The actuator of one node. `before` and `after` run around each call, with its name; what they raise, the call raises."""
+    """The actuator of one node. Each call takes `latency` seconds before it has its effect. `before` and `after` run around each call, with its name; what they raise, the call raises."""
 
     def __init__(self, cluster: Cluster, node: str, clock: Callable[[], Stamp]) -> None:
         self.name = "fake"
+        self.sheds_load = False
+        self.latency = 0.0
         self.node = node
         self.calls: list[str] = []
         self.away: ActuatorError | None = None
@@ -100,7 +102,7 @@ class Client:
     async def _begin(self, call: str) -> None:
         self.calls.append(call)
         self.before(call)
-        await asyncio.sleep(0)
+        await asyncio.sleep(self.latency)
         if self.away is not None:
             raise self.away
 

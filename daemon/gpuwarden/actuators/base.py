@@ -24,6 +24,10 @@ class ActuatorUnavailable(ActuatorError):  # noqa: N818 - a state of the schedul
     """The scheduler does not answer, or not in time."""
 
 
+class ActuatorOverloaded(ActuatorUnavailable):
+    """The scheduler has too many requests, and says so."""
+
+
 class ActuatorWaits(ActuatorUnavailable):
     """The site allows exclusions only at certain moments, and this is none. The announcement of the next one ends the
     pause.
@@ -66,6 +70,9 @@ class Actuator(Protocol):
     """Each call has its own deadline, is safe to repeat, and raises ActuatorError and nothing else."""
 
     name: str
+    sheds_load: bool
+    """True if every count has all writes before it, and the scheduler refuses requests that it cannot bear: then a first write waits for
+    others only where there are others."""
 
     async def read(self) -> NodeState:
         """Read the scheduler's current state of this node. Cheap for the scheduler, whatever the size of the cluster."""

@@ -19,6 +19,8 @@ class HookGate:
     no hook.
     """
 
+    sheds_load = False
+
     def __init__(self, actuator: Register, clock: Clock) -> None:
         self.name = actuator.name
         self.actuator = actuator

@@ -23,6 +23,8 @@ class MarkerActuator:
     ignore boots: the marker stays valid, as a drain in Slurm does. `make_folder`: the actuator makes its folder.
     """
 
+    sheds_load = False
+
     def __init__(
         self,
         name: str,

@@ -43,6 +43,7 @@ class ExecActuator:
     """
 
     name = "exec"
+    sheds_load = False
 
     def __init__(
         self,

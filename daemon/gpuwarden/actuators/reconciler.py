@@ -14,7 +14,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from gpuwarden.actuators.base import Actuator, ActuatorError, ActuatorUnavailable, ActuatorWaits, BudgetUnknown
+from gpuwarden.actuators.base import (
+    Actuator,
+    ActuatorError,
+    ActuatorOverloaded,
+    ActuatorUnavailable,
+    ActuatorWaits,
+    BudgetUnknown,
+)
 from gpuwarden.policy import breaker
 from gpuwarden.policy.model import Act, Budget, FleetCount, Intent, NodeState, Outcome, Owner, Result, Why
 from gpuwarden.policy.preconditions import answer, still_closed
@@ -87,6 +94,7 @@ class Reconciler:
         self._backoff = Backoff(limits.first, limits.most, spread=_SPREAD, chance=self._chance)
         self._was_away = False  # in the attempt before
         self._waited = False  # likewise, for a moment that comes to the whole fleet at once
+        self._overloaded = False  # in the attempt before, the scheduler was
         self._pool: int | None = None  # nodes, as last known
 
     async def read(self) -> None:
@@ -110,6 +118,7 @@ class Reconciler:
             self.held_back = str(error) if isinstance(error, BudgetUnknown) else ""
             soon = isinstance(error, BudgetUnknown) and error.soon
             self._waited = isinstance(error, ActuatorWaits)
+            self._overloaded = isinstance(error.__cause__ or error, ActuatorOverloaded)
             outcome = Outcome(result=Result.REFUSED if error.permanent else Result.RETRY, text=str(error))
         if outcome.result not in (Result.RETRY, Result.REFUSED):
             self.held_back = ""
@@ -140,14 +149,33 @@ class Reconciler:
             return await self._write(intent)
         if intent.replaces and (await self._read()).owner is Owner.OURS:  # it is out already: the budget is not touched
             return await self._write(intent)
-        if first:
+        counted: FleetCount | None = None
+        overloaded, self._overloaded = self._overloaded, False
+        if first or overloaded:
             pool = self._pool or (self.node_state or await self._read()).pool
-            await self._stay(intent, self._chance.uniform(0.0, breaker.spread(pool)))
-        return await self._exclude(intent) if self._wanted(intent) else SUPERSEDED
+            alone = self.actuator.sheds_load and not overloaded
+            if not await self._spread(intent, breaker.spread_of_counts(pool) if alone else breaker.spread(pool)):
+                return SUPERSEDED
+            if alone and self._crowded(counted := await self._fleet_count()):
+                counted = None
+                if not await self._spread(intent, breaker.spread(pool)):
+                    return SUPERSEDED
+        return await self._exclude(intent, counted) if self._wanted(intent) else SUPERSEDED
 
-    async def _exclude(self, intent: Intent) -> Outcome:
-        """Exclude the node for a failure. The fleet count is checked before the write and after it."""
-        fleet_count = await self._fleet_count()
+    async def _spread(self, intent: Intent, seconds: float) -> bool:
+        """Wait for a part of these seconds by chance. Returns whether the intent is still wanted."""
+        await self._stay(intent, self._chance.uniform(0.0, seconds))
+        return self._wanted(intent)
+
+    def _crowded(self, fleet_count: FleetCount) -> bool:
+        """True if others write, too, and the breaker lets this node write."""
+        return breaker.crowded(fleet_count) and not breaker.refusal(self.limits.budget, fleet_count)
+
+    async def _exclude(self, intent: Intent, counted: FleetCount | None) -> Outcome:
+        """Exclude the node for a failure. The fleet count is checked before the write and after it; `counted` is that of a
+        moment ago, if there is one.
+        """
+        fleet_count = counted or await self._fleet_count()
         found = answer(intent, await self._read())
         if found is None:
             self.held_back = breaker.refusal(self.limits.budget, fleet_count)

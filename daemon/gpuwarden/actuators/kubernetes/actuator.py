@@ -41,6 +41,7 @@ class KubernetesActuator:
     """
 
     name = "kubernetes"
+    sheds_load = True
 
     def __init__(
         self,

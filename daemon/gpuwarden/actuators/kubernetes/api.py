@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from gpuwarden.actuators.base import ActuatorError, ActuatorRefused, ActuatorUnavailable
+from gpuwarden.actuators.base import ActuatorError, ActuatorOverloaded, ActuatorRefused, ActuatorUnavailable
 from gpuwarden.actuators.kubernetes.connection import Connection
 from gpuwarden.config.kubernetes import KubernetesOptions
 
@@ -53,6 +53,10 @@ class Busy(ActuatorUnavailable):
     """The server refuses the request for now."""
 
 
+class TooManyRequests(Busy, ActuatorOverloaded):
+    """The server refuses requests of many clients for now."""
+
+
 _ALIVE = (Conflict, NoSuchNode, Busy)
 """Responses after which the connection is kept: an overloaded server need not shake hands again."""
 
@@ -75,7 +79,7 @@ _ADVICE: Mapping[int, tuple[type[ActuatorError], str]] = {
     409: (Conflict, "another client wrote it in that moment"),
     410: (Busy, "the list is too old to be continued, and is begun again"),
     422: (ActuatorRefused, "the server finds it invalid: is kubernetes.key a valid label and taint?"),
-    429: (Busy, "too many requests"),
+    429: (TooManyRequests, "it has too many requests"),
 }
 """Errors by status, with what to do."""
 

@@ -37,6 +37,8 @@ class SlurmActuator:
 
     name = "slurm"
 
+    sheds_load = False
+
     def __init__(
         self,
         options: SlurmOptions,
