@@ -49,7 +49,7 @@ def spread_of_counts(pool: int | None) -> float:
 
 
 def crowded(fleet_count: FleetCount) -> bool:
-    """True if others have been excluded for failures just now: then first writes are spread."""
+    """True if others have been excluded for failures within the longest spread: then first writes are spread."""
     others = (held for held in fleet_count.held if held.node != fleet_count.node)
     return any(_within(held, SPREAD_MOST, fleet_count.now) for held in others)
 
