@@ -1,6 +1,6 @@
 """Jobs that leave the daemon nothing: two busy loops for each core at nice -20, the daemon at the nice 5 of its unit.
 
-Printed: the longest time between two signs of life (systemd waits 90 s for one; here they are asked for every 2 s, so that
+Printed: the longest time between two watchdog notifications (systemd waits 90 s for one; here they are asked for every 2 s, so that
 there is something to measure), how old the verdict grew, and how many lines of the kernel log were missed. The kernel log
 is that of this machine where it may be written (root, GPUWARDEN_TEST_HOST=disposable), else a file.
 
@@ -30,7 +30,7 @@ from support.disposable import kernel_log_writer
 GPUS = 8
 SECONDS, RUNS = 30.0, 3
 EVERY = 2.0
-"""Seconds between two signs of life: a quarter of what is asked for."""
+"""Seconds between two watchdog notifications: a quarter of WATCHDOG_USEC."""
 LINES_A_SECOND = 20.0
 LOOPS, NICE, DAEMON_NICE = 2, -20, 5
 WATCHDOG = 90.0
@@ -157,7 +157,7 @@ def main() -> None:
         rows = [run(daemon, signs, cores, write) for _ in range(RUNS)]
     table(
         f"{LOOPS} busy loops on each of {len(cores)} cores for {SECONDS:g} s, the daemon at nice {DAEMON_NICE}, kernel log {host.kmsg}; "
-        f"signs of life every {EVERY:g} s",
+        f"watchdog notifications every {EVERY:g} s",
         ("loops' nice", "longest gap s", "required", "longest answer s", "kernel lines", "missed", "required"), rows,
     )  # fmt: skip
 

@@ -108,7 +108,7 @@ def _applied(kind: _Kind, old: Any, change: Any) -> Any:
         return _with_items(kind.item, old, change)
     if _differs(old):
         return _with_fields(old, change)
-    raise CodecError("a change to what was never given whole")
+    raise CodecError("a change to a value that was never sent whole")
 
 
 def _with_items(kind: _Kind, old: tuple[Any, ...], change: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -15,9 +15,11 @@ def main() -> int:
     verbs = parser.add_subparsers(dest="verb", required=True)
     clearing = verbs.add_parser("clear", help="remove the marks of an earlier attempt")
     clearing.add_argument("folder", type=Path)
-    code = verbs.add_parser("exit-code", help="print what to exit with: the scheduler's code if a rank left a mark")
+    code = verbs.add_parser(
+        "exit-code", help="print the exit code for the script: the scheduler's code if a rank left a mark"
+    )
     code.add_argument("folder", type=Path)
-    code.add_argument("status", type=int, help="what the launcher exited with")
+    code.add_argument("status", type=int, help="exit code of the launcher")
     given = parser.parse_args()
     if given.verb == "clear":
         clear(given.folder)

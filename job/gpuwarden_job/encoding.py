@@ -214,7 +214,7 @@ class _Reader:
             return numpy.zeros(shape, dtype, order)
         array = numpy.frombuffer(self._taken(count * dtype.itemsize), dtype).reshape(shape, order=order)
         if not _is_text(numpy, array):
-            raise ValueError("an array of texts with what is no character")
+            raise ValueError("a text array with an invalid character")
         return array
 
 

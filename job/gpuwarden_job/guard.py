@@ -221,7 +221,7 @@ class CheckpointGuard:
         if found is not None and self._just_answered:
             self._handled.add(found.id)
         if found is None and self._notice is not None:
-            self._handled.clear()  # called off: should it come again, it is news
+            self._handled.clear()  # called off: it counts as new if it comes again
             self._answered_at = None
         self._notice = found
 

@@ -57,7 +57,7 @@ class CheckpointStore:
         patience: float = 600.0,
     ) -> None:
         if keep_last < 1:
-            raise ValueError(f"keep_last is {keep_last}: one is the least, or there is nothing to resume from")
+            raise ValueError(f"keep_last is {keep_last}: keep at least 1 checkpoint to resume from")
         if keep_best not in (None, *retention.MODES):
             raise ValueError(f"keep_best is {keep_best!r}: min, max or None")
         self.folder = Path(folder)

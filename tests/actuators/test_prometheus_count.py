@@ -75,7 +75,7 @@ async def test_it_counts_nodes_in_the_order_in_which_they_went_out() -> None:
     assert refusal(Budget(percent=25), own) == ""
 
 
-async def test_what_those_held_out_share_with_this_node_is_in_the_reason() -> None:
+async def test_what_the_excluded_nodes_share_with_this_node_is_in_the_reason() -> None:
     """E04: each node with the new driver fails. Counted in the background: the first refusal does not wait for it."""
     out = {f"n{number}": NOW - 100 - number for number in range(2, 12)}
     counts = {"driver": (12, 10), "rack": (40, 2), "model": (200, 10), "cluster": (200, 10)}

@@ -500,8 +500,8 @@ def budget_of_one(**more: float) -> Limits:
     return replace(LIMITS, budget=Budget(count=1), **more)
 
 
-async def test_who_is_held_back_by_the_breaker_is_not_hurried(rig: Rig) -> None:
-    """Slurm calls all its health checks at once: a fleet that is held back would count in step."""
+async def test_a_node_that_the_breaker_defers_is_not_hurried(rig: Rig) -> None:
+    """Slurm calls all its health checks at once: the nodes of a deferred fleet would all count at the same time."""
     rig.cluster.nodes |= {f"n{n}": Node(reason=FAILED, since=time.time()) for n in range(2, 10)}
     rig.options = rig_options(budget_of_one(breaker_first=10.0 * PATIENCE, breaker_most=10.0 * PATIENCE))
     rig.begin()

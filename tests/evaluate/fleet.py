@@ -25,7 +25,7 @@ NODES, WITHIN, RECOUNT_AFTER = 100, 300.0, 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetResult:
-    """`detected`: nodes of which policy wanted an exclusion. `most`: held out at any moment, `left`: and at the end."""
+    """`detected`: nodes that policy wanted excluded. `most`: nodes excluded at once at most; `left`: nodes excluded at the end."""
 
     nodes: int
     detected: int
@@ -63,7 +63,7 @@ def _wanted(dice: Random, struck: float) -> float | None:
 
 
 def counted(wants: Sequence[float], nodes: int, budget: Budget, dice: Random) -> tuple[int, int]:
-    """How many are held out at most, and at the end, when they are wanted out at these times; the scheduler keeps whole seconds."""
+    """Return how many nodes are excluded at most and at the end if policy wants them out at these times; the scheduler keeps whole seconds."""
     held: dict[str, Held] = {}
     most = 0
     due = [(at + dice.uniform(0.0, spread(nodes)), f"node{n:05d}", False) for n, at in enumerate(wants)]

@@ -172,8 +172,8 @@ def _fleet(fleet: FleetResult | None) -> Iterator[str]:
         return
     yield f"### A bad driver: Xid 119 on every GPU of {fleet.nodes} nodes within {WITHIN / 60:.0f} minutes\n"
     yield (
-        f"Detected on {fleet.detected} nodes. The breaker held out {fleet.left} of them at the end and {fleet.most} at any moment; "
-        f"{fleet.allowed} may be, with its defaults.\n"
+        f"Detected on {fleet.detected} nodes. {fleet.left} of them were excluded at the end and at most {fleet.most} at once; "
+        f"the breaker allows {fleet.allowed} with its defaults.\n"
     )
 
 
@@ -218,7 +218,7 @@ def violations(results: Results) -> Iterator[str]:
         yield from (_again(node, reported) for reported in failures(wrong))
     fleet = results.fleet
     if fleet is not None and (fleet.detected < fleet.nodes or fleet.left > fleet.allowed):
-        yield f"a bad driver: detected on {fleet.detected} of {fleet.nodes} nodes, {fleet.left} held out, {fleet.allowed} allowed"
+        yield f"a bad driver: detected on {fleet.detected} of {fleet.nodes} nodes, {fleet.left} excluded, {fleet.allowed} allowed"
     if warnings > max(1, math.ceil(WARNINGS_MOST * days / 1000) - 1):  # one in a few days says nothing of the rate
         yield f"{warnings} false warnings in {days:g} node-days, less than {WARNINGS_MOST:g} in 1,000 allowed"
 

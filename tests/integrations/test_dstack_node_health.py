@@ -45,7 +45,7 @@ def published(state: str = "healthy", mode: str = "enforce", marker: Marker | No
         (published("failure", marker=FAILED, simulated=True), None),
     ],
 )
-def test_a_node_that_is_held_out_fails_and_what_is_not_acted_upon_warns(seen: Published, level: int | None) -> None:
+def test_a_node_that_is_excluded_fails_and_what_is_not_acted_upon_warns(seen: Published, level: int | None) -> None:
     reported = node_health(seen, before=None, mode="enforce")
     assert (None if reported is None else reported.level) == level
 

@@ -52,7 +52,7 @@ def published(state: str = "healthy", mode: str = "enforce", marker: Marker | No
         (published(marker=FAILED, simulated=True), (), "simulated"),
     ],
 )
-def test_a_node_that_is_held_out_fails_and_everything_else_passes(
+def test_a_node_that_is_excluded_fails_and_everything_else_passes(
     seen: Published, failed: tuple[str, ...], unknown: str
 ) -> None:
     found = outcome(seen, mode="enforce")

@@ -1,4 +1,4 @@
-"""However many nodes fail at once, and however they get in each other's way: no more are held out than may be, and some are."""
+"""However many nodes fail at once, and however their writes collide: no more are excluded than allowed, and some are."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_share_of_small_and_large_pools(pool: int, allowed: int) -> None:
     assert breaker.refusal(Budget(), replace(old, held=held[1:])) == ""
 
 
-def test_what_was_held_out_before_the_window_counts_for_the_share_only() -> None:
+def test_what_was_excluded_before_the_window_counts_for_the_share_only() -> None:
     held = tuple(Held(1_000.0 * number, f"n{number}") for number in range(20))
     fleet_count = FleetCount(node="new", pool=8_000, held=held, now=19_500.0)
     assert breaker.refusal(Budget(count=4), replace(fleet_count, now=19_500.0)) != ""

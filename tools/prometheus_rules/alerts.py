@@ -53,7 +53,7 @@ count by (job) (
 ) >= on (job) gpuwarden:fleet:many""",
         summary="{{ $value }} nodes of {{ $labels.job }} fail at once: suspect what they have in common, not the GPUs.",
         description=CHECKS + "A driver, a firmware, a switch, a power feed or a rule changed within the last hour? "
-        "Pages of single nodes are held back while this fires.",
+        "Pages for single nodes are inhibited while this fires.",
     )  # fmt: skip
     yield Alert(
         name="GpuwardenManyNodesSilent", severity=PAGE, lasts="1m", keeps="10m",
@@ -65,7 +65,7 @@ count by (job) (
 ) >= on (job) gpuwarden:fleet:many""",
         summary="{{ $value }} nodes of {{ $labels.job }} stopped answering: suspect network, power, service discovery or a rollout.",
         description="Prometheus reaches none of them, and none was excluded from scheduling. Their GPUs are not monitored from here; "
-        "the daemons, if they run, go on enforcing by themselves. Pages of single nodes are held back while this fires.",
+        "the daemons, if they run, go on enforcing by themselves. Pages for single nodes are inhibited while this fires.",
     )  # fmt: skip
     yield Alert(
         name="GpuwardenBreakerOpen", severity=PAGE, lasts="1m", keeps="5m",

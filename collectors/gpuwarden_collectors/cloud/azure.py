@@ -90,7 +90,7 @@ async def own_name(metadata: Metadata) -> str:
     except ReplyError as error:
         raise ReplyError(f"the metadata service cannot be confirmed: {error}") from error
     if not _NAME.fullmatch(name):
-        raise ReplyError("what answers at the endpoint names no virtual machine")
+        raise ReplyError("the endpoint's answer names no virtual machine")
     return name
 
 

@@ -151,7 +151,7 @@ class Bus:
         try:
             size = int(calc_msg_size(self._data))
         except _UNREADABLE as error:
-            raise ConnectionError("what it sends is no message") from error
+            raise ConnectionError("it sends data that is not a D-Bus message") from error
         if size > MESSAGE_MOST:
             raise ConnectionError(f"it sends a message of {size} bytes")
         return size - len(self._data)

@@ -52,7 +52,7 @@ async def _submitted(
     except (CannotSubmit, LockError, Refused) as error:
         raise CommandError(f"cannot submit a test: {error}") from error
     except DaemonUnreached as error:
-        raise CommandError(f"cannot submit a test, whose results nobody would keep: {error}", UNAVAILABLE) from error
+        raise CommandError(f"cannot submit a test, whose results would not be kept: {error}", UNAVAILABLE) from error
     except SlurmError as error:
         raise CommandError(str(error), TRY_AGAIN) from error
     finally:

@@ -10,6 +10,7 @@ from gpuwarden.health.conditions import condition
 from gpuwarden.health.model import Event, EventKind, Key
 from gpuwarden.health.to_do import of_raised
 from gpuwarden.ledger.rows import Memory
+from gpuwarden.policy.evacuation.model import BY_EXIT, BY_STEP
 
 STORMING = (EventKind.XID, EventKind.TEST_XID, EventKind.SXID, EventKind.AER, EventKind.KERNEL_LINE)
 LINE_SPACING = 60.0
@@ -78,7 +79,7 @@ LINES: dict[EventKind, tuple[str, str]] = {
     EventKind.DEPARTING: ("warning", "evacuation begun"),
     EventKind.SIGNALLING: ("info", "signalling job"),
     EventKind.SIGNALLED: ("info", "job signalled"),
-    EventKind.SAVED: ("info", "job or rank acknowledged, or ended"),
+    EventKind.SAVED: ("info", "checkpoint acknowledged"),
     EventKind.REQUEUED: ("info", "job requeued"),
     EventKind.NOT_REQUEUED: ("warning", "job not requeued"),
     EventKind.FINAL_NODE_STATE: ("warning", "final node state"),
@@ -100,6 +101,8 @@ LINES: dict[EventKind, tuple[str, str]] = {
     EventKind.LEDGER_LOST: ("error", "ledger lost its last events"),
 }
 """Level and text of the log line of each kind of event."""
+WITHOUT_CHECKPOINT = {BY_EXIT: "signalled process ended", BY_STEP: "job ended before acknowledging"}
+"""Texts for SAVED without `saved`. A process that ends may have acknowledged before by a file, which names no process."""
 HIDDEN = (*OF_TESTS, *OF_GATES, *OF_FINDINGS)
 
 SEEN = ("healthy", "warning", "failure")
@@ -109,9 +112,19 @@ _OTHER_NAMES = {"level": "test_level"}
 """Names in log lines for keys of events that every log line has already."""
 
 
+def _of_job(event: Event) -> str:
+    """Return the text for an event of a job that has another than in `LINES`, else ""."""
+    if event.kind == EventKind.SIGNALLING and event.data.get("way") == "none":
+        return "marking job before its signal" if event.data.get("marking") else "job not signalled"
+    if event.kind == EventKind.SAVED and not event.data.get("saved"):
+        return WITHOUT_CHECKPOINT.get(str(event.data.get("by")), "acknowledged without a checkpoint")
+    return ""
+
+
 def write_line(event: Event, *, shadow: bool = False) -> None:
     """Write one line for the event. A pass that changes nothing writes none."""
     level, text = LINES[EventKind(event.kind)]
+    text = _of_job(event) or text
     if is_bookkeeping(event.kind, str(event.key), event.data):
         level = "debug"
     if event.kind == EventKind.GATE_ENDED and event.data.get("result") in ("failed", "no_verdict"):
@@ -122,8 +135,6 @@ def write_line(event: Event, *, shadow: bool = False) -> None:
         level, text = "warning", "return gate is void: the node returns without a test"
     if event.data.get("severity") == "failure" or event.data.get("to") == "failure":
         level = "error"
-    if event.kind == EventKind.SIGNALLING and event.data.get("way") == "none":
-        text = "marking job before its signal" if event.data.get("marking") else "job not signalled"
     if event.kind == EventKind.SIGNALLED and event.data.get("result") == "unknown":
         level, text = "warning", "not known whether the job got its signal"
     if shadow:

@@ -1,4 +1,4 @@
-"""Lines of the kernel log that were taken in before are no news when they are read again.
+"""Kernel log lines that were processed before are ignored when they are read again.
 
 The kernel numbers the lines of a boot, and a record remembers the highest number that it was made of. A daemon whose
 position was lost reads the ring from its beginning: nothing is counted twice then, and no acknowledged finding comes back.
@@ -17,7 +17,7 @@ from gpuwarden_collectors.event_facts import HostEvent, LogGap, numbered_alike
 
 DRIFT = 600.0
 """Seconds by which the clock of the log may be ahead of this host's after months. A line that is later than the record by more is
-news whatever its number: a log that is a file can begin again within one boot."""
+new whatever its number: a log that is a file can begin again within one boot."""
 
 
 def unread(state: State, host_events: Sequence[HostEvent]) -> Sequence[HostEvent]:

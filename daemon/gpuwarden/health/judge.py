@@ -55,7 +55,7 @@ STILL_SEEN = 120.0
 """Seconds after its last sighting for which a finding cannot be acknowledged. What can no longer be examined (a reading that
 went with a reboot or with another driver, a reader that hangs) has no other end."""
 LATCHES_AFTER = 15.0
-"""Seconds without a sighting after which a latch is an event: lines that come now and then are no news each time."""
+"""Seconds without a sighting after which a latch is an event: lines that come now and then are not an event each time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -226,7 +226,7 @@ def counts(state: State, record: Record) -> bool:
 
 
 def buried(state: State, key: Key) -> bool:
-    """True if an operator acknowledged this, and no later line of the kernel log says it again: what is read again is no news."""
+    """True if an operator acknowledged this, and no later line of the kernel log says it again. A line that is read again does not count."""
     record = state.records.get(key)
     if record is None or record.acknowledged is None or record.boot_id != state.boot_id:
         return False

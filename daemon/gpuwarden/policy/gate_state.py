@@ -25,7 +25,7 @@ TEXT_MOST = 300
 LIST_MOST = 1_900
 """Characters; the ledger keeps 2,000 of a text."""
 ENDED_BY_TESTS = CODES | {ENDED_BY_A_PASSED_TEST}
-"""Findings that a passed test ends: their end is no news of the GPU that came after the test."""
+"""Findings that a passed test ends: their end says nothing of the GPU after the test."""
 
 
 WENT_DOWN = "the machine went down while the test ran"

@@ -155,7 +155,7 @@ def is_announced(state: PolicyState, within: float, text: str, by: str, now: Sta
 
 
 def is_sooner(state: PolicyState, within: float, now: Stamp) -> bool:
-    """True if the new end halves the time that was left, or if there was no end: such news must not wait, and cannot
+    """True if the new end halves the time that was left, or if there was no end: such a change must not wait, and cannot
     come often.
     """
     known = state.notices.get(f"{OPERATOR}/")

@@ -22,7 +22,7 @@ from gpuwarden_collectors.base import Clock, host_clock
 Document = dict[str, Any]
 WAITERS_MOST = 64
 WAIT_MOST = 60.0
-"""Seconds that one response is held back."""
+"""Seconds that one response may wait for a change."""
 
 
 KEYS = (

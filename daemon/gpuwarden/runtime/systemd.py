@@ -27,7 +27,7 @@ POLL = 0.05
 SLACK = 20.0
 """Seconds by which a pass may be late on a machine that is under load before it counts as none."""
 SIGNS_MISSED = 4
-"""How many signs of life may get lost before systemd counts the daemon as dead."""
+"""Watchdog notifications that may get lost before systemd counts the daemon as dead."""
 REASONS_MOST = 300
 """Characters of them in the line for `systemctl status`."""
 _PUBLISHED = "what is published"

@@ -171,7 +171,7 @@ class TraceReader:
         outcome = from_wire(PassOutcome, line.get("outcome", PassOutcome.OBSERVED.value))
         observed = outcome is PassOutcome.OBSERVED
         if observed and facts is None:
-            raise CodecError("a pass that observed, and no facts so far")
+            raise CodecError("a pass observed, but has no facts and none came before")
         took = from_wire(float, line.get("took", 0.0))
         observation = Observation(
             collector=name, outcome=outcome, started=Stamp(at.boottime - took, at.wall - took), finished=at,
@@ -201,9 +201,7 @@ def _changed(kind: Any, old: object, line: Line, key: str) -> Any:
 def _began(line: Line, at: Stamp) -> Began:
     lines = line.get("memory")
     if lines is not None and len(_list(lines)) > MEMORY_MOST:
-        raise CodecError(
-            f"{len(lines)} events of before, and no ledger is summed up in more than {MEMORY_MOST}", "memory"
-        )
+        raise CodecError(f"{len(lines)} earlier events; a summary of a ledger has at most {MEMORY_MOST}", "memory")
     memory = None if lines is None else tuple(_event(event) for event in _list(lines))
     rules = from_wire(Rules, line.get("rules", {}))
     return Began(at=at, boot_id=from_wire(str, line["began"]), rules=rules, memory=memory)
@@ -228,7 +226,7 @@ def _acknowledged(line: Line, at: Stamp) -> Acknowledged:
 def _active_tested(line: Line, at: Stamp) -> ActiveTested:
     events = tuple(_event(event) for event in _list(line["tested"])[:TESTED_MOST])
     if strange := [event.kind for event in events if event.kind not in _OF_TESTS]:
-        raise CodecError(f"an event {strange[0][:40]!r} is none of an active test", "tested")
+        raise CodecError(f"event {strange[0][:40]!r} does not belong to an active test", "tested")
     return ActiveTested(at=at, events=events)
 
 
@@ -284,7 +282,7 @@ def _object(value: object) -> dict[str, Any]:
 
 def _sane(at: Stamp) -> Stamp:
     if not (0 <= at.boottime <= BOOTTIME_MAX and 0 <= at.wall <= WALL_MAX):
-        raise CodecError(f"a time beyond reason: {at.boottime:g} s after boot, {at.wall:g} s in Unix time", "at")
+        raise CodecError(f"an implausible time: {at.boottime:g} s after boot, {at.wall:g} s in Unix time", "at")
     return at
 
 

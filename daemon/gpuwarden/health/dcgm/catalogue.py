@@ -7,7 +7,7 @@ fault, `agrees` names it: the incident is then evidence of that condition and no
 
 An incident that comes from an Xid (one with code 6, 9, 10, 12, 80, 81, 101, 120 or 131 may) is judged by the table of Xids under
 the condition `xid`, whatever its code. The engine keeps such an incident until it is restarted, through a reset of the
-GPU; so only its first appearance is news.
+GPU; so only its first appearance counts.
 
 Only the codes in `_PASSIVE` come from DCGM's passive health checks, which are what we use; all others come from a
 diagnostic (dcgmi diag). One of those counts as a failure where the vendor's action is isolate or reset and it is about hardware. An unknown code is a warning, never dropped.

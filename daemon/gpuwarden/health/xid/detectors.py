@@ -31,7 +31,7 @@ UNREAD_FOR = 120.0
 
 
 def recent(state: State, sight: Sight, code: str) -> Iterator[Record]:
-    """Records of this boot that are news, or history that a present reading confirms."""
+    """Yield records of this boot that are new, or history that a present reading confirms."""
     for record in state.records.values():
         if record.key.code != code or not counts(state, record) or record.key.subject.slot in state.given_up:
             continue

@@ -143,7 +143,7 @@ class Control:
             while (line := await connection.line()) is not None:
                 await connection.send(refusal or await self._verbs.respond(line, peer))
         except (OSError, TimeoutError):
-            pass  # the peer is gone or takes nothing: there is no client to answer
+            pass  # the peer is gone or does not read: there is no client to answer
         finally:
             self._talks.discard(task)
             connection.close()

@@ -232,7 +232,7 @@ class JobSocket:
                 client.idle_since = loop.time()
                 await asyncio.sleep(PACE)
         except (OSError, TimeoutError):
-            pass  # the peer is gone or takes nothing: there is no client to answer
+            pass  # the peer is gone or does not read: there is no client to answer
 
     def _left(self, client: _Client) -> None:
         """Its task has ended, which may have been cancelled before it began."""

@@ -74,7 +74,7 @@ class Listener:
 
     async def start(self, host: str, port: int) -> None:
         """Listen. Raises ListenError, after which it can be tried again."""
-        silent = logging.Logger("http", logging.CRITICAL)  # noqa: LOG001 - private: garbage from scanners is no news
+        silent = logging.Logger("http", logging.CRITICAL)  # noqa: LOG001 - private: garbage from scanners is not logged
         server = self._server = Server(
             self._answer,
             self.connections,

@@ -61,7 +61,7 @@ class Unsent:
     def sending(self, transport: asyncio.BaseTransport | None, body: bytes) -> Iterator[Sending | None]:
         """Counts a response until the client has taken it or its connection has ended; yields None if the client has left.
 
-        Room is made by aborting clients that take nothing, not slow ones.
+        Room is made by aborting clients that do not read, not slow ones.
         """
         if not isinstance(transport, asyncio.WriteTransport):
             yield None
