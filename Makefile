@@ -27,9 +27,9 @@ help:
 	@echo 'make bench  measure, and print a table'
 	@echo 'make soak   a day of a busy node in half an hour: does the daemon grow? (MINUTES=3 for less)'
 	@echo 'make bundle an archive, an RPM and a .deb for every distribution, with a Python of their own, in dist/ (make test-bundle: tries them)'
-	@echo 'make release-arm64  the same for arm64, and its image, on a Debian 12 of amd64, as root'
+	@echo 'make release-arm64  the same for arm64, on a Debian 12 of amd64, as root'
 	@echo 'make deb    the package for the Python of this distribution, in dist/'
-	@echo 'make image  the container image of this tree, for this architecture or MACHINE=aarch64, in dist/; needs mmdebstrap, and no registry'
+	@echo 'make image  the container image, of packaging/Dockerfile and the .deb in dist/, for this architecture (IMAGE=registry.example/gpuwarden:0.1.0)'
 	@echo 'make lock   pin what the package is made of again, with hashes (UPGRADE=--upgrade: the newest there are)'
 	@echo 'make evaluate       judge simulated faults and healthy days, and print what it got right (make evaluate-full: docs/develop/evaluation.md)'
 	@echo 'make release list what is missing before this tree is tagged (TAG=v0.1.0), and fail if anything is'
@@ -128,12 +128,16 @@ bundle: $(VENV)/.run
 test-bundle: $(VENV)/.dev
 	GPUWARDEN_BUNDLE=dist $(BIN)/python -m pytest tests/test_bundle*.py $(PYTEST)
 
-release-arm64: $(VENV)/.run
-	PYTHONPATH=packaging $(BIN)/python -m gpuwarden_image --machine aarch64
+release-arm64:
 	sh packaging/arm64.sh bundle
 
-image: $(VENV)/.run
-	PYTHONPATH=packaging $(BIN)/python -m gpuwarden_image $(if $(MACHINE),--machine $(MACHINE))
+# The builder of old engines does not know for which architecture it builds.
+VERSION := $(shell sed -n 's/^__version__ = "\([^"]*\)".*/\1/p' daemon/gpuwarden/__init__.py)
+IMAGE ?= gpuwarden:$(VERSION)
+image:
+	@ls dist/gpuwarden_$(VERSION)_*.deb >/dev/null 2>&1 || { echo 'dist/ has no .deb: make bundle, or take that of the release'; exit 1; }
+	docker build --file packaging/Dockerfile --tag $(IMAGE) --build-arg VERSION=$(VERSION) \
+	  --build-arg TARGETARCH=$$(docker version --format '{{.Server.Arch}}') dist
 
 # uv resolves for every platform at once, so that one lock serves all of them.
 LOCK = .build/uv/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate --quiet $(UPGRADE) \

@@ -18,7 +18,7 @@ from gpuwarden_bundle.build import LAUNCHER
 from gpuwarden_deb import contents
 from gpuwarden_deb.contents import write
 from gpuwarden_deb.control import BUNDLE, SYSTEM_PYTHON, Package, describe
-from gpuwarden_deb.paths import BuildError
+from gpuwarden_deb.paths import PACKAGING, BuildError
 
 RECORDED = sorted((Path(__file__).parent / "data/bundle").glob("*.symbols"))
 
@@ -39,6 +39,12 @@ def test_what_was_built_needs_nothing_that_the_oldest_host_does_not_have(file: P
     }
     assert {version for need in needs for version in need.versions} >= {"GLIBC_2.34", "OPENSSL_3.0.0"}
     assert parsed(recorded(needs)) == needs
+
+
+def test_the_image_installs_every_library_that_a_bundle_may_need() -> None:
+    installed = set((PACKAGING / "Dockerfile").read_text().split())
+    needed = {package.split()[0] for package in baseline.HOST.values() if package != baseline.LIBC}
+    assert needed <= installed
 
 
 @pytest.mark.parametrize(

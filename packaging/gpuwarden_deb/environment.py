@@ -47,17 +47,14 @@ def tools() -> Path:
     return _kept("tools", TOOLS, sys.version, make=make) / "bin" / "python"
 
 
-def wheels(tools: Path, python: Path | None = None, target: Sequence[str] = ()) -> Path:
-    """The folder with the wheels of the lock for that Python. `target`: pip's options for other platforms than this host's, and in place
-    of a `python` for another version.
-    """
+def wheels(tools: Path, python: Path, target: Sequence[str] = ()) -> Path:
+    """The folder with the wheels of the lock for that Python. `target`: pip's options for other platforms than this host's."""
 
     def make(folder: Path) -> None:
-        by = ("--python", str(python)) if python else ()
         command = ("download", "--only-binary=:all:", "--require-hashes", "--requirement", str(REQUIREMENTS))
-        run(*pip(tools), *by, *command, *target, "--dest", str(folder))
+        run(*pip(tools), "--python", str(python), *command, *target, "--dest", str(folder))
 
-    return _kept("wheels", REQUIREMENTS, str(python or ""), *target, make=make)
+    return _kept("wheels", REQUIREMENTS, str(python), *target, make=make)
 
 
 def platforms(machine: str, minors: Iterable[int]) -> tuple[str, ...]:

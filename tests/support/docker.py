@@ -11,7 +11,6 @@ network: containers have none, or the host's.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -21,14 +20,15 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 
+import gpuwarden
 from gpuwarden_collectors.simulated_pci import h100, write_tree
 from support.daemons import slots
+from support.debian_trees import BUILD, made_once, mmdebstrap
 from support.disposable import require_disposable_host
 from support.fake_nvml_library import CONTROL_VARIABLE, LIBRARY_NAME, FakeNvml
 from support.needs import unmet
@@ -39,7 +39,8 @@ PATIENCE = 60.0
 """Seconds after which a test gives up waiting; nothing is asserted about how much of it is used."""
 NEEDED = {"dockerd": "docker.io", "docker": "docker.io", "mmdebstrap": "mmdebstrap", "unshare": "util-linux"}
 ROOT = Path(__file__).parents[2]
-IMAGES = ROOT / ".build" / "image"
+BASE = "debian-of-tests"
+_DEBIAN = ("ca-certificates", "libffi8", "libgcc-s1", "libsqlite3-0", "libssl3", "libstdc++6", "python3", "zlib1g")
 _INPUTS = (
     *("daemon/gpuwarden", "collectors/gpuwarden_collectors", "packaging", "systemd"),
     *("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"),
@@ -76,27 +77,40 @@ def docker() -> Iterator[Docker]:
 
 @pytest.fixture(scope="session")
 def image(docker: Docker) -> str:
-    """The reference of the image, which is loaded."""
-    return docker.command("load", "--quiet", "-i", str(image_file())).rpartition(": ")[2].strip()
+    """The reference of the image that `packaging/Dockerfile` makes."""
+    docker.command("import", str(_base()), BASE)
+    reference = f"gpuwarden:{gpuwarden.__version__}"
+    arguments = {"BASE": BASE, "VERSION": gpuwarden.__version__, "TARGETARCH": "amd64"}
+    given = [part for name, value in arguments.items() for part in ("--build-arg", f"{name}={value}")]
+    file = ROOT / "packaging/Dockerfile"
+    docker.command("build", "--network", "none", "--tag", reference, "--file", str(file), *given, str(_packages()))
+    return reference
 
 
-@cache
-def image_file() -> Path:
-    """The image of this tree, built if one of its inputs has changed."""
+def _base() -> Path:
+    """Debian, with all that the Dockerfile would install, and the Python of `_packages`: apt-get needs no archive."""
+    options = ("--variant=apt", "--format=tar", '--customize-hook=rm "$1/etc/apt/sources.list"')
+    return made_once(BUILD / "image", (_DEBIAN, options), lambda tree: mmdebstrap(tree, "bookworm", _DEBIAN, *options))
+
+
+def _packages() -> Path:
+    """The folder with the .deb: that of `make bundle` (`GPUWARDEN_BUNDLE`), or of this tree for Debian's Python, built if that has changed."""
+    if folder := os.environ.get("GPUWARDEN_BUNDLE"):
+        return Path(folder).absolute()
     digest = hashlib.sha256()
     for file in sorted(file for name in _INPUTS for file in _files(ROOT / name)):
         digest.update(str(file.relative_to(ROOT)).encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
-    folder = IMAGES / digest.hexdigest()[:16]
-    IMAGES.mkdir(parents=True, exist_ok=True)
-    with (IMAGES / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            for old in [each for each in IMAGES.iterdir() if each.is_dir()]:
-                shutil.rmtree(old)
-            _build(folder.with_name("new"))
-            folder.with_name("new").rename(folder)
-    (file,) = folder.glob("*.tar")
-    return file
+    return made_once(BUILD / "image" / "packages", digest.hexdigest(), _build)
+
+
+def _build(folder: Path) -> None:
+    from gpuwarden_deb.build import build
+
+    for old in folder.parent.iterdir():
+        if old.is_dir():
+            shutil.rmtree(old)
+    package = build(folder)
+    package.rename(folder / f"gpuwarden_{gpuwarden.__version__}_amd64.deb")
 
 
 def _files(path: Path) -> Iterator[Path]:
@@ -105,12 +119,6 @@ def _files(path: Path) -> Iterator[Path]:
     for file in path.rglob("*"):
         if file.is_file() and "__pycache__" not in file.parts:
             yield file
-
-
-def _build(folder: Path) -> None:
-    from gpuwarden_image.build import build
-
-    build(folder)
 
 
 class Docker:
@@ -255,4 +263,5 @@ def wait(condition: Callable[[], object], what: str, shown: Callable[[], str]) -
 
 
 if __name__ == "__main__":
-    image_file()
+    _base()
+    _packages()

@@ -12,7 +12,7 @@ from pathlib import Path
 from gpuwarden.config.model import Config
 
 CONTAINER = "container"
-"""The variable that systemd and the image (packaging/gpuwarden_image) set in a container."""
+"""The variable that systemd and the image (packaging/Dockerfile) set in a container."""
 
 
 def next_steps(config: Config, environment: Mapping[str, str]) -> Iterator[str]:
