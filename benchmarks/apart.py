@@ -43,7 +43,7 @@ def _again(own: Sequence[str]) -> NoReturn:
 
 
 def packets() -> int:
-    """On the loopback so far, in either direction: what one end sends the other receives, and it is counted once."""
+    """Return the number of packets on the loopback so far. A packet is counted once, by its receiver."""
     lines = Path("/proc/net/dev").read_text().splitlines()
     return next(int(line.split(":")[1].split()[_PACKETS]) for line in lines if line.strip().startswith("lo:"))
 

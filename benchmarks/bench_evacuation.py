@@ -169,14 +169,14 @@ class Asked:
 
 
 def announce(service: Simulator, source: Source) -> int:
-    """When, in nanoseconds."""
+    """Announce the end of the machine at the source, and return when, in nanoseconds."""
     began = time.monotonic_ns()
     service.set_value_from_thread(source.key, source.ends())
     return began
 
 
 def withdraw(service: Simulator, source: Source, daemon: RunningDaemon, asked: Asked) -> None:
-    """Until all is as before it."""
+    """Withdraw the notice, and wait until the daemon shows none and its question is as before."""
     service.set_value_from_thread(source.key, source.goes_on)
     hangs = source.goes_on is not None
     until(lambda: not daemon.heartbeat()["notice"] and asked.waits is hangs, "the notice to be gone")
@@ -192,7 +192,7 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 
 def ask_and_kill(service: Simulator, source: Source, pid: int) -> None:
-    """No more than that, by the source's own way of asking."""
+    """Ask the source in its own way until it announces an end, then kill the process at once."""
     connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=PATIENCE)
     headers, tag = {"Metadata-Flavor": "Google"}, ""
     while True:

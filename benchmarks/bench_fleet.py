@@ -132,7 +132,7 @@ def _children() -> float:
 
 
 def parts(port: int) -> Iterator[list[str]]:
-    """Each query by itself, after all of them were asked once."""
+    """Measure each query by itself, after all of them were asked once."""
     reached = access(f"http://127.0.0.1:{port}")
     for name, expression in QUERIES.items():
         took, samples = [], 0

@@ -58,7 +58,7 @@ def processes(daemon: RunningDaemon) -> dict[str, int]:
 def shares(
     daemons: Sequence[RunningDaemon], scraped: RunningDaemon, windows: int, settle: float
 ) -> list[dict[str, list[float]]]:
-    """For each daemon, and each of its processes: per cent of a core in each window."""
+    """Return per daemon, and per process of it, the per cent of a core used in each window."""
     pids = [processes(daemon) for daemon in daemons]
     result: list[dict[str, list[float]]] = [{name: [] for name in group} for group in pids]
     time.sleep(settle)

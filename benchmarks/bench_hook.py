@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def marks(host: HookHost) -> None:
-    """Those of a daemon that lives as long as this takes."""
+    """Write the marks of a daemon that lives as long as the measurement takes."""
     for period in range(int(MEASURES_FOR // PERIOD)):
         host.mark_healthy(periods=period)
 

@@ -76,7 +76,7 @@ def new(port: int, route: str) -> Callable[[], None]:
 
 
 def p50(question: Callable[[], None]) -> float:
-    """Milliseconds."""
+    """Return the median time of the question in milliseconds."""
     took = []
     end = time.perf_counter() + SECONDS
     question()

@@ -36,7 +36,7 @@ def healthy(host: Host) -> None:
 
 
 def links_read(host: Host) -> None:
-    """Each pass has its own facts of links, as where counters were read; they are equal."""
+    """Give each pass its own facts of links, as where counters were read; they are equal."""
     healthy(host)
     host.nvml_change = lambda facts: replace(facts, gpus=tuple(replace(gpu, links=(*gpu.links,)) for gpu in facts.gpus))
 

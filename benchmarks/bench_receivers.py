@@ -64,7 +64,7 @@ def _process(program: str, job: int, *words: str) -> int:
 
 
 def _until_all_run(listed: dict[int, ListedPid]) -> None:
-    """And adds the helpers to the list."""
+    """Wait until all helpers of the jobs run, and add them to the list."""
     while True:
         leaders = dict(listed)
         found: dict[int, ListedPid] = {}

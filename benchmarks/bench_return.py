@@ -49,7 +49,7 @@ def killed(slurm: Slurm) -> Callable[[], float]:
 
 
 def stopped(slurm: Slurm) -> Callable[[], float]:
-    """As `killed`, for one that hangs."""
+    """Stop the controller without ending it, so that it hangs; the function returned lets it run again, and returns when it answered."""
     slurm.pause(CONTROLLER)
 
     def back() -> float:

@@ -88,7 +88,7 @@ def measure_drains(slurm: Slurm) -> None:
 
 
 def requests(slurm: Slurm) -> int:
-    """That the controller has answered since it started."""
+    """Return how many requests the controller has answered since it started."""
     output = slurm.command("sdiag")
     by_type = output.partition("Remote Procedure Call statistics by message type")[2].partition("\n\n")[0]
     return sum(map(int, re.findall(r"count:(\d+)", by_type)))
@@ -140,7 +140,7 @@ def received(slurm: Slurm, what: str) -> int:
 
 
 def measure_storm() -> None:
-    """As many processes as would be too many for this machine share the nodes among them."""
+    """Measure a drain of all nodes at once. A few processes share the nodes, since one for each is too many for this machine."""
     processes = 5
     with cluster(nodes=0, phantoms=PHANTOMS, slurmd_timeout=3600) as slurm:
         before, cpu = requests(slurm), cpu_ns(slurm.processes[CONTROLLER].pid)

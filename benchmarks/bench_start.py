@@ -74,7 +74,7 @@ def forget(*folders: Path) -> None:
 
 
 def start(host: FakeHost, took: dict[str, list[float]], how: str) -> None:
-    """One daemon, from exec to its first healthy heartbeat; then it is stopped."""
+    """Measure one daemon from exec to its first healthy heartbeat, then stop it."""
     port, manager = free_port(), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     manager.bind(str(host.folder / "notify"))
     manager.setblocking(False)

@@ -77,7 +77,7 @@ def daemon_on_driver(interval: float) -> Iterator[RunningDaemon]:
 
 
 def wait_for_all(daemon: RunningDaemon, gpus: int, patience: float = PATIENCE) -> None:
-    """Until every GPU was read, whatever its health, and often enough for what is a rate between two passes."""
+    """Wait until every GPU was read, whatever its health, and often enough for a rate between two passes."""
 
     def seen() -> bool:
         now = daemon.heartbeat()
@@ -109,7 +109,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def spread(values: Sequence[float], decimals: int = 2) -> str:
-    """`median (least-most)`."""
+    """Return the values as the text `median (least-most)`."""
     least, middle, most = (f"{n:.{decimals}f}" for n in (min(values), statistics.median(values), max(values)))
     return f"{middle} ({least}-{most})"
 

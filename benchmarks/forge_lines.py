@@ -92,7 +92,7 @@ class Log:
         return why, [] if why else [event]
 
     def effects(self, events: list[HostEvent]) -> int:
-        """What became of these events in the minute after them."""
+        """Return how many notable events follow from these within a minute."""
         before = len(self.host.ledger)
         self.host.uptime += 1
         self.host.step(*events)

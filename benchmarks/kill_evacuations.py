@@ -201,7 +201,7 @@ def outcome(daemon: RunningDaemon) -> tuple[str, bool]:
     found: list[bool] = [False]
 
     def known() -> bool:
-        """What is unknown may be under way."""
+        """Return True once the result is final. Unknown counts only if it lasts, since the signal may be under way."""
         jobs = [job for one in daemon.status()["jobs"]["departures"] for job in one["jobs"]]
         results.append(next((job["result"] for job in jobs), ""))
         found.append(any(job["local_only"] for job in jobs))

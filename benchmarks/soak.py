@@ -106,7 +106,7 @@ class Soak:
         return int(json.loads(self.daemon.get("/heartbeat", timeout=PATIENCE)[1])["sequence"])
 
     def ask(self, number: int) -> None:
-        """As Prometheus and people who open a page do."""
+        """Ask for metrics, a page and the job socket, as Prometheus, people and jobs do."""
         scrape(self.daemon.port, {"Accept-Encoding": "gzip" if number % 2 else "identity"}, PATIENCE)
         self.daemon.get(_PAGES[number % len(_PAGES)], timeout=PATIENCE)
         with suppress(OSError, ValueError):  # it hangs up on who was silent, as we are while we get no turn
@@ -114,7 +114,7 @@ class Soak:
         self.done["scrapes"] += 1
 
     def order(self, number: int) -> None:
-        """What people and programs ask for. Much of it is refused at that moment, which is as good."""
+        """Give the orders of people and programs. Many are refused at that moment, which is as good for the soak."""
         control = self.host.run_dir / "control.sock"
         self.host.configure_soak(12 + number % 5)
         for verb, arguments in (
@@ -145,7 +145,7 @@ def sample(daemon: RunningDaemon, host: SoakHost) -> Sample:
 
 
 def pss(pid: int) -> dict[str, float]:
-    """MiB."""
+    """Return the proportional memory of the process by kind, in MiB."""
     rows = (line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
     return {row[0].removesuffix(":"): int(row[1]) / 1024 for row in rows}
 
@@ -159,7 +159,7 @@ def windows(samples: Sequence[tuple[int, Sample]], passes: int) -> tuple[list[Sa
 
 
 def lines_missing(soak: Soak) -> int:
-    """Of the kernel log, once everything that was written had time to be read."""
+    """Return how many written kernel log lines were not counted, after the daemon had time to read them all."""
 
     def counted() -> int:
         return sum(map(int, _XIDS.findall(scrape(soak.daemon.port, {"Accept-Encoding": "identity"}, PATIENCE))))
@@ -198,13 +198,13 @@ def growth(name: str, first: Sequence[Sample], last: Sequence[Sample]) -> float:
 
 
 def judged(samples: Sequence[tuple[int, Sample]], passes: int) -> list[str]:
-    """Of what there was enough to judge by."""
+    """Return the names of the requirements for which there are enough samples and passes."""
     enough = min(map(len, windows(samples, passes))) >= SAMPLES_LEAST
     return [name for name in REQUIRED if enough and passes >= PASSES_LEAST[name]]
 
 
 def grown(samples: Sequence[tuple[int, Sample]], passes: int) -> list[str] | None:
-    """What has grown by more than it may; None where there was too little to judge anything by."""
+    """Return the names of what has grown by more than allowed, or None if there was too little to judge anything by."""
     first, last = windows(samples, passes)
     names = judged(samples, passes)
     return [name for name in names if growth(name, first, last) > REQUIRED[name]] if names else None

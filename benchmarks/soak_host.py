@@ -93,7 +93,7 @@ class SoakHost(FakeHost):
         return {"PYTHONPATH": path, "SOAK_TASKS": str(self.folder / "tasks")}
 
     def break_something(self, gpu: int, number: int) -> None:
-        """An Xid, counted."""
+        """Write the line of an Xid to the kernel log, and count it."""
         self.xid(gpu, number)
         self.lines += 1
 
@@ -124,7 +124,7 @@ class SoakHost(FakeHost):
 
 
 def stories(host: SoakHost) -> Iterator[tuple[str, Callable[[int], object]]]:
-    """For ever, one after the other: a fault of the given GPU. Each story ends its own fault.
+    """Yield faults of a given GPU for ever, one after the other. Each story ends its own fault.
 
     Four numbers of Xids on eight GPUs are as many as the metric has at a time (`XIDS_MOST`): of more the oldest would be left out.
     """
@@ -144,7 +144,7 @@ def stories(host: SoakHost) -> Iterator[tuple[str, Callable[[int], object]]]:
 
 
 def tasks(daemon: RunningDaemon, host: SoakHost, patience: float = 300.0) -> int:
-    """In the daemon's loop, now."""
+    """Return the number of tasks in the daemon's loop now."""
     file = host.folder / "tasks"
     file.unlink(missing_ok=True)
     daemon.process.send_signal(signal.SIGUSR2)
@@ -157,7 +157,7 @@ def tasks(daemon: RunningDaemon, host: SoakHost, patience: float = 300.0) -> int
 
 
 def talk(path: Path, verb: str, **arguments: object) -> bool:
-    """One question on one of the daemon's sockets; whether it was answered with what was asked for."""
+    """Ask one question on a socket of the daemon, and return True if the answer is not an error."""
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(300.0)
         client.connect(os.fspath(path))

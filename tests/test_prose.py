@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted(file for part in ("daemon", "collectors", "job") for file in (ROOT / part).rglob("*.py"))
+OTHERS = sorted(file for part in ("benchmarks", "tools", "packaging") for file in (ROOT / part).rglob("*.py"))
 BEGINNINGS = frozenset({
     "Also", "And", "As", "At", "Before", "But", "By", "Each", "For", "From", "In", "It",
     "Neither", "No", "None", "Nor", "Not", "Of", "On", "One", "Only", "Over", "Such", "That",
@@ -48,7 +49,7 @@ def where(file: Path, node: ast.AST) -> str:
     return f"{file.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+@pytest.mark.parametrize("file", [*FILES, *OTHERS], ids=lambda file: str(file.relative_to(ROOT)))
 def test_a_docstring_of_a_function_is_a_sentence_of_its_own(file: Path) -> None:
     wrong = []
     for node, text in docstrings(file):
@@ -73,7 +74,7 @@ def texts(file: Path) -> Iterator[tuple[int, str]]:
                 yield token.start[0], token.string
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+@pytest.mark.parametrize("file", [*FILES, *OTHERS], ids=lambda file: str(file.relative_to(ROOT)))
 def test_no_sentence_has_a_word_of_our_own_where_the_field_has_one(file: Path) -> None:
     assert [
         f"{file.relative_to(ROOT)}:{line}: {found[0]}" for line, text in texts(file) if (found := UNUSED.search(text))

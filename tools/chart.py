@@ -39,13 +39,13 @@ _HELMS = re.compile(
 
 
 def template(*options: str) -> str:
-    """What the chart is for these options, as Helm renders it. Raises CalledProcessError."""
+    """Return the chart for these options, as Helm renders it. Raises CalledProcessError."""
     command = [str(HELM), "template", "gpuwarden", str(CHART), "--namespace", NAMESPACE, *options]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
 
 
 def files() -> Iterator[tuple[str, str]]:
-    """What is rendered: the path below `kubernetes`, and the text."""
+    """Yield the rendered files: the path below `kubernetes`, and the text."""
     for name in ("serviceaccount", "daemonset"):
         text = _plain(template("--show-only", f"templates/{name}.yaml"))
         yield (
@@ -61,7 +61,7 @@ def files() -> Iterator[tuple[str, str]]:
 
 
 def _plain(text: str) -> str:
-    """Without what is about Helm."""
+    """Return the text without the labels that are about Helm."""
     return re.sub(r"\n\n+", "\n", _HELMS.sub("", text))
 
 

@@ -51,7 +51,7 @@ NODE = "the name of this host"
 
 
 def tables(cls: type, path: str = "") -> Iterator[tuple[str, type]]:
-    """Of a class and all tables in it: the path and the class."""
+    """Yield the class and all tables in it: the path and the class."""
     yield path, cls
     hints = get_type_hints(cls)
     for key in keys(cls):
@@ -63,7 +63,7 @@ def tables(cls: type, path: str = "") -> Iterator[tuple[str, type]]:
 
 
 def is_table(kind: Any) -> bool:
-    """Also one of tables of a site's own."""
+    """Return True if the type is a table, or a mapping of tables that a site names."""
     return get_origin(kind) is Mapping or (is_dataclass(kind) and kind not in PARSERS)
 
 

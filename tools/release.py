@@ -84,7 +84,7 @@ def _changelog(root: Path, version: str) -> Iterator[str]:
 
 
 def _placeholders(root: Path) -> Iterator[str]:
-    """Not those of tests, of this program, and of what decisions.md says of the time before."""
+    """Yield the placeholders that are left, except in tests, this program, and the history in decisions.md."""
     for text, instead in PLACEHOLDERS.items():
         where = ("--", ":!tests", ":!tools/release.py", ":!docs/develop/decisions.md", ":!CHANGELOG.md")
         if files := _git(root, "grep", "--files-with-matches", "--fixed-strings", text, *where, status=(0, 1)):

@@ -96,7 +96,7 @@ def _block(name: str, text: str) -> Iterator[str]:
 
 
 def _quoted(text: str) -> str:
-    """In single quotes, in which YAML knows no escape but the quote itself."""
+    """Quote the text with single quotes, in which YAML knows no escape but the quote itself."""
     return "'" + text.replace("'", "''") + "'"
 
 

@@ -55,7 +55,7 @@ warning or a failure like others. A check in shadow has no alert. Findings of [s
 
 
 def summary(row: Condition) -> str:
-    """What the table says of a condition, as one paragraph."""
+    """Return one paragraph with all that the table has of a condition."""
     severity = f"{row.severity}{' at worst' * (row.severity is Severity.FAILURE)}{', in shadow' * row.shadow}"
     ends = f"{ENDS_WHEN[Latch.NONE]}{f', for {format_duration(row.fall)}' if row.fall else ''}"
     if row.latch is not Latch.NONE:
@@ -77,7 +77,7 @@ def _section(found: re.Match[str]) -> str:
 
 
 def section(row: Condition) -> str:
-    """What a page says of a finding before its points: what to do, what it is, and for Xids each number."""
+    """Return the begin of a finding's section, before its points: the action, the summary, and for Xids each number."""
     numbers = f"\n\n{_xids()}" if row.code == "xid" else ""
     return wrapped(f"{TO_DO[row.code]}{numbers}\n\n{summary(row)}\n").rstrip()
 
@@ -114,7 +114,7 @@ def overview(made: str, table: Table) -> str:
 
 
 def pages(made: str, table: Table) -> Mapping[str, Callable[[], str]]:
-    """By file below docs/, what makes it."""
+    """Return the function that makes each page, by its file below docs/."""
     own = {f"use/runbooks/{page}.md": partial(_own_page, FOLDER / f"{page}.md", check) for check, page in OWN.items()}
     made_pages = own | {f"use/runbooks/{page.name}.md": partial(_page, FOLDER / f"{page.name}.md") for page in PAGES}
     return {"use/runbooks/README.md": partial(overview, made, table), **made_pages}

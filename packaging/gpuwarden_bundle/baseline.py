@@ -51,7 +51,7 @@ class Need:
 
 
 def read(root: Path) -> list[Need]:
-    """What each compiled file below `root` needs, by readelf of binutils. Raises BuildError."""
+    """Return the libraries and versions that each compiled file below `root` needs, by readelf of binutils. Raises BuildError."""
     files = elf_files(root)
     if not files:
         raise BuildError(f"there is no compiled file in {root}")
@@ -94,13 +94,13 @@ def debian_packages(needs: Iterable[Need]) -> list[str]:
 
 
 def rpm_capabilities(needs: Iterable[Need]) -> list[str]:
-    """As rpm's own generator writes them for files of 64 bits."""
+    """Return the needs as capabilities, in the form of rpm's own generator for files of 64 bits."""
     rows = {(need.library, version) for need in needs for version in ("", *need.versions)}
     return [f"{library}({version})(64bit)" for library, version in sorted(rows)]
 
 
 def recorded(needs: Iterable[Need]) -> str:
-    """One line for each need, for `parsed`."""
+    """Return one line for each need, in the form that `parsed` reads."""
     return "".join(f"{need.file} {need.library} {','.join(sorted(need.versions))}".rstrip() + "\n" for need in needs)
 
 

@@ -78,7 +78,7 @@ def rpm(
 
 
 def _escaped(text: str) -> str:
-    """What begins with a percent sign rpm expands, in scripts too."""
+    """Double percent signs, which rpm expands in scripts, too."""
     return text.replace("%", "%%")
 
 

@@ -39,7 +39,7 @@ def build(output: Path, version: str = "") -> Path:
 
 @contextmanager
 def work_folder() -> Iterator[Path]:
-    """For one build, while no other runs. Files made meanwhile are readable by all, whatever the builder's umask."""
+    """Yield a folder for one build, while no other runs. Files made meanwhile are readable by all, whatever the builder's umask."""
     before = os.umask(0o022)
     try:
         WORK.mkdir(parents=True, exist_ok=True)

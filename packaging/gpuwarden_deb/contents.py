@@ -96,13 +96,13 @@ def units(root: Path) -> list[str]:
 
 
 def maintainer_scripts(root: Path, folder: Path) -> None:
-    """dpkg's, into `folder`."""
+    """Write dpkg's maintainer scripts into `folder`."""
     for name, text in scripts(root, "deb").items():
         write(folder / name, text.encode(), 0o755)
 
 
 def scripts(root: Path, kind: str) -> dict[str, str]:
-    """Those of `packaging/maintainer/KIND` by their names, with the parts that all share and the names of the units filled in."""
+    """Return the scripts of `packaging/maintainer/KIND` by name, with the shared parts and the names of the units filled in."""
     folder = PACKAGING / "maintainer"
     all_units = units(root)
     fields = {f"@{part.name}@\n": part.read_text() for part in (folder / "parts").iterdir()} | {

@@ -40,7 +40,7 @@ def project() -> tuple[str, str]:
 
 
 def debian_version(version: str, suffix: str = "") -> str:
-    """What comes before a release sorts before it: 1.0rc1 is 1.0~rc1 to dpkg, and to rpm."""
+    """Return the version in Debian's form. A pre-release sorts before its release: 1.0rc1 is 1.0~rc1 to dpkg, and to rpm."""
     return re.sub(r"[.]?(a|b|rc|dev)(?=[0-9])", r"~\1", version) + (f"+{suffix}" if suffix else "")
 
 
@@ -111,7 +111,9 @@ def _maintainer() -> str:
 
 
 def libraries(root: Path) -> list[str]:
-    """What the compiled modules are linked to, in the versions of this distribution that have the symbols. Raises BuildError."""
+    """Return the libraries that the compiled modules are linked to, in the versions of this distribution that have the
+    symbols. Raises BuildError.
+    """
     folder = root.parent / "shlibdeps"
     write(folder / "debian/control", b"Source: gpuwarden\n\nPackage: gpuwarden\nArchitecture: any\n")
     output = run("dpkg-shlibdeps", "-O", *(f"-e{module}" for module in elf_files(root / "opt")), cwd=folder).stdout

@@ -40,7 +40,7 @@ class Part:
 
 
 def parts(packages: Path, *wheels: Path) -> list[Part]:
-    """What is installed in the folder `packages`, each with its wheel in one of the folders `wheels`."""
+    """Return the packages installed in the folder `packages`, each with its wheel in one of the folders `wheels`."""
     hashes = {
         _of_wheel(wheel): hashlib.sha256(wheel.read_bytes()).hexdigest() for f in wheels for wheel in f.glob("*.whl")
     }
@@ -70,7 +70,7 @@ def _field(each: metadata.Distribution, field: str) -> str:
 
 
 def _licence(each: metadata.Distribution) -> str:
-    """What the distribution calls it."""
+    """Return the licence as the distribution names it."""
     licence = _field(each, "License")
     classified = [
         line.rpartition(" :: ")[2] for line in each.metadata.get_all("Classifier", ()) if "License ::" in line
@@ -87,7 +87,7 @@ def lay(root: Path, parts: Iterable[Part], *, version: str, package: str, epoch:
 
 
 def sbom(parts: Iterable[Part], *, version: str, package: str, epoch: int) -> str:
-    """As JSON, the same for the same parts."""
+    """Return the list as JSON, the same for the same parts."""
     rows = list(parts)
     names = {part.name: part.reference for part in rows}
     seed = "\n".join(part.reference + part.sha256 for part in rows)

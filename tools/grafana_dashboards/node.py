@@ -104,7 +104,7 @@ def _lines(
     high: float | None = None,
     none: str = "",
 ) -> Panel:
-    """One line a GPU."""
+    """Return a panel with one line for each GPU."""
     queries = (Query(of_gpu(metric), GPU_LEGEND), *limits)
     return Panel(
         title=title, kind=Kind.SERIES, width=12, text=text, unit=unit, queries=queries, limit=LIMIT, low=low, high=high, none=none,
@@ -112,7 +112,7 @@ def _lines(
 
 
 def _figure(title: str, figure: str, text: str, unit: str) -> Panel:
-    """One line a GPU: a figure of its tests."""
+    """Return a panel of a figure of active tests, with one line for each GPU."""
     expr = f'max by (gpu, pci_bus_id) (gpuwarden_test_figure{{{GPU},figure="{figure}"}})'
     return Panel(
         title=title, kind=Kind.SERIES, width=12, text=text, unit=unit, queries=(Query(expr, GPU_LEGEND),),

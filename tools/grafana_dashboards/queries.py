@@ -25,23 +25,25 @@ EXCLUDED = f"gpuwarden_excluded{{{CLUSTER}}} == 1"
 
 
 def _names_within(within: str) -> str:
-    """Of machines too that ended meanwhile. Of two machines of one address only one: a join with both would fail."""
+    """Return a query for the names of all machines `within` that time, those that ended meanwhile too. If two machines
+    had the same address it has only one of them: a join with both would fail.
+    """
     names = f'max by ({TARGET}, node) (last_over_time(gpuwarden_node_info{{{CLUSTER},node=~"$node"}}[{within}]))'
     return f"topk by ({TARGET}) (1, {names})"
 
 
 def named(expr: str, within: str = "") -> str:
-    """With the name of the node, and only of the nodes chosen: those that answer, or that did `within` this time."""
+    """Add the name of the node, and keep only the chosen nodes: those that answer, or that did `within` this time."""
     return f"({expr}) * on ({TARGET}) group_left (node) {_names_within(within) if within else NAMES}"
 
 
 def per_node(expr: str, *labels: str, within: str = "") -> str:
-    """One series for each node and value of `labels`."""
+    """Return a query with one series for each node and value of `labels`."""
     return f"max by ({', '.join(('cluster', 'node', *labels))}) ({named(expr, within)})"
 
 
 def increase(metric: str, within: str) -> str:
-    """Of the chosen nodes, whether they answer or not: a machine with a termination notice is gone soon after."""
+    """Return the increase on the chosen nodes, whether they answer or not: a machine with a termination notice is gone soon after."""
     return named(f"increase({metric}[{within}])", within)
 
 

@@ -25,7 +25,7 @@ _NAMED = "* on (job, instance) group_left (node) gpuwarden:node:name"
 
 
 def _named(expr: str) -> str:
-    """With the name of the node; without it, rather than not at all, where it is not known yet."""
+    """Add the name of the node where it is known. A series without one is kept rather than lost."""
     return f"({expr}) {_NAMED}\nor\n({expr}) unless on (job, instance) gpuwarden:node:name"
 
 
@@ -168,7 +168,9 @@ def _warnings(s: Settings) -> Iterator[Alert]:
     t = s.pace
 
     def held(selector: str, hours: str) -> str:
-        """For so long of the last 24 h, in one piece or in many, and within the last hour."""
+        """Return a query that holds if the finding was active that long in the last 24 h, in one piece or in many, and
+        within the last hour.
+        """
         series = f"gpuwarden:finding:active{{{selector}}}"
         counted = f"count_over_time({series}[{t('24h')}]) * {t.seconds(EVERY)} > {t.seconds(hours)}"
         return f"({counted})\nand count_over_time({series}[{t('1h')}])\n{NOT_PLANNED}"

@@ -17,11 +17,11 @@ class Pace:
     speed: float = 1.0
 
     def __call__(self, duration: str) -> str:
-        """For `for:`, `interval:` and ranges: `3m`."""
+        """Return the duration as text for `for:`, `interval:` and ranges, such as `3m`."""
         return format_duration(round(parse_duration(duration) / self.speed, 3))
 
     def seconds(self, duration: str) -> str:
-        """For arithmetic: `180`."""
+        """Return the seconds as a number for arithmetic, such as `180`."""
         return f"{parse_duration(duration) / self.speed:.12g}"
 
 

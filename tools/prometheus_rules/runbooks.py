@@ -18,7 +18,9 @@ def alert_of(check: str, severity: str) -> str:
 
 
 def address() -> str:
-    """Of the section about a finding, below the folder of runbooks; a template of Prometheus for alerts with the label `check`."""
+    """Return the address of the section about a finding, below the folder of runbooks: a template of Prometheus for
+    alerts with the label `check`.
+    """
     pages = {page.name: "|".join((*page.checks, *page.families)) for page in PAGES}
     pages |= {alert: check for check, alert in OWN.items()}
     found = "{{ else if ".join(f'match "^(?:{checks})$" $labels.check }}}}{name}' for name, checks in pages.items())
