@@ -38,7 +38,7 @@ def tmp_path() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Packages:
-    """For tests of the xdist group "package"."""
+    """Return the built packages, for tests of the xdist group "package"."""
     from support.packages import Packages
 
     return Packages(tmp_path_factory.mktemp("packages"))
@@ -58,7 +58,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory, packages: Packages) -> Bun
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What shares the Slurm cluster of the tests is marked so, and can be chosen or left out."""
+    """Mark tests that share the Slurm cluster, so that they can be chosen or left out."""
     for item in items:
         group = item.get_closest_marker("xdist_group")
         if group is not None and str(group.args[0]).startswith("slurm"):

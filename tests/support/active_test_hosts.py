@@ -66,7 +66,7 @@ class ActiveHost(FakeHost):
         }  # fmt: skip
 
     def argv(self, *words: str) -> list[str]:
-        """Of `gpuwarden test` here."""
+        """Return the command line of `gpuwarden test` on this host."""
         return [sys.executable, str(SUPPORT / "active_test_command.py"), "test", "--config", str(self.config), *words]
 
     def begin(self, *words: str, **streams: Any) -> subprocess.Popen[str]:
@@ -93,16 +93,16 @@ class ActiveHost(FakeHost):
         return ended(self.begin("--json", *words))
 
     def alone(self, *words: str) -> tuple[int, Json]:
-        """On a host where nobody else is."""
+        """Run the test as on a host where nobody else is."""
         return self.test("--i-know-nobody-is-here", *words)
 
     def note(self, gpu: int, number: int = 0) -> Json:
-        """What the worker of a GPU noted."""
+        """Return the note that the worker of a GPU wrote."""
         note: Json = json.loads((self.stubs / f"{uuid_of(gpu)}.{number}").read_text())
         return note
 
     def forget_notes(self) -> None:
-        """Scripts begin anew."""
+        """Remove all notes, so that scripts begin anew."""
         for note in self.stubs.glob("GPU-*"):
             note.unlink()
 

@@ -41,7 +41,7 @@ def kernel(name: str, cycles: float, rate: float = 0.0, **more: Any) -> KernelMe
 
 
 def healthy(index: int = 0, level: Level = Level.QUICK, at: float = 0.0, **changes: Any) -> GpuTest:
-    """One GPU of a run `at` seconds after the hosts of tests booted."""
+    """Return a healthy test of one GPU, begun `at` seconds after the hosts of tests booted."""
     share = 1 + CARD_TO_CARD[index % len(CARD_TO_CARD)]
     test = GpuTest(
         uuid=uuid(index), slot=slot(index), name=H100, level=level, started=Stamp(at, WALL + at), seconds=6.2,
@@ -60,7 +60,7 @@ def healthy(index: int = 0, level: Level = Level.QUICK, at: float = 0.0, **chang
 
 
 def slowed(test: GpuTest, *, int8: float = 1.0, memory: float = 1.0, pcie: float = 1.0) -> GpuTest:
-    """With shares of its speeds."""
+    """Return the test with its speeds multiplied by these shares."""
     assert test.memory is not None
     assert test.pcie is not None
     first, *others = test.kernels

@@ -22,7 +22,7 @@ ENVIRONMENT = {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 def request(fake: FakeCuda, level: str = "gate", **others: Any) -> dict[str, Any]:
-    """What the worker of the first GPU is asked by this process."""
+    """Return the request for a worker that tests the first GPU."""
     host_pid_namespace()
     return {
         "uuid": fake.uuids[0], "slot": "00000000:1b:00.0", "level": level, "parent": os.getpid(),
@@ -63,13 +63,13 @@ class ActiveWorker:
         raise EOFError
 
     def answer(self, line: str) -> None:
-        """One line on its stdin."""
+        """Write one line to the worker's stdin."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
 
     def measured(self, memory: str = "all") -> GpuMeasured:
-        """What it measured, `memory` being the answer to its question; it has ended then."""
+        """Read until the worker ends, and return its measurement. `memory` answers its question for memory."""
         while line := self.read():
             if "asks" in line:
                 self.answer(memory if line["asks"] == "memory" else "go")
@@ -82,7 +82,7 @@ class ActiveWorker:
 
     @property
     def phases(self) -> list[str]:
-        """Those that began, each once."""
+        """Return the phases that began, each once."""
         return list(dict.fromkeys(line["phase"] for line in self.lines if "phase" in line))
 
 
@@ -101,6 +101,6 @@ def active_worker(asked: object, cache: Path, **environment: str) -> Iterator[Ac
 
 
 def run(fake: FakeCuda, level: str = "gate", memory: str = "all", **others: Any) -> GpuMeasured:
-    """One test from begin to end."""
+    """Run one test from begin to end, and return its measurement."""
     with active_worker(request(fake, level, **others), fake.contexts) as worker:
         return worker.measured(memory)

@@ -98,11 +98,11 @@ class BareRoot:
         return _run(self.command(*words), check=check, **more)
 
     def rpm(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """By the rpm of this host, with a list of packages in the root, which has those of dpkg else."""
+        """Run the rpm of this host on the root, with a list of packages of its own: the root has dpkg's otherwise."""
         return _run(self.outside("rpm", f"--root={self.folder}/root", "--dbpath=/var/lib/rpm", *words), check=check)
 
     def remove_python(self) -> None:
-        """As on a host that never had one."""
+        """Remove every Python, as on a host that never had one."""
         for pattern in PYTHONS:
             for file in self.path("/").glob(pattern):
                 shutil.rmtree(file) if file.is_dir() and not file.is_symlink() else file.unlink()
@@ -114,7 +114,7 @@ class BareRoot:
 
 
 def terminate(process: subprocess.Popen[bytes]) -> int:
-    """By SIGTERM to what it runs in the root, which is a child of nsenter. Returns its exit code."""
+    """Send SIGTERM to the command in the root, which is a child of nsenter, and return its exit code."""
     os.kill(_child(process.pid), signal.SIGTERM)
     return process.wait(_PATIENCE)
 

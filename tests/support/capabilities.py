@@ -20,7 +20,7 @@ class _Data(ctypes.Structure):
 
 @contextmanager
 def without(*bits: int) -> Iterator[None]:
-    """Of this thread, and of those that it starts meanwhile."""
+    """Drop these capabilities of this thread, and of those that it starts meanwhile."""
     data = (_Data * 2)()
     _checked(_LIBC.capget(ctypes.byref(_Header(_VERSION_3, 0)), data))
     before = [each.effective for each in data]

@@ -40,6 +40,6 @@ def gpuwarden(
 
 
 def options(**given: object) -> Namespace:
-    """What the parsers of `run` and `check` make of these options and no others."""
+    """Return the options that the parsers of `run` and `check` make of these arguments and no others."""
     none = ("config", "simulate", "listen", "state_dir", "run_dir", "mode")
     return Namespace(**{**dict.fromkeys(none), **given})

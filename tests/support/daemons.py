@@ -28,7 +28,7 @@ Json = dict[str, Any]
 
 
 def slots(gpus: int) -> list[str]:
-    """Where the fake library's GPUs are (text pci_bus_id of readings.def)."""
+    """Return the PCI addresses of the fake library's GPUs (text pci_bus_id of readings.def)."""
     return [f"0000:{0x1B + 13 * n:02x}:00.0" for n in range(gpus)]
 
 
@@ -87,14 +87,16 @@ class FakeHost:
         return "" if self.proc == Path("/proc") else f'proc = "{self.proc}"\n'
 
     def seclude(self) -> None:
-        """Of all processes of this machine its daemon sees those that `admit` names: in mode enforce it signals all that it sees."""
+        """Hide all processes of this machine from the daemon except those that `admit` names: in mode enforce it
+        signals all that it sees.
+        """
         self.proc = self.folder / "proc"
         self.proc.mkdir()
         (self.proc / "sys").symlink_to("/proc/sys")
         self.configure()
 
     def boots(self, boot_id: str) -> Path:
-        """Of a secluded one: the file that shows which boot of it this is."""
+        """Replace the boot id of a secluded host, and return the file that holds it."""
         (self.proc / "sys").unlink()
         file = self.proc / "sys/kernel/random/boot_id"
         file.parent.mkdir(parents=True)
@@ -226,7 +228,7 @@ class RunningDaemon:
         return self.process.wait(PATIENCE)
 
     def kill(self) -> None:
-        """As kill -9 does; its worker ends by itself, and is waited for."""
+        """Kill the daemon with SIGKILL, and wait for its workers, which end by themselves."""
         workers = children(self.process.pid)
         if self.process.poll() is None:
             self.process.kill()

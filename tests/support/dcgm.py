@@ -41,7 +41,7 @@ class FakeDcgm:
 
     @property
     def engine(self) -> State:
-        """As it is now; changes of it change nothing."""
+        """Return a copy of the engine's state."""
         now: State = json.loads(self.path.read_text())
         return now
 
@@ -53,14 +53,14 @@ class FakeDcgm:
             engine.update(values)
 
     def fail(self, call: str, code: int) -> None:
-        """What a call returns from now on; 0 for its usual answer."""
+        """Let a call return this code from now on; 0 restores its usual answer."""
         with self.change() as engine:
             engine["codes"].pop(call, None)
             if code:
                 engine["codes"][call] = code
 
     def field(self, gpu: int, field: int, value: float | str | None) -> None:
-        """None: the engine has only a blank."""
+        """Set the value of a field. With None the engine has only a blank."""
         with self.change() as engine:
             engine["gpus"][gpu]["fields"][str(field)] = value
 
@@ -84,7 +84,9 @@ class FakeDcgm:
             engine["gpus"][gpu]["noted"] = time.time()
 
     def kernel_log_xid(self, gpu: int, xid: int) -> None:
-        """One that the engine read there and NVML did not report: no incident. After Xid 119 it asks the driver no more."""
+        """Add an Xid that the engine read in the log and NVML did not report: it makes no incident. After Xid 119 the
+        engine stops asking the driver.
+        """
         with self.change() as engine:
             engine["gpus"][gpu]["fields"]["230"] = xid
             engine["gpus"][gpu]["noted"] = time.time()
@@ -96,13 +98,13 @@ class FakeDcgm:
             engine["incidents"].append([system, health, code, text, *of])
 
     def clear_watches(self, mask: int = 0) -> None:
-        """What another client does to every group."""
+        """Set the watches of every group, as another client may do."""
         with self.change() as engine:
             for group in engine["groups"].values():
                 group["mask"] = mask
 
     def restart(self) -> None:
-        """What an engine knows only for its own life is gone, and so are its clients."""
+        """Restart the engine: it loses its clients and all that it knows only for its own life."""
         with self.change() as engine:
             engine.update(running=True, xids=[], blind=False)
             engine.update(clients={}, groups={}, field_groups={}, watched=[], sampled=[])
@@ -142,7 +144,7 @@ def reader_of(**options: Any) -> DcgmReader:
 
 @contextmanager
 def reading(**options: Any) -> Iterator[DcgmReader]:
-    """A connected reader."""
+    """Yield a connected reader, and close it afterwards."""
     reader = reader_of(**options)
     reader.connect()
     try:
@@ -152,7 +154,7 @@ def reading(**options: Any) -> Iterator[DcgmReader]:
 
 
 def incident(facts: DcgmFacts) -> DcgmIncident:
-    """The only one."""
+    """Return the only incident; fail if there is another number."""
     (only,) = facts.incidents
     return only
 

@@ -52,7 +52,7 @@ class Rig(Protocol):
         """The engine asks for all that is watched."""
 
     def xid(self, gpu: int, xid: int) -> None:
-        """As NVML reports it."""
+        """Report an Xid as NVML does."""
 
     def kernel_log_xid(self, gpu: int, xid: int) -> None: ...
     def field(self, gpu: int, field: int, value: float) -> None: ...
@@ -64,7 +64,7 @@ class Rig(Protocol):
     def kill(self) -> None: ...
     def restart(self) -> None: ...
     def measured(self, call: Callable[[], Any]) -> tuple[Any, float]:
-        """What it returns, and for how many seconds it blocked."""
+        """Return the result of the call, and for how many seconds it blocked."""
 
 
 class Client:
@@ -163,7 +163,7 @@ def _value(value: Any) -> list[Any]:
 
 
 def outcome(structs: Any, call: Callable[[], Any]) -> Any:
-    """What it returns, ids aside, or the error's class and number."""
+    """Return the result of the call, ids aside, or the error's class and number."""
     try:
         found = call()
     except structs.DCGMError as error:
@@ -172,7 +172,7 @@ def outcome(structs: Any, call: Callable[[], Any]) -> Any:
 
 
 def reported(facts: DcgmFacts) -> Answer:
-    """What the reader reports, without times and where the engine is."""
+    """Return the facts of the reader without times and the engine's address."""
     wire: Any = to_wire(facts)
     for name in ("address", "watched_since"):
         wire.pop(name, None)

@@ -79,7 +79,7 @@ class DcgmHost(Host):
     def incident(
         self, code: int, *, gpu: int = 0, health: int = FAIL, entity: tuple[int, int] | None = None, **more: Any
     ) -> None:
-        """One more, first seen now. `entity`: kind and id of what it is about, if that is no GPU."""
+        """Add an incident that is first seen now. `entity`: kind and id of its subject, if that is no GPU."""
         kind, number = entity or (GPU, gpu)
         made = DcgmIncident(
             system=1, health=health, code=code, entity_kind=kind, entity_id=number,
@@ -88,7 +88,7 @@ class DcgmHost(Host):
         self.dcgm = replace(self.dcgm, incidents=(*self.dcgm.incidents, made))
 
     def imex(self, domain: str, daemon: int | None) -> None:
-        """Of the fields 1502 and 1503, and the incident that the engine makes of them (DcgmHealthWatch.cpp: MonitorImex)."""
+        """Set the fields 1502 and 1503, and the incident that the engine makes of them (DcgmHealthWatch.cpp: MonitorImex)."""
         self.dcgm = replace(self.dcgm, imex_domain=domain, imex_daemon=daemon)
         if domain in ("DOWN", "DEGRADED") or daemon not in (None, 5, 7, -1, -2):
             self.incident(122, entity=(0, 0), message=f"IMEX daemon status is {daemon} (not READY)")
@@ -100,7 +100,7 @@ class DcgmHost(Host):
         self.dcgm = replace(self.dcgm, problems=(DcgmProblem(kind=problem_kind, text=f"it has {problem_kind}"),))
 
     def engine_gpu(self, index: int, **changes: Any) -> None:
-        """What the engine has of one GPU."""
+        """Change the engine's readings of one GPU."""
         gpus = [replace(each, **changes) if each.id == index else each for each in self.dcgm.gpus]
         self.dcgm = replace(self.dcgm, gpus=tuple(gpus))
 
@@ -118,7 +118,7 @@ class DcgmHost(Host):
         self.dcgm = replace(self.dcgm, incidents=tuple(incidents), watched_since=self.now)
 
     def finding(self) -> Finding:
-        """The only one."""
+        """Return the only finding; fail if there is another number."""
         (only,) = self.findings
         return only
 

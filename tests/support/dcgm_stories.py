@@ -93,7 +93,7 @@ def detached(rig: Rig, record: Record) -> None:
 
 
 def paused(rig: Rig, record: Record) -> None:
-    """As a diagnostic does for as long as it runs."""
+    """Pause the engine's health checks, as a diagnostic does while it runs."""
     rig.start(2)
     client = Client(rig)
     record("before", client.all())
@@ -129,7 +129,7 @@ def changes(rig: Rig, record: Record) -> None:
 
 
 def falls(rig: Rig, record: Record) -> None:
-    """What has grown is counted again after a GPU was reset, or its driver loaded again."""
+    """Let counters fall to 0, as after a reset of the GPU or a reload of its driver: they are counted anew."""
     rig.start(1)
     for field in FALLING:
         rig.field(0, field, 100_000)

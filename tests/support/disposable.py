@@ -19,7 +19,7 @@ PRINTK_DEVKMSG = Path("/proc/sys/kernel/printk_devkmsg")
 
 
 def require_disposable_host() -> None:
-    """For what is marked `disposable`; `needs.unmet` decides what becomes of a test whose host is another."""
+    """Skip or fail a test marked `disposable` unless this host may be changed; `needs.unmet` decides which."""
     if missing := list(_missing()):
         unmet(f"this test changes its host: {'; '.join(missing)}")
 

@@ -175,7 +175,7 @@ class Docker:
         )
 
     def command(self, *arguments: str) -> str:
-        """What it printed. It must succeed."""
+        """Run docker, assert that it succeeds, and return its output."""
         done = self.run(*arguments)
         assert done.returncode == 0, f"docker {' '.join(arguments)}:\n{done.stdout}{done.stderr}"
         return done.stdout
@@ -198,7 +198,7 @@ class Container:
         self.docker.command("rm", "--force", "--volumes", self.id)
 
     def exec(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Of a container that ends in that moment dockerd may wait for ever: what it wrote shows why it ended."""
+        """Run a command in the container. dockerd may hang for a container that ends at that moment, whose log then shows the reason."""
         try:
             return self.docker.run("exec", self.id, *command)
         except subprocess.TimeoutExpired as error:
@@ -230,7 +230,7 @@ class Container:
         return int(self.state()["ExitCode"])
 
     def processes(self) -> list[int]:
-        """As this host numbers them."""
+        """Return the container's processes as this host numbers them."""
         found = []
         for folder in Path("/proc").iterdir():
             try:

@@ -106,7 +106,7 @@ class Update:
 
 
 def updates(slurm: Slurm, node: str, since: int) -> list[Update]:
-    """In their order. `since`: bytes of the log before."""
+    """Return the updates of the node in the controller's log, in order, from the byte `since` on."""
     with log_of(slurm).open("rb") as file:
         file.seek(since)
         text = file.read().decode(errors="replace")

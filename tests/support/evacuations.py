@@ -203,7 +203,7 @@ class Story:
         return self
 
     def settles(self) -> Story:
-        """What became of signals that an earlier daemon was killed over."""
+        """Record the outcome of signals during which an earlier daemon was killed."""
 
         def slurm_of(key: str) -> SlurmJob | None:
             number = job_number(key)
@@ -240,7 +240,7 @@ class Story:
                 self._approves(notice, name, unheard=unheard, unsaid=unsaid)
 
     def _signals(self, notice: str, step: SignalJob, dies: Dies) -> None:
-        """In the order in which a daemon does it; one that is killed before its mark leaves nothing of a signal to this host either."""
+        """Send signals in the daemon's order. A daemon killed before its mark leaves no signal on this host either."""
         way = step.delivery.way
         result = self.wide if way in (Way.JOB_WIDE, Way.BATCH) else Sent.SENT
         if way is Way.JOB_WIDE and not self._marks(notice, step, dies):

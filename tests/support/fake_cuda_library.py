@@ -51,7 +51,7 @@ FLAGS = (
 
 
 def build_library(builds: Path = BUILDS) -> Path:
-    """As that of the fake NVML."""
+    """Build the fake CUDA library, and return its path."""
     return built(SOURCES, builds / LIBRARY_NAME, FLAGS)
 
 

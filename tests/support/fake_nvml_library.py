@@ -119,12 +119,12 @@ def _compile(command: Sequence[str], library: Path) -> None:
 
 
 def uuid_of(gpu: int) -> str:
-    """Of the GPU with this number of a Hopper node (text uuid of readings.def)."""
+    """Return the UUID of a GPU of a Hopper node by its number (text uuid of readings.def)."""
     return f"GPU-{0x1B + 0x0D * gpu:02x}3c9e1a-7d42-4b8f-a1c6-5e0f2d9b8a37"
 
 
 def names(kind: Literal["READING", "LINK", "TEXT"]) -> frozenset[str]:
-    """What readings.def names."""
+    """Return the names of this kind in readings.def."""
     return frozenset(re.findall(rf"^{kind}\((\w+),", (SOURCES / "readings.def").read_text(), re.MULTILINE))
 
 
@@ -153,7 +153,7 @@ class FakeNvml:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process needs to find the library by its name, and the control file."""
+        """Return the variables with which a process finds the library by its name, and the control file."""
         others = os.environ.get("LD_LIBRARY_PATH")
         path = os.pathsep.join([str(self.library.parent), *([others] if others else [])])
         return {CONTROL_VARIABLE: str(self.control), "LD_LIBRARY_PATH": path}

@@ -34,7 +34,7 @@ def run(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def render(*values: str, version: str = "1.30.0", options: Sequence[str | Path] = ()) -> str:
-    """What Helm makes of the chart with these values, as `--set` takes them."""
+    """Return the chart as Helm renders it with these values, as `--set` takes them."""
     given = [part for value in values for part in ("--set", value)]
     done = run(
         "helm", "template", "gpuwarden", CHART, "--namespace", NAMESPACE, "--kube-version", version, *given, *options

@@ -31,7 +31,7 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Each in the place of the other, at once: renameat2(2)."""
+    """Exchange two paths atomically by renameat2(2)."""
     if _LIBC.renameat2(_AT_FDCWD, bytes(one), _AT_FDCWD, bytes(other), _RENAME_EXCHANGE):
         raise OSError(ctypes.get_errno(), "renameat2")
 
@@ -77,7 +77,7 @@ class Attacker:
         return new
 
     def _put(self, new: Path, target: Path) -> None:
-        """By one rename; a folder has to go first."""
+        """Move `new` to the target by one rename, after removing a folder in its place."""
         if target.is_dir() and not target.is_symlink():
             shutil.rmtree(target)
         new.rename(target)
@@ -133,7 +133,7 @@ class Attacker:
                     os.mkfifo(new / str(job))
 
     def _settings(self, new: Path) -> None:
-        """What the scripts believed once: a link to a file of root's, or the attacker's own text."""
+        """Replace the settings that the scripts once believed by a link to a file of root's, or by the attacker's own text."""
         if self._chance.randrange(2):
             new.symlink_to(self._root / "settings")
         else:

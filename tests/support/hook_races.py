@@ -85,7 +85,7 @@ class RaceHost(HookHost):
         return sorted({name for name, _ in self.before.items() ^ now.items()})
 
     def connected(self) -> int:
-        """To the socket of root's that the attacker linked to."""
+        """Return how many clients connected to the socket of root's that the attacker linked to."""
         count = 0
         with suppress(BlockingIOError):
             while True:

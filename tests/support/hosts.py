@@ -110,7 +110,7 @@ class Host:
         pci: Observation[PciFacts] | None = None,
         collect: bool = True,
     ) -> Step:
-        """One judgement; with `collect`, after a pass of every collector."""
+        """Judge once; with `collect`, after a pass of every collector."""
         if collect:
             nvml, pci = nvml or self.nvml(), pci or self.pci()
         view = replace(self.view, boot_id=self.boot_id)
@@ -135,7 +135,7 @@ class Host:
         return result
 
     def later(self, seconds: float) -> Step:
-        """One pass, so much later."""
+        """Judge once, that many seconds later."""
         self.uptime += seconds
         return self.step()
 
@@ -168,7 +168,7 @@ class Host:
             self.state = fold(self.state, event)
 
     def record_event(self, kind: str, key: Key | None = None, **data: str) -> None:
-        """One such event."""
+        """Record an event of this kind now."""
         self.take(Event(kind=kind, at=self.now, boot_id=self.boot_id, key=key, data=data))
 
     def checkpointed(self) -> None:
@@ -177,11 +177,11 @@ class Host:
         self.restart_daemon()
 
     def days(self, number: float) -> None:
-        """No pass for so long."""
+        """Let that many days pass without a pass."""
         self.uptime += number * 86_400.0
 
     def accept(self) -> None:
-        """What `gpuwarden inventory accept` does."""
+        """Accept the inventory as `gpuwarden inventory accept` does."""
         for event in accept(self.state, Sight.of(self.view, self.rules, self.now)):
             self.ledger.append(event)
             self.state = fold(self.state, event)

@@ -63,5 +63,5 @@ def submit(host: ActiveHost, *words: str) -> tuple[int, Json]:
 
 
 def jobs(slurm: Slurm) -> Sequence[str]:
-    """Of tests, whatever their state but gone."""
+    """Return the ids of test jobs that Slurm still has, whatever their state."""
     return slurm.command("squeue", "--noheader", "--all", NAME, "--format=%A").split()

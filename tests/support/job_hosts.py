@@ -71,7 +71,7 @@ class JobHost(DcgmHost):
         self.job_facts = replace(self.job_facts, processes=processes)
 
     def step(self, *events: HostEvent, **more: Any) -> Step:
-        """Each process uses its `cores` of CPU; each GPU sends so many `nvlink_mib` in a second, the ports `rdma_mib`."""
+        """Judge once. Each process uses its `cores` of CPU; each GPU sends `nvlink_mib` in a second, the ports `rdma_mib`."""
         if self.rdma_mib is not None and (self._ports_read is None or self.uptime - self._ports_read >= 10):
             self._read_ports()
         if self.nvlink_mib:

@@ -33,7 +33,7 @@ _ANYWHERE = [
 
 
 def member(label: str, *below: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """What one process is. All optional:
+    """Return the description of one process. All keys are optional:
 
     `program`: the name of its binary. `script`, `module`: python runs a file of this path, or `-m` this package. `shell`: it
     is this shell's script, in which {} stands for those below. `env`, `catch` (names of signals), `cgroup`, `uid`, `session`;
@@ -220,7 +220,7 @@ def _all(spec: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _is_over(pid: int) -> bool:
-    """Those that it left have another parent then."""
+    """Return True if the process has exited. Its children have another parent then."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] in "ZX"
     except OSError:

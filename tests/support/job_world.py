@@ -39,7 +39,7 @@ class Part:
 
 
 def together(size: int, run: Callable[[Ranks], T]) -> list[T]:
-    """What `run` returns on each of `size` ranks. The first exception is raised, when all have ended."""
+    """Return the results of `run` on each of `size` ranks. The first exception is raised when all have ended."""
     barrier, values = Barrier(size, timeout=BOUND), [0] * size
 
     def largest(rank: int, value: int) -> int:
@@ -101,7 +101,7 @@ def _connected(path: Path) -> socket.socket:
 
 
 def environment(run_dir: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """No scheduler, no daemon of this host, and both the package and these helpers."""
+    """Return an environment without a scheduler or a daemon of this host, in which the package and these helpers can be imported."""
     foreign = ("GPUWARDEN_", "SLURM_", "DSTACK_", "RANK", "WORLD_SIZE")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     paths = [str(JOB), str(ROOT / "tests"), kept.get("PYTHONPATH", "")]
@@ -148,7 +148,7 @@ def boot_id() -> str:
 
 
 def give_notice(run_dir: Path, **other: Any) -> None:
-    """As the daemon leaves it: whole or not at all."""
+    """Write a notice as the daemon does: it is there as a whole or not at all."""
     content = {
         "act": True, "id": "n-1", "kind": "spot", "reason": "reclaimed", "deadline": None,
         "deadline_boottime": time.clock_gettime(time.CLOCK_BOOTTIME) + 120, "boot_id": boot_id(), **other,

@@ -98,12 +98,12 @@ class Kubelet:
         await stream.send_message(self.response)
 
     def start(self) -> None:
-        """On a new inode, whatever is there."""
+        """Listen on a new inode, whatever is there."""
         self.socket.unlink(missing_ok=True)
         self._do(self._begun())
 
     def stop(self) -> None:
-        """As a kubelet that dies: the socket stays, and nobody listens."""
+        """Stop like a kubelet that dies: the socket stays, and nobody listens."""
         if self._server is not None:
             self._do(self._ended(self._server))
             self._server = None
@@ -148,7 +148,7 @@ class _Plain(CodecBase):
 
 @contextlib.contextmanager
 def kubelet(socket: Path, response: bytes = b"") -> Iterator[Kubelet]:
-    """In a thread of its own."""
+    """Run a kubelet in a thread of its own."""
     made = Kubelet(socket, response)
     thread = threading.Thread(target=made._loop.run_forever, daemon=True)
     thread.start()

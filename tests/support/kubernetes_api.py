@@ -217,7 +217,7 @@ class ApiServer:
 
 
 def merged(target: Any, patch: Any) -> Any:
-    """RFC 7396."""
+    """Return the target with the patch merged as RFC 7396 defines."""
     if not isinstance(patch, dict):
         return copy.deepcopy(patch)
     result = dict(target) if isinstance(target, dict) else {}
@@ -252,13 +252,13 @@ def refusing(code: int, message: str = "no", **headers: str) -> Fault:
 
 
 async def silent(_: web.Request) -> web.StreamResponse:
-    """It accepts, and never answers."""
+    """Accept the request, and never answer."""
     await asyncio.sleep(3600)
     raise AssertionError
 
 
 async def half_closed(request: web.Request) -> web.StreamResponse:
-    """It announces more than it sends."""
+    """Close the connection after sending less than announced."""
     response = web.StreamResponse(headers={"Content-Length": "1000"})
     await response.prepare(request)
     await response.write(b'{"kind":')
@@ -280,7 +280,7 @@ async def endless(request: web.Request) -> web.StreamResponse:
 
 @contextlib.contextmanager
 def beside(server: ApiServer) -> Iterator[ApiServer]:
-    """It answers from a thread of its own, for tests that wait for another process."""
+    """Run the server in a thread of its own, for tests that wait for another process."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

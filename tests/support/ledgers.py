@@ -43,7 +43,7 @@ async def opened(ledger: Ledger) -> Memory:
 
 
 async def recalled(ledger: Ledger) -> Memory:
-    """What the ledger holds once it could be opened after all."""
+    """Return the contents of the ledger as soon as it could be opened."""
     async with asyncio.timeout(PATIENCE):
         while (memory := ledger.recall()) is None:
             await ledger.flush(0.1)

@@ -176,7 +176,7 @@ class Machine:
         return done
 
     def output(self, *words: str) -> str:
-        """What a command writes, whatever its exit code."""
+        """Return the output of a command, whatever its exit code."""
         return self.run(*words, check=False).stdout.strip()
 
     def show(self, unit: str, name: str) -> str:
@@ -212,14 +212,14 @@ class Machine:
     # --- its end
 
     def poweroff(self) -> None:
-        """As somebody who types it; returns when it is off. Its journal can still be read."""
+        """Power off as an operator does, and return when the machine is off. Its journal can still be read."""
         assert self._process is not None
         self.run("systemctl", "poweroff")
         self._process.wait(PATIENCE)
         self._leader = 0
 
     def kill(self) -> None:
-        """As by pulling the plug."""
+        """End the machine at once, as if its plug was pulled."""
         if self._leader:  # it outlives the process that started it; all other processes of the machine end with it
             os.kill(self._leader, signal.SIGKILL)
         if self._process is not None:
@@ -245,7 +245,9 @@ def _child(pid: int) -> int:
 
 
 def _cgroup_mounts() -> list[Path]:
-    """Where systemd keeps its groups: each machine gets one of its own there, as two would take the same otherwise."""
+    """Return the folders in which systemd keeps its groups. Each machine gets a group of its own there, as two would
+    take the same otherwise.
+    """
     lines = [line.partition(" - ") for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     return [
         Path(left.split()[4])

@@ -59,7 +59,7 @@ class FakeGpus:
 
 
 def install(machine: Machine, gpus: FakeGpus, configuration: str = "") -> None:
-    """Before it boots. Enabled, with the profile *observe*."""
+    """Install gpuwarden in a machine before it boots, enabled, with the profile *observe*."""
     code(machine)
     for unit in (*UNITS.glob("*.service"), *UNITS.glob("*.socket")):
         machine.copy(unit, f"/usr/lib/systemd/system/{unit.name}")
@@ -75,7 +75,7 @@ def install(machine: Machine, gpus: FakeGpus, configuration: str = "") -> None:
 
 
 def set_profile(machine: Machine, name: str) -> None:
-    """As an operator chooses another one."""
+    """Choose another profile as an operator does."""
     _link(
         machine,
         "/etc/systemd/system/gpuwarden.service.d/10-profile.conf",

@@ -127,7 +127,7 @@ class Simulator:
 
 @contextlib.contextmanager
 def beside(cloud: Cloud) -> Iterator[Simulator]:
-    """In a thread with a loop of its own, for tests that have none; set its values through `set_value_from_thread`."""
+    """Run the service in a thread with a loop of its own, for tests that have none; set its values through `set_value_from_thread`."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -193,7 +193,7 @@ async def silence(_: Request, __: asyncio.StreamWriter) -> None:
 
 
 async def reset(_: Request, writer: asyncio.StreamWriter) -> None:
-    """In the middle of the body."""
+    """Reset the connection in the middle of the body."""
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nhalf")
     await writer.drain()
     await asyncio.sleep(0.02)

@@ -30,12 +30,12 @@ PACKAGES = {
 
 
 def needed(command: str) -> str:
-    """Its path."""
+    """Return the path of the command, or skip or fail the test if this host lacks it."""
     return shutil.which(command) or unmet(f"needs {command} (apt-get install {PACKAGES[command]})")
 
 
 def host_pid_namespace() -> None:
-    """What a test of this needs sees processes as the kernel numbers them, which a container does not."""
+    """Require the PID namespace of the host, in which processes have the kernel's numbers; a container has another."""
     if Path("/proc/self/ns/pid").stat().st_ino != FIRST_PIDS:
         unmet("needs the PID namespace of the host (docker run --pid=host)")
 
@@ -48,7 +48,7 @@ def unmet(reason: str) -> NoReturn:
 
 
 def not_run(reports: Iterable[pytest.TestReport | pytest.CollectReport]) -> Iterator[str]:
-    """Of the reports of what was skipped: a line per reason, with how many it is and the command that runs them."""
+    """Yield a line per reason for skipped tests, with their number and the command that runs them."""
     groups = defaultdict(list)
     for report in reports:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)

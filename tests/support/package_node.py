@@ -80,7 +80,7 @@ class Node:
         return self.since()
 
     def since(self) -> str:
-        """Waits for it."""
+        """Wait for the finding, and return its id with the time when it was first seen."""
         found: list[tuple[str, str]] = []
 
         def seen() -> bool:
@@ -108,7 +108,7 @@ class Node:
         self.machine.run("systemctl", "enable", "--now", *ANSWERING)
 
     def responses(self) -> tuple[str, str]:
-        """What dstack and ft_launcher get, each from a process with a user of its own."""
+        """Return the answers to dstack and to ft_launcher, each asked by a process with a user of its own."""
         ask = "/opt/gpuwarden/bin/python"
         dstack = self.machine.run("python3", "-c", ASK_DSTACK).stdout.strip()
         return dstack, self.machine.run(ask, "-c", ASK_NVHCD).stdout

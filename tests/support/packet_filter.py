@@ -42,7 +42,7 @@ def logging_allowed() -> Iterator[None]:
 
 
 def log_a_packet(command: str, prefix: str) -> None:
-    """One packet in a namespace that ends with it, and what the rule prints of it."""
+    """Send one packet in a namespace that ends with it, so that the rule logs it."""
     script = f'ip link set lo up && {_RULES[command]} && python3 -c "{_SEND}"'
     done = subprocess.run(
         ["unshare", "--net", "sh", "-c", script],

@@ -18,7 +18,7 @@ _OF_THE_KUBELET = {"name", "image", "imagePullPolicy", "ports", "livenessProbe",
 
 
 def flags(pod: Spec, data: Mapping[str, str], node: Path) -> list[str]:
-    """Of the one container of `pod`, on a node whose root is the folder `node`. `data`: of its ConfigMap."""
+    """Return docker's flags for the one container of `pod`, on a node whose root is the folder `node`. `data`: its ConfigMap."""
     (container,) = pod["containers"]
     return [*_pod(pod), *_container(container), *_volumes(pod["volumes"], container["volumeMounts"], data, node)]
 

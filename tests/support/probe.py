@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 def _tried(what: Callable[[], object]) -> str:
-    """What it gave, or the name of the error."""
+    """Return the result as text, or the error's name."""
     try:
         return str(what())
     except OSError as error:
@@ -77,7 +77,7 @@ def _answers() -> Iterator[tuple[str, str]]:
 
 
 def _become_another() -> str:
-    """In a child, since there is no way back."""
+    """Try to change the user in a child, since there is no way back."""
     child = os.fork()
     if child == 0:
         os._exit(_tried(lambda: os.setuid(65534)) != "None")

@@ -29,7 +29,7 @@ def program(name: str) -> str:
 
 
 def promtool(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    """With room for its garbage, the collection of which takes a fifth of its time otherwise."""
+    """Run promtool with a larger heap: collecting garbage takes a fifth of its time otherwise."""
     return subprocess.run(
         [program("promtool"), *map(str, words)], env={**os.environ, "GOGC": "400"},
         capture_output=True, text=True, timeout=300, check=False,
@@ -68,13 +68,13 @@ class Server:
     log: Path
 
     def query(self, expression: str) -> list[Json]:
-        """What Prometheus answers to an instant query: a list of {metric, value}."""
+        """Return Prometheus' answer to an instant query: a list of {metric, value}."""
         answer = ask(self.port, f"/api/v1/query?query={urllib.parse.quote(expression)}")
         result: list[Json] = answer["data"]["result"]
         return result
 
     def wait_query(self, expression: str) -> list[Json]:
-        """Until the query has a result."""
+        """Repeat the query until it has a result, and return that."""
         found: list[Json] = []
 
         def holds() -> bool:

@@ -67,7 +67,7 @@ class _Drops:
 
 
 def drip(first: bytes) -> Answer:
-    """Without `first` nothing comes at all."""
+    """Answer with `first`, then drop by drop. Without `first` no byte is sent at all."""
     return Answer(0, _Drops(first), {}, pause=0.05)
 
 

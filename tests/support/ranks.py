@@ -90,7 +90,7 @@ def rank(
 
 @contextmanager
 def traced(pid: int) -> Iterator[None]:
-    """By this thread."""
+    """Trace the process from this thread."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
     seize, detach = 0x4206, 17

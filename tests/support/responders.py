@@ -88,7 +88,7 @@ class Activated:
 
 @contextmanager
 def activated(listener: socket.socket, *words: str | Path, folder: Path, **more: str) -> Iterator[Activated]:
-    """Of GPUWARDEN_* variables it has those that are named."""
+    """Run a service on this listener. It has no GPUWARDEN_* variables except those that are named."""
     service = Activated(listener, tuple(map(str, words)), folder, more)
     try:
         service.start()

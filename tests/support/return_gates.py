@@ -75,7 +75,7 @@ class GatedHost(ActiveHost):
         self.configure(self.gated)
 
     def with_cuda(self) -> FakeCuda:
-        """With room for the 2 GiB that a test leaves where no scheduler keeps work away."""
+        """Add a fake CUDA whose memory has room for the 2 GiB that a test leaves where no scheduler keeps work away."""
         cuda = FakeCuda(self.folder / "cuda", self.fake, 2).add(f"memory {(2 << 30) + (160 << 20)}")
         shutil.copy(cuda.library, cuda.library.parent / PTX_COMPILER)
         self.fake.library = cuda.nvml_library
@@ -111,7 +111,7 @@ def gate_of(daemon: RunningDaemon) -> Json:
 
 
 def gate_events(daemon: RunningDaemon) -> list[str]:
-    """Those of the gate, `gate_ended` with its result, and the restoration; not when it was seen first that this host can test."""
+    """Return the events of the gate, `gate_ended` with its result, and the restoration. `gate_able` is left out."""
     events = json.loads(daemon.get("/v1/events?since=0")[1])["events"]
     return [
         f"{event['kind']} {event['data']['result']}" if event["kind"] == "gate_ended" else event["kind"]

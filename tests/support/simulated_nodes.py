@@ -33,7 +33,7 @@ class SimulatedNode:
         assert done.returncode == 0, done.stderr
 
     def kill(self) -> None:
-        """As kill -9 does; its worker ends by itself."""
+        """Kill the daemon with SIGKILL, and wait for its workers, which end by themselves."""
         workers = children(self.process.pid)
         self.process.kill()
         self.process.wait()

@@ -78,7 +78,7 @@ class Slurm:
 
     @property
     def environment(self) -> dict[str, str]:
-        """For clients of this Slurm."""
+        """Return the environment for clients of this Slurm."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OWN_PREFIXES)}
         return {
             **inherited,
@@ -125,7 +125,7 @@ class Slurm:
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=autodetect\n")
 
     def plug(self, gpus: int) -> None:
-        """What a slurmd finds from its next start on: where that is less than slurm.conf says, Slurm drains the node."""
+        """Set the GPUs that a slurmd finds from its next start on. Slurm drains a node with fewer than slurm.conf has."""
         devices = f"{self.folder}/dev/nvidia[0-{gpus - 1}]"
         (self.folder / "gres.conf").write_text(f"NodeName={','.join(self.names)} Name=gpu File={devices}\n")
 
@@ -142,7 +142,9 @@ class Slurm:
     # --- its processes
 
     def start(self, *names: str, booted: bool = False) -> None:
-        """Those named, else all of them, and wait until every slurmd that runs is registered. `booted`: the machine of a slurmd has."""
+        """Start those named, else all of them, and wait until every slurmd that runs is registered. With `booted` the
+        machine of a slurmd has rebooted.
+        """
         for name in names or (MUNGE, CONTROLLER, *self.names):
             self._start(name, *(("-b",) if booted else ()))
         if CONTROLLER in self.processes and MUNGE in self.processes:
@@ -177,7 +179,7 @@ class Slurm:
             self.wait((self.folder / "munge.sock").exists, "munged to listen")
 
     def stop(self, *names: str, how: signal.Signals = signal.SIGTERM) -> None:
-        """Those named, else all of them, in the reverse order; what does not end is killed."""
+        """Stop those named, else all of them, in reverse order. A process that does not end is killed."""
         for name in names or tuple(reversed(self.processes)):
             process = self.processes.pop(name, None)
             if process is None:
@@ -197,7 +199,7 @@ class Slurm:
         self.start(*names)
 
     def pause(self, name: str) -> None:
-        """It hangs."""
+        """Stop the process without ending it, so that it hangs."""
         self.processes[name].send_signal(signal.SIGSTOP)
         self.paused.add(name)
 
@@ -206,7 +208,7 @@ class Slurm:
         self.paused.discard(name)
 
     def remembers(self) -> Path:
-        """What the controller knows now, as `crashes` takes it."""
+        """Return a copy of the controller's state, in the form that `crashes` takes."""
         copy = self.folder / f"state.{time.monotonic_ns()}"
         self.stop(CONTROLLER)  # which writes all of it
         shutil.copytree(self.folder / "state", copy)
@@ -266,7 +268,7 @@ class Slurm:
         user: str = "",
         more: Mapping[str, str] | None = None,
     ) -> str:
-        """What a command of Slurm's writes to both streams. Raises AssertionError if it fails, unless `check` is false."""
+        """Return the output of a Slurm command on both streams. Raises AssertionError if it fails, unless `check` is false."""
         done = subprocess.run(
             [*(("runuser", "-u", user, "--") if user else ()), *words], env={**self.environment, **(more or {})},
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout, check=False, cwd="/",
@@ -289,7 +291,7 @@ class Slurm:
         return set(filter(None, self._field(node, "   State=").partition(" ")[0].split("+")))
 
     def reason(self, node: str) -> str:
-        """Without who gave it and when; empty if there is none."""
+        """Return the reason without its user and time; "" if there is none."""
         return self._field(node, "   Reason=").rpartition(" [")[0]
 
     def _field(self, node: str, field: str) -> str:
@@ -297,7 +299,7 @@ class Slurm:
         return text.partition(field)[2].partition("\n")[0] if field in text else ""
 
     def drain(self, node: str, reason: str, *, state: str = "DRAIN", user: str = "") -> None:
-        """What an administrator does."""
+        """Drain the node as an administrator does."""
         self.command("scontrol", "update", f"NodeName={node}", f"State={state}", f"Reason={reason}", user=user)
 
     def submit(self, script: str, *options: str, user: str = "nobody") -> int:
@@ -311,7 +313,7 @@ class Slurm:
         return path.read_text() if path.exists() else ""
 
     def job(self, job: int) -> dict[str, str]:
-        """What `scontrol show job` prints, as keys and values."""
+        """Return the output of `scontrol show job` as keys and values."""
         words = self.scontrol("show", "job", str(job), check=False).split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
@@ -345,7 +347,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def processes_with(variable: str) -> list[int]:
-    """Those that were started with this variable and value, whatever they are."""
+    """Return all processes that were started with this variable and value."""
     found = []
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
@@ -355,7 +357,7 @@ def processes_with(variable: str) -> list[int]:
 
 
 def step_daemons(folder: Path) -> list[int]:
-    """Each slurmstepd that writes to a log in this folder: from 24.11 on its environment does not name its configuration."""
+    """Return each slurmstepd that writes to a log in this folder: from 24.11 on its environment does not name its configuration."""
     found = []
     for process in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
@@ -400,6 +402,6 @@ def slurm_rig() -> Iterator[Slurm]:
 
 @pytest.fixture
 def slurm(slurm_rig: Slurm) -> Slurm:
-    """Three idle nodes."""
+    """Return a Slurm with three idle nodes."""
     slurm_rig.clear()
     return slurm_rig

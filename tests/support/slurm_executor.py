@@ -55,7 +55,7 @@ class ExecutorRig:
         self.append(events.follow(self.state, notices, boot_id=BOOT, now=stamp(1_000.0)))
 
     async def carries_out(self, notice: Notice, step: Step, *, held: str, then: Sequence[Notice]) -> None:
-        """What is announced changes to `then` while it waits for the command that `held` names."""
+        """Carry out the step. The announced notices change to `then` while it waits for the command that `held` names."""
         self.commands.hold(held)
         self.executor.begin([(notice, step)], OWN_REASON)
         async with asyncio.timeout(PATIENCE):

@@ -31,7 +31,7 @@ class HangingCommands:
             (folder / name).chmod(0o755)
 
     def hang(self, pattern: str) -> None:
-        """From now on those do whose name and arguments, as `sinfo --all`, have a match of this extended regular expression."""
+        """Let commands hang from now on whose name and arguments, as `sinfo --all`, match this extended regular expression."""
         (self.folder / "hangs.new").write_text(f"{pattern}\n")
         (self.folder / "hangs.new").replace(self.folder / "hangs")
 
@@ -45,6 +45,6 @@ class HangingCommands:
 
     @property
     def hanging(self) -> list[str]:
-        """Those that hung, with their arguments."""
+        """Return the commands that hung, with their arguments."""
         path = self.folder / "hanging"
         return path.read_text().splitlines() if path.exists() else []

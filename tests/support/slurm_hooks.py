@@ -63,12 +63,12 @@ class HookHost:
         self.answer("exit 0")
 
     def answer(self, script: str) -> None:
-        """What the gpuwarden of this host does after it has noted its arguments."""
+        """Set the script that this host's gpuwarden runs after noting its arguments."""
         self.command.write_text(f'#!/bin/sh\necho "$*" >>{self.calls}\n{script}\n')
         self.command.chmod(0o755)
 
     def give_away(self) -> None:
-        """To another user than that of the scripts, as systemd does in the profiles observe and jobs."""
+        """Give the folders to another user than that of the scripts, as systemd does in the profiles observe and jobs."""
         for folder in (self.run_dir, self.state_dir):
             os.chown(folder, NOBODY, NOBODY)
 
@@ -110,13 +110,13 @@ class HookHost:
                     file.truncate(1 << 40)
 
     def refuse(self) -> None:
-        """As the daemon has it with on_stale = "refuse"."""
+        """Refuse jobs, as the daemon does with on_stale = "refuse"."""
         folder = self.folder / "state-slurm"
         folder.mkdir()
         (folder / "refuse").touch()
 
     def environment(self, **more: str) -> dict[str, str]:
-        """As slurmd gives it: no PATH."""
+        """Return the environment as slurmd gives it: without PATH."""
         directories = {"GPUWARDEN_RUN_DIR": str(self.run_dir), "GPUWARDEN_STATE_DIR": str(self.state_dir)}
         return {"SLURMD_NODENAME": "n7", "GPUWARDEN_COMMAND": str(self.command), **directories, **more}
 
@@ -130,14 +130,14 @@ class HookHost:
         return self.calls.read_text().splitlines() if self.calls.exists() else []
 
     def wait_for_call(self) -> list[str]:
-        """What the scripts start and do not wait for."""
+        """Wait for the command that the scripts start in the background, and return its calls."""
         end = time.monotonic() + PATIENCE
         while not self.called() and time.monotonic() < end:
             time.sleep(0.02)
         return self.called()
 
     def wait_for_sessions(self) -> None:
-        """Until nothing runs any more that the scripts started beside themselves."""
+        """Wait until all background processes of the scripts have ended."""
         end = time.monotonic() + PATIENCE
         while any(self._sessions()) and time.monotonic() < end:
             time.sleep(0.02)

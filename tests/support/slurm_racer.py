@@ -17,7 +17,7 @@ from support.slurm_reconciler import a_reconciler, exclude
 
 
 async def fail(conf: Path, node: str) -> str:
-    """One attempt, and no chance to draw another moment than the others have."""
+    """Make one attempt to drain the node at once: no chance spreads the attempts."""
     options = SlurmOptions(enabled=True, node=node, conf=conf, timeout=120.0)
     client = SlurmClient(conf=options.conf, timeout=options.timeout, node=node)
     actuator = SlurmActuator(options, client, clock=host_clock)

@@ -44,7 +44,7 @@ class Ranks:
         self.slurm.wait(lambda: len(self.received(job, run)) == ranks, f"the {ranks} ranks of job {job}")
 
     def received(self, job: int, run: int = 0) -> Received:
-        """By step and rank, such as 0.1: how often each got which signal in that run of the job."""
+        """Return how often each rank got which signal in that run of the job, by step and rank, such as 0.1."""
         prefix = f"signals.{job}.{run}."
         return {
             path.name.removeprefix(prefix): Counter(path.read_text().split()[1:])
@@ -61,13 +61,13 @@ class Ranks:
 
 
 async def the_job(commands: Commands, number: int, node: str = "n1") -> SlurmJob:
-    """As a node of it reads it."""
+    """Return the job as a node of it reads it."""
     return (await read_jobs(commands, node))[number]
 
 
 async def signal_job(
     commands: Commands, job: SlurmJob, signal: str, steps: Collection[str] = ("0", "1")
 ) -> SignalOutcome:
-    """To these of its steps, as a daemon does that has them, once it has marked the job."""
+    """Signal these steps of the job, as a daemon with ranks in them does once it has marked the job."""
     found = await find_steps(commands, job, steps)
     return await signal_steps(commands, job, found.steps, signal) if found.result is Signalling.READY else found

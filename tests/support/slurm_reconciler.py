@@ -63,7 +63,7 @@ def restore(why: Why = Why.FAILURE, reason: str = FAILURE, since: float = 0.0) -
 
 
 async def attempt(slurm: Slurm, intent: Intent, node: str = "n1", **options: Any) -> Outcome:
-    """What one attempt comes to, by a reconciler without a past."""
+    """Return the outcome of one attempt by a reconciler without a past."""
     actuator = an_actuator(slurm, node, **options)
     try:
         return (await a_reconciler(actuator).attempt(intent))[0]
@@ -72,7 +72,7 @@ async def attempt(slurm: Slurm, intent: Intent, node: str = "n1", **options: Any
 
 
 def reasons_written(slurm: Slurm, node: str = "n1", *, since: int = 0) -> list[str]:
-    """As the controller noted them, in their order: every write of a drain has one. `since`: length of the log before."""
+    """Return the reasons that the controller noted, in order: every write of a drain has one. `since`: length of the log before."""
     mark = f"update_node: node {node} reason set to: "
     written = [line.partition(mark)[2] for line in slurm.log()[since:].splitlines() if mark in line]
     return [reason for reason in written if reason != RETURNED]

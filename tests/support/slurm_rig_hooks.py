@@ -42,11 +42,11 @@ class Rig:
         )
 
     def notes(self, node: str) -> Path:
-        """Where prolog and epilog of this node leave theirs."""
+        """Return the folder of this node in which prolog and epilog leave notes."""
         return self.folder / f"run-{node}-slurm/jobs"
 
     def _wrap(self, script: str) -> None:
-        """It waits in the middle for as long as the test holds the gate, and notes what the script printed."""
+        """Wrap the script: it waits in the middle for as long as the test holds the gate, and its output is noted."""
         copy = self.folder / f"gpuwarden-slurm-{script}"
         shutil.copy(SCRIPTS / copy.name, copy)
         wrapper = self.folder / script

@@ -32,7 +32,7 @@ def stuck_process(where: str, held: Path) -> Iterator[int]:
 
 
 def states(pid: int) -> list[str]:
-    """Of its threads, the first one first."""
+    """Return the states of the process's threads, the first one first."""
     tasks = sorted(Path(f"/proc/{pid}/task").iterdir(), key=lambda task: int(task.name))
     return [(task / "stat").read_text().rpartition(") ")[2][0] for task in tasks]
 

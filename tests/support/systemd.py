@@ -84,7 +84,7 @@ def _cgroup_mount() -> Path:
 
 
 def remove_cgroup(cgroup: Path) -> None:
-    """With all below it, once its processes have gone."""
+    """Remove the group with all below it, once its processes have gone."""
     for _ in range(100):
         folders = [*(folder for folder in cgroup.rglob("*") if folder.is_dir()), cgroup]
         try:

@@ -45,7 +45,7 @@ def require_torch() -> None:
 
 
 def torch_environment(tmp_path: Path, *, numpy: bool = True) -> dict[str, str]:
-    """What a process of PyTorch gets besides. Without `numpy` it cannot be imported, as where it is not installed."""
+    """Return the additional environment of a PyTorch process. Without `numpy` it cannot be imported, as where it is not installed."""
     more = {"OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path), "PYTHONWARNINGS": "ignore", "PYTHONUNBUFFERED": "1"}
     if not numpy:
         (tmp_path / "without").mkdir(exist_ok=True)
@@ -120,7 +120,7 @@ class Node:
         return ranks
 
     def kill(self) -> None:
-        """As the end of the node does: all at once."""
+        """Kill all processes at once, as the end of the node does."""
         for pid in [self.script.pid, self.agent, *self.ranks]:
             os.kill(pid, signal.SIGKILL)
 

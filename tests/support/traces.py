@@ -50,7 +50,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def write_lines(path: Path, *contents: object) -> Path:
-    """Not gzipped. Text and bytes are written as they are."""
+    """Write lines without gzip. Text and bytes are written as they are."""
     raw = [c if isinstance(c, bytes) else (c if isinstance(c, str) else json.dumps(c)).encode() for c in contents]
     path.write_bytes(b"".join(line + b"\n" for line in raw))
     return path

@@ -36,7 +36,7 @@ class Site:
         return self.folder / "web.yml"
 
     def write(self, *sections: str) -> Path:
-        """In place of what is there, as an editor does it."""
+        """Replace the file at once, as an editor does."""
         new = self.folder / "web.yml.new"
         new.write_text("\n".join(sections))
         new.chmod(0o600)

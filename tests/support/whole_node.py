@@ -37,7 +37,7 @@ States = tuple[object, policy.PolicyState, evacuation_model.EvacuationState]
 
 
 def durable(state: health.State) -> object:
-    """Of the judge's memory what a restart must not change."""
+    """Return the part of the judge's memory that a restart must not change."""
     tracks = {
         str(t.key): (t.severity, t.advice, t.latch, t.first_seen, t.raised, t.latched, t.released is None, t.counters)
         for t in state.tracks.values()
@@ -59,7 +59,7 @@ def durable(state: health.State) -> object:
 
 
 def folded(events: Iterable[Event]) -> States:
-    """What the three states are after these events, each without what no event carries."""
+    """Return the three states after these events, each without the parts that no event carries."""
     past = tuple(events)
     return compared(
         reduce(health.fold, past, health.State()),
@@ -117,7 +117,7 @@ class WholeNode:
         self.departing.run()
 
     async def kill(self) -> None:
-        """What was not on its way to the disk yet may be lost."""
+        """Kill the daemon. Events that are not on the disk yet may be lost."""
         if self._step_due is not None:
             self._step_due.cancel()
         await self.departing.stop()
@@ -177,7 +177,7 @@ class WholeNode:
     # --- what is compared
 
     async def recalled(self) -> None:
-        """Until the ledger's contents are part of the state."""
+        """Wait until the ledger's contents are part of the state."""
         async with asyncio.timeout(PATIENCE):
             while not self.journal.recalled:
                 await self.ledger.flush(0.1)

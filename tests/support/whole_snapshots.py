@@ -84,7 +84,7 @@ PORTS = 12
 
 
 def _port(number: int) -> PortFacts:
-    """As of an adapter of InfiniBand: it has no counters of EFA, and these have none of its."""
+    """Return a port of an InfiniBand adapter, which has no counters of EFA."""
     counters = {name: 0 for name in EXPORTED if not name.startswith(OF_EFA)}
     return PortFacts(device=f"mlx5_{number}", port=1, state="active", rate_gbps=400.0, **counters)  # type: ignore[arg-type]
 
@@ -98,7 +98,7 @@ def _collector(name: str) -> CollectorStatus:
 
 
 def _readings() -> GpuReadings:
-    """Those of an H100: memories that it does not count errors of are left out."""
+    """Return the readings of an H100 without memories whose errors it does not count."""
     readings = h100_readings()
     unknown = [n for n in GpuReadings.__dataclass_fields__ if n.startswith("ecc_") and n.endswith(_NOT_COUNTED)]
     return replace(readings, **dict.fromkeys(unknown))

@@ -93,7 +93,7 @@ def _class(name: str, field: str) -> Any:
 
 
 def _keys(cls: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Each key with what it takes. `<name>` represents a name that the site chooses."""
+    """Yield each key with the values that it takes. `<name>` represents a name that the site chooses."""
     hints = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
         if field.compare and not field.name.startswith("_"):
@@ -202,7 +202,7 @@ def _arguments(verb: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str
 
 
 def _documents() -> dict[str, Any]:
-    """One of each that a snapshot gives, of a node on which everything is on."""
+    """Return a document of each kind that a snapshot gives, of a node on which everything is on."""
     from support.snapshots import UPTIME, at
     from support.whole_snapshots import everything
 

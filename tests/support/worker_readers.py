@@ -93,12 +93,12 @@ def hang_ignoring_sigterm() -> None:
 
 
 def hang_locked() -> None:
-    """No thread of the process runs on, since the interpreter lock is held; signals keep their dispositions."""
+    """Hang with the interpreter lock held: no thread of the process runs on, and signals keep their dispositions."""
     ctypes.PyDLL(None).sleep(100)
 
 
 def hang_deaf() -> None:
-    """Only SIGKILL ends this one."""
+    """Hang so that only SIGKILL ends the process."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     hang_locked()
 

@@ -129,7 +129,7 @@ def _made(engine: Any, kind: str, handle: Handle, content: dict[str, Any]) -> Ha
 
 
 def dcgmGroupDestroy(dcgm_handle: Handle, group_id: Handle) -> int:
-    """Anybody's."""
+    """Destroy a group, whoever made it."""
     with fake_engine.call("dcgmGroupDestroy", dcgm_handle) as engine:
         fake_engine.group_of(engine, group_id)
         del engine["groups"][str(group_id.value)]

@@ -108,7 +108,7 @@ LOCAL = ("dcgmInit", "DcgmFieldGetById")  # the library answers these itself
 
 @contextmanager
 def call(name: str, handle: Any = None) -> Iterator[State]:
-    """One call into the library. Raises DCGMError as the engine would, before or within the call."""
+    """Yield the engine's state for one call into the library. Raises DCGMError as the engine would, before or within the call."""
     path = Path(os.environ[VARIABLE])
     if name not in LOCAL:
         _wait_while_hung(path, name)
@@ -188,7 +188,7 @@ def group_of(engine: State, group: ctypes.c_void_p) -> State:
 
 
 def status_of(engine: State, kind: int, number: int) -> int:
-    """DcgmEntityStatus_t."""
+    """Return the entity's DcgmEntityStatus_t as a number."""
     if kind == GPU:
         return int(engine["gpus"][number]["status"]) if 0 <= number < len(engine["gpus"]) else 0
     return 1 if [kind, number] in engine["others"] else 0
@@ -205,7 +205,7 @@ def value_of(engine: State, kind: int, number: int, field: int) -> Any:
 
 
 def asked_again(engine: State) -> None:
-    """To set watches is to sample all fields at once."""
+    """Sample all fields at once, as the engine does when watches are set."""
     for gpu in engine["gpus"]:
         if gpu["status"] in ACTIVE:
             gpu["blank"] = False
@@ -240,7 +240,7 @@ def note_watches(engine: State, watches: Iterable[tuple[int, int, int]]) -> None
 
 
 def incidents(engine: State, group: State) -> Iterator[tuple[int, int, int, str, int, int]]:
-    """What a check of this group finds: system, health, code, text, kind and id of the entity."""
+    """Yield the incidents that a check of this group finds: system, health, code, text, kind and id of the entity."""
     for kind, number in group["entities"] if group["mask"] else ():
         if status_of(engine, kind, number) not in ACTIVE:
             continue

@@ -108,7 +108,7 @@ def _numbers(shape: Shape, registers: Sequence[list[int]]) -> list[int] | list[f
 
 @cache
 def _pickers(operation: str, matrix: str) -> list[Callable[[Sequence[float]], tuple[float, ...]]]:
-    """For each row of A or column of B: what takes its elements from those of `_numbers`, in the order of the depth."""
+    """Return a function for each row of A or column of B that picks its elements from those of `_numbers`, in the order of the depth."""
     shape = _SHAPES[operation]
     of, elements = (shape.a, shape.a_elements) if matrix == "a" else (shape.b, shape.b_elements)
     lines: dict[int, dict[int, int]] = {}

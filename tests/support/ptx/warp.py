@@ -74,7 +74,7 @@ class Warp:
         }
 
     def run(self) -> None:
-        """Until all lanes have returned."""
+        """Run until all lanes have returned."""
         at = dict.fromkeys(range(WARP), 0)
         while at:
             here = min(at.values())
