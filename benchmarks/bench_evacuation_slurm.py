@@ -76,7 +76,7 @@ def departed(slurm: Slurm, after: str) -> list[float]:
 
 
 def requeued(slurm: Slurm, after: str) -> float:
-    """Requeue a training by hand, as `departed` lets the daemon do it, and return the seconds until it runs elsewhere."""
+    """Requeue a training by hand, without a daemon, and return the seconds until it runs elsewhere."""
     slurm.clear()
     training = Training(slurm, answers=False, after=after)
     began = time.time()

@@ -38,7 +38,7 @@ class Killed(BaseException):
 
 
 class Rig:
-    """A node of a cluster. `ledger` outlives the enforcement of it; `committed` False: the disk takes nothing."""
+    """A node of a cluster. `ledger` outlives the enforcement of it; `committed` False: the disk cannot be written."""
 
     def __init__(self, cluster: Cluster, node: str = "n1", *, options: EnforcementOptions | None = None) -> None:
         self.cluster = cluster

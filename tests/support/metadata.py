@@ -327,7 +327,7 @@ class GcpCloud(_Cloud):
 
 
 class AzureCloud(_Cloud):
-    """`values`: name, size, events (a list), or document for a whole answer. `approved`: what was let happen; it has begun then.
+    """`values`: name, size, events (a list), or document for a whole answer. `approved`: events that were approved, and have begun then.
 
     `post` is the fate of the next approvals, one each.
     """

@@ -82,7 +82,7 @@ def pid_of(seen: Observation[Any]) -> int:
 
 
 async def observed(worker: Worker[Any]) -> ReaderFacts:
-    """The next facts; passes that time out or wait for a pause to end are let go by."""
+    """Return the next facts; passes that time out or wait for a pause to end are skipped."""
     return facts_of(await _first(worker, lambda seen: seen.outcome is PassOutcome.OBSERVED))
 
 

@@ -266,7 +266,7 @@ def _xids(engine: State, gpu: int) -> Found:
     for number, xid in engine["xids"]:
         if number == gpu and xid in XIDS:
             system, health, code = XIDS[xid]
-            what = f"XID {xid} on GPU {gpu}" if code == 101 else "GPU %d is in trouble."
+            what = f"XID {xid} on GPU {gpu}" if code == 101 else "GPU %d has a fault."
             yield system, health, code, f"{what} (triggered by XID {xid}: something)"
 
 
