@@ -176,6 +176,26 @@ async def test_a_taint_with_gpuwardens_key_but_without_its_annotation_is_foreign
     await acts.close()
 
 
+@pytest.mark.parametrize("changed", [{}, {"key": "site.io/out", "effect": "PreferNoSchedule"}])
+async def test_a_taint_of_its_key_with_another_effect_is_kept_and_its_own_is_known_under_another_key(
+    server: ApiServer, tmp_path: Path, changed: dict[str, object]
+) -> None:
+    acts = actuator(server, tmp_path)
+    await exclude(acts)
+    theirs = {"key": KEY, "value": "other", "effect": "NoExecute"}
+    server.edit("n1", lambda found: found["spec"]["taints"].append(theirs))
+    await acts.close()
+    acts = actuator(server, tmp_path, **changed)  # type: ignore[arg-type]
+    assert (await acts.read()).owner is Owner.OURS
+    await exclude(acts, "gpuwarden: failure gpu=3 xid=95")
+    assert theirs in server.nodes["n1"]["spec"]["taints"]
+    await restore(acts, "gpuwarden: failure gpu=3 xid=95")
+    assert server.nodes["n1"]["spec"]["taints"] == [BUILT_IN, theirs]
+    assert KEY not in server.nodes["n1"]["metadata"]["labels"]
+    assert (await acts.read()).owner is (Owner.NONE if changed else Owner.FOREIGN)
+    await acts.close()
+
+
 async def test_a_taint_that_was_taken_away_by_hand_is_no_exclusion_and_does_not_count(
     server: ApiServer, tmp_path: Path
 ) -> None:

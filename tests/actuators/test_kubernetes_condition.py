@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,15 +15,20 @@ from aiohttp import web
 from gpuwarden.actuators.kubernetes import condition as module
 from gpuwarden.actuators.kubernetes.actuator import KubernetesActuator
 from gpuwarden.actuators.kubernetes.condition import OSMO_TYPE, TYPE, ConditionWriter
+from gpuwarden.actuators.kubernetes.node import written_at
 from gpuwarden.config.kubernetes import KubernetesOptions
 from gpuwarden.health.model import NODE, Health, Severity, gpu
+from gpuwarden.policy.model import Act, Intent, Why
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden_collectors.base import host_clock
-from support.kubernetes_api import ApiServer, Json, node, refusing
+from support.kubernetes_api import BUILT_IN, ApiServer, Json, node, refusing
 from support.kubernetes_api import status as refusing_reply
 from support.snapshots import finding, slot, snapshot
 from support.waiting import until
 
+EXCLUSION = Intent(
+    act=Act.EXCLUDE, actuator="kubernetes", why=Why.FAILURE, reason="gpuwarden: failure gpu=3 xid=79", key="k", at=host_clock()
+)  # fmt: skip
 BOOT = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
 
 
@@ -40,15 +46,24 @@ def condition(server: ApiServer, kind: str = TYPE) -> Json:
 
 
 @asynccontextmanager
-async def keeper(server: ApiServer, folder: Path, heartbeat: float = 300.0) -> AsyncIterator[ConditionWriter]:
+async def keeper(
+    server: ApiServer, folder: Path, heartbeat: float = 300.0, *, osmo: bool = True, **more: object
+) -> AsyncIterator[ConditionWriter]:
+    options = KubernetesOptions(
+        kubeconfig=server.kubeconfig(folder),
+        node="n1",
+        heartbeat=heartbeat,
+        osmo=osmo,
+        **more,  # type: ignore[arg-type]
+    )
     acts = KubernetesActuator(
-        KubernetesOptions(kubeconfig=server.kubeconfig(folder), node="n1"),
+        options,
         clock=host_clock,
         hostname="n1",
         boot_id=BOOT,
         inherited={},
     )
-    keeps = ConditionWriter(acts, heartbeat=heartbeat, osmo=True, clock=host_clock)
+    keeps = ConditionWriter(acts, options, clock=host_clock)
     keeps.run()
     yield keeps
     await keeps.stop()
@@ -78,6 +93,46 @@ async def test_a_change_is_published_at_once_and_its_transition_time_survives_a_
 def _since(found: Json, time: str) -> None:
     for one in found["status"]["conditions"]:
         one["lastTransitionTime"] = time
+
+
+async def test_conditions_that_gpuwarden_no_longer_keeps_are_removed_and_no_other(tmp_path: Path) -> None:
+    """OSMO keeps a node out for as long as its condition is True, whoever wrote it."""
+    theirs = {"type": "osmo.nvidia.com/DiskFailure", "status": "False", "reason": "x"}
+    async with ApiServer(node("n1")) as server:
+        server.edit("n1", lambda found: found["status"]["conditions"].append(theirs))
+        for options, types in (({}, [TYPE, OSMO_TYPE]), ({"osmo": False}, [TYPE]), ({"condition": False}, [])):
+            wanted = ["Ready", theirs["type"], *types]
+            async with keeper(server, tmp_path, **options) as keeps:
+                keeps.publish(shown(Health.FAILURE, "xid"))
+                await until(functools.partial(_has_types, server, wanted))
+
+
+async def test_an_exclusion_under_an_old_key_moves_to_the_new_one_and_keeps_its_time(tmp_path: Path) -> None:
+    async with ApiServer(node("n1")) as server:
+        old = {
+            "kubeconfig": server.kubeconfig(tmp_path),
+            "node": "n1",
+            "key": "old.io/failure",
+            "effect": "PreferNoSchedule",
+        }
+        acts = KubernetesActuator(KubernetesOptions(**old), clock=host_clock, hostname="n1", inherited={})  # type: ignore[arg-type]
+        await acts.apply(EXCLUSION, await acts.read())
+        await acts.close()
+        before = written_at(server.nodes["n1"])
+        other = {"key": "old.io/failure", "value": "theirs", "effect": "NoExecute"}
+        server.edit("n1", lambda found: found["spec"]["taints"].append(other))
+        async with keeper(server, tmp_path) as keeps:
+            keeps.publish(shown(Health.FAILURE, "xid"))
+            await until(lambda: condition(server).get("status") == "False")
+            found = server.nodes["n1"]
+            new = {"key": "gpuwarden.io/failure", "value": "failure", "effect": "NoSchedule"}
+            assert found["spec"]["taints"] == [BUILT_IN, other, new]
+            assert {key for key in found["metadata"]["labels"] if "failure" in key} == {"gpuwarden.io/failure"}
+            assert before == written_at(found) > 0
+
+
+def _has_types(server: ApiServer, wanted: list[str]) -> bool:
+    return [entry["type"] for entry in server.nodes["n1"]["status"]["conditions"]] == wanted
 
 
 async def test_a_node_that_is_missing_or_of_another_machine_is_reported_if_that_lasts(

@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from gpuwarden.actuators.kubernetes.actuator import KubernetesActuator
+from gpuwarden.actuators.kubernetes.condition import OSMO_TYPE
 from gpuwarden.config.kubernetes import KubernetesOptions
 from gpuwarden.config.model import Config
 from gpuwarden.doctor.kubernetes import NEEDED, kubernetes
 from gpuwarden.doctor.row import Grade, Row
+from gpuwarden.policy.model import Act, Intent, Why
+from gpuwarden_collectors.base import host_clock
 from support.kubernetes_api import ApiServer, node, refusing
 
 
@@ -29,7 +33,7 @@ async def rows(server: ApiServer, folder: Path, **options: object) -> dict[str, 
 
 async def test_where_all_is_well_each_check_is_ok_and_nothing_is_written(server: ApiServer, tmp_path: Path) -> None:
     found = await rows(server, tmp_path)
-    assert list(found) == ["node name", "account", "rights", "pool", "clock"]
+    assert list(found) == ["node name", "account", "rights", "pool", "clock", "leftovers"]
     assert {row.grade for row in found.values()} == {Grade.OK}, found
     assert found["account"].found == "system:serviceaccount:kube-system:gpuwarden"
     assert found["pool"].found == "2 nodes with 'nvidia.com/gpu.present=true'"
@@ -67,6 +71,25 @@ async def test_a_wrong_name_account_or_pool_and_a_server_that_refuses_are_report
     server.always = refusing(401)
     found = await rows(server, tmp_path)
     assert (list(found), found["api server"].grade) == (["api server"], Grade.FAIL)
+
+
+async def test_what_another_configuration_left_on_the_node_is_named(server: ApiServer, tmp_path: Path) -> None:
+    old = KubernetesOptions(kubeconfig=server.kubeconfig(tmp_path), node="n1", key="old.io/out", osmo=True)
+    acts = KubernetesActuator(old, clock=host_clock, hostname="n1", inherited={})
+    failed = Intent(
+        act=Act.EXCLUDE,
+        actuator="kubernetes",
+        why=Why.FAILURE,
+        reason="gpuwarden: failure xid=79",
+        key="k",
+        at=host_clock(),
+    )
+    await acts.apply(failed, await acts.read())
+    await acts.api.patch_status("n1", {"status": {"conditions": [{"type": OSMO_TYPE, "status": "True"}]}})
+    await acts.close()
+    row = (await rows(server, tmp_path))["leftovers"]
+    assert (row.grade, "taint old.io/out:NoSchedule" in row.found, OSMO_TYPE in row.found) == (Grade.WARN, True, True)
+    assert "mode enforce" in row.to_do
 
 
 async def test_without_kubernetes_there_are_no_rows() -> None:

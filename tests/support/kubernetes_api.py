@@ -206,13 +206,17 @@ class ApiServer:
         changed["metadata"]["resourceVersion"] = str(self._version)
         if manager:
             fields = changed["metadata"]["managedFields"]
+            before: Json = next((f.get("fieldsV1", {}) for f in fields if f["manager"] == manager), {})
             fields[:] = [f for f in fields if (f["manager"], f.get("subresource", "")) != (manager, subresource)]
-            entry = {
+            entry: Json = {
                 "manager": manager,
                 "operation": "Update",
                 "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             }
-            fields.append(entry | ({"subresource": subresource} if subresource else {}))
+            if subresource:
+                entry |= {"subresource": subresource, "fieldsType": "FieldsV1"}
+                entry["fieldsV1"] = _owned(self.nodes[name], changed, before)
+            fields.append(entry)
         self.nodes[name] = changed
 
 
@@ -229,8 +233,24 @@ def merged(target: Any, patch: Any) -> Any:
     return copy.deepcopy(result)
 
 
+def _owned(old: Json, new: Json, before: Json) -> Json:
+    """The conditions of a writer, as `managedFields` has them: those that it changed now, or changed before and that are there."""
+    known = {entry["type"]: entry for entry in old["status"]["conditions"]}
+    own: Json = {}
+    for entry in new["status"]["conditions"]:
+        name = f"k:{json.dumps({'type': entry['type']}, separators=(',', ':'))}"
+        earlier = before.get("f:status", {}).get("f:conditions", {}).get(name)
+        changed: Json = {f"f:{key}": {} for key in entry if known.get(entry["type"], {}).get(key) != entry[key]}
+        if earlier or changed:
+            own[name] = {".": {}, **(earlier or {}), **changed}
+    return {"f:status": {"f:conditions": own}}
+
+
 def _merge_conditions(existing: list[Json], given: list[Json]) -> None:
     for condition in given:
+        if condition.get("$patch") == "delete":
+            existing[:] = [known for known in existing if known["type"] != condition["type"]]
+            continue
         for known in existing:
             if known["type"] == condition["type"]:
                 known.update(condition)

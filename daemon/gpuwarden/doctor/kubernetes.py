@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Mapping
 from gpuwarden.actuators.base import ActuatorError
 from gpuwarden.actuators.kubernetes.actuator import AnotherMachine, KubernetesActuator
 from gpuwarden.actuators.kubernetes.api import NoSuchNode
+from gpuwarden.actuators.kubernetes.condition import condition_types
+from gpuwarden.actuators.kubernetes.node import left_conditions, mark_of, own_taint
 from gpuwarden.config.model import Config
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden_collectors.base import host_clock
@@ -55,7 +57,7 @@ async def _node(actuator: KubernetesActuator) -> Row:
 
 
 async def _more(actuator: KubernetesActuator, config: Config) -> AsyncIterator[Row]:
-    checks = (_account, _rights, _pool, _clock)
+    checks = (_account, _rights, _pool, _clock, _leftovers)
     for check in checks:
         try:
             yield await check(actuator, config)
@@ -103,6 +105,23 @@ async def _pool(actuator: KubernetesActuator, config: Config) -> Row:
         to_do = "set kubernetes.pool to a selector of the nodes with GPUs, or label them: the breaker's budget is a share of these nodes"
         return warn("pool", found, to_do)
     return ok("pool", f"{nodes} nodes with {selector!r}" if selector else f"{nodes} nodes")
+
+
+async def _leftovers(actuator: KubernetesActuator, config: Config) -> Row:
+    options = config.kubernetes
+    enforce = config.mode == "enforce"
+    found = (await actuator.read_node()).body
+    left = [f"condition {kind}" for kind in left_conditions(found, condition_types(options) if enforce else ())]
+    mark = mark_of(found)
+    if mark is not None and own_taint(found, mark) and (mark.key, mark.effect) != (options.key, options.effect):
+        left.append(f"taint {mark.key}:{mark.effect}")
+    if not left:
+        return ok("leftovers", "nothing of another configuration is on the node")
+    by_daemon = "the daemon clears it with its next heartbeat of the condition: restart it, or wait"
+    to_do = (
+        by_daemon if enforce else "run gpuwarden in mode enforce until it is cleared: in mode observe it writes nothing"
+    )
+    return warn("leftovers", f"{', '.join(left)}: written under another configuration", to_do)
 
 
 async def _clock(actuator: KubernetesActuator, _: Config) -> Row:

@@ -18,13 +18,13 @@ class KubernetesConditions:
     def __init__(self, config: Config, actuators: Iterable[Actuator], clock: Clock) -> None:
         options = config.kubernetes
         self._keepers: list[ConditionWriter] = []
-        if not (options.enabled and options.condition and config.mode == "enforce"):
+        if not (options.enabled and config.mode == "enforce"):
             return
         from gpuwarden.actuators.kubernetes.actuator import KubernetesActuator  # noqa: PLC0415 - as in actuators/registry.py
         from gpuwarden.actuators.kubernetes.condition import ConditionWriter  # noqa: PLC0415
 
         self._keepers = [
-            ConditionWriter(actuator, heartbeat=options.heartbeat, osmo=options.osmo, clock=clock)
+            ConditionWriter(actuator, options, clock=clock)
             for actuator in actuators
             if isinstance(actuator, KubernetesActuator)
         ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpuwarden.actuators.base import ActuatorError, ActuatorUnavailable
 from gpuwarden.actuators.kubernetes import node as nodes
-from gpuwarden.actuators.kubernetes.api import Conflict, Json, KubernetesApi, Reply
+from gpuwarden.actuators.kubernetes.api import MOVER, Conflict, Json, KubernetesApi, Reply
 from gpuwarden.config.kubernetes import KubernetesOptions
 from gpuwarden.policy.model import Act, FleetCount, Held, Intent, NodeState, Owner
 from gpuwarden.policy.preconditions import same
@@ -92,7 +92,7 @@ class KubernetesActuator:
         held: list[Held] = []
         now = 0.0
         async for found, at in self.api.labelled(self._options.key):
-            held += nodes.held(found, self._options.key)
+            held += nodes.held(found)
             now = at
         return FleetCount(node=self.node, pool=max(await self._count(), 1), held=tuple(held), now=now)
 
@@ -116,13 +116,20 @@ class KubernetesActuator:
             return
         raise ActuatorUnavailable(f"cannot change node {self.node}: {TRIES} writes in a row conflicted with others")
 
+    async def move(self, found: Json) -> None:
+        """Put an exclusion of ours that stands under another key or effect, of an earlier configuration, under the present one."""
+        options = self._options
+        patch = nodes.moved(found, key=options.key, effect=options.effect, cordon=options.cordon)
+        if patch is not None and nodes.version_of(found):
+            await self.api.patch_node(self.node, patch, manager=MOVER)
+
     async def close(self) -> None:
         await self.api.close()
 
     def _change(self, intent: Intent, reply: Reply) -> Json:
         options = self._options
         if intent.act is Act.RESTORE:
-            return nodes.restoration(reply.body, key=options.key)
+            return nodes.restoration(reply.body)
         return nodes.exclusion(
             reply.body, key=options.key, effect=options.effect, why=intent.why, reason=intent.reason,
             cordon=options.cordon, at=reply.at,

@@ -23,6 +23,9 @@ Json = dict[str, Any]
 
 MANAGER = "gpuwarden"
 """The field manager that the API server records in `managedFields` for gpuwarden's writes, with the server's own time."""
+CONDITION_MANAGER = f"{MANAGER}-condition"
+MOVER = f"{MANAGER}-move"
+"""Of a write that is no new exclusion: the time of `MANAGER`'s ranks the nodes of a pool."""
 BODY_MOST = 16 << 20
 """Bytes. A node is at most some 100 kB, and a page has `PAGE` of them."""
 PAGE = 20
@@ -97,12 +100,12 @@ class KubernetesApi:
     async def node(self, name: str) -> Reply:
         return await self._request(f"cannot read node {name}", "GET", f"/api/v1/nodes/{name}")
 
-    async def patch_node(self, name: str, patch: Json) -> Reply:
-        return await self._patch(f"cannot change node {name}", f"/api/v1/nodes/{name}", patch, _MERGE, MANAGER)
+    async def patch_node(self, name: str, patch: Json, manager: str = MANAGER) -> Reply:
+        return await self._patch(f"cannot change node {name}", f"/api/v1/nodes/{name}", patch, _MERGE, manager)
 
     async def patch_status(self, name: str, patch: Json) -> Reply:
         undone, url = f"cannot write the condition of node {name}", f"/api/v1/nodes/{name}/status"
-        return await self._patch(undone, url, patch, _STRATEGIC, f"{MANAGER}-condition")
+        return await self._patch(undone, url, patch, _STRATEGIC, CONDITION_MANAGER)
 
     async def labelled(self, key: str) -> AsyncIterator[tuple[list[Json], float]]:
         """All nodes with a label of that key, page by page, and the server's clock."""

@@ -1,6 +1,7 @@
 """The node condition `GpuwardenHealthy`: gpuwarden's verdict where `kubectl describe node` and schedulers' rules read it.
 
-It is informational and excludes no node. Only in mode enforce, since it is written to another system.
+It is informational and excludes no node. Only in mode enforce, since it is written to another system. What gpuwarden wrote there under
+another configuration is cleared: a condition that it no longer keeps would stand for ever.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from datetime import UTC, datetime
 from gpuwarden.actuators.base import ActuatorError
 from gpuwarden.actuators.kubernetes.actuator import AnotherMachine, KubernetesActuator
 from gpuwarden.actuators.kubernetes.api import Json, NoSuchNode, NotAccepted, mapping, objects
+from gpuwarden.actuators.kubernetes.node import left_conditions
 from gpuwarden.base.log import get_logger
+from gpuwarden.config.kubernetes import KubernetesOptions
 from gpuwarden.health.model import Health
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden.publish.status import detail
@@ -59,6 +62,11 @@ class Condition:
     message: str
 
 
+def condition_types(options: KubernetesOptions) -> tuple[str, ...]:
+    """The types of the conditions that this configuration keeps."""
+    return (TYPE,) * options.condition + (OSMO_TYPE,) * (options.condition and options.osmo)
+
+
 def condition_of(snapshot: Snapshot, now: Stamp) -> Condition:
     health, verdict = snapshot.health(now), snapshot.verdict
     if health is Health.UNKNOWN:
@@ -78,10 +86,10 @@ class ConditionWriter:
     `error`: what an operator must correct; an unreachable server is not an error of this node.
     """
 
-    def __init__(self, actuator: KubernetesActuator, *, heartbeat: float, osmo: bool, clock: Clock) -> None:
+    def __init__(self, actuator: KubernetesActuator, options: KubernetesOptions, *, clock: Clock) -> None:
         self._actuator = actuator
-        self._heartbeat = heartbeat
-        self._types = (TYPE, OSMO_TYPE) if osmo else (TYPE,)
+        self._heartbeat = options.heartbeat
+        self._types = condition_types(options)
         self._clock = clock
         self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
         self._snapshot: Snapshot | None = None
@@ -139,12 +147,16 @@ class ConditionWriter:
         """Write the condition. The node is read first: it must be this machine's, and no other daemon may write the
         condition.
         """
-        current = self._current((await self._actuator.read_node()).body)
+        node = (await self._actuator.read_node()).body
+        await self._actuator.move(node)
+        current = self._current(node)
         twin = bool(self._stamps) and any(entry.heartbeat not in self._stamps for entry in current.values())
         now = datetime.fromtimestamp(self._clock().wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         self._stamps = (*self._stamps[-_UNSURE:], now)
         conditions = [self._entry(kind, condition, current.get(kind), now) for kind in self._types]
-        await self._actuator.api.patch_status(self._actuator.node, {"status": {"conditions": conditions}})
+        conditions += [{"$patch": "delete", "type": kind} for kind in left_conditions(node, self._types)]
+        if conditions:
+            await self._actuator.api.patch_status(self._actuator.node, {"status": {"conditions": conditions}})
         self._stamps, self._written = (now,), condition
         self.error = _TWIN.format(self._actuator.node) if twin else ""
 

@@ -1,6 +1,7 @@
 """A Node as the API server returns it: its state for policy, and the patches that change it. Pure.
 
-gpuwarden writes a taint and a label of one key, and an annotation with its reason, and whether the cordon is its own.
+gpuwarden writes a taint and a label of one key, and an annotation with its reason, the taint's key and effect, and whether the cordon is its own.
+So it knows its taint after `kubernetes.key` or `kubernetes.effect` was changed, and a taint of the same key with another effect is not its own.
 A taint of that key without the annotation is another party's exclusion. A cordon that the annotation does not claim, or that remains without
 gpuwarden's taint, is another party's too, but no exclusion: drain scripts, upgrades and autoscalers set and lift it, and none of them judges the
 GPUs. gpuwarden's taint stands beside it, and only `spec.unschedulable` is left alone.
@@ -9,11 +10,11 @@ GPUs. gpuwarden's taint stands beside it, and only `spec.unschedulable` is left 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from gpuwarden.actuators.kubernetes.api import MANAGER, Json, mapping, objects
+from gpuwarden.actuators.kubernetes.api import CONDITION_MANAGER, MANAGER, Json, mapping, objects
 from gpuwarden.policy import reasons
 from gpuwarden.policy.model import Held, NodeState, Owner, Why
 from gpuwarden_collectors.facts import Stamp
@@ -26,24 +27,32 @@ _LATEST = 1 << 40  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The content of gpuwarden's annotation. `at`: the server's clock a moment before it was written, Unix time."""
+    """The content of gpuwarden's annotation. `key` and `effect` of its taint. `at`: the server's clock a moment before it was
+    written, Unix time.
+    """
 
     reason: reasons.Reason
+    key: str
+    effect: str
     cordoned: bool
     at: float = 0.0
 
 
 def node_state_of(node: Json, at: Stamp, key: str, pool: int | None) -> NodeState:
-    taint, cordoned, mark = taint_of(node, key), is_cordoned(node), mark_of(node)
-    state = ", ".join(filter(None, ("cordoned" if cordoned else "", f"taint {key}" if taint else ""))) or "schedulable"
+    cordoned, mark = is_cordoned(node), mark_of(node)
+    own, foreign = own_taint(node, mark), taint_of(node, key)
+    tainted = str(own["key"]) if own else key if foreign else ""
+    state = (
+        ", ".join(filter(None, ("cordoned" if cordoned else "", f"taint {tainted}" * bool(tainted)))) or "schedulable"
+    )
     closed = CORDONED if cordoned else ""
-    if mark is not None and taint:
+    if mark is not None and own:
         return NodeState(
             at=at, owner=Owner.OURS, why=mark.reason.why, reason=mark.reason.text, since=written_at(node),
             boot=mark.reason.boot, instance=mark.reason.instance, closed="" if mark.cordoned else closed, schedulable=False,
             state=state, pool=pool,
         )  # fmt: skip
-    if taint:
+    if foreign:
         reason = f"taint {key} without gpuwarden's annotation"
         return NodeState(
             at=at, owner=Owner.FOREIGN, reason=reason, closed=closed, schedulable=False, state=state, pool=pool
@@ -56,25 +65,65 @@ def exclusion(node: Json, *, key: str, effect: str, why: Why, reason: str, cordo
     after a concurrent write.
     """
     own = mark_of(node)
-    claimed = cordon and (not is_cordoned(node) or (own is not None and own.cordoned and _is_tainted(node, key)))
-    text = json.dumps({"reason": reason, "cordoned": claimed, "at": int(at)}, separators=(",", ":"))
+    tainted = own_taint(node, own)
+    claimed = cordon and (not is_cordoned(node) or (own is not None and own.cordoned and tainted is not None))
+    content = {"reason": reason, "key": key, "effect": effect, "cordoned": claimed, "at": int(at)}
+    text = json.dumps(content, separators=(",", ":"))
     taint = {"key": key, "value": why.value, "effect": effect}
-    spec: Json = {"taints": [*_others(node, key), taint]}
+    others = [other for other in _taints(node) if other != tainted and _id(other) != (key, effect)]
+    spec: Json = {"taints": [*others, taint]}
     if claimed:
         spec["unschedulable"] = True
-    return _patch(node, {"labels": {key: why.value}, "annotations": {ANNOTATION: text}}, spec)
+    elif own is not None and own.cordoned and tainted is not None:
+        spec["unschedulable"] = None
+    return _patch(node, {"labels": {**_no_label(own), key: why.value}, "annotations": {ANNOTATION: text}}, spec)
 
 
-def restoration(node: Json, *, key: str) -> Json:
+def restoration(node: Json) -> Json:
     """A merge patch that removes what gpuwarden wrote: the cordon only while the annotation claims it."""
     mark = mark_of(node)
-    spec: Json = {"taints": _others(node, key) or None}
-    if mark is not None and mark.cordoned and _is_tainted(node, key):
+    tainted = own_taint(node, mark)
+    spec: Json = {"taints": [taint for taint in _taints(node) if taint != tainted] or None}
+    if mark is not None and mark.cordoned and tainted is not None:
         spec["unschedulable"] = None
-    return _patch(node, {"labels": {key: None}, "annotations": {ANNOTATION: None}}, spec)
+    return _patch(node, {"labels": _no_label(mark), "annotations": {ANNOTATION: None}}, spec)
 
 
-def held(nodes: Iterable[Json], key: str) -> tuple[Held, ...]:
+def moved(node: Json, *, key: str, effect: str, cordon: bool) -> Json | None:
+    """A merge patch that puts gpuwarden's exclusion under this key and effect; None if it is there, if there is none, or if the place is
+    another party's.
+    """
+    mark = mark_of(node)
+    if mark is None or own_taint(node, mark) is None or (mark.key, mark.effect) == (key, effect):
+        return None
+    if any(_id(taint) == (key, effect) for taint in _taints(node)):
+        return None
+    at = written_at(node) or mark.at
+    why, text = mark.reason.why, mark.reason.text
+    return exclusion(node, key=key, effect=effect, why=why, reason=text, cordon=cordon, at=at)
+
+
+def left_conditions(node: Json, types: Container[str]) -> list[str]:
+    """The node's conditions that gpuwarden wrote under another configuration: the server records their last writer."""
+    fields: Json = {}
+    for entry in objects(mapping(node.get("metadata")).get("managedFields")):
+        if (entry.get("manager"), entry.get("subresource")) == (CONDITION_MANAGER, "status"):
+            status = mapping(mapping(entry.get("fieldsV1")).get("f:status"))
+            fields |= mapping(status.get("f:conditions"))
+    own = {kind for name, written in fields.items() if "f:status" in mapping(written) and (kind := _kind(name))}
+    present = [str(entry.get("type")) for entry in objects(mapping(node.get("status")).get("conditions"))]
+    return [kind for kind in present if kind in own and kind not in types]
+
+
+def _kind(field: str) -> str:
+    """The type of a condition from its name among managed fields: `k:{"type":"Ready"}`."""
+    try:
+        return str(mapping(json.loads(field.removeprefix("k:"))).get("type", ""))
+    except (ValueError, RecursionError):
+        return ""
+
+
+def held(nodes: Iterable[Json]) -> tuple[Held, ...]:
     """Nodes that gpuwarden has excluded for a failure. A label that remained when the taint was removed by hand does
     not count.
 
@@ -83,14 +132,14 @@ def held(nodes: Iterable[Json], key: str) -> tuple[Held, ...]:
     found = []
     for node in nodes:
         mark = mark_of(node)
-        if mark is not None and _is_tainted(node, key) and mark.reason.why is Why.FAILURE:
+        if mark is not None and own_taint(node, mark) and mark.reason.why is Why.FAILURE:
             found.append(Held(written_at(node) or mark.at, name_of(node)))
     return tuple(found)
 
 
-def _is_tainted(node: Json, key: str) -> bool:
-    """True if the taint of the annotation is there: it may have been removed by hand, without the annotation."""
-    return taint_of(node, key) is not None
+def own_taint(node: Json, mark: Mark | None) -> Json | None:
+    """The taint of the annotation, if it is there: it may have been removed by hand, without the annotation."""
+    return next((taint for taint in _taints(node) if mark is not None and _id(taint) == (mark.key, mark.effect)), None)
 
 
 def mark_of(node: Json) -> Mark | None:
@@ -102,9 +151,11 @@ def mark_of(node: Json) -> Mark | None:
     except (ValueError, RecursionError):
         return None
     reason = reasons.parse(str(content.get("reason", "")))
-    at = content.get("at")
+    key, effect, at = content.get("key"), content.get("effect"), content.get("at")
     known = float(at) if isinstance(at, int) and 0 < at < _LATEST else 0.0
-    return None if reason is None else Mark(reason, content.get("cordoned") is True, known)
+    if reason is None or not isinstance(key, str) or not isinstance(effect, str):
+        return None
+    return Mark(reason, key, effect, content.get("cordoned") is True, known)
 
 
 def written_at(node: Json) -> float:
@@ -148,8 +199,13 @@ def _patch(node: Json, metadata: Json, spec: Json) -> Json:
     return {"metadata": {"resourceVersion": version_of(node), **metadata}, "spec": spec}
 
 
-def _others(node: Json, key: str) -> list[Json]:
-    return [taint for taint in _taints(node) if taint.get("key") != key]
+def _no_label(mark: Mark | None) -> dict[str, str | None]:
+    return {} if mark is None else {mark.key: None}
+
+
+def _id(taint: Json) -> tuple[object, object]:
+    """Return what makes a taint unique on its node."""
+    return taint.get("key"), taint.get("effect")
 
 
 def _taints(node: Json) -> list[Json]:
