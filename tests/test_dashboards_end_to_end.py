@@ -55,7 +55,7 @@ class Site:
 
 
 def _substituted(expr: str, values: Mapping[str, str]) -> str:
-    """As Grafana does it; longer names first."""
+    """Substitute variables as Grafana does, longer names first."""
     for name in sorted(values, key=len, reverse=True):
         expr = expr.replace(f"${name}", values[name])
     assert "$" not in expr, expr
@@ -73,7 +73,9 @@ def _values(one: Asked, site: Site) -> list[dict[str, str]]:
 
 
 def _ask(server: Server, one: Asked, values: Mapping[str, str], at: float, step: int) -> list[Series]:
-    """What a panel of its kind gets for a query, without what is no number. A query that is refused fails the test."""
+    """Return the series that a panel of its kind gets for a query, without values that are not numbers. A query that is
+    refused fails the test.
+    """
     expr = _substituted(one.expr, values)
     words: dict[str, object] = {"query": expr, "time": at}
     if not one.instant:

@@ -105,7 +105,7 @@ def test_the_readme_of_the_wheel_has_no_link_that_needs_a_checkout(built: Built)
 
 @pytest.fixture
 def uvx(built: Built, tmp_path: Path) -> list[str]:
-    """Of a computer that has never seen gpuwarden, and no index."""
+    """Return the command of a computer that has never seen gpuwarden, and has no index."""
     uv = shutil.which("uv", path=str(Path(sys.executable).parent))
     assert uv is not None, "uv is in the dependency group dev: make .venv/.dev"
     python = str(this_host().python)

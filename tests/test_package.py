@@ -33,7 +33,7 @@ WANTED = [*PROJECT["dependencies"], *(name for extra in PROJECT["optional-depend
 
 
 def locked(file: Path) -> dict[str, tuple[tuple[int, ...], int]]:
-    """By name: the version, and how many hashes it has."""
+    """Return the version and the number of hashes of each package, by name."""
     found = {}
     for entry in re.split(r"\n(?=\S)", file.read_text()):
         if not entry.startswith("#"):
@@ -103,7 +103,7 @@ def test_the_manual_page_has_every_verb_with_every_option() -> None:
 
 
 def completed(script: Path, *words: str) -> set[str]:
-    """What bash offers for the last of these arguments, as if they had been typed."""
+    """Return the completions that bash offers for the last of these arguments, as if they had been typed."""
     typed = " ".join(f"'{word}'" for word in words)
     asked = f'. "{script}"; COMP_WORDS=({typed}); COMP_CWORD={len(words) - 1}; _gpuwarden; printf "%s\\n" "${{COMPREPLY[@]}}"'
     done = subprocess.run(

@@ -16,6 +16,7 @@ FILES = sorted(file for part in ("daemon", "collectors", "job") for file in (ROO
 OTHERS = sorted(
     file for part in ("benchmarks", "tools", "packaging", "tests/support") for file in (ROOT / part).rglob("*.py")
 )
+HELPERS = sorted(file for file in (ROOT / "tests").rglob("*.py") if file not in OTHERS)
 BEGINNINGS = frozenset({
     "Also", "And", "As", "At", "Before", "But", "By", "Each", "For", "From", "In", "It",
     "Neither", "No", "None", "Nor", "Not", "Of", "On", "One", "Only", "Over", "Such", "That",
@@ -51,13 +52,13 @@ def where(file: Path, node: ast.AST) -> str:
     return f"{file.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
 
 
-@pytest.mark.parametrize("file", [*FILES, *OTHERS], ids=lambda file: str(file.relative_to(ROOT)))
+@pytest.mark.parametrize("file", [*FILES, *OTHERS, *HELPERS], ids=lambda file: str(file.relative_to(ROOT)))
 def test_a_docstring_of_a_function_is_a_sentence_of_its_own(file: Path) -> None:
     wrong = []
     for node, text in docstrings(file):
         words = text.split()
         fragment = words[0].strip(".,:;") in BEGINNINGS or (len(words) < WORDS_LEAST and words[0] != "Raises")
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and fragment:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and fragment and not node.name.startswith("test_"):
             wrong.append(f"{where(file, node)} {node.name}: {text[:80]}")
     assert wrong == []
 

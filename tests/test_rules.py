@@ -121,7 +121,7 @@ def test_a_finding_that_holds_is_recorded_once_whatever_its_texts_are() -> None:
 
 
 def _asked(text: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """Each series that a query names, with its matchers."""
+    """Yield each series that a query names, with its matchers."""
     for name, selector in SERIES.findall(text):
         yield name, [(label, value or other) for label, _, value, other, _ in MATCHER.findall(selector)]
 
@@ -202,7 +202,7 @@ def test_there_is_no_runbook_without_an_alert() -> None:
 
 @cache
 def _unit_tests() -> dict[str, set[tuple[str, bool]]]:
-    """By alert: (quiet or firing by the name of the test, whether alerts are expected)."""
+    """Return the unit tests of each alert: quiet or firing by the name of the test, and whether alerts are expected."""
     tests: dict[str, set[tuple[str, bool]]] = {name: set() for name in NAMES}
     for file in TESTS:
         for test in re.split(r"^  - name: ", file.read_text(), flags=re.MULTILINE)[1:]:

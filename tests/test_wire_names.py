@@ -28,7 +28,7 @@ def present() -> dict[str, dict[str, Any]]:
 
 
 def lost(section: str, present: dict[str, dict[str, Any]]) -> list[str]:
-    """What the section had and has no longer."""
+    """Return the names and values that the section had and has no longer."""
     now = present[section]
     return sorted(
         name if isinstance(values, str) or name not in now else f"{name} = {value}"

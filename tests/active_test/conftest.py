@@ -12,7 +12,7 @@ from support.active_test_hosts import ActiveHost
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[ActiveHost]:
-    """Two GPUs."""
+    """Yield a host with two GPUs, and end what runs on it."""
     host = ActiveHost(tmp_path)
     yield host
     host.end()

@@ -177,7 +177,7 @@ def test_kill_9_of_the_command_ends_its_workers(cuda: CudaHost, moment: str) -> 
 
 
 def workers(pid: int) -> list[int]:
-    """Not the reader of NVML."""
+    """Return the workers of the test, without the reader of NVML."""
     return [child for child in children(pid) if b"active_test.process" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 

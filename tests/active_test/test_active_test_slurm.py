@@ -32,7 +32,7 @@ class SlurmNode(ActiveHost):
         return [answer for _, answer, _ in self.note(0)["answers"]]
 
     def busy(self, *words: str) -> str:
-        """What a test says that was not begun."""
+        """Run a test that must not begin since the GPUs are busy, and return its text."""
         code, document = self.test(*words)
         assert (code, {gpu["obstacle"] for gpu in document["gpus"]}, self.workers) == (3, {"busy"}, [])
         text: str = document["gpus"][0]["text"]

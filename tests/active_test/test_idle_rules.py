@@ -94,7 +94,7 @@ def test_a_partition_has_a_suspend_time_of_its_own() -> None:
 
 
 def status(*results: tuple[str, float, str], gpus: int = 1) -> dict[str, Any]:
-    """Of GPUs that were tested at a level so many seconds ago, with a result."""
+    """Return a status with GPUs that were tested at a level that many seconds ago, with a result."""
     return {
         "gpus": [{"uuid": f"GPU-{n}", "pci_bus_id": f"0000:0{n}:00.0", "present": True} for n in range(gpus)],
         "tests": {"results": [

@@ -17,7 +17,7 @@ NOW = 1_000_000.0
 
 
 def running(folder: Path, group: str) -> dict[str, int]:
-    """With an old record of one pod, and one process in this group."""
+    """Return the pods with GPUs, for an old record of one pod and one process in this control group."""
     record = folder / "kubelet/device-plugins/kubelet_internal_checkpoint"
     record.parent.mkdir(parents=True)
     entry = {"PodUID": UID, "ResourceName": "nvidia.com/gpu", "DeviceIDs": {"-1": ["GPU-1"]}}

@@ -62,7 +62,7 @@ async def restore(acts: KubernetesActuator, reason: str = REASON) -> None:
 
 
 def plain(found: Json) -> Json:
-    """Without what the server itself writes."""
+    """Return the node without the fields that the server itself writes."""
     found = copy.deepcopy(found)
     found["metadata"].pop("resourceVersion")
     found["metadata"].pop("managedFields")

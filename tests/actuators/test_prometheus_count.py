@@ -252,7 +252,7 @@ async def test_of_all_that_fail_between_two_scrapes_as_many_stay_out_as_may_and_
 
 @contextmanager
 def page(text: Callable[[], str]) -> Iterator[int]:
-    """A node's metrics."""
+    """Serve a node's metrics, and yield the port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -25,7 +25,7 @@ def _no_texts(slurm: Slurm) -> Iterator[None]:
 
 
 async def entered(slurm: Slurm, *names: str, at_once: int = 2) -> dict[str, str]:
-    """What each of these nodes is answered, if all ask together."""
+    """Return the answer to each of these nodes when all ask together."""
     clients = {name: SlurmClient(conf=slurm.conf, inherited=slurm.environment, node=name) for name in names}
     marks = {
         name: GateMark(client, SlurmOptions(enabled=True), at_once=at_once, slurm_user="root", lasts=60.0, pause=1.1)

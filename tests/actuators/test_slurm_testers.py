@@ -16,7 +16,7 @@ pytestmark = SLURM
 
 
 def counted(slurm: Slurm, later: float = 0.0) -> FleetTests:
-    """As a daemon counts them that many seconds from now."""
+    """Count the tests as a daemon does that many seconds from now."""
 
     async def read() -> FleetTests:
         client = SlurmClient(conf=slurm.conf, inherited=slurm.environment)

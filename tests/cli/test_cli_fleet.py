@@ -38,7 +38,7 @@ scrape_configs:
 
 
 def targets(folder: Path, *nodes: SimulatedNode) -> None:
-    """As service discovery would have it, replaced at once."""
+    """Replace the targets at once, as service discovery does."""
     listed = [{"targets": [f"127.0.0.1:{node.port}" for node in nodes], "labels": {"rack": "7", "cluster": "east"}}]
     (folder / "targets.new").write_text(json.dumps(listed))
     (folder / "targets.new").replace(folder / "targets.yml")

@@ -41,14 +41,14 @@ class Watching:
         self._file = file
 
     def blocks(self) -> list[str]:
-        """Without their times."""
+        """Return the printed blocks without their times."""
         return [block.partition("\n")[2].rstrip() for block in self._file.read_text().split("== ")[1:]]
 
     def wait_block(self, number: int, text: str) -> None:
         wait(lambda: text in "".join(self.blocks()[number : number + 1]), f"{text!r} in block {number}", self._file)
 
     def end(self, by: signal.Signals) -> int:
-        """Its exit code."""
+        """End the command by this signal, and return its exit code."""
         self._process.send_signal(by)
         return self._process.wait(PATIENCE)
 

@@ -23,7 +23,7 @@ SLOTS = [slot(n) for n in range(4)]
 
 
 def gpus(*minors: int | None, processes: tuple[int, ...] = ()) -> dict[str, GpuFacts]:
-    """On the first slots, with these minor numbers; the processes are on the first."""
+    """Return GPUs in the first slots with these minor numbers; the processes are on the first one."""
     return {
         slot(n): GpuFacts(
             slot=slot(n), index=n, minor=minor,

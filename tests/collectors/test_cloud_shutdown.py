@@ -221,7 +221,7 @@ async def test_where_systemd_does_not_wait_for_us_a_stop_is_as_quick_as_ever(bus
 
 
 async def asked_again(source: Shutdown) -> Answer:
-    """As after a signal without news."""
+    """Ask as the source does after a signal that changed nothing."""
     source._plain = 1
     return await asked(source)
 

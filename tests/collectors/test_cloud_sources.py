@@ -51,7 +51,7 @@ def rfc3339(seconds: float) -> str:
 
 
 def announced(name: str, seconds: float = 120.0) -> tuple[str, Any]:
-    """What this cloud announces of an end in so many seconds, by the name under which its simulator keeps it."""
+    """Return the announcement of an end in that many seconds by this cloud, with the name under which its simulator keeps it."""
     wall = time.time() + seconds
     match name:
         case "aws":

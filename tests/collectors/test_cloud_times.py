@@ -59,7 +59,7 @@ def test_a_step_of_this_clock_during_the_countdown_moves_no_end(step: float) -> 
 
 @pytest.fixture(params=["America/New_York", "Australia/Lord_Howe", "UTC"])
 def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Where this host thinks it is."""
+    """Set the time zone of this host."""
     with monkeypatch.context() as changed:
         changed.setenv("TZ", request.param)
         time.tzset()

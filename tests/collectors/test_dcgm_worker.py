@@ -168,7 +168,7 @@ def test_bindings_of_dcgm_3_are_found_where_it_installs_them() -> None:
 
 
 def bindings_with(folder: Path, old: str, new: str, files: str, source: str = BINDINGS) -> str:
-    """Those of `source`, with one thing changed."""
+    """Copy the bindings of `source` with one thing changed, and return their folder."""
     shutil.copytree(source, folder, ignore=shutil.ignore_patterns("__pycache__"))
     for path in folder.glob(files):
         path.write_text(path.read_text().replace(old, new))

@@ -35,7 +35,7 @@ OTHER = "usb 1-1: new device"
 
 
 def at(seconds: float, text: str = OTHER, priority: int = 4, caller: str = "") -> str:
-    """One record as syslog(2) gives it: each of its lines has the head."""
+    """Return a record as syslog(2) gives it: each of its lines has the head."""
     head = f"<{priority}>[{seconds:12.6f}]{caller} "
     return "".join(f"{head}{part}\n" for part in text.split("\n"))
 
@@ -187,7 +187,7 @@ def test_the_message_of_three_lines_about_a_gpu_that_is_gone_names_the_gpu() -> 
 
 @pytest.fixture
 def ring(monkeypatch: pytest.MonkeyPatch) -> Ring:
-    """In place of the log at any path."""
+    """Replace the log at any path by a ring of the test."""
     made = Ring()
 
     def opened(_: str) -> SyslogRing:
@@ -295,7 +295,7 @@ class HeldRing(Ring):
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldRing]:
-    """In place of the log at any path."""
+    """Replace the log at any path by a ring whose reads the test holds."""
     made = HeldRing(xid(1, 31), xid(2, 43))
     monkeypatch.setattr(reader, "open_source", lambda _: SyslogRing(made, made.size, poll=0.005))
     yield made

@@ -52,7 +52,7 @@ CADENCE: dict[str, Cadence] = {name: row.cadence for row in ROWS for name in att
 
 
 def read_in(gpu: GpuFacts, now: float) -> set[str]:
-    """Of the readings that are not read in each pass those that were read in this one."""
+    """Return the names of the readings that this pass took, of those that are not taken in each pass."""
     return {name for name, at in gpu.read_at.items() if at == round(now, 3)}
 
 

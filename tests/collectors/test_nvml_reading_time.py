@@ -41,7 +41,7 @@ def reader(make: Make, fake: FakeNvml) -> Worker[Any]:
 
 
 def times(seen: Observation[NvmlFacts]) -> tuple[float, dict[str, float]]:
-    """Of the pass, and of each GPU by slot."""
+    """Return the reading time of the pass, and of each GPU by slot."""
     assert seen.facts is not None, seen.error
     assert seen.facts.read_seconds is not None
     return seen.facts.read_seconds, {gpu.slot: gpu.read_seconds or 0.0 for gpu in seen.facts.gpus}

@@ -27,7 +27,7 @@ def trees() -> Iterator[Forest]:
 
 
 def stepd(*below: Spec) -> Spec:
-    """What starts the tasks of a step. Root only: slurmstepd is root's."""
+    """Return a slurmstepd, which starts the tasks of a step. Needs root, to whom slurmstepd belongs."""
     if os.geteuid():
         pytest.skip("slurmstepd is root's")
     return member("stepd", *below, program="slurmstepd")

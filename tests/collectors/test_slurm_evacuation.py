@@ -44,7 +44,7 @@ PLAIN = (
 
 
 def record(*fields: str, token: str = TOKEN) -> str:
-    """As squeue prints it."""
+    """Return a record as squeue prints it."""
     suffixes = [field.partition(":0")[2] for field in job_format(token).split(",")]
     return "".join(value + suffix for value, suffix in zip(fields, suffixes, strict=True)) + "\n"
 

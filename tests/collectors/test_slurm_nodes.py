@@ -84,7 +84,7 @@ async def test_who_may_not_drain_is_refused(slurm: Slurm) -> None:
 
 
 def questions(slurm: Slurm) -> int:
-    """That the controller has answered about nodes, partitions and jobs."""
+    """Return how many requests about nodes, partitions and jobs the controller has answered."""
     statistics = (
         slurm.command("sdiag").partition("Remote Procedure Call statistics by message type")[2].partition("\n\n")[0]
     )

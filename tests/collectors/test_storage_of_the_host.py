@@ -99,7 +99,7 @@ ANSWERS = "echo 4096 1000 500 400 100 60"
 
 
 def denying(*paths: str) -> tuple[str, ...]:
-    """In place of `stat`: for these paths it answers as under SELinux."""
+    """Return a command in place of `stat` that answers as under SELinux for these paths."""
     return ("sh", "-c", f'case "$5" in {"|".join(paths)}) {DENIES};; *) {ANSWERS};; esac', "stat")
 
 

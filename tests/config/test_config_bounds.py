@@ -23,7 +23,7 @@ NEEDED: dict[str, dict[str, object]] = {
 
 
 def bounded_keys(table: type, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Bounds, type]]:
-    """Of all tables below; one of a site's own has any name that may be."""
+    """Yield the bounded keys of all tables below, with their path; a table that a site names may have any name."""
     hints = get_type_hints(table)
     for key in keys(table):
         kind, here = hints[key.name], (*path, key.name)
@@ -40,7 +40,7 @@ KEYS = tuple(bounded_keys(Config))
 
 
 def faults(path: tuple[str, ...], value: float, kind: type) -> list[str]:
-    """Of that key alone."""
+    """Return the faults of that key alone."""
     *table, name = path
     shown = format_duration(value) if kind is float else value
     given = {**NEEDED.get(table[-2] if len(table) > 1 else "", {}), name: shown}

@@ -42,7 +42,7 @@ FIRMWARE = {"aws": "Amazon EC2", "nebius": "Nebius", "tencent": "Tencent Cloud"}
 
 
 def configured(folder: Path, text: str, *, firmware: str = "") -> Config:
-    """On a machine whose firmware names a cloud, or none."""
+    """Return a configuration on a machine whose firmware names a cloud, or none."""
     dmi = folder / "sys/class/dmi/id"
     dmi.mkdir(parents=True, exist_ok=True)
     (dmi / "sys_vendor").write_text(FIRMWARE.get(firmware, "QEMU") + "\n")

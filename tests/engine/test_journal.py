@@ -111,7 +111,7 @@ async def _job_acknowledges(node: WholeNode, number: int) -> None:
 
 
 async def _leave(node: WholeNode, number: int) -> None:
-    """What the executor writes down of its other steps."""
+    """Append the events that the executor writes of its other steps."""
     boot, now = node.host.boot_id, node.host.now
     notice = next(iter(node.departing.current()), "aws/aws-1")
     node.append_soon([

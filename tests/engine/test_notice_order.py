@@ -25,7 +25,7 @@ XIDS = (79, 95, 31, 94, 119, 48, 63, 64, 74, 92)
 
 @asynccontextmanager
 async def running(node: WholeNode) -> AsyncIterator[WholeNode]:
-    """One life of its daemon."""
+    """Run the node's daemon for one life."""
     await node.begin()
     try:
         yield node
@@ -45,7 +45,7 @@ def spot(node: WholeNode, within: float = 120.0) -> Notice:
 
 
 def storm(node: WholeNode) -> Iterator[XidEvent]:
-    """What keeps the next step of the judge busy."""
+    """Yield Xids that keep the next step of the judge busy."""
     return (node.host.xid(gpu, number) for _ in range(100) for gpu in (0, 1) for number in XIDS)
 
 
@@ -58,7 +58,7 @@ async def happened(node: WholeNode, kind: EventKind) -> None:
 
 
 async def idle(node: WholeNode) -> None:
-    """Until the evacuation waits for a notice."""
+    """Wait until the evacuation waits for a notice."""
     async with asyncio.timeout(60.0):
         while "scan" not in node.order or node.departing._job_scan._reading is not None:
             await asyncio.sleep(0.001)

@@ -82,7 +82,7 @@ def delegated(version: int, label: str) -> Iterator[Path]:
 
 @contextmanager
 def attacker(folder: Path | None, below: str, socket: Path, notice: str) -> Iterator[subprocess.Popen[str]]:
-    """One that is where it wants to be."""
+    """Run an attacker in the control group and folder that it wants to be in."""
     place = "" if folder is None else str(folder / below)
     join = [] if folder is None else ["sh", "-c", f'echo $$ > {folder}/cgroup.procs && exec "$@"', "sh"]
     words = [sys.executable, "-I", "-c", ATTACK, str(ATTACKER), place, str(socket), notice, str(ACKNOWLEDGEMENTS)]
@@ -128,7 +128,7 @@ def victims(trees: Forest) -> Iterator[list[Rank]]:
 
 @asynccontextmanager
 async def listening(folder: Path, rig: Rig) -> AsyncIterator[JobSocket]:
-    """In a folder that every user reaches."""
+    """Serve the job socket in a folder that every user reaches."""
     served = JobSocket(
         folder, status=dict, notices=Notices(), current=rig.departing.current,
         membership_of=rig.departing.membership_of, acknowledged=rig.departing.acknowledged, clients=512, clients_of_user=256,

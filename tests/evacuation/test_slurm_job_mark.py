@@ -53,7 +53,7 @@ async def comment_of(commands: Commands, job: SlurmJob) -> str:
 
 
 async def notice(slurm: Slurm, job: SlurmJob, node: str) -> MarkOutcome:
-    """What the daemon of a node does that is notified of its end within 100 ms of another one."""
+    """Mark the job as a node's daemon does whose notice comes within 100 ms of another node's."""
     commands = SlurmClient(conf=slurm.conf, timeout=60.0).routine
     try:
         await asyncio.sleep(random.uniform(0.0, 0.1))

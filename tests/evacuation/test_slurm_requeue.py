@@ -26,7 +26,7 @@ async def commands(slurm: Slurm) -> AsyncIterator[Commands]:
 
 
 async def until_it_waits_no_more(commands: Commands, job: SlurmJob, node: str = "n1") -> RequeueOutcome:
-    """As the daemon does it: asked again for as long as its processes are ending."""
+    """Requeue as the daemon does: ask again for as long as the job's processes are ending."""
     while (outcome := await requeue(commands, job, node)).result is Requeueing.WAITS:
         pass
     return outcome

@@ -106,7 +106,7 @@ class Beside:
         )
 
     def boots(self) -> None:
-        """What does not outlive a reboot. What is broken stays broken."""
+        """Reset what does not outlive a reboot. What is broken stays broken."""
         self.stuck.clear()
         self.hung.clear()
         self.ports = [replace(port, link_downed=0) for port in self.ports]

@@ -40,7 +40,7 @@ class AsRead:
         self._last = NvmlFacts()
 
     def facts(self, facts: NvmlFacts, now: float) -> NvmlFacts:
-        """What the reader gives of `facts` at `now`; the very same as before where nothing changed and nothing was read."""
+        """Return the facts as the reader gives them at `now`: the same object as before where nothing changed and nothing was read."""
         if facts is self._source and not self.due(now) and not any(known.triggered for known in self._known.values()):
             return self._last
         here = {gpu.slot for gpu in facts.gpus}

@@ -179,7 +179,7 @@ class Engine:
 
 
 def _states(gpu: GpuFacts) -> Iterator[_Named]:
-    """What the readings of a GPU make DCGM say."""
+    """Yield the states that DCGM derives from the readings of a GPU."""
     r = gpu.readings
     holds = {
         (MEMORY, FAIL, 4): bool(r.ecc_uncorrected_volatile),

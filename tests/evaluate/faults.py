@@ -31,7 +31,7 @@ def reading(**values: int) -> Strike:
 
 
 def never_complete(node: Node, _: int) -> Process:
-    """In the place of the node is another, of whose modules the fourth never came up; its daemon starts for the first time."""
+    """Replace the node by one whose fourth module never came up; its daemon starts for the first time."""
     node.stop_daemon()
     node.plugged[3] = False
     node.list_(3, listed=False)
@@ -112,7 +112,7 @@ def fallen_without_number(node: Node, n: int) -> Process:
 
 
 def fallen_and_rebooted(node: Node, n: int) -> Process:
-    """It does not come back with the reboot, and nothing but the ledger knows that it was ever there."""
+    """Let a GPU fall off the bus and stay away after a reboot: only the ledger knows that it was ever there."""
     yield from dead_on_the_bus(node, n)
     yield 20.0
     node.reboot(away=300.0, uptime=40.0)
@@ -254,7 +254,7 @@ def remapping_failed_and_rebooted(node: Node, n: int) -> Process:
 
 
 def spread(node: Node, n: int) -> Process:
-    """One driver bug on every GPU of every node of a fleet: this is what one node sees of it."""
+    """Let one driver bug hit every GPU of the node, as one node of a fleet sees it."""
     for other in (n, *(each for each in range(len(node.gpus)) if each != n)):
         node.say_lines(node.xid(other, 119))
         yield node.dice.uniform(0.0, 20.0)
@@ -283,7 +283,7 @@ def bursts(number: int, times: int, every: float, text: str = "", lines: int = 3
 
 
 def any_of(numbers: Sequence[int]) -> Strike:
-    """One of these Xids."""
+    """Return a fault that is one of these Xids."""
 
     def strike(node: Node, n: int) -> Process:
         node.xids(n, node.dice.choice(numbers))

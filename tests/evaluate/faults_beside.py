@@ -43,7 +43,7 @@ def engine_reads_nothing(node: Node, n: int) -> Process:
 
 
 def engine_empty(node: Node, n: int) -> Process:
-    """It was started before the driver, and stays without GPUs."""
+    """Empty the engine: it was started before the driver, and stays without GPUs."""
     _engine(node).empty = True
     yield 0.0
 
@@ -72,7 +72,7 @@ def engine_reports(system: int, health: int, code: int) -> Strike:
 
 
 def imex_unhealthy(node: Node, n: int) -> Process:
-    """On a node of a rack that is one NVLink domain and whose IMEX runs on the hosts."""
+    """Let IMEX fail on a node of a rack that is one NVLink domain and whose IMEX runs on the hosts."""
     for other in range(len(node.gpus)):
         node.give(other, fabric_in_cluster=1, fabric_clique=32766)
     _beside(node).services[IMEX] = service(IMEX)
@@ -82,7 +82,7 @@ def imex_unhealthy(node: Node, n: int) -> Process:
 
 
 def engine_alone_has_xid(number: int) -> Strike:
-    """Neither the kernel log nor NVML's events were read in time."""
+    """Return an Xid that only the engine has: neither the kernel log nor NVML's events were read in time."""
 
     def strike(node: Node, n: int) -> Process:
         _engine(node).xid(n, number)
@@ -105,7 +105,7 @@ def adapter_gone(node: Node, n: int) -> Process:
 
 
 def port_flaps(node: Node, n: int) -> Process:
-    """Each time for so short that no pass need see it."""
+    """Let a port go down several times, each time so briefly that no pass need see it."""
     port = node.dice.randrange(8)
     for _ in range(6):
         _beside(node).port_goes_down(port)
@@ -180,7 +180,7 @@ def service_fails(unit: str) -> Strike:
 
 
 def service_restarts(unit: str) -> Strike:
-    """It is started again and again, and at most passes it runs."""
+    """Return a fault in which the unit is started again and again, and runs at most passes."""
 
     def strike(node: Node, n: int) -> Process:
         for restarts in range(1, 9):

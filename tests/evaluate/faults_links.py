@@ -17,7 +17,7 @@ def line(node: Node, what: LineKind, *, at: str = "", part: str = "") -> KernelL
 
 
 def firmware_dies(what: LineKind) -> Strike:
-    """Of the adapter of one port, which stays active."""
+    """Return a fault in which the adapter's firmware dies; its port stays active."""
 
     def strike(node: Node, n: int) -> Process:
         assert node.beside is not None, "this story needs a whole node"
@@ -28,7 +28,7 @@ def firmware_dies(what: LineKind) -> Strike:
 
 
 def lockups(part: str) -> Strike:
-    """One each 28 s, for a quarter of an hour."""
+    """Return a fault with one lockup each 28 s, for a quarter of an hour."""
 
     def strike(node: Node, n: int) -> Process:
         for _ in range(32):
@@ -59,7 +59,7 @@ def link_recovers(node: Node, n: int) -> Process:
 
 
 def links_never_up(node: Node, n: int) -> Process:
-    """In the place of the node is another, one of whose GPUs never had a link; its daemon starts for the first time."""
+    """Replace the node by one with a GPU that never had a link; its daemon starts for the first time."""
     node.stop_daemon()
     node.train(n, down=range(node.link_count))
     node.start_daemon(remembers=False)
@@ -81,7 +81,7 @@ def adapter_loses_lanes(node: Node, n: int) -> Process:
 
 
 def driver_slows_down(node: Node, n: int) -> Process:
-    """Each call about one GPU takes longer."""
+    """Let each call about one GPU take longer."""
     node.put(n, read_seconds=2.0)
     yield 0.0
 

@@ -63,7 +63,7 @@ class Jury:
         return () if self.last is None else (*self.last.verdict.findings, *self.last.verdict.silenced)
 
     def verdict(self) -> object:
-        """What a restart must not change: health, and what is reported of what."""
+        """Return health and findings, which a restart must not change."""
         return self.health, sorted((str(f.key), f.severity.value, f.latched) for f in self.findings)
 
 

@@ -99,7 +99,7 @@ class _Watch:
         return here and named(self.fault.expects, reported) and finding.severity.value == self.fault.severity
 
     def wrong(self) -> tuple[str, ...]:
-        """What was reported that is not true of this fault, each once."""
+        """Return the reports that are not true of this fault, each once."""
         return tuple(dict.fromkeys(f"{s.severity} {s.finding}" for s in self.jury.reported if not self._true(s)))
 
     def _true(self, reported: Reported) -> bool:
@@ -146,7 +146,7 @@ def _ended(watch: _Watch, node: Node) -> float | None:
 
 
 def _forgets(watch: _Watch, node: Node, dice: Random) -> str:
-    """What a restart of the daemon at some point of the story changes: "" if nothing."""
+    """Return the difference that a restart of the daemon at some point of the story makes, or ""."""
     first = dice.choice((1, watch.before, watch.before))
     where, away = dice.randrange(first, len(watch.records)), dice.choice((0.0, 30.0))
     node.run(min(watch.fault.grace, LONG) + AFTER_THE_CUT)
@@ -187,7 +187,7 @@ def _boot(records: Sequence[Record]) -> str:
 
 
 def measure_days(seed: int, days: float) -> HealthyResult:
-    """One node's healthy days, in a row. Seeds that follow each other are nodes of different models."""
+    """Measure one node's healthy days, in a row. Seeds that follow each other are nodes of different models."""
     dice = Random(f"healthy/{seed}")
     jury, wrong, true = Jury(), list[Reported](), 0
     jury.replay.quiet = True

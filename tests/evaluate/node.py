@@ -105,7 +105,7 @@ class Node(Clockwork):
 
     @property
     def branch(self) -> int:
-        """Of the driver: 575 of 575.51.02."""
+        """Return the driver's branch: 575 of 575.51.02."""
         return int(MODELS[self.model].driver.partition(".")[0])
 
     @property
@@ -161,7 +161,7 @@ class Node(Clockwork):
         self.start_daemon()
 
     def report_errors(self, errors: dict[str, str]) -> None:
-        """What the daemon itself cannot do, from now on."""
+        """Set the errors of the daemon itself from now on."""
         self._sink(ErrorsChanged(at=self.now, errors=errors))
 
     def acknowledge(self, finding: str) -> None:
@@ -180,7 +180,7 @@ class Node(Clockwork):
     # --- passes
 
     def _nvml_pass(self) -> float:
-        """One pass; how long it takes until the next can begin."""
+        """Make one pass, and return the seconds until the next can begin."""
         if self.walks and self.clock >= self._walks_next and self._as_read.due(self.now.boottime):
             self._walk()
             self._walks_next = self.clock + WALKS_EVERY
@@ -207,7 +207,7 @@ class Node(Clockwork):
         self._observed("nvml", started, PassOutcome.TIMED_OUT, worker=self._worker)
 
     def miss_a_deadline(self) -> Process:
-        """One; two in a row would be a driver that hangs."""
+        """Let one pass miss its deadline; two in a row would be a driver that hangs."""
         if self.clock - self._missed >= 60.0:
             self.hung, self._missed = True, self.clock
             yield DEADLINE + INTERVAL
@@ -226,7 +226,7 @@ class Node(Clockwork):
         self._observed("pci", self.now, facts=PciFacts(devices=(*gpus, *self.switches)))
 
     def _dcgm_pass(self) -> float:
-        """One pass of the engine's reader, which is ended after DEADLINE and begins again."""
+        """Make one pass of the engine's reader, which is ended after DEADLINE and begins again."""
         engine = self.engine
         if engine is None:
             return 0.0
@@ -312,7 +312,7 @@ class Node(Clockwork):
         self.put(n, readings=replace(gpu.readings, **known))
 
     def give(self, n: int, **values: int) -> None:
-        """As `change`, also for readings that this model did not have."""
+        """Change readings like `change`, also those that this model did not have."""
         self.put(n, readings=replace(self.gpus[n].readings, **values))
 
     def add(self, n: int, **values: int) -> None:
@@ -347,7 +347,7 @@ class Node(Clockwork):
         self.put(n, links=self.links_up(down))
 
     def load_driver(self) -> None:
-        """As after `modprobe`: nothing is wrong, and all counters begin again. What is burnt into a GPU stays."""
+        """Load the driver anew, as after `modprobe`: nothing is wrong, and all counters begin at 0. Permanent records of a GPU stay."""
         self.say(None)
         for n in range(len(self.gpus)):
             self.reset(n)

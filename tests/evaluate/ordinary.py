@@ -22,7 +22,7 @@ ALL_AT_ONCE = 0.3  # share of resets and application errors that concern every G
 
 
 def some(node: Node, dice: Random, alone: float) -> list[int]:
-    """One GPU with probability `alone`, else several."""
+    """Return one GPU with probability `alone`, else several."""
     count = 1 if dice.random() < alone else dice.randint(2, len(node.gpus))
     return dice.sample(range(len(node.gpus)), min(count, len(node.gpus)))
 
@@ -175,7 +175,7 @@ def clock_step(node: Node) -> Process:
 
 
 def corrected_errors(node: Node) -> Process:
-    """One GPU in twenty ever has them: a handful a day, and sometimes a few hundred within an hour."""
+    """Give one GPU in twenty corrected errors: a handful a day, and sometimes a few hundred within an hour."""
     if node.dice.random() < 0.05 * len(node.gpus):
         n = node.dice.randrange(len(node.gpus))
         for _ in range(node.dice.choice((3, 10, 400))):

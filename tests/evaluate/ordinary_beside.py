@@ -120,7 +120,7 @@ def corrected_memory_errors(node: Node) -> Process:
 
 
 def waiting_process(node: Node) -> Process:
-    """In D state for its file system, as long as that takes; some hold a GPU, one is the driver's own."""
+    """Put a process in D state for as long as its file system takes; some hold a GPU, one is the driver's own."""
     if node.beside is not None:
         pid = node.dice.randrange(1000, 4_000_000)
         comm = node.dice.choice(("python3", "python3", "tar", "nvidia-smi"))
@@ -144,7 +144,7 @@ def slow_exit(node: Node) -> Process:
 
 
 def service_restart(node: Node) -> Process:
-    """By hand, or by a package that is upgraded."""
+    """Restart a service by hand, or by a package upgrade."""
     if node.beside is not None:
         unit = node.dice.choice((FABRIC_MANAGER, PERSISTENCED, DCGM))
         node.beside.service(unit, active="deactivating", sub="stop-sigterm")

@@ -92,7 +92,7 @@ def left_standing(node: Node, n: int) -> Process:
 
 
 def ecc_mode_changed(node: Node) -> Process:
-    """From GPU to GPU, within minutes; the reboot that makes it hold comes another day."""
+    """Change the ECC mode from GPU to GPU within minutes; the reboot that applies it comes another day."""
     wanted = 1 - (node.gpus[0].readings.ecc_mode_pending or 0)
     for n in range(len(node.gpus)):
         node.change(n, ecc_mode_pending=wanted)

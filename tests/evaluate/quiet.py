@@ -88,7 +88,9 @@ _of_node, _of_gpu, _of_check = (
 
 
 def _same_but_times(old: object, new: object) -> bool:
-    """By identity, mostly: to compare all readings of eight GPUs would take as long as to judge them."""
+    """Return True if only times differ. Objects are mostly compared by identity: comparing all readings of eight GPUs
+    takes as long as judging them.
+    """
     if isinstance(old, NvmlFacts) and isinstance(new, NvmlFacts):
         return _of_node(old) == _of_node(new) and list(map(_gpu, old.gpus)) == list(map(_gpu, new.gpus))
     if isinstance(old, PluginFacts) and isinstance(new, PluginFacts):
@@ -114,14 +116,14 @@ def _still(state: State, at: Stamp) -> bool:
 
 
 def _settled(track: Track, state: State, at: Stamp) -> bool:
-    """It is seen, or it has no end that comes soon; and no line came lately, which is seen for a while."""
+    """Return True if the track is seen, or has no end that comes soon, and no line came lately."""
     record = state.records.get(track.key)
     of_late = record is not None and 0 <= at.boottime - record.last.boottime <= LONG_FALL
     return not of_late and (track.clean_since is None or at.boottime - track.clean_since.boottime > LONG_FALL)
 
 
 def _rises_for_long(track: Track, at: Stamp) -> bool:
-    """It was seen just now, and cannot be raised before the next step."""
+    """Return True if the track was seen at `at` and cannot be raised before the next step."""
     row = condition(track.key.code)
     rise = FORGOTTEN if track.key.detail == SET_BY_JOBS else 0.0 if row is None else row.rise
     left = rise - (at.boottime - track.first_seen.boottime)

@@ -60,7 +60,7 @@ def document(results: Results) -> str:
 
 
 def report(results: Results) -> Iterator[str]:
-    """Markdown."""
+    """Yield the lines of the report in Markdown."""
     yield from _stories(results.stories)
     yield f"## Simulated nodes\n\nSeed {results.seed}. Times in seconds, with a pass of NVML each 5 s.\n"
     yield from _faults(results.faults)
@@ -203,7 +203,7 @@ def _violations(results: Results) -> Iterator[str]:
 
 
 def violations(results: Results) -> Iterator[str]:
-    """Each with what makes it happen again."""
+    """Yield each violation with the command that repeats it."""
     rows = {fault.name: fault for fault in CLASSES}
     for result in results.faults:
         for problem in _problems(rows[result.fault], result):

@@ -33,7 +33,7 @@ MEMORY = f"test_failed.memory@gpu/{slot(0)}"
 
 
 def hand_in(host: Host, *tests: GpuTest) -> None:
-    """As one run that ends now."""
+    """Hand in the tests as one run that ends now."""
     host.uptime += 10
     started = [replace(one, started=host.now) for one in tests]
     _, events = submitted(host.state, started, host.now, host.boot_id, host.state.lease)

@@ -31,7 +31,7 @@ ME = uuid(0)
 
 
 def past_of(*tests: GpuTest, before: dict[str, list[PastTest]] | None = None) -> dict[str, list[PastTest]]:
-    """Each as a run of its own, judged by those before it."""
+    """Return the past after these tests, each a run of its own, judged by those before it."""
     past = before or {}
     for test in tests:
         outcome = judge([test], past)[test.uuid]

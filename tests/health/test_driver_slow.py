@@ -22,7 +22,7 @@ def learned(usual: float = 0.1) -> Host:
 
 
 def slow(host: Host, seconds: float, index: int = 3) -> None:
-    """One GPU takes so long, from now on."""
+    """Let the readings of one GPU take that many seconds from now on."""
     host.gpus[index] = replace(host.gpus[index], read_seconds=seconds)
     host.read_seconds = round(0.1 + seconds, 1)
 

@@ -133,7 +133,7 @@ Events = dict[str, list[tuple[str, str, float]]]
 
 
 def judged(records: list[Record], *, quiet: bool) -> tuple[Events, object, int]:
-    """By subject the kind, severity and time of all events, how it ends, and how many steps that took."""
+    """Return the events by subject (kind, severity and time), the final verdict, and the number of steps."""
     jury, events = Jury(), dict[str, list[tuple[str, str, float]]]()
     jury.replay.quiet = quiet
     for record in records:

@@ -91,7 +91,7 @@ class Story:
         self._node.run(self.fault.after + self.fault.grace + lasts)
 
     def repair(self, lasts: float) -> None:
-        """At most so long: until a minute after the finding has ended."""
+        """Repair the node, and run until a minute after the finding ended, at most for `lasts`."""
         self._node.repair()
         for _ in range(round(lasts / 60.0)):
             ended = bool(self.kinds(EventKind.CLEARED))
@@ -123,7 +123,7 @@ class Story:
             self.counts |= any(found.key.code == self.code and not found.shadow for found in step.verdict.findings)
 
     def _as_here(self, record: Record) -> Record:
-        """With the rules of this site, and with names of jobs as Slurm gives them."""
+        """Return the record with this site's rules, and with names of jobs as Slurm gives them."""
         match record:
             case Began():
                 return replace(record, rules=self._rules)

@@ -216,7 +216,7 @@ def test_clocks_that_are_low_when_work_begins_are_not_slow() -> None:
 
 
 def braked(host: Host, minutes: float, *gpus: int, every: float = 5.0, **readings: float | None) -> None:
-    """At a quarter of the clock; `every`: seconds between two passes."""
+    """Run these GPUs at a quarter of their clock; `every`: seconds between two passes."""
     values: dict[str, float | None] = {
         "clock_event_reasons": 0x8C, "clock_sm_mhz": 495, "clock_sm_max_mhz": 1980, **readings,
     }  # fmt: skip

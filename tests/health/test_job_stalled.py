@@ -111,12 +111,12 @@ def test_it_is_found_over_rdma_after_a_restart_and_of_a_container() -> None:
 
 
 def still_sends(host: JobHost) -> None:
-    """It saves over the network, or not all of it has stopped."""
+    """Let the job send: it saves over the network, or has not stopped as a whole."""
     host.rdma_mib = 400.0
 
 
 def gets_a_job_beside_it(host: JobHost) -> None:
-    """Without GPUs: of whom the traffic is, is not known."""
+    """Add a job without GPUs, so that it is unknown which job sends."""
     assert host.job_facts is not None
     beside = Job(id=4712, uid=1002, started=host.uptime)
     host.job_facts = replace(host.job_facts, jobs=(*host.job_facts.jobs, beside))
@@ -268,7 +268,7 @@ def test_jobs_that_are_no_longer_read_are_left_as_they_are(host: JobHost) -> Non
 
 
 def saves(host: JobHost) -> None:
-    """One rank writes, and its GPU is idle; the others wait in a barrier."""
+    """Let one rank write with its GPU idle, while the others wait in a barrier."""
     host.all(**HANGS)
     host.change(0, utilization_gpu=0, power_usage_mw=92_000)
     host.minutes(12)

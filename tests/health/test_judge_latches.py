@@ -19,7 +19,7 @@ RESTARTS = (lambda _: None, Host.restart_daemon, Host.checkpointed)
 
 
 def asks_for_reset(host: Host) -> XidEvent:
-    """What the driver prints when its recovery action becomes a reset."""
+    """Return the line that the driver prints when its recovery action becomes a reset."""
     text = "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
     return replace(host.xid(1, 154), text=text)
 

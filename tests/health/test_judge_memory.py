@@ -411,7 +411,7 @@ Restart = Callable[[Host], None]
 
 
 def gone_at_boot(host: Host, index: int, restart: Restart) -> None:
-    """That GPU does not come up: those behind it have the bus numbers of the ones before them."""
+    """Reboot without that GPU: those behind it get the bus numbers of the ones before them."""
     host.reboot()
     restart(host)
     del host.gpus[index], host.devices[index]

@@ -22,7 +22,7 @@ STORIES = (
 
 
 def story(fault: str) -> list[Record]:
-    """With every collector there is: half a minute after a boot, through the fault, its repair and the time after."""
+    """Return a story with every collector: from half a minute after a boot through the fault, its repair and the time after."""
     records: list[Record] = []
     node = Node(records.append, Random(fault), gpus=2, dcgm=True, beside=True)
     node.start_daemon(remembers=False)
@@ -37,7 +37,7 @@ def story(fault: str) -> list[Record]:
 
 
 def steps(records: list[Record], *, shared: bool) -> list[Step]:
-    """Not `shared`: no two passes have an object in common, as if each came over a wire."""
+    """Return the steps. Without `shared` no two passes have an object in common, as if each came over a wire."""
     replay = Replay()
     return [step for r in records for step in replay.take(r if shared else pickle.loads(pickle.dumps(r)))]
 

@@ -17,7 +17,7 @@ from support.snapshots import finding, snapshot
 
 
 def days(host: Host, index: int | None = 3) -> dict[str, int]:
-    """By kind, the days that are published for one GPU, or for the node."""
+    """Return the days published for one GPU, or for the node, by kind."""
     assert host.last is not None
     of = "" if index is None else slot(index)
     return {row.what: row.days for row in host.last.verdict.lemons if row.slot == of}

@@ -49,7 +49,7 @@ def raised(host: WholeHost) -> list[str]:
 
 
 def an_hour_of(counter: str) -> int:
-    """What grows just beyond the limit, each minute."""
+    """Return a growth per minute that is just beyond the limit."""
     limit = LIMITS[counter]
     return -(-limit.growth * limit.thirds * 60 // round(limit.window)) * 2
 
@@ -222,7 +222,7 @@ def test_an_efa_port_fails_when_it_is_gone_and_its_state_proves_nothing() -> Non
 
 
 def size_of(kept: int) -> int:
-    """Of a series that grows with every sample."""
+    """Return the size in bytes of a series that grows with every sample."""
     series = Series.start(0.0, 0)
     for n in range(2 * KEPT):
         series = series.add(n * EACH, n * 1000, kept)

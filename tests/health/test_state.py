@@ -64,7 +64,7 @@ def _flapping(host: Host, number: int) -> None:
 
 
 def _tested(host: Host, number: int) -> None:
-    """Each of these as the test of one GPU; what ends a finding of another test is among them."""
+    """Hand in one test of a GPU; some of them end a finding of an earlier test."""
     given = (
         healthy(number % 2), wrong_words(healthy(number % 2), (0, number)), wrong_result(healthy(number % 2), (number, 1)),
         off(healthy(number % 2), (number, 20, 0.01)), healthy(number % 2, tuple(Level)[number % 3]),

@@ -32,7 +32,7 @@ async def _stalls(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 async def _chunks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Each byte with six of its own."""
+    """Send a response in chunks of one byte, each with six bytes of framing."""
     await reader.readuntil(b"\r\n\r\n")
     writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * (MIB // 7))
     await reader.read()
@@ -46,7 +46,7 @@ async def _objects(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 async def _endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """To clients that read nothing."""
+    """Send for ever, to a client that reads nothing."""
     await reader.readuntil(b"\r\n\r\n")
     writer.write(HEAD % (1 << 40))
     while True:

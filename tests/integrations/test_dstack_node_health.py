@@ -93,7 +93,7 @@ def theirs(level: object, *incidents: object) -> bytes:
 
 
 def sound(body: bytes) -> dict[str, object]:
-    """As dstack's server takes it; its own code checks it in the test of the contract."""
+    """Return the response parsed as dstack's server does; its own code checks it in the test of the contract."""
     dcgm = json.loads(body)["dcgm"]
     assert type(dcgm["overall_health"]) is int
     assert dcgm["overall_health"] in LEVELS

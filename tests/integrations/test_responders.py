@@ -145,7 +145,7 @@ async def test_while_it_is_restarted_clients_wait_and_none_is_refused_or_cut_off
 
 
 def under_load(service: Activated, port: int, number: signal.Signals) -> Counter[str]:
-    """What its clients met while it was ended twice, and started again."""
+    """Return the outcomes that clients saw while the service was ended twice, and started again."""
     load = Load(port)
     for end in (True, True, False):
         load.wait_for_more()

@@ -11,7 +11,7 @@ from support import job_world
 
 @pytest.fixture(autouse=True)
 def no_process_is_left() -> Iterator[None]:
-    """What a test started ends with it, also where the test fails."""
+    """End the processes that a test started, also where the test fails."""
     yield
     for process in job_world.STARTED:
         with process:

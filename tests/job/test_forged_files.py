@@ -123,7 +123,7 @@ print(loaded.state, [one.sequence for one in store.saved()], store.load_latest()
 
 
 def manifest(folder: Path, **changes: Any) -> None:
-    """As somebody makes it who knows the digest, for a folder that is whole but for that."""
+    """Forge the manifest of a whole folder, as an attacker does who knows the digest."""
     path = folder / "manifest.json"
     content = {**json.loads(path.read_text()), **changes}
     body = {key: value for key, value in content.items() if key != "digest"}

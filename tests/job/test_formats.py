@@ -25,7 +25,7 @@ BEFORE = Path(__file__).parent / "saved_before"
 
 @pytest.fixture(autouse=True)
 def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a job that has not loaded it, whatever another test of this process did."""
+    """Unload torch, as in a job that has not loaded it, whatever another test of this process did."""
     monkeypatch.delitem(sys.modules, "torch", raising=False)
 
 

@@ -71,7 +71,7 @@ def newest(folder: Path) -> Any:
 
 
 def memory_folder(tmp_path: Path) -> Path:
-    """Where flushing costs nothing, if there is such a place."""
+    """Return a folder in memory, where flushing costs nothing, if this host has one."""
     shared = Path("/dev/shm")
     return shared / tmp_path.name if os.access(shared, os.W_OK) else tmp_path / "saved"
 

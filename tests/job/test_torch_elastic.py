@@ -48,7 +48,7 @@ def begin_together(*nodes: Node) -> int:
 
 
 def two_nodes(tmp_path: Path, port: int) -> tuple[Node, Node]:
-    """In training. The ranks find each other at the first."""
+    """Return two nodes in training, whose ranks find each other at the first one."""
     head = Node(tmp_path, "head", port)
     until(lambda: listening(port), "the rendezvous is there", BOUND)
     other = Node(tmp_path, "other", port)

@@ -66,7 +66,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def drawn() -> tuple[Any, ...]:
-    """What each generator gives next."""
+    """Return the next value of each generator."""
     return random.random(), random.gauss(0, 1), numpy.random.rand(), numpy.random.randn(), torch.rand(1).item()
 
 

@@ -34,7 +34,7 @@ Where = tuple[str | int, ...]
 
 
 def at(found: Any, path: Where) -> Any:
-    """What is there, or None."""
+    """Return the value at this path, or None."""
     for part in path:
         try:
             found = found[part]
@@ -48,7 +48,7 @@ def mounts(rendered: Objects) -> dict[str, Any]:
 
 
 def host_paths(rendered: Objects) -> dict[str, str]:
-    """Where each folder of the node is in the container."""
+    """Return the path in the container of each folder of the node."""
     volumes = {
         one["name"]: one["hostPath"]["path"] for one in at(rendered[DAEMON], (*POD, "volumes")) if "hostPath" in one
     }

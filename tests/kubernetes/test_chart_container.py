@@ -29,7 +29,9 @@ def python(container: Container, *arguments: str) -> str:
 
 
 def reads_the_kernel_log(running: Container, address: str) -> None:
-    """By syslog(2), without the device. A test cannot write as the driver: what a process wrote is counted, and not believed."""
+    """Assert that the kernel log is read by syslog(2), without the device. A process's own line is counted as
+    disbelieved, since a test cannot write as the driver.
+    """
 
     def counted() -> float:
         page = python(running, ASK, f"{address}/metrics").partition(" ")[2]

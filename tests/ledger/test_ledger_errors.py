@@ -47,7 +47,7 @@ async def make(tmp_path: Path) -> AsyncIterator[Ledgers]:
 
 
 def let_reads_fail(path: Path) -> None:
-    """Of whoever has the file open in this process: other errors than EIO, as of a server that is away."""
+    """Let every read of the file by this process fail with another error than EIO, as of a server that is away."""
     written = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(OSError):

@@ -68,7 +68,7 @@ def check_nothing_is_forgotten(memory: Memory) -> None:
 
 
 async def go_on(make: Ledgers) -> Memory:
-    """As a daemon does: opens, remembers, writes an event and a checkpoint of its own; what the next start then knows."""
+    """Open the ledger, write an event and a checkpoint as a daemon does, and return the memory of the next start."""
     ledger = make()
     memory = await opened(ledger)
     check_nothing_is_forgotten(memory)

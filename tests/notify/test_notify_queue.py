@@ -14,7 +14,7 @@ def put(queue: MessageQueue, subjects: list[int], size: int = 10) -> None:
 
 
 def waiting(queue: MessageQueue) -> list[Message]:
-    """Empties it."""
+    """Return the waiting messages, and empty the queue."""
     messages = []
     while (message := queue.head()) is not None:
         messages.append(message)

@@ -45,7 +45,7 @@ def record(host: FakeHost, *words: str, limited: tuple[str, ...] = ()) -> subpro
 
 
 def lines(path: Path) -> str:
-    """As far as it was written."""
+    """Return the lines of the recording as far as it was written."""
     text = b""
     with path.open("rb") as raw, gzip.GzipFile(fileobj=raw) as file:
         try:
@@ -166,7 +166,7 @@ class Bench:
         self.now = Stamp(self.now.boottime + seconds, self.now.wall + seconds)
 
     def take(self, one: Record) -> None:
-        """As it came in the story, whose time it is from then on."""
+        """Take the record as it came in the story, and set the clock to its time."""
         self.now = one.at
         match one:
             case Passed(observation):

@@ -20,7 +20,7 @@ from support.waiting import until
 
 @contextmanager
 def runner(folder: Path, checks: dict[str, SiteCheck]) -> Iterator[str]:
-    """As systemd does it: a run for each connection, here in a thread."""
+    """Run the checks as systemd does: a run for each connection, here in a thread."""
     path = folder / "checks.sock"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))

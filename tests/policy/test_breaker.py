@@ -20,7 +20,8 @@ runs = st.lists(st.tuples(moments, moments, moments), min_size=1, max_size=60)
 
 
 def race(delays: list[tuple[float, float, float]], budget: Budget, pool: int, pause: float) -> set[str]:
-    """Who is out at the end, when each node counts, writes, counts again after `pause` and writes again, in any order.
+    """Return the nodes that are out at the end, when each counts, writes, counts again after `pause` and writes again,
+    in any order.
 
     The delays of a node: until it counts, until its write takes effect, until it counts again beyond the pause.
     """

@@ -466,7 +466,7 @@ def test_one_that_takes_the_place_of_another_takes_over_what_is_known() -> None:
 
 
 def called_off(story: Story, after: float, source: str = "aws") -> Story:
-    """Each rank was signalled at 1,000 s, and nobody acknowledged; the next notice comes `after` seconds."""
+    """Signal each rank at 1,000 s without an acknowledgement, and announce the next notice `after` seconds later."""
     story.announces(announced()).acts().waits(1.0).announces().waits(after - 1.0)
     return story.announces(announced(120.0, at=1_000.0 + after, source=source)).acts()
 

@@ -69,7 +69,7 @@ def test_a_shutdown_and_a_failing_gpu_have_no_final_node_update(kind: str) -> No
 
 
 def dropped(found: Budget) -> tuple[bool, ...]:
-    """In the order in which it is to go."""
+    """Return which parts of the budget were dropped, in the order in which they go."""
     return (found.final_state_at is None, found.wait_until <= BEGAN, not found.requeue, not found.wide)
 
 

@@ -47,13 +47,13 @@ def runs(story: Story, n: int, **more: object) -> None:
 
 
 def back(story: Story, n: int) -> None:
-    """It runs here again, with other processes."""
+    """Run the job here again, with other processes."""
     number, again = n % 4, 1 + n % 3
     story.runs(number, process(1_000 * again + number + 1, rank=0), restarts=again, started=story.now.wall)
 
 
 def announces(story: Story, n: int) -> None:
-    """None, one or two of three sources, with ends that differ from call to call."""
+    """Announce no, one or two of three sources, with ends that differ from call to call."""
     sources = [name for bit, name in enumerate(("aws", "operator", "planned")) if n >> bit & 1]
     known = {notice.source: notice for notice in story.notices.values()}
     notices = []
@@ -104,7 +104,7 @@ def play(story: Story, script: list[tuple[str, int]], *, act: bool = True) -> St
 
 
 def requeued_for_one_rank(story: Story, step: Requeue) -> bool:
-    """Before its time is up, a job of several nodes of which nobody acknowledged that all of its ranks are done."""
+    """Return True if a job of several nodes is requeued early although no acknowledgement stands for all of its ranks."""
     evacuation = story.evacuation
     end = budget(evacuation.kind, evacuation.at.boottime, evacuation.deadline.boottime if evacuation.deadline else None)
     early = story.now.boottime < end.wait_until

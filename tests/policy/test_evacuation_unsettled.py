@@ -25,7 +25,7 @@ DECIDABLE: tuple[Dies, ...] = ("before marking", "behind the mark")
 
 
 def killed_before_its_mark(story: Story) -> Story:
-    """As by versions that wrote that a job is being signalled before they marked it."""
+    """Kill the daemon before its mark, as versions did that wrote SIGNALLING before they marked the job."""
     (signal_step,) = [step for step in story.steps() if isinstance(step, SignalJob)]
     event = signalling(
         story.evacuation.id, signal_step.key, signal_step.delivery, signal_step.slurm, boot_id=BOOT, now=story.now

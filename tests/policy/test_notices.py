@@ -26,7 +26,7 @@ def notice(story: Story, seconds: float | None = 120.0, **more: object) -> Notic
 
 
 def announce(story: Story, *notices: Notice, source: str = "aws") -> list[str]:
-    """What the source announces now; the kinds of events that it made."""
+    """Announce these notices now, and return the kinds of the events that follow."""
     known = story.state.notices
     events = list(differences(known, source, notices, horizon=HORIZON, now=story.now))
     story.took(events)

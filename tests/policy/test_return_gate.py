@@ -60,7 +60,7 @@ class GatedStory(Story):
         return self.state.gate
 
     def stands(self) -> GateState | None:
-        """By the last decision."""
+        """Return the state of the gate by the last decision."""
         return self.last.gate.state if self.last is not None and self.last.gate is not None else None
 
     def text(self) -> str:
@@ -69,7 +69,7 @@ class GatedStory(Story):
     def results(
         self, verdict: ActiveVerdict = PASSED, level: Level = Level.QUICK, **others: ActiveVerdict
     ) -> GatedStory:
-        """Of all GPUs, those of `others` (g3=…) apart."""
+        """Record results for all GPUs, those of `others` (g3=…) apart."""
         self.waits(10.0)
         for number in GPUS:
             one = others.get(f"g{number}", verdict)
@@ -81,7 +81,7 @@ class GatedStory(Story):
         return self
 
     def begins(self, *untestable: int) -> GatedStory:
-        """As the daemon does when a test is due. `untestable`: GPUs that are left out."""
+        """Begin a test that is due, as the daemon does. `untestable`: GPUs that are left out."""
         assert self.stands() is GateState.DUE, self.text()
         self.own = "a1"
         self.gates(EventKind.GATE_BEGUN, begun(self.gate, self.own, map(slot, untestable)))
@@ -108,7 +108,7 @@ class GatedStory(Story):
 
 
 def mended(story: GatedStory | None = None) -> GatedStory:
-    """It failed, and was healthy for as long as it must."""
+    """Return a node that failed, and was healthy for as long as it must."""
     story = story or GatedStory()
     story.fails()
     story.records(EventKind.CLEARED, xid().key)
@@ -176,7 +176,7 @@ def test_exclusions_for_other_causes_are_not_gated(what: str) -> None:
 
 
 def needs_a_test(story: GatedStory) -> bool:
-    """Only a test brings it back, and does."""
+    """Return True if the node stays out until a test passed, and returns then."""
     due = story.is_out() and story.stands() is GateState.DUE
     return due and not story.begins().results().ends().is_out()
 
@@ -504,7 +504,7 @@ def test_a_person_restores_what_passed_or_can_never_be_tested_as_without_a_gate(
 
 
 def broken() -> Finding:
-    """What a failed test raises, as the judge has it."""
+    """Return the finding that a failed test raises, as the judge has it."""
     return replace(finding("test_failed", gpu(slot(3)), detail="memory"), advice=Advice.INSPECT_HARDWARE)
 
 

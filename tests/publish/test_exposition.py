@@ -108,7 +108,7 @@ def test_eight_gpus_and_twelve_ports_stay_within_the_documented_number_of_series
 
 
 def _series_of_a_second_pass(shown: Snapshot) -> int:
-    """What is a rate needs two."""
+    """Return the number of series after a second pass, since rates need two."""
     renderer = Renderer()
     pages = [renderer.render(replace(shown, observed=at(UPTIME + passed))) for passed in (0, 5)]
     return pages[1].series

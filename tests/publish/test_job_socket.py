@@ -68,7 +68,7 @@ class Daemon:
 
 @asynccontextmanager
 async def listening(run_dir: Path, daemon: Daemon, **options: Any) -> AsyncIterator[JobSocket]:
-    """With a `deadline` that no slow machine misses, and no check of the file that a test did not ask for."""
+    """Serve the socket with a `deadline` that no slow machine misses, and without checks of the file unless the test asks for them."""
     daemon.known.set()
     served = daemon.socket(run_dir, **{"deadline": PATIENCE, "check_every": 3600.0, **options})
     await served.start()

@@ -88,7 +88,7 @@ def test_simulated_gpus_are_distinguished_from_real_ones() -> None:
 
 
 def active_tests_of(gpus: int) -> ActiveTests:
-    """Each GPU was tested at each level; the last one failed at the highest, and is tested again."""
+    """Return tests of each GPU at each level; the last GPU failed at the highest, and is tested again."""
 
     def result(index: int, level: Level) -> PastTest:
         test = healthy(index, level)

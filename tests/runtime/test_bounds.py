@@ -62,7 +62,7 @@ async def test_numbers_in_questions_are_bounded(host: FakeHost) -> None:
 
 
 def _sent(connect: Callable[[], socket.socket], first: bytes, piece: bytes) -> None:
-    """As much as it takes, and then again with another connection."""
+    """Send FLOOD bytes, over a new connection whenever one is closed."""
     left = FLOOD
     while left > 0:
         with suppress(OSError), connect() as talk:
@@ -83,7 +83,7 @@ def _unix(path: Path) -> Callable[[], socket.socket]:
 
 
 def _doors(host: FakeHost, daemon: RunningDaemon) -> list[Callable[[], None]]:
-    """Each in a thread of its own."""
+    """Return a function for each input of the daemon; each runs in a thread of its own."""
 
     def tcp() -> socket.socket:
         return socket.create_connection(("127.0.0.1", daemon.port), timeout=60.0)

@@ -21,7 +21,7 @@ WHY = "cannot write /run/gpuwarden/verdict: No space left on device"
 
 
 def judged(component: Component) -> list[Finding]:
-    """What a healthy host has to report while this component does not work."""
+    """Return the findings of a healthy host while this component does not work."""
     host = Host(1)
     host.run(30)
     host.view = replace(host.view, errors={component.value: WHY})

@@ -112,7 +112,7 @@ def test_a_driver_that_hangs_is_a_failure_while_everything_keeps_answering(host:
         host.fake.hang("*", "nvmlInitWithFlags")
 
         def failed() -> bool:
-            """Each of these is answered, while the driver is not back before it is let go."""
+            """Return True once the driver counts as unresponsive. The daemon answers all the time."""
             assert running.get("/metrics")[0] in (200, 503)
             return running.is_now("failure", "driver_unresponsive")
 

@@ -51,7 +51,7 @@ def daemon(host: FakeHost) -> Iterator[RunningDaemon]:
 
 @pytest.fixture(scope="module")
 def refusing() -> Iterator[RunningDaemon]:
-    """One for all requests that are refused: none of them leaves anything in it, which each test asserts."""
+    """Run one daemon for all requests that are refused: none of them leaves a trace in it, as each test asserts."""
     with tempfile.TemporaryDirectory(prefix="gw-") as folder, FakeHost(Path(folder), gpus=2).daemon() as running:
         running.wait_status("healthy")
         yield running

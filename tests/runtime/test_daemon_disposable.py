@@ -97,7 +97,7 @@ def component_up(running: RunningDaemon, component: str) -> float | None:
 
 
 def is_reported(running: RunningDaemon, component: str, why: str) -> bool:
-    """As a finding, a metric and a line of the status."""
+    """Return True if the fault is reported as a finding, a metric and a line of the status."""
     status = running.status()
     finding = any(
         f["id"] == f"output_failed.{component}@node" and why in f["evidence"]["why"] for f in status["findings"]

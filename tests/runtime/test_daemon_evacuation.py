@@ -28,7 +28,7 @@ OWN_SIGNAL = "USR1"
 
 @pytest.fixture
 def hosts(slurm: Slurm) -> Iterator[dict[str, SlurmHost]]:
-    """One for each node, in folders that the users of jobs can reach."""
+    """Yield a host for each node, in folders that the users of jobs can reach."""
     folder = slurm.folder / "hosts"
     made = {}
     for node in slurm.names:
@@ -45,7 +45,7 @@ def ends(host: SlurmHost, within: str) -> None:
 
 
 def evacuation(daemon: RunningDaemon, training: Training) -> dict[str, Any]:
-    """What was done for it; results are empty before anything was."""
+    """Return the job's part of the evacuation; results are empty before it began."""
     jobs = daemon.status()["jobs"]
     found = [job for one in jobs["departures"] for job in one["jobs"] if job["job"] == f"slurm/{training.job}"]
     return dict(found[0]) if found else {"result": "", "requeue": ""}

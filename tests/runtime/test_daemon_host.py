@@ -171,7 +171,7 @@ def test_what_a_port_once_was_is_known_after_a_restart(host: FakeHost) -> None:
 
 
 def watching(mount: Path, *codes: str) -> str:
-    """What else this machine has mounted is probed, too."""
+    """Return a configuration that expects this mount. Other mounts of this machine are probed, too."""
     return only("storage", f'patience = "1s"\nexpected = ["{mount}"]', *codes)
 
 

@@ -72,7 +72,7 @@ def command(host: FakeHost, *words: str) -> str:
 
 
 def jobs(daemon: RunningDaemon) -> dict[str, dict[str, Any]]:
-    """What was done for each, of the evacuations that go on, else of the last one."""
+    """Return the jobs of the evacuations in progress, else of the last one, by key."""
     return {job["job"]: job for one in daemon.status()["jobs"]["departures"] for job in one["jobs"]}
 
 

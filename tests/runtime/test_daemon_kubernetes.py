@@ -124,7 +124,7 @@ def test_a_restore_after_an_exclude_leaves_the_taint_for_the_failure_without_a_m
 
 
 def reason(server: ApiServer) -> str:
-    """What the annotation says; "" without one."""
+    """Return the reason in the annotation; "" without one."""
     annotation = server.nodes["n1"]["metadata"]["annotations"].get("gpuwarden.io/exclusion", "{}")
     return str(json.loads(annotation).get("reason", ""))
 

@@ -215,7 +215,7 @@ def page(host: FakeHost, receiving: Receiving, groups: str = '"health", "finding
 
 
 def states(receiving: Receiving) -> dict[str, str]:
-    """By subject, the key of its last message."""
+    """Return the key of the last message of each subject."""
     return {one["subject"]: one["id"] for one in receiving.bodies()}
 
 

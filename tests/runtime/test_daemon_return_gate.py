@@ -40,7 +40,7 @@ def is_back(host: GatedHost, daemon: RunningDaemon) -> None:
 
 
 def tries(daemon: RunningDaemon) -> int:
-    """As the newest event of the gate has them."""
+    """Return the number of tries in the newest event of the gate."""
     events = json.loads(daemon.get("/v1/events?since=0")[1])["events"]
     found: int = [event["data"].get("tries", 0) for event in events if event["kind"] == "gate_ended"][-1]
     return found

@@ -115,7 +115,7 @@ def undisturbed(slurm: Slurm, hosts: list[SlurmHost]) -> float:
 
 
 def begin(slurm: Slurm, hosts: list[SlurmHost], story: int) -> int:
-    """No ledgers and no drains; how long the controller's log is now."""
+    """Begin without ledgers and drains, and return the length of the controller's log."""
     slurm.clear()
     for host in hosts:
         host.state_dir = host.folder / f"state{story}"

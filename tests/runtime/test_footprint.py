@@ -7,7 +7,7 @@ import sys
 
 
 def python(script: str) -> subprocess.CompletedProcess[str]:
-    """In a process of its own."""
+    """Run the script in a process of its own."""
     environment = {"PYTHONPATH": ":".join(sys.path)}
     return subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
 

@@ -64,7 +64,7 @@ def test_the_service_is_installed_runs_and_is_removed(machine: Machine) -> None:
 
 
 def units_of_another_remain(machine: Machine) -> None:
-    """As those of a package: a removal that has nothing to remove stops nothing."""
+    """Assert that a removal with nothing to remove stops no unit of another package."""
     machine.write(
         f"/usr/lib/systemd/system/{MAIN}", "[Service]\nExecStart=sleep 600\n[Install]\nWantedBy=multi-user.target\n"
     )

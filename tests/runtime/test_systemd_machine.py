@@ -84,7 +84,7 @@ class Watched:
         return int(self.machine.show(UNIT, "NRestarts"))
 
     def workers(self) -> list[int]:
-        """Of the daemon that runs now, as numbers of the machine."""
+        """Return the workers of the running daemon, as numbers of the machine."""
         proc, daemon = self.machine.path("/proc"), self.pid()
         try:
             pids = (proc / f"{daemon}/task/{daemon}/children").read_text().split()
@@ -112,7 +112,7 @@ class Watched:
         return self.shown()["ActiveState"] == "active"
 
     def wait_status_shows(self, *texts: str) -> None:
-        """Of a daemon that is ready, all of them."""
+        """Wait until the status of a ready daemon shows all of these texts."""
 
         def found() -> bool:
             shown = self.shown()
@@ -240,7 +240,7 @@ def test_what_is_mounted_and_unmounted_on_the_host_is_seen_in_the_sandbox(watche
 
 
 def probed(machine: Machine, profile: str) -> dict[str, object]:
-    """What a process may do that is started by the rules of our unit."""
+    """Return what a process may do that is started by the rules of our unit."""
     away = (
         "Type=",
         "ExecStart=",

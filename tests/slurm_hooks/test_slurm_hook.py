@@ -170,7 +170,7 @@ def test_what_another_user_put_in_its_place_is_neither_followed_nor_waited_for(
 
 
 def marked(host: HookHost, shell: Sequence[str], **mark: Any) -> str:
-    """What is printed beside a verdict that is unknown."""
+    """Return the output of the hook with this mark beside a verdict that is unknown."""
     require_root()
     host.verdict(state="unknown", reason="starting")
     host.mark_healthy(**mark)

@@ -33,7 +33,7 @@ def dcgm_starts_late(outcome: PassOutcome, error: str, *, minutes: float) -> Dcg
 
 
 def misses_deadlines(*, gsp: bool = False) -> Host:
-    """One pass of NVML in ten minutes runs into its deadline. `gsp`: at last it hangs, and the kernel log has the reason."""
+    """Let one pass of NVML in ten minutes run into its deadline. With `gsp` it hangs at last, and the kernel log has the reason."""
     host = Host(8)
     for _ in range(6):
         host.run(600, every=15)
@@ -64,7 +64,7 @@ def slow_now_and_then() -> Host:
 
 
 def slower_and_slower() -> Host:
-    """Each hour readings take a second longer."""
+    """Let readings take a second longer each hour."""
     host = Host(8)
     for hours in range(4):
         host.read_seconds = 0.1 + hours
@@ -86,7 +86,7 @@ MISFIT, UNKNOWN = "Driver/library version mismatch", "Failed to initialize NVML:
 
 
 def nvml_says(problem: NvmlProblem, code: int, text: str, *, contained: bool = False, reloaded: bool = False) -> Host:
-    """For two hours; `reloaded`: for eight minutes, until the new driver is loaded."""
+    """Let NVML answer with this problem for two hours; with `reloaded` for eight minutes, until the new driver is loaded."""
     host = Host(8, rules=Rules(contained=contained))
     host.run(60)
     host.nvml_change = lambda facts: replace(facts, gpus=(), problem=problem, problem_code=code, problem_text=text)
@@ -101,7 +101,7 @@ def nvml_says(problem: NvmlProblem, code: int, text: str, *, contained: bool = F
 
 
 def of_a_virtual_machine(*, later: bool) -> Host:
-    """One GPU is bound to vfio-pci: from the start, or handed over to a virtual machine `later`, and back."""
+    """Bind one GPU to vfio-pci from the start, or hand it to a virtual machine `later` and take it back."""
     host = Host(8)
     away, bound = host.gpus.pop(3), host.devices[3]
     if later:
@@ -131,7 +131,7 @@ def few_readings() -> Host:
 
 
 def gpu_is_reset() -> DcgmHost:
-    """It is away for 20 s; DCGM, which holds it too, was stopped for it."""
+    """Reset a GPU, which is away for 20 s; DCGM, which holds it too, was stopped for it."""
     host = DcgmHost(8)
     host.run(120)
     host.away(PassOutcome.FAILED, CONNECTION_LOST)
@@ -179,7 +179,7 @@ def error_of_long_ago() -> Host:
 
 
 def answers_nothing_for_a_moment() -> Host:
-    """As a reset refused by a client that holds the GPU, and tried again: away, back, away, back."""
+    """Let a GPU go and return twice, as when a client that holds it refuses a reset, which is tried again."""
     host = Host(8)
     host.run(60)
     for _ in range(2):

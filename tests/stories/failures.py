@@ -90,7 +90,7 @@ def remapped_row() -> Host:
 
 
 def rows_used_up() -> Host:
-    """And a reboot, which takes nothing of it back."""
+    """Use up the spare rows of a GPU, and reboot, which restores none of them."""
     host = Host(8)
     host.run(60)
     host.change(5, remapped_rows_failure=1)

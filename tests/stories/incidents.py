@@ -22,7 +22,7 @@ COMPLAINTS = (
 
 
 def bus(index: int) -> str:
-    """As the driver writes it."""
+    """Return the bus address as the driver writes it."""
     return slot(index)[:-2]
 
 
@@ -67,7 +67,7 @@ def double_bit_error() -> Host:
 
 
 def machine(gpus: int, machine_type: str, *, expected: int | None = None, modules: tuple[int, ...] = ()) -> Host:
-    """From its first boot on, over another one."""
+    """Return a machine from its first boot to another one."""
     host = Host(gpus, rules=Rules(machine_type=machine_type, expected_gpus=expected))
     for n, number in enumerate(modules):
         host.gpus[n] = replace(host.gpus[n], placement=Placement(module_id=number))

@@ -25,14 +25,16 @@ def job(gpus: int = 4, **values: Any) -> JobHost:
 
 
 def wedged() -> JobHost:
-    """One node of 128, of four GB200 each: the averages over all 512 GPUs, before and after. What power fell to is not given."""
+    """Return one node of 128, each with four GB200: the averages over all 512 GPUs, before and after. The source does
+    not name the power after the fall.
+    """
     host = job(power_usage_mw=984_000, utilization_gpu=99, gpm_tensor_active=32.4, gpm_dram_active=24.1)
     host.minutes(IN_TIME, **{**HANGS, "power_usage_mw": 330_000})
     return host
 
 
 def waits_for_ever(*, minutes: float = 40, **values: Any) -> JobHost:
-    """At 118 W of 700 after some work: NVIDIA/NeMo#9291 has 100, NVIDIA/nccl#968 70."""
+    """Return a job that hangs at 118 W of 700 after some work: NVIDIA/NeMo#9291 has 100, NVIDIA/nccl#968 70."""
     host = job()
     host.minutes(minutes, **{**HANGS, **values})
     return host

@@ -21,7 +21,7 @@ DAY = 86_400.0
 
 
 def bus(index: int) -> str:
-    """As the driver writes it."""
+    """Return the bus address as the driver writes it."""
     return slot(index)[:-2]
 
 

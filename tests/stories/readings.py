@@ -19,7 +19,7 @@ HOURS = 3600.0
 
 
 def bus(index: int) -> str:
-    """As the driver writes it."""
+    """Return the bus address as the driver writes it."""
     return slot(index)[:-2]
 
 
@@ -122,7 +122,7 @@ def lanes_split_by_the_board(*, accepted: bool) -> Host:
 
 
 def repaired_bus_errors() -> Host:
-    """By the dozen, several in a second."""
+    """Let a bus have repaired errors by the dozen, several in a second."""
     host = Host(4)
     host.run(60)
     for _ in range(30):

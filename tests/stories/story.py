@@ -67,7 +67,7 @@ def raised(events: list[Event]) -> tuple[str, ...]:
 
 
 def problems(story: Story, result: StoryResult) -> list[str]:
-    """What of `result` is not as the story wants it."""
+    """Return the differences between `result` and what the story expects."""
     wanted = sorted(story.expects)
     found = []
     if list(result.reported) != wanted:

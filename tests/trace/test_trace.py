@@ -46,7 +46,7 @@ BEGAN = {"began": "boot-1", "at": 10.0, "wall": 1.8e9}
 
 
 def content(record: Record) -> object:
-    """Without the wall clock of the line, which is kept to the millisecond."""
+    """Return the record without the wall clock of the line, which is kept to the millisecond."""
     at = record.at.boottime
     if isinstance(record, Passed):
         seen = record.observation
@@ -76,7 +76,7 @@ def test_an_operators_acknowledgement_and_the_daemons_own_errors_are_kept(tmp_pa
 
 
 def of_active_test(*kinds: str) -> ActiveTested:
-    """With pids and a UUID in it."""
+    """Return events of an active test with pids and a UUID in them."""
     data: Evidence = {
         "uuid": "GPU-12345678-1234-1234-1234-123456789012",
         "gpus": "GPU-12345678-1234-1234-1234-123456789012",
@@ -454,7 +454,7 @@ def test_an_anonymised_trace_names_no_board_process_or_host_and_is_judged_the_sa
 
 
 def _boards_as_one(events: list[tuple[float, str, str]]) -> list[tuple[float, str, str]]:
-    """Of what is remembered of a board the key is its name."""
+    """Replace the name of a board in keys: the memory of a board has it as its key."""
     return [(at, kind, re.sub(r"board/GPU-[\w-]+", "board", key)) for at, kind, key in events]
 
 

@@ -32,7 +32,6 @@ def warp(
     sm: int = 0,
     faults: Mapping[int, Callable[[Warp], None]] = NO_FAULTS,
 ) -> WarpRecord:
-    """One of them, in a grid of four blocks; nothing is written but its record."""
     content = bytearray(layout.records_bytes(4))
     parameters = layout.COMPUTE_PARAMETERS.pack(OUT, seed, rounds, 0)
     running = Warp(

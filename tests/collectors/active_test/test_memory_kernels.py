@@ -48,7 +48,7 @@ class Gpu:
         self.content[:] = b"".join(struct.pack("<I", value) for value in pattern(self.units, kind, complement, seed))
 
     def flip(self, bits: Iterable[tuple[int, int]]) -> None:
-        """(word, bit)"""
+        """Flip these bits of the memory, each given as (word, bit)."""
         for index, bit in bits:
             self.content[4 * index + bit // 8] ^= 1 << bit % 8
 
