@@ -98,7 +98,7 @@ def test_a_fault_and_a_killed_daemon_reach_a_person_with_the_right_text(site: Si
 
 
 def test_a_thousand_nodes_with_a_bad_driver_are_one_page(tmp_path: Path) -> None:
-    """What the rules make of them is tested in test_rules.py; here it is what the example of Alertmanager lets through."""
+    """The alerts are tested in test_rules.py; this tests what the example of Alertmanager lets through."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     common = {"cluster": "gpu-east", "job": "gpuwarden", "severity": "page"}
     single = [

@@ -62,7 +62,7 @@ def test_what_the_oldest_host_does_not_have_ends_the_build(library: str, version
 
 
 def test_the_needs_of_a_compiled_file_are_read_from_it(tmp_path: Path) -> None:
-    """By hypot, the one symbol of CPython that the glibc of Debian 12 has in a version above the baseline."""
+    """The file uses hypot, the only symbol of CPython that the glibc of Debian 12 has in a version above the baseline."""
     source = tmp_path / "x.c"
     source.write_text("#include <math.h>\ndouble x(double a, double b) { return hypot(a, b); }\n")
     for number in (1, 2):

@@ -225,7 +225,7 @@ def test_no_package_is_installed_over_a_gpuwarden_that_none_installed(
 def test_a_late_purge_takes_nothing_from_a_gpuwarden_that_was_installed_without_a_package_after_the_removal(
     tmp_path: Path, bundles: Bundles
 ) -> None:
-    """As `apt purge '~c'` does, months later: that one runs, with the ledger and the folders that the package had."""
+    """`apt purge '~c'` does this months later: the other gpuwarden runs, with the ledger and the folders that the package had."""
     theirs = (
         "/var/lib/gpuwarden/ledger.db",
         "/run/gpuwarden/verdict",

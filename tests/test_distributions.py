@@ -90,7 +90,7 @@ def test_the_metadata_is_complete_and_of_a_version_that_indexes_take(built: Buil
 
 
 def test_the_readme_of_the_wheel_has_no_link_that_needs_a_checkout(built: Built) -> None:
-    """And the address of the tree is in one place, with that of the runbooks below it."""
+    """The address of the tree is in one place, with that of the runbooks below it."""
     shown, written = built.metadata("gpuwarden").get_payload(), (ROOT / "README.md").read_text()
     assert isinstance(shown, str)
     links = re.findall(r"\]\(([^)\s]+)\)", shown)

@@ -20,7 +20,7 @@ NEWER = Path(__file__).parent / "data/ledger/newer.sql"
 
 
 def test_the_bill_of_materials_names_all_that_is_in_it_by_the_hashes_of_the_lock(packages: Packages) -> None:
-    """What gpuwarden is built from is the tree: only its hash is in no lock."""
+    """The hash of gpuwarden alone is in no lock, since it is built from the tree."""
     (site,) = (packages.root / "opt/gpuwarden/lib").glob("python3*/site-packages")
     bill = json.loads((packages.root / "usr/share/doc/gpuwarden/sbom.cdx.json").read_text())
     named = {(part["name"], part["version"]): part["hashes"][0]["content"] for part in bill["components"]}

@@ -58,7 +58,7 @@ def test_a_docstring_of_a_function_is_a_sentence_of_its_own(file: Path) -> None:
     for node, text in docstrings(file):
         words = text.split()
         fragment = words[0].strip(".,:;") in BEGINNINGS or (len(words) < WORDS_LEAST and words[0] != "Raises")
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and fragment and not node.name.startswith("test_"):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and fragment:
             wrong.append(f"{where(file, node)} {node.name}: {text[:80]}")
     assert wrong == []
 

@@ -264,7 +264,7 @@ def test_one_node_of_a_thousand_is_a_matter_of_that_node(tmp_path: Path) -> None
 def test_a_bad_driver_on_a_thousand_nodes_is_an_event_of_the_fleet_which_holds_the_single_pages_back(
     tmp_path: Path,
 ) -> None:
-    """That Alertmanager then sends one page is tested with a real one, in test_alerts_end_to_end.py."""
+    """A real Alertmanager then sends one page, as test_alerts_end_to_end.py tests."""
     expected = (
         _counted("GpuwardenManyNodesFailing", "page", 1),
         _counted("GpuwardenBreakerOpen", "page", 1),

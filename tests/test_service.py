@@ -241,7 +241,7 @@ def test_code_that_others_than_root_can_change_is_refused_each_by_its_name(tmp_p
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="as root, since it gives files to others")
 def test_an_editable_install_of_a_users_checkout_is_refused(tmp_path: Path) -> None:
-    """As setuptools makes it: a finder that a .pth file loads, and no folder of sys.path."""
+    """Setuptools makes such an install: a .pth file loads a finder, and sys.path has no folder of it."""
     tmp_path.chmod(0o755)
     installed = virtual_environment(tmp_path / "gw")
     packages, module = site(tmp_path / "gw"), tmp_path / "alice/theirs.py"

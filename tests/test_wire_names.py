@@ -60,7 +60,7 @@ def test_keys_of_the_configuration_accept_what_they_accepted(present: dict[str, 
 
 @pytest.mark.parametrize("name", WAS["enumerations"])
 def test_enumeration_keeps_its_values(name: str, present: dict[str, dict[str, Any]]) -> None:
-    """Under whatever name its class has by now."""
+    """The name of its class may have changed."""
     removed = {value for value in WAS["enumerations"][name] if f"{name} = {value}" in REMOVED.get("enumerations", {})}
     values = set(WAS["enumerations"][name]) - removed
     assert any(values <= set(one) for one in present["enumerations"].values()), f"{values} are values of no enumeration"
@@ -68,7 +68,7 @@ def test_enumeration_keeps_its_values(name: str, present: dict[str, dict[str, An
 
 @pytest.mark.parametrize("room", WAS["keys"])
 def test_keys_written_in_a_room_are_still_written_somewhere(room: str, present: dict[str, dict[str, Any]]) -> None:
-    """As a key, as the field of a dataclass, as the value of an enumeration or in a key of the configuration."""
+    """A key may be written as the field of a dataclass, the value of an enumeration or a key of the configuration, too."""
     written = {key for kind in ("keys", "enumerations") for keys in present[kind].values() for key in keys}
     written |= {part for key in present["configuration"] for part in key.split(".")}
     assert set(WAS["keys"][room]) - written - wire_names.fields() <= set(REMOVED.get("keys", {}))

@@ -448,7 +448,7 @@ def test_a_worker_that_fails_costs_its_own_gpu_a_verdict_and_no_other(
 def test_time_for_which_the_whole_test_is_stopped_does_not_count(
     host: ActiveHost, tmp_path: Path, stops: tuple[float, ...]
 ) -> None:
-    """As by `scontrol suspend`, or gang scheduling."""
+    """`scontrol suspend` and gang scheduling stop it so."""
     host.more["ACTIVE_TEST_WITHIN"] = "5"
     go_on = tmp_path / "go-on"
     host.script({"*": [{"write": {"phase": "int8"}}, {"wait": str(go_on)}, *PASSES]})
@@ -496,7 +496,7 @@ def test_a_worker_that_sleeps_in_the_kernel_is_left_behind_and_named(host: Activ
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes of other users")
 def test_a_users_process_with_the_name_of_a_worker_keeps_no_test_away(host: ActiveHost) -> None:
-    """Who waits for a child of vfork(2) sleeps as in a driver."""
+    """A process that waits for a child of vfork(2) sleeps as in a driver."""
     script = (
         "import ctypes, os, subprocess, sys; os.setuid(65534)\n"
         "ctypes.CDLL(None).prctl(15, sys.argv[1].encode())\n"
@@ -585,7 +585,7 @@ def test_who_may_not_test_keeps_no_test_away_by_taking_its_name(host: ActiveHost
 def test_a_process_of_root_that_has_the_name_is_a_test_only_if_it_holds_a_lock_file_too(
     host: ActiveHost, tmp_path: Path, lock: str
 ) -> None:
-    """As root in a container without a single capability, in the host's network namespace."""
+    """The process is root in a container without a single capability, in the host's network namespace."""
     name = {"another file": "any.lock", "a test's": "test.lock"}.get(lock, "")
     locked = f"file = open({str(tmp_path / name)!r}, 'w'); fcntl.flock(file, fcntl.LOCK_EX); " if name else ""
     with name_taken(host, f"{locked}{TAKEN}; name.listen()") as stranger:
@@ -603,7 +603,7 @@ def test_a_process_of_root_that_has_the_name_is_a_test_only_if_it_holds_a_lock_f
 def test_a_test_of_root_is_one_also_for_the_gate_s_service_which_has_fewer_capabilities(
     host: ActiveHost, tmp_path: Path
 ) -> None:
-    """It may not see what files a process with more of them has open."""
+    """The service may not see the open files of a process with more capabilities."""
     host.script({"*": LONG})
     first = host.begin("--i-know-nobody-is-here")
     host.wait_note(0)
@@ -653,7 +653,7 @@ def test_a_lock_that_is_another_name_of_a_file_is_not_taken_and_that_file_keeps_
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 def test_a_file_of_root_s_that_lost_its_other_name_is_not_given_to_the_owner_of_the_folder(tmp_path: Path) -> None:
-    """Where fs.protected_hardlinks is 0 the daemon's user makes this name of a file of root's, which root then removes elsewhere."""
+    """If fs.protected_hardlinks is 0, the daemon's user can link this name to a file of root's, whose other name root removes later."""
     folder, of_root = tmp_path / "run", tmp_path / "of-root"
     folder.mkdir()
     os.chown(folder, 65534, 65534)

@@ -150,7 +150,7 @@ def own_sbatch(folder: Path, slurm: Slurm, moment: str) -> Path:
 
 @pytest.mark.slow
 def test_of_two_jobs_for_a_node_the_second_tests_nothing(slurm: Slurm, node: IdleNode, daemon: RunningDaemon) -> None:
-    """As where a controller that hung takes a submission that was given up."""
+    """A controller that hung may take a submission that was given up."""
     assert submit(node)[0] == 0
     wait(lambda: len(results(daemon)) == 4, "the results")
     twice = node.argv("--of-idle-job", "--level", "quick")

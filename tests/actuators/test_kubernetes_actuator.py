@@ -349,7 +349,7 @@ def _stamp(found: Json, time: str) -> None:
 async def test_every_bad_response_is_one_error_with_a_remedy(
     server: ApiServer, tmp_path: Path, fault: Fault, permanent: bool, message: str
 ) -> None:
-    """And the next call sends a new request."""
+    """The next call sends a new request."""
     acts = actuator(server, tmp_path, timeout=1.0 if fault is silent else 20.0)
     server.faults += [fault, fault] if message.startswith("does not accept") else [fault]  # a token is read again once
     with pytest.raises(ActuatorError, match=message) as caught:

@@ -96,7 +96,7 @@ async def test_no_message_has_a_secret_of_a_file_that_is_wrong(tmp_path: Path) -
 async def test_a_kubeconfig_that_hangs_costs_one_thread_and_is_taken_when_it_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a file system that does not answer: opening a pipe that nobody writes takes until somebody does."""
+    """Opening a pipe that nobody writes takes until somebody does, like a file system that does not answer."""
     made: list[object] = []
     new = module.new_client
 
@@ -131,7 +131,7 @@ def _open() -> int:
 
 @pytest.mark.slow
 async def test_three_hundred_calls_that_fail_leave_nothing_open(tmp_path: Path) -> None:
-    """And who is in the middle of a question is not cut off by another's failure."""
+    """A call under way is not cut off by the failure of another one."""
     faults: tuple[Fault, ...] = (garbage, half_closed, refusing(500), refusing(403), refusing(429))
     async with ApiServer(node("n1")) as server:
         acts = actuator(server.kubeconfig(tmp_path))

@@ -172,7 +172,7 @@ async def test_a_marker_of_an_earlier_boot_is_void_only_where_readers_know_the_b
 
 
 async def test_responders_of_other_users_can_read_the_marker_under_any_umask_of_the_daemon(tmp_path: Path) -> None:
-    """Those that answer dstack and ft_launcher run as other users; the daemon's unit has a umask of 077."""
+    """The responders for dstack and ft_launcher run as other users; the daemon's unit has a umask of 077."""
     path = tmp_path / "excluded" / "file"
     one = MarkerActuator(
         "file",

@@ -33,7 +33,7 @@ async def test_a_drain_lets_the_running_job_end_and_no_other_begin(slurm: Slurm)
 
 
 async def test_a_drain_in_force_is_not_written_again(slurm: Slurm) -> None:
-    """Not even its time would move, but a text of its own would be lost in the log of the controller."""
+    """A write would keep its time, but a text of its own would be lost in the log of the controller."""
     before = len(slurm.log())
     first = await attempt(slurm, exclude())
     again = await attempt(slurm, exclude())
@@ -96,7 +96,7 @@ async def test_maintenance_and_reboots_are_left_alone(slurm: Slurm) -> None:
 
 @pytest.mark.parametrize("state", ["DRAIN", "DOWN"])
 async def test_the_termination_of_another_machine_is_lifted(slurm: Slurm, state: str) -> None:
-    """Which of the two it was: somebody's last act may have been to set the node down."""
+    """The node may be drained or down: somebody's last act may have been to set it down."""
     slurm.drain("n1", TERMINATION, state=state)
     node_state = await an_actuator(slurm).read()
     assert (node_state.owner, node_state.why) == (Owner.OURS, Why.TERMINATION)

@@ -44,7 +44,7 @@ async def test_what_gpuwarden_brought_back_has_no_text_of_gpuwardens(
 
 
 async def test_what_an_administrator_brought_back_is_nobodys_when_slurm_drains_it_itself(slurm: Slurm) -> None:
-    """From 23.11 on, without slurmdbd, with the very text and time of the drain that was ended."""
+    """Slurm 23.11 and newer without slurmdbd drain with the very text and time of the drain that was ended."""
     done = await attempt(slurm, exclude())
     slurm.scontrol("update", "NodeName=n1", "State=RESUME")
     drains_itself(slurm)

@@ -236,7 +236,7 @@ def test_nobody_who_listens_is_an_unknown_fleet(tmp_path: Path) -> None:
 
 
 def test_odd_series_make_no_node_better_and_hide_none(tmp_path: Path, script: Script, port: int) -> None:
-    """Not a number, series twice, labels and states that nobody knows, and a node without a name."""
+    """The series have values that are no numbers, duplicates, unknown labels and states, and a node without a name."""
     script.node("n1", "a:1", rack="7", state="healthy", replica="0")
     script.node("n1", "a:1", state="failure", replica="1")
     script.node("n2", "b:1", state="melted\x1b[2J")

@@ -321,7 +321,7 @@ def test_slurmds_list_takes_precedence_over_the_environment(node: Node) -> None:
 
 
 def test_one_process_names_the_job_of_all_in_its_control_group(tmp_path: Path) -> None:
-    """From 26.05 on the tree has a SLUID in the place of the number."""
+    """Slurm 26.05 and newer have a SLUID in the tree in place of the number."""
     for pid, variables in ((70, b"SLURM_JOB_ID=12"), (71, b"HOME=/"), (72, b"HOME=/")):
         folder = tmp_path / str(pid)
         folder.mkdir()
@@ -476,7 +476,7 @@ def test_a_job_whose_epilog_never_ran_is_forgotten_when_slurm_does_not_know_it(n
 async def test_gpus_are_counted_under_the_name_that_slurm_has_for_this_host(
     tmp_path: Path, scontrol: str, found: tuple[int, ...]
 ) -> None:
-    """Where Slurm does not report it, under the short name."""
+    """The short name counts if Slurm does not report one."""
     (tmp_path / "scontrol").write_text(
         f'#!/bin/sh\n[ "$2" = aliases ] || exit 1\necho >>{tmp_path}/asked\n{scontrol}\n'
     )

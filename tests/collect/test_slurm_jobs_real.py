@@ -126,7 +126,7 @@ def test_a_process_that_outlives_its_job_is_a_finding_until_it_is_gone(rig: Rig,
 def test_a_batch_job_is_watched_and_what_opts_out_or_is_interactive_is_not(
     rig: Rig, how: str, *, watched: bool
 ) -> None:
-    """By the environment that a real Slurm gives to what a job starts."""
+    """The environment is that which a real Slurm gives to the processes of a job."""
     pid_file = rig.folder / "jobs/watched"
     pid_file.unlink(missing_ok=True)
     script = f"echo $$ >{pid_file}.new; mv {pid_file}.new {pid_file}; exec sleep 600"

@@ -43,7 +43,7 @@ BODIES = {
 @pytest.mark.parametrize("parser", PARSERS)
 @pytest.mark.parametrize("body", BODIES)
 def test_an_answer_of_the_wrong_shape_is_unknown(parser: str, body: str) -> None:
-    """With the header that Google's answers have, and without."""
+    """The result is the same with the header that Google's answers have, and without."""
     for answer in (google(BODIES[body]), reply(BODIES[body])):
         parsed = PARSERS[parser](answer, HERE)
         assert (parsed.kind, parsed.notices) == (AnswerKind.UNKNOWN, ())
@@ -284,7 +284,7 @@ IN_FORCE_THEN_ENDED: dict[str, tuple[str, Reply, Reply]] = {
 
 @pytest.mark.parametrize("case", IN_FORCE_THEN_ENDED)
 def test_one_that_its_cloud_takes_back_is_over_after_three_such_answers_and_comes_again(case: str) -> None:
-    """What cannot be read in between neither ends it nor counts."""
+    """An answer that cannot be read neither ends the notice nor counts."""
     parser, in_force, ended = IN_FORCE_THEN_ENDED[case]
     held: Held = {}
     for number, (answer, node_state) in enumerate(

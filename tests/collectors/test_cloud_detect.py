@@ -59,7 +59,7 @@ def test_a_table_of_garbage_names_nobody(tmp_path: Path) -> None:
 
 
 def test_no_name_is_resolved_for_a_service_that_has_an_address() -> None:
-    """What responds at metadata.google.internal is not used. Tencent Cloud's has a name alone: it has to name an instance."""
+    """A server at metadata.google.internal is not used. Tencent Cloud's service has only a name, so it must name an instance."""
     hosts = {name: urlsplit(cloud.endpoint).hostname or "" for name, cloud in CLOUDS.items()}
     assert hosts.pop("tencent") == "metadata.tencentyun.com"
     assert sorted(hosts) == ["alibaba", "aws", "azure", "gcp"]

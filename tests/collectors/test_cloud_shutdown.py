@@ -80,7 +80,7 @@ async def test_one_that_is_called_off_is_over_and_the_next_one_is_held_up_again(
 
 
 async def test_the_hold_of_one_that_was_called_off_does_not_end_that_of_the_next(bus: Path) -> None:
-    """As where `hold` is longer than logind waits: a shutdown fails or is cancelled before it is over."""
+    """A shutdown may fail or be cancelled before `hold` is over, if that is longer than logind waits."""
     source = Shutdown(host_clock, path=str(bus), hold=1.0)
     with logind_on(bus) as logind:
         await asked(source)
@@ -139,7 +139,7 @@ async def test_sleep_is_no_notice_and_a_shutdown_after_it_is_one(bus: Path, sour
 
 
 async def test_a_signal_of_somebody_else_is_none(bus: Path, source: Shutdown) -> None:
-    """Only logind owns its name; the same signal from another sender is ignored."""
+    """A signal of another sender is ignored, since only logind owns its name."""
     with logind_on(bus) as logind, logind_on(bus) as stranger:  # the second one does not get the name
         await asked(source)
         stranger.prepare_for_shutdown(to=":1.2")

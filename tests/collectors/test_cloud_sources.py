@@ -137,7 +137,7 @@ async def test_a_notice_appears_is_in_each_response_and_goes(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_one_that_is_there_before_us_is_seen_at_once(name: str) -> None:
-    """With a service that holds answers back, it must be read before it is waited for."""
+    """A service that delays its answers must be read before it is waited for."""
     key, value = announced(name)
     async with Simulator(CLOUDS[name](**{key: value})) as service, source_of(name, service) as source:
         assert await source.confirm() == ""
@@ -199,7 +199,7 @@ async def test_a_service_that_is_there_over_ipv6_alone_is_asked_over_it(name: st
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_where_the_firmware_is_a_cloud_s_and_its_service_is_not_nothing_is_announced(name: str) -> None:
-    """As in a container rented on that cloud's machines: its packets are refused, or go nowhere."""
+    """Packets to the service are refused or go nowhere in a container rented on that cloud's machines."""
     async with Simulator(CLOUDS[name](**dict([announced(name)]))) as service:
         for nobody in ("http://127.0.0.1:1", service.endpoint):
             service.always = silence
@@ -278,7 +278,7 @@ async def test_a_lifetime_that_makes_no_sense_costs_no_answer(ttl: str | None) -
 
 
 async def test_where_a_token_cannot_reach_us_questions_go_without_and_are_not_held_up_by_it() -> None:
-    """As in a container on a bridge, where the reply to the PUT may travel one hop."""
+    """The reply to the PUT may travel one hop only, which does not reach a container on a bridge."""
     async with Simulator(AwsCloud(need=False)) as service, source_of("aws", service) as source:
         service.faults.append(silence)
         for _ in range(10):
@@ -319,7 +319,7 @@ async def test_gcp_a_wait_that_times_out_is_a_response_and_one_key_is_independen
 
 @pytest.mark.parametrize("etags", [False, True])
 async def test_gcp_a_service_that_never_waits_is_asked_at_our_pace_and_not_in_a_spin(etags: bool) -> None:
-    """It has nothing to wait for, or does not wait as long as it was asked to."""
+    """The service has nothing to wait for, or does not wait as long as it was asked to."""
     cloud = GcpCloud()
     cloud.etags, cloud.longest = etags, 0.0
     async with Simulator(cloud) as service, source_of("gcp", service, interval=0.2) as source:

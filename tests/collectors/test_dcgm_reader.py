@@ -221,7 +221,7 @@ def test_a_gpu_that_never_reported_its_slot_has_none(fake: FakeDcgm) -> None:
 
 
 def test_an_engine_that_asks_the_driver_nothing_is_blind(reader: DcgmReader, fake: FakeDcgm) -> None:
-    """As after an Xid 119 in the kernel log: no incident names it, and every GPU counts as ok."""
+    """After an Xid 119 in the kernel log no incident names it, and every GPU counts as ok."""
     fake.set(blind=True)
     facts = reader.read()
     assert [reported.code for reported in facts.incidents] == [11, 11]

@@ -255,7 +255,7 @@ async def test_the_end_of_the_anchor_is_found_among_equal_texts(ring: Ring) -> N
 async def test_after_another_way_of_reading_the_log_what_is_there_is_history_behind_a_gap(
     ring: Ring, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where a daemon of the host's becomes a pod, or the other way, within one boot."""
+    """A daemon of the host may become a pod within one boot, or the reverse."""
     old, path = LogPosition(BOOT, 7), KMSG
     if kind == "times":
         monkeypatch.undo()
@@ -416,7 +416,7 @@ def test_a_process_that_may_not_open_the_device_reads_the_same_log_and_a_restart
 def test_a_device_that_cannot_be_opened_for_the_moment_is_not_read_in_another_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By syslog(2) it would be until the daemon ends, and what the ring has by then were history."""
+    """Reading by syslog(2) would last until the daemon ends, and lines already in the ring would be history."""
 
     def none_left(*_: object) -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

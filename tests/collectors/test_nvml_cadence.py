@@ -112,7 +112,7 @@ def test_by_the_table_a_pass_takes_3_ms_of_the_driver_at_most_hourly_and_daily_r
 
 
 def test_without_the_cadences_it_would_take_four_times_that() -> None:
-    """What is asked in each pass cost 11 ms on an H100: the prices are about those of the real driver."""
+    """The readings of each pass cost 11 ms on an H100: the prices are about those of the real driver."""
     dear = {DAY, HOUR, SETTING}
     all_the_time = sum(row.price for row in ROWS if h100(attributes(row)[0]) and row.cadence not in dear)
     assert 10.0 < all_the_time + sum(BESIDE_THE_TABLE.values()) < 12.0

@@ -240,7 +240,7 @@ def test_a_real_process_that_is_asleep_like_any_other_is_not_stuck() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes of other users")
 def test_a_real_process_that_pretends_to_be_the_drivers_is_known_by_its_user() -> None:
-    """Who waits for a child of vfork(2) sleeps as in a driver. A process that changed its user is not dumpable."""
+    """A process that waits for a child of vfork(2) sleeps as in a driver. If it changed its user, it is not dumpable."""
     script = (
         "import ctypes, os; os.setuid(65534)\n"
         "ctypes.CDLL(None).prctl(15, b'nvidia-smi')\n"

@@ -153,7 +153,7 @@ def test_a_launcher_s_workers_are_the_ranks_whatever_started_them(trees: Forest,
 
 
 def test_a_trainer_that_starts_the_other_ranks_of_its_host_is_the_first_rank_itself(trees: Forest) -> None:
-    """As Lightning does without a scheduler: local rank 0 is who was started by hand."""
+    """Lightning does so without a scheduler: the process started by hand is local rank 0."""
     other = member("rank1", catch=["TERM"], env={"LOCAL_RANK": "1", "NODE_RANK": "0"})
     pids = trees.start(member("rank0", other, catch=["TERM"], cgroup=trees.cgroup(f"docker/{trees.container}")))
     for gpu in (["rank0", "rank1"], []):
@@ -161,7 +161,7 @@ def test_a_trainer_that_starts_the_other_ranks_of_its_host_is_the_first_rank_its
 
 
 def test_a_tree_of_mpi_is_seen_through_to_its_ranks(trees: Forest) -> None:
-    """On the first node mpirun starts its ranks in the batch step; on others orted does, which srun started in step 0."""
+    """The batch step of the first node has mpirun and its ranks; other nodes have orted, which srun started in step 0."""
 
     def ranks(first: int) -> list[Spec]:
         return [
@@ -217,7 +217,7 @@ def test_orphans_are_classified_by_what_they_declare(trees: Forest) -> None:
 
 
 def test_a_process_of_another_user_in_a_job_is_not_the_job_s(trees: Forest) -> None:
-    """What sudo started: the job's user may not have it signalled."""
+    """The job's user may not have a process signalled that sudo started."""
     root = member("as root", member("below", catch=["TERM"]), catch=["TERM"], program="sudo")
     train = member("train", catch=["TERM"])
     script = member("script", train, shell="{} & wait", cgroup=v2(trees), uid=USER, env=slurm(trees, 0))
@@ -247,7 +247,7 @@ def test_without_control_groups_slurmds_list_is_used(trees: Forest) -> None:
 
 
 def test_where_nobody_lists_them_a_gpu_user_s_environment_names_its_job(trees: Forest) -> None:
-    """And with it the rest of its tree: its launcher, and its helpers. Not if the controller gave that job to another user."""
+    """The rest of its tree belongs to that job, too: its launcher and its helpers, unless the controller gave the job to another user."""
     launcher = torchrun(worker(0, member("loader")), env=slurm(trees, 0))
     pids = trees.start(stepd(launcher))
     found = Found(pids, gpu=["rank0"])
@@ -333,7 +333,9 @@ def test_a_job_of_dstack_is_seen_through_its_runner(trees: Forest) -> None:
 
 
 def test_a_container_counts_if_it_works_or_declares_it(trees: Forest) -> None:
-    """It holds a GPU, has a rank's number or declares a signal; a web server that catches TERM is left alone, as is DCGM."""
+    """A container counts if it holds a GPU, has a rank's number or declares a signal. A web server that catches TERM
+    does not, nor does DCGM.
+    """
     ids = [f"{trees.container[1:]}{n}" for n in range(4)]
     groups = [trees.cgroup(f"docker/{name}") for name in ids]
     pids = trees.start(

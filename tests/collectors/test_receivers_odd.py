@@ -85,7 +85,7 @@ def proc(tmp_path: Path) -> Iterator[Proc]:
 
 
 def test_mps_and_dcgm_hold_gpus_for_others_and_are_never_signalled(proc: Proc) -> None:
-    """As on hosts: MPS's server holds the GPU in the place of its client, DCGM's engine holds all of them."""
+    """MPS's server holds the GPU in place of its client, and DCGM's engine holds all of them."""
     engine = proc.add(name=b"nv-hostengine", uid=0, argv=("/usr/bin/nv-hostengine", "-n"))
     exporter = proc.add(
         name=b"dcgm-exporter", uid=0, cgroup=f"0::/system.slice/docker-{'d' * 64}.scope\n", argv=("dcgm-exporter",)
@@ -153,7 +153,7 @@ def test_a_number_that_changed_hands_during_the_scan_is_not_the_job_s(proc: Proc
 
 
 def test_processes_that_are_each_other_s_parents_are_read(proc: Proc) -> None:
-    """It takes numbers that change hands between two reads."""
+    """Two processes look so if their numbers are reused between two reads."""
     a, b = (
         proc.add(100, parent=101, cgroup=STEP.format(7, 0, 0)),
         proc.add(101, parent=100, cgroup=STEP.format(7, 0, 0)),
@@ -178,7 +178,7 @@ def test_who_has_ended_is_nobody(proc: Proc, state: str) -> None:
 
 
 def test_what_may_not_be_read_is_no_evidence(proc: Proc) -> None:
-    """Without root: the control group and the state are there for everybody, and which signal it wants is not known."""
+    """Users other than root can read the control group and the state, but not which signal the process wants."""
     pid = proc.add(cgroup=STEP.format(7, 0, 0), environ=b"GPUWARDEN_SIGNAL=USR1\0", parent=proc.stepd())
     (proc.root / str(pid) / "environ").chmod(0)
     one = proc.receivers()[pid]
@@ -268,7 +268,7 @@ def test_each_process_is_listed_once_and_only_ranks_and_helpers_are_unknown(
 
 
 def test_a_process_that_is_stuck_is_named_and_not_asked(tmp_path: Path) -> None:
-    """In D state, for real: reading its environment would hang the reader."""
+    """The process is in D state, where reading its environment would hang the reader."""
     held = tmp_path / "held"
     held.touch()
     with stuck_process("main", held) as pid:

@@ -227,7 +227,7 @@ def test_of_ten_thousand_processes_in_a_chain_a_heap_or_a_circle_one_is_the_rank
 
 
 def test_a_read_that_hangs_is_left_behind_and_the_others_are_made() -> None:
-    """And it is not tried again before it came back; then it is."""
+    """The read is not tried again before it has returned; then it is."""
     gate, came = threading.Event(), list[int]()
 
     def read(item: int) -> int:

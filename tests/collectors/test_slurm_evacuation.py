@@ -171,7 +171,7 @@ def test_the_steps_of_a_job_are_those_of_its_lines() -> None:
 
 @pytest.mark.parametrize("line", ["71.0", "7", "7.", "7.0 x", "slurm_load_jobs error", "7_3.0", "\n"])
 def test_a_line_that_is_no_step_of_the_job_is_no_answer(line: str) -> None:
-    """Nor is it one that no step runs."""
+    """The line does not mean either that no step runs."""
     with pytest.raises(OddAnswer):
         steps(f"7.batch\n{line}\n", "7")
 

@@ -95,7 +95,7 @@ def questions(slurm: Slurm) -> int:
 async def test_a_node_that_is_well_costs_the_controller_twelve_requests_an_hour(
     slurm: Slurm, commands: Commands
 ) -> None:
-    """In any hour: its reads, and all that may be asked about jobs. Once a day the size of its partition comes on top."""
+    """The limit covers the reads of any hour, and all that may be asked about jobs. The size of its partition is read once a day on top."""
     before = questions(slurm)
     await read_node(commands, "n1")
     read = questions(slurm) - before

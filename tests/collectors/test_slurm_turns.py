@@ -147,7 +147,7 @@ async def test_slurmds_list_waits_behind_no_question_to_the_controller(programs:
 
 
 async def test_an_evacuations_question_is_another_call_than_the_same_one_of_the_routine(programs: Programs) -> None:
-    """That one may hang already."""
+    """The routine's call may hang already."""
     programs.hang("node")
     await programs.begin(programs.client.routine.ask, "node")
     programs.answer("node")

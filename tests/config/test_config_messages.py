@@ -59,7 +59,7 @@ def test_a_mistake_gets_one_message_with_file_line_key_and_what_to_write(tmp_pat
 
 
 def test_a_library_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    """No fault: a driver may be installed after gpuwarden starts."""
+    """A missing library is not a fault: a driver may be installed after gpuwarden starts."""
     file = tmp_path / "gpuwarden.toml"
     file.write_text('[collectors.nvml]\nlibrary = "/nowhere/libnvidia-ml.so.1"\n')
     done = gpuwarden("config", "check", "--config", file, temporary=tmp_path)

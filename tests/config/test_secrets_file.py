@@ -70,7 +70,7 @@ def test_the_configuration_names_it_and_shows_no_more(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_daemon_with_secrets_shows_them_nowhere(tmp_path: Path) -> None:
-    """Not in its log, its pages, its sockets' answers, its files, `config show` or `doctor`."""
+    """The places are its log, its pages, its sockets' answers, its files, `config show` and `doctor`."""
     host = FakeHost(tmp_path, 1)
     token = tmp_path / "token"
     token.write_text(SECRET)

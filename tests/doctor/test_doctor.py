@@ -219,7 +219,7 @@ def test_a_script_that_calls_gpuwardens_hook_is_accepted(tmp_path: Path) -> None
 
 
 def test_a_folder_of_scripts_is_read_as_slurm_expands_its_pattern(tmp_path: Path) -> None:
-    """With another name before it, which orders them, a link or a call."""
+    """The names order the scripts; gpuwarden's is a link to its hook or calls it."""
     for name in ("prolog", "epilog"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "10-other").write_text("#!/bin/sh\n")

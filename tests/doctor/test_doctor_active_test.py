@@ -56,7 +56,7 @@ def test_a_device_node_of_uvm_that_the_first_program_makes_is_not_missed(
 
 @pytest.mark.parametrize(("limit", "grade"), [(4 << 30, "warn"), (128 << 30, "ok"), (resource.RLIM_INFINITY, "ok")])
 def test_a_limit_of_the_address_space_is_named(limit: int, grade: str) -> None:
-    """In a process of its own: the limit could not be lifted again."""
+    """The test runs in a process of its own, since the limit could not be lifted again."""
     program = (
         "import resource, sys; from gpuwarden.doctor.active_test import address_space;"
         "n = int(sys.argv[1]); resource.setrlimit(resource.RLIMIT_AS, (n, n)); print(address_space().grade.value)"

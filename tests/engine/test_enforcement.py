@@ -180,7 +180,7 @@ async def test_without_a_fleet_count_no_node_is_excluded_and_the_breaker_shows_w
 
 
 async def test_a_scheduler_that_cannot_count_for_a_moment_is_asked_again_soon() -> None:
-    """Neither an exclusion nor a step back waits for as long as the breaker lets wait."""
+    """The next attempt of an exclusion or a rollback comes earlier than a refusal of the breaker would allow."""
     cluster = Cluster(time.time, {"n1": Node()})
     client = Client(cluster, "n1", host_clock)
 
@@ -517,7 +517,7 @@ async def test_a_node_that_the_breaker_defers_is_not_hurried(rig: Rig) -> None:
 
 
 async def test_a_wider_breaker_holds_from_the_next_count_on(rig: Rig) -> None:
-    """As after a reload: what was wanted is still the same intent."""
+    """After a reload the wanted intent is still the same."""
     rig.cluster.nodes |= {f"n{n}": Node(reason=FAILED, since=time.time()) for n in range(2, 4)}
     rig.options = rig_options(budget_of_one())
     rig.begin()

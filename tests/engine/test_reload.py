@@ -67,7 +67,7 @@ def test_plain_values_of_policy_and_breaker_are_taken_over_and_nothing_beside_th
 
 
 def test_every_key_is_taken_over_or_named_as_waiting() -> None:
-    """What is in force after a reload differs from what was given by the keys that wait, and by no other."""
+    """The configuration in force after a reload differs from the given one by the keys that wait, and by no other."""
     given = replace(
         Config(), mode="enforce", node="other", inventory=Inventory(8), policy=Settings(on_unknown="exclude"),
         breaker=BreakerOptions(percent=1, count=1, window=60.0, recount_after=5.0), control=Control("adm"), log=Log("debug"),

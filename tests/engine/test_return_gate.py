@@ -162,7 +162,7 @@ LACKING: dict[str, object] = {"lacking": "libcuda.so.1 cannot be loaded", "impos
 async def test_a_host_that_never_could_test_is_void_and_one_that_could_waits_for_half_an_hour_and_then_for_a_person(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As while the package of the driver is replaced: for that no node returns untested."""
+    """A host lacks its tests while the driver's package is replaced: no node returns untested for that."""
     monkeypatch.setattr(return_gate, "PROBE_AGAIN", 0.01)
     monkeypatch.setattr(return_gate, "HINDERED_AGAIN", 0.01)
     async with gate_host(tmp_path) as host:

@@ -152,7 +152,7 @@ async def test_a_process_that_was_not_signalled_since_the_end_was_called_off_is_
 async def test_a_trial_that_was_called_off_keeps_no_rank_from_the_signal_of_the_real_notice(
     tmp_path: Path, one: Rank
 ) -> None:
-    """As `gpuwarden notify-termination` by hand, which the job acknowledged."""
+    """The trial is a `gpuwarden notify-termination` by hand, which the job acknowledged."""
     trial = announced(600.0, source="operator", at=host_clock().boottime)
     async with running(Rig(tmp_path, one)) as rig:
         rig.committed.set()
@@ -278,7 +278,7 @@ async def test_what_has_been_begun_is_done_before_the_daemon_stops(tmp_path: Pat
 async def test_the_end_of_a_rank_signalled_for_a_withdrawn_notice_does_not_acknowledge_the_next_one(
     tmp_path: Path, source: str
 ) -> None:
-    """As on the first real GPU, where one program ran three trainings in a row: its job was that program."""
+    """A program on the first real GPU ran three trainings in a row: the program was their job."""
     twice = "import subprocess, sys; [subprocess.run(sys.argv[1:]) for _ in range(2)]"
     with rank(prefix=(sys.executable, "-I", "-c", twice)) as first:
         rig = Rig(tmp_path, first)

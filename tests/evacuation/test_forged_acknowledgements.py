@@ -146,7 +146,9 @@ async def listening(folder: Path, rig: Rig) -> AsyncIterator[JobSocket]:
 async def test_none_of_two_hundred_forged_acknowledgements_is_accepted(
     tmp_path: Path, trees: Forest, victims: list[Rank]
 ) -> None:
-    """No controller answers. From the attacker's own process, and from groups with the names of the job, of its user and of the container."""
+    """The forgeries come while no controller answers, from the attacker's own process, and from groups with the names of the
+    job, of its user and of the container.
+    """
     rig = Rig(tmp_path, victims[0])
     rig.holders.clear()
     (rig.proc / "self").symlink_to("/proc/self")
@@ -203,8 +205,8 @@ for job in ReceiversReader(Path("/proc")).read({int(pid) for pid in sys.argv[1:]
 async def test_a_daemon_in_a_container_sees_the_same_jobs_and_is_not_deceived_either(
     trees: Forest, victims: list[Rank], sees: str
 ) -> None:
-    """In a cgroup namespace of its own, beside the victims' groups; with the file systems of the host, with its own part of them, and
-    without any, where a group's place alone counts.
+    """The daemon is in a cgroup namespace of its own, beside the victims' groups: with the file systems of the host,
+    with its own part of them, and without any, where a group's place alone counts.
     """
     covers = {
         "all": ":",

@@ -123,7 +123,7 @@ def jobs(scan: Scanned) -> list[str]:
 
 @pytest.mark.slow
 async def test_a_rank_is_its_job_s_however_long_the_controller_hangs(tmp_path: Path, one: Rank) -> None:
-    """What waits for the controller takes no turn from what asks slurmd."""
+    """A question that waits for the controller takes no turn from those to slurmd."""
     async with on(tmp_path) as host:
         process = host.sees(one)
         host.lists(one)
@@ -186,7 +186,7 @@ async def test_a_list_that_fails_is_none(tmp_path: Path, one: Rank) -> None:
 async def test_while_slurmd_does_not_respond_a_process_that_only_holds_a_gpu_is_signalled_but_has_no_known_job(
     tmp_path: Path, one: Rank
 ) -> None:
-    """It may be a rank: its answer belongs to the job, and waits."""
+    """The process may be a rank: its answer belongs to the job, and waits."""
     async with on(tmp_path) as host:
         process = host.sees(one)
         host.gpus = {one.pid}

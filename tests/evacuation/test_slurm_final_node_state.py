@@ -70,7 +70,7 @@ async def test_a_node_that_is_not_out_or_that_somebody_took_over_is_left_alone(
 async def test_a_job_whose_node_vanished_runs_elsewhere_after_the_final_node_update(
     slurm: Slurm, commands: Commands
 ) -> None:
-    """Without them it is completing until SlurmdTimeout."""
+    """The job would be completing until SlurmdTimeout without the update."""
     ranks = Ranks(slurm)
     slurm.drain("n2", "kept free")
     job = await the_job(commands, ranks.start(ranks=1, batch="exec {rank}"))

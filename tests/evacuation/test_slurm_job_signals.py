@@ -149,7 +149,7 @@ async def test_the_batch_script_gets_it_alone(slurm: Slurm, commands: Commands) 
 
 @pytest.mark.slow
 async def test_an_unreachable_step_is_reported_and_nothing_is_sent(slurm: Slurm, commands: Commands) -> None:
-    """Of a step in parts scancel knows the first only."""
+    """A step in parts is known to scancel by its first part only."""
     ranks = Ranks(slurm)
     parts = ranks.start("-N2", "-n2", "-w", "n[1-2]", batch="srun -n1 -N1 {rank} : -n1 -N1 {rank}")
     stepless = ranks.start("-w", "n1", ranks=1, batch="{rank}")

@@ -441,7 +441,7 @@ def test_all_sms_off_together_is_somebody_else_and_no_verdict(share: float) -> N
     ids=["all its SMs are off", "the worker found a stranger"],
 )
 def test_disturbed_siblings_are_no_measure(spoilt: Callable[[GpuTest], GpuTest]) -> None:
-    """They were slow, too: beside them alone a GPU that became slower would be as fast as ever."""
+    """The siblings were slow, too: compared with them alone, a GPU that became slower would be as fast as ever."""
     past = {key: value for n in range(4) for key, value in daily(10, n).items()}
     me, *others = node(slowed(healthy(), memory=0.96), when=11 * DAY, gpus=4)
     assert judge([me, *(slowed(one, memory=0.5) for one in others)], past)[ME].verdict is NOTHING

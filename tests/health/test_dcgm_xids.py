@@ -81,7 +81,7 @@ def test_an_incident_that_dcgm_makes_half_a_minute_later_is_not_counted_again(ho
 
 
 def test_an_xid_from_a_long_silence_of_dcgm_counts(host: DcgmHost) -> None:
-    """It came while the engine was known and did not answer: not history, news."""
+    """The Xid came while the engine was known and did not answer, so it is new and not history."""
     host.away(PassOutcome.TIMED_OUT, "no answer")
     host.run(3600, every=30)
     noted(host, 48, ago=1800)

@@ -146,7 +146,7 @@ def test_every_condition_is_raised_here_or_has_a_reason_why_not() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("code", CODES)
 def test_a_rise_and_a_fall_are_one_line_each_and_no_webhook_gets_names_of_jobs(code: str) -> None:
-    """With a `fall` of the site's."""
+    """The rules have a `fall` that the site set."""
     row = CONDITIONS[code]
     rise = LATER if code == "row_remap_overdue" else None
     story = Story(code, CheckRule(fall=30.0, rise=rise, shadow=False))

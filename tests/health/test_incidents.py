@@ -233,7 +233,7 @@ def test_silenced_findings_belong_to_the_incident_of_their_root(host: Host) -> N
 
 
 def test_no_rule_leads_back_to_its_cause() -> None:
-    """With `depends_on`. Of two alike the earlier is the cause, which is a rule without time before it."""
+    """`depends_on` counts as a rule. If two are alike, the earlier is the cause: a rule without time before it."""
     names = {rule.cause for rule in RULES} | {name for rule in RULES for name in rule.consequences}
     edges: dict[str, set[str]] = {name: set() for name in names | set(CONDITIONS)}
     for rule in RULES:

@@ -170,7 +170,7 @@ def test_over_rdma_it_is_silent_about_what_sent_little_before_and_what_keeps_its
 
 
 def test_what_goes_over_rdma_contradicts_nvlink() -> None:
-    """Of a job that saves over the network, behind a barrier."""
+    """The job saves over the network, behind a barrier."""
     host = JobHost()
     host.nvlink_mib, host.rdma_mib = 900.0, 3200.0
     host.minutes(LEARN, **WITHOUT_GPM)

@@ -260,7 +260,7 @@ def test_a_misfit_that_a_restarted_daemon_finds_again_has_lasted_since_it_was_fi
 
 @pytest.mark.parametrize("named", [True, False])
 def test_unknown_errors_of_all_gpus_in_silence_are_the_drivers_and_no_eight_failures(named: bool) -> None:
-    """With the slots that an older pass gave, or of a new process, which cannot even name the GPUs."""
+    """The slots are those of an older pass, or unknown to a new process, which cannot even name the GPUs."""
     host = Host(8)
     host.step()
     for n in range(8):
@@ -431,7 +431,7 @@ def test_heat_must_last_two_minutes_and_ends_two_minutes_after() -> None:
 def test_the_thermal_margin_counts_from_the_slowdown_offset_of_the_board_on(
     name: str, thresholds: tuple[int | None, int | None], healthy: int, hot: int
 ) -> None:
-    """NVIDIA/NVSentinel ADR-042."""
+    """The offset is that of NVIDIA/NVSentinel ADR-042."""
     host = Host(1)
     host.gpus[0] = replace(host.gpus[0], name=name)
     host.change(0, temperature_gpu_max=thresholds[0], temperature_slowdown=thresholds[1], temperature_margin=healthy)

@@ -176,7 +176,7 @@ def test_a_service_that_restarts_in_a_loop_is_down_until_it_has_been_quiet_for_a
 def test_imex_may_fail_on_a_node_whose_nvlink_domain_is_its_own(
     host: WholeHost, uuid: int | None, clique: int | None, *, configured: bool, reported: bool
 ) -> None:
-    """It has no nodes file there and ends with an error (NVIDIA/NVSentinel#1471: not installed or not configured)."""
+    """IMEX has no nodes file there and ends with an error (NVIDIA/NVSentinel#1471: not installed or not configured)."""
     for index in host.gpus:
         host.change(index, fabric_in_cluster=uuid, fabric_clique=clique)
     host.services(service(), service("nvidia-imex.service", active="failed", result="exit-code", configured=configured))

@@ -85,7 +85,7 @@ def test_replays_are_found_and_cleared_though_they_are_counted_once_a_minute(see
 def test_a_slowdown_that_comes_and_goes_is_measured_by_the_driver_or_found_by_its_bit(
     seen: Read, *, supported: bool
 ) -> None:
-    """None of a counter means that there is none, not that it was not read."""
+    """A counter that is None does not exist; it was not merely left unread."""
     if not supported:
         seen.node.fake.reading("*", SLOWED, "none")
     for second in range(0, 900, 5):
@@ -135,7 +135,7 @@ def test_a_reset_is_recognised_in_the_first_pass_after_it_and_only_a_reset_is(se
 
 
 def test_what_a_gpu_had_counted_when_it_failed_is_never_more_than_it_had(seen: Read) -> None:
-    """Those kept with a latch may be a minute old: then they are lower, so that no reset is seen where there was none."""
+    """The counters kept with a latch may be a minute old: then they are lower, so that no reset is seen where there was none."""
     give(seen, {**WORN, "energy_mj": 100})
     seen.run(15)
     give(seen, WORN)

@@ -191,7 +191,7 @@ def test_a_link_that_dcgm_has_down_and_nvml_up_must_stay_so(host: DcgmHost) -> N
 
 
 def test_a_link_that_retrains_while_nvml_has_no_reading_is_no_failure(host: DcgmHost) -> None:
-    """As after an upgrade of NVML's library under running jobs: DCGM alone can read it, and it does so every 15 s."""
+    """After an upgrade of NVML's library under running jobs only DCGM can read the link, every 15 s."""
     host.gpus[0] = replace(host.gpus[0], links=())
     host.incident(14, link=5)
     host.run(65)
@@ -343,7 +343,7 @@ def test_imex_is_used_where_its_unit_is_enabled_or_was_started(
 
 @pytest.mark.parametrize(("daemon", "used"), [(2, True), (-3, False)])
 def test_imex_is_used_where_its_daemon_answered_dcgm(host: DcgmHost, daemon: int, *, used: bool) -> None:
-    """In a container there is no systemd to ask."""
+    """A container has no systemd to ask."""
     of_many_nodes(host)
     host.services = None
     host.imex("DEGRADED", daemon)

@@ -23,7 +23,7 @@ def step(story: str, name: str) -> Any:
 
 
 def test_counters_that_a_reset_of_the_gpu_set_to_0_are_no_fault() -> None:
-    """Each of them fails or warns for the window of the engine, a sample and a pass longer as we see it."""
+    """The counters fail or warn for the window of the engine, a sample and a pass longer as we see it."""
     host = DcgmHost(2)
     host.run(120)
     incidents = step("falls", "all counters are 0")["check"]["incidents"]
@@ -37,7 +37,7 @@ def test_counters_that_a_reset_of_the_gpu_set_to_0_are_no_fault() -> None:
 
 
 def test_what_a_gpu_brought_back_from_before_our_connection_is_history() -> None:
-    """It was lost when we connected, with an Xid 79 of any age that the engine keeps, and is well again."""
+    """The GPU was lost when we connected, with an Xid 79 of any age that the engine keeps, and is well again."""
     host = DcgmHost(2)
     host.run(120)
     reader = step("lost", "back, for the connection that never saw it")["reader"]

@@ -249,7 +249,7 @@ def test_a_later_line_than_the_acknowledged_one_is_news(restart: Callable[[Host]
 def test_where_the_log_is_read_in_another_way_the_acknowledged_line_is_no_news_and_a_new_one_is(
     restart: Callable[[Host], None], before: int, after: int
 ) -> None:
-    """As where a pod replaces a package within one boot, or the other way: the numbers of the two do not compare."""
+    """The numbers of the two do not compare if a pod replaces a package within one boot, or the reverse."""
     host = Host(8)
     first = acknowledged(host, before)
     restart(host)

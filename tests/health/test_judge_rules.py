@@ -133,7 +133,7 @@ LATER_RULES = {
 @pytest.mark.parametrize("rules", LATER_RULES.values(), ids=LATER_RULES)
 @pytest.mark.parametrize("latched_for", [1.0, 300.0])
 def test_a_later_rule_of_the_site_reaches_a_latched_failure(rules: Rules, latched_for: float) -> None:
-    """As if it had been configured from the start: a warning does not latch. A restart changes nothing of it."""
+    """The rule works as if it had been configured from the start: a warning does not latch. A restart changes nothing."""
     host = Host(2)
     host.step(host.xid(1, 95))
     host.run(latched_for)

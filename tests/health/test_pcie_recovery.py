@@ -68,7 +68,7 @@ def test_what_happens_to_other_devices_is_nothing_of_a_gpu_s(line: str) -> None:
 
 
 def test_lines_of_one_error_are_no_more_than_a_warning_until_the_gpu_is_lost() -> None:
-    """As rwth-i6/returnn issue 1500 shows them, without what came later."""
+    """The lines are those of rwth-i6/returnn issue 1500, without what came later."""
     host = behind_ports()
     happened(
         host,

@@ -136,7 +136,7 @@ def test_a_boot_begins_anew() -> None:
 
 
 def test_a_finding_of_before_is_kept_until_its_port_was_followed_for_as_long() -> None:
-    """Of a ledger that knows nothing of its counters yet."""
+    """The ledger knows nothing of the port's counters yet."""
     host = started()
     reads(host, link_downed=3)
     host.ledger = [event for event in host.ledger if event.kind != EventKind.COUNTED]
@@ -239,7 +239,7 @@ def test_nothing_is_written_while_nothing_grows_and_one_event_in_ten_minutes_whi
 
 
 def test_a_burst_is_over_when_its_window_is() -> None:
-    """What comes within ten minutes after an event of a port that flaps has no event of its own, and no later one if it stays quiet."""
+    """A change within ten minutes after an event of a port that flaps has no event of its own, and no later one if the port stays quiet."""
     host = started()
     reads(host, link_downed=3)
     reads(host, link_downed=9)

@@ -231,7 +231,7 @@ def size_of(kept: int) -> int:
 
 
 def test_the_windows_of_sixteen_gpus_and_twelve_ports_stay_below_eight_mebibytes() -> None:
-    """With the marks of all links and ports, which are below one (`test_nvlink_link_errors.py`, `test_port_downs.py`)."""
+    """The sum includes the marks of all links and ports, which are below one (`test_nvlink_link_errors.py`, `test_port_downs.py`)."""
     of_gpus = 16 * len(GPU_COUNTERS) * size_of(KEPT)
     of_ports = 12 * len(ERROR_COUNTERS) * size_of(SAMPLES)
     assert of_gpus + of_ports + (1 << 20) <= 8 << 20

@@ -172,7 +172,7 @@ UNITS = sorted((ROOT / "systemd").glob("gpuwarden-*.s*"))
 
 
 def test_the_units_are_sound(tmp_path: Path) -> None:
-    """As systemd reads them; the command that they start is checked where there is one."""
+    """The units are read by systemd; the command that they start is checked where there is one."""
     needed("systemd-analyze")
     own = [unit for unit in UNITS if unit.name.startswith(("gpuwarden-dstack.", "gpuwarden-nvhcd."))]
     assert len(own) == 4

@@ -222,7 +222,7 @@ def test_row_11_a_termination_signal_saves_at_a_step_boundary_and_leaves_with_th
 
 
 def test_row_12_a_save_is_flushed_renamed_and_marked_in_this_order(tmp_path: Path) -> None:
-    """As the kernel saw it. Which moment a crash may hit, tests/job/test_store.py goes through one by one."""
+    """The order is that of the system calls. tests/job/test_store.py goes through each moment at which a crash may hit."""
     code, output = ended(start("-c", TRACED, tmp_path, run_dir=tmp_path))
     assert code == 0
     calls = output.split()

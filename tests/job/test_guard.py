@@ -243,7 +243,7 @@ def test_the_daemon_gets_an_acknowledgement_through_its_socket(tmp_path: Path) -
 
 
 def test_an_acknowledgement_is_repeated_to_a_daemon_that_does_not_know_the_rank_yet(tmp_path: Path) -> None:
-    """Nor does the training draw other numbers for it."""
+    """The training draws the same numbers as without it."""
     again = b'{"ok": false, "code": 75, "error": "whose process 7 is was not found in time; try again"}\n'
     drawn = random.getstate()
     with daemon(tmp_path / "job.sock", again, again, b'{"ok": true}\n') as received:
@@ -280,7 +280,7 @@ def left(run_dir: Path, rank: int) -> dict[str, Any]:
 
 
 def test_a_rank_that_has_saved_answers_for_all_once_the_slowest_has(tmp_path: Path) -> None:
-    """Also the one on a node without the notice takes part, and has nobody to acknowledge to."""
+    """The rank on a node without the notice takes part, too, and has no daemon to acknowledge to."""
     (tmp_path / "1" / "ack").mkdir(parents=True)
     give_notice(tmp_path / "1")
     slow_has_saved, seen = threading.Event(), []

@@ -108,7 +108,7 @@ def test_a_node_that_is_taken_away_ends_the_agent_that_would_start_its_ranks_the
 
 
 def test_a_launcher_s_code_becomes_the_scheduler_s_where_a_rank_left_a_mark(tmp_path: Path) -> None:
-    """Those of an earlier attempt are cleared first, else a bug would be started again for ever."""
+    """The marks of an earlier attempt are cleared first, else a bug would be started again for ever."""
     assert mapped(tmp_path / "marks", 1) == 1
     with pytest.raises(DistBackendError), reschedulable(tmp_path / "marks"):
         raise DistBackendError

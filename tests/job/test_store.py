@@ -229,7 +229,7 @@ def test_a_last_save_is_made_although_the_one_before_it_failed(tmp_path: Path) -
 
 
 def test_what_another_living_process_is_writing_is_left_alone(tmp_path: Path) -> None:
-    """And the earlier one is loaded meanwhile."""
+    """The earlier checkpoint is loaded meanwhile."""
     writer = start(
         "-c",
         "import sys; from gpuwarden_job import *\n"

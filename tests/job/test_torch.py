@@ -16,7 +16,7 @@ require_torch()
 
 @pytest.mark.parametrize("numpy", [True, False], ids=["numpy", "without numpy"])
 def test_a_training_that_was_killed_ends_with_the_same_loss(tmp_path: Path, numpy: bool) -> None:
-    """Also in another environment: what was saved with numpy is resumed without."""
+    """A checkpoint saved with numpy is resumed without it, too."""
     code, wanted = ended(training(tmp_path, "whole", 300), BOUND)
     assert code == 0, wanted
     process = training(tmp_path, "killed", 300)

@@ -242,7 +242,7 @@ def loaded(rendered: Objects, folder: Path) -> Config:
 
 
 def test_the_pod_monitor_keeps_the_labels_of_the_job_and_names_the_series_by_node() -> None:
-    """What names gpuwarden's pod would begin all series of a node anew with each update of the chart."""
+    """A label with the name of gpuwarden's pod would begin all series of a node anew with each update of the chart."""
     values = "podMonitor.enabled=true,nameOverride=other,podMonitor.interval=1m30s"
     (endpoint,) = objects(render(values))["PodMonitor/gpuwarden-other"]["spec"]["podMetricsEndpoints"]
     assert (endpoint["honorLabels"], endpoint["port"], endpoint["interval"]) == (True, "metrics", "1m30s")
@@ -292,7 +292,7 @@ def test_the_notes_name_what_to_type_and_what_prevents_a_pod() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
 def test_kubernetes_takes_every_object(version: str, tmp_path: Path) -> None:
-    """By its schemas; those of the Prometheus operator are not among them."""
+    """The check uses Kubernetes' schemas; those of the Prometheus operator are not among them."""
     manifests = []
     for number, values in enumerate([(), EVERYTHING, ("platform=gke",)]):
         policy = [] if version == NEWEST else ["rbac.admissionPolicy=false"]

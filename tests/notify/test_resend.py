@@ -70,7 +70,7 @@ def notifications(url: str, folder: Path) -> Notifications:
 
 
 async def test_what_had_a_message_since_the_start_is_not_sent_again(tmp_path: Path) -> None:
-    """Of two exclusions one was made in this run."""
+    """There are two exclusions, and this run made one of them."""
     held = [event(EventKind.HELD, actuator=name) for name in ("slurm", "file")]
     with Receiving() as receiving:
         sending = notifications(receiving.url, tmp_path)

@@ -483,7 +483,7 @@ def test_who_acknowledged_a_notice_that_was_called_off_is_signalled_for_the_next
 def test_after_a_notice_that_was_called_off_the_next_one_signals_whoever_still_handles_it(
     source: str, several: bool
 ) -> None:
-    """Also as a whole, past the mark of this node, and also if the same notice comes back."""
+    """The job is signalled as a whole, too, past the mark of this node, and also if the same notice comes back."""
     story = Story()
     story = story.spreads(7, process(1)) if several else story.runs(7, process(1))
     called_off(story, 40.0, source)

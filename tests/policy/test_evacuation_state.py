@@ -236,7 +236,7 @@ def test_a_hundred_processes_and_more_go_through_the_ledger_s_texts() -> None:
 
 
 def test_of_an_event_only_the_first_part_names_the_restarts() -> None:
-    """As every version has written it: null where they are not known."""
+    """The value is null where the restarts are unknown, as in every version."""
     aims = tuple(Aim(process(4_000_000 + n, started=10**11 + n), "TERM") for n in range(200))
     delivery = Delivery(way=Way.LOCAL, text="t", signal="TERM", receivers=aims)
     first, *others = events.signalling("n", "slurm/7", delivery, None, boot_id=BOOT, now=stamp(1.0))

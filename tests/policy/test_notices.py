@@ -137,7 +137,7 @@ def test_announced_again_before_the_node_is_back_it_stays_out_over_a_reboot() ->
 
 
 def test_a_notice_survives_a_restart_of_the_daemon_and_the_next_boot_forgets_it() -> None:
-    """What is left at the scheduler then stays: the same instance may be about to end all the same."""
+    """An exclusion left at the scheduler then stays: the same instance may be about to end all the same."""
     story = Story()
     announce(story, notice(story))
     story.passes(3).restarts_daemon().passes(3)

@@ -185,7 +185,7 @@ def test_the_same_machine_rebooted_stays_out_until_an_operator_lifts_it() -> Non
 def test_the_machine_that_replaces_it_comes_in_after_its_first_clean_pass_with_an_empty_ledger(
     flags: frozenset[Flag], remarks: str
 ) -> None:
-    """From 23.02 on Slurm remarks beside the reason that the machine went, and that another one came."""
+    """Slurm 23.02 and newer remark beside the reason that the machine went, and that another one came."""
     story = Story()
     story.drained_by_hand(reasons.termination(OTHER_BOOT, OTHER_INSTANCE) + remarks, flags=flags)
     story.unknown(passes=3).fails(replace(xid(), shadow=True))

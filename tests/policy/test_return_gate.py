@@ -541,7 +541,7 @@ def test_a_board_that_was_replaced_is_tested_too() -> None:
 
 
 def test_the_test_that_ends_a_finding_of_tests_is_itself_the_one_that_passes() -> None:
-    """That the GPU was inspected is acknowledged, as after every finding that asks for it."""
+    """An operator acknowledges that the GPU was inspected, as after every finding that asks for it."""
     story = GatedStory()
     story.fails(broken())
     story.results()

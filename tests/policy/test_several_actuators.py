@@ -154,7 +154,7 @@ def test_where_an_order_was_refused_a_failure_still_counts() -> None:
 
 
 def test_what_an_operator_excluded_stays_out_where_nobody_lifted_it() -> None:
-    """That somebody lifted it at one actuator ended the order, and not what is in force at the others."""
+    """A lift at one actuator ended the order, but not the exclusions in force at the others."""
     several = SeveralActuators()
     several.took(orders.exclude("al", "a fan", BOOT, several.now))
     several.passes()

@@ -112,7 +112,7 @@ def _with_gpu(mig: tuple[MigInstance, ...] = (), readings: GpuReadings | None = 
 
 
 def test_the_fields_of_instances_are_the_default_counters_and_the_instances_own() -> None:
-    """But for the last Xid: one that is not an instance's has no series at all in dcgm-exporter while there are instances."""
+    """The last Xid is an exception: in dcgm-exporter one that is not an instance's has no series while there are instances."""
     own = {row.name for row in COUNTERS if row.level == "instance"} | {f"{PREFIX}DEV_{name}" for name in _OWN_BESIDE}
     expected = ({row.name for row in DEFAULTS} | own) - {"DCGM_FI_DEV_XID_ERRORS", *NOT_GIVEN}
     assert {PREFIX + name for name in OF_INSTANCES} == expected

@@ -228,7 +228,7 @@ async def test_where_another_process_takes_the_last_page_no_verdict_calls_a_fail
 
 
 async def test_what_is_still_true_stays_until_it_is_old(disk: Path) -> None:
-    """With on_stale = "refuse" no verdict has jobs refused: that is not to follow from one write that fails."""
+    """A missing verdict refuses jobs if on_stale is "refuse", which must not follow from one write that fails."""
     file = VerdictFile(disk)
     file.publish(now())
     assert await file.flush(60)

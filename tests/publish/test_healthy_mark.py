@@ -44,7 +44,7 @@ def marks(run_dir: Path) -> list[str]:
 def test_a_mark_that_counts_is_never_older_than_the_verdict_may_be(
     observed: float, age: float, fresh_for: float, later: float
 ) -> None:
-    """As a script reads it `later`, that the daemon made `age` after the observation and never again."""
+    """A script reads the mark `later`; the daemon made it `age` after the observation and never again."""
     shown = snapshot(observed=Stamp(observed, 0.0), fresh_for=fresh_for)
     name = mark_name(shown, Stamp(observed + age, 0.0))
     period = int(observed + age + later) // PERIOD

@@ -40,7 +40,7 @@ async def login(
 
 
 async def test_everything_is_behind_the_password(site: Site) -> None:
-    """As with exporter-toolkit, /healthz and what is not there included."""
+    """The exporter-toolkit does the same, for /healthz and missing pages, too."""
     async with serving(config=site.write(users(alice="right"))) as served:
         for path in ("/metrics", "/healthz", "/readyz", "/heartbeat", "/v1/notice", "/", "/nothing"):
             answer = await get(served, path)
@@ -139,7 +139,7 @@ async def test_more_logins_than_may_wait_are_refused_as_busy() -> None:
     ("address", "name"), [("10.0.0.7", "alice"), ("10.0.0.8", "nobody")], ids=["another address", "another name"]
 )
 async def test_a_flood_of_wrong_logins_keeps_out_no_right_one_that_is_new(address: str, name: str) -> None:
-    """As of Prometheus after a restart of the daemon: it waits for one check of each lane, and not for 64 of them."""
+    """Prometheus is new after a restart of the daemon: it waits for one check of each lane, and not for 64 of them."""
     checker = BackgroundWriter("passwords", 64, on_error=lambda _: None)
     passwords = Passwords({"alice": hashed("right", cost=10)}, checker)
     flood = [asyncio.create_task(passwords.login(basic(name, f"no{n}"), PATIENCE, address)) for n in range(300)]

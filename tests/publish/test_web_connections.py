@@ -203,7 +203,7 @@ async def test_active_clients_make_room_for_new_ones(site: Site) -> None:
 
 @pytest.mark.parametrize("secured", [False, True])
 async def test_a_scrape_gets_through_beside_clients_that_connect_again_and_again(site: Site, secured: bool) -> None:
-    """Each of them begins a handshake, or a request, and makes room for itself: with TLS the scraper needs some turns for its own."""
+    """Every client begins a handshake, or a request, and makes room for itself: with TLS the scraper needs some turns for its own."""
     tls = trusting() if secured else None
     sections = (site.serve(),) if secured else ("",)
     sent = HELLO if secured else b"GET"
@@ -400,7 +400,7 @@ async def test_a_client_that_takes_its_answers_slowly_is_answered_one_at_a_time(
 
 @pytest.mark.parametrize("secured", [False, True])
 async def test_clients_that_read_a_large_page_at_the_same_time_all_get_it(site: Site, secured: bool) -> None:
-    """As of a node with 112 MIG instances, uncompressed: together more than UNSENT_MOST."""
+    """The page is that of a node with 112 MIG instances, uncompressed: the clients together take more than UNSENT_MOST."""
     sections = (site.serve(),) if secured else ("",)
     tls = trusting() if secured else None
     async with serving(config=site.write(*sections), deadline=PATIENCE) as served:

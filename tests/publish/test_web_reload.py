@@ -117,7 +117,7 @@ async def test_headers_and_limits_change_too(site: Site) -> None:
 
 
 async def test_no_scrape_fails_while_certificates_and_users_are_replaced_again_and_again(site: Site) -> None:
-    """Each request is answered, by the old state or by the new one."""
+    """Every request is answered, by the old state or by the new one."""
     async with serving(config=site.write(site.serve(), users(alice="right")), check_every=0.01) as served:
         tls, done, taken = trusting(), asyncio.Event(), []
 

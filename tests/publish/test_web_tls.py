@@ -171,7 +171,7 @@ async def test_a_certificate_about_to_expire_is_an_error_before_it_does(site: Si
 
 
 async def test_certificates_behind_a_link_that_is_turned_are_noticed(site: Site) -> None:
-    """As Kubernetes replaces a secret: the names stay, a link to their folder moves."""
+    """Kubernetes replaces a secret so: the names stay, and a link to their folder moves."""
     section = site.serve()
     for name in ("one", "two"):
         site.serve()

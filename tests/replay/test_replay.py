@@ -126,7 +126,9 @@ def test_other_rules_give_another_verdict() -> None:
 @settings(deadline=None, max_examples=15)
 @given(name=st.sampled_from(NAMES), place=st.floats(0.0, 0.999), away=st.sampled_from((0.0, 3.0, 30.0)))
 def test_a_restart_at_any_point_of_any_fault_leads_to_the_same_end(name: str, place: float, away: float) -> None:
-    """But in the moment at which readings are lost: a daemon that starts then had no answer, and one that never had any misses none."""
+    """The moment at which readings are lost is left out: a daemon that starts then had no answer, and one that never
+    had any misses none.
+    """
     fault = next(row for row in CLASSES if row.name == name)
     struck = story(name, fault.after + fault.grace + 90.0)
     where = max(1, int(place * len(struck)))

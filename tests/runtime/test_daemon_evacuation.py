@@ -69,7 +69,7 @@ def _times(training: Training, events: list[dict[str, Any]]) -> str:
 def test_both_ranks_save_and_the_job_goes_on_elsewhere_from_where_it_was(
     slurm: Slurm, hosts: dict[str, SlurmHost], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """At their own speeds, and each answers for both."""
+    """The ranks save at their own speeds, and each answers for both."""
     training = Training(slurm, agrees=True, takes=(0.0, 1.5), after="stay")
     doomed = min(training.nodes())
     with hosts[doomed].acting() as daemon:
@@ -99,7 +99,7 @@ def test_both_ranks_save_and_the_job_goes_on_elsewhere_from_where_it_was(
 def test_a_job_is_not_requeued_on_the_acknowledgement_of_one_rank_while_another_saves(
     slurm: Slurm, hosts: dict[str, SlurmHost]
 ) -> None:
-    """Each answers for itself, as clients of before do: the one here is fast, and of the slow one nothing is known here."""
+    """Ranks answer for themselves, as older clients do: the one here is fast, and nothing is known here of the slow one."""
     training = Training(slurm, takes=(0.0, 4.0), after="stay")
     doomed = min(training.nodes())
     with hosts[doomed].acting() as daemon:
@@ -144,7 +144,7 @@ def time_of(daemon: RunningDaemon, kind: str) -> float:
 def test_of_two_nodes_that_end_at_once_one_signals_the_job_and_it_is_requeued_once(
     slurm: Slurm, hosts: dict[str, SlurmHost]
 ) -> None:
-    """Each rank gets gpuwarden's signal once, whichever node sends it; what Slurm sends it besides is not gpuwarden's."""
+    """Every rank gets gpuwarden's signal once, whichever node sends it. Signals that Slurm sends besides do not count."""
     training = Training(slurm, declares=OWN_SIGNAL, agrees=True, takes=(0.5, 1.5), after="stay")
     with ExitStack() as daemons:
         doomed = [hosts[node] for node in sorted(training.nodes())]

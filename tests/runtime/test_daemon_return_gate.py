@@ -104,7 +104,7 @@ def test_a_gpu_that_cannot_be_tested_is_named_and_left_out_when_another_one_retu
 
 
 def test_a_socket_that_is_gone_for_a_moment_lets_no_node_back_untested(host: GatedHost) -> None:
-    """As while a package is replaced."""
+    """The socket is gone while a package is replaced."""
     host.script({"*": PASSES})
     host.serve()
     aside = host.socket_path.with_suffix(".aside")
@@ -191,7 +191,7 @@ def test_a_test_whose_service_gets_sigterm_is_no_try_and_one_that_is_killed_is(h
 
 
 def test_a_daemon_that_is_stopped_in_a_test_has_ended_it_and_it_is_no_try(host: GatedHost) -> None:
-    """As for an upgrade: the next daemon begins another test, at once."""
+    """After an upgrade the next daemon begins another test at once."""
     host.script({"*": [LONG, PASSES]})
     host.serve()
     with host.acting() as daemon:

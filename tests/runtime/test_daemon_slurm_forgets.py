@@ -21,7 +21,7 @@ def host(tmp_path: Path, slurm: Slurm) -> SlurmHost:
 
 @pytest.mark.slow
 def test_a_drain_that_the_controller_forgot_is_written_again_at_once(host: SlurmHost, slurm: Slurm) -> None:
-    """Not after `lifted_for`, five minutes: nobody has lifted it."""
+    """The daemon does not wait for `lifted_for`, five minutes, since nobody has lifted the drain."""
     state = slurm.remembers()
     with host.acting() as daemon:
         daemon.wait_status("healthy")

@@ -61,7 +61,7 @@ def test_a_repaired_machine_takes_work_again(host: RepairedHost, short: Slurm, f
 def test_a_node_repaired_while_its_drain_could_not_be_written_is_not_drained_afterwards(
     tmp_path: Path, slurm: Slurm, kind: Obstacle, *, restarted: bool
 ) -> None:
-    """It falls between two passes of 5 s: the record ends with a line of the kernel log."""
+    """The failure falls between two passes of 5 s: the record ends with a line of the kernel log."""
     host = SlowHost(tmp_path, slurm)
     host.configure_slurm(percent=25)
     since = log_size(slurm)

@@ -276,7 +276,7 @@ def test_a_site_check_runs_as_its_own_user_outside_and_only_if_it_is_configured(
 
 @pytest.mark.slow
 def test_a_test_before_a_return_runs_in_its_own_unit_and_its_workers_as_a_user_without_rights(watched: Watched) -> None:
-    """It comes as far as its workers, which see that this machine is no host."""
+    """The test gets as far as its workers, which see that this machine is no host."""
     machine, path = watched.machine, "/run/gpuwarden-test.sock"
     watched.wait_status_shows("2 of 2 GPUs")
     machine.write("/etc/systemd/system/gpuwarden-test@.service.d/50-fake.conf", watched.environment)

@@ -73,7 +73,9 @@ def test_who_only_answers_is_closed_to_nearly_everything(name: str, tmp_path: Pa
 
 @pytest.mark.parametrize("unit", [*UNITS.glob("*.service"), *UNITS.glob("profiles/*.conf")], ids=lambda file: file.name)
 def test_no_unit_needs_user_namespaces_which_hardened_hosts_do_not_have(unit: Path) -> None:
-    """With `user.max_user_namespaces = 0`, as the STIG of RHEL 9 and its kin has it, systemd starts no unit with PrivateUsers (systemd#34983)."""
+    """A unit with PrivateUsers does not start if `user.max_user_namespaces` is 0, as the STIG of RHEL 9 and its kin
+    set it (systemd#34983).
+    """
     assert "PrivateUsers" not in settings(unit)
 
 
@@ -134,7 +136,7 @@ def test_the_service_of_the_return_gate_opens_the_gpus_and_uvm_only_and_has_a_co
 
 
 def test_the_device_of_uvm_is_made_before_the_rules_of_a_test_name_it_and_by_a_unit_that_may() -> None:
-    """What ProtectClock and the like allow is a list of devices, on which that of uvm is not."""
+    """ProtectClock and similar settings allow a list of devices, which lacks that of uvm."""
     test, values = settings(UNITS / "gpuwarden-test@.service"), settings(UNITS / "gpuwarden-uvm.service")
     assert "gpuwarden-uvm.service" in test["Wants"][0].split()
     assert "gpuwarden-uvm.service" in test["After"][0].split()
@@ -162,7 +164,7 @@ def test_only_the_termination_drop_in_lets_ranks_be_signalled_and_stops_the_daem
 
 
 def test_only_root_s_profile_has_the_folder_that_slurm_s_prolog_obeys() -> None:
-    """In the others systemd would give it to their user."""
+    """Systemd would give the folder to the user of the other profiles."""
     assert settings(profile("enforce"))["StateDirectory"] == ["gpuwarden-slurm"]
     for file in (SERVICE, profile("observe"), profile("jobs")):
         folders = settings(file).get("StateDirectory", []) + settings(file).get("RuntimeDirectory", [])

@@ -205,7 +205,7 @@ def test_no_other_mark_counts_and_the_verdict_is_read(
 
 
 def test_a_mark_is_not_followed(host: HookHost, shell: Sequence[str]) -> None:
-    """It may lead anywhere, to a file system that hangs for instance: here to itself, where following it never ends."""
+    """A link may lead anywhere, such as to a file system that hangs: here to itself, where following it never ends."""
     assert marked(host, shell, periods=1, make=lambda path: path.symlink_to(path.name)) == "gpuwarden: healthy"
 
 

@@ -50,7 +50,7 @@ def test_slurmd_calls_the_check_at_its_start_and_again_and_again(rig: Rig) -> No
 
 @pytest.mark.slow
 def test_a_refused_job_runs_elsewhere_and_is_not_held(rig: Rig) -> None:
-    """It was given the node just before the daemon drained it."""
+    """The job was given the node just before the daemon drained it."""
     slurm = rig.slurm
     for node in ("n2", "n3"):
         slurm.drain(node, "only for a moment")

@@ -51,7 +51,7 @@ def test_a_job_is_refused_a_gpu_that_failed(host: HookHost, shell: Sequence[str]
 def test_a_job_without_that_gpu_starts_on_the_excluded_node(
     host: HookHost, shell: Sequence[str], gpus: str | None
 ) -> None:
-    """It holds its allocation already, and nothing that it uses is bad."""
+    """The job holds its allocation already, and uses nothing that is bad."""
     host.verdict(BAD_GPU, gpus=GPUS)
     assert prolog(host, shell, gpus) == (0, "")
 
@@ -84,7 +84,7 @@ STARTS: Mapping[str, tuple[dict[str, object], str]] = {
 def test_a_job_starts_on_a_bad_node(
     host: HookHost, shell: Sequence[str], bad: Mapping[str, object], keys: dict[str, object], why: str
 ) -> None:
-    """And one line reports that it did."""
+    """The prolog prints one line that the job starts."""
     host.verdict({**bad, **keys}, gpus=GPUS)
     code, line = prolog(host, shell)
     assert (code, line.startswith("gpuwarden: job 4711: starts: ")) == (0, True)
@@ -140,7 +140,7 @@ def test_what_another_user_could_have_asked_for_refuses_nobody(
 def test_a_verdict_of_another_user_refuses_nobody(
     host: HookHost, shell: Sequence[str], bad: Mapping[str, object]
 ) -> None:
-    """Who got into a daemon that may not drain could otherwise have Slurm drain the node, past the breaker."""
+    """An intruder in a daemon that may not drain could otherwise have Slurm drain the node, past the breaker."""
     require_root()
     host.verdict(bad, gpus=GPUS)
     host.give_away()

@@ -177,7 +177,7 @@ def test_no_more_memory_is_taken_than_the_parent_allows(fake: FakeCuda) -> None:
 def test_march_lasts_200_ms_at_most_and_frees_everything(
     fake: FakeCuda, tmp_path: Path, speed: float, launches: int
 ) -> None:
-    """As many passes as the speed of the GPU allows; at 400 MB/s two over 32 MiB."""
+    """The march makes as many passes as the speed of the GPU allows; at 400 MB/s two over 32 MiB."""
     log = tmp_path / "log"
     fake.add(f"log {log}", f"write_speed {speed}", f"verify_speed {speed}")
     measured = run(fake, "quick")
@@ -196,7 +196,7 @@ def test_march_lasts_200_ms_at_most_and_frees_everything(
 
 
 def test_slow_gpu_is_marched_over_in_parts_each_held_for_200_ms_at_most(fake: FakeCuda, tmp_path: Path) -> None:
-    """At 150 MB/s writing and verifying 32 MiB takes 0.45 s."""
+    """Writing and verifying 32 MiB takes 0.45 s at 150 MB/s."""
     log = tmp_path / "log"
     fake.add(f"log {log}", "write_speed 1.5e8", "verify_speed 1.5e8")
     memory = run(fake, "gate").memory
@@ -298,7 +298,7 @@ def test_more_wrong_sms_than_are_kept_are_counted(fake: FakeCuda) -> None:
 
 @pytest.mark.parametrize("name", ["int8", "bf16"])
 def test_result_that_all_warps_agree_on_accuses_no_gpu(fake: FakeCuda, name: str) -> None:
-    """It is an architecture or a driver on which the kernel was never tried: a whole fleet of them would fail."""
+    """The kernel was never tried on this architecture or driver, with which a whole fleet would fail."""
     fake.add(*(f"checksum {name} {seed} 12345" for seed in SEEDS))
     measured = run(fake, "quick")
     assert measured.obstacle is Obstacle.UNSUPPORTED

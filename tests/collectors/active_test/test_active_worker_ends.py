@@ -110,7 +110,7 @@ def test_what_was_wrong_before_a_process_came_is_kept(fake: FakeCuda) -> None:
 
 @pytest.mark.slow
 def test_worker_that_does_not_see_itself_on_the_gpu_does_not_test_it(fake: FakeCuda) -> None:
-    """In a PID namespace of its own it would see no other process either."""
+    """A worker in a PID namespace of its own would see no other process either."""
     fake.nvml.write(gpus=1)  # which lists no contexts any more
     measured = run(fake)
     assert measured.obstacle is Obstacle.UNSUPPORTED
@@ -156,7 +156,7 @@ def test_gpu_that_vanishes_in_the_middle_ends_the_test(fake: FakeCuda) -> None:
 
 @pytest.mark.slow
 def test_transfers_wait_for_their_turn(fake: FakeCuda) -> None:
-    """One GPU of a test at a time."""
+    """A test transfers data with one GPU at a time."""
     lock = os.open(fake.contexts, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
     with active_worker(request(fake, "quick"), fake.contexts) as worker:
@@ -332,7 +332,7 @@ def test_end_of_stdin_ends_it_even_in_a_call_that_hangs(fake: FakeCuda, hang: st
 
 @pytest.mark.parametrize("hang", ["cuInit", "memory_write 2"])
 def test_killed_parent_takes_it_along(fake: FakeCuda, hang: str) -> None:
-    """Also while the library hangs, and although somebody else holds its streams open."""
+    """The worker ends even if the library hangs, and another process holds its streams open."""
     fake.add(f"hang {hang}")
     script = (
         "import json, os, subprocess, sys, time\n"

@@ -43,7 +43,7 @@ def test_every_entry_assembles_within_its_registers(name: str, architecture: int
 def test_the_time_is_read_after_the_barrier_and_around_all_products(
     name: str, architecture: int, tmp_path: Path
 ) -> None:
-    """Of a register named %clock ptxas would silently have made the special one, and of both readings none."""
+    """A register named %clock would silently become the special register in ptxas, and both readings would be lost."""
     text, entries = COMPUTE[name]
     for entry, made in assemble(text(), architecture, tmp_path, code=True).items():
         assert entry in entries
