@@ -249,7 +249,7 @@ async def test_events_are_passed_on_while_a_call_hangs(worker: Make) -> None:
 
 async def test_a_flood_of_events_is_cut_and_counted_and_the_passes_go_on(worker: Make) -> None:
     events: list[HostEvent] = []
-    limits = WorkerLimits(deadline=SOON, events_burst=100, events_per_second=0.0)
+    limits = WorkerLimits(deadline=SOON, events_burst=100, events_every=3600.0)
     flooding = worker(Options(events=20_000), limits, on_event=events.append)
     async with asyncio.timeout(SOON):
         while len(events) + flooding.events_dropped < 20_000:

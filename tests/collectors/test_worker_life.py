@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.facts import Stamp
-from gpuwarden_collectors.worker.life import Allowance, Fate, WorkerLife, WorkerLimits
+from gpuwarden_collectors.worker.life import Fate, WorkerLife, WorkerLimits
 
 LIMITS = WorkerLimits()
 
@@ -77,10 +77,3 @@ def test_silence_lasts_from_the_first_question_or_from_the_last_answer() -> None
     assert life.silent_since is None
     life.asked(20.0, stamp(20.0))
     assert life.silent_since == stamp(16.0)
-
-
-def test_an_allowance_gives_a_burst_and_then_a_rate() -> None:
-    allowance = Allowance(burst=3, per_second=2.0)
-    assert [allowance.take(100.0) for _ in range(5)] == [True, True, True, False, False]
-    assert [allowance.take(101.0) for _ in range(3)] == [True, True, False]
-    assert sum(allowance.take(1000.0) for _ in range(10)) == 3

@@ -32,7 +32,7 @@ class WorkerLimits:
     backoff_first: float = 1.0
     backoff_max: float = 60.0
     events_burst: int = 10_000
-    events_per_second: float = 1000.0
+    events_every: float = 0.001
 
 
 class Fate(StrEnum):
@@ -125,20 +125,3 @@ class WorkerLife:
     @property
     def silent_since(self) -> Stamp | None:
         return (self._last_answer or self._first_ask) if self._silent else None
-
-
-class Allowance:
-    """A token bucket: so many at once, so many per second after that."""
-
-    def __init__(self, burst: int, per_second: float) -> None:
-        self._burst = self._left = float(burst)
-        self._per_second = per_second
-        self._filled = 0.0
-
-    def take(self, now: float) -> bool:
-        self._left = min(self._burst, self._left + (now - self._filled) * self._per_second)
-        self._filled = now
-        if self._left < 1.0:
-            return False
-        self._left -= 1.0
-        return True

@@ -22,11 +22,12 @@ from gpuwarden_collectors.base import Clock, Facts, Observation, PassOutcome, Wo
 from gpuwarden_collectors.changes import applied
 from gpuwarden_collectors.codec import from_wire, to_wire
 from gpuwarden_collectors.event_facts import HostEvent
+from gpuwarden_collectors.token_bucket import TokenBucket
 from gpuwarden_collectors.worker.child import Child, in_uninterruptible_sleep
 from gpuwarden_collectors.worker.frames import Frame, Kind, pack
 from gpuwarden_collectors.worker.hung import HungParts
 from gpuwarden_collectors.worker.in_flight import InFlight
-from gpuwarden_collectors.worker.life import Allowance, Fate, WorkerLife, WorkerLimits
+from gpuwarden_collectors.worker.life import Fate, WorkerLife, WorkerLimits
 
 _EXIT_TIME = 1.0  # seconds between the end of the stream and the end of the process that wrote it
 
@@ -74,7 +75,7 @@ class Worker(Generic[Facts]):
         self._start = _start_frame(options)
         self._life = WorkerLife(limits)
         self._hung = HungParts(limits)
-        self._allowance = Allowance(limits.events_burst, limits.events_per_second)
+        self._bucket = TokenBucket(limits.events_burst, limits.events_every, 0.0)
         self._child: Child | None = None
         self._held: tuple[int, Facts] | None = None  # the last facts of this child, and the number of its answer
         self._leaving: list[Child] = []  # being ended, or left behind
@@ -313,7 +314,7 @@ class Worker(Generic[Facts]):
 
     def _event(self, frame: Frame) -> None:
         loop = asyncio.get_running_loop()
-        if not self._allowance.take(loop.time()):
+        if self._bucket.wait(loop.time()):
             self.events_dropped += 1
             return
         try:

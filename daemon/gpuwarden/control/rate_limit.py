@@ -5,9 +5,8 @@ What must not wait is not held up by it: a first announcement, and one that halv
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.token_bucket import TokenBucket
 
 BURST = 20
 """Announcements and withdrawals of one user in a row: more than a control plane has reason for in the life of a machine."""
@@ -16,26 +15,18 @@ EVERY = 5.0
 USERS_MOST = 64
 
 
-@dataclass(slots=True)
-class _Allowance:
-    left: float
-    at: float
-
-
 class Pushes:
     """Each user has an allowance of their own, so that who repeats himself keeps nobody else from being heard."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._users: dict[int, _Allowance] = {}
+        self._users: dict[int, TokenBucket] = {}
 
     def wait(self, uid: int) -> float:
         """Seconds until this one may be taken; 0: it is."""
         now = self._clock().boottime
-        known = self._users.pop(uid, None) or _Allowance(BURST, now)
-        left = min(BURST, known.left + (now - known.at) / EVERY)
-        taken = left >= 1.0
+        bucket = self._users.pop(uid, None) or TokenBucket(BURST, EVERY, now)
         if len(self._users) >= USERS_MOST:  # who was here longest ago
             del self._users[next(iter(self._users))]
-        self._users[uid] = _Allowance(left - taken, now)
-        return 0.0 if taken else (1.0 - left) * EVERY
+        self._users[uid] = bucket
+        return bucket.wait(now)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from gpuwarden.policy.model import Held
+from gpuwarden.policy.model import Held, earlier
 from gpuwarden.policy.reasons import PREFIX
 
 CLOCKS_APART = 60.0
@@ -57,10 +57,7 @@ def refusal(at_once: int, held: Iterable[Held], node: str) -> str:
     """Why this node may not be tested now, or may not go on; "" if it may. `held`: all nodes that are tested, this one
     too if it is visible.
     """
-    held = list(held)
-    others = {one.node: one for one in sorted(held, reverse=True) if one.node != node}
-    own = min((one for one in held if one.node == node), default=None)
-    before = [one for one in others.values() if own is None or one < own]
-    if len(before) < at_once:
+    before = len(earlier(held, node))
+    if before < at_once:
         return ""
-    return f"{len(before)} nodes are tested now, and test.at_once allows {at_once}"
+    return f"{before} nodes are tested now, and test.at_once allows {at_once}"

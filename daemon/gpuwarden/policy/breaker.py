@@ -14,7 +14,7 @@ than 10 by chance (Poisson, 2.2 an hour) about once in five years.
 
 from __future__ import annotations
 
-from gpuwarden.policy.model import Budget, FleetCount, Held
+from gpuwarden.policy.model import Budget, FleetCount, Held, earlier
 
 SPREAD_PER_NODE = 0.020
 """Seconds for each node of the pool over which first writes are spread, when all fail at once: 50 a second at most."""
@@ -66,9 +66,7 @@ def share(budget: Budget, pool: int) -> int:
 
 def refusal(budget: Budget, fleet_count: FleetCount) -> str:
     """Why this node may not be excluded, or stay excluded, for a failure; "" if it may."""
-    others = sorted(held for held in fleet_count.held if held.node != fleet_count.node)
-    ours = min((held for held in fleet_count.held if held.node == fleet_count.node), default=None)
-    before = [held for held in others if ours is None or held < ours]
+    before = earlier(fleet_count.held, fleet_count.node)
     recent = [held for held in before if _within(held, budget.window, fleet_count.now)]
     if len(before) >= share(budget, fleet_count.pool):
         most = share(budget, fleet_count.pool)

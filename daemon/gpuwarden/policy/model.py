@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
@@ -139,6 +140,15 @@ class Held:
 
     since: float
     node: str
+
+
+def earlier(held: Iterable[Held], node: str) -> list[Held]:
+    """Return the other nodes that precede this one, each once; all others while this node is not among them. Every node of
+    the pool sees the same order, so the later of two that acted at once takes back what it did.
+    """
+    first = {each.node: each for each in sorted(held, reverse=True)}
+    own = first.pop(node, None)
+    return [each for each in first.values() if own is None or each < own]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

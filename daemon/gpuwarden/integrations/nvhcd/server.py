@@ -11,9 +11,9 @@ import json
 import socket
 import time
 from dataclasses import dataclass
-from itertools import count
 from typing import TYPE_CHECKING
 
+from gpuwarden.base.accepting import accepted
 from gpuwarden.integrations.nvhcd.connection import Connection, Connections
 from gpuwarden.integrations.nvhcd.wire import Response, encoded
 from gpuwarden.integrations.process import left
@@ -27,9 +27,6 @@ NAME = "nvhcd"
 """Name of the actuator whose marker counts."""
 STOPS_WITHIN = 2.0
 """Seconds; its clients leave with their response."""
-AT_ONCE = 16
-"""Connections accepted in one turn of the loop: a crowd that connects again and again leaves turns for those that ask."""
-_EXHAUSTED = 1.0  # seconds until the next try where no connection can be accepted: file descriptors are used up
 _LOG_EVERY = 60.0  # seconds between two equal lines of the log
 
 
@@ -114,16 +111,7 @@ class Service:
     async def _accept(self, listener: socket.socket) -> None:
         """Accept connections until cancelled."""
         loop = asyncio.get_running_loop()
-        for number in count(1):
-            if number % AT_ONCE == 0:
-                await asyncio.sleep(0)  # as long as connections are ready nothing below gives others a turn
-            try:
-                sock, _ = await loop.sock_accept(listener)
-            except ConnectionError:  # the peer has left
-                continue
-            except OSError:
-                await asyncio.sleep(_EXHAUSTED)
-                continue
+        async for sock, _ in accepted(listener):
             task = loop.create_task(self._open(sock))
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)

@@ -10,6 +10,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 
+from gpuwarden.base.accepting import accepted
 from gpuwarden.base.background import BackgroundWriter
 from gpuwarden.base.log import get_logger
 from gpuwarden.publish.sockets.unix_socket import SocketError, SocketFile
@@ -20,7 +21,6 @@ log = get_logger()
 
 PACE = 0.001
 """Seconds between two clients, and between two requests of one."""
-_EXHAUSTED = 1.0  # seconds until the next try, when this process has no descriptor left for a client
 _STALLED = 5.0
 
 
@@ -118,13 +118,7 @@ class SocketListener:
         self._accepting = self._listener = None
 
     async def _accept(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                sock, _ = await loop.sock_accept(listener)
-            except OSError:
-                await asyncio.sleep(_EXHAUSTED)
-                continue
+        async for sock, _ in accepted(listener):
             try:
                 self._welcome(sock)
             except OSError:  # it is gone already

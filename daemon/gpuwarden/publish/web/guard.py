@@ -23,10 +23,11 @@ from gpuwarden.publish.web import http as web
 from gpuwarden.publish.web.config import read
 from gpuwarden.publish.web.connections import source_of
 from gpuwarden.publish.web.files import Print, fingerprint
-from gpuwarden.publish.web.rules import RateLimit, WebConfig, WebConfigError
+from gpuwarden.publish.web.rules import WebConfig, WebConfigError
 from gpuwarden.publish.web.tls import Tls
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.token_bucket import TokenBucket
 
 if TYPE_CHECKING:  # bcrypt, for those with such a file
     from gpuwarden.publish.web.auth import Passwords
@@ -54,25 +55,6 @@ BUSY = Refusal("login", 503, "too many logins are being checked; try again", {"R
 LIMITED = Refusal("rate_limit", 429, "more requests than rate_limit allows; try again", {"Retry-After": "1"})
 
 
-class TokenBucket:
-    """Full at first; `now` is any clock in seconds that only goes forward."""
-
-    def __init__(self, limit: RateLimit, now: float) -> None:
-        self.limit = limit
-        self._tokens = float(limit.burst)
-        self._at = now
-
-    def take(self, now: float) -> bool:
-        if not self.limit.interval:
-            return True
-        self._tokens = min(self.limit.burst, self._tokens + (now - self._at) / self.limit.interval)
-        self._at = now
-        if self._tokens < 1:
-            return False
-        self._tokens -= 1
-        return True
-
-
 class Guard:
     """Decides which clients are served.
 
@@ -94,7 +76,7 @@ class Guard:
         self._config = WebConfig()
         self._seen: Mapping[Path, Print] = {}
         self._doubt = self._fault = ""
-        self._bucket = TokenBucket(RateLimit(), 0.0)
+        self._bucket = TokenBucket(0, 0.0, 0.0)
         self._passwords: Passwords | None = None
         self._reader: BackgroundWriter | None = None
         self._checker: BackgroundWriter | None = None
@@ -141,7 +123,7 @@ class Guard:
 
     async def refusal(self, request: web.BaseRequest) -> Refusal | None:
         """Why this request is refused; None if it is not. All paths are alike, and all methods."""
-        if not self._bucket.take(asyncio.get_running_loop().time()):
+        if self._bucket.wait(asyncio.get_running_loop().time()):
             return LIMITED
         if self._passwords is None:
             return None
@@ -195,8 +177,8 @@ class Guard:
         self._seen, self._doubt, self._fault = config.files, "", ""
         if config.users != before.users:
             self._passwords = self._logins(config.users)
-        if config.rate_limit != self._bucket.limit:
-            self._bucket = TokenBucket(config.rate_limit, asyncio.get_running_loop().time())
+        if (limit := config.rate_limit) != before.rate_limit:
+            self._bucket = TokenBucket(limit.burst, limit.interval, asyncio.get_running_loop().time())
         if config.files == before.files:
             return
         ends = None if config.tls is None else rfc3339(config.tls.ends)

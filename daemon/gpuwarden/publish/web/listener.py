@@ -12,9 +12,9 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
+from gpuwarden.base.accepting import accepted
 from gpuwarden.publish.web import http as web
 from gpuwarden.publish.web.connections import Connection, Connections, Refusals, Server, source_of
 from gpuwarden.publish.web.guard import Guard
@@ -30,10 +30,6 @@ RECEIVE_BUFFER = 64 << 10
 """Bytes, of which the kernel makes twice as many: what a client that sends requests ahead can have read before one is answered."""
 BACKLOG = 128
 """Connections that the kernel keeps until they are accepted."""
-AT_ONCE = 16
-"""Connections accepted in one turn of the loop. Measured beside one client that connects again and again: with 128 no TLS handshake came to its
-end, with 16 each did."""
-_PAUSE = 1.0  # seconds until the next try where no connection can be accepted: file descriptors are used up
 Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
@@ -142,16 +138,7 @@ class Listener:
     async def _accept(self, listener: socket.socket, server: Server) -> None:
         """Accept connections until cancelled."""
         loop = asyncio.get_running_loop()
-        for number in count(1):
-            if number % AT_ONCE == 0:
-                await asyncio.sleep(0)  # as long as connections are ready nothing below gives others a turn
-            try:
-                sock, peer = await loop.sock_accept(listener)
-            except ConnectionError:  # the peer has left
-                continue
-            except OSError:
-                await asyncio.sleep(_PAUSE)
-                continue
+        async for sock, peer in accepted(listener):
             task = loop.create_task(self._open(sock, peer, server))
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
