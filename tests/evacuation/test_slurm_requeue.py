@@ -64,7 +64,7 @@ async def test_two_nodes_that_go_requeue_their_job_once_and_it_runs_on_the_third
 
 @pytest.mark.slow
 async def test_it_is_not_requeued_while_the_node_could_get_it_back(slurm: Slurm, commands: Commands) -> None:
-    """It does not matter who excluded the node."""
+    """The exclusion may be anybody's, gpuwarden's or a person's."""
     number = running(slurm, "-N1", script=f"exec {Ranks(slurm).script} USR1")
     node = slurm.job(number)["NodeList"]
     job = await the_job(commands, number, node)
