@@ -23,7 +23,7 @@ NAMESPACE = "kube-system"
 _HEAD = "# Made by tools/chart.py from kubernetes/chart; edit that.\n"
 _RBAC_HEAD = (
     _HEAD
-    + "# What gpuwarden may do in a cluster: read nodes, change metadata and taints of nodes, write their conditions. Nothing else.\n"
+    + "# What gpuwarden may do in a cluster: read nodes, change taint, label and annotation of nodes, write their conditions,\n# and events about them. Nothing else.\n"
 )
 _KUSTOMIZATION = f"""{_HEAD}apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization

@@ -32,6 +32,7 @@ from support.kubernetes_api import (
     refusing,
     silent,
 )
+from support.waiting import until
 from support.web_certificates import authority, pem
 
 REASON = "gpuwarden: failure gpu=3 xid=79"
@@ -174,6 +175,23 @@ async def test_a_taint_with_gpuwardens_key_but_without_its_annotation_is_foreign
     await restore(acts)
     assert server.writes == []
     await acts.close()
+
+
+async def test_each_exclusion_and_restoration_is_an_event_of_the_node_and_none_is_waited_for(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    acts = actuator(server, tmp_path)
+    await exclude(acts)
+    await restore(acts)
+    await until(lambda: len(server.events) == 2)
+    shown = {(event["type"], event["reason"], event["message"]) for event in server.events}
+    assert shown == {("Warning", "GpuwardenExcluded", REASON), ("Normal", "GpuwardenRestored", f"restored: {REASON}")}
+    assert {event["involvedObject"]["uid"] for event in server.events} == {"uid-of-n1"}
+    server.denied = {("create", "events")}
+    await exclude(acts)
+    assert (await acts.read()).owner is Owner.OURS
+    await acts.close()
+    assert len(server.events) == 2
 
 
 @pytest.mark.parametrize("changed", [{}, {"key": "site.io/out", "effect": "PreferNoSchedule"}])

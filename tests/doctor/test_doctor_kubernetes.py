@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gpuwarden.actuators.kubernetes.actuator import KubernetesActuator
+from gpuwarden.actuators.kubernetes.api import EVENTS
 from gpuwarden.actuators.kubernetes.condition import OSMO_TYPE
 from gpuwarden.config.kubernetes import KubernetesOptions
 from gpuwarden.config.model import Config
@@ -33,20 +36,50 @@ async def rows(server: ApiServer, folder: Path, **options: object) -> dict[str, 
 
 async def test_where_all_is_well_each_check_is_ok_and_nothing_is_written(server: ApiServer, tmp_path: Path) -> None:
     found = await rows(server, tmp_path)
-    assert list(found) == ["node name", "account", "rights", "pool", "clock", "leftovers"]
+    assert list(found) == ["node name", "account", "rights", "admission", "pool", "clock", "leftovers"]
     assert {row.grade for row in found.values()} == {Grade.OK}, found
     assert found["account"].found == "system:serviceaccount:kube-system:gpuwarden"
     assert found["pool"].found == "2 nodes with 'nvidia.com/gpu.present=true'"
-    assert server.writes == []
+    assert server.stored == []
 
 
 def test_the_manifest_grants_exactly_the_rights_that_are_checked() -> None:
     manifest = (Path(__file__).parents[2] / "kubernetes/rbac.yaml").read_text()
-    role = manifest.split("kind: ClusterRole\n")[1].split("---")[0]
-    rules = re.findall(r"resources: \[(.+?)\]\n +verbs: \[(.+?)\]", role)
-    given = {(verb, resource.partition("/")[2]) for resource, verbs in rules for verb in verbs.split(", ")}
-    assert given == set(NEEDED)
-    assert {resource.partition("/")[0] for resource, _ in rules} == {"nodes"}
+    rules = re.findall(r"resources: \[(.+?)\]\n +verbs: \[(.+?)\]", manifest)
+    given = [(verb, resource) for resource, verbs in rules for verb in verbs.split(", ")]
+    assert sorted(given) == sorted(NEEDED)
+    role = next(one for one in yaml.safe_load_all(manifest) if one["kind"] == "Role")
+    assert role["metadata"]["namespace"] == EVENTS
+
+
+POLICY = "nodes \"n1\" is forbidden: ValidatingAdmissionPolicy 'no-taints' with binding 'no-taints' denied request: only the platform team taints"
+WEBHOOK = 'admission webhook "nodes.example.com" denied the request: no'
+OURS = (
+    "nodes \"n1\" is forbidden: ValidatingAdmissionPolicy 'gpuwarden-own-node' with binding 'gpuwarden-own-node' denied request: "
+    "gpuwarden may change the node it runs on, and no other"
+)
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "advice"),
+    [
+        (422, POLICY, "an admission policy"),
+        (403, WEBHOOK, "an admission webhook"),
+        (403, OURS, "bound to another node"),
+    ],
+)
+async def test_a_rule_of_the_cluster_that_refuses_the_write_is_found_without_a_write(
+    server: ApiServer, tmp_path: Path, status: int, message: str, advice: str
+) -> None:
+    before = copy.deepcopy(server.nodes)
+    server.of_patch = refusing(status, message)
+    row = (await rows(server, tmp_path))["admission"]
+    assert (row.grade, advice in row.found, "rbac.yaml" in row.found) == (Grade.FAIL, True, False)
+    row = (await rows(server, tmp_path))["admission"]
+    assert (row.grade, row.found) == (
+        Grade.OK, "the server would take taint, label and annotation, condition (a trial, not stored)",
+    )  # fmt: skip
+    assert server.nodes == before
 
 
 async def test_each_right_that_is_missing_is_named_with_what_to_type(server: ApiServer, tmp_path: Path) -> None:

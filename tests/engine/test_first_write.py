@@ -6,7 +6,13 @@ import time
 
 import pytest
 
-from gpuwarden.actuators.base import ActuatorError, ActuatorOverloaded, ActuatorUnavailable
+from gpuwarden.actuators.base import (
+    ActuatorDenied,
+    ActuatorError,
+    ActuatorOverloaded,
+    ActuatorRefused,
+    ActuatorUnavailable,
+)
 from gpuwarden.actuators.reconciler import Limits, Reconciler
 from gpuwarden.policy.breaker import SPREAD_MOST, SPREAD_OF_COUNTS, spread
 from gpuwarden.policy.model import Act, Intent, Result, Why
@@ -65,6 +71,18 @@ async def test_where_the_breaker_is_open_already_it_does_not_wait_for_others() -
         pool.cluster.nodes[f"n{number}"] = Node(reason="gpuwarden: failure gpu=0 xid=79", since=time.time())
     assert await pool.attempt() == (Result.RETRY, [SHORT])
     assert pool.box.held_back
+
+
+async def test_what_a_rule_of_the_site_refuses_is_tried_again_every_few_minutes() -> None:
+    """Whoever corrects the rule gives no order to each node."""
+    pool = Pool()
+    pauses: dict[type[ActuatorError], float] = {}
+    for error in (ActuatorDenied("a policy refuses it"), ActuatorRefused("no permission")):
+        pool.client.away = error
+        for _ in range(10):
+            outcome, pauses[type(error)] = await pool.box.attempt(FAILED)
+            assert outcome.result is Result.REFUSED
+    assert pauses == {ActuatorDenied: 300.0, ActuatorRefused: 3_600.0}
 
 
 @pytest.mark.parametrize("of", ["fleet_count", "read", "apply"])

@@ -173,19 +173,20 @@ def test_the_root_of_the_node_is_read_only_and_shows_later_mounts() -> None:
 
 
 def test_rights_in_the_cluster_come_only_with_kubernetes_enabled() -> None:
-    kinds = {"ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+    rights = {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
+    kinds = rights | {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
     assert not kinds & {one["kind"] for one in objects(render()).values()}
     assert kinds <= {one["kind"] for one in objects(render("kubernetes.enabled=true")).values()}
     assert not kinds & {one["kind"] for one in objects(render("kubernetes.enabled=true,rbac.create=false")).values()}
     old = {one["kind"] for one in objects(render("kubernetes.enabled=true,rbac.admissionPolicy=false")).values()}
-    assert kinds & old == {"ClusterRole", "ClusterRoleBinding"}
+    assert kinds & old == rights
     text = render("kubernetes.enabled=true,namespaceOverride=gpu,serviceAccount.name=own")
     assert 'request.userInfo.username == "system:serviceaccount:gpu:own"' in text
 
 
 FAULTY = [
     "mode=act", "platform=eks", "port=0", "hostMount.enabled=true", "runDir=run", "image.digest=latest", "podMonitor.interval=often",
-    "tolerations=all", "kubernetes.enabled=maybe", "extraArgs=--simulate", "listen=::",
+    "tolerations=all", "kubernetes.enabled=maybe", "extraArgs=--simulate", "listen=::", "rbac.keys={failure}",
 ]  # fmt: skip
 
 

@@ -59,7 +59,8 @@ class ApiServer:
     """async with ApiServer(node("n1")) as server: ...
 
     `faults` affect the next requests, one each; None lets one pass; `of_patch` to the next write. `requests`: method and
-    path of each. `denied`: verbs of resources that our account may not, as it answers who asks; nothing is refused by it.
+    path of each. `denied`: verbs of resources that our account may not, as it answers who asks; of these only new events are refused. `stored`: the
+    nodes written; a write with dryRun=All is answered, and not stored.
     """
 
     def __init__(self, *nodes: Json, tls: ssl.SSLContext | None = None) -> None:
@@ -69,6 +70,8 @@ class ApiServer:
         self.always: Fault | None = None
         self.of_patch: Fault | None = None
         self.requests: list[tuple[str, str]] = []
+        self.stored: list[str] = []
+        self.events: list[Json] = []
         self.denied: set[tuple[str, str]] = set()
         self.account = "system:serviceaccount:kube-system:gpuwarden"
         self.before_patch: Callable[[], None] = lambda: None
@@ -128,6 +131,8 @@ class ApiServer:
             return await fault(request)
         if request.headers.get("Authorization") not in {f"Bearer {token}" for token in self.tokens}:
             return status(401, "Unauthorized")
+        if request.method == "POST" and request.path.endswith("/events"):
+            return self._create_event(await request.json(), request.path.split("/")[4])
         if request.method == "POST":
             return self._review(request.path.rpartition("/")[2], await request.json())
         return await self._of_nodes(request)
@@ -166,6 +171,18 @@ class ApiServer:
             return web.json_response({"kind": "Table", "metadata": metadata, "columnDefinitions": [], "rows": rows})
         return web.json_response({"kind": "NodeList", "metadata": metadata, "items": page})
 
+    def _create_event(self, event: Json, namespace: str) -> web.Response:
+        """Store an event that the server would accept: its namespace is the object's, or `default`, and it has a name."""
+        metadata = event["metadata"]
+        if ("create", "events") in self.denied:
+            return status(403, "events is forbidden: User cannot create resource")
+        if metadata["namespace"] != namespace or namespace != "default" or event["involvedObject"].get("namespace"):
+            return status(422, "involvedObject.namespace: Invalid value: does not match event.namespace")
+        if len(event["message"]) > 1024 or not metadata.get("generateName"):
+            return status(422, "Event is invalid")
+        self.events.append(event)
+        return web.json_response(event, status=201)
+
     def _review(self, kind: str, given: Json) -> web.Response:
         if kind == "selfsubjectreviews":
             return web.json_response({**given, "status": {"userInfo": {"username": self.account}}}, status=201)
@@ -195,7 +212,10 @@ class ApiServer:
             assert kind == "application/merge-patch+json"
             assert "status" not in patch
             changed = merged(current, patch)
+        if request.query.get("dryRun") == "All":
+            return web.json_response(changed)
         self._store(name, changed, request.query.get("fieldManager"), subresource)
+        self.stored.append(name)
         self.after_patch()
         return web.json_response(self.nodes[name])
 

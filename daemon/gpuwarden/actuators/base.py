@@ -40,6 +40,10 @@ class ActuatorRefused(ActuatorError):  # noqa: N818 - a decision of the schedule
     permanent = True
 
 
+class ActuatorDenied(ActuatorRefused):
+    """A rule of the site refuses this write. Whoever corrects the rule need not know of this node: tried again every few minutes."""
+
+
 class BudgetUnknown(ActuatorUnavailable):
     """The number of nodes excluded for failures is unknown: meanwhile none is excluded for a failure.
 

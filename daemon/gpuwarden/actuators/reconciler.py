@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from gpuwarden.actuators.base import (
     Actuator,
+    ActuatorDenied,
     ActuatorError,
     ActuatorOverloaded,
     ActuatorUnavailable,
@@ -56,6 +57,8 @@ class Limits:
     starts does not know the rights of its clients."""
     refused: float = 3_600.0
     """After refusals in a row, in the place of `most`: an operator must correct something."""
+    denied: float = 300.0
+    """The same after those by a rule of the site."""
     backstop: float = 180.0
     """An actuator bounds its own calls, by `slurm.timeout` at 120 s at most; one that does not return is given up after this."""
 
@@ -95,6 +98,7 @@ class Reconciler:
         self._was_away = False  # in the attempt before
         self._waited = False  # likewise, for a moment that comes to the whole fleet at once
         self._overloaded = False  # in the attempt before, the scheduler was
+        self._denied = False  # likewise, a rule of the site refused it
         self._pool: int | None = None  # nodes, as last known
 
     async def read(self) -> None:
@@ -118,6 +122,7 @@ class Reconciler:
             self.held_back = str(error) if isinstance(error, BudgetUnknown) else ""
             soon = isinstance(error, BudgetUnknown) and error.soon
             self._waited = isinstance(error, ActuatorWaits)
+            self._denied = isinstance(error, ActuatorDenied)
             self._overloaded = isinstance(error.__cause__ or error, ActuatorOverloaded)
             outcome = Outcome(result=Result.REFUSED if error.permanent else Result.RETRY, text=str(error))
         if outcome.result not in (Result.RETRY, Result.REFUSED):
@@ -267,7 +272,7 @@ class Reconciler:
             self._backoff.succeeded()
         bounds = (limits.first, limits.most) if soon else (limits.breaker_first, limits.breaker_most)
         if outcome.result is Result.REFUSED:
-            bounds = (limits.refused_first, limits.refused)
+            bounds = (limits.refused_first, limits.denied if self._denied else limits.refused)
         self._backoff.first, self._backoff.most = bounds
         delay = self._backoff.failed()
         if outcome.result is Result.REFUSED:

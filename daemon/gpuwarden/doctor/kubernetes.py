@@ -1,5 +1,5 @@
-"""Kubernetes: whether its API server responds, the account and its permissions, and whether the node is this machine. Reads
-only.
+"""Kubernetes: whether its API server responds, the account and its permissions, and whether the node is this machine. It
+changes nothing: the writes that it tries are not stored.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ import os
 import time
 from collections.abc import AsyncIterator, Mapping
 
-from gpuwarden.actuators.base import ActuatorError
+from gpuwarden.actuators.base import ActuatorError, ActuatorRefused
 from gpuwarden.actuators.kubernetes.actuator import AnotherMachine, KubernetesActuator
-from gpuwarden.actuators.kubernetes.api import NoSuchNode
-from gpuwarden.actuators.kubernetes.condition import condition_types
+from gpuwarden.actuators.kubernetes.api import EVENTS, NoSuchNode
+from gpuwarden.actuators.kubernetes.condition import TYPE, condition_types
 from gpuwarden.actuators.kubernetes.node import left_conditions, mark_of, own_taint
 from gpuwarden.config.model import Config
 from gpuwarden.doctor.row import Row, fail, ok, warn
@@ -20,8 +20,8 @@ from gpuwarden_collectors.host import boot_id
 
 SKEW_MOST = 5.0
 KUBELET = "system:node:"
-NEEDED = (("get", ""), ("list", ""), ("patch", ""), ("patch", "status"))
-"""Verb, and subresource of nodes."""
+NEEDED = (("get", "nodes"), ("list", "nodes"), ("patch", "nodes"), ("patch", "nodes/status"), ("create", "events"))
+"""Verb and resource; events in their namespace."""
 
 
 async def kubernetes(config: Config, inherited: Mapping[str, str] = os.environ) -> list[Row]:
@@ -57,7 +57,7 @@ async def _node(actuator: KubernetesActuator) -> Row:
 
 
 async def _more(actuator: KubernetesActuator, config: Config) -> AsyncIterator[Row]:
-    checks = (_account, _rights, _pool, _clock, _leftovers)
+    checks = (_account, _rights, _admission, _pool, _clock, _leftovers)
     for check in checks:
         try:
             yield await check(actuator, config)
@@ -82,19 +82,42 @@ async def _account(actuator: KubernetesActuator, _: Config) -> Row:
     return ok("account", name or "the server does not name it")
 
 
-async def _rights(actuator: KubernetesActuator, _: Config) -> Row:
+async def _rights(actuator: KubernetesActuator, _config: Config) -> Row:
     missing = []
-    for verb, subresource in NEEDED:
-        attributes = {"verb": verb, "resource": "nodes", "subresource": subresource, "name": actuator.node}
-        if verb == "list":
-            del attributes["name"]
+    for verb, named in NEEDED:
+        resource, _, subresource = named.partition("/")
+        attributes = {"verb": verb, "resource": resource, "subresource": subresource}
+        if resource == "events":
+            attributes["namespace"] = EVENTS
+        elif verb != "list":
+            attributes["name"] = actuator.node
         spec = {"resourceAttributes": attributes}
         review = await actuator.api.review("authorization.k8s.io", "SelfSubjectAccessReview", spec)
         if review.get("allowed") is not True:
-            missing.append(f"{verb} nodes{'/' * bool(subresource)}{subresource}")
+            missing.append(f"{verb} {named}")
     if missing:
         return fail("rights", f"may not {', '.join(missing)}", "kubectl apply -f kubernetes/rbac.yaml")
-    return ok("rights", "may get, list and patch nodes, and patch their status")
+    return ok("rights", "may get, list and patch nodes, patch their status, and create events")
+
+
+async def _admission(actuator: KubernetesActuator, config: Config) -> Row:
+    """Sends the real patches for a trial: rules of the cluster, which no review of the permissions shows, may refuse them."""
+    try:
+        tried = [await actuator.try_change()]
+        if config.kubernetes.condition:
+            at = "1970-01-01T00:00:00Z"
+            entry = {
+                "type": TYPE,
+                "status": "Unknown",
+                "reason": "dry_run",
+                "lastHeartbeatTime": at,
+                "lastTransitionTime": at,
+            }
+            await actuator.api.patch_status(actuator.node, {"status": {"conditions": [entry]}}, dry=True)
+            tried.append("condition")
+    except ActuatorRefused as error:
+        return fail("admission", str(error), "change that rule, or the token: until then no failed node is taken out")
+    return ok("admission", f"the server would take {', '.join(filter(None, tried))} (a trial, not stored)")
 
 
 async def _pool(actuator: KubernetesActuator, config: Config) -> Row:

@@ -12,14 +12,18 @@ from typing import TYPE_CHECKING
 from gpuwarden.actuators.base import ActuatorError, ActuatorUnavailable
 from gpuwarden.actuators.kubernetes import node as nodes
 from gpuwarden.actuators.kubernetes.api import MOVER, Conflict, Json, KubernetesApi, Reply
+from gpuwarden.base.log import get_logger
 from gpuwarden.config.kubernetes import KubernetesOptions
-from gpuwarden.policy.model import Act, FleetCount, Held, Intent, NodeState, Owner
+from gpuwarden.policy import reasons
+from gpuwarden.policy.model import Act, FleetCount, Held, Intent, NodeState, Owner, Why
 from gpuwarden.policy.preconditions import same
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.host import boot_id
 
 if TYPE_CHECKING:  # `[kubernetes]` is its part of it
     from gpuwarden.config.model import Config
+
+log = get_logger()
 
 NAME_VARIABLE = "NODE_NAME"
 COUNT_AGE = 600.0
@@ -59,6 +63,7 @@ class KubernetesActuator:
         self._boot_id = boot_id
         self._pool: int | None = None
         self._counted_at: float | None = None
+        self._telling: set[asyncio.Task[None]] = set()
         self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
 
     @property
@@ -113,6 +118,7 @@ class KubernetesActuator:
             except Conflict:
                 await asyncio.sleep(self._chance.uniform(0.0, PAUSE))
                 continue
+            self._tell(intent, reply.body)
             return
         raise ActuatorUnavailable(f"cannot change node {self.node}: {TRIES} writes in a row conflicted with others")
 
@@ -123,8 +129,39 @@ class KubernetesActuator:
         if patch is not None and nodes.version_of(found):
             await self.api.patch_node(self.node, patch, manager=MOVER)
 
+    async def try_change(self) -> str:
+        """Have the server check the real writes without storing them. Returns what was checked. Raises ActuatorError."""
+        reply = await self.read_node()
+        why, mark = Why.FAILURE, nodes.mark_of(reply.body)
+        now = nodes.node_state_of(reply.body, self._clock(), self._options.key, self._pool)
+        if now.owner is Owner.FOREIGN:
+            return ""
+        reason = mark.reason.text if mark else f"{reasons.PREFIX}failure dry_run"
+        patch = self._change(
+            Intent(act=Act.EXCLUDE, actuator=self.name, why=why, reason=reason, key="", at=self._clock()), reply
+        )
+        await self.api.patch_node(self.node, patch, dry=True)
+        return "taint, label and annotation"
+
     async def close(self) -> None:
+        for task in self._telling:
+            task.cancel()
+        await asyncio.gather(*self._telling, return_exceptions=True)
         await self.api.close()
+
+    def _tell(self, intent: Intent, found: Json) -> None:
+        """Write an event for those who look at the node with kubectl. Nothing waits for it, and it may get lost."""
+        task = asyncio.create_task(
+            self._write_event(nodes.event(found, self.node, intent, self._clock().wall)), name="kubernetes-event"
+        )
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    async def _write_event(self, event: Json) -> None:
+        try:
+            await self.api.create_event(event)
+        except ActuatorError as error:
+            log.info("event not written", reason=str(error))
 
     def _change(self, intent: Intent, reply: Reply) -> Json:
         options = self._options

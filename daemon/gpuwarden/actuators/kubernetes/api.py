@@ -15,7 +15,13 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from gpuwarden.actuators.base import ActuatorError, ActuatorOverloaded, ActuatorRefused, ActuatorUnavailable
+from gpuwarden.actuators.base import (
+    ActuatorDenied,
+    ActuatorError,
+    ActuatorOverloaded,
+    ActuatorRefused,
+    ActuatorUnavailable,
+)
 from gpuwarden.actuators.kubernetes.connection import Connection
 from gpuwarden.config.kubernetes import KubernetesOptions
 
@@ -26,6 +32,8 @@ MANAGER = "gpuwarden"
 CONDITION_MANAGER = f"{MANAGER}-condition"
 MOVER = f"{MANAGER}-move"
 """Of a write that is no new exclusion: the time of `MANAGER`'s ranks the nodes of a pool."""
+EVENTS = "default"
+"""The namespace of events about nodes, which have none themselves: there everybody writes and looks for them."""
 BODY_MOST = 16 << 20
 """Bytes. A node is at most some 100 kB, and a page has `PAGE` of them."""
 PAGE = 20
@@ -74,9 +82,13 @@ class Reply:
     at: float
 
 
+_REJECTED = (
+    "it does not accept the token, which was read again: it has expired, or the Node or pod to which it is bound was deleted, even if made again"
+    " since: write a new one"
+)
 _ADVICE: Mapping[int, tuple[type[ActuatorError], str]] = {
     400: (ActuatorRefused, "it cannot parse the request: is kubernetes.pool a valid label selector?"),
-    401: (NotAccepted, "it does not accept the token, which was read again: check that it is still valid"),
+    401: (NotAccepted, _REJECTED),
     403: (ActuatorRefused, "the account has no permission: apply kubernetes/rbac.yaml"),
     404: (NoSuchNode, "there is no such node: set kubernetes.node to the name that `kubectl get nodes` shows"),
     409: (Conflict, "another client wrote it in that moment"),
@@ -85,6 +97,17 @@ _ADVICE: Mapping[int, tuple[type[ActuatorError], str]] = {
     429: (TooManyRequests, "it has too many requests"),
 }
 """Errors by status, with what to do."""
+_ADMISSION: tuple[tuple[str, str], ...] = (
+    ("gpuwarden may change the node", "the token is bound to another node: give this one its own"),
+    (
+        "gpuwarden may change only",
+        "kubernetes.key is not among the keys of gpuwarden's admission policy: set rbac.keys of the chart",
+    ),
+    ("ValidatingAdmissionPolicy", "an admission policy of the cluster refuses it: except gpuwarden's account from it"),
+    ("admission webhook", "an admission webhook of the cluster refuses it: except gpuwarden's account from it"),
+    ("denied the request", "an admission rule of the cluster refuses it: except gpuwarden's account from it"),
+)
+"""What the server's message has where admission refuses, whatever the status, with what to do; the first two are messages of our own policy."""
 
 
 class KubernetesApi:
@@ -100,12 +123,16 @@ class KubernetesApi:
     async def node(self, name: str) -> Reply:
         return await self._request(f"cannot read node {name}", "GET", f"/api/v1/nodes/{name}")
 
-    async def patch_node(self, name: str, patch: Json, manager: str = MANAGER) -> Reply:
-        return await self._patch(f"cannot change node {name}", f"/api/v1/nodes/{name}", patch, _MERGE, manager)
+    async def patch_node(self, name: str, patch: Json, manager: str = MANAGER, *, dry: bool = False) -> Reply:
+        """`dry`: the server checks the write, admission included, and stores nothing."""
+        return await self._patch(f"cannot change node {name}", f"/api/v1/nodes/{name}", patch, _MERGE, manager, dry=dry)
 
-    async def patch_status(self, name: str, patch: Json) -> Reply:
+    async def patch_status(self, name: str, patch: Json, *, dry: bool = False) -> Reply:
         undone, url = f"cannot write the condition of node {name}", f"/api/v1/nodes/{name}/status"
-        return await self._patch(undone, url, patch, _STRATEGIC, CONDITION_MANAGER)
+        return await self._patch(undone, url, patch, _STRATEGIC, CONDITION_MANAGER, dry=dry)
+
+    async def create_event(self, event: Json) -> None:
+        await self._post("cannot write the event", f"/api/v1/namespaces/{EVENTS}/events", event)
 
     async def labelled(self, key: str) -> AsyncIterator[tuple[list[Json], float]]:
         """All nodes with a label of that key, page by page, and the server's clock."""
@@ -139,10 +166,7 @@ class KubernetesApi:
         """Request the server's review of the own account's permissions; it stores nothing."""
         url = f"/apis/{group}/v1/{kind.lower()}s"
         body = {"apiVersion": f"{group}/v1", "kind": kind, "spec": spec}
-        reply = await self._request(
-            "cannot read the account's permissions", "POST", url, content=json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
-        )  # fmt: skip
+        reply = await self._post("cannot read the account's permissions", url, body)
         return mapping(reply.body.get("status"))
 
     async def close(self) -> None:
@@ -158,9 +182,15 @@ class KubernetesApi:
             params = {**params, "continue": more}
         raise ActuatorUnavailable(f"{undone}: the list has no end")
 
-    async def _patch(self, undone: str, url: str, patch: Json, kind: str, manager: str) -> Reply:
+    async def _post(self, undone: str, url: str, body: Json) -> Reply:
         return await self._request(
-            undone, "PATCH", url, params={"fieldManager": manager}, content=json.dumps(patch).encode(),
+            undone, "POST", url, content=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
+        )
+
+    async def _patch(self, undone: str, url: str, patch: Json, kind: str, manager: str, *, dry: bool) -> Reply:
+        params = {"fieldManager": manager, **({"dryRun": "All"} if dry else {})}
+        return await self._request(
+            undone, "PATCH", url, params=params, content=json.dumps(patch).encode(),
             headers={"Content-Type": kind},
         )  # fmt: skip
 
@@ -189,14 +219,25 @@ class KubernetesApi:
             status, date = int(response.status_code), response.headers.get("date", "")
         content = _parsed(body)
         if not 200 <= status < 300:
-            kind, advice = _ADVICE.get(status, (Busy, "tried again"))
             message = " ".join(str(content.get("message", "")).split()) if isinstance(content, dict) else ""
+            kind, advice = _cause(status, message)
             raise kind(
                 f"{undone}: the API server answers {status}, {advice}" + (f" ({message:.200})" if message else "")
             )
         if not isinstance(content, dict):
             raise ActuatorUnavailable(f"{undone}: the response is not a JSON object")
         return Reply(content, _date(date, self._wall()))
+
+
+def _cause(status: int, message: str) -> tuple[type[ActuatorError], str]:
+    if 400 <= status < 500 and status not in _PASSING:
+        for words, advice in _ADMISSION:
+            if words in message:
+                return ActuatorDenied, advice
+    return _ADVICE.get(status, (Busy, "tried again"))
+
+
+_PASSING = (401, 404, 409, 410, 429)
 
 
 def _why(error: Exception) -> str:

@@ -14,15 +14,17 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from gpuwarden.actuators.kubernetes.api import CONDITION_MANAGER, MANAGER, Json, mapping, objects
+from gpuwarden.actuators.kubernetes.api import CONDITION_MANAGER, EVENTS, MANAGER, Json, mapping, objects
 from gpuwarden.policy import reasons
-from gpuwarden.policy.model import Held, NodeState, Owner, Why
+from gpuwarden.policy.model import Act, Held, Intent, NodeState, Owner, Why
 from gpuwarden_collectors.facts import Stamp
 
 ANNOTATION = "gpuwarden.io/exclusion"
 CORDONED = "cordoned"
 _LONGEST = 4_000  # characters of the annotation that are parsed
 _LATEST = 1 << 40  # seconds
+_NAME_MOST = 200  # characters of a node's name in an event's, which has at most 253
+_MESSAGE_MOST = 1_000  # characters; the server takes 1,024
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,22 @@ def restoration(node: Json) -> Json:
     if mark is not None and mark.cordoned and tainted is not None:
         spec["unschedulable"] = None
     return _patch(node, {"labels": _no_label(mark), "annotations": {ANNOTATION: None}}, spec)
+
+
+def event(node: Json, name: str, intent: Intent, wall: float) -> Json:
+    """The event of a write, as `kubectl describe node` shows it: under the node's uid."""
+    excluded = intent.act is Act.EXCLUDE
+    at = datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    text = intent.reason if excluded else f"restored: {intent.reason}".rstrip(": ")
+    return {
+        "apiVersion": "v1", "kind": "Event",
+        "metadata": {"generateName": f"{name[:_NAME_MOST]}.gpuwarden-", "namespace": EVENTS},
+        "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": name, "uid": mapping(node.get("metadata")).get("uid", "")},
+        "reason": "GpuwardenExcluded" if excluded else "GpuwardenRestored", "message": text[:_MESSAGE_MOST],
+        "type": "Warning" if excluded else "Normal", "source": {"component": "gpuwarden", "host": name},
+        "reportingComponent": "gpuwarden", "reportingInstance": name, "action": "Exclude" if excluded else "Restore",
+        "firstTimestamp": at, "lastTimestamp": at, "count": 1,
+    }  # fmt: skip
 
 
 def moved(node: Json, *, key: str, effect: str, cordon: bool) -> Json | None:
