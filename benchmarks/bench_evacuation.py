@@ -102,7 +102,7 @@ class Ranks:
         (group / "cgroup.procs").write_text(str(self.pids[number]))
 
     def heard(self, number: int) -> int:
-        """When it was signalled, in nanoseconds of CLOCK_MONOTONIC. Waits for it."""
+        """Return when it was signalled, in nanoseconds of CLOCK_MONOTONIC. Waits for it."""
         end = time.monotonic() + PATIENCE
         while (at := int(struct.unpack_from("=Q", self._times, 8 * number)[0])) <= 1:
             if time.monotonic() > end:

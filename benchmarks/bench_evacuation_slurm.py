@@ -91,7 +91,7 @@ def runs_elsewhere(slurm: Slurm, training: Training) -> None:
 
 
 def last(training: Training, what: str, which: int) -> float:
-    """When the later of the two ranks reported it; `which`: for the first time, or the second."""
+    """Return when the later of the two ranks reported it; `which`: for the first time, or the second."""
     times: list[Any] = [training.reported(what, rank)[which]["at"] for rank in range(2)]
     return float(max(times))
 

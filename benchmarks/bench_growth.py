@@ -75,7 +75,7 @@ def measured() -> dict[int, list[Cost]]:
 
 
 def row(count: int, costs: dict[int, list[Cost]]) -> list[str]:
-    """Beside one GPU, whole and above the base: `times` may be as much as the number of GPUs."""
+    """Return a row that compares with one GPU, whole and above the base: `times` may be as much as the number of GPUs."""
 
     def per_gpu(gpus: int) -> list[float]:
         return [(cost.together - base.together) / gpus for cost, base in zip(costs[gpus], costs[0], strict=True)]

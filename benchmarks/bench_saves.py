@@ -110,7 +110,7 @@ def _requeued(daemon: RunningDaemon) -> float:
 
 @contextmanager
 def beside(load: int) -> Iterator[None]:
-    """So many processes that do nothing but count."""
+    """Run that many processes that do nothing but count."""
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(load)]
     try:
         yield

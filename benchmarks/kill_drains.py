@@ -82,7 +82,7 @@ class Campaign:
 
 
 def show(campaign: Campaign) -> int:
-    """How much was found."""
+    """Print the findings, and return their number."""
     results = campaign.results
     rows: list[list[object]] = [["rounds", len(results)], ["kills", sum(result.kills for result in results)]]
     rows += [

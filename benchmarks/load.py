@@ -25,7 +25,7 @@ class _Client:
         self.socket.sendall(self.request)
 
     def took(self, received: memoryview) -> bool:
-        """Whether the answer is whole."""
+        """Return True if the answer is whole."""
         self.left = (self.left or _length(received)) - len(received)
         return self.left == 0
 

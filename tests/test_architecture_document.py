@@ -46,7 +46,7 @@ def names(file: Path) -> frozenset[str]:
 
 
 def resolves(dotted: str) -> bool:
-    """Whether a package or module has that name, or a module has a function, class, method or constant of the rest of it."""
+    """Return True if a package or module has that name, or a module has a function, class, method or constant of the rest of it."""
     parts = dotted.split(".")
     for package in (FOLDERS[1], FOLDERS[3]):
         for length in range(len(parts), 0, -1):

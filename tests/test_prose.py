@@ -18,9 +18,10 @@ OTHERS = sorted(
 )
 HELPERS = sorted(file for file in (ROOT / "tests").rglob("*.py") if file not in OTHERS)
 BEGINNINGS = frozenset({
-    "Also", "And", "As", "At", "Before", "But", "By", "Each", "For", "From", "In", "It",
-    "Neither", "No", "None", "Nor", "Not", "Of", "On", "One", "Only", "Over", "Such", "That",
-    "They", "Those", "To", "Until", "What", "Where", "Which", "While", "Who", "With", "Without",
+    "About", "Also", "And", "As", "At", "Before", "Beside", "Between", "But", "By", "Each", "Else", "For",
+    "From", "How", "In", "It", "More", "Neither", "No", "None", "Nor", "Not", "Of", "On", "One", "Only",
+    "Over", "Since", "So", "Such", "That", "They", "Those", "Through", "To", "Under", "Until", "What",
+    "Whatever", "When", "Where", "Whether", "Which", "While", "Who", "With", "Without",
 })  # fmt: skip
 """First words of a fragment: such a docstring completes the name of its function, or answers a question that nobody asked."""
 WORDS_LEAST = 4

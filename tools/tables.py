@@ -260,7 +260,7 @@ NOT_READINGS = {"DEV_XID_ERRORS": "at once", "DEV_MEMORY_UNREPAIRABLE_FLAG": "pa
 
 
 def age(field: Field) -> str:
-    """How old what it shows may be, by the cadence of the readings that it is made of."""
+    """Return how old the field's value may be, by the cadence of the readings that it is made of."""
     recorded = _Recorded()
     field.read(Telemetry(recorded))
     rows = [ROWS[name] for name in recorded.names if name in ROWS]

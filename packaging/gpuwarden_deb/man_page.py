@@ -74,6 +74,6 @@ def _head(option: Option) -> str:
 
 
 def _text(text: str) -> str:
-    """So that nothing in it is taken for a request or an escape."""
+    """Return the text quoted, so that nothing in it is taken for a request or an escape."""
     text = text.replace("\\", r"\e").replace("-", r"\-").replace("…", "...")
     return rf"\&{text}" if text.startswith((".", "'")) else text

@@ -20,7 +20,7 @@ from support.commands import COMMAND, environment, gpuwarden, options
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """So short that the socket of a simulation can lie well below it."""
+    """Yield a folder with a path so short that the socket of a simulation can lie well below it."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         yield Path(folder)
 

@@ -92,7 +92,7 @@ def test_no_answer_that_nobody_ever_gave_makes_a_crash_or_a_false_notice() -> No
 
 
 def sound(answer: Answer, case: object) -> None:
-    """Whatever is believed is bounded, printable, and about a time that can be meant."""
+    """Assert that the answer's notices are bounded, printable, and about a time that can be meant."""
     for notice in answer.notices:
         assert len(notice.id) <= 128, case
         assert len(notice.reason) <= REASON_MOST, case

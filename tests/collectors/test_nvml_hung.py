@@ -123,7 +123,7 @@ async def test_a_gpu_that_answers_again_is_read_in_its_turn(worker: Make, fake: 
 
 @pytest.mark.slow
 async def test_where_a_worker_had_to_be_killed_the_gpu_is_not_asked_again_at_once(worker: Make, fake: FakeNvml) -> None:
-    """Else the budget of kills is used up, and no GPU is read any more."""
+    """Another question would use up the budget of kills, so that no GPU is read any more."""
     nvml = reader(worker, fake)
     await observed(nvml)
     fake.hang(HUNG, "nvmlDeviceGetFieldValues", hard=True)

@@ -238,7 +238,7 @@ async def test_while_a_scheduler_is_away_the_next_attempt_is_due_within_five_sec
 async def test_where_the_scheduler_returns_within_an_attempt_the_next_is_due_within_five_seconds_and_the_spread() -> (
     None
 ):
-    """Between the count, which fails, and the read of the node after it: Slurm's client tries for 9 s in each."""
+    """The scheduler returns after the count, which fails, and before the read of the node: Slurm's client tries for 9 s in each."""
     cluster = Cluster(time.time, {f"n{number}": Node() for number in range(1, 10)})
     client = Client(cluster, "n1", host_clock)
     box = Reconciler(
@@ -385,7 +385,7 @@ async def test_an_intent_of_an_actuator_that_is_configured_no_more_stops_no_orde
 
 
 async def test_what_an_actuator_holds_that_is_configured_no_more_ends_with_a_person_s_restore(rig: Rig) -> None:
-    """Else status, heartbeat and metrics would name it for ever, and nobody could end that."""
+    """Otherwise status, heartbeat and metrics would name it for ever, and nobody could end that."""
     held = Hold(actuator="gone", why=Why.FAILURE, reason=FAILED, at=rig.clock(), boot_id=BOOT)
     rig.ledger.append(Event(kind=EventKind.EXCLUDED, at=held.at, boot_id=BOOT, data=write(held)))
     rig.begin()
@@ -469,7 +469,7 @@ async def test_a_hundred_nodes_that_fail_together_end_within_the_budget() -> Non
 
 
 def running(rigs: list[Rig]) -> bool:
-    """Whether somebody is between its write and what came of it."""
+    """Return True if somebody is between its write and what came of it."""
     return any(bool(rig.reason) != bool(rig.state.holds) for rig in rigs)
 
 

@@ -70,7 +70,7 @@ class Host:
                 await asyncio.sleep(0.01)
 
     def _go_on(self) -> bool:
-        """Whether somebody waits at the door. In a thread this would wait for ever where nobody comes."""
+        """Return True if somebody waits at the door, and let them in. In a thread this would wait for ever where nobody comes."""
         try:
             door = os.open(self.folder / "door", os.O_WRONLY | os.O_NONBLOCK)
         except OSError:
@@ -155,7 +155,7 @@ async def test_no_process_is_reported_as_without_a_job_before_slurmd_responds(tm
 
 @pytest.mark.slow
 async def test_who_was_listed_is_of_that_job_while_slurmd_is_silent_until_it_ends(tmp_path: Path, one: Rank) -> None:
-    """Else it would appear as if the ranks had ended, and the job be requeued while they save."""
+    """Otherwise it would appear as if the ranks had ended, and the job be requeued while they save."""
     async with on(tmp_path) as host:
         process = host.sees(one)
         host.lists(one)

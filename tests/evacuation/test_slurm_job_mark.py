@@ -171,7 +171,7 @@ async def test_a_job_is_signalled_as_a_whole_while_a_drain_and_a_read_of_the_nod
 async def test_of_a_job_that_another_node_signals_only_steps_that_run_there_too_are_signalled_by_it(
     slurm: Slurm, commands: Commands, tmp_path: Path, nodes: tuple[str, str], watched: list[int]
 ) -> None:
-    """Else a farm of steps of one node each would get no signal but on the node that was first."""
+    """Otherwise a farm of steps of one node each would get no signal but on the node that was first."""
     job = await the_job(commands, Ranks(slurm).start("-N2", "-w", "n[1-2]"))
     comment(slurm, job, f"gpuwarden:ckpt@n2@{time.time():.0f}")
     steps = [process(n, step=str(n), step_nodes=of_step) for n, of_step in enumerate(nodes, start=1)]

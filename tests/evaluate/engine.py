@@ -105,7 +105,7 @@ class Engine:
         return facts
 
     def _kept_apart(self) -> list[object]:
-        """Whatever else the answer depends on."""
+        """Return everything else that the answer depends on."""
         noted, reported = [list(each) for each in self._noted.values()], [*self.reported.items(), *self.node_reports]
         return [
             self._since,

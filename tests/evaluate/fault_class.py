@@ -62,5 +62,5 @@ class FaultClass:
 
 
 def named(patterns: tuple[str, ...], finding: str) -> bool:
-    """Whether `finding` (code and detail, without subject) is one of `patterns`."""
+    """Return True if `finding` (code and detail, without subject) is one of `patterns`."""
     return any(finding == p or (p.endswith("*") and finding.startswith(p[:-1])) for p in patterns)

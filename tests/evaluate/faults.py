@@ -234,7 +234,7 @@ def hot(above_slowdown: int) -> Strike:
 
 
 def storm(number: int, lines: int, seconds: float) -> Strike:
-    """So many lines of one Xid from one GPU, a hundred at a time."""
+    """Return a fault with that many lines of one Xid from one GPU, a hundred at a time."""
 
     def strike(node: Node, n: int) -> Process:
         batches = lines // 100
@@ -379,7 +379,7 @@ def struck_and_rebooted(number: int) -> Strike:
 
 
 def log_overrun(number: int) -> Strike:
-    """So many lines that the ring lost some before they were read; the fault's own line is the last of them."""
+    """Return a fault with so many lines that the ring lost some before they were read; the fault's own line is the last of them."""
 
     def strike(node: Node, n: int) -> Process:
         node.say_lines(LogGap(at=node.now, lost=40_000))

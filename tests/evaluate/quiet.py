@@ -43,7 +43,7 @@ class QuietReplay(Replay):
         self._held: dict[str, Passed] = {}
 
     def passes_over(self, record: Record) -> bool:
-        """Whether it can change nothing. It is kept, and need not be taken."""
+        """Return True if the record can change nothing. It is kept, and need not be taken."""
         if not isinstance(record, Passed) or not self._says_the_same(record):
             return False
         self._held[record.observation.collector] = record

@@ -146,7 +146,7 @@ def judged(records: list[Record], *, quiet: bool) -> tuple[Events, object, int]:
 
 
 def assert_the_same_but_late_by_time_alone(records: list[Record]) -> int:
-    """How many steps the quiet replay made."""
+    """Return how many steps the quiet replay made."""
     full, end, steps = judged(records, quiet=False)
     quiet, quiet_end, fewer = judged(records, quiet=True)
     assert quiet_end == end

@@ -28,7 +28,7 @@ def line(
 
 
 def raised(host: Host, sxid: int = PRIV) -> Severity | None:
-    """How bad the finding of that number is; None for no finding."""
+    """Return how bad the finding of that number is; None for no finding."""
     found = [f.severity for f in host.findings if f.key == Key("sxid", Subject("switch", SWITCH), str(sxid))]
     return found[0] if found else None
 

@@ -181,7 +181,8 @@ def test_row_08_another_number_of_ranks_takes_every_sample_once_and_shards_are_r
 
 
 def test_row_09_recovery_is_the_scheduler_s_since_torchrun_restarts_nothing_and_has_one_code_for_all() -> None:
-    """So our examples declare both: no restart on the node that goes away, and the code that a rank left in a mark.
+    """Our examples therefore declare both: no restart on the node that goes away, and the code that a rank left in a
+    mark.
 
     The elastic one is for nodes that come and go; test_torch_elastic.py runs it.
     """

@@ -57,7 +57,7 @@ class Receivers(Host):
         return event.key is not None and in_shadow(event.key.code, self.rules)
 
     def events(self) -> Sequence[Event]:
-        """About findings, that were notified since the last call."""
+        """Return the events about findings that were notified since the last call."""
         sent, self._sent = self._sent, []
         return sent
 

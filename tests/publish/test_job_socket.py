@@ -431,7 +431,7 @@ def test_each_line_has_one_response_and_only_a_valid_acknowledgement_counts(
 
 
 def idle(path: Path, number: int) -> ExitStack:
-    """So many connections that send nothing."""
+    """Open that many connections that send nothing."""
     stack = ExitStack()
     for _ in range(number):
         sock = stack.enter_context(socket.socket(socket.AF_UNIX))

@@ -58,7 +58,7 @@ def test_an_old_observation_is_unknown_with_a_reason() -> None:
 
 @pytest.mark.parametrize("age", [0.0, FRESH_FOR / 2, FRESH_FOR, FRESH_FOR * 3])
 def test_how_long_gpus_may_be_shown_ends_when_they_are_no_longer_fresh(age: float) -> None:
-    """So that what wakes then finds them too old, and no earlier."""
+    """A reader that wakes then finds them too old, and no earlier."""
     shown, now = snapshot(), at(UPTIME + age)
     assert shown.observed is not None
     seconds = shown.lasts(now)

@@ -27,7 +27,7 @@ def basic(name: str, password: str) -> str:
 
 
 def checks(served: Served) -> int:
-    """How many passwords were to be hashed so far."""
+    """Return how many passwords were to be hashed so far."""
     checker = served.web._guard._checker
     assert checker is not None
     return checker._submitted

@@ -140,7 +140,7 @@ async def test_half_open_clients_are_gone_after_the_deadlines(site: Site) -> Non
 
 
 async def requesting(served: Served, clients: int) -> list[Scraper]:
-    """So many that asked once, and keep their connection."""
+    """Return that many clients that asked once, and keep their connection."""
     here = []
     for _ in range(clients):
         here.append(await Scraper.connect(served))
@@ -190,7 +190,7 @@ async def test_handshakes_that_are_never_finished_count_as_connections_and_make_
 
 
 async def test_active_clients_make_room_for_new_ones(site: Site) -> None:
-    """Else the next of them would end a scraper that has connected and not yet asked."""
+    """Otherwise the next of them would end a scraper that has connected and not yet asked."""
     async with serving(connections=8) as served:
         crowded = await requesting(served, 8)
         new = await Scraper.connect(served)
@@ -231,7 +231,7 @@ async def answered(served: Served, tls: ssl.SSLContext | None) -> bool:
     ],
 )  # fmt: skip
 async def test_room_is_made_by_the_address_that_has_most(crowd: tuple[str, ...], other: str) -> None:
-    """Else one address that connects again and again would end each scraper before it is answered."""
+    """Otherwise one address that connects again and again would end each scraper before it is answered."""
     connections, ended = Connections(8, Trimming()), []
 
     class Noted(Connection):

@@ -119,7 +119,7 @@ def test_a_job_is_not_requeued_on_the_acknowledgement_of_one_rank_while_another_
 def test_a_job_whose_ranks_leave_is_requeued_once_slurm_runs_no_step_of_it_any_more(
     slurm: Slurm, hosts: dict[str, SlurmHost]
 ) -> None:
-    """So soon only for that: the ranks do not find the daemon, the script goes on, and the end is far."""
+    """The requeue is so early only for that reason: the ranks do not find the daemon, the script goes on, and the end is far."""
     training = Training(slurm, answers=False, takes=(0.0, 4.0), after="leave", then="sleep 600")
     doomed = min(training.nodes())
     with hosts[doomed].acting() as daemon:

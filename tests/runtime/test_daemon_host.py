@@ -83,7 +83,7 @@ def outcomes(running: RunningDaemon) -> dict[str, str]:
 
 
 def test_what_is_in_the_shadow_is_logged_as_such_and_notified_to_nobody(host: FakeHost) -> None:
-    """Beside one that is not, whose notification comes after it."""
+    """A finding that is not in the shadow is beside it, and its notification comes after it."""
     spool = host.folder / "spool"
     notifies = script(host, "notifies", f"cat >>{spool}; echo >>{spool}")
     host.configure(

@@ -29,7 +29,7 @@ def settled(daemon: RunningDaemon) -> bool:
 
 
 def count_of(daemon: RunningDaemon, kind: str) -> int:
-    """How often the ledger has an event of this kind."""
+    """Return how often the ledger has an event of this kind."""
     events = json.loads(daemon.get("/v1/events?since=0")[1])["events"]
     return sum(event["kind"] == kind for event in events)
 

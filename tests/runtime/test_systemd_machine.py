@@ -121,7 +121,7 @@ class Watched:
         self.machine.wait(found, f"{texts}; at first it was {self.machine.show(UNIT, 'StatusText')}")
 
     def observed(self) -> bool:
-        """Whether the last pass of NVML came to its end: the first may take longer than its deadline."""
+        """Return True if the last pass of NVML came to its end: the first may take longer than its deadline."""
         found = json.loads(self.machine.output(f"{HOME}/bin/gpuwarden", "status", "--json") or "{}")
         return any(each["name"] == "nvml" and each["outcome"] == "observed" for each in found.get("collectors", ()))
 
@@ -311,7 +311,7 @@ def test_the_device_of_uvm_is_made_before_a_test_each_time_that_it_is_missing_an
     machine.run("rm", "-rf", "/run/driver", "/run/nvidia_uvm", device)
 
     def seen() -> str:
-        """Whether the device was there when a test began."""
+        """Return whether the device was there when a test began."""
         machine.run("python3", "/root/ask.py", "/run/gpuwarden-test.sock", "{}", check=False)
         return machine.output("cat", "/run/gpuwarden/seen")
 

@@ -19,7 +19,7 @@ def host(tmp_path: Path) -> HookHost:
 
 
 def births(host: HookHost, script: str, shell: Sequence[str], **more: str) -> int:
-    """How many processes it starts."""
+    """Return how many processes the script starts."""
     strace = shutil.which("strace") or unmet("this test counts system calls: apt-get install strace")
     if subprocess.run([strace, "-qq", "-o", "/dev/null", "true"], capture_output=True, check=False).returncode:
         unmet("this test counts system calls, and no process may be traced here")

@@ -31,7 +31,7 @@ def request(fake: FakeCuda, level: str = "gate", **others: Any) -> dict[str, Any
 
 
 def command(asked: object) -> list[str]:
-    """How the worker is started."""
+    """Return the command that starts the worker."""
     return [sys.executable, "-m", MODULE, asked if isinstance(asked, str) else json.dumps(asked)]
 
 

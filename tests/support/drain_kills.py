@@ -285,7 +285,7 @@ class DrainRound:
             self._note(result.foreign, "their drain is gone after the repair")
 
     def _is_known_before(self, wall: float) -> bool:
-        """Whether the outcome of a drain was in the ledger by then."""
+        """Return True if the outcome of a drain was in the ledger by then."""
         return any(datetime.fromisoformat(event["at"]).timestamp() <= wall for event in self._events("excluded"))
 
     def _events(self, kind: str) -> list[dict[str, Any]]:

@@ -82,7 +82,7 @@ class FakeCuda:
 
     @classmethod
     def build(cls, folder: Path, *, gpus: int = 1) -> Self:
-        """So many healthy H100 of 32 MiB, and the fake NVML of the same node."""
+        """Build that many healthy H100 of 32 MiB, and the fake NVML of the same node."""
         (folder / "nvml").mkdir()
         return cls(folder / "cuda", FakeNvml.build(folder / "nvml").write(gpus=gpus), gpus)
 

@@ -124,7 +124,7 @@ class JobHost(DcgmHost):
         )  # fmt: skip
 
     def minutes(self, count: float, *, every: float | None = None, **values: Any) -> None:
-        """So long, with these readings on every GPU; a long time in larger steps."""
+        """Run for that long with these readings on every GPU; a long time in larger steps."""
         self.all(**values)
         self.run(60 * count, every=every or (15.0 if count >= 10 else 5.0))
 
@@ -139,5 +139,5 @@ class JobHost(DcgmHost):
 
     @property
     def raised(self) -> bool:
-        """Whether it was ever found."""
+        """Return True if it was ever found."""
         return any(event.key == STALLED and event.kind == "raised" for event in self.ledger)

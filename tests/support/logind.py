@@ -100,7 +100,7 @@ class Logind(threading.Thread):
         self._send(signal)
 
     def inhibited(self) -> int:
-        """How many hold a shutdown up now: a closed descriptor makes the other end readable."""
+        """Return how many hold a shutdown up now: a closed descriptor makes the other end readable."""
         held = [fd for fd in self._inhibitors if not select.select([fd], [], [], 0)[0]]
         return len(held)
 

@@ -69,7 +69,7 @@ async def asked(path: Path, request: bytes = b"", *, method: str = METHOD, patie
 
 @contextmanager
 def resets(path: Path, connections: int, uid: int = 0) -> Iterator[None]:
-    """So many processes of user `uid`, each with one connection; one that is closed is opened again."""
+    """Run that many processes of user `uid`, each with one connection; one that is closed is opened again."""
     words = [sys.executable, "-S", "-c", _RESETS, os.fspath(path), str(uid)]
     clients = [subprocess.Popen(words) for _ in range(connections)]
     try:

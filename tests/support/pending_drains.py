@@ -45,7 +45,7 @@ def obstacle(slurm: Slurm, kind: Obstacle, other: str) -> Iterator[None]:
 
 
 def holds_back(daemon: RunningDaemon) -> bool:
-    """Whether the drain is wanted, and not written."""
+    """Return True if the drain is wanted, and not written."""
     return bool(acting_of(daemon)["wanted"])
 
 

@@ -69,7 +69,7 @@ class Rig:
         new.replace(path)
 
     def variables(self, **values: str) -> None:
-        """More that the scripts find in their environment, as a wrapper of a site would set it."""
+        """Add variables to the environment of the scripts, as a wrapper of a site would set it."""
         lines = "".join(f"export {name}='{value}'\n" for name, value in values.items())
         (self.folder / "variables").write_text(lines)
 

@@ -121,7 +121,7 @@ def _of_dcgm(number: int) -> DcgmGpu:
 
 
 def _findings(gpus: int) -> Iterator[Finding]:
-    """More than are listed in text, of checks of GPUs."""
+    """Yield more findings of GPU checks than are listed in text."""
     checks = [row.code for row in CONDITIONS.values() if row.scope == "gpu"]
     for n in range(INFOS_MOST + 10):
         yield finding(checks[n % len(checks)], gpu(slot(n % gpus)), detail=str(n))

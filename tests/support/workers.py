@@ -56,7 +56,7 @@ async def workers() -> AsyncIterator[Make]:
 
 
 def _held() -> tuple[int, set[asyncio.Task[Any]]]:
-    """How many descriptors this process has open, and its tasks but for the one that asks."""
+    """Return how many descriptors this process has open, and its tasks but for the one that asks."""
     return len(list(Path("/proc/self/fd").iterdir())), asyncio.all_tasks() - {asyncio.current_task()}
 
 

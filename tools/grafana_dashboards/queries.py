@@ -48,7 +48,7 @@ def increase(metric: str, within: str) -> str:
 
 
 def number(expr: str) -> str:
-    """How many; 0 rather than nothing."""
+    """Return a query for the number of series: 0 rather than no series."""
     return f"count({expr}) or vector(0)"
 
 

@@ -33,7 +33,7 @@ class Links:
 
     @property
     def read_at(self) -> float | None:
-        """When the counters were read."""
+        """Return when the counters were read."""
         return self._due.read_at
 
     def read(self, now: float, *, again: bool = False) -> tuple[LinkFacts, ...]:

@@ -112,7 +112,7 @@ def _named() -> Peer | None:
 
 
 def _is_test(peer: Peer, run_dir: Path) -> bool:
-    """Whether it may test, and holds a lock file. In another PID namespace that cannot be seen, and is taken for so."""
+    """Return True if it may test, and holds a lock file. In another PID namespace that cannot be seen, and is taken for so."""
     if peer.uid not in {0, os.geteuid(), run_dir.stat().st_uid}:
         return False
     if not peer.pid:

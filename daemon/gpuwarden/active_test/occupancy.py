@@ -191,7 +191,7 @@ async def _own_job(client: SlurmClient, job: int, name: str, gpus: int) -> Occup
 
 
 async def _is_inside(asked: Asked, client: SlurmClient, job: int, name: str) -> bool:
-    """Whether this process is of the job, by its control group or by slurmd: a variable may be left over from anywhere."""
+    """Return True if this process is of the job, by its control group or by slurmd: a variable may be left over from anywhere."""
     group = job_cgroup_of(asked.proc, os.getpid())
     if group.job is not None:
         return group.job == job

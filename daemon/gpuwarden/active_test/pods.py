@@ -31,7 +31,7 @@ class PodsUnread(Exception):  # noqa: N818 - a state of the host
 
 
 def is_kubernetes(kubelet: Path) -> bool:
-    """Whether kubelet has ever run here."""
+    """Return True if kubelet has ever run here."""
     return (kubelet / "device-plugins").is_dir()
 
 

@@ -35,7 +35,7 @@ class Runs:
 
 
 def complaint(done: Run) -> str:
-    """How a run failed, and the first line of its error output."""
+    """Return how a run failed, and the first line of its error output."""
     output = (done.stderr.strip() or done.stdout.strip()).decode("utf-8", "replace")
     first = reasons.line(output.split("\n", 1)[0])[:_SHOWN]
     what = done.error or f"exits with {done.exit_code}"

@@ -54,7 +54,7 @@ def simulation_home(environment: Mapping[str, str]) -> Path:
 
 
 def is_real(folder: Path) -> bool:
-    """Whether `folder` is, or is in, a folder of the daemon that manages real GPUs."""
+    """Return True if `folder` is, or is in, a folder of the daemon that manages real GPUs."""
     resolved = folder.resolve()
     return any(resolved.is_relative_to(real.resolve()) for real in (CONFIG_FILE.parent, RUN_DIR, STATE_DIR))
 

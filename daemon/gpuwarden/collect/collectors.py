@@ -219,7 +219,7 @@ class Readers:
 
     @property
     def log_read(self) -> bool:
-        """Whether the kernel log was read to its end without a gap; also where it is not followed, so that nothing waits for it."""
+        """Return True if the kernel log was read to its end without a gap; also where it is not followed, so that nothing waits for it."""
         return self._sources.kmsg is None or (self._kernel_log is not None and self._kernel_log.complete)
 
     @property

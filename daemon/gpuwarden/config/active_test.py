@@ -54,7 +54,7 @@ class ActiveTestOptions:
     """The user that the test jobs run as: `root` or `gpuwarden`, since the daemon takes results from no other user. It must exist on every node."""
 
     def quiet(self, minute: int) -> bool:
-        """Whether `minute` of the local day is within `quiet_hours`."""
+        """Return True if `minute` of the local day is within `quiet_hours`."""
         return any(_within(minute, *hours) for text in self.quiet_hours if (hours := _minutes(text)) is not None)
 
 

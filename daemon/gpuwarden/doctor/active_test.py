@@ -71,7 +71,7 @@ def gate(config: Config) -> Iterator[Row]:
 
 
 async def libraries(variables: Mapping[str, str]) -> list[Row]:
-    """Whether a process with this environment, as that of a worker, finds them."""
+    """Check whether a process with this environment, as that of a worker, finds them."""
     absent, error = await absent_libraries(variables)
     if error:
         return [warn("libcuda", f"cannot be loaded: {error}", "reinstall the driver's libraries")]

@@ -60,7 +60,7 @@ async def _rows(config: Config, commands: Commands) -> AsyncIterator[Row]:
 
 
 async def _user(config: Config, commands: Commands, node: NodeFacts, *, preempted: bool) -> Row:
-    """Whether jobs of this user are taken, and their results."""
+    """Check whether jobs of this user are taken, and their results."""
     test = config.test
     try:
         identity = submits_as(test.slurm_user, os.geteuid())

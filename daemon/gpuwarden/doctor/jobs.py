@@ -79,7 +79,7 @@ def _to_be_made(path: Path) -> Row:
 
 
 def job_signals(_: Config) -> Iterator[Row]:
-    """Through a handle of the process (pidfd): its number alone could be another's by the time of the signal."""
+    """Check signalling through a handle of the process (pidfd): its number alone could be another's by the time of the signal."""
     try:
         os.close(os.pidfd_open(os.getpid()))
     except OSError as error:

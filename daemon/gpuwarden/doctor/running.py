@@ -132,7 +132,7 @@ def _listening(number: int) -> Iterator[tuple[int, str]]:
 
 
 def scraped(running: Running, _: Config) -> Iterator[Row]:
-    """Whether /metrics is read. A curl by hand counts too, so the row has the name of the program."""
+    """Check whether /metrics is read. A curl by hand counts too, so the row has the name of the program."""
     if not running.status:
         yield ok("scrapes", "unknown while no daemon responds")
         return

@@ -92,7 +92,7 @@ class SlurmPids:
 
 
 def _started(pid: int) -> int | None:
-    """When the process began, in ticks since boot; None if it is gone. PIDs are those of this host's own /proc,
+    """Return when the process began, in ticks since boot; None if it is gone. PIDs are those of this host's own /proc,
     whatever folder the daemon looks through.
     """
     stat = process_stat("/proc", pid)

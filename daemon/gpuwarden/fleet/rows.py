@@ -87,7 +87,7 @@ class _Facts:
         )
 
     def moved(self, key: Key) -> bool:
-        """Whether a silent node answers under another address."""
+        """Return True if a silent node answers under another address."""
         return key in self.seen and (key[1], self.seen[key][1]) in self.live_names
 
     def number(self, name: str, key: Key) -> float | None:

@@ -108,7 +108,7 @@ def absent(sight: Sight) -> bool:
 
 
 def expected_count(state: State, sight: Sight) -> tuple[int | None, str]:
-    """How many GPUs should be here and how we know: `configured`, `machine_type`, `learned` or, when nothing says, ``(None, "")``."""
+    """Return how many GPUs should be here and how we know: `configured`, `machine_type`, `learned` or, when nothing says, ``(None, "")``."""
     if sight.rules.expected_gpus is not None:
         return sight.rules.expected_gpus, "configured"
     if (of_type := expected_of_type(state, sight)) is not None:
@@ -118,7 +118,7 @@ def expected_count(state: State, sight: Sight) -> tuple[int | None, str]:
 
 
 def expected_of_type(state: State, sight: Sight) -> int | None:
-    """How many GPUs this type of machine has, without those of other owners and those that an operator gave up.
+    """Return how many GPUs this type of machine has, without those of other owners and those that an operator gave up.
 
     None where the type is not known, or the bus cannot be read: a container may have a part of the GPUs.
     """
@@ -129,13 +129,13 @@ def expected_of_type(state: State, sight: Sight) -> int | None:
 
 
 def countable(sight: Sight) -> bool:
-    """Whether all GPUs that are here can be known by now: from the bus, once NVML has answered or failed, or from NVML."""
+    """Return True if all GPUs that are here can be known by now: from the bus, once NVML has answered or failed, or from NVML."""
     listed = sight.nvml is not None and sight.nvml.problem is None
     return listed or (sight.devices is not None and sight.view.nvml.outcome is not None)
 
 
 def known_count(state: State, sight: Sight) -> int:
-    """How many GPUs of this node were ever seen here."""
+    """Return how many GPUs of this node were ever seen here."""
     return sum([where is not Presence.FOREIGN for where, _ in presences(state, sight).values()])
 
 
@@ -237,7 +237,7 @@ def _slot_of(uuid: str, boards: Mapping[str, Pin], sight: Sight) -> str | None:
 
 
 def _unnamed(state: State, sight: Sight) -> int:
-    """How many GPUs the bus has of which it is not known, and never was, which boards they are."""
+    """Return how many GPUs the bus has of which it is not known, and never was, which boards they are."""
     named = _named(sight)
     own = [slot for slot, device in (sight.devices or {}).items() if not foreign(device) and slot not in state.given_up]
     return sum(slot not in named and not state.pins.get(slot, Pin(slot=slot)).uuid for slot in own)

@@ -228,7 +228,7 @@ def _data(sighting: Sighting, assessment: Assessment, first: Stamp, sight: Sight
 
 
 def _known_long_enough(state: State, row: Condition, slot: str) -> bool:
-    """Whether the counters of this GPU were followed for the whole window of the condition."""
+    """Return True if the counters of this GPU were followed for the whole window of the condition."""
     if not row.history:
         return True
     return max((s.followed for (of, _), s in state.moments.windows.items() if of == slot), default=0.0) >= row.history

@@ -96,7 +96,7 @@ _CODE_OF = {
 
 
 def _nameless(sight: Sight) -> int:
-    """How many GPUs NVML lists without even an address."""
+    """Return how many GPUs NVML lists without even an address."""
     return 0 if sight.nvml is None else sum(not facts.slot for facts in sight.nvml.gpus)
 
 

@@ -58,7 +58,7 @@ _UNREAD = re.compile(r"error code=(\d{1,9})")
 
 
 def is_damage(error: Exception) -> bool:
-    """Whether it means a damaged SQLite file, rather than a disk that is full or missing."""
+    """Return True if the error means a damaged SQLite file, rather than a disk that is full or missing."""
     code = getattr(error, "sqlite_errorcode", None)
     if code is None:  # Python's own: a text in the file that is no UTF-8
         return isinstance(error, sqlite3.OperationalError) and "decode" in str(error)

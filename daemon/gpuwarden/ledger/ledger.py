@@ -101,7 +101,7 @@ class Ledger:
         self._writer.submit(self._ledger_writer.work)
 
     def checkpoint_due(self, now: Stamp) -> bool:
-        """Whether the next `append` should bring a checkpoint: it bounds what a start must fold, and lets old events go."""
+        """Return True if the next `append` should bring a checkpoint: it bounds what a start must fold, and lets old events go."""
         late = now.boottime - self._covered_at >= _CHECKPOINT_EVERY
         return self._uncovered >= _CHECKPOINT_AFTER or (late and self._uncovered > 0)
 
@@ -136,7 +136,7 @@ class Ledger:
         return committed()
 
     def _begin_commit(self) -> Callable[[], bool]:
-        """Whether what was appended so far is committed."""
+        """Begin a commit, and return a function that returns True once all events appended so far are committed."""
         target = self._waiting.added
         self._ledger_writer.hurry()
         self._writer.submit(self._ledger_writer.work)

@@ -99,7 +99,7 @@ async def _answer(writer: asyncio.StreamWriter, done: Run) -> None:
 
 @contextlib.contextmanager
 def _exclusive(lock: Path) -> Iterator[bool]:
-    """Whether no other run of the same check has its lock. Raises OSError."""
+    """Yield True if no other run of the same check has its lock. Raises OSError."""
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -35,7 +35,7 @@ def is_mark(text: str) -> bool:
 
 
 def marked_since(text: str, now: float) -> float | None:
-    """Since when the node is tested, by a mark that counts; None for any other text."""
+    """Return since when the node is tested, by a mark that counts; None for any other text."""
     found = _MARK.fullmatch(text.strip())
     if found is None:
         return None

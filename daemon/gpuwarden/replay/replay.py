@@ -54,7 +54,7 @@ class Replay:
 
     @property
     def is_coarse(self) -> bool:
-        """Whether silence was judged less often than a daemon would have judged it."""
+        """Return True if silence was judged less often than a daemon would have judged it."""
         return self._silent_steps > SILENT_STEPS_OVERALL
 
     def take(self, record: Record) -> list[Step]:

@@ -134,7 +134,7 @@ class Jobs:
         return "" if self._evacuation is None else await self._evacuation.signalled()
 
     def settled(self) -> bool:
-        """Whether no job is left to signal for an imminent end, or to acknowledge."""
+        """Return True if no job is left to signal for an imminent end, or to acknowledge."""
         return self._evacuation is None or self._evacuation.settled()
 
     def shown(self, now: Stamp) -> Evacuations:

@@ -20,7 +20,7 @@ class Service(Protocol):
         """SIGTERM came. In how many seconds the container, or the machine, ends; 0 if it says no such thing."""
 
     def jobs_settled(self) -> bool:
-        """Whether no job is left to signal, or to acknowledge."""
+        """Return True if no job is left to signal, or to acknowledge."""
 
     def reload_soon(self) -> None: ...
 

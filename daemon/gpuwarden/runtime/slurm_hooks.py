@@ -34,7 +34,7 @@ class SlurmHooks:
             self._mapping.publish(snapshot)
 
     def hook_asked(self) -> bool:
-        """Whether anything waits for the health check."""
+        """Return True if anything waits for the health check."""
         for gate in self._gates:
             gate.hook_ran()
         return bool(self._gates)

@@ -153,7 +153,7 @@ class KubernetesApi:
         return sum([len(objects(reply.body.get("rows"))) async for reply in pages])
 
     async def total(self) -> int | None:
-        """About how many nodes there are, by one small request; None if the server gives no number."""
+        """Return about how many nodes there are, by one small request; None if the server gives no number."""
         accept = {"Accept": _METADATA}
         reply = await self._request(
             "cannot count the nodes", "GET", "/api/v1/nodes", params={"limit": 1}, headers=accept

@@ -177,7 +177,7 @@ def mark_of(node: Json) -> Mark | None:
 
 
 def written_at(node: Json) -> float:
-    """When gpuwarden's marks were written, by the server's clock in whole seconds; 0 if it gives no time.
+    """Return when gpuwarden's marks were written, by the server's clock in whole seconds; 0 if it gives no time.
 
     All nodes of a pool rank themselves by it, so that no node's own clock counts.
     """

@@ -332,7 +332,7 @@ def dcgm_named(text: str) -> DcgmCode | None:
 
 
 def judged(row: DcgmCode) -> str:
-    """How an incident with this code is judged, in a sentence."""
+    """Return how an incident with this code is judged, in a sentence."""
     if row.agrees in ("xid", "sxid"):
         return f"The number of the {row.agrees} decides, under the condition {row.agrees}: see the note."
     where = f"evidence of {row.agrees}" if row.agrees else f"a finding of its own, {row.condition}"
@@ -363,7 +363,7 @@ def dcgm_row(code: int) -> DcgmCode:
 
 
 def incident_health(code: int, reported: int) -> Health:
-    """How bad an incident is: `reported` is DCGM's 0, 10 or 20, of which the table lets through what it holds for true.
+    """Return how bad an incident is: `reported` is DCGM's 0, 10 or 20, of which the table lets through what it holds for true.
 
     A number that DCGM does not use, and any incident with an unknown code, is a warning.
     """

@@ -174,7 +174,7 @@ GTPS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 
 
 def pcie_replay_rate(state: State, _: Sight, facts: GpuFacts) -> Sighting | None:
-    """More replays a minute than the bit error rate of the specification allows (DCGM's rule: ceil(GT/s x 0.06 x lanes))."""
+    """Report more replays a minute than the bit error rate of the specification allows (DCGM's rule: ceil(GT/s x 0.06 x lanes))."""
     r = facts.readings
     series = state.moments.windows.get((facts.slot, "pcie_replays"))
     if series is None:

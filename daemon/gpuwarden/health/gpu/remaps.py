@@ -56,7 +56,7 @@ def with_count(history: RemapHistory, event: Event) -> RemapHistory:
 
 
 def remaps_lately(history: RemapHistory, board: str, count: int, wall: float) -> int:
-    """How many of the `count` rows that the board has remapped by now are of the last `WINDOW`, as far as it is known."""
+    """Return how many of the `count` rows that the board has remapped by now are of the last `WINDOW`, as far as it is known."""
     counts = history.get(board, ())
     before = [known for at, known in counts if at <= wall - WINDOW] or [known for _, known in counts[:1]]
     return max(0, count - before[-1]) if before else 0

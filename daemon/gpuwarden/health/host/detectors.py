@@ -200,7 +200,7 @@ def _has_switches(sight: Sight) -> bool | None:
 
 
 def _fabric(sight: Sight) -> tuple[bool | None, bool | None]:
-    """Whether a GPU says that it belongs to an NVLink fabric (not all switches are on the PCI bus), and whether each that does
+    """Return whether a GPU says that it belongs to an NVLink fabric (not all switches are on the PCI bus), and whether each that does
     is registered in it; None while none says.
     """
     given = [facts.readings for facts in sight.answering if facts.readings.fabric_state is not None]

@@ -121,7 +121,7 @@ def _ports(known: Mapping[str, KnownPort], infiniband: InfinibandFacts) -> list[
 def _carries_route(
     port: PortFacts, before: KnownPort, known: Mapping[str, KnownPort], infiniband: InfinibandFacts
 ) -> bool:
-    """Whether the default route goes over a port that is active.
+    """Return True if the default route goes over a port that is active.
 
     It leaves a port for another one; while there is none, or it goes elsewhere, the port keeps it. While a port that had it
     is down, whatever port it goes over instead is only its stand-in.

@@ -99,7 +99,7 @@ def is_fallen(key: Key | None) -> bool:
 
 
 def asked_since(state: State, record: Record) -> float:
-    """When the witnesses were asked about the newest line: when it was taken in, which may be long after it was printed."""
+    """Return when the witnesses were asked about the newest line: when it was taken in, which may be long after it was printed."""
     return max(state.moments.asked.get(record.key, 0.0), record.last.boottime)
 
 

@@ -153,7 +153,7 @@ def _kill(signal: str, processes: frozenset[Process]) -> str:
 def repeated(
     state: EvacuationState, key: str, job: LocalJob, slurm: SlurmJob | None, *, rules: DeliveryRules, now: Stamp
 ) -> Delivery | None:
-    """How the signal is sent once more, or None if to nobody. It goes to ranks on this host alone: whether ranks on
+    """Return how the signal is sent once more, or None if to nobody. It goes to ranks on this host alone: whether ranks on
     other nodes have acknowledged is not known.
     """
     again = repeatable(state, key, job, None if slurm is None else slurm.restarts)

@@ -102,7 +102,7 @@ def intents(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
 
 
 def exclusions_since(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], float]]:
-    """Since when gpuwarden's exclusions are in force, by the scheduler's clock."""
+    """Yield since when gpuwarden's exclusions are in force, by the scheduler's clock."""
     for actuator, owner in snapshot.enforced.excluded:
         state = snapshot.enforced.node_states.get(actuator)
         if state is not None and state.why is not None and state.since:

@@ -201,7 +201,7 @@ class JobSocket:
         client.task.add_done_callback(lambda _: self._left(client))
 
     def _room(self, uid: int) -> bool:
-        """Whether there is room for one more of this user, or has been made."""
+        """Return True if there is room for one more of this user, or has been made."""
         counts = Counter(client.caller.uid for client in self._clients)
         if counts[uid] >= self._clients_of_user:
             user = uid

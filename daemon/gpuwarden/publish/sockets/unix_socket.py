@@ -93,7 +93,7 @@ class SocketFile:
             raise SocketUnavailable(f"cannot make the socket {self.path}: {error}; check the run directory") from error
 
     def is_current(self) -> bool:
-        """Whether the file at the path is this socket. Raises OSError."""
+        """Return True if the file at the path is this socket. Raises OSError."""
         try:
             return self.path.lstat().st_ino == self._inode
         except FileNotFoundError:
@@ -106,7 +106,7 @@ class SocketFile:
                 self.path.unlink()
 
     def _is_at_path(self, passed: socket.socket) -> bool:
-        """Whether clients that connect to `path` reach this socket. Raises OSError."""
+        """Return True if clients that connect to `path` reach this socket. Raises OSError."""
         if passed.getsockname() != os.fspath(self.path) or not self.path.is_socket():
             passed.close()
             return False
@@ -127,7 +127,7 @@ class SocketFile:
         raise SocketError(f"another gpuwarden answers on {self.path}; stop it, or give this one another --run-dir")
 
     def _bind(self, backlog: int, gid: int | None) -> socket.socket:
-        """Under another name first, so that no client connects before mode and owner are right. Raises OSError."""
+        """Bind under another name first, so that no client connects before mode and owner are right. Raises OSError."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             self._new.unlink(missing_ok=True)

@@ -58,7 +58,7 @@ class Passwords:
         self._checking = False
 
     def is_known(self, authorization: str) -> bool:
-        """Whether exactly that header was accepted before."""
+        """Return True if exactly that header was accepted before."""
         return self._keyed(_header(authorization)) in self._known  # keyed, so that the time it takes reveals nothing
 
     async def login(self, authorization: str, within: float, source: str = "") -> Login:
