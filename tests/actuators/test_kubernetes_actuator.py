@@ -177,6 +177,24 @@ async def test_a_taint_with_gpuwardens_key_but_without_its_annotation_is_foreign
     await acts.close()
 
 
+@pytest.mark.parametrize("before", [None, "fan of rack 4"])
+async def test_the_reason_of_its_cordon_is_left_for_slinky_unless_somebody_else_left_one(
+    server: ApiServer, tmp_path: Path, before: str | None
+) -> None:
+    annotation = "nodeset.slinky.slurm.net/node-cordon-reason"
+    if before:
+        server.edit("n1", lambda found: found["metadata"]["annotations"].update({annotation: before}))
+    acts = actuator(server, tmp_path, cordon=True, slinky=True)
+    await exclude(acts)
+    assert server.nodes["n1"]["metadata"]["annotations"][annotation] == (before or REASON)
+    await restore(acts)
+    assert server.nodes["n1"]["metadata"]["annotations"].get(annotation) == before
+    server.edit("n1", lambda found: found["spec"].update(unschedulable=True))
+    await exclude(acts)
+    assert server.nodes["n1"]["metadata"]["annotations"].get(annotation) == before, "the cordon is not gpuwarden's"
+    await acts.close()
+
+
 async def test_each_exclusion_and_restoration_is_an_event_of_the_node_and_none_is_waited_for(
     server: ApiServer, tmp_path: Path
 ) -> None:

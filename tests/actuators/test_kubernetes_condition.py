@@ -6,7 +6,7 @@ import asyncio
 import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -16,10 +16,10 @@ from gpuwarden.actuators.kubernetes import condition as module
 from gpuwarden.actuators.kubernetes.actuator import KubernetesActuator
 from gpuwarden.actuators.kubernetes.condition import OSMO_TYPE, TYPE, ConditionWriter
 from gpuwarden.actuators.kubernetes.node import written_at
-from gpuwarden.config.kubernetes import KubernetesOptions
-from gpuwarden.health.model import NODE, Health, Severity, gpu
-from gpuwarden.policy.model import Act, Intent, Why
-from gpuwarden.publish.snapshot import Snapshot
+from gpuwarden.config.kubernetes import ConditionTypes, KubernetesOptions, kubernetes_misfits
+from gpuwarden.health.model import NODE, Advice, Health, Severity, gpu
+from gpuwarden.policy.model import Act, Intent, NodeState, Owner, Why
+from gpuwarden.publish.snapshot import Snapshot, Wanted
 from gpuwarden_collectors.base import host_clock
 from support.kubernetes_api import BUILT_IN, ApiServer, Json, node, refusing
 from support.kubernetes_api import status as refusing_reply
@@ -29,6 +29,7 @@ from support.waiting import until
 EXCLUSION = Intent(
     act=Act.EXCLUDE, actuator="kubernetes", why=Why.FAILURE, reason="gpuwarden: failure gpu=3 xid=79", key="k", at=host_clock()
 )  # fmt: skip
+KEYS = [key.name for key in fields(ConditionTypes)]
 BOOT = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
 
 
@@ -129,6 +130,80 @@ async def test_an_exclusion_under_an_old_key_moves_to_the_new_one_and_keeps_its_
             assert found["spec"]["taints"] == [BUILT_IN, other, new]
             assert {key for key in found["metadata"]["labels"] if "failure" in key} == {"gpuwarden.io/failure"}
             assert before == written_at(found) > 0
+
+
+REPAIRS = ConditionTypes(
+    reboot="GpuNeedsReboot", reset_gpu="GpuNeedsReboot", contact_support="AcceleratedHardwareReady=False"
+)
+
+
+def out(advice: Advice, *, pending: bool = False, owner: Owner = Owner.OURS) -> Snapshot:
+    """A node that is excluded for a failure with this advice; `pending`: the breaker has not counted again yet."""
+    made = shown(Health.FAILURE, "xid")
+    found = replace(finding("xid", gpu(slot(3)), detail="79"), advice=advice)
+    state = NodeState(at=host_clock(), owner=owner, why=Why.FAILURE)
+    wanted = (Wanted(intent=EXCLUSION, text=""),) if pending else ()
+    enforced = replace(made.enforced, node_states={"kubernetes": state}, pending=wanted)
+    return replace(made, verdict=replace(made.verdict, findings=(found,)), enforced=enforced)
+
+
+@pytest.mark.parametrize(
+    ("published", "reboot", "accelerated"),
+    [
+        (out(Advice.REBOOT), "True", "True"),
+        (out(Advice.RESET_GPU), "True", "True"),
+        (out(Advice.CONTACT_SUPPORT), "False", "False"),
+        (out(Advice.INSPECT_HARDWARE), "False", "True"),
+        (out(Advice.REBOOT, pending=True), "False", "True"),
+        (out(Advice.REBOOT, owner=Owner.FOREIGN), "False", "True"),
+        (out(Advice.REBOOT, owner=Owner.NONE), "False", "True"),
+        (shown(Health.UNKNOWN), "Unknown", "Unknown"),
+    ],
+)
+async def test_a_repair_is_asked_for_while_the_node_is_out_for_a_failure_with_that_advice(
+    tmp_path: Path, published: Snapshot, reboot: str, accelerated: str
+) -> None:
+    async with ApiServer(node("n1")) as server, keeper(server, tmp_path, conditions=REPAIRS) as keeps:
+        keeps.publish(replace(published, observed=host_clock()))
+        await until(lambda: condition(server, "AcceleratedHardwareReady"))
+        assert condition(server, "GpuNeedsReboot")["status"] == reboot
+        assert condition(server, "AcceleratedHardwareReady")["status"] == accelerated
+        if reboot == "True":
+            assert condition(server, "GpuNeedsReboot")["reason"] == "xid"
+
+
+def test_the_advices_that_can_ask_for_a_repair_are_advices_of_findings() -> None:
+    assert {advice for advice, _, _ in ConditionTypes(**dict.fromkeys(KEYS, "X")).by_advice()} <= set(Advice)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "message"),
+    [
+        ({"reboot": "Ready"}, "another program keeps that"),
+        ({"reboot": "Needs reboot"}, "expected the type of a condition"),
+        ({"reboot": "X=no"}, "expected the type of a condition"),
+        ({"reboot": "X", "reset_gpu": "X=False"}, "one bad status"),
+    ],
+)
+def test_a_type_that_cannot_be_kept_is_a_fault_of_the_configuration(conditions: dict[str, str], message: str) -> None:
+    options = KubernetesOptions(conditions=ConditionTypes(**conditions))
+    assert any(message in text for _, text in kubernetes_misfits(options))
+    assert not list(kubernetes_misfits(KubernetesOptions(conditions=REPAIRS)))
+
+
+async def test_a_condition_for_repair_that_another_program_keeps_is_left_to_it(tmp_path: Path) -> None:
+    """The monitoring agent of EKS keeps AcceleratedHardwareReady: two writers would end each other's repairs."""
+    async with ApiServer(node("n1")) as server:
+        theirs = {"type": "AcceleratedHardwareReady", "status": "True", "reason": "theirs"}
+        server.edit("n1", lambda found: found["status"]["conditions"].append(theirs))
+        async with keeper(server, tmp_path, conditions=REPAIRS) as keeps:
+            keeps.publish(replace(out(Advice.CONTACT_SUPPORT), observed=host_clock()))
+            await until(lambda: "AcceleratedHardwareReady: choose another type" in keeps.error)
+            assert condition(server, "AcceleratedHardwareReady") == theirs
+            assert condition(server)["status"] == "False"
+        async with keeper(server, tmp_path) as keeps:
+            keeps.publish(shown(Health.HEALTHY))
+            await until(functools.partial(_has_types, server, ["Ready", theirs["type"], TYPE, OSMO_TYPE]))
 
 
 def _has_types(server: ApiServer, wanted: list[str]) -> bool:

@@ -19,13 +19,13 @@ FAST = '[policy]\nrestore_passes = 2\nrestore_after = "0s"\n'
 def configure(host: FakeHost, server: ApiServer, mode: str, lifted_for: str = "0s") -> None:
     host.configure(
         f'[breaker]\nrecount_after = "1s"\n{FAST}lifted_for = "{lifted_for}"\nlook_often = "5s"\n[kubernetes]\nenabled = true\nnode = "n1"\nosmo = true\n'
-        f'kubeconfig = "{server.kubeconfig(host.folder)}"\n'
+        f'kubeconfig = "{server.kubeconfig(host.folder)}"\n[kubernetes.conditions]\nreset_gpu = "GpuNeedsReset"\n'
     )
     host.config.write_text(f'mode = "{mode}"\n{host.config.read_text()}')
 
 
-def condition(server: ApiServer) -> Json:
-    found = [one for one in server.nodes["n1"]["status"]["conditions"] if one["type"] == "GpuwardenHealthy"]
+def condition(server: ApiServer, kind: str = "GpuwardenHealthy") -> Json:
+    found = [one for one in server.nodes["n1"]["status"]["conditions"] if one["type"] == kind]
     return found[0] if found else {"status": "", "reason": ""}
 
 
@@ -46,6 +46,7 @@ def test_a_bad_gpu_taints_the_node_and_a_mended_one_brings_it_back(tmp_path: Pat
             daemon.wait(lambda: condition(server)["status"] == "False", "the condition to follow")
             assert condition(server)["reason"] == "xid"
             daemon.wait(lambda: daemon.heartbeat()["excluded_by"], "the daemon to read it back")
+            daemon.wait(lambda: condition(server, "GpuNeedsReset")["status"] == "True", "the condition for repair")
             annotation = json.loads(server.nodes["n1"]["metadata"]["annotations"]["gpuwarden.io/exclusion"])
             assert (annotation["reason"], annotation["cordoned"]) == (
                 "gpuwarden: failure gpu=1 xid=95 - reset the GPU when it is empty",
@@ -58,6 +59,7 @@ def test_a_bad_gpu_taints_the_node_and_a_mended_one_brings_it_back(tmp_path: Pat
             host.kernel_line(f"nvidia {slots(2)[1]}: reset done")
             daemon.wait(lambda: taints(server) == [BUILT_IN["key"]], "the taint to go")
             daemon.wait(lambda: condition(server)["status"] == "True", "the condition to follow")
+            daemon.wait(lambda: condition(server, "GpuNeedsReset")["status"] == "False", "the end of the repair")
         assert KEY not in server.nodes["n1"]["metadata"]["labels"]
 
 

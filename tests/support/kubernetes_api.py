@@ -222,6 +222,7 @@ class ApiServer:
     def _store(self, name: str, changed: Json, manager: str | None, subresource: str) -> None:
         if changed == self.nodes[name]:
             return
+        _disown(self.nodes[name], changed, manager)
         self._version += 1
         changed["metadata"]["resourceVersion"] = str(self._version)
         if manager:
@@ -251,6 +252,18 @@ def merged(target: Any, patch: Any) -> Any:
         else:
             result[key] = merged(result.get(key), value)
     return copy.deepcopy(result)
+
+
+def _disown(old: Json, new: Json, writer: str | None) -> None:
+    """Take the conditions that this writer changed from the managed fields of all others."""
+    known = {entry["type"]: entry["status"] for entry in old["status"]["conditions"]}
+    for entry in new["status"]["conditions"]:
+        if known.get(entry["type"]) not in (None, entry["status"]):
+            for fields in new["metadata"].get("managedFields") or ():
+                if fields["manager"] != writer and "fieldsV1" in fields:
+                    fields["fieldsV1"]["f:status"]["f:conditions"].pop(
+                        f"k:{json.dumps({'type': entry['type']}, separators=(',', ':'))}", None
+                    )
 
 
 def _owned(old: Json, new: Json, before: Json) -> Json:

@@ -5,12 +5,38 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
 from gpuwarden_collectors.kubelet import FOLDER, SOCKET
 from gpuwarden_collectors.options import Misfit, bounded
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionTypes:
+    """Conditions for those who repair nodes ([kubernetes.md](../use/kubernetes.md#tell-those-who-repair)). Each key is an advice, its value
+    the type of a condition that is True while the node is out for a failure with that advice; `TYPE=False` is one that is False then.
+    Empty: none. Several keys may have one type.
+    """
+
+    reset_gpu: str = ""
+    """The GPU must be reset."""
+    restart_service: str = ""
+    """A service must be restarted."""
+    reboot: str = ""
+    """The machine must be rebooted."""
+    inspect_hardware: str = ""
+    """Somebody must look at the hardware."""
+    contact_support: str = ""
+    """The vendor must repair or replace something."""
+
+    def by_advice(self) -> Iterator[tuple[str, str, str]]:
+        """Yield each advice that has a type, with the type and its status while a repair is asked for."""
+        for key in fields(self):
+            kind, _, status = str(getattr(self, key.name)).partition("=")
+            if kind or status:
+                yield key.name, kind, status or "True"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +63,9 @@ class KubernetesOptions:
     """Write the verdict as a condition of the Node."""
     osmo: bool = False
     """Also write the condition that NVIDIA OSMO's rules can read."""
+    slinky: bool = False
+    """With `cordon`: also write the reason as the annotation from which Slinky's slurm-operator takes the drain reason."""
+    conditions: ConditionTypes = field(default_factory=ConditionTypes)
     pool: str = "nvidia.com/gpu.present=true"
     """The label selector of the nodes that share the breaker's budget."""
     timeout: float = bounded(10.0, 1.0, 60.0, "an API server that hangs must not delay pending actions")
@@ -55,6 +84,19 @@ _PACKAGES = {"enabled": "lightkube", "pod_labels": "grpclib"}
 _DOMAIN = r"(?=[^/]{1,253}(?:/|$))[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 _KEY = re.compile(_DOMAIN + r"/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _NODE = re.compile(_DOMAIN)
+_TYPE = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+_KEPT = frozenset(
+    {
+        "Ready",
+        "MemoryPressure",
+        "DiskPressure",
+        "PIDPressure",
+        "NetworkUnavailable",
+        "GpuwardenHealthy",
+        "osmo.nvidia.com/GpuHealthFailure",
+    }
+)
+"""Types of kubelet, of the cloud's controller, and of gpuwarden's own conditions."""
 _SELECTOR_MOST = 500
 
 
@@ -69,5 +111,23 @@ def kubernetes_misfits(options: KubernetesOptions) -> Iterator[Misfit]:
         yield ("kubernetes.key",), f"expected prefix/name as of a label, found {options.key[:60]!r}"
     if f".{options.key.split('/')[0]}".endswith((".kubernetes.io", ".k8s.io")):
         yield ("kubernetes.key",), f"expected a prefix of your own, found {options.key[:60]!r}: that is Kubernetes' own"
+    yield from _condition_misfits(options)
+    if options.slinky and not options.cordon:
+        yield (
+            ("kubernetes.slinky",),
+            "needs kubernetes.cordon = true: slurm-operator reads the annotation of cordoned nodes alone",
+        )
     if not options.pool.isprintable() or len(options.pool) > _SELECTOR_MOST:
         yield ("kubernetes.pool",), f"expected a label selector, found {options.pool[:60]!r}"
+
+
+def _condition_misfits(options: KubernetesOptions) -> Iterator[Misfit]:
+    statuses: dict[str, str] = {}
+    for advice, kind, status in options.conditions.by_advice():
+        path = f"kubernetes.conditions.{advice}"
+        if not _TYPE.fullmatch(kind) or status not in ("True", "False"):
+            yield (path,), f"expected the type of a condition, or TYPE=False, found {f'{kind}={status}'[:60]!r}"
+        if kind in _KEPT:
+            yield (path,), f"expected a type of your own, found {kind}: another program keeps that"
+        if statuses.setdefault(kind, status) != status:
+            yield (path,), f"expected one bad status for {kind}, found True and False"

@@ -125,7 +125,7 @@ class KubernetesActuator:
     async def move(self, found: Json) -> None:
         """Put an exclusion of ours that stands under another key or effect, of an earlier configuration, under the present one."""
         options = self._options
-        patch = nodes.moved(found, key=options.key, effect=options.effect, cordon=options.cordon)
+        patch = nodes.moved(found, key=options.key, effect=options.effect, cordon=options.cordon, slinky=options.slinky)
         if patch is not None and nodes.version_of(found):
             await self.api.patch_node(self.node, patch, manager=MOVER)
 
@@ -169,7 +169,7 @@ class KubernetesActuator:
             return nodes.restoration(reply.body)
         return nodes.exclusion(
             reply.body, key=options.key, effect=options.effect, why=intent.why, reason=intent.reason,
-            cordon=options.cordon, at=reply.at,
+            cordon=options.cordon, at=reply.at, slinky=options.slinky,
         )  # fmt: skip
 
     async def _count(self) -> int:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from gpuwarden.actuators.base import ActuatorError
 from gpuwarden.actuators.kubernetes.actuator import AnotherMachine, KubernetesActuator
 from gpuwarden.actuators.kubernetes.api import Json, NoSuchNode, NotAccepted, mapping, objects
-from gpuwarden.actuators.kubernetes.node import left_conditions
+from gpuwarden.actuators.kubernetes.node import left_conditions, own_conditions
+from gpuwarden.actuators.kubernetes.repair import LONGEST, Condition, repair_conditions
 from gpuwarden.base.log import get_logger
 from gpuwarden.config.kubernetes import KubernetesOptions
 from gpuwarden.health.model import Health
@@ -35,10 +37,10 @@ SPREAD = 0.2
 RETRY_FIRST = 5.0
 RETRY_MOST = 120.0
 _LASTING = 5  # failures in a row, about two minutes: a starting kubelet has reported by then
-_LONGEST = 1_000  # characters of a message
 _UNSURE = 8  # writes without a response that are remembered: each may have been done
 _FIELDS = ("status", "lastTransitionTime", "lastHeartbeatTime")
 _TWIN = "another gpuwarden writes the condition of node {}, too: is a second daemon running on this machine? stop one"
+_FOREIGN = "another program keeps the condition {}: choose another type in kubernetes.conditions"
 _OPPOSITE = {"True": "False", "False": "True", "Unknown": "Unknown"}
 
 
@@ -51,32 +53,31 @@ class CurrentCondition:
     heartbeat: str
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """A condition to write. `status` is True for healthy and for warning, which both may take work; `reason` is the
-    worst check's code.
-    """
-
-    status: str
-    reason: str
-    message: str
-
-
 def condition_types(options: KubernetesOptions) -> tuple[str, ...]:
     """The types of the conditions that this configuration keeps."""
-    return (TYPE,) * options.condition + (OSMO_TYPE,) * (options.condition and options.osmo)
+    own = (TYPE,) * options.condition + (OSMO_TYPE,) * (options.condition and options.osmo)
+    return own + tuple(one.kind for one in repair_conditions(options))
+
+
+def conditions_of(snapshot: Snapshot, options: KubernetesOptions, now: Stamp) -> dict[str, Condition]:
+    """The conditions to keep, by type."""
+    own = condition_of(snapshot, now)
+    found = {TYPE: own, OSMO_TYPE: replace(own, status=_OPPOSITE[own.status])}
+    found |= {one.kind: one.condition(snapshot, now) for one in repair_conditions(options)}
+    return {kind: found[kind] for kind in condition_types(options)}
 
 
 def condition_of(snapshot: Snapshot, now: Stamp) -> Condition:
+    """The verdict as a condition: True for healthy and for warning, which both may take work; `reason` is the worst check's code."""
     health, verdict = snapshot.health(now), snapshot.verdict
     if health is Health.UNKNOWN:
-        return Condition("Unknown", "unknown", ("; ".join(verdict.unknown) or "nothing was observed")[:_LONGEST])
+        return Condition("Unknown", "unknown", ("; ".join(verdict.unknown) or "nothing was observed")[:LONGEST])
     text = "; ".join(
         f"{f.title.rstrip('.')} ({f.key}): {detail(f)}".rstrip(": ") for f in verdict.findings if not f.shadow
     )
     status = "False" if health is Health.FAILURE else "True"
     code = next(iter(verdict.reasons), "healthy").partition(".")[0]  # the reason of a condition has no dots
-    return Condition(status, code, text[:_LONGEST] or "nothing is wrong")
+    return Condition(status, code, text[:LONGEST] or "nothing is wrong")
 
 
 class ConditionWriter:
@@ -88,12 +89,14 @@ class ConditionWriter:
 
     def __init__(self, actuator: KubernetesActuator, options: KubernetesOptions, *, clock: Clock) -> None:
         self._actuator = actuator
+        self._options = options
         self._heartbeat = options.heartbeat
         self._types = condition_types(options)
+        self._repair = frozenset(one.kind for one in repair_conditions(options))
         self._clock = clock
         self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
         self._snapshot: Snapshot | None = None
-        self._written: Condition | None = None
+        self._written: Mapping[str, Condition] = {}
         # Own heartbeats that the node may have: the last, and those whose write failed since.
         self._stamps: tuple[str, ...] = ()
         self._wake = asyncio.Event()
@@ -105,7 +108,9 @@ class ConditionWriter:
 
     def publish(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        if snapshot.ready and self._key(condition_of(snapshot, self._clock())) != self._key(self._written):
+        if snapshot.ready and self._key(conditions_of(snapshot, self._options, self._clock())) != self._key(
+            self._written
+        ):
             self._wake.set()
 
     async def stop(self) -> None:
@@ -121,7 +126,7 @@ class ConditionWriter:
             pause = self._heartbeat
             if self._snapshot is not None and self._snapshot.ready:
                 try:
-                    await self._write(condition_of(self._snapshot, self._clock()))
+                    await self._write(conditions_of(self._snapshot, self._options, self._clock()))
                     backoff.succeeded()
                 except ActuatorError as error:
                     if not backoff.failures:
@@ -143,28 +148,36 @@ class ConditionWriter:
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
 
-    async def _write(self, condition: Condition) -> None:
-        """Write the condition. The node is read first: it must be this machine's, and no other daemon may write the
-        condition.
+    async def _write(self, wanted: Mapping[str, Condition]) -> None:
+        """Write the conditions. The node is read first: it must be this machine's, and no other daemon may write the
+        condition. One for repair that another program keeps is left to it.
         """
         node = (await self._actuator.read_node()).body
         await self._actuator.move(node)
         current = self._current(node)
-        twin = bool(self._stamps) and any(entry.heartbeat not in self._stamps for entry in current.values())
+        foreign = sorted(kind for kind in self._repair & current.keys() if kind not in own_conditions(node))
+        twin = bool(self._stamps) and any(
+            entry.heartbeat not in self._stamps for kind, entry in current.items() if kind not in self._repair
+        )
         now = datetime.fromtimestamp(self._clock().wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         self._stamps = (*self._stamps[-_UNSURE:], now)
-        conditions = [self._entry(kind, condition, current.get(kind), now) for kind in self._types]
+        conditions = [
+            self._entry(kind, condition, current.get(kind), now)
+            for kind, condition in wanted.items()
+            if kind not in foreign
+        ]
         conditions += [{"$patch": "delete", "type": kind} for kind in left_conditions(node, self._types)]
         if conditions:
             await self._actuator.api.patch_status(self._actuator.node, {"status": {"conditions": conditions}})
-        self._stamps, self._written = (now,), condition
-        self.error = _TWIN.format(self._actuator.node) if twin else ""
+        self._stamps, self._written = (now,), wanted
+        self.error = (
+            _TWIN.format(self._actuator.node) if twin else _FOREIGN.format(", ".join(foreign)) if foreign else ""
+        )
 
     def _entry(self, kind: str, condition: Condition, current: CurrentCondition | None, now: str) -> Json:
-        status = condition.status if kind == TYPE else _OPPOSITE[condition.status]
-        since = current.since if current is not None and current.status == status else ""
+        since = current.since if current is not None and current.status == condition.status else ""
         return {
-            "type": kind, "status": status, "reason": condition.reason, "message": condition.message,
+            "type": kind, "status": condition.status, "reason": condition.reason, "message": condition.message,
             "lastHeartbeatTime": now, "lastTransitionTime": since or now,
         }  # fmt: skip
 
@@ -177,11 +190,11 @@ class ConditionWriter:
         }
 
     @staticmethod
-    def _key(condition: Condition | None) -> tuple[str, str] | None:
+    def _key(conditions: Mapping[str, Condition]) -> dict[str, tuple[str, str]]:
         """The parts whose change is written at once. Figures in the message change with each pass, and are written with
         the heartbeat.
         """
-        return None if condition is None else (condition.status, condition.reason)
+        return {kind: (condition.status, condition.reason) for kind, condition in conditions.items()}
 
 
 def _for_a_person(error: ActuatorError, failed: int) -> bool:

@@ -20,6 +20,8 @@ from gpuwarden.policy.model import Act, Held, Intent, NodeState, Owner, Why
 from gpuwarden_collectors.facts import Stamp
 
 ANNOTATION = "gpuwarden.io/exclusion"
+SLINKY = "nodeset.slinky.slurm.net/node-cordon-reason"
+"""Slinky's slurm-operator drains a cordoned node in Slurm with this text (`AnnotationNodeCordonReason`, read at f2ed3fc)."""
 CORDONED = "cordoned"
 _LONGEST = 4_000  # characters of the annotation that are parsed
 _LATEST = 1 << 40  # seconds
@@ -62,7 +64,9 @@ def node_state_of(node: Json, at: Stamp, key: str, pool: int | None) -> NodeStat
     return NodeState(at=at, closed=closed, schedulable=not cordoned, state=state, pool=pool)
 
 
-def exclusion(node: Json, *, key: str, effect: str, why: Why, reason: str, cordon: bool, at: float) -> Json:
+def exclusion(
+    node: Json, *, key: str, effect: str, why: Why, reason: str, cordon: bool, at: float, slinky: bool = False
+) -> Json:
     """A merge patch. It names all taints, since a patch replaces the list: `resourceVersion` makes the server refuse it
     after a concurrent write.
     """
@@ -78,7 +82,10 @@ def exclusion(node: Json, *, key: str, effect: str, why: Why, reason: str, cordo
         spec["unschedulable"] = True
     elif own is not None and own.cordoned and tainted is not None:
         spec["unschedulable"] = None
-    return _patch(node, {"labels": {**_no_label(own), key: why.value}, "annotations": {ANNOTATION: text}}, spec)
+    annotations = {**_no_cordon_reason(node), ANNOTATION: text}
+    if slinky and claimed and (SLINKY in annotations or SLINKY not in _annotations(node)):
+        annotations[SLINKY] = reason
+    return _patch(node, {"labels": {**_no_label(own), key: why.value}, "annotations": annotations}, spec)
 
 
 def restoration(node: Json) -> Json:
@@ -88,7 +95,7 @@ def restoration(node: Json) -> Json:
     spec: Json = {"taints": [taint for taint in _taints(node) if taint != tainted] or None}
     if mark is not None and mark.cordoned and tainted is not None:
         spec["unschedulable"] = None
-    return _patch(node, {"labels": _no_label(mark), "annotations": {ANNOTATION: None}}, spec)
+    return _patch(node, {"labels": _no_label(mark), "annotations": {**_no_cordon_reason(node), ANNOTATION: None}}, spec)
 
 
 def event(node: Json, name: str, intent: Intent, wall: float) -> Json:
@@ -107,7 +114,7 @@ def event(node: Json, name: str, intent: Intent, wall: float) -> Json:
     }  # fmt: skip
 
 
-def moved(node: Json, *, key: str, effect: str, cordon: bool) -> Json | None:
+def moved(node: Json, *, key: str, effect: str, cordon: bool, slinky: bool) -> Json | None:
     """A merge patch that puts gpuwarden's exclusion under this key and effect; None if it is there, if there is none, or if the place is
     another party's.
     """
@@ -118,19 +125,24 @@ def moved(node: Json, *, key: str, effect: str, cordon: bool) -> Json | None:
         return None
     at = written_at(node) or mark.at
     why, text = mark.reason.why, mark.reason.text
-    return exclusion(node, key=key, effect=effect, why=why, reason=text, cordon=cordon, at=at)
+    return exclusion(node, key=key, effect=effect, why=why, reason=text, cordon=cordon, at=at, slinky=slinky)
 
 
 def left_conditions(node: Json, types: Container[str]) -> list[str]:
-    """The node's conditions that gpuwarden wrote under another configuration: the server records their last writer."""
+    """The node's conditions that gpuwarden wrote under another configuration."""
+    own = own_conditions(node)
+    present = [str(entry.get("type")) for entry in objects(mapping(node.get("status")).get("conditions"))]
+    return [kind for kind in present if kind in own and kind not in types]
+
+
+def own_conditions(node: Json) -> set[str]:
+    """The types of the conditions that gpuwarden wrote last: the server records the writer of each field."""
     fields: Json = {}
     for entry in objects(mapping(node.get("metadata")).get("managedFields")):
         if (entry.get("manager"), entry.get("subresource")) == (CONDITION_MANAGER, "status"):
             status = mapping(mapping(entry.get("fieldsV1")).get("f:status"))
             fields |= mapping(status.get("f:conditions"))
-    own = {kind for name, written in fields.items() if "f:status" in mapping(written) and (kind := _kind(name))}
-    present = [str(entry.get("type")) for entry in objects(mapping(node.get("status")).get("conditions"))]
-    return [kind for kind in present if kind in own and kind not in types]
+    return {kind for name, written in fields.items() if "f:status" in mapping(written) and (kind := _kind(name))}
 
 
 def _kind(field: str) -> str:
@@ -161,7 +173,7 @@ def own_taint(node: Json, mark: Mark | None) -> Json | None:
 
 
 def mark_of(node: Json) -> Mark | None:
-    text = mapping(mapping(node.get("metadata")).get("annotations")).get(ANNOTATION)
+    text = _annotations(node).get(ANNOTATION)
     if not isinstance(text, str):
         return None
     try:
@@ -215,6 +227,16 @@ def name_of(node: Json) -> str:
 
 def _patch(node: Json, metadata: Json, spec: Json) -> Json:
     return {"metadata": {"resourceVersion": version_of(node), **metadata}, "spec": spec}
+
+
+def _annotations(node: Json) -> Json:
+    return mapping(mapping(node.get("metadata")).get("annotations"))
+
+
+def _no_cordon_reason(node: Json) -> dict[str, str | None]:
+    """The removal of our text for Slinky; nothing where there is none, or another party's."""
+    ours = str(_annotations(node).get(SLINKY, "")).startswith(reasons.PREFIX)
+    return {SLINKY: None} if ours else {}
 
 
 def _no_label(mark: Mark | None) -> dict[str, str | None]:

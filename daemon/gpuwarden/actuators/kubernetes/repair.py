@@ -1,0 +1,66 @@
+"""Conditions for those who repair nodes: a type for each advice, by `[kubernetes.conditions]`. Pure.
+
+A repair may end every job of the node, so that such a condition is bad only while gpuwarden has excluded the node for a failure, that
+is once the breaker has counted twice, and only for a failure with that advice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuwarden.config.kubernetes import KubernetesOptions
+from gpuwarden.health.model import Finding, Health, Severity
+from gpuwarden.policy.model import Owner, Why
+from gpuwarden.publish.snapshot import Snapshot
+from gpuwarden.publish.status import detail
+from gpuwarden_collectors.facts import Stamp
+
+LONGEST = 1_000  # characters of a message
+_GOOD = {"True": "False", "False": "True"}
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition to write."""
+
+    status: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class RepairCondition:
+    """The condition of a type. `bad`: its status where one of these advices asks for a repair."""
+
+    kind: str
+    bad: str
+    advices: frozenset[str]
+
+    def condition(self, snapshot: Snapshot, now: Stamp) -> Condition:
+        """The condition as of now. An unobserved node is Unknown: nobody repairs it for silence."""
+        asking = [finding for finding in snapshot.verdict.findings if self._asks(finding)] if _out(snapshot) else []
+        if asking:
+            text = "; ".join(f"{one.title.rstrip('.')} ({one.key}): {detail(one)}".rstrip(": ") for one in asking)
+            return Condition(self.bad, asking[0].key.code, text[:LONGEST])
+        if snapshot.health(now) is Health.UNKNOWN:
+            return Condition("Unknown", "unknown", "gpuwarden does not know the state of this node")
+        return Condition(_GOOD[self.bad], "no_repair", "gpuwarden asks for no repair")
+
+    def _asks(self, finding: Finding) -> bool:
+        return finding.severity is Severity.FAILURE and not finding.shadow and finding.advice in self.advices
+
+
+def repair_conditions(options: KubernetesOptions) -> list[RepairCondition]:
+    """The conditions that this configuration keeps, one for each type."""
+    advices: dict[tuple[str, str], set[str]] = {}
+    for advice, kind, bad in options.conditions.by_advice():
+        advices.setdefault((kind, bad), set()).add(advice)
+    return [RepairCondition(kind, bad, frozenset(found)) for (kind, bad), found in advices.items()]
+
+
+def _out(snapshot: Snapshot) -> bool:
+    """True if the node is excluded for a failure, and nothing more is to be done about that."""
+    enforced = snapshot.enforced
+    state = enforced.node_states.get("kubernetes")
+    done = all(wanted.intent.actuator != "kubernetes" for wanted in enforced.pending)
+    return done and state is not None and state.owner is Owner.OURS and state.why is Why.FAILURE
