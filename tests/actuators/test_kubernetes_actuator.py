@@ -125,6 +125,39 @@ async def test_taints_of_others_survive_a_hundred_concurrent_edits(
     await acts.close()
 
 
+@pytest.mark.parametrize("cordon", [False, True])
+async def test_where_somebody_writes_the_node_all_the_time_it_is_changed_within_a_few_attempts(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cordon: bool
+) -> None:
+    """Whoever writes neither taints nor cordon is not in the way; a taint of others that comes in that moment is kept."""
+    monkeypatch.setattr(module, "PAUSE", 0.0)
+    before = plain(server.nodes["n1"])
+    acts = actuator(server, tmp_path, cordon=cordon)
+    if cordon:
+        await exclude(acts)
+    written: list[int] = []
+
+    def somebody() -> None:
+        written.append(len(written))
+        server.edit("n1", lambda found: found["metadata"]["annotations"].update(beat=str(len(written))))
+        if len(written) == 5:
+            server.edit("n1", lambda found: _taint(found, "other.io/x"))
+
+    server.before_patch = somebody
+    if not cordon:
+        await exclude(acts)
+        assert (await acts.read()).owner is Owner.OURS
+    await restore(acts)
+    server.before_patch = lambda: None
+    after = plain(server.nodes["n1"])
+    assert len(written) <= 10
+    assert after["metadata"]["annotations"].pop("beat")
+    keys = [taint["key"] for taint in after["spec"]["taints"]]
+    assert keys == ["nvidia.com/gpu", *["other.io/x"] * (len(written) >= 5)]
+    assert {**after, "spec": {**after["spec"], "taints": [BUILT_IN]}} == before
+    await acts.close()
+
+
 @pytest.mark.parametrize("by_hand", ["nothing", "uncordoned", "cordoned before"])
 async def test_only_a_cordon_of_gpuwarden_is_lifted(server: ApiServer, tmp_path: Path, by_hand: str) -> None:
     acts = actuator(server, tmp_path, cordon=True)

@@ -192,9 +192,15 @@ class ApiServer:
         allowed = (asked["verb"], resource) not in self.denied
         return web.json_response({**given, "status": {"allowed": allowed}}, status=201)
 
-    def take(self, name: str, patch: Json, request: web.Request, subresource: str = "") -> web.Response:
+    def take(self, name: str, patch: Json | list[Json], request: web.Request, subresource: str = "") -> web.Response:
         self.before_patch()
         current = self.nodes[name]
+        if isinstance(patch, list):
+            assert request.headers["Content-Type"] == "application/json-patch+json"
+            changed = copy.deepcopy(current)
+            if not all(_operate(changed, **operation) for operation in patch):
+                return status(422, "the server rejected our request due to an error in our request")
+            return self._patched(name, changed, request, subresource)
         version = patch.get("metadata", {}).get("resourceVersion")
         if version == "":
             return status(422, "metadata.resourceVersion: Invalid value: 0x0: must be specified for an update")
@@ -212,6 +218,9 @@ class ApiServer:
             assert kind == "application/merge-patch+json"
             assert "status" not in patch
             changed = merged(current, patch)
+        return self._patched(name, changed, request, subresource)
+
+    def _patched(self, name: str, changed: Json, request: web.Request, subresource: str) -> web.Response:
         if request.query.get("dryRun") == "All":
             return web.json_response(changed)
         self._store(name, changed, request.query.get("fieldManager"), subresource)
@@ -239,6 +248,24 @@ class ApiServer:
                 entry["fieldsV1"] = _owned(self.nodes[name], changed, before)
             fields.append(entry)
         self.nodes[name] = changed
+
+
+def _operate(target: Json, op: str, path: str, value: Any = None) -> bool:
+    """Carry out an operation of RFC 6902 on objects. Returns False where it fails."""
+    *parents, last = (part.replace("~1", "/").replace("~0", "~") for part in path.split("/")[1:])
+    for parent in parents:
+        if not isinstance(target.get(parent), dict):
+            return False
+        target = target[parent]
+    if op != "add" and last not in target:
+        return False
+    if op == "test":
+        return bool(target[last] == value)
+    if op == "remove":
+        del target[last]
+    else:
+        target[last] = copy.deepcopy(value)
+    return True
 
 
 def merged(target: Any, patch: Any) -> Any:

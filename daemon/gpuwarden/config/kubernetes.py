@@ -15,10 +15,7 @@ from gpuwarden_collectors.options import Misfit, bounded
 
 @dataclass(frozen=True, slots=True)
 class ConditionTypes:
-    """Conditions for those who repair nodes ([kubernetes.md](../use/kubernetes.md#tell-those-who-repair)). Each key is an advice, its value
-    the type of a condition that is True while the node is out for a failure with that advice; `TYPE=False` is one that is False then.
-    Empty: none. Several keys may have one type.
-    """
+    """Conditions for those who repair nodes: a type for each advice, `TYPE=False` if bad is False ([kubernetes.md](../use/kubernetes.md#tell-those-who-repair))."""
 
     reset_gpu: str = ""
     """The GPU must be reset."""

@@ -9,7 +9,7 @@ import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gpuwarden.actuators.base import ActuatorError, ActuatorUnavailable
+from gpuwarden.actuators.base import ActuatorDenied, ActuatorError, ActuatorRefused, ActuatorUnavailable
 from gpuwarden.actuators.kubernetes import node as nodes
 from gpuwarden.actuators.kubernetes.api import MOVER, Conflict, Json, KubernetesApi, Reply
 from gpuwarden.base.log import get_logger
@@ -30,6 +30,8 @@ COUNT_AGE = 600.0
 """Seconds for which a count of the pool holds: a count is 16 requests where there are 8,000 nodes, and all nodes may count at once."""
 TRIES = 20
 """Attempts at a write that conflicts with other writers."""
+GUARDED_FROM = 3
+"""Conflicts after which a write no longer depends on the whole node: somebody writes it all the time."""
 PAUSE = 0.2
 
 
@@ -103,7 +105,7 @@ class KubernetesActuator:
 
     async def apply(self, intent: Intent, state: NodeState) -> None:
         """Read, change, write what was read; again after a conflict, as long as owner and reason are unchanged."""
-        for _ in range(TRIES):
+        for attempt in range(TRIES):
             reply = await self.read_node()
             found = reply.body
             if not nodes.version_of(found):
@@ -113,9 +115,16 @@ class KubernetesActuator:
                 raise ActuatorUnavailable(f"cannot change node {self.node}: it changed since it was read")
             if intent.act is Act.RESTORE and (now.owner is not Owner.OURS or not _meant(intent, now)):
                 return
+            change = self._change(intent, reply)
+            guarded = nodes.guarded(found, change) if attempt >= GUARDED_FROM else None
             try:
-                await self.api.patch_node(self.node, self._change(intent, reply))
-            except Conflict:
+                await self.api.patch_node(self.node, change if guarded is None else guarded)
+            except ActuatorDenied:
+                raise
+            except (Conflict, ActuatorRefused) as error:
+                # A test of a JSON patch that fails is answered as an invalid patch is.
+                if not isinstance(error, Conflict) and (guarded is None or not await self._changed(found)):
+                    raise
                 await asyncio.sleep(self._chance.uniform(0.0, PAUSE))
                 continue
             self._tell(intent, reply.body)
@@ -142,6 +151,9 @@ class KubernetesActuator:
         )
         await self.api.patch_node(self.node, patch, dry=True)
         return "taint, label and annotation"
+
+    async def _changed(self, found: Json) -> bool:
+        return nodes.guards((await self.read_node()).body) != nodes.guards(found)
 
     async def close(self) -> None:
         for task in self._telling:

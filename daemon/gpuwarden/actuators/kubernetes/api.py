@@ -43,6 +43,7 @@ PAGES_MOST = 1_000
 _TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 _METADATA = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 _MERGE = "application/merge-patch+json"
+_JSON = "application/json-patch+json"
 _STRATEGIC = "application/strategic-merge-patch+json"
 
 
@@ -123,9 +124,12 @@ class KubernetesApi:
     async def node(self, name: str) -> Reply:
         return await self._request(f"cannot read node {name}", "GET", f"/api/v1/nodes/{name}")
 
-    async def patch_node(self, name: str, patch: Json, manager: str = MANAGER, *, dry: bool = False) -> Reply:
-        """`dry`: the server checks the write, admission included, and stores nothing."""
-        return await self._patch(f"cannot change node {name}", f"/api/v1/nodes/{name}", patch, _MERGE, manager, dry=dry)
+    async def patch_node(
+        self, name: str, patch: Json | list[Json], manager: str = MANAGER, *, dry: bool = False
+    ) -> Reply:
+        """Send a merge patch, or as a list a JSON patch. `dry`: the server checks the write, admission included, and stores nothing."""
+        kind = _JSON if isinstance(patch, list) else _MERGE
+        return await self._patch(f"cannot change node {name}", f"/api/v1/nodes/{name}", patch, kind, manager, dry=dry)
 
     async def patch_status(self, name: str, patch: Json, *, dry: bool = False) -> Reply:
         undone, url = f"cannot write the condition of node {name}", f"/api/v1/nodes/{name}/status"
@@ -187,7 +191,9 @@ class KubernetesApi:
             undone, "POST", url, content=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
         )
 
-    async def _patch(self, undone: str, url: str, patch: Json, kind: str, manager: str, *, dry: bool) -> Reply:
+    async def _patch(
+        self, undone: str, url: str, patch: Json | list[Json], kind: str, manager: str, *, dry: bool
+    ) -> Reply:
         params = {"fieldManager": manager, **({"dryRun": "All"} if dry else {})}
         return await self._request(
             undone, "PATCH", url, params=params, content=json.dumps(patch).encode(),

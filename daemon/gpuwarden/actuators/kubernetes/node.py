@@ -153,6 +153,48 @@ def _kind(field: str) -> str:
         return ""
 
 
+def guarded(node: Json, patch: Json) -> list[Json] | None:
+    """A JSON patch (RFC 6902) with the effect of this merge patch, which conflicts only with writers of the taints, the cordon and our
+    annotation: the server repeats it after other writes. None where it cannot test that something is absent.
+    """
+    metadata, spec = mapping(node.get("metadata")), mapping(node.get("spec"))
+    cordons = "unschedulable" in patch["spec"]
+    if not _taints(node) or not {"labels", "annotations"} <= metadata.keys() or (cordons and not is_cordoned(node)):
+        return None
+    tests = [("/metadata/uid", metadata.get("uid")), ("/spec/taints", spec["taints"])]
+    if ANNOTATION in metadata["annotations"]:
+        tests.append((_pointer("annotations", ANNOTATION), metadata["annotations"][ANNOTATION]))
+    if cordons:
+        tests.append(("/spec/unschedulable", True))
+    operations: list[Json] = [{"op": "test", "path": path, "value": value} for path, value in tests]
+    for name in ("labels", "annotations"):
+        for key, value in patch["metadata"][name].items():
+            if value is not None:
+                operations.append({"op": "add", "path": _pointer(name, key), "value": value})
+            elif key in metadata[name]:
+                operations.append({"op": "remove", "path": _pointer(name, key)})
+    for key, value in patch["spec"].items():
+        path = f"/spec/{key}"
+        operations.append(
+            {"op": "remove", "path": path} if value is None else {"op": "replace", "path": path, "value": value}
+        )
+    return operations
+
+
+def guards(node: Json) -> tuple[object, ...]:
+    """Return the values that `guarded` tests."""
+    return (
+        mapping(node.get("metadata")).get("uid"),
+        _taints(node),
+        _annotations(node).get(ANNOTATION),
+        is_cordoned(node),
+    )
+
+
+def _pointer(name: str, key: str) -> str:
+    return f"/metadata/{name}/{key.replace('~', '~0').replace('/', '~1')}"
+
+
 def held(nodes: Iterable[Json]) -> tuple[Held, ...]:
     """Nodes that gpuwarden has excluded for a failure. A label that remained when the taint was removed by hand does
     not count.
