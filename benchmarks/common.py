@@ -36,6 +36,7 @@ def fake_host(
     """
     with tempfile.TemporaryDirectory(prefix="gw-", ignore_cleanup_errors=True) as folder:
         host = FakeHost(Path(folder), gpus)
+        host.series = "default"
         host.fake.write(gpus=gpus, prices=True)
         if device and os.access(KERNEL_LOG, os.R_OK):
             host.kmsg = KERNEL_LOG

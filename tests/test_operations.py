@@ -26,7 +26,7 @@ SERIES = {
     'gpuwarden_node_health{job="gpuwarden",instance="%s",state="healthy"}': "ac",
     'gpuwarden_node_health{job="gpuwarden",instance="%s",state="failure"}': "b",
     'gpuwarden_node_health{job="gpuwarden",instance="%s",state="unknown"}': "",
-    'gpuwarden_finding{job="gpuwarden",instance="%s",check="gpu_missing",severity="failure",gpu="1"}': "b",
+    'gpuwarden_finding_info{job="gpuwarden",instance="%s",check="gpu_missing",severity="failure",gpu="1"}': "b",
     'gpuwarden_excluded{job="gpuwarden",instance="%s",actuator="slurm",owner="other",cause="foreign"}': "c",
     'gpuwarden:node:exclusion{job="gpuwarden",instance="%s"}': "c",
 }  # fmt: skip
@@ -59,7 +59,7 @@ def test_prometheus_understands_every_query_and_they_return_what_the_page_shows(
         "unless on (job, instance) gpuwarden:node:exclusion": [
             'gpuwarden_node_health{job="gpuwarden", instance="b", state="failure"} 1'
         ],
-        "sort_desc": ['{check="gpu_missing", severity="failure"} 1'],
+        "sort_desc": [f'{{check="gpu_missing", severity="failure"}} {109 / 2016}'],  # of nine hours
         "gpuwarden_enforcing": ['{job="gpuwarden"} 1'],
         "max_over_time(sum": ['{job="gpuwarden"} 1'],
         'state="unknown"': ['{job="gpuwarden"} 0'],
@@ -71,7 +71,12 @@ def test_prometheus_understands_every_query_and_they_return_what_the_page_shows(
 
 
 def _unit_test(asked: list[tuple[str, list[str]]]) -> str:
-    series = [(name % node, int(node in ones)) for name, ones in SERIES.items() for node in NODES]
+    series = [
+        (name % node, int(node in ones))
+        for name, ones in SERIES.items()
+        for node in NODES
+        if node in ones or not name.startswith("gpuwarden_finding_info")  # which is there only while a finding holds
+    ]
     series += [(f'gpuwarden_build_info{{job="gpuwarden",instance="{n}",version="{v}"}}', 1) for n, v in NODES.items()]
     given = "".join(f"  - series: '{name}'\n    values: '{value}x600'\n" for name, value in series)
     tests = ""

@@ -29,8 +29,9 @@ from gpuwarden.health.xid import sxid_rules
 from gpuwarden.health.xid.catalogue import XIDS, Xid
 from gpuwarden.health.xid.sxid_catalogue import SXIDS
 from gpuwarden.health.xid.sxid_rules import first_class
-from gpuwarden.publish.metrics.dcgm_names import FIELDS, OF_INSTANCES, PREFIX, Field, Telemetry
-from gpuwarden.publish.metrics.table import METRICS
+from gpuwarden.publish.metrics.chosen import BY_DEFAULT
+from gpuwarden.publish.metrics.dcgm_names import FIELDS, OF_EXPORTER, OF_INSTANCES, PREFIX, Field, Telemetry
+from gpuwarden.publish.metrics.table import METRICS, Metric
 from gpuwarden.publish.web.endpoints import ENDPOINTS
 from gpuwarden_collectors.nvml.readings import CALLS, LINK_SUMS, VITAL, Cadence, Call
 from gpuwarden_collectors.nvml.readings import FIELDS as FIELD_VALUES
@@ -42,7 +43,8 @@ ROWS: dict[str, Call | FieldValue] = {name: row for row in (*VITAL, *CALLS) for 
 }
 """The row of the table of readings by attribute."""
 
-MOST_SERIES, MOST_BY_DEFAULT, MOST_WITH_PODS_AND_SLURM = 1800, 1525, 1540
+MOST_HEALTHY, MOST_WITH_NOTICES, MOST_WITH_FAULTS = 450, 480, 700
+MOST_SERIES, MOST_FULL, MOST_WITH_PODS_AND_SLURM = 1800, 1525, 1540
 """For 8 GPUs; held by a test."""
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -201,9 +203,16 @@ def _dcgm_code(code: DcgmCode) -> tuple[str, ...]:
 
 
 def metrics() -> str:
-    own = [(f"`{m.name}`", m.kind, ", ".join(m.labels), m.help) for m in METRICS]
+    own = [(f"`{m.name}`", _by_default(m), m.kind, ", ".join(m.labels), m.help) for m in METRICS]
     dcgm = [
-        (f"`{PREFIX}{f.name}`", f.kind, "each instance" if f.name in OF_INSTANCES else "GPU", age(f), f.help)
+        (
+            f"`{PREFIX}{f.name}`",
+            "yes" if PREFIX + f.name in BY_DEFAULT else "",
+            f.kind,
+            "each instance" if f.name in OF_INSTANCES else "GPU",
+            age(f),
+            f.help,
+        )
         for f in FIELDS
     ]
     return (
@@ -213,12 +222,19 @@ def metrics() -> str:
         "```\ncurl -s localhost:9839/metrics | grep '^gpuwarden_node_health'\n"
         'gpuwarden_node_health{state="healthy"} 1\n```\n\n'
         "| setup, with 8 GPUs and 12 ports (counted in tests) | series at most |\n| --- | --- |\n"
-        f"| by default; with `kubernetes.pod_labels` on a node without Slurm | {MOST_BY_DEFAULT:,} |\n"
-        f"| with Slurm jobs and labelled pods | {MOST_WITH_PODS_AND_SLURM:,} |\n"
-        f"| with everything on and many faults | {MOST_SERIES:,} |\n\n"
+        f"| by default, a healthy node, with Slurm or without | {MOST_HEALTHY:,} |\n"
+        f"| the same with two sources of termination notices | {MOST_WITH_NOTICES:,} |\n"
+        f"| by default, with everything on and many faults | {MOST_WITH_FAULTS:,} |\n"
+        f'| `publish.series = "full"`; with `kubernetes.pod_labels` on a node without Slurm | {MOST_FULL:,} |\n'
+        f"| full, with Slurm jobs and labelled pods | {MOST_WITH_PODS_AND_SLURM:,} |\n"
+        f"| full, with everything on and many faults | {MOST_SERIES:,} |\n\n"
+        "`publish.series` chooses what is served. `\"default\"`: dcgm-exporter's default counters, and what gpuwarden's rules, dashboards, commands and breaker read; these rows have *yes* in "
+        'the column *default*. *Above 0*: by default a series of value 0 is left out; while the node answers, no series means 0. `"full"`: all rows. A list of names: these and no others, with their zeros, where '
+        '`"default"` stands for its whole set:\n\n'
+        '```toml\n[publish]\nseries = ["default", "DCGM_FI_PROF_SM_ACTIVE"]\n```\n\n'
         f"With MIG on, {len(OF_INSTANCES)} of the telemetry series of a GPU are given for each of its instances instead, with the labels `GPU_I_PROFILE` and `GPU_I_ID`; the "
-        "series of the GPU itself lack them then, unless `publish.mig_series` is `gpus` or `both`. So a query without these labels counts instances, not GPUs. If jobs or pods are labels, each further job or pod on a GPU adds a copy of the GPU's "
-        "telemetry. The series of a GPU end when the GPU is gone; those of gpuwarden's own metrics keep the labels of a lost GPU.\n\n"
+        f"series of the GPU itself lack them then, unless `publish.mig_series` is `gpus` or `both`. So a query without these labels counts instances, not GPUs. If jobs or pods are labels, dcgm-exporter's default counters have them, and no others: each new job or pod makes a new series of each of these {len(OF_EXPORTER)}, and each further one on a GPU adds a copy. "
+        "Join others with `gpuwarden_gpu_job_info`. The series of a GPU end when the GPU is gone; those of gpuwarden's own metrics keep the labels of a lost GPU.\n\n"
         "Counters that the ledger keeps continue after a restart of the daemon: `gpuwarden_xid_total`, "
         "`gpuwarden_jobs_acknowledged_total`, `gpuwarden_test_runs_total`, and `gpuwarden_intents_total` except for retry and refused. All other counters restart at 0, which `rate` and `increase` "
         "handle. The age of the readings is `time() - gpuwarden_heartbeat_timestamp_seconds` for GPUs and "
@@ -226,7 +242,7 @@ def metrics() -> str:
         + MADE
         + "\n## gpuwarden's own\n\n"
         "Only `gpuwarden_node_info` has a label for the node: join others with it on `job` and `instance`.\n\n"
-        + table(("name", "type", "labels", "meaning"), own)
+        + table(("name", "default", "type", "labels", "meaning"), own)
         + "\n## GPU telemetry under the names of dcgm-exporter\n\n"
         "Labels, in this order: `gpu`, `UUID`, `pci_bus_id`, `device`, `modelName`, for a MIG instance `GPU_I_PROFILE` and "
         "`GPU_I_ID`, then `Hostname` (or `hostname`: `publish.hostname_label`), `DCGM_FI_DRIVER_VERSION`, and "
@@ -240,8 +256,14 @@ def metrics() -> str:
         "Counters with an age of a minute, such as energy, grow in steps of that length: use `rate` and `increase` over two minutes or more. "
         "A value that could not be read again has no series. Values from DCGM are as old as DCGM's last pass. If the passes stop, all series end after three intervals: no value "
         "older than three of its own readings is served.\n\n"
-        + table(("name", "type", "labels of", "age", "meaning"), dcgm)
+        + table(("name", "default", "type", "labels of", "age", "meaning"), dcgm)
     )
+
+
+def _by_default(metric: Metric) -> str:
+    if not metric.default:
+        return ""
+    return "yes" if metric.zeros else "above 0"
 
 
 class _Recorded:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 Value = TypeVar("Value")
 Table = TypeVar("Table", bound=type)
-_BOUNDS, _INTERNAL, _SEARCHED = "bounds", "internal", "searched"
+_BOUNDS, _INTERNAL, _SEARCHED, _WORDS = "bounds", "internal", "searched", "words"
 
 
 class Bounds(NamedTuple):
@@ -43,6 +43,15 @@ def searched() -> Any:
 
 def is_searched(key: Field[Any]) -> bool:
     return _SEARCHED in key.metadata
+
+
+def words(*default: str) -> Any:
+    """A key with words: one text, or a list, kept as a tuple."""
+    return field(default=default, metadata={_WORDS: True})
+
+
+def are_words(key: Field[Any]) -> bool:
+    return _WORDS in key.metadata
 
 
 def keys(table: Any) -> Iterator[Field[Any]]:

@@ -19,6 +19,7 @@ from gpuwarden.config.render import as_toml
 from gpuwarden.config.sources import Layer, Sources, nested
 from gpuwarden.health.model import Advice, Severity
 from gpuwarden.health.view import CheckRule, XidRule
+from gpuwarden.publish.metrics.chosen import ALL
 from gpuwarden_collectors.options import keys
 from gpuwarden_collectors.plugin.options import SiteCheck
 
@@ -79,7 +80,7 @@ def test_each_key_takes_its_value(tmp_path: Path) -> None:
     )
     assert (config.mode, config.node, config.inventory.expected_gpus) == ("enforce", "gpu-node01", 8)
     assert config.paths.kmsg == Path("/host/kmsg")
-    assert config.publish == Publish(Address("::1", 0), "hostname")
+    assert config.publish == Publish(Address("::1", 0), hostname_label="hostname")
     assert (config.collectors.pci.interval, config.collectors.kernel_log.enabled) == (20, False)
 
 
@@ -311,6 +312,43 @@ def test_all_faults_in_the_rules_of_a_site_are_reported_together(tmp_path: Path)
         "gpuwarden.toml: checks.thermal_limitt: is no condition; did you mean 'thermal_limit'?",
         "gpuwarden.toml: xids.7x: expected the number of an xid, such as xids.79",
     ]
+
+
+def series(value: str, folder: Path, more: str = "") -> tuple[str, ...] | list[str]:
+    """What `publish.series` becomes, or the faults."""
+    file = folder / "gpuwarden.toml"
+    file.write_text(f"[publish]\nseries = {value}\n{more}")
+    try:
+        return load(Sources(file=file), series=ALL).publish.series
+    except ConfigError as error:
+        return [f"{fault.key}: {fault.message}" for fault in error.faults]
+
+
+def test_series_are_a_set_or_a_list_of_names(tmp_path: Path) -> None:
+    assert series('"full"', tmp_path) == ("full",)
+    assert series('["default", "DCGM_FI_DEV_PSTATE"]', tmp_path) == ("default", "DCGM_FI_DEV_PSTATE")
+    assert Config().publish.series == ("default",)
+
+
+def test_a_name_that_no_metric_has_is_a_fault_with_a_suggestion(tmp_path: Path) -> None:
+    assert series('["default", "DCGM_FI_DEV_PSTAT", "gpuwarden_findings"]', tmp_path) == [
+        "publish.series: 'DCGM_FI_DEV_PSTAT' is no metric; did you mean 'DCGM_FI_DEV_PSTATE'?",
+        "publish.series: 'gpuwarden_findings' is no metric; did you mean 'gpuwarden_finding'?",
+    ]
+    assert series('"ful"', tmp_path) == ["publish.series: 'ful' is no metric; did you mean 'full'?"]
+    assert series("[]", tmp_path) == [
+        'publish.series: expected "default", "full" or names of metrics, found an empty list'
+    ]
+    assert series("[8]", tmp_path) == ["publish.series: expected text, found 8 (a whole number): put it in quotes"]
+
+
+def test_the_breaker_needs_the_series_by_which_it_counts(tmp_path: Path) -> None:
+    breaker = '[breaker]\nprometheus = "http://127.0.0.1:9090"\n'
+    assert series('["gpuwarden_node_info", "gpuwarden_excluded"]', tmp_path, breaker) == [
+        "publish.series: lacks gpuwarden_excluded_since_timestamp_seconds: the breaker counts the fleet by it (breaker.prometheus)"
+    ]
+    assert series('["default", "gpuwarden_lemon"]', tmp_path, breaker) == ("default", "gpuwarden_lemon")
+    assert series('["gpuwarden_lemon"]', tmp_path) == ("gpuwarden_lemon",)
 
 
 KEYS = (

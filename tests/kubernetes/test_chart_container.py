@@ -59,7 +59,9 @@ def test_the_pod_of_the_chart_reads_the_gpus_of_its_node(
     (tmp_path / "driver").mkdir()
     fake = FakeNvml.build(tmp_path / "driver")  # what the runtime class brings
     given = flags(pod, rendered["ConfigMap/gpuwarden"]["data"], tmp_path / "node")
-    with docker.start(image, *container["args"], flags=[*given, *injected(fake)]) as running:
+    with docker.start(
+        image, *container["args"], flags=[*given, *injected(fake), "--env=GPUWARDEN_PUBLISH__SERIES=full"]
+    ) as running:
         found = running.wait_status("healthy")
         assert len(found["gpus"]) == 8
         assert found["node"] == "node7"  # NODE_NAME

@@ -189,11 +189,12 @@ def _with_jobs(shown: Snapshot, **files: tuple[str, ...]) -> Snapshot:
     return replace(shown, hpc_jobs=JobLabels(jobs=named))
 
 
-def test_each_job_of_a_gpu_has_a_copy_of_all_its_series_and_others_have_no_such_label() -> None:
+def test_each_job_of_a_gpu_has_a_copy_of_its_default_counters_and_others_have_no_such_label() -> None:
     shown = _with_jobs(snapshot(2), gpu1=("4711", "4712"))
-    for name in ("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_PROF_SM_ACTIVE"):
+    for name in ("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_PROF_DRAM_ACTIVE"):
         published = [(labels["gpu"], labels.get("hpc_job")) for labels in scrape(shown).labels(name)]
         assert published == [("0", None), ("1", "4711"), ("1", "4712")]
+    assert [labels.get("hpc_job") for labels in scrape(shown).labels("DCGM_FI_PROF_SM_ACTIVE")] == [None, None]
 
 
 def test_the_job_is_the_last_label_also_after_the_text_of_an_xid() -> None:
@@ -203,10 +204,11 @@ def test_the_job_is_the_last_label_also_after_the_text_of_an_xid() -> None:
 
 
 def test_of_a_divided_gpu_a_job_belongs_to_an_instance() -> None:
-    page = scrape(_with_jobs(_with_gpu(INSTANCES), gpu0_5=("8",), gpu0=("9",)))
+    divided = replace(_with_gpu(INSTANCES), xids=(_xid(slot(0)),))
+    page = scrape(_with_jobs(divided, gpu0_5=("8",), gpu0=("9",)))
     published = {labels["GPU_I_ID"]: labels.get("hpc_job") for labels in page.labels("DCGM_FI_DEV_FB_USED")}
     assert published == {"1": None, "5": "8"}
-    assert page.labels("DCGM_FI_DEV_PSTATE")[0]["hpc_job"] == "9"
+    assert page.labels("DCGM_FI_DEV_XID_ERRORS")[0]["hpc_job"] == "9"
 
 
 def test_whether_jobs_can_be_read_is_published_where_they_are_configured() -> None:

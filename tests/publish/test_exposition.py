@@ -22,7 +22,7 @@ from support.scrape import parse_openmetrics, parse_text
 from support.snapshots import UPTIME, at, finding, gpu_facts, h100_readings, missing, slot, snapshot
 from support.web_server import get, serving
 from support.whole_snapshots import everything
-from tables import MOST_BY_DEFAULT, MOST_SERIES, MOST_WITH_PODS_AND_SLURM
+from tables import MOST_FULL, MOST_SERIES, MOST_WITH_PODS_AND_SLURM
 
 Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -100,11 +100,11 @@ def test_eight_gpus_and_twelve_ports_stay_within_the_documented_number_of_series
         s for family in parse_text(page.text) for s in family.samples if s.name == "gpuwarden_port_errors_total"
     ]
     assert len(counters) == 12 * 9
-    assert _series_of_a_second_pass(default) <= MOST_BY_DEFAULT
+    assert _series_of_a_second_pass(default) <= MOST_FULL
     others = tuple(one for one in shown.collectors if one.name != "jobs")
-    assert _series_of_a_second_pass(replace(default, jobs=None, pods=shown.pods, collectors=others)) <= MOST_BY_DEFAULT
+    assert _series_of_a_second_pass(replace(default, jobs=None, pods=shown.pods, collectors=others)) <= MOST_FULL
     both = _series_of_a_second_pass(replace(default, pods=shown.pods, collectors=shown.collectors))
-    assert MOST_BY_DEFAULT < both <= MOST_WITH_PODS_AND_SLURM
+    assert MOST_FULL < both <= MOST_WITH_PODS_AND_SLURM
 
 
 def _series_of_a_second_pass(shown: Snapshot) -> int:

@@ -48,7 +48,9 @@ class Host(Protocol):
 
 
 class FakeHost:
-    """A machine of `gpus` H100. Its parts may be changed while a daemon watches."""
+    """A machine of `gpus` H100. Its parts may be changed while a daemon watches. Its page has all series, unless `series` is changed."""
+
+    series = "full"
 
     def __init__(self, folder: Path, gpus: int = 8) -> None:
         self.folder = folder
@@ -66,7 +68,7 @@ class FakeHost:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        return self.fake.environment
+        return {**self.fake.environment, "GPUWARDEN_PUBLISH__SERIES": self.series}
 
     def plug(self, gpus: int, missing: frozenset[int] = frozenset()) -> None:
         write_tree(self.sysfs, [h100(slot) for n, slot in enumerate(slots(gpus)) if n not in missing])

@@ -140,12 +140,16 @@ HEAT = (
         ),
     ),
 )  # fmt: skip
+_USED = of_gpu("DCGM_FI_DEV_FB_USED")
 POWER = (
     _lines("Power", "The limit is the one in force.", "DCGM_FI_DEV_POWER_USAGE", "watt",
            _least("DCGM_FI_DEV_ENFORCED_POWER_LIMIT"), low=0),
     _lines("SM clock", "Lower than its neighbours under the same load: check why it is slowed.", "DCGM_FI_DEV_SM_CLOCK", "rotmhz", low=0),
     _lines("Utilization", "Share of time with a kernel on the GPU.", "DCGM_FI_DEV_GPU_UTIL", "percent", low=0, high=100),
-    _lines("Memory in use", "Of what is usable.", "DCGM_FI_DEV_FB_USED_PERCENT", "percentunit", low=0, high=1),
+    Panel(
+        title="Memory in use", kind=Kind.SERIES, width=12, unit="percentunit", low=0, high=1, text="Of what is usable.",
+        queries=(Query(f"{_USED} / ({_USED} + {of_gpu('DCGM_FI_DEV_FB_FREE')})", GPU_LEGEND),),
+    ),
 )  # fmt: skip
 _REPAIR = (
     ("DCGM_FI_DEV_ECC_DBE_AGG_TOTAL", "Uncorrected, ever", None),
@@ -187,8 +191,8 @@ LINKS = (
         queries=(Query(f"{of_gpu('DCGM_FI_DEV_PCIE_LINK_WIDTH')} / {of_gpu('DCGM_FI_DEV_PCIE_MAX_LINK_WIDTH')}", GPU_LEGEND),),
     ),
     Panel(
-        title="PCIe generation", kind=Kind.SERIES, width=8, low=0, text="It falls when the GPU idles; low under load is bad.",
-        queries=(Query(of_gpu("DCGM_FI_DEV_PCIE_LINK_GEN"), GPU_LEGEND), _least("DCGM_FI_DEV_PCIE_MAX_LINK_GEN")), limit=LIMIT,
+        title="PCIe generation", kind=Kind.SERIES, width=8, low=0, text="It falls when the GPU idles. Lower than the others under load: bad.",
+        queries=(Query(of_gpu("DCGM_FI_DEV_PCIE_LINK_GEN"), GPU_LEGEND),),
     ),
     Panel(
         title="PCIe replays", kind=Kind.BARS, width=8, text="Packets sent again. Many, on one GPU: its link is bad.",
@@ -246,16 +250,12 @@ TESTS = (
 )  # fmt: skip
 DAEMON = (
     Panel(
-        title="Collectors", kind=Kind.TIMELINE, width=8, text="Whether the last pass of each observed.",
+        title="Collectors", kind=Kind.TIMELINE, width=12, text="Whether the last pass of each observed.",
         queries=(Query(f"min by (collector) (gpuwarden_collector_up{{{INSTANCE}}})", "{{collector}}"),), texts=texts.SOURCE_UP,
         none="silent",
     ),
     Panel(
-        title="Time of a pass", kind=Kind.SERIES, width=8, unit="s", low=0, text="Growing: the driver or a filesystem gets slow.",
-        queries=(Query(f"max by (collector) (gpuwarden_collector_duration_seconds{{{INSTANCE}}})", "{{collector}}"),),
-    ),
-    Panel(
-        title="Errors of the daemon", kind=Kind.BARS, width=8, text="Passes that missed their deadline, readers started again, records lost.",
+        title="Errors of the daemon", kind=Kind.BARS, width=12, text="Passes that missed their deadline, readers started again, records lost.",
         queries=(
             Query(f"sum by (collector) (increase(gpuwarden_collector_timeouts_total{{{INSTANCE}}}[$__rate_interval]))", "{{collector}}: too late"),
             Query(f"sum by (collector) (increase(gpuwarden_collector_restarts_total{{{INSTANCE}}}[$__rate_interval]))", "{{collector}}: restarts"),

@@ -59,7 +59,7 @@ def state(metric: str, selector: str, value: str) -> str:
 def worst(metric: str, selector: str) -> str:
     """The state as a number, the worse the higher: 0 healthy, 1 warning, 2 unknown, 3 failure."""
     return (
-        f"({state(metric, selector, 'warning')} or 2 * {state(metric, selector, 'unknown')} "
+        f"(0 * {state(metric, selector, 'healthy')} or {state(metric, selector, 'warning')} or 2 * {state(metric, selector, 'unknown')} "
         f"or 3 * {state(metric, selector, 'failure')})"
     )
 

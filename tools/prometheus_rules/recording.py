@@ -38,7 +38,7 @@ _FINDINGS = 'max without (detail, title, advice) (gpuwarden_finding_info{severit
 
 
 def recordings(pace: Pace) -> tuple[Group, ...]:
-    return (_nodes(pace), _trends(pace))
+    return (_nodes(pace), _trends())
 
 
 def _nodes(pace: Pace) -> Group:
@@ -88,7 +88,7 @@ or
         Recording(
             record="gpuwarden:finding:active",
             why="The findings that hold, with the name of their node. Not those of shadow checks. Read from the info series, which "
-            "exist only while a finding holds: gpuwarden_finding has some 300 series of value 0 on each healthy node.",
+            "exist only while a finding holds.",
             expr=f"""\
 {_FINDINGS} * on (job, instance) group_left (node) gpuwarden:node:name
 or
@@ -98,8 +98,7 @@ or
     return Group("gpuwarden-nodes", EVERY, (*rows, *_FLEET))
 
 
-def _trends(pace: Pace) -> Group:
-    window = pace("15m")
+def _trends() -> Group:
     gpu = "job, instance, gpu, UUID, pci_bus_id"
     return Group(
         "gpuwarden-trends",
@@ -108,16 +107,16 @@ def _trends(pace: Pace) -> Group:
             Recording(
                 record="gpuwarden:gpu:temperature_excess_celsius",
                 why="How much warmer a GPU is than the median of its node, while all of them work hard: at half of their power "
-                "limit or more. Room and load, which are the same for all, drop out.",
+                "limit or more. Room and load, which are the same for all, drop out. One reading of each is enough: the alert compares means of twelve hours.",
                 expr=f"""\
 (
-  max by ({gpu}) (avg_over_time(DCGM_FI_DEV_GPU_TEMP[{window}]))
+  max by ({gpu}) (DCGM_FI_DEV_GPU_TEMP)
   - on (job, instance) group_left ()
-  quantile by (job, instance) (0.5, max by ({gpu}) (avg_over_time(DCGM_FI_DEV_GPU_TEMP[{window}])))
+  quantile by (job, instance) (0.5, max by ({gpu}) (DCGM_FI_DEV_GPU_TEMP))
 )
 and on (job, instance)
 min by (job, instance) (
-  max by ({gpu}) (avg_over_time(DCGM_FI_DEV_POWER_USAGE[{window}]))
+  max by ({gpu}) (DCGM_FI_DEV_POWER_USAGE)
   / max by ({gpu}) (DCGM_FI_DEV_ENFORCED_POWER_LIMIT)
 ) >= 0.5
 and on (job, instance) gpuwarden_build_info""",

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpuwarden.cli.parser import Parser
-from gpuwarden.cli.sources import faulty, sources
+from gpuwarden.cli.sources import faulty, loaded, sources
 from gpuwarden.cli.web_config import check_web_config
-from gpuwarden.config.model import Config, ConfigError, load
+from gpuwarden.config.model import Config, ConfigError
 from gpuwarden.config.render import as_toml
 from gpuwarden.config.sources import Fault, with_line
 from gpuwarden_collectors.options import SEPARATOR
@@ -48,7 +48,7 @@ def missing_libraries(config: Config) -> Iterator[str]:
 
 def main(options: argparse.Namespace) -> int:
     try:
-        config = load(sources(options, os.environ))
+        config = loaded(sources(options, os.environ))
     except ConfigError as error:
         raise faulty(error) from error
     origins = config.origins or {}

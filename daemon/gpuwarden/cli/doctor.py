@@ -12,9 +12,9 @@ from pathlib import Path
 
 from gpuwarden.cli.client import Daemon
 from gpuwarden.cli.parser import NOT_ALLOWED, CommandError, Parser, folder
-from gpuwarden.cli.sources import faulty, sources
+from gpuwarden.cli.sources import faulty, loaded, sources
 from gpuwarden.cli.text import clean
-from gpuwarden.config.model import Config, ConfigError, load
+from gpuwarden.config.model import Config, ConfigError
 from gpuwarden.doctor.as_daemon import become_daemon, become_user_of_unit
 from gpuwarden.doctor.row import Grade, Row, fail, ok, warn, worst
 from gpuwarden.doctor.running import Running, daemon
@@ -50,7 +50,7 @@ def arguments(parser: Parser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     try:
-        config = load(sources(options, os.environ))
+        config = loaded(sources(options, os.environ))
         rows = [ok("configuration", "read without a fault")]
     except ConfigError as error:
         config = Config()

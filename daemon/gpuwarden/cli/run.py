@@ -9,10 +9,10 @@ from gpuwarden.base.paths import LEDGER
 from gpuwarden.base.sd_notify import ServiceManager
 from gpuwarden.cli.ledger_version import refuse_another_major
 from gpuwarden.cli.parser import CommandError, Parser, folder
-from gpuwarden.cli.sources import configuration, faulty, sources
+from gpuwarden.cli.sources import configuration, faulty, loaded, sources
 from gpuwarden.cli.start_configuration import remember, start_configuration
 from gpuwarden.cli.web_config import check_web_config
-from gpuwarden.config.model import Config, ConfigError, load
+from gpuwarden.config.model import Config, ConfigError
 from gpuwarden.config.sources import Sources
 
 HELP = """
@@ -107,6 +107,6 @@ def _read_again(options: argparse.Namespace) -> tuple[Config, Sources | None]:
         return configuration(options, os.environ), None
     try:
         read = sources(options, os.environ).with_files_read()
-        return load(read), read
+        return loaded(read), read
     except ConfigError as error:
         raise faulty(error) from error

@@ -34,7 +34,7 @@ def configuration(
     """Raises CommandError with every fault. `secure` is called with the folder of the simulation, if it is used."""
     try:
         if options.simulate is None:
-            return load(sources(options, environment))
+            return loaded(sources(options, environment))
         home = simulation_home(environment)
         config = _simulated(options, home)
         if home in config.run.dir.parents or home in config.state.dir.parents:
@@ -44,6 +44,13 @@ def configuration(
     except UnsafeFolder as error:
         raise CommandError(str(error)) from error
     return config
+
+
+def loaded(given: Sources) -> Config:
+    """Load the configuration, and check the names of series in it. Raises ConfigError."""
+    from gpuwarden.publish.metrics.chosen import ALL  # noqa: PLC0415 - commands that load no configuration start faster
+
+    return load(given, series=ALL)
 
 
 def faulty(error: ConfigError) -> CommandError:
@@ -71,7 +78,7 @@ def _simulated(options: argparse.Namespace, home: Path) -> Config:
     if options.config is not None:
         _refuse_real(options.config, "--config")
     folders = {"run": {"dir": str(home / "run")}, "state": {"dir": str(home / "state")}}
-    config = load(
+    config = loaded(
         Sources(
             file=options.config,
             required=True,

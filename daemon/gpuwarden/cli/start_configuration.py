@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from gpuwarden.base.paths import make_private
 from gpuwarden.cli.parser import CommandError
-from gpuwarden.cli.sources import configuration, faulty, sources
+from gpuwarden.cli.sources import configuration, faulty, loaded, sources
 from gpuwarden.cli.web_config import check_web_config
 from gpuwarden.config.last_good import NoneKept, keep, kept
-from gpuwarden.config.model import Config, ConfigError, load
+from gpuwarden.config.model import Config, ConfigError
 from gpuwarden.config.sources import Sources
 
 
@@ -25,7 +25,7 @@ def start_configuration(options: argparse.Namespace, environment: MutableMapping
     given = sources(options, environment)
     try:
         read = given.with_files_read()
-        config = load(read)
+        config = loaded(read)
     except ConfigError as error:
         config = _last_good(given, error)
         _check_web_config(config, given)
@@ -61,7 +61,7 @@ def remember(read: Sources) -> None:
 def _last_good(given: Sources, error: ConfigError) -> Config:
     fault = str(faulty(error))
     try:
-        config = load(kept(given))
+        config = loaded(kept(given))
     except NoneKept as none:
         raise CommandError(f"{fault}\n  and there is no last good configuration to start with: {none}") from error
     except ConfigError as older:

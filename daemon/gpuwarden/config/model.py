@@ -7,7 +7,7 @@ Where the values come from is in `sources.py`, how they become these classes in 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -30,6 +30,7 @@ from gpuwarden.config.placement import placement
 from gpuwarden.config.policy import UNCOUNTED, BreakerOptions, breaker_misfits
 from gpuwarden.config.secrets import EXPECTED as A_SECRET
 from gpuwarden.config.secrets import SecretFile
+from gpuwarden.config.series import series_misfits
 from gpuwarden.config.slurm import SlurmOptions, slurm_misfits
 from gpuwarden.config.sources import Fault, KeyPath, Sources, dotted, merge, with_line
 from gpuwarden.config.structure import UNKNOWN_KEY, structure
@@ -38,7 +39,7 @@ from gpuwarden.health.host.limits import DiskLimits, Limits, MemoryLimits, SwapL
 from gpuwarden.health.runbooks import RUNBOOKS
 from gpuwarden.health.view import CheckRule, ExpectedSettings, XidRule
 from gpuwarden.policy.model import Settings
-from gpuwarden_collectors.options import Misfit, bounded, internal
+from gpuwarden_collectors.options import Misfit, bounded, internal, words
 from gpuwarden_collectors.plugin.options import SiteCheck
 
 Mode = Literal["observe", "enforce"]
@@ -76,6 +77,10 @@ class Publish:
 
     listen: Address = field(default_factory=lambda: Address("0.0.0.0", 9839))  # noqa: S104 - Prometheus comes from outside
     """The address to listen on; port 0: any free port."""
+    series: tuple[str, ...] = words("default")
+    """Which series `/metrics` has ([metrics.md](metrics.md)): `"default"`, what gpuwarden's rules, dashboards and commands read and dcgm-exporter's
+    default counters; `"full"`, all; or a list of names, in which `"default"` stands for all of that set.
+    """
     hostname_label: Literal["Hostname", "hostname"] = "Hostname"
     """Name of the label with the host's name on the DCGM series: dcgm-exporter has used both spellings."""
     mig_series: Literal["instances", "gpus", "both"] = "instances"
@@ -192,15 +197,15 @@ class ConfigError(Exception):
         self.faults = faults
 
 
-def load(sources: Sources) -> Config:
-    """Raises ConfigError."""
+def load(sources: Sources, series: Collection[str] | None = None) -> Config:
+    """Raises ConfigError. `series`: the names of the metrics that `publish.series` may name; None: it is not checked."""
     layers, faults = sources.read()
     tree, origins = merge(layers)
     config, unfit = structure(tree, Config, parsers=PARSERS)
     faults += [_fault(origins[path], path, message) for path, message in unfit]
     faulty = {".".join(path) for path, _ in unfit}
     given = {".".join(path): path for path in origins}  # a site's own names may hold dots themselves
-    for keys, message in _misfits(config):
+    for keys, message in (*_misfits(config), *series_misfits(config.publish.series, config.breaker, series)):
         if not faulty.intersection(keys):
             key = next((key for key in keys if key in given), keys[0])
             path = given.get(key, tuple(key.split(".")))

@@ -23,7 +23,7 @@ from cattrs.gen import make_dict_structure_fn, override
 
 from gpuwarden.base.durations import EXPECTED, parse_duration
 from gpuwarden.config.sources import KeyPath, Tree
-from gpuwarden_collectors.options import SEPARATOR, is_searched, keys
+from gpuwarden_collectors.options import SEPARATOR, are_words, is_searched, keys
 
 Parsers = Mapping[type, tuple[str, Callable[[str], Any]]]
 Keyed = tuple[KeyPath, str]
@@ -70,7 +70,8 @@ def _table(converter: Converter, cls: type) -> Callable[[Any, Any], Any]:
     known = {key.name for key in keys(cls)}
     omitted: Any = {each.name: override(omit=True) for each in dataclasses.fields(cls) if each.name not in known}
     paths: Any = {key.name: override(struct_hook=_searched) for key in keys(cls) if is_searched(key)}
-    fill: Any = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True, **omitted, **paths)
+    words: Any = {key.name: override(struct_hook=_words) for key in keys(cls) if are_words(key)}
+    fill: Any = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True, **omitted, **paths, **words)
 
     def table(value: Any, kind: Any) -> Any:
         if not isinstance(value, dict):
@@ -168,6 +169,11 @@ def _searched(value: Any, _: Any) -> str:
     return SEPARATOR.join(value)
 
 
+def _words(value: Any, _: Any) -> tuple[str, ...]:
+    items = value if isinstance(value, list) else [value]
+    return tuple(_plain(item, str) for item in items)
+
+
 def _choice(value: Any, kind: Any) -> Any:
     return _one_of(get_args(kind), value)
 
@@ -192,8 +198,9 @@ def near(word: str, known: Iterable[str]) -> str:
     """A hint at what may have been meant, to be appended; empty where nothing is near."""
     from difflib import get_close_matches  # noqa: PLC0415 - 0.15 MiB, only after a typing error
 
-    found = get_close_matches(word.lower(), list(known), n=1)
-    return f"; did you mean {found[0]!r}?" if found else ""
+    names = {name.lower(): name for name in known}
+    found = get_close_matches(word.lower(), list(names), n=1)
+    return f"; did you mean {names[found[0]]!r}?" if found else ""
 
 
 def _faults(error: BaseException, path: KeyPath) -> Iterator[Keyed]:

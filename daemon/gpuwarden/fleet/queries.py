@@ -21,7 +21,6 @@ QUERIES: dict[str, str] = {
     # Of those that are one-hot, or 0 from the start, only what holds.
     "states": f'{{__name__=~"{HEALTH}|{EXCLUDED}|{NOTICE}|{BREAKER}|{SIMULATED}"}} == 1',
     "numbers": f'{{__name__=~"{PRESENT}|{EXPECTED}|{ENFORCING}|{BUSY}|{DEADLINE}"}}',
-    # Not gpuwarden_finding, which has hundreds of series at 0 on every node.
     "findings": 'gpuwarden_finding_info{severity!="shadow"}',
     # Also of a node that no longer answers.
     "heartbeats": f"max by (cluster, job, instance) (last_over_time(gpuwarden_heartbeat_timestamp_seconds[{HEARTBEAT_WINDOW}]))",

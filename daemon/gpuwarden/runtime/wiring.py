@@ -27,6 +27,7 @@ from gpuwarden.health.view import Rules
 from gpuwarden.notify.messages import Origin
 from gpuwarden.notify.notifications import Notifications
 from gpuwarden.policy.evacuation.plan import EvacuationSettings
+from gpuwarden.publish.metrics.chosen import chosen_series
 from gpuwarden.publish.metrics.exposition import Holder, Renderer
 from gpuwarden.publish.metrics.hpc_jobs import HpcJobs
 from gpuwarden.publish.snapshot import Service, Snapshot
@@ -203,7 +204,10 @@ class Site:
         publish = self.config.publish
         folder = publish.hpc_job_mapping_dir
         jobs = None if folder is None else HpcJobs(folder, lambda: clock().boottime)
-        return Holder(Renderer(hostname_label=publish.hostname_label, mig=publish.mig_series), snapshot, jobs)
+        renderer = Renderer(
+            hostname_label=publish.hostname_label, mig=publish.mig_series, series=chosen_series(publish.series)
+        )
+        return Holder(renderer, snapshot, jobs)
 
     def about(self) -> Mapping[str, str | bool]:
         simulated = self.simulation is not None

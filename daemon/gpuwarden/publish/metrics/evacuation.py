@@ -75,6 +75,13 @@ def signalled(snapshot: Snapshot) -> Iterator[Sample]:
     return (((outcome,), snapshot.evacuations.outcomes.get(outcome, 0)) for outcome in OUTCOMES)
 
 
+def signal_seconds(snapshot: Snapshot) -> Iterator[Sample]:
+    """The histogram, where a notice may come: its first value must not be the first that is scraped of it."""
+    times = snapshot.evacuations.signal_seconds
+    if snapshot.notice_sources or any(times.counts):
+        yield from times.samples()
+
+
 def acknowledged(snapshot: Snapshot) -> Iterator[Sample]:
     """Counts by acknowledgement, every one present from the start, as in `signalled`."""
     return (((given.value,), snapshot.evacuations.answers.get(given, 0)) for given in Given)

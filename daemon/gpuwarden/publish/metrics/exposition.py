@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from gpuwarden.health.xid.catalogue import xid_row
-from gpuwarden.publish.metrics.dcgm_names import FIELDS, OF_INSTANCES, PREFIX, XID, Field
+from gpuwarden.publish.metrics.chosen import FULL, Chosen
+from gpuwarden.publish.metrics.dcgm_names import FIELDS, OF_EXPORTER, OF_INSTANCES, PREFIX, XID, Field
 from gpuwarden.publish.metrics.histogram import COUNT, SUM
 from gpuwarden.publish.metrics.lines import HISTOGRAM, Number, heads, label_text, number
 from gpuwarden.publish.metrics.table import METRICS, Labels, Metric
@@ -80,12 +81,17 @@ _FIELD_HEADS = {field.name: heads(PREFIX + field.name, field.kind, field.help) f
 
 
 class Renderer:
-    """Makes a page of a snapshot. `hostname_label`: dcgm-exporter up to 4.8.2 has `Hostname`, later ones `hostname`.
+    """Makes a page of a snapshot. `hostname_label`: dcgm-exporter up to 4.8.2 has `Hostname`, later ones `hostname`. `series`: what it has.
 
     Every snapshot is to be followed, in their order; those of which a page is wanted may be rendered.
     """
 
-    def __init__(self, *, hostname_label: str = "Hostname", mig: MigSeries = "instances") -> None:
+    def __init__(
+        self, *, hostname_label: str = "Hostname", mig: MigSeries = "instances", series: Chosen = FULL
+    ) -> None:
+        self._chosen = series
+        self._metrics = [metric for metric in METRICS if metric.name in series]
+        self._fields = [field for field in FIELDS if PREFIX + field.name in series]
         self._label_text = lru_cache(LABEL_TEXTS)(label_text)
         self._sources = Sources(hostname_label, mig)
         self._indices: dict[str, int] = {}
@@ -113,8 +119,8 @@ class Renderer:
         return replace(snapshot, verdict=replace(snapshot.verdict, gpus=indexed))
 
     def _own(self, snapshot: Snapshot) -> Iterator[_Family]:
-        for metric in METRICS:
-            samples = dict(metric.samples(snapshot))
+        for metric in self._metrics:
+            samples = self._chosen.samples(metric, dict(metric.samples(snapshot)))
             if not samples:
                 continue
             if metric.kind == HISTOGRAM:
@@ -132,7 +138,7 @@ class Renderer:
         series = self._sources.of(snapshot)
         whole = [one for one in series if one.whole]
         repeated = [one for one in series if one.repeated]
-        for field in FIELDS:
+        for field in self._fields:
             chosen = repeated if field.name in OF_INSTANCES else whole
             lines = list(_xid_lines(chosen) if field is XID else _lines(field, chosen))
             if lines:
@@ -157,12 +163,12 @@ def _histogram_lines(metric: Metric, samples: Mapping[tuple[str, ...], Number]) 
 
 
 def _lines(field: Field, series: Sequence[Series]) -> Iterable[str]:
-    name, form, read = PREFIX + field.name, field.form, field.read
+    name, form, read, labelled = PREFIX + field.name, field.form, field.read, field.name in OF_EXPORTER
     for one in series:
         value = read(one.telemetry)
         if value is not None:
             text = form % value
-            for copy in one.copies:
+            for copy in one.copies if labelled else (one.alone,):
                 yield f"{name}{{{one.labels}{copy}}} {text}\n"
 
 

@@ -1,8 +1,8 @@
 """gpuwarden's own metrics: one row each. A row turns the snapshot into samples; a metric's name is nowhere else.
 
 GPU labels are `gpu` (NVML index, empty while unknown), `uuid` and `pci_bus_id` (the slot, as the kernel writes it).
-Whatever may be counted or found later is 0 from the start: an alert on an increase never sees the first step of
-a series that first appears with it.
+A counter of which an alert or a dashboard asks the increase is 0 from the start: nothing sees the first step of a series
+that first appears with it.
 """
 
 from __future__ import annotations
@@ -45,6 +45,10 @@ class Metric:
     labels: Labels
     samples: Callable[[Snapshot], Iterable[Sample]]
     help: str
+    default: bool = True
+    """Served by default. Else only by `publish.series`: no rule, dashboard or command reads it."""
+    zeros: bool = True
+    """False: by default a series of 0 is left out, since its absence says the same."""
     omitted: Labels = ()
     """Labels without which a sample is that has nothing in them: Prometheus takes an empty one for a label that the target must not have."""
 
@@ -265,22 +269,22 @@ METRICS: tuple[Metric, ...] = (
     Metric("gpuwarden_heartbeat_timestamp_seconds", GAUGE, (), lambda s: _one(s.observed.wall if s.observed else None),
            "Time of the last observation of the GPUs, Unix time. No series before the first."),
     Metric("gpuwarden_component_up", GAUGE, ("component",), lambda s: (((c.value,), int(not s.errors.get(c))) for c in Component),
-           "1 while this part of the daemon works, 0 while it fails; a failure is a finding too."),
+           "1 while this part of the daemon works, 0 while it fails; a failure is a finding too.", default=False),
     Metric("gpuwarden_dropped_total", COUNTER, ("what",), lambda s: (((what,), n) for what, n in s.dropped.items()),
            "Log lines, ledger events and host events that were dropped because they came too fast or could not be written in time."),
     Metric("gpuwarden_http_turned_away_total", COUNTER, (), lambda s: _one(s.clients.turned_away),
-           "HTTP connections closed to make room for new ones; at most 128 are open at once."),
+           "HTTP connections closed to make room for new ones; at most 128 are open at once.", default=False),
     Metric("gpuwarden_http_refused_total", COUNTER, ("why",), _refused,
-           "HTTP clients refused, by reason: handshake (TLS), name (in the client certificate), login, rate_limit."),
+           "HTTP clients refused, by reason: handshake (TLS), name (in the client certificate), login, rate_limit.", default=False),
     Metric("gpuwarden_hpc_job_mapping_up", GAUGE, (), lambda s: _one(None if s.hpc_jobs is None else int(not s.hpc_jobs.error)),
-           "1 while the job files of the label hpc_job can be read. No series without that label."),
+           "1 while the job files of the label hpc_job can be read. No series without that label.", default=False),
     Metric("gpuwarden_kernel_log_gaps_total", COUNTER, (), lambda s: _one(s.log_gaps),
-           "Number of times that kernel log records were overwritten before gpuwarden had read them."),
+           "Number of times that kernel log records were overwritten before gpuwarden had read them.", default=False),
     Metric("gpuwarden_kernel_log_lost_records_total", COUNTER, (), lambda s: _one(s.log_lost),
            "Number of kernel log records that were overwritten before gpuwarden had read them."),
     Metric("gpuwarden_kernel_log_disbelieved_total", COUNTER, ("reason",), _disbelieved,
            "Kernel log lines that look like a fault and were ignored, since the daemon started. Reason facility: a process wrote the line; "
-           "packet_filter: a log rule of the packet filter wrote it; unknown_slot: it names a PCI slot without a device."),
+           "packet_filter: a log rule of the packet filter wrote it; unknown_slot: it names a PCI slot without a device.", default=False),
     # --- the node
     Metric("gpuwarden_node_health", GAUGE, ("state",), _node_health,
            "1 for the current health state of the node, 0 for the others."),
@@ -294,7 +298,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("gpuwarden_excluded_since_timestamp_seconds", GAUGE, ("actuator", "owner", "cause"), enforcement.exclusions_since,
            "Time since which gpuwarden has the node excluded there, Unix time. No series while it is not excluded."),
     Metric("gpuwarden_actuator_up", GAUGE, ("actuator",), enforcement.answering,
-           "1 while this actuator (the scheduler, file or program that excludes the node) can be read. No series before the first read."),
+           "1 while this actuator (the scheduler, file or program that excludes the node) can be read. No series before the first read.", default=False),
     Metric("gpuwarden_intents_total", COUNTER, ("kind", "outcome"), enforcement.intents,
            "Intents to exclude or restore this node, by outcome, since the ledger began. Outcome observed: only shown, in mode observe. "
            "Outcomes retry and refused count attempts since the daemon started."),
@@ -305,10 +309,10 @@ METRICS: tuple[Metric, ...] = (
     Metric("gpuwarden_failures_overridden", GAUGE, (), lambda s: _one(len(s.enforced.overridden)),
            "Number of active failures that do not exclude the node, because an operator overrode them (gpuwarden restore --force)."),
     Metric("gpuwarden_notifications_queued", GAUGE, ("target",), enforcement.queued,
-           "Notifications that are waiting for delivery."),
+           "Notifications that are waiting for delivery.", default=False),
     Metric("gpuwarden_notifications_total", COUNTER, ("target", "outcome"), enforcement.notified,
            "Attempts to deliver a notification, by outcome: delivered; refused (not tried again); barred (tried again, but an operator must correct "
-           "something); later (tried again); dropped (undelivered, for a newer one of its subject or for room)."),
+           "something); later (tried again); dropped (undelivered, for a newer one of its subject or for room).", default=False),
     Metric("gpuwarden_termination_notice", GAUGE, ("source", "kind"), notices.announced,
            "1 while a termination notice for this machine is in force and not called off by an operator: imminent, further away, or only a hint."),
     Metric("gpuwarden_termination_deadline_timestamp_seconds", GAUGE, (), notices.deadline,
@@ -322,30 +326,30 @@ METRICS: tuple[Metric, ...] = (
     Metric("gpuwarden_jobs_acknowledged_total", COUNTER, ("answer",), evacuation.acknowledged,
            "Jobs by their acknowledgement of the notice. Answer saved: the job has saved; unsaved: a rank reports that it saved nothing; "
            "ended: all signalled processes ended without an acknowledgement. A job with two answers counts for both."),
-    Metric("gpuwarden_notice_to_signal_seconds", HISTOGRAM, ("le",), lambda s: s.evacuations.signal_seconds.samples(),
-           "Time from the arrival of a notice on this node until a running job is signalled."),
+    Metric("gpuwarden_notice_to_signal_seconds", HISTOGRAM, ("le",), evacuation.signal_seconds,
+           "Time from the arrival of a notice on this node until a running job is signalled. No series without a source of notices before the first job."),
     Metric("gpuwarden_gpus_expected", GAUGE, (), lambda s: _one(s.verdict.expected),
            "Number of GPUs expected here: as configured, by the type of the machine, or as learned. No series while the number is unknown."),
     Metric("gpuwarden_gpus_present", GAUGE, (), lambda s: _one(s.verdict.present),
            "Number of GPUs that are present."),
     # --- GPUs
     Metric("gpuwarden_gpu_health", GAUGE, (*GPU, "state"), _gpu_health,
-           "1 for the current health state of the GPU, 0 for the others."),
+           "1 for the current health state of the GPU, 0 for the others.", zeros=False),
     Metric("gpuwarden_gpu_missing", GAUGE, ("uuid", "pci_bus_id"), _missing,
-           "1 while an expected GPU is missing."),
+           "1 while an expected GPU is missing.", default=False),
     Metric("gpuwarden_finding", GAUGE, ("check", "severity", *GPU), _findings,
            "1 while the finding is active. Each check has a series with its worst severity and the value 0 from the start, checks of active tests "
            "from the first test of the GPU on. A finding in shadow has the severity shadow, and no series with 0. "
-           "Checks of the node have empty GPU labels; all links of a GPU share one series."),
+           "Checks of the node have empty GPU labels; all links of a GPU share one series.", default=False),
     Metric("gpuwarden_finding_info", GAUGE, ("check", "severity", *GPU, "detail", "title", "advice"), _finding_texts,
            "Always 1, while the finding is active. The labels have its title and what to do, as text; detail is the number of the Xid, "
            f"the link or the mount. For {INFOS_MOST} findings at most, the worst, and of each check and GPU one before any second one."),
     Metric("gpuwarden_incidents", GAUGE, ("severity",), _incidents,
-           "Number of faults, by severity. A finding and all findings that follow from it count as one."),
+           "Number of faults, by severity. A finding and all findings that follow from it count as one.", default=False),
     Metric("gpuwarden_incident_info", GAUGE, ("check", "detail", *GPU, "consequences"), _incident_infos,
-           "Always 1, while other findings follow from a finding. The labels are its check and, as consequences, theirs. Only for the 16 worst."),
+           "Always 1, while other findings follow from a finding. The labels are its check and, as consequences, theirs. Only for the 16 worst.", default=False),
     Metric("gpuwarden_xid_total", COUNTER, (*GPU, "xid"), _xids,
-           "Xids since the ledger began. Xids that are failures have a series with 0 from the start; of the others only the 32 most recent have one."),
+           "Xids since the ledger began. Xids that are failures have a series with 0 from the start; of the others only the 32 most recent have one.", zeros=False),
     Metric("gpuwarden_xid_last_timestamp_seconds", GAUGE, (*GPU, "xid"), _last_xids,
            "Time of the last occurrence of this Xid, Unix time. Only for the 32 most recent."),
     Metric("gpuwarden_gpu_job_info", GAUGE, (*GPU, "job", "user", "job_name", *POD), _gpu_jobs,
@@ -353,17 +357,17 @@ METRICS: tuple[Metric, ...] = (
            "with kubernetes.pod_labels, for each container that was given it or one of its instances (at most 8 of each).", omitted=("job", *POD)),
     Metric("gpuwarden_pod_labels", GAUGE, ("state",), pods.states,
            "1 for the result of the last request to kubelet for the pods with GPUs, 0 for the others: labelled; no_gpu_given (to any pod); unmatched (an id "
-           "matches no GPU here); no_socket; no_answer (in time); failed. No series unless kubernetes.pod_labels is set."),
+           "matches no GPU here); no_socket; no_answer (in time); failed. No series unless kubernetes.pod_labels is set.", default=False),
     Metric("gpuwarden_pod_devices", GAUGE, ("matched",), pods.devices,
            "Number of ids of GPUs and MIG instances that kubelet has given to pods, by whether a device here matches the id. gpuwarden doctor shows ids without a match. "
-           "No series while there is no valid answer from kubelet."),
+           "No series while there is no valid answer from kubelet.", default=False),
     Metric("gpuwarden_lemon", GAUGE, (*GPU, "what"), _lemons,
            "Number of the last 28 days with such an event, on the node (empty GPU labels) or on a board; only the 16 worst boards. "
-           "Three or more make the finding lemon_node."),
+           "Three or more make the finding lemon_node.", zeros=False),
     # --- active tests
     Metric("gpuwarden_test_runs_total", COUNTER, ("level", "result"), active_test.runs,
            "Active tests of single GPUs, by level and result, since the ledger began. No series before the first test. Result no_verdict: the GPU was in "
-           "use, or the test was interrupted or could not run."),
+           "use, or the test was interrupted or could not run.", default=False),
     Metric("gpuwarden_test_last_timestamp_seconds", GAUGE, (*GPU, "level"), active_test.last,
            "Time of the last active test of this GPU at this level, Unix time. No series before the first test."),
     Metric("gpuwarden_test_result", GAUGE, (*GPU, "result"), active_test.results,
@@ -374,20 +378,20 @@ METRICS: tuple[Metric, ...] = (
            "to_device and to_host (PCIe), and peers (reads from other GPUs, median)."),
     Metric("gpuwarden_return_gate", GAUGE, ("state",), active_test.return_gate,
            "1 for the state of the test before a return, 0 for the others: clear (none is due), waiting, running, person (an operator must act), impossible (this "
-           "host cannot test, and returns without a test). No series while test.return_gate is off."),
+           "host cannot test, and returns without a test). No series while test.return_gate is off.", default=False),
     # --- ports
     Metric("gpuwarden_port_errors_total", COUNTER, ("device", "port", "counter"), ports.errors,
            "Error counters of InfiniBand, RoCE and EFA ports, as the device counts; InfiniBand counters stop at their maximum. Only for the first "
-           "32 ports that are active or have counted an error."),
+           "32 ports that are active or have counted an error.", default=False),
     Metric("gpuwarden_port_blind", GAUGE, ("device", "port", "counter"), ports.blind,
-           "Always 1, while this counter of the port is at its maximum and counts no more."),
+           "Always 1, while this counter of the port is at its maximum and counts no more.", default=False),
     # --- collectors
     Metric("gpuwarden_collector_up", GAUGE, PER_COLLECTOR, _each_collector(_up),
            "1 if the last pass of this collector succeeded, 0 if it failed or timed out. No series if the source does not exist."),
     Metric("gpuwarden_collector_duration_seconds", GAUGE, PER_COLLECTOR, _each_collector(lambda c: c.duration),
-           "Duration of the last pass."),
+           "Duration of the last pass.", default=False),
     Metric("gpuwarden_collector_last_success_timestamp_seconds", GAUGE, PER_COLLECTOR, _each_collector(_last_success),
-           "Time of the last successful pass, Unix time."),
+           "Time of the last successful pass, Unix time.", default=False),
     Metric("gpuwarden_collector_timeouts_total", COUNTER, PER_COLLECTOR, _each_collector(lambda c: c.timeouts),
            "Passes that missed their deadline."),
     Metric("gpuwarden_collector_restarts_total", COUNTER, PER_COLLECTOR, _each_collector(_restarts),

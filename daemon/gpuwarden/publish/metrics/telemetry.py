@@ -38,12 +38,14 @@ _OF_INSTANCE = tuple({f.name for f in fields(MigInstance)} & {f.name for f in fi
 class Series:
     """The series of one GPU or instance.
 
-    `labels` are without braces. `copies` are added to them, one for each job and pod; without any, one empty copy. `whole`: it has the
-    series that belong to a GPU only; `repeated`: it has those that are repeated for each instance.
+    `labels` are without braces. `copies` are added to them, one for each job and pod; without any, one empty copy. `alone` is added to a
+    series that has no labels of jobs and pods. `whole`: it has the series that belong to a GPU only; `repeated`: it has those that are
+    repeated for each instance.
     """
 
     labels: str
     copies: tuple[str, ...]
+    alone: str
     telemetry: Telemetry
     whole: bool = True
     repeated: bool = True
@@ -109,7 +111,9 @@ class Sources:
         before = (index, gpu.uuid, dcgm_bus_id(gpu.slot), f"nvidia{index}", gpu.name)
         instances = {} if self._mig == "gpus" else _instances(gpu)
         labels = self._label_text((*self._before, *self._after), (*before, node, driver))
-        yield Series(labels, copies.of(gpu, None), telemetry, repeated=not instances or self._mig == "both")
+        yield Series(
+            labels, copies.of(gpu, None), copies.free, telemetry, repeated=not instances or self._mig == "both"
+        )
         for instance in instances.values():
             number = str(instance.gpu_instance)
             labels = self._label_text(
@@ -117,7 +121,7 @@ class Sources:
                 (*before, _profile(instance), number, node, driver),
             )
             own = replace(telemetry, readings=InstanceReadings(telemetry.readings, instance))
-            yield Series(labels, copies.of(gpu, instance.gpu_instance), own, whole=False)
+            yield Series(labels, copies.of(gpu, instance.gpu_instance), copies.free, own, whole=False)
 
     def _nvlink(self, gpu: GpuFacts, observed: Stamp | None) -> tuple[Traffic, int | None] | None:
         """The counter and the rate since the pass before; a snapshot of the same pass keeps its rate."""
@@ -156,12 +160,12 @@ class _Copies:
     def __init__(self, snapshot: Snapshot) -> None:
         self._jobs: Mapping[str, Sequence[str]] = {} if snapshot.hpc_jobs is None else snapshot.hpc_jobs.jobs
         self._pods: Mapping[Device, Sequence[PodContainer]] = {} if snapshot.pods is None else snapshot.pods.containers
-        self._free = "" if asked(snapshot) is None else _suffix(POD, ("", "", ""))
+        self.free = "" if asked(snapshot) is None else _suffix(POD, ("", "", ""))
 
     def of(self, gpu: GpuFacts, instance: int | None) -> tuple[str, ...]:
         name = str(gpu.index) if instance is None else f"{gpu.index}.{instance}"
         pods = self._pods.get((gpu.slot, instance), ())
-        of_pods = [_suffix(POD, pod_labels(one)) for one in pods] or [self._free]
+        of_pods = [_suffix(POD, pod_labels(one)) for one in pods] or [self.free]
         of_jobs = [_suffix(("hpc_job",), (job,)) for job in self._jobs.get(name, ())] or [""]
         return tuple(pod + job for pod in of_pods for job in of_jobs)[:COPIES_MOST]
 

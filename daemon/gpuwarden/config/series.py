@@ -1,0 +1,28 @@
+"""What must hold of `publish.series`: its names are metrics, and the breaker can count by them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from gpuwarden.config.policy import BreakerOptions
+from gpuwarden.config.structure import near
+from gpuwarden_collectors.options import Misfit
+
+SETS = ("default", "full")
+COUNTED_BY = ("gpuwarden_node_info", "gpuwarden_excluded", "gpuwarden_excluded_since_timestamp_seconds")
+"""What the breaker's queries to Prometheus read."""
+_KEY = ("publish.series",)
+
+
+def series_misfits(series: Collection[str], breaker: BreakerOptions, known: Collection[str] | None) -> Iterator[Misfit]:
+    """`known`: the names of all metrics; None: names are not checked."""
+    if not series:
+        yield _KEY, 'expected "default", "full" or names of metrics, found an empty list'
+    named = [word for word in series if word not in SETS]
+    for word in named if known is not None else ():
+        if word not in (*SETS, *(known or ())):
+            hint = near(word, (*SETS, *(known or ()))) or '; `/metrics` with "full" has all of them'
+            yield _KEY, f"{word[:80]!r} is no metric{hint}"
+    missing = [name for name in COUNTED_BY if name not in series]
+    if breaker.prometheus and len(named) == len(series) and missing:
+        yield _KEY, f"lacks {', '.join(missing)}: the breaker counts the fleet by it (breaker.prometheus)"

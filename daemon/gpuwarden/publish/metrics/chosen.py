@@ -1,0 +1,50 @@
+"""Which series the page has, by `publish.series`: those of the default set, all of them, or those that are named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gpuwarden.publish.metrics.dcgm_names import FIELDS, OF_DASHBOARDS, OF_EXPORTER, PREFIX
+from gpuwarden.publish.metrics.lines import Number
+from gpuwarden.publish.metrics.table import METRICS, Labels, Metric
+
+ALL = frozenset((*(metric.name for metric in METRICS), *(PREFIX + field.name for field in FIELDS)))
+"""The name of every metric."""
+BY_DEFAULT = frozenset(
+    (
+        *(metric.name for metric in METRICS if metric.default),
+        *(PREFIX + name for name in OF_EXPORTER | OF_DASHBOARDS),
+    )
+)
+_WITHOUT_ZEROS = frozenset(metric.name for metric in METRICS if metric.default and not metric.zeros)
+_SETS = {"default": BY_DEFAULT, "full": ALL}
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The names that are served, and those of them of which only series above 0 are."""
+
+    names: frozenset[str]
+    without_zeros: frozenset[str] = frozenset()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.names
+
+    def samples(self, metric: Metric, samples: Mapping[Labels, Number]) -> Mapping[Labels, Number]:
+        if metric.name not in self.without_zeros:
+            return samples
+        return {labels: value for labels, value in samples.items() if value}
+
+
+def chosen_series(series: Iterable[str]) -> Chosen:
+    """`series`: names of metrics, `default` and `full`. A metric that is named has all its series."""
+    words = frozenset(series)
+    served = {word: _SETS.get(word, frozenset((word,))) for word in words}
+    whole = (names for word, names in served.items() if word != "default")
+    return Chosen(
+        frozenset().union(*served.values()), _WITHOUT_ZEROS.difference(*whole) if "default" in words else frozenset()
+    )
+
+
+FULL = chosen_series(("full",))
