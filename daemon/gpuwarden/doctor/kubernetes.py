@@ -12,7 +12,8 @@ from gpuwarden.actuators.base import ActuatorError, ActuatorRefused
 from gpuwarden.actuators.kubernetes.actuator import AnotherMachine, KubernetesActuator
 from gpuwarden.actuators.kubernetes.api import EVENTS, NoSuchNode
 from gpuwarden.actuators.kubernetes.condition import TYPE, condition_types
-from gpuwarden.actuators.kubernetes.node import left_conditions, mark_of, own_taint
+from gpuwarden.actuators.kubernetes.node import mark_of, own_taint
+from gpuwarden.actuators.kubernetes.node_conditions import left_conditions
 from gpuwarden.config.model import Config
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden_collectors.base import host_clock

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from gpuwarden.actuators.base import ActuatorDenied, ActuatorError, ActuatorRefused, ActuatorUnavailable
 from gpuwarden.actuators.kubernetes import node as nodes
+from gpuwarden.actuators.kubernetes import patches
 from gpuwarden.actuators.kubernetes.api import MOVER, Conflict, Json, KubernetesApi, Reply
+from gpuwarden.actuators.kubernetes.event import event
 from gpuwarden.base.log import get_logger
 from gpuwarden.config.kubernetes import KubernetesOptions
 from gpuwarden.policy import reasons
@@ -116,7 +118,7 @@ class KubernetesActuator:
             if intent.act is Act.RESTORE and (now.owner is not Owner.OURS or not _meant(intent, now)):
                 return
             change = self._change(intent, reply)
-            guarded = nodes.guarded(found, change) if attempt >= GUARDED_FROM else None
+            guarded = patches.guarded(found, change) if attempt >= GUARDED_FROM else None
             try:
                 await self.api.patch_node(self.node, change if guarded is None else guarded)
             except ActuatorDenied:
@@ -134,7 +136,9 @@ class KubernetesActuator:
     async def move(self, found: Json) -> None:
         """Put an exclusion of ours that stands under another key or effect, of an earlier configuration, under the present one."""
         options = self._options
-        patch = nodes.moved(found, key=options.key, effect=options.effect, cordon=options.cordon, slinky=options.slinky)
+        patch = patches.moved(
+            found, key=options.key, effect=options.effect, cordon=options.cordon, slinky=options.slinky
+        )
         if patch is not None and nodes.version_of(found):
             await self.api.patch_node(self.node, patch, manager=MOVER)
 
@@ -153,7 +157,7 @@ class KubernetesActuator:
         return "taint, label and annotation"
 
     async def _changed(self, found: Json) -> bool:
-        return nodes.guards((await self.read_node()).body) != nodes.guards(found)
+        return patches.guards((await self.read_node()).body) != patches.guards(found)
 
     async def close(self) -> None:
         for task in self._telling:
@@ -164,7 +168,7 @@ class KubernetesActuator:
     def _tell(self, intent: Intent, found: Json) -> None:
         """Write an event for those who look at the node with kubectl. Nothing waits for it, and it may get lost."""
         task = asyncio.create_task(
-            self._write_event(nodes.event(found, self.node, intent, self._clock().wall)), name="kubernetes-event"
+            self._write_event(event(found, self.node, intent, self._clock().wall)), name="kubernetes-event"
         )
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
@@ -178,8 +182,8 @@ class KubernetesActuator:
     def _change(self, intent: Intent, reply: Reply) -> Json:
         options = self._options
         if intent.act is Act.RESTORE:
-            return nodes.restoration(reply.body)
-        return nodes.exclusion(
+            return patches.restoration(reply.body)
+        return patches.exclusion(
             reply.body, key=options.key, effect=options.effect, why=intent.why, reason=intent.reason,
             cordon=options.cordon, at=reply.at, slinky=options.slinky,
         )  # fmt: skip

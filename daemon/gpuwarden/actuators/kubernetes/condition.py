@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from gpuwarden.actuators.base import ActuatorError
 from gpuwarden.actuators.kubernetes.actuator import AnotherMachine, KubernetesActuator
 from gpuwarden.actuators.kubernetes.api import Json, NoSuchNode, NotAccepted, mapping, objects
-from gpuwarden.actuators.kubernetes.node import left_conditions, own_conditions
+from gpuwarden.actuators.kubernetes.node_conditions import left_conditions, own_conditions
 from gpuwarden.actuators.kubernetes.repair import LONGEST, Condition, repair_conditions
 from gpuwarden.base.log import get_logger
 from gpuwarden.config.kubernetes import KubernetesOptions

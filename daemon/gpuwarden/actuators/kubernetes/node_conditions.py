@@ -1,0 +1,33 @@
+"""Which conditions of a Node are gpuwarden's, by the server's record of writers. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container
+
+from gpuwarden.actuators.kubernetes.api import CONDITION_MANAGER, Json, mapping, objects
+
+
+def left_conditions(node: Json, types: Container[str]) -> list[str]:
+    """The node's conditions that gpuwarden wrote under another configuration."""
+    own = own_conditions(node)
+    present = [str(entry.get("type")) for entry in objects(mapping(node.get("status")).get("conditions"))]
+    return [kind for kind in present if kind in own and kind not in types]
+
+
+def own_conditions(node: Json) -> set[str]:
+    """The types of the conditions that gpuwarden wrote last: the server records the writer of each field."""
+    fields: Json = {}
+    for entry in objects(mapping(node.get("metadata")).get("managedFields")):
+        if (entry.get("manager"), entry.get("subresource")) == (CONDITION_MANAGER, "status"):
+            status = mapping(mapping(entry.get("fieldsV1")).get("f:status"))
+            fields |= mapping(status.get("f:conditions"))
+    return {kind for name, written in fields.items() if "f:status" in mapping(written) and (kind := _kind(name))}
+
+
+def _kind(field: str) -> str:
+    """The type of a condition from its name among managed fields: `k:{"type":"Ready"}`."""
+    try:
+        return str(mapping(json.loads(field.removeprefix("k:"))).get("type", ""))
+    except (ValueError, RecursionError):
+        return ""
