@@ -14,6 +14,7 @@ from hypothesis import settings
 
 from support.disposable import require_disposable_host
 from support.docker import docker, image  # noqa: F401 - fixtures
+from support.loops import close_leftover_connections
 from support.needs import needed, not_run, unmet
 from support.slurm import slurm, slurm_rig  # noqa: F401 - fixtures
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 # A shell that runs the suite in the background has it ignore SIGINT, and all that it starts would.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+close_leftover_connections()
 
 settings.register_profile("loaded", deadline=None, print_blob=True)  # the machine is shared: a slow example is no fault
 settings.register_profile("few", settings.get_profile("loaded"), max_examples=20)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,8 @@ from grpclib.encoding.base import CodecBase
 from grpclib.exceptions import GRPCError
 from grpclib.protocol import H2Protocol
 from grpclib.server import Server, Stream
+
+from support.loops import loop_in_thread
 
 
 def varint(value: int) -> bytes:
@@ -78,7 +79,7 @@ class Kubelet:
     compressed: bool = False
     """It says so of its answer, which it may only where the client has offered that."""
     asked: int = 0
-    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
+    loop: asyncio.AbstractEventLoop | None = None
     _server: _Server | None = None
 
     def __mapping__(self) -> dict[str, Handler]:
@@ -121,7 +122,8 @@ class Kubelet:
         await server.wait_closed()  # from Python 3.13 on for the connections, too
 
     def _do(self, work: Any) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+        assert self.loop is not None
+        asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
 
 
 class _Server(Server):
@@ -149,14 +151,10 @@ class _Plain(CodecBase):
 @contextlib.contextmanager
 def kubelet(socket: Path, response: bytes = b"") -> Iterator[Kubelet]:
     """Run a kubelet in a thread of its own."""
-    made = Kubelet(socket, response)
-    thread = threading.Thread(target=made._loop.run_forever, daemon=True)
-    thread.start()
-    made.start()
-    try:
-        yield made
-    finally:
-        made.stop()
-        made._loop.call_soon_threadsafe(made._loop.stop)
-        thread.join(60)
-        made._loop.close()
+    with loop_in_thread() as loop:
+        made = Kubelet(socket, response, loop=loop)
+        made.start()
+        try:
+            yield made
+        finally:
+            made.stop()

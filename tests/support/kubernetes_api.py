@@ -11,7 +11,6 @@ import contextlib
 import copy
 import json
 import ssl
-import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
@@ -20,6 +19,8 @@ from typing import Any, Self
 
 import yaml
 from aiohttp import web
+
+from support.loops import loop_in_thread
 
 Json = dict[str, Any]
 Fault = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -361,14 +362,9 @@ async def endless(request: web.Request) -> web.StreamResponse:
 @contextlib.contextmanager
 def beside(server: ApiServer) -> Iterator[ApiServer]:
     """Run the server in a thread of its own, for tests that wait for another process."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(30)
-        yield server
-    finally:
-        asyncio.run_coroutine_threadsafe(server.__aexit__(), loop).result(30)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+    with loop_in_thread() as loop:
+        try:
+            asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(30)
+            yield server
+        finally:
+            asyncio.run_coroutine_threadsafe(server.__aexit__(), loop).result(30)

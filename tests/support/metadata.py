@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
@@ -18,6 +17,8 @@ from dataclasses import dataclass, field
 from email.utils import formatdate
 from typing import Any, Protocol, Self
 from urllib.parse import parse_qsl
+
+from support.loops import loop_in_thread
 
 Fault = Callable[["Request", asyncio.StreamWriter], Awaitable[None]]
 """Answers, or not, in its own way; the connection is closed after it."""
@@ -77,6 +78,7 @@ class Simulator:
         await asyncio.gather(*tasks, return_exceptions=True)
         for writer in self._writers:
             writer.transport.abort()
+        await asyncio.sleep(0)  # an aborted connection is closed in the next turn
 
     @property
     def port(self) -> int:
@@ -128,19 +130,14 @@ class Simulator:
 @contextlib.contextmanager
 def beside(cloud: Cloud) -> Iterator[Simulator]:
     """Run the service in a thread with a loop of its own, for tests that have none; set its values through `set_value_from_thread`."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    service = Simulator(cloud)
-    service.loop = loop
-    try:
+    with loop_in_thread() as loop:
+        service = Simulator(cloud)
+        service.loop = loop
         asyncio.run_coroutine_threadsafe(service.__aenter__(), loop).result(30.0)
-        yield service
-        asyncio.run_coroutine_threadsafe(service.__aexit__(), loop).result(30.0)
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+        try:
+            yield service
+        finally:
+            asyncio.run_coroutine_threadsafe(service.__aexit__(), loop).result(30.0)
 
 
 async def _read(reader: asyncio.StreamReader) -> Request | None:
