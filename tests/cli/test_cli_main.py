@@ -85,7 +85,8 @@ def test_status_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
     assert {name for name in loaded if name.startswith("gpuwarden")} == {
         "gpuwarden", "gpuwarden.base", "gpuwarden.base.paths", "gpuwarden.cli", "gpuwarden.cli.main", "gpuwarden.cli.parser", "gpuwarden.cli.status",
         "gpuwarden.cli.client", "gpuwarden.cli.active_test_text", "gpuwarden.cli.status_text", "gpuwarden.cli.enforcement_text",
-        "gpuwarden.cli.evidence_text", "gpuwarden.cli.text",
+        "gpuwarden.cli.evidence_text", "gpuwarden.cli.text", "gpuwarden.feature", "gpuwarden.features", "gpuwarden.features.dstack",
+        "gpuwarden.features.dstack.verbs", "gpuwarden.features.nvhcd", "gpuwarden.features.nvhcd.verbs",
     }  # fmt: skip
 
 

@@ -26,7 +26,7 @@ def test_what_is_configured_is_what_is_read_and_shown(tmp_path: Path) -> None:
         '[file]\npath = "/run/lb/out"\n[dstack]\nenabled = true\n[exec.exclude]\ncommand = ["/usr/local/sbin/lb", "-v"]\n'
         f'{HOOK}key = "hmac"\nevents = ["health", "exclusion"]\n[notify.exec.log]\ncommand = ["/usr/bin/logger"]\n',
     )
-    assert (config.file.path, config.dstack.enabled, config.nvhcd.enabled) == (Path("/run/lb/out"), True, False)
+    assert (config.file.path, list(config.marked)) == (Path("/run/lb/out"), ["dstack"])
     assert config.exec.exclude.command == ("/usr/local/sbin/lb", "-v")
     assert config.notify.webhook["pager"].events == ("health", "exclusion")
     assert config.notify.exec["log"].events == ("health", "finding", "exclusion", "termination")

@@ -112,7 +112,7 @@ def _still(state: State, at: Stamp) -> bool:
     failing = any(vital.failing for vital in state.moments.vital.values())
     learning = state.moments.reading_time.at >= 0 and state.moments.reading_time.usual is None
     confirming = any(since is not None for since in state.moments.unconfirmed.values())
-    return tracks and not (counted or failing or learning or confirming or state.moments.job_watches)
+    return tracks and not (counted or failing or learning or confirming or any(state.moments.features.values()))
 
 
 def _settled(track: Track, state: State, at: Stamp) -> bool:

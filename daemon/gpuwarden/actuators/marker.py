@@ -75,8 +75,7 @@ def marker_actuators(config: Config, clock: Clock, counter: Counter) -> list[Mar
             name, marker_path(config.run.dir, name), node=config.node, boot_id=boot, counter=counter, clock=clock,
             make_folder=True,
         )
-        for name, enabled in (("dstack", config.dstack.enabled), ("nvhcd", config.nvhcd.enabled))
-        if enabled
+        for name in config.marked
     ]  # fmt: skip
     if config.file.path is not None:
         found.append(

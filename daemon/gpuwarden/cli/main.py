@@ -15,37 +15,40 @@ from types import ModuleType
 
 from gpuwarden import __version__
 from gpuwarden.cli.parser import USAGE, CommandError, Parser
+from gpuwarden.feature import parts
 
-VERBS: dict[str, tuple[str, str]] = {
-    "run": ("run", "run the daemon"),
-    "check": ("check", "read the GPUs once, without a daemon, and print their health"),
-    "test": ("test", "test the GPUs of this node while they are idle: memory, compute, PCIe"),
-    "status": ("status", "show the health of this node and its GPUs, from the running daemon"),
-    "watch": ("watch", "show the status live"),
-    "events": ("events", "list the events of this node"),
-    "explain": ("explain", "explain an Xid or a finding, and what to do about it"),
-    "ack": ("ack", "acknowledge a latched finding, so that it ends without a reset or reboot"),
-    "exclude": ("exclude", "take this node out of scheduling"),
-    "restore": ("restore", "lift gpuwarden's own exclusions of this node"),
-    "exclusions": ("exclusions", "list gpuwarden's own exclusions of this node, from the ledger"),
-    "notify-termination": ("notify", "announce to the daemon that this machine is about to end"),
-    "inventory": ("inventory", "show the GPUs expected in this machine, or accept those present"),
-    "inject": ("inject", "inject a fault into a simulated GPU"),
-    "record": ("record", "write a trace of the collectors' readings, for replay"),
-    "replay": ("replay", "judge a recorded trace"),
-    "reload": ("reload", "make the daemon read its configuration again"),
-    "slurm": ("slurm", "list the Slurm jobs on this node's GPUs; calls for Slurm's scripts"),
-    "fleet": ("fleet", "show every node, from Prometheus"),
-    "doctor": ("doctor", "check whether gpuwarden can work on this host, and show what to change"),
-    "service": ("service", "install, show or remove the systemd units, after an installation with pip or uv"),
-    "dstack-interposer": (
-        "dstack_interposer",
-        "proxy dstack's agent on this host, with the daemon's verdict as its health",
-    ),
-    "nvhcd": ("nvhcd", "answer the node health check of ft_launcher"),
-    "config": ("configuration", "check the configuration, or show it with the source of each value"),
+_OF_FEATURES: dict[str, tuple[str, str]] = {
+    verb: row for feature in parts("verbs").values() for verb, row in feature.VERBS.items()
 }
-"""Verb: its module in this folder, and one line about it."""
+VERBS: dict[str, tuple[str, str]] = {
+    "run": ("gpuwarden.cli.run", "run the daemon"),
+    "check": ("gpuwarden.cli.check", "read the GPUs once, without a daemon, and print their health"),
+    "test": ("gpuwarden.cli.test", "test the GPUs of this node while they are idle: memory, compute, PCIe"),
+    "status": ("gpuwarden.cli.status", "show the health of this node and its GPUs, from the running daemon"),
+    "watch": ("gpuwarden.cli.watch", "show the status live"),
+    "events": ("gpuwarden.cli.events", "list the events of this node"),
+    "explain": ("gpuwarden.cli.explain", "explain an Xid or a finding, and what to do about it"),
+    "ack": ("gpuwarden.cli.ack", "acknowledge a latched finding, so that it ends without a reset or reboot"),
+    "exclude": ("gpuwarden.cli.exclude", "take this node out of scheduling"),
+    "restore": ("gpuwarden.cli.restore", "lift gpuwarden's own exclusions of this node"),
+    "exclusions": ("gpuwarden.cli.exclusions", "list gpuwarden's own exclusions of this node, from the ledger"),
+    "notify-termination": ("gpuwarden.cli.notify", "announce to the daemon that this machine is about to end"),
+    "inventory": ("gpuwarden.cli.inventory", "show the GPUs expected in this machine, or accept those present"),
+    "inject": ("gpuwarden.cli.inject", "inject a fault into a simulated GPU"),
+    "record": ("gpuwarden.cli.record", "write a trace of the collectors' readings, for replay"),
+    "replay": ("gpuwarden.cli.replay", "judge a recorded trace"),
+    "reload": ("gpuwarden.cli.reload", "make the daemon read its configuration again"),
+    "slurm": ("gpuwarden.cli.slurm", "list the Slurm jobs on this node's GPUs; calls for Slurm's scripts"),
+    "fleet": ("gpuwarden.cli.fleet", "show every node, from Prometheus"),
+    "doctor": ("gpuwarden.cli.doctor", "check whether gpuwarden can work on this host, and show what to change"),
+    "service": (
+        "gpuwarden.cli.service",
+        "install, show or remove the systemd units, after an installation with pip or uv",
+    ),
+    **_OF_FEATURES,
+    "config": ("gpuwarden.cli.configuration", "check the configuration, or show it with the source of each value"),
+}
+"""Verb: its module, and one line about it."""
 
 INTERNAL = 70  # EX_SOFTWARE of sysexits.h
 INTERRUPTED, PIPE_CLOSED = 130, 141  # 128 and the number of the signal, as a shell reports it
@@ -97,7 +100,7 @@ def parser_of(verb: str) -> Parser:
 
 
 def _module(verb: str) -> ModuleType:
-    return import_module(f"gpuwarden.cli.{VERBS[verb][0]}")
+    return import_module(VERBS[verb][0])
 
 
 def _parser(verb: str, module: ModuleType) -> Parser:

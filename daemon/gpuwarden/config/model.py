@@ -10,7 +10,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from gpuwarden.base.addresses import ADDRESS, Address
 from gpuwarden.base.durations import format_duration
@@ -19,13 +19,11 @@ from gpuwarden.config.active_test import ActiveTestOptions, active_test_misfits
 from gpuwarden.config.bounds import misfits
 from gpuwarden.config.catalogue import catalogue_misfits
 from gpuwarden.config.collectors import Collectors, plugin_misfits
-from gpuwarden.config.dstack import DstackOptions, dstack_misfits
 from gpuwarden.config.exec import ExecOptions, exec_misfits
 from gpuwarden.config.file import FileOptions
 from gpuwarden.config.jobs import JobOptions, job_misfits
 from gpuwarden.config.kubernetes import KubernetesOptions, kubernetes_misfits
 from gpuwarden.config.notify import NotifyOptions, notify_misfits
-from gpuwarden.config.nvhcd import NvhcdOptions
 from gpuwarden.config.placement import placement
 from gpuwarden.config.policy import UNCOUNTED, BreakerOptions, breaker_misfits
 from gpuwarden.config.secrets import EXPECTED as A_SECRET
@@ -35,14 +33,16 @@ from gpuwarden.config.slurm import SlurmOptions, slurm_misfits
 from gpuwarden.config.sources import Fault, KeyPath, Sources, dotted, merge, with_line
 from gpuwarden.config.structure import UNKNOWN_KEY, structure
 from gpuwarden.config.termination import TerminationOptions, termination_misfits
+from gpuwarden.feature import parts
 from gpuwarden.health.host.limits import DiskLimits, Limits, MemoryLimits, SwapLimits
 from gpuwarden.health.runbooks import RUNBOOKS
 from gpuwarden.health.view import CheckRule, ExpectedSettings, XidRule
 from gpuwarden.policy.model import Settings
-from gpuwarden_collectors.options import Misfit, bounded, internal, words
+from gpuwarden_collectors.options import Misfit, bounded, internal, with_tables, words
 from gpuwarden_collectors.plugin.options import SiteCheck
 
 Mode = Literal["observe", "enforce"]
+Table = TypeVar("Table")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +135,13 @@ class Run:
     """The folder of the sockets and the verdict file."""
 
 
+_FEATURES = parts("options")
+
+
 @dataclass(frozen=True, slots=True)
+@with_tables({name: feature.TABLE for name, feature in _FEATURES.items()})
 class Config:
-    """The whole configuration."""
+    """The whole configuration: the tables below, and one of each feature that has options."""
 
     mode: Mode = "observe"
     """`observe`: gpuwarden only shows what it would do. `enforce`: it does it."""
@@ -158,8 +162,6 @@ class Config:
     breaker: BreakerOptions = field(default_factory=BreakerOptions)
     slurm: SlurmOptions = field(default_factory=SlurmOptions)
     kubernetes: KubernetesOptions = field(default_factory=KubernetesOptions)
-    dstack: DstackOptions = field(default_factory=DstackOptions)
-    nvhcd: NvhcdOptions = field(default_factory=NvhcdOptions)
     file: FileOptions = field(default_factory=FileOptions)
     exec: ExecOptions = field(default_factory=ExecOptions)
     notify: NotifyOptions = field(default_factory=NotifyOptions)
@@ -180,6 +182,17 @@ class Config:
     def limits(self) -> Limits:
         """Limits from which this host counts as full."""
         return Limits(disk=self.disk, memory=self.memory, swap=self.swap)
+
+    def of(self, table: type[Table]) -> Table:
+        """Return the table of a feature, by its class."""
+        name = next(name for name, feature in _FEATURES.items() if feature.TABLE is table)
+        found: Table = getattr(self, name)
+        return found
+
+    @property
+    def marked(self) -> Iterator[str]:
+        """Features that exclude this node by a marker of the daemon, and are enabled."""
+        return (name for name, feature in _FEATURES.items() if feature.excludes(getattr(self, name)))
 
 
 PARSERS = {Address: (ADDRESS, Address.parse), SecretFile: (A_SECRET, SecretFile.parse)}
@@ -240,7 +253,8 @@ def _misfits(config: Config) -> Iterator[Misfit]:
     yield from breaker_misfits(config.breaker)
     yield from slurm_misfits(config.slurm)
     yield from kubernetes_misfits(config.kubernetes)
-    yield from dstack_misfits(config.dstack)
+    for name, feature in _FEATURES.items():
+        yield from feature.misfits(getattr(config, name))
     yield from termination_misfits(config.termination)
     yield from job_misfits(config.jobs)
     yield from active_test_misfits(
@@ -263,8 +277,7 @@ def _uncounted(config: Config) -> Iterator[Misfit]:
 
 def _uncounting(config: Config) -> Iterator[tuple[str, bool]]:
     """Tables that exclude this node without knowing of any other, each with whether it is enabled."""
-    yield "[dstack]", config.dstack.enabled
-    yield "[nvhcd]", config.nvhcd.enabled
+    yield from ((f"[{name}]", True) for name in config.marked)
     yield "[file]", config.file.path is not None
     yield "[exec.exclude]", bool(config.exec.exclude.command)
 

@@ -11,7 +11,6 @@ from gpuwarden.base.threads import detached
 from gpuwarden.config.model import Config
 from gpuwarden.doctor import (
     active_test,
-    dstack,
     host,
     jobs,
     kubernetes,
@@ -28,6 +27,7 @@ from gpuwarden.doctor.idle_tests import idle_tests
 from gpuwarden.doctor.row import Row, fail
 from gpuwarden.doctor.running import Running
 from gpuwarden.doctor.slurm import SlurmDoctor
+from gpuwarden.feature import parts
 
 HOST_WITHIN = 10.0
 NVML_WITHIN = 45.0
@@ -57,6 +57,7 @@ async def _slurm(_: Running, config: Config) -> list[Row]:
     return [*await doctor.rows(), *await idle_tests(config)]
 
 
+_OF_FEATURES = {area: check for feature in parts("doctor").values() for area, check in feature.CHECKS.items()}
 _CHECKS: dict[str, tuple[float, Check]] = {
     "unit": (HOST_WITHIN, _thread(unit.unit)),
     "pod": (HOST_WITHIN, _thread(pod.pod)),
@@ -82,10 +83,10 @@ _CHECKS: dict[str, tuple[float, Check]] = {
     "slurm": (SLURM_WITHIN, _slurm),
     "kubernetes": (KUBERNETES_WITHIN, _loop(kubernetes.kubernetes)),
     "pod labels": (HOST_WITHIN, pod_labels.pod_labels),
-    "dstack": (HOST_WITHIN, _loop(dstack.dstack)),
+    **{area: (HOST_WITHIN, _loop(check)) for area, check in _OF_FEATURES.items()},
 }
 """Seconds and check by name, in the order of the output."""
-_AREAS = ("slurm", "kubernetes", "dstack")
+_AREAS = ("slurm", "kubernetes", *_OF_FEATURES)
 """Checks whose rows are not about the host."""
 
 

@@ -19,7 +19,7 @@ from gpuwarden.health.host.port_downs import down_events
 from gpuwarden.health.kernel_lines.records import LINE_CODES
 from gpuwarden.health.model import NODE, Event, EventKind, Key, Latch, Subject, gpu
 from gpuwarden.health.nvlink.link_counters import link_events
-from gpuwarden.health.state import Record, State, Track, pin_event
+from gpuwarden.health.state import MEMORIES, Record, State, Track, pin_event
 from gpuwarden.health.xid import sxid_ports
 from gpuwarden.health.xid.bursts import as_text
 from gpuwarden_collectors.facts import Stamp
@@ -42,6 +42,11 @@ def checkpoint(state: State, now: Stamp) -> list[Event]:
         Event(kind=EventKind.HEALTH, at=now, boot_id=boot, data=write(HealthSet(to=state.health))),
         *(pin_event(EventKind.GPU_PINNED, pin.first_seen, boot, pin) for pin in state.pins.values()),
         *host_events(state.host, now, boot),
+        *(
+            event
+            for name, memory in MEMORIES.items()
+            for event in memory.events(state.features.get(name, {}), now, boot)
+        ),
         *down_events(state.port_downs, now, boot),
         *remap_events(state.remaps, now, boot),
         *link_events(state.links, now, boot),

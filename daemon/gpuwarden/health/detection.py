@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
 
-from gpuwarden.health.model import NODE, Sighting, Subject, gpu
+from gpuwarden.health.model import NODE, Event, Sighting, Subject, gpu
 from gpuwarden.health.state import State
 from gpuwarden.health.view import Sight
 from gpuwarden_collectors.facts import GpuFacts
@@ -28,6 +28,8 @@ class Detection:
 
 
 Detector = Callable[[State, Sight], Detection]
+Follower = Callable[[State, Sight], tuple[State, Sequence[Event]]]
+"""Returns the state with what a step shows, and the events of what was learned."""
 
 NOTHING = Detection()
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from gpuwarden.feature import parts
 from gpuwarden.health.active_test import detectors as test_detectors
 from gpuwarden.health.components import CONDITION_OF
 from gpuwarden.health.dcgm import detectors as dcgm_detectors
 from gpuwarden.health.dcgm.merge import with_dcgm
-from gpuwarden.health.detection import Detection, Detector, per_gpu
+from gpuwarden.health.detection import Detection, Detector, Follower, per_gpu
 from gpuwarden.health.gpu import (
     completeness,
     driver_detectors,
@@ -22,7 +23,6 @@ from gpuwarden.health.gpu.idle_heat import gpu_idle_hot
 from gpuwarden.health.gpu.reading_time import driver_slow
 from gpuwarden.health.gpu.readings_lost import gpu_readings_lost
 from gpuwarden.health.host import detectors as host_detectors
-from gpuwarden.health.jobs import detectors as stall_detectors
 from gpuwarden.health.kernel_lines import detectors as line_detectors
 from gpuwarden.health.lemons import detectors as lemon_detectors
 from gpuwarden.health.nvlink import detectors as nvlink_detectors
@@ -32,6 +32,10 @@ from gpuwarden.health.state import State
 from gpuwarden.health.view import Sight
 from gpuwarden.health.xid import detectors as xid_detectors
 from gpuwarden.health.xid import recovery as xid_recovery
+
+_FEATURES = tuple(parts("detectors").values())
+FOLLOWERS: tuple[Follower, ...] = tuple(follow for feature in _FEATURES for follow in feature.FOLLOWERS)
+"""What each feature does in each step before the detectors run: it learns from what was read."""
 
 _OWN: dict[str, Detector] = {
     "gpu_missing": driver_detectors.gpu_missing,
@@ -81,8 +85,7 @@ _OWN: dict[str, Detector] = {
     **host_detectors.DETECTORS,
     **dcgm_detectors.DETECTORS,
     **job_detectors.DETECTORS,
-    "job_hung": stall_detectors.job_hung,
-    "job_stalled": stall_detectors.job_stalled,
+    **{code: detector for feature in _FEATURES for code, detector in feature.DETECTORS.items()},
 }
 DETECTORS: dict[str, Detector] = {code: with_dcgm(code, detector) for code, detector in _OWN.items()}
 

@@ -23,7 +23,7 @@ from gpuwarden.health.confirmation import confirmed
 from gpuwarden.health.dcgm.silence import given_up
 from gpuwarden.health.deduplication import unread
 from gpuwarden.health.detection import Detection
-from gpuwarden.health.detectors import COUNTERS, DETECTORS, FAMILIES
+from gpuwarden.health.detectors import COUNTERS, DETECTORS, FAMILIES, FOLLOWERS
 from gpuwarden.health.event_data import write
 from gpuwarden.health.events import HealthSet, Raised
 from gpuwarden.health.gpu import resets
@@ -33,7 +33,6 @@ from gpuwarden.health.gpu.remaps import learn_remaps
 from gpuwarden.health.gpu.speed_detectors import with_time_braked
 from gpuwarden.health.host.learning import counted_host, learn_counts, learn_downs, learn_host
 from gpuwarden.health.incidents import ended, with_follows
-from gpuwarden.health.jobs.tracking import tracked
 from gpuwarden.health.memory import FROM_MEMORY, Moments, State, Track, buried
 from gpuwarden.health.model import NODE, Advice, Event, EventKind, Evidence, Key, Latch, Sighting, Verdict
 from gpuwarden.health.nvlink.fabrics import followed_fabrics
@@ -94,8 +93,9 @@ def judge(state: State, view: View, host_events: Sequence[HostEvent], rules: Rul
         asked = {**steps.state.moments.asked, **dict.fromkeys(filter(is_fallen, news), now.boottime)}
         steps.state = replace(steps.state, moments=replace(steps.state.moments, news=news, asked=asked))
     counted = counted_host(followed_readings(_counted(steps.state, sight), sight), sight)
-    steps.state, learned = tracked(followed_reading_time(counted, sight), sight)
-    for event in (*learned, *learn_counts(steps.state, sight)):
+    steps.state = followed_reading_time(counted, sight)
+    _follow_features(steps, sight)
+    for event in learn_counts(steps.state, sight):
         steps.take(event)
     _run_detectors(steps, sight)
     steps.settle()
@@ -110,6 +110,13 @@ def judge(state: State, view: View, host_events: Sequence[HostEvent], rules: Rul
         change = HealthSet(before=steps.state.health, to=result.health, reasons=" ".join(result.reasons[:5]))
         steps.emit(EventKind.HEALTH, data=write(change))
     return Step(steps.state, tuple(steps.events), result, len(news_of) - len(taken))
+
+
+def _follow_features(steps: Steps, sight: Sight) -> None:
+    for follow in FOLLOWERS:
+        steps.state, learned = follow(steps.state, sight)
+        for event in learned:
+            steps.take(event)
 
 
 def _with_causes(steps: Steps, before: State, rules: Rules) -> None:

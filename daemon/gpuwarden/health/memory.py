@@ -13,7 +13,6 @@ from gpuwarden.health.flaps import Raises
 from gpuwarden.health.gpu.remaps import RemapHistory
 from gpuwarden.health.host.memory import HostMemory
 from gpuwarden.health.host.port_downs import Downs
-from gpuwarden.health.jobs.watch import Watch
 from gpuwarden.health.lemons.memory import Lemons
 from gpuwarden.health.model import Advice, Evidence, Health, Incident, Key, Latch, Pin, Severity
 from gpuwarden.health.nvlink.link_counters import Links
@@ -161,8 +160,8 @@ class Moments:
     """By slot, which vital readings answer."""
     reading_time: ReadingTime = field(default_factory=ReadingTime)
     """What a pass over the GPUs takes."""
-    job_watches: Mapping[str, Watch] = field(default_factory=dict)
-    """By number or container, the jobs that may stall (`jobs/watch.py`)."""
+    features: Mapping[str, Any] = field(default_factory=dict)
+    """By feature, what it knows of this boot."""
     unconfirmed: Mapping[Key, float | None] = field(default_factory=dict)
     """Findings of an earlier life that this one has not found again yet (`confirmation.py`)."""
     follows: Follows = field(default_factory=dict, compare=False)
@@ -206,11 +205,13 @@ class State:
     lease: Lease | None = None
     """The active test that runs, or ran last (`active_test/lease.py`)."""
     host: HostMemory = field(default_factory=HostMemory)
-    """What is known of ports, mounts and counters of the host, and of jobs (`host/memory.py`)."""
+    """What is known of ports, mounts and counters of the host (`host/memory.py`)."""
     port_downs: Downs = field(default_factory=dict)
     """How often each port went down in this boot (`host/port_downs.py`)."""
     links: Links = field(default_factory=dict)
     """Errors of each NVLink (`nvlink/link_counters.py`)."""
+    features: Mapping[str, Any] = field(default_factory=dict)
+    """By feature, what it remembers."""
     moments: Moments = field(default_factory=Moments)
     """What is of the moment."""
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+from gpuwarden.feature import parts
 from gpuwarden.health.active_test.lease import with_lease
 from gpuwarden.health.active_test.results import CODES as TEST_CODES
 from gpuwarden.health.active_test.results import acknowledged as test_acknowledged
@@ -267,6 +268,8 @@ def _tested(state: State, event: Event) -> State:
     return replace(state, tests=with_result(state.tests, event), test_counts=counts)
 
 
+MEMORIES = parts("memory")
+"""By feature, the module with the fold of what it remembers."""
 RECORDS_OF_OLD = 2048
 """Records that are kept at a boot, so that garbage of the last one leaves room for what is new."""
 TEST_COUNTS_MOST = 64
@@ -277,13 +280,22 @@ RESETS_KEPT = 256
 
 def fold(state: State, event: Event) -> State:
     """The state after `event`. Events of kinds that change nothing leave it as it is."""
-    after = _folded(state, event)
+    after = _by_features(_folded(state, event), event)
     if after.lemons is not state.lemons or event.kind in (EventKind.SUMMED, EventKind.MACHINE_CHANGED):
         return after
     if not (days := tuple(days_of(state, event))):
         return after
     lemons = counted(after.lemons, days, event.at.wall)
     return after if lemons is after.lemons else replace(after, lemons=lemons)
+
+
+def _by_features(state: State, event: Event) -> State:
+    for name, memory in MEMORIES.items():
+        if event.kind in memory.KINDS:
+            before = state.features.get(name, {})
+            if (after := memory.fold(before, event)) is not before:
+                state = replace(state, features={**state.features, name: after})
+    return state
 
 
 def _folded(state: State, event: Event) -> State:  # noqa: C901, PLR0911, PLR0912 - one arm for each kind of event, on one screen

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from gpuwarden.feature import parts
 from gpuwarden.health.dcgm.catalogue import dcgm_named
 from gpuwarden.health.model import Advice, Evidence, Key
 from gpuwarden.health.repair_history import OFTEN_KEY
@@ -134,9 +135,7 @@ TO_DO: Mapping[str, str] = {
     # --- weeks, jobs
     "lemon_node": "Drain the node in working hours, run `dcgmi diag -r 3`, replace the board that the evidence names. Nothing wrong: `gpuwarden ack lemon_node`.",
     "gpu_held_after_job": "End the processes that the evidence names: `kill PID`, then `kill -9 PID`. State D: drain the node, reboot it when empty.",
-    "job_hung": "Ask the job's owner, or end it: `scancel JOB`. `py-spy dump --pid PID` shows where its ranks wait. No reason to drain the node.",
-    "job_stalled": "Ask the job's owner: `py-spy dump --pid PID` shows where its ranks wait. No reason to drain the node.",
-}  # fmt: skip
+} | {code: text for feature in parts("conditions").values() for code, text in feature.TO_DO.items()}  # fmt: skip
 """By the code of the condition."""
 
 VARIANTS: Mapping[tuple[str, Advice], str] = {

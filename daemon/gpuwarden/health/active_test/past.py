@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 from gpuwarden.health.active_test.outcome import ActiveVerdict, Outcome
 from gpuwarden.health.active_test.thresholds import CLOCKS_SET, HOT, PAST_LEAST, WARM
 from gpuwarden.health.event_data import OTHER_KEYS, cut, no_key, otherwise
-from gpuwarden.health.jobs.past import median
 from gpuwarden.health.model import Evidence, Severity
+from gpuwarden.health.statistics import median
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.facts import Stamp
 

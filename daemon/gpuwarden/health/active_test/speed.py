@@ -22,8 +22,8 @@ from gpuwarden.health.active_test.thresholds import (
     SMS_OFF_MOST,
     Figure,
 )
-from gpuwarden.health.jobs.past import median
 from gpuwarden.health.model import Severity
+from gpuwarden.health.statistics import median
 from gpuwarden_collectors.active_test.facts import GpuTest, KernelMeasured
 
 

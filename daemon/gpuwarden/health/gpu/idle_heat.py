@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpuwarden.health.detection import Detection, gpu_detection
-from gpuwarden.health.jobs.past import median
 from gpuwarden.health.model import Key, Sighting, gpu
 from gpuwarden.health.state import State
+from gpuwarden.health.statistics import median
 from gpuwarden.health.view import Sight
 from gpuwarden_collectors.facts import GpuFacts
 

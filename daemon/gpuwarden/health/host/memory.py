@@ -1,5 +1,5 @@
 """What is remembered of a host beside its GPUs, durably: the ports that were ever active, the mounts ever writable, how many
-uncorrected errors each memory controller had counted, and what each job did in its earlier busy minutes.
+uncorrected errors each memory controller had counted.
 
 Only against such a past can a fault be distinguished from what was never there: a port without a cable, a data set mounted
 read-only. Like all memory it is made of events: `remembered` folds one in, `host_events` gives those that make it.
@@ -12,13 +12,11 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from gpuwarden.health.event_data import read, write
-from gpuwarden.health.jobs.past import JobPast
 from gpuwarden.health.model import Event, EventKind, Evidence, Key, Subject
 from gpuwarden_collectors.facts import Stamp
 
 PORTS_KEPT, MOUNTS_KEPT, CONTROLLERS_KEPT = 1024, 256, 256
-JOBS_KEPT = 64
-"""More than any host has; beyond them nothing is learned, and of jobs the oldest is forgotten, so that garbage cannot fill memory."""
+"""More than any host has; beyond them nothing is learned, so that garbage cannot fill memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +44,11 @@ class HostMemory:
 
     `ports`: known ports by name (`mlx5_0/1`). `mounts`: the source of each mount when it was last seen writable, by path.
     `uncorrected`: the count that was last judged for each memory controller, so that errors between two daemons are not missed.
-    `jobs`: the past of each job that was busy here for long enough, by number.
     """
 
     ports: Mapping[str, KnownPort] = field(default_factory=dict)
     mounts: Mapping[str, str] = field(default_factory=dict)
     uncorrected: Mapping[str, int] = field(default_factory=dict)
-    jobs: Mapping[str, JobPast] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=4096)
@@ -70,31 +66,23 @@ def mount_subject(path: str) -> Subject:
     return Subject("mount", part=path)
 
 
-def job_subject(number: str) -> Subject:
-    return Subject("job", part=number)
-
-
 def port_learned(name: str, port: KnownPort, at: Stamp, boot_id: str) -> Event:
-    return _event(EventKind.HOST_LEARNED, port_subject(name), at, boot_id, write(port))
+    return host_event(EventKind.HOST_LEARNED, port_subject(name), at, boot_id, write(port))
 
 
 def mount_learned(path: str, source: str, at: Stamp, boot_id: str) -> Event:
-    return _event(EventKind.HOST_LEARNED, mount_subject(path), at, boot_id, {"source": source})
+    return host_event(EventKind.HOST_LEARNED, mount_subject(path), at, boot_id, {"source": source})
 
 
 def uncorrected_learned(controller: str, count: int, at: Stamp, boot_id: str) -> Event:
-    return _event(EventKind.HOST_LEARNED, Subject("memory", part=controller), at, boot_id, {"uncorrected": count})
-
-
-def job_learned(number: str, past: JobPast, at: Stamp, boot_id: str) -> Event:
-    return _event(EventKind.HOST_LEARNED, job_subject(number), at, boot_id, write(past))
+    return host_event(EventKind.HOST_LEARNED, Subject("memory", part=controller), at, boot_id, {"uncorrected": count})
 
 
 def forgotten(subject: Subject, at: Stamp, boot_id: str) -> Event:
-    return _event(EventKind.HOST_FORGOTTEN, subject, at, boot_id, {})
+    return host_event(EventKind.HOST_FORGOTTEN, subject, at, boot_id, {})
 
 
-def _event(kind: EventKind, subject: Subject, at: Stamp, boot_id: str, data: Evidence) -> Event:
+def host_event(kind: EventKind, subject: Subject, at: Stamp, boot_id: str, data: Evidence) -> Event:
     return Event(kind=kind, at=at, boot_id=boot_id, key=Key("host", subject), data=data)
 
 
@@ -106,8 +94,6 @@ def host_events(memory: HostMemory, at: Stamp, boot_id: str) -> Iterator[Event]:
         yield mount_learned(path, source, at, boot_id)
     for controller, count in memory.uncorrected.items():
         yield uncorrected_learned(controller, count, at, boot_id)
-    for number, past in memory.jobs.items():
-        yield job_learned(number, past, at, boot_id)
 
 
 def remembered(memory: HostMemory, event: Event) -> HostMemory:
@@ -123,11 +109,6 @@ def remembered(memory: HostMemory, event: Event) -> HostMemory:
         return replace(
             memory, mounts={**mounts, subject.part: str(event.data.get("source", ""))} if learned else mounts
         )
-    if subject.kind == "job":
-        jobs = {number: past for number, past in memory.jobs.items() if number != subject.part}
-        if learned:
-            jobs = dict([*jobs.items(), (subject.part, read(JobPast, event))][-JOBS_KEPT:])
-        return replace(memory, jobs=jobs)
     if subject.kind == "memory" and learned:
         count = event.data.get("uncorrected")
         known = count if isinstance(count, int) else 0

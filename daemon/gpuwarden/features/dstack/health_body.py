@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from gpuwarden.integrations.dstack.node_health import Level, NodeHealth
+from gpuwarden.features.dstack.node_health import Level, NodeHealth
 
 BODY_MOST = 128 << 10
 """Bytes of the shim's response and its body together. DCGM reports 64 incidents at most, each with a text of some hundred bytes."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 from gpuwarden.base.addresses import Address
-from gpuwarden.config.dstack import SERVED
 from gpuwarden.config.model import Config
 from gpuwarden.doctor.row import Row, fail, ok
+from gpuwarden.features.dstack.options import SERVED, DstackOptions
 from gpuwarden_collectors.cloud.metadata import Metadata, MetadataError
 
 RESPONSE_WITHIN = 3.0
@@ -15,13 +15,14 @@ RESPONSE_WITHIN = 3.0
 
 async def dstack(config: Config, served: Address = SERVED) -> list[Row]:
     """Rows about both agents. `served`: the address that dstack's server calls."""
-    if not config.dstack.enabled:
+    options = config.of(DstackOptions)
+    if not options.enabled:
         return []
     start = "systemctl enable --now gpuwarden-dstack.socket: without a response dstack treats this host as unreachable"
     moved = (
         "see systemctl status dstack-shim.service; docs/use/dstack.md shows how to move dstack's agent to this address"
     )
-    return [await _responds("server", served, start), await _responds("agent", config.dstack.shim, moved)]
+    return [await _responds("server", served, start), await _responds("agent", options.shim, moved)]
 
 
 async def _responds(check: str, address: Address, to_do: str) -> Row:
@@ -38,3 +39,7 @@ async def _responds(check: str, address: Address, to_do: str) -> Row:
     if not isinstance(response, dict) or response.get("service") != "dstack-shim":
         return fail(check, f"a program other than dstack's agent responds at {address}", to_do)
     return ok(check, f"{address} responds as dstack-shim {str(response.get('version'))[:40]}")
+
+
+CHECKS = {"dstack": dstack}
+"""By area: a check that runs in the loop, within 10 seconds."""

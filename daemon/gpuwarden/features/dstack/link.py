@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from gpuwarden.integrations.dstack.framing import HEAD_MOST, Head, Incoming, NotHttp, Outgoing
+from gpuwarden.features.dstack.framing import HEAD_MOST, Head, Incoming, NotHttp, Outgoing
 
 SIZE = 16 << 10
 """Bytes read at once, and held for one side that takes them slowly; twice that in a reader (asyncio pauses it there)."""

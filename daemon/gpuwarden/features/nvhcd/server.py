@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuwarden.base.accepting import accepted
-from gpuwarden.integrations.nvhcd.connection import Connection, Connections
-from gpuwarden.integrations.nvhcd.wire import Response, encoded
+from gpuwarden.features.nvhcd.connection import Connection, Connections
+from gpuwarden.features.nvhcd.wire import Response, encoded
 from gpuwarden.integrations.process import left
 from gpuwarden.integrations.published import Published, Reader
 from gpuwarden.publish.sockets.unix_socket import peer_of

@@ -16,7 +16,7 @@ import h2.connection
 import h2.events
 import h2.exceptions
 
-from gpuwarden.integrations.nvhcd.wire import METHOD, framed
+from gpuwarden.features.nvhcd.wire import METHOD, framed
 
 CLIENTS_MOST = 64
 CLIENTS_OF_USER = 16

@@ -46,7 +46,7 @@ def main(options: argparse.Namespace) -> int:
     from gpuwarden.integrations.published import Reader, this_boot  # noqa: PLC0415
 
     try:
-        from gpuwarden.integrations.nvhcd.server import NAME, HealthCheckService, Service  # noqa: PLC0415
+        from gpuwarden.features.nvhcd.server import NAME, HealthCheckService, Service  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise CommandError(f"{error}: install gpuwarden[nvhcd]", UNAVAILABLE) from error
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from gpuwarden.features.job_stall.memory import job_subject
+from gpuwarden.features.job_stall.past import JobPast, Means
+from gpuwarden.features.job_stall.tracking import JOB_HUNG, JOB_STALLED, follow, is_known, past_of, watches_of
+from gpuwarden.features.job_stall.watch import Watch
 from gpuwarden.health.detection import NOTHING, Detection
-from gpuwarden.health.host.memory import job_subject
-from gpuwarden.health.jobs.past import JobPast, Means, median
-from gpuwarden.health.jobs.tracking import JOB_HUNG, JOB_STALLED, is_known, past_of
-from gpuwarden.health.jobs.watch import Watch
 from gpuwarden.health.model import Evidence, Key, Sighting
 from gpuwarden.health.state import State
+from gpuwarden.health.statistics import median
 from gpuwarden.health.view import Sight
 from gpuwarden_collectors.slurm.jobs_facts import JobProcess
 
@@ -33,7 +34,7 @@ def job_stalled(state: State, sight: Sight) -> Detection:
         return NOTHING
     sightings, subjects = [], (track.key.subject for track in state.tracks_of(JOB_STALLED))
     examined = {subject for subject in subjects if is_known(subject.part, sight)}
-    for name, watch in state.moments.job_watches.items():
+    for name, watch in watches_of(state).items():
         past = past_of(state, name, watch)
         if watch.fallen is False or past is None or not is_known(name, sight):
             continue
@@ -51,7 +52,7 @@ def job_hung(state: State, sight: Sight) -> Detection:
         return NOTHING
     sightings, subjects = [], (track.key.subject for track in state.tracks_of(JOB_HUNG))
     examined = {subject for subject in subjects if is_known(subject.part, sight)}
-    for name, watch in state.moments.job_watches.items():
+    for name, watch in watches_of(state).items():
         if watch.spun is None or not is_known(name, sight):
             continue
         if watch.spun_for < HUNG_AFTER:
@@ -112,3 +113,7 @@ def _odd(values: Mapping[int, float], tolerance: Callable[[float], float]) -> Se
     usual = median(values.values())
     odd = [name for name, value in sorted(values.items()) if abs(value - usual) > tolerance(usual)]
     return [(name, usual) for name in odd] if 2 * len(odd) < len(values) and len(odd) <= _SHOWN else ()
+
+
+DETECTORS = {JOB_HUNG: job_hung, JOB_STALLED: job_stalled}
+FOLLOWERS = (follow,)

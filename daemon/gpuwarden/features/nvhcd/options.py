@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpuwarden_collectors.options import Misfit
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,3 +18,16 @@ class NvhcdOptions:
     """Exclude this node for ft_launcher: the daemon writes a marker while the node is excluded, and `gpuwarden nvhcd` then fails ft_launcher's health
     check.
     """
+
+
+def misfits(_: NvhcdOptions) -> Iterator[Misfit]:
+    """Yield nothing: any value of these keys fits the others."""
+    return iter(())
+
+
+def excludes(options: NvhcdOptions) -> bool:
+    """Return whether the daemon marks this node for `gpuwarden nvhcd` while it is excluded."""
+    return options.enabled
+
+
+TABLE = NvhcdOptions

@@ -39,9 +39,9 @@ def arguments(parser: Parser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     from gpuwarden.base import log  # noqa: PLC0415 - what the process needs, and not its --help
-    from gpuwarden.config.dstack import SERVED, SHIM  # noqa: PLC0415
-    from gpuwarden.integrations.dstack.interposer import Interposer  # noqa: PLC0415
-    from gpuwarden.integrations.dstack.node_health import NAME  # noqa: PLC0415
+    from gpuwarden.features.dstack.interposer import Interposer  # noqa: PLC0415
+    from gpuwarden.features.dstack.node_health import NAME  # noqa: PLC0415
+    from gpuwarden.features.dstack.options import SERVED, SHIM  # noqa: PLC0415
     from gpuwarden.integrations.process import Settings, handed_over, live  # noqa: PLC0415
     from gpuwarden.integrations.published import Reader, this_boot  # noqa: PLC0415
 

@@ -16,9 +16,9 @@ from grpclib.exceptions import GRPCError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden.integrations.nvhcd.connection import CLIENTS_MOST, CLIENTS_OF_USER
-from gpuwarden.integrations.nvhcd.server import HealthCheckService, Service, outcome, response
-from gpuwarden.integrations.nvhcd.wire import Response, encoded
+from gpuwarden.features.nvhcd.connection import CLIENTS_MOST, CLIENTS_OF_USER
+from gpuwarden.features.nvhcd.server import HealthCheckService, Service, outcome, response
+from gpuwarden.features.nvhcd.wire import Response, encoded
 from gpuwarden.integrations.published import Marker, Published, Reader, Verdict
 from support import nvhcd
 from support.daemons import PATIENCE

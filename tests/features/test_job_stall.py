@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwarden.health.jobs.past import LEARNED_AFTER, MINUTES_KEPT
+from gpuwarden.features.job_stall.past import LEARNED_AFTER, MINUTES_KEPT
+from gpuwarden.features.job_stall.tracking import pasts_of, watches_of
 from gpuwarden.health.model import EventKind, Health, Severity
 from gpuwarden.health.view import CheckRule
 from gpuwarden_collectors.base import PassOutcome
@@ -202,11 +203,11 @@ def test_the_time_is_the_site_s_choice(host: JobHost) -> None:
 
 def test_a_job_that_ends_is_stalled_no_longer_and_its_past_is_forgotten(host: JobHost) -> None:
     host.minutes(5, **HANGS)
-    assert str(JOB) in host.state.host.jobs
+    assert str(JOB) in pasts_of(host.state)
     host.job(ended=host.uptime)
     host.minutes(1.2)
     assert host.health is Health.HEALTHY
-    assert host.state.host.jobs == {}
+    assert pasts_of(host.state) == {}
 
 
 def test_in_the_shadow_as_it_is_by_default_it_is_seen_and_nothing_follows() -> None:
@@ -241,7 +242,7 @@ def test_a_container_that_has_opted_in_is_found_too() -> None:
     host.containers = ContainersFacts()
     host.minutes(1.2)
     assert host.health is Health.HEALTHY
-    assert host.state.host.jobs == {}
+    assert pasts_of(host.state) == {}
 
 
 @pytest.mark.parametrize(
@@ -420,8 +421,8 @@ def test_switched_off_it_costs_nothing() -> None:
     host = JobHost()
     host.rules = replace(host.rules, checks=dict.fromkeys(("job_stalled", "job_hung"), CheckRule(enabled=False)))
     host.minutes(LEARN)
-    assert host.state.moments.job_watches == {}
-    assert host.state.host.jobs == {}
+    assert watches_of(host.state) == {}
+    assert pasts_of(host.state) == {}
 
 
 def test_a_job_that_waits_at_its_start_has_a_past_ten_minutes_later() -> None:
@@ -442,12 +443,12 @@ def test_the_past_is_learned_with_few_events_and_within_bounds(host: JobHost) ->
         host.minutes(5, every=15, power_usage_mw=600_000 + 1000 * power)
     learned = [e for e in host.ledger if e.kind == EventKind.HOST_LEARNED and e.key and e.key.subject.kind == "job"]
     assert len(learned) == 1
-    assert len(host.state.moments.job_watches[str(JOB)].minutes) == MINUTES_KEPT
+    assert len(watches_of(host.state)[str(JOB)].minutes) == MINUTES_KEPT
 
 
 def test_the_past_follows_a_job_that_changes(host: JobHost) -> None:
     host.minutes(25, power_usage_mw=400_000, gpm_tensor_active=20.0)
-    assert host.state.host.jobs[str(JOB)].power_w == 400.0
+    assert pasts_of(host.state)[str(JOB)].power_w == 400.0
 
 
 def test_other_gpus_are_another_past(host: JobHost) -> None:
@@ -482,7 +483,7 @@ def test_cut_anywhere_the_past_is_kept_and_only_the_wait_begins_again(
     """Half an hour after the past was learned, with a fall at its twentieth minute or none: passes of 5 s, cut by restarts."""
     host = JobHost()
     host.minutes(LEARN)
-    past = dict(host.state.host.jobs)
+    past = dict(pasts_of(host.state))
     last_cut = 0
     for n in range(30 * 12):
         for _, how in (cut for cut in cuts if cut[0] == n):
@@ -496,7 +497,7 @@ def test_cut_anywhere_the_past_is_kept_and_only_the_wait_begins_again(
         assert not host.stalled or (falls and n >= 20 * 12)
         if falls and waited >= 4 * 12 + 3:
             assert host.stalled
-    assert host.state.host.jobs == past
+    assert pasts_of(host.state) == past
 
 
 def test_passes_without_an_answer_of_nvml_leave_a_finding_as_it_is(host: JobHost) -> None:

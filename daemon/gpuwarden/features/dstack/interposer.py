@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from gpuwarden.base.addresses import Address
-from gpuwarden.integrations.dstack.framing import Head, Incoming, Outgoing
-from gpuwarden.integrations.dstack.health_body import BODY_MOST, merged
-from gpuwarden.integrations.dstack.link import SIZE, Link, Streams
-from gpuwarden.integrations.dstack.node_health import PASSING, NodeHealth, node_health
+from gpuwarden.features.dstack.framing import Head, Incoming, Outgoing
+from gpuwarden.features.dstack.health_body import BODY_MOST, merged
+from gpuwarden.features.dstack.link import SIZE, Link, Streams
+from gpuwarden.features.dstack.node_health import PASSING, NodeHealth, node_health
 from gpuwarden.integrations.process import left, let_in
 from gpuwarden.integrations.published import Reader
 

@@ -29,8 +29,16 @@ class DstackOptions:
     """Where dstack's own agent (the shim) listens. gpuwarden listens at the shim's usual address, port 10998."""
 
 
-def dstack_misfits(options: DstackOptions) -> Iterator[Misfit]:
+def misfits(options: DstackOptions) -> Iterator[Misfit]:
     """Values that are of the right kind and yet wrong, by their keys."""
     if options.shim.port in (0, SERVED.port):
         why = "that is where dstack's server asks, and where we answer" if options.shim.port else "it must be known"
         yield ("dstack.shim",), f"expected the address to which the shim was moved, found {options.shim}: {why}"
+
+
+def excludes(options: DstackOptions) -> bool:
+    """Return whether the daemon marks this node for `gpuwarden dstack-interposer` while it is excluded."""
+    return options.enabled
+
+
+TABLE = DstackOptions

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from gpuwarden.health.jobs.activity import BUSY, SLOW_CLOCK, GpuWork, JobHere, PortTraffic, busy, means, sent
-from gpuwarden.health.jobs.past import LEARNED_AFTER, MINUTES_KEPT, NOTHING_KNOWN, JobPast, Means
+from gpuwarden.features.job_stall.activity import BUSY, SLOW_CLOCK, GpuWork, JobHere, PortTraffic, busy, means, sent
+from gpuwarden.features.job_stall.past import LEARNED_AFTER, MINUTES_KEPT, NOTHING_KNOWN, JobPast, Means
 from gpuwarden_collectors.facts import Stamp
 
 MINUTE = 60.0

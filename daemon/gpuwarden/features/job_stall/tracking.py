@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from gpuwarden.health.host.memory import forgotten, job_learned, job_subject
-from gpuwarden.health.jobs.activity import CONTAINER, container_name, jobs_here, port_traffic, work
-from gpuwarden.health.jobs.past import JobPast, learned
-from gpuwarden.health.jobs.watch import Watch, after, begun, compared, is_due, is_mixed, unread
+from gpuwarden.features.job_stall import memory
+from gpuwarden.features.job_stall.activity import CONTAINER, container_name, jobs_here, port_traffic, work
+from gpuwarden.features.job_stall.past import JobPast, learned
+from gpuwarden.features.job_stall.watch import Watch, after, begun, compared, is_due, is_mixed, unread
 from gpuwarden.health.model import Event
 from gpuwarden.health.state import State
 from gpuwarden.health.view import Sight
@@ -20,9 +20,27 @@ PATIENCE = 30.0
 """Seconds at least for which a fall goes on without a pass that shows it."""
 
 
+_NAME = "job_stall"
+
+
+def watches_of(state: State) -> Mapping[str, Watch]:
+    """Return the jobs under observation, by number or container."""
+    watches: Mapping[str, Watch] = state.moments.features.get(_NAME, {})
+    return watches
+
+
+def _with(state: State, watches: Mapping[str, Watch]) -> State:
+    return replace(state, moments=replace(state.moments, features={**state.moments.features, _NAME: watches}))
+
+
+def pasts_of(state: State) -> memory.Pasts:
+    pasts: memory.Pasts = state.features.get(_NAME, {})
+    return pasts
+
+
 def past_of(state: State, name: str, watch: Watch) -> JobPast | None:
     """The past of the job on these GPUs, or None if it is not known."""
-    past = state.host.jobs.get(name)
+    past = pasts_of(state).get(name)
     return past if past is not None and past.slots == watch.slots else None
 
 
@@ -31,19 +49,17 @@ def is_known(name: str, sight: Sight) -> bool:
     return sight.fresh(ContainersFacts) is not None if name.startswith(CONTAINER) else sight.jobs is not None
 
 
-def tracked(state: State, sight: Sight) -> tuple[State, tuple[Event, ...]]:
+def follow(state: State, sight: Sight) -> tuple[State, tuple[Event, ...]]:
     """The state with what a new pass of NVML shows of each job, and the events for pasts that are new, have changed or are over."""
     rules, at = [sight.rules.checks.get(code) for code in (JOB_STALLED, JOB_HUNG)], sight.view.nvml.at
     if all(rule is not None and not rule.enabled for rule in rules):
-        return (
-            replace(state, moments=replace(state.moments, job_watches={})) if state.moments.job_watches else state
-        ), ()
+        return (_with(state, {}) if watches_of(state) else state), ()
     if sight.nvml is None or at is None:
         return state, ()
     watches = dict(_watches(state, sight, at))
-    if not watches and not state.moments.job_watches and not state.host.jobs:
+    if not watches and not watches_of(state) and not pasts_of(state):
         return state, ()
-    events = [forgotten(job_subject(name), sight.now, sight.view.boot_id) for name in _over(state, sight)]
+    events = [memory.over(name, sight.now, sight.view.boot_id) for name in _over(state, sight)]
     for name, watch in watches.items():
         past = past_of(state, name, watch)
         if is_due(watch, past):
@@ -51,15 +67,15 @@ def tracked(state: State, sight: Sight) -> tuple[State, tuple[Event, ...]]:
             mixed = new is not None and past is None and is_mixed(new, watch.minutes)
             watches[name] = compared(watch, again=mixed)
             if new is not None and not mixed:
-                events.append(job_learned(name, new, sight.now, sight.view.boot_id))
-    return replace(state, moments=replace(state.moments, job_watches=watches)), tuple(events)
+                events.append(memory.learned(name, new, sight.now, sight.view.boot_id))
+    return _with(state, watches), tuple(events)
 
 
 def _watches(state: State, sight: Sight, at: Stamp) -> Iterator[tuple[str, Watch]]:
     patience = max(PATIENCE, sight.rules.nvml_fresh_for)
-    yield from ((name, watch) for name, watch in state.moments.job_watches.items() if not is_known(name, sight))
+    yield from ((name, watch) for name, watch in watches_of(state).items() if not is_known(name, sight))
     for name, here in jobs_here(state.pins, sight).items():
-        watch = state.moments.job_watches.get(name)
+        watch = watches_of(state).get(name)
         if watch is None or watch.here.pids.keys() != here.pids.keys() or at.boottime < watch.at:
             watch = begun(here, at)
         elif at.boottime == watch.at:
@@ -78,6 +94,6 @@ def _over(state: State, sight: Sight) -> Iterator[str]:
     containers = sight.fresh(ContainersFacts)
     ended = {} if sight.jobs is None else {str(job.id): job.ended is not None for job in sight.jobs.jobs}
     ended |= {} if containers is None else {container_name(one.id): False for one in containers.containers}
-    for name in state.host.jobs:
-        if is_known(name, sight) and ended.get(name, name in state.moments.job_watches):
+    for name in pasts_of(state):
+        if is_known(name, sight) and ended.get(name, name in watches_of(state)):
             yield name

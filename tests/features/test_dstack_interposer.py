@@ -19,7 +19,7 @@ import structlog
 from gpuwarden.base.addresses import Address
 from gpuwarden.config.model import ConfigError, load
 from gpuwarden.config.sources import Sources
-from gpuwarden.integrations.dstack.interposer import Interposer
+from gpuwarden.features.dstack.interposer import Interposer
 from gpuwarden.integrations.published import Reader
 from support.daemons import PATIENCE
 from support.responders import BOOT, marker, verdict

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden.integrations.dstack.framing import Head, Incoming, NotHttp, Outgoing
+from gpuwarden.features.dstack.framing import Head, Incoming, NotHttp, Outgoing
 
 HEADERS = (
     b"Host: localhost", b"User-Agent: python-requests/2.34", b"Accept: */*", b"Connection: keep-alive", b"connection: close",

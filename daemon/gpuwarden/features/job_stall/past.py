@@ -6,9 +6,11 @@ forgets none of it. Minutes in which the job had fallen are not learned: a stall
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+from gpuwarden.health.statistics import median
 
 LEARNED_AFTER = 10
 """Busy minutes that a past is made of at least: a job that stalls before has none, and is not judged."""
@@ -80,13 +82,6 @@ def _made(medians: Means, known: JobPast, pause: float) -> JobPast:
 def _medians(minutes: Sequence[Means]) -> Means:
     columns = ([value for value in column if value is not None] for column in zip(*minutes, strict=True))
     return Means(*(round(median(known), 3) if len(known) >= LEARNED_AFTER else None for known in columns))
-
-
-def median(values: Iterable[float]) -> float:
-    """Median of at least one value. (The library's own imports decimal fractions and random numbers, for 2 MiB.)"""
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def _differ(old: JobPast, new: JobPast) -> bool:

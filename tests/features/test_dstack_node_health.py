@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden.integrations.dstack.health_body import merged
-from gpuwarden.integrations.dstack.node_health import PASSING, Level, NodeHealth, node_health
+from gpuwarden.features.dstack.health_body import merged
+from gpuwarden.features.dstack.node_health import PASSING, Level, NodeHealth, node_health
 from gpuwarden.integrations.published import Marker, Published, Verdict
 
 FAILED = Marker("failure", "gpuwarden: failure gpu=3 xid=79", "xid")

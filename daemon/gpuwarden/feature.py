@@ -1,0 +1,35 @@
+"""The features: what gpuwarden does beside judging a node and excluding it. The one list of them.
+
+A feature is a folder of `features/`. Core takes the tables that it finds there and knows no feature by name: `health`, `config`, `cli`
+and `doctor` each read the module of one name below, in every folder that has it, and import nothing else of a feature. What a feature
+needs is therefore loaded where it is used and nowhere else. Contracts in pyproject.toml hold both directions: core imports no feature,
+and no feature imports another.
+
+    module       core reads                                         read by
+    conditions   CONDITIONS, TO_DO                                  health: rows of findings, and what to do about each
+    memory       KINDS, fold, events                                health: what the feature remembers, as a fold of events
+    detectors    DETECTORS, FOLLOWERS                               health: one detector for each condition; what each step learns
+    options      TABLE, misfits, excludes                           config: the table of its keys
+    verbs        VERBS                                              cli: commands, each with the module that has it
+    doctor       CHECKS                                             doctor: checks of this host
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+FEATURES: Mapping[str, frozenset[str]] = {
+    "job_stall": frozenset({"conditions", "memory", "detectors"}),
+    "dstack": frozenset({"options", "verbs", "doctor"}),
+    "nvhcd": frozenset({"options", "verbs"}),
+}
+"""Feature: the modules of the table above that it has. Their order is that of rows in documents."""
+
+
+def parts(module: str) -> dict[str, Any]:
+    """Import the module of this name of each feature that has it. Returns the modules by feature."""
+    return {
+        name: import_module(f"gpuwarden.features.{name}.{module}") for name, own in FEATURES.items() if module in own
+    }

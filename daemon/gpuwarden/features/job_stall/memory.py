@@ -1,0 +1,47 @@
+"""What is remembered of jobs: what each did in its earlier busy minutes, by its number or container."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from gpuwarden.features.job_stall.past import JobPast
+from gpuwarden.health.event_data import read, write
+from gpuwarden.health.host.memory import forgotten, host_event
+from gpuwarden.health.model import Event, EventKind, Subject
+from gpuwarden_collectors.facts import Stamp
+
+JOBS_KEPT = 64
+"""More than any host has; beyond them the oldest is forgotten, so that garbage cannot fill memory."""
+KINDS = frozenset({EventKind.HOST_LEARNED, EventKind.HOST_FORGOTTEN})
+Pasts = Mapping[str, JobPast]
+
+
+def job_subject(name: str) -> Subject:
+    return Subject("job", part=name)
+
+
+def learned(name: str, past: JobPast, at: Stamp, boot_id: str) -> Event:
+    """Return the event by which the past of a job is remembered."""
+    return host_event(EventKind.HOST_LEARNED, job_subject(name), at, boot_id, write(past))
+
+
+def over(name: str, at: Stamp, boot_id: str) -> Event:
+    """Return the event by which the past of a job that ended is forgotten."""
+    return forgotten(job_subject(name), at, boot_id)
+
+
+def fold(pasts: Pasts, event: Event) -> Pasts:
+    """Return the pasts after an event of KINDS; the same object if it is about something other than a job."""
+    if event.key is None or event.key.subject.kind != "job":
+        return pasts
+    name = event.key.subject.part
+    others = {one: past for one, past in pasts.items() if one != name}
+    if event.kind != EventKind.HOST_LEARNED:
+        return others
+    return dict([*others.items(), (name, read(JobPast, event))][-JOBS_KEPT:])
+
+
+def events(pasts: Pasts, at: Stamp, boot_id: str) -> Iterator[Event]:
+    """Yield the events whose fold gives these pasts."""
+    for name, past in pasts.items():
+        yield learned(name, past, at, boot_id)

@@ -1,0 +1,3 @@
+"""The command of this feature."""
+
+VERBS = {"nvhcd": ("gpuwarden.features.nvhcd.command", "answer the node health check of ft_launcher")}

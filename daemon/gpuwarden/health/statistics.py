@@ -1,0 +1,12 @@
+"""The median, without the library's own, which imports decimal fractions and random numbers, for 2 MiB."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def median(values: Iterable[float]) -> float:
+    """Return the median of at least one value."""
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
