@@ -124,7 +124,7 @@ def test_the_contract_of_independence_names_no_collector_of_the_host() -> None:
 def test_the_list_of_features_names_every_folder_and_the_modules_that_core_reads_in_it() -> None:
     """A module of such a name that the list leaves out would be found by nobody."""
     read = set().union(*FEATURES.values())
-    folders = {path.parent.name: set() for path in _FEATURES.glob("*/__init__.py")}
+    folders = {path.parent.name for path in _FEATURES.glob("*/__init__.py")}
     found = {name: {path.stem for path in _FEATURES.joinpath(name).glob("*.py")} & read for name in folders}
     assert found == {name: set(parts) for name, parts in FEATURES.items()}
 
