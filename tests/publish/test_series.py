@@ -52,7 +52,7 @@ def named_in(*texts: str) -> set[str]:
 
 
 def read() -> set[str]:
-    """What rules, texts of alerts, dashboards, `gpuwarden fleet`, the breaker and the questions of the operations page read."""
+    """Return the names that rules, texts of alerts, dashboards, `gpuwarden fleet`, the breaker and the questions of the operations page read."""
     rules = (
         [rule.expr for rule in RECORDINGS]
         + [alert.expr for alert in ALERTS]
@@ -116,7 +116,7 @@ def healthy(enforced: Enforced) -> Snapshot:
 
 
 def series_by_default(shown: Snapshot) -> int:
-    """What is a rate needs two passes."""
+    """Make two passes, which a rate needs."""
     renderer = by_default()
     return [renderer.render(replace(shown, observed=at(UPTIME + passed))).series for passed in (0, 5)][1]
 
