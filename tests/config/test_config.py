@@ -315,7 +315,7 @@ def test_all_faults_in_the_rules_of_a_site_are_reported_together(tmp_path: Path)
 
 
 def series(value: str, folder: Path, more: str = "") -> tuple[str, ...] | list[str]:
-    """What `publish.series` becomes, or the faults."""
+    """Return what `publish.series` becomes, or the faults."""
     file = folder / "gpuwarden.toml"
     file.write_text(f"[publish]\nseries = {value}\n{more}")
     try:
