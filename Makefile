@@ -21,7 +21,7 @@ help:
 	@echo 'make test-slurm  the tests on a real Slurm with 24.11, of Debian 13, in place of the one of this host; as root, needs mmdebstrap'
 	@echo 'make ptxas  the assembler with which the tests check the kernels of an active test, in an environment of its own (150 MB)'
 	@echo 'make helm   helm and kubectl, with which the tests render the chart, in an environment of its own (300 MB)'
-	@echo 'make lint   static checks: ruff, mypy, import contracts'
+	@echo 'make lint   static checks: ruff, mypy, import contracts, and how far each feature is spread'
 	@echo 'make docs   rewrite what is made from tables: pages, rules, dashboards, the diagram; wrap prose'
 	@echo 'make chart  render kubernetes/base and kubernetes/rbac.yaml from kubernetes/chart'
 	@echo 'make bench  measure, and print a table'
@@ -61,6 +61,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/house.py
 
 # What a change needs before it is committed. Slow is what takes seconds: a real Slurm, machines that boot, packages, sweeps of restarts.
 test: lint

@@ -1,0 +1,107 @@
+"""Measure the house: how far each feature is spread, how many core files import it, and marks of a structure that fights its authors.
+
+`make lint` prints both tables. A feature behind the seam (`gpuwarden/feature.py`) has one folder in the daemon; the others are found
+by the words in the paths of their files. Exit code 1 if core imports a feature behind the seam, or such a feature has a second folder.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from gpuwarden.feature import FEATURES
+
+ROOT = Path(__file__).parent.parent
+DAEMON = ROOT / "daemon/gpuwarden"
+PRODUCT = (DAEMON, ROOT / "collectors/gpuwarden_collectors", ROOT / "job/gpuwarden_job")
+SPREAD = {
+    "active_test": r"active_test|return_gate|gate_|gate\.py|test_submit|idle_tests|cli/test",
+    "evacuation": r"evacuation|signalling|signals\.py|acknowledgement",
+    "slurm": r"slurm",
+    "kubernetes": r"kubernetes|pods?\b|pod_labels",
+    "files": r"marker|files/|config/file",
+}
+"""Feature that is not behind the seam: what the path of each of its files has."""
+
+
+class Spread(NamedTuple):
+    """The size of a feature, and how far it is spread."""
+
+    lines: int
+    files: int
+    folders: int
+    importers: int
+    """Files of the daemon outside of it that import it."""
+
+
+def of_feature() -> Mapping[str, frozenset[Path]]:
+    """Return the files of each feature in the daemon. A file of two features counts for both."""
+    files = sorted(DAEMON.rglob("*.py"))
+    behind = {name: frozenset((DAEMON / "features" / name).rglob("*.py")) for name in FEATURES}
+    seam = frozenset(path for own in behind.values() for path in own)
+    named = {
+        name: frozenset(path for path in files if path not in seam and re.search(words, str(path.relative_to(DAEMON))))
+        for name, words in SPREAD.items()
+    }
+    return {**behind, **named}
+
+
+def spread(own: Iterable[Path]) -> Spread:
+    """Return how far the files of a feature are spread."""
+    own = frozenset(own)
+    modules = {module(path) for path in own}
+    importers = [path for path in DAEMON.rglob("*.py") if path not in own and modules.intersection(imported(path))]
+    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in own)
+    return Spread(lines, len(own), len({path.parent for path in own}), len(importers))
+
+
+def module(path: Path) -> str:
+    """Return the dotted name of a module of the daemon."""
+    return ".".join(path.relative_to(DAEMON.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Yield the modules that a file imports, and the names that may be modules."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def marks() -> Mapping[str, int]:
+    """Count what marks a structure that fights its authors."""
+    texts = [path.read_text(encoding="utf-8") for folder in PRODUCT for path in folder.rglob("*.py")]
+    return {
+        "lines of product": sum(len(text.splitlines()) for text in texts),
+        "imports inside of functions": sum(text.count("PLC0415") for text in texts),
+        "statements that the formatter skips": sum(text.count("# fmt: skip") for text in texts),
+        "files above 400 lines": sum(len(text.splitlines()) > 400 for text in texts),
+    }
+
+
+def main() -> int:
+    """Print both tables. Returns the exit code."""
+    found = {name: spread(own) for name, own in of_feature().items()}
+    print(f"{'feature':<14}{'lines':>8}{'files':>7}{'folders':>9}{'imported by':>13}")
+    for name, row in sorted(found.items(), key=lambda item: (item[0] not in FEATURES, item[0])):
+        print(
+            f"{name:<14}{row.lines:>8,}{row.files:>7}{row.folders:>9}{row.importers:>13}"
+            + ("  behind the seam" if name in FEATURES else "")
+        )
+    print()
+    for what, count in marks().items():
+        print(f"{what:<38}{count:>8,}")
+    broken = [name for name in FEATURES if found[name].folders > 1 or found[name].importers]
+    for name in broken:
+        print(f"{name} is behind the seam, and core imports it or it has a second folder", file=sys.stderr)
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
