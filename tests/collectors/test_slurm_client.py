@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuwarden_collectors.slurm.client import Commands, SlurmClient, slurm_environment
-from gpuwarden_collectors.slurm.errors import OddAnswer, Refused, SlurmError, Unreachable
+from gpuwarden_collectors.slurm.errors import OddAnswer, Refused, SlurmError, UnknownNode, Unreachable
 from gpuwarden_collectors.slurm.nodes import find_name, is_node_name, is_partition_name, read_node
 from support.daemons import PATIENCE
 
@@ -35,12 +35,17 @@ async def test_variables_that_change_answers_are_cleared_and_those_that_find_slu
     inherited = {
         "PATH": os.environ["PATH"], "LANG": "de_DE.UTF-8", "LC_ALL": "de_DE.UTF-8", "SLURM_TIME_FORMAT": "relative",
         "SLURM_CONF": "/elsewhere", "SLURM_CLUSTERS": "other", "SINFO_FORMAT": "%N", "SINFO_PARTITION": "x",
-        "SQUEUE_FORMAT": "%i", "SCONTROL_ALL": "1", "SLURM_JWT": "token", "SLURMD_NODENAME": "n1",
+        "SQUEUE_FORMAT": "%i", "SCONTROL_ALL": "1", "SLURM_JWT": "token", "SLURM_SACK_SOCKET": "/run/sack", "SLURMD_NODENAME": "n1",
     }  # fmt: skip
     answer = await programs(scontrol="env", inherited=inherited).ask("cannot ask", "scontrol")
     said = dict(line.split("=", 1) for line in answer.splitlines())
     assert not {name for name in said if name.startswith(("SINFO_", "SQUEUE_", "SCONTROL_", "SLURMD_"))}
-    assert {name for name in said if name.startswith("SLURM_")} == {"SLURM_CONF", "SLURM_JWT", "SLURM_TIME_FORMAT"}
+    assert {name for name in said if name.startswith("SLURM_")} == {
+        "SLURM_CONF",
+        "SLURM_JWT",
+        "SLURM_SACK_SOCKET",
+        "SLURM_TIME_FORMAT",
+    }
     assert (said["SLURM_TIME_FORMAT"], said["LC_ALL"]) == ("%s", "C")
     assert said["SLURM_CONF"].endswith("/slurm.conf")
 
@@ -165,6 +170,24 @@ async def test_a_host_of_several_node_names_needs_one_configured(programs: Progr
     with pytest.raises(Refused, match=r"it has 2, n1, n2; set slurm.node"):
         await find_name(programs(scontrol="echo n1 n2"), "host")
     assert await find_name(programs(scontrol='[ "$3" = host ] && echo n7; true'), "host.example.org") == "n7"
+
+
+DYNAMIC = (
+    "NodeName=gpu7 Arch=x86_64 CoresPerSocket=1\n   NodeAddr=10.0.0.7 NodeHostName={host} Version=25.11.7\n"
+    "   State=IDLE+DYNAMIC_NORM ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A\n   Partitions=gpu\n"
+)
+"""As 25.11.7 shows a node of `slurmd -Z`, which `scontrol show aliases` does not know."""
+
+
+async def test_a_dynamic_node_has_the_name_of_its_host_if_the_controller_confirms_it(programs: Programs) -> None:
+    def scontrol(host: str) -> str:
+        return f'[ "$2" = aliases ] && exit 0\n[ "$4" = gpu7 ] || {{ echo "Node $4 not found"; exit 1; }}\necho \'{DYNAMIC.format(host=host)}\''
+
+    assert await find_name(programs(scontrol=scontrol("gpu7")), "gpu7.example.org") == "gpu7"
+    with pytest.raises(UnknownNode, match=r"set slurm\.node"):
+        await find_name(programs(scontrol=scontrol("another")), "gpu7")
+    with pytest.raises(UnknownNode, match=r"set slurm\.node"):
+        await find_name(programs(scontrol=scontrol("gpu7")), "gpu8")
 
 
 @pytest.mark.parametrize("name", ["n1", "gpu-007.example.org", "A_b-3"])

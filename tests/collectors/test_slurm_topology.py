@@ -22,7 +22,12 @@ def test_the_switch_at_the_lowest_level_that_has_the_node(node: str, switch: str
 
 @pytest.mark.parametrize(
     "text",
-    ["", "No topology information available", "BlockName=b1 BlockIndex=0 Nodes=n[1-2] BlockSize=18", "Level=0 Nodes=n1", "\0 = =\n="],
+    ["", "No topology information available", "BlockName=b1 BlockIndex=0 Nodes=n[2-3] BlockSize=18", "Level=0 Nodes=n1", "\0 = =\n="],
 )  # fmt: skip
 def test_what_names_no_switch_gives_none(text: str) -> None:
     assert leaf_switch(text, "n1") == ""
+
+
+def test_a_node_of_a_block_has_the_name_of_the_block_as_25_11_shows_it() -> None:
+    blocks = "BlockName=b1 BlockIndex=0 Nodes=n[1-2] BlockSize=2\nBlockName=b2 BlockIndex=1 Nodes=n3 BlockSize=2\n"
+    assert [leaf_switch(blocks, name) for name in ("n1", "n3", "n4")] == ["b1", "b2", ""]

@@ -20,7 +20,14 @@ from gpuwarden_collectors.slurm.turns import AT_ONCE, Precedence, Turn, Turns
 
 _MOST_OUTPUT = 16 << 20  # bytes: a line for each node of a partition is about 100
 _VARIABLES = ("SLURM_", "SLURMD_", "SQUEUE_", "SINFO_", "SCONTROL_", "SCANCEL_", "SBATCH_", "SALLOC_", "SRUN_")
-_KEPT_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_SACK_KEY", "SLURM_SACK_JWKS")
+_KEPT_VARIABLES = (
+    "SLURM_CONF",
+    "SLURM_CONF_SERVER",
+    "SLURM_JWT",
+    "SLURM_SACK_KEY",
+    "SLURM_SACK_JWKS",
+    "SLURM_SACK_SOCKET",
+)
 _PATH = (
     "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # a unit of systemd has it, a hook of Slurm's not
 )

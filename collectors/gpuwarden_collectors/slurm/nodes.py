@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,7 @@ from gpuwarden_collectors.slurm.parse import (
 if TYPE_CHECKING:  # the configuration checks names with this module, before asyncio is loaded
     from gpuwarden_collectors.slurm.client import Commands
 
+_HOST_OF_NODE = re.compile(r"\bNodeHostName=(\S+)")
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,253}[A-Za-z0-9_])?", re.ASCII)
 
 
@@ -99,9 +100,13 @@ async def read_partitions(commands: Commands, names: Sequence[str]) -> list[Part
 
 
 async def find_name(commands: Commands, hostname: str) -> str:
-    """Returns Slurm's name of the host. Raises UnknownNode if it has none, Refused if it has several."""
+    """Returns Slurm's name of the host. Raises UnknownNode if it has none, Refused if it has several.
+
+    A dynamic node (`slurmd -Z`) is not in slurm.conf, whose hosts are asked for first: its name is by default that of its host.
+    """
     undone = f"cannot find the name of {hostname} in Slurm"
-    for host in dict.fromkeys((hostname, hostname.partition(".")[0])):
+    hosts = tuple(dict.fromkeys((hostname, hostname.partition(".")[0])))
+    for host in hosts:
         names = (await commands.ask(undone, "scontrol", "show", "aliases", host)).split()
         if len(names) > 1:
             raise Refused(
@@ -109,4 +114,19 @@ async def find_name(commands: Commands, hostname: str) -> str:
             )
         if names and is_node_name(names[0]):
             return names[0]
-    raise UnknownNode(f"{undone}: slurm.conf has no such NodeHostname; set slurm.node to its NodeName")
+    for host in filter(is_node_name, hosts):
+        if await _is_dynamic(commands, undone, host, hosts):
+            return host
+    raise UnknownNode(
+        f"{undone}: neither slurm.conf nor the controller has a node with this NodeHostName; set slurm.node to its NodeName"
+    )
+
+
+async def _is_dynamic(commands: Commands, undone: str, name: str, hosts: Collection[str]) -> bool:
+    """Return True if the controller has a node of this name on this host, whatever slurm.conf says."""
+    try:
+        text = await commands.ask(undone, "scontrol", "--local", "show", "node", name)
+    except UnknownNode:
+        return False
+    found = _HOST_OF_NODE.search(text)
+    return shown_node(text).name == name and found is not None and found.group(1) in hosts

@@ -1,4 +1,4 @@
-"""The leaf switch of a node, as topology.conf names it (plugin topology/tree)."""
+"""The leaf switch of a node, as topology.conf names it (plugin topology/tree), or its block (topology/block, as of an NVL72)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ async def read_leaf_switch(commands: Commands) -> str:
 
 
 def leaf_switch(text: str, node: str) -> str:
-    """Returns the first switch at the lowest level that has this node."""
+    """Returns the first switch at the lowest level, or block, that has this node."""
     for line in text.splitlines():
         values = dict(word.split("=", 1) for word in line.split() if "=" in word)
-        if values.get("Level") == "0" and in_hostlist(node, values.get("Nodes", "")):
-            return values.get("SwitchName", "")
+        name = values.get("SwitchName", "") if values.get("Level") == "0" else values.get("BlockName", "")
+        if name and in_hostlist(node, values.get("Nodes", "")):
+            return name
     return ""

@@ -19,7 +19,8 @@ class SlurmOptions:
     enabled: bool = False
     """Drain this node in Slurm, and resume it when it returns."""
     node: str = ""
-    """NodeName of this host. Empty: the environment variable SLURMD_NODENAME, else the output of `scontrol show aliases HOSTNAME`."""
+    """NodeName of this host. Empty: the environment variable SLURMD_NODENAME, else the output of `scontrol show aliases HOSTNAME`;
+    for a dynamic node (`slurmd -Z`) the hostname, if the controller has a node of that name on this host."""
     conf: Path | None = None
     """Path of slurm.conf. Not set: where Slurm's commands find it."""
     folder: Path | None = None
