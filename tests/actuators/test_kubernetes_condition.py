@@ -19,6 +19,8 @@ from gpuwarden.actuators.kubernetes.node import written_at
 from gpuwarden.config.kubernetes import ConditionTypes, KubernetesOptions, kubernetes_misfits
 from gpuwarden.health.model import NODE, Advice, Health, Severity, gpu
 from gpuwarden.policy.model import Act, Intent, NodeState, Owner, Why
+from gpuwarden.policy.situation import excluded
+from gpuwarden.policy.state import Hold, PolicyState
 from gpuwarden.publish.snapshot import Snapshot, Wanted
 from gpuwarden_collectors.base import host_clock
 from support.kubernetes_api import BUILT_IN, ApiServer, Json, node, refusing
@@ -132,18 +134,40 @@ async def test_an_exclusion_under_an_old_key_moves_to_the_new_one_and_keeps_its_
             assert before == written_at(found) > 0
 
 
+async def test_a_move_that_is_refused_keeps_no_condition_back(tmp_path: Path) -> None:
+    """One that stayed bad would have a repaired machine replaced, with its jobs."""
+    async with ApiServer(node("n1")) as server:
+        old = {"kubeconfig": server.kubeconfig(tmp_path), "node": "n1", "key": "old.io/failure"}
+        acts = KubernetesActuator(KubernetesOptions(**old), clock=host_clock, hostname="n1", inherited={})  # type: ignore[arg-type]
+        await acts.apply(EXCLUSION, await acts.read())
+        await acts.close()
+        server.of_patch = refusing(403, "gpuwarden may change only labels of its own keys")
+        async with keeper(server, tmp_path) as keeps:
+            keeps.publish(shown(Health.FAILURE, "xid"))
+            await until(lambda: condition(server).get("status") == "False")
+            await until(lambda: "rbac.keys" in keeps.error)
+
+
 REPAIRS = ConditionTypes(
     reboot="GpuNeedsReboot", reset_gpu="GpuNeedsReboot", contact_support="AcceleratedHardwareReady=False"
 )
 
 
-def out(advice: Advice, *, pending: bool = False, owner: Owner = Owner.OURS) -> Snapshot:
-    """A node that is excluded for a failure with this advice; `pending`: the breaker has not counted again yet."""
+def out(
+    advice: Advice, *, pending: bool = False, owner: Owner = Owner.OURS, reachable: bool = True, held: bool = True
+) -> Snapshot:
+    """Return a node that is excluded for a failure with this advice. `pending`: the breaker has not counted again yet. `held`: the
+    ledger has the exclusion.
+    """
     made = shown(Health.FAILURE, "xid")
     found = replace(finding("xid", gpu(slot(3)), detail="79"), advice=advice)
-    state = NodeState(at=host_clock(), owner=owner, why=Why.FAILURE)
+    why = Why.FAILURE if owner is Owner.OURS else None
+    state = NodeState(at=host_clock(), owner=owner, why=why, reachable=reachable)
+    hold = Hold(actuator="kubernetes", why=Why.FAILURE, reason="gpuwarden: failure gpu=3", at=host_clock(), boot_id="b")
+    holds = {"kubernetes": hold} if held else {}
     wanted = (Wanted(intent=EXCLUSION, text=""),) if pending else ()
-    enforced = replace(made.enforced, node_states={"kubernetes": state}, pending=wanted)
+    found_out = tuple(excluded(PolicyState(holds=holds), {"kubernetes": state}))
+    enforced = replace(made.enforced, node_states={"kubernetes": state}, pending=wanted, excluded=found_out)
     return replace(made, verdict=replace(made.verdict, findings=(found,)), enforced=enforced)
 
 
@@ -157,6 +181,8 @@ def out(advice: Advice, *, pending: bool = False, owner: Owner = Owner.OURS) -> 
         (out(Advice.REBOOT, pending=True), "False", "True"),
         (out(Advice.REBOOT, owner=Owner.FOREIGN), "False", "True"),
         (out(Advice.REBOOT, owner=Owner.NONE), "False", "True"),
+        (out(Advice.REBOOT, owner=Owner.NONE, reachable=False), "True", "True"),
+        (out(Advice.REBOOT, owner=Owner.NONE, reachable=False, held=False), "False", "True"),
         (shown(Health.UNKNOWN), "Unknown", "Unknown"),
     ],
 )

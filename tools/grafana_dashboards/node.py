@@ -140,7 +140,9 @@ HEAT = (
         ),
     ),
 )  # fmt: skip
-_USED = of_gpu("DCGM_FI_DEV_FB_USED")
+_USED, _FREE = (f"DCGM_FI_DEV_FB_{what}{{{GPU}}}" for what in ("USED", "FREE"))
+_MEMORY_IN_USE = f"max by (gpu, pci_bus_id) ({_USED} / ({_USED} + {_FREE}))"
+"""Of the fullest MIG instance, where there are some."""
 POWER = (
     _lines("Power", "The limit is the one in force.", "DCGM_FI_DEV_POWER_USAGE", "watt",
            _least("DCGM_FI_DEV_ENFORCED_POWER_LIMIT"), low=0),
@@ -148,7 +150,7 @@ POWER = (
     _lines("Utilization", "Share of time with a kernel on the GPU.", "DCGM_FI_DEV_GPU_UTIL", "percent", low=0, high=100),
     Panel(
         title="Memory in use", kind=Kind.SERIES, width=12, unit="percentunit", low=0, high=1, text="Of what is usable.",
-        queries=(Query(f"{_USED} / ({_USED} + {of_gpu('DCGM_FI_DEV_FB_FREE')})", GPU_LEGEND),),
+        queries=(Query(_MEMORY_IN_USE, GPU_LEGEND),),
     ),
 )  # fmt: skip
 _REPAIR = (

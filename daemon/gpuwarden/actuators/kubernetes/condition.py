@@ -153,7 +153,13 @@ class ConditionWriter:
         condition. One for repair that another program keeps is left to it.
         """
         node = (await self._actuator.read_node()).body
-        await self._actuator.move(node)
+        not_moved: ActuatorError | None = None
+        try:
+            await self._actuator.move(node)
+        except (
+            ActuatorError
+        ) as error:  # the conditions are written all the same: a bad one must not outlive its failure
+            not_moved = error
         current = self._current(node)
         foreign = sorted(kind for kind in self._repair & current.keys() if kind not in own_conditions(node))
         twin = bool(self._stamps) and any(
@@ -173,6 +179,8 @@ class ConditionWriter:
         self.error = (
             _TWIN.format(self._actuator.node) if twin else _FOREIGN.format(", ".join(foreign)) if foreign else ""
         )
+        if not_moved is not None:
+            raise not_moved
 
     def _entry(self, kind: str, condition: Condition, current: CurrentCondition | None, now: str) -> Json:
         since = current.since if current is not None and current.status == condition.status else ""

@@ -101,12 +101,15 @@ def guarded(node: Json, patch: Json) -> list[Json] | None:
 
 
 def guards(node: Json) -> tuple[object, ...]:
-    """Return the values that `guarded` tests."""
+    """Return the values on which `guarded` depends."""
     return (
         mapping(node.get("metadata")).get("uid"),
         taints_of(node),
         annotations_of(node).get(ANNOTATION),
         is_cordoned(node),
+        # what `guarded` removes: removed by another writer in that moment, it is no fault of ours
+        annotations_of(node).get(SLINKY),
+        sorted(mapping(mapping(node.get("metadata")).get("labels"))),
     )
 
 

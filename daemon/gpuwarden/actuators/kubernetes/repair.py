@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gpuwarden.config.kubernetes import KubernetesOptions
 from gpuwarden.health.model import Finding, Health, Severity
-from gpuwarden.policy.model import Owner, Why
+from gpuwarden.policy.model import Why
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden.publish.status import detail
 from gpuwarden_collectors.facts import Stamp
@@ -59,8 +59,10 @@ def repair_conditions(options: KubernetesOptions) -> list[RepairCondition]:
 
 
 def _out(snapshot: Snapshot) -> bool:
-    """True if the node is excluded for a failure, and nothing more is to be done about that."""
+    """True if the node is excluded for a failure, and nothing more is to be done about that.
+
+    While the server does not answer, and before the first read, what the ledger holds counts: a repair that waits must not begin again.
+    """
     enforced = snapshot.enforced
-    state = enforced.node_states.get("kubernetes")
     done = all(wanted.intent.actuator != "kubernetes" for wanted in enforced.pending)
-    return done and state is not None and state.owner is Owner.OURS and state.why is Why.FAILURE
+    return done and ("kubernetes", Why.FAILURE.value) in enforced.excluded
