@@ -9,14 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.feature import FEATURES
+from gpuwarden.feature import FEATURES, parts
 from gpuwarden_collectors.cloud.registry import CLOUDS
 from gpuwarden_collectors.registry import HOST_COLLECTORS
 
 ROOT = Path(__file__).parent.parent
 _FEATURES = ROOT / "daemon/gpuwarden/features"
-PURE = sorted([*(ROOT / "daemon/gpuwarden/health").rglob("*.py"), *_FEATURES.joinpath("job_stall").rglob("*.py")])
-JUDGED = ("gpuwarden.health", "gpuwarden.features.job_stall", "gpuwarden.feature")
+JUDGING = [name for name, own in FEATURES.items() if "detectors" in own]
+"""Features of which the judge runs a part: all of such a feature is pure, but for what config, cli and doctor read."""
+BESIDE = {"options", "verbs", "doctor", "command"}
+PURE = sorted(
+    [
+        *(ROOT / "daemon/gpuwarden/health").rglob("*.py"),
+        *(path for name in JUDGING for path in _FEATURES.joinpath(name).rglob("*.py") if path.stem not in BESIDE),
+    ]
+)
+JUDGED = ("gpuwarden.health", "gpuwarden.feature", *(f"gpuwarden.features.{name}" for name in JUDGING))
 POLICY = sorted((ROOT / "daemon/gpuwarden/policy").rglob("*.py"))
 _COLLECTORS = ROOT / "collectors/gpuwarden_collectors"
 FACTS = sorted([*_COLLECTORS.rglob("*facts.py"), _COLLECTORS / "active_test/level.py"])
@@ -135,3 +143,53 @@ def test_what_health_imports_of_features_imports_no_more_than_health_itself() ->
         for module in parts_of & {"conditions", "memory"}:
             own = imported(_FEATURES / name / f"{module}.py")
             assert not own & {"gpuwarden.health.state", "gpuwarden.health.conditions", "gpuwarden.health.detection"}
+
+
+def test_no_feature_takes_a_name_of_another_feature_or_of_core() -> None:
+    """Core merges the tables of features into its own: the same name in both would replace a condition, a check or a command."""
+    tables = {"conditions": "CONDITIONS", "detectors": "DETECTORS", "verbs": "VERBS", "doctor": "CHECKS"}
+    names = {
+        module: [getattr(row, "code", row) for part in parts(module).values() for row in getattr(part, table)]
+        for module, table in tables.items()
+    }
+    assert all(len(own) == len(set(own)) for own in names.values())
+    assert not set(names["conditions"]) & set().union(*map(codes, (ROOT / "daemon/gpuwarden/health").rglob("*.py")))
+    assert not set(names["verbs"]) & keys_of_tables(ROOT / "daemon/gpuwarden/cli/main.py")
+    assert not set(names["doctor"]) & keys_of_tables(ROOT / "daemon/gpuwarden/doctor/examination.py")
+    own = {name for name, parts_of in FEATURES.items() if "options" in parts_of}
+    assert not own & names_of_fields(ROOT / "daemon/gpuwarden/config/model.py")
+
+
+def keys_of_tables(path: Path) -> set[str]:
+    """Return the keys of dictionaries at the top of a module."""
+    body = ast.parse(path.read_text()).body
+    tables = [
+        node.value for node in body if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Dict)
+    ]
+    assert tables
+    return {
+        key.value
+        for table in tables
+        for key in table.keys
+        if isinstance(key, ast.Constant) and isinstance(key.value, str)
+    }
+
+
+def codes(path: Path) -> set[str]:
+    """Return the codes of the conditions in a module."""
+    words = [
+        node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.keyword) and node.arg == "code"
+    ]
+    return {
+        word.value.value for word in words if isinstance(word.value, ast.Constant) and isinstance(word.value.value, str)
+    }
+
+
+def names_of_fields(path: Path) -> set[str]:
+    """Return the fields that the class Config of a module writes out."""
+    (found,) = (
+        node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef) and node.name == "Config"
+    )
+    return {
+        line.target.id for line in found.body if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
+    }

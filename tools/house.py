@@ -41,13 +41,22 @@ class Spread(NamedTuple):
 def of_feature() -> Mapping[str, frozenset[Path]]:
     """Return the files of each feature in the daemon. A file of two features counts for both."""
     files = sorted(DAEMON.rglob("*.py"))
-    behind = {name: frozenset((DAEMON / "features" / name).rglob("*.py")) for name in FEATURES}
+    behind = {
+        name: frozenset((*(DAEMON / "features" / name).rglob("*.py"), *(path for path in files if _names(path, name))))
+        for name in FEATURES
+    }
     seam = frozenset(path for own in behind.values() for path in own)
     named = {
         name: frozenset(path for path in files if path not in seam and re.search(words, str(path.relative_to(DAEMON))))
         for name, words in SPREAD.items()
     }
     return {**behind, **named}
+
+
+def _names(path: Path, feature: str) -> bool:
+    """Return whether a path outside of `features/` has the name of a feature as a word."""
+    words = path.relative_to(DAEMON).with_suffix("").parts
+    return words[0] != "features" and any(re.search(rf"(^|_){feature}($|_)", word) for word in words)
 
 
 def spread(own: Iterable[Path]) -> Spread:

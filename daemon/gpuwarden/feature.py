@@ -8,7 +8,7 @@ and no feature imports another.
     module       core reads                                         read by
     conditions   CONDITIONS, TO_DO                                  health: rows of findings, and what to do about each
     memory       KINDS, fold, events                                health: what the feature remembers, as a fold of events
-    detectors    DETECTORS, FOLLOWERS                               health: one detector for each condition; what each step learns
+    detectors    DETECTORS, follow                                  health: one detector for each condition; what each step learns
     options      TABLE, misfits, excludes                           config: the table of its keys
     verbs        VERBS                                              cli: commands, each with the module that has it
     doctor       CHECKS                                             doctor: checks of this host

@@ -173,21 +173,23 @@ async def test_a_host_of_several_node_names_needs_one_configured(programs: Progr
 
 
 DYNAMIC = (
-    "NodeName=gpu7 Arch=x86_64 CoresPerSocket=1\n   NodeAddr=10.0.0.7 NodeHostName={host} Version=25.11.7\n"
+    "NodeName=gpu7 Arch=x86_64 CoresPerSocket=1\n   NodeAddr=10.0.0.7 NodeHostName=gpu7 Version=25.11.7\n"
     "   State=IDLE+DYNAMIC_NORM ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A\n   Partitions=gpu\n"
+    "   BootTime=1795700000 SlurmdStartTime=1795700100\n"
 )
 """As 25.11.7 shows a node of `slurmd -Z`, which `scontrol show aliases` does not know."""
 
 
-async def test_a_dynamic_node_has_the_name_of_its_host_if_the_controller_confirms_it(programs: Programs) -> None:
-    def scontrol(host: str) -> str:
-        return f'[ "$2" = aliases ] && exit 0\n[ "$4" = gpu7 ] || {{ echo "Node $4 not found"; exit 1; }}\necho \'{DYNAMIC.format(host=host)}\''
-
-    assert await find_name(programs(scontrol=scontrol("gpu7")), "gpu7.example.org") == "gpu7"
+async def test_a_dynamic_node_has_the_name_of_its_host_if_it_booted_when_this_machine_did(programs: Programs) -> None:
+    commands = programs(
+        scontrol=f"[ \"$2\" = aliases ] && exit 0\necho '{DYNAMIC}'",
+        sinfo='case "$*" in *--nodes=gpu7\\ *) echo gpu7;; esac',
+    )
+    assert await find_name(commands, "gpu7.example.org", booted=lambda: 1795700030.0) == "gpu7"
+    with pytest.raises(UnknownNode, match=r"booted at another time; set slurm\.node"):
+        await find_name(commands, "gpu7.example.org", booted=lambda: 1795500000.0)
     with pytest.raises(UnknownNode, match=r"set slurm\.node"):
-        await find_name(programs(scontrol=scontrol("another")), "gpu7")
-    with pytest.raises(UnknownNode, match=r"set slurm\.node"):
-        await find_name(programs(scontrol=scontrol("gpu7")), "gpu8")
+        await find_name(commands, "gpu8", booted=lambda: 1795700030.0)
 
 
 @pytest.mark.parametrize("name", ["n1", "gpu-007.example.org", "A_b-3"])

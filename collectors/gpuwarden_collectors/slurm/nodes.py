@@ -8,8 +8,9 @@ of the cluster: it is one request of that size, and is for the seldom moments be
 from __future__ import annotations
 
 import re
+import time
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,9 @@ from gpuwarden_collectors.slurm.parse import (
 if TYPE_CHECKING:  # the configuration checks names with this module, before asyncio is loaded
     from gpuwarden_collectors.slurm.client import Commands
 
-_HOST_OF_NODE = re.compile(r"\bNodeHostName=(\S+)")
+_BOOT_TIME = re.compile(r"\bBootTime=(\d{1,12})\b", re.ASCII)
+BOOTS_APART = 300.0
+"""Seconds by which two clocks, and the ways in which a boot is dated, may differ."""
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,253}[A-Za-z0-9_])?", re.ASCII)
 
 
@@ -99,10 +102,11 @@ async def read_partitions(commands: Commands, names: Sequence[str]) -> list[Part
     return [PartitionFacts(name=name, members=tuple(nodes)) for name, nodes in sorted(members.items())]
 
 
-async def find_name(commands: Commands, hostname: str) -> str:
+async def find_name(commands: Commands, hostname: str, *, booted: Callable[[], float] | None = None) -> str:
     """Returns Slurm's name of the host. Raises UnknownNode if it has none, Refused if it has several.
 
-    A dynamic node (`slurmd -Z`) is not in slurm.conf, whose hosts are asked for first: its name is by default that of its host.
+    A dynamic node (`slurmd -Z`) is not in slurm.conf, whose hosts are asked for first: its name is by default that of its host. `booted`
+    returns when this machine booted, Unix time.
     """
     undone = f"cannot find the name of {hostname} in Slurm"
     hosts = tuple(dict.fromkeys((hostname, hostname.partition(".")[0])))
@@ -114,19 +118,31 @@ async def find_name(commands: Commands, hostname: str) -> str:
             )
         if names and is_node_name(names[0]):
             return names[0]
-    for host in filter(is_node_name, hosts):
-        if await _is_dynamic(commands, undone, host, hosts):
-            return host
+    return await _dynamic_name(commands, undone, hosts, (booted or boot_time)())
+
+
+async def _dynamic_name(commands: Commands, undone: str, hosts: Sequence[str], booted: float) -> str:
+    """Returns the name of this host's dynamic node, the short one first. Raises UnknownNode if there is none.
+
+    `sinfo` asks for one node; a host that is not in Slurm costs the controller no more than that. A name alone proves nothing: another
+    machine may have it, in another domain or after a repair. So the node must have booted when this machine did.
+    """
+    for name in filter(is_node_name, reversed(hosts)):
+        listed = ("sinfo", "--local", "--all", "--noheader", "--Node", f"--nodes={name}", "--format=%n")
+        if not set(hosts).intersection((await commands.ask(undone, *listed)).split()):
+            continue
+        text = await commands.ask(undone, "scontrol", "--local", "show", "node", name)
+        found = _BOOT_TIME.search(text)
+        if found is not None and abs(int(found.group(1)) - booted) <= BOOTS_APART:
+            return name
+        raise UnknownNode(
+            f"{undone}: node {name} is of a machine that booted at another time; set slurm.node to the NodeName of this one"
+        )
     raise UnknownNode(
         f"{undone}: neither slurm.conf nor the controller has a node with this NodeHostName; set slurm.node to its NodeName"
     )
 
 
-async def _is_dynamic(commands: Commands, undone: str, name: str, hosts: Collection[str]) -> bool:
-    """Return True if the controller has a node of this name on this host, whatever slurm.conf says."""
-    try:
-        text = await commands.ask(undone, "scontrol", "--local", "show", "node", name)
-    except UnknownNode:
-        return False
-    found = _HOST_OF_NODE.search(text)
-    return shown_node(text).name == name and found is not None and found.group(1) in hosts
+def boot_time() -> float:
+    """Return when this machine booted, Unix time."""
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)

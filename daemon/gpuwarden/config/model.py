@@ -90,7 +90,7 @@ class Publish:
     hpc_job_mapping_dir: Path | None = None
     """Folder of the files that map GPUs to jobs, for the label `hpc_job`, in dcgm-exporter's format. Not set: no such label."""
     switch: str = ""
-    """Name of this host's leaf switch, for the label `switch` of `gpuwarden_machine_info`, by which `gpuwarden fleet --why` compares nodes.
+    """Name of this host's leaf switch or block (topology/block), for the label `switch` of `gpuwarden_machine_info`, by which `gpuwarden fleet --why` compares nodes.
     Empty: the name in Slurm's topology, if `[slurm]` is enabled.
     """
     runbooks: str = RUNBOOKS

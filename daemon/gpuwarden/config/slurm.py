@@ -20,7 +20,7 @@ class SlurmOptions:
     """Drain this node in Slurm, and resume it when it returns."""
     node: str = ""
     """NodeName of this host. Empty: the environment variable SLURMD_NODENAME, else the output of `scontrol show aliases HOSTNAME`;
-    for a dynamic node (`slurmd -Z`) the hostname, if the controller has a node of that name on this host."""
+    for a dynamic node (`slurmd -Z`) the hostname, if the controller has a node of that name that booted when this machine did."""
     conf: Path | None = None
     """Path of slurm.conf. Not set: where Slurm's commands find it."""
     folder: Path | None = None

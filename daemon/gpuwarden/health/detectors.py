@@ -33,8 +33,8 @@ from gpuwarden.health.view import Sight
 from gpuwarden.health.xid import detectors as xid_detectors
 from gpuwarden.health.xid import recovery as xid_recovery
 
-_FEATURES = tuple(parts("detectors").values())
-FOLLOWERS: tuple[Follower, ...] = tuple(follow for feature in _FEATURES for follow in feature.FOLLOWERS)
+_FEATURES = parts("detectors")
+FOLLOWERS: Mapping[str, Follower] = {name: feature.follow for name, feature in _FEATURES.items()}
 """What each feature does in each step before the detectors run: it learns from what was read."""
 
 _OWN: dict[str, Detector] = {
@@ -85,7 +85,7 @@ _OWN: dict[str, Detector] = {
     **host_detectors.DETECTORS,
     **dcgm_detectors.DETECTORS,
     **job_detectors.DETECTORS,
-    **{code: detector for feature in _FEATURES for code, detector in feature.DETECTORS.items()},
+    **{code: detector for feature in _FEATURES.values() for code, detector in feature.DETECTORS.items()},
 }
 DETECTORS: dict[str, Detector] = {code: with_dcgm(code, detector) for code, detector in _OWN.items()}
 

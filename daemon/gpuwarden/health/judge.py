@@ -94,10 +94,10 @@ def judge(state: State, view: View, host_events: Sequence[HostEvent], rules: Rul
         steps.state = replace(steps.state, moments=replace(steps.state.moments, news=news, asked=asked))
     counted = counted_host(followed_readings(_counted(steps.state, sight), sight), sight)
     steps.state = followed_reading_time(counted, sight)
-    _follow_features(steps, sight)
+    broken = _follow_features(steps, sight)
     for event in learn_counts(steps.state, sight):
         steps.take(event)
-    _run_detectors(steps, sight)
+    _run_detectors(steps, sight, broken)
     steps.settle()
     if steps.state.moments.unconfirmed:
         left = confirmed(steps.state, sight, steps.sighted)
@@ -112,11 +112,17 @@ def judge(state: State, view: View, host_events: Sequence[HostEvent], rules: Rul
     return Step(steps.state, tuple(steps.events), result, len(news_of) - len(taken))
 
 
-def _follow_features(steps: Steps, sight: Sight) -> None:
-    for follow in FOLLOWERS:
-        steps.state, learned = follow(steps.state, sight)
-        for event in learned:
-            steps.take(event)
+def _follow_features(steps: Steps, sight: Sight) -> dict[str, str]:
+    """Returns what broke, by feature: it learns nothing in this step, and the others go on."""
+    broken: dict[str, str] = {}
+    for name, follow in FOLLOWERS.items():
+        try:
+            steps.state, learned = follow(steps.state, sight)
+            for event in learned:
+                steps.take(event)
+        except Exception as error:  # noqa: BLE001 - as for detectors
+            broken[name] = _short(error)
+    return broken
 
 
 def _with_causes(steps: Steps, before: State, rules: Rules) -> None:
@@ -154,10 +160,12 @@ def _counted(state: State, sight: Sight) -> State:
 _counters = attrgetter(*(f"readings.{name}" for name in COUNTERS))
 
 
-def _run_detectors(steps: Steps, sight: Sight) -> None:
-    """Runs the detectors of all conditions but those that the site switched off. A check that breaks blinds no other."""
+def _run_detectors(steps: Steps, sight: Sight, broken: dict[str, str]) -> None:
+    """Runs the detectors of all conditions but those that the site switched off. A check that breaks blinds no other.
+
+    `broken`: what broke before, which is reported with what breaks here.
+    """
     off = {code for code, rule in sight.rules.checks.items() if not rule.enabled}
-    broken: dict[str, str] = {}
     for code in off:
         _switched_off(steps, code)
     for code, detector in DETECTORS.items():

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from gpuwarden.features.job_stall import tracking
 from gpuwarden.features.job_stall.memory import job_subject
 from gpuwarden.features.job_stall.past import JobPast, Means
-from gpuwarden.features.job_stall.tracking import JOB_HUNG, JOB_STALLED, follow, is_known, past_of, watches_of
+from gpuwarden.features.job_stall.tracking import JOB_HUNG, JOB_STALLED, is_known, past_of, watches_of
 from gpuwarden.features.job_stall.watch import Watch
 from gpuwarden.health.detection import NOTHING, Detection
 from gpuwarden.health.model import Evidence, Key, Sighting
@@ -116,4 +117,4 @@ def _odd(values: Mapping[int, float], tolerance: Callable[[float], float]) -> Se
 
 
 DETECTORS = {JOB_HUNG: job_hung, JOB_STALLED: job_stalled}
-FOLLOWERS = (follow,)
+follow = tracking.follow
