@@ -135,7 +135,7 @@ async def test_an_exclusion_under_an_old_key_moves_to_the_new_one_and_keeps_its_
 
 
 async def test_a_move_that_is_refused_keeps_no_condition_back(tmp_path: Path) -> None:
-    """One that stayed bad would have a repaired machine replaced, with its jobs."""
+    """A condition that stayed bad would have a repaired machine replaced, with its jobs."""
     async with ApiServer(node("n1")) as server:
         old = {"kubeconfig": server.kubeconfig(tmp_path), "node": "n1", "key": "old.io/failure"}
         acts = KubernetesActuator(KubernetesOptions(**old), clock=host_clock, hostname="n1", inherited={})  # type: ignore[arg-type]
