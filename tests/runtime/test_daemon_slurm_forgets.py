@@ -28,8 +28,9 @@ def test_a_drain_that_the_controller_forgot_is_written_again_at_once(host: Slurm
         host.breaks()
         daemon.wait(lambda: '"node excluded"' in daemon.lines(), "the drain to be recorded")
         daemon.wait(lambda: excluded_by(daemon) == ["slurm:failure"], "the status to show it")
+        before = len(slurm.log())
         slurm.crashes(state)
-        assert slurm.state("n1") == {"IDLE"}
+        daemon.wait(lambda: reasons_written(slurm, since=before), "the drain to be written again")
         daemon.wait(host.is_drained, "the drain")
         assert slurm.reason("n1") == REASON
 

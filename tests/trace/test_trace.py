@@ -169,9 +169,12 @@ def test_a_stalled_job_is_found_in_a_trace_of_it_within_five_minutes_of_its_fall
 
 
 def test_no_condition_depends_on_what_is_taken_for_telemetry_but_where_a_gpu_comes_back() -> None:
-    folder = ROOT / "daemon/gpuwarden/health"
+    folders = (ROOT / "daemon/gpuwarden/health", ROOT / "daemon/gpuwarden/features")
     judge = "\n".join(
-        path.read_text() for path in folder.rglob("*.py") if path.name not in ("resets.py", "profiling.py")
+        path.read_text()
+        for folder in folders
+        for path in folder.rglob("*.py")
+        if path.name not in ("resets.py", "profiling.py")
     )
     assert {name for name in TELEMETRY if re.search(rf"[.\"']{name}\b", judge)} == set(JUDGED)
     assert not set(TELEMETRY) & set(COUNTERS)
