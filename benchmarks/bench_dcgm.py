@@ -108,7 +108,7 @@ def bare() -> dict[str, float]:
 
 
 def remembered(found: Mapping[str, float], interpreter: Mapping[str, float]) -> list[str]:
-    """The columns about memory."""
+    """Return the columns about memory: PSS in MB, as a share of the limit and of the interpreter's, and RSS in MiB."""
     pss = found["PSS MiB"] * 1.048576
     ratio = found["PSS MiB"] / interpreter["PSS MiB"]
     return [f"{pss:.1f}", f"{pss / MEMORY_LIMIT:.2f}x", f"{ratio:.2f}x", f"{found['RSS MiB']:.1f}"]

@@ -69,7 +69,7 @@ def answers(path: Path) -> bool:
 
 
 async def turn(path: Path) -> list[float]:
-    """Milliseconds of each question."""
+    """Return how many milliseconds each question took."""
     took = []
     for _ in range(QUESTIONS):
         begun = time.perf_counter()

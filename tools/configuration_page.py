@@ -19,7 +19,7 @@ from gpuwarden.base.addresses import Address
 from gpuwarden.config.bounds import allowed
 from gpuwarden.config.model import PARSERS, Config
 from gpuwarden.config.render import literal
-from gpuwarden_collectors.options import are_words, bounds, is_searched, keys
+from gpuwarden_collectors.options import bounds, is_searched, is_text_list, keys
 
 HEAD = """\
 # Configuration
@@ -87,7 +87,7 @@ def _rows(cls: type) -> Iterator[tuple[str, ...]]:
         kind = hints[key.name]
         if not is_table(kind):
             value = NODE if (cls, key.name) == (Config, "node") else _default(getattr(default, key.name))
-            form = "text, or list of text" if is_searched(key) or are_words(key) else _kind(kind)
+            form = "text, or list of text" if is_searched(key) or is_text_list(key) else _kind(kind)
             yield f"`{key.name}`", form, value, _bounds(key, kind), meanings(cls)[key.name]
 
 

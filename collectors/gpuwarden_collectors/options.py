@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 Value = TypeVar("Value")
 Table = TypeVar("Table", bound=type)
-_BOUNDS, _INTERNAL, _SEARCHED, _WORDS = "bounds", "internal", "searched", "words"
+_BOUNDS, _INTERNAL, _SEARCHED, _TEXT_LIST = "bounds", "internal", "searched", "text_list"
 
 
 class Bounds(NamedTuple):
@@ -45,13 +45,13 @@ def is_searched(key: Field[Any]) -> bool:
     return _SEARCHED in key.metadata
 
 
-def words(*default: str) -> Any:
-    """A key with words: one text, or a list, kept as a tuple."""
-    return field(default=default, metadata={_WORDS: True})
+def text_list(*default: str) -> Any:
+    """A key with one text or a list of texts, kept as a tuple."""
+    return field(default=default, metadata={_TEXT_LIST: True})
 
 
-def are_words(key: Field[Any]) -> bool:
-    return _WORDS in key.metadata
+def is_text_list(key: Field[Any]) -> bool:
+    return _TEXT_LIST in key.metadata
 
 
 def keys(table: Any) -> Iterator[Field[Any]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.slurm.client import Commands, SlurmClient, slurm_environment
 from gpuwarden_collectors.slurm.errors import OddAnswer, Refused, SlurmError, UnknownNode, Unreachable
 from gpuwarden_collectors.slurm.nodes import find_name, is_node_name, is_partition_name, read_node
@@ -185,11 +186,11 @@ async def test_a_dynamic_node_has_the_name_of_its_host_if_it_booted_when_this_ma
         scontrol=f"[ \"$2\" = aliases ] && exit 0\necho '{DYNAMIC}'",
         sinfo='case "$*" in *--nodes=gpu7\\ *) echo gpu7;; esac',
     )
-    assert await find_name(commands, "gpu7.example.org", booted=lambda: 1795700030.0) == "gpu7"
+    assert await find_name(commands, "gpu7.example.org", clock=lambda: Stamp(100.0, 1795700130.0)) == "gpu7"
     with pytest.raises(UnknownNode, match=r"booted at another time; set slurm\.node"):
-        await find_name(commands, "gpu7.example.org", booted=lambda: 1795500000.0)
+        await find_name(commands, "gpu7.example.org", clock=lambda: Stamp(100.0, 1795500100.0))
     with pytest.raises(UnknownNode, match=r"set slurm\.node"):
-        await find_name(commands, "gpu8", booted=lambda: 1795700030.0)
+        await find_name(commands, "gpu8", clock=lambda: Stamp(100.0, 1795700130.0))
 
 
 @pytest.mark.parametrize("name", ["n1", "gpu-007.example.org", "A_b-3"])

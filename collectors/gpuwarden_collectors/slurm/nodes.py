@@ -8,12 +8,13 @@ of the cluster: it is one request of that size, and is for the seldom moments be
 from __future__ import annotations
 
 import re
-import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from gpuwarden_collectors.base import Clock, host_clock
+from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.slurm.errors import OddAnswer, Refused, UnknownNode
 from gpuwarden_collectors.slurm.facts import NodeFacts, PartitionFacts
 from gpuwarden_collectors.slurm.jobs_facts import Job
@@ -102,11 +103,10 @@ async def read_partitions(commands: Commands, names: Sequence[str]) -> list[Part
     return [PartitionFacts(name=name, members=tuple(nodes)) for name, nodes in sorted(members.items())]
 
 
-async def find_name(commands: Commands, hostname: str, *, booted: Callable[[], float] | None = None) -> str:
+async def find_name(commands: Commands, hostname: str, *, clock: Clock = host_clock) -> str:
     """Returns Slurm's name of the host. Raises UnknownNode if it has none, Refused if it has several.
 
-    A dynamic node (`slurmd -Z`) is not in slurm.conf, whose hosts are asked for first: its name is by default that of its host. `booted`
-    returns when this machine booted, Unix time.
+    A dynamic node (`slurmd -Z`) is not in slurm.conf, whose hosts are asked for first: its name is by default that of its host.
     """
     undone = f"cannot find the name of {hostname} in Slurm"
     hosts = tuple(dict.fromkeys((hostname, hostname.partition(".")[0])))
@@ -118,10 +118,10 @@ async def find_name(commands: Commands, hostname: str, *, booted: Callable[[], f
             )
         if names and is_node_name(names[0]):
             return names[0]
-    return await _dynamic_name(commands, undone, hosts, (booted or boot_time)())
+    return await _dynamic_name(commands, undone, hosts, clock())
 
 
-async def _dynamic_name(commands: Commands, undone: str, hosts: Sequence[str], booted: float) -> str:
+async def _dynamic_name(commands: Commands, undone: str, hosts: Sequence[str], now: Stamp) -> str:
     """Returns the name of this host's dynamic node, the short one first. Raises UnknownNode if there is none.
 
     `sinfo` asks for one node; a host that is not in Slurm costs the controller no more than that. A name alone proves nothing: another
@@ -133,7 +133,7 @@ async def _dynamic_name(commands: Commands, undone: str, hosts: Sequence[str], b
             continue
         text = await commands.ask(undone, "scontrol", "--local", "show", "node", name)
         found = _BOOT_TIME.search(text)
-        if found is not None and abs(int(found.group(1)) - booted) <= BOOTS_APART:
+        if found is not None and abs(int(found.group(1)) - (now.wall - now.boottime)) <= BOOTS_APART:
             return name
         raise UnknownNode(
             f"{undone}: node {name} is of a machine that booted at another time; set slurm.node to the NodeName of this one"
@@ -141,8 +141,3 @@ async def _dynamic_name(commands: Commands, undone: str, hosts: Sequence[str], b
     raise UnknownNode(
         f"{undone}: neither slurm.conf nor the controller has a node with this NodeHostName; set slurm.node to its NodeName"
     )
-
-
-def boot_time() -> float:
-    """Return when this machine booted, Unix time."""
-    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -38,7 +38,7 @@ from gpuwarden.health.host.limits import DiskLimits, Limits, MemoryLimits, SwapL
 from gpuwarden.health.runbooks import RUNBOOKS
 from gpuwarden.health.view import CheckRule, ExpectedSettings, XidRule
 from gpuwarden.policy.model import Settings
-from gpuwarden_collectors.options import Misfit, bounded, internal, with_tables, words
+from gpuwarden_collectors.options import Misfit, bounded, internal, text_list, with_tables
 from gpuwarden_collectors.plugin.options import SiteCheck
 
 Mode = Literal["observe", "enforce"]
@@ -77,7 +77,7 @@ class Publish:
 
     listen: Address = field(default_factory=lambda: Address("0.0.0.0", 9839))  # noqa: S104 - Prometheus comes from outside
     """The address to listen on; port 0: any free port."""
-    series: tuple[str, ...] = words("default")
+    series: tuple[str, ...] = text_list("default")
     """Which series `/metrics` has ([metrics.md](metrics.md)): `"default"`, what gpuwarden's rules, dashboards and commands read and dcgm-exporter's
     default counters; `"full"`, all; or a list of names, in which `"default"` stands for all of that set.
     """

@@ -18,11 +18,10 @@ def series_misfits(series: Collection[str], breaker: BreakerOptions, known: Coll
     """`known`: the names of all metrics; None: names are not checked."""
     if not series:
         yield _KEY, 'expected "default", "full" or names of metrics, found an empty list'
-    named = [word for word in series if word not in SETS]
-    for word in named if known is not None else ():
-        if word not in (*SETS, *(known or ())):
-            hint = near(word, (*SETS, *(known or ()))) or '; `/metrics` with "full" has all of them'
-            yield _KEY, f"{word[:80]!r} is no metric{hint}"
+    named = [name for name in series if name not in SETS]
+    for name in (name for name in named if known is not None and name not in known):
+        hint = near(name, (*SETS, *(known or ()))) or '; `/metrics` with "full" has all of them'
+        yield _KEY, f"{name[:80]!r} is no metric{hint}"
     missing = [name for name in COUNTED_BY if name not in series]
     if breaker.prometheus and len(named) == len(series) and missing:
         yield _KEY, f"lacks {', '.join(missing)}: the breaker counts the fleet by it (breaker.prometheus)"

@@ -23,7 +23,7 @@ from cattrs.gen import make_dict_structure_fn, override
 
 from gpuwarden.base.durations import EXPECTED, parse_duration
 from gpuwarden.config.sources import KeyPath, Tree
-from gpuwarden_collectors.options import SEPARATOR, are_words, is_searched, keys
+from gpuwarden_collectors.options import SEPARATOR, is_searched, is_text_list, keys
 
 Parsers = Mapping[type, tuple[str, Callable[[str], Any]]]
 Keyed = tuple[KeyPath, str]
@@ -70,8 +70,8 @@ def _table(converter: Converter, cls: type) -> Callable[[Any, Any], Any]:
     known = {key.name for key in keys(cls)}
     omitted: Any = {each.name: override(omit=True) for each in dataclasses.fields(cls) if each.name not in known}
     paths: Any = {key.name: override(struct_hook=_searched) for key in keys(cls) if is_searched(key)}
-    words: Any = {key.name: override(struct_hook=_words) for key in keys(cls) if are_words(key)}
-    fill: Any = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True, **omitted, **paths, **words)
+    lists: Any = {key.name: override(struct_hook=_text_list) for key in keys(cls) if is_text_list(key)}
+    fill: Any = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True, **omitted, **paths, **lists)
 
     def table(value: Any, kind: Any) -> Any:
         if not isinstance(value, dict):
@@ -169,7 +169,7 @@ def _searched(value: Any, _: Any) -> str:
     return SEPARATOR.join(value)
 
 
-def _words(value: Any, _: Any) -> tuple[str, ...]:
+def _text_list(value: Any, _: Any) -> tuple[str, ...]:
     items = value if isinstance(value, list) else [value]
     return tuple(_plain(item, str) for item in items)
 

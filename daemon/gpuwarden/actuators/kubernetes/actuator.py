@@ -67,7 +67,7 @@ class KubernetesActuator:
         self._boot_id = boot_id
         self._pool: int | None = None
         self._counted_at: float | None = None
-        self._telling: set[asyncio.Task[None]] = set()
+        self._events: set[asyncio.Task[None]] = set()
         self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
 
     @property
@@ -129,7 +129,7 @@ class KubernetesActuator:
                     raise
                 await asyncio.sleep(self._chance.uniform(0.0, PAUSE))
                 continue
-            self._tell(intent, reply.body)
+            self._report(intent, reply.body)
             return
         raise ActuatorUnavailable(f"cannot change node {self.node}: {TRIES} writes in a row conflicted with others")
 
@@ -160,18 +160,18 @@ class KubernetesActuator:
         return patches.guards((await self.read_node()).body) != patches.guards(found)
 
     async def close(self) -> None:
-        for task in self._telling:
+        for task in self._events:
             task.cancel()
-        await asyncio.gather(*self._telling, return_exceptions=True)
+        await asyncio.gather(*self._events, return_exceptions=True)
         await self.api.close()
 
-    def _tell(self, intent: Intent, found: Json) -> None:
+    def _report(self, intent: Intent, found: Json) -> None:
         """Write an event for those who look at the node with kubectl. Nothing waits for it, and it may get lost."""
         task = asyncio.create_task(
             self._write_event(event(found, self.node, intent, self._clock().wall)), name="kubernetes-event"
         )
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+        self._events.add(task)
+        task.add_done_callback(self._events.discard)
 
     async def _write_event(self, event: Json) -> None:
         try:
