@@ -465,24 +465,24 @@ def test_a_driver_that_comes_later_and_may_not_be_opened_is_reported_and_restart
 ) -> None:
     machine = watched.machine
     set_profile(machine, "observe")
-    watched.fake.clear().init_error(NOT_LOADED)
+    watched.fake.instead().init_error(NOT_LOADED)
     machine.run("systemctl", "daemon-reload")
     machine.run("systemctl", "restart", UNIT)
     machine.wait(watched.observed, "a pass of NVML")
     before, daemon = watched.restarts(), watched.pid()
     machine.run("mknod", "--mode=0600", "/dev/nvidiactl", "c", "195", "255")
-    watched.fake.clear().init_error(UNKNOWN)
+    watched.fake.instead().init_error(UNKNOWN)
     watched.wait_another(daemon)
     assert watched.restarts() == before + 1
     assert "the driver came after the start" in machine.journal(UNIT)
     watched.wait_status_shows("UNKNOWN", "device_permission")
 
-    watched.fake.clear().init_error(NOT_LOADED)
+    watched.fake.instead().init_error(NOT_LOADED)
     machine.run("systemctl", "restart", UNIT)
     machine.wait(lambda: watched.active() and not watched.status_shows("device_permission"), "no driver")
     machine.wait(watched.observed, "a pass of NVML")
     daemon = watched.pid()
-    watched.fake.clear().init_error(UNKNOWN)
+    watched.fake.instead().init_error(UNKNOWN)
     watched.wait_status_shows("UNKNOWN", "device_permission")
     assert watched.pid() == daemon  # once in a boot
     machine.run("rm", "/dev/nvidiactl")

@@ -171,6 +171,11 @@ class FakeNvml:
         self._faults = []
         return self.add()
 
+    def instead(self) -> Self:
+        """Like `clear`, but together with the next change: a pass in between would find a node without a fault."""
+        self._faults = []
+        return self
+
     def add(self, *lines: str) -> Self:
         """Adds directives, all at once."""
         self._faults += lines
