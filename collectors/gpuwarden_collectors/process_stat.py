@@ -44,9 +44,15 @@ def parse_stat(line: bytes) -> ProcessStat:
     if len(fields) < 20:
         raise ValueError("a line of another form in stat")
     return ProcessStat(
-        pid=int(pid), name=name, state=fields[0].decode("ascii", "replace"), parent=int(fields[1]), flags=int(fields[6]),
-        threads=int(fields[17]), started=int(fields[19]), addresses=tuple(fields[42:45]),
-    )  # fmt: skip
+        pid=int(pid),
+        name=name,
+        state=fields[0].decode("ascii", "replace"),
+        parent=int(fields[1]),
+        flags=int(fields[6]),
+        threads=int(fields[17]),
+        started=int(fields[19]),
+        addresses=tuple(fields[42:45]),
+    )
 
 
 def read_stat(folder: str) -> ProcessStat | None:

@@ -103,9 +103,14 @@ def _whole(digits: str) -> int:
 def write(folder: Path, manifest: Manifest) -> None:
     """Raises OSError; TypeError or ValueError if `extra` is not JSON."""
     content: dict[str, Any] = {
-        "format": FORMAT, "sequence": manifest.sequence, "step": manifest.step, "world": manifest.world,
-        "metric": manifest.metric, "extra": dict(manifest.extra), "files": listing(manifest.files),
-    }  # fmt: skip
+        "format": FORMAT,
+        "sequence": manifest.sequence,
+        "step": manifest.step,
+        "world": manifest.world,
+        "metric": manifest.metric,
+        "extra": dict(manifest.extra),
+        "files": listing(manifest.files),
+    }
     content["digest"] = _own_digest(content)
     durable.replace(folder / NAME, json.dumps(content, indent=1, allow_nan=False).encode())
 
@@ -135,9 +140,13 @@ def read(folder: Path) -> Manifest:
         raise Broken(f"its manifest is of {world!r} ranks")
     extra = content.get("extra")
     return Manifest(
-        sequence, step, world, files_of(content.get("files")), metric=number_or_none(content.get("metric")),
+        sequence,
+        step,
+        world,
+        files_of(content.get("files")),
+        metric=number_or_none(content.get("metric")),
         extra=extra if isinstance(extra, dict) else {},
-    )  # fmt: skip
+    )
 
 
 def number_or_none(value: object) -> float | None:

@@ -82,9 +82,13 @@ def write_shard(folder: Path, rank: int, write: Write) -> None:
 def publish(root: Path, folder: Path, plan: Plan) -> Manifest:
     """Publishes the checkpoint, whole and on the disk. Raises OSError; SaveFailed if shards do not come."""
     made = Manifest(
-        sequence=_next(root), step=plan.step, world=plan.world, files=_gather(folder, plan),
-        metric=plan.metric, extra=plan.extra,
-    )  # fmt: skip
+        sequence=_next(root),
+        step=plan.step,
+        world=plan.world,
+        files=_gather(folder, plan),
+        metric=plan.metric,
+        extra=plan.extra,
+    )
     while True:
         manifest.write(folder, made)
         try:

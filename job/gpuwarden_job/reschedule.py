@@ -26,10 +26,14 @@ _TEXT = 2000  # characters
 _CLASSES = ("DistBackendError", "DistNetworkError", "DistStoreError", "ConnectionError")
 # cudaGetErrorString of faults of the machine. An illegal access or a launch failure is the program's own, mostly.
 _TEXTS = (
-    "NCCL error", "uncorrectable ECC error", "uncorrectable NVLink error", "hardware stack error",
-    "busy or unavailable", "system not yet initialized",
+    "NCCL error",
+    "uncorrectable ECC error",
+    "uncorrectable NVLink error",
+    "hardware stack error",
+    "busy or unavailable",
+    "system not yet initialized",
     "gloo/transport/",  # a connection to a peer, on which the ranks agree on GPUs too
-)  # fmt: skip
+)
 
 
 def transient(error: BaseException) -> bool:

@@ -170,9 +170,12 @@ class CheckpointStore:
 
     def _plan(self, step: int, metric: object, extra: Mapping[str, Any] | None) -> Plan:
         return Plan(
-            step=step, world=self.ranks.size if self._sharded else 1, metric=manifest.number_or_none(metric),
-            extra=extra or {}, patience=self._patience,
-        )  # fmt: skip
+            step=step,
+            world=self.ranks.size if self._sharded else 1,
+            metric=manifest.number_or_none(metric),
+            extra=extra or {},
+            patience=self._patience,
+        )
 
     def _writer(self, state: Any) -> Write:
         def write(folder: Path) -> Sequence[Path]:

@@ -76,10 +76,15 @@ class MemoryTally:
         if not self.tested:
             return None
         return MemoryMeasured(
-            total=self.total, free=self.free, tested=self.tested, marches=self.marches, mismatches=self.mismatches,
-            first=tuple(self._first), write=median(self.writes or [0.0]),
+            total=self.total,
+            free=self.free,
+            tested=self.tested,
+            marches=self.marches,
+            mismatches=self.mismatches,
+            first=tuple(self._first),
+            write=median(self.writes or [0.0]),
             verify=median(self.verifies or [0.0]),
-        )  # fmt: skip
+        )
 
 
 class _Plan(NamedTuple):

@@ -84,8 +84,12 @@ class _Parent:
 def _phases(request: Request) -> list[str]:
     plan = PLANS[request.level]
     return [
-        "start", *(["pcie"] if plan.pcie else []), *(["peers"] if plan.peers and request.peers else []), *plan.kernels, "memory"
-    ]  # fmt: skip
+        "start",
+        *(["pcie"] if plan.pcie else []),
+        *(["peers"] if plan.peers and request.peers else []),
+        *plan.kernels,
+        "memory",
+    ]
 
 
 def _named(name: str) -> None:

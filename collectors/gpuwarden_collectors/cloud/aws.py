@@ -35,9 +35,12 @@ _HEADERS = TokenHeaders("X-aws-ec2-metadata-token-ttl-seconds", "X-aws-ec2-metad
 _INSTANCE = re.compile(r"i-[0-9a-f]{8,32}")
 _ACTIONS = ("terminate", "stop", "hibernate")
 _CODES = {
-    "instance-stop": True, "instance-retirement": True, "instance-reboot": True, "system-reboot": True,
+    "instance-stop": True,
+    "instance-retirement": True,
+    "instance-reboot": True,
+    "system-reboot": True,
     "system-maintenance": False,
-}  # fmt: skip
+}
 """Codes of scheduled events, and whether the machine goes down."""
 _ENDED = ("[Canceled]", "[Completed]")
 _STAYS = re.compile(r"InService|Standby|Detached|Warmed:(?:Running|Stopped|Hibernated)")
@@ -99,9 +102,13 @@ def spot(reply: Reply, at: Stamp) -> Answer:
     except ReplyError as error:
         return unknown(f"spot/instance-action: {error}")
     notice = TerminationNotice(
-        source=NAME, kind=Kind.INTERRUPTION, id=identity("spot", action), hard=True, deadline=deadline,
+        source=NAME,
+        kind=Kind.INTERRUPTION,
+        id=identity("spot", action),
+        hard=True,
+        deadline=deadline,
         reason=f"spot interruption: {action}",
-    )  # fmt: skip
+    )
     return answer((notice,))
 
 
@@ -117,11 +124,14 @@ def rebalance(reply: Reply, _: Stamp) -> Answer:
     return answer(
         (
             TerminationNotice(
-                source=NAME, kind=Kind.REBALANCE, id=identity("rebalance", "recommendation"), hard=False,
+                source=NAME,
+                kind=Kind.REBALANCE,
+                id=identity("rebalance", "recommendation"),
+                hard=False,
                 reason="rebalance recommendation: an interruption has become likely",
             ),
         )
-    )  # fmt: skip
+    )
 
 
 def maintenance(reply: Reply, at: Stamp) -> Answer:
@@ -155,9 +165,13 @@ def _event(item: Any, reply: Reply, at: Stamp) -> TerminationNotice | None:
     code = choice_of(item, "Code", _CODES)
     deadline = reply.deadline(time_of(item, "NotBefore"), at, past_most=30 * 86_400.0)  # while it lasts it stays active
     return TerminationNotice(
-        source=NAME, kind=Kind.MAINTENANCE, id=identity("maintenance", text_of(item, "EventId")), hard=_CODES[code],
-        deadline=deadline, reason=clean(f"{code}: {text}", REASON_MOST),
-    )  # fmt: skip
+        source=NAME,
+        kind=Kind.MAINTENANCE,
+        id=identity("maintenance", text_of(item, "EventId")),
+        hard=_CODES[code],
+        deadline=deadline,
+        reason=clean(f"{code}: {text}", REASON_MOST),
+    )
 
 
 def _earlier(one: TerminationNotice, other: TerminationNotice) -> bool:
@@ -180,8 +194,11 @@ def lifecycle(reply: Reply, _: Stamp) -> Answer:
     return answer(
         (
             TerminationNotice(
-                source=NAME, kind=Kind.SCALE_IN, id=identity("lifecycle", "Terminated"), hard=True,
+                source=NAME,
+                kind=Kind.SCALE_IN,
+                id=identity("lifecycle", "Terminated"),
+                hard=True,
                 reason="the Auto Scaling group terminates this instance",
             ),
         )
-    )  # fmt: skip
+    )

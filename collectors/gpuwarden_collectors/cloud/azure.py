@@ -157,9 +157,14 @@ def _event(item: Mapping[str, Any], reply: Reply, at: Stamp, own: str) -> Termin
     description = item.get("Description")
     text = f"{kind} {status}: {description}" if isinstance(description, str) and description else f"{kind} {status}"
     return TerminationNotice(
-        source=NAME, kind=_KINDS.get(kind, Kind.MAINTENANCE), id=identity("events", text_of(item, "EventId")),
-        hard=_HARD[kind], deadline=deadline, reason=clean(text, REASON_MOST), approval=_approval(item, own),
-    )  # fmt: skip
+        source=NAME,
+        kind=_KINDS.get(kind, Kind.MAINTENANCE),
+        id=identity("events", text_of(item, "EventId")),
+        hard=_HARD[kind],
+        deadline=deadline,
+        reason=clean(text, REASON_MOST),
+        approval=_approval(item, own),
+    )
 
 
 def _kind_and_status(item: Mapping[str, Any]) -> tuple[str, str]:

@@ -67,7 +67,11 @@ class Container:
             return NONE
         end = Stamp(self._came.boottime + self.window, self._came.wall + self.window)
         notice = TerminationNotice(
-            source=NAME, kind=Kind.SHUTDOWN, id=identity("signal", f"{self._came.boottime:.0f}"), hard=True,
-            deadline=end, reason="SIGTERM: this container ends",
-        )  # fmt: skip
+            source=NAME,
+            kind=Kind.SHUTDOWN,
+            id=identity("signal", f"{self._came.boottime:.0f}"),
+            hard=True,
+            deadline=end,
+            reason="SIGTERM: this container ends",
+        )
         return answer((notice,))

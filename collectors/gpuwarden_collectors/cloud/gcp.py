@@ -198,8 +198,12 @@ def upcoming(reply: Reply, at: Stamp) -> Answer:
     return answer(
         (
             TerminationNotice(
-                source=NAME, kind=Kind.MAINTENANCE, id=identity("upcoming", "maintenance"), hard=True,
-                deadline=deadline, reason=clean(f"host maintenance {details}", REASON_MOST),
+                source=NAME,
+                kind=Kind.MAINTENANCE,
+                id=identity("upcoming", "maintenance"),
+                hard=True,
+                deadline=deadline,
+                reason=clean(f"host maintenance {details}", REASON_MOST),
             ),
         )
-    )  # fmt: skip
+    )

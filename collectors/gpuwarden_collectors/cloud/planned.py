@@ -43,7 +43,11 @@ def planned(end: float, now: Stamp) -> Answer:
             f"termination.planned_end passed {-left / 3600:.0f} h ago: it is out of date, or this clock is wrong"
         )
     notice = TerminationNotice(
-        source=NAME, kind=Kind.PLANNED_END, id=identity("end", f"{end:.0f}"), hard=True,
-        deadline=Stamp(now.boottime + max(0.0, left), end), reason="the planned end of this machine",
-    )  # fmt: skip
+        source=NAME,
+        kind=Kind.PLANNED_END,
+        id=identity("end", f"{end:.0f}"),
+        hard=True,
+        deadline=Stamp(now.boottime + max(0.0, left), end),
+        reason="the planned end of this machine",
+    )
     return answer((notice,))

@@ -28,33 +28,45 @@ def _xen_is_ec2(firmware: Mapping[str, str]) -> bool:
 
 
 AZURE = CloudSpec(
-    name="azure", source="azure:Azure", options=AzureOptions,
+    name="azure",
+    source="azure:Azure",
+    options=AzureOptions,
     firmware=(equals("chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77"),),
     unreachable="check that 169.254.169.254 is routed and not filtered here",
     unread="Scheduled Events were not read: the daemon's first request switches them on",
-)  # fmt: skip
+)
 _CLOUDS: tuple[AnyCloud, ...] = (
     CloudSpec(
-        name="aws", source="aws:Aws", options=MetadataOptions,
+        name="aws",
+        source="aws:Aws",
+        options=MetadataOptions,
         firmware=(equals("sys_vendor", "Amazon EC2"), _uuid_is_ec2, _xen_is_ec2),
         unreachable="enable the instance metadata service; in a container it needs a hop limit of 2, or the host's network",
     ),
     CloudSpec(
-        name="gcp", source="gcp:Gcp", options=MetadataOptions,
+        name="gcp",
+        source="gcp:Gcp",
+        options=MetadataOptions,
         firmware=(equals("product_name", "Google Compute Engine"), begins("product_serial", "GoogleCloud-")),
         unreachable="use the host's network: the proxy of GKE does not pass it on",
     ),
     AZURE,
     CloudSpec(
-        name="alibaba", source="alibaba:Alibaba", options=MetadataOptions, endpoint="http://100.100.100.200",
+        name="alibaba",
+        source="alibaba:Alibaba",
+        options=MetadataOptions,
+        endpoint="http://100.100.100.200",
         firmware=(equals("product_name", "Alibaba Cloud ECS"),),
         unreachable="check that 100.100.100.200 is routed here, and that no overlay network has taken its range",
     ),
     CloudSpec(
-        name="tencent", source="tencent:Tencent", options=MetadataOptions, endpoint="http://metadata.tencentyun.com",
+        name="tencent",
+        source="tencent:Tencent",
+        options=MetadataOptions,
+        endpoint="http://metadata.tencentyun.com",
         firmware=(equals("sys_vendor", "Tencent Cloud"),),
         unreachable="check that metadata.tencentyun.com can be resolved and reached here",
     ),
-)  # fmt: skip
+)
 CLOUDS: Mapping[str, AnyCloud] = {cloud.name: cloud for cloud in _CLOUDS}
 """All clouds by name. The firmware is compared with them in this order."""

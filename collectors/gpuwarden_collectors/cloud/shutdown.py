@@ -128,7 +128,12 @@ class Shutdown:
 
 def going_down(at: Stamp, delay: float) -> Answer:
     notice = TerminationNotice(
-        source=NAME, kind=Kind.SHUTDOWN, id=identity("logind", "PrepareForShutdown"), hard=True,
-        deadline=Stamp(at.boottime + delay, at.wall + delay), estimated=True, reason="the operating system goes down",
-    )  # fmt: skip
+        source=NAME,
+        kind=Kind.SHUTDOWN,
+        id=identity("logind", "PrepareForShutdown"),
+        hard=True,
+        deadline=Stamp(at.boottime + delay, at.wall + delay),
+        estimated=True,
+        reason="the operating system goes down",
+    )
     return answer((notice,))

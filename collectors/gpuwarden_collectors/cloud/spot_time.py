@@ -24,7 +24,11 @@ def spot_at(reply: Reply, at: Stamp, source: str, zone: float | None = None) -> 
     except (ReplyError, TimeError) as error:
         return unknown(f"spot/termination-time: {error}")
     notice = TerminationNotice(
-        source=source, kind=Kind.INTERRUPTION, id=identity("spot", "termination"), hard=True, deadline=deadline,
+        source=source,
+        kind=Kind.INTERRUPTION,
+        id=identity("spot", "termination"),
+        hard=True,
+        deadline=deadline,
         reason="spot interruption",
-    )  # fmt: skip
+    )
     return answer((notice,))

@@ -272,8 +272,9 @@ def _state_name(text: str) -> str:
 
 
 SPEC = CollectorSpec(
-    facts=InfinibandFacts, options=InfinibandOptions,
+    facts=InfinibandFacts,
+    options=InfinibandOptions,
     reader=lambda host, options: InfinibandCollector(host.sysfs, proc=host.proc, exclude=options.exclude),
     source="sysfs: state, rate and error counters of InfiniBand, RoCE and EFA ports; PCIe links of their adapters; no virtual functions of an "
     "adapter of this host",
-)  # fmt: skip
+)

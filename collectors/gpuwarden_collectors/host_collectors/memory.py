@@ -89,6 +89,8 @@ def _bytes(kib: int | None) -> int | None:
 
 
 SPEC = CollectorSpec(
-    facts=MemoryFacts, options=MemoryOptions, reader=lambda host, _: MemoryCollector(host.proc, host.sysfs),
+    facts=MemoryFacts,
+    options=MemoryOptions,
+    reader=lambda host, _: MemoryCollector(host.proc, host.sysfs),
     source="`/proc/meminfo` and the error counters of the memory controllers (EDAC)",
-)  # fmt: skip
+)

@@ -94,9 +94,12 @@ class ProcessesCollector:
         self._since, self._gpu_users = since, gpu_users
         stuck.sort(key=lambda process: (not process.gpu, -process.seen_for, process.pid))
         return ProcessesFacts(
-            stuck=tuple(stuck[: self._max_stuck]), total=total, zombies=zombies, followed_for=now - self._began,
+            stuck=tuple(stuck[: self._max_stuck]),
+            total=total,
+            zombies=zombies,
+            followed_for=now - self._began,
             fabric_manager=fabric_manager if fabric_manager or all_seen else None,
-        )  # fmt: skip
+        )
 
     def _uses_gpu(self, stat: ProcessStat) -> bool | None:
         """True if the process has or had an NVIDIA device open; None where that may not be read.
@@ -172,7 +175,9 @@ def _target(link: str) -> str:
 
 
 SPEC = CollectorSpec(
-    facts=ProcessesFacts, options=ProcessesOptions, reader=lambda host, _: ProcessesCollector(host.proc, clock=host.clock),
+    facts=ProcessesFacts,
+    options=ProcessesOptions,
+    reader=lambda host, _: ProcessesCollector(host.proc, clock=host.clock),
     source="`/proc`: processes that stay in uninterruptible sleep, those with an open GPU first",
     limits="a thread with a deadline; files whose read takes the process's memory lock are not read",
-)  # fmt: skip
+)

@@ -135,8 +135,9 @@ def _service(asked: str, block: str, *, configured: bool) -> ServiceFacts:
 
 
 SPEC = CollectorSpec(
-    facts=ServicesFacts, options=ServicesOptions,
+    facts=ServicesFacts,
+    options=ServicesOptions,
     reader=lambda _, options: ServicesCollector(configured=options.expected, timeout=options.deadline * _OF_DEADLINE),
     source="`systemctl show` of fabric manager, persistence daemon, DCGM, IMEX and configured units",
     limits="a thread with a deadline; 5 s for systemctl",
-)  # fmt: skip
+)

@@ -31,11 +31,37 @@ from gpuwarden_collectors.spec import CollectorSpec
 
 WATCHED = frozenset(
     (
-        "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs",
-        "nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "wekafs", "panfs", "pvfs2", "cifs", "smb3", "9p", "virtiofs",
-        "ocfs2", "gfs2", "fuse.glusterfs", "fuse.juicefs", "fuse.ceph-fuse", "fuse.gcsfuse", "fuse.s3fs", "fuse.mount-s3",
+        "ext2",
+        "ext3",
+        "ext4",
+        "xfs",
+        "btrfs",
+        "zfs",
+        "f2fs",
+        "bcachefs",
+        "nfs",
+        "nfs4",
+        "lustre",
+        "gpfs",
+        "beegfs",
+        "ceph",
+        "wekafs",
+        "panfs",
+        "pvfs2",
+        "cifs",
+        "smb3",
+        "9p",
+        "virtiofs",
+        "ocfs2",
+        "gfs2",
+        "fuse.glusterfs",
+        "fuse.juicefs",
+        "fuse.ceph-fuse",
+        "fuse.gcsfuse",
+        "fuse.s3fs",
+        "fuse.mount-s3",
     )
-)  # fmt: skip
+)
 """Types that hold data. The rest is the kernel's own, images that are full by design, or some user's."""
 WATCHED_PATHS = frozenset(("/", "/dev/shm", "/tmp", "/run"))  # noqa: S108 - read, whatever its type; nothing is written
 _DENIED = ("Permission denied", "Operation not permitted")
@@ -278,10 +304,11 @@ def _with_answer(facts: MountFacts, code: int, output: str) -> MountFacts:
 
 
 SPEC = CollectorSpec(
-    facts=StorageFacts, options=StorageOptions,
+    facts=StorageFacts,
+    options=StorageOptions,
     reader=lambda host, of: StorageCollector(
         host.proc, root=host.root, expected=of.expected, patience=of.patience, clock=host.clock
     ),
     source="the mount table; space and inodes of each mount",
     limits="a process for each mount, since it may hang; one at a time for each mount",
-)  # fmt: skip
+)

@@ -35,19 +35,26 @@ _FORMS: tuple[tuple[str, LineKind], ...] = (
     (rf"{_NVRM_GPU}(?:RmInitAdapter failed!|rm_init_adapter failed\b)", LineKind.GPU_INIT_FAILED),
     (rf"nvidia: probe of {_ADDRESS} failed with error -?\d", LineKind.GPU_INIT_FAILED),
     (rf"nvidia {_ADDRESS}: probe with driver nvidia failed with error -?\d", LineKind.GPU_INIT_FAILED),
-    (r"(?:NVRM: ){1,3}Rate limiting GSP RPC error prints for GPU at PCI:(?P<slot>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}) ",
-     LineKind.GPU_RESET_ADVISED),
-    (r"(?:NVRM: ){1,3}(?:GPU\d{1,3} )?(?:_kgspIsHeartbeatTimedOut: H|_kgspRpcRecvPoll: (?:GSP RM|LibOS|GSP RM / LibOS) h)eartbeat timed out\b",
-     LineKind.GSP_HEARTBEAT),
+    (
+        r"(?:NVRM: ){1,3}Rate limiting GSP RPC error prints for GPU at PCI:(?P<slot>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}) ",
+        LineKind.GPU_RESET_ADVISED,
+    ),
+    (
+        r"(?:NVRM: ){1,3}(?:GPU\d{1,3} )?(?:_kgspIsHeartbeatTimedOut: H|_kgspRpcRecvPoll: (?:GSP RM|LibOS|GSP RM / LibOS) h)eartbeat timed out\b",
+        LineKind.GSP_HEARTBEAT,
+    ),
     (r"(?P<text>(?:watchdog: )?BUG: soft lockup - CPU#\d{1,5} stuck for \d{1,6}s!) \[", LineKind.SOFT_LOCKUP),
-    (rf"{_NVME}(?:Removing after probe failure status|Disabling device after reset failure): -?\d", LineKind.NVME_FAILED),
+    (
+        rf"{_NVME}(?:Removing after probe failure status|Disabling device after reset failure): -?\d",
+        LineKind.NVME_FAILED,
+    ),
     (rf"{_NVME}pci function [0-9a-f:]", LineKind.NVME_FOUND),
     (rf"{_MLX5}{_WHERE}.{{0,80}}timeout\. Will cause a leak of a command resource", LineKind.ADAPTER_TIMEOUT),
     (rf"{_MLX5}{_WHERE}device's health compromised\b", LineKind.ADAPTER_SILENT),
     (rf"{_MLX5}{_WHERE}synd 0x[0-9a-f]{{1,8}}: unrecoverable hardware error", LineKind.ADAPTER_HARDWARE),
     (rf"{_MLX5}{_WHERE}Fatal error [1245] detected", LineKind.ADAPTER_HARDWARE),
     (rf"{_MLX5}{_WHERE}(?:health recovery succeeded|firmware version: (?!65535\.)\d)", LineKind.ADAPTER_RECOVERED),
-)  # fmt: skip
+)
 
 OTHER_LINES: tuple[tuple[re.Pattern[str], LineKind], ...] = tuple(
     (re.compile(form, re.ASCII | re.DOTALL), what) for form, what in _FORMS

@@ -23,9 +23,11 @@ from gpuwarden_collectors.nvml.poller import Questions
 from gpuwarden_collectors.nvml.readings import Cadence
 
 _IDENTITY = {
-    "name": "nvmlDeviceGetName", "serial": "nvmlDeviceGetSerial", "vbios": "nvmlDeviceGetVbiosVersion",
+    "name": "nvmlDeviceGetName",
+    "serial": "nvmlDeviceGetSerial",
+    "vbios": "nvmlDeviceGetVbiosVersion",
     "board_part": "nvmlDeviceGetBoardPartNumber",
-}  # fmt: skip
+}
 
 
 class Gpu:

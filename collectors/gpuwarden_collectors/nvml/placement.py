@@ -41,9 +41,11 @@ class PlacementReader:
         raw, where = bytes(info), type(info)  # the bindings take numbers of one byte for text
         serial = raw[where.chassisSerialNumber.offset :][: where.chassisSerialNumber.size].split(b"\0")[0]
         return Placement(
-            module_id=module, chassis_serial=bounded(serial.decode("ascii", "replace").strip()),
-            chassis_slot=raw[where.slotNumber.offset], chassis_tray=raw[where.trayIndex.offset],
-        )  # fmt: skip
+            module_id=module,
+            chassis_serial=bounded(serial.decode("ascii", "replace").strip()),
+            chassis_slot=raw[where.slotNumber.offset],
+            chassis_tray=raw[where.trayIndex.offset],
+        )
 
     def _cluster(self) -> str:
         structure = getattr(self._calls.nvml, "c_nvmlGpuFabricInfo_v2_t", None)
@@ -64,6 +66,9 @@ class PlacementReader:
 
 def _with(known: Placement, *, cluster_uuid: str) -> Placement:
     return Placement(
-        module_id=known.module_id, chassis_serial=known.chassis_serial, chassis_slot=known.chassis_slot,
-        chassis_tray=known.chassis_tray, cluster_uuid=cluster_uuid,
-    )  # fmt: skip
+        module_id=known.module_id,
+        chassis_serial=known.chassis_serial,
+        chassis_slot=known.chassis_slot,
+        chassis_tray=known.chassis_tray,
+        cluster_uuid=cluster_uuid,
+    )

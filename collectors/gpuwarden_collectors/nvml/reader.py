@@ -311,9 +311,11 @@ def _with_avoided(located: Sequence[_Located], avoided: Mapping[int, Hung]) -> l
     """Merges by index the located GPUs and those that were avoided, which keep their slots."""
     rest = iter(located)
     return [
-        (None, "" if avoided[index].part == _nameless(index) else avoided[index].part, None) if index in avoided else next(rest)
+        (None, "" if avoided[index].part == _nameless(index) else avoided[index].part, None)
+        if index in avoided
+        else next(rest)
         for index in range(len(located) + len(avoided))
-    ]  # fmt: skip
+    ]
 
 
 def _by_index(facts: Mapping[str, GpuFacts]) -> tuple[GpuFacts, ...]:

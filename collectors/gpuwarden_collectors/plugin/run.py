@@ -119,9 +119,15 @@ class Process:
         pipe = subprocess.PIPE
         with _input(given) as stdin:
             self._process = subprocess.Popen(  # noqa: S603 - to run what the site configured is the purpose
-                (*_START, *command), stdin=stdin, stdout=pipe, stderr=pipe, bufsize=0,
-                env=environment, cwd="/", start_new_session=True,
-            )  # fmt: skip
+                (*_START, *command),
+                stdin=stdin,
+                stdout=pipe,
+                stderr=pipe,
+                bufsize=0,
+                env=environment,
+                cwd="/",
+                start_new_session=True,
+            )
         pipes = cast("tuple[IO[bytes], IO[bytes]]", (self._process.stdout, self._process.stderr))  # both were asked for
         self.stdout, self.stderr = (_Stream(one, kept) for one in pipes)
 

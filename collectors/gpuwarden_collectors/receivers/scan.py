@@ -120,8 +120,9 @@ class Scanner:
         self._read(key for job in every for key in job[:READ_MOST])  # who is in D state is so for a moment, mostly
         return {
             key[0]: self._declarations.get(key, None if index < READ_MOST else UNREAD)
-            for job in every for index, key in enumerate(job)
-        }  # fmt: skip
+            for job in every
+            for index, key in enumerate(job)
+        }
 
     def _read(self, keys: Iterable[Key]) -> None:
         reader = _Reader(self._proc)

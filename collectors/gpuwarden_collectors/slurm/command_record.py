@@ -29,8 +29,10 @@ _READY = "ready"  # with it the file has the memory for the rest: on a full file
 _BEGUN = f"{_READY} begun"
 _MOST = 64  # bytes
 RECORDED = (
-    "/bin/sh", "-c", 'printf " begun" >&0; "$0" "$@" </dev/null; status=$?; printf " $status" >&0; exit $status',
-)  # fmt: skip
+    "/bin/sh",
+    "-c",
+    'printf " begun" >&0; "$0" "$@" </dev/null; status=$?; printf " $status" >&0; exit $status',
+)
 """Before a command: runs it, and keeps the record that is its standard input."""
 
 

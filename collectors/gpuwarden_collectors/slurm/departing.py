@@ -49,8 +49,14 @@ async def read_steps(commands: Commands, job: SlurmJob) -> frozenset[str]:
     """
     text = await commands.ask(
         f"cannot read the steps of job {job.called}",
-        "squeue", "--local", "--all", "--noheader", "--steps", f"--jobs={job.called}", "--format=%i",
-    )  # fmt: skip
+        "squeue",
+        "--local",
+        "--all",
+        "--noheader",
+        "--steps",
+        f"--jobs={job.called}",
+        "--format=%i",
+    )
     return departing_text.steps(text, job.called)
 
 

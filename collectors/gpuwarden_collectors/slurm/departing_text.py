@@ -13,9 +13,23 @@ from gpuwarden_collectors.slurm.departing_facts import ListedPid, SlurmJob
 from gpuwarden_collectors.slurm.errors import OddAnswer, one_line
 
 _FIELDS = (
-    "JobID", "JobArrayID", "UserID", "State", "NodeList", "NumNodes", "Partition", "BatchFlag", "BatchHost", "Requeue",
-    "RestartCnt", "StartTime", "ReqNodes", "admin_comment", "Name", "Comment",
-)  # fmt: skip
+    "JobID",
+    "JobArrayID",
+    "UserID",
+    "State",
+    "NodeList",
+    "NumNodes",
+    "Partition",
+    "BatchFlag",
+    "BatchHost",
+    "Requeue",
+    "RestartCnt",
+    "StartTime",
+    "ReqNodes",
+    "admin_comment",
+    "Name",
+    "Comment",
+)
 _NOTHING = ("", "(null)", "n/a", "N/A", "None", "Unknown")
 _LONGEST_TEXT = 4096  # characters of what users write
 _LONGEST_LIST = 65_536  # characters: a list of 8,000 nodes of odd names

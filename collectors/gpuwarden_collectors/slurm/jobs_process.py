@@ -108,9 +108,13 @@ def claimed(variables: Mapping[str, str]) -> Claim | None:
         gpus = variables.get("SLURM_JOB_GPUS", "")  # of the batch host: a step on another node has inherited it
     name = "".join(char if char.isprintable() else "?" for char in variables.get("SLURM_JOB_NAME", "")[:200])
     return Claim(
-        int(job), tuple(numbers(gpus)), name, batch=variables.get("ENVIRONMENT") == "BATCH",
-        ignores_stall=wish(variables) in _REFUSALS, rank=rank_of(variables),
-    )  # fmt: skip
+        int(job),
+        tuple(numbers(gpus)),
+        name,
+        batch=variables.get("ENVIRONMENT") == "BATCH",
+        ignores_stall=wish(variables) in _REFUSALS,
+        rank=rank_of(variables),
+    )
 
 
 def _variables(data: bytes) -> list[tuple[str, str]]:

@@ -95,8 +95,13 @@ async def read_partitions(commands: Commands, names: Sequence[str]) -> list[Part
     wanted = ",".join(names)
     text = await commands.ask(
         f"cannot read partition {wanted}",
-        "sinfo", "--local", "--noheader", "--Node", f"--partition={wanted}", f"--Format={ROW_FORMAT}",
-    )  # fmt: skip
+        "sinfo",
+        "--local",
+        "--noheader",
+        "--Node",
+        f"--partition={wanted}",
+        f"--Format={ROW_FORMAT}",
+    )
     members: defaultdict[str, list[NodeFacts]] = defaultdict(list)
     for node in sinfo_rows(text):
         members[node.partitions[0]].append(node)

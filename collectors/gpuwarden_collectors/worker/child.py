@@ -216,8 +216,14 @@ def _started(command: Sequence[str], environment: Mapping[str, str]) -> tuple[Pa
     pipe = subprocess.PIPE
     try:
         return page, subprocess.Popen(  # noqa: S603 - the command is our own
-            [*command, str(descriptor)], env=environment, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, pass_fds=(descriptor,)
-        )  # fmt: skip
+            [*command, str(descriptor)],
+            env=environment,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            bufsize=0,
+            pass_fds=(descriptor,),
+        )
     except OSError:
         page.close()
         raise

@@ -80,11 +80,15 @@ class HungParts:
         """
         return tuple(
             Hung(
-                name, part.at.number, part.at.total, part.at.call, round(now - part.since),
+                name,
+                part.at.number,
+                part.at.total,
+                part.at.call,
+                round(now - part.since),
                 last=now >= part.ask_at and part.pid not in present,
             )
             for name, part in self._parts.items()
-        )  # fmt: skip
+        )
 
     def answered(self, question: Iterable[Hung]) -> None:
         """Records that a worker answered this question in full: the parts that it read last answer again."""

@@ -69,6 +69,10 @@ def ended_job(environment: Mapping[str, str], run_dir: Path, conf: Path, now: Ca
     if not gpus:
         raise NoEndedJob(f"job {job} had no GPU here")
     return EndedJob(
-        id=int(job), gpus=gpus, notes=job_notes(run_dir), gres_conf=conf.with_name("gres.conf"),
-        node=environment.get(NAME_VARIABLE, ""), now=now,
-    )  # fmt: skip
+        id=int(job),
+        gpus=gpus,
+        notes=job_notes(run_dir),
+        gres_conf=conf.with_name("gres.conf"),
+        node=environment.get(NAME_VARIABLE, ""),
+        now=now,
+    )

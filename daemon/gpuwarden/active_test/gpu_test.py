@@ -131,13 +131,24 @@ class GpuRun:
     def _worker(self, peers: tuple[str, ...]) -> WorkerProcess:
         node, gpu = self._node, self._gpu
         request = Request(
-            uuid=gpu.uuid, slot=gpu.slot, level=node.level, seed=secrets.randbelow(1 << 31), parent=os.getpid(),
-            peers=peers, nvml_library=node.nvml_library,
-        )  # fmt: skip
+            uuid=gpu.uuid,
+            slot=gpu.slot,
+            level=node.level,
+            seed=secrets.randbelow(1 << 31),
+            parent=os.getpid(),
+            peers=peers,
+            nvml_library=node.nvml_library,
+        )
         return WorkerProcess(
-            request, node.environment, node.identity, within=WITHIN[node.level], answer=self._answer, started=node.started,
-            progress=self._progress, ended=node.ended,
-        )  # fmt: skip
+            request,
+            node.environment,
+            node.identity,
+            within=WITHIN[node.level],
+            answer=self._answer,
+            started=node.started,
+            progress=self._progress,
+            ended=node.ended,
+        )
 
     async def _answer(self, what: str) -> str:
         if what == START:
@@ -200,10 +211,17 @@ def identity_of(gpu: GpuFacts) -> str:
 def _made(gpu: GpuFacts, node: Node, *, started_at: Any = None, seconds: float = 0.0, **parts: Any) -> GpuTest:
     readings = gpu.readings
     return GpuTest(
-        uuid=identity_of(gpu), slot=gpu.slot, name=gpu.name, level=node.level, started=started_at or node.clock(), seconds=seconds,
-        power_limit=readings.power_enforced_limit_mw, ecc=None if readings.ecc_mode is None else readings.ecc_mode == 1,
-        driver=node.driver, **parts,
-    )  # fmt: skip
+        uuid=identity_of(gpu),
+        slot=gpu.slot,
+        name=gpu.name,
+        level=node.level,
+        started=started_at or node.clock(),
+        seconds=seconds,
+        power_limit=readings.power_enforced_limit_mw,
+        ecc=None if readings.ecc_mode is None else readings.ecc_mode == 1,
+        driver=node.driver,
+        **parts,
+    )
 
 
 def _measured(data: Mapping[str, Any]) -> GpuMeasured | Failed:

@@ -33,18 +33,31 @@ def order_of(
 ) -> Order:
     """Raises NoSuchOrder. The client of Slurm, if there is one, is the caller's to close."""
     asked = Asked(
-        slurm=_slurm(config), excluded_by=lambda: excluded_by(call), alone_by_order=nobody_here, proc=config.paths.proc,
-        kubelet=pods.KUBELET, now=time.time,
-    )  # fmt: skip
+        slurm=_slurm(config),
+        excluded_by=lambda: excluded_by(call),
+        alone_by_order=nobody_here,
+        proc=config.paths.proc,
+        kubelet=pods.KUBELET,
+        now=time.time,
+    )
     if nobody_here and asked.has_scheduler:
         raise NoSuchOrder(
             "--i-know-nobody-is-here is for hosts without a scheduler, and this one has one, which is asked: "
             "exclude or drain the node instead"
         )
     return Order(
-        node=config.node, level=Level(level), gpus=tuple(gpus), nvml=config.collectors.nvml, run_dir=config.run.dir,
-        state_dir=config.state.dir, asked=asked, call=call, clock=host_clock, progress=progress, parallel=config.test.parallel,
-    )  # fmt: skip
+        node=config.node,
+        level=Level(level),
+        gpus=tuple(gpus),
+        nvml=config.collectors.nvml,
+        run_dir=config.run.dir,
+        state_dir=config.state.dir,
+        asked=asked,
+        call=call,
+        clock=host_clock,
+        progress=progress,
+        parallel=config.test.parallel,
+    )
 
 
 def excluded_by(call: Call) -> tuple[str, ...]:

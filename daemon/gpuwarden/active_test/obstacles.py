@@ -17,18 +17,26 @@ _PROHIBITED = 2
 _MODES = {1: "exclusive thread", _PROHIBITED: "prohibited", 3: "exclusive process"}
 """nvmlComputeMode_t."""
 _ACTIONS = {
-    1: "reset the GPU", 2: "reboot the node", 3: "drain its peers", 4: "drain and reset the GPU", 5: "recover the IMEX domain",
-    6: "reset its bus", 7: "reboot the system",
-}  # fmt: skip
+    1: "reset the GPU",
+    2: "reboot the node",
+    3: "drain its peers",
+    4: "drain and reset the GPU",
+    5: "recover the IMEX domain",
+    6: "reset its bus",
+    7: "reboot the system",
+}
 """nvmlDeviceGpuRecoveryAction_t, what it asks for."""
 _SHOWN = 4
 _ANSWERS = {
     GpuAnswer.LOST: (Obstacle.RESET_FIRST, "the driver has lost the GPU: reset it or reboot the node"),
-    GpuAnswer.RESET_REQUIRED: (Obstacle.RESET_FIRST, "the GPU requires a reset: nvidia-smi --gpu-reset, or reboot the node"),
+    GpuAnswer.RESET_REQUIRED: (
+        Obstacle.RESET_FIRST,
+        "the GPU requires a reset: nvidia-smi --gpu-reset, or reboot the node",
+    ),
     GpuAnswer.TIMEOUT: (Obstacle.UNSUPPORTED, "the GPU does not answer in time: see gpuwarden status"),
     GpuAnswer.HUNG: (Obstacle.UNSUPPORTED, "the GPU does not answer in time: see gpuwarden status"),
     GpuAnswer.UNKNOWN: (Obstacle.UNSUPPORTED, "the GPU answers with errors only: see gpuwarden status"),
-}  # fmt: skip
+}
 
 
 def obstacle(gpu: GpuFacts, host: HostFacts, comm: Callable[[int], str]) -> Found | None:

@@ -121,11 +121,22 @@ class ActiveTest:
 
     def _node(self, before: HostFacts, user: Identity, given: Mapping[str, str]) -> Node:
         return Node(
-            level=self._order.level, identity=user, environment=given, nvml_library=self._order.nvml.library,
-            occupancy=SharedOccupancy(self._order.asked, len(before.nvml.gpus)).answer, started=self._lease.workers.append,
-            announced=self._lease.announced, progress=self._order.progress, ended=self._ending.event, clock=self._order.clock, driver=before.nvml.driver_version,
-            transfers=Transfers(), parallel=self._order.parallel, turns=asyncio.Semaphore(self._order.parallel), starting=asyncio.Lock(),
-        )  # fmt: skip
+            level=self._order.level,
+            identity=user,
+            environment=given,
+            nvml_library=self._order.nvml.library,
+            occupancy=SharedOccupancy(self._order.asked, len(before.nvml.gpus)).answer,
+            started=self._lease.workers.append,
+            announced=self._lease.announced,
+            progress=self._order.progress,
+            ended=self._ending.event,
+            clock=self._order.clock,
+            driver=before.nvml.driver_version,
+            transfers=Transfers(),
+            parallel=self._order.parallel,
+            turns=asyncio.Semaphore(self._order.parallel),
+            starting=asyncio.Lock(),
+        )
 
     # --- afterwards
 
@@ -168,9 +179,13 @@ class ActiveTest:
     def _report(self, **parts: object) -> Report:
         now = self._order.clock()
         made = Report(
-            node=self._order.node, level=self._order.level, started=self._started,
-            seconds=now.boottime - self._started.boottime, indices=self._indices, notes=self._notes,
-        )  # fmt: skip
+            node=self._order.node,
+            level=self._order.level,
+            started=self._started,
+            seconds=now.boottime - self._started.boottime,
+            indices=self._indices,
+            notes=self._notes,
+        )
         return replace(made, **parts)  # type: ignore[arg-type]  # the callers above give what fields there are
 
 

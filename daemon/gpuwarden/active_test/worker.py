@@ -102,10 +102,17 @@ class WorkerProcess:
         """The object under "measured". Raises nothing that the worker does."""
         try:
             process = await asyncio.create_subprocess_exec(
-                *COMMAND, json.dumps(to_wire(self._request)), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE, env=dict(self._environment), cwd="/", start_new_session=True, limit=LINE_MOST,
+                *COMMAND,
+                json.dumps(to_wire(self._request)),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=dict(self._environment),
+                cwd="/",
+                start_new_session=True,
+                limit=LINE_MOST,
                 **self._identity.arguments(),
-            )  # fmt: skip
+            )
         except OSError as error:
             return Failed(Obstacle.UNSUPPORTED, f"cannot start a worker process: {error.strerror or error}")
         self._started(process.pid)

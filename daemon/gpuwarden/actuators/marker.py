@@ -72,15 +72,26 @@ def marker_actuators(config: Config, clock: Clock, counter: Counter) -> list[Mar
     boot = boot_id(config.paths.proc)
     found = [
         MarkerActuator(
-            name, marker_path(config.run.dir, name), node=config.node, boot_id=boot, counter=counter, clock=clock,
+            name,
+            marker_path(config.run.dir, name),
+            node=config.node,
+            boot_id=boot,
+            counter=counter,
+            clock=clock,
             make_folder=True,
         )
         for name in config.marked
-    ]  # fmt: skip
+    ]
     if config.file.path is not None:
         found.append(
             MarkerActuator(
-                "file", config.file.path, node=config.node, boot_id=boot, counter=counter, clock=clock, over_boots=True,
+                "file",
+                config.file.path,
+                node=config.node,
+                boot_id=boot,
+                counter=counter,
+                clock=clock,
+                over_boots=True,
             )
-        )  # fmt: skip
+        )
     return found

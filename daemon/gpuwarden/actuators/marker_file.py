@@ -60,9 +60,17 @@ class Marker:
         """The state of a node that this marker excludes."""
         parsed = reasons.parse(self.reason)
         return NodeState(
-            at=at, owner=Owner.OURS, why=self.why, reason=self.reason, since=self.since, schedulable=False,
-            boot=parsed.boot if parsed else "", instance=parsed.instance if parsed else "", state=state, pool=pool,
-        )  # fmt: skip
+            at=at,
+            owner=Owner.OURS,
+            why=self.why,
+            reason=self.reason,
+            since=self.since,
+            schedulable=False,
+            boot=parsed.boot if parsed else "",
+            instance=parsed.instance if parsed else "",
+            state=state,
+            pool=pool,
+        )
 
 
 class MarkerFile:
@@ -152,10 +160,16 @@ def marker_text(intent: Intent, *, node: str, boot_id: str, since: float) -> str
     """The text of the whole file. `since` in Unix time."""
     unknown = intent.reason.startswith(_UNKNOWN)
     document = {
-        "format": FORMAT, "node": node, "actuator": intent.actuator,
-        "cause": "unknown" if unknown else _CAUSES[intent.why], "reason": intent.reason, "check": check_of(intent.reason),
-        "since": rfc3339(since), "boot_id": boot_id, "owner": OWNER,
-    }  # fmt: skip
+        "format": FORMAT,
+        "node": node,
+        "actuator": intent.actuator,
+        "cause": "unknown" if unknown else _CAUSES[intent.why],
+        "reason": intent.reason,
+        "check": check_of(intent.reason),
+        "since": rfc3339(since),
+        "boot_id": boot_id,
+        "owner": OWNER,
+    }
     return json.dumps(document, separators=(",", ":")) + "\n"
 
 
@@ -173,9 +187,14 @@ def parse_marker(data: bytes, *, actuator: str, node: str) -> Marker | None:
         found = json.loads(data)
         match found:
             case {
-                "format": 1, "owner": "gpuwarden", "actuator": str(name), "node": str(of), "reason": str(reason),
-                "since": str(since), "boot_id": str(boot),
-            } if (name, of) == (actuator, node):  # fmt: skip
+                "format": 1,
+                "owner": "gpuwarden",
+                "actuator": str(name),
+                "node": str(of),
+                "reason": str(reason),
+                "since": str(since),
+                "boot_id": str(boot),
+            } if (name, of) == (actuator, node):
                 parsed = reasons.parse(reason)
                 moment = datetime.fromisoformat(since).timestamp()
                 if parsed is None or parsed.suffix or reason != reasons.line(reason):  # not as gpuwarden writes it

@@ -89,13 +89,27 @@ class ExecActuator:
         own = reasons.parse(reason)
         if own is None:
             return NodeState(
-                at=at, owner=Owner.FOREIGN, reason=reasons.line(reason), since=float(since), schedulable=False, state="out",
+                at=at,
+                owner=Owner.FOREIGN,
+                reason=reasons.line(reason),
+                since=float(since),
+                schedulable=False,
+                state="out",
                 pool=pool,
-            )  # fmt: skip
+            )
         return NodeState(
-            at=at, owner=Owner.OURS, why=own.why, reason=reasons.line(own.text), suffix=reasons.line(own.suffix), since=float(since), boot=own.boot,
-            instance=own.instance, schedulable=False, state="out", pool=pool,
-        )  # fmt: skip
+            at=at,
+            owner=Owner.OURS,
+            why=own.why,
+            reason=reasons.line(own.text),
+            suffix=reasons.line(own.suffix),
+            since=float(since),
+            boot=own.boot,
+            instance=own.instance,
+            schedulable=False,
+            state="out",
+            pool=pool,
+        )
 
     async def _call(self, verb: str, given: Mapping[str, Any]) -> bytes:
         """Run the program and return its standard output. Raises ActuatorError."""
@@ -105,9 +119,12 @@ class ExecActuator:
             "GPUWARDEN_REASON": str(given.get("reason", "")),
         }
         done = await self._runs.run(
-            self._undone(verb), self._program.command, {**self._environment, **variables}, self._program.timeout,
+            self._undone(verb),
+            self._program.command,
+            {**self._environment, **variables},
+            self._program.timeout,
             json.dumps({"verb": verb, **given}, separators=(",", ":")).encode() + b"\n",
-        )  # fmt: skip
+        )
         if done.exit_code == 0:
             return done.stdout
         text = f"{self._undone(verb)}: {self._program.command[0]} {complaint(done)}"

@@ -122,9 +122,12 @@ def access_of(options: BreakerOptions) -> Access:
     AccessError, SecretError.
     """
     return access(
-        options.prometheus, token=_path(options.prometheus_token), basic=_path(options.prometheus_basic),
-        ca=options.prometheus_ca, hints=_HINTS,
-    )  # fmt: skip
+        options.prometheus,
+        token=_path(options.prometheus_token),
+        basic=_path(options.prometheus_basic),
+        ca=options.prometheus_ca,
+        hints=_HINTS,
+    )
 
 
 def _path(secret: SecretFile | None) -> Path | None:

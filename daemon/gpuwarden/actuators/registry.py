@@ -32,8 +32,9 @@ def actuators(config: Config, slurm: SlurmClient | None, clock: Clock, detail: D
     for counting for the others.
     """
     made: tuple[Register | HookGate | None, ...] = (
-        slurm_actuator(config, slurm, clock, detail), _kubernetes(config, clock),
-    )  # fmt: skip
+        slurm_actuator(config, slurm, clock, detail),
+        _kubernetes(config, clock),
+    )
     schedulers = [actuator for actuator in made if actuator is not None]
     counts = counter(config, schedulers, clock)
     return (*schedulers, *(actuator for build in COUNTED for actuator in build(config, clock, counts)))

@@ -45,9 +45,17 @@ _NUMBERED = re.compile(r"(s?xid)?[ .]?(\d{1,9})", re.ASCII)
 _DCGM = re.compile(r"dcgm (?P<code>.+)")
 
 _SCOPES = {
-    "node": "the node", "gpu": "one GPU", "link": "one NVLink of a GPU", "switch": "one NVSwitch", "port": "one network port", "adapter": "one network adapter",
-    "mount": "one mount", "service": "one service", "plugin": "one site check", "job": "one job",
-}  # fmt: skip
+    "node": "the node",
+    "gpu": "one GPU",
+    "link": "one NVLink of a GPU",
+    "switch": "one NVSwitch",
+    "port": "one network port",
+    "adapter": "one network adapter",
+    "mount": "one mount",
+    "service": "one service",
+    "plugin": "one site check",
+    "job": "one job",
+}
 
 
 def arguments(parser: Parser) -> None:

@@ -42,9 +42,10 @@ examples:
 
 URL = "http://127.0.0.1:9090"
 _HINTS = Hints(
-    address="is the address right? --prometheus URL, or PROMETHEUS_URL", credentials="give --token-file or --basic-file",
+    address="is the address right? --prometheus URL, or PROMETHEUS_URL",
+    credentials="give --token-file or --basic-file",
     time="--timeout allows more",
-)  # fmt: skip
+)
 _FILES = {
     "token": "a bearer token",
     "basic": "one line USER:PASSWORD",
@@ -53,8 +54,17 @@ _FILES = {
 """Options that name a file, and what it holds. None takes the secret itself."""
 _FAILING = (Status.FAILURE, Status.UNREACHABLE)
 _KEYS = (
-    "node", "cluster", "job", "instance", "status", "reasons", "busy", "excluded_by", "last_known_out", "mode",
-)  # fmt: skip
+    "node",
+    "cluster",
+    "job",
+    "instance",
+    "status",
+    "reasons",
+    "busy",
+    "excluded_by",
+    "last_known_out",
+    "mode",
+)
 
 
 def arguments(parser: Parser) -> None:
@@ -71,14 +81,18 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("--status", metavar="S,…", type=_statuses, help=f"only nodes that are {', '.join(Status)}")
     parser.add_argument("--node", metavar="PATTERN", help="only nodes whose name or instance matches, such as 'gpu-1*'")
     parser.add_argument(
-        "--why", action="store_true",
+        "--why",
+        action="store_true",
         help="also show what the failing and unreachable nodes (with --status: the chosen ones) have in common and the others lack",
-    )  # fmt: skip
+    )
     parser.add_argument("--cluster", metavar="NAME", help="only nodes whose label cluster has this value")
     parser.add_argument(
-        "--termination-deadline", metavar="T", type=duration("100ms", "7d"), default="20m",
+        "--termination-deadline",
+        metavar="T",
+        type=duration("100ms", "7d"),
+        default="20m",
         help="time after the last heartbeat at which the cloud or an autoscaler takes an unreachable node away; WHY shows what is left (default: 20m)",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--timeout",
         metavar="T",

@@ -88,9 +88,11 @@ def _install(options: argparse.Namespace, installation: Installation, found: Exe
 
 
 _DONE = {
-    State.MISSING: "written", State.SAME: "is there already", State.OUTDATED: "replaced",
+    State.MISSING: "written",
+    State.SAME: "is there already",
+    State.OUTDATED: "replaced",
     State.CHANGED: "left as it is: changed by hand",
-}  # fmt: skip
+}
 """Actions by the state before. A foreign file is refused."""
 
 

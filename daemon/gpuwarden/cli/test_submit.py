@@ -43,8 +43,14 @@ async def _submitted(
     slurm = config.slurm
     client = SlurmClient(conf=slurm.conf, folder=slurm.folder, timeout=slurm.timeout, node=slurm.node)
     order = Submission(
-        config=config, file=None if options.config is None else options.config.absolute(), level=level, commands=client.routine, call=call, euid=os.geteuid(), now=time.time()
-    )  # fmt: skip
+        config=config,
+        file=None if options.config is None else options.config.absolute(),
+        level=level,
+        commands=client.routine,
+        call=call,
+        euid=os.geteuid(),
+        now=time.time(),
+    )
     try:
         return await submitted(order), ""
     except NotNow as error:

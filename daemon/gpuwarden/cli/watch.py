@@ -30,9 +30,12 @@ USUAL = (80, 24)  # columns and rows of a terminal that does not know its size
 def arguments(parser: Parser) -> None:
     parser.add_run_dir()
     parser.add_argument(
-        "--interval", metavar="T", type=duration("200ms", "1h"), default="2s",
+        "--interval",
+        metavar="T",
+        type=duration("200ms", "1h"),
+        default="2s",
         help="longest time between redraws, 200ms to 1h (default: 2s); a change shows within half a second",
-    )  # fmt: skip
+    )
 
 
 def main(options: argparse.Namespace) -> int:

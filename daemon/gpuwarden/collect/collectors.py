@@ -107,10 +107,14 @@ class Readers:
 
     def _worker(self, reader: str, facts: type[Named], options: NvmlOptions | DcgmOptions) -> Worker[Named]:
         return Worker(
-            facts.collector, reader, facts,
+            facts.collector,
+            reader,
+            facts,
             limits=WorkerLimits(deadline=options.deadline, init_deadline=options.init_deadline),
-            on_event=lambda event: self._take_events((event,)), options=options, clock=self._clock,
-        )  # fmt: skip
+            on_event=lambda event: self._take_events((event,)),
+            options=options,
+            clock=self._clock,
+        )
 
     def _on_demand(self, options: DcgmOptions) -> OnDemandWorker[DcgmFacts]:
         worker = self._worker("gpuwarden_collectors.dcgm.reader:DcgmReader", DcgmFacts, options)
@@ -134,9 +138,14 @@ class Readers:
         yield site_checks(sources.collectors.plugin, sources.plugins, self._clock)
         if sources.slurm_client is not None and sources.slurm.jobs:
             yield jobs_source(
-                sources.slurm, sources.slurm_client, run_dir=sources.run_dir, proc=sources.proc, users=lambda: self._gpu_users,
-                clock=self._clock, wake=self._read_jobs,
-            )  # fmt: skip
+                sources.slurm,
+                sources.slurm_client,
+                run_dir=sources.run_dir,
+                proc=sources.proc,
+                users=lambda: self._gpu_users,
+                clock=self._clock,
+                wake=self._read_jobs,
+            )
 
         if sources.watched_containers is not None:
             labels = Labels(sources.watched_containers)
@@ -202,9 +211,14 @@ class Readers:
             return
         history_before = self._clock().boottime - HISTORY_AFTER if first else None
         self._kernel_log = KernelLog(
-            str(self._sources.kmsg), self._boot_id, lambda events, _: self._take_events(events),
-            resume=resume, history_before=history_before, clock=self._clock, aside=partial(detached, "kernel log"),
-        )  # fmt: skip
+            str(self._sources.kmsg),
+            self._boot_id,
+            lambda events, _: self._take_events(events),
+            resume=resume,
+            history_before=history_before,
+            clock=self._clock,
+            aside=partial(detached, "kernel log"),
+        )
         self._task(self._keep_following(self._kernel_log))
 
     @property

@@ -63,9 +63,12 @@ def site_checks(
     """A source also without checks: then the findings of removed checks end. `environment`: of which they are given a part."""
     checks = {name: check for name, check in plugins.items() if check.enabled and options.enabled}
     runner = PluginRunner(
-        checks, environment=plugin_environment(environment), limit=options.limit, clock=clock,
+        checks,
+        environment=plugin_environment(environment),
+        limit=options.limit,
+        clock=clock,
         runner=options.runner,
-    )  # fmt: skip
+    )
 
     async def run(deliver: Deliver) -> None:
         async with asyncio.TaskGroup() as group:

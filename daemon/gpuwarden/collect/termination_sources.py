@@ -147,12 +147,19 @@ class NoticeSources:
         now = self._clock()
         return [
             Notice(
-                source=source, kind=fact.kind, at=now, boot_id=self._boot_id, reason=fact.reason,
-                deadline=fact.deadline, id=fact.id, hard=fact.hard, approval=fact.approval,
+                source=source,
+                kind=fact.kind,
+                at=now,
+                boot_id=self._boot_id,
+                reason=fact.reason,
+                deadline=fact.deadline,
+                id=fact.id,
+                hard=fact.hard,
+                approval=fact.approval,
             )
             for polled in self._polled[source].values()
             for fact in (announced.notice for announced in polled.held.values())
-        ]  # fmt: skip
+        ]
 
 
 def _shown(name: str, polled: Sequence[_Polled], now: Stamp) -> NoticeSource:

@@ -62,10 +62,14 @@ def evacuation_settings(jobs: JobOptions, *, slurm: bool, approve: bool = False)
         for rule in jobs.rules.values()
     )
     return EvacuationSettings(
-        delivery=DeliveryRules(default=jobs.signal.upper(), rules=rules), requeue=jobs.requeue,
-        final_node_state=jobs.final_node_state, requeue_for_gpu=jobs.failing_gpu == "requeue", slurm=slurm,
-        approve=approve, signal_again=jobs.signal_again,
-    )  # fmt: skip
+        delivery=DeliveryRules(default=jobs.signal.upper(), rules=rules),
+        requeue=jobs.requeue,
+        final_node_state=jobs.final_node_state,
+        requeue_for_gpu=jobs.failing_gpu == "requeue",
+        slurm=slurm,
+        approve=approve,
+        signal_again=jobs.signal_again,
+    )
 
 
 def job_misfits(jobs: JobOptions) -> Iterator[Misfit]:

@@ -31,8 +31,13 @@ T = TypeVar("T")
 
 UNKNOWN_KEY = "unknown key"
 _KINDS = {
-    bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a table", list: "a list",
-}  # fmt: skip
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    dict: "a table",
+    list: "a list",
+}
 
 
 def structure(tree: Tree, cls: type[T], *, parsers: Parsers) -> tuple[T, list[Keyed]]:

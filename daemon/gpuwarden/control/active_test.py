@@ -212,9 +212,14 @@ class ActiveTests:
             raise VerbError("test-begin needs the seconds that the test takes at most")
         now, lasts = self._clock(), min(float(seconds), LASTS_MOST)
         return Lease(
-            at=now, name=name, gpus=" ".join(self._known_gpus(gpus)), level=Level(level), pid=pid,
-            until=Stamp(now.boottime + lasts, now.wall + lasts), workers=pids(_numbers(arguments.get("workers", []))),
-        )  # fmt: skip
+            at=now,
+            name=name,
+            gpus=" ".join(self._known_gpus(gpus)),
+            level=Level(level),
+            pid=pid,
+            until=Stamp(now.boottime + lasts, now.wall + lasts),
+            workers=pids(_numbers(arguments.get("workers", []))),
+        )
 
     def _known_gpus(self, given: Any) -> list[str]:
         if (

@@ -63,12 +63,16 @@ def document(snapshot: Snapshot) -> dict[str, Any]:
                 "health": gpu.health.value,
                 "jobs": [
                     {
-                        "job": job.job, "uid": job.uid, "user": job.user, "job_name": job.job_name,
-                        "pids": list(job.pids), "ended": job.ended,
+                        "job": job.job,
+                        "uid": job.uid,
+                        "user": job.user,
+                        "job_name": job.job_name,
+                        "pids": list(job.pids),
+                        "ended": job.ended,
                     }
                     for job in by_slot.get(gpu.slot, ())
                 ],
             }
             for gpu in snapshot.verdict.gpus
         ],
-    }  # fmt: skip
+    }

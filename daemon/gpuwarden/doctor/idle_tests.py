@@ -71,9 +71,17 @@ async def _user(config: Config, commands: Commands, node: NodeFacts, *, preempte
     if not preempted:
         return warn("slurm_user", f"{test.slurm_user}: not tried without preemption", "see the row preemption")
     job = IdleJob(
-        node=node.name, gpus=node.gpus, partition=test.partition, level=Level(test.level), parallel=test.parallel, config=None, run_dir=config.run.dir, account=test.account,
-        qos=test.qos, identity=identity,
-    )  # fmt: skip
+        node=node.name,
+        gpus=node.gpus,
+        partition=test.partition,
+        level=Level(test.level),
+        parallel=test.parallel,
+        config=None,
+        run_dir=config.run.dir,
+        account=test.account,
+        qos=test.qos,
+        identity=identity,
+    )
     try:
         await commands.ask("cannot try a submission", *job.trial())
     except SlurmError as error:

@@ -29,9 +29,12 @@ async def kubernetes(config: Config, inherited: Mapping[str, str] = os.environ) 
     if not config.kubernetes.enabled:
         return []
     actuator = KubernetesActuator(
-        config.kubernetes, clock=host_clock, hostname=os.uname().nodename, boot_id=boot_id(config.paths.proc),
+        config.kubernetes,
+        clock=host_clock,
+        hostname=os.uname().nodename,
+        boot_id=boot_id(config.paths.proc),
         inherited=inherited,
-    )  # fmt: skip
+    )
     try:
         rows = [await _node(actuator)]
         if "api server" not in {row.check for row in rows}:

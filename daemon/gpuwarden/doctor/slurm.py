@@ -44,9 +44,13 @@ class SlurmDoctor:
         self._state_dir = state_dir
         self._environment = environment
         self._client = SlurmClient(
-            conf=options.conf, folder=options.folder, timeout=RESPONSE_WITHIN, node=options.node, hostname=hostname,
+            conf=options.conf,
+            folder=options.folder,
+            timeout=RESPONSE_WITHIN,
+            node=options.node,
+            hostname=hostname,
             inherited=environment,
-        )  # fmt: skip
+        )
         self._commands = self._client.routine
 
     async def rows(self) -> list[Row]:

@@ -28,9 +28,12 @@ _SYSTEMCTL = ("systemctl", "--version")
 def versions(_: Config) -> Iterator[Row]:
     """The driver, NVML, DCGM and Slurm have rows of their own."""
     found = [
-        f"gpuwarden {__version__}", f"Python {platform.python_version()}",
-        f"Linux {platform.release()} ({platform.machine()})", _distribution(), _systemd(),
-    ]  # fmt: skip
+        f"gpuwarden {__version__}",
+        f"Python {platform.python_version()}",
+        f"Linux {platform.release()} ({platform.machine()})",
+        _distribution(),
+        _systemd(),
+    ]
     yield ok("versions", ", ".join(filter(None, found)))
 
 
@@ -63,9 +66,14 @@ class _Timex(ctypes.Structure):
     """The head of struct timex of adjtimex(2), and room for the rest of it."""
 
     _fields_ = (
-        ("modes", ctypes.c_uint), ("offset", ctypes.c_long), ("freq", ctypes.c_long), ("maxerror", ctypes.c_long),
-        ("esterror", ctypes.c_long), ("status", ctypes.c_int), ("rest", ctypes.c_char * 256),
-    )  # fmt: skip
+        ("modes", ctypes.c_uint),
+        ("offset", ctypes.c_long),
+        ("freq", ctypes.c_long),
+        ("maxerror", ctypes.c_long),
+        ("esterror", ctypes.c_long),
+        ("status", ctypes.c_int),
+        ("rest", ctypes.c_char * 256),
+    )
 
 
 def clock(config: Config) -> Iterator[Row]:

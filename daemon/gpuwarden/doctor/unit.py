@@ -12,9 +12,21 @@ from gpuwarden.doctor.row import Row, fail, ok, warn
 NAME = "gpuwarden.service"
 RESPONSE_WITHIN = 5.0
 _PROPERTIES = (
-    "LoadState", "ActiveState", "SubState", "Result", "NRestarts", "UnitFileState", "User", "DropInPaths", "After",
-    "TimeoutStopUSec", "NeedDaemonReload", "KillMode", "SupplementaryGroups", "AmbientCapabilities",
-)  # fmt: skip
+    "LoadState",
+    "ActiveState",
+    "SubState",
+    "Result",
+    "NRestarts",
+    "UnitFileState",
+    "User",
+    "DropInPaths",
+    "After",
+    "TimeoutStopUSec",
+    "NeedDaemonReload",
+    "KillMode",
+    "SupplementaryGroups",
+    "AmbientCapabilities",
+)
 _NETWORK = "network.target"
 _TO_DO = {"not-found": "install the unit (docs/use/systemd.md)", "masked": f"systemctl unmask {NAME}"}
 """Advice by the state in which the unit cannot be started (LoadState)."""
@@ -47,8 +59,11 @@ def _shown(command: tuple[str, ...]) -> dict[str, str]:
     """Raises OSError, TimeoutExpired."""
     done = subprocess.run(  # noqa: S603 - no shell, and all arguments are constants
         (*command, "show", f"--property={','.join(_PROPERTIES)}", "--", NAME),
-        stdin=subprocess.DEVNULL, capture_output=True, timeout=RESPONSE_WITHIN, check=False,
-    )  # fmt: skip
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=RESPONSE_WITHIN,
+        check=False,
+    )
     if done.returncode:
         raise OSError(done.stderr.decode("utf-8", "replace").strip()[:200] or f"ended with {done.returncode}")
     text = done.stdout.decode("utf-8", "replace")

@@ -90,9 +90,14 @@ class Enforcement:
         self._counts: Counter[str] = Counter()  # results that are tried again, by this process
         self._outcomes = Outcomes()
         self.orders = Orders(
-            self._boxes, self._outcomes, append=append, state=lambda: self.state,
-            settings=lambda: self._options.settings, boot_id=boot_id, clock=clock,
-        )  # fmt: skip
+            self._boxes,
+            self._outcomes,
+            append=append,
+            state=lambda: self.state,
+            settings=lambda: self._options.settings,
+            boot_id=boot_id,
+            clock=clock,
+        )
         self._blocked: Mapping[str, str] = {}
         self._stuck: Mapping[str, str] = {}
         self._waiting: frozenset[str] = frozenset()
@@ -244,8 +249,14 @@ class Enforcement:
         if intent.act is Act.EXCLUDE and (done or outcome.result is Result.ALREADY):
             rebooted = not intended_in(intent, self._boot_id)  # it was written then, and is only seen now
             hold = Hold(
-                actuator=name, why=why, reason=reason, at=now, boot_id=self._boot_id, since=outcome.since, rebooted=rebooted
-            )  # fmt: skip
+                actuator=name,
+                why=why,
+                reason=reason,
+                at=now,
+                boot_id=self._boot_id,
+                since=outcome.since,
+                rebooted=rebooted,
+            )
             events.append(self._event(EventKind.EXCLUDED, write(hold), now))
         if intent.act is Act.RESTORE and (
             done or (outcome.result is Result.ALREADY and intent.actuator in self.state.holds)
@@ -309,15 +320,22 @@ class Enforcement:
         observed = () if self._options.settings.enforce else self.state.would.values()
         would = [Wanted(intent=i, text="mode is observe") for i in observed if i.act is Act.EXCLUDE]
         return Enforced(
-            actuators=tuple(self._boxes), excluded=tuple(excluded(self.state, node_states)), node_states=node_states,
-            pending=tuple(pending), would=tuple(would), blocked=dict(self._blocked), counts={**self.state.tried, **self._counts},
+            actuators=tuple(self._boxes),
+            excluded=tuple(excluded(self.state, node_states)),
+            node_states=node_states,
+            pending=tuple(pending),
+            would=tuple(would),
+            blocked=dict(self._blocked),
+            counts={**self.state.tried, **self._counts},
             breaker=self._held_back(),
-            person=tuple(sorted(map(str, self.state.person))), person_why=tuple(filter(None, self.state.person.values())),
+            person=tuple(sorted(map(str, self.state.person))),
+            person_why=tuple(filter(None, self.state.person.values())),
             order="" if self.state.order is None else self.state.order.reason,
-            overridden=self._overridden, override=self.state.override,
+            overridden=self._overridden,
+            override=self.state.override,
             notices=tuple(self.state.notices.values()),
             notice=imminent(self.state.notices, self._options.settings.horizon, self._clock()),
-        )  # fmt: skip
+        )
 
     def _held_back(self) -> str:
         """Why the breaker defers an exclusion, with the actuator's name where there are several; "" if it defers none."""

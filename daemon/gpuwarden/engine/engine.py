@@ -207,16 +207,28 @@ class Engine:
         )
         nvml = self.view.nvml.fresh(now, service.fresh_for)
         return Snapshot(
-            service=service, sequence=self.sequence, made=now, observed=self.observed_at, verdict=verdict,
-            nvml=nvml, pods=pods_on_gpus(self.state.pins, self.view, nvml, now), jobs=self.view.jobs.fresh(now, self.rules.host_fresh_for),
-            dcgm=self.view.dcgm.fresh(now, self.rules.dcgm_fresh_for), machine=self._machine(),
+            service=service,
+            sequence=self.sequence,
+            made=now,
+            observed=self.observed_at,
+            verdict=verdict,
+            nvml=nvml,
+            pods=pods_on_gpus(self.state.pins, self.view, nvml, now),
+            jobs=self.view.jobs.fresh(now, self.rules.host_fresh_for),
+            dcgm=self.view.dcgm.fresh(now, self.rules.dcgm_fresh_for),
+            machine=self._machine(),
             infiniband=self.view.seen(InfinibandFacts).fresh(now, self.rules.host_fresh_for),
-            collectors=tuple(self.collectors.values()), xids=xids,
+            collectors=tuple(self.collectors.values()),
+            xids=xids,
             site_failures=tuple(n for n, rule in self.rules.xids.items() if rule.severity == "failure"),
             ready=self.observed_at is not None and verdict.expected is not None and self.view.pci.outcome is not None,
-            tests=self._tests(now), errors=self.view.errors, dropped=dropped, log_gaps=self.log_gaps, log_lost=self.log_lost,
+            tests=self._tests(now),
+            errors=self.view.errors,
+            dropped=dropped,
+            log_gaps=self.log_gaps,
+            log_lost=self.log_lost,
             disbelieved={**self.kept_out, UNKNOWN_SLOT: self.disbelieved},
-        )  # fmt: skip
+        )
 
     def _tests(self, now: Stamp) -> ActiveTests:
         state = self.state

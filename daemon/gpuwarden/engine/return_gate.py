@@ -148,8 +148,9 @@ class ReturnGate:
         state = assessed.state.value
         return ReturnGateShown(
             state={"due": "waiting", "void": "impossible", "passed": "clear"}.get(state, state),
-            text=gate.text if assessed.state is GateState.VOID else text, level=self._options.level.value,
-        )  # fmt: skip
+            text=gate.text if assessed.state is GateState.VOID else text,
+            level=self._options.level.value,
+        )
 
     def _hindrance(self) -> str:
         """Reasons that would hinder a test, for people; "" if nothing would."""

@@ -81,9 +81,16 @@ class Acknowledgements:
 
     def by_socket(self, reported: BySocket) -> Event:
         return saved(
-            reported.job, "socket", saved=reported.saved, rank=reported.rank, process=(reported.pid, reported.started), step=reported.step,
-            all_ranks=reported.all_ranks, boot_id=self._boot_id, now=self._clock(),
-        )  # fmt: skip
+            reported.job,
+            "socket",
+            saved=reported.saved,
+            rank=reported.rank,
+            process=(reported.pid, reported.started),
+            step=reported.step,
+            all_ranks=reported.all_ranks,
+            boot_id=self._boot_id,
+            now=self._clock(),
+        )
 
     async def news(self, state: EvacuationState) -> list[Event]:
         """Events for acknowledgements that are new since `state`."""
@@ -126,9 +133,15 @@ class Acknowledgements:
             news = (one for one in answers if is_news(known[job], one.rank, all_ranks=one.all_ranks))
             for one in islice(news, SIGNALLED_MOST):
                 yield saved(
-                        job, "file", saved=one.saved, rank=one.rank, step=one.step,
-                        all_ranks=one.all_ranks, boot_id=self._boot_id, now=self._clock(),
-                    )  # fmt: skip
+                    job,
+                    "file",
+                    saved=one.saved,
+                    rank=one.rank,
+                    step=one.step,
+                    all_ranks=one.all_ranks,
+                    boot_id=self._boot_id,
+                    now=self._clock(),
+                )
 
     def _of_ended(self, gone: frozenset[Process], known: Mapping[str, JobState]) -> Iterator[Event]:
         for job, state in known.items():

@@ -99,9 +99,17 @@ class Evacuation:
         self._tidied = False
         self._task: asyncio.Task[None] | None = None
         self._executor = Executor(
-            lambda: self.state, append, write, wake=self._wake.set, committed=committed, acknowledgements=self._acknowledgements,
-            slurm=job_scan.slurm, approval=approval, boot_id=boot_id, clock=clock,
-        )  # fmt: skip
+            lambda: self.state,
+            append,
+            write,
+            wake=self._wake.set,
+            committed=committed,
+            acknowledgements=self._acknowledgements,
+            slurm=job_scan.slurm,
+            approval=approval,
+            boot_id=boot_id,
+            clock=clock,
+        )
         self._preview: tuple[str, ...] = ()
         self._errors: dict[str, str] = {}
         self._scanned_for: tuple[Notice, ...] = ()
@@ -351,8 +359,10 @@ class Evacuation:
     def shown(self) -> Evacuations:
         going_on = tuple(open_evacuations(self.state).values())
         return Evacuations(
-            evacuations=going_on or tuple(self.state.evacuations.values())[-1:], preview=self._preview, outcomes=dict(self._executor.outcomes),
+            evacuations=going_on or tuple(self.state.evacuations.values())[-1:],
+            preview=self._preview,
+            outcomes=dict(self._executor.outcomes),
             answers=self.state.answers,
             signal_seconds=self._executor.signal_seconds,
             error="; ".join(f"{what}: {why}" for what, why in self._errors.items() if why),
-        )  # fmt: skip
+        )

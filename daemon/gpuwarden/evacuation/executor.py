@@ -107,10 +107,17 @@ class Executor:
         for one in self._unsent.take(now.boottime):
             self._append(
                 events.settled(
-                    one.notice, one.job, Way.LOCAL, Sent.UNSENT, one.processes, text=one.text, due=True,
-                    boot_id=self._boot_id, now=now,
+                    one.notice,
+                    one.job,
+                    Way.LOCAL,
+                    Sent.UNSENT,
+                    one.processes,
+                    text=one.text,
+                    due=True,
+                    boot_id=self._boot_id,
+                    now=now,
                 )
-            )  # fmt: skip
+            )
 
         def slurm_of(job: str) -> SlurmJob | None:
             number = job_number(job)
@@ -246,10 +253,16 @@ class Executor:
         write = self._write if step.delivery.receivers else self._append
         write(
             events.signalling(
-                id_of(notice), step.key, step.delivery, step.slurm, remaining=step.remaining, again=step.again,
-                boot_id=self._boot_id, now=self._clock(),
+                id_of(notice),
+                step.key,
+                step.delivery,
+                step.slurm,
+                remaining=step.remaining,
+                again=step.again,
+                boot_id=self._boot_id,
+                now=self._clock(),
             )
-        )  # fmt: skip
+        )
 
     async def _watch(self, notice: Notice, step: SignalJob) -> None:
         self._delivered(notice, step, await watch(step.delivery.text))
@@ -260,10 +273,17 @@ class Executor:
             self._unsent.add(name, step.key, delivered.passing, f"tried again: {delivered.text}", now.boottime)
         came_of_it: Sequence[Event] = (
             events.signalled(
-                name, step.key, way, delivered.result, count=delivered.count, text=delivered.text, again=step.again,
-                boot_id=self._boot_id, now=now,
+                name,
+                step.key,
+                way,
+                delivered.result,
+                count=delivered.count,
+                text=delivered.text,
+                again=step.again,
+                boot_id=self._boot_id,
+                now=now,
             ),
-        )  # fmt: skip
+        )
         if delivered.due and not step.again:
             receivers = [aim.process for aim in step.delivery.receivers]
             came_of_it = events.settled(
@@ -310,9 +330,7 @@ class Executor:
             return
         if ended:
             now = self._clock()
-            self._append([
-                events.saved(step.key, BY_STEP, saved=False, all_ranks=True, boot_id=self._boot_id, now=now)
-            ])  # fmt: skip
+            self._append([events.saved(step.key, BY_STEP, saved=False, all_ranks=True, boot_id=self._boot_id, now=now)])
 
     def _not_requeued(self, job: str, text: str, *, permanent: bool, named: bool = False) -> Event:
         return events.not_requeued(
@@ -325,9 +343,7 @@ class Executor:
         if written is None:
             return
         name, (result, text) = id_of(notice), written
-        self._append([
-            events.final_node_state(name, step.what, result, text, boot_id=self._boot_id, now=self._clock())
-        ])  # fmt: skip
+        self._append([events.final_node_state(name, step.what, result, text, boot_id=self._boot_id, now=self._clock())])
 
     async def _approve(self, notice: Notice, step: Approve) -> None:
         """Approve the end early, only once the attempt is on disk: the next daemon must know how often it was tried."""

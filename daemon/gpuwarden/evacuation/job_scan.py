@@ -183,15 +183,21 @@ class JobScan:
 def _members(jobs: Iterable[LocalJob]) -> dict[Process, Membership]:
     return {
         (process.pid, process.started): Membership(key_of(job), job.uid, is_rank=process.role is Role.RANK)
-        for job in jobs for process in job.processes
-    }  # fmt: skip
+        for job in jobs
+        for process in job.processes
+    }
 
 
 def _seen(jobs: tuple[LocalJob, ...], answer: SlurmJobs, node: str) -> Seen:
     return Seen(
-        jobs=jobs, slurm=answer.jobs, controller=answer.answered, unanswered=answer.unanswered, fresh=answer.fresh,
-        trees=answer.trees, node=node,
-    )  # fmt: skip
+        jobs=jobs,
+        slurm=answer.jobs,
+        controller=answer.answered,
+        unanswered=answer.unanswered,
+        fresh=answer.fresh,
+        trees=answer.trees,
+        node=node,
+    )
 
 
 def on_gpu(seen: Seen, pids: Collection[int]) -> Seen:

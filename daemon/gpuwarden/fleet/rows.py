@@ -181,9 +181,14 @@ def _owner(sample: Sample) -> str:
 def _finding(sample: Sample) -> Finding:
     get = sample.labels.get
     return Finding(
-        check=get("check", ""), severity=get("severity", ""), gpu=get("gpu", ""), pci_bus_id=get("pci_bus_id", ""),
-        detail=get("detail", ""), title=get("title", ""), advice=get("advice", ""),
-    )  # fmt: skip
+        check=get("check", ""),
+        severity=get("severity", ""),
+        gpu=get("gpu", ""),
+        pci_bus_id=get("pci_bus_id", ""),
+        detail=get("detail", ""),
+        title=get("title", ""),
+        advice=get("advice", ""),
+    )
 
 
 def _by_severity(finding: Finding) -> tuple[int, Finding]:
@@ -210,12 +215,21 @@ def _live(facts: _Facts, key: Key) -> Row:
         reasons.append("SIMULATED")
     enforcing, busy = facts.number(q.ENFORCING, key), facts.number(q.BUSY, key)
     return Row(
-        cluster=key[0], job=key[1], instance=key[2], node=facts.names[key], status=status, reasons=tuple(reasons),
-        busy=None if busy is None else bool(busy), present=facts.count(q.PRESENT, key), expected=expected,
+        cluster=key[0],
+        job=key[1],
+        instance=key[2],
+        node=facts.names[key],
+        status=status,
+        reasons=tuple(reasons),
+        busy=None if busy is None else bool(busy),
+        present=facts.count(q.PRESENT, key),
+        expected=expected,
         findings=tuple(sorted(facts.findings.get(key, ()), key=_by_severity)),
-        excluded_by=tuple(sorted(facts.excluded.get(key, ()))), age_seconds=age, notice=_notice(facts, key),
+        excluded_by=tuple(sorted(facts.excluded.get(key, ()))),
+        age_seconds=age,
+        notice=_notice(facts, key),
         mode="" if enforcing is None else "enforce" if enforcing else "observe",
-    )  # fmt: skip
+    )
 
 
 def _notice(facts: _Facts, key: Key) -> Notice | None:
@@ -233,10 +247,15 @@ def _not_answering(facts: _Facts, key: Key) -> Row:
     never = " and has no recorded answer" if age is None else ""
     node_state = facts.node_state.get(key)
     return Row(
-        cluster=key[0], job=key[1], instance=key[2], node=name or key[2], status=Status.UNREACHABLE, age_seconds=age,
+        cluster=key[0],
+        job=key[1],
+        instance=key[2],
+        node=name or key[2],
+        status=Status.UNREACHABLE,
+        age_seconds=age,
         reasons=(f"does not answer{never}" if key in facts.down else "its target is gone from service discovery",),
         last_known_out=None if node_state is None else _OUT.get(int(node_state)),
-    )  # fmt: skip
+    )
 
 
 def _unreachable(row: Row, deadline: float) -> Row:

@@ -65,10 +65,16 @@ def _given_up(slot: str, now: Stamp, boot: str) -> Event:
 def _record(record: Record) -> Iterator[Event]:
     of_switch = record.key.code == "sxid"
     data = LinesKept(
-        count=record.count, text=record.text, history=record.history, fatal=record.fatal, bursts=as_text(record.bursts),
-        sequence=record.sequence, nonfatal=record.nonfatal if of_switch else None,
-        ports=sxid_ports.as_text(record.ports) if of_switch else None, nvml=record.nvml,
-    )  # fmt: skip
+        count=record.count,
+        text=record.text,
+        history=record.history,
+        fatal=record.fatal,
+        bursts=as_text(record.bursts),
+        sequence=record.sequence,
+        nonfatal=record.nonfatal if of_switch else None,
+        ports=sxid_ports.as_text(record.ports) if of_switch else None,
+        nvml=record.nvml,
+    )
     yield Event(kind=_KIND[record.key.code], at=record.last, boot_id=record.boot_id, key=record.key, data=write(data))
     if record.acknowledged is not None:
         yield Event(kind=EventKind.ACKNOWLEDGED, at=record.acknowledged, boot_id=record.boot_id, key=record.key)
@@ -85,9 +91,14 @@ def _track(track: Track, boot: str) -> Iterator[Event]:
 def raised_again(track: Track, boot: str) -> Event:
     """The event that a track of this content comes from."""
     data = Raised(
-        evidence=track.evidence, count=track.count, severity=track.severity, advice=track.advice, latch=track.latch,
-        first=track.first_seen, counters=track.counters,
-    )  # fmt: skip
+        evidence=track.evidence,
+        count=track.count,
+        severity=track.severity,
+        advice=track.advice,
+        latch=track.latch,
+        first=track.first_seen,
+        counters=track.counters,
+    )
     kind = EventKind.RAISED if track.raised else EventKind.RISING
     return Event(kind=kind, at=track.last_seen, boot_id=boot, key=track.key, data=write(data))
 

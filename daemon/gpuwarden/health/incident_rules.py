@@ -74,16 +74,20 @@ RULES: tuple[Rule, ...] = (
     Rule("nvlink_down", ("nvlink_down",), Where.SAME_SLOT, LOST_WITHIN, before=0.0),
     # 48, 171, 63 and 154 in one second, and the counters of that GPU (a report of 2026-08-10, RTX PRO 6000).
     *_each(
-        ("xid.48",), ("xid.63", "xid.94", "xid.95", "xid.171", "xid.172", "xid.45", "ecc_uncorrectable", "row_remap_pending"),
-        Where.SAME_SLOT, GPU_WITHIN,
+        ("xid.48",),
+        ("xid.63", "xid.94", "xid.95", "xid.171", "xid.172", "xid.45", "ecc_uncorrectable", "row_remap_pending"),
+        Where.SAME_SLOT,
+        GPU_WITHIN,
     ),
     *_each(
-        ("xid.94", "xid.95", "xid.140", "xid.171", "xid.172"), ("xid.45", "ecc_uncorrectable", "row_remap_pending"),
-        Where.SAME_SLOT, GPU_WITHIN,
+        ("xid.94", "xid.95", "xid.140", "xid.171", "xid.172"),
+        ("xid.45", "ecc_uncorrectable", "row_remap_pending"),
+        Where.SAME_SLOT,
+        GPU_WITHIN,
     ),
     *_each(("xid.63",), ("row_remap_pending",), Where.SAME_SLOT, GPU_WITHIN),
     # The GPU's own processor stopped.
     *_each(("xid.119", "xid.120"), (*SILENT, "xid.45"), Where.SAME_SLOT, GPU_WITHIN),
     *_each(("xid.119", "xid.120"), ("driver_unresponsive",), Where.NODE, GPU_WITHIN),
     *_each(("xid",), ASKS, Where.SAME_SLOT, LOST_WITHIN),
-)  # fmt: skip
+)

@@ -302,14 +302,19 @@ def _as_they_are(state: State, sight: Sight) -> Iterator[Event]:
             continue
         settings = settings_kept(pin.settings, facts.slot, odd)
         now = replace(
-            pin, links=_links_kept(pin, facts), pcie_width=_width_kept(pin, facts), settings=settings,
+            pin,
+            links=_links_kept(pin, facts),
+            pcie_width=_width_kept(pin, facts),
+            settings=settings,
             licensed=pin.licensed and facts.readings.vgpu_license != 0,
-        )  # fmt: skip
+        )
         if now != pin:
             less = {
-                "links": now.links != pin.links, "pcie_width": now.pcie_width not in (0, pin.pcie_width),
-                "settings": now.settings != pin.settings, "licensed": now.licensed != pin.licensed,
-            }  # fmt: skip
+                "links": now.links != pin.links,
+                "pcie_width": now.pcie_width not in (0, pin.pcie_width),
+                "settings": now.settings != pin.settings,
+                "licensed": now.licensed != pin.licensed,
+            }
             event = pin_event(EventKind.GPU_PINNED, sight.now, sight.view.boot_id, now)
             names = " ".join(name for name, is_less in less.items() if is_less)
             licensed = False if less["licensed"] else now.licensed or None

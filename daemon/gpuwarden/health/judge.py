@@ -236,9 +236,14 @@ def _seen(steps: Steps, row: Condition, sighting: Sighting, sight: Sight) -> Non
 def _data(sighting: Sighting, assessment: Assessment, first: Stamp, sight: Sight) -> Evidence:
     counters = resets.counters(sight, sighting.key.subject.slot) if assessment.latch is Latch.RESET else ""
     data = Raised(
-        evidence=assessment.evidence, count=sighting.count, severity=assessment.severity, advice=assessment.advice,
-        latch=assessment.latch, first=first, counters=counters or None,
-    )  # fmt: skip
+        evidence=assessment.evidence,
+        count=sighting.count,
+        severity=assessment.severity,
+        advice=assessment.advice,
+        latch=assessment.latch,
+        first=first,
+        counters=counters or None,
+    )
     return write(data)
 
 

@@ -62,10 +62,19 @@ class Track:
     def seen(self, severity: Severity, advice: Advice, evidence: Evidence, now: Stamp) -> Track:
         """The track with one more sighting. Spelled out, since it is done for every finding in every pass, and `replace` takes thrice as long."""
         return Track(
-            key=self.key, severity=severity, advice=advice, latch=self.latch, evidence=evidence, first_seen=self.first_seen,
-            last_seen=now, raised=self.raised, latched=self.latched, released=self.released, count=self.count,
+            key=self.key,
+            severity=severity,
+            advice=advice,
+            latch=self.latch,
+            evidence=evidence,
+            first_seen=self.first_seen,
+            last_seen=now,
+            raised=self.raised,
+            latched=self.latched,
+            released=self.released,
+            count=self.count,
             counters=self.counters,
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,7 +54,11 @@ def _configured(key: Key, rules: Rules) -> str:
 def _data(track: Track, severity: Severity, row: Condition) -> Evidence:
     latch = row.latch if severity is Severity.FAILURE else Latch.NONE
     data = Raised(
-        evidence={**track.evidence, **_EVIDENCE}, count=track.count, severity=severity, advice=track.advice, latch=latch,
+        evidence={**track.evidence, **_EVIDENCE},
+        count=track.count,
+        severity=severity,
+        advice=track.advice,
+        latch=latch,
         first=track.first_seen,
-    )  # fmt: skip
+    )
     return write(data)

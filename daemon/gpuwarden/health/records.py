@@ -207,16 +207,23 @@ def _event(kind: EventKind, key: Key, batch: _Batch, boot_id: str) -> Event:
 
 def _lines(event: _Line, batch: _Batch) -> Lines:
     lines = Lines(
-        count=batch.count, text=event.text, history=batch.history, sequence=batch.sequence if batch.sequence >= 0 else None,
+        count=batch.count,
+        text=event.text,
+        history=batch.history,
+        sequence=batch.sequence if batch.sequence >= 0 else None,
         signs=signs_text(batch.signs) or None,
-    )  # fmt: skip
+    )
     if isinstance(event, SxidEvent):
         return replace(lines, fatal=batch.fatal, nonfatal=batch.nonfatal, ports=as_text(batch.ports))
     if isinstance(event, XidEvent):
         return replace(
-            lines, pid=event.pid, gpu_instance=event.gpu_instance, compute_instance=event.compute_instance,
-            source=event.source.value, nvml=batch.nvml,
-        )  # fmt: skip
+            lines,
+            pid=event.pid,
+            gpu_instance=event.gpu_instance,
+            compute_instance=event.compute_instance,
+            source=event.source.value,
+            nvml=batch.nvml,
+        )
     return lines
 
 

@@ -205,9 +205,16 @@ def _booted(state: State, event: Event) -> State:
     cases = [case(state, track.key) for track in failures(state)]
     tracks = {key: replace(track, clean_since=None) for key, track in state.tracks.items() if track.raised}
     state = replace(
-        state, boot_id=event.boot_id, resets={}, raises={}, tracks=tracks, records=_worth_keeping(state), port_downs={}, lease=None,
+        state,
+        boot_id=event.boot_id,
+        resets={},
+        raises={},
+        tracks=tracks,
+        records=_worth_keeping(state),
+        port_downs={},
+        lease=None,
         repairs=repaired(state.repairs, cases, event.at.wall, "reboot"),
-    )  # fmt: skip
+    )
     return _released(state, event.at, None, (Latch.RESET, Latch.REBOOT))
 
 
@@ -352,7 +359,12 @@ def _folded(state: State, event: Event) -> State:  # noqa: C901, PLR0911, PLR091
 
 def pin_event(kind: EventKind, at: Stamp, boot_id: str, pin: Pin) -> Event:
     data = Pinned(
-        uuid=pin.uuid, name=pin.name, serial=pin.serial, links=pin.links, pcie_width=pin.pcie_width or None,
-        settings=pin.settings or None, licensed=pin.licensed or None,
-    )  # fmt: skip
+        uuid=pin.uuid,
+        name=pin.name,
+        serial=pin.serial,
+        links=pin.links,
+        pcie_width=pin.pcie_width or None,
+        settings=pin.settings or None,
+        licensed=pin.licensed or None,
+    )
     return Event(kind=kind, at=at, boot_id=boot_id, key=Key("gpu", gpu(pin.slot)), data=write(data))

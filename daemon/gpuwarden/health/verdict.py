@@ -62,12 +62,22 @@ def _finding(track: Track, root: Key | None, state: State, sight: Sight) -> Find
     latched = track.latched or (track.latch is not Latch.NONE and track.clean_since is not None)
     follows = state.moments.follows.get(key) if state.moments.follows else None
     return Finding(
-        key=key, severity=track.severity, title=row.title if row else key.code, advice=track.advice,
-        evidence=track.evidence, first_seen=track.first_seen, last_seen=track.last_seen, count=track.count,
-        latch=track.latch, latched=latched, silenced_by="" if root is None else str(root),
-        caused_by=None if follows is None else follows[0], shadow=in_shadow(key.code, sight.rules),
-        fall=None if row is None else fall(state, row, rule, track), confirmed=key not in state.moments.unconfirmed,
-    )  # fmt: skip
+        key=key,
+        severity=track.severity,
+        title=row.title if row else key.code,
+        advice=track.advice,
+        evidence=track.evidence,
+        first_seen=track.first_seen,
+        last_seen=track.last_seen,
+        count=track.count,
+        latch=track.latch,
+        latched=latched,
+        silenced_by="" if root is None else str(root),
+        caused_by=None if follows is None else follows[0],
+        shadow=in_shadow(key.code, sight.rules),
+        fall=None if row is None else fall(state, row, rule, track),
+        confirmed=key not in state.moments.unconfirmed,
+    )
 
 
 def _unknown(state: State, sight: Sight, expected: int | None, gpus: Sequence[GpuVerdict]) -> Iterable[str]:

@@ -215,10 +215,16 @@ class Sight:
         if devices == {} and answering:
             devices = None  # a container's sysfs without devices: NVML's answer is worth more
         return cls(
-            now, rules, view, nvml, gpus, answering, devices,
+            now,
+            rules,
+            view,
+            nvml,
+            gpus,
+            answering,
+            devices,
             dcgm=view.dcgm.fresh(now, rules.dcgm_fresh_for),
             jobs=view.jobs.fresh(now, rules.host_fresh_for),
-        )  # fmt: skip
+        )
 
     def fresh(self, facts: type[Named]) -> Named | None:
         """Newest facts of a host collector, or None if they are stale."""

@@ -127,10 +127,15 @@ def parse_verdict(data: bytes, *, boot_id: str) -> Verdict:
     if boot_id and fields.get("boot_id") != boot_id:
         raise ValueError("the verdict of gpuwarden is of another boot")
     return Verdict(
-        mode=mode, state=state, reason=_text(fields.get("reason")), breaker=fields.get("breaker") == "1",
-        excluded_by=tuple(fields.get("excluded_by", "").split()), simulated=fields.get("simulated", "0") != "0",
-        stamp=_seconds(fields.get("stamp")), fresh_for=_seconds(fields.get("fresh_for")),
-    )  # fmt: skip
+        mode=mode,
+        state=state,
+        reason=_text(fields.get("reason")),
+        breaker=fields.get("breaker") == "1",
+        excluded_by=tuple(fields.get("excluded_by", "").split()),
+        simulated=fields.get("simulated", "0") != "0",
+        stamp=_seconds(fields.get("stamp")),
+        fresh_for=_seconds(fields.get("fresh_for")),
+    )
 
 
 def parse_marker(data: bytes, *, name: str, boot_id: str) -> Marker | None:

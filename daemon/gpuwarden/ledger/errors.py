@@ -40,9 +40,12 @@ class LedgerOfAnotherMajor(LedgerRefused):
 # the tables (ERROR), or breaks a rule of theirs, has met altered tables.
 _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _MISFITTING = {
-    sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH,
-    sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_FORMAT,
-}  # fmt: skip
+    sqlite3.SQLITE_ERROR,
+    sqlite3.SQLITE_CONSTRAINT,
+    sqlite3.SQLITE_MISMATCH,
+    sqlite3.SQLITE_TOOBIG,
+    sqlite3.SQLITE_FORMAT,
+}
 
 # ... and what the operator can do about the others.
 _ADVICE = {

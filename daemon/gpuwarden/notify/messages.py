@@ -70,9 +70,16 @@ def message(event: Event, origin: Origin, *, pods: bool = False) -> tuple[Group,
     subject = _subject(group, event)
     key = _id(event, subject, origin.node)
     document: dict[str, object] = {
-        "format": FORMAT, "id": key, "node": origin.node, "mode": origin.mode, "boot_id": event.boot_id or origin.boot_id,
-        "at": rfc3339(event.at.wall), "event": str(event.kind), "group": group, "subject": subject,
-    }  # fmt: skip
+        "format": FORMAT,
+        "id": key,
+        "node": origin.node,
+        "mode": origin.mode,
+        "boot_id": event.boot_id or origin.boot_id,
+        "at": rfc3339(event.at.wall),
+        "event": str(event.kind),
+        "group": group,
+        "subject": subject,
+    }
     if event.key is not None:
         document["finding"] = str(event.key)[:_TEXT_MOST]
         document |= _guidance(event, event.key, origin)

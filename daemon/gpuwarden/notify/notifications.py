@@ -129,10 +129,13 @@ class Notifications:
     def shown(self) -> tuple[ReceiverState, ...]:
         return tuple(
             ReceiverState(
-                target=worker.target, queued=len(worker.queue), error=worker.state.error,
+                target=worker.target,
+                queued=len(worker.queue),
+                error=worker.state.error,
                 counts={
-                    **{result.value: worker.state.counts[result] for result in Result}, DROPPED: worker.queue.dropped,
+                    **{result.value: worker.state.counts[result] for result in Result},
+                    DROPPED: worker.queue.dropped,
                 },
             )
             for worker in self._workers
-        )  # fmt: skip
+        )

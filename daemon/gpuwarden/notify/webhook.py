@@ -144,9 +144,11 @@ class _Line:
         """Raises what the connection raises."""
         body, stamp = message.body.encode(), str(int(now))
         headers = {
-            "Content-Type": "application/json", "User-Agent": f"gpuwarden/{__version__}",
-            "Idempotency-Key": message.key, "X-Gpuwarden-Timestamp": stamp,
-        }  # fmt: skip
+            "Content-Type": "application/json",
+            "User-Agent": f"gpuwarden/{__version__}",
+            "Idempotency-Key": message.key,
+            "X-Gpuwarden-Timestamp": stamp,
+        }
         if self._key:
             signed = hmac.new(self._key, f"{stamp}.".encode() + body, hashlib.sha256).hexdigest()
             headers["X-Gpuwarden-Signature"] = f"sha256={signed}"

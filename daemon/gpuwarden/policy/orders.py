@@ -104,9 +104,14 @@ def _left_to_failures(state: PolicyState, name: str, reason: str, boot_id: str, 
         return
     yield from _dropped(state, name, boot_id, now)
     intent = Intent(
-        act=Act.EXCLUDE, actuator=name, why=Why.FAILURE, reason=reason, at=now, replaces=pending.reason,
+        act=Act.EXCLUDE,
+        actuator=name,
+        why=Why.FAILURE,
+        reason=reason,
+        at=now,
+        replaces=pending.reason,
         key=intent_key(Act.EXCLUDE, name, boot_id, now),
-    )  # fmt: skip
+    )
     yield Event(kind=EventKind.INTENDED, at=now, boot_id=boot_id, data=write(intent))
 
 
@@ -131,9 +136,15 @@ def _dropped(state: PolicyState, name: str, boot_id: str, now: Stamp) -> Iterato
 def _restore(state: PolicyState, name: str, boot_id: str, now: Stamp) -> Iterator[Event]:
     yield from _dropped(state, name, boot_id, now)
     intent = Intent(
-        act=Act.RESTORE, actuator=name, why=Why.OPERATOR, reason="", at=now, force=True,
-        key=intent_key(Act.RESTORE, name, boot_id, now), ended=state.ended.get(name, 0.0),
-    )  # fmt: skip
+        act=Act.RESTORE,
+        actuator=name,
+        why=Why.OPERATOR,
+        reason="",
+        at=now,
+        force=True,
+        key=intent_key(Act.RESTORE, name, boot_id, now),
+        ended=state.ended.get(name, 0.0),
+    )
     yield Event(kind=EventKind.INTENDED, at=now, boot_id=boot_id, data=write(intent))
 
 

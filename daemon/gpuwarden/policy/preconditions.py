@@ -8,9 +8,16 @@ from gpuwarden.policy.model import Act, Flag, Intent, NodeState, Outcome, Owner,
 
 RANK = {Why.FAILURE: 0, Why.TERMINATION: 1, Why.OPERATOR: 2}
 """A reason of ours gives way to one of higher rank."""
-REPAIR_REMARKS = frozenset({
-    "Not responding", "Node unexpectedly rebooted", "reboot requested", "reboot issued", "reboot complete", "reboot timed out",
-})  # fmt: skip
+REPAIR_REMARKS = frozenset(
+    {
+        "Not responding",
+        "Node unexpectedly rebooted",
+        "reboot requested",
+        "reboot issued",
+        "reboot complete",
+        "reboot timed out",
+    }
+)
 """What Slurm appends from 23.02 on while a machine is off or boots (src/slurmctld/{ping_nodes,controller,node_mgr,proc_req}.c). A repair and
 a replacement look like that, and it is over when the machine is healthy: no objection. All other remarks are."""
 CLOCK_APART = 1.5

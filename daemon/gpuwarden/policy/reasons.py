@@ -101,9 +101,12 @@ def parse(text: str) -> Reason | None:
     fields = dict(word.split("=", 1) for word in (kind[2] or "").split() if "=" in word)
     named = kind[1] == Why.TERMINATION
     return Reason(
-        why=Why(kind[1]), text=own.strip(), suffix=suffix.strip(),
-        boot=_known(fields.get("boot", "")) if named else "", instance=_known(fields.get("instance", "")) if named else "",
-    )  # fmt: skip
+        why=Why(kind[1]),
+        text=own.strip(),
+        suffix=suffix.strip(),
+        boot=_known(fields.get("boot", "")) if named else "",
+        instance=_known(fields.get("instance", "")) if named else "",
+    )
 
 
 def _known(name: str) -> str:

@@ -166,11 +166,16 @@ def of_passed(gate: Gate, level: Level) -> str:
     """
     warnings = sum(verdict is ActiveVerdict.WARNING for _, verdict in results_of(gate).values())
     left_out = len(gate.untestable.split())
-    return "; ".join(filter(None, (
-        f"a test of level {level} found nothing on {len(results_of(gate)) - warnings} GPUs",
-        f"a warning on {warnings}" if warnings else "",
-        f"{left_out} that cannot be tested left out" if left_out else "",
-    )))  # fmt: skip
+    return "; ".join(
+        filter(
+            None,
+            (
+                f"a test of level {level} found nothing on {len(results_of(gate)) - warnings} GPUs",
+                f"a warning on {warnings}" if warnings else "",
+                f"{left_out} that cannot be tested left out" if left_out else "",
+            ),
+        )
+    )
 
 
 def hindered(gate: Gate, why: str) -> Gate:

@@ -305,9 +305,17 @@ def _ordered(state: PolicyState, event: Event, data: Ordered) -> PolicyState:
     if data.more:
         return replace(state, override=override)
     return replace(
-        state, order=None, declined=frozenset(), lifted={}, person={}, gate=None, override=override, returns=(), would={},
+        state,
+        order=None,
+        declined=frozenset(),
+        lifted={},
+        person={},
+        gate=None,
+        override=override,
+        returns=(),
+        would={},
         unknown_since=None,
-    )  # fmt: skip
+    )
 
 
 def _overriding(state: PolicyState, event: Event, data: Ordered) -> Override | None:

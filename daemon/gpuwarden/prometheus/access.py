@@ -71,9 +71,14 @@ def access(
     if ca is not None and parts.scheme != "https":
         raise AccessError(f"{url}: certificates are of use with https:// only")
     return Access(
-        url=url.rstrip("/"), host=parts.hostname or "", port=port, path=parts.path.rstrip("/"),
-        tls=_tls(ca) if parts.scheme == "https" else None, authorization=authorization, hints=hints,
-    )  # fmt: skip
+        url=url.rstrip("/"),
+        host=parts.hostname or "",
+        port=port,
+        path=parts.path.rstrip("/"),
+        tls=_tls(ca) if parts.scheme == "https" else None,
+        authorization=authorization,
+        hints=hints,
+    )
 
 
 def _parts(url: str) -> tuple[SplitResult, int]:

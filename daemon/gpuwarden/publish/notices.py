@@ -26,8 +26,16 @@ WAIT_MOST = 60.0
 
 
 KEYS = (
-    "id", "source", "kind", "reason", "hard", "called_off", "announced_at", "deadline", "deadline_boottime",
-)  # fmt: skip
+    "id",
+    "source",
+    "kind",
+    "reason",
+    "hard",
+    "called_off",
+    "announced_at",
+    "deadline",
+    "deadline_boottime",
+)
 
 
 def notice_document(notice: Notice) -> Document:

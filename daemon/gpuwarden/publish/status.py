@@ -32,12 +32,31 @@ from gpuwarden_collectors.kernel_log.belief import FACILITY, PACKET_FILTER
 Document = dict[str, Any]
 
 MAIN_READINGS = (
-    "temperature", "temperature_memory", "power_usage_mw", "power_limit_mw", "power_enforced_limit_mw", "clock_sm_mhz",
-    "clock_sm_application_mhz", "clock_memory_application_mhz", "performance_state",
-    "utilization_gpu", "utilization_memory", "memory_total_bytes", "memory_used_bytes", "ecc_mode",
-    "ecc_corrected_volatile", "ecc_uncorrected_volatile", "remapped_rows_pending", "remapped_rows_failure",
-    "pcie_generation", "pcie_width", "mig_mode", "persistence_mode", "gsp_mode", "recovery_action",
-)  # fmt: skip
+    "temperature",
+    "temperature_memory",
+    "power_usage_mw",
+    "power_limit_mw",
+    "power_enforced_limit_mw",
+    "clock_sm_mhz",
+    "clock_sm_application_mhz",
+    "clock_memory_application_mhz",
+    "performance_state",
+    "utilization_gpu",
+    "utilization_memory",
+    "memory_total_bytes",
+    "memory_used_bytes",
+    "ecc_mode",
+    "ecc_corrected_volatile",
+    "ecc_uncorrected_volatile",
+    "remapped_rows_pending",
+    "remapped_rows_failure",
+    "pcie_generation",
+    "pcie_width",
+    "mig_mode",
+    "persistence_mode",
+    "gsp_mode",
+    "recovery_action",
+)
 """The readings of `GpuReadings` that are shown beside the health of a GPU."""
 
 ENDS_WHEN = {

@@ -54,9 +54,13 @@ class Rehearsal:
         now = step.verdict.at
         seen = engine.observed_at is not None and step.verdict.expected is not None
         situation = Situation(
-            verdict=step.verdict, sequence=engine.sequence, boot_id=engine.view.boot_id,
-            ready=seen and engine.view.pci.outcome is not None, actuators=(SCHEDULER,), node_states={SCHEDULER: NodeState(at=now)},
-        )  # fmt: skip
+            verdict=step.verdict,
+            sequence=engine.sequence,
+            boot_id=engine.view.boot_id,
+            ready=seen and engine.view.pci.outcome is not None,
+            actuators=(SCHEDULER,),
+            node_states={SCHEDULER: NodeState(at=now)},
+        )
         decision = decide(self._state, situation, self._settings, now)
         self._state = decision.state
         return (self._refused(event) for event in decision.events)

@@ -91,16 +91,26 @@ class Daemon:
         self._notifications = site.notifications()
         self.journal = Journal(self.ledger, request_step=self._request_step, clock=clock)
         self.enforcement = Enforcement(
-            actuators, site.enforcement, append=self.journal.append, changed=self._request_step,
-            committed=self.ledger.commit, boot_id=site.boot_id, clock=clock,
-        )  # fmt: skip
+            actuators,
+            site.enforcement,
+            append=self.journal.append,
+            changed=self._request_step,
+            committed=self.ledger.commit,
+            boot_id=site.boot_id,
+            clock=clock,
+        )
         self._notice_sources = NoticeSources(
             site.notice_sources(clock), self.enforcement.announced, boot_id=site.boot_id, clock=clock
         )
         self._jobs = Jobs(
-            site, self, append=partial(self.journal.append, step=Step.SOON), write=self.journal.append,
-            committed=self.ledger.commit, clock=clock, passed=manager.sockets.get(JOB_SOCKET),
-        )  # fmt: skip
+            site,
+            self,
+            append=partial(self.journal.append, step=Step.SOON),
+            write=self.journal.append,
+            committed=self.ledger.commit,
+            clock=clock,
+            passed=manager.sockets.get(JOB_SOCKET),
+        )
         self.journal.projections = (self.engine, self.enforcement, *self._jobs.projections)
         self._gate = return_gate(site, self, self._request_step, clock)
         self._verdict_file = VerdictFile(site.config.run.dir, clock)
@@ -115,9 +125,12 @@ class Daemon:
             self._tests.cut_short = self._gate.cut_short
         self.journal.outputs = (self._lines.write, self._notify, *self._jobs.outputs, self._tests.appended)
         self._web = Web(
-            self.holder, verbs.events_since, clock=clock, notices=self._jobs.notices,
+            self.holder,
+            verbs.events_since,
+            clock=clock,
+            notices=self._jobs.notices,
             config=site.config.publish.web_config,
-        )  # fmt: skip
+        )
         self._control = Control(site.config.run.dir, verbs.table(), group=site.config.control.group or None)
         self._errors = self._component_errors()
         self._ticker: asyncio.Task[None] | None = None
@@ -329,9 +342,13 @@ class Daemon:
         self.verdict = step.verdict
         self.journal.append(step.events, by=self.engine, position=reached)
         situation = Situation(
-            verdict=step.verdict, sequence=self.engine.sequence, ready=self.holder.snapshot.ready,
-            boot_id=self._site.boot_id, instance=self._site.instance, remembered=self.journal.recalled,
-        )  # fmt: skip
+            verdict=step.verdict,
+            sequence=self.engine.sequence,
+            ready=self.holder.snapshot.ready,
+            boot_id=self._site.boot_id,
+            instance=self._site.instance,
+            remembered=self.journal.recalled,
+        )
         if self._gate is not None:
             situation = with_gate(situation, self._gate, self.engine, now)
         self.journal.append(self.enforcement.step(situation, now), by=self.enforcement)
@@ -362,9 +379,12 @@ class Daemon:
         if self._gate is not None:
             enforced = replace(enforced, gate=self._gate.shown())
         return replace(
-            snapshot, enforced=enforced, notice_sources=self._notice_sources.shown(now),
-            evacuations=self._jobs.shown(now), receivers=self._notifications.shown(),
-        )  # fmt: skip
+            snapshot,
+            enforced=enforced,
+            notice_sources=self._notice_sources.shown(now),
+            evacuations=self._jobs.shown(now),
+            receivers=self._notifications.shown(),
+        )
 
     async def _tick(self) -> None:
         """A step at least each interval, and once what is shown is too old: silence must become visible too."""

@@ -61,20 +61,34 @@ class Jobs:
         self.notices = Notices()
         self._file = NoticeFile(site.config.run.dir, clock)
         self._socket = JobSocket(
-            site.config.run.dir, status=self._status, notices=self.notices, current=self._current,
-            membership_of=self._membership_of, acknowledged=self._acknowledged, clock=clock, passed=passed,
-        )  # fmt: skip
+            site.config.run.dir,
+            status=self._status,
+            notices=self.notices,
+            current=self._current,
+            membership_of=self._membership_of,
+            acknowledged=self._acknowledged,
+            clock=clock,
+            passed=passed,
+        )
         self._evacuation = None if site.simulation is not None else self._made(append, write, committed)
         self._door: asyncio.Task[None] | None = None
 
     def _made(self, append: Append, write: Append, committed: Callable[[], Awaitable[bool]]) -> Evacuation:
         config, boot_id = self._site.config, self._site.boot_id
         return Evacuation(
-            self._site.evacuation, self._site.job_scan(self._on_gpus, self._clock),
+            self._site.evacuation,
+            self._site.job_scan(self._on_gpus, self._clock),
             Acknowledgements(config.run.dir, config.paths.proc, boot_id=boot_id, clock=self._clock),
-            self._site.approval, active=self._active, enforce=config.mode == "enforce", append=append, write=write,
-            committed=committed, names=config.publish.publish_jobs, boot_id=boot_id, clock=self._clock,
-        )  # fmt: skip
+            self._site.approval,
+            active=self._active,
+            enforce=config.mode == "enforce",
+            append=append,
+            write=write,
+            committed=committed,
+            names=config.publish.publish_jobs,
+            boot_id=boot_id,
+            clock=self._clock,
+        )
 
     # --- life
 
@@ -118,9 +132,16 @@ class Jobs:
     def _active(self, now: Stamp) -> ActiveNotices:
         enforcement, config = self._service.enforcement, self._site.config
         return active_notices(
-            enforcement.state, self._service.verdict, enforcement.node_states, self._gpu_processes,
-            scheduled=config.slurm.enabled, ignore_gpus=config.jobs.failing_gpu == "ignore", horizon=config.termination.horizon, instance=self._site.instance, now=now,
-        )  # fmt: skip
+            enforcement.state,
+            self._service.verdict,
+            enforcement.node_states,
+            self._gpu_processes,
+            scheduled=config.slurm.enabled,
+            ignore_gpus=config.jobs.failing_gpu == "ignore",
+            horizon=config.termination.horizon,
+            instance=self._site.instance,
+            now=now,
+        )
 
     # --- what is published
 

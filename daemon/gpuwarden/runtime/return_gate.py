@@ -44,11 +44,16 @@ def return_gate(site: Site, service: Service, request_step: Callable[[], None], 
         socket=test.gate_socket, level=Level(site.gate_level), within=test.gate_timeout, turn=_turn(site)
     )
     return ReturnGate(
-        options, append=service.journal.append, gate=lambda: service.enforcement.state.gate,
+        options,
+        append=service.journal.append,
+        gate=lambda: service.enforcement.state.gate,
         could_test=lambda: service.enforcement.state.testable,
-        gpus=lambda: service.verdict.gpus, changed=request_step, committed=service.ledger.commit,
-        boot_id=site.boot_id, clock=clock,
-    )  # fmt: skip
+        gpus=lambda: service.verdict.gpus,
+        changed=request_step,
+        committed=service.ledger.commit,
+        boot_id=site.boot_id,
+        clock=clock,
+    )
 
 
 def _turn(site: Site) -> Turn | None:
@@ -59,15 +64,21 @@ def _turn(site: Site) -> Turn | None:
 
     config = site.config
     return GateMark(
-        site.slurm, config.slurm, at_once=config.test.at_once, slurm_user=config.test.slurm_user,
-        lasts=config.test.gate_timeout + PROBE_AND_START, pause=config.breaker.recount_after,
-    )  # fmt: skip
+        site.slurm,
+        config.slurm,
+        at_once=config.test.at_once,
+        slurm_user=config.test.slurm_user,
+        lasts=config.test.gate_timeout + PROBE_AND_START,
+        pause=config.breaker.recount_after,
+    )
 
 
 def with_gate(situation: Situation, gate: ReturnGate, engine: Engine, now: Stamp) -> Situation:
     """Add to the situation what the gate needs to know."""
     nvml, lease = engine.view.nvml.facts, engine.state.lease
     return replace(
-        situation, gate_run=gate.run, testing=lease is not None and lease.holds(now),
+        situation,
+        gate_run=gate.run,
+        testing=lease is not None and lease.holds(now),
         gpus_used=nvml is None or any(gpu.processes for gpu in nvml.gpus),
-    )  # fmt: skip
+    )

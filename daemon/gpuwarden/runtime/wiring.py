@@ -84,13 +84,19 @@ class Site:
             )
         slurm = None if simulation else _slurm_client(config.slurm)
         sources = Sources(
-            collectors=replace(config.collectors, nvml=nvml), sysfs=sysfs, proc=config.paths.proc,
+            collectors=replace(config.collectors, nvml=nvml),
+            sysfs=sysfs,
+            proc=config.paths.proc,
             host=config.paths.host,
-            kmsg=kmsg if config.collectors.kernel_log.enabled else None, plugins=config.plugins, slurm=config.slurm,
-            slurm_client=slurm, gpus_alone=simulation is not None, run_dir=config.run.dir,
+            kmsg=kmsg if config.collectors.kernel_log.enabled else None,
+            plugins=config.plugins,
+            slurm=config.slurm,
+            slurm_client=slurm,
+            gpus_alone=simulation is not None,
+            run_dir=config.run.dir,
             watched_containers=config.jobs.docker if config.jobs.stalled_containers else None,
             kubelet_socket=config.kubernetes.kubelet_socket if config.kubernetes.pod_labels else None,
-        )  # fmt: skip
+        )
         dcgm = config.collectors.dcgm
         rules = Rules(
             expected_gpus=config.inventory.expected_gpus,
@@ -111,9 +117,14 @@ class Site:
             limits=config.limits,
         )
         return cls(
-            config=config, boot_id=boot_id(config.paths.proc), machine=machine, sources=sources, rules=rules,
-            simulation=simulation, slurm=slurm,
-        )  # fmt: skip
+            config=config,
+            boot_id=boot_id(config.paths.proc),
+            machine=machine,
+            sources=sources,
+            rules=rules,
+            simulation=simulation,
+            slurm=slurm,
+        )
 
     @property
     def ledger(self) -> Path:
@@ -194,11 +205,17 @@ class Site:
 
     def service(self, started: Stamp) -> Service:
         return Service(
-            node=self.config.node, boot_id=self.boot_id, started=started, version=__version__,
-            mode=self.config.mode, simulated=self.simulation is not None, interval=self.sources.nvml.interval,
-            fresh_for=self.rules.nvml_fresh_for, publish_jobs=self.config.publish.publish_jobs,
+            node=self.config.node,
+            boot_id=self.boot_id,
+            started=started,
+            version=__version__,
+            mode=self.config.mode,
+            simulated=self.simulation is not None,
+            interval=self.sources.nvml.interval,
+            fresh_for=self.rules.nvml_fresh_for,
+            publish_jobs=self.config.publish.publish_jobs,
             runbooks=self.config.publish.runbooks,
-        )  # fmt: skip
+        )
 
     def holder(self, snapshot: Snapshot, clock: Clock) -> Holder:
         publish = self.config.publish
@@ -212,8 +229,11 @@ class Site:
     def about(self) -> Mapping[str, str | bool]:
         simulated = self.simulation is not None
         return {
-            "node": self.config.node, "mode": self.config.mode, "simulated": simulated, "version": __version__,
-        }  # fmt: skip
+            "node": self.config.node,
+            "mode": self.config.mode,
+            "simulated": simulated,
+            "version": __version__,
+        }
 
 
 def _slurm_client(options: SlurmOptions) -> SlurmClient | None:

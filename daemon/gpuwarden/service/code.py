@@ -61,9 +61,14 @@ def loaded(python: Path) -> list[Path]:
     """Paths at which that Python finds its code, started as the unit starts it. Raises CodeError."""
     try:
         done = subprocess.run(  # noqa: S603 - the interpreter of this installation
-            [python, "-c", _PROBE], env={"PATH": "/usr/bin:/bin", "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1"},
-            cwd="/", stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWERS_WITHIN, check=False,
-        )  # fmt: skip
+            [python, "-c", _PROBE],
+            env={"PATH": "/usr/bin:/bin", "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=ANSWERS_WITHIN,
+            check=False,
+        )
         return [Path(path) for path in json.loads(done.stdout)]
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CodeError(f"cannot start {python} as the unit would: {error}") from error

@@ -73,8 +73,10 @@ def sockets() -> list[str]:
 def local_files(command: Path, python: Path) -> Iterator[File]:
     """Yields the files of the service, with the executables of this installation in place of the package's."""
     replaced = {
-        PACKAGED_COMMAND: str(command), PACKAGED_PYTHON: str(python), PACKAGED_SHARE: LOCAL_SHARE,
-    }  # fmt: skip
+        PACKAGED_COMMAND: str(command),
+        PACKAGED_PYTHON: str(python),
+        PACKAGED_SHARE: LOCAL_SHARE,
+    }
     for part in PARTS:
         for file in sorted(source().glob(part.pattern)):
             text = file.read_text("utf-8")

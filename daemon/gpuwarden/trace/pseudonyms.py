@@ -31,12 +31,26 @@ class Pseudonyms:
         named = sorted((re.escape(host) for host in hosts if host), key=len, reverse=True)
         self._hosts = re.compile(rf"\b(?:{'|'.join(named)})\b") if named else None
         self._by_name: Mapping[str, Callable[[Any], Any]] = {
-            "uuid": self._text, "serial": self._serial, "chassis_serial": self._serial, "pid": self._pid, "began": self._uuid, "boot_id": self._uuid,
-            "by": lambda _: "operator", "uid": self._pid, "job": self._job, "user": self._pseudonym, "job_name": self._pseudonym,
-            "namespace": self._pseudonym, "pod": self._pods, "container": self._pseudonym,
-            "comm": self._comm, "output": lambda _: "", "source": self._source,
-            "bursts": self._bursts, "workers": self._pids,
-        }  # fmt: skip
+            "uuid": self._text,
+            "serial": self._serial,
+            "chassis_serial": self._serial,
+            "pid": self._pid,
+            "began": self._uuid,
+            "boot_id": self._uuid,
+            "by": lambda _: "operator",
+            "uid": self._pid,
+            "job": self._job,
+            "user": self._pseudonym,
+            "job_name": self._pseudonym,
+            "namespace": self._pseudonym,
+            "pod": self._pods,
+            "container": self._pseudonym,
+            "comm": self._comm,
+            "output": lambda _: "",
+            "source": self._source,
+            "bursts": self._bursts,
+            "workers": self._pids,
+        }
 
     def __call__(self, content: Any) -> Any:
         match content:

@@ -174,9 +174,14 @@ class TraceReader:
             raise CodecError("a pass observed, but has no facts and none came before")
         took = from_wire(float, line.get("took", 0.0))
         observation = Observation(
-            collector=name, outcome=outcome, started=Stamp(at.boottime - took, at.wall - took), finished=at,
-            facts=facts if observed else None, error=from_wire(str, line.get("error", "")), worker=worker,
-        )  # fmt: skip
+            collector=name,
+            outcome=outcome,
+            started=Stamp(at.boottime - took, at.wall - took),
+            finished=at,
+            facts=facts if observed else None,
+            error=from_wire(str, line.get("error", "")),
+            worker=worker,
+        )
         return Passed(observation)
 
     def _facts(self, name: str, old: object, line: Line) -> Any:

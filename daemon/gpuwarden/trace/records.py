@@ -21,9 +21,15 @@ from gpuwarden_collectors.slurm.jobs_facts import JobsFacts
 
 FORMAT = 1
 _JUDGED: tuple[type[NamedFacts], ...] = (
-    NvmlFacts, PciFacts, DcgmFacts, *(spec.facts for spec in HOST_COLLECTORS), PluginFacts, JobsFacts,
-    ContainersFacts, PodsFacts,
-)  # fmt: skip
+    NvmlFacts,
+    PciFacts,
+    DcgmFacts,
+    *(spec.facts for spec in HOST_COLLECTORS),
+    PluginFacts,
+    JobsFacts,
+    ContainersFacts,
+    PodsFacts,
+)
 COLLECTORS: Mapping[str, Any] = {facts.collector: facts for facts in _JUDGED}
 """The collectors that are judged, and what each of them finds."""
 FACTS: Mapping[str, Any] = {name: facts | None for name, facts in COLLECTORS.items()}

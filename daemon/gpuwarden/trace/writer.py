@@ -32,17 +32,44 @@ from gpuwarden_collectors.facts import GpuFacts, GpuReadings, MigInstance, NvmlF
 TELEMETRY_EVERY, JUDGED_EVERY = 60.0, 15.0
 """Seconds between two that are written: of TELEMETRY, and of JUDGED, of which a minute then has four."""
 _TELEMETRY_OF = (
-    "power_usage", "power_instant", "energy", "clock_graphics", "clock_sm_mhz", "clock_memory_mhz", "clock_video", "violation_",
-    "utilization_memory", "utilization_encoder", "utilization_decoder", "memory_free", "memory_used", "bar1_used", "bar1_free",
-    "pcie_tx", "pcie_rx", "nvlink_tx", "nvlink_rx", "nvlink5_tx", "nvlink5_rx_bytes", "gpm_",
-)  # fmt: skip
+    "power_usage",
+    "power_instant",
+    "energy",
+    "clock_graphics",
+    "clock_sm_mhz",
+    "clock_memory_mhz",
+    "clock_video",
+    "violation_",
+    "utilization_memory",
+    "utilization_encoder",
+    "utilization_decoder",
+    "memory_free",
+    "memory_used",
+    "bar1_used",
+    "bar1_free",
+    "pcie_tx",
+    "pcie_rx",
+    "nvlink_tx",
+    "nvlink_rx",
+    "nvlink5_tx",
+    "nvlink5_rx_bytes",
+    "gpm_",
+)
 TELEMETRY = tuple(name for name in GpuReadings.__dataclass_fields__ if name.startswith(_TELEMETRY_OF))
 """Readings that change with every pass and that no condition depends on for less than minutes: nine tenths of a trace, if it held them
 all."""
 JUDGED = (
-    "power_usage_mw", "clock_sm_mhz", "memory_used_bytes", "nvlink_tx_kib", "nvlink5_tx_bytes",
-    "gpm_graphics_active", "gpm_tensor_active", "gpm_dram_active", "gpm_pcie_tx_mib", "gpm_pcie_rx_mib",
-)  # fmt: skip
+    "power_usage_mw",
+    "clock_sm_mhz",
+    "memory_used_bytes",
+    "nvlink_tx_kib",
+    "nvlink5_tx_bytes",
+    "gpm_graphics_active",
+    "gpm_tensor_active",
+    "gpm_dram_active",
+    "gpm_pcie_tx_mib",
+    "gpm_pcie_rx_mib",
+)
 """Readings of TELEMETRY on which conditions about minutes depend (`job_stalled`, `gpu_slow`)."""
 _SELDOM = tuple(name for name in TELEMETRY if name not in JUDGED)
 _OF_INSTANCES = tuple(name for name in MigInstance.__dataclass_fields__ if name.startswith(_TELEMETRY_OF))

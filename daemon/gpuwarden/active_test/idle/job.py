@@ -52,9 +52,13 @@ class IdleJob:
         The controller itself removes a job that has not started in time (--deadline), and never starts one a second time.
         """
         return [
-            "sbatch", "--parsable", f"--job-name={JOB_NAME}", *self.options(),
-            f"--deadline=now+{self.minutes * 60 + STARTED_WITHIN}seconds", f"--wrap={self.script()}",
-        ]  # fmt: skip
+            "sbatch",
+            "--parsable",
+            f"--job-name={JOB_NAME}",
+            *self.options(),
+            f"--deadline=now+{self.minutes * 60 + STARTED_WITHIN}seconds",
+            f"--wrap={self.script()}",
+        ]
 
     def trial(self) -> list[str]:
         """Command line that submits nothing and only tells whether the job would be accepted."""
@@ -63,10 +67,22 @@ class IdleJob:
     def options(self) -> list[str]:
         named = (("account", self.account), ("qos", self.qos))
         return [
-            *self.identity, f"--partition={self.partition}", *(f"--{key}={value}" for key, value in named if value),
-            f"--nodelist={self.node}", "--nodes=1", "--ntasks=1", "--exclusive", f"--gres=gpu:{self.gpus}", "--mem=0",
-            "--no-requeue", f"--time={self.minutes}", "--export=NIL", "--chdir=/", "--input=/dev/null", "--output=/dev/null",
-        ]  # fmt: skip
+            *self.identity,
+            f"--partition={self.partition}",
+            *(f"--{key}={value}" for key, value in named if value),
+            f"--nodelist={self.node}",
+            "--nodes=1",
+            "--ntasks=1",
+            "--exclusive",
+            f"--gres=gpu:{self.gpus}",
+            "--mem=0",
+            "--no-requeue",
+            f"--time={self.minutes}",
+            "--export=NIL",
+            "--chdir=/",
+            "--input=/dev/null",
+            "--output=/dev/null",
+        ]
 
     def script(self) -> str:
         """The batch script.

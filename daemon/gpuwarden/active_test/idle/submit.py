@@ -107,6 +107,14 @@ async def _possible(order: Submission, identity: tuple[str, ...]) -> IdleJob:
     if why := refusal(test.at_once - others.pending, others.held, name):
         raise NotNow(f"{why}; {others.pending} more wait" if others.pending else why)
     return IdleJob(
-        node=name, gpus=node.gpus, partition=test.partition, level=order.level, parallel=test.parallel, config=order.file,
-        run_dir=order.config.run.dir, account=test.account, qos=test.qos, identity=identity,
-    )  # fmt: skip
+        node=name,
+        gpus=node.gpus,
+        partition=test.partition,
+        level=order.level,
+        parallel=test.parallel,
+        config=order.file,
+        run_dir=order.config.run.dir,
+        account=test.account,
+        qos=test.qos,
+        identity=identity,
+    )

@@ -184,9 +184,15 @@ class KubernetesActuator:
         if intent.act is Act.RESTORE:
             return patches.restoration(reply.body)
         return patches.exclusion(
-            reply.body, key=options.key, effect=options.effect, why=intent.why, reason=intent.reason,
-            cordon=options.cordon, at=reply.at, slinky=options.slinky,
-        )  # fmt: skip
+            reply.body,
+            key=options.key,
+            effect=options.effect,
+            why=intent.why,
+            reason=intent.reason,
+            cordon=options.cordon,
+            at=reply.at,
+            slinky=options.slinky,
+        )
 
     async def _count(self) -> int:
         now = self._clock().boottime

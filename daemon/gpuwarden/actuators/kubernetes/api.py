@@ -196,9 +196,13 @@ class KubernetesApi:
     ) -> Reply:
         params = {"fieldManager": manager, **({"dryRun": "All"} if dry else {})}
         return await self._request(
-            undone, "PATCH", url, params=params, content=json.dumps(patch).encode(),
+            undone,
+            "PATCH",
+            url,
+            params=params,
+            content=json.dumps(patch).encode(),
             headers={"Content-Type": kind},
-        )  # fmt: skip
+        )
 
     async def _request(self, undone: str, method: str, url: str, **request: Any) -> Reply:
         try:

@@ -185,9 +185,13 @@ class ConditionWriter:
     def _entry(self, kind: str, condition: Condition, current: CurrentCondition | None, now: str) -> Json:
         since = current.since if current is not None and current.status == condition.status else ""
         return {
-            "type": kind, "status": condition.status, "reason": condition.reason, "message": condition.message,
-            "lastHeartbeatTime": now, "lastTransitionTime": since or now,
-        }  # fmt: skip
+            "type": kind,
+            "status": condition.status,
+            "reason": condition.reason,
+            "message": condition.message,
+            "lastHeartbeatTime": now,
+            "lastTransitionTime": since or now,
+        }
 
     def _current(self, node: Json) -> dict[str, CurrentCondition]:
         """Gpuwarden's conditions by type, of this daemon or of one before it."""

@@ -104,7 +104,9 @@ def new_client(options: KubernetesOptions) -> Client:
     except yaml.YAMLError as error:  # its own text quotes the line, which may hold a token
         mark = getattr(error, "problem_mark", None)
         line = f" in line {mark.line + 1}" if mark is not None else ""
-        raise ActuatorRefused(f"the Kubernetes configuration cannot be used: invalid YAML{line} of {options.kubeconfig}") from None  # fmt: skip
+        raise ActuatorRefused(
+            f"the Kubernetes configuration cannot be used: invalid YAML{line} of {options.kubeconfig}"
+        ) from None
     except Exception as error:  # noqa: BLE001 - a file that another program wrote: whatever may be wrong in it
         text = " ".join(str(error).split())
         raise ActuatorRefused(f"the Kubernetes configuration cannot be used: {text:.300}") from None

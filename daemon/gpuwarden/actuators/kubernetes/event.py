@@ -17,11 +17,23 @@ def event(node: Json, name: str, intent: Intent, wall: float) -> Json:
     at = datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     text = intent.reason if excluded else f"restored: {intent.reason}".rstrip(": ")
     return {
-        "apiVersion": "v1", "kind": "Event",
+        "apiVersion": "v1",
+        "kind": "Event",
         "metadata": {"generateName": f"{name[:_NAME_MOST]}.gpuwarden-", "namespace": EVENTS},
-        "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": name, "uid": mapping(node.get("metadata")).get("uid", "")},
-        "reason": "GpuwardenExcluded" if excluded else "GpuwardenRestored", "message": text[:_MESSAGE_MOST],
-        "type": "Warning" if excluded else "Normal", "source": {"component": "gpuwarden", "host": name},
-        "reportingComponent": "gpuwarden", "reportingInstance": name, "action": "Exclude" if excluded else "Restore",
-        "firstTimestamp": at, "lastTimestamp": at, "count": 1,
-    }  # fmt: skip
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "name": name,
+            "uid": mapping(node.get("metadata")).get("uid", ""),
+        },
+        "reason": "GpuwardenExcluded" if excluded else "GpuwardenRestored",
+        "message": text[:_MESSAGE_MOST],
+        "type": "Warning" if excluded else "Normal",
+        "source": {"component": "gpuwarden", "host": name},
+        "reportingComponent": "gpuwarden",
+        "reportingInstance": name,
+        "action": "Exclude" if excluded else "Restore",
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "count": 1,
+    }

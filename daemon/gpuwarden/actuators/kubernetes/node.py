@@ -48,10 +48,18 @@ def node_state_of(node: Json, at: Stamp, key: str, pool: int | None) -> NodeStat
     closed = CORDONED if cordoned else ""
     if mark is not None and own:
         return NodeState(
-            at=at, owner=Owner.OURS, why=mark.reason.why, reason=mark.reason.text, since=written_at(node) or mark.at,
-            boot=mark.reason.boot, instance=mark.reason.instance, closed="" if mark.cordoned else closed, schedulable=False,
-            state=state, pool=pool,
-        )  # fmt: skip
+            at=at,
+            owner=Owner.OURS,
+            why=mark.reason.why,
+            reason=mark.reason.text,
+            since=written_at(node) or mark.at,
+            boot=mark.reason.boot,
+            instance=mark.reason.instance,
+            closed="" if mark.cordoned else closed,
+            schedulable=False,
+            state=state,
+            pool=pool,
+        )
     if foreign:
         reason = f"taint {key} without gpuwarden's annotation"
         return NodeState(

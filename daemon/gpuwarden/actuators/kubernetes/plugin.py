@@ -23,8 +23,11 @@ async def token(plugin: Any, resolve: Callable[[str], Any], timeout: float) -> s
     request = {"apiVersion": plugin.apiVersion, "kind": "ExecCredential", "spec": {"interactive": False}}
     environment = {**os.environ, **{variable.name: variable.value for variable in plugin.env or ()}}
     done = await run(
-        [command, *(plugin.args or ())], {**environment, "KUBERNETES_EXEC_INFO": json.dumps(request)}, timeout, kept=LARGEST,
-    )  # fmt: skip
+        [command, *(plugin.args or ())],
+        {**environment, "KUBERNETES_EXEC_INFO": json.dumps(request)},
+        timeout,
+        kept=LARGEST,
+    )
     if done.exit_code != 0:
         first = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
         what = done.error or f"exits with {done.exit_code}"

@@ -100,8 +100,10 @@ def _obstacle(job: SlurmJob, node: str, now: float) -> MarkOutcome | None:
     theirs = standing_mark(current, job.started, now)
     if theirs is not None and theirs.node != node:
         return MarkOutcome(
-            result=Marking.TAKEN, node=theirs.node, text=f"{theirs.node} signals the whole job: its mark is less than {MARK_STANDS:g} s old"
-        )  # fmt: skip
+            result=Marking.TAKEN,
+            node=theirs.node,
+            text=f"{theirs.node} signals the whole job: its mark is less than {MARK_STANDS:g} s old",
+        )
     if current and parse_mark(current) is None:
         return _foreign(current, "is left alone")
     return None

@@ -42,13 +42,31 @@ def node_state_of(node: NodeFacts, at: Stamp, pool: int | None) -> NodeState:
     own = reasons.parse(node.reason) if _may_be_own(node) else None
     if own is None:
         return NodeState(
-            at=at, owner=Owner.FOREIGN, reason=node.reason, since=since, flags=flags, schedulable=False, empty=node.is_empty,
-            state=node.state, pool=pool,
-        )  # fmt: skip
+            at=at,
+            owner=Owner.FOREIGN,
+            reason=node.reason,
+            since=since,
+            flags=flags,
+            schedulable=False,
+            empty=node.is_empty,
+            state=node.state,
+            pool=pool,
+        )
     return NodeState(
-        at=at, owner=Owner.OURS, why=own.why, reason=own.text, suffix=own.suffix, since=since, boot=own.boot,
-        instance=own.instance, flags=flags, schedulable=False, empty=node.is_empty, state=node.state, pool=pool,
-    )  # fmt: skip
+        at=at,
+        owner=Owner.OURS,
+        why=own.why,
+        reason=own.text,
+        suffix=own.suffix,
+        since=since,
+        boot=own.boot,
+        instance=own.instance,
+        flags=flags,
+        schedulable=False,
+        empty=node.is_empty,
+        state=node.state,
+        pool=pool,
+    )
 
 
 def is_out(node: NodeFacts) -> bool:

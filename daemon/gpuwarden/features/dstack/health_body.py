@@ -63,9 +63,13 @@ def _worse(dcgm: Any, own: NodeHealth) -> dict[str, Any] | None:
 
 def _incident(own: NodeHealth) -> dict[str, Any]:
     return {
-        "system": _SYSTEM_ALL, "health": int(own.level), "error_message": own.message[:_TEXT_MOST],
-        "error_code": _CODE_UNKNOWN, "entity_group_id": 0, "entity_id": 0,
-    }  # fmt: skip
+        "system": _SYSTEM_ALL,
+        "health": int(own.level),
+        "error_message": own.message[:_TEXT_MOST],
+        "error_code": _CODE_UNKNOWN,
+        "entity_group_id": 0,
+        "entity_id": 0,
+    }
 
 
 def _is_sound(dcgm: Any) -> bool:

@@ -47,9 +47,16 @@ class Interposer:
     """
 
     def __init__(
-        self, *, shim: Address, reader: Reader, enabled: bool, mode: str, log: FilteringBoundLogger,
-        shim_within: float = SHIM_WITHIN, clients_most: int = CLIENTS_MOST,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        shim: Address,
+        reader: Reader,
+        enabled: bool,
+        mode: str,
+        log: FilteringBoundLogger,
+        shim_within: float = SHIM_WITHIN,
+        clients_most: int = CLIENTS_MOST,
+    ) -> None:
         self._shim = shim
         self._reader = reader
         self._enabled = enabled
@@ -158,9 +165,11 @@ def _is_encoded(shim: Outgoing) -> bool:
 def _response(headers: Iterable[tuple[bytes, bytes]], body: bytes, *, keeps: bool) -> bytes:
     kept = [(name, value) for name, value in headers if name.lower() not in _NOT_KEPT]
     lines = [
-        *kept, (b"Content-Type", b"application/json"), (b"Content-Length", b"%d" % len(body)),
+        *kept,
+        (b"Content-Type", b"application/json"),
+        (b"Content-Length", b"%d" % len(body)),
         *([] if keeps else [(b"Connection", b"close")]),
-    ]  # fmt: skip
+    ]
     head = b"".join(b"%s: %s\r\n" % line for line in lines)
     return b"HTTP/1.1 200 OK\r\n" + head + b"\r\n" + body
 

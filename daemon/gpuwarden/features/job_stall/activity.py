@@ -117,9 +117,12 @@ def _jobs_here(
             processes = tuple(owners[pid] for one in mine.values() for pid in one.pids)
             others = any(one.ended is None and one.id != job.id for one in facts.jobs)
             found[str(job.id)] = JobHere(
-                uid=job.uid, pids=pids, processes=processes, whole_node=pids.keys() == gpus.keys() and not others,
+                uid=job.uid,
+                pids=pids,
+                processes=processes,
+                whole_node=pids.keys() == gpus.keys() and not others,
                 cpu_at=facts.cpu_at,
-            )  # fmt: skip
+            )
     return found
 
 
@@ -173,18 +176,25 @@ def _work(facts: GpuFacts, dcgm: DcgmReadings | None) -> GpuWork | None:
     if r.utilization_gpu is None or r.power_usage_mw is None:
         return None
     believed = r.gpm_graphics_active is None or r.gpm_graphics_active >= _ANSWERS
-    shares = [share if believed and share is not None and share <= _MOST else None
-              for share in (r.gpm_tensor_active, r.gpm_dram_active)]  # fmt: skip
+    shares = [
+        share if believed and share is not None and share <= _MOST else None
+        for share in (r.gpm_tensor_active, r.gpm_dram_active)
+    ]
     sent = r.nvlink5_tx_bytes if r.nvlink_tx_kib is None else r.nvlink_tx_kib << 10
     highest, limit = r.clock_sm_max_mhz, r.power_enforced_limit_mw or r.power_limit_mw
     idle = bool(limit) and r.power_usage_mw <= IDLE_POWER * (limit or 0)
     return GpuWork(
-        index=facts.index, utilization=r.utilization_gpu, power_w=r.power_usage_mw / 1000, clock_mhz=r.clock_sm_mhz,
+        index=facts.index,
+        utilization=r.utilization_gpu,
+        power_w=r.power_usage_mw / 1000,
+        clock_mhz=r.clock_sm_mhz,
         slow=bool(highest and r.clock_sm_mhz is not None and r.clock_sm_mhz < SLOW_CLOCK * highest),
-        tensor=shares[0], dram=shares[1], sent_bytes=sent,
+        tensor=shares[0],
+        dram=shares[1],
+        sent_bytes=sent,
         moves=max(r.gpm_pcie_tx_mib or 0.0, r.gpm_pcie_rx_mib or 0.0) >= MOVES,
         spins=idle and r.utilization_gpu >= FULL and shares[1] is not None and shares[1] <= NO_TRAFFIC,
-    )  # fmt: skip
+    )
 
 
 def busy(job: JobHere, gpus: Iterable[GpuWork]) -> bool:

@@ -43,12 +43,13 @@ class Minute(NamedTuple):
         sums, counts = self.sums or (0.0,) * len(values), self.counts or (0,) * len(values)
         before = self.utilization or (0,) * len(gpus)
         return Minute(
-            self.began, self.passes + 1,
+            self.began,
+            self.passes + 1,
             utilization=tuple(old + gpu.utilization for old, gpu in zip(before, gpus, strict=True)),
             sums=tuple(old + (value or 0.0) for old, value in zip(sums, values, strict=True)),
             counts=tuple(old + (value is not None) for old, value in zip(counts, values, strict=True)),
             spoilt=self.spoilt or spoilt,
-        )  # fmt: skip
+        )
 
     def means(self) -> Means | None:
         """Means of the minute, or None unless every GPU was busy, on average, and at work for this job in each pass."""
@@ -145,9 +146,16 @@ def after(
     watch = _folded(_spun(watch, now, patience) if spins else replace(watch, spun=None), at)
     spoilt = not all(here.pids.values()) or any(gpu.slow for gpu in gpus)
     watch = replace(
-        watch, here=here, at=at, gpus=gpus, values=values, sent_bytes=total, ports=ports, fallen=fallen,
+        watch,
+        here=here,
+        at=at,
+        gpus=gpus,
+        values=values,
+        sent_bytes=total,
+        ports=ports,
+        fallen=fallen,
         minute=watch.minute.add(gpus, values, spoilt=spoilt or fallen is True),
-    )  # fmt: skip
+    )
     if fallen:
         goes_on = watch.fell is not None and at - watch.fallen_at <= patience
         return replace(watch, fallen_at=at) if goes_on else replace(watch, fell=now, fallen_at=at, cpu=here.cpu_times)

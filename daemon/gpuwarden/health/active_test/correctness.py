@@ -141,5 +141,9 @@ def _hung_before(test: GpuTest, past: Sequence[PastTest]) -> bool:
 
 
 _CHECKS: tuple[Callable[[Sequence[GpuTest], Sequence[PastTest]], Iterator[Defect]], ...] = (
-    _memory, _compute, _transfer, _counters, _hung,
-)  # fmt: skip
+    _memory,
+    _compute,
+    _transfer,
+    _counters,
+    _hung,
+)

@@ -70,8 +70,12 @@ def _by_gpu(tests: Iterable[GpuTest]) -> dict[str, list[GpuTest]]:
 
 
 def _outcome(
-    runs: Sequence[GpuTest], others: Sequence[GpuTest], known: Past, xids: Mapping[str, Sequence[int]], pairs: Iterable[Defect]
-) -> Outcome:  # fmt: skip
+    runs: Sequence[GpuTest],
+    others: Sequence[GpuTest],
+    known: Past,
+    xids: Mapping[str, Sequence[int]],
+    pairs: Iterable[Defect],
+) -> Outcome:
     test, past = runs[0], known.get(runs[0].uuid, ())
     found = [*wrong_results(runs, past), *_xids(test.uuid, known, xids)]
     siblings = [other for other in others if other.obstacle is None]
@@ -92,9 +96,13 @@ def _outcome(
         found += [*slow_sms(test), *slow, *pairs]
     found.sort(key=lambda one: one.severity is Severity.WARNING)
     return Outcome(
-        verdict=_verdict(found, alone=alone), findings=tuple(found), text="; ".join(dict.fromkeys(reasons)), figures_good=alone,
-        deep=deep, unjudged=unjudged,
-    )  # fmt: skip
+        verdict=_verdict(found, alone=alone),
+        findings=tuple(found),
+        text="; ".join(dict.fromkeys(reasons)),
+        figures_good=alone,
+        deep=deep,
+        unjudged=unjudged,
+    )
 
 
 def _unread(test: GpuTest, others: Sequence[GpuTest]) -> Iterable[str]:

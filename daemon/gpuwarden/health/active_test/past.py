@@ -129,15 +129,31 @@ def kept(test: GpuTest, outcome: Outcome, at: Stamp, xids: Sequence[int] = ()) -
         for severity in Severity
     }
     return PastTest(
-        at=at, uuid=test.uuid[:NAME_MOST], started=test.started.wall, level=test.level, verdict=outcome.verdict, seconds=round(test.seconds, 1),
-        name=test.name[:NAME_MOST], driver=test.driver[:NAME_MOST], kernels_version=test.kernels_version,
-        power_limit=test.power_limit, clocks_set=bool(test.reasons & CLOCKS_SET), band=band(test.temperature),
-        figures=" ".join(f"{name}={value:.5g}" for name, value in figures.items() if _FIGURE.fullmatch(f"{name}={value:.5g}")),
-        deep=" ".join(outcome.deep), failed=by_severity[Severity.FAILURE], warned=by_severity[Severity.WARNING],
+        at=at,
+        uuid=test.uuid[:NAME_MOST],
+        started=test.started.wall,
+        level=test.level,
+        verdict=outcome.verdict,
+        seconds=round(test.seconds, 1),
+        name=test.name[:NAME_MOST],
+        driver=test.driver[:NAME_MOST],
+        kernels_version=test.kernels_version,
+        power_limit=test.power_limit,
+        clocks_set=bool(test.reasons & CLOCKS_SET),
+        band=band(test.temperature),
+        figures=" ".join(
+            f"{name}={value:.5g}" for name, value in figures.items() if _FIGURE.fullmatch(f"{name}={value:.5g}")
+        ),
+        deep=" ".join(outcome.deep),
+        failed=by_severity[Severity.FAILURE],
+        warned=by_severity[Severity.WARNING],
         text=_text(outcome, f"{by_severity[Severity.FAILURE]} {by_severity[Severity.WARNING]}".split()),
-        memory_share=round(min(1.0, memory.tested / memory.total), 4) if memory and memory.total > 0 and memory.marches else 0.0,
-        xids=len(xids), unjudged=" ".join(outcome.unjudged),
-    )  # fmt: skip
+        memory_share=round(min(1.0, memory.tested / memory.total), 4)
+        if memory and memory.total > 0 and memory.marches
+        else 0.0,
+        xids=len(xids),
+        unjudged=" ".join(outcome.unjudged),
+    )
 
 
 def _text(outcome: Outcome, names: Sequence[str]) -> str:

@@ -157,10 +157,14 @@ def slow_figures(
             unjudged.append(figure.finding)
             continue
         compared = _Compared(
-            figure=figure, value=value, siblings=_of_siblings(others, figure.name),
-            own=own_median([one for one in past if not one.found(figure.finding)], figure.name, lambda one: of_same_key(test, one)),
+            figure=figure,
+            value=value,
+            siblings=_of_siblings(others, figure.name),
+            own=own_median(
+                [one for one in past if not one.found(figure.finding)], figure.name, lambda one: of_same_key(test, one)
+            ),
             floor=MEASURED.get((test.name, test.power_limit or 0), {}).get(figure.name),
-        )  # fmt: skip
+        )
         if not compared.as_usual:
             unjudged.append(figure.finding)
         if not compared.slow:

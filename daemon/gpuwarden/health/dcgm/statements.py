@@ -170,14 +170,23 @@ def _recovery_actions(facts: DcgmFacts) -> Iterator[Statement]:
         if each.slot and (action := each.readings.recovery_action):
             name, severity, advice = RECOVERY_ACTIONS.get(action, _UNKNOWN_ACTION)
             yield Statement(
-                key=Key("gpu_recovery_action", gpu(each.slot)), text=f"field 1523 (recovery action) is {action}, {name}",
-                severity=severity, advice=advice, lasts=60.0, fresh=True,
-            )  # fmt: skip
+                key=Key("gpu_recovery_action", gpu(each.slot)),
+                text=f"field 1523 (recovery action) is {action}, {name}",
+                severity=severity,
+                advice=advice,
+                lasts=60.0,
+                fresh=True,
+            )
 
 
 def _read(code: int, subject: Subject, text: str) -> Statement:
     row = dcgm_row(code)
     key = Key(own_code(row), subject)
     return Statement(
-        key=key, text=text, severity=Severity(row.worst.value), advice=row.advice, lasts=row.lasts, fresh=True,
-    )  # fmt: skip
+        key=key,
+        text=text,
+        severity=Severity(row.worst.value),
+        advice=row.advice,
+        lasts=row.lasts,
+        fresh=True,
+    )

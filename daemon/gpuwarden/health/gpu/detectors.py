@@ -160,8 +160,10 @@ def pcie_link_degraded(state: State, sight: Sight, facts: GpuFacts) -> Sighting 
     if r.pcie_width and possible and r.pcie_width < possible:
         alike = sum([each.readings.pcie_width == r.pcie_width for each in sight.answering])
         evidence: Evidence = {
-            "width": r.pcie_width, "width_possible": possible, "as_wide": f"{alike} of {len(sight.answering)} GPUs",
-        }  # fmt: skip
+            "width": r.pcie_width,
+            "width_possible": possible,
+            "as_wide": f"{alike} of {len(sight.answering)} GPUs",
+        }
         return Sighting(Key("pcie_link_degraded", gpu(facts.slot)), evidence)
     busy = (r.utilization_gpu or 0) >= 50 and (r.performance_state or 0) <= 2
     if busy and r.pcie_generation and r.pcie_generation_max and r.pcie_generation < r.pcie_generation_max:

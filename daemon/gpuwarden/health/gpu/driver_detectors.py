@@ -201,7 +201,7 @@ def _gsp_error(state: State, silent_since: float) -> bool:
     return any(
         r.key.code == "xid" and r.key.detail in GSP_XIDS and counts(state, r) and r.last.boottime > silent_since - 60.0
         for r in state.records.values()
-    )  # fmt: skip
+    )
 
 
 def gpu_unresponsive(state: State, sight: Sight) -> Detection:

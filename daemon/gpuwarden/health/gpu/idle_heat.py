@@ -47,7 +47,9 @@ def _hot(group: Sequence[GpuFacts]) -> Iterator[Sighting]:
         usual_power = median([other.readings.power_usage_mw or 0 for other in siblings])
         if temperature >= usual + HOTTER and power >= usual_power + MORE_POWER:
             evidence = {
-                "temperature": temperature, "siblings_temperature": round(usual),
-                "power_w": round(power / 1000), "siblings_power_w": round(usual_power / 1000),
-            }  # fmt: skip
+                "temperature": temperature,
+                "siblings_temperature": round(usual),
+                "power_w": round(power / 1000),
+                "siblings_power_w": round(usual_power / 1000),
+            }
             yield Sighting(Key("gpu_idle_hot", gpu(facts.slot)), evidence)

@@ -23,10 +23,20 @@ from gpuwarden.health.view import Sight
 from gpuwarden_collectors.facts import GpuAnswer, GpuReadings, Stamp
 
 SINCE_LOAD = (
-    "energy_mj", "pcie_replays", "ecc_corrected_volatile", "ecc_uncorrected_volatile", "violation_power_ns",
-    "violation_thermal_ns", "violation_sync_boost_ns", "violation_low_utilization_ns", "slowdown_sw_thermal_ns",
-    "slowdown_hw_thermal_ns", "nvlink_replay_errors", "nvlink_recovery_errors", "nvlink5_recoveries",
-)  # fmt: skip
+    "energy_mj",
+    "pcie_replays",
+    "ecc_corrected_volatile",
+    "ecc_uncorrected_volatile",
+    "violation_power_ns",
+    "violation_thermal_ns",
+    "violation_sync_boost_ns",
+    "violation_low_utilization_ns",
+    "slowdown_sw_thermal_ns",
+    "slowdown_hw_thermal_ns",
+    "nvlink_replay_errors",
+    "nvlink_recovery_errors",
+    "nvlink5_recoveries",
+)
 """Counters that the driver begins again when it initialises a GPU (nvml.h: "since the driver was last loaded")."""
 ENOUGH = 2
 """Counters that must have begun again: one could be read wrong."""

@@ -132,10 +132,13 @@ def _pinned(expected: ExpectedSettings) -> dict[str, int]:
     watts = expected.power_limit_watts
     milliwatts = None if watts is None else watts * 1000
     pins: dict[str, int | None] = {
-        "persistence_mode": _ON_OFF.get(expected.persistence), "mig_mode": _ON_OFF.get(expected.mig),
-        "power_limit": milliwatts, "power_limit_enforced": milliwatts,
-        "clock_sm": expected.application_clock_sm_mhz, "clock_memory": expected.application_clock_memory_mhz,
-    }  # fmt: skip
+        "persistence_mode": _ON_OFF.get(expected.persistence),
+        "mig_mode": _ON_OFF.get(expected.mig),
+        "power_limit": milliwatts,
+        "power_limit_enforced": milliwatts,
+        "clock_sm": expected.application_clock_sm_mhz,
+        "clock_memory": expected.application_clock_memory_mhz,
+    }
     return {name: value for name, value in pins.items() if value is not None}
 
 

@@ -104,10 +104,13 @@ def _slow(state: State, facts: GpuFacts, siblings: Sequence[GpuFacts]) -> Eviden
     if not why:
         return {}
     return {
-        "sm_clock_mhz": r.clock_sm_mhz, "siblings_mhz" if together else "maximum_mhz": round(usual),
-        "reasons": hex(reasons), "why": why, "power_w": None if r.power_usage_mw is None else round(r.power_usage_mw / 1000),
+        "sm_clock_mhz": r.clock_sm_mhz,
+        "siblings_mhz" if together else "maximum_mhz": round(usual),
+        "reasons": hex(reasons),
+        "why": why,
+        "power_w": None if r.power_usage_mw is None else round(r.power_usage_mw / 1000),
         "temperature": r.temperature,
-    }  # fmt: skip
+    }
 
 
 def _of_its_limit(r: GpuReadings) -> float | None:

@@ -181,9 +181,13 @@ def _service_down(state: State, sight: Sight, facts: ServicesFacts) -> Seen:
     used, completed = _fabric(sight)
     processes = sight.fresh(ProcessesFacts)
     fabric = Fabric(
-        switches=_has_switches(sight), used=used, multi_node=in_domain, completed=completed,
-        process=None if processes is None else processes.fabric_manager, gpus=bool(sight.answering),
-    )  # fmt: skip
+        switches=_has_switches(sight),
+        used=used,
+        multi_node=in_domain,
+        completed=completed,
+        process=None if processes is None else processes.fabric_manager,
+        gpus=bool(sight.answering),
+    )
     of_it = [s for s in facts.services if s.unit == FABRIC_MANAGER]
     if any(undecided(service, fabric) for service in of_it):
         young.add(services.service_subject(FABRIC_MANAGER))

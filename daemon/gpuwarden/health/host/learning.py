@@ -110,9 +110,13 @@ def _ports(known: Mapping[str, KnownPort], infiniband: InfinibandFacts) -> list[
         before = known.get(port.name, KnownPort(0.0, ""))
         route = _carries_route(port, before, known, infiniband)
         now = replace(
-            before, gbps=max(before.gbps, port.rate_gbps or 0.0), link_layer=port.link_layer or before.link_layer, default_route=route,
-            slot=port.slot or before.slot, blind=blind_counters(port),
-        )  # fmt: skip
+            before,
+            gbps=max(before.gbps, port.rate_gbps or 0.0),
+            link_layer=port.link_layer or before.link_layer,
+            default_route=route,
+            slot=port.slot or before.slot,
+            blind=blind_counters(port),
+        )
         if port.name not in known or now != before:
             news.append((port.name, now))
     return news
@@ -211,8 +215,10 @@ def _begun(host: HostMemory, name: str, at: float, value: int) -> Series:
 
 
 _COUNTED: tuple[tuple[str, type[NamedFacts], Callable[[Any], Readings]], ...] = (
-    ("port", InfinibandFacts, port_counters), ("memory", MemoryFacts, memory_counters), ("service", ServicesFacts, service_counters),
-)  # fmt: skip
+    ("port", InfinibandFacts, port_counters),
+    ("memory", MemoryFacts, memory_counters),
+    ("service", ServicesFacts, service_counters),
+)
 
 
 def _counting(sight: Sight) -> Iterator[tuple[str, Stamp, Any, Callable[[Any], Readings]]]:

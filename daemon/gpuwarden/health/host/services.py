@@ -48,8 +48,11 @@ def memory_low(memory: MemoryFacts, limits: MemoryLimits) -> list[Sighting]:
     if available is None or 100 * available >= (100 - limits.used_percent) * usable:
         return []
     evidence: Evidence = {
-        "available_bytes": available, "of_bytes": usable, "swap_free_bytes": memory.swap_free_bytes, "oom_kills": memory.oom_kills,
-    }  # fmt: skip
+        "available_bytes": available,
+        "of_bytes": usable,
+        "swap_free_bytes": memory.swap_free_bytes,
+        "oom_kills": memory.oom_kills,
+    }
     return [Sighting(Key("memory_low", NODE), evidence)]
 
 
@@ -104,9 +107,12 @@ def process_hung(processes: ProcessesFacts) -> list[Sighting]:
         return []
     first = max(stuck, key=lambda process: (_of_the_driver(process), process.seen_for))
     evidence: Evidence = {
-        "processes": len(stuck), "pid": first.pid, "comm": first.comm, "seconds": round(first.seen_for),
+        "processes": len(stuck),
+        "pid": first.pid,
+        "comm": first.comm,
+        "seconds": round(first.seen_for),
         "wait_channel": first.wait_channel,
-    }  # fmt: skip
+    }
     return [Sighting(Key("process_hung", NODE), evidence, F if _of_the_driver(first) else W)]
 
 

@@ -92,9 +92,14 @@ def _apart(member: _Member, group: list[_Member]) -> bool:
 
 def _sighting(member: _Member, of_all: int, others: int, links: int) -> Sighting:
     evidence: Evidence = {
-        "link": member.link.link, "ten_minutes_with_errors": len(member.marks), "hours": 24, "of_all_other_links": of_all - len(member.marks),
-        "links": links, "counted": member.known.value, "counted_by_all_others": others,
-    }  # fmt: skip
+        "link": member.link.link,
+        "ten_minutes_with_errors": len(member.marks),
+        "hours": 24,
+        "of_all_other_links": of_all - len(member.marks),
+        "links": links,
+        "counted": member.known.value,
+        "counted_by_all_others": others,
+    }
     if member.link.remote:
         evidence = {**evidence, "other_end": member.link.remote}
     return Sighting(Key(COUNTED, link(member.facts.slot, member.link.link)), evidence)

@@ -73,8 +73,11 @@ def _line(sight: Sight, row: Xid, sign: str) -> Ruling:
     if line is None or rule is None:
         return replace(plain(row), evidence=_UNDESCRIBED)
     evidence: Evidence = {
-        "unit": line.units[0], "sub_code": line.sub_code, "vendor_action": rule.action, "then": rule.follow_up,
-    }  # fmt: skip
+        "unit": line.units[0],
+        "sub_code": line.sub_code,
+        "vendor_action": rule.action,
+        "then": rule.follow_up,
+    }
     understated = line.fatal and rule.klass is XidClass.RECORD
     return Ruling(XidClass.WARNING if understated else rule.klass, rule.advice, evidence)
 

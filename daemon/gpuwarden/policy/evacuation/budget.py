@@ -87,7 +87,12 @@ def budget(kind: str, began: float, deadline: float | None) -> Budget:
     requeue = window >= REQUEUE_TAKES
     margin = MARGIN if window >= FINAL_STATE_FROM else REQUEUE_TAKES
     return Budget(
-        window=window, end=end, assumed=assumed, wide=window >= MARK_TAKES,
-        controller_within=min(window * CONTROLLER_SHARE, CONTROLLER_MOST), wait_until=max(began, end - margin), requeue=requeue,
+        window=window,
+        end=end,
+        assumed=assumed,
+        wide=window >= MARK_TAKES,
+        controller_within=min(window * CONTROLLER_SHARE, CONTROLLER_MOST),
+        wait_until=max(began, end - margin),
+        requeue=requeue,
         final_state_at=end - FINAL_STATE_TAKES if final_state else None,
-    )  # fmt: skip
+    )

@@ -52,9 +52,15 @@ def _departing(notice: Notice, boot_id: str, now: Stamp) -> Event:
 
 
 def marking(
-    notice: str, job: str, delivery: Delivery, slurm: SlurmJob, *, remaining: Sequence[Receiver] = (),
-    boot_id: str, now: Stamp,
-) -> tuple[Event, ...]:  # fmt: skip
+    notice: str,
+    job: str,
+    delivery: Delivery,
+    slurm: SlurmJob,
+    *,
+    remaining: Sequence[Receiver] = (),
+    boot_id: str,
+    now: Stamp,
+) -> tuple[Event, ...]:
     """Events to write before the mark of a job is set that is to be signalled as a whole. The mark signals nobody, and
     nothing is sent before `signalling`.
 
@@ -66,35 +72,61 @@ def marking(
 
 
 def signalling(
-    notice: str, job: str, delivery: Delivery, slurm: SlurmJob | None, *, remaining: Sequence[Receiver] = (),
-    again: bool = False, boot_id: str, now: Stamp,
-) -> tuple[Event, ...]:  # fmt: skip
+    notice: str,
+    job: str,
+    delivery: Delivery,
+    slurm: SlurmJob | None,
+    *,
+    remaining: Sequence[Receiver] = (),
+    again: bool = False,
+    boot_id: str,
+    now: Stamp,
+) -> tuple[Event, ...]:
     """Events to write right before anything is sent: one, and one more for each hundred processes. The arguments are
     those of the step SignalJob.
     """
     steps = [aim.receiver.step for aim in delivery.receivers] + [process.step for process in remaining]
     receivers = _texts_of(aim.process for aim in delivery.receivers)
     others = _texts_of((process.pid, process.started) for process in remaining)
-    first = write(event_data.Signalling(
-        notice=notice, job=job, way=delivery.way, signal=delivery.signal, local_only=delivery.local_only, text=delivery.text,
-        restarts=None if slurm is None else slurm.restarts, in_steps=bool(steps) and all(map(is_number, steps)), again=again,
-    ))  # fmt: skip
+    first = write(
+        event_data.Signalling(
+            notice=notice,
+            job=job,
+            way=delivery.way,
+            signal=delivery.signal,
+            local_only=delivery.local_only,
+            text=delivery.text,
+            restarts=None if slurm is None else slurm.restarts,
+            in_steps=bool(steps) and all(map(is_number, steps)),
+            again=again,
+        )
+    )
     more = {name: value for name, value in first.items() if name != "restarts"}
     parts = max(len(receivers), len(others))
     named = zip(receivers + [""] * (parts - len(receivers)), others + [""] * (parts - len(others)), strict=True)
     return tuple(
         Event(
-            kind=EventKind.SIGNALLING, at=now, boot_id=boot_id,
+            kind=EventKind.SIGNALLING,
+            at=now,
+            boot_id=boot_id,
             data={**(more if n else first), "processes": processes, "remaining": rest},
         )
         for n, (processes, rest) in enumerate(named)
-    )  # fmt: skip
+    )
 
 
 def signalled(
-    notice: str, job: str, way: Way, result: Sent, *, count: int = 0, text: str = "", again: bool = False,
-    boot_id: str, now: Stamp,
-) -> Event:  # fmt: skip
+    notice: str,
+    job: str,
+    way: Way,
+    result: Sent,
+    *,
+    count: int = 0,
+    text: str = "",
+    again: bool = False,
+    boot_id: str,
+    now: Stamp,
+) -> Event:
     """The event of a signal's outcome. UNSENT only where surely nothing was sent: a job that was to be signalled as a
     whole is then signalled on this host. `again` as in SignalJob.
     """
@@ -103,9 +135,17 @@ def signalled(
 
 
 def settled(
-    notice: str, job: str, way: Way, result: Sent, processes: Iterable[Process], *, text: str, due: bool = False,
-    boot_id: str, now: Stamp,
-) -> tuple[Event, ...]:  # fmt: skip
+    notice: str,
+    job: str,
+    way: Way,
+    result: Sent,
+    processes: Iterable[Process],
+    *,
+    text: str,
+    due: bool = False,
+    boot_id: str,
+    now: Stamp,
+) -> tuple[Event, ...]:
     """Events with the outcome of `signalling` for these processes, in whatever evacuation they are: one, and one more
     for each hundred processes.
 
@@ -114,17 +154,27 @@ def settled(
     data = event_data.Signalled(notice=notice, job=job, way=way, result=result, count=0, text=text, due=due)
     return tuple(
         Event(
-            kind=EventKind.SIGNALLED, at=now, boot_id=boot_id,
+            kind=EventKind.SIGNALLED,
+            at=now,
+            boot_id=boot_id,
             data=write(replace(data, processes=part, count=len(part.split()) if result is Sent.SENT else 0)),
         )
         for part in _texts_of(processes)
-    )  # fmt: skip
+    )
 
 
 def saved(
-    job: str, by: str, *, saved: bool, rank: int | None = None, process: Process | None = None, step: int | None = None,
-    all_ranks: bool = False, boot_id: str, now: Stamp,
-) -> Event:  # fmt: skip
+    job: str,
+    by: str,
+    *,
+    saved: bool,
+    rank: int | None = None,
+    process: Process | None = None,
+    step: int | None = None,
+    all_ranks: bool = False,
+    boot_id: str,
+    now: Stamp,
+) -> Event:
     """The event of an acknowledgement. `by`: socket, file, BY_EXIT or BY_STEP. `process`: which one acknowledged, or
     ended. `all_ranks`: it holds for all of the job, on all its nodes.
     """
@@ -207,26 +257,52 @@ def _kept(evacuation: Evacuation, boot: str) -> Iterator[Event]:
 def _job(notice: str, job: str, known: JobState) -> Iterator[event_data.KeptJob | event_data.KeptProcesses]:
     first, *rest = _texts_of(known.signalled)
     yield event_data.KeptJob(
-        notice=notice, job=job, way=known.way, signal=known.signal, text=known.text, local_only=known.local_only,
-        result=known.result, count=known.count, wide=known.wide, restarts=known.restarts, requeued=known.requeued,
-        requeued_text=known.requeued_text, named=known.named, returned=known.returned, in_steps=known.in_steps,
-        signalled_at=known.signalled_at, requeued_at=known.requeued_at, called_off_signalled_at=known.called_off_signalled_at, processes=first, marking=known.marking, kept=True,
-    )  # fmt: skip
+        notice=notice,
+        job=job,
+        way=known.way,
+        signal=known.signal,
+        text=known.text,
+        local_only=known.local_only,
+        result=known.result,
+        count=known.count,
+        wide=known.wide,
+        restarts=known.restarts,
+        requeued=known.requeued,
+        requeued_text=known.requeued_text,
+        named=known.named,
+        returned=known.returned,
+        in_steps=known.in_steps,
+        signalled_at=known.signalled_at,
+        requeued_at=known.requeued_at,
+        called_off_signalled_at=known.called_off_signalled_at,
+        processes=first,
+        marking=known.marking,
+        kept=True,
+    )
     more = event_data.KeptProcesses(notice=notice, job=job, processes="", more=True, kept=True)
     yield from (replace(more, processes=text) for text in rest)
     yield from (replace(more, processes=text, earlier=True) for text in _texts_of(known.earlier) if text)
     others = {
-        "unsure": known.unsure, "unsure_here": known.unsure_here, "undecided": known.undecided, "called_off": known.called_off,
-    }  # fmt: skip
+        "unsure": known.unsure,
+        "unsure_here": known.unsure_here,
+        "undecided": known.undecided,
+        "called_off": known.called_off,
+    }
     for only, processes in others.items():
         yield from (replace(more, processes=text, only=only) for text in _texts_of(processes) if text)
 
 
 def _acknowledged(notice: str, job: str, known: Acknowledged) -> Iterator[event_data.KeptSaved]:
     about = event_data.KeptSaved(
-        notice=notice, job=job, by=known.by, saved=known.saved, unsaved=known.unsaved,
-        all_ranks=known.all_ranks, step=known.step, kept=True,
-    )  # fmt: skip
+        notice=notice,
+        job=job,
+        by=known.by,
+        saved=known.saved,
+        unsaved=known.unsaved,
+        all_ranks=known.all_ranks,
+        step=known.step,
+        kept=True,
+    )
     first, *processes = _texts_of(known.processes)
     ranks = texts_of(map(str, sorted(known.ranks)))
     yield replace(about, ranks=ranks[0], processes=first)

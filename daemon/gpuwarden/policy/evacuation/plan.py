@@ -214,11 +214,15 @@ def delivery_now(scene: Scene, key: str, job: LocalJob) -> Delivery:
         or has_left_mark(scene.state, scene.evacuation, key, slurm.restarts)
     )
     return delivery(
-        job, slurm, scene.settings.delivery, now=scene.now.wall, trees=scene.seen.trees,
+        job,
+        slurm,
+        scene.settings.delivery,
+        now=scene.now.wall,
+        trees=scene.seen.trees,
         signalled=signalled_before(scene.state, scene.evacuation, key, job, scene.now),
         wide=scene.seen.controller and in_time and (known is None or known.wide),
         unused_mark=scene.seen.node if unused else "",
-    )  # fmt: skip
+    )
 
 
 def _came_back(known: JobState, slurm: SlurmJob | None) -> bool:

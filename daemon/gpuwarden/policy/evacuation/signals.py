@@ -55,9 +55,11 @@ def _others(state: EvacuationState, own: Evacuation, job: str, now: Stamp) -> li
     found = [
         (evacuation, known)
         for evacuation in state.evacuations.values()
-        if evacuation.id != own.id and (known := evacuation.jobs.get(job)) is not None and known.signalled_at is not None
+        if evacuation.id != own.id
+        and (known := evacuation.jobs.get(job)) is not None
+        and known.signalled_at is not None
         if now.boottime - known.signalled_at.boottime <= SIGNALLED_WITHIN
-    ]  # fmt: skip
+    ]
     return sorted(found, key=lambda pair: pair[1].signalled_at.boottime if pair[1].signalled_at else 0.0)
 
 
@@ -199,17 +201,26 @@ def _signal_begun(known: JobState, data: event_data.Signalling, now: Stamp) -> J
         known = replace(known, restarts=restarts, marking=known.marking or data.marking)
         return replace(known, text=known.text or data.text) if known.signalled else replace(known, text=data.text)
     changed = replace(
-        known, signalled=at_most(known.signalled | processes), earlier=known.earlier - processes,
-        called_off=known.called_off - processes, signalled_at=now, restarts=restarts, in_steps=_in_steps(known, data),
-    )  # fmt: skip
+        known,
+        signalled=at_most(known.signalled | processes),
+        earlier=known.earlier - processes,
+        called_off=known.called_off - processes,
+        signalled_at=now,
+        restarts=restarts,
+        in_steps=_in_steps(known, data),
+    )
     if not data.again:  # who was sent it a second time is not sent it a third time, whatever came of that
         changed = _awaiting(changed, processes, data.way)
     if _is_whole(known):
         return changed
     return replace(
-        changed, way=data.way, signal=data.signal, text=data.text, local_only=data.local_only,
+        changed,
+        way=data.way,
+        signal=data.signal,
+        text=data.text,
+        local_only=data.local_only,
         result=Sent.WATCHED if data.way is Way.WATCH else Sent.UNKNOWN,
-    )  # fmt: skip
+    )
 
 
 def _awaiting(known: JobState, processes: frozenset[Process], way: Way) -> JobState:
@@ -241,21 +252,36 @@ def _kept(known: JobState | None, event: Event) -> JobState:
         return replace(known, signalled=at_most(known.signalled | processes))
     data = read(event_data.KeptJob, event)
     return JobState(
-        signalled=processes, signalled_at=data.signalled_at, way=data.way, signal=data.signal, text=data.text,
-        local_only=data.local_only, result=data.result, count=data.count, wide=data.wide, restarts=data.restarts,
-        requeued=data.requeued, requeued_at=data.requeued_at, requeued_text=data.requeued_text, named=data.named,
-        returned=data.returned, in_steps=data.in_steps, marking=data.marking, called_off_signalled_at=data.called_off_signalled_at,
-    )  # fmt: skip
+        signalled=processes,
+        signalled_at=data.signalled_at,
+        way=data.way,
+        signal=data.signal,
+        text=data.text,
+        local_only=data.local_only,
+        result=data.result,
+        count=data.count,
+        wide=data.wide,
+        restarts=data.restarts,
+        requeued=data.requeued,
+        requeued_at=data.requeued_at,
+        requeued_text=data.requeued_text,
+        named=data.named,
+        returned=data.returned,
+        in_steps=data.in_steps,
+        marking=data.marking,
+        called_off_signalled_at=data.called_off_signalled_at,
+    )
 
 
 def _kept_only(known: JobState, only: str, processes: frozenset[Process]) -> JobState:
     """Restore, from a checkpoint, which processes have an unknown outcome or a notice that was called off."""
     return replace(
-        known, unsure=at_most(known.unsure | processes) if only == "unsure" else known.unsure,
+        known,
+        unsure=at_most(known.unsure | processes) if only == "unsure" else known.unsure,
         unsure_here=at_most(known.unsure_here | processes) if only == "unsure_here" else known.unsure_here,
         undecided=at_most(known.undecided | processes) if only == "undecided" else known.undecided,
         called_off=at_most(known.called_off | processes) if only == "called_off" else known.called_off,
-    )  # fmt: skip
+    )
 
 
 # --- outcomes
@@ -304,6 +330,10 @@ def _settled(known: JobState, processes: frozenset[Process], *, unsent: bool) ->
     """
     unsent_to = processes if unsent else frozenset[Process]()
     return replace(
-        known, unsure=known.unsure - processes, unsure_here=known.unsure_here - processes,
-        signalled=known.signalled - unsent_to, earlier=known.earlier - unsent_to, undecided=known.undecided - unsent_to,
-    )  # fmt: skip
+        known,
+        unsure=known.unsure - processes,
+        unsure_here=known.unsure_here - processes,
+        signalled=known.signalled - unsent_to,
+        earlier=known.earlier - unsent_to,
+        undecided=known.undecided - unsent_to,
+    )

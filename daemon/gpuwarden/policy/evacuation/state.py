@@ -87,9 +87,15 @@ def _returned(known: JobState) -> JobState:
     left = frozenset[Process]() if answered.all_ranks else signalled - answered.processes
     undecided = known.undecided if answered.at is None else frozenset[Process]()
     return replace(
-        known, signalled=frozenset(), earlier=at_most(left), called_off=at_most(left), called_off_signalled_at=known.signalled_at,
-        returned=True, acknowledged=Acknowledged(), undecided=undecided,
-    )  # fmt: skip
+        known,
+        signalled=frozenset(),
+        earlier=at_most(left),
+        called_off=at_most(left),
+        called_off_signalled_at=known.signalled_at,
+        returned=True,
+        acknowledged=Acknowledged(),
+        undecided=undecided,
+    )
 
 
 def _departed(known: Evacuation, _: event_data.Departed, now: Stamp) -> Evacuation:
@@ -150,9 +156,14 @@ def _acknowledged_before(known: JobState, data: event_data.KeptSaved, now: Stamp
 
 
 def _also(
-    known: JobState, data: event_data.Saved | event_data.KeptSaved, ranks: frozenset[int], processes: frozenset[Process], *,
-    unsaved: bool, now: Stamp,
-) -> JobState:  # fmt: skip
+    known: JobState,
+    data: event_data.Saved | event_data.KeptSaved,
+    ranks: frozenset[int],
+    processes: frozenset[Process],
+    *,
+    unsaved: bool,
+    now: Stamp,
+) -> JobState:
     before = known.acknowledged
     saved = data.saved is True
     ends = before.saved and not saved  # a process that saved ends at last, too
@@ -163,11 +174,13 @@ def _also(
             ranks=ranks if len(ranks) <= SIGNALLED_MOST else before.ranks,
             processes=processes if len(processes) <= 2 * SIGNALLED_MOST else before.processes,
             all_ranks=before.all_ranks or data.all_ranks,
-            saved=before.saved or saved, unsaved=before.unsaved or unsaved, by=before.by if ends else data.by,
+            saved=before.saved or saved,
+            unsaved=before.unsaved or unsaved,
+            by=before.by if ends else data.by,
             step=before.step if data.step is None else max(data.step, before.step or 0),
             at=(before.at or now) if ends else now,
         ),
-    )  # fmt: skip
+    )
 
 
 def _requeued(known: JobState, data: event_data.Requeued, now: Stamp) -> JobState:
@@ -182,9 +195,12 @@ def _not_requeued(known: JobState, data: event_data.NotRequeued, now: Stamp) -> 
     if known.requeued is Requeued.DONE:
         return known
     return replace(
-        known, requeued=Requeued.REFUSED if data.permanent else Requeued.RETRY, requeued_at=now,
-        requeued_text=data.text, named=known.named or data.permanent or data.named,
-    )  # fmt: skip
+        known,
+        requeued=Requeued.REFUSED if data.permanent else Requeued.RETRY,
+        requeued_at=now,
+        requeued_text=data.text,
+        named=known.named or data.permanent or data.named,
+    )
 
 
 OfNotice = TypeVar("OfNotice", bound=event_data.OfNotice)

@@ -67,9 +67,16 @@ def settle(
     for key, evacuations in waiting.items():
         for way, processes, result, text in _found_out(key, evacuations, slurm_of(key), record_of, node):
             events += settled(
-                evacuations[0].id, key, way, result, processes, text=text, due=result is Sent.UNSENT,
-                boot_id=boot_id, now=now,
-            )  # fmt: skip
+                evacuations[0].id,
+                key,
+                way,
+                result,
+                processes,
+                text=text,
+                due=result is Sent.UNSENT,
+                boot_id=boot_id,
+                now=now,
+            )
     return tuple(events)
 
 

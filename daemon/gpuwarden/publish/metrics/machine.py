@@ -7,9 +7,17 @@ from collections.abc import Iterable
 from gpuwarden_collectors.facts import NvmlFacts
 
 MACHINE_LABELS = (
-    "machine_type", "model", "driver", "vbios", "cluster_uuid", "clique", "chassis_serial", "chassis_slot", "chassis_tray",
+    "machine_type",
+    "model",
+    "driver",
+    "vbios",
+    "cluster_uuid",
+    "clique",
+    "chassis_serial",
+    "chassis_slot",
+    "chassis_tray",
     "switch",
-)  # fmt: skip
+)
 OF_THE_NODE = frozenset({"__name__", "instance", "job", "node", "boot_id", "replica", "prometheus_replica"})
 """Labels of its series that name a node, and not what it shares with others."""
 _LONGEST = 120  # characters

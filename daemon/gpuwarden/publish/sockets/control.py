@@ -34,9 +34,18 @@ from gpuwarden_collectors.facts import Stamp
 log = get_logger()
 
 __all__ = (
-    "INTERNAL", "LINE_LIMIT", "NOT_ALLOWED", "TRY_AGAIN", "USAGE", "Control", "ControlError", "Peer", "Verb",
-    "VerbError", "peer_of",
-)  # fmt: skip
+    "INTERNAL",
+    "LINE_LIMIT",
+    "NOT_ALLOWED",
+    "TRY_AGAIN",
+    "USAGE",
+    "Control",
+    "ControlError",
+    "Peer",
+    "Verb",
+    "VerbError",
+    "peer_of",
+)
 
 LINE_LIMIT = 256 * 1024
 """Bytes: the results of 16 GPUs, each with all that a test may report (12 KiB)."""

@@ -293,11 +293,17 @@ class JobSocket:
             )
         self._acknowledged(
             Acknowledged(
-                job=job, pid=caller.pid, started=caller.started or 0, uid=caller.uid,
-                notice=message.notice, rank=message.rank, saved=message.saved, step=message.step,
+                job=job,
+                pid=caller.pid,
+                started=caller.started or 0,
+                uid=caller.uid,
+                notice=message.notice,
+                rank=message.rank,
+                saved=message.saved,
+                step=message.step,
                 all_ranks=message.all_ranks,
             )
-        )  # fmt: skip
+        )
         return {"job": job}
 
     def _may_acknowledge(self, caller: Caller, membership: Membership, *, all_ranks: bool) -> None:

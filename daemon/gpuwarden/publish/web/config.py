@@ -18,9 +18,12 @@ from gpuwarden.publish.web.rules import RateLimit, WebConfig, WebConfigError
 from gpuwarden.publish.web.tls import AddFault, TlsServerConfig, build
 
 HEADERS: Mapping[str, tuple[str, ...]] = {
-    "Content-Security-Policy": (), "X-Frame-Options": ("deny", "sameorigin"), "X-Content-Type-Options": ("nosniff",),
-    "X-XSS-Protection": (), "Strict-Transport-Security": (),
-}  # fmt: skip
+    "Content-Security-Policy": (),
+    "X-Frame-Options": ("deny", "sameorigin"),
+    "X-Content-Type-Options": ("nosniff",),
+    "X-XSS-Protection": (),
+    "Strict-Transport-Security": (),
+}
 """The headers that may be set, and the values of those that allow no other."""
 HEADER_MAX = 4096
 COST_MOST, COST_SLOW = 18, 14

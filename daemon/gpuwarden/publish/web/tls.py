@@ -19,16 +19,24 @@ from gpuwarden.publish.web.files import Files
 
 Version = Literal["TLS10", "TLS11", "TLS12", "TLS13"]
 ClientAuth = Literal[
-    "", "NoClientCert", "RequestClientCert", "RequireAnyClientCert", "RequireClientCert", "VerifyClientCertIfGiven",
+    "",
+    "NoClientCert",
+    "RequestClientCert",
+    "RequireAnyClientCert",
+    "RequireClientCert",
+    "VerifyClientCertIfGiven",
     "RequireAndVerifyClientCert",
-]  # fmt: skip
+]
 Curve = Literal["CurveP256", "CurveP384", "CurveP521", "X25519"]
 AddFault = Callable[[str, str], None]
 """(key, what is wrong with it)"""
 
 CURVES: Mapping[Curve, str] = {
-    "CurveP256": "prime256v1", "CurveP384": "secp384r1", "CurveP521": "secp521r1", "X25519": "X25519",
-}  # fmt: skip
+    "CurveP256": "prime256v1",
+    "CurveP384": "secp384r1",
+    "CurveP521": "secp521r1",
+    "X25519": "X25519",
+}
 TLS13_CIPHERS = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
 CIPHERS: Mapping[str, str] = {
     "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA": "ECDHE-ECDSA-AES128-SHA",
@@ -149,11 +157,15 @@ def _verification(
 ) -> ssl.VerifyMode:
     key, kind = "tls_server_config.client_auth_type", given.client_auth_type
     if kind in ("RequireAnyClientCert", "RequireClientCert"):
-        fault(key, f"{kind} accepts any certificate that a client made for itself, which protects nothing and is not "
-              "supported: expected RequireAndVerifyClientCert")  # fmt: skip
+        fault(
+            key,
+            f"{kind} accepts any certificate that a client made for itself, which protects nothing and is not "
+            "supported: expected RequireAndVerifyClientCert",
+        )
     verify = {
-        "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL, "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
-    }.get(kind, ssl.CERT_NONE)  # fmt: skip
+        "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
+        "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
+    }.get(kind, ssl.CERT_NONE)
     if verify == ssl.CERT_NONE and authority:
         fault(key, "expected RequireAndVerifyClientCert or VerifyClientCertIfGiven beside a client CA")
     if verify == ssl.CERT_NONE and given.client_allowed_sans:
@@ -256,9 +268,12 @@ def _as_file(data: bytes) -> Iterator[str]:
 
 
 _REASONS = {
-    "KEY_VALUES_MISMATCH": "the key is another's", "NO_START_LINE": "one of them is not PEM", "PEM_LIB": "one of them is not PEM",
-    "NOT_ENOUGH_DATA": "it is cut off", "EE_KEY_TOO_SMALL": "the key is too short",
-}  # fmt: skip
+    "KEY_VALUES_MISMATCH": "the key is another's",
+    "NO_START_LINE": "one of them is not PEM",
+    "PEM_LIB": "one of them is not PEM",
+    "NOT_ENOUGH_DATA": "it is cut off",
+    "EE_KEY_TOO_SMALL": "the key is too short",
+}
 
 
 def _reason(error: Exception) -> str:
