@@ -302,8 +302,26 @@ def test_work_is_shown_where_daemons_publish_it(tmp_path: Path, script: Script, 
     for name, state, busy in (("n1", "warning", 0), ("n2", "failure", 1), ("n3", "healthy", 0)):
         script.node(name, name, state=state)
         script.add("numbers", busy, {"__name__": "gpuwarden_node_busy", "job": "gpuwarden", "instance": name})
-    shown = fleet(tmp_path, port).stdout
+    shown = fleet(tmp_path, port, "--all").stdout
     assert all(words in shown for words in ("busy (failure)", "idle (warning)", "  idle  "))
+
+
+def test_the_summary_is_followed_by_the_nodes_that_are_not_healthy_and_in_service(
+    tmp_path: Path, script: Script, port: int
+) -> None:
+    for name, state in (("n1", "healthy"), ("n2", "warning"), ("n3", "healthy"), ("n4", "healthy")):
+        script.node(name, name, state=state)
+    excluded = {"__name__": "gpuwarden_excluded", "job": "gpuwarden", "instance": "n3", "cause": "operator"}
+    script.add("states", 1, excluded)
+    lines = fleet(tmp_path, port).stdout.splitlines()
+    assert lines[:2] == [
+        "4 nodes: 1 warning, 3 healthy; 1 kept out of scheduling",
+        "shown: 2; --all shows every node",
+    ]
+    assert [line.split()[0] for line in lines[4:]] == ["n2", "n3"]
+    assert len(fleet(tmp_path, port, "--all").stdout.splitlines()) == 3 + 4
+    assert len(nodes_of(fleet(tmp_path, port, "--json"))) == 4
+    assert "n1" in fleet(tmp_path, port, "--node", "n1").stdout
 
 
 def test_secrets_come_from_files_and_a_partial_response_is_marked(tmp_path: Path, script: Script, port: int) -> None:

@@ -27,14 +27,16 @@ from gpuwarden.prometheus.access import Access, AccessError, Hints, access
 from gpuwarden.prometheus.client import PrometheusError, Results, query
 
 HELP = """
-Shows every node that Prometheus has, the worst first: its GPUs, its health and why, who excluded it from scheduling, its last
-heartbeat, and any termination notice. A node without a recent heartbeat is unreachable.
+Shows how many nodes Prometheus has in which health, and then those that are not healthy and in service, the worst first: GPUs,
+health and why, who excluded it from scheduling, its last heartbeat, and any termination notice. A node without a recent heartbeat
+is unreachable.
 
 exit code: that of the worst node shown: 0 healthy, 1 warning, 2 failure, 3 unknown or unreachable, no such node, or no
 response from Prometheus
 
 examples:
   gpuwarden fleet --prometheus http://prometheus.example:9090
+  gpuwarden fleet --all
   gpuwarden fleet --status failure,unreachable --watch
   gpuwarden fleet --why
   gpuwarden fleet --node 'gpu-1*' --json | jq -r '.nodes[] | select(.excluded_by == []) | .node'
@@ -78,6 +80,11 @@ def arguments(parser: Parser) -> None:
             type=Path,
             help=f"file with {holds} (default: $PROMETHEUS_{name.upper()}_FILE)",
         )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="also show the healthy nodes; --node, --status and --json show them without it",
+    )
     parser.add_argument("--status", metavar="S,…", type=_statuses, help=f"only nodes that are {', '.join(Status)}")
     parser.add_argument("--node", metavar="PATTERN", help="only nodes whose name or instance matches, such as 'gpu-1*'")
     parser.add_argument(
@@ -151,7 +158,7 @@ def _show(reached: Access, options: argparse.Namespace) -> int:
     except PrometheusError as error:
         raise CommandError(clean(str(error)), UNKNOWN) from error
     known = _chosen(rows(results.samples, options.termination_deadline), options, reached)
-    shown = [row for row in known if options.status is None or row.status in options.status]
+    shown = [row for row in known if _wanted(row, options)]
     notes = [f"Prometheus warns: {warning}" for warning in results.warnings]
     if not results.samples["recorded"]:
         notes.append(
@@ -169,6 +176,12 @@ def _show(reached: Access, options: argparse.Namespace) -> int:
         for note in notes:
             print(f"gpuwarden fleet: {clean(note)}", file=sys.stderr)
     return _code(shown)
+
+
+def _wanted(row: Row, options: argparse.Namespace) -> bool:
+    if options.status is not None:
+        return row.status in options.status
+    return options.all or options.json or options.node is not None or row.remarkable
 
 
 def _why(results: Results, known: Sequence[Row], shown: Sequence[Row], options: argparse.Namespace) -> Why:

@@ -23,7 +23,7 @@ _LAST_KNOWN = {Out.FAILURE: "when last recorded, for a failure", Out.PLANNED: "w
 def fleet_text(shown: Sequence[Row], known: Sequence[Row]) -> Iterator[str]:
     yield _headline(known)
     if len(shown) < len(known):
-        yield f"shown: {len(shown)}"
+        yield f"shown: {len(shown)}; --all shows every node"
     if not shown:
         return
     columns = dict(_COLUMNS)

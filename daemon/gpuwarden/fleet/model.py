@@ -91,3 +91,8 @@ class Row:
     @property
     def out(self) -> bool:
         return bool(self.excluded_by) or self.last_known_out in (Out.FAILURE, Out.PLANNED)
+
+    @property
+    def remarkable(self) -> bool:
+        """False for a healthy node in service of which nothing else is reported."""
+        return self.status is not Status.HEALTHY or self.out or self.notice is not None or bool(self.reasons)
