@@ -1,7 +1,7 @@
 """The features: what gpuwarden does beside judging a node and excluding it. The one list of them.
 
-A feature is a folder of `features/`. Core takes the tables that it finds there and knows no feature by name: `health`, `config`, `cli`
-and `doctor` each read the module of one name below, in every folder that has it, and import nothing else of a feature. What a feature
+A feature is a folder of `features/`. Core takes the tables that it finds there and knows no feature by name: `health`, `config`, `cli`,
+`doctor` and `runtime` each read the module of one name below, in every folder that has it, and import nothing else of a feature. What a feature
 needs is therefore loaded where it is used and nowhere else. Contracts in pyproject.toml hold both directions: core imports no feature,
 and no feature imports another.
 
@@ -12,6 +12,7 @@ and no feature imports another.
     options      TABLE, misfits, excludes                           config: the table of its keys
     verbs        VERBS                                              cli: commands, each with the module that has it
     doctor       CHECKS                                             doctor: checks of this host
+    daemon       part                                               runtime: what it adds to the running daemon
 """
 
 from __future__ import annotations

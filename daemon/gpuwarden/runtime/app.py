@@ -39,6 +39,7 @@ from gpuwarden.publish.web.pages import Web
 from gpuwarden.runtime.jobs import Jobs
 from gpuwarden.runtime.kubernetes_condition import KubernetesConditions
 from gpuwarden.runtime.leaf_switch import LeafSwitch
+from gpuwarden.runtime.part import made
 from gpuwarden.runtime.return_gate import return_gate, with_gate
 from gpuwarden.runtime.slurm_hooks import SlurmHooks
 from gpuwarden.runtime.systemd import Systemd
@@ -83,18 +84,19 @@ class Daemon:
         self.readers = Readers(site.sources, site.boot_id, self._ingest, clock)
         self.manager = Systemd(manager, self.readers.paces, site.sources.nvml.interval)
         self.ledger = Ledger(site.ledger, machine=site.machine, boot_id=site.boot_id, clock=clock)
-        actuators = site.actuators(clock, lambda: detail(self.verdict))
-        self._slurm = SlurmHooks(site, actuators, clock)
-        self._kubernetes = KubernetesConditions(site.config, actuators, clock)
+        self.actuators = site.actuators(clock, lambda: detail(self.verdict))
+        self._parts = made(site, self, clock)
+        self._slurm = SlurmHooks(site, self.actuators, clock)
+        self._kubernetes = KubernetesConditions(site.config, self.actuators, clock)
         self._switch = LeafSwitch(site.config.publish.switch, site.slurm)
         self._lines = EventLines(self.engine.shadowed)
         self._notifications = site.notifications()
-        self.journal = Journal(self.ledger, request_step=self._request_step, clock=clock)
+        self.journal = Journal(self.ledger, request_step=self.request_step, clock=clock)
         self.enforcement = Enforcement(
-            actuators,
+            self.actuators,
             site.enforcement,
             append=self.journal.append,
-            changed=self._request_step,
+            changed=self.request_step,
             committed=self.ledger.commit,
             boot_id=site.boot_id,
             clock=clock,
@@ -111,8 +113,9 @@ class Daemon:
             clock=clock,
             passed=manager.sockets.get(JOB_SOCKET),
         )
-        self.journal.projections = (self.engine, self.enforcement, *self._jobs.projections)
-        self._gate = return_gate(site, self, self._request_step, clock)
+        of_parts = (projection for part in self._parts for projection in part.projections)
+        self.journal.projections = (self.engine, self.enforcement, *self._jobs.projections, *of_parts)
+        self._gate = return_gate(site, self, self.request_step, clock)
         self._verdict_file = VerdictFile(site.config.run.dir, clock)
         self._judging = False
         self._step_timer: asyncio.TimerHandle | None = None
@@ -123,7 +126,8 @@ class Daemon:
         self._tests = verbs.tests
         if self._gate is not None:
             self._tests.cut_short = self._gate.cut_short
-        self.journal.outputs = (self._lines.write, self._notify, *self._jobs.outputs, self._tests.appended)
+        to_parts = (output for part in self._parts for output in part.outputs)
+        self.journal.outputs = (self._lines.write, self._notify, *self._jobs.outputs, self._tests.appended, *to_parts)
         self._web = Web(
             self.holder,
             verbs.events_since,
@@ -131,7 +135,8 @@ class Daemon:
             notices=self._jobs.notices,
             config=site.config.publish.web_config,
         )
-        self._control = Control(site.config.run.dir, verbs.table(), group=site.config.control.group or None)
+        table = {**verbs.table(), **{name: verb for part in self._parts for name, verb in part.verbs().items()}}
+        self._control = Control(site.config.run.dir, table, group=site.config.control.group or None)
         self._errors = self._component_errors()
         self._ticker: asyncio.Task[None] | None = None
 
@@ -158,6 +163,7 @@ class Daemon:
                 Component.NOTIFY: lambda _: self._notifications.error(),
                 Component.WEB: self._web.error,
                 Component.CONFIG_FAULTY: lambda _: self._config.fault,
+                **{component: source for part in self._parts for component, source in part.errors().items()},
             }
         )
 
@@ -192,6 +198,8 @@ class Daemon:
         self._jobs.run()
         self._kubernetes.run()
         self._switch.run()
+        for part in self._parts:
+            part.run()
         if self._gate is not None:
             self._gate.start()
         self._notice_sources.run()
@@ -211,6 +219,8 @@ class Daemon:
             self._step()  # a notice of the last moment still reaches the jobs
         await self._jobs.stop()
         await self._kubernetes.stop()
+        for part in self._parts:
+            await part.stop()
         if self._gate is not None:
             await self._gate.stop()
         await self.enforcement.stop(ENFORCEMENT_STOPS_WITHIN)
@@ -226,6 +236,8 @@ class Daemon:
         self._verdict_file.close(timeout=1.0)
         self._jobs.close(timeout=1.0)
         await self._slurm.stop()
+        for part in self._parts:
+            await part.close()
         log.info("stopped")
         await self._output.flush(timeout=1.0)
 
@@ -239,11 +251,11 @@ class Daemon:
             if self._somebody_is_away():
                 self.readers.read_bus.set()
         elif news or self.engine.undecided(self._clock()):
-            self._request_step()
+            self.request_step()
 
     def _ingest(self, events: Iterable[HostEvent]) -> None:
         self.engine.ingest(events, self._clock())
-        self._request_step()
+        self.request_step()
 
     def _somebody_is_away(self) -> bool:
         """NVML misses a GPU: the bus is asked at once instead of at its next turn. Once for each GPU."""
@@ -305,7 +317,7 @@ class Daemon:
 
     # --- steps
 
-    def _request_step(self, when: Step = Step.SOON) -> None:
+    def request_step(self, when: Step = Step.SOON) -> None:
         if when is Step.NOW:
             self._step()
             return
@@ -351,10 +363,14 @@ class Daemon:
         )
         if self._gate is not None:
             situation = with_gate(situation, self._gate, self.engine, now)
+        for part in self._parts:
+            situation = part.seen(situation, now)
         self.journal.append(self.enforcement.step(situation, now), by=self.enforcement)
         if self._gate is not None:
             self._gate.step(self.enforcement.gate)
         self._jobs.step(self.engine.view.nvml.facts)
+        for part in self._parts:
+            part.step()
         self.journal.tend()
         self.enforcement.carry_out()
         self.holder.show(self._snapshot(now))
@@ -362,6 +378,8 @@ class Daemon:
         self._jobs.publish(self.holder.snapshot)
         self._slurm.publish(self.holder.snapshot)
         self._kubernetes.publish(self.holder.snapshot)
+        for part in self._parts:
+            part.publish(self.holder.snapshot)
         self.manager.published(self.holder.snapshot)
 
     def _snapshot(self, now: Stamp) -> Snapshot:
@@ -378,13 +396,16 @@ class Daemon:
         enforced = self.enforcement.shown()
         if self._gate is not None:
             enforced = replace(enforced, gate=self._gate.shown())
-        return replace(
+        snapshot = replace(
             snapshot,
             enforced=enforced,
             notice_sources=self._notice_sources.shown(now),
             evacuations=self._jobs.shown(now),
             receivers=self._notifications.shown(),
         )
+        for part in self._parts:
+            snapshot = part.shown(snapshot, now)
+        return snapshot
 
     async def _tick(self) -> None:
         """A step at least each interval, and once what is shown is too old: silence must become visible too."""

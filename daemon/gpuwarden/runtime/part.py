@@ -1,0 +1,86 @@
+"""What a feature adds to the running daemon: the module `daemon` of a feature has `part`, which makes it.
+
+The daemon calls every part in the order of the list of features. A part is made once; `part` returns None where the configuration does
+not want it, and nothing else of the feature is then loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from gpuwarden.actuators.base import Actuator
+from gpuwarden.engine.enforcement import Enforcement
+from gpuwarden.engine.engine import Engine
+from gpuwarden.engine.journal import Journal, Projection, Step
+from gpuwarden.feature import parts
+from gpuwarden.health.components import Component
+from gpuwarden.health.model import Event, Verdict
+from gpuwarden.ledger.ledger import Ledger
+from gpuwarden.policy.situation import Situation
+from gpuwarden.publish.metrics.exposition import Holder
+from gpuwarden.publish.snapshot import Snapshot
+from gpuwarden.publish.sockets.control import Verb
+from gpuwarden.runtime.wiring import Site
+from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.facts import Stamp
+
+
+class Service(Protocol):
+    """What a part may use of the daemon. All but `actuators` is there only once the daemon is made."""
+
+    actuators: tuple[Actuator, ...]
+    engine: Engine
+    enforcement: Enforcement
+    holder: Holder
+    journal: Journal
+    ledger: Ledger
+    verdict: Verdict
+
+    def request_step(self, when: Step = Step.SOON) -> None: ...
+
+
+class Part:
+    """A feature in the daemon. Each method does nothing here: a part has those that it needs."""
+
+    projections: Sequence[Projection] = ()
+    """What folds events besides health and policy."""
+    outputs: Sequence[Callable[[Iterable[Event]], None]] = ()
+    """Called with the events of each append, after they are folded."""
+
+    def errors(self) -> Mapping[Component, Callable[[Stamp], str]]:
+        """Return why a component of this part does not work, by component."""
+        return {}
+
+    def verbs(self) -> Mapping[str, Verb]:
+        """Return what the control socket may be asked of this part."""
+        return {}
+
+    def run(self) -> None:
+        """Start. What the ledger knew is there by then."""
+
+    async def stop(self) -> None:
+        """Stop. The actuators are closed after it."""
+
+    async def close(self) -> None:
+        """End what writes to the end. Nothing of the daemon runs any more."""
+
+    def seen(self, situation: Situation, now: Stamp) -> Situation:  # noqa: ARG002 - for those that add to it
+        """Return the situation with what policy must know of this part."""
+        return situation
+
+    def step(self) -> None:
+        """Follow the step that has been made: its verdict and its intents are there."""
+
+    def shown(self, snapshot: Snapshot, now: Stamp) -> Snapshot:  # noqa: ARG002 - as above
+        """Return the snapshot with what is published of this part."""
+        return snapshot
+
+    def publish(self, snapshot: Snapshot) -> None:
+        """Take the snapshot, as published."""
+
+
+def made(site: Site, service: Service, clock: Clock) -> list[Part]:
+    """Make the parts of the features that the configuration wants."""
+    found: list[Any] = [feature.part(site, service, clock) for feature in parts("daemon").values()]
+    return [part for part in found if part is not None]
