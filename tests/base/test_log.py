@@ -193,7 +193,10 @@ def test_a_reader_that_is_gone_ends_nothing() -> None:
 def test_a_process_ends_although_its_last_lines_cannot_be_written() -> None:
     read, write = os.pipe()
     try:
-        run("o = log.configure(); [log.get_logger().info('a' * 900) for _ in range(500)]; o.close(0.1)", write)
+        run(
+            "o = log.configure(); [log.get_logger().info('a' * 900) for _ in range(500)]; assert not o.close(0.1)",
+            write,
+        )
     finally:
         os.close(read)
         os.close(write)

@@ -176,6 +176,5 @@ def test_the_sign_of_a_line_decodes_as_the_line_does(rule: Nvlink5Rule, info: in
 @settings(deadline=None, max_examples=100)
 @given(text=st.text(max_size=600))
 def test_no_text_stalls_or_breaks_the_reading(text: str) -> None:
-    nvlink5_line(text)
-    nvlink5_sign(text)
-    nvlink5_line(f"NETIR Fatal XC0 i0 Link 00 (0x{text}")
+    for read in (nvlink5_line(text), nvlink5_sign(text), nvlink5_line(f"NETIR Fatal XC0 i0 Link 00 (0x{text}")):
+        assert read is None or nvlink5_sign(read.sign)

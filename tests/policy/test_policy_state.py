@@ -124,8 +124,10 @@ def test_an_event_with_only_its_kind_ends_neither_judge_nor_policy(kind: EventKi
     odd = Event(
         kind=kind, at=story.now, boot_id=story.boot_id, data={"actuator": 7, "why": None, "result": "?", "since": "x"}
     )
-    fold(story.state, odd)
-    judge_fold(State(), odd)
+    state = fold(story.state, odd)
+    story.ledger.append(odd)
+    assert durable(story.restarts_daemon().state) == durable(state)
+    assert judge_fold(State(), odd).tracks == {}
 
 
 def test_a_ledger_of_another_machine_leaves_nothing_of_policy() -> None:
