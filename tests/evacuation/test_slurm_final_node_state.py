@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.actuators.base import ActuatorRefused
 from gpuwarden.actuators.slurm.final_node_state import FinalState, FinalStateResult, set_final_state
 from gpuwarden.actuators.slurm.requeue import Requeueing, requeue
 from gpuwarden_collectors.slurm.client import Commands, SlurmClient
+from gpuwarden_collectors.slurm.errors import Refused
 from support.slurm import SLURM, Slurm, processes_with, require_slurm, running
 from support.slurm_ranks import Ranks, the_job
 
@@ -62,7 +62,7 @@ async def test_a_node_that_is_not_out_or_that_somebody_took_over_is_left_alone(
     slurm.drain("f2", OWN_REASON, state="FAIL")
     assert (await set_final_state(commands, "f2", FinalState.DOWN, OWN_REASON)).result is FinalStateResult.NOT_OURS
     assert "FAIL" in slurm.state("f2")
-    with pytest.raises(ActuatorRefused, match="n9"):
+    with pytest.raises(Refused, match="n9"):
         await set_final_state(commands, "n9", FinalState.DOWN, OWN_REASON)
 
 

@@ -36,6 +36,15 @@ class NodeFacts:
         return "+".join((self.base, *sorted(self.flags)))
 
     @property
+    def is_down(self) -> bool:
+        return self.base in ("down", "error", "future")
+
+    @property
+    def is_out(self) -> bool:
+        """True if the node is down, drained or failing, whoever did it: it gets no new job."""
+        return self.is_down or not self.flags.isdisjoint(("drain", "fail"))
+
+    @property
     def has_gpu(self) -> bool:
         return self.gpus > 0
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpuwarden.actuators.base import ActuatorError
 from gpuwarden.actuators.slurm.final_node_state import FinalState, FinalStateResult, set_final_state
 from gpuwarden.actuators.slurm.requeue import SETTLES_AFTER, Requeueing, requeue
 from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
@@ -13,6 +12,7 @@ from gpuwarden.policy.evacuation.delivery import ALIVE
 from gpuwarden.policy.model import Result
 from gpuwarden_collectors.slurm.departing import read_job, read_steps
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
+from gpuwarden_collectors.slurm.errors import Refused, SlurmError
 
 ENDING_TURNS = 20
 """Times, of 3 s each, that it is waited for the processes of a requeued job to end: KillWait is 30 s by default."""
@@ -45,8 +45,8 @@ async def put_elsewhere(
         try:
             settles = 0.0 if reported else SETTLES_AFTER  # reported after a turn that took longer
             outcome = await requeue(slurm.commands, job, slurm.node, settles=settles, still=still)
-        except ActuatorError as error:
-            return None if reported else NotRequeued(str(error), error.permanent)
+        except SlurmError as error:
+            return None if reported else NotRequeued(str(error), isinstance(error, Refused))
         if outcome.result is Requeueing.CALLED_OFF:
             return None
         if outcome.result in (Requeueing.REQUEUED, Requeueing.WAITS) and not reported:
@@ -74,8 +74,8 @@ async def give_up_node(
     """
     try:
         outcome = await set_final_state(slurm.commands, slurm.node, FinalState(what), reason, still=still)
-    except ActuatorError as error:
-        return Result.REFUSED if error.permanent else Result.RETRY, str(error)
+    except SlurmError as error:
+        return Result.REFUSED if isinstance(error, Refused) else Result.RETRY, str(error)
     if outcome.result is FinalStateResult.CALLED_OFF:
         return None
     return _RESULTS[outcome.result], outcome.text

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gpuwarden.actuators import signals
-from gpuwarden.actuators.base import ActuatorError
 from gpuwarden.actuators.slurm.job_mark import Marking, MarkOutcome, mark, unmark
 from gpuwarden.actuators.slurm.job_signals import Signalling, SignalOutcome, find_steps, signal_batch, signal_steps
 from gpuwarden.base.log import get_logger
@@ -18,6 +17,7 @@ from gpuwarden.policy.evacuation.delivery import Delivery, Process, Way, signall
 from gpuwarden.policy.evacuation.model import Sent
 from gpuwarden.policy.evacuation.steps import SignalJob
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
+from gpuwarden_collectors.slurm.errors import Refused, SlurmError
 
 log = get_logger()
 
@@ -82,7 +82,7 @@ async def signal_through_slurm(
         return await _sent(signal_batch(slurm.sending, job, step.delivery.signal, record), step)
     try:
         marked = await mark(slurm.commands, job, slurm.node, now)
-    except ActuatorError as error:
+    except SlurmError as error:
         return Delivered(result=Sent.UNSENT, text=str(error))
     if marked.result is Marking.TAKEN:
         return await _taken(step, marked, sending)
@@ -119,7 +119,7 @@ async def _take_back(slurm: SlurmJobScan, job: SlurmJob, mark: str) -> None:
     """Remove the mark. If that fails too, other nodes take it as valid until it is too old."""
     try:
         await unmark(slurm.commands, job, mark)
-    except ActuatorError as error:
+    except SlurmError as error:
         log.warning("cannot remove the mark of a job that was not signalled", job=job.called, reason=str(error))
 
 
@@ -128,7 +128,7 @@ async def _signal_steps(
 ) -> Delivered:
     try:
         ready = await find_steps(slurm.commands, job, step.delivery.steps)
-    except ActuatorError as error:
+    except SlurmError as error:
         return Delivered(result=Sent.UNSENT, text=str(error))
     if ready.result is not Signalling.READY:
         return Delivered(result=Sent.UNSENT, text=ready.text)
@@ -141,8 +141,8 @@ async def _signal_steps(
 async def _sent(sending: Awaitable[SignalOutcome], step: SignalJob) -> Delivered:
     try:
         sent = await sending
-    except ActuatorError as error:
-        return Delivered(result=Sent.UNSENT if error.permanent else Sent.UNKNOWN, text=str(error))
+    except SlurmError as error:
+        return Delivered(result=Sent.UNSENT if isinstance(error, Refused) else Sent.UNKNOWN, text=str(error))
     if sent.result is not Signalling.SENT:
         return Delivered(result=Sent.UNSENT, text=sent.text)
     return Delivered(result=Sent.SENT, count=len(step.delivery.receivers), text=sent.text)

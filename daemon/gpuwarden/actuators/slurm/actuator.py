@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpuwarden.actuators.hook_gate import HookGate
 from gpuwarden.actuators.slurm.errors import actuator_errors
-from gpuwarden.actuators.slurm.node_state import fleet_count_of, is_out, largest, node_state_of
+from gpuwarden.actuators.slurm.node_state import fleet_count_of, largest, node_state_of
 from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.policy.model import Act, Flag, FleetCount, Intent, NodeState, Owner
 from gpuwarden.policy.reasons import PREFIX, line
@@ -67,7 +67,7 @@ class SlurmActuator:
     async def read(self) -> NodeState:
         name = await self.commands.node_name()
         node = await nodes.read_node(self.commands, name)
-        if is_out(node):  # a return gate waits for the end of its jobs
+        if node.is_out:  # a return gate waits for the end of its jobs
             node = await nodes.without_ended_jobs(self.commands, node)
         self._last = node
         now = self._clock()

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpuwarden.actuators.slurm.errors import actuator_errors
-from gpuwarden.actuators.slurm.node_state import is_out
 from gpuwarden.policy.model import Why
 from gpuwarden.policy.reasons import parse
 from gpuwarden_collectors.slurm.client import Commands
@@ -48,14 +46,13 @@ _OTHERS = frozenset({"fail", "maintenance", "maint", "reboot_requested", "reboot
 """Another party manages the node; FAIL replaces gpuwarden's drain and keeps its reason."""
 
 
-@actuator_errors
 async def set_final_state(
     commands: Commands, node: str, final: FinalState, reason: str, *, still: Callable[[], bool] | None = None
 ) -> FinalStateOutcome:
     """Set `node` to `final`. `reason`: that of gpuwarden's termination, of policy/reasons. `still`: whether it is to be set, asked
     right before. Takes about 30 ms on a quiet controller.
 
-    Only where the node is drained by gpuwarden for a termination. Safe to repeat. Raises ActuatorError; what timed out may be done later.
+    Only where the node is drained by gpuwarden for a termination. Safe to repeat. Raises SlurmError; what timed out may be done later.
     """
     found = await read_node(commands, node)
     if not _is_own_termination(found):
@@ -77,7 +74,7 @@ async def set_final_state(
 
 
 def _is_own_termination(node: NodeFacts) -> bool:
-    reason = parse(node.reason) if is_out(node) and node.flags.isdisjoint(_OTHERS) else None
+    reason = parse(node.reason) if node.is_out and node.flags.isdisjoint(_OTHERS) else None
     return reason is not None and reason.why is Why.TERMINATION
 
 

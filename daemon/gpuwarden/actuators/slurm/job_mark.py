@@ -16,7 +16,6 @@ import asyncio
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpuwarden.actuators.slurm.errors import actuator_errors
 from gpuwarden.policy.evacuation.delivery import MARK_STANDS, RUNNING, parse_mark, standing_mark
 from gpuwarden.policy.evacuation.delivery import mark as written
 from gpuwarden_collectors.slurm.client import Commands
@@ -47,13 +46,12 @@ class MarkOutcome:
     """With MARKED: the own mark."""
 
 
-@actuator_errors
 async def mark(
     commands: Commands, job: SlurmJob, node: str, now: float, *, pause_least: float = PAUSE_LEAST
 ) -> MarkOutcome:
     """Mark `job`, as it was read a moment ago, for `node`; `now` is Unix time. Takes about 0.12 s on a quiet controller.
 
-    A mark of this node is renewed: an attempt with an unknown result is repeated. Raises ActuatorError;
+    A mark of this node is renewed: an attempt with an unknown result is repeated. Raises SlurmError;
     what timed out may be written later.
     """
     clock = asyncio.get_running_loop().time
@@ -78,9 +76,8 @@ async def mark(
     return _obstacle(found, node, now) or _foreign("", "was removed at once")
 
 
-@actuator_errors
 async def unmark(commands: Commands, job: SlurmJob, mark: str) -> None:
-    """Remove `mark` after a failed signal, or other nodes wait for a signal that is never sent. Raises ActuatorError.
+    """Remove `mark` after a failed signal, or other nodes wait for a signal that is never sent. Raises SlurmError.
 
     Any other text is left alone.
     """

@@ -13,7 +13,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpuwarden.actuators.slurm.errors import actuator_errors
 from gpuwarden_collectors.receivers.facts import SIGNALS
 from gpuwarden_collectors.slurm.client import Commands
 from gpuwarden_collectors.slurm.command_record import of_several
@@ -45,11 +44,10 @@ class SignalOutcome:
     """The steps that were signalled, as Slurm names them."""
 
 
-@actuator_errors
 async def find_steps(commands: Commands, job: SlurmJob, here: Collection[str]) -> SignalOutcome:
     """Find the job's steps that still run, of those `here`, by number. Sends nothing.
 
-    READY for `signal_steps`, its text what is left out; or why there is nothing to signal. Raises ActuatorError.
+    READY for `signal_steps`, its text what is left out; or why there is nothing to signal. Raises SlurmError.
     """
     steps = await _steps(commands, job)
     if steps is None:
@@ -67,11 +65,10 @@ async def find_steps(commands: Commands, job: SlurmJob, here: Collection[str]) -
     return SignalOutcome(result=Signalling.READY, text=text, steps=found)
 
 
-@actuator_errors
 async def signal_steps(
     commands: Commands, job: SlurmJob, steps: Sequence[str], signal: str, record: int | None = None
 ) -> SignalOutcome:
-    """Send one of SIGNALS to these steps of the job. `record`: an open one of `CommandRecords`. Raises ActuatorError;
+    """Send one of SIGNALS to these steps of the job. `record`: an open one of `CommandRecords`. Raises SlurmError;
     the signal may be sent even then.
     """
     _allowed(signal)
@@ -88,9 +85,8 @@ async def signal_steps(
     return SignalOutcome(result=Signalling.SENT, text=text, steps=tuple(steps))
 
 
-@actuator_errors
 async def signal_batch(commands: Commands, job: SlurmJob, signal: str, record: int | None = None) -> SignalOutcome:
-    """Send one of SIGNALS to the process of the batch script alone, on whatever node it is. Raises ActuatorError; the
+    """Send one of SIGNALS to the process of the batch script alone, on whatever node it is. Raises SlurmError; the
     signal may be sent even then.
     """
     _allowed(signal)

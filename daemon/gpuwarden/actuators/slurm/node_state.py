@@ -25,8 +25,6 @@ _FLAGS: dict[str, Flag] = {
     "powered_down": Flag.POWER,
 }
 """Slurm's names from 22.05 to 26.05; the others (completing, not_responding, planned, reserved, cloud …) forbid nothing."""
-_DOWN = ("down", "error", "future")
-_EXCLUDING = ("drain", "fail")
 
 
 def node_state_of(node: NodeFacts, at: Stamp, pool: int | None) -> NodeState:
@@ -34,9 +32,9 @@ def node_state_of(node: NodeFacts, at: Stamp, pool: int | None) -> NodeState:
     wrote the reason.
     """
     flags = frozenset(_FLAGS[flag] for flag in node.flags if flag in _FLAGS)
-    if node.base in _DOWN:
+    if node.is_down:
         flags |= {Flag.DOWN, Flag.SILENT} if "not_responding" in node.flags else {Flag.DOWN}
-    if not is_out(node):
+    if not node.is_out:
         return NodeState(at=at, flags=flags, schedulable=not flags, empty=node.is_empty, state=node.state, pool=pool)
     since = node.reason_at or 0.0
     own = reasons.parse(node.reason) if _may_be_own(node) else None
@@ -69,10 +67,6 @@ def node_state_of(node: NodeFacts, at: Stamp, pool: int | None) -> NodeState:
     )
 
 
-def is_out(node: NodeFacts) -> bool:
-    return node.base in _DOWN or not node.flags.isdisjoint(_EXCLUDING)
-
-
 def _may_be_own(node: NodeFacts) -> bool:
     """True unless the node has FAIL, which replaces DRAIN and keeps the reason: then another party has taken over."""
     return "fail" not in node.flags
@@ -95,6 +89,6 @@ def largest(partitions: Iterable[PartitionFacts]) -> PartitionFacts:
 
 def _held(pool: Iterable[NodeFacts]) -> Iterable[Held]:
     for node in pool:
-        own = reasons.parse(node.reason) if is_out(node) and _may_be_own(node) else None
+        own = reasons.parse(node.reason) if node.is_out and _may_be_own(node) else None
         if own is not None and own.why is Why.FAILURE:
             yield Held(node.reason_at or 0.0, node.name)

@@ -16,8 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpuwarden.actuators.slurm.errors import actuator_errors
-from gpuwarden.actuators.slurm.node_state import is_out
 from gpuwarden_collectors.slurm.client import Commands
 from gpuwarden_collectors.slurm.departing import read_job
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
@@ -60,7 +58,6 @@ class RequeueOutcome:
     """Unix time of its start by the controller's clock; 0 if unknown."""
 
 
-@actuator_errors
 async def requeue(
     commands: Commands,
     job: SlurmJob,
@@ -73,14 +70,14 @@ async def requeue(
     controller.
 
     Safe to repeat, with the same `job`; `settles` 0 where SETTLES_AFTER has passed since it was requeued. `still`:
-    whether it is to be requeued, asked right before that is written; not for what follows. Raises ActuatorError; what
+    whether it is to be requeued, asked right before that is written; not for what follows. Raises SlurmError; what
     timed out may be done later.
     """
     found = await read_job(commands, job)
     if found is None or found.restarts == job.restarts:
         if (settled := _nothing_to_do(found, node)) is not None:
             return settled
-        if not is_out(await read_node(commands, node)):
+        if not (await read_node(commands, node)).is_out:
             return _outcome(Requeueing.NOT_YET, found, f"{node} could get it back: it is not excluded yet")
         if (left := await _write(commands, job, found, still)) is not None:
             return left
