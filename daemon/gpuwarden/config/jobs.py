@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from fnmatch import translate
 from pathlib import Path
 from typing import Literal
 
-from gpuwarden.policy.evacuation.delivery import DeliveryRules, SiteRule
-from gpuwarden.policy.evacuation.plan import EvacuationSettings
 from gpuwarden_collectors.options import Misfit, bounded
 from gpuwarden_collectors.receivers.facts import SIGNALS
 
@@ -53,23 +50,6 @@ class JobOptions:
     """Watch containers and pods that opt in for stalls, too ([slurm.md](../use/slurm.md#jobs-that-stall))."""
     docker: Path = Path("/run/docker.sock")
     """The socket of Docker or Podman, from which the labels of containers are read."""
-
-
-def evacuation_settings(jobs: JobOptions, *, slurm: bool, approve: bool = False) -> EvacuationSettings:
-    """Settings of the evacuation. `slurm`: a controller is configured. `approve` as in EvacuationSettings."""
-    rules = tuple(
-        SiteRule(signal=rule.signal.upper(), partition=rule.partition, name=translate(rule.name) if rule.name else "")
-        for rule in jobs.rules.values()
-    )
-    return EvacuationSettings(
-        delivery=DeliveryRules(default=jobs.signal.upper(), rules=rules),
-        requeue=jobs.requeue,
-        final_node_state=jobs.final_node_state,
-        requeue_for_gpu=jobs.failing_gpu == "requeue",
-        slurm=slurm,
-        approve=approve,
-        signal_again=jobs.signal_again,
-    )
 
 
 def job_misfits(jobs: JobOptions) -> Iterator[Misfit]:

@@ -16,12 +16,12 @@ from gpuwarden.base.paths import LEDGER
 from gpuwarden.collect.collectors import Sources
 from gpuwarden.collect.slurm_jobs import conf_path
 from gpuwarden.collect.termination_sources import chosen
-from gpuwarden.config.jobs import evacuation_settings
 from gpuwarden.config.model import Config
 from gpuwarden.config.notify import NotifyOptions
 from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.engine.enforcement import FIRST_READ, EnforcementOptions
 from gpuwarden.evacuation.job_scan import JobScan
+from gpuwarden.evacuation.settings import settings as evacuation_settings
 from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
 from gpuwarden.health.view import Rules
 from gpuwarden.notify.messages import Origin
@@ -162,10 +162,7 @@ class Site:
 
     @property
     def evacuation(self) -> EvacuationSettings:
-        azure = self.config.termination.of(AZURE)
-        return evacuation_settings(
-            self.config.jobs, slurm=self.config.slurm.enabled, approve=azure.enabled and azure.approve
-        )
+        return evacuation_settings(self.config)
 
     @property
     def approval(self) -> AzureApproval | None:
