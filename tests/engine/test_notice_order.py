@@ -13,8 +13,9 @@ import pytest
 
 from gpuwarden.health.model import EventKind
 from gpuwarden.ledger.reader import read_only
-from gpuwarden.policy.evacuation.model import id_of, open_evacuations
+from gpuwarden.policy.evacuation.model import open_evacuations
 from gpuwarden.policy.model import Notice
+from gpuwarden.policy.notices import id_of
 from gpuwarden_collectors.event_facts import XidEvent
 from gpuwarden_collectors.facts import Stamp
 from support.waiting import until

@@ -18,8 +18,9 @@ from gpuwarden.evacuation.gpu_processes import gpu_processes
 from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
 from gpuwarden.health.model import EventKind
 from gpuwarden.policy.evacuation.budget import FAILING_GPU
-from gpuwarden.policy.evacuation.model import Sent, id_of
+from gpuwarden.policy.evacuation.model import Sent
 from gpuwarden.policy.model import Notice
+from gpuwarden.policy.notices import id_of
 from gpuwarden.publish.sockets.jobs import Acknowledged
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.facts import CallError, GpuAnswer, GpuFacts, GpuProcess

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.health.model import EventKind
-from gpuwarden.policy.evacuation.model import id_of
+from gpuwarden.policy.notices import id_of
 from gpuwarden.publish.notices import Notices
 from gpuwarden.publish.sockets.jobs import JobSocket
 from gpuwarden_collectors.base import host_clock

@@ -14,8 +14,9 @@ from gpuwarden.actuators.slurm.job_mark import Marking, MarkOutcome, mark, unmar
 from gpuwarden.evacuation.signalling import signal_through_slurm
 from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
 from gpuwarden.policy.evacuation.delivery import MARK_STANDS, Aim, Delivery, Way
-from gpuwarden.policy.evacuation.model import Sent, id_of
+from gpuwarden.policy.evacuation.model import Sent
 from gpuwarden.policy.evacuation.steps import SignalJob
+from gpuwarden.policy.notices import id_of
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.slurm.client import Commands, SlurmClient
 from gpuwarden_collectors.slurm.departing import read_job

@@ -10,10 +10,11 @@ from gpuwarden.health.model import EventKind
 from gpuwarden.policy.evacuation.budget import FAILING_GPU
 from gpuwarden.policy.evacuation.delivery import DeliveryRules, Way, mark
 from gpuwarden.policy.evacuation.events import not_requeued, saved, signalled, signalling
-from gpuwarden.policy.evacuation.model import JOBS_MOST, Requeued, Sent, id_of
+from gpuwarden.policy.evacuation.model import JOBS_MOST, Requeued, Sent
 from gpuwarden.policy.evacuation.plan import EvacuationSettings, never
 from gpuwarden.policy.evacuation.preview import preview
 from gpuwarden.policy.evacuation.steps import CheckSteps, NameNot, Requeue, SetFinalState, SignalJob
+from gpuwarden.policy.notices import id_of
 from gpuwarden_collectors.receivers.facts import Kind, Role
 from support.evacuations import BOOT, BOOTED, SETTINGS, Story, announced, local, process, slurm_job
 
@@ -547,16 +548,6 @@ def test_more_ranks_than_one_event_holds_stay_signalled_from_one_notice_to_the_n
     story.waits(20.0).ends(4_000_399).announces(announced(at=1_020.0)).acts()
     assert len(story.known(7).signalled) == 399
     assert (len(story.known(7).earlier), len(story.signals)) == (1, 400)
-
-
-def test_a_ledger_that_does_not_record_the_remaining_processes_is_read_as_before() -> None:
-    story = Story().runs(7, process(1), node_count=1).announces(announced()).acts().announces()
-    story.waits(60.0).ends(1).runs(7, process(2), node_count=1).announces(announced(at=1_060.0)).acts()
-    story.ledger = [
-        replace(event, data={name: value for name, value in event.data.items() if name != "remaining"})
-        for event in story.ledger
-    ]
-    assert story.restarts().known(7).signalled == {(1, 10), (2, 20)}
 
 
 def test_a_withdrawn_notice_that_comes_back_after_ten_minutes_signals_once_more() -> None:

@@ -16,9 +16,9 @@ from gpuwarden.evacuation.job_scan import JobScan
 from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
 from gpuwarden.health.model import Event, EventKind
 from gpuwarden.policy.evacuation.budget import FAILING_GPU
-from gpuwarden.policy.evacuation.model import id_of
 from gpuwarden.policy.evacuation.plan import EvacuationSettings
 from gpuwarden.policy.model import Notice
+from gpuwarden.policy.notices import id_of
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.receivers.reader import ReceiversReader
 from support.ranks import Rank

@@ -9,7 +9,7 @@ from typing import Literal
 from gpuwarden.health.model import Event, EventKind, Json
 from gpuwarden.policy.evacuation import events
 from gpuwarden.policy.evacuation.delivery import Process, Way, mark
-from gpuwarden.policy.evacuation.model import BY_STEP, Evacuation, EvacuationState, JobState, Sent, id_of
+from gpuwarden.policy.evacuation.model import BY_STEP, Evacuation, EvacuationState, JobState, Sent
 from gpuwarden.policy.evacuation.plan import EvacuationSettings, Seen, plan
 from gpuwarden.policy.evacuation.state import fold
 from gpuwarden.policy.evacuation.steps import (
@@ -24,6 +24,7 @@ from gpuwarden.policy.evacuation.steps import (
 )
 from gpuwarden.policy.evacuation.unsettled import job_number, settle
 from gpuwarden.policy.model import Notice, Result
+from gpuwarden.policy.notices import id_of
 from gpuwarden_collectors.cloud.facts import Approval
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.receivers.facts import Kind, LocalJob, Receiver, Role

@@ -9,9 +9,8 @@ from gpuwarden.health.conditions import condition
 from gpuwarden.health.model import Finding, Verdict
 from gpuwarden.policy import reasons
 from gpuwarden.policy.evacuation.budget import FAILING_GPU
-from gpuwarden.policy.evacuation.model import id_of
 from gpuwarden.policy.model import NodeState, Notice, Why
-from gpuwarden.policy.notices import all_imminent
+from gpuwarden.policy.notices import all_imminent, id_of
 from gpuwarden.policy.situation import failing
 from gpuwarden.policy.state import PolicyState
 from gpuwarden_collectors.facts import Stamp

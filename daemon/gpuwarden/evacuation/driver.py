@@ -23,12 +23,13 @@ from gpuwarden.evacuation.job_scan import JobScan, on_gpu
 from gpuwarden.health.model import Event, EventKind
 from gpuwarden.policy.evacuation import events
 from gpuwarden.policy.evacuation.budget import FAILING_GPU
-from gpuwarden.policy.evacuation.model import EvacuationState, id_of, jobs_of, key_of, open_evacuations
+from gpuwarden.policy.evacuation.model import EvacuationState, jobs_of, key_of, open_evacuations
 from gpuwarden.policy.evacuation.plan import EvacuationSettings, Seen, awaits_jobs, plan
 from gpuwarden.policy.evacuation.preview import ignored, preview, summary
 from gpuwarden.policy.evacuation.state import fold
 from gpuwarden.policy.evacuation.steps import SignalJob, Step
 from gpuwarden.policy.model import Notice
+from gpuwarden.policy.notices import id_of
 from gpuwarden.publish.snapshot import Evacuations
 from gpuwarden.publish.sockets.jobs import Acknowledged, Caller, Membership
 from gpuwarden.publish.sockets.unix_socket import TRY_AGAIN, VerbError

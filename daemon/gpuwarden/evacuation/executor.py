@@ -22,11 +22,12 @@ from gpuwarden.health.model import Event
 from gpuwarden.policy.evacuation import events
 from gpuwarden.policy.evacuation.budget import FAILING_GPU, budget
 from gpuwarden.policy.evacuation.delivery import Way
-from gpuwarden.policy.evacuation.model import BY_STEP, EvacuationState, Sent, id_of, open_evacuations
+from gpuwarden.policy.evacuation.model import BY_STEP, EvacuationState, Sent, open_evacuations
 from gpuwarden.policy.evacuation.plan import Seen
 from gpuwarden.policy.evacuation.steps import Approve, CheckSteps, NameNot, Requeue, SetFinalState, SignalJob, Step
 from gpuwarden.policy.evacuation.unsettled import job_number, settle
 from gpuwarden.policy.model import Notice, Result
+from gpuwarden.policy.notices import id_of
 from gpuwarden.publish.snapshot import NOTICE_TO_SIGNAL
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.slurm.departing_facts import CommandOutcome, SlurmJob

@@ -18,7 +18,14 @@ from gpuwarden_collectors.facts import Stamp
 MOVED = 1.0
 """Seconds by which an end must move to be reported again."""
 
+NAME_MOST = 200  # characters of the id of a notice
+
 Notices = Mapping[str, Notice]
+
+
+def id_of(notice: Notice) -> str:
+    """Return the id of the announcement, as jobs see it. A notice that is announced again after its end has another one."""
+    return f"{notice.name}@{notice.at.boottime:.0f}"[:NAME_MOST]
 
 
 def imminent(notices: Notices, horizon: float, now: Stamp) -> Notice | None:

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpuwarden.policy.evacuation.model import id_of
 from gpuwarden.policy.model import Notice
+from gpuwarden.policy.notices import id_of
 from gpuwarden.publish.files.writer import KeptFile
 from gpuwarden.publish.snapshot import NoticeSource, Snapshot
 from gpuwarden.publish.times import rfc3339, when

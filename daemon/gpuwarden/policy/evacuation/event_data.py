@@ -7,9 +7,10 @@ from typing import Annotated
 
 from gpuwarden.health.event_data import cut, key, null, otherwise
 from gpuwarden.policy.evacuation.delivery import Process, Way
-from gpuwarden.policy.evacuation.model import NAME_MOST, TEXT_MOST, Sent
+from gpuwarden.policy.evacuation.model import TEXT_MOST, Sent
 from gpuwarden.policy.evacuation.model import Requeued as HowRequeued
 from gpuwarden.policy.model import Result
+from gpuwarden.policy.notices import NAME_MOST
 from gpuwarden_collectors.codec import CodecError
 from gpuwarden_collectors.facts import Stamp
 
@@ -73,7 +74,7 @@ class Signalling(OfJob):
     """It is not known whether they got an earlier one."""
     processes: str | None = None
     remaining: str | None = None
-    """Those signalled before the job came into this evacuation; None in versions that did not write them."""
+    """Those signalled before the job came into this evacuation."""
     marking: bool = False
     """The mark of the job is being set, and nobody is signalled yet."""
     kept: bool = False

@@ -10,9 +10,9 @@ from gpuwarden.health.model import Event, EventKind, Json
 from gpuwarden.policy.evacuation import event_data
 from gpuwarden.policy.evacuation.delivery import Delivery, Process, Way
 from gpuwarden.policy.evacuation.event_data import is_number
-from gpuwarden.policy.evacuation.model import Acknowledged, Evacuation, EvacuationState, JobState, Sent, id_of
+from gpuwarden.policy.evacuation.model import Acknowledged, Evacuation, EvacuationState, JobState, Sent
 from gpuwarden.policy.model import Notice, Result
-from gpuwarden.policy.notices import MOVED
+from gpuwarden.policy.notices import MOVED, id_of
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.receivers.facts import Receiver
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob

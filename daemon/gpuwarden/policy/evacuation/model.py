@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from gpuwarden.policy.evacuation.delivery import SIGNALLED_MOST, Process, Way
-from gpuwarden.policy.model import Notice, Result
+from gpuwarden.policy.model import Result
+from gpuwarden.policy.notices import NAME_MOST
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.receivers.facts import LocalJob
 
@@ -23,7 +24,6 @@ JOBS_MOST = 1_024
 EVACUATIONS_MOST = 32
 """Notices and failing GPUs remembered in one boot."""
 TEXT_MOST = 400  # characters of what is remembered for people
-NAME_MOST = 200  # characters of the name of a job or of a notice
 BY_EXIT = "exit"
 """The answer of a process that has ended without an acknowledgement."""
 BY_STEP = "step"
@@ -182,11 +182,6 @@ def given(job: JobState) -> frozenset[Given]:
             one for one, value in ((Given.SAVED, acknowledged.saved), (Given.UNSAVED, acknowledged.unsaved)) if value
         )
     return frozenset({Given.ENDED} if job.signalled and job.signalled <= acknowledged.processes else ())
-
-
-def id_of(notice: Notice) -> str:
-    """Id of the evacuation for a notice. A notice that is announced again after its end has another id."""
-    return f"{notice.name}@{notice.at.boottime:.0f}"[:NAME_MOST]
 
 
 def key_of(job: LocalJob) -> str:

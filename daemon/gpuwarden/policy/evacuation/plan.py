@@ -18,11 +18,12 @@ from gpuwarden.policy.evacuation.approval import pauses, refusal, rests_until
 from gpuwarden.policy.evacuation.budget import FAILING_GPU, MARK_TAKES, Budget, budget
 from gpuwarden.policy.evacuation.delivery import ALIVE, Delivery, DeliveryRules, Way, delivery
 from gpuwarden.policy.evacuation.done import done, steps_decide
-from gpuwarden.policy.evacuation.model import JOBS_MOST, Evacuation, EvacuationState, JobState, Requeued, id_of, key_of
+from gpuwarden.policy.evacuation.model import JOBS_MOST, Evacuation, EvacuationState, JobState, Requeued, key_of
 from gpuwarden.policy.evacuation.signals import ever_signalled, has_left_mark, signalled_before
 from gpuwarden.policy.evacuation.steps import Approve, CheckSteps, NameNot, Plan, Requeue, SetFinalState, SignalJob
 from gpuwarden.policy.evacuation.unsettled import has_unused_mark, repeated
 from gpuwarden.policy.model import Notice, Result
+from gpuwarden.policy.notices import id_of
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.receivers.facts import Kind, LocalJob, Receiver
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob

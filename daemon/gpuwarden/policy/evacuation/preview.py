@@ -8,7 +8,7 @@ from gpuwarden.policy.evacuation.approval import is_approved, refusal, rests_unt
 from gpuwarden.policy.evacuation.budget import FAILING_GPU, SHUTDOWN
 from gpuwarden.policy.evacuation.delivery import ALIVE
 from gpuwarden.policy.evacuation.done import has_other_nodes
-from gpuwarden.policy.evacuation.model import Evacuation, EvacuationState, Requeued, Sent, id_of, jobs_of
+from gpuwarden.policy.evacuation.model import Evacuation, EvacuationState, Requeued, Sent, jobs_of
 from gpuwarden.policy.evacuation.plan import (
     NO_TIME,
     EvacuationSettings,
@@ -22,6 +22,7 @@ from gpuwarden.policy.evacuation.plan import (
     wants_requeue,
 )
 from gpuwarden.policy.model import Notice
+from gpuwarden.policy.notices import id_of
 from gpuwarden_collectors.cloud.facts import Approval
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.receivers.facts import LocalJob

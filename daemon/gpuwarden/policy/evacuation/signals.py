@@ -137,8 +137,6 @@ def _first(state: EvacuationState, evacuation: Evacuation, data: event_data.Sign
             base = replace(known, restarts=known.restarts if base.restarts is None else base.restarts)
     if called_off := called_off - base.signalled:
         base = replace(base, called_off=at_most(base.called_off | called_off), called_off_signalled_at=signalled_at)
-    if data.remaining is None:  # written by a version without this field
-        return replace(base, signalled=at_most(base.signalled | before))
     return _remaining(replace(base, earlier=at_most(base.earlier | (before - base.signalled))), data)
 
 
