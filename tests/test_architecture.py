@@ -15,16 +15,8 @@ from gpuwarden_collectors.registry import HOST_COLLECTORS
 
 ROOT = Path(__file__).parent.parent
 _FEATURES = ROOT / "daemon/gpuwarden/features"
-JUDGING = [name for name, own in FEATURES.items() if "detectors" in own]
-"""Features of which the judge runs a part: all of such a feature is pure, but for what config, cli and doctor read."""
-BESIDE = {"options", "verbs", "doctor", "command"}
-PURE = sorted(
-    [
-        *(ROOT / "daemon/gpuwarden/health").rglob("*.py"),
-        *(path for name in JUDGING for path in _FEATURES.joinpath(name).rglob("*.py") if path.stem not in BESIDE),
-    ]
-)
-JUDGED = ("gpuwarden.health", "gpuwarden.feature", *(f"gpuwarden.features.{name}" for name in JUDGING))
+OF_JUDGE = {"conditions", "memory", "detectors"}
+"""Modules of features that the judge reads: these are pure, with all that they import of their feature."""
 POLICY = sorted((ROOT / "daemon/gpuwarden/policy").rglob("*.py"))
 _COLLECTORS = ROOT / "collectors/gpuwarden_collectors"
 FACTS = sorted([*_COLLECTORS.rglob("*facts.py"), _COLLECTORS / "active_test/level.py"])
@@ -62,6 +54,18 @@ def imported(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             names.add(node.module or "")
     return names
+
+
+def with_imported(paths: set[Path]) -> set[Path]:
+    """Return these modules of features, and all modules of features that they import."""
+    names = {name for path in paths for name in imported(path) if name.startswith("gpuwarden.features.")}
+    more = {path for name in names if (path := ROOT / "daemon" / f"{name.replace('.', '/')}.py").exists()} - paths
+    return with_imported(paths | more) if more else paths
+
+
+_READ = {_FEATURES / name / f"{module}.py" for name, own in FEATURES.items() for module in own & OF_JUDGE}
+PURE = sorted({*(ROOT / "daemon/gpuwarden/health").rglob("*.py"), *with_imported(_READ)})
+JUDGED = ("gpuwarden.health", "gpuwarden.feature", "gpuwarden.features")
 
 
 @pytest.mark.parametrize("path", FACTS, ids=lambda path: path.parent.name + "/" + path.name)
@@ -156,7 +160,7 @@ def test_no_feature_takes_a_name_of_another_feature_or_of_core() -> None:
     assert not set(names["conditions"]) & set().union(*map(codes, (ROOT / "daemon/gpuwarden/health").rglob("*.py")))
     assert not set(names["verbs"]) & keys_of_tables(ROOT / "daemon/gpuwarden/cli/main.py")
     assert not set(names["doctor"]) & keys_of_tables(ROOT / "daemon/gpuwarden/doctor/examination.py")
-    own = {name for name, parts_of in FEATURES.items() if "options" in parts_of}
+    own = {name for feature in parts("options").values() for name in feature.TABLES}
     assert not own & names_of_fields(ROOT / "daemon/gpuwarden/config/model.py")
 
 

@@ -9,7 +9,7 @@ and no feature imports another.
     conditions   CONDITIONS, TO_DO                                  health: rows of findings, and what to do about each
     memory       KINDS, fold, events                                health: what the feature remembers, as a fold of events
     detectors    DETECTORS, follow                                  health: one detector for each condition; what each step learns
-    options      TABLE, misfits, excludes                           config: the table of its keys
+    options      TABLES, misfits, excludes                          config: the tables of its keys
     verbs        VERBS                                              cli: commands, each with the module that has it
     doctor       CHECKS                                             doctor: checks of this host
     daemon       part                                               runtime: what it adds to the running daemon
@@ -22,6 +22,7 @@ from importlib import import_module
 from typing import Any
 
 FEATURES: Mapping[str, frozenset[str]] = {
+    "active_test": frozenset({"options", "verbs", "doctor"}),
     "job_stall": frozenset({"conditions", "memory", "detectors"}),
     "dstack": frozenset({"options", "verbs", "doctor"}),
     "nvhcd": frozenset({"options", "verbs"}),

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.active_test.host_order import excluded_by
-from gpuwarden.active_test.lock import make
-from gpuwarden.active_test.occupancy import Asked, Memory, occupancy
+from gpuwarden.features.active_test.tester.host_order import excluded_by
+from gpuwarden.features.active_test.tester.lock import make
+from gpuwarden.features.active_test.tester.occupancy import Asked, Memory, occupancy
 from gpuwarden_collectors.process_stat import process_stat
 from support.active_test_hosts import (
     LONG,

@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
-from gpuwarden.active_test.occupancy import POD_VARIABLE
-from gpuwarden.active_test.pods import KUBELET
 from gpuwarden.base.paths import RUN_DIR
 from gpuwarden.config.kubernetes import KubernetesOptions
+from gpuwarden.features.active_test.tester.occupancy import POD_VARIABLE
+from gpuwarden.features.active_test.tester.pods import KUBELET
 
 MANIFEST = Path(__file__).parents[2] / "kubernetes/active-test.yaml"
 PRIORITY, JOB = yaml.safe_load_all(MANIFEST.read_text())

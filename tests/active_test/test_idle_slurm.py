@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.active_test.idle import job as idle_job
 from gpuwarden.config.model import load
 from gpuwarden.config.sources import Sources
-from gpuwarden.doctor.idle_tests import idle_tests
 from gpuwarden.doctor.row import Grade, Row
+from gpuwarden.features.active_test.idle import job as idle_job
+from gpuwarden.features.active_test.idle.doctor import idle_tests
 from gpuwarden_collectors.active_test.level import Level
 from support.active_test_hosts import PASSES, gone, wait
 from support.daemons import Json, RunningDaemon, children

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.active_test.pods import pods_with_gpus
+from gpuwarden.features.active_test.tester.pods import pods_with_gpus
 
 UID = "3f0c2c6e-9c9b-4f0a-9d51-6a1f6a1b2c3d"
 SLICE = UID.replace("-", "_")

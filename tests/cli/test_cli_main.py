@@ -11,6 +11,7 @@ import pytest
 
 from gpuwarden import __version__
 from gpuwarden.cli.main import VERBS
+from gpuwarden.feature import FEATURES
 from gpuwarden.publish.status import status
 from support.commands import COMMAND, environment, gpuwarden
 from support.control_server import result, serving
@@ -85,8 +86,8 @@ def test_status_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
     assert {name for name in loaded if name.startswith("gpuwarden")} == {
         "gpuwarden", "gpuwarden.base", "gpuwarden.base.paths", "gpuwarden.cli", "gpuwarden.cli.main", "gpuwarden.cli.parser", "gpuwarden.cli.status",
         "gpuwarden.cli.client", "gpuwarden.cli.active_test_text", "gpuwarden.cli.status_text", "gpuwarden.cli.enforcement_text",
-        "gpuwarden.cli.evidence_text", "gpuwarden.cli.text", "gpuwarden.feature", "gpuwarden.features", "gpuwarden.features.dstack",
-        "gpuwarden.features.dstack.verbs", "gpuwarden.features.nvhcd", "gpuwarden.features.nvhcd.verbs",
+        "gpuwarden.cli.evidence_text", "gpuwarden.cli.text", "gpuwarden.feature", "gpuwarden.features",
+        *(f"gpuwarden.features.{name}{module}" for name, own in FEATURES.items() if "verbs" in own for module in ("", ".verbs")),
     }  # fmt: skip
 
 

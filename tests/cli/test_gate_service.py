@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from gpuwarden.cli import gate_service
 from gpuwarden.config.model import Config
+from gpuwarden.features.active_test.gate import service as gate_service
 
 SOON = 20.0
 TAKEN = 4_096

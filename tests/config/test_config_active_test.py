@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.config.active_test import ActiveTestOptions
 from gpuwarden.config.model import Config, ConfigError, load
 from gpuwarden.config.sources import Sources
+from gpuwarden.features.active_test.options import ActiveTestOptions
 
 
 def loaded(folder: Path, text: str) -> Config:
@@ -18,20 +18,23 @@ def loaded(folder: Path, text: str) -> Config:
 
 
 def test_nothing_is_tested_without_a_person_unless_the_site_wants_it(tmp_path: Path) -> None:
-    test = loaded(tmp_path, "").test
+    test = loaded(tmp_path, "").of(ActiveTestOptions)
     assert (test.enabled, test.return_gate, test.partition, test.quiet_hours) == (False, False, "", ())
 
 
 def test_a_gate_before_the_return_and_tests_of_idle_nodes_may_be_wanted_together(tmp_path: Path) -> None:
     text = '[slurm]\nenabled = true\n[test]\nenabled = true\nreturn_gate = true\npartition = "idle"\nquiet_hours = ["08:00-18:00"]\n'
-    assert loaded(tmp_path, text).test.return_gate
+    assert loaded(tmp_path, text).of(ActiveTestOptions).return_gate
 
 
 @pytest.mark.parametrize(("level", "timeout"), [("quick", "308s"), ("standard", "608s"), ("gate", "248s")])
 def test_a_time_limit_that_the_deadlines_of_workers_fit_in_is_accepted(
     tmp_path: Path, level: str, timeout: str
 ) -> None:
-    assert loaded(tmp_path, f'{GATED}level = "{level}"\ngate_timeout = "{timeout}"').test.gate_timeout > 0.0
+    assert (
+        loaded(tmp_path, f'{GATED}level = "{level}"\ngate_timeout = "{timeout}"').of(ActiveTestOptions).gate_timeout
+        > 0.0
+    )
 
 
 GATED = "[slurm]\nenabled = true\n[test]\nenabled = true\nreturn_gate = true\n"

@@ -12,8 +12,8 @@ import pytest
 
 from gpuwarden.config.model import Config, Paths, load
 from gpuwarden.config.sources import Sources
-from gpuwarden.doctor import active_test
 from gpuwarden.doctor.row import Grade
+from gpuwarden.features.active_test import doctor as active_test
 from support.daemons import FakeHost
 from support.fake_cuda_library import build_library
 
@@ -58,7 +58,7 @@ def test_a_device_node_of_uvm_that_the_first_program_makes_is_not_missed(
 def test_a_limit_of_the_address_space_is_named(limit: int, grade: str) -> None:
     """The test runs in a process of its own, since the limit could not be lifted again."""
     program = (
-        "import resource, sys; from gpuwarden.doctor.active_test import address_space;"
+        "import resource, sys; from gpuwarden.features.active_test.doctor import address_space;"
         "n = int(sys.argv[1]); resource.setrlimit(resource.RLIMIT_AS, (n, n)); print(address_space().grade.value)"
     )
     done = subprocess.run([sys.executable, "-c", program, str(limit)], capture_output=True, text=True, check=True)

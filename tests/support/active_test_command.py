@@ -18,9 +18,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gpuwarden.active_test import left_behind, lock, pods, run, surroundings, worker
-from gpuwarden.active_test.idle import job
 from gpuwarden.cli.main import main
+from gpuwarden.features.active_test.idle import job
+from gpuwarden.features.active_test.tester import left_behind, lock, pods, run, surroundings, worker
 from gpuwarden_collectors.active_test import level
 
 

@@ -13,10 +13,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gpuwarden.active_test import run
-from gpuwarden.cli import gate_service
 from gpuwarden.config.model import load
 from gpuwarden.config.sources import Sources
+from gpuwarden.features.active_test.gate import service as gate_service
+from gpuwarden.features.active_test.tester import run
 from support.active_test_command import change
 
 

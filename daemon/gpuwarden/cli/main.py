@@ -23,7 +23,6 @@ _OF_FEATURES: dict[str, tuple[str, str]] = {
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("gpuwarden.cli.run", "run the daemon"),
     "check": ("gpuwarden.cli.check", "read the GPUs once, without a daemon, and print their health"),
-    "test": ("gpuwarden.cli.test", "test the GPUs of this node while they are idle: memory, compute, PCIe"),
     "status": ("gpuwarden.cli.status", "show the health of this node and its GPUs, from the running daemon"),
     "watch": ("gpuwarden.cli.watch", "show the status live"),
     "events": ("gpuwarden.cli.events", "list the events of this node"),

@@ -15,7 +15,6 @@ from typing import Literal, TypeVar
 from gpuwarden.base.addresses import ADDRESS, Address
 from gpuwarden.base.durations import format_duration
 from gpuwarden.base.paths import RUN_DIR, STATE_DIR
-from gpuwarden.config.active_test import ActiveTestOptions, active_test_misfits
 from gpuwarden.config.bounds import misfits
 from gpuwarden.config.catalogue import catalogue_misfits
 from gpuwarden.config.collectors import Collectors, plugin_misfits
@@ -139,7 +138,7 @@ _FEATURES = parts("options")
 
 
 @dataclass(frozen=True, slots=True)
-@with_tables({name: feature.TABLE for name, feature in _FEATURES.items()})
+@with_tables({name: table for feature in _FEATURES.values() for name, table in feature.TABLES.items()})
 class Config:
     """The whole configuration: the tables below, and one of each feature that has options."""
 
@@ -167,7 +166,6 @@ class Config:
     notify: NotifyOptions = field(default_factory=NotifyOptions)
     termination: TerminationOptions = field(default_factory=TerminationOptions)
     jobs: JobOptions = field(default_factory=JobOptions)
-    test: ActiveTestOptions = field(default_factory=ActiveTestOptions)
     publish: Publish = field(default_factory=Publish)
     control: Control = field(default_factory=Control)
     log: Log = field(default_factory=Log)
@@ -185,14 +183,19 @@ class Config:
 
     def of(self, table: type[Table]) -> Table:
         """Return the table of a feature, by its class."""
-        name = next(name for name, feature in _FEATURES.items() if feature.TABLE is table)
-        found: Table = getattr(self, name)
+        tables = (one for feature in _FEATURES.values() for one in feature.TABLES.items())
+        found: Table = getattr(self, next(name for name, its_class in tables if its_class is table))
         return found
 
     @property
     def marked(self) -> Iterator[str]:
         """Features that exclude this node by a marker of the daemon, and are enabled."""
-        return (name for name, feature in _FEATURES.items() if feature.excludes(getattr(self, name)))
+        return (name for name, feature in _FEATURES.items() if feature.excludes(self))
+
+    @property
+    def excludes(self) -> bool:
+        """Return whether this configuration names anything that excludes the node."""
+        return self.slurm.enabled or self.kubernetes.enabled or any(enabled for _, enabled in _uncounting(self))
 
 
 PARSERS = {Address: (ADDRESS, Address.parse), SecretFile: (A_SECRET, SecretFile.parse)}
@@ -253,16 +256,10 @@ def _misfits(config: Config) -> Iterator[Misfit]:
     yield from breaker_misfits(config.breaker)
     yield from slurm_misfits(config.slurm)
     yield from kubernetes_misfits(config.kubernetes)
-    for name, feature in _FEATURES.items():
-        yield from feature.misfits(getattr(config, name))
+    for feature in _FEATURES.values():
+        yield from feature.misfits(config)
     yield from termination_misfits(config.termination)
     yield from job_misfits(config.jobs)
-    yield from active_test_misfits(
-        config.test,
-        slurm=config.slurm.enabled,
-        kubernetes=config.kubernetes.enabled,
-        excludes=config.slurm.enabled or any(enabled for _, enabled in _uncounting(config)),
-    )
 
 
 def _uncounted(config: Config) -> Iterator[Misfit]:

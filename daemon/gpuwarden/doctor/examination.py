@@ -10,7 +10,6 @@ from dataclasses import replace
 from gpuwarden.base.threads import detached
 from gpuwarden.config.model import Config
 from gpuwarden.doctor import (
-    active_test,
     host,
     jobs,
     kubernetes,
@@ -23,8 +22,7 @@ from gpuwarden.doctor import (
     unit,
     web,
 )
-from gpuwarden.doctor.idle_tests import idle_tests
-from gpuwarden.doctor.row import Row, fail
+from gpuwarden.doctor.row import Check, Row, fail
 from gpuwarden.doctor.running import Running
 from gpuwarden.doctor.slurm import SlurmDoctor
 from gpuwarden.feature import parts
@@ -37,28 +35,29 @@ METADATA_WITHIN = 20.0
 SLURM_WITHIN = 90.0
 KUBERNETES_WITHIN = 60.0
 
-Check = Callable[[Running, Config], Awaitable[list[Row]]]
+_Run = Callable[[Running, Config], Awaitable[list[Row]]]
 
 
-def _thread(check: Callable[[Config], Iterator[Row]]) -> Check:
+def _thread(check: Callable[[Config], Iterator[Row]]) -> _Run:
     return lambda _, config: _threaded(lambda: list(check(config)))
 
 
-def _thread_with(check: Callable[[Running, Config], Iterator[Row]]) -> Check:
+def _thread_with(check: Callable[[Running, Config], Iterator[Row]]) -> _Run:
     return lambda daemon, config: _threaded(lambda: list(check(daemon, config)))
 
 
-def _loop(check: Callable[[Config], Awaitable[list[Row]]]) -> Check:
+def _loop(check: Callable[[Config], Awaitable[list[Row]]]) -> _Run:
     return lambda _, config: check(config)
 
 
 async def _slurm(_: Running, config: Config) -> list[Row]:
-    doctor = SlurmDoctor(config.slurm, os.uname().nodename, config.run.dir, config.state.dir)
-    return [*await doctor.rows(), *await idle_tests(config)]
+    return await SlurmDoctor(config.slurm, os.uname().nodename, config.run.dir, config.state.dir).rows()
 
 
-_OF_FEATURES = {area: check for feature in parts("doctor").values() for area, check in feature.CHECKS.items()}
-_CHECKS: dict[str, tuple[float, Check]] = {
+_OF_FEATURES: dict[str, Check] = {
+    name: check for feature in parts("doctor").values() for name, check in feature.CHECKS.items()
+}
+_CHECKS: dict[str, tuple[float, _Run]] = {
     "unit": (HOST_WITHIN, _thread(unit.unit)),
     "pod": (HOST_WITHIN, _thread(pod.pod)),
     "versions": (HOST_WITHIN, _thread(system.versions)),
@@ -79,15 +78,14 @@ _CHECKS: dict[str, tuple[float, Check]] = {
     "container labels": (HOST_WITHIN, _thread(jobs.container_labels)),
     "metadata service": (METADATA_WITHIN, _loop(termination.metadata)),
     "shutdown budget": (HOST_WITHIN, _loop(termination.shutdown_budget)),
-    "active test": (NVML_WITHIN, _loop(active_test.active_test)),
     "slurm": (SLURM_WITHIN, _slurm),
     "kubernetes": (KUBERNETES_WITHIN, _loop(kubernetes.kubernetes)),
     "pod labels": (HOST_WITHIN, pod_labels.pod_labels),
-    **{area: (HOST_WITHIN, _loop(check)) for area, check in _OF_FEATURES.items()},
+    **{name: (check.within, _loop(check.run)) for name, check in _OF_FEATURES.items()},
 }
 """Seconds and check by name, in the order of the output."""
-_AREAS = ("slurm", "kubernetes", *_OF_FEATURES)
-"""Checks whose rows are not about the host."""
+_AREAS = {"slurm": "slurm", "kubernetes": "kubernetes", **{name: check.area for name, check in _OF_FEATURES.items()}}
+"""Checks whose rows have an area of their own, with that; the others are about the host."""
 
 
 async def examine(config: Config, daemon: Running) -> list[Row]:
@@ -113,4 +111,4 @@ async def _in_time(name: str, seconds: float, running: Awaitable[list[Row]]) -> 
                 name, f"the check failed: {type(error).__name__}: {error}", "file an issue: this is a bug in gpuwarden"
             )
         ]
-    return [replace(row, area=name) if name in _AREAS else row for row in rows]
+    return [replace(row, area=_AREAS.get(name, row.area)) for row in rows]

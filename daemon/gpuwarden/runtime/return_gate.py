@@ -39,7 +39,7 @@ def return_gate(site: Site, service: Service, request_step: Callable[[], None], 
     from gpuwarden.engine.return_gate import GateOptions, ReturnGate  # noqa: PLC0415 - most daemons have no gate, and their memory none of it
     from gpuwarden_collectors.active_test.level import Level  # noqa: PLC0415 - as above
 
-    test = site.config.test
+    test = site.config.test  # type: ignore[attr-defined]
     options = GateOptions(
         socket=test.gate_socket, level=Level(site.gate_level), within=test.gate_timeout, turn=_turn(site)
     )
@@ -62,13 +62,13 @@ def _turn(site: Site) -> Turn | None:
         return None
     from gpuwarden.actuators.slurm.gate_mark import GateMark  # noqa: PLC0415 - as above
 
-    config = site.config
+    config, test = site.config, site.config.test  # type: ignore[attr-defined]
     return GateMark(
         site.slurm,
         config.slurm,
-        at_once=config.test.at_once,
-        slurm_user=config.test.slurm_user,
-        lasts=config.test.gate_timeout + PROBE_AND_START,
+        at_once=test.at_once,
+        slurm_user=test.slurm_user,
+        lasts=test.gate_timeout + PROBE_AND_START,
         pause=config.breaker.recount_after,
     )
 

@@ -190,7 +190,7 @@ class Site:
 
         Always gate where no Slurm keeps work away and names jobs, since not all memory may be taken then.
         """
-        test = self.config.test
+        test = self.config.test  # type: ignore[attr-defined]
         if not (test.enabled and test.return_gate) or self.simulation is not None:
             return ""
         return test.level if self.config.slurm.enabled else "gate"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gpuwarden.base.addresses import Address
 
 if TYPE_CHECKING:  # the interposer is a small process and reads these keys alone
+    from gpuwarden.config.model import Config
     from gpuwarden_collectors.options import Misfit
 
 SERVED = Address("127.0.0.1", 10998)
@@ -29,16 +30,17 @@ class DstackOptions:
     """Where dstack's own agent (the shim) listens. gpuwarden listens at the shim's usual address, port 10998."""
 
 
-def misfits(options: DstackOptions) -> Iterator[Misfit]:
+def misfits(config: Config) -> Iterator[Misfit]:
     """Values that are of the right kind and yet wrong, by their keys."""
+    options = config.of(DstackOptions)
     if options.shim.port in (0, SERVED.port):
         why = "that is where dstack's server asks, and where we answer" if options.shim.port else "it must be known"
         yield ("dstack.shim",), f"expected the address to which the shim was moved, found {options.shim}: {why}"
 
 
-def excludes(options: DstackOptions) -> bool:
+def excludes(config: Config) -> bool:
     """Return whether the daemon marks this node for `gpuwarden dstack-interposer` while it is excluded."""
-    return options.enabled
+    return config.of(DstackOptions).enabled
 
 
-TABLE = DstackOptions
+TABLES = {"dstack": DstackOptions}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gpuwarden.config.model import Config
     from gpuwarden_collectors.options import Misfit
 
 
@@ -20,14 +21,14 @@ class NvhcdOptions:
     """
 
 
-def misfits(_: NvhcdOptions) -> Iterator[Misfit]:
+def misfits(_: Config) -> Iterator[Misfit]:
     """Yield nothing: any value of these keys fits the others."""
     return iter(())
 
 
-def excludes(options: NvhcdOptions) -> bool:
+def excludes(config: Config) -> bool:
     """Return whether the daemon marks this node for `gpuwarden nvhcd` while it is excluded."""
-    return options.enabled
+    return config.of(NvhcdOptions).enabled
 
 
-TABLE = NvhcdOptions
+TABLES = {"nvhcd": NvhcdOptions}

@@ -6,11 +6,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from gpuwarden_collectors.active_test.level import Level, rounds
 from gpuwarden_collectors.options import Misfit, bounded
 from gpuwarden_collectors.slurm.nodes import is_partition_name
+
+if TYPE_CHECKING:
+    from gpuwarden.config.model import Config
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +68,18 @@ GPUS_MOST = 16
 """GPUs of one host, for the time that a test may take."""
 
 
-def active_test_misfits(test: ActiveTestOptions, *, slurm: bool, kubernetes: bool, excludes: bool) -> Iterator[Misfit]:
-    """Values that are of the right kind and yet wrong, by their keys. `excludes`: an actuator is enabled."""
+def misfits(config: Config) -> Iterator[Misfit]:
+    """Values that are of the right kind and yet wrong, by their keys."""
+    test, slurm = config.of(ActiveTestOptions), config.slurm.enabled
     yield from _unusable(test)
     if test.return_gate and not test.enabled:
         yield ("test.enabled", "test.return_gate"), "expected true beside return_gate = true: else nothing is tested"
-    if test.return_gate and kubernetes:
+    if test.return_gate and config.kubernetes.enabled:
         manifest = (
             "a pod has no right to start one; run a Job that tolerates gpuwarden's taint (docs/use/active-tests.md)"
         )
         yield ("test.return_gate", "kubernetes.enabled"), f"expected false where [kubernetes] is enabled: {manifest}"
-    elif test.return_gate and not excludes:
+    elif test.return_gate and not config.excludes:
         yield (
             ("test.return_gate",),
             "expected an actuator beside it ([slurm] or another): else nothing is excluded here",
@@ -127,3 +131,11 @@ def _minutes(text: str) -> tuple[int, int] | None:
 
 def _within(minute: int, first: int, last: int) -> bool:
     return first <= minute < last if first < last else minute >= first or minute < last
+
+
+def excludes(_: Config) -> bool:
+    """Return False: a test excludes nothing."""
+    return False
+
+
+TABLES = {"test": ActiveTestOptions}

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpuwarden.active_test.worker import Identity
 from gpuwarden.base.paths import kernel_cache
+from gpuwarden.features.active_test.tester.worker import Identity
 
 USER = "gpuwarden"
 """User that workers run as where root starts the test and the package has made this user."""

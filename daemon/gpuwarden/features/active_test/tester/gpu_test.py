@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from gpuwarden.active_test.occupancy import Memory, Occupancy
-from gpuwarden.active_test.worker import Failed, Identity, WorkerProcess
+from gpuwarden.features.active_test.tester.occupancy import Memory, Occupancy
+from gpuwarden.features.active_test.tester.worker import Failed, Identity, WorkerProcess
 from gpuwarden_collectors.active_test.facts import GpuMeasured, GpuTest, Obstacle, PeerMeasured
 from gpuwarden_collectors.active_test.level import APART, WITHIN, Level
 from gpuwarden_collectors.active_test.request import Request

@@ -15,10 +15,11 @@ from gpuwarden.cli.parser import TRY_AGAIN, UNAVAILABLE, UNKNOWN, CommandError, 
 from gpuwarden.cli.sources import configuration
 from gpuwarden.cli.text import clean
 from gpuwarden.config.model import Config
+from gpuwarden.features.active_test.options import ActiveTestOptions
 from gpuwarden_collectors.active_test.level import Level
 
 if TYPE_CHECKING:  # loaded only once the configuration is known to have no fault
-    from gpuwarden.active_test.report import Report
+    from gpuwarden.features.active_test.tester.report import Report
 
 HELP = """
 Tests the GPUs of this node: memory with patterns, compute with known results, PCIe, reads between GPUs. A GPU that is in use
@@ -86,12 +87,12 @@ def main(options: argparse.Namespace) -> int:
     options.simulate = None
     config = configuration(options, os.environ)
     if options.submit:
-        from gpuwarden.cli.test_submit import submit  # noqa: PLC0415 - it loads what a test does not need
+        from gpuwarden.features.active_test.idle.command import submit  # noqa: PLC0415 - it loads what a test does not need
 
         return submit(options, config, daemon_call(config))
     options.level = Level.GATE.value if options.of_ended_job else options.level or Level.QUICK.value
-    from gpuwarden.active_test.report import document  # noqa: PLC0415 - a fault in the configuration is reported before asyncio is loaded
-    from gpuwarden.active_test.text import shown  # noqa: PLC0415
+    from gpuwarden.features.active_test.tester.report import document  # noqa: PLC0415 - a fault in the configuration is reported before asyncio is loaded
+    from gpuwarden.features.active_test.tester.text import shown  # noqa: PLC0415
 
     report = _report(options, config)
     if options.json:
@@ -104,13 +105,13 @@ def main(options: argparse.Namespace) -> int:
 def _report(options: argparse.Namespace, config: Config) -> Report:
     import asyncio  # noqa: PLC0415 - as above
 
-    from gpuwarden.active_test.ended_job import NoEndedJob, ended_job  # noqa: PLC0415 - as above
-    from gpuwarden.active_test.host_order import NoSuchOrder, order_of  # noqa: PLC0415 - as above
-    from gpuwarden.active_test.idle.wanted import CannotSubmit, NotNow, need_turn, of_ended_job  # noqa: PLC0415
-    from gpuwarden.active_test.lease import DaemonUnreached  # noqa: PLC0415
-    from gpuwarden.active_test.run import ActiveTest  # noqa: PLC0415
-    from gpuwarden.active_test.selection import UnknownGpu  # noqa: PLC0415
     from gpuwarden.collect.slurm_jobs import conf_path  # noqa: PLC0415
+    from gpuwarden.features.active_test.idle.wanted import CannotSubmit, NotNow, need_turn, of_ended_job  # noqa: PLC0415
+    from gpuwarden.features.active_test.tester.ended_job import NoEndedJob, ended_job  # noqa: PLC0415 - as above
+    from gpuwarden.features.active_test.tester.host_order import NoSuchOrder, order_of  # noqa: PLC0415 - as above
+    from gpuwarden.features.active_test.tester.lease import DaemonUnreached  # noqa: PLC0415
+    from gpuwarden.features.active_test.tester.run import ActiveTest  # noqa: PLC0415
+    from gpuwarden.features.active_test.tester.selection import UnknownGpu  # noqa: PLC0415
 
     async def run() -> Report:
         order = order_of(
@@ -123,10 +124,10 @@ def _report(options: argparse.Namespace, config: Config) -> Report:
         )
         try:
             if options.of_idle_job:
-                await need_turn(order, config.test)
+                await need_turn(order, config.of(ActiveTestOptions))
             if options.of_ended_job:
                 job = ended_job(os.environ, config.run.dir, conf_path(config.slurm, os.environ), boottime)
-                order = await of_ended_job(order, config.test, job)
+                order = await of_ended_job(order, config.of(ActiveTestOptions), job)
             return await ActiveTest(order).run()
         finally:
             if order.asked.slurm is not None:
@@ -142,7 +143,7 @@ def _report(options: argparse.Namespace, config: Config) -> Report:
 
 def daemon_call(config: Config) -> Callable[..., Any]:
     """A verb of the daemon, with the errors that the test knows."""
-    from gpuwarden.active_test.lease import DaemonAway, DaemonUnreached  # noqa: PLC0415 - as above
+    from gpuwarden.features.active_test.tester.lease import DaemonAway, DaemonUnreached  # noqa: PLC0415 - as above
 
     daemon = Daemon.chosen(config.run.dir)
 

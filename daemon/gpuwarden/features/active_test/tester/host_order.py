@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpuwarden.active_test import pods
-from gpuwarden.active_test.lease import Call, DaemonUnreached
-from gpuwarden.active_test.occupancy import Asked
-from gpuwarden.active_test.run import Order
 from gpuwarden.collect.slurm_jobs import conf_path
 from gpuwarden.config.model import Config
+from gpuwarden.features.active_test.options import ActiveTestOptions
+from gpuwarden.features.active_test.tester import pods
+from gpuwarden.features.active_test.tester.lease import Call, DaemonUnreached
+from gpuwarden.features.active_test.tester.occupancy import Asked
+from gpuwarden.features.active_test.tester.run import Order
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.slurm.client import SlurmClient
@@ -56,7 +57,7 @@ def order_of(
         call=call,
         clock=host_clock,
         progress=progress,
-        parallel=config.test.parallel,
+        parallel=config.of(ActiveTestOptions).parallel,
     )
 
 

@@ -14,20 +14,20 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpuwarden.active_test.ending import Ended, Ending
-from gpuwarden.active_test.gpu_test import Node, Transfers, identity_of, sleeping
-from gpuwarden.active_test.growth import vanished, with_growth
-from gpuwarden.active_test.host import HostReadings, HostUnread
-from gpuwarden.active_test.lease import RESULT_WITHIN, Call, Lease
-from gpuwarden.active_test.left_behind import left_behind
-from gpuwarden.active_test.lock import Held, LockError, node_lock
-from gpuwarden.active_test.occupancy import Asked, SharedOccupancy
-from gpuwarden.active_test.report import Report
-from gpuwarden.active_test.rounds import Rounds
-from gpuwarden.active_test.selection import selected
-from gpuwarden.active_test.surroundings import cache_folder, environment, identity
-from gpuwarden.active_test.verdicts import by_daemon
-from gpuwarden.active_test.worker import Identity
+from gpuwarden.features.active_test.tester.ending import Ended, Ending
+from gpuwarden.features.active_test.tester.gpu_test import Node, Transfers, identity_of, sleeping
+from gpuwarden.features.active_test.tester.growth import vanished, with_growth
+from gpuwarden.features.active_test.tester.host import HostReadings, HostUnread
+from gpuwarden.features.active_test.tester.lease import RESULT_WITHIN, Call, Lease
+from gpuwarden.features.active_test.tester.left_behind import left_behind
+from gpuwarden.features.active_test.tester.lock import Held, LockError, node_lock
+from gpuwarden.features.active_test.tester.occupancy import Asked, SharedOccupancy
+from gpuwarden.features.active_test.tester.report import Report
+from gpuwarden.features.active_test.tester.rounds import Rounds
+from gpuwarden.features.active_test.tester.selection import selected
+from gpuwarden.features.active_test.tester.surroundings import cache_folder, environment, identity
+from gpuwarden.features.active_test.tester.verdicts import by_daemon
+from gpuwarden.features.active_test.tester.worker import Identity
 from gpuwarden.health.active_test.judgement import judge
 from gpuwarden.health.active_test.outcome import ActiveVerdict
 from gpuwarden_collectors.active_test.facts import GpuTest, Obstacle

@@ -10,7 +10,7 @@ import os
 import re
 from pathlib import Path
 
-from gpuwarden.active_test.surroundings import identity
+from gpuwarden.features.active_test.tester.surroundings import identity
 from gpuwarden_collectors.active_test.level import WORKER
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
 from gpuwarden_collectors.host_files import read_bytes

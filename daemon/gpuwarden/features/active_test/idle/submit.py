@@ -13,16 +13,16 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuwarden.active_test.idle.job import IdleJob, minutes
-from gpuwarden.active_test.idle.node import unfit
-from gpuwarden.active_test.idle.preemption import missing
-from gpuwarden.active_test.idle.user import NoSuchSubmitter, no_access, submits_as
-from gpuwarden.active_test.idle.wanted import CannotSubmit, NotNow, need_due
-from gpuwarden.active_test.lease import Call
-from gpuwarden.active_test.lock import Held, file_lock, make
 from gpuwarden.actuators.slurm.testers import JOB_NAME, read_tester_jobs, read_testers
-from gpuwarden.config.active_test import ActiveTestOptions
 from gpuwarden.config.model import Config
+from gpuwarden.features.active_test.idle.job import IdleJob, minutes
+from gpuwarden.features.active_test.idle.node import unfit
+from gpuwarden.features.active_test.idle.preemption import missing
+from gpuwarden.features.active_test.idle.user import NoSuchSubmitter, no_access, submits_as
+from gpuwarden.features.active_test.idle.wanted import CannotSubmit, NotNow, need_due
+from gpuwarden.features.active_test.options import ActiveTestOptions
+from gpuwarden.features.active_test.tester.lease import Call
+from gpuwarden.features.active_test.tester.lock import Held, file_lock, make
 from gpuwarden.policy.at_once import refusal
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.slurm.client import Commands
@@ -51,7 +51,7 @@ class Submission:
 
 async def submit(order: Submission) -> int:
     """The number of the job. Raises NotNow, CannotSubmit, SlurmError, LockError, or what `call` raises."""
-    test = order.config.test
+    test = order.config.of(ActiveTestOptions)
     identity = _wanted(order)
     _need_calm(test, order.now)
     await need_due(order.call, order.level, test.every, order.now)
@@ -70,7 +70,7 @@ async def submit(order: Submission) -> int:
 
 def _wanted(order: Submission) -> tuple[str, ...]:
     """Options for the user of the job, who finds the lock of the tests and reaches the daemon."""
-    config, test = order.config, order.config.test
+    config, test = order.config, order.config.of(ActiveTestOptions)
     if not test.enabled or not test.partition:
         raise CannotSubmit("idle nodes are tested only with test.enabled = true and test.partition set")
     try:
@@ -91,7 +91,7 @@ def _need_calm(test: ActiveTestOptions, now: float) -> None:
 
 
 async def _possible(order: Submission, identity: tuple[str, ...]) -> IdleJob:
-    commands, test = order.commands, order.config.test
+    commands, test = order.commands, order.config.of(ActiveTestOptions)
     name = await commands.node_name()
     node = await without_ended_jobs(commands, await read_node(commands, name))
     keys, partitions = await read_config(commands), await read_partition_settings(commands)

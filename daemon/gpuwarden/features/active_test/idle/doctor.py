@@ -6,12 +6,13 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from gpuwarden.active_test.idle.job import IdleJob, minutes
-from gpuwarden.active_test.idle.node import suspended_after
-from gpuwarden.active_test.idle.preemption import missing
-from gpuwarden.active_test.idle.user import NoSuchSubmitter, no_access, submits_as
 from gpuwarden.config.model import Config
 from gpuwarden.doctor.row import Row, fail, ok, warn
+from gpuwarden.features.active_test.idle.job import IdleJob, minutes
+from gpuwarden.features.active_test.idle.node import suspended_after
+from gpuwarden.features.active_test.idle.preemption import missing
+from gpuwarden.features.active_test.idle.user import NoSuchSubmitter, no_access, submits_as
+from gpuwarden.features.active_test.options import ActiveTestOptions
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.slurm.client import Commands, SlurmClient
 from gpuwarden_collectors.slurm.errors import SlurmError
@@ -27,7 +28,8 @@ _NOT_NOW = ("not available", "currently unavailable", "Nodes required", "busy", 
 
 async def idle_tests(config: Config, timer: Path = TIMER) -> list[Row]:
     """Rows about tests of idle nodes; empty where there are to be none."""
-    if not config.test.enabled or not config.test.partition:
+    test = config.of(ActiveTestOptions)
+    if not test.enabled or not test.partition:
         return []
     slurm = config.slurm
     client = SlurmClient(conf=slurm.conf, folder=slurm.folder, timeout=RESPONSE_WITHIN, node=slurm.node)
@@ -42,7 +44,8 @@ async def idle_tests(config: Config, timer: Path = TIMER) -> list[Row]:
 async def _rows(config: Config, commands: Commands) -> AsyncIterator[Row]:
     node = await read_node(commands, await commands.node_name())
     keys, partitions = await read_config(commands), await read_partition_settings(commands)
-    test, level = config.test, Level(config.test.level)
+    test = config.of(ActiveTestOptions)
+    level = Level(test.level)
     lines = missing(keys, partitions, test.partition, node.name, minutes(level, node.gpus, test.parallel) * 60.0)
     if lines:
         to_do = "set these lines in slurm.conf, and restart slurmctld: until then no test is submitted"
@@ -61,7 +64,7 @@ async def _rows(config: Config, commands: Commands) -> AsyncIterator[Row]:
 
 async def _user(config: Config, commands: Commands, node: NodeFacts, *, preempted: bool) -> Row:
     """Check whether jobs of this user are taken, and their results."""
-    test = config.test
+    test = config.of(ActiveTestOptions)
     try:
         identity = submits_as(test.slurm_user, os.geteuid())
     except NoSuchSubmitter as error:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuwarden.active_test.occupancy import Memory, Occupancy
 from gpuwarden.base.paths import job_notes
+from gpuwarden.features.active_test.tester.occupancy import Memory, Occupancy
 from gpuwarden.health.gpu.jobs import order
 from gpuwarden_collectors.facts import GpuFacts
 from gpuwarden_collectors.slurm.jobs_gres import minors

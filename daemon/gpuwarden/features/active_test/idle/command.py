@@ -10,14 +10,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gpuwarden.active_test.idle.submit import Submission
-from gpuwarden.active_test.idle.submit import submit as submitted
-from gpuwarden.active_test.idle.wanted import CannotSubmit, NotNow
-from gpuwarden.active_test.lease import DaemonUnreached
-from gpuwarden.active_test.lock import LockError
 from gpuwarden.cli.parser import TRY_AGAIN, UNAVAILABLE, UNKNOWN, CommandError
 from gpuwarden.cli.text import clean
 from gpuwarden.config.model import Config
+from gpuwarden.features.active_test.idle.submit import Submission
+from gpuwarden.features.active_test.idle.submit import submit as submitted
+from gpuwarden.features.active_test.idle.wanted import CannotSubmit, NotNow
+from gpuwarden.features.active_test.options import ActiveTestOptions
+from gpuwarden.features.active_test.tester.lease import DaemonUnreached
+from gpuwarden.features.active_test.tester.lock import LockError
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.slurm.client import SlurmClient
 from gpuwarden_collectors.slurm.errors import Refused, SlurmError
@@ -27,7 +28,7 @@ def submit(options: argparse.Namespace, config: Config, call: Callable[..., Any]
     """0 with a job, UNKNOWN without one where none is wanted now. Raises CommandError."""
     if options.gpu or options.i_know_nobody_is_here or options.of_idle_job:
         raise CommandError("--submit tests all GPUs of a node that Slurm finds idle: leave out the other options")
-    level = Level(options.level or config.test.level)
+    level = Level(options.level or config.of(ActiveTestOptions).level)
     job, why = asyncio.run(_submitted(options, config, call, level))
     if options.json:
         print(json.dumps({"job": job, "level": level.value, "text": why}))

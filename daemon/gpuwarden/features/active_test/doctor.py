@@ -10,12 +10,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from gpuwarden.active_test.host import HostReadings, HostUnread
-from gpuwarden.active_test.left_behind import left_behind
-from gpuwarden.active_test.obstacles import obstacle
-from gpuwarden.active_test.surroundings import environment
 from gpuwarden.config.model import Config
-from gpuwarden.doctor.row import Row, ok, warn
+from gpuwarden.doctor.row import Check, Row, ok, warn
+from gpuwarden.features.active_test.idle.doctor import idle_tests
+from gpuwarden.features.active_test.options import ActiveTestOptions
+from gpuwarden.features.active_test.tester.host import HostReadings, HostUnread
+from gpuwarden.features.active_test.tester.left_behind import left_behind
+from gpuwarden.features.active_test.tester.obstacles import obstacle
+from gpuwarden.features.active_test.tester.surroundings import environment
 from gpuwarden_collectors.active_test.cuda.library import LIBRARY
 from gpuwarden_collectors.driver_libraries import candidates
 from gpuwarden_collectors.host_files import text_or_empty
@@ -60,7 +62,7 @@ async def active_test(config: Config) -> list[Row]:
 
 def gate(config: Config) -> Iterator[Row]:
     """Row about the return gate; empty if no test comes before a return."""
-    test = config.test
+    test = config.of(ActiveTestOptions)
     if not (test.enabled and test.return_gate):
         return
     if test.gate_socket.is_socket():
@@ -161,3 +163,9 @@ async def gpus(config: Config) -> list[Row]:
     shown = "; ".join(f"GPU {index}: {text}" for index, (_, text) in list(held.items())[:_SHOWN])
     more = f"; and {len(held) - _SHOWN} more" if len(held) > _SHOWN else ""
     return [ok("GPUs to test", f"{len(met) - len(held)} of {len(met)} could be tested now: {shown}{more}")]
+
+
+CHECKS = {
+    "active test": Check(active_test, within=45.0),
+    "tests of idle nodes": Check(idle_tests, within=90.0, area="slurm"),
+}

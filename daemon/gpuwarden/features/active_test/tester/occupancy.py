@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from gpuwarden.active_test import pods
 from gpuwarden.base.threads import detached
+from gpuwarden.features.active_test.tester import pods
 from gpuwarden_collectors.process_stat import process_stat
 from gpuwarden_collectors.slurm.client import SlurmClient
 from gpuwarden_collectors.slurm.departing_text import listed_pids

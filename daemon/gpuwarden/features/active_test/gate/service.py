@@ -16,17 +16,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpuwarden.active_test.host import HostReadings, HostUnread
-from gpuwarden.active_test.host_order import order_of
-from gpuwarden.active_test.obstacles import by_settings
-from gpuwarden.active_test.report import document
-from gpuwarden.active_test.run import ActiveTest
-from gpuwarden.active_test.surroundings import environment
 from gpuwarden.base.paths import CONFIG_FILE
-from gpuwarden.cli.test import daemon_call
 from gpuwarden.config.model import Config, ConfigError, load
 from gpuwarden.config.sources import Sources
-from gpuwarden.doctor.active_test import absent_libraries
+from gpuwarden.features.active_test.command import daemon_call
+from gpuwarden.features.active_test.doctor import absent_libraries
+from gpuwarden.features.active_test.tester.host import HostReadings, HostUnread
+from gpuwarden.features.active_test.tester.host_order import order_of
+from gpuwarden.features.active_test.tester.obstacles import by_settings
+from gpuwarden.features.active_test.tester.report import document
+from gpuwarden.features.active_test.tester.run import ActiveTest
+from gpuwarden.features.active_test.tester.surroundings import environment
 from gpuwarden_collectors.active_test.level import Level
 
 REQUEST_MOST = 4096
