@@ -31,7 +31,8 @@ from gpuwarden.health.xid.sxid_catalogue import SXIDS
 from gpuwarden.health.xid.sxid_rules import first_class
 from gpuwarden.publish.metrics.chosen import BY_DEFAULT
 from gpuwarden.publish.metrics.dcgm_names import FIELDS, OF_EXPORTER, OF_INSTANCES, PREFIX, Field, Telemetry
-from gpuwarden.publish.metrics.table import METRICS, Metric
+from gpuwarden.publish.metrics.row import Metric
+from gpuwarden.publish.metrics.table import METRICS
 from gpuwarden.publish.web.endpoints import ENDPOINTS
 from gpuwarden_collectors.nvml.readings import CALLS, LINK_SUMS, VITAL, Cadence, Call
 from gpuwarden_collectors.nvml.readings import FIELDS as FIELD_VALUES

@@ -1,9 +1,9 @@
 """The features: what gpuwarden does beside judging a node and excluding it. The one list of them.
 
-A feature is a folder of `features/`. Core takes the tables that it finds there and knows no feature by name: `health`, `config`, `cli`,
-`doctor` and `runtime` each read the module of one name below, in every folder that has it, and import nothing else of a feature. What a feature
-needs is therefore loaded where it is used and nowhere else. Contracts in pyproject.toml hold both directions: core imports no feature,
-and no feature imports another.
+A feature is a folder of `features/`. Core takes the tables that it finds there and knows no feature by name: the packages on the right
+each read the module of one name below, in every folder that has it, and import nothing else of a feature. What a feature needs is
+therefore loaded where it is used and nowhere else. Contracts in pyproject.toml hold both directions: core imports no feature, and no
+feature imports another.
 
     module       core reads                                         read by
     conditions   CONDITIONS, TO_DO                                  health: rows of findings, and what to do about each
@@ -12,6 +12,10 @@ and no feature imports another.
     options      TABLES, misfits, excludes                          config: the tables of its keys
     verbs        VERBS                                              cli: commands, each with the module that has it
     doctor       CHECKS                                             doctor: checks of this host
+    log_lines    LINES                                              engine: the log line of each kind of its events
+    metrics      METRICS                                            publish: rows of metrics
+    status       document                                           publish: its keys of the status document
+    status_text  sections                                           cli: titled lines of `gpuwarden status`
     daemon       part                                               runtime: what it adds to the running daemon
 """
 

@@ -9,6 +9,7 @@ from gpuwarden.cli.active_test_text import active_test_lines
 from gpuwarden.cli.enforcement_text import enforcement_lines
 from gpuwarden.cli.evidence_text import evidence_text
 from gpuwarden.cli.text import clean, table, when
+from gpuwarden.feature import parts
 
 Document = dict[str, Any]
 
@@ -37,14 +38,15 @@ def status_text(status: Document, width: int | None = None, *, verbose: bool = F
     silenced = [f"{clean(f['id'])} (caused by {clean(f['silenced_by'])})" for f in status["silenced"]]
     errors = [*_unseen(status["collectors"], absent=verbose), *map(clean, status["errors"])]
     enforcement = list(enforcement_lines(status))
-    parts = (
+    sections = (
         ("enforcement", enforcement),
         (_jobs_title(status), [clean(line) for line in (status.get("jobs") or {}).get("plan", ())]),
         ("active tests", list(active_test_lines(status))),
+        *(section for feature in parts("status_text").values() for section in feature.sections(status)),
         ("suppressed, as consequences of other findings", silenced),
         ("errors and missing sources", errors),
     )
-    for title, lines in parts:
+    for title, lines in sections:
         if lines:
             yield from ("", f"{title}:", *(f"  {line}" for line in lines))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from gpuwarden.base.log import get_logger
+from gpuwarden.feature import parts
 from gpuwarden.health.bookkeeping import OF_FINDINGS, OF_GATES, OF_TESTS, is_bookkeeping
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.model import Event, EventKind, Key
@@ -45,7 +46,9 @@ class EventLines:
         return due
 
 
-LINES: dict[EventKind, tuple[str, str]] = {
+Line = tuple[str, str]
+"""Level and text."""
+LINES: dict[EventKind, Line | Callable[[Event], Line]] = {
     EventKind.STARTED: ("debug", "started"),
     EventKind.BOOT: ("info", "new boot"),
     EventKind.RISING: ("debug", "condition rising"),
@@ -99,8 +102,8 @@ LINES: dict[EventKind, tuple[str, str]] = {
     EventKind.MACHINE_CHANGED: ("warning", "ledger is of another machine: set aside, begun again"),
     EventKind.LEDGER_MOVED: ("error", "ledger corrupt: moved aside, begun again"),
     EventKind.LEDGER_LOST: ("error", "ledger lost its last events"),
-}
-"""Level and text of the log line of each kind of event."""
+} | {kind: line for feature in parts("log_lines").values() for kind, line in feature.LINES.items()}
+"""The log line of each kind of event, or what makes it of the event."""
 WITHOUT_CHECKPOINT = {BY_EXIT: "signalled process ended", BY_STEP: "job ended before acknowledging"}
 """Texts for SAVED without `saved`. A process that ends may have acknowledged before by a file, which names no process."""
 HIDDEN = (*OF_TESTS, *OF_GATES, *OF_FINDINGS)
@@ -123,7 +126,8 @@ def _of_job(event: Event) -> str:
 
 def write_line(event: Event, *, shadow: bool = False) -> None:
     """Write one line for the event. A pass that changes nothing writes none."""
-    level, text = LINES[EventKind(event.kind)]
+    line = LINES[EventKind(event.kind)]
+    level, text = line(event) if callable(line) else line
     text = _of_job(event) or text
     if is_bookkeeping(event.kind, str(event.key), event.data):
         level = "debug"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from gpuwarden.health.active_test.lease import Lease
 from gpuwarden.health.active_test.past import PastTest
@@ -253,6 +254,8 @@ class Snapshot:
     """Receivers of notifications."""
     tests: ActiveTests = field(default_factory=ActiveTests)
     evacuations: Evacuations = field(default_factory=Evacuations)
+    features: Mapping[str, Any] = field(default_factory=dict)
+    """By feature, what it shows."""
     notice_sources: tuple[NoticeSource, ...] = ()
     errors: Mapping[str, str] = field(default_factory=dict)
     """Why a component of the daemon does not work, by component."""

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from gpuwarden.base.durations import format_duration
+from gpuwarden.feature import parts
 from gpuwarden.health.active_test.results import CODES as TEST_CODES
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.memory import LEMON_NODE
@@ -30,6 +31,7 @@ from gpuwarden_collectors.facts import GpuFacts, Stamp
 from gpuwarden_collectors.kernel_log.belief import FACILITY, PACKET_FILTER
 
 Document = dict[str, Any]
+_FEATURES = parts("status")
 
 MAIN_READINGS = (
     "temperature",
@@ -142,6 +144,7 @@ def status(snapshot: Snapshot, now: Stamp) -> Document:
         "notices": [notices.notice_document(notice) for notice in snapshot.enforced.notices],
         "notice_sources": [notices.source_document(source) for source in snapshot.notice_sources],
         "errors": list(_errors(snapshot)),
+        **{key: value for feature in _FEATURES.values() for key, value in feature.document(snapshot).items()},
     }
 
 

@@ -17,7 +17,8 @@ from gpuwarden.publish.metrics.chosen import FULL, Chosen
 from gpuwarden.publish.metrics.dcgm_names import FIELDS, OF_EXPORTER, OF_INSTANCES, PREFIX, XID, Field
 from gpuwarden.publish.metrics.histogram import COUNT, SUM
 from gpuwarden.publish.metrics.lines import HISTOGRAM, Number, heads, label_text, number
-from gpuwarden.publish.metrics.table import METRICS, Labels, Metric
+from gpuwarden.publish.metrics.row import Labels, Metric
+from gpuwarden.publish.metrics.table import METRICS
 from gpuwarden.publish.metrics.telemetry import MigSeries, Series, Sources
 from gpuwarden.publish.snapshot import Clients, JobLabels, Snapshot
 from gpuwarden_collectors.facts import Stamp

@@ -1,4 +1,4 @@
-"""gpuwarden's own metrics: one row each. A row turns the snapshot into samples; a metric's name is nowhere else.
+"""gpuwarden's own metrics: one row each, and those of features behind them. A metric's name is nowhere else.
 
 GPU labels are `gpu` (NVML index, empty while unknown), `uuid` and `pci_bus_id` (the slot, as the kernel writes it).
 A counter of which an alert or a dashboard asks the increase is 0 from the start: nothing sees the first step of a series
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 
+from gpuwarden.feature import parts
 from gpuwarden.health.active_test.results import CODES as TEST_CODES
 from gpuwarden.health.components import Component
 from gpuwarden.health.conditions import CONDITIONS
@@ -25,33 +25,10 @@ from gpuwarden.publish.metrics import active_test, enforcement, evacuation, pods
 from gpuwarden.publish.metrics.lines import COUNTER, GAUGE, HISTOGRAM, Number
 from gpuwarden.publish.metrics.machine import MACHINE_LABELS
 from gpuwarden.publish.metrics.pods import POD
+from gpuwarden.publish.metrics.row import GPU, Labels, Metric, Sample
 from gpuwarden.publish.snapshot import CollectorStatus, Snapshot, XidCount
 from gpuwarden.publish.status import DISBELIEVED, detail
 from gpuwarden_collectors.base import PassOutcome
-
-Labels = tuple[str, ...]
-Sample = tuple[Labels, Number]
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One row of the table.
-
-    `samples` gives the values of `labels`, in their order, with the number. Of equal label values the last counts.
-    """
-
-    name: str
-    kind: str
-    labels: Labels
-    samples: Callable[[Snapshot], Iterable[Sample]]
-    help: str
-    default: bool = True
-    """Served by default. Else only by `publish.series`: no rule, dashboard or command reads it."""
-    zeros: bool = True
-    """False: by default a series of 0 is left out, since its absence says the same."""
-    omitted: Labels = ()
-    """Labels without which a sample is that has nothing in them: Prometheus takes an empty one for a label that the target must not have."""
-
 
 NO_GPU: Labels = ("", "", "")
 SHADOW = "shadow"
@@ -247,12 +224,11 @@ def _gpu_jobs(snapshot: Snapshot) -> Iterator[Sample]:
             yield (*labels_of(slot), str(job.job), *names, "", "", ""), 1
 
 
-GPU = ("gpu", "uuid", "pci_bus_id")
 PER_COLLECTOR = ("collector",)
 REFUSALS = ("handshake", "name", "login", "rate_limit")
 """Why the web server refuses a client."""
 
-METRICS: tuple[Metric, ...] = (
+_ROWS: tuple[Metric, ...] = (
     # --- this daemon
     Metric("gpuwarden_build_info", GAUGE, ("version",), lambda s: [((s.service.version,), 1)],
            "Always 1. The label is the running version."),
@@ -398,3 +374,5 @@ METRICS: tuple[Metric, ...] = (
     Metric("gpuwarden_collector_restarts_total", COUNTER, PER_COLLECTOR, _each_collector(_restarts),
            "Number of times that the collector's worker process was restarted."),
 )  # fmt: skip
+
+METRICS = (*_ROWS, *(row for feature in parts("metrics").values() for row in feature.METRICS))
