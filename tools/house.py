@@ -22,10 +22,12 @@ SPREAD = {
     "active_test": r"active_test|return_gate|gate_|gate\.py|test_submit|idle_tests|cli/test",
     "evacuation": r"evacuation|signalling|signals\.py|acknowledgement",
     "slurm": r"slurm",
-    "kubernetes": r"kubernetes|pods?\b|pod_labels",
-    "files": r"marker|files/|config/file",
 }
 """Feature that is not, or not all, behind the seam: what the path of each of its files outside of `features/` has."""
+
+
+COMMON = frozenset({"file"})
+"""Features whose name is a word of other files, too."""
 
 
 class Spread(NamedTuple):
@@ -56,7 +58,11 @@ def of_feature() -> Mapping[str, frozenset[Path]]:
 def _names(path: Path, feature: str) -> bool:
     """Return whether a path outside of `features/` has the name of a feature as a word."""
     words = path.relative_to(DAEMON).with_suffix("").parts
-    return words[0] != "features" and any(re.search(rf"(^|_){feature}($|_)", word) for word in words)
+    return (
+        words[0] != "features"
+        and feature not in COMMON
+        and any(re.search(rf"(^|_){feature}($|_)", word) for word in words)
+    )
 
 
 def spread(own: Iterable[Path]) -> Spread:

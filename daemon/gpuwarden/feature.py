@@ -10,6 +10,9 @@ feature imports another.
     memory       KINDS, fold, events                                health: what the feature remembers, as a fold of events
     detectors    DETECTORS, follow                                  health: one detector for each condition; what each step learns
     options      TABLES, misfits, excludes                          config: the tables of its keys
+    register     register                                           actuators: an actuator that knows all nodes
+    actuator     actuator                                           actuators: an actuator that knows this node alone
+    sources      source                                             collect: what is read of this host for it
     verbs        VERBS                                              cli: commands, each with the module that has it
     doctor       CHECKS                                             doctor: checks of this host
     log_lines    LINES                                              engine: the log line of each kind of its events
@@ -21,21 +24,41 @@ feature imports another.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from enum import Enum, auto
 from importlib import import_module
 from typing import Any
 
 FEATURES: Mapping[str, frozenset[str]] = {
     "active_test": frozenset({"options", "verbs", "doctor"}),
     "job_stall": frozenset({"conditions", "memory", "detectors"}),
+    "kubernetes": frozenset({"options", "register", "daemon", "doctor", "sources"}),
+    "file": frozenset({"options", "actuator"}),
     "dstack": frozenset({"options", "verbs", "doctor"}),
     "nvhcd": frozenset({"options", "verbs"}),
 }
 """Feature: the modules of the table above that it has. Their order is that of rows in documents."""
 
 
-def parts(module: str) -> dict[str, Any]:
-    """Import the module of this name of each feature that has it. Returns the modules by feature."""
+class Excludes(Enum):
+    """How a feature excludes this node, if its options want that."""
+
+    NOT = auto()
+    BY_REGISTER = auto()
+    """By an actuator of its own that knows all nodes, and counts them for the breaker."""
+    BY_ACTUATOR = auto()
+    """By an actuator of its own that knows this node alone."""
+    BY_MARKER = auto()
+    """By a marker of the daemon, which a process of the feature reads."""
+
+
+def parts(module: str, among: Collection[str] = FEATURES) -> dict[str, Any]:
+    """Import the module of this name of each feature that has it. Returns the modules by feature.
+
+    `among`: the names of the features that count.
+    """
     return {
-        name: import_module(f"gpuwarden.features.{name}.{module}") for name, own in FEATURES.items() if module in own
+        name: import_module(f"gpuwarden.features.{name}.{module}")
+        for name, own in FEATURES.items()
+        if module in own and name in among
     }

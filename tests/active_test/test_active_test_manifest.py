@@ -10,9 +10,9 @@ from typing import Any
 import yaml
 
 from gpuwarden.base.paths import RUN_DIR
-from gpuwarden.config.kubernetes import KubernetesOptions
 from gpuwarden.features.active_test.tester.occupancy import POD_VARIABLE
 from gpuwarden.features.active_test.tester.pods import KUBELET
+from gpuwarden.features.kubernetes.options import KubernetesOptions
 
 MANIFEST = Path(__file__).parents[2] / "kubernetes/active-test.yaml"
 PRIORITY, JOB = yaml.safe_load_all(MANIFEST.read_text())

@@ -12,10 +12,10 @@ import pytest
 from aiohttp import web
 
 from gpuwarden.actuators.base import ActuatorError, ActuatorRefused, ActuatorUnavailable
-from gpuwarden.actuators.kubernetes import actuator as module
-from gpuwarden.actuators.kubernetes.actuator import KubernetesActuator
-from gpuwarden.actuators.kubernetes.node import ANNOTATION
-from gpuwarden.config.kubernetes import KubernetesOptions
+from gpuwarden.features.kubernetes import node_actuator as module
+from gpuwarden.features.kubernetes.node import ANNOTATION
+from gpuwarden.features.kubernetes.node_actuator import KubernetesActuator
+from gpuwarden.features.kubernetes.options import KubernetesOptions
 from gpuwarden.policy.model import Act, Intent, Owner, Why
 from gpuwarden.policy.preconditions import answer
 from gpuwarden_collectors.base import host_clock

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from gpuwarden.actuators.kubernetes import condition as module
-from gpuwarden.actuators.kubernetes.actuator import KubernetesActuator
-from gpuwarden.actuators.kubernetes.condition import OSMO_TYPE, TYPE, ConditionWriter
-from gpuwarden.actuators.kubernetes.node import written_at
-from gpuwarden.config.kubernetes import ConditionTypes, KubernetesOptions, kubernetes_misfits
+from gpuwarden.config.model import Config
+from gpuwarden.features.kubernetes import condition as module
+from gpuwarden.features.kubernetes.condition import OSMO_TYPE, TYPE, ConditionWriter
+from gpuwarden.features.kubernetes.node import written_at
+from gpuwarden.features.kubernetes.node_actuator import KubernetesActuator
+from gpuwarden.features.kubernetes.options import ConditionTypes, KubernetesOptions, misfits
 from gpuwarden.health.model import NODE, Advice, Health, Severity, gpu
 from gpuwarden.policy.model import Act, Intent, NodeState, Owner, Why
 from gpuwarden.policy.situation import excluded
@@ -213,8 +214,8 @@ def test_the_advices_that_can_ask_for_a_repair_are_advices_of_findings() -> None
 )
 def test_a_type_that_cannot_be_kept_is_a_fault_of_the_configuration(conditions: dict[str, str], message: str) -> None:
     options = KubernetesOptions(conditions=ConditionTypes(**conditions))
-    assert any(message in text for _, text in kubernetes_misfits(options))
-    assert not list(kubernetes_misfits(KubernetesOptions(conditions=REPAIRS)))
+    assert any(message in text for _, text in misfits(Config(kubernetes=options)))  # type: ignore[call-arg]
+    assert not list(misfits(Config(kubernetes=KubernetesOptions(conditions=REPAIRS))))  # type: ignore[call-arg]
 
 
 async def test_a_condition_for_repair_that_another_program_keeps_is_left_to_it(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from gpuwarden.actuators.base import ActuatorError, ActuatorRefused, ActuatorUnavailable
-from gpuwarden.actuators.kubernetes import connection as module
-from gpuwarden.actuators.kubernetes.actuator import KubernetesActuator
-from gpuwarden.config.kubernetes import KubernetesOptions
+from gpuwarden.features.kubernetes import connection as module
+from gpuwarden.features.kubernetes.node_actuator import KubernetesActuator
+from gpuwarden.features.kubernetes.options import KubernetesOptions
 from gpuwarden.policy.model import Owner
 from gpuwarden_collectors.base import host_clock
 from support.kubernetes_api import TOKEN, ApiServer, Fault, garbage, half_closed, node, refusing, silent

@@ -9,6 +9,8 @@ import pytest
 from gpuwarden.config.model import Config, ConfigError, load
 from gpuwarden.config.render import as_toml
 from gpuwarden.config.sources import Sources
+from gpuwarden.feature import Excludes
+from gpuwarden.features.file.options import FileOptions
 
 
 def loaded(folder: Path, text: str) -> Config:
@@ -26,7 +28,8 @@ def test_what_is_configured_is_what_is_read_and_shown(tmp_path: Path) -> None:
         '[file]\npath = "/run/lb/out"\n[dstack]\nenabled = true\n[exec.exclude]\ncommand = ["/usr/local/sbin/lb", "-v"]\n'
         f'{HOOK}key = "hmac"\nevents = ["health", "exclusion"]\n[notify.exec.log]\ncommand = ["/usr/bin/logger"]\n',
     )
-    assert (config.file.path, list(config.marked)) == (Path("/run/lb/out"), ["dstack"])
+    assert config.of(FileOptions).path == Path("/run/lb/out")
+    assert config.excluding(Excludes.BY_MARKER, Excludes.BY_ACTUATOR) == ("file", "dstack")
     assert config.exec.exclude.command == ("/usr/local/sbin/lb", "-v")
     assert config.notify.webhook["pager"].events == ("health", "exclusion")
     assert config.notify.exec["log"].events == ("health", "finding", "exclusion", "termination")

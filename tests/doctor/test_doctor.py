@@ -8,14 +8,17 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpuwarden.config.model import Config
 from gpuwarden.config.slurm import SlurmOptions
-from gpuwarden.doctor.examination import _in_time
+from gpuwarden.doctor.examination import _CHECKS, _in_time
 from gpuwarden.doctor.row import Grade, Row, fail, ok, warn, worst
+from gpuwarden.doctor.running import Running
 from gpuwarden.doctor.slurm_settings import settings
 from gpuwarden_collectors.slurm.settings import parse_config
 from support.commands import environment
@@ -152,14 +155,19 @@ def test_the_table_shows_what_to_do_below_what_was_found(host: FakeHost) -> None
     ("name", "area"), [("pci", "host"), ("slurm", "slurm"), ("kubernetes", "kubernetes"), ("dstack", "dstack")]
 )
 async def test_each_row_is_in_the_area_of_its_check(name: str, area: str) -> None:
-    async def one() -> list[Row]:
+    async def one(_: Running, __: Config) -> list[Row]:
         return [ok("a", "b")]
 
-    async def broken() -> list[Row]:
+    async def broken(_: Running, __: Config) -> list[Row]:
         raise ValueError("a bug")
 
-    for check in (one, broken, asyncio.Event().wait):
-        assert [row.area for row in await _in_time(name, 0.05, check())] == [area]  # type: ignore[arg-type]
+    async def hangs(_: Running, __: Config) -> list[Row]:
+        await asyncio.Event().wait()
+        return []
+
+    for rows in (one, broken, hangs):
+        check = replace(_CHECKS[name], rows=rows, within=0.05)
+        assert [row.area for row in await _in_time(name, check, Running(folder=Path(), status={}), Config())] == [area]
 
 
 def test_the_worst_row_counts() -> None:
@@ -237,7 +245,9 @@ from pathlib import Path
 from gpuwarden.config.model import Config
 from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.doctor import host
-from gpuwarden.doctor.examination import _in_time
+from gpuwarden.config.model import Config
+from gpuwarden.doctor.examination import _CHECKS, _in_time
+from gpuwarden.doctor.running import Running
 from gpuwarden.doctor.slurm import SlurmDoctor
 here, config = Path(sys.argv[1]), Config()
 async def main():

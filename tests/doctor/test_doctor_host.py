@@ -25,6 +25,7 @@ from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.config.sources import Sources
 from gpuwarden.doctor import host as of_host
 from gpuwarden.doctor import prometheus, running, system, unit
+from gpuwarden.doctor.check import Check
 from gpuwarden.doctor.examination import _in_time
 from gpuwarden.doctor.row import Grade, Row
 from gpuwarden.doctor.running import Running
@@ -344,13 +345,14 @@ async def test_a_dcgm_engine_is_queried_and_described(tmp_path: Path, monkeypatc
 
 
 async def test_a_check_that_hangs_is_a_row_and_one_that_raises_is_too() -> None:
-    async def hangs() -> list[Row]:
+    async def hangs(_: Running, __: Config) -> list[Row]:
         await asyncio.sleep(3_600)
         return []
 
-    async def breaks() -> list[Row]:
+    async def breaks(_: Running, __: Config) -> list[Row]:
         raise RuntimeError("odd")
 
-    (late,), (odd,) = await _in_time("driver", 0.05, hangs()), await _in_time("driver", 60.0, breaks())
+    (late,) = await _in_time("driver", Check(hangs, 0.05), Running(folder=Path(), status={}), Config())
+    (odd,) = await _in_time("driver", Check(breaks, 60.0), Running(folder=Path(), status={}), Config())
     assert (late.grade, "no response within" in late.found) == (Grade.FAIL, True)
     assert (odd.grade, "RuntimeError: odd" in odd.found) == (Grade.FAIL, True)

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpuwarden.actuators.kubernetes.actuator import KubernetesActuator
-from gpuwarden.actuators.kubernetes.api import EVENTS
-from gpuwarden.actuators.kubernetes.condition import OSMO_TYPE
-from gpuwarden.config.kubernetes import KubernetesOptions
 from gpuwarden.config.model import Config
-from gpuwarden.doctor.kubernetes import NEEDED, kubernetes
 from gpuwarden.doctor.row import Grade, Row
+from gpuwarden.features.kubernetes.api import EVENTS
+from gpuwarden.features.kubernetes.condition import OSMO_TYPE
+from gpuwarden.features.kubernetes.examination import NEEDED, kubernetes
+from gpuwarden.features.kubernetes.node_actuator import KubernetesActuator
+from gpuwarden.features.kubernetes.options import KubernetesOptions
 from gpuwarden.policy.model import Act, Intent, Why
 from gpuwarden_collectors.base import host_clock
 from support.kubernetes_api import ApiServer, node, refusing
@@ -30,7 +30,7 @@ async def server() -> AsyncIterator[ApiServer]:
 
 async def rows(server: ApiServer, folder: Path, **options: object) -> dict[str, Row]:
     given = KubernetesOptions(**{"enabled": True, "kubeconfig": server.kubeconfig(folder), "node": "n1", **options})  # type: ignore[arg-type]
-    found = await kubernetes(Config(kubernetes=given), {})
+    found = await kubernetes(Config(kubernetes=given), {})  # type: ignore[call-arg]
     return {row.check: row for row in found}
 
 

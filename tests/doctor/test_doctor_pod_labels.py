@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from gpuwarden.config.kubernetes import KubernetesOptions
 from gpuwarden.config.model import Config
-from gpuwarden.doctor.pod_labels import pod_labels
 from gpuwarden.doctor.row import Grade, Row
 from gpuwarden.doctor.running import Running
+from gpuwarden.features.kubernetes.options import KubernetesOptions
+from gpuwarden.features.kubernetes.pod_labels import pod_labels
 from support.kubelet import answer, container, kubelet, pod, training
 
 pytestmark = pytest.mark.timeout(120)
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(120)
 async def row(folder: Path, document: dict[str, Any] | None = None, *, enabled: bool = True) -> Row | None:
     options = KubernetesOptions(pod_labels=enabled, kubelet_socket=folder / "kubelet.sock")
     status = {} if document is None else {"pods": document}
-    rows = await pod_labels(Running(folder=folder, status=status), Config(kubernetes=options))
+    rows = await pod_labels(Running(folder=folder, status=status), Config(kubernetes=options))  # type: ignore[call-arg]
     return rows[0] if rows else None
 
 

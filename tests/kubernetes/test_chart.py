@@ -14,6 +14,7 @@ import gpuwarden
 from chart import CHART, FOLDER, files
 from gpuwarden.config.model import Config, load
 from gpuwarden.config.sources import Sources
+from gpuwarden.features.kubernetes.options import KubernetesOptions
 from support.helm import Objects, objects, program, render, run
 
 OLDEST, NEWEST = "1.25", "1.37"
@@ -215,7 +216,7 @@ def test_pods_of_ipv6_alone_are_listened_for(tmp_path: Path) -> None:
 
 def test_the_breaker_of_gke_counts_the_nodes_that_have_pods(tmp_path: Path) -> None:
     config = loaded(objects(render("platform=gke,kubernetes.enabled=true")), tmp_path)
-    assert config.kubernetes.pool == "cloud.google.com/gke-accelerator"
+    assert config.of(KubernetesOptions).pool == "cloud.google.com/gke-accelerator"
 
 
 def test_the_value_config_wins_and_changes_the_pods(tmp_path: Path) -> None:

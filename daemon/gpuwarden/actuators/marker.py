@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from gpuwarden.actuators.base import Counter
 from gpuwarden.actuators.marker_file import MarkerFile, marker_text
 from gpuwarden.base.paths import marker_path
+from gpuwarden.feature import Excludes
 from gpuwarden.policy.model import Act, FleetCount, Intent, NodeState
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.host import boot_id
 
-if TYPE_CHECKING:  # `[file]`, `[dstack]` and `[nvhcd]` are its part of it
+if TYPE_CHECKING:  # the features that are marked are its part of it
     from gpuwarden.config.model import Config
 
 
@@ -70,7 +71,7 @@ class MarkerActuator:
 def marker_actuators(config: Config, clock: Clock, counter: Counter) -> list[MarkerActuator]:
     """Make the marker actuators that are enabled, for the registry."""
     boot = boot_id(config.paths.proc)
-    found = [
+    return [
         MarkerActuator(
             name,
             marker_path(config.run.dir, name),
@@ -80,18 +81,5 @@ def marker_actuators(config: Config, clock: Clock, counter: Counter) -> list[Mar
             clock=clock,
             make_folder=True,
         )
-        for name in config.marked
+        for name in config.excluding(Excludes.BY_MARKER)
     ]
-    if config.file.path is not None:
-        found.append(
-            MarkerActuator(
-                "file",
-                config.file.path,
-                node=config.node,
-                boot_id=boot,
-                counter=counter,
-                clock=clock,
-                over_boots=True,
-            )
-        )
-    return found

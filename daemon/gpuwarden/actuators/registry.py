@@ -1,4 +1,4 @@
-"""The actuators that a configuration enables. The only list to edit when one is added."""
+"""The actuators that a configuration enables. Those of features come by the seam."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from gpuwarden.actuators.hook_gate import HookGate
 from gpuwarden.actuators.marker import marker_actuators
 from gpuwarden.actuators.program import exec_actuators
 from gpuwarden.actuators.slurm.actuator import slurm_actuator
+from gpuwarden.feature import Excludes, parts
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.slurm.client import SlurmClient
 
@@ -31,18 +32,16 @@ def actuators(config: Config, slurm: SlurmClient | None, clock: Clock, detail: D
     """Make the actuators that are configured, first those that have a register of all nodes, in the order of preference
     for counting for the others.
     """
+    registers = parts("register", config.excluding(Excludes.BY_REGISTER)).values()
     made: tuple[Register | HookGate | None, ...] = (
         slurm_actuator(config, slurm, clock, detail),
-        _kubernetes(config, clock),
+        *(feature.register(config, clock) for feature in registers),
     )
     schedulers = [actuator for actuator in made if actuator is not None]
     counts = counter(config, schedulers, clock)
-    return (*schedulers, *(actuator for build in COUNTED for actuator in build(config, clock, counts)))
-
-
-def _kubernetes(config: Config, clock: Clock) -> Register | None:
-    if not config.kubernetes.enabled:
-        return None
-    from gpuwarden.actuators.kubernetes.actuator import kubernetes_actuator  # noqa: PLC0415 - 0.2 MiB, only where it is enabled
-
-    return kubernetes_actuator(config, clock)
+    alone = parts("actuator", config.excluding(Excludes.BY_ACTUATOR)).values()
+    return (
+        *schedulers,
+        *(actuator for build in COUNTED for actuator in build(config, clock, counts)),
+        *(feature.actuator(config, clock, counts) for feature in alone),
+    )

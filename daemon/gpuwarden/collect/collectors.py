@@ -14,7 +14,7 @@ from gpuwarden.base.paths import RUN_DIR
 from gpuwarden.base.threads import detached
 from gpuwarden.collect.host_collectors import host_sources, site_checks
 from gpuwarden.collect.on_demand import OnDemandWorker
-from gpuwarden.collect.schedule import Deliver, LoopCollector, Source, ThreadCollector, polled
+from gpuwarden.collect.schedule import Deliver, Source, ThreadCollector, polled
 from gpuwarden.collect.slurm_jobs import gpu_users, jobs_source
 from gpuwarden.config.collectors import Collectors
 from gpuwarden.config.slurm import SlurmOptions
@@ -27,7 +27,6 @@ from gpuwarden_collectors.dcgm.presence import check_presence
 from gpuwarden_collectors.event_facts import HostEvent, LogPosition, XidEvent
 from gpuwarden_collectors.facts import NvmlFacts, Stamp
 from gpuwarden_collectors.kernel_log.reader import KernelLog
-from gpuwarden_collectors.kubelet.facts import PodsFacts
 from gpuwarden_collectors.nvml.options import NvmlOptions
 from gpuwarden_collectors.pci import PciCollector
 from gpuwarden_collectors.pci_facts import PciFacts
@@ -47,8 +46,6 @@ BUS_READ_WITHIN = 1.0
 KERNEL_LOG_RETRY = 30.0
 WATCHED_EVERY, WATCHED_DEADLINE = 15.0, 20.0
 """Seconds, as those of Slurm's jobs."""
-PODS_EVERY, PODS_DEADLINE = 10.0, 2.0
-"""Seconds. kubelet answers from memory, in milliseconds, and takes 100 questions a second from all who ask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +53,8 @@ class Sources:
     """Sources to read, and how often.
 
     `kmsg` None: the kernel log is not followed. `gpus_alone`: nothing but NVML, bus and kernel log. `watched_containers`: the socket that
-    labels of containers are read from; None: none is watched for stalls. `kubelet_socket`: where kubelet is asked which pods have GPUs;
-    None: it is not.
+    labels of containers are read from; None: none is watched for stalls. `of_features`: make what is read for
+    each feature; None: nothing.
     """
 
     collectors: Collectors
@@ -71,7 +68,7 @@ class Sources:
     gpus_alone: bool = False
     run_dir: Path = RUN_DIR
     watched_containers: Path | None = None
-    kubelet_socket: Path | None = None
+    of_features: Sequence[Callable[[Clock], Source | None]] = ()
 
     @property
     def nvml(self) -> NvmlOptions:
@@ -152,13 +149,9 @@ class Readers:
             reader = WatchedReader(sources.proc, pids=lambda: self._gpu_users, labels=labels, clock=self._clock)
             watched = ThreadCollector(ContainersFacts.collector, reader.read, WATCHED_DEADLINE, self._clock)
             yield polled(watched.name, WATCHED_EVERY, WATCHED_DEADLINE, watched.observe)
-        if sources.kubelet_socket is not None:
-            from gpuwarden_collectors.kubelet.client import PodsReader  # noqa: PLC0415 - gRPC: 3.5 MB, only with pods
-
-            pods = LoopCollector(
-                PodsFacts.collector, PodsReader(sources.kubelet_socket).read, PODS_DEADLINE, self._clock
-            )
-            yield polled(pods.name, PODS_EVERY, PODS_DEADLINE, pods.observe)
+        for made in sources.of_features:
+            if (source := made(self._clock)) is not None:
+                yield source
 
     def run(self, deliver: Deliver) -> None:
         """Read from now on, until `close`. The NVML worker is started at once, that of DCGM when there is a DCGM."""

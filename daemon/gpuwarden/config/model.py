@@ -19,9 +19,7 @@ from gpuwarden.config.bounds import misfits
 from gpuwarden.config.catalogue import catalogue_misfits
 from gpuwarden.config.collectors import Collectors, plugin_misfits
 from gpuwarden.config.exec import ExecOptions, exec_misfits
-from gpuwarden.config.file import FileOptions
 from gpuwarden.config.jobs import JobOptions, job_misfits
-from gpuwarden.config.kubernetes import KubernetesOptions, kubernetes_misfits
 from gpuwarden.config.notify import NotifyOptions, notify_misfits
 from gpuwarden.config.placement import placement
 from gpuwarden.config.policy import UNCOUNTED, BreakerOptions, breaker_misfits
@@ -32,7 +30,7 @@ from gpuwarden.config.slurm import SlurmOptions, slurm_misfits
 from gpuwarden.config.sources import Fault, KeyPath, Sources, dotted, merge, with_line
 from gpuwarden.config.structure import UNKNOWN_KEY, structure
 from gpuwarden.config.termination import TerminationOptions, termination_misfits
-from gpuwarden.feature import parts
+from gpuwarden.feature import Excludes, parts
 from gpuwarden.health.host.limits import DiskLimits, Limits, MemoryLimits, SwapLimits
 from gpuwarden.health.runbooks import RUNBOOKS
 from gpuwarden.health.view import CheckRule, ExpectedSettings, XidRule
@@ -160,8 +158,6 @@ class Config:
     policy: Settings = field(default_factory=Settings)
     breaker: BreakerOptions = field(default_factory=BreakerOptions)
     slurm: SlurmOptions = field(default_factory=SlurmOptions)
-    kubernetes: KubernetesOptions = field(default_factory=KubernetesOptions)
-    file: FileOptions = field(default_factory=FileOptions)
     exec: ExecOptions = field(default_factory=ExecOptions)
     notify: NotifyOptions = field(default_factory=NotifyOptions)
     termination: TerminationOptions = field(default_factory=TerminationOptions)
@@ -187,15 +183,19 @@ class Config:
         found: Table = getattr(self, next(name for name, its_class in tables if its_class is table))
         return found
 
+    def excluding(self, *ways: Excludes) -> tuple[str, ...]:
+        """Return the names of the features that exclude this node in one of these ways."""
+        return tuple(name for name, feature in _FEATURES.items() if feature.excludes(self) in ways)
+
     @property
-    def marked(self) -> Iterator[str]:
-        """Features that exclude this node by a marker of the daemon, and are enabled."""
-        return (name for name, feature in _FEATURES.items() if feature.excludes(self))
+    def counted(self) -> bool:
+        """Return whether a scheduler counts the excluded nodes."""
+        return self.slurm.enabled or bool(self.excluding(Excludes.BY_REGISTER))
 
     @property
     def excludes(self) -> bool:
         """Return whether this configuration names anything that excludes the node."""
-        return self.slurm.enabled or self.kubernetes.enabled or any(enabled for _, enabled in _uncounting(self))
+        return self.counted or any(enabled for _, enabled in _uncounting(self))
 
 
 PARSERS = {Address: (ADDRESS, Address.parse), SecretFile: (A_SECRET, SecretFile.parse)}
@@ -255,7 +255,6 @@ def _misfits(config: Config) -> Iterator[Misfit]:
     yield from catalogue_misfits(config.checks, config.xids, config.sxids)
     yield from breaker_misfits(config.breaker)
     yield from slurm_misfits(config.slurm)
-    yield from kubernetes_misfits(config.kubernetes)
     for feature in _FEATURES.values():
         yield from feature.misfits(config)
     yield from termination_misfits(config.termination)
@@ -264,8 +263,7 @@ def _misfits(config: Config) -> Iterator[Misfit]:
 
 def _uncounted(config: Config) -> Iterator[Misfit]:
     """Exclusion for a failure needs a count of the excluded nodes: reported before it matters."""
-    scheduler = config.slurm.enabled or config.kubernetes.enabled
-    counts = scheduler or config.breaker.prometheus or config.breaker.uncounted == "allow"
+    counts = config.counted or config.breaker.prometheus or config.breaker.uncounted == "allow"
     acts = [name for name, enabled in _uncounting(config) if enabled]
     if config.mode == "enforce" and acts and not counts:
         found = f'mode = "enforce" with {", ".join(acts)} needs a fleet counter for the breaker'
@@ -274,8 +272,7 @@ def _uncounted(config: Config) -> Iterator[Misfit]:
 
 def _uncounting(config: Config) -> Iterator[tuple[str, bool]]:
     """Tables that exclude this node without knowing of any other, each with whether it is enabled."""
-    yield from ((f"[{name}]", True) for name in config.marked)
-    yield "[file]", config.file.path is not None
+    yield from ((f"[{name}]", True) for name in config.excluding(Excludes.BY_MARKER, Excludes.BY_ACTUATOR))
     yield "[exec.exclude]", bool(config.exec.exclude.command)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple
 
 
 class Grade(StrEnum):
@@ -26,14 +25,6 @@ class Row:
     grade: Grade
     found: str
     to_do: str = ""
-
-
-class Check(NamedTuple):
-    """A check of a feature: takes the configuration, runs in the loop and ends within `within` seconds. Its rows are of `area`."""
-
-    run: Callable[[Any], Awaitable[list[Row]]]
-    within: float = 10.0
-    area: str = "host"
 
 
 def ok(check: str, found: str) -> Row:

@@ -47,19 +47,27 @@ NAMED = ("collector_failed", "output_failed")
 """Conditions of which there is a finding for each component, named by it."""
 
 
-class ComponentErrors:
-    """Why each component does not work, from `sources`; "" for one that does. Raises ValueError unless all have a source."""
+Source = Callable[[Stamp], str]
 
-    def __init__(self, sources: Mapping[Component, Callable[[Stamp], str]]) -> None:
-        missing = set(Component) - sources.keys()
-        if missing:
+
+class ComponentErrors:
+    """Why each component does not work; "" for one that does. Raises ValueError unless all have a source."""
+
+    def __init__(self, *sources: Mapping[Component, Source]) -> None:
+        """Take the sources of each part. The errors of a component that several parts have are joined."""
+        self._sources = {
+            component: [source[component] for source in sources if component in source] for component in Component
+        }
+        if missing := [component for component, found in self._sources.items() if not found]:
             raise ValueError(f"no source for the state of {', '.join(sorted(missing))}")
-        self._sources = sources
 
     def at(self, now: Stamp) -> dict[str, str]:
         """Errors at `now` of the components that do not work, by component."""
-        texts = ((component, source(now)) for component, source in self._sources.items())
-        return {component.value: text for component, text in texts if text}
+        texts = {
+            component: "; ".join(filter(None, (source(now) for source in found)))
+            for component, found in self._sources.items()
+        }
+        return {component.value: text for component, text in texts.items() if text}
 
 
 def errors_of(code: str, errors: Mapping[str, str]) -> Iterator[tuple[str, str]]:

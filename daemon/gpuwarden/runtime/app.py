@@ -37,7 +37,6 @@ from gpuwarden.publish.sockets.control import Control
 from gpuwarden.publish.sockets.jobs import NAME as JOB_SOCKET
 from gpuwarden.publish.web.pages import Web
 from gpuwarden.runtime.jobs import Jobs
-from gpuwarden.runtime.kubernetes_condition import KubernetesConditions
 from gpuwarden.runtime.leaf_switch import LeafSwitch
 from gpuwarden.runtime.part import made
 from gpuwarden.runtime.return_gate import return_gate, with_gate
@@ -87,7 +86,6 @@ class Daemon:
         self.actuators = site.actuators(clock, lambda: detail(self.verdict))
         self._parts = made(site, self, clock)
         self._slurm = SlurmHooks(site, self.actuators, clock)
-        self._kubernetes = KubernetesConditions(site.config, self.actuators, clock)
         self._switch = LeafSwitch(site.config.publish.switch, site.slurm)
         self._lines = EventLines(self.engine.shadowed)
         self._notifications = site.notifications()
@@ -142,7 +140,7 @@ class Daemon:
 
     def _component_errors(self) -> ComponentErrors:
         """Map each component to the part that reports why it does not work."""
-        enforcement, kubernetes = self.enforcement, self._kubernetes
+        enforcement = self.enforcement
 
         def kernel_log(now: Stamp) -> str:
             seen = self.readers.kernel_log_observation(now)
@@ -157,14 +155,14 @@ class Daemon:
                 Component.NOTICE: self._jobs.error,
                 Component.CONTROL: self._control.error,
                 Component.SLURM: self._slurm.error,
-                Component.ACTUATOR: lambda _: "; ".join(filter(None, (enforcement.error(), kubernetes.error()))),
+                Component.ACTUATOR: lambda _: enforcement.error(),
                 Component.ACTUATOR_AWAY: lambda _: enforcement.away(),
                 Component.EXCLUSION: lambda _: enforcement.stuck(),
                 Component.NOTIFY: lambda _: self._notifications.error(),
                 Component.WEB: self._web.error,
                 Component.CONFIG_FAULTY: lambda _: self._config.fault,
-                **{component: source for part in self._parts for component, source in part.errors().items()},
-            }
+            },
+            *(part.errors() for part in self._parts),
         )
 
     async def start(self) -> None:
@@ -196,7 +194,6 @@ class Daemon:
         self.enforcement.run()
         self._notifications.run(lambda: self.journal.checkpoint(self._clock()))
         self._jobs.run()
-        self._kubernetes.run()
         self._switch.run()
         for part in self._parts:
             part.run()
@@ -218,7 +215,6 @@ class Daemon:
         if self._step_timer is not None:
             self._step()  # a notice of the last moment still reaches the jobs
         await self._jobs.stop()
-        await self._kubernetes.stop()
         for part in self._parts:
             await part.stop()
         if self._gate is not None:
@@ -377,7 +373,6 @@ class Daemon:
         self._verdict_file.publish(self.holder.snapshot)
         self._jobs.publish(self.holder.snapshot)
         self._slurm.publish(self.holder.snapshot)
-        self._kubernetes.publish(self.holder.snapshot)
         for part in self._parts:
             part.publish(self.holder.snapshot)
         self.manager.published(self.holder.snapshot)

@@ -14,7 +14,7 @@ from gpuwarden.engine.enforcement import Enforcement
 from gpuwarden.engine.engine import Engine
 from gpuwarden.engine.journal import Journal, Projection, Step
 from gpuwarden.feature import parts
-from gpuwarden.health.components import Component
+from gpuwarden.health.components import Component, Source
 from gpuwarden.health.model import Event, Verdict
 from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.policy.situation import Situation
@@ -48,7 +48,7 @@ class Part:
     outputs: Sequence[Callable[[Iterable[Event]], None]] = ()
     """Called with the events of each append, after they are folded."""
 
-    def errors(self) -> Mapping[Component, Callable[[Stamp], str]]:
+    def errors(self) -> Mapping[Component, Source]:
         """Return why a component of this part does not work, by component."""
         return {}
 

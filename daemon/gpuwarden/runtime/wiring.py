@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from gpuwarden.engine.enforcement import FIRST_READ, EnforcementOptions
 from gpuwarden.evacuation.job_scan import JobScan
 from gpuwarden.evacuation.settings import settings as evacuation_settings
 from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
+from gpuwarden.feature import parts
 from gpuwarden.health.view import Rules
 from gpuwarden.notify.messages import Origin
 from gpuwarden.notify.notifications import Notifications
@@ -95,7 +97,7 @@ class Site:
             gpus_alone=simulation is not None,
             run_dir=config.run.dir,
             watched_containers=config.jobs.docker if config.jobs.stalled_containers else None,
-            kubelet_socket=config.kubernetes.kubelet_socket if config.kubernetes.pod_labels else None,
+            of_features=[partial(feature.source, config) for feature in parts("sources").values()],
         )
         dcgm = config.collectors.dcgm
         rules = Rules(

@@ -11,7 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpuwarden.config.model import Config
-from gpuwarden.doctor.row import Check, Row, ok, warn
+from gpuwarden.doctor.check import Check, in_loop
+from gpuwarden.doctor.row import Row, ok, warn
 from gpuwarden.features.active_test.idle.doctor import idle_tests
 from gpuwarden.features.active_test.options import ActiveTestOptions
 from gpuwarden.features.active_test.tester.host import HostReadings, HostUnread
@@ -166,6 +167,6 @@ async def gpus(config: Config) -> list[Row]:
 
 
 CHECKS = {
-    "active test": Check(active_test, within=45.0),
-    "tests of idle nodes": Check(idle_tests, within=90.0, area="slurm"),
+    "active test": Check(in_loop(active_test), 45.0),
+    "tests of idle nodes": Check(in_loop(idle_tests), 90.0, "slurm"),
 }

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from gpuwarden.feature import Excludes
 from gpuwarden_collectors.active_test.level import Level, rounds
 from gpuwarden_collectors.options import Misfit, bounded
 from gpuwarden_collectors.slurm.nodes import is_partition_name
@@ -74,7 +75,7 @@ def misfits(config: Config) -> Iterator[Misfit]:
     yield from _unusable(test)
     if test.return_gate and not test.enabled:
         yield ("test.enabled", "test.return_gate"), "expected true beside return_gate = true: else nothing is tested"
-    if test.return_gate and config.kubernetes.enabled:
+    if test.return_gate and "kubernetes" in config.excluding(Excludes.BY_REGISTER):
         manifest = (
             "a pod has no right to start one; run a Job that tolerates gpuwarden's taint (docs/use/active-tests.md)"
         )
@@ -133,9 +134,8 @@ def _within(minute: int, first: int, last: int) -> bool:
     return first <= minute < last if first < last else minute >= first or minute < last
 
 
-def excludes(_: Config) -> bool:
-    """Return False: a test excludes nothing."""
-    return False
+def excludes(_: Config) -> Excludes:
+    return Excludes.NOT
 
 
 TABLES = {"test": ActiveTestOptions}

@@ -6,7 +6,8 @@ import json
 
 from gpuwarden.base.addresses import Address
 from gpuwarden.config.model import Config
-from gpuwarden.doctor.row import Check, Row, fail, ok
+from gpuwarden.doctor.check import Check, in_loop
+from gpuwarden.doctor.row import Row, fail, ok
 from gpuwarden.features.dstack.options import SERVED, DstackOptions
 from gpuwarden_collectors.cloud.metadata import Metadata, MetadataError
 
@@ -41,4 +42,4 @@ async def _responds(check: str, address: Address, to_do: str) -> Row:
     return ok(check, f"{address} responds as dstack-shim {str(response.get('version'))[:40]}")
 
 
-CHECKS = {"dstack": Check(dstack, area="dstack")}
+CHECKS = {"dstack": Check(in_loop(dstack), area="dstack")}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuwarden.base.addresses import Address
+from gpuwarden.feature import Excludes
 
 if TYPE_CHECKING:  # the interposer is a small process and reads these keys alone
     from gpuwarden.config.model import Config
@@ -38,9 +39,8 @@ def misfits(config: Config) -> Iterator[Misfit]:
         yield ("dstack.shim",), f"expected the address to which the shim was moved, found {options.shim}: {why}"
 
 
-def excludes(config: Config) -> bool:
-    """Return whether the daemon marks this node for `gpuwarden dstack-interposer` while it is excluded."""
-    return config.of(DstackOptions).enabled
+def excludes(config: Config) -> Excludes:
+    return Excludes.BY_MARKER if config.of(DstackOptions).enabled else Excludes.NOT
 
 
 TABLES = {"dstack": DstackOptions}

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpuwarden.feature import Excludes
+
 if TYPE_CHECKING:
     from gpuwarden.config.model import Config
     from gpuwarden_collectors.options import Misfit
@@ -26,9 +28,8 @@ def misfits(_: Config) -> Iterator[Misfit]:
     return iter(())
 
 
-def excludes(config: Config) -> bool:
-    """Return whether the daemon marks this node for `gpuwarden nvhcd` while it is excluded."""
-    return config.of(NvhcdOptions).enabled
+def excludes(config: Config) -> Excludes:
+    return Excludes.BY_MARKER if config.of(NvhcdOptions).enabled else Excludes.NOT
 
 
 TABLES = {"nvhcd": NvhcdOptions}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from gpuwarden.actuators.kubernetes.api import Json, mapping
-from gpuwarden.actuators.kubernetes.node import (
+from gpuwarden.features.kubernetes.api import Json, mapping
+from gpuwarden.features.kubernetes.node import (
     ANNOTATION,
     Mark,
     annotations_of,

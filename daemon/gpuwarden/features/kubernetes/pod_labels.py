@@ -8,6 +8,7 @@ from gpuwarden.config.model import Config
 from gpuwarden.config.sources import in_pod
 from gpuwarden.doctor.row import Row, ok, warn
 from gpuwarden.doctor.running import Running
+from gpuwarden.features.kubernetes.options import KubernetesOptions
 from gpuwarden_collectors.base import CollectorError
 
 ASKED_WITHIN = 2.0
@@ -29,7 +30,7 @@ def _to_do(state: str) -> str:
 
 
 async def pod_labels(running: Running, config: Config) -> list[Row]:
-    if not config.kubernetes.pod_labels:
+    if not config.of(KubernetesOptions).pod_labels:
         return []
     document = running.status.get("pods")
     if isinstance(document, dict):
@@ -58,11 +59,11 @@ async def _asked(config: Config) -> Row:
 
     try:
         async with asyncio.timeout(ASKED_WITHIN):
-            facts = await PodsReader(config.kubernetes.kubelet_socket).read()
+            facts = await PodsReader(config.of(KubernetesOptions).kubelet_socket).read()
     except CollectorError as error:
         return warn(_CHECK, str(error), _to_do("no_socket"))
     except TimeoutError:
-        found = f"kubelet has not answered at {config.kubernetes.kubelet_socket} within {ASKED_WITHIN:g} s"
+        found = f"kubelet has not answered at {config.of(KubernetesOptions).kubelet_socket} within {ASKED_WITHIN:g} s"
         return warn(_CHECK, found, _to_do("no_answer"))
     of_claims = _CLAIMS.format(facts.claims) if facts.claims else ""
     count = sum(len(one.devices) for one in facts.containers)

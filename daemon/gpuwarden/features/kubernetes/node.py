@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from gpuwarden.actuators.kubernetes.api import MANAGER, Json, mapping, objects
+from gpuwarden.features.kubernetes.api import MANAGER, Json, mapping, objects
 from gpuwarden.policy import reasons
 from gpuwarden.policy.model import Held, NodeState, Owner, Why
 from gpuwarden_collectors.facts import Stamp

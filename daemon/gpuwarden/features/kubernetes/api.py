@@ -22,8 +22,8 @@ from gpuwarden.actuators.base import (
     ActuatorRefused,
     ActuatorUnavailable,
 )
-from gpuwarden.actuators.kubernetes.connection import Connection
-from gpuwarden.config.kubernetes import KubernetesOptions
+from gpuwarden.features.kubernetes.connection import Connection
+from gpuwarden.features.kubernetes.options import KubernetesOptions
 
 Json = dict[str, Any]
 

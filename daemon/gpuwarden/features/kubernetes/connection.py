@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator
 from typing import Any, Protocol, cast
 
 from gpuwarden.actuators.base import ActuatorRefused
-from gpuwarden.actuators.kubernetes.plugin import plugin_auth
 from gpuwarden.base.threads import detached
-from gpuwarden.config.kubernetes import EXTRA, KubernetesOptions
+from gpuwarden.features.kubernetes.options import EXTRA, KubernetesOptions
+from gpuwarden.features.kubernetes.plugin import plugin_auth
 
 CLOSED_WITHIN = 2.0
 

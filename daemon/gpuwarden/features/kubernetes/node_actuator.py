@@ -7,23 +7,18 @@ import contextlib
 import os
 import random
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from gpuwarden.actuators.base import ActuatorDenied, ActuatorError, ActuatorRefused, ActuatorUnavailable
-from gpuwarden.actuators.kubernetes import node as nodes
-from gpuwarden.actuators.kubernetes import patches
-from gpuwarden.actuators.kubernetes.api import MOVER, Conflict, Json, KubernetesApi, Reply
-from gpuwarden.actuators.kubernetes.event import event
 from gpuwarden.base.log import get_logger
-from gpuwarden.config.kubernetes import KubernetesOptions
+from gpuwarden.features.kubernetes import node as nodes
+from gpuwarden.features.kubernetes import patches
+from gpuwarden.features.kubernetes.api import MOVER, Conflict, Json, KubernetesApi, Reply
+from gpuwarden.features.kubernetes.event import event
+from gpuwarden.features.kubernetes.options import KubernetesOptions
 from gpuwarden.policy import reasons
 from gpuwarden.policy.model import Act, FleetCount, Held, Intent, NodeState, Owner, Why
 from gpuwarden.policy.preconditions import same
 from gpuwarden_collectors.base import Clock
-from gpuwarden_collectors.host import boot_id
-
-if TYPE_CHECKING:  # `[kubernetes]` is its part of it
-    from gpuwarden.config.model import Config
 
 log = get_logger()
 
@@ -204,9 +199,3 @@ class KubernetesActuator:
 
 def _meant(intent: Intent, state: NodeState) -> bool:
     return not intent.reason or same(intent.reason, intent.since, state)
-
-
-def kubernetes_actuator(config: Config, clock: Clock) -> KubernetesActuator:
-    """Make the actuator for the registry, where it is enabled."""
-    boot = boot_id(config.paths.proc)
-    return KubernetesActuator(config.kubernetes, clock=clock, hostname=os.uname().nodename, boot_id=boot)

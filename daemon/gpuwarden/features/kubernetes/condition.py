@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from gpuwarden.actuators.base import ActuatorError
-from gpuwarden.actuators.kubernetes.actuator import AnotherMachine, KubernetesActuator
-from gpuwarden.actuators.kubernetes.api import Json, NoSuchNode, NotAccepted, mapping, objects
-from gpuwarden.actuators.kubernetes.node_conditions import left_conditions, own_conditions
-from gpuwarden.actuators.kubernetes.repair import LONGEST, Condition, repair_conditions
 from gpuwarden.base.log import get_logger
-from gpuwarden.config.kubernetes import KubernetesOptions
+from gpuwarden.features.kubernetes.api import Json, NoSuchNode, NotAccepted, mapping, objects
+from gpuwarden.features.kubernetes.node_actuator import AnotherMachine, KubernetesActuator
+from gpuwarden.features.kubernetes.node_conditions import left_conditions, own_conditions
+from gpuwarden.features.kubernetes.options import KubernetesOptions
+from gpuwarden.features.kubernetes.repair import LONGEST, Condition, repair_conditions
 from gpuwarden.health.model import Health
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden.publish.status import detail

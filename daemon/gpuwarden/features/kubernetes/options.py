@@ -7,10 +7,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from gpuwarden.feature import Excludes
 from gpuwarden_collectors.kubelet import FOLDER, SOCKET
 from gpuwarden_collectors.options import Misfit, bounded
+
+if TYPE_CHECKING:
+    from gpuwarden.config.model import Config
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +101,9 @@ _KEPT = frozenset(
 _SELECTOR_MOST = 500
 
 
-def kubernetes_misfits(options: KubernetesOptions) -> Iterator[Misfit]:
+def misfits(config: Config) -> Iterator[Misfit]:
     """Values that are of the right kind and yet wrong, by their keys; and what is needed and not installed."""
+    options = config.of(KubernetesOptions)
     for key, package in _PACKAGES.items():
         if getattr(options, key) and importlib.util.find_spec(package) is None:
             yield (f"kubernetes.{key}",), f"needs the package {package}, which is not installed: {EXTRA}"
@@ -128,3 +133,10 @@ def _condition_misfits(options: KubernetesOptions) -> Iterator[Misfit]:
             yield (path,), f"expected a type of your own, found {kind}: another program keeps that"
         if statuses.setdefault(kind, status) != status:
             yield (path,), f"expected one bad status for {kind}, found True and False"
+
+
+def excludes(config: Config) -> Excludes:
+    return Excludes.BY_REGISTER if config.of(KubernetesOptions).enabled else Excludes.NOT
+
+
+TABLES = {"kubernetes": KubernetesOptions}

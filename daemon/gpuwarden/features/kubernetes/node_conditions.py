@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Container
 
-from gpuwarden.actuators.kubernetes.api import CONDITION_MANAGER, Json, mapping, objects
+from gpuwarden.features.kubernetes.api import CONDITION_MANAGER, Json, mapping, objects
 
 
 def left_conditions(node: Json, types: Container[str]) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwarden.config.kubernetes import KubernetesOptions
+from gpuwarden.features.kubernetes.options import KubernetesOptions
 from gpuwarden.health.model import Finding, Health, Severity
 from gpuwarden.policy.model import Why
 from gpuwarden.publish.snapshot import Snapshot

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from gpuwarden.actuators.kubernetes.api import EVENTS, Json, mapping
+from gpuwarden.features.kubernetes.api import EVENTS, Json, mapping
 from gpuwarden.policy.model import Act, Intent
 
 _NAME_MOST = 200  # characters of a node's name in an event's, which has at most 253

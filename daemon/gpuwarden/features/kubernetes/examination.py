@@ -9,13 +9,14 @@ import time
 from collections.abc import AsyncIterator, Mapping
 
 from gpuwarden.actuators.base import ActuatorError, ActuatorRefused
-from gpuwarden.actuators.kubernetes.actuator import AnotherMachine, KubernetesActuator
-from gpuwarden.actuators.kubernetes.api import EVENTS, NoSuchNode
-from gpuwarden.actuators.kubernetes.condition import TYPE, condition_types
-from gpuwarden.actuators.kubernetes.node import mark_of, own_taint
-from gpuwarden.actuators.kubernetes.node_conditions import left_conditions
 from gpuwarden.config.model import Config
 from gpuwarden.doctor.row import Row, fail, ok, warn
+from gpuwarden.features.kubernetes.api import EVENTS, NoSuchNode
+from gpuwarden.features.kubernetes.condition import TYPE, condition_types
+from gpuwarden.features.kubernetes.node import mark_of, own_taint
+from gpuwarden.features.kubernetes.node_actuator import AnotherMachine, KubernetesActuator
+from gpuwarden.features.kubernetes.node_conditions import left_conditions
+from gpuwarden.features.kubernetes.options import KubernetesOptions
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.host import boot_id
 
@@ -26,10 +27,10 @@ NEEDED = (("get", "nodes"), ("list", "nodes"), ("patch", "nodes"), ("patch", "no
 
 
 async def kubernetes(config: Config, inherited: Mapping[str, str] = os.environ) -> list[Row]:
-    if not config.kubernetes.enabled:
+    if not config.of(KubernetesOptions).enabled:
         return []
     actuator = KubernetesActuator(
-        config.kubernetes,
+        config.of(KubernetesOptions),
         clock=host_clock,
         hostname=os.uname().nodename,
         boot_id=boot_id(config.paths.proc),
@@ -108,7 +109,7 @@ async def _admission(actuator: KubernetesActuator, config: Config) -> Row:
     """Sends the real patches for a trial: rules of the cluster, which no review of the permissions shows, may refuse them."""
     try:
         tried = [await actuator.try_change()]
-        if config.kubernetes.condition:
+        if config.of(KubernetesOptions).condition:
             at = "1970-01-01T00:00:00Z"
             entry = {
                 "type": TYPE,
@@ -125,7 +126,7 @@ async def _admission(actuator: KubernetesActuator, config: Config) -> Row:
 
 
 async def _pool(actuator: KubernetesActuator, config: Config) -> Row:
-    selector = config.kubernetes.pool
+    selector = config.of(KubernetesOptions).pool
     nodes = await actuator.api.count(selector)
     if not await actuator.api.count(selector, actuator.node):
         found = f"{nodes} nodes match {selector!r}, and {actuator.node} is not one of them"
@@ -135,7 +136,7 @@ async def _pool(actuator: KubernetesActuator, config: Config) -> Row:
 
 
 async def _leftovers(actuator: KubernetesActuator, config: Config) -> Row:
-    options = config.kubernetes
+    options = config.of(KubernetesOptions)
     enforce = config.mode == "enforce"
     found = (await actuator.read_node()).body
     left = [f"condition {kind}" for kind in left_conditions(found, condition_types(options) if enforce else ())]
