@@ -13,6 +13,7 @@ import pytest
 from gpuwarden.actuators.prometheus_count import queries
 from gpuwarden.config.series import COUNTED_BY
 from gpuwarden.fleet.queries import QUERIES, WHY_QUERIES
+from gpuwarden.fleet.report.reading import CHANGES, SETS, SLOW
 from gpuwarden.health.gpu.pods import Device, PodsOnGpus
 from gpuwarden.health.model import LemonDays, gpu
 from gpuwarden.policy.model import NodeState, Owner
@@ -60,7 +61,8 @@ def read() -> set[str]:
     )
     panels = [one.expr for one in OF_PANELS] + [selector for _, _, selector, _ in VARIABLES]
     breaker = [*queries("n", "b", "").values(), "gpuwarden_machine_info"]
-    return named_in(*rules, *panels, *QUERIES.values(), *WHY_QUERIES.values(), *breaker, *OF_OPERATORS)
+    report = (*CHANGES.values(), *SETS.values(), *SLOW.values())
+    return named_in(*rules, *panels, *QUERIES.values(), *WHY_QUERIES.values(), *report, *breaker, *OF_OPERATORS)
 
 
 def test_all_that_is_read_is_served_by_default_and_of_our_own_nothing_else() -> None:

@@ -123,8 +123,10 @@ def _answers(process: subprocess.Popen[bytes], log: Path, ports: list[int]) -> b
 
 
 @contextmanager
-def prometheus(config: Path, folder: Path) -> Iterator[Server]:
-    words = (f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}", "--web.listen-address=127.0.0.1:0")
+def prometheus(config: Path, folder: Path, *more: str) -> Iterator[Server]:
+    words = (
+        f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}", "--web.listen-address=127.0.0.1:0", *more,
+    )  # fmt: skip
     with _running("prometheus", words, folder) as server:
         yield server
 

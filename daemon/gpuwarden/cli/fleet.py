@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from gpuwarden.cli import fleet_report
 from gpuwarden.cli.fleet_text import fleet_text, why_text
 from gpuwarden.cli.parser import HEALTH_CODES, UNKNOWN, CommandError, Parser, duration
 from gpuwarden.cli.text import clean
@@ -31,14 +32,17 @@ Shows how many nodes Prometheus has in which health, and then those that are not
 health and why, who excluded it from scheduling, its last heartbeat, and any termination notice. A node without a recent heartbeat
 is unreachable.
 
+With --report it shows figures of a period instead: availability, failures, time to repair, GPU-hours lost, and who excluded what.
+
 exit code: that of the worst node shown: 0 healthy, 1 warning, 2 failure, 3 unknown or unreachable, no such node, or no
-response from Prometheus
+response from Prometheus; of a report 0
 
 examples:
   gpuwarden fleet --prometheus http://prometheus.example:9090
   gpuwarden fleet --all
   gpuwarden fleet --status failure,unreachable --watch
   gpuwarden fleet --why
+  gpuwarden fleet --report 30d --until 2026-11-01 --html october.html
   gpuwarden fleet --node 'gpu-1*' --json | jq -r '.nodes[] | select(.excluded_by == []) | .node'
 """
 
@@ -115,6 +119,7 @@ def arguments(parser: Parser) -> None:
         const="15s",
         help="repeat every T (15s) until interrupted",
     )
+    fleet_report.arguments(parser)
     parser.add_json()
 
 
@@ -127,6 +132,8 @@ def _statuses(text: str) -> frozenset[Status]:
 
 def main(options: argparse.Namespace) -> int:
     reached = _access(options, os.environ)
+    if options.report is not None:
+        return fleet_report.show(reached, options)
     if options.watch is None:
         gc.disable()  # a fifth of the time, with 10,000 nodes: nothing of it is in a cycle, and the process ends
         return _show(reached, options)

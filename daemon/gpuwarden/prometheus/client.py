@@ -7,6 +7,7 @@ used: credentials go to the given address only.
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -31,6 +32,19 @@ class PrometheusError(Exception):
     """Prometheus cannot be queried, or its response cannot be used. The message says why and what to do."""
 
 
+class TooLargeError(PrometheusError):
+    """Prometheus refuses the query for its size, or does not answer it in time: one of fewer steps may do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The steps of a range query, `step` seconds apart; both ends are steps. Unix time."""
+
+    start: float
+    end: float
+    step: float
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One series at the time `at` of Prometheus' clock, Unix time. `value` is finite."""
@@ -48,12 +62,19 @@ class Results:
     warnings: list[str] = field(default_factory=list)
 
 
-def query(access: Access, queries: Mapping[str, str], seconds: float, *, largest: int = RESPONSE_MAX) -> Results:
-    """Run all queries at one instant of Prometheus' clock, taken from the first result.
+def query(
+    access: Access,
+    queries: Mapping[str, str],
+    seconds: float,
+    *,
+    largest: int = RESPONSE_MAX,
+    times: Times | None = None,
+) -> Results:
+    """Run all queries at one instant of Prometheus' clock, taken from the first result; with `times` at each of these steps.
 
     `largest`: bytes of a response. Raises PrometheusError.
     """
-    work = _Work(access, queries, seconds, largest)
+    work = _Work(access, queries, seconds, largest, times)
     # A thread, since neither resolving a name nor a server that sends a byte a second heeds the timeout of a socket.
     thread = threading.Thread(target=work.run, daemon=True)
     thread.start()
@@ -69,8 +90,10 @@ def query(access: Access, queries: Mapping[str, str], seconds: float, *, largest
 class _Work:
     """The first query by itself, and then LANES of the others at a time, so that one is computed while another is read."""
 
-    def __init__(self, access: Access, queries: Mapping[str, str], seconds: float, largest: int) -> None:
-        self._access, self._seconds, self._largest = access, seconds, largest
+    def __init__(
+        self, access: Access, queries: Mapping[str, str], seconds: float, largest: int, times: Times | None
+    ) -> None:
+        self._access, self._seconds, self._largest, self._times = access, seconds, largest, times
         self._waiting = deque(queries.items())
         self._connections: list[HTTPConnection] = []
         self._at: float | None = None
@@ -113,30 +136,34 @@ class _Work:
 
     def _query(self, connection: HTTPConnection, query: str) -> list[Sample]:
         parameters = {"query": query, "timeout": f"{self._seconds:g}"}
-        if self._at is not None:
+        times = self._times
+        if times is not None:
+            parameters |= {"start": f"{times.start:.3f}", "end": f"{times.end:.3f}", "step": f"{times.step:g}"}
+        elif self._at is not None:
             parameters["time"] = f"{self._at:.3f}"
         headers = {"Accept": "application/json"}
         if self._access.authorization:
             headers["Authorization"] = self._access.authorization
-        connection.request("GET", f"{self._access.path}/api/v1/query?{urlencode(parameters)}", headers=headers)
+        path = f"{self._access.path}/api/v1/{'query' if times is None else 'query_range'}"
+        connection.request("GET", f"{path}?{urlencode(parameters)}", headers=headers)
         response = connection.getresponse()
         try:
             body = _body(self._access, response, self._largest)
         finally:
             response.close()  # it holds the socket, even when the connection is closed
         if response.status != 200:
-            raise PrometheusError(_refusal(self._access, response, body))
+            raise _refusal(self._access, response, body)
         return self._samples(body)
 
     def _samples(self, body: bytes) -> list[Sample]:
         match _parsed(body):
-            case {"status": "success", "data": {"resultType": "vector", "result": list(result)}, **more}:
+            case {"status": "success", "data": {"resultType": "vector" | "matrix", "result": list(result)}, **more}:
                 warnings = more.get("warnings")
                 if isinstance(warnings, list):
                     texts = [str(warning)[:_ERROR_MAX] for warning in warnings[:10]]
                     self.results.warnings += [text for text in texts if text not in self.results.warnings]
                 try:
-                    return [sample for row in result if (sample := _sample(row)) is not None]
+                    return [sample for row in result for sample in _parsed_row(row)]
                 except (KeyError, TypeError, ValueError, AttributeError):
                     pass
         raise PrometheusError(
@@ -145,8 +172,8 @@ class _Work:
         )
 
 
-def _late(access: Access, seconds: float) -> PrometheusError:
-    return PrometheusError(
+def _late(access: Access, seconds: float) -> TooLargeError:
+    return TooLargeError(
         f"{access.url} has not answered within {seconds:g} s: is it very busy? {access.hints.time}".rstrip()
     )
 
@@ -169,7 +196,7 @@ def _body(access: Access, response: HTTPResponse, largest: int) -> bytes:
         if len(received) > largest:
             break
     if len(received) > largest or (response.length or 0) > largest:
-        raise PrometheusError(f"{access.url} answers with more than {largest >> 20} MiB: is it Prometheus?")
+        raise TooLargeError(f"{access.url} answers with more than {largest >> 20} MiB: is it Prometheus?")
     if response.length:
         raise PrometheusError(
             f"{access.url} closed the connection in mid-response: {response.length} bytes are missing"
@@ -184,14 +211,14 @@ def _parsed(body: bytes) -> Any:
         return None
 
 
-def _sample(row: Any) -> Sample | None:
-    """Parse one sample; None if it is not finite. Raises KeyError, TypeError, ValueError or AttributeError for another shape."""
-    at, text = row["value"]
-    value, labels = float(text), row["metric"]
+def _parsed_row(row: Any) -> list[Sample]:
+    """Parse the finite samples of one series. Raises KeyError, TypeError, ValueError or AttributeError for another shape."""
+    labels = row["metric"]
     if not isinstance(labels, dict) or not all(isinstance(label, str) for label in labels.values()):
         raise TypeError
-    at = float(at)
-    return Sample(labels, at, value) if isfinite(value) and isfinite(at) else None
+    values = row["values"] if "values" in row else [row["value"]]
+    samples = (Sample(labels, float(at), float(text)) for at, text in values)
+    return [sample for sample in samples if isfinite(sample.value) and isfinite(sample.at)]
 
 
 _TO_DO = {
@@ -201,14 +228,20 @@ _TO_DO = {
 }
 
 
-def _refusal(access: Access, response: HTTPResponse, body: bytes) -> str:
+_SIZES = re.compile(r"too many samples|timed out|maximum resolution|exceed|maxSamplesPerQuery|maxPointsPerTimeseries")
+"""Refusals for the size of a query: of Prometheus and Thanos, of Mimir, and of VictoriaMetrics."""
+
+
+def _refusal(access: Access, response: HTTPResponse, body: bytes) -> PrometheusError:
     if 300 <= response.status < 400:
         to = (response.getheader("Location") or "elsewhere")[:_ERROR_MAX]
-        return f"{access.url} redirects to {to!r}, which is not followed: give the final address"
+        return PrometheusError(f"{access.url} redirects to {to!r}, which is not followed: give the final address")
     error = _parsed(body)
     message = error.get("error") if isinstance(error, dict) else None
     detail = (
         f": {message[:_ERROR_MAX]}" if isinstance(message, str) and message else f" {response.reason[:60]}".rstrip()
     )
+    if _SIZES.search(detail):
+        return TooLargeError(f"{access.url} answers {response.status}{detail}")
     to_do = access.hints.credentials if response.status == 401 else _TO_DO.get(response.status, "")
-    return f"{access.url} answers {response.status}{detail}" + (f"; {to_do}" if to_do else "")
+    return PrometheusError(f"{access.url} answers {response.status}{detail}" + (f"; {to_do}" if to_do else ""))

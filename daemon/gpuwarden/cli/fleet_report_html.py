@@ -1,0 +1,89 @@
+"""The report as one HTML page: styles and plots are within it, and it has no script. Every value is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from gpuwarden.cli import fleet_report_plots as plots
+from gpuwarden.cli.fleet_report_text import GROUP, group_row, lasted, moment, number, repair, summary
+from gpuwarden.cli.fleet_text import span
+from gpuwarden.fleet.report.report import Report
+
+ROWS_MOST = 1000
+_STYLE = """
+body { font: 15px/1.45 system-ui, sans-serif; max-width: 960px; margin: 2em auto; padding: 0 1em; color: #222 }
+table { border-collapse: collapse; margin: .5em 0 1.5em; font-size: 13px } th, td { text-align: left; padding: 2px 12px 2px 0 }
+th { border-bottom: 1px solid #999 } td { border-bottom: 1px solid #eee; vertical-align: top } svg { font-size: 12px }
+.key span { display: inline-block; padding: 0 .6em; margin-right: 1em; color: #fff }
+"""
+_DEFINITIONS = """\
+Available: the daemon answers, the node may take work, and it has no failure. Availability is the share of the time known; time in
+which the daemon did not answer is unknown, and counts neither way.
+
+A failure begins with its first finding and ends when it is gone and the node is no longer excluded for it. A restart of the daemon
+is no failure. Of a failure that began before the period only the hours lost are counted.
+
+MTBF: available hours of nodes for each failure, with an interval of 90 % if failures are independent. Fewer than two failures or
+repairs have no mean.
+
+GPU-hours lost: all GPUs of a node, while it is known and not available."""
+
+
+def page(made: Report) -> str:
+    """Make the whole page."""
+    title = f"GPU fleet, {moment(made.start)} to {moment(made.end)} UTC"
+    body = "\n".join(_body(made))
+    policy = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+    head = f'<meta charset="utf-8">{policy}<title>{escape(title)}</title><style>{_STYLE}</style>'
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n<h1>{escape(title)}</h1>\n{body}\n</body></html>\n'
+
+
+def _body(made: Report) -> Iterator[str]:
+    fleet = made.fleet
+    yield f"<p>{fleet.nodes:,} nodes, {fleet.gpus:,} GPUs; in steps of {escape(span(made.step))}.</p>"
+    yield _table((), list(summary(made)))
+    yield from (f"<p><b>Note:</b> {escape(note)}</p>" for note in made.notes)
+    yield f"<h2>Availability by day</h2>{plots.days(made)}"
+    yield f"<h2>GPU-hours lost by cause</h2>{plots.causes(made)}"
+    yield _table(("Cause", "Outages", "Nodes", "Time to repair", "GPU-hours lost"), [
+        (row.cause, str(row.outages or "-"), str(row.nodes), repair(row.repair), number(row.gpu_hours_lost)) for row in made.causes
+    ])  # fmt: skip
+    key = ((plots.FAILED, "failure"), (plots.PLANNED, "out for another reason"), (plots.UNKNOWN, "not known"))
+    yield f"<h2>The nodes that lost most, {plots.NODES_MOST} at most</h2>{plots.nodes(made)}"
+    yield (
+        '<p class="key">' + "".join(f'<span style="background:{colour}">{what}</span>' for colour, what in key) + "</p>"
+    )
+    for label, groups in made.groups.items():
+        if len(groups) > 1:
+            yield f"<h2>By {escape(label)}</h2>"
+            head = (label.capitalize(), *GROUP)
+            yield _table(head, [(name, *group_row(of)) for name, of in groups.items()])
+    yield "<h2>Boards</h2>"
+    yield _table(("Board", "Node", "Outages", "Causes", "GPU-hours lost"), [
+        (row.uuid, ", ".join(row.nodes), str(row.outages), ", ".join(row.causes), number(row.gpu_hours_lost)) for row in made.boards
+    ])  # fmt: skip
+    yield "<h2>Outages</h2>"
+    yield _table(("Node", "Cause", "Since", "For", "GPU-hours lost"), [
+        (one.node, one.cause, moment(one.start), lasted(one.seconds, one.ended), number(one.gpu_hours_lost)) for one in made.outages
+    ])  # fmt: skip
+    yield "<h2>Exclusions</h2>"
+    yield _table(("By", "Times", "Still out", "Node-hours", "Lasted"), [
+        (row.by, str(row.exclusions), str(row.still_out), number(row.node_hours), repair(row.lasted)) for row in made.exclusions
+    ])  # fmt: skip
+    yield _table(("Node", "By", "Where", "Since", "For"), [
+        (one.node, one.by, ", ".join(one.actuators), moment(one.start), lasted(one.seconds, one.ended)) for one in made.excluded
+    ])  # fmt: skip
+    if made.renamed:
+        yield "<h2>Renamed nodes</h2>"
+        yield _table(("Node", "Before"), [(names[0], ", ".join(names[1:])) for names in made.renamed])
+    yield "<h2>What the words mean</h2>" + "".join(f"<p>{escape(text)}</p>" for text in _DEFINITIONS.split("\n\n"))
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    if not rows:
+        return "<p>None.</p>"
+    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    lines = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows[:ROWS_MOST]]
+    more = f"<p>… {len(rows) - ROWS_MOST} more: --json has all</p>" if len(rows) > ROWS_MOST else ""
+    return f"<table><tr>{top}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>{more}"

@@ -1,0 +1,93 @@
+"""The plots of the report: SVG within the page, without a script. Every text in it is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from html import escape
+
+from gpuwarden.cli.fleet_report_text import moment, number, percent
+from gpuwarden.fleet.report.report import Report
+from gpuwarden.fleet.report.spans import Spans
+
+WIDTH, LEFT, ROW = 900, 230, 20
+NODES_MOST = 40
+FAILED, PLANNED, UNKNOWN, GOOD = "#c0392b", "#5d7fa8", "#c8c8c8", "#3c8d5a"
+
+
+def days(made: Report) -> str:
+    """Draw a bar for the availability of each day. The scale begins below the worst day, and is written beside it."""
+    values = [row.availability for row in made.days if row.availability is not None]
+    if not values:
+        return ""
+    floor = max(0.0, min(values) - 0.1 * max(0.01, 1 - min(values)))
+    height, wide = 140, (WIDTH - 60) / len(made.days)
+    parts = [_text(0, 20, percent(1.0)), _text(0, height + 10, percent(floor))]
+    for place, row in enumerate(made.days):
+        x, date = 60 + place * wide, f"{datetime.fromtimestamp(row.start, UTC):%Y-%m-%d}"
+        if row.availability is None:
+            parts.append(_bar(x, 10, wide - 1, height, colour=UNKNOWN, title=f"{date}: nothing is known"))
+            continue
+        tall = height * (row.availability - floor) / (1 - floor) if floor < 1 else height
+        title = f"{date}: available {percent(row.availability)} of the time known, which was {percent(row.known)}"
+        parts.append(_bar(x, 10 + height - tall, wide - 1, tall, colour=GOOD, title=title))
+    parts += [_text(60, height + 30, moment(made.start)), _text(WIDTH, height + 30, moment(made.end), "end")]
+    return _svg(height + 40, parts)
+
+
+def causes(made: Report, most: int = 15) -> str:
+    """Draw a bar for the GPU-hours lost to each cause."""
+    rows = [row for row in made.causes if row.gpu_hours_lost > 0][:most]
+    if not rows:
+        return ""
+    scale = (WIDTH - LEFT - 80) / rows[0].gpu_hours_lost
+    parts = []
+    for place, row in enumerate(rows):
+        y, wide = place * ROW, row.gpu_hours_lost * scale
+        colour = FAILED if row.outages else PLANNED
+        parts += [
+            _text(LEFT - 8, y + 14, row.cause[:34], "end"),
+            _bar(
+                LEFT, y + 3, wide, ROW - 6, colour=colour, title=f"{row.cause}: {number(row.gpu_hours_lost)} GPU-hours"
+            ),
+            _text(LEFT + wide + 6, y + 14, number(row.gpu_hours_lost)),
+        ]
+    return _svg(len(rows) * ROW, parts)
+
+
+def nodes(made: Report) -> str:
+    """Draw when the nodes that lost most were out, and when nothing is known of them."""
+    shown = [one for one in made.stories if one.lost][:NODES_MOST]
+    if not shown:
+        return ""
+    scale = (WIDTH - LEFT) / (made.end - made.start)
+
+    def drawn(spans: Spans, y: int, colour: str, what: str) -> Iterator[str]:
+        for start, end in spans:
+            x, wide = LEFT + (start - made.start) * scale, max(1.0, (end - start) * scale)
+            yield _bar(x, y + 3, wide, ROW - 6, colour=colour, title=f"{what}, {moment(start)} to {moment(end)}")
+
+    parts = []
+    for place, one in enumerate(shown):
+        y, failures = place * ROW, {outage.cause for outage in one.outages}
+        parts.append(_text(LEFT - 8, y + 14, one.node.name[:34], "end"))
+        parts += drawn((one.node.seen,), y, "#eef4ef", f"{one.node.name}: in service")
+        parts += drawn(one.unknown, y, UNKNOWN, f"{one.node.name}: not known")
+        for cause, spans in one.lost.items():
+            parts += drawn(spans, y, FAILED if cause in failures else PLANNED, f"{one.node.name}: {cause}")
+    bottom = len(shown) * ROW + 14
+    parts += [_text(LEFT, bottom, moment(made.start)), _text(WIDTH, bottom, moment(made.end), "end")]
+    return _svg(len(shown) * ROW + 20, parts)
+
+
+def _svg(height: float, parts: Sequence[str]) -> str:
+    return f'<svg viewBox="0 0 {WIDTH} {height:.0f}" width="100%" role="img">{"".join(parts)}</svg>'
+
+
+def _bar(x: float, y: float, wide: float, tall: float, *, colour: str, title: str) -> str:
+    place = f'x="{x:.1f}" y="{y:.1f}" width="{max(0.0, wide):.1f}" height="{max(0.0, tall):.1f}"'
+    return f'<rect {place} fill="{colour}"><title>{escape(title)}</title></rect>'
+
+
+def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'

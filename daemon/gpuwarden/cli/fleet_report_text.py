@@ -1,0 +1,130 @@
+"""The report as text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+from gpuwarden.cli.fleet_text import span
+from gpuwarden.cli.text import clean, table
+from gpuwarden.fleet.report.figures import Figures, Spread
+from gpuwarden.fleet.report.report import Report
+
+ROWS_MOST = 10
+"""The number of rows of a table in text. JSON has all."""
+
+
+def report_text(made: Report) -> Iterator[str]:
+    fleet = made.fleet
+    yield f"{moment(made.start)} to {moment(made.end)} UTC ({span(made.end - made.start)}), in steps of {span(made.step)}"
+    gone = f", {fleet.gone} of them last seen before the end" if fleet.gone else ""
+    yield f"{_nodes(fleet.nodes)}{gone}; {fleet.gpus:,} GPUs"
+    yield ""
+    yield from (f"{name:<16}{text}" for name, text in summary(made))
+    yield from _section("lost by cause", ("CAUSE", "OUTAGES", "NODES", "TIME TO REPAIR", "GPU-HOURS LOST"), [
+        (row.cause, str(row.outages or "-"), str(row.nodes), repair(row.repair), number(row.gpu_hours_lost)) for row in made.causes
+    ])  # fmt: skip
+    for label, groups in made.groups.items():
+        if len(groups) > 1:
+            yield from _section(
+                f"by {label}",
+                (label.upper(), *map(str.upper, GROUP)),
+                [(name, *group_row(of)) for name, of in groups.items()],
+            )
+    boards = [row for row in made.boards if row.outages > 1]
+    yield from _section("boards with several outages", ("BOARD", "NODE", "OUTAGES", "CAUSES", "GPU-HOURS LOST"), [
+        (row.uuid, ", ".join(row.nodes), str(row.outages), ", ".join(row.causes), number(row.gpu_hours_lost)) for row in boards
+    ])  # fmt: skip
+    yield from _section("excluded by", ("BY", "TIMES", "STILL OUT", "NODE-HOURS", "LASTED"), [
+        (row.by, str(row.exclusions), str(row.still_out), number(row.node_hours), repair(row.lasted)) for row in made.exclusions
+    ])  # fmt: skip
+    yield from _section("longest exclusions", ("NODE", "BY", "SINCE", "FOR"), [
+        (one.node, one.by + (f" ({', '.join(one.actuators)})" if one.actuators else ""), moment(one.start), lasted(one.seconds, one.ended))
+        for one in made.excluded
+    ])  # fmt: skip
+    yield from _section("renamed", ("NODE", "BEFORE"), [(names[0], ", ".join(names[1:])) for names in made.renamed])
+    yield from (f"\nnote: {clean(note)}" for note in made.notes)
+
+
+def summary(made: Report) -> Iterator[tuple[str, str]]:
+    """Yield the figures of the whole fleet: the name of each, and its text."""
+    fleet = made.fleet
+    of_seen = fleet.unknown_hours / (fleet.known_hours + fleet.unknown_hours) if fleet.known_hours else 1.0
+    least = (
+        ""
+        if fleet.availability_least is None or not of_seen
+        else f"; {percent(fleet.availability_least)} if it was down while unknown"
+    )
+    yield "availability", f"{percent(fleet.availability)} of the time known{least}"
+    yield (
+        "unknown",
+        f"{percent(of_seen)} of the time: {number(fleet.unknown_hours)} node-hours without an answer of the daemon",
+    )
+    yield "failures", f"{fleet.failures}{_mtbf(fleet)}"
+    out = f"; {fleet.still_out} still out" if fleet.still_out else ""
+    yield "time to repair", f"{repair(fleet.repair)}{out}"
+    lost = f" ({percent(fleet.gpu_hours_lost / fleet.gpu_hours)})" if fleet.gpu_hours else ""
+    yield "GPU-hours lost", f"{number(fleet.gpu_hours_lost)} of {number(fleet.gpu_hours)}{lost}"
+
+
+def _mtbf(of: Figures) -> str:
+    if of.mtbf_hours is None:
+        return f" in {number(of.available_hours)} available node-hours, too few for an MTBF"
+    return (
+        f"; MTBF of a node {number(of.mtbf_hours)} h (90 % interval {number(of.mtbf_low)} to {number(of.mtbf_high)} h)"
+    )
+
+
+GROUP = ("Nodes", "Availability", "Unknown", "Failures", "MTBF", "Time to repair", "GPU-hours lost")
+"""The columns of `group_row`."""
+
+
+def group_row(of: Figures) -> tuple[str, ...]:
+    whole = of.known_hours + of.unknown_hours
+    return (
+        str(of.nodes),
+        percent(of.availability),
+        percent(of.unknown_hours / whole if whole else None),
+        str(of.failures),
+        "-" if of.mtbf_hours is None else f"{number(of.mtbf_hours)} h",
+        repair(of.repair),
+        number(of.gpu_hours_lost),
+    )
+
+
+def repair(of: Spread) -> str:
+    """Write a spread: its median with the extremes, or the one value there is."""
+    if of.shortest is None or of.longest is None:
+        return "-"
+    if of.median is None:
+        return f"{span(of.shortest)} (once)"
+    return f"{span(of.median)} (median of {of.count}; {span(of.shortest)} to {span(of.longest)})"
+
+
+def lasted(seconds: float, ended: bool) -> str:
+    return span(seconds) + ("" if ended else ", still out")
+
+
+def percent(fraction: float | None) -> str:
+    return "-" if fraction is None else f"{100 * fraction:.2f} %"
+
+
+def number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def moment(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M}"
+
+
+def _nodes(count: int) -> str:
+    return f"{count:,} node{'s' * (count != 1)}"
+
+
+def _section(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    if not rows:
+        return
+    yield f"\n{title}"
+    yield from (f"  {line}" for line in table(head, [[clean(cell) for cell in row] for row in rows[:ROWS_MOST]]))
+    if len(rows) > ROWS_MOST:
+        yield f"  … {len(rows) - ROWS_MOST} more: --json has all"

@@ -1,0 +1,45 @@
+"""The boards of nodes that came or went within the period, by which a renamed node is recognized."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from gpuwarden.fleet.model import Key, key_of
+from gpuwarden.fleet.report.history import Node
+from gpuwarden.prometheus.access import Access
+from gpuwarden.prometheus.client import query
+
+NODES_MOST = 2000
+"""Nodes of which boards are read. Of a fleet that scales by itself no node is renamed."""
+
+
+def boards_of(access: Access, nodes: Sequence[Node], timeout: float) -> tuple[dict[Key, frozenset[str]], list[str]]:
+    """Return the UUIDs of GPUs by node, as last known, and notes about what cannot be compared. Raises PrometheusError."""
+    if len(nodes) < 2:
+        return {}, []
+    if len(nodes) > NODES_MOST:
+        return {}, [f"{len(nodes)} nodes came or went in this period: a node that was renamed is shown as two"]
+    queries = {str(number): _query(node) for number, node in enumerate(nodes)}
+    found = query(access, queries, timeout).samples
+    boards = {
+        node.keys[0]: frozenset(
+            sample.labels.get("uuid", "") for sample in found[str(number)] if key_of(sample) == node.keys[0]
+        )
+        for number, node in enumerate(nodes)
+    }
+    without = [node.name for node in nodes if not boards[node.keys[0]]]
+    if not without:
+        return boards, []
+    return boards, [
+        f"no GPU of {', '.join(without[:5])}{' and others' if len(without) > 5 else ''} is known: if such a node was renamed, it is shown as two"
+    ]
+
+
+def _query(node: Node) -> str:
+    cluster, job, instance = node.keys[0]
+    of = ",".join(
+        f"{name}={json.dumps(value)}" for name, value in (("cluster", cluster), ("job", job), ("instance", instance))
+    )
+    last = f'last_over_time(gpuwarden_gpu_health{{uuid!="",{of}}}[1h] @ {node.seen[1]:.3f})'
+    return f"group by (cluster, job, instance, uuid) ({last})"

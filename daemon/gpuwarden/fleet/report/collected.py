@@ -1,0 +1,67 @@
+"""From the answers of Prometheus to spans: what comes is kept as spans at once, so that memory is bounded by what changed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from gpuwarden.fleet.report.spans import Span, Spans, toggled, union
+from gpuwarden.prometheus.client import Results, Sample
+
+Labels = tuple[tuple[str, str], ...]
+"""Names and values, in order."""
+Set = Mapping[Labels, Spans]
+KNOWN = "known"
+NODE = ("cluster", "job", "instance")
+NAMED = (*NODE, "node")
+LABELS: Mapping[str, tuple[str, ...]] = {
+    "failed": NODE,
+    "unschedulable": NODE,
+    "excluded": (*NODE, "actuator", "cause"),
+    "findings": (*NODE, "check", "uuid", "detail"),
+    "lemons": NODE,
+}
+"""The labels by which each set is kept."""
+BEGAN, CEASED = "began", "ceased"
+"""The names of the queries for the changes of what is known."""
+
+
+class Collected:
+    """`step`: seconds that each sample stands for."""
+
+    def __init__(self, step: int) -> None:
+        self.warnings: list[str] = []
+        self._step = step
+        self._held: dict[str, dict[Labels, list[Span]]] = {name: defaultdict(list) for name in LABELS}
+        self._changes: dict[Labels, list[tuple[float, bool]]] = defaultdict(list)
+
+    def add(self, results: Results) -> None:
+        self.warnings += [warning for warning in results.warnings if warning not in self.warnings]
+        for name, samples in results.samples.items():
+            for sample in samples:
+                if name in LABELS:
+                    self._extend(self._held[name][_labels(sample, LABELS[name])], sample.at)
+                else:
+                    labels = tuple(sorted(sample.labels.items()))
+                    self._changes[labels].append((sample.at - self._step, name == BEGAN))
+
+    def _extend(self, spans: list[Span], at: float) -> None:
+        start = at - self._step
+        if spans and spans[-1][0] <= start <= spans[-1][1]:
+            spans[-1] = spans[-1][0], max(at, spans[-1][1])
+        else:
+            spans.append((start, at))
+
+    def sets(self, end: float) -> dict[str, Set]:
+        """Return the spans by name and labels. `end`: of the period."""
+        known: dict[Labels, list[Span]] = defaultdict(list)
+        for labels, changes in self._changes.items():
+            known[tuple((name, dict(labels).get(name, "")) for name in NAMED)] += toggled(sorted(changes), end)
+        return {
+            name: {labels: union(spans) for labels, spans in found.items()}
+            for name, found in {**self._held, KNOWN: known}.items()
+        }
+
+
+def _labels(sample: Sample, names: Iterable[str]) -> Labels:
+    return tuple((name, sample.labels.get(name, "")) for name in names)

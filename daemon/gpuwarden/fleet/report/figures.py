@@ -1,0 +1,107 @@
+"""From stories to figures: availability, failures, time to repair and hours lost, of a fleet or of a part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from statistics import fmean, median
+
+from gpuwarden.fleet.report.outages import Story
+from gpuwarden.fleet.report.spans import total
+
+HOUR = 3600.0
+LEAST = 2
+"""The number of values from which on there is a mean: one value has no spread."""
+_Z = 1.6449
+"""The 95th percentile of the normal distribution: an interval of 90 %."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Durations in seconds. Without values all is None, and of one value there is no mean and no median."""
+
+    count: int
+    mean: float | None = None
+    median: float | None = None
+    shortest: float | None = None
+    longest: float | None = None
+
+
+def spread(values: Sequence[float]) -> Spread:
+    if not values:
+        return Spread(count=0)
+    several = len(values) >= LEAST
+    return Spread(
+        count=len(values),
+        mean=fmean(values) if several else None,
+        median=median(values) if several else None,
+        shortest=min(values),
+        longest=max(values),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Hours are of nodes, but for those of GPUs. `availability`: None where nothing is known.
+
+    `availability_least`: if all that is unknown had been down. `mtbf_hours`: available hours of a node for each failure, None for fewer
+    than two; `mtbf_low` and `mtbf_high`: its interval of 90 %, if failures are independent. `failures`: those that began in the period.
+    `still_out`: of all outages. `gone`: nodes last seen before the end of the period.
+    """
+
+    nodes: int
+    gpus: int
+    known_hours: float
+    available_hours: float
+    unknown_hours: float
+    availability: float | None
+    availability_least: float | None
+    failures: int
+    still_out: int
+    gone: int
+    mtbf_hours: float | None
+    mtbf_low: float | None
+    mtbf_high: float | None
+    repair: Spread
+    gpu_hours: float
+    gpu_hours_lost: float
+
+
+def figures(stories: Iterable[Story], end: float) -> Figures:
+    """Compute the figures. A time to repair is of a failure that began and ended in the period."""
+    stories = list(stories)
+    known = sum(total(one.node.known) for one in stories) / HOUR
+    unknown = sum(total(one.unknown) for one in stories) / HOUR
+    available = known - sum(total(one.down) for one in stories) / HOUR
+    outages = [outage for one in stories for outage in one.outages]
+    begun = [outage for outage in outages if outage.began]
+    low, high = interval(len(begun))
+    return Figures(
+        nodes=len(stories),
+        gpus=sum(one.node.gpus for one in stories),
+        known_hours=known,
+        available_hours=available,
+        unknown_hours=unknown,
+        availability=available / known if known else None,
+        availability_least=available / (known + unknown) if known else None,
+        failures=len(begun),
+        still_out=sum(not outage.ended for outage in outages),
+        gone=sum(one.node.seen[1] < end for one in stories),
+        mtbf_hours=available / len(begun) if len(begun) >= LEAST else None,
+        mtbf_low=available / high if len(begun) >= LEAST else None,
+        mtbf_high=available / low if len(begun) >= LEAST else None,
+        repair=spread([outage.seconds for outage in begun if outage.ended]),
+        gpu_hours=sum(total(one.node.known) * one.node.gpus for one in stories) / HOUR,
+        gpu_hours_lost=sum(total(one.down) * one.node.gpus for one in stories) / HOUR,
+    )
+
+
+def interval(count: int) -> tuple[float, float]:
+    """Return the interval of 90 % for the number of failures to expect where `count` were seen: Poisson, by Wilson and Hilferty."""
+    return (_chi_square(2 * count, -_Z) / 2 if count else 0.0), _chi_square(2 * count + 2, _Z) / 2
+
+
+def _chi_square(freedom: int, z: float) -> float:
+    part = 2 / (9 * freedom)
+    return float(freedom * (1 - part + z * sqrt(part)) ** 3)

@@ -1,0 +1,152 @@
+"""From sets of series to nodes: what is known of each over the period, under all the names that it had."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from gpuwarden.fleet.alike import labels_of
+from gpuwarden.fleet.model import Key, key_of
+from gpuwarden.fleet.report.collected import Labels, Set
+from gpuwarden.fleet.report.reading import Reading
+from gpuwarden.fleet.report.spans import Spans, common, union
+
+K = TypeVar("K")
+Cause = tuple[str, str, str]
+"""Check, detail and the UUID of the GPU; the last two may be empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One machine. `names` and `keys`: the last one first. `excluded`: by actuator and cause."""
+
+    names: tuple[str, ...]
+    keys: tuple[Key, ...]
+    known: Spans
+    failed: Spans = ()
+    unschedulable: Spans = ()
+    excluded: Mapping[tuple[str, str], Spans]
+    findings: Mapping[Cause, Spans]
+    lemon: bool = False
+    gpus: int = 0
+    labels: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
+
+    @property
+    def seen(self) -> tuple[float, float]:
+        return self.known[0][0], self.known[-1][1]
+
+
+def nodes_of(reading: Reading) -> list[Node]:
+    """Make one node of each key: of each target of Prometheus that had a daemon."""
+    names: dict[Key, dict[str, Spans]] = defaultdict(dict)
+    for labels, spans in reading.sets["known"].items():
+        names[_key(labels)][dict(labels)["node"]] = spans
+    by_key = {name: _by_key(found) for name, found in reading.sets.items()}
+    gpus: dict[Key, int] = defaultdict(int)
+    for sample in reading.slow.get("gpus", ()):
+        gpus[key_of(sample)] = max(gpus[key_of(sample)], int(sample.value))
+    machines = sorted(reading.slow.get("machines", ()), key=lambda sample: sample.at)
+    labels_by_key = labels_of(machines)
+    return [
+        Node(
+            names=tuple(name or key[2] for name, _ in sorted(of.items(), key=lambda item: -item[1][-1][1])),
+            keys=(key,),
+            known=union(*of.values()),
+            failed=_spans(by_key["failed"][key]),
+            unschedulable=_spans(by_key["unschedulable"][key]),
+            excluded={(of["actuator"], of["cause"]): spans for of, spans in by_key["excluded"][key]},
+            findings={cause: union(*spans) for cause, spans in _causes(by_key["findings"][key]).items()},
+            lemon=bool(by_key["lemons"][key]),
+            gpus=gpus[key],
+            labels=labels_by_key.get(key, {}),
+        )
+        for key, of in names.items()
+    ]
+
+
+def _by_key(found: Set) -> dict[Key, list[tuple[dict[str, str], Spans]]]:
+    of: dict[Key, list[tuple[dict[str, str], Spans]]] = defaultdict(list)
+    for labels, spans in found.items():
+        of[_key(labels)].append((dict(labels), spans))
+    return of
+
+
+def _key(labels: Labels) -> Key:
+    of = dict(labels)
+    return of["cluster"], of["job"], of["instance"]
+
+
+def _causes(found: Iterable[tuple[Mapping[str, str], Spans]]) -> dict[Cause, list[Spans]]:
+    """Group findings by cause. The detail counts for an Xid only: of other checks it names a link or a mount."""
+    causes: dict[Cause, list[Spans]] = defaultdict(list)
+    for of, spans in found:
+        causes[of["check"], of["detail"] if of["check"] == "xid" else "", of["uuid"]].append(spans)
+    return causes
+
+
+def _spans(found: Iterable[tuple[object, Spans]]) -> Spans:
+    return union(*(spans for _, spans in found))
+
+
+def partial(nodes: Iterable[Node], reading: Reading) -> list[Node]:
+    """Return the nodes that came or went within the period: one of them may be another of them under a new name."""
+    start, end = reading.period
+    return [node for node in nodes if node.seen[0] > start or node.seen[1] < end]
+
+
+def joined(nodes: Sequence[Node], boards: Mapping[Key, frozenset[str]]) -> list[Node]:
+    """Join what is one machine: the same name at another address, or the same boards under another name, one after the other.
+
+    `boards`: UUIDs of GPUs. Half of the boards of both must be the same, since boards are replaced. Nodes that were known at the
+    same time are two.
+    """
+    found: list[Node] = []
+    alike: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for node in sorted(nodes, key=lambda node: node.seen):
+        of = boards.get(node.keys[0], frozenset())
+        marks = [("name", node.keys[0][0], node.keys[0][1], node.name), *(("board", uuid) for uuid in of)]
+        candidates = {place: None for mark in marks for place in reversed(alike[mark])}
+        place = next((place for place in candidates if _same(found[place], node, boards)), None)
+        if place is None:
+            place = len(found)
+            found.append(node)
+        else:
+            found[place] = _join(found[place], node)
+        for mark in marks:
+            alike[mark].append(place)
+    return found
+
+
+def _same(earlier: Node, later: Node, boards: Mapping[Key, frozenset[str]]) -> bool:
+    if common(earlier.known, later.known):
+        return False
+    first, second = (boards.get(node.keys[0], frozenset()) for node in (earlier, later))
+    if first and second:
+        return 2 * len(first & second) >= max(len(first), len(second))
+    return earlier.name == later.name and earlier.keys[0][:2] == later.keys[0][:2]
+
+
+def _join(earlier: Node, later: Node) -> Node:
+    return replace(
+        later,
+        names=tuple(dict.fromkeys((*later.names, *earlier.names))),
+        keys=(*later.keys, *earlier.keys),
+        known=union(earlier.known, later.known),
+        failed=union(earlier.failed, later.failed),
+        unschedulable=union(earlier.unschedulable, later.unschedulable),
+        excluded=_merged(earlier.excluded, later.excluded),
+        findings=_merged(earlier.findings, later.findings),
+        lemon=earlier.lemon or later.lemon,
+        gpus=max(earlier.gpus, later.gpus),
+        labels={**earlier.labels, **later.labels},
+    )
+
+
+def _merged(earlier: Mapping[K, Spans], later: Mapping[K, Spans]) -> dict[K, Spans]:
+    return {key: union(earlier.get(key, ()), later.get(key, ())) for key in {**earlier, **later}}

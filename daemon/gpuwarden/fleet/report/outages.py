@@ -1,0 +1,129 @@
+"""From a node's history to what happened: outages for failures with their causes, exclusions, and the time lost to each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuwarden.fleet.report.history import Node
+from gpuwarden.fleet.report.spans import Span, Spans, bridged, common, total, union, without
+from gpuwarden.health.inhibition import causes
+
+FAILURE = "failure"
+BY: Mapping[str, str] = {
+    "operator": "an operator (gpuwarden exclude)",
+    "termination": "gpuwarden, for a termination",
+    "foreign": "another party",
+}
+"""Who keeps a node out without a failure that gpuwarden found, by the cause in `gpuwarden_excluded`."""
+OTHER = "not schedulable for another reason"
+"""No recent reading of its GPUs, health unknown, or an imminent termination."""
+BY_GPUWARDEN = "gpuwarden, for a failure"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that a node had for a time. `began`, `ended`: False if it lay outside of the period."""
+
+    node: str
+    start: float
+    end: float
+    began: bool
+    ended: bool
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outage(Event):
+    """A failure, from its first finding to the return of the node. Hours of all GPUs of the node are lost."""
+
+    cause: str
+    boards: tuple[str, ...] = ()
+    gpu_hours_lost: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exclusion(Event):
+    """A node kept out of scheduling. `actuators`: where; none where there is no scheduler."""
+
+    by: str
+    actuators: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """A node and what happened to it. `lost`: the spans lost to each cause, disjoint; their sum is the time known and not available."""
+
+    node: Node
+    outages: tuple[Outage, ...]
+    exclusions: tuple[Exclusion, ...]
+    lost: Mapping[str, Spans]
+
+    @property
+    def down(self) -> Spans:
+        return union(*self.lost.values())
+
+    @property
+    def unknown(self) -> Spans:
+        return without((self.node.seen,), self.node.known)
+
+
+def story(node: Node, period: Span, step: float) -> Story:
+    remaining = common(union(node.unschedulable, node.failed), node.known)
+    failing = bridged(union(node.failed, *(of for (_, why), of in node.excluded.items() if why == FAILURE)), node.known)
+    outages: list[Outage] = []
+    lost: dict[str, Spans] = {}
+    for span in failing:
+        cause, boards = _cause(node, span, step)
+        part = common(remaining, (span,))
+        remaining = without(remaining, (span,))
+        lost[cause] = union(lost.get(cause, ()), part)
+        hours = total(part) * node.gpus / 3600
+        outages.append(Outage(**_event(node, span, period), cause=cause, boards=boards, gpu_hours_lost=hours))
+    for why, by in BY.items():
+        spans = union(*(of for (_, cause), of in node.excluded.items() if cause == why))
+        lost[by] = common(remaining, spans)
+        remaining = without(remaining, spans)
+    lost[OTHER] = remaining
+    return Story(
+        node=node,
+        outages=tuple(outages),
+        exclusions=tuple(_exclusions(node, period)),
+        lost={cause: spans for cause, spans in lost.items() if spans},
+    )
+
+
+def _event(node: Node, span: Span, period: Span) -> dict[str, Any]:
+    return {
+        "node": node.name,
+        "start": span[0],
+        "end": span[1],
+        "began": span[0] > period[0],
+        "ended": span[1] < node.seen[1],
+    }
+
+
+def _cause(node: Node, outage: Span, step: float) -> tuple[str, tuple[str, ...]]:
+    """Return the check that was first, and the boards that it names. Of several the one from which the others follow."""
+    within = {of: held[0][0] for of, spans in node.findings.items() if (held := common(spans, (outage,)))}
+    if not within:
+        return "no finding", ()
+    first = min(within.values())
+    early = {of for of, start in within.items() if start <= first + step}
+    codes = {check for check, _, _ in early}
+    roots = sorted(of for of in early if not causes(of[0]) & (codes - {of[0]})) or sorted(early)
+    check, detail, _ = roots[0]
+    boards = {board for name, text, board in roots if (name, text) == (check, detail) and board}
+    return f"{check} {detail}".rstrip(), tuple(sorted(boards))
+
+
+def _exclusions(node: Node, period: Span) -> Iterator[Exclusion]:
+    for why, by in {FAILURE: BY_GPUWARDEN, **BY}.items():
+        of = {actuator: spans for (actuator, cause), spans in node.excluded.items() if cause == why}
+        for span in bridged(union(*of.values()), node.known):
+            where = tuple(sorted(name for name, spans in of.items() if name and common(spans, (span,))))
+            yield Exclusion(**_event(node, span, period), by=by, actuators=where)

@@ -1,0 +1,141 @@
+"""What Prometheus has of a period, read in chunks of steps: when each thing held.
+
+A step stands for the time since the step before it. Windows of one step are read, so that neither a marker of staleness nor
+Prometheus' lookback counts: without a sample in its step a series is absent. Nothing is sent of a node that is known, healthy and
+in service: of the first only changes are read, of all others only what holds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from gpuwarden.fleet.report.collected import BEGAN, CEASED, Collected, Set
+from gpuwarden.fleet.report.spans import Span
+from gpuwarden.prometheus.access import Access
+from gpuwarden.prometheus.client import PrometheusError, Results, Sample, Times, TooLargeError, query
+
+Progress = Callable[[float], None]
+"""It is called with the time from which on the next chunk is read."""
+
+_NOW = "last_over_time(gpuwarden_node_info[{step}s])"
+_BEFORE = "last_over_time(gpuwarden_node_info[{step}s] offset {step}s)"
+CHANGES: Mapping[str, str] = {BEGAN: f"{_NOW} unless {_BEFORE}", CEASED: f"{_BEFORE} unless {_NOW}"}
+"""What is known and was not in the step before, and the reverse."""
+SETS: Mapping[str, str] = {
+    "failed": 'last_over_time(gpuwarden_node_health{{state="failure"}}[{step}s]) == 1',
+    "unschedulable": "last_over_time(gpuwarden_schedulable[{step}s]) == 0",
+    "excluded": "last_over_time(gpuwarden_excluded[{step}s]) == 1",
+    "findings": 'last_over_time(gpuwarden_finding_info{{severity="failure"}}[{step}s])',
+    "lemons": 'last_over_time(gpuwarden_finding_info{{check="lemon_node"}}[{step}s])',
+}
+"""Aggregations would take most of Prometheus' time: they are made here."""
+SLOW: Mapping[str, str] = {
+    "machines": "last_over_time(gpuwarden_machine_info[{step}s])",
+    "gpus": "max by (cluster, job, instance) (max_over_time(gpuwarden_gpus_expected[{step}s]))",
+}
+"""What changes rarely: read once a day."""
+DAY = 86_400
+FINEST = 60
+STEPS = (1, 2, 5, 10, 15, 30, 60)
+NODE_STEPS_MOST = 100_000_000
+"""Nodes times steps of a period: 2,000 nodes and 30 days have steps of one minute, 10,000 nodes of five."""
+POINTS_MOST = 1_000_000
+"""Nodes times steps of one query. Prometheus holds ten times as many samples for it; its limit is 50 million by default."""
+STEPS_MOST = 10_000
+"""Steps of one query. Prometheus' limit is 11,000."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A period as Prometheus has it. `step`: seconds."""
+
+    period: Span
+    step: int
+    sets: Mapping[str, Set]
+    slow: Mapping[str, list[Sample]]
+    warnings: tuple[str, ...]
+
+
+def read(access: Access, until: float | None, seconds: float, timeout: float, progress: Progress) -> Reading:
+    """Read the `seconds` before `until`, else before now. `timeout`: of one query. Raises PrometheusError."""
+    until, nodes, interval = _size(access, until, seconds, timeout)
+    step = _step(nodes, interval, seconds)
+    end = until // step * step
+    start = end - max(2, seconds // step) * step
+    chunks = _Chunks(access, nodes, timeout, progress)
+    collected = Collected(step)
+    first, every = Times(start + step, start + step, step), Times(start + step, end, step)
+    for queries, times in (({BEGAN: _NOW}, first), (CHANGES, replace(every, start=start + 2 * step)), (SETS, every)):
+        for results in chunks.results({name: text.format(step=step) for name, text in queries.items()}, times):
+            collected.add(results)
+    days = math.ceil((end - start) / DAY)
+    day = math.ceil((end - start) / days)
+    slow: dict[str, list[Sample]] = defaultdict(list)
+    daily = Times(end - (days - 1) * day, end, day)
+    for results in chunks.results({name: text.format(step=day) for name, text in SLOW.items()}, daily):
+        for name, samples in results.samples.items():
+            slow[name] += samples
+    return Reading((start, end), step, collected.sets(end), slow, tuple(collected.warnings))
+
+
+def _size(access: Access, until: float | None, seconds: float, timeout: float) -> tuple[float, int, float]:
+    """Return the end, the most nodes of a day and the longest interval between scrapes, of any job. Raises PrometheusError."""
+    if until is None:
+        now = query(access, {"now": "vector(time())"}, timeout).samples["now"]
+        until = now[0].value if now else 0.0
+    times = Times(until - max(0.0, seconds - DAY / 4) // (DAY / 4) * (DAY / 4), until, DAY // 4)
+    queries = {
+        "nodes": "count(group by (cluster, job, instance) (last_over_time(gpuwarden_node_info[6h])))",
+        "scrapes": "max by (job) (count_over_time(gpuwarden_node_info[10m]))",
+    }
+    found = query(access, queries, timeout, times=times).samples
+    if not found["nodes"]:
+        raise PrometheusError(
+            f"{access.url} has no series of gpuwarden in this period: does it scrape the daemons (port 9839), and keep data for so long?"
+        )
+    scrapes: dict[str, float] = defaultdict(float)
+    for sample in found["scrapes"]:
+        job = sample.labels.get("job", "")
+        scrapes[job] = max(scrapes[job], sample.value)
+    interval = 600 / min(scrapes.values()) if scrapes else FINEST
+    return until, int(max(sample.value for sample in found["nodes"])), interval
+
+
+def _step(nodes: int, interval: float, seconds: float) -> int:
+    """Return the finest step in which each node is scraped at least twice, and that keeps the number of steps bounded."""
+    least = FINEST if interval <= FINEST / 2 else math.ceil(2 * interval / FINEST) * FINEST
+    return next(
+        (least * times for times in STEPS if nodes * seconds / (least * times) <= NODE_STEPS_MOST), least * STEPS[-1]
+    )
+
+
+class _Chunks:
+    """Reads steps in chunks. One that Prometheus refuses as too large, or does not answer in time, is halved, and so are the later ones."""
+
+    def __init__(self, access: Access, nodes: int, timeout: float, progress: Progress) -> None:
+        self._access, self._nodes, self._timeout, self._progress = access, nodes, timeout, progress
+        self._most = max(1, min(STEPS_MOST, POINTS_MOST // max(1, nodes)))
+
+    def results(self, queries: Mapping[str, str], times: Times) -> Iterator[Results]:
+        """Yield the results of each chunk, in order. Raises PrometheusError."""
+        at = times.start
+        while at <= times.end:
+            self._progress(at)
+            end = min(times.end, at + (self._most - 1) * times.step)
+            try:
+                yield query(self._access, queries, self._timeout, times=Times(at, end, times.step))
+            except TooLargeError as error:
+                self._halve(error)
+            else:
+                at = end + times.step
+
+    def _halve(self, error: TooLargeError) -> None:
+        if self._most == 1:
+            raise PrometheusError(
+                f"{error}. One step of {self._nodes} nodes is the smallest query: raise --query.max-samples or "
+                "--query.timeout of Prometheus, or --timeout"
+            ) from error
+        self._most //= 2

@@ -1,0 +1,184 @@
+"""The report: everything that text, JSON and HTML show, computed once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpuwarden.fleet.report.figures import HOUR, Figures, Spread, figures, spread
+from gpuwarden.fleet.report.history import Node
+from gpuwarden.fleet.report.outages import BY, BY_GPUWARDEN, Exclusion, Outage, Story, story
+from gpuwarden.fleet.report.reading import DAY, Reading
+from gpuwarden.fleet.report.spans import Span, common, total
+
+NOT_KNOWN = "(not known)"
+LEMON = "lemon"
+"""The group of nodes that had the finding lemon_node, and that of the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CauseRow:
+    """A cause of lost time. `planned`: an operator's exclusion or a termination."""
+
+    cause: str
+    outages: int
+    nodes: int
+    repair: Spread
+    gpu_hours_lost: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoardRow:
+    """A GPU that findings of failures named. `nodes`: where it was then."""
+
+    uuid: str
+    nodes: tuple[str, ...]
+    outages: int
+    causes: tuple[str, ...]
+    gpu_hours_lost: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExclusionRow:
+    """Exclusions by one party. `lasted`: of those that began and ended in the period."""
+
+    by: str
+    exclusions: int
+    still_out: int
+    node_hours: float
+    lasted: Spread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DayRow:
+    """A day of the period, or a part of one. `availability`: None where nothing is known."""
+
+    start: float
+    availability: float | None
+    known: float
+    """Fraction of the time between the first and the last sight of each node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """All parts, the worst first. `groups`: by label (`model`, `lemon`, and those that were asked for)."""
+
+    start: float
+    end: float
+    step: int
+    fleet: Figures
+    causes: tuple[CauseRow, ...]
+    groups: Mapping[str, Mapping[str, Figures]]
+    boards: tuple[BoardRow, ...]
+    exclusions: tuple[ExclusionRow, ...]
+    days: tuple[DayRow, ...]
+    stories: tuple[Story, ...]
+    renamed: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def outages(self) -> list[Outage]:
+        return sorted((one for of in self.stories for one in of.outages), key=lambda one: -one.gpu_hours_lost)
+
+    @property
+    def excluded(self) -> list[Exclusion]:
+        return sorted((one for of in self.stories for one in of.exclusions), key=lambda one: -one.seconds)
+
+
+def report(nodes: Iterable[Node], reading: Reading, labels: Sequence[str], notes: Sequence[str]) -> Report:
+    """Compute the report. `labels`: those by which nodes are grouped, beside the model."""
+    start, end = reading.period
+    stories = sorted(
+        (story(node, reading.period, reading.step) for node in nodes),
+        key=lambda one: (-total(one.down) * one.node.gpus, one.node.name),
+    )
+    return Report(
+        start=start,
+        end=end,
+        step=reading.step,
+        fleet=figures(stories, end),
+        causes=_causes(stories),
+        groups={label: _grouped(stories, end, label) for label in ("model", *labels, LEMON)},
+        boards=_boards(stories),
+        exclusions=_exclusions(stories),
+        days=tuple(_day(stories, (at, min(end, at + DAY))) for at in range(int(start), int(end), DAY)),
+        stories=tuple(stories),
+        renamed=tuple(one.node.names for one in stories if len(one.node.names) > 1),
+        notes=tuple(notes),
+    )
+
+
+def _grouped(stories: Sequence[Story], end: float, label: str) -> dict[str, Figures]:
+    groups: dict[str, list[Story]] = defaultdict(list)
+    for one in stories:
+        own = "lemons" if one.node.lemon else "others"
+        groups[own if label == LEMON else one.node.labels.get(label, NOT_KNOWN)].append(one)
+    found = {name: figures(of, end) for name, of in groups.items()}
+    return dict(sorted(found.items(), key=lambda item: (-item[1].gpu_hours_lost, item[0])))
+
+
+def _causes(stories: Sequence[Story]) -> tuple[CauseRow, ...]:
+    lost: dict[str, float] = defaultdict(float)
+    nodes: dict[str, int] = defaultdict(int)
+    outages: dict[str, list[Outage]] = defaultdict(list)
+    for one in stories:
+        for cause, spans in one.lost.items():
+            lost[cause] += total(spans) * one.node.gpus / HOUR
+            nodes[cause] += 1
+        for outage in one.outages:
+            outages[outage.cause].append(outage)
+    rows = (
+        CauseRow(
+            cause=cause,
+            outages=len(outages[cause]),
+            nodes=nodes[cause],
+            repair=spread([one.seconds for one in outages[cause] if one.began and one.ended]),
+            gpu_hours_lost=lost[cause],
+        )
+        for cause in {*lost, *outages}
+    )
+    return tuple(sorted(rows, key=lambda row: (-row.gpu_hours_lost, row.cause)))
+
+
+def _boards(stories: Sequence[Story]) -> tuple[BoardRow, ...]:
+    of: dict[str, list[Outage]] = defaultdict(list)
+    for outage in (outage for one in stories for outage in one.outages):
+        for board in outage.boards:
+            of[board].append(outage)
+    rows = (
+        BoardRow(
+            uuid=board,
+            nodes=tuple(dict.fromkeys(one.node for one in found)),
+            outages=len(found),
+            causes=tuple(dict.fromkeys(one.cause for one in found)),
+            gpu_hours_lost=sum(one.gpu_hours_lost for one in found),
+        )
+        for board, found in of.items()
+    )
+    return tuple(sorted(rows, key=lambda row: (-row.outages, -row.gpu_hours_lost, row.uuid)))
+
+
+def _exclusions(stories: Sequence[Story]) -> tuple[ExclusionRow, ...]:
+    found = [one for of in stories for one in of.exclusions]
+    return tuple(
+        ExclusionRow(
+            by=by,
+            exclusions=len(of),
+            still_out=sum(not one.ended for one in of),
+            node_hours=sum(one.seconds for one in of) / HOUR,
+            lasted=spread([one.seconds for one in of if one.began and one.ended]),
+        )
+        for by in (BY_GPUWARDEN, *BY.values())
+        if (of := [one for one in found if one.by == by])
+    )
+
+
+def _day(stories: Sequence[Story], day: Span) -> DayRow:
+    known = down = unknown = 0.0
+    for one in stories:
+        known += total(common(one.node.known, (day,)))
+        down += total(common(one.down, (day,)))
+        unknown += total(common(one.unknown, (day,)))
+    whole = known + unknown
+    return DayRow(start=day[0], availability=1 - down / known if known else None, known=known / whole if whole else 0.0)
