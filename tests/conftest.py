@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import signal
 import tempfile
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 close_leftover_connections()
+
+gc.disable()
 
 settings.register_profile("loaded", deadline=None, print_blob=True)  # the machine is shared: a slow example is no fault
 settings.register_profile("few", settings.get_profile("loaded"), max_examples=20)
@@ -66,6 +69,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         group = item.get_closest_marker("xdist_group")
         if group is not None and str(group.args[0]).startswith("slurm"):
             item.add_marker("slurm")
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
