@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuwarden.cli.main import main
 from support.commands import gpuwarden
 
 MISTAKES = {
@@ -49,13 +50,14 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_gets_one_message_with_file_line_key_and_what_to_write(tmp_path: Path, mistake: str) -> None:
+def test_a_mistake_gets_one_message_with_file_line_key_and_what_to_write(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], mistake: str
+) -> None:
     text, message = MISTAKES[mistake]
     file = tmp_path / "gpuwarden.toml"
     file.write_text(text)
-    done = gpuwarden("config", "check", "--config", file, temporary=tmp_path)
-    assert done.returncode == 64
-    assert done.stderr.splitlines()[1:] == [f"  {file}: {message}"]
+    assert main(["config", "check", "--config", str(file)]) == 64
+    assert capsys.readouterr().err.splitlines()[1:] == [f"  {file}: {message}"]
 
 
 def test_a_library_that_does_not_exist_is_named(tmp_path: Path) -> None:
@@ -71,11 +73,13 @@ def test_a_library_that_does_not_exist_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ['a = """\n[b]\nc = d\n"""\nx = y\n', "[" * 500, "= = =\n", '"a\\u0000" = z\n', "\x00", "[a]\n" * 3000]
+    "text",
+    ['a = """\n[b]\nc = d\n"""\nx = y\n', "[" * 500, "= = =\n", '"a\\u0000" = z\n', "\x00", "[a]\n" * 3000],
+    ids=["a long text", "brackets", "signs", "an escaped NUL", "a NUL", "one table"],
 )
-def test_odd_files_get_a_message(tmp_path: Path, text: str) -> None:
+def test_odd_files_get_a_message(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
     file = tmp_path / "gpuwarden.toml"
     file.write_text(text)
-    done = gpuwarden("config", "check", "--config", file, temporary=tmp_path)
-    assert (done.returncode, done.stderr.startswith("gpuwarden config: the configuration has")) == (64, True)
-    assert "Traceback" not in done.stderr
+    code, shown = main(["config", "check", "--config", str(file)]), capsys.readouterr().err
+    assert (code, shown.startswith("gpuwarden config: the configuration has")) == (64, True)
+    assert "Traceback" not in shown

@@ -110,6 +110,7 @@ async def test_the_same_login_at_the_same_time_is_hashed_once(site: Site) -> Non
         assert (set(codes), checks(served)) == ({200}, 1)
 
 
+@pytest.mark.slow
 async def test_many_wrong_logins_delay_no_known_client(site: Site) -> None:
     async with serving(config=site.write(site.serve(), users(alice="right", cost=12))) as served:
         tls = trusting()
@@ -135,6 +136,7 @@ async def test_more_logins_than_may_wait_are_refused_as_busy() -> None:
     checker.close(PATIENCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("address", "name"), [("10.0.0.7", "alice"), ("10.0.0.8", "nobody")], ids=["another address", "another name"]
 )

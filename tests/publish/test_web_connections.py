@@ -94,8 +94,13 @@ HALF_A_HANDSHAKE = [b"", HELLO, HELLO[:3]]
 @pytest.mark.parametrize(
     ("secured", "sent", "drip"),
     [
-        (False, SILENT, b""), (False, HALF_A_REQUEST, b""), (False, HALF_A_HEADER, b"a"), (True, SILENT, b""),
-        (True, HALF_A_HANDSHAKE, b""), (True, [HELLO], b"\x00"),
+        (False, SILENT, b""),
+        *(
+            pytest.param(*row, marks=pytest.mark.slow) for row in (
+                (False, HALF_A_REQUEST, b""), (False, HALF_A_HEADER, b"a"), (True, SILENT, b""),
+                (True, HALF_A_HANDSHAKE, b""), (True, [HELLO], b"\x00"),
+            )
+        ),
     ],
     ids=["silent", "half a request", "dripping headers", "TLS, silent", "half a handshake", "dripping handshake"],
 )  # fmt: skip
@@ -201,7 +206,7 @@ async def test_active_clients_make_room_for_new_ones(site: Site) -> None:
             client.close()
 
 
-@pytest.mark.parametrize("secured", [False, True])
+@pytest.mark.parametrize("secured", [False, pytest.param(True, marks=pytest.mark.slow)])
 async def test_a_scrape_gets_through_beside_clients_that_connect_again_and_again(site: Site, secured: bool) -> None:
     """Every client begins a handshake, or a request, and makes room for itself: with TLS the scraper needs some turns for its own."""
     tls = trusting() if secured else None
@@ -339,7 +344,7 @@ async def test_more_requests_than_the_limit_allows_are_refused_with_retry_after(
 AHEAD = b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n" * 50
 
 
-@pytest.mark.parametrize("secured", [False, True])
+@pytest.mark.parametrize("secured", [False, pytest.param(True, marks=pytest.mark.slow)])
 async def test_pages_that_nobody_takes_are_bounded_over_all_connections_and_hold_up_no_scrape(
     site: Site, secured: bool
 ) -> None:

@@ -57,6 +57,7 @@ def test_a_fault_in_the_file_is_a_finding_while_scrapes_go_on(host: FakeHost, si
         assert "hunter2" not in output + running.lines()
 
 
+@pytest.mark.slow
 def test_a_fault_in_the_file_at_a_start_closes_the_port_until_it_is_mended(
     host: FakeHost, site: Site, tmp_path: Path
 ) -> None:
@@ -90,6 +91,7 @@ def test_a_fault_in_the_file_at_a_start_closes_the_port_until_it_is_mended(
             running.kill()
 
 
+@pytest.mark.slow
 def test_the_doctor_shows_what_is_served_and_until_when(host: FakeHost, site: Site) -> None:
     def rows() -> list[tuple[str, str, str]]:
         shown = json.loads(host.command("doctor", "--json", "--config", host.config).stdout)["rows"]

@@ -66,6 +66,7 @@ def test_a_gap_of_years_is_stepped_through_for_ten_minutes_and_no_more() -> None
     assert len(replay.take(HostEventsSeen(at=later(records[-1], 1e9), events=()))) == SILENT_STEPS_MOST + 1
 
 
+@pytest.mark.slow
 def test_a_trace_of_centuries_with_a_gap_behind_each_record_ends() -> None:
     """Four hundred gaps are 48,000 steps; a trace of 250 years has room for 13 million of them."""
     records = story("Xid 95", 30.0)
@@ -123,6 +124,7 @@ def test_other_rules_give_another_verdict() -> None:
     assert strict.verdict.expected == 8
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=15)
 @given(name=st.sampled_from(NAMES), place=st.floats(0.0, 0.999), away=st.sampled_from((0.0, 3.0, 30.0)))
 def test_a_restart_at_any_point_of_any_fault_leads_to_the_same_end(name: str, place: float, away: float) -> None:
@@ -139,6 +141,7 @@ def test_a_restart_at_any_point_of_any_fault_leads_to_the_same_end(name: str, pl
     assert end(cut(whole, where, away)).verdict() == end(whole).verdict()
 
 
+@pytest.mark.slow
 def test_a_restart_forgets_no_more_however_long_the_trace_was() -> None:
     records: list[Record] = []
     node = Node(records.append, Random(1), gpus=1)
@@ -225,6 +228,7 @@ def test_intents_are_shown_as_the_schedulers_reason(trace: Path, tmp_path: Path)
     assert "1 intents" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_node_that_is_well_again_would_be_brought_back_by_the_configuration_s_rule(tmp_path: Path) -> None:
     trace = write(tmp_path / "t", [*story("Xid 46", 60.0), *a_repaired_hour(story("Xid 46", 60.0))])
     (tmp_path / "quick.toml").write_text("[policy]\nrestore_after = '1m'\nrestore_passes = 3\n")

@@ -123,6 +123,7 @@ def test_a_driver_that_hangs_is_a_failure_while_everything_keeps_answering(host:
         running.wait(lambda: running.heartbeat()["status"] != "failure", "the driver's return")
 
 
+@pytest.mark.slow
 def test_one_gpu_that_hangs_is_named_and_the_others_are_judged_meanwhile(host: FakeHost) -> None:
     host.configure(deadline="2s")
     slot = slots(4)[2]
@@ -139,6 +140,7 @@ def test_one_gpu_that_hangs_is_named_and_the_others_are_judged_meanwhile(host: F
         host.fake.clear()
 
 
+@pytest.mark.slow
 def test_a_driver_that_becomes_slow_is_a_warning_that_names_the_gpu(host: FakeHost) -> None:
     """The times of the condition are seconds here; that they are ten minutes is asked of the judge (tests/health/test_driver_slow.py)."""
     host.configure('[checks.driver_slow]\nrise = "5s"\nfall = "2s"\n')
@@ -164,6 +166,7 @@ def test_a_driver_that_becomes_slow_is_a_warning_that_names_the_gpu(host: FakeHo
         running.wait_status("healthy")
 
 
+@pytest.mark.slow
 def test_a_driver_that_hangs_keeps_the_numbers_of_the_gpus_and_the_log_warns(host: FakeHost) -> None:
     host.configure(deadline="1s")
     with host.daemon() as running:
@@ -220,6 +223,7 @@ def test_a_killed_daemon_forgets_nothing_and_repeats_nothing(host: FakeHost) -> 
         assert running.stop() == 0
 
 
+@pytest.mark.slow
 def test_an_acknowledgement_outlives_the_daemon(host: FakeHost) -> None:
     with host.daemon() as running:
         running.wait_status("healthy")
@@ -242,6 +246,7 @@ def test_old_lines_are_history_on_the_very_first_start(host: FakeHost) -> None:
         assert "xid.95" not in running.heartbeat()["reasons"]
 
 
+@pytest.mark.slow
 def test_a_reader_of_the_log_that_stops_reading_stops_nothing(host: FakeHost) -> None:
     blocked, write = os.pipe()
     try:
@@ -263,6 +268,7 @@ def test_a_reader_of_the_log_that_stops_reading_stops_nothing(host: FakeHost) ->
         os.close(write)
 
 
+@pytest.mark.slow
 def test_clients_that_never_read_and_never_finish_delay_nobody(daemon: RunningDaemon) -> None:
     clients = [socket.create_connection(("127.0.0.1", daemon.port)) for _ in range(200)]
     try:
@@ -291,6 +297,7 @@ def test_a_corrupt_ledger_is_moved_aside_and_reported(host: FakeHost) -> None:
         assert list(host.state_dir.glob("ledger.db.corrupt-*"))
 
 
+@pytest.mark.slow
 def test_sigterm_ends_it_with_success_even_while_the_driver_hangs(host: FakeHost) -> None:
     host.configure(deadline="1s")
     with host.daemon() as running:
@@ -302,6 +309,7 @@ def test_sigterm_ends_it_with_success_even_while_the_driver_hangs(host: FakeHost
         assert not alive(worker)
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_reported_and_nothing_is_left_running(host: FakeHost, daemon: RunningDaemon) -> None:
     other = host.folder / "other.toml"
     other.write_text(
@@ -319,6 +327,7 @@ def test_a_port_in_use_is_reported_and_nothing_is_left_running(host: FakeHost, d
     assert str(daemon.port) in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_second_daemon_on_the_same_ledger_reports_it_and_writes_nothing_into_it(
     host: FakeHost, daemon: RunningDaemon
 ) -> None:
@@ -332,6 +341,7 @@ def test_a_second_daemon_on_the_same_ledger_reports_it_and_writes_nothing_into_i
     daemon.wait_status("healthy")
 
 
+@pytest.mark.slow
 def test_a_check_agrees_with_the_daemon_s_memory_and_writes_nothing(host: FakeHost) -> None:
     with host.daemon() as running:
         running.wait_status("healthy")
@@ -353,6 +363,7 @@ SIMULATED_FAULTS = (
 )
 
 
+@pytest.mark.slow
 def test_simulated_faults_go_the_whole_way(tmp_path: Path) -> None:
     run_dir, state_dir = tmp_path / "run", tmp_path / "state"
     directories = ["--listen", "127.0.0.1:0", "--run-dir", str(run_dir), "--state-dir", str(state_dir)]

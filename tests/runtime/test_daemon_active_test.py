@@ -132,6 +132,7 @@ def test_a_test_is_announced_judged_and_kept_over_a_kill(host: FakeHost) -> None
         daemon.wait_status("healthy")
 
 
+@pytest.mark.slow
 def test_of_one_result_handed_in_twice_the_answer_is_the_same_and_one_is_kept(daemon: RunningDaemon) -> None:
     name, test = lease(daemon), of(daemon, 0, wrong_words(healthy(ecc=False), (0, 0x40)))
     first = result(daemon, name, test)
@@ -139,6 +140,7 @@ def test_of_one_result_handed_in_twice_the_answer_is_the_same_and_one_is_kept(da
     assert kinds(daemon).count("tested") == 1
 
 
+@pytest.mark.slow
 def test_a_lease_that_is_not_renewed_ends_soon_also_after_a_kill_of_the_daemon(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
@@ -150,6 +152,7 @@ def test_a_lease_that_is_not_renewed_ends_soon_also_after_a_kill_of_the_daemon(h
         daemon.wait(lambda: daemon.status()["tests"]["running"] is None, "status to show it")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("verb", "why"),
     [
@@ -168,6 +171,7 @@ def test_an_exclusion_a_notice_and_a_reload_end_a_running_test(
     daemon.wait(lambda: begin(daemon, lease=name)["result"]["end"] == why, why)
 
 
+@pytest.mark.slow
 def test_what_lets_work_back_onto_the_node_ends_a_running_test(host: FakeHost) -> None:
     host.configure(f'[breaker]\nuncounted = "allow"\n[file]\npath = "{host.folder}/out"\n')
     with host.daemon() as daemon:
@@ -193,6 +197,7 @@ def test_a_running_test_is_ended_also_while_the_disk_takes_nothing(host: FakeHos
                 assert begin(daemon, lease=name)["result"]["end"] == "an operator excluded the node"
 
 
+@pytest.mark.slow
 def test_a_lease_holds_no_longer_than_its_test_was_to_take_however_often_it_is_renewed(daemon: RunningDaemon) -> None:
     answer = begin(daemon, seconds=1)["result"]
     why = "it takes longer than it was to take"
@@ -200,6 +205,7 @@ def test_a_lease_holds_no_longer_than_its_test_was_to_take_however_often_it_is_r
     daemon.wait(lambda: daemon.status()["tests"]["running"] is None, "status to show it")
 
 
+@pytest.mark.slow
 def test_of_two_tests_the_later_one_has_the_lease_and_the_other_ends(daemon: RunningDaemon) -> None:
     first, second = lease(daemon), lease(daemon)
     assert begin(daemon, lease=first)["result"]["end"] == f"another test began (pid {os.getpid()})"
@@ -207,6 +213,7 @@ def test_of_two_tests_the_later_one_has_the_lease_and_the_other_ends(daemon: Run
     assert kinds(daemon).count("test_begun") == 2
 
 
+@pytest.mark.slow
 def test_no_test_begins_where_the_end_of_the_machine_is_announced(daemon: RunningDaemon) -> None:
     send(daemon.host, {"verb": "notify-termination", "within": 60, "reason": ""})
     daemon.wait(lambda: begin(daemon)["result"]["end"], "the refusal")
@@ -220,6 +227,7 @@ def test_an_excluded_node_may_be_tested(daemon: RunningDaemon) -> None:
     assert begin(daemon)["result"]["end"] is None
 
 
+@pytest.mark.slow
 def test_xids_of_a_worker_are_shown_and_not_counted(host: FakeHost, daemon: RunningDaemon) -> None:
     name = lease(daemon)
     begin(daemon, lease=name, workers=[WORKER])

@@ -55,6 +55,7 @@ def test_the_jobs_are_signalled_and_the_daemon_ends_when_they_have(host: FakeHos
     assert '"by": "exit"' in lines
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_it_at_once(host: FakeHost) -> None:
     """The job catches the signal, and goes on: it would be waited for until its time is up."""
     with rank("TERM") as one:
@@ -70,6 +71,7 @@ def test_a_second_signal_ends_it_at_once(host: FakeHost) -> None:
             daemon.kill()
 
 
+@pytest.mark.slow
 def test_with_nobody_to_signal_it_ends_like_any_other(host: FakeHost) -> None:
     daemon = started(host)
     try:
@@ -80,6 +82,7 @@ def test_with_nobody_to_signal_it_ends_like_any_other(host: FakeHost) -> None:
     assert "termination notice" in daemon.lines()
 
 
+@pytest.mark.slow
 def test_to_a_service_of_systemd_it_is_no_notice(host: FakeHost) -> None:
     daemon = started(host, INVOCATION_ID="0123456789abcdef0123456789abcdef")
     try:

@@ -68,6 +68,7 @@ def test_what_only_dcgm_sees_is_a_finding_until_it_is_gone(rig: Rig) -> None:
         assert Scrape(daemon.get("/metrics")[1]).value("gpuwarden_node_health", state="failure") == 1.0
 
 
+@pytest.mark.slow
 def test_an_xid_that_only_dcgm_saw_is_counted_once_also_after_a_restart_of_the_daemon(rig: Rig) -> None:
     with engine_process(rig.dcgm, rig.place):
         with rig.daemon(rig.keys) as daemon:
@@ -96,6 +97,7 @@ def test_a_killed_engine_is_reported_while_the_heartbeat_responds_and_is_found_a
         daemon.wait_status("healthy")
 
 
+@pytest.mark.slow
 def test_a_hanging_engine_is_reported_while_the_gpus_go_on_being_observed(rig: Rig) -> None:
     with engine_process(rig.dcgm, rig.place) as engine, rig.daemon(f'deadline = "1s"\n{rig.keys}') as daemon:
         daemon.wait(lambda: outcome(daemon) == "observed", "a pass of DCGM")
@@ -120,6 +122,7 @@ def test_bindings_without_a_running_engine_start_no_worker(rig: Rig) -> None:
         assert children(daemon.process.pid) == [daemon.worker()]
 
 
+@pytest.mark.slow
 def test_bindings_that_are_installed_later_are_read_without_a_restart(rig: Rig, tmp_path: Path) -> None:
     later = tmp_path / "bindings"
     keys = f'bindings = "{later}"\naddress = "unix://{rig.place}"\n'
@@ -131,6 +134,7 @@ def test_bindings_that_are_installed_later_are_read_without_a_restart(rig: Rig, 
         assert len(children(daemon.process.pid)) == 2
 
 
+@pytest.mark.slow
 def test_bindings_that_do_not_fit_the_engine_are_reported_with_what_to_install(rig: Rig) -> None:
     rig.dcgm.fail("dcgmConnect_v3", -12)
     with engine_process(rig.dcgm, rig.place), rig.daemon(rig.keys) as daemon:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from support.daemons import QUIET, FakeHost, RunningDaemon, slots
 from support.dcgm import BINDINGS, FakeDcgm, engine_process
 from support.scrape import Scrape
@@ -40,6 +42,7 @@ def test_instances_and_jobs_are_published_as_configured(tmp_path: Path) -> None:
         daemon.wait(lambda: page(daemon).values(name, hpc_job="4711") == [], "the end of the job")
 
 
+@pytest.mark.slow
 def test_before_hopper_profiling_and_memory_beyond_repair_come_from_dcgm(tmp_path: Path) -> None:
     host, dcgm, place = FakeHost(tmp_path, gpus=1), FakeDcgm(tmp_path, gpus=1), tmp_path / "nv-hostengine"
     host.fake.write(gpus=1, generation="ampere")
@@ -56,6 +59,7 @@ def test_before_hopper_profiling_and_memory_beyond_repair_come_from_dcgm(tmp_pat
         assert page(daemon).value("DCGM_FI_DEV_MEMORY_UNREPAIRABLE_FLAG") == 0
 
 
+@pytest.mark.slow
 def test_connections_that_had_to_make_room_are_counted(tmp_path: Path) -> None:
     host = FakeHost(tmp_path, gpus=1)
     with host.daemon() as daemon:

@@ -44,6 +44,7 @@ def finding(running: RunningDaemon, code: str) -> dict[str, Any]:
     return next((f for f in findings(running) if f["check"] == code), {})
 
 
+@pytest.mark.slow
 def test_a_site_check_takes_the_node_out_and_brings_it_back(host: FakeHost) -> None:
     program = script(host, "nhc", "echo 'disk sdb is failing | t=1'; exit 2")
     host.configure(site_check("nhc", program))
@@ -67,6 +68,7 @@ def test_a_site_check_in_the_shadow_is_reported_and_nothing_follows(host: FakeHo
         assert running.stop() == 0
 
 
+@pytest.mark.slow
 def test_containers_are_read_only_where_the_site_wants_them_watched(host: FakeHost) -> None:
     for wanted in (False, True):
         host.configure(f"[jobs]\nstalled_containers = {str(wanted).lower()}\n")
@@ -82,6 +84,7 @@ def outcomes(running: RunningDaemon) -> dict[str, str]:
     return {collector["name"]: collector["outcome"] for collector in running.status()["collectors"]}
 
 
+@pytest.mark.slow
 def test_what_is_in_the_shadow_is_logged_as_such_and_notified_to_nobody(host: FakeHost) -> None:
     """A finding that is not in the shadow is beside it, and its notification comes after it."""
     spool = host.folder / "spool"
@@ -112,6 +115,7 @@ WILD = {
 }
 
 
+@pytest.mark.slow
 def test_wild_site_checks_slow_nobody_down_and_leave_nothing_behind(host: FakeHost) -> None:
     pids = host.folder / "pids"
     programs = {
@@ -153,6 +157,7 @@ def only(collector: str, more: str, *codes: str) -> str:
     return f'{others}{quick}[collectors.{collector}]\ninterval = "1s"\n{more}\n'
 
 
+@pytest.mark.slow
 def test_what_a_port_once_was_is_known_after_a_restart(host: FakeHost) -> None:
     port = host.sysfs / "class/infiniband/mlx5_0/ports/1"
     plant(port, {"state": "4: ACTIVE", "link_layer": "InfiniBand", "rate": "400 Gb/sec (4X NDR)"})

@@ -126,6 +126,7 @@ def test_a_process_on_a_gpu_is_signalled_once_and_its_end_is_its_acknowledgement
         assert sorted(found) == ["departing", "noticed", "saved", "signalled", "signalling"]
 
 
+@pytest.mark.slow
 def test_the_evacuation_begins_with_its_notice_and_the_exclusion_is_decided_after_it(host: FakeHost) -> None:
     host.configure(f'[breaker]\nuncounted = "allow"\n[file]\npath = "{host.folder}/out"\n')
     with training(host) as one, acting(host) as daemon:
@@ -138,6 +139,7 @@ def test_the_evacuation_begins_with_its_notice_and_the_exclusion_is_decided_afte
         assert order.index("departing") < order.index("intended")
 
 
+@pytest.mark.slow
 def test_on_a_gpu_that_is_cut_into_instances_each_process_is_signalled_once(host: FakeHost) -> None:
     host.fake.mig(0, 9, 0, "1g.10gb", 9_728).mig(0, 5, 0, "3g.40gb", 40_320)
     with rank() as one, rank() as other:
@@ -185,6 +187,7 @@ def openmetrics(daemon: RunningDaemon) -> bytes:
         connection.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("caught", "configured", "why"),
     [("", "", "no rank of it here catches SIGTERM"), ("TERM", '[jobs]\nsignal = "none"\n', "it wants no signal")],
@@ -212,6 +215,7 @@ def test_a_process_gets_the_signal_that_it_asks_for(host: FakeHost) -> None:
         assert wait_job(daemon, one.pid, result="sent")["signal"] == "USR1"
 
 
+@pytest.mark.slow
 def test_in_mode_observe_the_plan_is_shown_and_nobody_is_signalled_nor_named(host: FakeHost) -> None:
     with training(host, GPUWARDEN_JOB="secret-model") as one, acting(host, "observe") as daemon:
         daemon.wait_status("healthy")
@@ -263,6 +267,7 @@ def test_a_training_saves_and_acknowledges_on_the_socket(host: FakeHost) -> None
         assert f"saved step {saved['step']} (acknowledged by socket)" in command(host, "status")
 
 
+@pytest.mark.slow
 def test_a_killed_daemon_continues_signals_nobody_again_and_reads_acknowledgements_left_meanwhile(
     host: FakeHost,
 ) -> None:
@@ -298,6 +303,7 @@ def occupy_again(host: FakeHost, one: Rank) -> None:
     host.fake.process(0, one.pid, GIB)
 
 
+@pytest.mark.slow
 def test_once_the_notice_is_withdrawn_nobody_is_signalled_any_more(host: FakeHost) -> None:
     with training(host) as one, acting(host) as daemon:
         daemon.wait_status("healthy")
@@ -350,6 +356,7 @@ def test_in_mode_observe_the_announcement_of_an_end_returns_what_would_be_done(h
         assert one.received_all() == []
 
 
+@pytest.mark.slow
 def test_a_flood_of_announcements_fills_no_ledger_and_holds_up_none_that_counts(host: FakeHost) -> None:
     with acting(host) as daemon:
         daemon.wait_status("healthy")
@@ -375,6 +382,7 @@ def test_a_flood_of_announcements_fills_no_ledger_and_holds_up_none_that_counts(
 # --- a failing GPU
 
 
+@pytest.mark.slow
 def test_on_two_gpus_that_fail_at_once_each_job_is_signalled_once_and_nobody_else_is(tmp_path: Path) -> None:
     host = FakeHost(tmp_path, gpus=4)
     host.seclude()
@@ -411,6 +419,7 @@ def test_by_default_nobody_is_signalled_for_a_failing_gpu(host: FakeHost) -> Non
 # --- what is in the way
 
 
+@pytest.mark.slow
 def test_a_socket_that_cannot_be_created_is_reported_and_keeps_nobody_from_being_signalled(host: FakeHost) -> None:
     (host.run_dir / "job.sock").mkdir(parents=True)
     with training(host) as one, acting(host) as daemon:
@@ -421,6 +430,7 @@ def test_a_socket_that_cannot_be_created_is_reported_and_keeps_nobody_from_being
         assert daemon.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_ledger_that_cannot_be_written_keeps_nobody_from_being_signalled(host: FakeHost) -> None:
     host.state_dir.write_text("no folder")
     with training(host) as one, acting(host) as daemon:

@@ -65,6 +65,7 @@ def test_forged_lines_end_no_real_failure(host: FakeHost) -> None:
         assert daemon.stop() == 0
 
 
+@pytest.mark.slow
 def test_at_its_start_the_daemon_knows_the_slots_before_it_reads_the_kernel_log(host: FakeHost) -> None:
     host.kernel_line("NVRM: Xid (PCI:0000:99:00): 95, Uncontained ECC error")
     with host.daemon() as daemon:
@@ -97,6 +98,7 @@ def test_an_xid_79_of_a_gpu_that_is_gone_is_a_failure(host: FakeHost) -> None:
         assert daemon.stop() == 0
 
 
+@pytest.mark.slow
 def test_an_xid_79_without_a_bus_to_ask_is_a_failure(host: FakeHost) -> None:
     host.config.write_text(host.config.read_text().replace("[collectors.pci]\n", "[collectors.pci]\nenabled = false\n"))
     with host.daemon() as daemon:

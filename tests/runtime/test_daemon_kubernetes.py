@@ -63,6 +63,7 @@ def test_a_bad_gpu_taints_the_node_and_a_mended_one_brings_it_back(tmp_path: Pat
         assert KEY not in server.nodes["n1"]["metadata"]["labels"]
 
 
+@pytest.mark.slow
 def test_a_failed_node_that_somebody_cordoned_is_tainted_at_once_and_stays_so_after_the_uncordon(
     tmp_path: Path,
 ) -> None:
@@ -93,6 +94,7 @@ def test_a_failed_node_that_somebody_cordoned_is_tainted_at_once_and_stays_so_af
             assert server.nodes["n1"]["spec"]["unschedulable"] is True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_restore_after_an_exclude_leaves_the_taint_for_the_failure_without_a_moment_between(
     tmp_path: Path, *, killed: bool
@@ -135,6 +137,7 @@ def node_state(status: dict[str, Any]) -> dict[str, Any]:
     return {"excluded": None, **next(iter(status["actions"]["schedulers"]), {})}
 
 
+@pytest.mark.slow
 def test_in_mode_observe_nothing_is_written_and_a_refused_account_is_a_finding_in_enforce(tmp_path: Path) -> None:
     host = FakeHost(tmp_path, gpus=2)
     host.seclude()

@@ -17,7 +17,9 @@ def host(tmp_path: Path) -> FakeHost:
     return FakeHost(tmp_path, gpus=2)
 
 
-@pytest.mark.parametrize("order", ORDERS, ids=str)
+@pytest.mark.parametrize(
+    "order", [ORDERS[0], *(pytest.param(order, marks=pytest.mark.slow) for order in ORDERS[1:])], ids=str
+)
 def test_an_order_that_was_answered_is_known_after_a_kill(host: FakeHost, order: Order) -> None:
     with host.daemon() as daemon:
         order.prepare(host, daemon)

@@ -122,6 +122,7 @@ def test_one_actuator_is_done_while_another_hangs_and_a_third_refuses_and_each_r
     assert (host.folder / "calls").read_text().split().count("exclude") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_restore_after_an_exclude_leaves_marker_and_program_out_for_the_failure_without_a_moment_between(
     host: FakeHost, *, killed: bool
@@ -222,6 +223,7 @@ def states(receiving: Receiving) -> dict[str, str]:
 BAD = ("health", "finding/xid.95@gpu/0000:28:00.0", "exclusion/file")
 
 
+@pytest.mark.slow
 def test_after_kill_9_what_lasts_is_sent_again_with_its_keys_though_nothing_was_delivered_before(
     host: FakeHost, receiving: Receiving
 ) -> None:
@@ -246,6 +248,7 @@ def test_after_kill_9_what_lasts_is_sent_again_with_its_keys_though_nothing_was_
     assert not list(host.state_dir.glob("notify*"))
 
 
+@pytest.mark.slow
 def test_a_daemon_that_is_restarted_in_a_loop_sends_once(host: FakeHost, receiving: Receiving) -> None:
     page(host, receiving, '"finding"')
     with host.daemon() as daemon:
@@ -266,6 +269,7 @@ def test_a_daemon_that_is_restarted_in_a_loop_sends_once(host: FakeHost, receivi
     assert new["subject"] == "finding/xid.95@gpu/0000:1b:00.0"
 
 
+@pytest.mark.slow
 def test_a_stop_delivers_what_waits(host: FakeHost, receiving: Receiving) -> None:
     page(host, receiving, '"finding"')
     receiving.answer, receiving.more = 503, {"Retry-After": "200"}

@@ -70,9 +70,12 @@ def plugged_in_and_rebooted(host: FakeHost) -> None:
     rebooted(host)
 
 
-REPAIRS: list[tuple[str, Callable[[FakeHost], None]]] = [
-    ("xid.95", reset), ("xid.95", rebooted), ("gpu_missing", plugged_in), ("gpu_missing", plugged_in_and_rebooted),
-]  # fmt: skip
+REPAIRS = [
+    ("xid.95", reset),
+    pytest.param("xid.95", rebooted, marks=pytest.mark.slow),
+    pytest.param("gpu_missing", plugged_in, marks=pytest.mark.slow),
+    pytest.param("gpu_missing", plugged_in_and_rebooted, marks=pytest.mark.slow),
+]
 
 
 @pytest.mark.parametrize(("reason", "repair"), REPAIRS)
@@ -90,7 +93,7 @@ def test_a_node_that_was_repaired_while_the_daemon_was_off_stays_in(
     assert "excluded" not in kinds
 
 
-@pytest.mark.parametrize("reason", ["xid.95", "gpu_missing"])
+@pytest.mark.parametrize("reason", ["xid.95", pytest.param("gpu_missing", marks=pytest.mark.slow)])
 def test_a_node_that_was_not_repaired_goes_out_after_the_first_pass(host: FakeHost, reason: str) -> None:
     fails(host, reason)
     if reason == "gpu_missing":
@@ -101,6 +104,7 @@ def test_a_node_that_was_not_repaired_goes_out_after_the_first_pass(host: FakeHo
         assert daemon.is_now("failure", reason)
 
 
+@pytest.mark.slow
 def test_a_node_that_nobody_can_read_yet_keeps_its_failure_and_is_not_excluded_for_it(host: FakeHost) -> None:
     fails(host, "xid.95")
     marker = configure(host, "enforce")

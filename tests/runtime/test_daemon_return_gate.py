@@ -61,6 +61,7 @@ def test_a_mended_node_is_tested_and_comes_back(host: GatedHost) -> None:
         assert 'gpuwarden_return_gate{state="clear"} 1' in daemon.get("/metrics")[1].decode()
 
 
+@pytest.mark.slow
 def test_a_gpu_that_fails_the_test_keeps_the_node_out_with_a_finding_of_its_own(host: GatedHost) -> None:
     cuda = host.with_cuda()
     cuda.add("stuck 4096 3 1")
@@ -77,6 +78,7 @@ def test_a_gpu_that_fails_the_test_keeps_the_node_out_with_a_finding_of_its_own(
         is_back(host, daemon)
 
 
+@pytest.mark.slow
 def test_a_host_that_cannot_test_says_so_from_the_start_and_returns_as_without_a_gate(host: GatedHost) -> None:
     with host.acting() as daemon:
         daemon.wait(lambda: gate_of(daemon)["state"] == "impossible", "the probe")
@@ -89,6 +91,7 @@ def test_a_host_that_cannot_test_says_so_from_the_start_and_returns_as_without_a
         assert gate_events(daemon) == ["gate_wanted", "gate_ended void", "restored"]
 
 
+@pytest.mark.slow
 def test_a_gpu_that_cannot_be_tested_is_named_and_left_out_when_another_one_returns(host: GatedHost) -> None:
     host.with_cuda()
     host.fake.reading(0, "compute_mode", 3)
@@ -103,6 +106,7 @@ def test_a_gpu_that_cannot_be_tested_is_named_and_left_out_when_another_one_retu
         assert gate_events(daemon) == ONCE
 
 
+@pytest.mark.slow
 def test_a_socket_that_is_gone_for_a_moment_lets_no_node_back_untested(host: GatedHost) -> None:
     """The socket is gone while a package is replaced."""
     host.script({"*": PASSES})
@@ -118,6 +122,7 @@ def test_a_socket_that_is_gone_for_a_moment_lets_no_node_back_untested(host: Gat
         assert gate_events(daemon) == ONCE
 
 
+@pytest.mark.slow
 def test_what_a_host_lacks_is_named(host: GatedHost) -> None:
     host.serve(ACTIVE_TEST_UVM="/nonexistent")
     with host.acting() as daemon:
@@ -125,6 +130,7 @@ def test_what_a_host_lacks_is_named(host: GatedHost) -> None:
         assert gate_of(daemon)["state"] == "impossible"
 
 
+@pytest.mark.slow
 def test_a_service_that_answers_rubbish_or_not_at_all_is_no_verdict_and_the_node_stays_out(host: GatedHost) -> None:
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(host.socket_path))
@@ -164,6 +170,7 @@ def test_a_ledger_that_cannot_be_written_costs_no_try(host: GatedHost) -> None:
             assert gate_events(daemon) == ONCE
 
 
+@pytest.mark.slow
 def test_a_test_that_a_reload_ends_is_no_try(host: GatedHost) -> None:
     host.script({"*": LONG})
     host.serve()
@@ -177,6 +184,7 @@ def test_a_test_that_a_reload_ends_is_no_try(host: GatedHost) -> None:
         assert host.marker.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_test_whose_service_gets_sigterm_is_no_try_and_one_that_is_killed_is(host: GatedHost, killed: bool) -> None:
     host.script({"*": LONG})
@@ -190,6 +198,7 @@ def test_a_test_whose_service_gets_sigterm_is_no_try_and_one_that_is_killed_is(h
         assert tries(daemon) == int(killed)
 
 
+@pytest.mark.slow
 def test_a_daemon_that_is_stopped_in_a_test_has_ended_it_and_it_is_no_try(host: GatedHost) -> None:
     """After an upgrade the next daemon begins another test at once."""
     host.script({"*": [LONG, PASSES]})
@@ -213,6 +222,7 @@ def test_a_daemon_that_is_stopped_in_a_test_has_ended_it_and_it_is_no_try(host: 
         ]
 
 
+@pytest.mark.slow
 def test_a_package_that_is_away_for_a_moment_lets_no_node_back_untested(host: GatedHost) -> None:
     """A driver's package that is replaced: its libraries are gone for longer than two probes take."""
     host.script({"*": PASSES})
@@ -233,6 +243,7 @@ def test_a_package_that_is_away_for_a_moment_lets_no_node_back_untested(host: Ga
         assert gate_events(daemon) == ONCE
 
 
+@pytest.mark.slow
 def test_a_daemon_killed_before_and_while_the_test_runs_ends_it_and_the_next_one_tests_again(host: GatedHost) -> None:
     host.script({"*": [LONG, PASSES]})
     host.serve()

@@ -112,6 +112,7 @@ def test_jobs_are_notified_in_mode_enforce_and_a_killed_daemon_knows_a_notice_th
         assert notice_file(host)["act"] is False
 
 
+@pytest.mark.slow
 def test_after_a_kexec_what_the_cloud_still_announces_is_notified_again_and_the_rest_is_forgotten(
     host: FakeHost, aws: Simulator
 ) -> None:
