@@ -37,6 +37,7 @@ from support.metadata import (
     silence,
     status,
 )  # fmt: skip
+from support.quick import first_quick
 
 PATIENCE = 60.0
 CLOUDS: dict[str, Callable[..., Cloud]] = {
@@ -144,7 +145,7 @@ async def test_one_that_is_there_before_us_is_seen_at_once(name: str) -> None:
         assert (await question(source, MAIN[name])()).kind is AnswerKind.NOTICE
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", first_quick(5, NAMES))
 @pytest.mark.parametrize("code", [429, 500, 503])
 async def test_a_storm_of_errors_hides_no_notice_once_it_is_over(name: str, code: int) -> None:
     main, cloud = MAIN[name], CLOUDS[name]()
@@ -197,7 +198,7 @@ async def test_a_service_that_is_there_over_ipv6_alone_is_asked_over_it(name: st
         assert (await question(source, MAIN[name])()).kind is AnswerKind.NOTICE
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", first_quick(2, NAMES))
 async def test_where_the_firmware_is_a_cloud_s_and_its_service_is_not_nothing_is_announced(name: str) -> None:
     """Packets to the service are refused or go nowhere in a container rented on that cloud's machines."""
     async with Simulator(CLOUDS[name](**dict([announced(name)]))) as service:

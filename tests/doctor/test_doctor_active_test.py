@@ -16,6 +16,7 @@ from gpuwarden.doctor.row import Grade
 from gpuwarden.features.active_test import doctor as active_test
 from support.daemons import FakeHost
 from support.fake_cuda_library import build_library
+from support.quick import first_quick
 
 
 async def test_a_host_without_a_driver_has_nothing_to_test(tmp_path: Path) -> None:
@@ -54,7 +55,9 @@ def test_a_device_node_of_uvm_that_the_first_program_makes_is_not_missed(
     assert active_test.uvm(tmp_path / "nvidia-uvm", modprobe).grade is grade
 
 
-@pytest.mark.parametrize(("limit", "grade"), [(4 << 30, "warn"), (128 << 30, "ok"), (resource.RLIM_INFINITY, "ok")])
+@pytest.mark.parametrize(
+    ("limit", "grade"), first_quick(1, [(4 << 30, "warn"), (128 << 30, "ok"), (resource.RLIM_INFINITY, "ok")])
+)
 def test_a_limit_of_the_address_space_is_named(limit: int, grade: str) -> None:
     """The test runs in a process of its own, since the limit could not be lifted again."""
     program = (

@@ -18,6 +18,7 @@ from gpuwarden_collectors.facts import GpuProcess, MigInstance
 from gpuwarden_collectors.receivers.watched_facts import ContainersFacts, WatchedContainer
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess
 from support.job_hosts import HANGS, JOB, STALLED, TRAINS, UID, WITHOUT_GPM, JobHost
+from support.quick import first_quick
 
 LEARN = LEARNED_AFTER + 2.0
 
@@ -146,9 +147,9 @@ def has_counters_that_begin_again(host: JobHost) -> None:
 
 @pytest.mark.parametrize(
     "happens",
-    [
+    first_quick(2, [
         still_sends, gets_a_job_beside_it, loses_a_port, has_ports_that_nobody_reads_any_more, has_counters_that_begin_again,
-    ],
+    ]),
     ids=lambda function: function.__name__,
 )  # fmt: skip
 def test_over_rdma_it_is_silent_about_a_job_that(happens: Callable[[JobHost], None]) -> None:
@@ -354,10 +355,10 @@ def is_read_no_more(host: JobHost) -> None:
 
 @pytest.mark.parametrize(
     "happens",
-    [
+    first_quick(4, [
         saves, copies_to_the_host, evaluates, is_profiled, has_a_low_clock, goes_on_one_gpu_alone, is_divided,
         loses_its_processes, gets_a_neighbour, gets_a_guest, opts_out, comes_and_goes, is_read_no_more,
-    ],
+    ]),
     ids=lambda function: function.__name__,
 )  # fmt: skip
 def test_it_is_silent_about_a_job_that(happens: Callable[[JobHost], None], host: JobHost) -> None:
@@ -532,10 +533,10 @@ def test_a_job_with_the_whole_node_that_does_nothing_for_half_an_hour_warns_with
 
 @pytest.mark.parametrize(
     "values",
-    [
+    first_quick(3, [
         {"gpm_dram_active": 3.0}, {"power_usage_mw": 170_000}, {"utilization_gpu": 97}, {"clock_sm_mhz": 650},
         {"gpm_pcie_rx_mib": 400.0}, {"gpm_graphics_active": 0.0}, {"gpm_dram_active": None},
-    ],
+    ]),
     ids=" ".join,
 )  # fmt: skip
 def test_what_one_gpu_still_does_is_no_such_job(values: dict[str, float | None]) -> None:

@@ -11,6 +11,7 @@ from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.model import Health
 from gpuwarden_collectors.facts import CallError, GpuProcess, LinkFacts
 from support.hosts import Host, slot
+from support.quick import first_quick
 
 INACTIVE = tuple(LinkFacts(link=n, active=False) for n in range(18))
 JOB = (GpuProcess(pid=4711),)
@@ -108,10 +109,10 @@ def not_answered() -> Host:
 
 @pytest.mark.parametrize(
     "made",
-    [
+    first_quick(3, [
         alone_among_four, two_of_eight, all_of_them, with_mig, of_another_name, bridged_pairs_and_one_alone,
         siblings_that_lost_links, states_unknown, not_answered,
-    ],
+    ]),
 )  # fmt: skip
 def test_where_it_may_be_meant_so_or_is_not_known_nobody_is_accused(made: object) -> None:
     assert callable(made)
@@ -187,7 +188,7 @@ def test_twenty_recoveries_a_second_are_a_failure_within_a_quarter_of_an_hour() 
     assert host.health is Health.HEALTHY
 
 
-@pytest.mark.parametrize(("per_second", "seconds"), [(0.05, 7200), (4.0, 3600), (200.0, 240)])
+@pytest.mark.parametrize(("per_second", "seconds"), first_quick(1, [(0.05, 7200), (4.0, 3600), (200.0, 240)]))
 def test_fewer_or_shorter_ones_warn(per_second: float, seconds: float) -> None:
     host = Host(8)
     host.run(60)

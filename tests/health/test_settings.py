@@ -13,6 +13,7 @@ from gpuwarden.health.model import Health, Severity
 from gpuwarden.health.view import ExpectedSettings, Rules, Sight
 from gpuwarden_collectors.facts import GpuProcess
 from support.hosts import Host, slot
+from support.quick import first_quick
 
 USUAL = {"ecc_mode": 1, "ecc_mode_pending": 1, "persistence_mode": 1, "power_limit_mw": 700_000, "gsp_mode": 1}
 HOUR, DAY = 3600.0, 86_400.0
@@ -67,7 +68,7 @@ def common(host: Host) -> Host:
     return host
 
 
-@pytest.mark.parametrize(("setting", "value", "detail"), HARD)
+@pytest.mark.parametrize(("setting", "value", "detail"), first_quick(3, HARD))
 def test_one_gpu_of_eight_that_differs_warns_after_ten_minutes_and_all_that_do_are_healthy(
     setting: str, value: int | str, detail: str
 ) -> None:
@@ -88,7 +89,7 @@ def test_one_gpu_of_eight_that_differs_warns_after_ten_minutes_and_all_that_do_a
     assert host.health is Health.HEALTHY
 
 
-@pytest.mark.parametrize(("setting", "value", "detail"), BY_JOBS)
+@pytest.mark.parametrize(("setting", "value", "detail"), first_quick(2, BY_JOBS))
 def test_what_jobs_set_warns_after_a_day_without_a_job(setting: str, value: int, detail: str) -> None:
     host = common(host_with(8, 3, seconds=60, **{setting: value}))
     host.run(23 * HOUR, every=300)
@@ -171,14 +172,17 @@ def test_a_change_that_goes_from_gpu_to_gpu_is_none() -> None:
 
 @pytest.mark.parametrize(
     ("pinned", "readings", "detail"),
-    [
-        ({"persistence": "on"}, {"persistence_mode": 0}, "persistence_mode"),
-        ({"mig": "off"}, {"mig_mode": 1}, "mig_mode"),
-        ({"power_limit_watts": 700}, {"power_limit_mw": 500_000}, "power_limit"),
-        ({"power_limit_watts": 700}, {"power_enforced_limit_mw": 500_000}, "power_limit_enforced"),
-        ({"application_clock_sm_mhz": 1980}, {"clock_sm_application_mhz": 1200}, "clock_sm"),
-        ({"application_clock_memory_mhz": 2619}, {"clock_memory_application_mhz": 1593}, "clock_memory"),
-    ],
+    first_quick(
+        2,
+        [
+            ({"persistence": "on"}, {"persistence_mode": 0}, "persistence_mode"),
+            ({"mig": "off"}, {"mig_mode": 1}, "mig_mode"),
+            ({"power_limit_watts": 700}, {"power_limit_mw": 500_000}, "power_limit"),
+            ({"power_limit_watts": 700}, {"power_enforced_limit_mw": 500_000}, "power_limit_enforced"),
+            ({"application_clock_sm_mhz": 1980}, {"clock_sm_application_mhz": 1200}, "clock_sm"),
+            ({"application_clock_memory_mhz": 2619}, {"clock_memory_application_mhz": 1593}, "clock_memory"),
+        ],
+    ),
 )
 def test_a_setting_that_the_site_pinned_warns_after_ten_minutes_whatever_the_others_have(
     pinned: dict[str, Any], readings: dict[str, int], detail: str

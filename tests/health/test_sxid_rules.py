@@ -12,6 +12,7 @@ from gpuwarden.health.xid.sxid_ports import PORTS_KEPT, again, as_text, with_lin
 from gpuwarden_collectors.event_facts import SxidEvent
 from gpuwarden_collectors.facts import GpuAnswer, LinkFacts
 from support.hosts import Host, slot
+from support.quick import first_quick
 
 W, F = Severity.WARNING, Severity.FAILURE
 SWITCH = "0000:85:00.0"
@@ -205,7 +206,7 @@ def test_a_gpu_that_suffers_within_ten_minutes_makes_a_failure_of_it(
     assert raised(host) is F
 
 
-@pytest.mark.parametrize("suffering", SUFFERINGS)
+@pytest.mark.parametrize("suffering", first_quick(2, SUFFERINGS))
 def test_what_befell_a_gpu_earlier_or_later_than_that_does_not_count(
     host: Host, suffering: Callable[[Host], None]
 ) -> None:

@@ -18,6 +18,7 @@ from gpuwarden.health.xid.bursts import BURSTS_KEPT, PIDS_KEPT, SIGNS_KEPT, Burs
 from gpuwarden_collectors.event_facts import GpuResetEvent, HostEvent, Source, SxidEvent, XidEvent
 from gpuwarden_collectors.facts import NvmlFacts
 from support.hosts import Host, slot
+from support.quick import first_quick
 
 W, F = Severity.WARNING, Severity.FAILURE
 LINK_DOWN = "NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x002001c6 0x00000000 0x00000000 0x00000000)"  # before R575
@@ -172,7 +173,7 @@ def submitted(host: Host, number: int, text: str, *, pids: list[int | None], pau
     host.step()
 
 
-@pytest.mark.parametrize("number", [13, 31])
+@pytest.mark.parametrize("number", first_quick(6, [13, 31]))
 @pytest.mark.parametrize(
     ("gpus", "pids", "pause", "is_reported"),
     [

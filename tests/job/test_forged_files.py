@@ -18,6 +18,7 @@ import pytest
 
 from gpuwarden_job import CheckpointStore, NothingLoadable, Ranks, Refused
 from support.job_world import ended, start
+from support.quick import first_quick
 
 FILES = 6000
 
@@ -169,7 +170,7 @@ FORGED: dict[str, Callable[[Path], object]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["one state", "sharded"])
+@pytest.mark.parametrize("kind", first_quick(8, ["one state", "sharded"]))
 @pytest.mark.parametrize("case", FORGED)
 def test_a_forged_checkpoint_is_passed_over_and_the_training_goes_on_saving(
     tmp_path: Path, case: str, kind: str

@@ -14,6 +14,7 @@ from gpuwarden.ledger.seal import SUFFIX, path_of, read
 from support.commands import gpuwarden
 from support.ledger_damage import latched, reopened, set_meta, spoilt, written
 from support.ledgers import HERE, PATIENCE
+from support.quick import first_quick
 
 ROUNDS = 150
 
@@ -83,7 +84,7 @@ async def test_a_ledger_of_before_the_seal_opens_and_is_sealed(tmp_path: Path) -
     assert read(kept(tmp_path)) is not None
 
 
-@pytest.mark.parametrize("number", range(20))
+@pytest.mark.parametrize("number", first_quick(8, range(20)))
 async def test_random_damage_to_a_ledger_without_a_seal_ends_in_a_ledger(tmp_path: Path, number: int) -> None:
     await written(tmp_path, running=False)
     path_of(kept(tmp_path)).unlink()
@@ -136,7 +137,7 @@ async def test_an_unreadable_seal_is_no_evidence_of_a_loss(tmp_path: Path, conte
     assert (found.error, latched().key in found.state.tracks) == ("", True)
 
 
-@pytest.mark.parametrize("ruin", [_schema_text, _name_of_a_table])
+@pytest.mark.parametrize("ruin", first_quick(1, [_schema_text, _name_of_a_table]))
 @pytest.mark.parametrize("command", [("exclusions",), ("events",)])
 async def test_the_command_line_reports_the_fault_in_one_line(
     tmp_path: Path, ruin: Callable[[Path], None], command: tuple[str, ...]

@@ -27,6 +27,7 @@ from gpuwarden.publish.web.response import PIECE
 from gpuwarden.publish.web.trimming import Trimming
 from gpuwarden.publish.web.unsent import RESPONSES_LEAST, UNSENT_MOST
 from support import flood, half_open
+from support.quick import first_quick
 from support.waiting import until
 from support.web_certificates import Site, trusting, users
 from support.web_server import PATIENCE, Scraper, Served, exchange, get, parsed, serving
@@ -93,15 +94,10 @@ HALF_A_HANDSHAKE = [b"", HELLO, HELLO[:3]]
 
 @pytest.mark.parametrize(
     ("secured", "sent", "drip"),
-    [
-        (False, SILENT, b""),
-        *(
-            pytest.param(*row, marks=pytest.mark.slow) for row in (
-                (False, HALF_A_REQUEST, b""), (False, HALF_A_HEADER, b"a"), (True, SILENT, b""),
-                (True, HALF_A_HANDSHAKE, b""), (True, [HELLO], b"\x00"),
-            )
-        ),
-    ],
+    first_quick(1, [
+        (False, SILENT, b""), (False, HALF_A_REQUEST, b""), (False, HALF_A_HEADER, b"a"), (True, SILENT, b""),
+        (True, HALF_A_HANDSHAKE, b""), (True, [HELLO], b"\x00"),
+    ]),
     ids=["silent", "half a request", "dripping headers", "TLS, silent", "half a handshake", "dripping handshake"],
 )  # fmt: skip
 async def test_half_open_clients_do_not_change_what_a_scrape_takes(
@@ -206,7 +202,7 @@ async def test_active_clients_make_room_for_new_ones(site: Site) -> None:
             client.close()
 
 
-@pytest.mark.parametrize("secured", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("secured", first_quick(1, [False, True]))
 async def test_a_scrape_gets_through_beside_clients_that_connect_again_and_again(site: Site, secured: bool) -> None:
     """Every client begins a handshake, or a request, and makes room for itself: with TLS the scraper needs some turns for its own."""
     tls = trusting() if secured else None
@@ -344,7 +340,7 @@ async def test_more_requests_than_the_limit_allows_are_refused_with_retry_after(
 AHEAD = b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n" * 50
 
 
-@pytest.mark.parametrize("secured", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("secured", first_quick(1, [False, True]))
 async def test_pages_that_nobody_takes_are_bounded_over_all_connections_and_hold_up_no_scrape(
     site: Site, secured: bool
 ) -> None:

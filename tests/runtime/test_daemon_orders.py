@@ -10,6 +10,7 @@ import pytest
 from support.daemons import FakeHost
 from support.mounts import ext4, frozen
 from support.orders import ORDERS, Order, send
+from support.quick import first_quick
 
 
 @pytest.fixture
@@ -17,9 +18,7 @@ def host(tmp_path: Path) -> FakeHost:
     return FakeHost(tmp_path, gpus=2)
 
 
-@pytest.mark.parametrize(
-    "order", [ORDERS[0], *(pytest.param(order, marks=pytest.mark.slow) for order in ORDERS[1:])], ids=str
-)
+@pytest.mark.parametrize("order", first_quick(1, ORDERS), ids=str)
 def test_an_order_that_was_answered_is_known_after_a_kill(host: FakeHost, order: Order) -> None:
     with host.daemon() as daemon:
         order.prepare(host, daemon)

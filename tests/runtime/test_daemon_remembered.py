@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.daemons import FakeHost, RunningDaemon, slots
+from support.quick import first_quick
 
 EXCLUDES = '[breaker]\nuncounted = "allow"\nrecount_after = "1s"\n[file]\npath = "{}"\n'
 POLICY = '[policy]\nlifted_for = "0s"\nlook_often = "5s"\n'
@@ -70,15 +71,12 @@ def plugged_in_and_rebooted(host: FakeHost) -> None:
     rebooted(host)
 
 
-REPAIRS = [
-    ("xid.95", reset),
-    pytest.param("xid.95", rebooted, marks=pytest.mark.slow),
-    pytest.param("gpu_missing", plugged_in, marks=pytest.mark.slow),
-    pytest.param("gpu_missing", plugged_in_and_rebooted, marks=pytest.mark.slow),
-]
+REPAIRS: list[tuple[str, Callable[[FakeHost], None]]] = [
+    ("xid.95", reset), ("xid.95", rebooted), ("gpu_missing", plugged_in), ("gpu_missing", plugged_in_and_rebooted),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("reason", "repair"), REPAIRS)
+@pytest.mark.parametrize(("reason", "repair"), first_quick(1, REPAIRS))
 def test_a_node_that_was_repaired_while_the_daemon_was_off_stays_in(
     host: FakeHost, reason: str, repair: Callable[[FakeHost], None]
 ) -> None:
@@ -93,7 +91,7 @@ def test_a_node_that_was_repaired_while_the_daemon_was_off_stays_in(
     assert "excluded" not in kinds
 
 
-@pytest.mark.parametrize("reason", ["xid.95", pytest.param("gpu_missing", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("reason", first_quick(1, ["xid.95", "gpu_missing"]))
 def test_a_node_that_was_not_repaired_goes_out_after_the_first_pass(host: FakeHost, reason: str) -> None:
     fails(host, reason)
     if reason == "gpu_missing":

@@ -20,6 +20,7 @@ from gpuwarden_collectors.active_test.process import REFUSED
 from support.active_test_hosts import gone, wait
 from support.active_workers import ENVIRONMENT, SOON, ActiveWorker, active_worker, command, request, run
 from support.fake_cuda_library import FakeCuda
+from support.quick import first_quick
 
 INIT = 1  # a process that runs, and is no child of ours
 GIB = 1 << 30
@@ -74,7 +75,7 @@ PARTNERS = {
 }
 
 
-@pytest.mark.parametrize("phase", PARTNERS)
+@pytest.mark.parametrize("phase", first_quick(2, PARTNERS))
 def test_process_that_comes_meanwhile_ends_the_test(fake: FakeCuda, tmp_path: Path, phase: str) -> None:
     log = tmp_path / "log"
     fake.add(f"log {log}", f"partner {PARTNERS[phase]} 0 {INIT}")
@@ -390,7 +391,7 @@ REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize(("asked", "words"), REFUSALS, ids=[str(asked) for asked, _ in REFUSALS])
+@pytest.mark.parametrize(("asked", "words"), first_quick(4, REFUSALS), ids=[str(asked) for asked, _ in REFUSALS])
 def test_request_that_is_none_is_refused(fake: FakeCuda, asked: str | dict[str, object], words: str) -> None:
     whole = asked if isinstance(asked, str) else json.dumps(request(fake) | asked)
     done = subprocess.run(command(whole), env=ENVIRONMENT, capture_output=True, text=True, check=False, stdin=0)

@@ -14,6 +14,7 @@ from gpuwarden_collectors.active_test.kernels.layout import ADDRESS, HASH, VERIF
 from gpuwarden_collectors.active_test.kernels.pattern import word
 from support.ptx.text import Kernel, kernels
 from support.ptx.warp import Memory, run
+from support.quick import first_quick
 
 BASE, REPORT = 0x7F3A_4000_0000, 0x7F39_0000_0000
 UNITS = 2 * 4 * layout.THREADS + layout.THREADS + 37
@@ -70,7 +71,7 @@ def flipped(bits: Iterable[tuple[int, int]], kind: int, complement: int = 0) -> 
     }
 
 
-@pytest.mark.parametrize("complement", [0, 1])
+@pytest.mark.parametrize("complement", first_quick(3, [0, 1]))
 @pytest.mark.parametrize(("kind", "down"), WAYS)
 def test_the_pattern_is_written_everywhere_and_nowhere_else(kind: int, down: int, complement: int) -> None:
     gpu = Gpu()
@@ -80,7 +81,8 @@ def test_the_pattern_is_written_everywhere_and_nowhere_else(kind: int, down: int
 
 
 @pytest.mark.parametrize(
-    "units", [0, 1, 31, layout.THREADS - 1, 4 * layout.THREADS, 4 * layout.THREADS + 1, 7 * layout.THREADS + 5]
+    "units",
+    first_quick(5, [0, 1, 31, layout.THREADS - 1, 4 * layout.THREADS, 4 * layout.THREADS + 1, 7 * layout.THREADS + 5]),
 )
 @pytest.mark.parametrize("down", [0, 1])
 def test_memory_of_any_size_is_written_and_verified(units: int, down: int) -> None:
@@ -100,7 +102,7 @@ def test_both_halves_of_the_seed_count(kind: int, seed: int) -> None:
     assert gpu.words() != tuple(pattern(300, kind, seed=seed ^ 1 << 40))
 
 
-@pytest.mark.parametrize("complement", [0, 1])
+@pytest.mark.parametrize("complement", first_quick(3, [0, 1]))
 @pytest.mark.parametrize(("kind", "down"), WAYS)
 def test_each_flipped_bit_is_reported_with_its_place(kind: int, down: int, complement: int) -> None:
     gpu = Gpu()
@@ -120,7 +122,7 @@ def test_each_flipped_bit_is_reported_with_its_place(kind: int, down: int, compl
     assert gpu.content == before
 
 
-@pytest.mark.parametrize(("kind", "down"), WAYS)
+@pytest.mark.parametrize(("kind", "down"), first_quick(2, WAYS))
 def test_verifying_with_writing_reports_repairs_and_inverts(kind: int, down: int) -> None:
     gpu = Gpu()
     gpu.fill(kind)
