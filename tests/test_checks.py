@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from support.needs import unmet
 
 ROOT = Path(__file__).parent.parent
@@ -56,6 +58,7 @@ def test_a_failure_in_an_xdist_group_fails_the_command_also_beside_one_that_pass
     assert done.returncode != 0, done.stdout
 
 
+@pytest.mark.slow
 def test_what_changes_its_host_is_one_line_with_how_many_and_the_command_that_runs_them(tmp_path: Path) -> None:
     files = [f"tests/{name}.py" for name in NEEDS_A_DISPOSABLE_HOST]
     done = pytest_by_make("-p no:cacheprovider", "-m disposable", *files)
@@ -68,6 +71,7 @@ def test_what_changes_its_host_is_one_line_with_how_many_and_the_command_that_ru
     assert (done.returncode, "SKIPPED" in done.stdout) == (0, False)
 
 
+@pytest.mark.slow
 def test_the_tests_with_pytorch_are_one_line_too_with_their_own_command() -> None:
     if importlib.util.find_spec("torch") is not None:
         unmet("PyTorch is installed in this environment, so that nothing of it is skipped")

@@ -20,6 +20,7 @@ from prometheus_rules.model import Alert, Pace, Recording, Settings
 from prometheus_rules.recording import recordings
 from rules import FILES, FOLDER, write
 from support.prometheus import program, promtool
+from support.quick import first_quick
 
 ROOT = Path(__file__).parent.parent
 RUNBOOKS = ROOT / "docs/use/runbooks"
@@ -50,7 +51,7 @@ def test_prometheus_and_alertmanager_accept_rules_and_examples() -> None:
     assert [run.stdout + run.stderr for run in checked if run.returncode] == []
 
 
-@pytest.mark.parametrize("file", TESTS, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", first_quick(2, TESTS), ids=lambda file: file.stem)
 def test_the_rules_pass_their_unit_tests(file: Path) -> None:
     run = promtool("test", "rules", file)
     assert run.returncode == 0, run.stdout + run.stderr
@@ -261,6 +262,7 @@ def test_one_node_of_a_thousand_is_a_matter_of_that_node(tmp_path: Path) -> None
     assert run.returncode == 0, run.stdout[-3000:]
 
 
+@pytest.mark.slow
 def test_a_bad_driver_on_a_thousand_nodes_is_an_event_of_the_fleet_which_holds_the_single_pages_back(
     tmp_path: Path,
 ) -> None:

@@ -210,6 +210,7 @@ def test_every_warning_that_lasts_is_an_alert_that_leads_to_its_runbook(tmp_path
     assert _unit_test(tmp_path, "warning", "1x600", "250m", _expected("warning", "ticket", description)) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("severity", "values"), [("failure", "1x2 stale _x597"), ("warning", "1x2 stale _x597"), ("shadow", "1x600")]
 )

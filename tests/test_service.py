@@ -181,6 +181,10 @@ def listed(path: Path) -> None:
     os.setxattr(path, "system.posix_acl_access", data)
 
 
+def for_all(path: Path) -> None:
+    path.chmod(0o777)
+
+
 def of_group(path: Path) -> None:
     os.chown(path, 0, OTHER)
     path.chmod(path.stat().st_mode | 0o020)
@@ -220,25 +224,29 @@ def test_code_that_others_than_root_can_change_is_refused_each_by_its_name(tmp_p
     (checkout / "editable/__init__.py").touch()
     (packages / "by_path.pth").write_text(f"{checkout}\n")
     (packages / "module.py").touch()
-    for change, path, to_type in (
-        (owned, packages / "module.py", "chown root:"), (owned, packages / "by_path.pth", "chown root:"),
-        (owned, checkout, "chown root:"), (owned, checkout / "editable/__init__.py", "chown root:"),
-        (of_group, packages / "lib", "chmod g-w"), (listed, packages / "module.py", "setfacl -b"),
-        (lambda path: path.chmod(0o777), packages, "chmod o-w"), (lambda path: path.chmod(0o777), tmp_path / "home", "chmod o-w"),
-        (lambda path: path.chmod(0o777), tmp_path / "opt", "chmod o-w"), (owned, installed.command, "chown root:"),
-        (owned, tmp_path / "opt/gw/pyvenv.cfg", "chown root:"),
-    ):  # fmt: skip
-        status = path.stat()
-        change(path)
+    files = (packages / "module.py", packages / "by_path.pth", checkout / "editable/__init__.py",
+        installed.command, tmp_path / "opt/gw/pyvenv.cfg")  # fmt: skip
+    for changes in (  # at once what is in no other one's folder, whose name would stand for it
+        [*((owned, path, "chown root:") for path in files), (of_group, packages / "lib", "chmod g-w")],
+        [(owned, checkout, "chown root:"), (listed, packages / "module.py", "setfacl -b")],
+        [(for_all, packages, "chmod o-w"), (for_all, tmp_path / "home", "chmod o-w")],
+        [(for_all, tmp_path / "opt", "chmod o-w")],
+    ):
+        states = [(path, path.stat()) for _, path, _ in changes]
+        for change, path, _ in changes:
+            change(path)
         new = set(refusals(installed, temporary=())) - before
-        assert any(f"{path} can be changed by" in line and f"{to_type} {path}" in line for line in new), (path, new)
-        with contextlib.suppress(OSError):
-            os.removexattr(path, "system.posix_acl_access")
-        os.chown(path, status.st_uid, status.st_gid)
-        path.chmod(status.st_mode & 0o7777)
-        assert set(refusals(installed, temporary=())) == before
+        for _, path, to_type in changes:
+            assert any(f"{path} can be changed by" in line and f"{to_type} {path}" in line for line in new), (path, new)
+        for path, status in states:
+            with contextlib.suppress(OSError):
+                os.removexattr(path, "system.posix_acl_access")
+            os.chown(path, status.st_uid, status.st_gid)
+            path.chmod(status.st_mode & 0o7777)
+    assert set(refusals(installed, temporary=())) == before
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="as root, since it gives files to others")
 def test_an_editable_install_of_a_users_checkout_is_refused(tmp_path: Path) -> None:
     """Setuptools makes such an install: a .pth file loads a finder, and sys.path has no folder of it."""
@@ -273,6 +281,7 @@ def _name(uid: int) -> str:
         return f"uid {uid}"
 
 
+@pytest.mark.slow
 def test_a_unit_starts_only_what_stays_and_can_be_run(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     good = virtual_environment(tmp_path / "opt")

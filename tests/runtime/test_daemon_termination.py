@@ -89,6 +89,7 @@ def test_a_spot_interruption_takes_the_node_s_heartbeat_down_and_its_withdrawal_
         daemon.wait(lambda: daemon.get("/heartbeat")[0] == 200, "the node to be back")
 
 
+@pytest.mark.slow
 def test_jobs_are_notified_in_mode_enforce_and_a_killed_daemon_knows_a_notice_that_its_source_does_not_deny(
     host: FakeHost, aws: Simulator
 ) -> None:

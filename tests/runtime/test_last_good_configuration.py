@@ -70,6 +70,7 @@ def test_a_first_start_with_a_fault_is_refused(host: FakeHost, service: Mapping[
     assert "there is no last good configuration to start with" in daemon.log.read_text()
 
 
+@pytest.mark.slow
 def test_a_command_that_a_person_typed_is_refused(host: FakeHost, service: Mapping[str, str]) -> None:
     started(host, service).stop()
     host.config.write_text("[policy\n")

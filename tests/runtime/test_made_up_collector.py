@@ -57,6 +57,7 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
 
 
+@pytest.mark.slow
 def test_it_has_a_table_with_bounds_and_a_check_of_its_own(host: Host) -> None:
     host.table('interval = "2s"')
     shown = host.gpuwarden("config", "show", "--config", host.config).stdout

@@ -39,6 +39,7 @@ def test_a_job_without_gpus_is_left_alone(tmp_path: Path, shell: Sequence[str], 
     assert not host.calls.exists()
 
 
+@pytest.mark.slow
 def test_a_test_that_does_not_end_is_killed_and_not_waited_for(tmp_path: Path, shell: Sequence[str]) -> None:
     host = HookHost(tmp_path)
     host.answer(f"trap '' TERM\necho $$ >{tmp_path}/pid\nwhile :; do sleep 1; done")

@@ -379,6 +379,7 @@ def test_ten_gigabytes_of_nothing_are_refused_at_once(tmp_path: Path) -> None:
     assert "no trace has one" in str(prefix_and_error(path)[1])
 
 
+@pytest.mark.slow
 def test_a_trace_may_come_through_a_pipe_and_is_never_held_as_a_whole(tmp_path: Path) -> None:
     start = story("NVLink down", 60.0, gpus=2)
     whole = gzip.decompress(write(tmp_path / "t", start).read_bytes())
@@ -421,6 +422,7 @@ def test_a_bomb_of_zeros_is_refused_without_being_unpacked(tmp_path: Path) -> No
     assert "no trace has one" in str(prefix_and_error(path)[1])
 
 
+@pytest.mark.slow
 def test_a_long_trace_needs_no_more_memory_than_a_short_one(tmp_path: Path) -> None:
     start = story("NVLink down", 60.0)
     passed = [record for record in start if isinstance(record, Passed)]
