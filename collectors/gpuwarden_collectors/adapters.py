@@ -38,7 +38,14 @@ def adapter(rdma: Path, name: str) -> AdapterFacts:
     functions = pci_path(rdma / "device")
     folders = [folder, *folder.parents][: len(functions)]
     links = tuple(_link(folders[n], folders[n + 1]) for n in range(0, len(folders) - 1, 2))
-    return AdapterFacts(slot=functions[-1] if functions else "", device=name, upstream=functions[:-1], links=links)
+    return AdapterFacts(
+        slot=functions[-1] if functions else "",
+        device=name,
+        board=text_or_empty(rdma / "board_id")[:32],
+        firmware=text_or_empty(rdma / "fw_ver")[:32],
+        upstream=functions[:-1],
+        links=links,
+    )
 
 
 def _link(lower: Path, upper: Path) -> PcieLink:

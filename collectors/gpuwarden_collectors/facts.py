@@ -374,6 +374,8 @@ class GpuFacts:
     """Serial number of the board; empty if it has none."""
     vbios: str = ""
     """Version of its VBIOS."""
+    inforom: str = ""
+    """Version of the image of its InfoROM."""
     board_part: str = ""
     """Part number of the board; empty if it has none, or the driver is too old to give it."""
     minor: int | None = None

@@ -101,6 +101,10 @@ class AdapterFacts:
     """Its PCI address."""
     device: str
     """Name of its RDMA device, as `mlx5_0`."""
+    board: str = ""
+    """Board id (PSID): adapters of one board take the same firmware."""
+    firmware: str = ""
+    """Version of its firmware."""
     upstream: tuple[str, ...] = ()
     """PCI addresses of the bridges above it, from the root port down."""
     links: tuple[PcieLink, ...] = ()

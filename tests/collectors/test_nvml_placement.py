@@ -61,5 +61,5 @@ def test_labels_of_gpus_that_differ_are_joined_and_of_no_driver_empty(node: Node
     mixed = replace(facts, gpus=(replace(first, vbios="96.00.74.00.01"), *others))
     labels = dict(zip(MACHINE_LABELS, machine_labels("x", mixed), strict=True))
     assert labels["vbios"] == "96.00.74.00.01+96.00.99.00.01"
-    assert machine_labels("x", None, "leaf2")[-1] == "leaf2"
+    assert machine_labels("x", None, "leaf2")[MACHINE_LABELS.index("switch")] == "leaf2"
     assert machine_labels("QEMU/pc", None) == ("QEMU/pc", *[""] * (len(MACHINE_LABELS) - 1))

@@ -26,6 +26,7 @@ _IDENTITY = {
     "name": "nvmlDeviceGetName",
     "serial": "nvmlDeviceGetSerial",
     "vbios": "nvmlDeviceGetVbiosVersion",
+    "inforom": "nvmlDeviceGetInforomImageVersion",
     "board_part": "nvmlDeviceGetBoardPartNumber",
 }
 

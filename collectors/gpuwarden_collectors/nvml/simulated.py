@@ -116,6 +116,10 @@ class SimulatedNvml:
         self._gpu(handle, identify=True)
         return "96.00.89.00.01"
 
+    def nvmlDeviceGetInforomImageVersion(self, handle: Any) -> str:
+        self._gpu(handle, identify=True)
+        return "G520.0200.00.05"
+
     def nvmlDeviceGetBoardPartNumber(self, handle: Any) -> str:
         self._gpu(handle, identify=True)
         return "692-2G520-0200-000"

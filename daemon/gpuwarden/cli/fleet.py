@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from gpuwarden.cli import fleet_report
+from gpuwarden.cli.fleet_drift import show_drift
 from gpuwarden.cli.fleet_text import fleet_text, why_text
 from gpuwarden.cli.parser import HEALTH_CODES, UNKNOWN, CommandError, Parser, duration
 from gpuwarden.cli.text import clean
 from gpuwarden.fleet.alike import labels_of
-from gpuwarden.fleet.model import RANK, Row, Status
+from gpuwarden.fleet.model import RANK, Key, Row, Status
 from gpuwarden.fleet.queries import QUERIES, WHY_QUERIES
 from gpuwarden.fleet.rows import rows
 from gpuwarden.fleet.why import Why, why
@@ -35,13 +36,14 @@ is unreachable.
 With --report it shows figures of a period instead: availability, failures, time to repair, GPU-hours lost, and who excluded what.
 
 exit code: that of the worst node shown: 0 healthy, 1 warning, 2 failure, 3 unknown or unreachable, no such node, or no
-response from Prometheus; of a report 0
+response from Prometheus; with --report 0; with --drift 0 if nothing differs, else 1
 
 examples:
   gpuwarden fleet --prometheus http://prometheus.example:9090
   gpuwarden fleet --all
   gpuwarden fleet --status failure,unreachable --watch
   gpuwarden fleet --why
+  gpuwarden fleet --drift
   gpuwarden fleet --report 30d --until 2026-11-01 --html october.html
   gpuwarden fleet --node 'gpu-1*' --json | jq -r '.nodes[] | select(.excluded_by == []) | .node'
 """
@@ -95,6 +97,12 @@ def arguments(parser: Parser) -> None:
         "--why",
         action="store_true",
         help="also show what the failing and unreachable nodes (with --status: the chosen ones) have in common and the others lack",
+    )
+    parser.add_argument(
+        "--drift",
+        action="store_true",
+        help="instead of the table: nodes whose driver, VBIOS, InfoROM, kernel or adapter firmware is not that of most machines of "
+        "their type and GPU model, and NVLink domains with more than one driver",
     )
     parser.add_argument("--cluster", metavar="NAME", help="only nodes whose label cluster has this value")
     parser.add_argument(
@@ -161,10 +169,13 @@ def _access(options: argparse.Namespace, environment: Mapping[str, str]) -> Acce
 def _show(reached: Access, options: argparse.Namespace) -> int:
     """Raises CommandError when Prometheus cannot be queried or has no such node."""
     try:
-        results = query(reached, QUERIES | WHY_QUERIES if options.why else QUERIES, options.timeout)
+        wide = options.why or options.drift
+        results = query(reached, QUERIES | WHY_QUERIES if wide else QUERIES, options.timeout)
     except PrometheusError as error:
         raise CommandError(clean(str(error)), UNKNOWN) from error
     known = _chosen(rows(results.samples, options.termination_deadline), options, reached)
+    if options.drift:
+        return show_drift(known, _machines(results), as_json=options.json)
     shown = [row for row in known if _wanted(row, options)]
     notes = [f"Prometheus warns: {warning}" for warning in results.warnings]
     if not results.samples["recorded"]:
@@ -194,7 +205,12 @@ def _wanted(row: Row, options: argparse.Namespace) -> bool:
 def _why(results: Results, known: Sequence[Row], shown: Sequence[Row], options: argparse.Namespace) -> Why:
     """Find what the nodes of `--status` have in common that the others lack; without it, those that fail or do not answer."""
     failing = shown if options.status else [row for row in known if row.status in _FAILING]
-    return why(known, failing, labels_of(results.samples["machines_before"], results.samples["machines"]))
+    return why(known, failing, _machines(results))
+
+
+def _machines(results: Results) -> dict[Key, dict[str, str]]:
+    """Return the labels of nodes; of those that no longer answer the last ones."""
+    return labels_of(results.samples["machines_before"], results.samples["machines"])
 
 
 def _chosen(found: Sequence[Row], options: argparse.Namespace, reached: Access) -> list[Row]:

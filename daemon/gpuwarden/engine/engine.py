@@ -63,6 +63,8 @@ class Engine:
         self.log_lost = 0
         self.switch = ""
         """The leaf switch of this node, once it is known."""
+        self.kernel = ""
+        """The release of the kernel."""
         self.discarded = 0
         self.disbelieved = 0
         self.kept_out: Mapping[str, int] = {}
@@ -239,7 +241,13 @@ class Engine:
         """Machine labels for metrics. Kept from the last pass when the driver stops answering, because `fleet --why`
         needs them most on failing nodes.
         """
-        return machine_labels(self.rules.machine_type, self.view.nvml.facts, self.switch)
+        return machine_labels(
+            self.rules.machine_type,
+            self.view.nvml.facts,
+            self.switch,
+            kernel=self.kernel,
+            infiniband=self.view.seen(InfinibandFacts).facts,
+        )
 
     def note(self, observation: Observation[Any]) -> None:
         old = self.collectors.get(observation.collector) or CollectorStatus(name=observation.collector)

@@ -7,6 +7,7 @@ snapshot. A burst of events is one step: at most one in `STEP_SPACING`, the firs
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -79,6 +80,7 @@ class Daemon:
         self._clock = clock
         self._service = site.service(clock())
         self.engine = Engine(site.boot_id, site.rules)
+        self.engine.kernel = os.uname().release
         self.verdict = Verdict(at=clock(), health=Health.UNKNOWN, reasons=("starting",), unknown=("starting",))
         self.readers = Readers(site.sources, site.boot_id, self._ingest, clock)
         self.manager = Systemd(manager, self.readers.paces, site.sources.nvml.interval)

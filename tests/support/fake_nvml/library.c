@@ -179,6 +179,7 @@ nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *out, unsigned int size
     }
 TEXT_GETTER(nvmlDeviceGetSerial, serial)
 TEXT_GETTER(nvmlDeviceGetVbiosVersion, vbios)
+TEXT_GETTER(nvmlDeviceGetInforomImageVersion, inforom)
 TEXT_GETTER(nvmlDeviceGetBoardPartNumber, board_part)
 
 nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpuwarden_collectors.facts import NvmlFacts
+from gpuwarden_collectors.host_facts import InfinibandFacts
 
 MACHINE_LABELS = (
     "machine_type",
@@ -17,16 +18,30 @@ MACHINE_LABELS = (
     "chassis_slot",
     "chassis_tray",
     "switch",
+    "kernel",
+    "inforom",
+    "adapter_firmware",
 )
 OF_THE_NODE = frozenset({"__name__", "instance", "job", "node", "boot_id", "replica", "prometheus_replica"})
 """Labels of its series that name a node, and not what it shares with others."""
 _LONGEST = 120  # characters
 
 
-def machine_labels(machine_type: str, facts: NvmlFacts | None, switch: str = "") -> tuple[str, ...]:
-    """The values of `MACHINE_LABELS`; "" for what is not known, several joined by `+` where GPUs of the node differ."""
+def machine_labels(
+    machine_type: str,
+    facts: NvmlFacts | None,
+    switch: str = "",
+    *,
+    kernel: str = "",
+    infiniband: InfinibandFacts | None = None,
+) -> tuple[str, ...]:
+    """The values of `MACHINE_LABELS`; "" for what is not known, several joined by `+` where GPUs of the node differ.
+
+    Adapters of one node may be of several boards, so that their firmware is written with the board.
+    """
     gpus = () if facts is None else facts.gpus
     of = [gpu.placement for gpu in gpus]
+    adapters = () if infiniband is None else infiniband.adapters
     return (
         machine_type[:_LONGEST],
         _joined(gpu.name for gpu in gpus),
@@ -38,6 +53,9 @@ def machine_labels(machine_type: str, facts: NvmlFacts | None, switch: str = "")
         _joined(_text(one.chassis_slot) for one in of),
         _joined(_text(one.chassis_tray) for one in of),
         switch[:_LONGEST],
+        kernel[:_LONGEST],
+        _joined(gpu.inforom for gpu in gpus),
+        _joined(f"{one.board} {one.firmware}".lstrip() for one in adapters if one.firmware),
     )
 
 

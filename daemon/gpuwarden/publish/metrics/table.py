@@ -236,7 +236,8 @@ _ROWS: tuple[Metric, ...] = (
            "Always 1. The labels are the name of this node and the id of its boot."),
     Metric("gpuwarden_machine_info", GAUGE, MACHINE_LABELS, lambda s: [(s.machine, 1)] if s.machine else (),
            "Always 1. The labels are what nodes may have in common: the machine's type by its firmware, GPU model, driver, VBIOS; NVLink domain and "
-           "clique where NVLink spans nodes; chassis, slot and tray from Blackwell on; leaf switch or block by the configuration or Slurm's topology. "
+           "clique where NVLink spans nodes; chassis, slot and tray from Blackwell on; leaf switch or block by the configuration or Slurm's topology; "
+           "kernel, InfoROM, firmware of RDMA adapters with their board. "
            "While the driver does not respond they keep their last values."),
     Metric("gpuwarden_simulated", GAUGE, (), lambda s: _one(int(s.service.simulated)),
            "1 while every GPU on this page is simulated."),

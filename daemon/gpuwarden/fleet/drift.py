@@ -1,0 +1,69 @@
+"""Versions that differ among nodes that should be alike: of one type of machine and GPU model, and of one NVLink domain."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from gpuwarden.fleet.model import Key, Row
+
+ITEMS = ("driver", "vbios", "inforom", "adapter_firmware", "kernel")
+"""Labels of `gpuwarden_machine_info` that are versions."""
+OF_A_DOMAIN = ("driver",)
+"""What the nodes of one NVLink domain must share: they import each other's memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """One item of a group of which nodes differ. `domain`: the group is an NVLink domain. `others`: nodes by value, the rarest value last."""
+
+    group: str
+    domain: bool
+    item: str
+    nodes: int
+    most: str
+    having: int
+    others: Mapping[str, tuple[str, ...]]
+
+
+def drift(rows: Iterable[Row], labels: Mapping[Key, Mapping[str, str]]) -> list[Drift]:
+    """Find what differs, domains first. A node of which an item is not known is not compared by it."""
+    alike: dict[tuple[bool, str], list[tuple[str, Mapping[str, str]]]] = defaultdict(list)
+    for row in rows:
+        of = labels.get(row.key, {})
+        for group in _groups(row, of):
+            alike[group].append((row.node, of))
+    found = (
+        one
+        for (domain, group), nodes in alike.items()
+        for item in (OF_A_DOMAIN if domain else ITEMS)
+        if (one := _compared(group, domain, item, nodes)) is not None
+    )
+    return sorted(found, key=lambda one: (not one.domain, one.group, ITEMS.index(one.item)))
+
+
+def _groups(row: Row, of: Mapping[str, str]) -> Iterator[tuple[bool, str]]:
+    if of.get("machine_type") and of.get("model"):
+        yield False, ", ".join(filter(None, (row.cluster, of["machine_type"], of["model"])))
+    if of.get("cluster_uuid"):
+        yield True, f"NVLink domain {of['cluster_uuid']} clique {of.get('clique', '')}".rstrip()
+
+
+def _compared(group: str, domain: bool, item: str, nodes: Iterable[tuple[str, Mapping[str, str]]]) -> Drift | None:
+    by_value: dict[str, list[str]] = defaultdict(list)
+    for name, of in nodes:
+        if of.get(item):
+            by_value[of[item]].append(name)
+    if len(by_value) < 2:
+        return None
+    ordered = sorted(by_value, key=lambda value: (-len(by_value[value]), value))
+    return Drift(
+        group=group,
+        domain=domain,
+        item=item,
+        nodes=sum(map(len, by_value.values())),
+        most=ordered[0],
+        having=len(by_value[ordered[0]]),
+        others={value: tuple(sorted(by_value[value])) for value in ordered[1:]},
+    )
