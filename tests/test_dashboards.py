@@ -16,11 +16,11 @@ from grafana_foundation_sdk.models import units
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from dashboards import FOLDER, PAGES
+from gpuwarden.features.evacuation.metrics import OUTCOMES
+from gpuwarden.features.evacuation.policy.model import Given
 from gpuwarden.health.model import Health
-from gpuwarden.policy.evacuation.model import Given
 from gpuwarden.policy.model import Owner
 from gpuwarden.publish.metrics.dcgm_names import FIELDS, PREFIX
-from gpuwarden.publish.metrics.evacuation import OUTCOMES
 from gpuwarden.publish.metrics.table import METRICS, SHADOW
 from grafana_dashboards import texts
 from grafana_dashboards.build import NODE_UID, document

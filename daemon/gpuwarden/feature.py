@@ -31,6 +31,7 @@ from typing import Any
 
 FEATURES: Mapping[str, frozenset[str]] = {
     "active_test": frozenset({"options", "verbs", "doctor"}),
+    "evacuation": frozenset({"doctor", "log_lines", "metrics", "status", "status_text", "daemon"}),
     "job_stall": frozenset({"conditions", "memory", "detectors"}),
     "kubernetes": frozenset({"options", "register", "daemon", "doctor", "sources"}),
     "file": frozenset({"options", "actuator"}),

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from gpuwarden.actuators.azure_approval import AzureApproval
 from gpuwarden.config.model import ConfigError, load
 from gpuwarden.config.sources import Sources
+from gpuwarden.features.evacuation.azure_approval import AzureApproval
+from gpuwarden.features.evacuation.settings import settings
 from gpuwarden.policy.model import Result
-from gpuwarden.runtime.wiring import Site
 from gpuwarden_collectors.cloud.metadata import Metadata
 from support.daemons import FakeHost, RunningDaemon
 from support.metadata import PORTAL, AzureCloud, Fault, Response, Simulator, beside, reset, silence, status
@@ -193,9 +193,9 @@ def test_in_mode_observe_it_is_shown_and_nothing_is_approved(tmp_path: Path, azu
 def test_by_default_nothing_is_approved(tmp_path: Path) -> None:
     file = tmp_path / "gpuwarden.toml"
     file.write_text('[termination]\nsources = ["azure"]\n')
-    assert not Site.of(load(Sources(file=file, environment={}))).evacuation.approve
+    assert not settings(load(Sources(file=file, environment={}))).approve
     file.write_text("[termination.azure]\napprove = true\n")
-    assert Site.of(load(Sources(file=file, environment={}))).evacuation.approve
+    assert settings(load(Sources(file=file, environment={}))).approve
     file.write_text("[termination.aws]\napprove = true\n")
     with pytest.raises(ConfigError, match=r"termination\.aws\.approve: unknown key"):
         load(Sources(file=file, environment={}))

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuwarden.config.model import Config
-from gpuwarden.doctor.jobs import container_labels
 from gpuwarden.doctor.row import Grade
+from gpuwarden.features.evacuation.doctor import container_labels
 from support.docker import DOCKER, Docker
 
 pytestmark = DOCKER

@@ -18,6 +18,7 @@ from gpuwarden.config.sources import Sources
 from gpuwarden.config.termination import TerminationOptions
 from gpuwarden.doctor import jobs, termination
 from gpuwarden.doctor.row import Grade, Row
+from gpuwarden.features.evacuation.doctor import job_signals
 from support.daemons import FakeHost
 from support.logind import Logind, message_bus
 from support.metadata import (
@@ -255,11 +256,11 @@ def test_the_daemon_answers_jobs_and_users_must_be_able_to_reach_it(tmp_path: Pa
 
 def test_a_kernel_without_pidfd_is_reported() -> None:
     config = Config(termination=TerminationOptions(sources=()))
-    assert [row.grade for row in jobs.job_signals(config)] == [Grade.OK]
+    assert [row.grade for row in job_signals(config)] == [Grade.OK]
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
     try:
-        (row,) = jobs.job_signals(config)
+        (row,) = job_signals(config)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert (row.grade, row.found.startswith("pidfd_open: ")) == (Grade.WARN, True)

@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from gpuwarden.engine.journal import Journal, Step
+from gpuwarden.features.evacuation.acknowledge import Acknowledged
+from gpuwarden.features.evacuation.policy import events as evacuation
+from gpuwarden.features.evacuation.policy.delivery import Aim, Delivery, Way
+from gpuwarden.features.evacuation.policy.model import Sent
 from gpuwarden.health.active_test.lease import Lease, begun, ended
 from gpuwarden.health.active_test.submission import submitted
 from gpuwarden.health.model import Event, EventKind
 from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.ledger.reader import read_only
 from gpuwarden.ledger.rows import Memory
-from gpuwarden.policy.evacuation import events as evacuation
-from gpuwarden.policy.evacuation.delivery import Aim, Delivery, Way
-from gpuwarden.policy.evacuation.model import Sent
 from gpuwarden.policy.model import Notice, Result
-from gpuwarden.publish.sockets.jobs import Acknowledged
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.event_facts import GpuResetEvent, LogPosition

@@ -6,8 +6,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from gpuwarden.engine.log_lines import write_line
-from gpuwarden.policy.evacuation.events import saved
-from gpuwarden.policy.evacuation.model import BY_EXIT, BY_STEP
+from gpuwarden.features.evacuation.policy.events import saved
+from gpuwarden.features.evacuation.policy.model import BY_EXIT, BY_STEP
 from gpuwarden_collectors.facts import Stamp
 
 NOW = Stamp(boottime=1.0, wall=1.0)

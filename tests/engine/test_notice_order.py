@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from gpuwarden.features.evacuation.policy.model import open_evacuations
 from gpuwarden.health.model import EventKind
 from gpuwarden.ledger.reader import read_only
-from gpuwarden.policy.evacuation.model import open_evacuations
 from gpuwarden.policy.model import Notice
 from gpuwarden.policy.notices import id_of
 from gpuwarden_collectors.event_facts import XidEvent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwarden.evacuation.active_notices import active_notices
+from gpuwarden.features.evacuation.active_notices import active_notices
 from gpuwarden.policy.state import PolicyState
 from support.hosts import Host, slot
 

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.base.capabilities import KILL, SYS_PTRACE, Capability
-from gpuwarden.evacuation.acknowledgements import Acknowledgements
-from gpuwarden.evacuation.active_notices import ActiveNotices
-from gpuwarden.evacuation.gpu_processes import gpu_processes
-from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
+from gpuwarden.features.evacuation.acknowledge import Acknowledged
+from gpuwarden.features.evacuation.acknowledgements import Acknowledgements
+from gpuwarden.features.evacuation.active_notices import ActiveNotices
+from gpuwarden.features.evacuation.gpu_processes import gpu_processes
+from gpuwarden.features.evacuation.policy.budget import FAILING_GPU
+from gpuwarden.features.evacuation.policy.model import Sent
+from gpuwarden.features.evacuation.slurm.job_scan import SlurmJobScan
 from gpuwarden.health.model import EventKind
-from gpuwarden.policy.evacuation.budget import FAILING_GPU
-from gpuwarden.policy.evacuation.model import Sent
 from gpuwarden.policy.model import Notice
 from gpuwarden.policy.notices import id_of
-from gpuwarden.publish.sockets.jobs import Acknowledged
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.facts import CallError, GpuAnswer, GpuFacts, GpuProcess
 from gpuwarden_collectors.receivers.reader import ReceiversReader

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuwarden.features.evacuation.acknowledge import Acknowledge
 from gpuwarden.health.model import EventKind
 from gpuwarden.policy.notices import id_of
 from gpuwarden.publish.notices import Notices
@@ -129,10 +130,9 @@ def victims(trees: Forest) -> Iterator[list[Rank]]:
 @asynccontextmanager
 async def listening(folder: Path, rig: Rig) -> AsyncIterator[JobSocket]:
     """Serve the job socket in a folder that every user reaches."""
-    served = JobSocket(
-        folder, status=dict, notices=Notices(), current=rig.departing.current,
-        membership_of=rig.departing.membership_of, acknowledged=rig.departing.acknowledged, clients=512, clients_of_user=256,
-    )  # fmt: skip
+    verb = Acknowledge(rig.departing.current, rig.departing.membership_of, rig.departing.acknowledged).verb
+    verbs = {"acknowledge": verb}
+    served = JobSocket(folder, status=dict, notices=Notices(), verbs=verbs, clients=512, clients_of_user=256)
     await served.start()
     task = asyncio.create_task(served.run())
     try:

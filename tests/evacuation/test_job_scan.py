@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.evacuation.job_scan import JobScan, Scanned
-from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
-from gpuwarden.policy.evacuation.plan import Seen
+from gpuwarden.features.evacuation.job_scan import JobScan, Scanned
+from gpuwarden.features.evacuation.policy.plan import Seen
+from gpuwarden.features.evacuation.slurm.job_scan import SlurmJobScan
 from gpuwarden_collectors.receivers.reader import ReceiversReader
 from gpuwarden_collectors.slurm.client import SlurmClient
 from support.ranks import Rank, rank

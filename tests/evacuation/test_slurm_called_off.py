@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from gpuwarden.features.evacuation.policy.budget import FAILING_GPU
+from gpuwarden.features.evacuation.policy.steps import Requeue, SetFinalState
 from gpuwarden.health.model import EventKind
-from gpuwarden.policy.evacuation.budget import FAILING_GPU
-from gpuwarden.policy.evacuation.steps import Requeue, SetFinalState
 from gpuwarden.policy.model import Notice
 from support.evacuations import announced, stamp
 from support.slurm import SLURM, Slurm

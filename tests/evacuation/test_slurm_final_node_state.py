@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.actuators.slurm.final_node_state import FinalState, FinalStateResult, set_final_state
-from gpuwarden.actuators.slurm.requeue import Requeueing, requeue
+from gpuwarden.features.evacuation.slurm.final_node_state import FinalState, FinalStateResult, set_final_state
+from gpuwarden.features.evacuation.slurm.requeue import Requeueing, requeue
 from gpuwarden_collectors.slurm.client import Commands, SlurmClient
 from gpuwarden_collectors.slurm.errors import Refused
 from support.slurm import SLURM, Slurm, processes_with, require_slurm, running

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.actuators.slurm.job_mark import Marking, MarkOutcome, mark, unmark
-from gpuwarden.evacuation.signalling import signal_through_slurm
-from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
-from gpuwarden.policy.evacuation.delivery import MARK_STANDS, Aim, Delivery, Way
-from gpuwarden.policy.evacuation.model import Sent
-from gpuwarden.policy.evacuation.steps import SignalJob
+from gpuwarden.features.evacuation.policy.delivery import MARK_STANDS, Aim, Delivery, Way
+from gpuwarden.features.evacuation.policy.model import Sent
+from gpuwarden.features.evacuation.policy.steps import SignalJob
+from gpuwarden.features.evacuation.signalling import signal_through_slurm
+from gpuwarden.features.evacuation.slurm.job_mark import Marking, MarkOutcome, mark, unmark
+from gpuwarden.features.evacuation.slurm.job_scan import SlurmJobScan
 from gpuwarden.policy.notices import id_of
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.slurm.client import Commands, SlurmClient

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.actuators.slurm.job_signals import Signalling, signal_batch, signal_steps
-from gpuwarden.evacuation.signalling import signal_through_slurm
-from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
-from gpuwarden.policy.evacuation.delivery import DeliveryRules, delivery
-from gpuwarden.policy.evacuation.model import Sent
-from gpuwarden.policy.evacuation.steps import SignalJob
+from gpuwarden.features.evacuation.policy.delivery import DeliveryRules, delivery
+from gpuwarden.features.evacuation.policy.model import Sent
+from gpuwarden.features.evacuation.policy.steps import SignalJob
+from gpuwarden.features.evacuation.signalling import signal_through_slurm
+from gpuwarden.features.evacuation.slurm.job_scan import SlurmJobScan
+from gpuwarden.features.evacuation.slurm.job_signals import Signalling, signal_batch, signal_steps
 from gpuwarden_collectors.slurm.client import Commands, SlurmClient
 from gpuwarden_collectors.slurm.departing import listpids
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob

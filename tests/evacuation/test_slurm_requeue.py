@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gpuwarden.actuators.slurm.requeue import Requeueing, RequeueOutcome, requeue
+from gpuwarden.features.evacuation.slurm.requeue import Requeueing, RequeueOutcome, requeue
 from gpuwarden_collectors.slurm.client import Commands, SlurmClient
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 from support.slurm import SLURM, Slurm

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuwarden.evacuation.unsent import FORGOTTEN_AFTER, PAUSE_MOST, Unsent
+from gpuwarden.features.evacuation.unsent import FORGOTTEN_AFTER, PAUSE_MOST, Unsent
 
 A, B = (1, 10), (2, 20)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gpuwarden.features.evacuation.policy import event_data as evacuation
 from gpuwarden.health import events as health
 from gpuwarden.health.active_test.lease import Lease
 from gpuwarden.health.active_test.past import PastTest
@@ -22,7 +23,6 @@ from gpuwarden.health.nvlink import link_counters
 from gpuwarden.ledger.reader import read_only
 from gpuwarden.ledger.rows import event_of, row_of
 from gpuwarden.policy import events as policy
-from gpuwarden.policy.evacuation import event_data as evacuation
 from gpuwarden.policy.gate_state import Gate
 from gpuwarden.policy.model import Intent, Notice
 from gpuwarden.policy.state import Hold

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwarden.policy.evacuation.delivery import (
+from gpuwarden.features.evacuation.policy.delivery import (
     MARK_STANDS,
     SIGNALLED_MOST,
     Delivery,

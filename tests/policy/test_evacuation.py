@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from gpuwarden.features.evacuation.policy.budget import FAILING_GPU
+from gpuwarden.features.evacuation.policy.delivery import DeliveryRules, Way, mark
+from gpuwarden.features.evacuation.policy.events import not_requeued, saved, signalled, signalling
+from gpuwarden.features.evacuation.policy.model import JOBS_MOST, Requeued, Sent
+from gpuwarden.features.evacuation.policy.plan import EvacuationSettings, never
+from gpuwarden.features.evacuation.policy.preview import preview
+from gpuwarden.features.evacuation.policy.steps import CheckSteps, NameNot, Requeue, SetFinalState, SignalJob
 from gpuwarden.health.model import EventKind
-from gpuwarden.policy.evacuation.budget import FAILING_GPU
-from gpuwarden.policy.evacuation.delivery import DeliveryRules, Way, mark
-from gpuwarden.policy.evacuation.events import not_requeued, saved, signalled, signalling
-from gpuwarden.policy.evacuation.model import JOBS_MOST, Requeued, Sent
-from gpuwarden.policy.evacuation.plan import EvacuationSettings, never
-from gpuwarden.policy.evacuation.preview import preview
-from gpuwarden.policy.evacuation.steps import CheckSteps, NameNot, Requeue, SetFinalState, SignalJob
 from gpuwarden.policy.notices import id_of
 from gpuwarden_collectors.receivers.facts import Kind, Role
 from support.evacuations import BOOT, BOOTED, SETTINGS, Story, announced, local, process, slurm_job

@@ -7,12 +7,12 @@ from functools import partial
 
 import pytest
 
+from gpuwarden.features.evacuation.policy.approval import RESTS, TRIES_MOST
+from gpuwarden.features.evacuation.policy.events import saved
+from gpuwarden.features.evacuation.policy.plan import plan
+from gpuwarden.features.evacuation.policy.preview import preview
+from gpuwarden.features.evacuation.policy.steps import Approve
 from gpuwarden.health.model import EventKind
-from gpuwarden.policy.evacuation.approval import RESTS, TRIES_MOST
-from gpuwarden.policy.evacuation.events import saved
-from gpuwarden.policy.evacuation.plan import plan
-from gpuwarden.policy.evacuation.preview import preview
-from gpuwarden.policy.evacuation.steps import Approve
 from gpuwarden.policy.model import Result
 from gpuwarden_collectors.cloud.facts import Approval
 from gpuwarden_collectors.receivers.facts import Kind

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwarden.policy.evacuation.budget import (
+from gpuwarden.features.evacuation.policy.budget import (
     FAILING_GPU,
     FINAL_STATE_TAKES,
     INTERRUPTION,

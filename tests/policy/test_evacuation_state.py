@@ -11,13 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwarden.health.event_data import read, write
-from gpuwarden.health.model import Event, EventKind, Json
-from gpuwarden.policy.evacuation import events
-from gpuwarden.policy.evacuation.budget import budget
-from gpuwarden.policy.evacuation.delivery import Aim, Delivery, Process, Way
-from gpuwarden.policy.evacuation.event_data import Answered, KeptProcesses, Saved, Signalling, processes_of
-from gpuwarden.policy.evacuation.model import (
+from gpuwarden.features.evacuation.policy import events
+from gpuwarden.features.evacuation.policy.budget import budget
+from gpuwarden.features.evacuation.policy.delivery import Aim, Delivery, Process, Way
+from gpuwarden.features.evacuation.policy.event_data import Answered, KeptProcesses, Saved, Signalling, processes_of
+from gpuwarden.features.evacuation.policy.model import (
     CALLED_OFF_FOR,
     EVACUATIONS_MOST,
     SIGNALLED_WITHIN,
@@ -27,8 +25,10 @@ from gpuwarden.policy.evacuation.model import (
     JobState,
     Sent,
 )
-from gpuwarden.policy.evacuation.plan import slurm_of
-from gpuwarden.policy.evacuation.steps import Approve, Requeue, SignalJob
+from gpuwarden.features.evacuation.policy.plan import slurm_of
+from gpuwarden.features.evacuation.policy.steps import Approve, Requeue, SignalJob
+from gpuwarden.health.event_data import read, write
+from gpuwarden.health.model import Event, EventKind, Json
 from gpuwarden.policy.model import Result
 from gpuwarden_collectors.cloud.facts import Approval
 from gpuwarden_collectors.receivers.facts import Kind

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuwarden.features.evacuation.policy.delivery import MARK_STANDS, Way, mark
+from gpuwarden.features.evacuation.policy.events import saved, settled, signalled, signalling
+from gpuwarden.features.evacuation.policy.model import SIGNALLED_WITHIN, Sent
+from gpuwarden.features.evacuation.policy.steps import SignalJob
+from gpuwarden.features.evacuation.policy.unsettled import has_unused_mark, repeatable
 from gpuwarden.health.model import EventKind
-from gpuwarden.policy.evacuation.delivery import MARK_STANDS, Way, mark
-from gpuwarden.policy.evacuation.events import saved, settled, signalled, signalling
-from gpuwarden.policy.evacuation.model import SIGNALLED_WITHIN, Sent
-from gpuwarden.policy.evacuation.steps import SignalJob
-from gpuwarden.policy.evacuation.unsettled import has_unused_mark, repeatable
 from gpuwarden_collectors.receivers.facts import Kind
 from gpuwarden_collectors.slurm.departing_facts import CommandOutcome
 from support.evacuations import BOOT, BOOTED, SETTINGS, Dies, Story, announced, local, process

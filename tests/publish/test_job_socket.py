@@ -21,8 +21,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from gpuwarden.features.evacuation.acknowledge import Acknowledge, Acknowledged, Membership
 from gpuwarden.publish.notices import Notices
-from gpuwarden.publish.sockets.jobs import LINE_LIMIT, Acknowledged, Caller, JobSocket, Membership
+from gpuwarden.publish.sockets.jobs import LINE_LIMIT, Caller, JobSocket
 from gpuwarden.publish.sockets.unix_socket import VerbError
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_job.acknowledge import acknowledge
@@ -60,10 +61,9 @@ class Daemon:
         self.received.append(acknowledgement)
 
     def socket(self, run_dir: Path, **options: Any) -> JobSocket:
-        return JobSocket(
-            run_dir, status=lambda: dict(STATUS), notices=self.notices,
-            current=lambda: {NOTICE}, membership_of=self.membership_of, acknowledged=self.acknowledged, **options,
-        )  # fmt: skip
+        verb = Acknowledge(lambda: {NOTICE}, self.membership_of, self.acknowledged).verb
+        verbs = {"acknowledge": verb}
+        return JobSocket(run_dir, status=lambda: dict(STATUS), notices=self.notices, verbs=verbs, **options)
 
 
 @asynccontextmanager
@@ -322,6 +322,7 @@ async def test_a_caller_in_a_namespace_that_cannot_be_seen_has_no_number(tmp_pat
     script = textwrap.dedent("""
         import asyncio, sys
         from pathlib import Path
+        from gpuwarden.features.evacuation.acknowledge import Acknowledge
         from gpuwarden.publish.sockets.jobs import JobSocket
         from gpuwarden.publish.notices import Notices
 
@@ -329,10 +330,8 @@ async def test_a_caller_in_a_namespace_that_cannot_be_seen_has_no_number(tmp_pat
             print(caller.pid, caller.started, flush=True)
 
         async def main():
-            served = JobSocket(
-                Path(sys.argv[1]), status=dict, notices=Notices(),
-                current=lambda: {sys.argv[2]}, membership_of=membership_of, acknowledged=print, deadline=60.0,
-            )
+            verb = Acknowledge(lambda: {sys.argv[2]}, membership_of, print).verb
+            served = JobSocket(Path(sys.argv[1]), status=dict, notices=Notices(), verbs={"acknowledge": verb}, deadline=60.0)
             await served.start()
             print("ready", flush=True)
             await served.run()

@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from gpuwarden.evacuation.acknowledgements import Acknowledgements
-from gpuwarden.evacuation.active_notices import ActiveNotices
-from gpuwarden.evacuation.driver import Evacuation
-from gpuwarden.evacuation.job_scan import JobScan
-from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
+from gpuwarden.features.evacuation.acknowledgements import Acknowledgements
+from gpuwarden.features.evacuation.active_notices import ActiveNotices
+from gpuwarden.features.evacuation.driver import Evacuation
+from gpuwarden.features.evacuation.job_scan import JobScan
+from gpuwarden.features.evacuation.policy.budget import FAILING_GPU
+from gpuwarden.features.evacuation.policy.plan import EvacuationSettings
+from gpuwarden.features.evacuation.slurm.job_scan import SlurmJobScan
 from gpuwarden.health.model import Event, EventKind
-from gpuwarden.policy.evacuation.budget import FAILING_GPU
-from gpuwarden.policy.evacuation.plan import EvacuationSettings
 from gpuwarden.policy.model import Notice
 from gpuwarden.policy.notices import id_of
 from gpuwarden_collectors.base import host_clock

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from gpuwarden.health.model import Event, EventKind, Json
-from gpuwarden.policy.evacuation import events
-from gpuwarden.policy.evacuation.delivery import Process, Way, mark
-from gpuwarden.policy.evacuation.model import BY_STEP, Evacuation, EvacuationState, JobState, Sent
-from gpuwarden.policy.evacuation.plan import EvacuationSettings, Seen, plan
-from gpuwarden.policy.evacuation.state import fold
-from gpuwarden.policy.evacuation.steps import (
+from gpuwarden.features.evacuation.policy import events
+from gpuwarden.features.evacuation.policy.delivery import Process, Way, mark
+from gpuwarden.features.evacuation.policy.model import BY_STEP, Evacuation, EvacuationState, JobState, Sent
+from gpuwarden.features.evacuation.policy.plan import EvacuationSettings, Seen, plan
+from gpuwarden.features.evacuation.policy.state import fold
+from gpuwarden.features.evacuation.policy.steps import (
     Approve,
     CheckSteps,
     NameNot,
@@ -22,7 +21,8 @@ from gpuwarden.policy.evacuation.steps import (
     SignalJob,
     Step,
 )
-from gpuwarden.policy.evacuation.unsettled import job_number, settle
+from gpuwarden.features.evacuation.policy.unsettled import job_number, settle
+from gpuwarden.health.model import Event, EventKind, Json
 from gpuwarden.policy.model import Notice, Result
 from gpuwarden.policy.notices import id_of
 from gpuwarden_collectors.cloud.facts import Approval

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from gpuwarden.evacuation.acknowledgements import Acknowledgements
-from gpuwarden.evacuation.executor import Executor
-from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
+from gpuwarden.features.evacuation.acknowledgements import Acknowledgements
+from gpuwarden.features.evacuation.executor import Executor
+from gpuwarden.features.evacuation.policy import events
+from gpuwarden.features.evacuation.policy.model import EvacuationState
+from gpuwarden.features.evacuation.policy.state import fold
+from gpuwarden.features.evacuation.policy.steps import Step
+from gpuwarden.features.evacuation.slurm.job_scan import SlurmJobScan
 from gpuwarden.health.model import Event, EventKind
-from gpuwarden.policy.evacuation import events
-from gpuwarden.policy.evacuation.model import EvacuationState
-from gpuwarden.policy.evacuation.state import fold
-from gpuwarden.policy.evacuation.steps import Step
 from gpuwarden.policy.model import Notice
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.slurm.client import SlurmClient

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from gpuwarden.actuators.slurm.job_signals import Signalling, SignalOutcome, find_steps, signal_steps
+from gpuwarden.features.evacuation.slurm.job_signals import Signalling, SignalOutcome, find_steps, signal_steps
 from gpuwarden_collectors.slurm.client import Commands
 from gpuwarden_collectors.slurm.departing import read_jobs
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob

@@ -12,18 +12,18 @@ from pathlib import Path
 from gpuwarden.engine.enforcement import Enforcement
 from gpuwarden.engine.engine import Engine
 from gpuwarden.engine.journal import Journal, Step
-from gpuwarden.evacuation.acknowledgements import Acknowledgements
-from gpuwarden.evacuation.active_notices import ActiveNotices, active_notices
-from gpuwarden.evacuation.driver import Evacuation
-from gpuwarden.evacuation.job_scan import JobScan
+from gpuwarden.features.evacuation.acknowledgements import Acknowledgements
+from gpuwarden.features.evacuation.active_notices import ActiveNotices, active_notices
+from gpuwarden.features.evacuation.driver import Evacuation
+from gpuwarden.features.evacuation.job_scan import JobScan
+from gpuwarden.features.evacuation.policy import model as evacuation_model
+from gpuwarden.features.evacuation.policy import state as evacuation
+from gpuwarden.features.evacuation.policy.plan import EvacuationSettings
 from gpuwarden.health import state as health
 from gpuwarden.health.model import Event
 from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.ledger.reader import read_only
 from gpuwarden.policy import state as policy
-from gpuwarden.policy.evacuation import model as evacuation_model
-from gpuwarden.policy.evacuation import state as evacuation
-from gpuwarden.policy.evacuation.plan import EvacuationSettings
 from gpuwarden.policy.situation import Situation
 from gpuwarden_collectors.event_facts import HostEvent, LogPosition
 from gpuwarden_collectors.facts import Stamp

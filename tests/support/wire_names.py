@@ -30,7 +30,7 @@ INTERNAL = (
 )  # fmt: skip
 """Enumerations that nothing outside of their process sees."""
 OUTWARD = (
-    "gpuwarden.control", "gpuwarden.evacuation", "gpuwarden.health", "gpuwarden.notify", "gpuwarden.policy", "gpuwarden.publish",
+    "gpuwarden.control", "gpuwarden.features.evacuation", "gpuwarden.health", "gpuwarden.notify", "gpuwarden.policy", "gpuwarden.publish",
     "gpuwarden.trace", "gpuwarden_job",
 )  # fmt: skip
 """Packages whose keys are in documents, notifications, the ledger or files of jobs; the keys of others stay inside of the daemon."""

@@ -11,10 +11,9 @@ Document = dict[str, Any]
 
 
 def enforcement_lines(status: Document) -> Iterator[str]:
-    """Lines about notices, jobs, exclusions and orders. There are none where no scheduler is configured and no operator gave an order."""
+    """Lines about notices, exclusions and orders. There are none where no scheduler is configured and no operator gave an order."""
     enforcement = status.get("actions") or {}
     yield from _notice_lines(status)
-    yield from _job_lines(status.get("jobs") or {})
     if "operator" in status.get("excluded_by", ()):
         order = f" ({clean(enforcement['order'])})" if enforcement.get("order") else ""
         yield f"excluded by an operator{order}; `gpuwarden restore` ends that"
@@ -82,35 +81,6 @@ def _notice_lines(status: Document) -> Iterator[str]:
     for source in status.get("notice_sources", ()):
         if not source["up"]:
             yield f"termination notices of {clean(source['source'])}: no response: {clean(source['error'])}"
-
-
-def _job_lines(jobs: Document) -> Iterator[str]:
-    if jobs.get("error"):
-        yield f"jobs: {clean(jobs['error'])}"
-    for evacuation in jobs.get("departures", ()):
-        if evacuation["over"] and evacuation["jobs"]:
-            yield f"{clean(evacuation['kind'])} of {when(evacuation['since'])}, ended {when(evacuation['over'])}:"
-        yield from (f"job {clean(job['job'])}: {_job(job)}" for job in evacuation["jobs"])
-        if final := evacuation.get("final_node_state"):
-            yield f"final node state ({clean(final['what'])}): {clean(final['result'])}: {clean(final['text'])}"
-        if approval := evacuation.get("approval"):
-            attempts = f", attempt {approval['tries']}" if approval["tries"] > 1 else ""
-            yield f"approval of the end{attempts}: {clean(approval['result'])}: {clean(approval['text'])}"
-
-
-def _job(job: Document) -> str:
-    delivered = (
-        f"{clean(job['result'])}: {clean(job['text'])}" if job["result"] else f"not signalled: {clean(job['text'])}"
-    )
-    parts = [delivered]
-    if job["acknowledged_by"]:
-        step = f" step {job['step']}" if job["step"] is not None else ""
-        parts.append(
-            f"{'saved' if job['saved'] else 'is done'}{step} (acknowledged by {clean(job['acknowledged_by'])})"
-        )
-    if job["requeue"]:
-        parts.append(f"requeue {clean(job['requeue'])}: {clean(job['requeue_text'])}")
-    return "; ".join(parts)
 
 
 def _shown_only(notice: Document) -> str:

@@ -40,7 +40,6 @@ def status_text(status: Document, width: int | None = None, *, verbose: bool = F
     enforcement = list(enforcement_lines(status))
     sections = (
         ("enforcement", enforcement),
-        (_jobs_title(status), [clean(line) for line in (status.get("jobs") or {}).get("plan", ())]),
         ("active tests", list(active_test_lines(status))),
         *(section for feature in parts("status_text").values() for section in feature.sections(status)),
         ("suppressed, as consequences of other findings", silenced),
@@ -49,10 +48,6 @@ def status_text(status: Document, width: int | None = None, *, verbose: bool = F
     for title, lines in sections:
         if lines:
             yield from ("", f"{title}:", *(f"  {line}" for line in lines))
-
-
-def _jobs_title(status: Document) -> str:
-    return "jobs, if the mode were enforce" if status["mode"] == "observe" else "jobs: what comes next"
 
 
 def _spoken(code: str) -> str:

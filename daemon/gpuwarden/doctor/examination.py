@@ -52,8 +52,6 @@ _CHECKS: dict[str, Check] = {
     "scrapes": Check(in_thread_with(running.scraped)),
     "prometheus": Check(in_thread(prometheus.prometheus)),
     "job socket": Check(in_thread(jobs.job_socket)),
-    "job signals": Check(in_thread(jobs.job_signals)),
-    "container labels": Check(in_thread(jobs.container_labels)),
     "metadata service": Check(in_loop(termination.metadata), METADATA_WITHIN),
     "shutdown budget": Check(in_loop(termination.shutdown_budget)),
     "slurm": Check(_slurm, SLURM_WITHIN, "slurm"),

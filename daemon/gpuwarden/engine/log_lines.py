@@ -11,7 +11,6 @@ from gpuwarden.health.conditions import condition
 from gpuwarden.health.model import Event, EventKind, Key
 from gpuwarden.health.to_do import of_raised
 from gpuwarden.ledger.rows import Memory
-from gpuwarden.policy.evacuation.model import BY_EXIT, BY_STEP
 
 STORMING = (EventKind.XID, EventKind.TEST_XID, EventKind.SXID, EventKind.AER, EventKind.KERNEL_LINE)
 LINE_SPACING = 60.0
@@ -79,16 +78,6 @@ LINES: dict[EventKind, Line | Callable[[Event], Line]] = {
     EventKind.ORDERED: ("info", "operator order"),
     EventKind.NOTICED: ("warning", "termination notice"),
     EventKind.NOTICE_ENDED: ("info", "termination notice withdrawn"),
-    EventKind.DEPARTING: ("warning", "evacuation begun"),
-    EventKind.SIGNALLING: ("info", "signalling job"),
-    EventKind.SIGNALLED: ("info", "job signalled"),
-    EventKind.SAVED: ("info", "checkpoint acknowledged"),
-    EventKind.REQUEUED: ("info", "job requeued"),
-    EventKind.NOT_REQUEUED: ("warning", "job not requeued"),
-    EventKind.FINAL_NODE_STATE: ("warning", "final node state"),
-    EventKind.APPROVING: ("warning", "approving the termination early"),
-    EventKind.APPROVED: ("warning", "termination approval outcome"),
-    EventKind.DEPARTED: ("info", "evacuation over"),
     EventKind.TEST_BEGUN: ("info", "active test runs"),
     EventKind.TEST_ENDED: ("info", "active test ended"),
     EventKind.TEST_XID: ("warning", "Xid of the active test's own process, set aside"),
@@ -104,8 +93,6 @@ LINES: dict[EventKind, Line | Callable[[Event], Line]] = {
     EventKind.LEDGER_LOST: ("error", "ledger lost its last events"),
 } | {kind: line for feature in parts("log_lines").values() for kind, line in feature.LINES.items()}
 """The log line of each kind of event, or what makes it of the event."""
-WITHOUT_CHECKPOINT = {BY_EXIT: "signalled process ended", BY_STEP: "job ended before acknowledging"}
-"""Texts for SAVED without `saved`. A process that ends may have acknowledged before by a file, which names no process."""
 HIDDEN = (*OF_TESTS, *OF_GATES, *OF_FINDINGS)
 
 SEEN = ("healthy", "warning", "failure")
@@ -115,20 +102,10 @@ _OTHER_NAMES = {"level": "test_level"}
 """Names in log lines for keys of events that every log line has already."""
 
 
-def _of_job(event: Event) -> str:
-    """Return the text for an event of a job that has another than in `LINES`, else ""."""
-    if event.kind == EventKind.SIGNALLING and event.data.get("way") == "none":
-        return "marking job before its signal" if event.data.get("marking") else "job not signalled"
-    if event.kind == EventKind.SAVED and not event.data.get("saved"):
-        return WITHOUT_CHECKPOINT.get(str(event.data.get("by")), "acknowledged without a checkpoint")
-    return ""
-
-
 def write_line(event: Event, *, shadow: bool = False) -> None:
     """Write one line for the event. A pass that changes nothing writes none."""
     line = LINES[EventKind(event.kind)]
     level, text = line(event) if callable(line) else line
-    text = _of_job(event) or text
     if is_bookkeeping(event.kind, str(event.key), event.data):
         level = "debug"
     if event.kind == EventKind.GATE_ENDED and event.data.get("result") in ("failed", "no_verdict"):
@@ -139,8 +116,6 @@ def write_line(event: Event, *, shadow: bool = False) -> None:
         level, text = "warning", "return gate is void: the node returns without a test"
     if event.data.get("severity") == "failure" or event.data.get("to") == "failure":
         level = "error"
-    if event.kind == EventKind.SIGNALLED and event.data.get("result") == "unknown":
-        level, text = "warning", "not known whether the job got its signal"
     if shadow:
         level, text = "info", f"{text} (shadow: nothing follows from it)"
     about: dict[str, object] = {} if event.key is None else {"id": str(event.key)}

@@ -12,10 +12,8 @@ from gpuwarden.health.active_test.past import PastTest
 from gpuwarden.health.gpu.pods import PodsOnGpus
 from gpuwarden.health.model import Health, Verdict
 from gpuwarden.health.runbooks import RUNBOOKS
-from gpuwarden.policy.evacuation.model import Evacuation, Given
 from gpuwarden.policy.model import Intent, NodeState, Notice
 from gpuwarden.policy.state import Override
-from gpuwarden.publish.metrics.histogram import Histogram
 from gpuwarden_collectors.base import PassOutcome, WorkerReport
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
 from gpuwarden_collectors.facts import NvmlFacts, Stamp
@@ -165,27 +163,6 @@ class NoticeSource:
     """Its last valid answer."""
 
 
-NOTICE_TO_SIGNAL = Histogram.of(0.05, 0.1, 0.2, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evacuations:
-    """Jobs on a machine that is about to end."""
-
-    evacuations: tuple[Evacuation, ...] = ()
-    """Evacuations in progress, else the last one."""
-    preview: tuple[str, ...] = ()
-    """Steps that are going to be done, or would be in mode enforce."""
-    outcomes: Mapping[str, int] = field(default_factory=dict)
-    """Jobs signalled by this process, by result."""
-    answers: Mapping[Given, int] = field(default_factory=dict)
-    """Jobs by their acknowledgement, since the ledger began."""
-    signal_seconds: Histogram = NOTICE_TO_SIGNAL
-    """Seconds from the arrival of a notice to the signal of a job."""
-    error: str = ""
-    """Why jobs are not all known, or cannot be reached; empty if they are and can."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clients:
     """Clients of the web server."""
@@ -253,7 +230,6 @@ class Snapshot:
     receivers: tuple[ReceiverState, ...] = ()
     """Receivers of notifications."""
     tests: ActiveTests = field(default_factory=ActiveTests)
-    evacuations: Evacuations = field(default_factory=Evacuations)
     features: Mapping[str, Any] = field(default_factory=dict)
     """By feature, what it shows."""
     notice_sources: tuple[NoticeSource, ...] = ()

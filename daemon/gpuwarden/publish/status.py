@@ -22,7 +22,7 @@ from gpuwarden.health.to_do import to_do
 from gpuwarden.health.unknown_reasons import UNKNOWN_REASONS
 from gpuwarden.health.xid.witnesses import UNKNOWN_SLOT
 from gpuwarden.publish import notices
-from gpuwarden.publish.metrics import active_test, enforcement, evacuation, pods
+from gpuwarden.publish.metrics import active_test, enforcement, pods
 from gpuwarden.publish.returning import comes_back_when
 from gpuwarden.publish.snapshot import CollectorStatus, Snapshot
 from gpuwarden.publish.times import rfc3339, when
@@ -139,7 +139,6 @@ def status(snapshot: Snapshot, now: Stamp) -> Document:
         "collectors": [_collector(collector, now) for collector in snapshot.collectors],
         "actions": enforcement.document(snapshot),
         "tests": active_test.document(snapshot.tests, snapshot.enforced.gate),
-        "jobs": evacuation.document(snapshot.evacuations),
         "pods": pods.document(snapshot),
         "notices": [notices.notice_document(notice) for notice in snapshot.enforced.notices],
         "notice_sources": [notices.source_document(source) for source in snapshot.notice_sources],

@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from gpuwarden.actuators.detail import detail
@@ -104,17 +103,10 @@ class Daemon:
         self._notice_sources = NoticeSources(
             site.notice_sources(clock), self.enforcement.announced, boot_id=site.boot_id, clock=clock
         )
-        self._jobs = Jobs(
-            site,
-            self,
-            append=partial(self.journal.append, step=Step.SOON),
-            write=self.journal.append,
-            committed=self.ledger.commit,
-            clock=clock,
-            passed=manager.sockets.get(JOB_SOCKET),
-        )
+        job_verbs = {name: verb for part in self._parts for name, verb in part.job_verbs().items()}
+        self._jobs = Jobs(site.config, self, job_verbs, clock, passed=manager.sockets.get(JOB_SOCKET))
         of_parts = (projection for part in self._parts for projection in part.projections)
-        self.journal.projections = (self.engine, self.enforcement, *self._jobs.projections, *of_parts)
+        self.journal.projections = (self.engine, self.enforcement, *of_parts)
         self._gate = return_gate(site, self, self.request_step, clock)
         self._verdict_file = VerdictFile(site.config.run.dir, clock)
         self._judging = False
@@ -127,7 +119,7 @@ class Daemon:
         if self._gate is not None:
             self._tests.cut_short = self._gate.cut_short
         to_parts = (output for part in self._parts for output in part.outputs)
-        self.journal.outputs = (self._lines.write, self._notify, *self._jobs.outputs, self._tests.appended, *to_parts)
+        self.journal.outputs = (self._lines.write, self._notify, self._tests.appended, *to_parts)
         self._web = Web(
             self.holder,
             verbs.events_since,
@@ -195,7 +187,6 @@ class Daemon:
         self._ticker = asyncio.create_task(self._tick())
         self.enforcement.run()
         self._notifications.run(lambda: self.journal.checkpoint(self._clock()))
-        self._jobs.run()
         self._switch.run()
         for part in self._parts:
             part.run()
@@ -303,10 +294,10 @@ class Daemon:
         return self._notice_sources.ends_in()
 
     def jobs_settled(self) -> bool:
-        return self._jobs.settled()
+        return all(part.settled() for part in self._parts)
 
     async def jobs_signalled(self) -> str:
-        return await self._jobs.signalled()
+        return "; ".join(filter(None, [await part.announced() for part in self._parts]))
 
     def hook_asked(self) -> None:
         """Slurm's health check was here: what waits for it goes on."""
@@ -366,7 +357,6 @@ class Daemon:
         self.journal.append(self.enforcement.step(situation, now), by=self.enforcement)
         if self._gate is not None:
             self._gate.step(self.enforcement.gate)
-        self._jobs.step(self.engine.view.nvml.facts)
         for part in self._parts:
             part.step()
         self.journal.tend()
@@ -397,7 +387,6 @@ class Daemon:
             snapshot,
             enforced=enforced,
             notice_sources=self._notice_sources.shown(now),
-            evacuations=self._jobs.shown(now),
             receivers=self._notifications.shown(),
         )
         for part in self._parts:

@@ -21,6 +21,7 @@ from gpuwarden.policy.situation import Situation
 from gpuwarden.publish.metrics.exposition import Holder
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden.publish.sockets.control import Verb
+from gpuwarden.publish.sockets.jobs import JobVerb
 from gpuwarden.runtime.wiring import Site
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import Stamp
@@ -55,6 +56,18 @@ class Part:
     def verbs(self) -> Mapping[str, Verb]:
         """Return what the control socket may be asked of this part."""
         return {}
+
+    def job_verbs(self) -> Mapping[str, JobVerb]:
+        """Return what the job socket may be asked of this part."""
+        return {}
+
+    def settled(self) -> bool:
+        """Return True once nothing is left to do here for the imminent end."""
+        return True
+
+    async def announced(self) -> str:
+        """Return what follows from the imminent end, for the operator who announced it; empty while none is imminent."""
+        return ""
 
     def run(self) -> None:
         """Start. What the ledger knew is there by then."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,37 +14,27 @@ from gpuwarden.actuators.reconciler import Limits
 from gpuwarden.actuators.registry import Detail, actuators
 from gpuwarden.base.paths import LEDGER
 from gpuwarden.collect.collectors import Sources
-from gpuwarden.collect.slurm_jobs import conf_path
 from gpuwarden.collect.termination_sources import chosen
 from gpuwarden.config.model import Config
 from gpuwarden.config.notify import NotifyOptions
 from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.engine.enforcement import FIRST_READ, EnforcementOptions
-from gpuwarden.evacuation.job_scan import JobScan
-from gpuwarden.evacuation.settings import settings as evacuation_settings
-from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
 from gpuwarden.feature import parts
 from gpuwarden.health.view import Rules
 from gpuwarden.notify.messages import Origin
 from gpuwarden.notify.notifications import Notifications
-from gpuwarden.policy.evacuation.plan import EvacuationSettings
 from gpuwarden.publish.metrics.chosen import chosen_series
 from gpuwarden.publish.metrics.exposition import Holder, Renderer
 from gpuwarden.publish.metrics.hpc_jobs import HpcJobs
 from gpuwarden.publish.snapshot import Service, Snapshot
 from gpuwarden_collectors.base import Clock
-from gpuwarden_collectors.cloud.metadata import Metadata
-from gpuwarden_collectors.cloud.registry import AZURE
 from gpuwarden_collectors.cloud.source import CloudSource
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host import MachineIdentity, boot_id, contained, identify, machine_type
-from gpuwarden_collectors.receivers.labels import Labels
-from gpuwarden_collectors.receivers.reader import ReceiversReader
 from gpuwarden_collectors.registry import HOST_COLLECTORS
 from gpuwarden_collectors.slurm.client import SlurmClient
 
 if TYPE_CHECKING:  # loaded where they are wanted
-    from gpuwarden.actuators.azure_approval import AzureApproval
     from gpuwarden.collect.simulation import Simulation
 
 ROOT = Path("/")
@@ -150,31 +139,10 @@ class Site:
             return ()
         return chosen(self.config.termination, self.config.paths.sysfs, clock)
 
-    def job_scan(self, gpu_pids: Callable[[], Collection[int]], clock: Clock) -> JobScan:
-        """The scan of this host's jobs, for when its end is near."""
-        reader = ReceiversReader(self.config.paths.proc, containers=Labels(self.config.jobs.docker), clock=clock)
-        conf = conf_path(self.config.slurm, os.environ)
-        records = self.config.run.dir / "signals"
-        return JobScan(reader, None if self.slurm is None else SlurmJobScan(self.slurm, records, conf), gpu_pids)
-
     async def close(self) -> None:
         """End what is under way with Slurm."""
         if self.slurm is not None:
             await self.slurm.close()
-
-    @property
-    def evacuation(self) -> EvacuationSettings:
-        return evacuation_settings(self.config)
-
-    @property
-    def approval(self) -> AzureApproval | None:
-        """Client for early approval (Azure scheduled events); None unless it is enabled."""
-        azure = self.config.termination.of(AZURE)
-        if not self.evacuation.approve:
-            return None
-        from gpuwarden.actuators.azure_approval import AzureApproval  # noqa: PLC0415 - only where Azure is asked
-
-        return AzureApproval(Metadata(azure.endpoint or AZURE.endpoint, azure.timeout))
 
     @property
     def enforcement(self) -> EnforcementOptions:

@@ -21,8 +21,8 @@ from gpuwarden.health.model import Finding, GpuVerdict, Health, Key, Severity
 from gpuwarden.health.to_do import first_sentence, to_do
 from gpuwarden.health.xid.catalogue import XIDS, XidClass
 from gpuwarden.publish import notices
-from gpuwarden.publish.metrics import active_test, enforcement, evacuation, pods, ports
-from gpuwarden.publish.metrics.lines import COUNTER, GAUGE, HISTOGRAM, Number
+from gpuwarden.publish.metrics import active_test, enforcement, pods, ports
+from gpuwarden.publish.metrics.lines import COUNTER, GAUGE, Number
 from gpuwarden.publish.metrics.machine import MACHINE_LABELS
 from gpuwarden.publish.metrics.pods import POD
 from gpuwarden.publish.metrics.row import GPU, Labels, Metric, Sample
@@ -296,15 +296,6 @@ _ROWS: tuple[Metric, ...] = (
            "Earliest announced end of this machine, Unix time; hints do not count. No series while no notice gives a time."),
     Metric("gpuwarden_termination_source_up", GAUGE, ("source",), notices.sources_up,
            "1 while this source of termination notices answers."),
-    Metric("gpuwarden_jobs_signalled_total", COUNTER, ("outcome",), evacuation.signalled,
-           "Jobs to be signalled because their machine ends or a GPU failed, by outcome. Outcome local_only: only the ranks on this node were signalled, "
-           "and the job has other nodes; watched: another node signals the job; unsent: not signalled; unknown: the daemon was killed, or the "
-           "controller did not answer, while the signal was sent."),
-    Metric("gpuwarden_jobs_acknowledged_total", COUNTER, ("answer",), evacuation.acknowledged,
-           "Jobs by their acknowledgement of the notice. Answer saved: the job has saved; unsaved: a rank reports that it saved nothing; "
-           "ended: all signalled processes ended without an acknowledgement. A job with two answers counts for both."),
-    Metric("gpuwarden_notice_to_signal_seconds", HISTOGRAM, ("le",), evacuation.signal_seconds,
-           "Time from the arrival of a notice on this node until a running job is signalled. No series without a source of notices before the first job."),
     Metric("gpuwarden_gpus_expected", GAUGE, (), lambda s: _one(s.verdict.expected),
            "Number of GPUs expected here: as configured, by the type of the machine, or as learned. No series while the number is unknown."),
     Metric("gpuwarden_gpus_present", GAUGE, (), lambda s: _one(s.verdict.present),

@@ -1,14 +1,10 @@
-"""The Unix socket for jobs: they read whether this node may take work and when it ends, and acknowledge that they have saved.
+"""The Unix socket for jobs: they read whether this node may take work and when it ends. Features add verbs, as `acknowledge`.
 
     {"verb": "status"}                        ->  {"ok": true, "result": {the public part of status}}
     {"verb": "notice", "wait": S, "tag": T}   ->  {"ok": true, "result": {"tag": T, "notice": {as notice.json}}}
-    {"verb": "acknowledge", "notice": ID, "rank": N, "saved": true, "step": N or null, "all_ranks": true}
-                                              ->  {"ok": true, "result": {"job": "slurm/71"}}
 
 With `wait` the response is sent once an end is imminent, or, with the tag of the last response, once it has changed; after S
-seconds in any case. An acknowledgement comes from a process of the job, under the job's user or root. It holds for its own rank, unless
-`all_ranks` is true: then for all of the job, on all its nodes, and it must come from a rank. It may name a `job`, which must then be the
-caller's own. Errors are those of the control socket.
+seconds in any case. Errors are those of the control socket.
 
 Every user of the host may connect, so that everything is bounded: a line (4 KiB), the time until it is there (4 s), clients (128,
 and 16 of one user), how many of them wait. Idle clients give way: one client more of a user ends the one of the
@@ -24,7 +20,7 @@ import math
 import select
 import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +29,6 @@ from gpuwarden.base.log import get_logger
 from gpuwarden.publish.notices import WAIT_MOST, Notices
 from gpuwarden.publish.sockets.listener import PACE, SocketListener
 from gpuwarden.publish.sockets.unix_socket import (
-    NOT_ALLOWED,
     TRY_AGAIN,
     LineConnection,
     SocketFile,
@@ -42,7 +37,6 @@ from gpuwarden.publish.sockets.unix_socket import (
     failed,
     peer_of,
 )
-from gpuwarden_collectors.acknowledgements.message import parse_acknowledgement
 from gpuwarden_collectors.base import Clock, host_clock
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.process_stat import process_stat
@@ -54,10 +48,8 @@ NEW_NAME = "job.new"
 LINE_LIMIT = 4096
 BACKLOG = 512
 """Clients that wait in the kernel: one that finds the queue full is refused at once, and leaves a file instead."""
-_JOB_OF = 2.0  # seconds
 _WAITERS_OF_USER = 8
 _CHECK = 1.0  # seconds between two checks whether a waiting client is still connected
-_REFUSALS_EVERY = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,38 +64,8 @@ class Caller:
     uid: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Acknowledged:
-    """The acknowledgement of a rank of `job`, from process `pid` of user `uid`; `started`: ticks since boot, 0 if it was gone by then.
-
-    `all_ranks`: for all ranks of the job.
-    """
-
-    job: str
-    pid: int
-    started: int
-    uid: int
-    notice: str
-    rank: int
-    saved: bool
-    step: int | None
-    all_ranks: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Membership:
-    """The relation of a process to a job on this node. `job`: its key (`slurm/71`); `user`: whose the job is, None if that is not known."""
-
-    job: str
-    user: int | None
-    is_rank: bool
-
-
-MembershipOf = Callable[[Caller], Awaitable[Membership | None]]
-"""The job on this node that the caller belongs to; None if it belongs to none that is known.
-
-Better from memory; what must be read for it is read in a thread. Given up after 2 s, and the caller gets "try again".
-"""
+JobVerb = Callable[[dict[str, Any], Caller], Awaitable[Any]]
+"""A verb of jobs: takes its arguments and who calls. Raises VerbError."""
 
 
 @dataclass(slots=True, eq=False)
@@ -121,10 +83,9 @@ class _Client:
 class JobSocket:
     """The socket for jobs.
 
-    `status` gives the document for the verb of that name, which may name no user and no job; the loop calls it. `current`: the ids of the
-    notices that may be acknowledged now. The loop calls `acknowledged` for each acknowledgement that is accepted, repeated ones included;
-    it may raise VerbError to refuse it after all. `notices`: the document for jobs and the clients that wait for it. `check_every`: seconds
-    between two checks that the socket is there. `passed`: the socket, if systemd listens on it already.
+    `status` gives the document for the verb of that name, which may name no user and no job; the loop calls it. `notices`: the document for
+    jobs and the clients that wait for it. `verbs`: those beside `status` and `notice`. `check_every`: seconds between two checks that the
+    socket is there. `passed`: the socket, if systemd listens on it already.
     """
 
     def __init__(
@@ -133,9 +94,7 @@ class JobSocket:
         *,
         status: Callable[[], dict[str, Any]],
         notices: Notices,
-        current: Callable[[], Collection[str]],
-        membership_of: MembershipOf,
-        acknowledged: Callable[[Acknowledged], None],
+        verbs: Mapping[str, JobVerb],
         clock: Clock = host_clock,
         clients: int = 128,
         clients_of_user: int = 16,
@@ -143,17 +102,14 @@ class JobSocket:
         check_every: float = 5.0,
         passed: socket.socket | None = None,
     ) -> None:
-        verbs = {"status": self._status, "notice": self._notice, "acknowledge": self._acknowledge}
-        self._verbs = Verbs(verbs, log, deadline, {"notice": WAIT_MOST + deadline})
+        own = {"status": self._status, "notice": self._notice}
+        others = {name: _for_caller(verb) for name, verb in verbs.items()}
+        self._verbs = Verbs({**own, **others}, log, deadline, {"notice": WAIT_MOST + deadline})
         self._status_document = status
         self._notices = notices
-        self._current = current
-        self._membership_of = membership_of
-        self._acknowledged = acknowledged
         self._clients_most, self._clients_of_user = clients, clients_of_user
         self._deadline = deadline
         self._clients: set[_Client] = set()
-        self._refusals = _Refusals()
         file = SocketFile(run_dir / NAME, NEW_NAME, 0o666, passed)
         self._listener = SocketListener(
             file, self._accepted, clock=clock, backlog=BACKLOG, check_every=check_every, deadline=deadline
@@ -273,91 +229,9 @@ class JobSocket:
             client.waits = False
             waiting.cancel()
 
-    async def _acknowledge(self, arguments: dict[str, Any], client: _Client) -> dict[str, Any]:
-        caller = client.caller
-        try:
-            message = parse_acknowledgement(arguments)
-        except ValueError as error:
-            raise VerbError(str(error)) from None
-        if message.notice not in self._current():
-            raise VerbError(f"there is no notice {message.notice[:60]!r} to acknowledge")
-        membership = await self._membership(caller)
-        if membership is None:
-            raise self._refusals.refused(f"{_name(caller)} belongs to no job that is known on this node", caller)
-        job = membership.job
-        self._may_acknowledge(caller, membership, all_ranks=message.all_ranks)
-        named = arguments.get("job")
-        if named is not None and named not in (job, job.partition("/")[2]):
-            raise self._refusals.refused(
-                f"{_name(caller)} belongs to {job}, and may not acknowledge for another job", caller
-            )
-        self._acknowledged(
-            Acknowledged(
-                job=job,
-                pid=caller.pid,
-                started=caller.started or 0,
-                uid=caller.uid,
-                notice=message.notice,
-                rank=message.rank,
-                saved=message.saved,
-                step=message.step,
-                all_ranks=message.all_ranks,
-            )
-        )
-        return {"job": job}
 
-    def _may_acknowledge(self, caller: Caller, membership: Membership, *, all_ranks: bool) -> None:
-        """Raises VerbError."""
-        if caller.uid not in (0, membership.user):
-            if membership.user is None:
-                raise VerbError(
-                    f"whose {membership.job} is, is not known: its processes are of several users, and Slurm has not answered; try again",
-                    TRY_AGAIN,
-                )
-            raise self._refusals.refused(
-                f"{_name(caller)} may not acknowledge for {membership.job}, which is user {membership.user}'s", caller
-            )
-        if all_ranks and not membership.is_rank:
-            raise VerbError(
-                f"{_name(caller)} is no rank of {membership.job} as of the last scan, and may not answer for all ranks; try again",
-                TRY_AGAIN,
-            )
-
-    async def _membership(self, caller: Caller) -> Membership | None:
-        """Raises VerbError."""
-        try:
-            async with asyncio.timeout(_JOB_OF):
-                membership = await self._membership_of(caller)
-        except TimeoutError:
-            raise VerbError(f"the job of process {caller.pid} was not found in time; try again", TRY_AGAIN) from None
-        if caller.pid > 0:  # its number may have become another's while its job was read; what has just ended is known
-            stat = process_stat("/proc", caller.pid)
-            if caller.started is None or (stat is not None and stat.started != caller.started):
-                return None
-        return membership
-
-
-class _Refusals:
-    """Refusals: sent to each refused client, and logged once a minute, since any user can cause as many as they like."""
-
-    def __init__(self) -> None:
-        self._next = -math.inf
-        self._not_logged = 0
-
-    def refused(self, error: str, caller: Caller) -> VerbError:
-        now = asyncio.get_running_loop().time()
-        if now < self._next:
-            self._not_logged += 1
-        else:
-            log.warning("acknowledgement refused", error=error, uid=caller.uid, not_logged=self._not_logged)
-            self._next, self._not_logged = now + _REFUSALS_EVERY, 0
-        return VerbError(error, NOT_ALLOWED)
-
-
-def _name(caller: Caller) -> str:
-    if caller.pid <= 0:
-        return f"a process of user {caller.uid} in a PID namespace that is not visible from here"
-    return f"process {caller.pid} of user {caller.uid}"
+def _for_caller(verb: JobVerb) -> Callable[[dict[str, Any], _Client], Awaitable[Any]]:
+    return lambda arguments, client: verb(arguments, client.caller)
 
 
 def _seconds(value: object) -> float:

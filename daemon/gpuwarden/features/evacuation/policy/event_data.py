@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from gpuwarden.features.evacuation.policy.delivery import Process, Way
+from gpuwarden.features.evacuation.policy.model import TEXT_MOST, Sent
+from gpuwarden.features.evacuation.policy.model import Requeued as HowRequeued
 from gpuwarden.health.event_data import cut, key, null, otherwise
-from gpuwarden.policy.evacuation.delivery import Process, Way
-from gpuwarden.policy.evacuation.model import TEXT_MOST, Sent
-from gpuwarden.policy.evacuation.model import Requeued as HowRequeued
 from gpuwarden.policy.model import Result
 from gpuwarden.policy.notices import NAME_MOST
 from gpuwarden_collectors.codec import CodecError

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from gpuwarden.policy.evacuation.delivery import SIGNALLED_MOST, Process, Way
+from gpuwarden.features.evacuation.policy.delivery import SIGNALLED_MOST, Process, Way
 from gpuwarden.policy.model import Result
 from gpuwarden.policy.notices import NAME_MOST
 from gpuwarden_collectors.facts import Stamp

@@ -15,30 +15,32 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from gpuwarden.base.capabilities import FOR_SIGNALS, lacking, names
 from gpuwarden.base.log import get_logger
-from gpuwarden.evacuation.acknowledgements import Acknowledgements, is_news
-from gpuwarden.evacuation.active_notices import ActiveNotices
-from gpuwarden.evacuation.executor import Executor
-from gpuwarden.evacuation.job_scan import JobScan, on_gpu
+from gpuwarden.features.evacuation.acknowledge import Acknowledged, Membership
+from gpuwarden.features.evacuation.acknowledgements import Acknowledgements, is_news
+from gpuwarden.features.evacuation.active_notices import ActiveNotices
+from gpuwarden.features.evacuation.executor import Executor
+from gpuwarden.features.evacuation.job_scan import JobScan, on_gpu
+from gpuwarden.features.evacuation.policy import events
+from gpuwarden.features.evacuation.policy.budget import FAILING_GPU
+from gpuwarden.features.evacuation.policy.model import EvacuationState, jobs_of, key_of, open_evacuations
+from gpuwarden.features.evacuation.policy.plan import EvacuationSettings, Seen, awaits_jobs, plan
+from gpuwarden.features.evacuation.policy.preview import ignored, preview, summary
+from gpuwarden.features.evacuation.policy.state import fold
+from gpuwarden.features.evacuation.policy.steps import SignalJob, Step
+from gpuwarden.features.evacuation.shown import Evacuations
 from gpuwarden.health.model import Event, EventKind
-from gpuwarden.policy.evacuation import events
-from gpuwarden.policy.evacuation.budget import FAILING_GPU
-from gpuwarden.policy.evacuation.model import EvacuationState, jobs_of, key_of, open_evacuations
-from gpuwarden.policy.evacuation.plan import EvacuationSettings, Seen, awaits_jobs, plan
-from gpuwarden.policy.evacuation.preview import ignored, preview, summary
-from gpuwarden.policy.evacuation.state import fold
-from gpuwarden.policy.evacuation.steps import SignalJob, Step
 from gpuwarden.policy.model import Notice
 from gpuwarden.policy.notices import id_of
-from gpuwarden.publish.snapshot import Evacuations
-from gpuwarden.publish.sockets.jobs import Acknowledged, Caller, Membership
+from gpuwarden.publish.sockets.jobs import Caller
 from gpuwarden.publish.sockets.unix_socket import TRY_AGAIN, VerbError
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.receivers.facts import LocalJob
 
 if TYPE_CHECKING:  # loaded where it is made
-    from gpuwarden.actuators.azure_approval import AzureApproval
+    from gpuwarden.features.evacuation.azure_approval import AzureApproval
 
 AGAIN_AFTER = 1.0
 """Seconds after a scan that failed, or an internal error."""
@@ -313,8 +315,6 @@ class Evacuation:
         own = os.geteuid()
         if all(process.uid == own for job in seen.jobs for process in job.processes):
             return ""
-        from gpuwarden.base.capabilities import FOR_SIGNALS, lacking, names  # noqa: PLC0415 - at the end of a machine only
-
         missing = names(lacking(FOR_SIGNALS))
         if not missing:
             return ""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuwarden.health.event_data import read
-from gpuwarden.health.model import Event
-from gpuwarden.policy.evacuation import event_data
-from gpuwarden.policy.evacuation.budget import FAILING_GPU
-from gpuwarden.policy.evacuation.delivery import Process, Way
-from gpuwarden.policy.evacuation.done import has_acknowledged
-from gpuwarden.policy.evacuation.event_data import processes_of
-from gpuwarden.policy.evacuation.model import (
+from gpuwarden.features.evacuation.policy import event_data
+from gpuwarden.features.evacuation.policy.budget import FAILING_GPU
+from gpuwarden.features.evacuation.policy.delivery import Process, Way
+from gpuwarden.features.evacuation.policy.done import has_acknowledged
+from gpuwarden.features.evacuation.policy.event_data import processes_of
+from gpuwarden.features.evacuation.policy.model import (
     CALLED_OFF_FOR,
     JOBS_MOST,
     SIGNALLED_WITHIN,
@@ -24,6 +22,8 @@ from gpuwarden.policy.evacuation.model import (
     with_job,
     with_job_everywhere,
 )
+from gpuwarden.health.event_data import read
+from gpuwarden.health.model import Event
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.receivers.facts import LocalJob
 

@@ -7,8 +7,8 @@ holds for all of them. Else Slurm's report that no step of the job runs any more
 
 from __future__ import annotations
 
-from gpuwarden.policy.evacuation.event_data import is_number
-from gpuwarden.policy.evacuation.model import Acknowledged, JobState
+from gpuwarden.features.evacuation.policy.event_data import is_number
+from gpuwarden.features.evacuation.policy.model import Acknowledged, JobState
 from gpuwarden_collectors.receivers.facts import Kind, LocalJob, Receiver, Role
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 

@@ -13,28 +13,36 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuwarden.base.log import get_logger
-from gpuwarden.evacuation.acknowledgements import Acknowledgements
-from gpuwarden.evacuation.scheduler import give_up_node, put_elsewhere, steps_ended
-from gpuwarden.evacuation.signalling import WITHDRAWN, Delivered, signal_local, signal_through_slurm, watch
-from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
-from gpuwarden.evacuation.unsent import Unsent
+from gpuwarden.features.evacuation.acknowledgements import Acknowledgements
+from gpuwarden.features.evacuation.policy import events
+from gpuwarden.features.evacuation.policy.budget import FAILING_GPU, budget
+from gpuwarden.features.evacuation.policy.delivery import Way
+from gpuwarden.features.evacuation.policy.model import BY_STEP, EvacuationState, Sent, open_evacuations
+from gpuwarden.features.evacuation.policy.plan import Seen
+from gpuwarden.features.evacuation.policy.steps import (
+    Approve,
+    CheckSteps,
+    NameNot,
+    Requeue,
+    SetFinalState,
+    SignalJob,
+    Step,
+)
+from gpuwarden.features.evacuation.policy.unsettled import job_number, settle
+from gpuwarden.features.evacuation.scheduler import give_up_node, put_elsewhere, steps_ended
+from gpuwarden.features.evacuation.shown import NOTICE_TO_SIGNAL
+from gpuwarden.features.evacuation.signalling import WITHDRAWN, Delivered, signal_local, signal_through_slurm, watch
+from gpuwarden.features.evacuation.slurm.job_scan import SlurmJobScan
+from gpuwarden.features.evacuation.unsent import Unsent
 from gpuwarden.health.model import Event
-from gpuwarden.policy.evacuation import events
-from gpuwarden.policy.evacuation.budget import FAILING_GPU, budget
-from gpuwarden.policy.evacuation.delivery import Way
-from gpuwarden.policy.evacuation.model import BY_STEP, EvacuationState, Sent, open_evacuations
-from gpuwarden.policy.evacuation.plan import Seen
-from gpuwarden.policy.evacuation.steps import Approve, CheckSteps, NameNot, Requeue, SetFinalState, SignalJob, Step
-from gpuwarden.policy.evacuation.unsettled import job_number, settle
 from gpuwarden.policy.model import Notice, Result
 from gpuwarden.policy.notices import id_of
-from gpuwarden.publish.snapshot import NOTICE_TO_SIGNAL
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.slurm.departing_facts import CommandOutcome, SlurmJob
 from gpuwarden_collectors.slurm.errors import SlurmError
 
 if TYPE_CHECKING:  # loaded where it is made
-    from gpuwarden.actuators.azure_approval import AzureApproval
+    from gpuwarden.features.evacuation.azure_approval import AzureApproval
 
 log = get_logger()
 

@@ -13,11 +13,18 @@ from pathlib import Path
 
 from gpuwarden.base.log import get_logger
 from gpuwarden.base.threads import detached
+from gpuwarden.features.evacuation.acknowledge import Acknowledged as BySocket
+from gpuwarden.features.evacuation.policy.delivery import SIGNALLED_MOST
+from gpuwarden.features.evacuation.policy.events import saved
+from gpuwarden.features.evacuation.policy.model import (
+    BY_EXIT,
+    EvacuationState,
+    JobState,
+    jobs_of,
+    key_of,
+    open_evacuations,
+)
 from gpuwarden.health.model import Event
-from gpuwarden.policy.evacuation.delivery import SIGNALLED_MOST
-from gpuwarden.policy.evacuation.events import saved
-from gpuwarden.policy.evacuation.model import BY_EXIT, EvacuationState, JobState, jobs_of, key_of, open_evacuations
-from gpuwarden.publish.sockets.jobs import Acknowledged as BySocket
 from gpuwarden_collectors.acknowledgements.exits import Process, ended
 from gpuwarden_collectors.acknowledgements.files import AcknowledgementFiles, FilesRead
 from gpuwarden_collectors.base import Clock, CollectorError

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from gpuwarden.features.evacuation.policy.budget import FAILING_GPU
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.model import Finding, Verdict
 from gpuwarden.policy import reasons
-from gpuwarden.policy.evacuation.budget import FAILING_GPU
 from gpuwarden.policy.model import NodeState, Notice, Why
 from gpuwarden.policy.notices import all_imminent, id_of
 from gpuwarden.policy.situation import failing

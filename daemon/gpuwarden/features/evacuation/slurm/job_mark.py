@@ -16,8 +16,8 @@ import asyncio
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpuwarden.policy.evacuation.delivery import MARK_STANDS, RUNNING, parse_mark, standing_mark
-from gpuwarden.policy.evacuation.delivery import mark as written
+from gpuwarden.features.evacuation.policy.delivery import MARK_STANDS, RUNNING, parse_mark, standing_mark
+from gpuwarden.features.evacuation.policy.delivery import mark as written
 from gpuwarden_collectors.slurm.client import Commands
 from gpuwarden_collectors.slurm.departing import read_job
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob

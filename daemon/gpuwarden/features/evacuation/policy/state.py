@@ -20,12 +20,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from gpuwarden.health.event_data import read
-from gpuwarden.health.model import Event, EventKind
-from gpuwarden.policy.evacuation import event_data
-from gpuwarden.policy.evacuation.delivery import SIGNALLED_MOST, Process
-from gpuwarden.policy.evacuation.event_data import processes_of, ranks_of
-from gpuwarden.policy.evacuation.model import (
+from gpuwarden.features.evacuation.policy import event_data
+from gpuwarden.features.evacuation.policy.delivery import SIGNALLED_MOST, Process
+from gpuwarden.features.evacuation.policy.event_data import processes_of, ranks_of
+from gpuwarden.features.evacuation.policy.model import (
     BY_EXIT,
     BY_STEP,
     SIGNALLED_WITHIN,
@@ -43,7 +41,9 @@ from gpuwarden.policy.evacuation.model import (
     with_evacuation,
     with_job_everywhere,
 )
-from gpuwarden.policy.evacuation.signals import signalled, signalling
+from gpuwarden.features.evacuation.policy.signals import signalled, signalling
+from gpuwarden.health.event_data import read
+from gpuwarden.health.model import Event, EventKind
 from gpuwarden.policy.model import Result
 from gpuwarden_collectors.facts import Stamp
 

@@ -14,14 +14,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from gpuwarden.policy.evacuation.approval import pauses, refusal, rests_until
-from gpuwarden.policy.evacuation.budget import FAILING_GPU, MARK_TAKES, Budget, budget
-from gpuwarden.policy.evacuation.delivery import ALIVE, Delivery, DeliveryRules, Way, delivery
-from gpuwarden.policy.evacuation.done import done, steps_decide
-from gpuwarden.policy.evacuation.model import JOBS_MOST, Evacuation, EvacuationState, JobState, Requeued, key_of
-from gpuwarden.policy.evacuation.signals import ever_signalled, has_left_mark, signalled_before
-from gpuwarden.policy.evacuation.steps import Approve, CheckSteps, NameNot, Plan, Requeue, SetFinalState, SignalJob
-from gpuwarden.policy.evacuation.unsettled import has_unused_mark, repeated
+from gpuwarden.features.evacuation.policy.approval import pauses, refusal, rests_until
+from gpuwarden.features.evacuation.policy.budget import FAILING_GPU, MARK_TAKES, Budget, budget
+from gpuwarden.features.evacuation.policy.delivery import ALIVE, Delivery, DeliveryRules, Way, delivery
+from gpuwarden.features.evacuation.policy.done import done, steps_decide
+from gpuwarden.features.evacuation.policy.model import (
+    JOBS_MOST,
+    Evacuation,
+    EvacuationState,
+    JobState,
+    Requeued,
+    key_of,
+)
+from gpuwarden.features.evacuation.policy.signals import ever_signalled, has_left_mark, signalled_before
+from gpuwarden.features.evacuation.policy.steps import (
+    Approve,
+    CheckSteps,
+    NameNot,
+    Plan,
+    Requeue,
+    SetFinalState,
+    SignalJob,
+)
+from gpuwarden.features.evacuation.policy.unsettled import has_unused_mark, repeated
 from gpuwarden.policy.model import Notice, Result
 from gpuwarden.policy.notices import id_of
 from gpuwarden_collectors.facts import Stamp

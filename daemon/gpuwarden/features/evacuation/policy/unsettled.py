@@ -21,8 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from gpuwarden.health.model import Event
-from gpuwarden.policy.evacuation.delivery import (
+from gpuwarden.features.evacuation.policy.delivery import (
     MARK_STANDS,
     Delivery,
     DeliveryRules,
@@ -31,10 +30,11 @@ from gpuwarden.policy.evacuation.delivery import (
     delivery,
     parse_mark,
 )
-from gpuwarden.policy.evacuation.done import has_acknowledged
-from gpuwarden.policy.evacuation.event_data import is_number
-from gpuwarden.policy.evacuation.events import settled
-from gpuwarden.policy.evacuation.model import Evacuation, EvacuationState, JobState, Sent
+from gpuwarden.features.evacuation.policy.done import has_acknowledged
+from gpuwarden.features.evacuation.policy.event_data import is_number
+from gpuwarden.features.evacuation.policy.events import settled
+from gpuwarden.features.evacuation.policy.model import Evacuation, EvacuationState, JobState, Sent
+from gpuwarden.health.model import Event
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.receivers.facts import Kind, LocalJob
 from gpuwarden_collectors.slurm.departing_facts import CommandOutcome, SlurmJob

@@ -1,29 +1,31 @@
-"""The evacuation of jobs as published. Pure functions of its part of the snapshot.
+"""The evacuation of jobs in the status document.
 
 It holds no name of a user or a job, only the job's number in its scheduler, or the container's id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from gpuwarden.policy.evacuation.model import Evacuation, Given, JobState
-from gpuwarden.publish.snapshot import Evacuations, Snapshot
+from gpuwarden.features.evacuation.policy.model import Evacuation, JobState
+from gpuwarden.features.evacuation.shown import evacuations
+from gpuwarden.health.components import Component
+from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden.publish.times import rfc3339, when
 
 Document = dict[str, Any]
-Sample = tuple[tuple[str, ...], float]
-
-OUTCOMES = ("sent", "local_only", "watched", "unsent", "unknown")
-"""The results of signalling a job; `local_only`: sent, but the job has other nodes, whose ranks were not signalled."""
 
 
-def document(evacuations: Evacuations) -> Document:
+def document(snapshot: Snapshot) -> Document:
+    """Return the key `jobs`. Its error is also that of the notice that jobs read."""
+    shown = evacuations(snapshot)
+    errors = (shown.error, snapshot.errors.get(Component.NOTICE))
     return {
-        "plan": list(evacuations.preview),
-        "error": evacuations.error,
-        "departures": [_evacuation(one) for one in evacuations.evacuations],
+        "jobs": {
+            "plan": list(shown.preview),
+            "error": "; ".join(filter(None, errors)),
+            "departures": [_evacuation(one) for one in shown.evacuations],
+        }
     }
 
 
@@ -65,23 +67,3 @@ def _job(name: str, job: JobState) -> Document:
         "requeued_at": when(job.requeued_at),
         "requeue_text": job.requeued_text,
     }
-
-
-# --- samples for metrics
-
-
-def signalled(snapshot: Snapshot) -> Iterator[Sample]:
-    """Counts by outcome. Every outcome is present from the start, so that no series first appears with its first job."""
-    return (((outcome,), snapshot.evacuations.outcomes.get(outcome, 0)) for outcome in OUTCOMES)
-
-
-def signal_seconds(snapshot: Snapshot) -> Iterator[Sample]:
-    """The histogram, where a notice may come: its first value must not be the first that is scraped of it."""
-    times = snapshot.evacuations.signal_seconds
-    if snapshot.notice_sources or any(times.counts):
-        yield from times.samples()
-
-
-def acknowledged(snapshot: Snapshot) -> Iterator[Sample]:
-    """Counts by acknowledgement, every one present from the start, as in `signalled`."""
-    return (((given.value,), snapshot.evacuations.answers.get(given, 0)) for given in Given)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from gpuwarden.features.evacuation.policy import event_data
+from gpuwarden.features.evacuation.policy.delivery import Delivery, Process, Way
+from gpuwarden.features.evacuation.policy.event_data import is_number
+from gpuwarden.features.evacuation.policy.model import Acknowledged, Evacuation, EvacuationState, JobState, Sent
 from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Event, EventKind, Json
-from gpuwarden.policy.evacuation import event_data
-from gpuwarden.policy.evacuation.delivery import Delivery, Process, Way
-from gpuwarden.policy.evacuation.event_data import is_number
-from gpuwarden.policy.evacuation.model import Acknowledged, Evacuation, EvacuationState, JobState, Sent
 from gpuwarden.policy.model import Notice, Result
 from gpuwarden.policy.notices import MOVED, id_of
 from gpuwarden_collectors.facts import Stamp

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwarden.policy.evacuation.delivery import Delivery
-from gpuwarden.policy.evacuation.model import key_of
+from gpuwarden.features.evacuation.policy.delivery import Delivery
+from gpuwarden.features.evacuation.policy.model import key_of
 from gpuwarden_collectors.receivers.facts import LocalJob, Receiver
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 

@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from gpuwarden.base.threads import detached
-from gpuwarden.evacuation.slurm_job_scan import SlurmJobs, SlurmJobScan
-from gpuwarden.evacuation.slurm_pids import Listed
-from gpuwarden.policy.evacuation.delivery import Process
-from gpuwarden.policy.evacuation.model import key_of
-from gpuwarden.policy.evacuation.plan import Seen
-from gpuwarden.publish.sockets.jobs import Membership
+from gpuwarden.features.evacuation.acknowledge import Membership
+from gpuwarden.features.evacuation.policy.delivery import Process
+from gpuwarden.features.evacuation.policy.model import key_of
+from gpuwarden.features.evacuation.policy.plan import Seen
+from gpuwarden.features.evacuation.slurm.job_scan import SlurmJobs, SlurmJobScan
+from gpuwarden.features.evacuation.slurm.pids import Listed
 from gpuwarden_collectors.base import CollectorError
 from gpuwarden_collectors.receivers.facts import Kind, LocalJob, Role
 from gpuwarden_collectors.receivers.reader import ReceiversReader

@@ -6,8 +6,8 @@ be of this machine alone, and the site must ask for it.
 
 from __future__ import annotations
 
-from gpuwarden.policy.evacuation.budget import MARGIN, Budget
-from gpuwarden.policy.evacuation.model import Approved, Evacuation, EvacuationState
+from gpuwarden.features.evacuation.policy.budget import MARGIN, Budget
+from gpuwarden.features.evacuation.policy.model import Approved, Evacuation, EvacuationState
 from gpuwarden.policy.model import Result
 from gpuwarden_collectors.backoff import grown
 from gpuwarden_collectors.cloud.facts import Approval

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from gpuwarden.policy.evacuation.delivery import Process
+from gpuwarden.features.evacuation.policy.delivery import Process
 from gpuwarden_collectors.backoff import grown
 
 PAUSE_FIRST, PAUSE_MOST = 1.0, 10.0

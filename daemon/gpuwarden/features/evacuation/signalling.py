@@ -7,15 +7,21 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from gpuwarden.actuators import signals
-from gpuwarden.actuators.slurm.job_mark import Marking, MarkOutcome, mark, unmark
-from gpuwarden.actuators.slurm.job_signals import Signalling, SignalOutcome, find_steps, signal_batch, signal_steps
 from gpuwarden.base.log import get_logger
-from gpuwarden.evacuation.slurm_job_scan import SlurmJobScan
-from gpuwarden.policy.evacuation.budget import MARK_TAKES
-from gpuwarden.policy.evacuation.delivery import Delivery, Process, Way, signalled_from
-from gpuwarden.policy.evacuation.model import Sent
-from gpuwarden.policy.evacuation.steps import SignalJob
+from gpuwarden.features.evacuation import signals
+from gpuwarden.features.evacuation.policy.budget import MARK_TAKES
+from gpuwarden.features.evacuation.policy.delivery import Delivery, Process, Way, signalled_from
+from gpuwarden.features.evacuation.policy.model import Sent
+from gpuwarden.features.evacuation.policy.steps import SignalJob
+from gpuwarden.features.evacuation.slurm.job_mark import Marking, MarkOutcome, mark, unmark
+from gpuwarden.features.evacuation.slurm.job_scan import SlurmJobScan
+from gpuwarden.features.evacuation.slurm.job_signals import (
+    Signalling,
+    SignalOutcome,
+    find_steps,
+    signal_batch,
+    signal_steps,
+)
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 from gpuwarden_collectors.slurm.errors import Refused, SlurmError
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpuwarden.evacuation.slurm_pids import SlurmPids
+from gpuwarden.features.evacuation.slurm.pids import SlurmPids
 from gpuwarden_collectors.slurm import departing
 from gpuwarden_collectors.slurm.client import SlurmClient
 from gpuwarden_collectors.slurm.command_record import CommandRecords

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuwarden.policy.evacuation.approval import is_approved, refusal, rests_until
-from gpuwarden.policy.evacuation.budget import FAILING_GPU, SHUTDOWN
-from gpuwarden.policy.evacuation.delivery import ALIVE
-from gpuwarden.policy.evacuation.done import has_other_nodes
-from gpuwarden.policy.evacuation.model import Evacuation, EvacuationState, Requeued, Sent, jobs_of
-from gpuwarden.policy.evacuation.plan import (
+from gpuwarden.features.evacuation.policy.approval import is_approved, refusal, rests_until
+from gpuwarden.features.evacuation.policy.budget import FAILING_GPU, SHUTDOWN
+from gpuwarden.features.evacuation.policy.delivery import ALIVE
+from gpuwarden.features.evacuation.policy.done import has_other_nodes
+from gpuwarden.features.evacuation.policy.model import Evacuation, EvacuationState, Requeued, Sent, jobs_of
+from gpuwarden.features.evacuation.policy.plan import (
     NO_TIME,
     EvacuationSettings,
     Scene,

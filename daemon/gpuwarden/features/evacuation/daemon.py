@@ -1,0 +1,110 @@
+"""The evacuation in the running daemon."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from gpuwarden.collect.slurm_jobs import conf_path
+from gpuwarden.engine.journal import Step
+from gpuwarden.features.evacuation.acknowledge import Acknowledge
+from gpuwarden.features.evacuation.acknowledgements import Acknowledgements
+from gpuwarden.features.evacuation.active_notices import ActiveNotices, active_notices
+from gpuwarden.features.evacuation.driver import Evacuation
+from gpuwarden.features.evacuation.gpu_processes import GpuProcesses, gpu_processes
+from gpuwarden.features.evacuation.job_scan import JobScan
+from gpuwarden.features.evacuation.settings import approval, settings
+from gpuwarden.features.evacuation.shown import NAME
+from gpuwarden.features.evacuation.slurm.job_scan import SlurmJobScan
+from gpuwarden.health.model import Event
+from gpuwarden.publish.snapshot import Snapshot
+from gpuwarden.publish.sockets.jobs import JobVerb
+from gpuwarden.runtime.part import Part, Service
+from gpuwarden.runtime.wiring import Site
+from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.receivers.labels import Labels
+from gpuwarden_collectors.receivers.reader import ReceiversReader
+
+
+def part(site: Site, service: Service, clock: Clock) -> Part | None:
+    """Return the evacuation; None with simulated GPUs, for which no job is signalled."""
+    return None if site.simulation is not None else EvacuationPart(site, service, clock)
+
+
+class EvacuationPart(Part):
+    """The evacuation, with what it takes of the daemon."""
+
+    def __init__(self, site: Site, service: Service, clock: Clock) -> None:
+        config = site.config
+        self._site = site
+        self._service = service
+        self._gpu_processes: GpuProcesses = {}
+        reader = ReceiversReader(config.paths.proc, containers=Labels(config.jobs.docker), clock=clock)
+        slurm = None
+        if site.slurm is not None:
+            slurm = SlurmJobScan(site.slurm, config.run.dir / "signals", conf_path(config.slurm, os.environ))
+        self._evacuation = Evacuation(
+            settings(config),
+            JobScan(reader, slurm, lambda: frozenset().union(*self._gpu_processes.values())),
+            Acknowledgements(config.run.dir, config.paths.proc, boot_id=site.boot_id, clock=clock),
+            approval(config),
+            active=self._active,
+            enforce=config.mode == "enforce",
+            append=self._append,
+            write=self._write,
+            committed=self._committed,
+            names=config.publish.publish_jobs,
+            boot_id=site.boot_id,
+            clock=clock,
+        )
+        self.projections = (self._evacuation,)
+        self.outputs = (self._evacuation.appended,)
+
+    def _append(self, events: Sequence[Event]) -> None:
+        self._service.journal.append(events, step=Step.SOON)
+
+    def _write(self, events: Sequence[Event]) -> None:
+        self._service.journal.append(events)
+
+    async def _committed(self) -> bool:
+        return await self._service.ledger.commit()
+
+    def job_verbs(self) -> Mapping[str, JobVerb]:
+        evacuation = self._evacuation
+        return {"acknowledge": Acknowledge(evacuation.current, evacuation.membership_of, evacuation.acknowledged).verb}
+
+    def run(self) -> None:
+        self._evacuation.run()
+
+    async def stop(self) -> None:
+        await self._evacuation.stop()
+
+    def settled(self) -> bool:
+        return self._evacuation.settled()
+
+    async def announced(self) -> str:
+        return await self._evacuation.signalled()
+
+    def step(self) -> None:
+        facts = self._service.engine.view.nvml.facts
+        self._gpu_processes = gpu_processes(self._gpu_processes, () if facts is None else facts.gpus)
+        self._evacuation.follow()
+
+    def shown(self, snapshot: Snapshot, now: Stamp) -> Snapshot:  # noqa: ARG002 - it has no age
+        return replace(snapshot, features={**snapshot.features, NAME: self._evacuation.shown()})
+
+    def _active(self, now: Stamp) -> ActiveNotices:
+        enforcement, config = self._service.enforcement, self._site.config
+        return active_notices(
+            enforcement.state,
+            self._service.verdict,
+            enforcement.node_states,
+            self._gpu_processes,
+            scheduled=config.slurm.enabled,
+            ignore_gpus=config.jobs.failing_gpu == "ignore",
+            horizon=config.termination.horizon,
+            instance=self._site.instance,
+            now=now,
+        )
