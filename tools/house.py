@@ -20,7 +20,6 @@ DAEMON = ROOT / "daemon/gpuwarden"
 PRODUCT = (DAEMON, ROOT / "collectors/gpuwarden_collectors", ROOT / "job/gpuwarden_job")
 SPREAD = {
     "active_test": r"active_test|return_gate|gate_|gate\.py|test_submit|idle_tests|cli/test",
-    "slurm": r"slurm",
 }
 """Feature that is not, or not all, behind the seam: what the path of each of its files outside of `features/` has."""
 

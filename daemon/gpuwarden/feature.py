@@ -33,6 +33,7 @@ FEATURES: Mapping[str, frozenset[str]] = {
     "active_test": frozenset({"options", "verbs", "doctor"}),
     "evacuation": frozenset({"doctor", "log_lines", "metrics", "status", "status_text", "daemon"}),
     "job_stall": frozenset({"conditions", "memory", "detectors"}),
+    "slurm": frozenset({"options", "register", "daemon", "doctor", "verbs"}),
     "kubernetes": frozenset({"options", "register", "daemon", "doctor", "sources"}),
     "file": frozenset({"options", "actuator"}),
     "dstack": frozenset({"options", "verbs", "doctor"}),

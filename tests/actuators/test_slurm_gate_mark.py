@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuwarden.actuators.slurm.gate_mark import GateMark
-from gpuwarden.config.slurm import SlurmOptions
+from gpuwarden.actuators.gate_mark import GateMark
 from gpuwarden.policy.at_once import mark
 from gpuwarden_collectors.slurm.client import SlurmClient
+from gpuwarden_collectors.slurm.options import SlurmOptions
 from support.slurm import SLURM, Slurm
 
 pytestmark = SLURM

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from gpuwarden.actuators.slurm.node_state import fleet_count_of, largest, node_state_of
-from gpuwarden.config.slurm import SlurmOptions, slurm_misfits
+from gpuwarden.config.model import Config
+from gpuwarden.features.slurm.node_state import fleet_count_of, largest, node_state_of
+from gpuwarden.features.slurm.options import misfits
 from gpuwarden.policy.model import Flag, Held, Owner, Why
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.slurm.facts import NodeFacts, PartitionFacts
+from gpuwarden_collectors.slurm.options import SlurmOptions
 
 NOW = Stamp(100.0, 1_700_000_100.0)
 FAILURE = "gpuwarden: failure gpu=3 xid=79"
@@ -116,8 +118,8 @@ def test_all_nodes_of_a_partition_choose_the_same_pool() -> None:
     ],
 )
 def test_values_that_slurm_would_take_otherwise_are_faults(options: dict[str, Any], key: str) -> None:
-    assert [keys for keys, _ in slurm_misfits(SlurmOptions(**options))] == [(key,)]
+    assert [keys for keys, _ in misfits(Config(slurm=SlurmOptions(**options)))] == [(key,)]
 
 
 def test_the_defaults_fit() -> None:
-    assert list(slurm_misfits(SlurmOptions(enabled=True, node="gpu-007", partitions=("gpu",)))) == []
+    assert list(misfits(Config(slurm=SlurmOptions(enabled=True, node="gpu-007", partitions=("gpu",))))) == []

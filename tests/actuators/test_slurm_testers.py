@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from gpuwarden.actuators.slurm.testers import JOB_NAME, FleetTests, read_testers
+from gpuwarden.actuators.testers import JOB_NAME, FleetTests, read_testers
 from gpuwarden.policy.at_once import LASTS_MOST, mark
 from gpuwarden_collectors.slurm.client import SlurmClient
 from support.slurm import SLURM, Slurm

@@ -17,8 +17,7 @@ from typing import ClassVar
 
 import pytest
 
-from gpuwarden.collect.slurm_jobs import jobs_source
-from gpuwarden.config.slurm import SlurmOptions
+from gpuwarden.collect.jobs import jobs_source
 from gpuwarden_collectors.base import CollectorError, PassOutcome, SourceAbsent, host_clock
 from gpuwarden_collectors.control_groups import RootFolders
 from gpuwarden_collectors.facts import Stamp
@@ -31,6 +30,7 @@ from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess
 from gpuwarden_collectors.slurm.jobs_gres import expanded, gpu_files, minors
 from gpuwarden_collectors.slurm.jobs_process import Claim, claimed
 from gpuwarden_collectors.slurm.jobs_register import FILES_MAX, KEPT, KEPT_FOR, parse, registered, tidy
+from gpuwarden_collectors.slurm.options import SlurmOptions
 
 CGROUP_PATHS = {
     "4:devices:/slurm/uid_1001/job_4711/step_0/task_0": JobCgroup(job=4711, step="0", task="0", owner=1001),

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from gpuwarden.config.model import Config
-from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.doctor.examination import _CHECKS, _in_time
 from gpuwarden.doctor.row import Grade, Row, fail, ok, warn, worst
 from gpuwarden.doctor.running import Running
-from gpuwarden.doctor.slurm_settings import settings
+from gpuwarden.features.slurm.settings import settings
+from gpuwarden_collectors.slurm.options import SlurmOptions
 from gpuwarden_collectors.slurm.settings import parse_config
 from support.commands import environment
 from support.daemons import FakeHost
@@ -243,12 +243,12 @@ import asyncio, sys
 from dataclasses import replace
 from pathlib import Path
 from gpuwarden.config.model import Config
-from gpuwarden.config.slurm import SlurmOptions
+from gpuwarden_collectors.slurm.options import SlurmOptions
 from gpuwarden.doctor import host
 from gpuwarden.config.model import Config
 from gpuwarden.doctor.examination import _CHECKS, _in_time
 from gpuwarden.doctor.running import Running
-from gpuwarden.doctor.slurm import SlurmDoctor
+from gpuwarden.features.slurm.examination import SlurmDoctor
 here, config = Path(sys.argv[1]), Config()
 async def main():
     slurm = SlurmDoctor(SlurmOptions(enabled=True, conf=here / "slurm.conf"), "n1", here, here).rows()

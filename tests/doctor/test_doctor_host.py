@@ -21,7 +21,6 @@ from gpuwarden.base.addresses import Address
 from gpuwarden.config.model import Config, Control, Publish, load
 from gpuwarden.config.policy import BreakerOptions
 from gpuwarden.config.secrets import SecretFile
-from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.config.sources import Sources
 from gpuwarden.doctor import host as of_host
 from gpuwarden.doctor import prometheus, running, system, unit
@@ -30,6 +29,7 @@ from gpuwarden.doctor.examination import _in_time
 from gpuwarden.doctor.row import Grade, Row
 from gpuwarden.doctor.running import Running
 from gpuwarden_collectors.simulated_pci import h100, write_tree
+from gpuwarden_collectors.slurm.options import SlurmOptions
 from support.commands import environment
 from support.control_server import serving
 from support.daemons import FakeHost, slots

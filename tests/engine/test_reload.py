@@ -15,13 +15,13 @@ from gpuwarden.base.log import LogOutput
 from gpuwarden.base.sd_notify import ServiceManager
 from gpuwarden.config.model import Config, Control, Inventory, Log, Run, State
 from gpuwarden.config.policy import BreakerOptions
-from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.engine.reload import TAKEN_OVER, in_force, reloaded
 from gpuwarden.health.host.limits import DiskLimits, Limits, SwapLimits
 from gpuwarden.health.view import CheckRule, Rules, XidRule
 from gpuwarden.policy.model import Settings
 from gpuwarden.runtime.app import Daemon
 from gpuwarden.runtime.wiring import Site
+from gpuwarden_collectors.slurm.options import SlurmOptions
 from support.daemons import FakeHost
 
 

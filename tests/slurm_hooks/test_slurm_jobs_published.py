@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.control.slurm import slurm_verbs
+from gpuwarden.features.slurm.control import slurm_verbs
+from gpuwarden.features.slurm.job_mapping import JobMapping, mapping
+from gpuwarden.features.slurm.refuse_mark import AGAIN_AFTER, RefuseMark
 from gpuwarden.health.model import Health
-from gpuwarden.publish.files.job_mapping import JobMapping, mapping
-from gpuwarden.publish.files.refuse_mark import AGAIN_AFTER, RefuseMark
 from gpuwarden.publish.metrics.exposition import Holder, Renderer
 from gpuwarden.publish.snapshot import Enforced, Snapshot
 from gpuwarden_collectors.facts import GpuProcess, MigInstance, Stamp

@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from gpuwarden.actuators.slurm.actuator import RETURNED
+from gpuwarden.features.slurm.node_actuator import RETURNED
 from support.daemons import RunningDaemon, slots
 from support.slurm import CONTROLLER, Slurm
 from support.slurm_hosts import REASON, SlurmHost, acting_of, excluded_by

@@ -9,10 +9,10 @@ import asyncio
 import sys
 from pathlib import Path
 
-from gpuwarden.actuators.slurm.actuator import SlurmActuator
-from gpuwarden.config.slurm import SlurmOptions
+from gpuwarden.features.slurm.node_actuator import SlurmActuator
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.slurm.client import SlurmClient
+from gpuwarden_collectors.slurm.options import SlurmOptions
 from support.slurm_reconciler import a_reconciler, exclude
 
 

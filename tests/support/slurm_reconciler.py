@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuwarden.actuators.reconciler import Limits, Reconciler
-from gpuwarden.actuators.slurm.actuator import RETURNED, SlurmActuator
-from gpuwarden.config.slurm import SlurmOptions
+from gpuwarden.features.slurm.node_actuator import RETURNED, SlurmActuator
 from gpuwarden.policy.model import Act, Intent, Outcome, Why
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.slurm.client import SlurmClient
+from gpuwarden_collectors.slurm.options import SlurmOptions
 from support.slurm import Slurm
 
 FAILURE = "gpuwarden: failure gpu=3 xid=79"

@@ -10,7 +10,6 @@ from gpuwarden.actuators.fleet_count import counter
 from gpuwarden.actuators.hook_gate import HookGate
 from gpuwarden.actuators.marker import marker_actuators
 from gpuwarden.actuators.program import exec_actuators
-from gpuwarden.actuators.slurm.actuator import slurm_actuator
 from gpuwarden.feature import Excludes, parts
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.slurm.client import SlurmClient
@@ -33,10 +32,7 @@ def actuators(config: Config, slurm: SlurmClient | None, clock: Clock, detail: D
     for counting for the others.
     """
     registers = parts("register", config.excluding(Excludes.BY_REGISTER)).values()
-    made: tuple[Register | HookGate | None, ...] = (
-        slurm_actuator(config, slurm, clock, detail),
-        *(feature.register(config, clock) for feature in registers),
-    )
+    made: list[Register | HookGate | None] = [feature.register(config, clock, detail, slurm) for feature in registers]
     schedulers = [actuator for actuator in made if actuator is not None]
     counts = counter(config, schedulers, clock)
     alone = parts("actuator", config.excluding(Excludes.BY_ACTUATOR)).values()

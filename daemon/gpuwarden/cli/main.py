@@ -37,7 +37,6 @@ VERBS: dict[str, tuple[str, str]] = {
     "record": ("gpuwarden.cli.record", "write a trace of the collectors' readings, for replay"),
     "replay": ("gpuwarden.cli.replay", "judge a recorded trace"),
     "reload": ("gpuwarden.cli.reload", "make the daemon read its configuration again"),
-    "slurm": ("gpuwarden.cli.slurm", "list the Slurm jobs on this node's GPUs; calls for Slurm's scripts"),
     "fleet": ("gpuwarden.cli.fleet", "show every node, from Prometheus"),
     "doctor": ("gpuwarden.cli.doctor", "check whether gpuwarden can work on this host, and show what to change"),
     "service": (

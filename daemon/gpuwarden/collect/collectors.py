@@ -13,11 +13,10 @@ from typing import Any
 from gpuwarden.base.paths import RUN_DIR
 from gpuwarden.base.threads import detached
 from gpuwarden.collect.host_collectors import host_sources, site_checks
+from gpuwarden.collect.jobs import gpu_users, jobs_source
 from gpuwarden.collect.on_demand import OnDemandWorker
 from gpuwarden.collect.schedule import Deliver, Source, ThreadCollector, polled
-from gpuwarden.collect.slurm_jobs import gpu_users, jobs_source
 from gpuwarden.config.collectors import Collectors
-from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.health.view import Named
 from gpuwarden.health.xid.witnesses import ANSWERED_WITHIN, FALLEN
 from gpuwarden_collectors.base import Clock, CollectorError, Observation, PassOutcome
@@ -35,6 +34,7 @@ from gpuwarden_collectors.receivers.labels import Labels
 from gpuwarden_collectors.receivers.watched import WatchedReader
 from gpuwarden_collectors.receivers.watched_facts import ContainersFacts
 from gpuwarden_collectors.slurm.client import SlurmClient
+from gpuwarden_collectors.slurm.options import SlurmOptions
 from gpuwarden_collectors.spec import Host
 from gpuwarden_collectors.worker.life import WorkerLimits
 from gpuwarden_collectors.worker.worker import Worker

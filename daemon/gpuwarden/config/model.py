@@ -26,7 +26,6 @@ from gpuwarden.config.policy import UNCOUNTED, BreakerOptions, breaker_misfits
 from gpuwarden.config.secrets import EXPECTED as A_SECRET
 from gpuwarden.config.secrets import SecretFile
 from gpuwarden.config.series import series_misfits
-from gpuwarden.config.slurm import SlurmOptions, slurm_misfits
 from gpuwarden.config.sources import Fault, KeyPath, Sources, dotted, merge, with_line
 from gpuwarden.config.structure import UNKNOWN_KEY, structure
 from gpuwarden.config.termination import TerminationOptions, termination_misfits
@@ -37,6 +36,7 @@ from gpuwarden.health.view import CheckRule, ExpectedSettings, XidRule
 from gpuwarden.policy.model import Settings
 from gpuwarden_collectors.options import Misfit, bounded, internal, text_list, with_tables
 from gpuwarden_collectors.plugin.options import SiteCheck
+from gpuwarden_collectors.slurm.options import SlurmOptions
 
 Mode = Literal["observe", "enforce"]
 Table = TypeVar("Table")
@@ -190,7 +190,7 @@ class Config:
     @property
     def counted(self) -> bool:
         """Return whether a scheduler counts the excluded nodes."""
-        return self.slurm.enabled or bool(self.excluding(Excludes.BY_REGISTER))
+        return bool(self.excluding(Excludes.BY_REGISTER))
 
     @property
     def excludes(self) -> bool:
@@ -254,7 +254,6 @@ def _misfits(config: Config) -> Iterator[Misfit]:
     yield from plugin_misfits(config.collectors.plugin.runner, config.plugins)
     yield from catalogue_misfits(config.checks, config.xids, config.sxids)
     yield from breaker_misfits(config.breaker)
-    yield from slurm_misfits(config.slurm)
     for feature in _FEATURES.values():
         yield from feature.misfits(config)
     yield from termination_misfits(config.termination)

@@ -16,7 +16,6 @@ from gpuwarden.control.durable import Durable
 from gpuwarden.control.orders import Service as OrderService
 from gpuwarden.control.orders import order_verbs
 from gpuwarden.control.record import record_verbs
-from gpuwarden.control.slurm import slurm_verbs
 from gpuwarden.engine.engine import Engine
 from gpuwarden.engine.journal import Journal, Step
 from gpuwarden.engine.reload import ReloadError
@@ -46,7 +45,6 @@ class Service(OrderService, Protocol):
     holder: Holder
     readers: Readers
 
-    def hook_asked(self) -> None: ...
     async def reload(self) -> str: ...
 
 
@@ -76,9 +74,6 @@ class Verbs:
             **Durable(self._service.ledger.commit, self._clock).table(self.tests.results()),  # beside orders sent again
             **self.tests.table(),
             **record_verbs(self._service, self._clock),
-            **slurm_verbs(
-                self._service.holder, self._service.readers.read_everything, self._service.hook_asked, self._clock
-            ),
         }
 
     async def events_since(self, since: float, limit: int) -> list[Event]:

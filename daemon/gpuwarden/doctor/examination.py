@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from dataclasses import replace
 
 from gpuwarden.config.model import Config
@@ -21,7 +20,6 @@ from gpuwarden.doctor import (
 from gpuwarden.doctor.check import Check, in_loop, in_thread, in_thread_with
 from gpuwarden.doctor.row import Row, fail
 from gpuwarden.doctor.running import Running
-from gpuwarden.doctor.slurm import SlurmDoctor
 from gpuwarden.feature import parts
 
 NVML_WITHIN = 45.0
@@ -29,10 +27,6 @@ DCGM_WITHIN = 45.0
 METADATA_WITHIN = 20.0
 """Two requests and two tokens, of `termination.<cloud>.timeout` (5 s at most) and 1 s."""
 SLURM_WITHIN = 90.0
-
-
-async def _slurm(_: Running, config: Config) -> list[Row]:
-    return await SlurmDoctor(config.slurm, os.uname().nodename, config.run.dir, config.state.dir).rows()
 
 
 _CHECKS: dict[str, Check] = {
@@ -54,7 +48,6 @@ _CHECKS: dict[str, Check] = {
     "job socket": Check(in_thread(jobs.job_socket)),
     "metadata service": Check(in_loop(termination.metadata), METADATA_WITHIN),
     "shutdown budget": Check(in_loop(termination.shutdown_budget)),
-    "slurm": Check(_slurm, SLURM_WITHIN, "slurm"),
     **{name: check for feature in parts("doctor").values() for name, check in feature.CHECKS.items()},
 }
 """Checks by name, in the order of the output."""

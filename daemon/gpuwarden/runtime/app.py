@@ -40,7 +40,6 @@ from gpuwarden.runtime.jobs import Jobs
 from gpuwarden.runtime.leaf_switch import LeafSwitch
 from gpuwarden.runtime.part import made
 from gpuwarden.runtime.return_gate import return_gate, with_gate
-from gpuwarden.runtime.slurm_hooks import SlurmHooks
 from gpuwarden.runtime.systemd import Systemd
 from gpuwarden.runtime.wiring import Site
 from gpuwarden_collectors.base import Clock, Observation, host_clock
@@ -86,7 +85,6 @@ class Daemon:
         self.ledger = Ledger(site.ledger, machine=site.machine, boot_id=site.boot_id, clock=clock)
         self.actuators = site.actuators(clock, lambda: detail(self.verdict))
         self._parts = made(site, self, clock)
-        self._slurm = SlurmHooks(site, self.actuators, clock)
         self._switch = LeafSwitch(site.config.publish.switch, site.slurm)
         self._lines = EventLines(self.engine.shadowed)
         self._notifications = site.notifications()
@@ -148,7 +146,6 @@ class Daemon:
                 Component.VERDICT: self._verdict_file.error,
                 Component.NOTICE: self._jobs.error,
                 Component.CONTROL: self._control.error,
-                Component.SLURM: self._slurm.error,
                 Component.ACTUATOR: lambda _: enforcement.error(),
                 Component.ACTUATOR_AWAY: lambda _: enforcement.away(),
                 Component.EXCLUSION: lambda _: enforcement.stuck(),
@@ -224,7 +221,6 @@ class Daemon:
             log.error("stopped with unwritten ledger entries", waiting=self.ledger.unwritten)
         self._verdict_file.close(timeout=1.0)
         self._jobs.close(timeout=1.0)
-        await self._slurm.stop()
         for part in self._parts:
             await part.close()
         log.info("stopped")
@@ -299,11 +295,6 @@ class Daemon:
     async def jobs_signalled(self) -> str:
         return "; ".join(filter(None, [await part.announced() for part in self._parts]))
 
-    def hook_asked(self) -> None:
-        """Slurm's health check was here: what waits for it goes on."""
-        if self._slurm.hook_asked():
-            self.enforcement.hurry()
-
     # --- steps
 
     def request_step(self, when: Step = Step.SOON) -> None:
@@ -364,7 +355,6 @@ class Daemon:
         self.holder.show(self._snapshot(now))
         self._verdict_file.publish(self.holder.snapshot)
         self._jobs.publish(self.holder.snapshot)
-        self._slurm.publish(self.holder.snapshot)
         for part in self._parts:
             part.publish(self.holder.snapshot)
         self.manager.published(self.holder.snapshot)

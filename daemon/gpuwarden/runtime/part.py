@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from gpuwarden.actuators.base import Actuator
+from gpuwarden.collect.collectors import Readers
 from gpuwarden.engine.enforcement import Enforcement
 from gpuwarden.engine.engine import Engine
 from gpuwarden.engine.journal import Journal, Projection, Step
@@ -36,6 +37,7 @@ class Service(Protocol):
     holder: Holder
     journal: Journal
     ledger: Ledger
+    readers: Readers
     verdict: Verdict
 
     def request_step(self, when: Step = Step.SOON) -> None: ...

@@ -60,7 +60,7 @@ def _turn(site: Site) -> Turn | None:
     """Slurm counts how many nodes are tested; where there is none, nobody does."""
     if site.slurm is None:
         return None
-    from gpuwarden.actuators.slurm.gate_mark import GateMark  # noqa: PLC0415 - as above
+    from gpuwarden.actuators.gate_mark import GateMark  # noqa: PLC0415 - as above
 
     config, test = site.config, site.config.test  # type: ignore[attr-defined]
     return GateMark(

@@ -17,7 +17,6 @@ from gpuwarden.collect.collectors import Sources
 from gpuwarden.collect.termination_sources import chosen
 from gpuwarden.config.model import Config
 from gpuwarden.config.notify import NotifyOptions
-from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.engine.enforcement import FIRST_READ, EnforcementOptions
 from gpuwarden.feature import parts
 from gpuwarden.health.view import Rules
@@ -33,6 +32,7 @@ from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host import MachineIdentity, boot_id, contained, identify, machine_type
 from gpuwarden_collectors.registry import HOST_COLLECTORS
 from gpuwarden_collectors.slurm.client import SlurmClient
+from gpuwarden_collectors.slurm.options import SlurmOptions
 
 if TYPE_CHECKING:  # loaded where they are wanted
     from gpuwarden.collect.simulation import Simulation

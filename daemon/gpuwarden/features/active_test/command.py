@@ -105,13 +105,13 @@ def main(options: argparse.Namespace) -> int:
 def _report(options: argparse.Namespace, config: Config) -> Report:
     import asyncio  # noqa: PLC0415 - as above
 
-    from gpuwarden.collect.slurm_jobs import conf_path  # noqa: PLC0415
     from gpuwarden.features.active_test.idle.wanted import CannotSubmit, NotNow, need_turn, of_ended_job  # noqa: PLC0415
     from gpuwarden.features.active_test.tester.ended_job import NoEndedJob, ended_job  # noqa: PLC0415 - as above
     from gpuwarden.features.active_test.tester.host_order import NoSuchOrder, order_of  # noqa: PLC0415 - as above
     from gpuwarden.features.active_test.tester.lease import DaemonUnreached  # noqa: PLC0415
     from gpuwarden.features.active_test.tester.run import ActiveTest  # noqa: PLC0415
     from gpuwarden.features.active_test.tester.selection import UnknownGpu  # noqa: PLC0415
+    from gpuwarden_collectors.slurm.options import conf_path  # noqa: PLC0415
 
     async def run() -> Report:
         order = order_of(

@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gpuwarden.collect.slurm_jobs import conf_path
 from gpuwarden.engine.journal import Step
 from gpuwarden.features.evacuation.acknowledge import Acknowledge
 from gpuwarden.features.evacuation.acknowledgements import Acknowledgements
@@ -26,6 +25,7 @@ from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.receivers.labels import Labels
 from gpuwarden_collectors.receivers.reader import ReceiversReader
+from gpuwarden_collectors.slurm.options import conf_path
 
 
 def part(site: Site, service: Service, clock: Clock) -> Part | None:

@@ -11,6 +11,6 @@ from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.host import boot_id
 
 
-def register(config: Config, clock: Clock) -> KubernetesActuator:
+def register(config: Config, clock: Clock, *_: object) -> KubernetesActuator:
     boot = boot_id(config.paths.proc)
     return KubernetesActuator(config.of(KubernetesOptions), clock=clock, hostname=os.uname().nodename, boot_id=boot)

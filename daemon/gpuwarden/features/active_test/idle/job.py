@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuwarden.actuators.slurm.testers import JOB_NAME
+from gpuwarden.actuators.testers import JOB_NAME
 from gpuwarden.features.active_test.tester.rounds import longest
 from gpuwarden_collectors.active_test.level import Level
 

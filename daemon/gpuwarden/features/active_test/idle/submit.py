@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuwarden.actuators.slurm.testers import JOB_NAME, read_tester_jobs, read_testers
+from gpuwarden.actuators.testers import JOB_NAME, read_tester_jobs, read_testers
 from gpuwarden.config.model import Config
 from gpuwarden.features.active_test.idle.job import IdleJob, minutes
 from gpuwarden.features.active_test.idle.node import unfit

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpuwarden.actuators.slurm.testers import read_testers
+from gpuwarden.actuators.testers import read_testers
 from gpuwarden.base.threads import detached
 from gpuwarden.features.active_test.idle.due import last_tested, not_due
 from gpuwarden.features.active_test.options import ActiveTestOptions

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpuwarden.collect.slurm_jobs import conf_path
 from gpuwarden.config.model import Config
 from gpuwarden.features.active_test.options import ActiveTestOptions
 from gpuwarden.features.active_test.tester import pods
@@ -17,6 +16,7 @@ from gpuwarden.features.active_test.tester.run import Order
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.slurm.client import SlurmClient
+from gpuwarden_collectors.slurm.options import conf_path
 
 
 class NoSuchOrder(Exception):  # noqa: N818 - of who gave it

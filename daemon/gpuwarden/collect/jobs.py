@@ -10,19 +10,17 @@ from pathlib import Path
 
 from gpuwarden.base.paths import job_notes
 from gpuwarden.collect.schedule import Deliver, Source, ThreadCollector, every
-from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden_collectors.base import Clock, CollectorError, Observation
 from gpuwarden_collectors.facts import NvmlFacts
 from gpuwarden_collectors.slurm.client import Commands, SlurmClient
 from gpuwarden_collectors.slurm.errors import SlurmError
 from gpuwarden_collectors.slurm.jobs import JobsReader
 from gpuwarden_collectors.slurm.jobs_facts import JobsFacts
+from gpuwarden_collectors.slurm.options import SlurmOptions, conf_path
 
 DEADLINE = 20.0
 CONF_FOUND_WITHIN = 2.0
 """Seconds for whether there is a slurm.conf: it may lie on a file server."""
-_CONFS = (Path("/etc/slurm/slurm.conf"), Path("/run/slurm/conf/slurm.conf"), Path("/etc/slurm-llnl/slurm.conf"))
-"""The default paths; the second is that of a host that fetches it from the controller."""
 
 
 def gpu_users(facts: NvmlFacts | None) -> Collection[int]:
@@ -81,12 +79,6 @@ def _make(notes: Path) -> None:
     with contextlib.suppress(OSError):
         notes.parent.mkdir(mode=0o700, exist_ok=True)
         notes.mkdir(mode=0o700, exist_ok=True)
-
-
-def conf_path(options: SlurmOptions, environment: Mapping[str, str]) -> Path:
-    """The path of slurm.conf, or the first default path."""
-    given = options.conf or (Path(environment["SLURM_CONF"]) if environment.get("SLURM_CONF") else None)
-    return given or next((path for path in _CONFS if path.exists()), _CONFS[0])
 
 
 class _Calls:

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from gpuwarden.actuators.hook_gate import HookGate
-from gpuwarden.actuators.slurm.errors import actuator_errors
-from gpuwarden.actuators.slurm.node_state import fleet_count_of, largest, node_state_of
-from gpuwarden.config.slurm import SlurmOptions
+from gpuwarden.features.slurm.errors import actuator_errors
+from gpuwarden.features.slurm.node_state import fleet_count_of, largest, node_state_of
 from gpuwarden.policy.model import Act, Flag, FleetCount, Intent, NodeState, Owner
 from gpuwarden.policy.reasons import PREFIX, line
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.slurm import errors, nodes
 from gpuwarden_collectors.slurm.client import SlurmClient
 from gpuwarden_collectors.slurm.facts import NodeFacts
+from gpuwarden_collectors.slurm.options import SlurmOptions
 from gpuwarden_collectors.slurm.settings import read_config, read_partition_settings
-
-if TYPE_CHECKING:  # `[slurm]` is its part of it
-    from gpuwarden.config.model import Config
 
 RETURNED = "returned by gpuwarden: a drain with this text is Slurm's own, see slurmctld's log"
 """Replaces our reason as the node returns. From 23.11 on, without slurmdbd, Slurm keeps the reason of a node that returns until its next job
@@ -140,13 +135,3 @@ class SlurmActuator:
     def _current_detail(self) -> str:
         fields = {"comment": self._last.comment, "extra": self._last.extra} if self._last else {}
         return fields.get(self._options.detail, "")
-
-
-def slurm_actuator(
-    config: Config, client: SlurmClient | None, clock: Clock, detail: Callable[[], str]
-) -> SlurmActuator | HookGate | None:
-    """Make the actuator for the registry. None where there is no Slurm, which `client` None means."""
-    if client is None:
-        return None
-    actuator = SlurmActuator(config.slurm, client, clock=clock, detail=detail)
-    return HookGate(actuator, clock) if config.slurm.drain_by == "hook" else actuator

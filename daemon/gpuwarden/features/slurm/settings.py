@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
-from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden_collectors.host_files import read_text
+from gpuwarden_collectors.slurm.options import SlurmOptions
 from gpuwarden_collectors.slurm.settings import value_of
 
 _SCRIPT_MAX = 256 * 1024  # bytes

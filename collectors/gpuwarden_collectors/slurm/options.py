@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gpuwarden_collectors.options import Misfit, bounded
+from gpuwarden_collectors.options import bounded
 from gpuwarden_collectors.slurm.errors import TIMEOUT
-from gpuwarden_collectors.slurm.nodes import is_node_name, is_partition_name
+
+_CONFS = (Path("/etc/slurm/slurm.conf"), Path("/run/slurm/conf/slurm.conf"), Path("/etc/slurm-llnl/slurm.conf"))
+"""The default paths; the second is that of a host that fetches it from the controller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +53,7 @@ class SlurmOptions:
     """Folder in which to write the jobs of each GPU, for dcgm-exporter's `--hpc-job-mapping-dir`. Not set: not written."""
 
 
-def slurm_misfits(slurm: SlurmOptions) -> Iterator[Misfit]:
-    """Values that are of the right kind and yet wrong, by their keys."""
-    if slurm.node and not is_node_name(slurm.node):
-        yield ("slurm.node",), f"expected the NodeName of one node, found {slurm.node[:60]!r}"
-    for name in slurm.partitions:
-        if not is_partition_name(name):
-            yield ("slurm.partitions",), f"expected names of partitions, found {name[:60]!r}"
-    if slurm.job_mapping_dir is not None and not slurm.job_mapping_dir.is_absolute():
-        yield ("slurm.job_mapping_dir",), f"expected an absolute path, found {str(slurm.job_mapping_dir)[:60]!r}"
+def conf_path(options: SlurmOptions, environment: Mapping[str, str]) -> Path:
+    """The path of slurm.conf, or the first default path."""
+    given = options.conf or (Path(environment["SLURM_CONF"]) if environment.get("SLURM_CONF") else None)
+    return given or next((path for path in _CONFS if path.exists()), _CONFS[0])

@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpuwarden.base.threads import detached
-from gpuwarden.collect.slurm_jobs import conf_path
-from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.doctor.row import Row, fail, ok, warn
-from gpuwarden.doctor.slurm_scripts import scripts
-from gpuwarden.doctor.slurm_settings import settings
+from gpuwarden.features.slurm.scripts import scripts
+from gpuwarden.features.slurm.settings import settings
 from gpuwarden_collectors.slurm import nodes
 from gpuwarden_collectors.slurm.client import SlurmClient
 from gpuwarden_collectors.slurm.errors import SlurmError, UnknownNode
+from gpuwarden_collectors.slurm.options import SlurmOptions, conf_path
 from gpuwarden_collectors.slurm.settings import read_config
 
 RESPONSE_WITHIN = 12.0

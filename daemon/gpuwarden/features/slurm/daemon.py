@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Mapping
 
-from gpuwarden.actuators.base import Actuator
 from gpuwarden.actuators.hook_gate import HookGate
 from gpuwarden.base.threads import detached
-from gpuwarden.publish.files.job_mapping import JobMapping
-from gpuwarden.publish.files.refuse_mark import RefuseMark
+from gpuwarden.features.slurm.control import slurm_verbs
+from gpuwarden.features.slurm.job_mapping import JobMapping
+from gpuwarden.features.slurm.refuse_mark import RefuseMark
+from gpuwarden.health.components import Component, Source
 from gpuwarden.publish.snapshot import Snapshot
+from gpuwarden.publish.sockets.control import Verb
+from gpuwarden.runtime.part import Part, Service
 from gpuwarden.runtime.wiring import Site
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import Stamp
 
 
-class SlurmHooks:
-    """Files and answers for Slurm's prolog and health check. With simulated GPUs it does nothing."""
+class SlurmHooks(Part):
+    """Files and answers for Slurm's prolog and health check. With simulated GPUs it writes no file."""
 
-    def __init__(self, site: Site, actuators: Iterable[Actuator], clock: Clock) -> None:
+    def __init__(self, site: Site, service: Service, clock: Clock) -> None:
+        self._service = service
+        self._clock = clock
         options, real = site.config.slurm, site.simulation is None
-        self._gates = [actuator for actuator in actuators if isinstance(actuator, HookGate)]
+        self._gates = [actuator for actuator in service.actuators if isinstance(actuator, HookGate)]
         refuses = options.enabled and options.on_stale == "refuse" and site.config.mode == "enforce"
         self._mark = RefuseMark(site.config.state.dir, clock, wanted=refuses) if real else None
         folder = options.job_mapping_dir if real and options.enabled and options.jobs else None
@@ -33,17 +38,25 @@ class SlurmHooks:
         if self._mapping is not None:
             self._mapping.publish(snapshot)
 
-    def hook_asked(self) -> bool:
-        """Return True if anything waits for the health check."""
+    def verbs(self) -> Mapping[str, Verb]:
+        service = self._service
+        return slurm_verbs(service.holder, service.readers.read_everything, self._hook_asked, self._clock)
+
+    def _hook_asked(self) -> None:
+        """The health check was here: what waits for it goes on."""
         for gate in self._gates:
             gate.hook_ran()
-        return bool(self._gates)
+        if self._gates:
+            self._service.enforcement.hurry()
 
-    def error(self, now: Stamp) -> str:
+    def errors(self) -> Mapping[Component, Source]:
+        return {Component.SLURM: self._error}
+
+    def _error(self, now: Stamp) -> str:
         """Faults of the mark and of the job mapping; empty if there is none."""
         return "; ".join(filter(None, (kept.error(now) for kept in (self._mark, self._mapping) if kept is not None)))
 
-    async def stop(self) -> None:
+    async def close(self) -> None:
         await asyncio.wait((detached("slurm files", self._close),), timeout=2.0)
 
     def _close(self) -> None:
@@ -51,3 +64,6 @@ class SlurmHooks:
             self._mark.close(0.5)
         if self._mapping is not None:
             self._mapping.close(1.0)
+
+
+part = SlurmHooks

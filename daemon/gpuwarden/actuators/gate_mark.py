@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from gpuwarden.actuators.slurm.testers import read_testers
-from gpuwarden.config.slurm import SlurmOptions
+from gpuwarden.actuators.testers import read_testers
 from gpuwarden.policy.at_once import is_mark, mark, refusal
 from gpuwarden_collectors.slurm.client import SlurmClient
 from gpuwarden_collectors.slurm.errors import SlurmError
 from gpuwarden_collectors.slurm.facts import NodeFacts
 from gpuwarden_collectors.slurm.nodes import read_node
+from gpuwarden_collectors.slurm.options import SlurmOptions
 
 
 class GateMark:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpuwarden.base.paths import beside_for_slurm, job_notes
-from gpuwarden.config.slurm import SlurmOptions
 from gpuwarden.doctor.row import Row, ok, warn
-from gpuwarden.publish.files import refuse_mark
+from gpuwarden.features.slurm import refuse_mark
+from gpuwarden_collectors.slurm.options import SlurmOptions
 
 
 def scripts(keys: Mapping[str, str], options: SlurmOptions, run_dir: Path, state_dir: Path) -> Row:

@@ -1,1 +1,0 @@
-"""Slurm drains: the node state is read with `sinfo`, an intent is written with `scontrol update`."""

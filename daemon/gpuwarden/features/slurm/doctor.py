@@ -1,0 +1,17 @@
+"""The check of this feature."""
+
+from __future__ import annotations
+
+import os
+
+from gpuwarden.config.model import Config
+from gpuwarden.doctor.check import Check, in_loop
+from gpuwarden.doctor.row import Row
+from gpuwarden.features.slurm.examination import SlurmDoctor
+
+
+async def slurm(config: Config) -> list[Row]:
+    return await SlurmDoctor(config.slurm, os.uname().nodename, config.run.dir, config.state.dir).rows()
+
+
+CHECKS = {"slurm": Check(in_loop(slurm), 90.0, "slurm")}
