@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.cli.explain import explanation
+from gpuwarden.cli.explain_main import explanation
 from gpuwarden.cli.gate_reasons import GATE_REASONS
 from gpuwarden.cli.parser import CommandError
 from gpuwarden.health.conditions import CONDITIONS

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-import os
-
 from gpuwarden.cli.parser import Parser, folder
-from gpuwarden.cli.sources import configuration
-from gpuwarden.cli.status import show
 
 HELP = """
 Reads the GPUs of this node once, without a daemon, and prints their health. Reads the ledger if there is one, and writes
@@ -21,6 +16,8 @@ examples:
   gpuwarden check --simulate 8
 """
 
+MAIN = "gpuwarden.cli.check_main"
+
 
 def arguments(parser: Parser) -> None:
     parser.add_json()
@@ -29,10 +26,3 @@ def arguments(parser: Parser) -> None:
     parser.add_argument(
         "--state-dir", metavar="D", type=folder, help="directory of the ledger (default: /var/lib/gpuwarden)"
     )
-
-
-def main(options: argparse.Namespace) -> int:
-    config = configuration(options, os.environ)
-    from gpuwarden.oneshot.check import check_once  # noqa: PLC0415 - a fault in the configuration is reported before asyncio is loaded
-
-    return show(check_once(config), as_json=options.json)

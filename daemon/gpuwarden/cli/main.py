@@ -1,7 +1,7 @@
 """The command line: finds the verb, loads its module and no other, and turns its errors into an exit code.
 
-A verb's module has `HELP` (what it does, and examples), `arguments(parser)` and `main(options) -> exit code`. It
-imports at its head only what every call of it needs: `status` is called often, by scripts, and must be quick.
+A verb's module has `HELP` (what it does, and examples), `arguments(parser)` and `main(options) -> exit code`. Where `main` needs much
+more than its help does, it is in a module of its own, which `MAIN` names and which is loaded when the arguments are read.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ def _dispatch(verb: str, arguments: Sequence[str]) -> int:
         print(_usage() if not verb else f"gpuwarden: unknown verb {verb!r}{_suggestion(verb)}", file=sys.stderr)
         return USAGE
     module = _module(verb)
-    code: int = module.main(_parser(verb, module).parse_args(arguments))
+    options = _parser(verb, module).parse_args(arguments)
+    code: int = import_module(getattr(module, "MAIN", module.__name__)).main(options)
     return code
 
 

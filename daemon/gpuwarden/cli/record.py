@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
-import os
 from pathlib import Path
 
-from gpuwarden.base.paths import make_private
-from gpuwarden.cli.client import Daemon, NoDaemon
-from gpuwarden.cli.parser import TRY_AGAIN, CommandError, Parser, duration, folder
-from gpuwarden.cli.sources import configuration
-from gpuwarden.config.model import Config
+from gpuwarden.cli.parser import Parser, duration, folder
 
 HELP = """
 Writes a trace of the readings of this node's GPUs, PCI bus and kernel log. `gpuwarden replay` judges it, here or on another
@@ -30,7 +24,7 @@ examples:
   gpuwarden record -o try.trace --simulate 8 --for 1m
 """
 
-CANNOT_CREATE = 73  # EX_CANTCREAT of sysexits.h
+MAIN = "gpuwarden.cli.record_main"
 
 
 def arguments(parser: Parser) -> None:
@@ -51,45 +45,3 @@ def arguments(parser: Parser) -> None:
     parser.add_argument(
         "--state-dir", metavar="D", type=folder, help="directory of the ledger (default: /var/lib/gpuwarden)"
     )
-
-
-def main(options: argparse.Namespace) -> int:
-    config = configuration(options, os.environ, secure=make_private)
-    try:
-        if not (options.simulate is None and _through_daemon(options, config)):
-            _alone(options, config)
-    except FileExistsError as error:
-        raise CommandError(
-            f"{options.output} exists already: name another file, or remove it", CANNOT_CREATE
-        ) from error
-    except OSError as error:
-        raise CommandError(f"cannot write {options.output}: {error.strerror}", CANNOT_CREATE) from error
-    return 0
-
-
-def _through_daemon(options: argparse.Namespace, config: Config) -> bool:
-    """False if none runs."""
-    from gpuwarden.cli.record_through import RecordingEnded, record_through  # noqa: PLC0415 - not needed without a daemon
-
-    if options.output.exists():
-        raise FileExistsError
-    daemon = Daemon.chosen(config.run.dir)
-    try:
-        first = daemon.call("record")
-    except NoDaemon:
-        return False
-    hosts = (config.node, os.uname().nodename) if options.anonymise else None
-    try:
-        record_through(daemon, first, options.output, options.seconds, hosts=hosts)
-    except RecordingEnded as error:
-        raise CommandError(f"the recording ended early: {error}", TRY_AGAIN) from error
-    return True
-
-
-def _alone(options: argparse.Namespace, config: Config) -> None:
-    from gpuwarden.oneshot.record import RecordError, record  # noqa: PLC0415 - a fault in the configuration is reported before asyncio is loaded
-
-    try:
-        record(config, options.output, options.seconds, anonymise=options.anonymise)
-    except RecordError as error:
-        raise CommandError(f"the recording ended early: {error}", CANNOT_CREATE) from error

@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-import os
-
-from gpuwarden.base.paths import LEDGER
-from gpuwarden.base.sd_notify import ServiceManager
-from gpuwarden.cli.ledger_version import refuse_another_major
-from gpuwarden.cli.parser import CommandError, Parser, folder
-from gpuwarden.cli.sources import configuration, faulty, loaded, sources
-from gpuwarden.cli.start_configuration import remember, start_configuration
-from gpuwarden.cli.web_config import check_web_config
-from gpuwarden.config.model import Config, ConfigError
-from gpuwarden.config.sources import Sources
+from gpuwarden.cli.parser import Parser, folder
 
 HELP = """
 Runs the daemon in the foreground: reads the GPUs of this node, judges them, and publishes their health, until SIGTERM.
@@ -30,6 +19,8 @@ examples:
   gpuwarden run --simulate 8                  eight GPUs that do not exist, to try it anywhere
   gpuwarden run --config gpuwarden.toml --listen 127.0.0.1:9839
 """
+
+MAIN = "gpuwarden.cli.run_main"
 
 
 def arguments(parser: Parser) -> None:
@@ -68,45 +59,3 @@ def arguments(parser: Parser) -> None:
 def _address(text: str) -> str:
     """Accepts `:9839`, as Prometheus' exporters do. Whether it is an address is checked with the configuration."""
     return f"0.0.0.0{text}" if text.startswith(":") else text  # noqa: S104 - what the exporters do
-
-
-def main(options: argparse.Namespace) -> int:
-    supervised = bool(os.environ.get("NOTIFY_SOCKET"))
-    try:
-        config = start_configuration(options, os.environ)
-        refuse_another_major(config.state.dir / LEDGER)
-    except CommandError:
-        ServiceManager.of(os.environ).turn_away()
-        raise
-    if options.simulate is not None:
-        from gpuwarden.cli.next_steps import next_steps  # noqa: PLC0415 - of simulated GPUs alone
-
-        print(*next_steps(config, os.environ), sep="\n", flush=True)
-    from gpuwarden.runtime.serve import serve  # noqa: PLC0415 - a fault in the configuration is reported before asyncio is loaded
-
-    return serve(config, lambda: _again(options, supervised=supervised))
-
-
-def _again(options: argparse.Namespace, *, supervised: bool) -> Config:
-    """The same configuration read again. Raises ReloadError."""
-    from gpuwarden.engine.reload import ReloadError  # noqa: PLC0415 - as above
-
-    try:
-        config, read = _read_again(options)
-        check_web_config(config)
-    except CommandError as error:
-        raise ReloadError(str(error)) from error
-    if supervised and read is not None:
-        remember(read)
-    return config
-
-
-def _read_again(options: argparse.Namespace) -> tuple[Config, Sources | None]:
-    """Raises CommandError."""
-    if options.simulate is not None:
-        return configuration(options, os.environ), None
-    try:
-        read = sources(options, os.environ).with_files_read()
-        return loaded(read), read
-    except ConfigError as error:
-        raise faulty(error) from error

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
-import asyncio
-import os
-import socket
 from pathlib import Path
 
-from gpuwarden.base.paths import run_dir
-from gpuwarden.cli.parser import UNAVAILABLE, CommandError, Parser
+from gpuwarden.cli.parser import Parser
 
 HELP = """
 Answers the node health check of NVIDIA's ft_launcher (nvidia-resiliency-ext): a node that gpuwarden excludes fails the check.
@@ -25,8 +20,7 @@ examples:
   ft_launcher --ft-node-health-check-endpoint unix:///run/gpuwarden/nvhcd.sock …
 """
 
-_MODE = 0o666  # jobs of any user connect
-_BACKLOG = 256
+MAIN = "gpuwarden.features.nvhcd.process"
 
 
 def arguments(parser: Parser) -> None:
@@ -38,36 +32,3 @@ def arguments(parser: Parser) -> None:
         type=Path,
         help="socket to listen on, if systemd passes none (default: nvhcd.sock in the run directory)",
     )
-
-
-def main(options: argparse.Namespace) -> int:
-    from gpuwarden.base import log  # noqa: PLC0415 - what the process needs, and not its --help
-    from gpuwarden.integrations.process import Settings, handed_over, live  # noqa: PLC0415
-    from gpuwarden.integrations.published import Reader, this_boot  # noqa: PLC0415
-
-    try:
-        from gpuwarden.features.nvhcd.server import NAME, HealthCheckService, Service  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise CommandError(f"{error}: install gpuwarden[nvhcd]", UNAVAILABLE) from error
-
-    settings = Settings.read(options.config, os.environ)
-    where = options.run_dir or settings.run_dir(run_dir(os.environ))
-    listener = handed_over(os.environ) or _listening(options.socket or where / "nvhcd.sock")
-    reader = Reader(where, NAME, boot_id=this_boot())
-    logger = log.get_logger()
-
-    async def serve(stop: asyncio.Event) -> None:
-        logger.info("node health check listening", run_dir=str(where))
-        await Service(HealthCheckService(reader=reader, mode=settings.mode, log=logger)).serve(listener, stop)
-
-    live(settings, serve)
-    return 0
-
-
-def _listening(path: Path) -> socket.socket:
-    from gpuwarden.publish.sockets.unix_socket import SocketError, SocketFile  # noqa: PLC0415 - as above
-
-    try:
-        return SocketFile(path, ".nvhcd.new", _MODE).make(_BACKLOG)
-    except SocketError as error:
-        raise CommandError(str(error), UNAVAILABLE) from error
