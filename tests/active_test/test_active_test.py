@@ -444,12 +444,12 @@ def test_a_worker_that_fails_costs_its_own_gpu_a_verdict_and_no_other(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stops", [(6.0,), (3.0, 3.0)], ids=["one long", "two short"])
+@pytest.mark.parametrize("stops", [(9.0,), (4.5, 4.5)], ids=["one long", "two short"])
 def test_time_for_which_the_whole_test_is_stopped_does_not_count(
     host: ActiveHost, tmp_path: Path, stops: tuple[float, ...]
 ) -> None:
     """`scontrol suspend` and gang scheduling stop it so."""
-    host.more["ACTIVE_TEST_WITHIN"] = "5"
+    host.more["ACTIVE_TEST_WITHIN"] = "8"
     go_on = tmp_path / "go-on"
     host.script({"*": [{"write": {"phase": "int8"}}, {"wait": str(go_on)}, *PASSES]})
     process = host.begin("--json", "--i-know-nobody-is-here")

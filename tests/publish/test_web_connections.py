@@ -134,7 +134,7 @@ async def test_half_open_clients_do_not_change_what_a_scrape_takes(
 
 
 async def test_half_open_clients_are_gone_after_the_deadlines(site: Site) -> None:
-    async with serving(config=site.write(site.serve()), deadline=1.0, handshake=0.5) as served:
+    async with serving(config=site.write(site.serve()), deadline=2.0, handshake=1.5) as served:
         async with many_clients(served, HALF_A_HANDSHAKE, b"\x00"):
             await until(lambda: served.connected == 0)
         assert (await get(served, "/healthz", tls=trusting())).code == 200
@@ -277,11 +277,11 @@ async def test_who_does_not_know_the_password_keeps_nobody_out_who_does(site: Si
 
 
 async def test_notices_are_waited_for_over_tls_and_with_a_password(site: Site) -> None:
-    async with serving(config=site.write(site.serve(), users(alice="right")), deadline=0.5) as served:
+    async with serving(config=site.write(site.serve(), users(alice="right")), deadline=1.5) as served:
         waiting = await Scraper.connect(served, trusting())
         asked = asyncio.create_task(waiting.get("/v1/notice?wait=60", Authorization=ALICE))
         await until(lambda: served.notices.waiting["web"] == 1)
-        await asyncio.sleep(1.0)  # longer than any deadline of the connection
+        await asyncio.sleep(2.0)  # longer than any deadline of the connection
         served.notices.show(b'{"act":true}', imminent=True)
         assert (await asked).body == b'{"act":true}'
         waiting.close()

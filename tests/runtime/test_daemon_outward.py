@@ -58,10 +58,11 @@ def program(folder: Path, text: str = LOAD_BALANCER, name: str = "lb") -> Path:
     return path
 
 
-def configure(host: FakeHost, mode: str = "enforce") -> None:
+def configure(host: FakeHost, mode: str = "enforce", *, timeout: str = "20s") -> None:
+    """Write the configuration. The timeout is for a program that hangs: on a busy machine one takes seconds to start."""
     host.configure(
         f'[breaker]\nuncounted = "allow"\nrecount_after = "1s"\n[dstack]\nenabled = true\n[file]\npath = "{host.folder}/out"\n'
-        f'[exec.exclude]\ncommand = ["{program(host.folder)}"]\ntimeout = "500ms"\n{FAST}'
+        f'[exec.exclude]\ncommand = ["{program(host.folder)}"]\ntimeout = "{timeout}"\n{FAST}'
     )
     host.config.write_text(f'mode = "{mode}"\n{host.config.read_text()}')
 
@@ -84,7 +85,7 @@ def excluded(daemon: RunningDaemon) -> set[str]:
 
 
 def test_one_actuator_is_done_while_another_hangs_and_a_third_refuses_and_each_reports_it(host: FakeHost) -> None:
-    configure(host)
+    configure(host, timeout="2s")
     (host.run_dir / "excluded").mkdir(parents=True)
     (host.run_dir / "excluded/dstack").write_text("somebody else's\n")
     (host.folder / "hang").touch()

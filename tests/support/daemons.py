@@ -18,8 +18,10 @@ from gpuwarden_collectors.simulated_pci import h100, write_tree
 from support.commands import COMMAND, environment, gpuwarden
 from support.fake_nvml_library import FakeNvml
 
-PATIENCE = 60.0
-"""Seconds after which a test gives up waiting; nothing is asserted about how much of it is used."""
+PATIENCE = 150.0
+"""Seconds after which a test gives up waiting, longer than the longest pause before a worker is started again (60 s).
+Nothing is asserted about how much of it is used.
+"""
 
 POLL = 0.05
 """Seconds between two questions: each is a request that the daemon answers, and at 20 ms the answers cost more than all else it does."""
