@@ -50,6 +50,7 @@ def site(scraped: float = NOW - 10, at: float = NOW, pool: int = 4, **held: floa
         "own": [series(at, scraped, named("n1"))],
         "pool": [series(at, pool, {})],
         "held": [series(at, 1, named(node)) for node in held],
+        "domains": [],
         "since": [series(at, since, named(node)) for node, since in held.items()],
     }
 
@@ -73,6 +74,20 @@ async def test_it_counts_nodes_in_the_order_in_which_they_went_out() -> None:
     assert found.visible_after >= 60.0  # what is written now may be scraped as late as that
     own = await fleet_count(site(n1=NOW - 200, n2=NOW - 100, n3=NOW - 50, pool=8))
     assert refusal(Budget(percent=25), own) == ""
+
+
+async def test_it_knows_the_nvlink_domain_of_each_excluded_node() -> None:
+    uuid = "8f3c6a1e-5b1d-4d6e-9c55-0d2f7a0be111"
+    cliques = {"n2": (uuid, "0"), "n3": (uuid, "1"), "n4": ("8f3c6a1e-x+9", "0+1")}
+
+    def respond(path: str, query: str, headers: dict[str, str]) -> Answer:
+        if query == QUERIES["domains"]:
+            of = {node: {"cluster_uuid": uuid, "clique": clique} for node, (uuid, clique) in cliques.items()}
+            return vector([series(NOW, 1, named(node) | labels) for node, labels in of.items()])
+        return site(n2=NOW - 9, n3=NOW - 8, n4=NOW - 7, n5=NOW - 6, pool=100)(path, query, headers)
+
+    found = await fleet_count(respond)
+    assert [held.domain for held in sorted(found.held)] == ["8f3c6a1e.0", "8f3c6a1e.1", "8f3c6a1e.0", ""]
 
 
 async def test_what_the_excluded_nodes_share_with_this_node_is_in_the_reason() -> None:

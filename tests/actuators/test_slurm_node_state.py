@@ -89,6 +89,12 @@ def test_only_failures_of_gpuwarden_are_counted() -> None:
     assert (fleet_count.node, fleet_count.pool, fleet_count.now) == ("n1", 7, 30.0)
 
 
+def test_the_nvlink_domain_of_an_excluded_node_is_read_from_its_reason() -> None:
+    bad = node("idle+drain", "gpuwarden: failure domain=8f3c6a1e.0 gpu=3 xid=79", name="n2", at=20.0)
+    found = fleet_count_of(node(), [PartitionFacts(name="gpu", members=(node(), bad))], 30.0)
+    assert found.held == (Held(20.0, "n2", "8f3c6a1e.0"),)
+
+
 def test_a_node_in_two_partitions_of_the_pool_counts_once() -> None:
     bad = node("idle+drain", FAILURE, name="n2")
     parts = [PartitionFacts(name=name, members=(node(), bad)) for name in ("a", "b")]

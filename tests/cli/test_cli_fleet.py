@@ -324,6 +324,27 @@ def test_the_summary_is_followed_by_the_nodes_that_are_not_healthy_and_in_servic
     assert "n1" in fleet(tmp_path, port, "--node", "n1").stdout
 
 
+def test_nodes_are_grouped_by_nvlink_domain_and_clique_0_is_one(tmp_path: Path, script: Script, port: int) -> None:
+    uuid = "8f3c6a1e-5b1d-4d6e-9c55-0d2f7a0be111"
+    for name, clique, state in (
+        ("n1", "0", "failure"),
+        ("n2", "1", "healthy"),
+        ("n3", "0", "healthy"),
+        ("n4", "", "warning"),
+    ):
+        script.node(name, name, state=state)
+        labels = {"cluster_uuid": uuid, "clique": clique} if clique else {}
+        script.add("machines", 1, {"job": "gpuwarden", "instance": name, **labels})
+    lines = fleet(tmp_path, port).stdout.splitlines()
+    assert lines[1] == "NVLink domain 8f3c6a1e.0: 2 nodes: 1 failure, 1 healthy; 0 kept out of scheduling"
+    assert "DOMAIN" in lines[4]
+    assert [line.split()[:2] for line in lines[5:]] == [["n1", "8f3c6a1e.0"], ["n4", "-"]]
+    found = nodes_of(fleet(tmp_path, port, "--json"))
+    assert {name: node["domain"] for name, node in found.items()} == {
+        "n1": "8f3c6a1e.0", "n4": "", "n2": "8f3c6a1e.1", "n3": "8f3c6a1e.0",
+    }  # fmt: skip
+
+
 def test_secrets_come_from_files_and_a_partial_response_is_marked(tmp_path: Path, script: Script, port: int) -> None:
     script.node("n1", "a:1")
     (tmp_path / "token").write_text("s3cret\n")

@@ -345,7 +345,7 @@ def test_a_name_that_no_metric_has_is_a_fault_with_a_suggestion(tmp_path: Path) 
 def test_the_breaker_needs_the_series_by_which_it_counts(tmp_path: Path) -> None:
     breaker = '[breaker]\nprometheus = "http://127.0.0.1:9090"\n'
     assert series('["gpuwarden_node_info", "gpuwarden_excluded"]', tmp_path, breaker) == [
-        "publish.series: lacks gpuwarden_excluded_since_timestamp_seconds: the breaker counts the fleet by it (breaker.prometheus)"
+        "publish.series: lacks gpuwarden_machine_info, gpuwarden_excluded_since_timestamp_seconds: the breaker counts the fleet by it (breaker.prometheus)"
     ]
     assert series('["default", "gpuwarden_lemon"]', tmp_path, breaker) == ("default", "gpuwarden_lemon")
     assert series('["gpuwarden_lemon"]', tmp_path) == ("gpuwarden_lemon",)

@@ -71,6 +71,23 @@ def test_the_share_of_small_and_large_pools(pool: int, allowed: int) -> None:
     assert breaker.refusal(Budget(), replace(old, held=held[1:])) == ""
 
 
+def test_of_one_nvlink_domain_only_so_many_may_be_out_and_clique_0_is_one() -> None:
+    held = tuple(Held(float(number), f"n{number}", "8f3c6a1e.0") for number in range(4))
+    count = FleetCount(node="new", pool=1_000, held=held, now=1e6)
+    assert breaker.refusal(Budget(), count, "8f3c6a1e.0") == (
+        "4 nodes of NVLink domain 8f3c6a1e.0 are excluded for failures (limit 4)"
+    )
+    assert breaker.refusal(Budget(domain=5), count, "8f3c6a1e.0") == ""
+    assert breaker.refusal(Budget(), count, "8f3c6a1e.1") == ""
+    assert breaker.refusal(Budget(), count) == ""
+    assert breaker.refusal(Budget(), replace(count, node="n3"), "8f3c6a1e.0") == ""
+
+
+def test_nodes_whose_domain_is_not_known_count_for_the_pool_only() -> None:
+    held = tuple(Held(float(number), f"n{number}") for number in range(8))
+    assert breaker.refusal(Budget(), FleetCount(node="new", pool=1_000, held=held, now=1e6), "8f3c6a1e.0") == ""
+
+
 def test_what_was_excluded_before_the_window_counts_for_the_share_only() -> None:
     held = tuple(Held(1_000.0 * number, f"n{number}") for number in range(20))
     fleet_count = FleetCount(node="new", pool=8_000, held=held, now=19_500.0)

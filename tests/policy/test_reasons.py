@@ -76,6 +76,19 @@ def test_a_failure_reason_lists_each_gpu_with_its_faults() -> None:
     assert reasons.failure([fallen], unlisted) == "gpuwarden: failure gpu=0000:51:00.0 xid=79 - power-cycle the machine"
 
 
+def test_a_failure_reason_names_the_nvlink_domain_and_it_comes_back() -> None:
+    found = [finding("xid", gpu(slot(3)), detail="79")]
+    written = reasons.failure(found, GPUS, "8f3c6a1e.0")
+    assert written.startswith("gpuwarden: failure domain=8f3c6a1e.0 gpu=3 xid=79")
+    read = reasons.parse(f"{written} : not responding")
+    assert read is not None
+    assert (read.why, read.domain) == (Why.FAILURE, "8f3c6a1e.0")
+    for other in (reasons.failure(found, GPUS), reasons.operator("al", "domain=x.0"), reasons.unknown(["nvml"])):
+        parsed = reasons.parse(other)
+        assert parsed is not None
+        assert parsed.domain == ""
+
+
 def test_what_to_do_stands_in_the_reason_if_it_is_one_thing_and_fits() -> None:
     gone, again = (finding("gpu_missing", gpu(slot(n))) for n in (3, 5))
     assert reasons.failure([gone], GPUS) == "gpuwarden: failure gpu=3 gpu_missing - power-cycle the machine"

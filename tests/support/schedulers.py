@@ -60,7 +60,9 @@ class Cluster:
 
     def fleet_count(self, name: str) -> FleetCount:
         own = {other: reasons.parse(node.reason) for other, node in self.nodes.items()}
-        held = (Held(self.nodes[n].since, n) for n, r in own.items() if r is not None and r.why is Why.FAILURE)
+        held = (
+            Held(self.nodes[n].since, n, r.domain) for n, r in own.items() if r is not None and r.why is Why.FAILURE
+        )
         return FleetCount(node=name, pool=len(self.nodes), held=tuple(held), now=self.clock())
 
 

@@ -20,6 +20,7 @@ from gpuwarden.actuators.prometheus_shared import Shared
 from gpuwarden.base.threads import detached
 from gpuwarden.config.policy import BreakerOptions
 from gpuwarden.config.secrets import SecretError, SecretFile
+from gpuwarden.health.domain import domain_name
 from gpuwarden.policy.breaker import refusal
 from gpuwarden.policy.model import FleetCount, Held
 from gpuwarden.prometheus.access import Access, AccessError, Hints, access
@@ -51,10 +52,12 @@ def queries(node: str, boot_id: str, match: str) -> dict[str, str]:
     more = f",{match}" if match else ""
     us = _us(node, boot_id, match)
     out = f'{{cause="failure"{more}}}'
+    held = f"max by ({_NODES}) (last_over_time(gpuwarden_excluded{out}[{SEEN_FOR}])) == 1"
     return {
         "own": f"max by ({_NODES}) (timestamp(gpuwarden_node_info{{{us}}}))",
         "pool": f"count(group by ({_NODES}) (last_over_time(gpuwarden_node_info{{{match}}}[{SEEN_FOR}])))",
-        "held": f"max by ({_NODES}) (last_over_time(gpuwarden_excluded{out}[{SEEN_FOR}])) == 1",
+        "held": held,
+        "domains": f'last_over_time(gpuwarden_machine_info{{cluster_uuid!=""{more}}}[{SEEN_FOR}]) and on ({_NODES}) ({held})',
         "since": f"min by ({_NODES}) (last_over_time(gpuwarden_excluded_since_timestamp_seconds{out}[{SEEN_FOR}]))",
     }
 
@@ -156,8 +159,15 @@ def fleet_count_of(results: Results, wall: float) -> FleetCount:
     # A node that is scraped by two jobs must not rank before itself.
     also = {_name(sample) for sample in own} - {_name(newest)}
     names = (name for name in map(_name, results.samples["held"]) if name not in also)
-    held = tuple(Held(since.get(name, 0.0), name) for name in names)
+    domains = {_name(sample): _domain(sample) for sample in results.samples.get("domains", ())}
+    held = tuple(Held(since.get(name, 0.0), name, domains.get(name, "")) for name in names)
     return FleetCount(node=_name(newest), pool=max(1, int(pool[0].value)), held=held, now=newest.at)
+
+
+def _domain(sample: Sample) -> str:
+    """Return the NVLink domain; of several the first, as the node itself does."""
+    uuid, clique = (sample.labels.get(name, "").partition("+")[0] for name in ("cluster_uuid", "clique"))
+    return domain_name(uuid, clique)
 
 
 def _name(sample: Sample) -> str:

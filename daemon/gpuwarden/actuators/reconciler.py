@@ -26,6 +26,7 @@ from gpuwarden.actuators.base import (
 from gpuwarden.policy import breaker
 from gpuwarden.policy.model import Act, Budget, FleetCount, Intent, NodeState, Outcome, Owner, Result, Why
 from gpuwarden.policy.preconditions import answer, still_closed
+from gpuwarden.policy.reasons import parse
 from gpuwarden_collectors.backoff import Backoff
 from gpuwarden_collectors.base import Clock
 
@@ -161,7 +162,7 @@ class Reconciler:
             alone = self.actuator.sheds_load and not overloaded
             if not await self._spread(intent, breaker.spread_of_counts(pool) if alone else breaker.spread(pool)):
                 return SUPERSEDED
-            if alone and self._crowded(counted := await self._fleet_count()):
+            if alone and self._crowded(intent, counted := await self._fleet_count()):
                 counted = None
                 if not await self._spread(intent, breaker.spread(pool)):
                     return SUPERSEDED
@@ -172,9 +173,14 @@ class Reconciler:
         await self._stay(intent, self._chance.uniform(0.0, seconds))
         return self._wanted(intent)
 
-    def _crowded(self, fleet_count: FleetCount) -> bool:
+    def _crowded(self, intent: Intent, fleet_count: FleetCount) -> bool:
         """True if others write, too, and the breaker lets this node write."""
-        return breaker.crowded(fleet_count) and not breaker.refusal(self.limits.budget, fleet_count)
+        return breaker.crowded(fleet_count) and not self._refusal(intent, fleet_count)
+
+    def _refusal(self, intent: Intent, fleet_count: FleetCount) -> str:
+        """Apply the breaker. The domain is that of the reason that is written, by which others count this node."""
+        own = parse(intent.reason)
+        return breaker.refusal(self.limits.budget, fleet_count, own.domain if own is not None else "")
 
     async def _exclude(self, intent: Intent, counted: FleetCount | None) -> Outcome:
         """Exclude the node for a failure. The fleet count is checked before the write and after it; `counted` is that of a
@@ -183,7 +189,7 @@ class Reconciler:
         fleet_count = counted or await self._fleet_count()
         found = answer(intent, await self._read())
         if found is None:
-            self.held_back = breaker.refusal(self.limits.budget, fleet_count)
+            self.held_back = self._refusal(intent, fleet_count)
             if self.held_back:
                 return Outcome(result=Result.RETRY, text=f"the breaker is open: {self.held_back}")
             found = await self._written(intent)
@@ -198,7 +204,7 @@ class Reconciler:
         A scheduler that crashes right after a write may come back without it.
         """
         fleet_count = await self._fleet_count()
-        self.held_back = breaker.refusal(self.limits.budget, fleet_count)
+        self.held_back = self._refusal(intent, fleet_count)
         if not self.held_back:
             counted = any(held.node == fleet_count.node for held in fleet_count.held)
             if not counted and (await self._read()).restarted:

@@ -72,6 +72,7 @@ _KEYS = (
     "excluded_by",
     "last_known_out",
     "mode",
+    "domain",
 )
 
 

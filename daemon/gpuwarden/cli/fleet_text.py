@@ -11,6 +11,7 @@ from gpuwarden.fleet.model import RANK, Finding, Notice, Out, Row, Status
 from gpuwarden.fleet.why import Why
 
 _CHECKS_MOST = 3
+_DOMAINS_MOST = 10
 _OWNERS = {
     "failure": "gpuwarden, for a failure",
     "termination": "gpuwarden, for a termination",
@@ -22,6 +23,7 @@ _LAST_KNOWN = {Out.FAILURE: "when last recorded, for a failure", Out.PLANNED: "w
 
 def fleet_text(shown: Sequence[Row], known: Sequence[Row]) -> Iterator[str]:
     yield _headline(known)
+    yield from _domains(known)
     if len(shown) < len(known):
         yield f"shown: {len(shown)}; --all shows every node"
     if not shown:
@@ -29,6 +31,8 @@ def fleet_text(shown: Sequence[Row], known: Sequence[Row]) -> Iterator[str]:
     columns = dict(_COLUMNS)
     if all(not row.cluster for row in shown):
         del columns["CLUSTER"]
+    if all(not row.domain for row in shown):
+        del columns["DOMAIN"]
     yield ""
     yield from table(list(columns), [[clean(column(row)) for column in columns.values()] for row in shown])
 
@@ -62,6 +66,19 @@ def _headline(known: Sequence[Row]) -> str:
     counts = ", ".join(f"{of[status]} {status}" for status in sorted(of, key=RANK.__getitem__, reverse=True))
     out = sum(row.out for row in known)
     return f"{len(known)} node{'s' * (len(known) != 1)}: {counts}; {out} kept out of scheduling"
+
+
+def _domains(known: Sequence[Row]) -> Iterator[str]:
+    """Yield a line for each NVLink domain that has a node worth a look, the domains with most of them first."""
+    of: dict[str, list[Row]] = {}
+    for row in known:
+        of.setdefault(row.domain, []).append(row)
+    of.pop("", None)
+    remarkable = {domain: sum(row.remarkable for row in rows) for domain, rows in of.items()}
+    marked = sorted(filter(remarkable.get, of), key=lambda domain: (-remarkable[domain], domain))
+    yield from (f"NVLink domain {clean(domain)}: {_headline(of[domain])}" for domain in marked[:_DOMAINS_MOST])
+    if len(marked) > _DOMAINS_MOST:
+        yield f"… {len(marked) - _DOMAINS_MOST} more domains"
 
 
 def _node(row: Row) -> str:
@@ -130,6 +147,7 @@ def _notice(notice: Notice | None) -> str:
 _COLUMNS: dict[str, Callable[[Row], str]] = {
     "NODE": _node,
     "CLUSTER": lambda row: row.cluster or "-",
+    "DOMAIN": lambda row: row.domain or "-",
     "GPUS": _gpus,
     "STATUS": _status,
     "EXCLUDED BY": _excluded,

@@ -16,6 +16,7 @@ from gpuwarden.health.active_test.results import newest
 from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.confirmation import remembered
 from gpuwarden.health.dcgm.xids import Known, xids_of
+from gpuwarden.health.domain import domain_of
 from gpuwarden.health.gpu.pods import pods_on_gpus
 from gpuwarden.health.inventory import Presence, accept, presences
 from gpuwarden.health.judge import Step, acknowledge, judge
@@ -63,6 +64,7 @@ class Engine:
         self.log_lost = 0
         self.switch = ""
         """The leaf switch of this node, once it is known."""
+        self._domain = ""  # kept while the driver does not answer
         self.kernel = ""
         """The release of the kernel."""
         self.discarded = 0
@@ -142,7 +144,8 @@ class Engine:
                 lost = event.data.get("count")
                 self.log_gaps += 1
                 self.log_lost += lost if isinstance(lost, int) else 0
-        return step
+        self._domain = domain_of(self.view.nvml.facts) or self._domain
+        return replace(step, verdict=replace(step.verdict, domain=self._domain))
 
     def _xids_of_dcgm(self) -> list[XidEvent]:
         """Derive Xids from the last DCGM pass. Called once the ledger is recalled, so that Xids it holds are not

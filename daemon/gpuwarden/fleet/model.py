@@ -64,7 +64,7 @@ class Row:
     `node` is its instance while its name is unknown. `busy` is None where no daemon reports it. `age_seconds`: since the last
     heartbeat, by Prometheus' clock and the node's; of a silent node it may be since the last scrape. `seconds_left`: until the
     termination deadline, only of an unreachable node. `excluded_by` as in the heartbeat (`slurm:failure`, `operator`).
-    `last_known_out`: only of a node that is silent.
+    `last_known_out`: only of a node that is silent. `domain`: the NVLink domain, empty if it has none.
     """
 
     cluster: str
@@ -83,6 +83,7 @@ class Row:
     seconds_left: float | None = None
     notice: Notice | None = None
     mode: str = ""
+    domain: str = ""
 
     @property
     def key(self) -> Key:

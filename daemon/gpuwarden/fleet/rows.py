@@ -14,6 +14,7 @@ from typing import TypeVar
 from gpuwarden.fleet import queries as q
 from gpuwarden.fleet.alike import incomplete, labels_of
 from gpuwarden.fleet.model import RANK, Finding, Key, Notice, Out, Row, Status, key_of
+from gpuwarden.health.domain import domain_name
 from gpuwarden.prometheus.client import Sample
 
 Samples = Mapping[str, list[Sample]]
@@ -35,9 +36,14 @@ def rows(samples: Samples, termination_deadline: float) -> list[Row]:
     found = [_live(facts, key) for key in facts.names] + [
         _not_answering(facts, key) for key in absent if not facts.moved(key)
     ]
-    found = incomplete(found, labels_of(samples["machines"]))
+    labels = labels_of(samples["machines"])
+    found = [replace(row, domain=_domain(labels.get(row.key, {}))) for row in incomplete(found, labels)]
     named = _with_shared_names([_unreachable(row, termination_deadline) for row in found])
-    return sorted(named, key=lambda row: (-RANK[row.status], row.out, row.cluster, row.node, row.instance))
+    return sorted(named, key=lambda row: (-RANK[row.status], row.out, row.cluster, row.domain, row.node, row.instance))
+
+
+def _domain(labels: Mapping[str, str]) -> str:
+    return domain_name(labels.get("cluster_uuid", ""), labels.get("clique", ""))
 
 
 @dataclass(frozen=True, slots=True)

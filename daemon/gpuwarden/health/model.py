@@ -349,3 +349,5 @@ class Verdict:
     """How many GPUs are here."""
     lemons: tuple[LemonDays, ...] = ()
     """Kinds of fault that came on several days."""
+    domain: str = ""
+    """The NVLink domain of this node, as last known; empty if it has none."""

@@ -6,8 +6,9 @@ count decides: in the order (when it was written, name of the node), which every
 rolls its exclusion back. Schedulers keep whole seconds, so that the second count must come at least a second after the
 write: what is written later than that has a later second and stands behind. Terminations are neither counted nor limited.
 
-Two bounds, both of which must hold. At any time at most `percent` of the pool, and never less than one node. Within
-`window` at most `count` nodes. With the defaults (25 %, 10 in an hour): 1 of 4, 2 of 8, 25 of 100, 2,000 of 8,000, and of
+Three bounds, all of which must hold. At any time at most `percent` of the pool, and never less than one node. Within
+`window` at most `count` nodes. Of one NVLink domain at any time at most `domain` nodes: what all of a rack share, as its
+switch trays, must not take the rack out. With the defaults (25 %, 10 in an hour): 1 of 4, 2 of 8, 25 of 100, 2,000 of 8,000, and of
 those 10 in the first hour. Fleets see 5 to 7 failures per 1,000 nodes and day: 8,000 nodes have 2 in an hour, and more
 than 10 by chance (Poisson, 2.2 an hour) about once in five years.
 """
@@ -64,8 +65,8 @@ def share(budget: Budget, pool: int) -> int:
     return max(1, pool * budget.percent // 100)
 
 
-def refusal(budget: Budget, fleet_count: FleetCount) -> str:
-    """Why this node may not be excluded, or stay excluded, for a failure; "" if it may."""
+def refusal(budget: Budget, fleet_count: FleetCount, domain: str = "") -> str:
+    """Why this node of that NVLink domain may not be excluded, or stay excluded, for a failure; "" if it may."""
     before = earlier(fleet_count.held, fleet_count.node)
     recent = [held for held in before if _within(held, budget.window, fleet_count.now)]
     if len(before) >= share(budget, fleet_count.pool):
@@ -77,6 +78,11 @@ def refusal(budget: Budget, fleet_count: FleetCount) -> str:
         return _with_shared(
             f"{len(recent)} nodes were excluded for failures within {budget.window:.0f} s (limit {budget.count})",
             fleet_count,
+        )
+    alike = sum(held.domain == domain for held in before) if domain else 0
+    if alike >= budget.domain:
+        return _with_shared(
+            f"{alike} nodes of NVLink domain {domain} are excluded for failures (limit {budget.domain})", fleet_count
         )
     return ""
 

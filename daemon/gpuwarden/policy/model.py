@@ -135,11 +135,12 @@ class NodeState:
 @dataclass(frozen=True, slots=True, order=True)
 class Held:
     """A node that gpuwarden has excluded for a failure. Nodes are ordered by when they were excluded, as every node of
-    the pool sees it.
+    the pool sees it. `domain`: its NVLink domain; empty if it has none, or none was known.
     """
 
     since: float
     node: str
+    domain: str = ""
 
 
 def earlier(held: Iterable[Held], node: str) -> list[Held]:
@@ -225,5 +226,7 @@ class Budget:
     """The share, in per cent, of the nodes with a common budget that may be excluded for failures at any time; one node always may."""
     count: int = bounded(10, 1, 100_000, "one node at least")
     """The number of nodes with a common budget that may be excluded for failures within `window`."""
+    domain: int = bounded(4, 1, 100_000, "one node at least")
+    """The number of nodes of one NVLink domain (cluster UUID and clique, as the 18 of an NVL72) that may be excluded for failures at any time."""
     window: float = bounded(3_600.0, 60.0, 7 * 86_400.0, "failures come in minutes to days")
     """The time for which `count` applies."""

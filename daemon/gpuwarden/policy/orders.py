@@ -69,7 +69,7 @@ def restore(
         operators = state.order is not None or any(hold.why is not Why.FAILURE for hold in state.holds.values())
         if not (settings.enforce and (operators or gone)):
             raise FailuresStand(failures)
-        reason = reasons.failure(failures, {gpu.slot: gpu for gpu in verdict.gpus})
+        reason = reasons.failure(failures, {gpu.slot: gpu for gpu in verdict.gpus}, verdict.domain)
         ended = Ordered(order=Act.RESTORE, by=by or None, stays_out=True)
         return [
             Event(kind=EventKind.ORDERED, at=now, boot_id=boot_id, data=write(ended)),

@@ -2,6 +2,7 @@
 
     gpuwarden: failure gpu=3 xid=79 - power-cycle the machine
     gpuwarden: failure gpu=3 xid=79 gpu=5 row_remap_failed
+    gpuwarden: failure domain=8f3c6a1e.0 gpu=3 xid=79
     gpuwarden: termination boot=1b4e28ba instance=i-0af01c23
     gpuwarden: operator by=alice replacing a fan
 
@@ -41,20 +42,21 @@ class Reason:
     suffix: str = ""
     boot: str = ""
     instance: str = ""
+    domain: str = ""
 
 
-def failure(findings: Iterable[Finding], gpus: Mapping[str, GpuVerdict]) -> str:
+def failure(findings: Iterable[Finding], gpus: Mapping[str, GpuVerdict], domain: str = "") -> str:
     """The reason for a failure: each GPU with what is wrong with it, in the order of the findings, and the advised
     action if there is only one and it fits.
 
-    `gpus`: by slot. `+2` stands for two that did not fit.
+    `gpus`: by slot. `+2` stands for two that did not fit. `domain`: the node's NVLink domain, by which others count it.
     """
     findings = tuple(findings)
     by_subject: dict[str, list[str]] = {}
     for finding in findings:
         by_subject.setdefault(_subject(finding, gpus), []).append(_what(finding))
     groups = [" ".join(filter(None, (subject, *dict.fromkeys(what)))) for subject, what in by_subject.items()]
-    return _with_action(_fitting("failure", groups), findings)
+    return _with_action(_fitting(_kind(domain), groups), findings)
 
 
 def _with_action(text: str, findings: Iterable[Finding]) -> str:
@@ -63,8 +65,12 @@ def _with_action(text: str, findings: Iterable[Finding]) -> str:
     return whole if len(actions) == 1 and len(whole.encode()) <= LONGEST else text
 
 
-def unknown(why: Iterable[str]) -> str:
-    return _fitting("failure", [f"unknown={_token(text)}" for text in why])
+def unknown(why: Iterable[str], domain: str = "") -> str:
+    return _fitting(_kind(domain), [f"unknown={_token(text)}" for text in why])
+
+
+def _kind(domain: str) -> str:
+    return f"failure domain={_token(domain)}" if domain else "failure"
 
 
 def termination(boot_id: str, instance: str) -> str:
@@ -106,6 +112,7 @@ def parse(text: str) -> Reason | None:
         suffix=suffix.strip(),
         boot=_known(fields.get("boot", "")) if named else "",
         instance=_known(fields.get("instance", "")) if named else "",
+        domain=fields.get("domain", "") if kind[1] == Why.FAILURE else "",
     )
 
 

@@ -55,12 +55,13 @@ def wanted(state: PolicyState, seen: Situation, settings: Settings, now: Stamp) 
     if imminent(state.notices, settings.horizon, now) is not None:
         return Want(Why.TERMINATION, reasons.termination(seen.boot_id, seen.instance))
     if findings := failing(state, seen.verdict):
-        return Want(Why.FAILURE, reasons.failure(findings, {gpu.slot: gpu for gpu in seen.verdict.gpus}))
+        gpus = {gpu.slot: gpu for gpu in seen.verdict.gpus}
+        return Want(Why.FAILURE, reasons.failure(findings, gpus, seen.verdict.domain))
     after, since = settings.unknown_after, state.unknown_since
     if unconfirmed(state, seen.verdict):
         after = max(after, CONFIRMED_WITHIN)
     if settings.on_unknown == "exclude" and since is not None and now.boottime - since.boottime >= after:
-        return Want(Why.FAILURE, reasons.unknown(seen.verdict.unknown[:1] or ("not_confirmed",)))
+        return Want(Why.FAILURE, reasons.unknown(seen.verdict.unknown[:1] or ("not_confirmed",), seen.verdict.domain))
     return None
 
 

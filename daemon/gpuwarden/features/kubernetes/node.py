@@ -78,7 +78,7 @@ def held(nodes: Iterable[Json]) -> tuple[Held, ...]:
     for node in nodes:
         mark = mark_of(node)
         if mark is not None and own_taint(node, mark) and mark.reason.why is Why.FAILURE:
-            found.append(Held(written_at(node) or mark.at, name_of(node)))
+            found.append(Held(written_at(node) or mark.at, name_of(node), mark.reason.domain))
     return tuple(found)
 
 

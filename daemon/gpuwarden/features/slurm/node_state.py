@@ -91,4 +91,4 @@ def _held(pool: Iterable[NodeFacts]) -> Iterable[Held]:
     for node in pool:
         own = reasons.parse(node.reason) if node.is_out and _may_be_own(node) else None
         if own is not None and own.why is Why.FAILURE:
-            yield Held(node.reason_at or 0.0, node.name)
+            yield Held(node.reason_at or 0.0, node.name, own.domain)

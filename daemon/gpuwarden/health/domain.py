@@ -1,0 +1,26 @@
+"""The NVLink domain of a node: what shares memory over NVLink beyond one machine, such as the 18 nodes of an NVL72."""
+
+from __future__ import annotations
+
+import re
+
+from gpuwarden_collectors.facts import NvmlFacts
+
+_UUID_SHOWN = 8
+_ODD = re.compile(r"[^A-Za-z0-9-]")
+
+
+def domain_name(cluster_uuid: str, clique: str) -> str:
+    """Write a domain in brief: the first digits of its cluster's UUID, and the clique, of which 0 is one. "" without a cluster."""
+    uuid, clique = _ODD.sub("", cluster_uuid)[:_UUID_SHOWN], _ODD.sub("", clique)
+    return f"{uuid}.{clique}" if uuid and clique else ""
+
+
+def domain_of(facts: NvmlFacts | None) -> str:
+    """Return the domain of this node; "" while no GPU reports one."""
+    names = (
+        domain_name(gpu.placement.cluster_uuid, str(gpu.readings.fabric_clique))
+        for gpu in (() if facts is None else facts.gpus)
+        if gpu.readings.fabric_in_cluster and gpu.readings.fabric_clique is not None
+    )
+    return min(filter(None, names), default="")
