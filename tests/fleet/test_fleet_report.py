@@ -205,6 +205,30 @@ def test_a_prometheus_that_refuses_large_queries_is_read_in_smaller_ones(
     assert json.loads(done.stdout)["fleet"] == made["fleet"]
 
 
+def test_a_prometheus_that_allows_too_little_for_any_query_is_an_error_with_what_to_raise(
+    tmp_path: Path, words: list[str], server: Server
+) -> None:
+    with prometheus_of(server.log.parent / "data", tmp_path, "--query.max-samples=15") as small:
+        done = gpuwarden(*words[:2], f"http://127.0.0.1:{small.port}", *words[3:], temporary=tmp_path)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "too many samples" in done.stderr
+    assert "raise its --query.max-samples" in done.stderr
+
+
+def test_a_period_that_begins_before_the_data_and_ends_in_the_future_is_cut_and_says_so(
+    words: list[str], tmp_path: Path
+) -> None:
+    done = gpuwarden(*words[:3], "--report", "8d", "--until", "2100-01-01", "--json", temporary=tmp_path)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert datetime.fromisoformat(document["end"]).timestamp() <= time.time()
+    assert document["fleet"]["failures"] == 7
+    assert document["fleet"]["gone"] == 11
+    first, last = document["notes"][:2]
+    assert first.startswith("Prometheus has no data before 20")
+    assert last.startswith("Prometheus has no data after 20")
+
+
 def test_nothing_in_the_period_is_an_error_with_what_to_do(words: list[str], tmp_path: Path) -> None:
     done = gpuwarden(*words[:-1], "2020-01-01", temporary=tmp_path)
     assert (done.returncode, done.stdout) == (3, "")

@@ -63,7 +63,7 @@ def node(name: str = "n1", **more: object) -> Node:
 
 def test_an_outage_lasts_until_the_node_is_no_longer_excluded_for_it() -> None:
     drained = {("slurm", "failure"): ((11.0, 30.0),)}
-    found = story(node(failed=((10.0, 20.0),), unschedulable=((10.0, 30.0),), excluded=drained), (0.0, END), 1.0)
+    found = story(node(failed=((10.0, 20.0),), unschedulable=((10.0, 30.0),), excluded=drained), 1.0)
     (outage,) = found.outages
     assert (outage.start, outage.end, outage.began, outage.ended, outage.cause) == (10, 30, True, True, "no finding")
     assert found.lost == {"no finding": ((10, 30),)}
@@ -75,7 +75,7 @@ def test_what_follows_from_another_finding_of_the_first_step_is_not_the_cause() 
         ("gpu_missing", "", "GPU-1"): ((10.0, 20.0),),
         ("driver_unresponsive", "", ""): ((15.0, 20.0),),
     }
-    (outage,) = story(node(failed=((10.0, 20.0),), findings=findings), (0.0, END), 1.0).outages
+    (outage,) = story(node(failed=((10.0, 20.0),), findings=findings), 1.0).outages
     assert (outage.cause, outage.boards) == ("gpu_missing", ("GPU-1",))
 
 
@@ -85,7 +85,7 @@ def test_every_second_lost_has_one_cause() -> None:
         ("", "operator"): ((15.0, 40.0),),
         ("slurm", "foreign"): ((30.0, 50.0),),
     }
-    found = story(node(failed=((10.0, 20.0),), unschedulable=((10.0, 60.0),), excluded=excluded), (0.0, END), 1.0)
+    found = story(node(failed=((10.0, 20.0),), unschedulable=((10.0, 60.0),), excluded=excluded), 1.0)
     assert {cause: total(spans) for cause, spans in found.lost.items()} == {
         "no finding": 10, "an operator (gpuwarden exclude)": 20, "another party": 10, OTHER: 10,
     }  # fmt: skip
@@ -96,7 +96,7 @@ def test_every_second_lost_has_one_cause() -> None:
 
 
 def test_what_is_not_known_is_neither_up_nor_down() -> None:
-    found = story(node(known=((0.0, 40.0), (60.0, END)), failed=((30.0, 40.0),)), (0.0, END), 1.0)
+    found = story(node(known=((0.0, 40.0), (60.0, END)), failed=((30.0, 40.0),)), 1.0)
     of = figures([found], END)
     assert of.availability == pytest.approx(70 / 80)
     assert of.availability_least == pytest.approx(70 / 100)
@@ -104,11 +104,18 @@ def test_what_is_not_known_is_neither_up_nor_down() -> None:
     assert of.gpu_hours_lost == pytest.approx(8 * 10 / 3600)
 
 
+def test_of_what_a_node_has_at_first_sight_the_beginning_is_not_known() -> None:
+    (outage,) = story(node(known=((5.0, END),), failed=((5.0, 20.0),)), 1.0).outages
+    assert (outage.began, outage.ended) == (False, True)
+    (outage,) = story(node(known=((0.0, 50.0),), failed=((5.0, 50.0),)), 1.0).outages
+    assert (outage.began, outage.ended) == (True, False)
+
+
 def test_one_failure_has_no_mean_and_none_has_nothing() -> None:
     assert (spread([]).count, spread([]).longest) == (0, None)
     assert (spread([5.0]).mean, spread([5.0]).median, spread([5.0]).longest) == (None, None, 5)
     assert (spread([4.0, 8.0]).mean, spread([4.0, 8.0]).shortest) == (6, 4)
-    of = figures([story(node(failed=((10.0, 20.0),)), (0.0, END), 1.0)], END)
+    of = figures([story(node(failed=((10.0, 20.0),)), 1.0)], END)
     assert (of.failures, of.mtbf_hours, of.mtbf_low) == (1, None, None)
     assert figures([], END).availability is None
 

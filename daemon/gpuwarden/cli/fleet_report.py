@@ -21,7 +21,7 @@ from gpuwarden.fleet.report.history import Node, joined, nodes_of, partial
 from gpuwarden.fleet.report.reading import read
 from gpuwarden.fleet.report.report import Report, report
 from gpuwarden.prometheus.access import Access
-from gpuwarden.prometheus.client import PrometheusError
+from gpuwarden.prometheus.client import PrometheusError, TooLargeError
 from gpuwarden.publish.times import rfc3339
 
 
@@ -67,6 +67,10 @@ def show(reached: Access, options: argparse.Namespace) -> int:
     """Print the report, and write its file. Raises CommandError."""
     try:
         made = _report(reached, options)
+    except TooLargeError as error:
+        to_do = "raise its --query.max-samples or --query.timeout, or give more --timeout"
+        message = f"{error}. That is the smallest query there is for so many nodes: {to_do}"
+        raise CommandError(clean(message), UNKNOWN) from error
     except PrometheusError as error:
         raise CommandError(clean(str(error)), UNKNOWN) from error
     if options.html is not None:

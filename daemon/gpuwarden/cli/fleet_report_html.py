@@ -22,7 +22,7 @@ Available: the daemon answers, the node may take work, and it has no failure. Av
 which the daemon did not answer is unknown, and counts neither way.
 
 A failure begins with its first finding and ends when it is gone and the node is no longer excluded for it. A restart of the daemon
-is no failure. Of a failure that began before the period only the hours lost are counted.
+is no failure. Of a failure that a node has at first sight only the hours lost are counted.
 
 MTBF: available hours of nodes for each failure, with an interval of 90 % if failures are independent. Fewer than two failures or
 repairs have no mean.

@@ -87,7 +87,7 @@ def figures(stories: Iterable[Story], end: float) -> Figures:
         availability_least=available / (known + unknown) if known else None,
         failures=len(begun),
         still_out=sum(not outage.ended for outage in outages),
-        gone=sum(one.node.seen[1] < end for one in stories),
+        gone=sum(one.node.gone(end) for one in stories),
         mtbf_hours=available / len(begun) if len(begun) >= LEAST else None,
         mtbf_low=available / high if len(begun) >= LEAST else None,
         mtbf_high=available / low if len(begun) >= LEAST else None,

@@ -11,11 +11,13 @@ from gpuwarden.fleet.alike import labels_of
 from gpuwarden.fleet.model import Key, key_of
 from gpuwarden.fleet.report.collected import Labels, Set
 from gpuwarden.fleet.report.reading import Reading
-from gpuwarden.fleet.report.spans import Spans, common, union
+from gpuwarden.fleet.report.spans import Span, Spans, common, union
 
 K = TypeVar("K")
 Cause = tuple[str, str, str]
 """Check, detail and the UUID of the GPU; the last two may be empty."""
+LATE = 600.0
+"""Seconds by which the last samples may be missing: a step, and what remote storage takes to show them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +40,12 @@ class Node:
         return self.names[0]
 
     @property
-    def seen(self) -> tuple[float, float]:
+    def seen(self) -> Span:
         return self.known[0][0], self.known[-1][1]
+
+    def gone(self, end: float) -> bool:
+        """True if the node was last seen before the end of the period. What was written last may come late."""
+        return self.seen[1] < end - LATE
 
 
 def nodes_of(reading: Reading) -> list[Node]:
@@ -97,7 +103,7 @@ def _spans(found: Iterable[tuple[object, Spans]]) -> Spans:
 def partial(nodes: Iterable[Node], reading: Reading) -> list[Node]:
     """Return the nodes that came or went within the period: one of them may be another of them under a new name."""
     start, end = reading.period
-    return [node for node in nodes if node.seen[0] > start or node.seen[1] < end]
+    return [node for node in nodes if node.seen[0] > start or node.gone(end)]
 
 
 def joined(nodes: Sequence[Node], boards: Mapping[Key, frozenset[str]]) -> list[Node]:

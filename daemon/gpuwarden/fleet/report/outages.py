@@ -24,7 +24,7 @@ BY_GPUWARDEN = "gpuwarden, for a failure"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that a node had for a time. `began`, `ended`: False if it lay outside of the period."""
+    """Something that a node had for a time. `began`, `ended`: False if that was before the node was first seen in the period, or is yet to come."""
 
     node: str
     start: float
@@ -72,7 +72,7 @@ class Story:
         return without((self.node.seen,), self.node.known)
 
 
-def story(node: Node, period: Span, step: float) -> Story:
+def story(node: Node, step: float) -> Story:
     remaining = common(union(node.unschedulable, node.failed), node.known)
     failing = bridged(union(node.failed, *(of for (_, why), of in node.excluded.items() if why == FAILURE)), node.known)
     outages: list[Outage] = []
@@ -83,7 +83,7 @@ def story(node: Node, period: Span, step: float) -> Story:
         remaining = without(remaining, (span,))
         lost[cause] = union(lost.get(cause, ()), part)
         hours = total(part) * node.gpus / 3600
-        outages.append(Outage(**_event(node, span, period), cause=cause, boards=boards, gpu_hours_lost=hours))
+        outages.append(Outage(**_event(node, span), cause=cause, boards=boards, gpu_hours_lost=hours))
     for why, by in BY.items():
         spans = union(*(of for (_, cause), of in node.excluded.items() if cause == why))
         lost[by] = common(remaining, spans)
@@ -92,17 +92,17 @@ def story(node: Node, period: Span, step: float) -> Story:
     return Story(
         node=node,
         outages=tuple(outages),
-        exclusions=tuple(_exclusions(node, period)),
+        exclusions=tuple(_exclusions(node)),
         lost={cause: spans for cause, spans in lost.items() if spans},
     )
 
 
-def _event(node: Node, span: Span, period: Span) -> dict[str, Any]:
+def _event(node: Node, span: Span) -> dict[str, Any]:
     return {
         "node": node.name,
         "start": span[0],
         "end": span[1],
-        "began": span[0] > period[0],
+        "began": span[0] > node.seen[0],
         "ended": span[1] < node.seen[1],
     }
 
@@ -121,9 +121,9 @@ def _cause(node: Node, outage: Span, step: float) -> tuple[str, tuple[str, ...]]
     return f"{check} {detail}".rstrip(), tuple(sorted(boards))
 
 
-def _exclusions(node: Node, period: Span) -> Iterator[Exclusion]:
+def _exclusions(node: Node) -> Iterator[Exclusion]:
     for why, by in {FAILURE: BY_GPUWARDEN, **BY}.items():
         of = {actuator: spans for (actuator, cause), spans in node.excluded.items() if cause == why}
         for span in bridged(union(*of.values()), node.known):
             where = tuple(sorted(name for name, spans in of.items() if name and common(spans, (span,))))
-            yield Exclusion(**_event(node, span, period), by=by, actuators=where)
+            yield Exclusion(**_event(node, span), by=by, actuators=where)

@@ -60,7 +60,7 @@ class Reading:
 
 
 def read(access: Access, until: float | None, seconds: float, timeout: float, progress: Progress) -> Reading:
-    """Read the `seconds` before `until`, else before now. `timeout`: of one query. Raises PrometheusError."""
+    """Read the `seconds` before `until`, else before now. `timeout`: of one query. Raises PrometheusError, as `_Chunks`."""
     until, nodes, interval = _size(access, until, seconds, timeout)
     step = _step(nodes, interval, seconds)
     end = until // step * step
@@ -83,9 +83,8 @@ def read(access: Access, until: float | None, seconds: float, timeout: float, pr
 
 def _size(access: Access, until: float | None, seconds: float, timeout: float) -> tuple[float, int, float]:
     """Return the end, the most nodes of a day and the longest interval between scrapes, of any job. Raises PrometheusError."""
-    if until is None:
-        now = query(access, {"now": "vector(time())"}, timeout).samples["now"]
-        until = now[0].value if now else 0.0
+    now = query(access, {"now": "vector(time())"}, timeout).samples["now"][0].value
+    until = now if until is None else min(now, until)
     times = Times(until - max(0.0, seconds - DAY / 4) // (DAY / 4) * (DAY / 4), until, DAY // 4)
     queries = {
         "nodes": "count(group by (cluster, job, instance) (last_over_time(gpuwarden_node_info[6h])))",
@@ -116,26 +115,20 @@ class _Chunks:
     """Reads steps in chunks. One that Prometheus refuses as too large, or does not answer in time, is halved, and so are the later ones."""
 
     def __init__(self, access: Access, nodes: int, timeout: float, progress: Progress) -> None:
-        self._access, self._nodes, self._timeout, self._progress = access, nodes, timeout, progress
+        self._access, self._timeout, self._progress = access, timeout, progress
         self._most = max(1, min(STEPS_MOST, POINTS_MOST // max(1, nodes)))
 
     def results(self, queries: Mapping[str, str], times: Times) -> Iterator[Results]:
-        """Yield the results of each chunk, in order. Raises PrometheusError."""
+        """Yield the results of each chunk, in order. Raises PrometheusError, and of it TooLargeError where one step is too large."""
         at = times.start
         while at <= times.end:
             self._progress(at)
             end = min(times.end, at + (self._most - 1) * times.step)
             try:
                 yield query(self._access, queries, self._timeout, times=Times(at, end, times.step))
-            except TooLargeError as error:
-                self._halve(error)
+            except TooLargeError:
+                if self._most == 1:
+                    raise
+                self._most //= 2
             else:
                 at = end + times.step
-
-    def _halve(self, error: TooLargeError) -> None:
-        if self._most == 1:
-            raise PrometheusError(
-                f"{error}. One step of {self._nodes} nodes is the smallest query: raise --query.max-samples or "
-                "--query.timeout of Prometheus, or --timeout"
-            ) from error
-        self._most //= 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuwarden.fleet.report.figures import HOUR, Figures, Spread, figures, spread
@@ -11,6 +11,7 @@ from gpuwarden.fleet.report.history import Node
 from gpuwarden.fleet.report.outages import BY, BY_GPUWARDEN, Exclusion, Outage, Story, story
 from gpuwarden.fleet.report.reading import DAY, Reading
 from gpuwarden.fleet.report.spans import Span, common, total
+from gpuwarden.publish.times import rfc3339
 
 NOT_KNOWN = "(not known)"
 LEMON = "lemon"
@@ -90,7 +91,7 @@ def report(nodes: Iterable[Node], reading: Reading, labels: Sequence[str], notes
     """Compute the report. `labels`: those by which nodes are grouped, beside the model."""
     start, end = reading.period
     stories = sorted(
-        (story(node, reading.period, reading.step) for node in nodes),
+        (story(node, reading.step) for node in nodes),
         key=lambda one: (-total(one.down) * one.node.gpus, one.node.name),
     )
     return Report(
@@ -105,8 +106,18 @@ def report(nodes: Iterable[Node], reading: Reading, labels: Sequence[str], notes
         days=tuple(_day(stories, (at, min(end, at + DAY))) for at in range(int(start), int(end), DAY)),
         stories=tuple(stories),
         renamed=tuple(one.node.names for one in stories if len(one.node.names) > 1),
-        notes=tuple(notes),
+        notes=(*_limits(stories, reading.period), *notes),
     )
+
+
+def _limits(stories: Iterable[Story], period: Span) -> Iterator[str]:
+    """Yield a note where Prometheus has no data at the start or at the end of the period."""
+    seen = [one.node.seen for one in stories]
+    first, last = min(start for start, _ in seen), max(end for _, end in seen)
+    if first > period[0] + HOUR:
+        yield f"Prometheus has no data before {rfc3339(first)}: the figures are of the time since then"
+    if last < period[1] - HOUR:
+        yield f"Prometheus has no data after {rfc3339(last)}"
 
 
 def _grouped(stories: Sequence[Story], end: float, label: str) -> dict[str, Figures]:
