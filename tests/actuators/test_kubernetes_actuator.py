@@ -410,7 +410,7 @@ def _stamp(found: Json, time: str) -> None:
         (refusing(301, Location="http://127.0.0.1:9/elsewhere"), False, "301"),
         (garbage, False, "not a JSON"),
         (half_closed, False, "cannot read node n1"),
-        (silent, False, "no response within 1 s"),
+        (silent, False, "no response within 3 s"),
         (endless, False, "longer than 16 MiB"),
     ],
     ids=["401", "403", "400", "404", "422", "429", "500", "redirect", "garbage", "half-closed", "silent", "endless"],
@@ -419,7 +419,7 @@ async def test_every_bad_response_is_one_error_with_a_remedy(
     server: ApiServer, tmp_path: Path, fault: Fault, permanent: bool, message: str
 ) -> None:
     """The next call sends a new request."""
-    acts = actuator(server, tmp_path, timeout=1.0 if fault is silent else 20.0)
+    acts = actuator(server, tmp_path, timeout=3.0 if fault is silent else 20.0)
     server.faults += [fault, fault] if message.startswith("does not accept") else [fault]  # a token is read again once
     with pytest.raises(ActuatorError, match=message) as caught:
         await acts.read()
@@ -494,7 +494,7 @@ async def test_an_unusable_kubeconfig_is_an_error_that_names_the_file_and_the_ca
 async def test_a_write_that_timed_out_may_still_take_effect_and_the_next_read_shows_it(
     server: ApiServer, tmp_path: Path
 ) -> None:
-    acts = actuator(server, tmp_path, timeout=1.0)
+    acts = actuator(server, tmp_path, timeout=4.0)
     read = await acts.read()
 
     async def late(request: web.Request) -> web.StreamResponse:

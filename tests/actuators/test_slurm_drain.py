@@ -154,7 +154,7 @@ async def test_a_stopped_controller_is_waited_for(slurm: Slurm) -> None:
 @pytest.mark.slow
 async def test_a_drain_that_timed_out_is_read_back_before_it_is_written_again(slurm: Slurm) -> None:
     """The controller hangs between read and write, and carries it out when it wakes up."""
-    actuator = an_actuator(slurm, timeout=3.0)
+    actuator = an_actuator(slurm, timeout=10.0)
     reconciler, intent = a_reconciler(actuator), exclude()
     before, calls = len(slurm.log()), actuator.commands.client.calls
     attempted = asyncio.create_task(reconciler.attempt(intent))

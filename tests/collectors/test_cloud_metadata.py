@@ -27,7 +27,7 @@ async def service() -> AsyncIterator[Simulator]:
 
 @pytest.fixture
 async def metadata(service: Simulator) -> AsyncIterator[Metadata]:
-    metadata = Metadata(service.endpoint, timeout=0.5)
+    metadata = Metadata(service.endpoint, timeout=2.0)
     yield metadata
     await metadata.close()
 
@@ -125,7 +125,7 @@ async def test_no_broken_exchange_makes_a_notice_or_ends_one(service: Simulator,
         "500": status(500, NOTICE),
         "redirect": status(302, NOTICE, Location="http://127.0.0.1:1/"),
     }
-    aws = Aws(Metadata(service.endpoint, timeout=0.3), host_clock)
+    aws = Aws(Metadata(service.endpoint, timeout=2.0), host_clock)
     assert (await asked(aws)).kind is AnswerKind.NONE
     service.always = {**BROKEN, **more}[fault]
     async with asyncio.timeout(60.0):

@@ -196,7 +196,7 @@ async def test_a_ledger_that_does_not_answer_keeps_nobody_else_waiting() -> None
         Holder(Renderer(), snapshot()),
         never,
         clock=lambda: at(UPTIME),
-        limits=Limits(deadline=0.3),
+        limits=Limits(deadline=3.0),
     )
     await web.start("127.0.0.1", 0)
     try:
