@@ -15,7 +15,7 @@ from gpuwarden_collectors.registry import HOST_COLLECTORS
 
 ROOT = Path(__file__).parent.parent
 _FEATURES = ROOT / "daemon/gpuwarden/features"
-OF_JUDGE = {"conditions", "memory", "detectors"}
+OF_JUDGE = {"conditions", "memory", "detectors", "set_aside"}
 """Modules of features that the judge reads: these are pure, with all that they import of their feature."""
 POLICY = sorted([*(ROOT / "daemon/gpuwarden/policy").rglob("*.py"), *_FEATURES.glob("*/policy/*.py")])
 _COLLECTORS = ROOT / "collectors/gpuwarden_collectors"

@@ -14,7 +14,7 @@ import prose
 from gpuwarden.cli.main import VERBS
 from gpuwarden.config.model import Config, load
 from gpuwarden.config.sources import Sources
-from gpuwarden.health.active_test import thresholds
+from gpuwarden.features.active_test.judging import thresholds
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.trace.records import COLLECTORS
 from gpuwarden_collectors.cloud.registry import CLOUDS

@@ -19,7 +19,7 @@ from gpuwarden.health.runbooks import OWN, PAGES, page_of, place
 from gpuwarden.health.to_do import TO_DO, of_xid
 from gpuwarden.health.xid.catalogue import XIDS, Xid, XidClass
 from gpuwarden.publish.returning import comes_back_when
-from gpuwarden.publish.status import ENDS_OF, ENDS_WHEN
+from gpuwarden.publish.status import ENDS_WHEN
 from prometheus_rules.runbooks import alert_of
 from prose import wrapped
 
@@ -60,7 +60,7 @@ def summary(row: Condition) -> str:
     ends = f"{ENDS_WHEN[Latch.NONE]}{f', for {format_duration(row.fall)}' if row.fall else ''}"
     if row.latch is not Latch.NONE:
         ends = f"{ENDS_WHEN[row.latch]}; as a warning, when {ends}"
-    ends = ENDS_OF.get(row.code) or ends
+    ends = row.ends or ends
     back = comes_back_when(row.severity, row.advice)
     returns = f" *The node comes back when* {back}." if back else ""
     return f"**{row.title}** ({severity}). {row.why} *Ends when* {ends}.{returns}"

@@ -215,6 +215,10 @@ class MemoryFacts:
 # --- Processes -----------------------------------------------------------------------------------------------------
 
 
+TESTER = "gw-test"
+"""Name of a process of gpuwarden that tests a GPU, as Xids and /proc have it: it uses the driver."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StuckProcess:
     """A process of which one thread sleeps uninterruptibly (D state) without running once."""

@@ -7,8 +7,9 @@ feature imports another.
 
     module       core reads                                         read by
     conditions   CONDITIONS, TO_DO                                  health: rows of findings, and what to do about each
-    memory       KINDS, fold, events                                health: what the feature remembers, as a fold of events
+    memory       KINDS, EMPTY, fold, events                         health: what the feature remembers, as a fold of events
     detectors    DETECTORS, follow                                  health: one detector for each condition; what each step learns
+    set_aside    is_own, without_own                                health: what it does to the GPUs itself, and is no finding
     options      TABLES, misfits, excludes                          config: the tables of its keys
     register     register                                           actuators: an actuator that knows all nodes
     actuator     actuator                                           actuators: an actuator that knows this node alone
@@ -16,9 +17,11 @@ feature imports another.
     verbs        VERBS                                              cli: commands, each with the module that has it
     doctor       CHECKS                                             doctor: checks of this host
     log_lines    LINES                                              engine: the log line of each kind of its events
+    snapshot     shown, looked_at                                   engine, publish: what of its memory is published, and where it looked
     metrics      METRICS                                            publish: rows of metrics
     status       document                                           publish: its keys of the status document
     status_text  sections                                           cli: titled lines of `gpuwarden status`
+    reasons      REASONS                                            cli: what `gpuwarden explain` says of words of its status
     daemon       part                                               runtime: what it adds to the running daemon
 """
 
@@ -30,7 +33,23 @@ from importlib import import_module
 from typing import Any
 
 FEATURES: Mapping[str, frozenset[str]] = {
-    "active_test": frozenset({"options", "verbs", "doctor"}),
+    "active_test": frozenset(
+        {
+            "options",
+            "conditions",
+            "memory",
+            "detectors",
+            "set_aside",
+            "verbs",
+            "doctor",
+            "snapshot",
+            "metrics",
+            "status",
+            "status_text",
+            "reasons",
+            "daemon",
+        }
+    ),
     "evacuation": frozenset({"doctor", "log_lines", "metrics", "status", "status_text", "daemon"}),
     "job_stall": frozenset({"conditions", "memory", "detectors"}),
     "slurm": frozenset({"options", "register", "daemon", "doctor", "verbs"}),

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuwarden.actuators.gate_mark import GateMark
-from gpuwarden.policy.at_once import mark
+from gpuwarden.features.active_test.at_once import mark
+from gpuwarden.features.active_test.gate.slurm_mark import GateMark
 from gpuwarden_collectors.slurm.client import SlurmClient
 from gpuwarden_collectors.slurm.options import SlurmOptions
 from support.slurm import SLURM, Slurm

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from gpuwarden.actuators.testers import JOB_NAME, FleetTests, read_testers
-from gpuwarden.policy.at_once import LASTS_MOST, mark
+from gpuwarden.features.active_test.at_once import LASTS_MOST, mark
+from gpuwarden.features.active_test.testers import JOB_NAME, FleetTests, read_testers
 from gpuwarden_collectors.slurm.client import SlurmClient
 from support.slurm import SLURM, Slurm
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpuwarden.health.active_test.lease import LEASE
+from gpuwarden.features.active_test.judging.lease import LEASE
 from gpuwarden.health.model import Event, EventKind, Evidence, Key, Subject, gpu
 from gpuwarden.ledger.store import Entry, Store
 from gpuwarden.publish.status import event

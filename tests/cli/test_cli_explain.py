@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.cli.explain_main import explanation
-from gpuwarden.cli.gate_reasons import GATE_REASONS
 from gpuwarden.cli.parser import CommandError
+from gpuwarden.features.active_test.reasons import REASONS
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.dcgm.catalogue import DCGM_CODES
 from gpuwarden.health.runbooks import RUNBOOKS
@@ -48,7 +48,7 @@ def test_a_condition_is_explained_with_what_raises_ends_and_silences_it() -> Non
     assert "quiet during:    driver_unresponsive, driver_not_loaded, gpu_missing" in text
 
 
-@pytest.mark.parametrize("code", [*CONDITIONS, *UNKNOWN_REASONS, *GATE_REASONS])
+@pytest.mark.parametrize("code", [*CONDITIONS, *UNKNOWN_REASONS, *REASONS])
 def test_every_code_of_status_can_be_explained(code: str) -> None:
     assert explained(code).startswith(code)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpuwarden.engine.gate_client import ANSWER_MOST, NoAnswer, NoService, ask, shown
+from gpuwarden.features.active_test.gate.client import ANSWER_MOST, NoAnswer, NoService, ask, shown
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

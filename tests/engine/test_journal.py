@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from gpuwarden.engine.journal import Journal, Step
+from gpuwarden.features.active_test.judging.lease import Lease, begun, ended
+from gpuwarden.features.active_test.judging.submission import submitted
 from gpuwarden.features.evacuation.acknowledge import Acknowledged
 from gpuwarden.features.evacuation.policy import events as evacuation
 from gpuwarden.features.evacuation.policy.delivery import Aim, Delivery, Way
 from gpuwarden.features.evacuation.policy.model import Sent
-from gpuwarden.health.active_test.lease import Lease, begun, ended
-from gpuwarden.health.active_test.submission import submitted
 from gpuwarden.health.model import Event, EventKind
 from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.ledger.reader import read_only
@@ -156,11 +156,19 @@ async def _tested(node: WholeNode, number: int) -> None:
 
 async def _lease(node: WholeNode, number: int) -> None:
     until = Stamp(node.host.now.boottime + 60, node.host.now.wall + 60)
-    lease = Lease(at=node.host.now, name=f"{number:016x}", gpus=uuid(0), level=Level.QUICK, until=until, workers="77")
-    node.append([begun(lease, node.host.now, node.host.boot_id)])
+    lease = Lease(
+        at=node.host.now,
+        boot_id=node.host.boot_id,
+        name=f"{number:016x}",
+        gpus=uuid(0),
+        level=Level.QUICK,
+        until=until,
+        workers="77",
+    )
+    node.append([begun(lease)])
     node.step(replace(node.host.xid(0, 43), pid=77 if number % 3 else 78))
     if number % 2:
-        node.append([ended(lease, "over", node.host.now, node.host.boot_id)])
+        node.append([ended(lease, "over", node.host.now)])
 
 
 DOORS: dict[str, Callable[[WholeNode, int], Awaitable[None]]] = {

@@ -6,19 +6,18 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpuwarden.engine import return_gate
 from gpuwarden.engine.journal import Step
-from gpuwarden.engine.return_gate import GateOptions, ReturnGate
+from gpuwarden.features.active_test.gate import runner as return_gate
+from gpuwarden.features.active_test.gate.requirement import PassedTest
+from gpuwarden.features.active_test.gate.rules import HINDERED_FOR, Assessed, GateState
+from gpuwarden.features.active_test.gate.runner import GateOptions, ReturnGate
+from gpuwarden.features.active_test.gate.state import Gate
 from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Event, EventKind
-from gpuwarden.policy.gate_state import Gate
-from gpuwarden.policy.return_gate import HINDERED_FOR, Assessed, GateState
-from gpuwarden.policy.state import PolicyState, fold
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.facts import Stamp
 from support.snapshots import gpu_verdict, slot
@@ -36,7 +35,8 @@ class GateHost:
         self.probe: dict[str, object] = {"impossible": ""}
         self.report: dict[str, object] = {"obstacle": "busy", "text": "a job"}
         self.now = NOW
-        self.state = PolicyState()
+        self.state: PassedTest = PassedTest(Level.QUICK)
+        self.able = False
         self._commits: Iterator[bool] = iter(commits)
         self._append(
             [
@@ -49,7 +49,7 @@ class GateHost:
         self.gate = ReturnGate(
             GateOptions(socket=socket, level=Level.QUICK, within=SOON), append=self._append, gate=lambda: self.state.gate,
             gpus=lambda: (gpu_verdict(3),), changed=self._stepped.set, committed=self._committed, boot_id="b1", clock=lambda: self.now,
-            could_test=lambda: self.state.testable,
+            could_test=lambda: self.able,
         )  # fmt: skip
 
     @property
@@ -81,7 +81,8 @@ class GateHost:
     def _append(self, events: Iterable[Event], step: Step = Step.NOW) -> None:
         for event in events:
             self.kinds.append(str(event.kind))
-            self.state = fold(self.state, event)
+            self.state = self.state.after(event)
+            self.able = self.able or event.kind == EventKind.GATE_ABLE
 
     async def _committed(self) -> bool:
         return next(self._commits, True)
@@ -171,7 +172,7 @@ async def test_a_host_that_never_could_test_is_void_and_one_that_could_waits_for
         assert host.state.gate is not None
         assert (host.state.gate.result, host.state.gate.text) == ("void", LACKING["lacking"])
     async with gate_host(tmp_path / "other") as host:
-        host.state = replace(host.state, testable=True)
+        host.able = True
         host.probe = LACKING
         await host.turn()
         host.passes(HINDERED_FOR - 1.0)
@@ -187,7 +188,7 @@ async def test_what_a_host_lacks_for_a_moment_costs_nothing(tmp_path: Path, monk
     monkeypatch.setattr(return_gate, "PROBE_AGAIN", 0.01)
     monkeypatch.setattr(return_gate, "HINDERED_AGAIN", 0.01)
     async with gate_host(tmp_path) as host:
-        host.state = replace(host.state, testable=True)
+        host.able = True
         host.probe = LACKING
         await host.turn()
         host.probe = {"lacking": ""}

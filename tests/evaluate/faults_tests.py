@@ -8,9 +8,9 @@ from dataclasses import replace
 from evaluate.clockwork import Process
 from evaluate.fault_class import Strike
 from evaluate.node import Node
-from gpuwarden.health.active_test.judgement import judge
-from gpuwarden.health.active_test.past import kept
-from gpuwarden.health.active_test.results import tested
+from gpuwarden.features.active_test.judging.judgement import judge
+from gpuwarden.features.active_test.judging.past import kept
+from gpuwarden.features.active_test.judging.results import tested
 from gpuwarden_collectors.active_test.facts import GpuTest, Obstacle
 from support.active_tests import healthy, off, slowed, wrong_result, wrong_words
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import reduce
 
 import pytest
 from structlog.testing import capture_logs
 
 from gpuwarden.engine.log_lines import EventLines
-from gpuwarden.health.active_test.lease import WARNINGS_THAT_WAIT, Lease, begun, ended
-from gpuwarden.health.active_test.outcome import ActiveVerdict
-from gpuwarden.health.active_test.past import PastTest
-from gpuwarden.health.active_test.results import KEPT, standing
-from gpuwarden.health.active_test.submission import submitted
-from gpuwarden.health.active_test.thresholds import RESULTS_KEPT
+from gpuwarden.features.active_test.judging.lease import Lease, begun, ended
+from gpuwarden.features.active_test.judging.outcome import ActiveVerdict
+from gpuwarden.features.active_test.judging.past import PastTest
+from gpuwarden.features.active_test.judging.results import KEPT, standing
+from gpuwarden.features.active_test.judging.submission import submitted
+from gpuwarden.features.active_test.judging.thresholds import RESULTS_KEPT
+from gpuwarden.features.active_test.memory import memory_of
+from gpuwarden.features.active_test.set_aside import WARNINGS_THAT_WAIT
 from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.event_data import read, write
@@ -36,7 +39,7 @@ def hand_in(host: Host, *tests: GpuTest) -> None:
     """Hand in the tests as one run that ends now."""
     host.uptime += 10
     started = [replace(one, started=host.now) for one in tests]
-    _, events = submitted(host.state, started, host.now, host.boot_id, host.state.lease)
+    _, events = submitted(host.state, started, host.now, host.boot_id, memory_of(host.state).lease)
     host.take(*events)
     host.step()
 
@@ -90,7 +93,7 @@ def test_each_of_two_findings_of_one_test_has_its_own_evidence() -> None:
 
 def test_the_evidence_of_an_older_version_is_all_that_it_wrote() -> None:
     host = failed()
-    (one,) = host.state.tests[uuid(0)]
+    (one,) = memory_of(host.state).tests[uuid(0)]
     assert replace(one, text="memory: 1; SM 3", warned="gpu_sm_slow").text_of("gpu_sm_slow") == "memory: 1; SM 3"
 
 
@@ -262,7 +265,7 @@ def test_no_other_test_ends_memory_that_degrades(test: GpuTest) -> None:
 
 
 def results(host: Host) -> tuple[PastTest, ...]:
-    return host.state.tests[uuid(0)]
+    return memory_of(host.state).tests[uuid(0)]
 
 
 def test_a_result_that_is_handed_in_twice_is_kept_once() -> None:
@@ -274,7 +277,7 @@ def test_a_result_that_is_handed_in_twice_is_kept_once() -> None:
         host.take(*events)
         assert outcomes[uuid(0)].verdict is ActiveVerdict.WARNING
     assert len(results(host)) == 1
-    assert host.state.test_counts == {"quick_warning": 1}
+    assert memory_of(host.state).counts == {"quick_warning": 1}
 
 
 def test_of_a_run_with_repeats_that_is_handed_in_twice_one_result_is_kept() -> None:
@@ -302,7 +305,7 @@ def test_xids_of_an_earlier_test_are_none_of_a_test_that_the_daemon_did_not_know
     host.step()
     lease = leased(host)
     host.step(replace(host.xid(0, 31), pid=4242))
-    host.take(ended(lease, "over", host.now, host.boot_id))
+    host.take(ended(lease, "over", host.now))
     outcomes, _ = submitted(host.state, [healthy(at=host.uptime)], host.now, host.boot_id)
     assert outcomes[uuid(0)].verdict is ActiveVerdict.NOTHING_FOUND
 
@@ -319,7 +322,7 @@ def test_of_gates_after_every_job_few_are_kept_and_each_is_counted() -> None:
     assert min(apart[:-1]) >= 20 * 3600
     assert len(results(host)) > 40
     assert results(host)[-1].at == host.now
-    assert host.state.test_counts == {"gate_nothing_found": 2000}
+    assert memory_of(host.state).counts == {"gate_nothing_found": 2000}
 
 
 def test_a_board_keeps_so_many_results_of_90_days_and_what_makes_its_findings() -> None:
@@ -354,16 +357,16 @@ def test_keys_of_another_version_and_values_that_mean_nothing_are_read_over() ->
     }  # fmt: skip
     event = Event(kind=EventKind.TESTED, at=Stamp(1, 2), boot_id="b", key=Key("test", gpu(slot(0)), "soak"), data=data)
     state = fold(State(), event)
-    (one,) = state.tests[uuid(0)]
+    (one,) = memory_of(state).tests[uuid(0)]
     assert (one.level, one.verdict, dict(one.values())) == (Level.GATE, ActiveVerdict.NO_VERDICT, {"write": 5.0})
     assert one.others == {"of a newer version": 3}
     assert standing((one,)) == {}
     again = State()
     for each in checkpoint(state, Stamp(3, 4)):
         again = fold(again, each)
-    assert again.tests == state.tests
+    assert memory_of(again).tests == memory_of(state).tests
     nameless = fold(State(), replace(event, data={}))
-    assert nameless.tests == {}
+    assert memory_of(nameless).tests == {}
 
 
 def healthy_result() -> PastTest:
@@ -387,8 +390,10 @@ def test_a_result_is_read_as_it_was_written() -> None:
 
 def leased(host: Host, *, seconds: float = 60.0, workers: str = "4242") -> Lease:
     until = Stamp(host.now.boottime + seconds, host.now.wall + seconds)
-    lease = Lease(at=host.now, name="0" * 16, gpus=uuid(0), level=Level.QUICK, until=until, workers=workers)
-    host.take(begun(lease, host.now, host.boot_id))
+    lease = Lease(
+        at=host.now, boot_id=host.boot_id, name="0" * 16, gpus=uuid(0), level=Level.QUICK, until=until, workers=workers
+    )
+    host.take(begun(lease))
     return lease
 
 
@@ -441,7 +446,7 @@ def test_a_finding_from_before_the_test_neither_ends_nor_changes_while_it_runs()
     host.change(0, temperature=30)
     host.run(600)
     assert "thermal_limit" in host.codes
-    host.take(ended(lease, "over", host.now, host.boot_id))
+    host.take(ended(lease, "over", host.now))
     host.run(200)
     assert host.codes == []
 
@@ -468,8 +473,9 @@ def test_xids_of_its_own_processes_are_shown_and_set_aside(number: int, restart:
     step = host.step(replace(host.xid(0, number), pid=4242))
     assert [event.kind for event in step.events if event.key and event.key.code == "xid"] == ["test_xid"]
     assert Key("xid", gpu(slot(0)), str(number)) not in host.state.records
-    assert host.state.lease is not None
-    assert host.state.lease.xids_of(slot(0)) == (number,)
+    lease = memory_of(host.state).lease
+    assert lease is not None
+    assert lease.xids_of(slot(0)) == (number,)
     hand_in(host, healthy())
     assert results(host)[-1].verdict is ActiveVerdict.NO_VERDICT
     assert results(host)[-1].xids == 1
@@ -481,7 +487,7 @@ def test_other_xids_of_it_and_these_of_other_processes_and_of_later_count_as_alw
     host.step()
     lease = leased(host)
     host.step(replace(host.xid(0, 48), pid=4242), replace(host.xid(0, 13), pid=77), replace(host.xid(1, 31), pid=None))
-    host.take(ended(lease, "over", host.now, host.boot_id))
+    host.take(ended(lease, "over", host.now))
     host.uptime += 120
     host.step(replace(host.xid(0, 43), pid=4242))
     assert {(key.detail, key.subject.slot) for key in host.state.records} == {
@@ -501,7 +507,7 @@ def test_a_bare_number_right_after_a_test_is_of_the_next_job() -> None:
     host = Host(1)
     host.step()
     lease = leased(host)
-    host.take(ended(lease, "over", host.now, host.boot_id))
+    host.take(ended(lease, "over", host.now))
     host.uptime += 5
     host.step(host.xid(0, 31, source=Source.NVML))
     assert Key("xid", gpu(slot(0)), "31") in host.state.records
@@ -513,7 +519,7 @@ def test_no_lease_survives_a_boot() -> None:
     leased(host, seconds=3600)
     host.reboot()
     host.step()
-    assert host.state.lease is None
+    assert memory_of(host.state).lease is None
 
 
 def test_log_lines_name_level_and_verdict() -> None:
@@ -534,3 +540,12 @@ def test_log_lines_name_level_and_verdict() -> None:
         "test_failed.memory",
     )
     assert "figures" not in tested
+
+
+def test_that_a_host_could_test_is_remembered_until_the_ledger_is_another_machine_s() -> None:
+    state, now = State(), Stamp(1.0, 2.0)
+    assert not memory_of(state).able
+    state = fold(state, Event(kind=EventKind.GATE_ABLE, at=now, boot_id="b"))
+    again = reduce(fold, checkpoint(state, now), State())
+    assert memory_of(again).able
+    assert not memory_of(fold(again, Event(kind=EventKind.MACHINE_CHANGED, at=now, boot_id="b"))).able

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwarden.health.active_test.judgement import REPEATS, judge, to_repeat
-from gpuwarden.health.active_test.outcome import ActiveVerdict, Outcome, worst
-from gpuwarden.health.active_test.past import PastTest, kept
+from gpuwarden.features.active_test.judging.judgement import REPEATS, judge, to_repeat
+from gpuwarden.features.active_test.judging.outcome import ActiveVerdict, Outcome, worst
+from gpuwarden.features.active_test.judging.past import PastTest, kept
 from gpuwarden_collectors.active_test.facts import GpuTest, Growth, Obstacle, PeerMeasured
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.facts import Stamp

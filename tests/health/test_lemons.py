@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.lemons.memory import KEPT, LEMON_FROM, WINDOW, Lemons, What, counted
 from gpuwarden.health.model import NODE, EventKind, Health, Key, LemonDays
 from gpuwarden.publish import status
@@ -211,4 +212,4 @@ def test_days_are_published_as_zero_from_the_start() -> None:
 
 def test_a_lemon_shows_how_it_ends() -> None:
     shown = snapshot(findings=[finding("lemon_node", NODE)])
-    assert status.findings(shown)["findings"][0]["ends_when"] == status.ENDS_OF["lemon_node"]
+    assert status.findings(shown)["findings"][0]["ends_when"] == CONDITIONS["lemon_node"].ends

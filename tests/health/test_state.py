@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwarden.health.active_test.lease import Lease, begun, ended
-from gpuwarden.health.active_test.submission import submitted
+from gpuwarden.features.active_test.judging.lease import Lease, begun, ended
+from gpuwarden.features.active_test.judging.submission import submitted
+from gpuwarden.features.active_test.memory import memory_of
 from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.model import NODE, Event, EventKind, Evidence, Key, Subject, gpu
@@ -78,12 +79,19 @@ def _lease(host: Host, number: int) -> None:
     """A test begins, or more is known of it and its process gets an Xid; or the one that runs ends."""
     until = Stamp(host.now.boottime + number, host.now.wall + number)
     lease = Lease(
-        at=host.now, name=f"{number % 3:016x}", gpus=uuid(number % 2), level=Level.QUICK, until=until, workers="1234"
+        at=host.now,
+        boot_id=host.boot_id,
+        name=f"{number % 3:016x}",
+        gpus=uuid(number % 2),
+        level=Level.QUICK,
+        until=until,
+        workers="1234",
     )
-    if number % 4 == 3 and host.state.lease is not None:
-        host.take(ended(host.state.lease, "over", host.now, host.boot_id))
+    known = memory_of(host.state).lease
+    if number % 4 == 3 and known is not None:
+        host.take(ended(known, "over", host.now))
     else:
-        host.take(begun(lease, host.now, host.boot_id))
+        host.take(begun(lease))
         host.step(replace(host.xid(number % 2, 31), pid=1234))
 
 

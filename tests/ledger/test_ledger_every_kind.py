@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from gpuwarden.features.active_test.gate.state import Gate
+from gpuwarden.features.active_test.judging.lease import Lease
+from gpuwarden.features.active_test.judging.past import PastTest
 from gpuwarden.features.evacuation.policy import event_data as evacuation
 from gpuwarden.health import events as health
-from gpuwarden.health.active_test.lease import Lease
-from gpuwarden.health.active_test.past import PastTest
 from gpuwarden.health.event_data import read, write
 from gpuwarden.health.host import port_downs
 from gpuwarden.health.host.memory import KnownPort
@@ -23,7 +24,6 @@ from gpuwarden.health.nvlink import link_counters
 from gpuwarden.ledger.reader import read_only
 from gpuwarden.ledger.rows import event_of, row_of
 from gpuwarden.policy import events as policy
-from gpuwarden.policy.gate_state import Gate
 from gpuwarden.policy.model import Intent, Notice
 from gpuwarden.policy.state import Hold
 from support.whole_node import folded

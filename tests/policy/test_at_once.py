@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwarden.policy.at_once import asked_again, is_mark, mark, marked_since, refusal
+from gpuwarden.features.active_test.at_once import asked_again, is_mark, mark, marked_since, refusal
 from gpuwarden.policy.model import Held
 
 NOW = 1_772_366_400.0

@@ -7,18 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwarden.health.active_test.outcome import ActiveVerdict
-from gpuwarden.health.active_test.past import PastTest
-from gpuwarden.health.active_test.results import tested as result_event
-from gpuwarden.health.event_data import write
-from gpuwarden.health.model import NODE, Advice, Event, EventKind, Finding, Json, Key, Subject, gpu
-from gpuwarden.policy import orders
-from gpuwarden.policy.gate_state import Gate, GateResult, passed
-from gpuwarden.policy.model import NodeState, Settings
-from gpuwarden.policy.return_gate import (
+from gpuwarden.features.active_test.gate.requirement import PassedTest, Sees, gate_of
+from gpuwarden.features.active_test.gate.rules import (
     AGAIN_AFTER,
     CUT_MOST,
     OVERTAKEN,
+    Assessed,
     GateState,
     begun,
     ended,
@@ -26,12 +20,22 @@ from gpuwarden.policy.return_gate import (
     untested,
     void,
 )
+from gpuwarden.features.active_test.gate.state import Gate, GateResult, passed
+from gpuwarden.features.active_test.judging.outcome import ActiveVerdict
+from gpuwarden.features.active_test.judging.past import PastTest
+from gpuwarden.features.active_test.judging.results import tested as result_event
+from gpuwarden.features.active_test.memory import NAME
+from gpuwarden.health.event_data import write
+from gpuwarden.health.model import NODE, Advice, Event, EventKind, Finding, Json, Key, Subject, gpu
+from gpuwarden.policy import orders
+from gpuwarden.policy.model import NodeState, Settings
 from gpuwarden.policy.situation import Situation
+from gpuwarden.policy.state import PolicyState
 from gpuwarden_collectors.active_test.level import Level
 from support.policy_story import SETTINGS, Story, announced, called_off, kinds, restored, xid
 from support.snapshots import finding, gpu_verdict, slot
 
-GATED = replace(SETTINGS, gate="quick", restore_after=0.0)
+GATED = replace(SETTINGS, restore_after=0.0)
 GPUS = range(8)
 UUIDS = [gpu_verdict(number).uuid for number in GPUS]
 PASSED, WARNING, FAILURE, NO_VERDICT = (
@@ -42,7 +46,8 @@ PASSED, WARNING, FAILURE, NO_VERDICT = (
 class GatedStory(Story):
     """`jobs`: the scheduler has some here. `testing`: a test runs. `own`: the test that this daemon runs."""
 
-    def __init__(self, settings: Settings = GATED) -> None:
+    def __init__(self, settings: Settings = GATED, *, gated: bool = True) -> None:
+        self.gated = gated
         self.jobs, self.testing, self.own, self.used = False, False, "", False
         super().__init__(settings)
 
@@ -51,20 +56,27 @@ class GatedStory(Story):
         state = super().node_state
         return replace(state, empty=not self.jobs) if state.reachable else state
 
+    def first(self) -> PolicyState:
+        return PolicyState(requirements={NAME: PassedTest(Level.QUICK)} if self.gated else {})
+
     def situation(self) -> Situation:
-        return replace(super().situation(), testing=self.testing, gate_run=self.own, gpus_used=self.used)
+        sees = Sees(run=self.own, testing=self.testing, gpus_used=self.used)
+        return replace(super().situation(), features={NAME: sees})
 
     @property
     def gate(self) -> Gate:
-        assert self.state.gate is not None
-        return self.state.gate
+        gate = gate_of(self.state)
+        assert gate is not None
+        return gate
 
     def stands(self) -> GateState | None:
         """Return the state of the gate by the last decision."""
-        return self.last.gate.state if self.last is not None and self.last.gate is not None else None
+        answer = None if self.last is None else self.last.answers.get(NAME)
+        return answer.state if isinstance(answer, Assessed) else None
 
     def text(self) -> str:
-        return self.last.gate.text if self.last is not None and self.last.gate is not None else ""
+        answer = None if self.last is None else self.last.answers.get(NAME)
+        return "" if answer is None else answer.text
 
     def results(
         self, verdict: ActiveVerdict = PASSED, level: Level = Level.QUICK, **others: ActiveVerdict
@@ -122,13 +134,13 @@ def test_a_mended_node_stays_out_until_a_test_found_nothing_on_every_gpu() -> No
     story.begins().results().passes(1)
     assert (story.is_out(), story.stands()) == (True, GateState.RUNNING), "the test has not ended"
     story.ends()
-    assert (story.is_out(), story.state.gate) == (False, None)
+    assert (story.is_out(), gate_of(story.state)) == (False, None)
     found = [event for event in story.ledger if event.kind == EventKind.GATE_ENDED]
     assert found[0].data["result"] == "passed"
 
 
 def test_without_the_gate_it_comes_back_by_itself() -> None:
-    story = mended(GatedStory(replace(GATED, gate="")))
+    story = mended(GatedStory(gated=False))
     assert (story.is_out(), EventKind.GATE_WANTED in kinds(story)) == (False, False)
 
 
@@ -147,7 +159,7 @@ def test_nothing_is_gated_in_mode_observe() -> None:
 def test_failures_of_gpus_links_and_switches_are_gated_and_no_others(subject: Subject, gated: bool) -> None:
     story = GatedStory()
     story.fails(finding("xid", subject)).heals(passes=5)
-    assert (story.state.gate is not None, story.is_out()) == (gated, gated)
+    assert (gate_of(story.state) is not None, story.is_out()) == (gated, gated)
 
 
 def test_a_node_all_of_whose_links_are_down_is_gated_with_a_failure_of_each_gpu() -> None:
@@ -169,7 +181,7 @@ def test_exclusions_for_other_causes_are_not_gated(what: str) -> None:
         else orders.announce(120.0, "", "root", story.boot_id, story.now)
     ])  # fmt: skip
     story.passes(5)
-    assert (story.is_out(), story.state.gate) == (True, None)
+    assert (story.is_out(), gate_of(story.state)) == (True, None)
 
 
 # --- beside an announced end of the machine
@@ -400,15 +412,6 @@ def test_a_test_that_could_not_begin_for_long_needs_a_person() -> None:
     assert not story.is_out()
 
 
-def test_that_a_host_could_test_is_remembered_until_the_ledger_is_another_machine_s() -> None:
-    story = GatedStory()
-    assert not story.state.testable
-    story.records(EventKind.GATE_ABLE)
-    assert story.checkpoints().restarts_daemon().state.testable
-    story.records(EventKind.MACHINE_CHANGED)
-    assert not story.state.testable
-
-
 def test_no_verdict_is_tried_three_times_within_half_an_hour_and_then_needs_a_person() -> None:
     story, first = mended(), 0.0
     for number in range(3):
@@ -479,7 +482,7 @@ def test_a_person_restores_an_untested_node_only_by_saying_so(made: Callable[[],
     assert story.is_out()
     restored(story, untested=True)
     story.passes()
-    assert (story.is_out(), story.state.gate) == (False, None)
+    assert (story.is_out(), gate_of(story.state)) == (False, None)
     forced = made()
     restored(forced, force=True)
     forced.passes()
@@ -688,13 +691,13 @@ def test_a_checkpoint_at_any_moment_changes_nothing(upto: int) -> None:
     ]  # fmt: skip
     for step in steps[:upto]:
         step()
-    before = story.state.gate
-    assert story.checkpoints().restarts_daemon().state.gate == before
+    before = gate_of(story.state)
+    assert gate_of(story.checkpoints().restarts_daemon().state) == before
 
 
 def test_a_ledger_without_a_gate_has_none() -> None:
     story = Story().fails()
-    assert story.restarts_daemon().state.gate is None
+    assert gate_of(story.restarts_daemon().state) is None
 
 
 def test_a_gate_of_another_version_or_of_garbage_is_read_as_far_as_it_goes() -> None:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import fields, replace
 
 import pytest
 
-from gpuwarden.health.active_test.judgement import judge
-from gpuwarden.health.active_test.past import PastTest, kept
-from gpuwarden.health.active_test.results import CODES as TEST_CODES
+from gpuwarden.features.active_test.judging.judgement import judge
+from gpuwarden.features.active_test.judging.past import PastTest, kept
+from gpuwarden.features.active_test.judging.results import CODES as TEST_CODES
+from gpuwarden.features.active_test.memory import NAME
+from gpuwarden.features.active_test.snapshot import Shown
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.model import NODE, Health, Incident, LemonDays, Severity, Subject, gpu
 from gpuwarden.health.xid.catalogue import XIDS, XidClass
 from gpuwarden.publish.metrics.dcgm_names import FIELDS, Telemetry, Traffic, nvlink_mb_per_second
 from gpuwarden.publish.metrics.exposition import Renderer
 from gpuwarden.publish.metrics.table import LEMONS_MOST, METRICS, XIDS_MOST
-from gpuwarden.publish.snapshot import ActiveTests, Clients, CollectorStatus, XidCount
+from gpuwarden.publish.snapshot import Clients, CollectorStatus, XidCount
 from gpuwarden_collectors.active_test.facts import PeerMeasured
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.base import PassOutcome
@@ -87,7 +90,7 @@ def test_simulated_gpus_are_distinguished_from_real_ones() -> None:
     assert scrape(snapshot()).value("gpuwarden_simulated") == 0
 
 
-def active_tests_of(gpus: int) -> ActiveTests:
+def active_tests_of(gpus: int) -> Mapping[str, Shown]:
     """Return tests of each GPU at each level; the last GPU failed at the highest, and is tested again."""
 
     def result(index: int, level: Level) -> PastTest:
@@ -98,13 +101,14 @@ def active_tests_of(gpus: int) -> ActiveTests:
         return kept(test, judge([test])[test.uuid], at(UPTIME - 100 + list(Level).index(level)))
 
     results = {slot(n): tuple(result(n, level) for level in Level) for n in range(gpus)}
-    return ActiveTests(results=results, counts={"quick_nothing_found": gpus, "standard_failure": 1, "soak_great": 3})
+    counts = {"quick_nothing_found": gpus, "standard_failure": 1, "soak_great": 3}
+    return {NAME: Shown(results=results, counts=counts)}
 
 
 def test_before_the_first_test_there_is_no_series_of_tests_and_then_few() -> None:
     without = scrape(snapshot(8))
     assert [one.name for one in without.samples if one.name.startswith("gpuwarden_test_")] == []
-    page = scrape(replace(snapshot(8), tests=active_tests_of(8)))
+    page = scrape(replace(snapshot(8), features=active_tests_of(8)))
     assert page.value("gpuwarden_test_runs_total", level="standard", result="failure") == 1
     assert page.values("gpuwarden_test_runs_total") == [0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 1, 0]
     assert page.value("gpuwarden_test_last_timestamp_seconds", gpu="7", level="standard") == at(UPTIME - 98).wall
@@ -118,7 +122,7 @@ def test_before_the_first_test_there_is_no_series_of_tests_and_then_few() -> Non
 
 def test_every_check_of_every_expected_gpu_is_zero_from_the_start_and_those_of_tests_once_it_was_tested() -> None:
     page = scrape(snapshot(2))
-    tested = scrape(replace(snapshot(2), tests=active_tests_of(2)))
+    tested = scrape(replace(snapshot(2), features=active_tests_of(2)))
     for code in TEST_CODES:
         assert page.values("gpuwarden_finding", check=code) == []
         assert tested.values("gpuwarden_finding", check=code) == [0, 0]

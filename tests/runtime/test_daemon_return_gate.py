@@ -278,9 +278,11 @@ def test_a_test_whose_result_came_before_the_daemon_was_killed_is_not_run_again(
 def test_by_default_nothing_of_the_gate_is_loaded(host: GatedHost) -> None:
     """Memory counts on every node."""
     host.configure()
-    maps = "import sys, gpuwarden.runtime.app, gpuwarden.cli.run; print([m for m in sys.modules if 'gate_' in m or m.endswith('return_gate')])"
-    found = subprocess.run([sys.executable, "-c", maps], capture_output=True, text=True, check=True, timeout=60).stdout
-    assert found.strip() == "['gpuwarden.runtime.return_gate']"
+    script = "import sys, gpuwarden.runtime.app, gpuwarden.features.active_test.daemon\nprint([m for m in sys.modules if 'gate' in m and 'hook_gate' not in m])"
+    found = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    assert found.strip() == "[]"
 
 
 class TestInSlurm:

@@ -25,7 +25,7 @@ def test_what_is_not_configured_is_not_loaded() -> None:
     script = (
         "import sys, gpuwarden.runtime.serve; from gpuwarden.runtime.app import Daemon\n"
         "rooms = ('features.kubernetes.node_actuator', 'features.kubernetes.condition', 'actuators.prometheus', 'features.evacuation.azure_approval', 'collect.simulation', 'notify.webhook',\n"
-        "         'health.active_test.judgement', 'health.active_test.submission', 'prometheus.client')\n"
+        "         'features.active_test.judging.judgement', 'features.active_test.judging.submission', 'prometheus.client')\n"
         "others = ('gpuwarden_collectors.active_test.facts', 'gpuwarden_collectors.cloud.gcp', 'gpuwarden_collectors.cloud.azure')\n"
         "unwanted = tuple(f'gpuwarden.{room}' for room in rooms) + others\n"
         "print([name for name in sys.modules if name.startswith(unwanted)])"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.engine.gate_client import PROBE_WITHIN
+from gpuwarden.features.active_test.gate.client import PROBE_WITHIN
 from support.needs import needed
 
 UNITS = Path(__file__).parents[2] / "systemd"

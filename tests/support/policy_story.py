@@ -49,9 +49,13 @@ class Story:
         self.health = Health.HEALTHY
         self.findings: tuple[Finding, ...] = ()
         self.ledger: list[Event] = []
-        self.state = PolicyState()
+        self.state = self.first()
         self.last: Decision | None = None
         self.records(EventKind.BOOT)
+
+    def first(self) -> PolicyState:
+        """Return the state without any event."""
+        return PolicyState()
 
     # --- what occurs
 
@@ -86,7 +90,7 @@ class Story:
         return self
 
     def restarts_daemon(self, *, remembered: bool = True) -> Self:
-        events, self.state = self.ledger if remembered else [], PolicyState()
+        events, self.state = self.ledger if remembered else [], self.first()
         self.ledger = list(events)
         for event in self.ledger:
             self.state = fold(self.state, event)

@@ -12,6 +12,8 @@ from pathlib import Path
 from gpuwarden.engine.enforcement import Enforcement
 from gpuwarden.engine.engine import Engine
 from gpuwarden.engine.journal import Journal, Step
+from gpuwarden.features.active_test.gate.requirement import PassedTest
+from gpuwarden.features.active_test.memory import NAME
 from gpuwarden.features.evacuation.acknowledgements import Acknowledgements
 from gpuwarden.features.evacuation.active_notices import ActiveNotices, active_notices
 from gpuwarden.features.evacuation.driver import Evacuation
@@ -25,6 +27,7 @@ from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.ledger.reader import read_only
 from gpuwarden.policy import state as policy
 from gpuwarden.policy.situation import Situation
+from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.event_facts import HostEvent, LogPosition
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.receivers.reader import ReceiversReader
@@ -34,6 +37,8 @@ from support.ledgers import HERE, PATIENCE
 from support.schedulers import Client, Cluster, Node
 
 States = tuple[object, policy.PolicyState, evacuation_model.EvacuationState]
+
+REQUIREMENTS = {NAME: PassedTest(Level.QUICK)}
 
 
 def durable(state: health.State) -> object:
@@ -51,9 +56,7 @@ def durable(state: health.State) -> object:
         dict(state.links),
         dict(state.port_downs),
         state.host,
-        dict(state.tests),
-        dict(state.test_counts),
-        state.lease,
+        dict(state.features),
     )
     return tracks, records, dict(state.pins), boards, state.health, state.boot_id
 
@@ -63,7 +66,7 @@ def folded(events: Iterable[Event]) -> States:
     past = tuple(events)
     return compared(
         reduce(health.fold, past, health.State()),
-        reduce(policy.fold, past, policy.PolicyState()),
+        reduce(policy.fold, past, policy.PolicyState(requirements=REQUIREMENTS)),
         reduce(evacuation.fold, past, evacuation_model.EvacuationState()),
     )
 
@@ -97,7 +100,7 @@ class WholeNode:
         self.enforcement = Enforcement(
             [Client(self.cluster, "n1", lambda: host.now)], rig_options(), append=self.journal.append,
             changed=lambda: self._request(Step.SOON), committed=lambda: self.ledger.flush(PATIENCE), boot_id=host.boot_id,
-            clock=lambda: host.now,
+            clock=lambda: host.now, requirements=REQUIREMENTS,
         )  # fmt: skip
         self.departing = Evacuation(
             EvacuationSettings(), JobScan(ReceiversReader(self.folder), None, self._gpu_pids),

@@ -21,12 +21,12 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
-from gpuwarden_collectors.active_test.level import WORKER
 from gpuwarden_collectors.active_test.locality import stay_near
 from gpuwarden_collectors.active_test.memory import Allowance
 from gpuwarden_collectors.active_test.request import PLANS, Request, parsed
 from gpuwarden_collectors.active_test.run import run
 from gpuwarden_collectors.codec import to_wire
+from gpuwarden_collectors.host_facts import TESTER
 from gpuwarden_collectors.worker.separation import end_with, own_streams
 
 REFUSED = 64
@@ -106,7 +106,7 @@ def main() -> None:
         sys.exit(REFUSED)
     answers, lines = own_streams()
     end_with(request.parent)
-    _named(WORKER)
+    _named(TESTER)
     stay_near(request.slot)
     parent = _Parent(request, answers, lines)
     parent.ask_start()

@@ -11,10 +11,10 @@ from textwrap import fill
 
 from gpuwarden.base.durations import format_duration
 from gpuwarden.cli import explain_codes as codes
-from gpuwarden.cli.gate_reasons import GATE_REASONS
 from gpuwarden.cli.parser import CommandError
 from gpuwarden.cli.sources import faulty, sources
 from gpuwarden.config.model import ConfigError, load
+from gpuwarden.feature import parts
 from gpuwarden.health.condition import Condition
 from gpuwarden.health.conditions import CONDITIONS, condition
 from gpuwarden.health.dcgm.catalogue import DCGM_CODES, dcgm_named
@@ -25,8 +25,10 @@ from gpuwarden.health.view import Rules
 from gpuwarden.health.xid.catalogue import XIDS
 from gpuwarden.health.xid.sxid_catalogue import SXIDS
 from gpuwarden.publish.returning import comes_back_when
-from gpuwarden.publish.status import ENDS_OF, ENDS_WHEN
+from gpuwarden.publish.status import ENDS_WHEN
 
+_OF_FEATURES = {code: facts for feature in parts("reasons").values() for code, facts in feature.REASONS.items()}
+"""What status says of features, explained: facts by code."""
 _NUMBERED = re.compile(r"(s?xid)?[ .]?(\d{1,9})", re.ASCII)
 
 
@@ -102,8 +104,8 @@ def _of_status(what: str, code: str, rules: Rules) -> Iterator[str]:
             "runbook": runbook,
         }
         return _facts(code, facts)
-    if code in GATE_REASONS:
-        return _facts(code, GATE_REASONS[code])
+    if code in _OF_FEATURES:
+        return _facts(code, _OF_FEATURES[code])
     raise CommandError(f"no explanation for {what[:60]!r}; {_suggestion(code)}")
 
 
@@ -117,7 +119,7 @@ def _dcgm(name: str, rules: Rules) -> Iterator[str]:
 
 
 def _suggestion(code: str) -> str:
-    known = [*CONDITIONS, *UNKNOWN_REASONS, *GATE_REASONS]
+    known = [*CONDITIONS, *UNKNOWN_REASONS, *_OF_FEATURES]
     similar = [name for name in known if code in name] or get_close_matches(code, known, n=3)
     return f"did you mean {' or '.join(similar)}?" if similar else "'gpuwarden explain' lists what there is"
 
@@ -126,8 +128,8 @@ def _contents() -> Iterator[str]:
     yield from (f"{row.code:<24} {row.title}" for row in CONDITIONS.values())
     yield "\nreasons for which the health of a node is unknown:"
     yield from (f"{code:<24} {reason.meaning}" for code, reason in UNKNOWN_REASONS.items() if code not in CONDITIONS)
-    yield "\nthe test before a node returns:"
-    yield from (f"{code:<24} {facts['meaning']}" for code, facts in GATE_REASONS.items())
+    yield "\nwhat else status says of a node that is out:"
+    yield from (f"{code:<24} {facts['meaning']}" for code, facts in _OF_FEATURES.items())
     yield f"\n'xid N' for {len(XIDS)} Xids, 'sxid N' for {len(SXIDS)} SXids, 'dcgm N' for {len(DCGM_CODES)} codes of DCGM"
 
 
@@ -141,7 +143,7 @@ def _condition(row: Condition, rules: Rules) -> Iterator[str]:
         "to do": of_condition(row.code, row.advice),
         "why": row.why,
         "raised": raised,
-        "ends when": ENDS_OF.get(row.code) or f"{ENDS_WHEN[row.latch]}{gone}",
+        "ends when": row.ends or f"{ENDS_WHEN[row.latch]}{gone}",
         "node back when": comes_back_when(row.severity, row.advice, shadow=row.shadow),
         "quiet during": ", ".join(row.depends_on),
         "from": row.source,

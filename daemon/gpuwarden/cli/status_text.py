@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpuwarden.cli.active_test_text import active_test_lines
 from gpuwarden.cli.enforcement_text import enforcement_lines
 from gpuwarden.cli.evidence_text import evidence_text
 from gpuwarden.cli.text import clean, table, when
@@ -40,7 +39,6 @@ def status_text(status: Document, width: int | None = None, *, verbose: bool = F
     enforcement = list(enforcement_lines(status))
     sections = (
         ("enforcement", enforcement),
-        ("active tests", list(active_test_lines(status))),
         *(section for feature in parts("status_text").values() for section in feature.sections(status)),
         ("suppressed, as consequences of other findings", silenced),
         ("errors and missing sources", errors),

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gpuwarden.base.threads import detached
 from gpuwarden.collect.collectors import Readers
-from gpuwarden.control.active_test import ActiveTests
 from gpuwarden.control.durable import Durable
 from gpuwarden.control.orders import Service as OrderService
 from gpuwarden.control.orders import order_verbs
@@ -54,7 +53,6 @@ class Verbs:
         self._ledger = ledger
         self._simulation = simulation
         self._clock = clock
-        self.tests = ActiveTests(service, clock)
         self._reading: asyncio.Future[list[Event]] | None = None
         self._turn = asyncio.Lock()
 
@@ -71,8 +69,6 @@ class Verbs:
             "inject": self._inject,
             "reload": self._reload,
             **Durable(self._service.ledger.commit, self._clock).table(orders),
-            **Durable(self._service.ledger.commit, self._clock).table(self.tests.results()),  # beside orders sent again
-            **self.tests.table(),
             **record_verbs(self._service, self._clock),
         }
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from types import MappingProxyType
 
 from gpuwarden.actuators.base import Actuator
 from gpuwarden.actuators.reconciler import Limits, Reconciler
@@ -27,15 +27,13 @@ from gpuwarden.policy.exclusion import Decision, decide
 from gpuwarden.policy.model import Act, Flag, Intent, NodeState, Notice, Outcome, Result, Settings
 from gpuwarden.policy.notices import differences, imminent
 from gpuwarden.policy.preconditions import as_owned
+from gpuwarden.policy.requirement import Answer, Requirement
 from gpuwarden.policy.situation import Situation, excluded, overridden
 from gpuwarden.policy.state import UNCOUNTED, Hold, PolicyState, fold, intended_in, outcome_data
 from gpuwarden.publish.snapshot import Enforced, Wanted
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.cloud.facts import Kind
 from gpuwarden_collectors.facts import Stamp
-
-if TYPE_CHECKING:  # loaded where the configuration wants a gate
-    from gpuwarden.policy.return_gate import Assessed
 
 log = get_logger()
 
@@ -58,7 +56,7 @@ class Enforcement:
     """Runs policy and the actuators' tasks.
 
     `append` is the journal's. `changed` requests a step. `committed` tells, after a short while at most, whether what
-    was recorded is on disk. `orders` are the operators'.
+    was recorded is on disk. `requirements`: by feature, what it demands before a restoration. `orders` are the operators'.
     """
 
     def __init__(
@@ -71,10 +69,12 @@ class Enforcement:
         committed: Callable[[], Awaitable[bool]],
         boot_id: str,
         clock: Clock,
+        requirements: Mapping[str, Requirement] = MappingProxyType({}),
     ) -> None:
-        self.state = PolicyState()
-        self.gate: Assessed | None = None
-        """Where the return gate stands by the last decision."""
+        self._requirements = requirements
+        self.state = PolicyState(requirements=requirements)
+        self.answers: Mapping[str, Answer] = {}
+        """What the requirements of features said at the last decision."""
         self._options = options
         self._append = append
         self._changed = changed
@@ -136,7 +136,11 @@ class Enforcement:
         """Rebuild the state as the fold of the events that come within. What spans only moments is kept."""
         old = self.state
         self.state = PolicyState(
-            clean=old.clean, sequence=old.sequence, unknown_since=old.unknown_since, foreign=old.foreign
+            clean=old.clean,
+            sequence=old.sequence,
+            unknown_since=old.unknown_since,
+            foreign=old.foreign,
+            requirements=self._requirements,
         )
         yield
 
@@ -162,7 +166,7 @@ class Enforcement:
         except Exception:  # an internal error must not stop judging and publishing
             log.exception("policy failed: no new decision")
             return ()
-        self.state, self._waiting, self.gate = decision.state, decision.waiting, decision.gate
+        self.state, self._waiting, self.answers = decision.state, decision.waiting, decision.answers
         self._overridden = tuple(str(finding.key) for finding in overridden(decision.state, situation.verdict))
         self._notice_blocked(decision)
         return decision.events

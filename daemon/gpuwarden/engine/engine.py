@@ -11,8 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from gpuwarden.health.active_test.past import PastTest
-from gpuwarden.health.active_test.results import newest
+from gpuwarden.feature import parts
 from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.confirmation import remembered
 from gpuwarden.health.dcgm.xids import Known, xids_of
@@ -26,7 +25,7 @@ from gpuwarden.health.state import State, fold
 from gpuwarden.health.view import Rules, Seen, Sight, View
 from gpuwarden.health.xid.witnesses import UNKNOWN_SLOT, undecided
 from gpuwarden.publish.metrics.machine import machine_labels
-from gpuwarden.publish.snapshot import ActiveTests, CollectorStatus, Service, Snapshot, XidCount
+from gpuwarden.publish.snapshot import CollectorStatus, Service, Snapshot, XidCount
 from gpuwarden.trace.records import (
     Accepted,
     Acknowledged,
@@ -43,6 +42,7 @@ from gpuwarden_collectors.event_facts import HostEvent, XidEvent
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host_facts import InfinibandFacts
 
+_SHOWN = parts("snapshot")
 WAITING_MOST = 100_000
 """Host events that may wait for the next step; the sources are bounded too, this is the last line."""
 
@@ -227,18 +227,13 @@ class Engine:
             xids=xids,
             site_failures=tuple(n for n, rule in self.rules.xids.items() if rule.severity == "failure"),
             ready=self.observed_at is not None and verdict.expected is not None and self.view.pci.outcome is not None,
-            tests=self._tests(now),
+            features={name: feature.shown(self.state, now) for name, feature in _SHOWN.items()},
             errors=self.view.errors,
             dropped=dropped,
             log_gaps=self.log_gaps,
             log_lost=self.log_lost,
             disbelieved={**self.kept_out, UNKNOWN_SLOT: self.disbelieved},
         )
-
-    def _tests(self, now: Stamp) -> ActiveTests:
-        state = self.state
-        lease = state.lease if state.lease is not None and state.lease.holds(now) else None
-        return ActiveTests(running=lease, results=_newest(state), counts=state.test_counts)
 
     def _machine(self) -> tuple[str, ...]:
         """Machine labels for metrics. Kept from the last pass when the driver stops answering, because `fleet --why`
@@ -265,8 +260,3 @@ class Engine:
             error=observation.error,
             worker=observation.worker,
         )
-
-
-def _newest(state: State) -> Mapping[str, tuple[PastTest, ...]]:
-    """Newest test results of each level, by slot."""
-    return {slot: newest(known) for slot, pin in state.pins.items() if (known := state.tests.get(pin.uuid))}

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from gpuwarden.health.active_test.lease import lease_events
-from gpuwarden.health.active_test.results import test_events
 from gpuwarden.health.event_data import write
 from gpuwarden.health.events import HealthSet, LinesKept, Raised, RaisedAt, Reset, Treated
 from gpuwarden.health.gpu.remaps import remap_events
@@ -45,15 +43,13 @@ def checkpoint(state: State, now: Stamp) -> list[Event]:
         *(
             event
             for name, memory in MEMORIES.items()
-            for event in memory.events(state.features.get(name, {}), now, boot)
+            for event in memory.events(state.features.get(name, memory.EMPTY), now, state)
         ),
         *down_events(state.port_downs, now, boot),
         *remap_events(state.remaps, now, boot),
         *link_events(state.links, now, boot),
         *(_reset(slot, at, boot) for slot, at in state.resets.items()),
         *(event for track in others for event in _track(track, boot)),  # after the resets, which are older
-        *test_events(state.tests, {pin.uuid: slot for slot, pin in state.pins.items()}, boot),
-        *lease_events(state.lease, boot),
         *_counts(state, now),  # last, since all of the above seems to count again
     ]
 
@@ -117,7 +113,5 @@ def _counts(state: State, now: Stamp) -> Iterator[Event]:
         failed = " ".join(map(repr, done.failed))
         treated = Treated(case=case, reset=done.reset, reboot=done.reboot, failed=failed)
         yield summed(key=Key("treatments", Subject("board", part=owner)), data=write(treated))
-    if state.test_counts:
-        yield summed(key=Key("tests", NODE), data=dict(state.test_counts))
     for (owner, what), days in state.lemons.items():
         yield summed(key=Key("lemons", Subject("board", part=owner)), data={what: " ".join(map(str, days))})

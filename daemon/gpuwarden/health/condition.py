@@ -39,6 +39,10 @@ class Condition:
     """Jobs on the GPU work, worse at most: as a failure it only keeps new ones away, and `jobs.failing_gpu` leaves them alone."""
     shadow: bool = False
     """It is reported, and nothing follows from it, unless the site has it otherwise."""
+    ends: str = ""
+    """What ends the finding, for people, where its latch does not say it."""
+    from_memory: bool = False
+    """It is seen in memory alone, for as long as that says so: it may be acknowledged while it is seen."""
     flaps: int = 5
     """Raised so often within an hour, it stays until it was quiet for an hour (see `flaps.py`); 0: never."""
 

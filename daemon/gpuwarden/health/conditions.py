@@ -8,7 +8,6 @@ for the node, this one is a consequence and stays quiet. Which readings make a c
 from __future__ import annotations
 
 from gpuwarden.feature import parts
-from gpuwarden.health.active_test.conditions import TEST_CONDITIONS
 from gpuwarden.health.condition import NO_DRIVER, NO_GPU, Condition, F, W
 from gpuwarden.health.dcgm.conditions import DCGM_CONDITIONS, dcgm_condition
 from gpuwarden.health.gpu.conditions import GPU_CONDITIONS
@@ -342,7 +341,8 @@ _ROWS: tuple[Condition, ...] = (
     ),
     # --- the memory of weeks
     Condition(
-        code="lemon_node", scope="node", severity=W, advice=Advice.INSPECT_HARDWARE, fall=10,
+        code="lemon_node", scope="node", severity=W, advice=Advice.INSPECT_HARDWARE, fall=10, from_memory=True,
+        ends="the counted days are older than 28 days, the board was replaced, or an operator acknowledged it (gpuwarden ack)",
         title="A lemon: this node fails again and again",
         why="On 3 different days of the last 28 a GPU or switch of it failed, gave failure-class Xids, remapped rows, or was "
         "reset, rebooted or excluded while it failed. Each incident ended; the node deserves an inspection. A replaced board "
@@ -363,7 +363,7 @@ _ROWS: tuple[Condition, ...] = (
 CONDITIONS: dict[str, Condition] = {
     row.code: row
     for row in (
-        *(*_ROWS, *GPU_CONDITIONS, *TEST_CONDITIONS, *LINE_CONDITIONS, *HOST_CONDITIONS, *DCGM_CONDITIONS),
+        *(*_ROWS, *GPU_CONDITIONS, *LINE_CONDITIONS, *HOST_CONDITIONS, *DCGM_CONDITIONS),
         *(row for feature in parts("conditions").values() for row in feature.CONDITIONS),
     )
 }

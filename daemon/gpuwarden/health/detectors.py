@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from gpuwarden.feature import parts
-from gpuwarden.health.active_test import detectors as test_detectors
 from gpuwarden.health.components import CONDITION_OF
 from gpuwarden.health.dcgm import detectors as dcgm_detectors
 from gpuwarden.health.dcgm.merge import with_dcgm
@@ -80,7 +79,6 @@ _OWN: dict[str, Detector] = {
     "collector_failed": driver_detectors.collector_failed,
     "lemon_node": lemon_detectors.lemon_node,
     **memory_detectors.DETECTORS,
-    **test_detectors.DETECTORS,
     **speed_detectors.DETECTORS,
     **host_detectors.DETECTORS,
     **dcgm_detectors.DETECTORS,

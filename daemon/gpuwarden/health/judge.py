@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
+from gpuwarden.feature import parts
 from gpuwarden.health import inventory
-from gpuwarden.health.active_test.detectors import beside_test
 from gpuwarden.health.condition import Condition
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.confirmation import confirmed
@@ -33,7 +33,7 @@ from gpuwarden.health.gpu.remaps import learn_remaps
 from gpuwarden.health.gpu.speed_detectors import with_time_braked
 from gpuwarden.health.host.learning import counted_host, learn_counts, learn_downs, learn_host
 from gpuwarden.health.incidents import ended, with_follows
-from gpuwarden.health.memory import FROM_MEMORY, Moments, State, Track, buried
+from gpuwarden.health.memory import Moments, State, Track, buried
 from gpuwarden.health.model import NODE, Advice, Event, EventKind, Evidence, Key, Latch, Sighting, Verdict
 from gpuwarden.health.nvlink.fabrics import followed_fabrics
 from gpuwarden.health.nvlink.link_counters import learn_links
@@ -48,6 +48,7 @@ from gpuwarden.health.xid.witnesses import believed, is_fallen, observed
 from gpuwarden_collectors.event_facts import HostEvent
 from gpuwarden_collectors.facts import Stamp
 
+_SET_ASIDE = tuple(parts("set_aside").values())
 SUBSIDES_AFTER = 15.0
 """Seconds without a sighting after which a rising condition starts again: three passes, so that one gap is no gap."""
 STILL_SEEN = 120.0
@@ -171,7 +172,7 @@ def _run_detectors(steps: Steps, sight: Sight, broken: dict[str, str]) -> None:
     for code, detector in DETECTORS.items():
         try:
             if code not in off:
-                _follow(steps, code, beside_test(steps.state, code, detector(steps.state, sight), sight.now), sight)
+                _follow(steps, code, _without_own(steps.state, code, detector(steps.state, sight), sight.now), sight)
         except Exception as error:  # noqa: BLE001 - whatever it is, a dead GPU must be seen all the same
             broken[code] = _short(error)
     for name, family in FAMILIES.items():
@@ -186,6 +187,13 @@ def _run_detectors(steps: Steps, sight: Sight, broken: dict[str, str]) -> None:
         evidence = {"why": f"a check of gpuwarden's own is broken and sees nothing: {why}"}
         broken_check = Sighting(Key("collector_failed", NODE, "judge"), evidence, advice=Advice.CONTACT_SUPPORT)
         _follow(steps, "collector_failed", Detection((broken_check,)), sight)
+
+
+def _without_own(state: State, code: str, detection: Detection, now: Stamp) -> Detection:
+    """Return the detection without what features do to the GPUs themselves."""
+    for feature in _SET_ASIDE:
+        detection = feature.without_own(state, code, detection, now)
+    return detection
 
 
 def _short(error: Exception) -> str:
@@ -307,7 +315,9 @@ def acknowledge(state: State, key: Key, by: str, now: Stamp, boot_id: str) -> Ev
     if track is None or not track.raised:
         raise ValueError(f"there is no finding {key}; `gpuwarden status` lists them with their ids")
     observed_now = not track.latched and track.clean_since is None
-    if observed_now and 0.0 <= now.boottime - track.last_seen.boottime <= STILL_SEEN and key.code not in FROM_MEMORY:
+    row = condition(key.code)
+    from_memory = row is not None and row.from_memory
+    if observed_now and 0.0 <= now.boottime - track.last_seen.boottime <= STILL_SEEN and not from_memory:
         raise ValueError(f"{key} is still seen, so it cannot be acknowledged away: {_ends(track)}")
     return Event(kind=EventKind.ACKNOWLEDGED, at=now, boot_id=boot_id, key=key, data={"by": by})
 

@@ -6,9 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gpuwarden.health.active_test.lease import Lease
-from gpuwarden.health.active_test.results import CODES as TEST_CODES
-from gpuwarden.health.active_test.results import Tests
 from gpuwarden.health.flaps import Raises
 from gpuwarden.health.gpu.remaps import RemapHistory
 from gpuwarden.health.host.memory import HostMemory
@@ -24,8 +21,6 @@ from gpuwarden_collectors.facts import Stamp
 
 LEMON_NODE = "lemon_node"
 """The code of the condition that is made of days alone: to acknowledge it is to forget."""
-FROM_MEMORY = TEST_CODES | {LEMON_NODE}
-"""Conditions that are seen in memory alone, for as long as it says so: they may be acknowledged while they are seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,12 +202,6 @@ class State:
     """Days on which each kind of fault came (`lemons/memory.py`)."""
     remaps: RemapHistory = field(default_factory=dict)
     """Rows remapped by each board (`gpu/remaps.py`)."""
-    tests: Tests = field(default_factory=dict)
-    """Results of active tests of each board (`active_test/results.py`)."""
-    test_counts: Mapping[str, int] = field(default_factory=dict)
-    """How many tests of a GPU came to what, as `quick_failure`."""
-    lease: Lease | None = None
-    """The active test that runs, or ran last (`active_test/lease.py`)."""
     host: HostMemory = field(default_factory=HostMemory)
     """What is known of ports, mounts and counters of the host (`host/memory.py`)."""
     port_downs: Downs = field(default_factory=dict)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpuwarden.health.active_test.lease import set_aside
+from gpuwarden.feature import parts
 from gpuwarden.health.event_data import write
 from gpuwarden.health.events import Lines, Reset
 from gpuwarden.health.kernel_lines.records import ENDS, record_key
@@ -40,6 +40,7 @@ RECORDS_KEPT = 4096
 """More (subject, number) pairs than any host has; beyond it new ones are dropped, so that garbage cannot fill memory: all but
 Xids that the vendor describes, of GPUs that belong here."""
 
+_SET_ASIDE = tuple(parts("set_aside").values())
 _NO_SUBJECT = Key("", NODE)
 _RECORDED = (EventKind.XID, EventKind.SXID, EventKind.AER, EventKind.KERNEL_LINE)
 _Line = XidEvent | SxidEvent | AerEvent | KernelLineEvent
@@ -105,7 +106,7 @@ def records(state: State, host_events: Sequence[HostEvent], boot_id: str) -> tup
     for event in _with_recoveries(host_events):
         if (target := target_of(event)) is None or _elsewhere(state, event) or _overflows(state, batches, target):
             continue
-        if isinstance(event, XidEvent) and set_aside(state.lease, state.pins, event):
+        if isinstance(event, XidEvent) and any(feature.is_own(state, event) for feature in _SET_ASIDE):
             target = EventKind.TEST_XID, target[1]
         if _ends_nothing(state, batches, target, event):
             continue

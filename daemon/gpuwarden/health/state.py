@@ -13,10 +13,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gpuwarden.feature import parts
-from gpuwarden.health.active_test.lease import with_lease
-from gpuwarden.health.active_test.results import CODES as TEST_CODES
-from gpuwarden.health.active_test.results import acknowledged as test_acknowledged
-from gpuwarden.health.active_test.results import with_result
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.event_data import read, write
 from gpuwarden.health.events import HealthSet, Lines, Pinned, Raised, RaisedAt, Reset, Treated
@@ -192,8 +188,6 @@ def _acknowledged(state: State, event: Event, key: Key) -> State:
     state = _over(state, key)
     if key.code == LEMON_NODE:
         return replace(state, lemons={})
-    if key.code in TEST_CODES and (pin := state.pins.get(key.subject.slot)) is not None:
-        return replace(state, tests=test_acknowledged(state.tests, pin.uuid, key))
     record = state.records.get(key)
     if record is None or record.boot_id != event.boot_id:
         return state
@@ -212,7 +206,6 @@ def _booted(state: State, event: Event) -> State:
         tracks=tracks,
         records=_worth_keeping(state),
         port_downs={},
-        lease=None,
         repairs=repaired(state.repairs, cases, event.at.wall, "reboot"),
     )
     return _released(state, event.at, None, (Latch.RESET, Latch.REBOOT))
@@ -237,7 +230,7 @@ def _summed(state: State, event: Event) -> State:
     """The sums of many events in a checkpoint. The first, without a key, resets what the events of the checkpoint itself counted."""
     key = event.key
     if key is None:
-        return replace(state, raises={}, repairs={}, lemons={}, test_counts={})
+        return replace(state, raises={}, repairs={}, lemons={})
     owner = key.subject.part
     match key.code:
         case "lemons":
@@ -248,9 +241,6 @@ def _summed(state: State, event: Event) -> State:
             failed = tuple(float(text) for text in done.failed.split() if _TIME.fullmatch(text))[-OFTEN:]
             history = Repairs(done.reset, done.reboot, failed)
             return replace(state, repairs={**state.repairs, (owner, done.case): history})
-        case "tests":
-            counts = {name: n for name, n in event.data.items() if type(n) is int and n >= 0}
-            return replace(state, test_counts=dict(list(counts.items())[:TEST_COUNTS_MOST]))
         case "raises":
             data = read(RaisedAt, event)
             times = tuple(float(text) for text in data.times.split() if _TIME.fullmatch(text))
@@ -266,21 +256,10 @@ def _days(text: Json) -> tuple[int, ...]:
     return tuple(int(day) for day in text.split() if day.isdecimal()) if isinstance(text, str) else ()
 
 
-def _tested(state: State, event: Event) -> State:
-    level, verdict = event.data.get("level"), event.data.get("verdict")
-    name = f"{level}_{verdict}"[:64]
-    counts = state.test_counts
-    if name in counts or len(counts) < TEST_COUNTS_MOST:
-        counts = {**counts, name: counts.get(name, 0) + 1}
-    return replace(state, tests=with_result(state.tests, event), test_counts=counts)
-
-
 MEMORIES = parts("memory")
 """By feature, the module with the fold of what it remembers."""
 RECORDS_OF_OLD = 2048
 """Records that are kept at a boot, so that garbage of the last one leaves room for what is new."""
-TEST_COUNTS_MOST = 64
-"""Pairs of level and verdict, of this version and others."""
 RESETS_KEPT = 256
 """More slots than any host has GPUs."""
 
@@ -299,8 +278,8 @@ def fold(state: State, event: Event) -> State:
 def _by_features(state: State, event: Event) -> State:
     for name, memory in MEMORIES.items():
         if event.kind in memory.KINDS:
-            before = state.features.get(name, {})
-            if (after := memory.fold(before, event)) is not before:
+            before = state.features.get(name, memory.EMPTY)
+            if (after := memory.fold(before, event, state)) is not before:
                 state = replace(state, features={**state.features, name: after})
     return state
 
@@ -342,10 +321,6 @@ def _folded(state: State, event: Event) -> State:  # noqa: C901, PLR0911, PLR091
             return replace(state, port_downs=with_downs(state.port_downs, event))
         case EventKind.COUNTED:
             return replace(state, links=remembered_links(state.links, event))
-        case EventKind.TESTED:
-            return _tested(state, event)
-        case EventKind.TEST_BEGUN | EventKind.TEST_ENDED | EventKind.TEST_XID:
-            return replace(state, lease=with_lease(state.lease, event))
         case EventKind.RELEASED if event.key is not None and event.key in state.tracks:
             track = replace(state.tracks[event.key], released=event.at)
             return replace(state, tracks={**state.tracks, event.key: track})

@@ -87,13 +87,6 @@ TO_DO: Mapping[str, str] = {
     "pcie_aer_fatal": "Look whether the device still answers: `lspci -s SLOT`. `rev ff` means no: drain, power-cycle. It answers, and the error comes "
     "again: power off, reseat, replace the riser.",
     "adapter_pcie_degraded": "Reboot the node when it is empty: links train again. Still so: power off and reseat the adapter. Meant: `gpuwarden inventory accept`.",
-    # --- active tests
-    "test_failed": "Test the GPU again when it is empty: `gpuwarden test --level standard`. Wrong again: have the board replaced. Tell the owners of "
-    "the jobs since the last passed test.",
-    "test_hung": "Drain the node and reboot it. Then test again: `gpuwarden test`. A warning only: test again when the node is free.",
-    "gpu_sm_slow": "Test the GPU again: `gpuwarden test`. The same SM is slow again: open a case with the vendor; in service it costs time only.",
-    "gpu_bandwidth_low": "Test the GPU again, cold and empty: `gpuwarden test`. Still slow: for PCIe check `nvidia-smi -q -i SLOT` (width, generation), "
-    "for memory open a case with the vendor.",
     # --- the network
     "infiniband_down": "Run `ibstat`, then check cable, transceiver and switch port. Adapter not listed: power-cycle. Many nodes: the switch or the "
     "subnet manager. Unplugged on purpose: `gpuwarden inventory accept`.",

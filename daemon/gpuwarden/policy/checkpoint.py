@@ -36,15 +36,8 @@ def _events(state: PolicyState, now: Stamp) -> Iterator[Event]:
     for key in sorted(state.person):  # after the intents, one of which may begin the list again
         why = state.person[key]
         yield Event(kind=EventKind.NEEDS_PERSON, at=now, boot_id=boot, key=key, data={"why": why} if why else {})
-    yield from _of_gate(state, now)
-
-
-def _of_gate(state: PolicyState, now: Stamp) -> Iterator[Event]:
-    """Events for the gate. They follow the intents, one of which may end the gate."""
-    if state.testable:
-        yield Event(kind=EventKind.GATE_ABLE, at=now, boot_id=state.boot_id)
-    if state.gate is not None:
-        yield Event(kind=EventKind.GATE_WANTED, at=now, boot_id=state.boot_id, data=write(state.gate))
+    for requirement in state.requirements.values():  # after the intents, one of which may end it
+        yield from requirement.events(now, boot)
 
 
 def _lifted(state: PolicyState, now: Stamp) -> Iterator[Event]:

@@ -5,7 +5,7 @@ order: what an operator ordered; out, while the end of this machine is announced
 Back in again are taken only exclusions of ours, and each kind by its own rule:
 
     failure      enough clean passes and time, and no finding was among its causes that needs a person; where the site wants
-                 it, of a GPU, link or switch only after a test that found nothing (`return_gate.py`)
+                 it, only once the requirements of features are met (`requirement.py`), such as a test that passed
     termination  it was called off, and if the node was out for a failure before, or one of what is tested was found meanwhile,
                  the rules for that are met, too; or boot and instance in its reason are not this machine's, which replaces the one meant
     operator     never; only an operator ends it
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Advice, Event, EventKind, Finding, Health, Json, Key
@@ -29,6 +29,7 @@ from gpuwarden.policy.events import Lifted
 from gpuwarden.policy.model import Act, Intent, NodeState, Notice, Owner, Result, Settings, Why
 from gpuwarden.policy.notices import imminent
 from gpuwarden.policy.preconditions import RANK, answer, same, stands
+from gpuwarden.policy.requirement import Answer, Requirement
 from gpuwarden.policy.situation import Situation, Want, failing, overridden, unconfirmed, wanted
 from gpuwarden.policy.state import (
     KEYS_MOST,
@@ -42,10 +43,6 @@ from gpuwarden.policy.state import (
 )
 from gpuwarden_collectors.facts import Stamp
 
-if TYPE_CHECKING:  # loaded where the configuration wants a gate
-    from gpuwarden.policy.gate_steps import GateSteps
-    from gpuwarden.policy.return_gate import Assessed
-
 NEEDS_PERSON = frozenset({Advice.INSPECT_HARDWARE, Advice.CONTACT_SUPPORT})
 """Advice whose finding may go away while its cause stays. That a configuration was mended, or a GPU reset, shows by itself."""
 DAY = 86_400.0
@@ -58,15 +55,15 @@ class Decision:
     whose pending intent must wait.
 
     `stuck`: by actuator, why an exclusion of ours waits for a person although nothing is wrong with the node and
-    nothing else calls one. `gate`: where the return gate stands, once nothing else is in the way of a restoration; None
-    before, or where there is no gate.
+    nothing else calls one. `answers`: what the requirements of features say, once nothing else is in the way of a
+    restoration.
     """
 
     state: PolicyState
     events: tuple[Event, ...]
     blocked: Mapping[str, str]
     waiting: frozenset[str] = frozenset()
-    gate: Assessed | None = None
+    answers: Mapping[str, Answer] = field(default_factory=dict)
     stuck: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -111,7 +108,7 @@ class _Steps:
         self._blocked: dict[str, str] = {}
         self._stuck: dict[str, str] = {}
         self._waiting: set[str] = set()
-        self._gate = _gate_steps(seen, settings, now)
+        self._answers: dict[str, Answer] = {}
 
     def decide(self) -> Decision:
         for name in self._seen.actuators:
@@ -129,11 +126,21 @@ class _Steps:
             if want is None and self._unconfirmed and name not in self.state.holds:
                 self._blocked[name] = _not_confirmed(self._unconfirmed)
             self._persons()
-        if self._gate is not None:
-            for kind, data in self._gate.events(self.state):
+        for requirement in self._requirements().values():
+            for kind, data in requirement.news(self.state, self._seen, self._now):
                 self._event(kind, data)
-        gate = None if self._gate is None else self._gate.assessed
-        return Decision(self.state, tuple(self._events), self._blocked, frozenset(self._waiting), gate, self._stuck)
+        waiting = frozenset(self._waiting)
+        return Decision(self.state, tuple(self._events), self._blocked, waiting, self._answers, self._stuck)
+
+    def _requirements(self) -> Mapping[str, Requirement]:
+        """What features demand before a return: nothing in mode observe, in which nothing returns."""
+        return self.state.requirements if self._settings.enforce else {}
+
+    def _applying(self) -> Mapping[str, Requirement]:
+        """Those that demand something of this exclusion, once their answers are noted."""
+        applying = {name: one for name, one in self._requirements().items() if one.applies}
+        self._answers.update({name: one.answer(self._seen, self._now) for name, one in applying.items()})
+        return applying
 
     def _wanted(self, name: str) -> Want | None:
         state = replace(self.state, order=None) if name in self.state.declined else self.state
@@ -247,7 +254,7 @@ class _Steps:
         """True if an exclusion that may be written already is to become one that is held, since its end takes more than
         clean passes.
         """
-        gated = self._gate is not None and self.state.gate is not None
+        gated = any(one.applies for one in self._requirements().values())
         more = bool(pending.replaces) or self._replaces_failure(pending)
         more = more or (pending.why is Why.TERMINATION and bool(self.state.person))
         if pending.why is Why.OPERATOR or not (gated or more):
@@ -361,8 +368,7 @@ class _Steps:
     def _bars(self, hold: Hold) -> str:
         """Why what we hold may not be lifted without a person, or not yet; "" if it may."""
         if why := self._needs_person(hold):
-            tested = self._tested_meanwhile(hold)
-            return "; ".join(filter(None, (f"{why}: {_ONLY_A_PERSON}", tested)))
+            return "; ".join((f"{why}: {_ONLY_A_PERSON}", *self._told_meanwhile(hold)))
         settings = self._settings
         if not self._clean():
             if forced := overridden(self.state, self._seen.verdict):
@@ -371,13 +377,13 @@ class _Steps:
             return f"it comes back after {settings.restore_passes} clean passes in a row, {self.state.clean} so far"
         if hold.by_failure and self._elapsed(hold) < settings.restore_after:
             return f"it comes back when it has been out for {settings.restore_after:.0f} s"
-        return self._gate.bars(self.state) if self._gate is not None else ""
+        return next((text for name in self._applying() if (text := self._answers[name].text)), "")
 
-    def _tested_meanwhile(self, hold: Hold) -> str:
-        """State of the test that runs while the node waits for a person, who must know it; "" if there is none."""
-        if self._gate is None or self.state.gate is None or hold.why is Why.OPERATOR or not self._clean():
-            return ""
-        return self._gate.shows(self.state.gate)
+    def _told_meanwhile(self, hold: Hold) -> list[str]:
+        """Where the requirements stand while the node waits for a person, who must know it."""
+        if hold.why is Why.OPERATOR or not self._clean():
+            return []
+        return [one.told(self._seen, self._now) for one in self._applying().values()]
 
     def _needs_person(self, hold: Hold) -> str:
         if hold.why is Why.OPERATOR:
@@ -479,17 +485,6 @@ def _stale_text(hold: Hold | None) -> str:
         return ""
     written = reasons.parse(hold.reason)
     return hold.reason if written is not None and written.why is not Why.FAILURE else ""
-
-
-def _gate_steps(seen: Situation, settings: Settings, now: Stamp) -> GateSteps | None:
-    """The return gate's part in this decision, or None without one. Mode observe tests nothing, since the node may have
-    work.
-    """
-    if not settings.gate or not settings.enforce:
-        return None
-    from gpuwarden.policy.gate_steps import GateSteps  # noqa: PLC0415 - most daemons have no gate, and their memory none of it
-
-    return GateSteps(seen, settings, now)
 
 
 def _not_confirmed(findings: Sequence[Finding]) -> str:

@@ -214,8 +214,6 @@ class Settings:
     """`mode` is enforce."""
     horizon: float = internal(HORIZON)
     """`termination.horizon`."""
-    gate: str = internal("")
-    """Level of the test that comes before a restoration (`policy/return_gate.py`); empty: none does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

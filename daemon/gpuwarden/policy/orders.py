@@ -54,8 +54,8 @@ def restore(
     between them; with `force` they are overridden, until each has ended, the next boot, or the next `gpuwarden
     exclude`. What is held or wanted of any but these `actuators` is forgotten: nothing can be lifted there.
 
-    Raises ValueError while the end of this machine is announced and imminent, and where no test of the return gate has
-    passed, without `force` and `untested`; FailuresStand where failures are active and there is nothing else to end, or
+    Raises ValueError while the end of this machine is announced and imminent, and where a requirement of a
+    feature is not met, without `force` and `untested`; FailuresStand where failures are active and there is nothing else to end, or
     where nothing would exclude the node for them, since mode is observe.
     """
     if imminent(state.notices, settings.horizon, now) is not None:
@@ -76,7 +76,7 @@ def restore(
             *forgotten,
             *(event for name in actuators for event in _left_to_failures(state, name, reason, boot_id, now)),
         ]
-    if not (force or untested) and (why := _untested(state, verdict, settings)):
+    if not (force or untested) and (why := _unmet(state, verdict, settings)):
         raise ValueError(why)
     return [
         *restored(state.overridden | {finding.key for finding in failures}, boot_id, now, by),
@@ -85,14 +85,11 @@ def restore(
     ]
 
 
-def _untested(state: PolicyState, verdict: Verdict, settings: Settings) -> str:
-    """Why a restoration would return the node without a test that the site wants before; "" if it would not."""
-    if state.gate is None or not settings.gate or not settings.enforce:
+def _unmet(state: PolicyState, verdict: Verdict, settings: Settings) -> str:
+    """Why a restoration would ignore what a feature demands before; "" if it would not."""
+    if not settings.enforce:
         return ""
-    from gpuwarden.policy.return_gate import returns_untested  # noqa: PLC0415 - most daemons have no gate, and their memory none of it
-    from gpuwarden_collectors.active_test.level import Level  # noqa: PLC0415 - as above
-
-    return returns_untested(state.gate, Level(settings.gate), verdict.gpus)
+    return "; ".join(filter(None, (one.unmet(verdict) for one in state.requirements.values())))
 
 
 def _left_to_failures(state: PolicyState, name: str, reason: str, boot_id: str, now: Stamp) -> Iterator[Event]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from gpuwarden.health.model import Finding, Severity, Verdict
 from gpuwarden.policy import reasons
@@ -33,12 +34,8 @@ class Situation:
     remembered: bool = True
     actuators: tuple[str, ...] = ()
     node_states: Mapping[str, NodeState] = field(default_factory=dict)
-    gpus_used: bool = False
-    """A process is on a GPU."""
-    testing: bool = False
-    """An active test runs on this node."""
-    gate_run: str = ""
-    """The test before the return that this process carries out; empty: none."""
+    features: Mapping[str, Any] = field(default_factory=dict)
+    """By feature, what its requirement must know besides."""
 
 
 @dataclass(frozen=True, slots=True)

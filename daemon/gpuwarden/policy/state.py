@@ -12,17 +12,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from gpuwarden.health.event_data import Data, always, no_key, otherwise, read, write
 from gpuwarden.health.model import Event, EventKind, Json, Key
 from gpuwarden.policy.events import Lifted, NoticeEnded, Ordered, Outcome, Restored
 from gpuwarden.policy.model import OPERATOR, Act, Intent, Notice, Result, Why
 from gpuwarden.policy.notices import called_off, imminent
+from gpuwarden.policy.requirement import Requirement
 from gpuwarden_collectors.facts import Stamp
-
-if TYPE_CHECKING:  # loaded where the configuration wants a gate, or the ledger holds one
-    from gpuwarden.policy.gate_state import Gate
 
 NOTICES_MOST = 256
 KEYS_MOST = 64
@@ -90,8 +88,8 @@ class PolicyState:
     read showed another party's).
 
     `declined`: actuators that refused an operator's order for good, while it stands elsewhere. `person`: findings of
-    this exclusion that need a person, with the reason where it is not their kind. `gate`: what a test must show before
-    the exclusion is lifted. `testable`: this host could test once. `override`: the last of an operator. `ended`: when
+    this exclusion that need a person, with the reason where it is not their kind. `requirements`: by feature, what it
+    demands before the exclusion is lifted. `override`: the last of an operator. `ended`: when
     the last exclusion of ours that others ended was written, by the scheduler's clock. `restored`: the last one that we
     lifted, which a scheduler that crashes may show once more. `returns`: Unix times of restorations without a person.
     `tried`: how often each pair of intent and outcome came, named as in `exclude_done`, since the ledger began;
@@ -109,8 +107,7 @@ class PolicyState:
     ended: Mapping[str, float] = field(default_factory=dict)
     restored: Mapping[str, Lifted] = field(default_factory=dict)
     person: Mapping[Key, str] = field(default_factory=dict)
-    gate: Gate | None = None
-    testable: bool = False
+    requirements: Mapping[str, Requirement] = field(default_factory=dict)
     override: Override | None = None
     returns: tuple[float, ...] = ()
     tried: Mapping[str, int] = field(default_factory=dict)
@@ -136,17 +133,17 @@ def fold(state: PolicyState, event: Event) -> PolicyState:
     """The state after `event`; events of kinds that do not concern policy leave it as it is."""
     change = _CHANGES.get(event.kind)
     state = state if change is None else change(state, event)
-    return state if state.gate is None and event.kind not in OF_GATE else _gated(state, event)
+    changed = {name: new for name, one in state.requirements.items() if (new := one.after(event)) is not one}
+    return replace(state, requirements={**state.requirements, **changed}) if changed else state
 
 
-OF_GATE = frozenset({EventKind.GATE_WANTED, EventKind.GATE_BEGUN, EventKind.GATE_ENDED})
-"""Events that hold the whole state of the return gate."""
+def _begun_anew(state: PolicyState) -> PolicyState:
+    """The state without what was remembered of one exclusion."""
+    return replace(state, person={}, requirements=_over_all(state))
 
 
-def _gated(state: PolicyState, event: Event) -> PolicyState:
-    from gpuwarden.policy.gate_state import folded  # noqa: PLC0415 - most daemons have no gate, and their memory none of it
-
-    return replace(state, gate=folded(state.gate, event))
+def _over_all(state: PolicyState) -> Mapping[str, Requirement]:
+    return {name: one.over() for name, one in state.requirements.items()}
 
 
 Item = TypeVar("Item")
@@ -182,8 +179,8 @@ def _boot(state: PolicyState, event: Event) -> PolicyState:
     return replace(state, boot_id=event.boot_id, notices=notices, lifted={}, override=None, declined=frozenset())
 
 
-def _another_machine(_: PolicyState, event: Event) -> PolicyState:
-    return PolicyState(boot_id=event.boot_id)
+def _another_machine(state: PolicyState, event: Event) -> PolicyState:
+    return PolicyState(boot_id=event.boot_id, requirements=_over_all(state))
 
 
 def _intended(state: PolicyState, _: Event, intent: Intent) -> PolicyState:
@@ -192,7 +189,7 @@ def _intended(state: PolicyState, _: Event, intent: Intent) -> PolicyState:
     if intent.observed:
         return replace(_counted(state, intent.act, Result.OBSERVED), would={**state.would, intent.actuator: intent})
     if intent.act is Act.EXCLUDE and not state.holds and not state.pending:
-        state = replace(state, person={}, gate=None)  # it begins here
+        state = _begun_anew(state)
     pending = {**state.pending, intent.actuator: intent}
     return replace(state, pending=pending, would=_without(state.would, intent.actuator))
 
@@ -212,7 +209,7 @@ def _outcome(state: PolicyState, _: Event, data: Outcome) -> PolicyState:
         state = _declined(state, intent.actuator, pending)
     left = data.result is not Result.DROPPED or state.holds or pending or state.would
     state = replace(state, pending=pending)
-    return state if left else replace(state, person={}, gate=None)
+    return state if left else _begun_anew(state)
 
 
 def _counted(state: PolicyState, act: Act, result: Result) -> PolicyState:
@@ -292,7 +289,7 @@ def _lifted(state: PolicyState, event: Event, data: Lifted) -> PolicyState:
 def _over(state: PolicyState, actuator: str) -> PolicyState:
     holds = _without(state.holds, actuator)
     state = replace(state, holds=holds)
-    return state if holds else replace(state, person={}, gate=None)
+    return state if holds else _begun_anew(state)
 
 
 def _ordered(state: PolicyState, event: Event, data: Ordered) -> PolicyState:
@@ -310,7 +307,7 @@ def _ordered(state: PolicyState, event: Event, data: Ordered) -> PolicyState:
         declined=frozenset(),
         lifted={},
         person={},
-        gate=None,
+        requirements=_over_all(state),
         override=override,
         returns=(),
         would={},
@@ -385,10 +382,6 @@ def _returned(state: PolicyState, event: Event) -> PolicyState:
     return replace(state, returns=(*state.returns, event.at.wall)[-KEYS_MOST:])
 
 
-def _able(state: PolicyState, _: Event) -> PolicyState:
-    return replace(state, testable=True)
-
-
 def _cleared(state: PolicyState, event: Event) -> PolicyState:
     return replace(state, override=_override_without(state, event.key))
 
@@ -441,7 +434,6 @@ _CHANGES: dict[str, Change] = {
     EventKind.NEEDS_PERSON: _needs_person,
     EventKind.ACKNOWLEDGED: _acknowledged,
     EventKind.CLEARED: _cleared,
-    EventKind.GATE_ABLE: _able,
     EventKind.GPU_REPLACED: _board_gone,
     EventKind.GPU_UNPINNED: _unpinned,
 }

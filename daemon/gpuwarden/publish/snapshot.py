@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuwarden.health.active_test.lease import Lease
-from gpuwarden.health.active_test.past import PastTest
 from gpuwarden.health.gpu.pods import PodsOnGpus
 from gpuwarden.health.model import Health, Verdict
 from gpuwarden.health.runbooks import RUNBOOKS
@@ -96,21 +94,6 @@ class ReceiverState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReturnGateShown:
-    """The test that comes before a restoration."""
-
-    state: str
-    """`clear`: nothing is to be tested; `waiting`, `running`, `person`: it needs one; `impossible`: this host cannot test."""
-    level: str
-    """What is tested."""
-    text: str = ""
-    """Why the node does not come back yet, or why no test is possible, of the host or of some GPUs."""
-
-
-GATE_STATES = ("clear", "waiting", "running", "person", "impossible")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Enforced:
     """Enforcement: what is wanted of schedulers, and the state that they report."""
 
@@ -134,8 +117,6 @@ class Enforced:
     """Findings after which only an operator restores the node."""
     person_why: tuple[str, ...] = ()
     """Why, for those whose kind does not say it."""
-    gate: ReturnGateShown | None = None
-    """The gate; None where no test comes before a restoration."""
     order: str = ""
     """The text of an operator's exclusion."""
     overridden: tuple[str, ...] = ()
@@ -183,18 +164,6 @@ class JobLabels:
     """Files that could not be read; empty if all were."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActiveTests:
-    """Results of `gpuwarden test` on the GPUs that belong here."""
-
-    running: Lease | None = None
-    """The test that runs now."""
-    results: Mapping[str, tuple[PastTest, ...]] = field(default_factory=dict)
-    """Results by slot, the newest of each level, the newest last."""
-    counts: Mapping[str, int] = field(default_factory=dict)
-    """Tests of a GPU by level and verdict, as `quick_failure`, since the ledger began."""
-
-
 _NEXT = 0.001
 """Seconds past the limit at which a page is renewed, so that its age is seen to be above the limit."""
 
@@ -229,7 +198,6 @@ class Snapshot:
     enforced: Enforced = field(default_factory=Enforced)
     receivers: tuple[ReceiverState, ...] = ()
     """Receivers of notifications."""
-    tests: ActiveTests = field(default_factory=ActiveTests)
     features: Mapping[str, Any] = field(default_factory=dict)
     """By feature, what it shows."""
     notice_sources: tuple[NoticeSource, ...] = ()

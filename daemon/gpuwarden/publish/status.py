@@ -13,16 +13,14 @@ from typing import Any
 
 from gpuwarden.base.durations import format_duration
 from gpuwarden.feature import parts
-from gpuwarden.health.active_test.results import CODES as TEST_CODES
 from gpuwarden.health.conditions import condition
-from gpuwarden.health.memory import LEMON_NODE
 from gpuwarden.health.model import Event, Finding, GpuVerdict, Health, Latch
 from gpuwarden.health.runbooks import UNKNOWN_RUNBOOK, address
 from gpuwarden.health.to_do import to_do
 from gpuwarden.health.unknown_reasons import UNKNOWN_REASONS
 from gpuwarden.health.xid.witnesses import UNKNOWN_SLOT
 from gpuwarden.publish import notices
-from gpuwarden.publish.metrics import active_test, enforcement, pods
+from gpuwarden.publish.metrics import enforcement, pods
 from gpuwarden.publish.returning import comes_back_when
 from gpuwarden.publish.snapshot import CollectorStatus, Snapshot
 from gpuwarden.publish.times import rfc3339, when
@@ -67,15 +65,6 @@ ENDS_WHEN = {
     Latch.REBOOT: "the node was rebooted or an operator acknowledged it (gpuwarden ack), and it is no longer seen",
     Latch.ACKNOWLEDGE: "an operator acknowledged it (gpuwarden ack), and it is no longer seen",
 }
-
-
-_PASSED = "the board was replaced, gpuwarden test found nothing at {}, or an operator acknowledged it (gpuwarden ack)"
-ENDS_OF = {
-    LEMON_NODE: "the counted days are older than 28 days, the board was replaced, or an operator acknowledged it (gpuwarden ack)",
-    "memory_degrading": f"{_PASSED.format('level quick or standard')}, and it is no longer seen",
-    **dict.fromkeys(TEST_CODES, _PASSED.format("the level that found it, or a higher one")),
-}
-"""Ends of conditions that end otherwise."""
 
 
 def to_json(document: object) -> bytes:
@@ -138,7 +127,6 @@ def status(snapshot: Snapshot, now: Stamp) -> Document:
         "silenced": [_finding(snapshot, f) | {"silenced_by": f.silenced_by} for f in verdict.silenced],
         "collectors": [_collector(collector, now) for collector in snapshot.collectors],
         "actions": enforcement.document(snapshot),
-        "tests": active_test.document(snapshot.tests, snapshot.enforced.gate),
         "pods": pods.document(snapshot),
         "notices": [notices.notice_document(notice) for notice in snapshot.enforced.notices],
         "notice_sources": [notices.source_document(source) for source in snapshot.notice_sources],
@@ -259,9 +247,9 @@ def detail(finding: Finding) -> str:
 
 
 def _ends_when(finding: Finding) -> str:
-    if (ends := ENDS_OF.get(finding.key.code)) is not None:
-        return ends
     row = condition(finding.key.code)
+    if row is not None and row.ends:
+        return row.ends
     fall = finding.fall if finding.fall is not None or row is None else row.fall
     if finding.latch is Latch.NONE and fall:
         return f"it has not been seen for {format_duration(fall)}"

@@ -39,7 +39,6 @@ from gpuwarden.publish.web.pages import Web
 from gpuwarden.runtime.jobs import Jobs
 from gpuwarden.runtime.leaf_switch import LeafSwitch
 from gpuwarden.runtime.part import made
-from gpuwarden.runtime.return_gate import return_gate, with_gate
 from gpuwarden.runtime.systemd import Systemd
 from gpuwarden.runtime.wiring import Site
 from gpuwarden_collectors.base import Clock, Observation, host_clock
@@ -97,6 +96,7 @@ class Daemon:
             committed=self.ledger.commit,
             boot_id=site.boot_id,
             clock=clock,
+            requirements={name: one for part in self._parts for name, one in part.requirements.items()},
         )
         self._notice_sources = NoticeSources(
             site.notice_sources(clock), self.enforcement.announced, boot_id=site.boot_id, clock=clock
@@ -105,7 +105,6 @@ class Daemon:
         self._jobs = Jobs(site.config, self, job_verbs, clock, passed=manager.sockets.get(JOB_SOCKET))
         of_parts = (projection for part in self._parts for projection in part.projections)
         self.journal.projections = (self.engine, self.enforcement, *of_parts)
-        self._gate = return_gate(site, self, self.request_step, clock)
         self._verdict_file = VerdictFile(site.config.run.dir, clock)
         self._judging = False
         self._step_timer: asyncio.TimerHandle | None = None
@@ -113,11 +112,8 @@ class Daemon:
         self._away: set[str] = set()
         self.holder = site.holder(self._snapshot(clock()), clock)
         verbs = Verbs(self, site.ledger, site.simulation, clock)
-        self._tests = verbs.tests
-        if self._gate is not None:
-            self._tests.cut_short = self._gate.cut_short
         to_parts = (output for part in self._parts for output in part.outputs)
-        self.journal.outputs = (self._lines.write, self._notify, self._tests.appended, *to_parts)
+        self.journal.outputs = (self._lines.write, self._notify, *to_parts)
         self._web = Web(
             self.holder,
             verbs.events_since,
@@ -187,8 +183,6 @@ class Daemon:
         self._switch.run()
         for part in self._parts:
             part.run()
-        if self._gate is not None:
-            self._gate.start()
         self._notice_sources.run()
         self.manager.run()
         log.info("serving", listen=self._web.addresses, **about)
@@ -199,7 +193,6 @@ class Daemon:
         if self._ticker is not None:
             self._ticker.cancel()
         await self._control.stop()
-        self._tests.stop()
         await self._notice_sources.stop()
         await self._switch.stop()
         if self._step_timer is not None:
@@ -207,8 +200,6 @@ class Daemon:
         await self._jobs.stop()
         for part in self._parts:
             await part.stop()
-        if self._gate is not None:
-            await self._gate.stop()
         await self.enforcement.stop(ENFORCEMENT_STOPS_WITHIN)
         await self._notifications.stop(ENFORCEMENT_STOPS_WITHIN)
         await self._web.stop()
@@ -262,7 +253,8 @@ class Daemon:
             news = reloaded(self.engine.rules, self._config, given)
             self._config, self.engine.rules = in_force(self._config, given), news.rules
         self.enforcement.adopt(replace(self._site, config=self._config).enforcement)
-        self._tests.reloaded()
+        for part in self._parts:
+            part.reloaded()
         log.info("configuration reloaded", taken_over=news.taken, waiting_for_a_restart=news.waiting)
         self._step()
         return str(news)
@@ -341,13 +333,9 @@ class Daemon:
             instance=self._site.instance,
             remembered=self.journal.recalled,
         )
-        if self._gate is not None:
-            situation = with_gate(situation, self._gate, self.engine, now)
         for part in self._parts:
             situation = part.seen(situation, now)
         self.journal.append(self.enforcement.step(situation, now), by=self.enforcement)
-        if self._gate is not None:
-            self._gate.step(self.enforcement.gate)
         for part in self._parts:
             part.step()
         self.journal.tend()
@@ -370,12 +358,9 @@ class Daemon:
         }
         self.engine.kept_out = self.readers.disbelieved
         snapshot = self.engine.snapshot(self._service, now, verdict=self.verdict, dropped=dropped)
-        enforced = self.enforcement.shown()
-        if self._gate is not None:
-            enforced = replace(enforced, gate=self._gate.shown())
         snapshot = replace(
             snapshot,
-            enforced=enforced,
+            enforced=self.enforcement.shown(),
             notice_sources=self._notice_sources.shown(now),
             receivers=self._notifications.shown(),
         )

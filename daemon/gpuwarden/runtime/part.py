@@ -7,6 +7,7 @@ not want it, and nothing else of the feature is then loaded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from gpuwarden.actuators.base import Actuator
@@ -18,6 +19,7 @@ from gpuwarden.feature import parts
 from gpuwarden.health.components import Component, Source
 from gpuwarden.health.model import Event, Verdict
 from gpuwarden.ledger.ledger import Ledger
+from gpuwarden.policy.requirement import Requirement
 from gpuwarden.policy.situation import Situation
 from gpuwarden.publish.metrics.exposition import Holder
 from gpuwarden.publish.snapshot import Snapshot
@@ -48,6 +50,8 @@ class Part:
 
     projections: Sequence[Projection] = ()
     """What folds events besides health and policy."""
+    requirements: Mapping[str, Requirement] = MappingProxyType({})
+    """By feature, what it demands before the node is restored."""
     outputs: Sequence[Callable[[Iterable[Event]], None]] = ()
     """Called with the events of each append, after they are folded."""
 
@@ -73,6 +77,9 @@ class Part:
 
     def run(self) -> None:
         """Start. What the ledger knew is there by then."""
+
+    def reloaded(self) -> None:
+        """Learn that the configuration was read again."""
 
     async def stop(self) -> None:
         """Stop. The actuators are closed after it."""

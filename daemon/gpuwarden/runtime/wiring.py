@@ -149,21 +149,10 @@ class Site:
         policy, breaker = self.config.policy, self.config.breaker
         horizon = self.config.termination.horizon
         return EnforcementOptions(
-            settings=replace(policy, enforce=self.config.mode == "enforce", horizon=horizon, gate=self.gate_level),
+            settings=replace(policy, enforce=self.config.mode == "enforce", horizon=horizon),
             limits=Limits(budget=breaker, recount_after=breaker.recount_after),
             first_read=min(FIRST_READ, policy.look_often / 12.0),
         )
-
-    @property
-    def gate_level(self) -> str:
-        """Level of the test before a return; empty if there is none.
-
-        Always gate where no Slurm keeps work away and names jobs, since not all memory may be taken then.
-        """
-        test = self.config.test  # type: ignore[attr-defined]
-        if not (test.enabled and test.return_gate) or self.simulation is not None:
-            return ""
-        return test.level if self.config.slurm.enabled else "gate"
 
     @property
     def instance(self) -> str:

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from gpuwarden_collectors.active_test.facts import Obstacle
-from gpuwarden_collectors.active_test.level import WORKER
 from gpuwarden_collectors.active_test.pcie import DISCARDED, JUDGED
 from gpuwarden_collectors.active_test.process import REFUSED
+from gpuwarden_collectors.host_facts import TESTER
 from support.active_test_hosts import gone, wait
 from support.active_workers import ENVIRONMENT, SOON, ActiveWorker, active_worker, command, request, run
 from support.fake_cuda_library import FakeCuda
@@ -368,7 +368,7 @@ def test_worker_whose_parent_is_another_process_ends_at_once(fake: FakeCuda) -> 
 def test_it_has_the_name_that_xids_are_attributed_by(fake: FakeCuda) -> None:
     with active_worker(request(fake), fake.contexts) as worker:
         worker.until(asks="memory")
-        assert Path(f"/proc/{worker.process.pid}/comm").read_text().strip() == WORKER
+        assert Path(f"/proc/{worker.process.pid}/comm").read_text().strip() == TESTER
 
 
 # --- What it is asked -----------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from gpuwarden.features.job_stall.past import JobPast
 from gpuwarden.health.event_data import read, write
 from gpuwarden.health.host.memory import forgotten, host_event
+from gpuwarden.health.memory import State
 from gpuwarden.health.model import Event, EventKind, Subject
 from gpuwarden_collectors.facts import Stamp
 
@@ -14,6 +15,7 @@ JOBS_KEPT = 64
 """More than any host has; beyond them the oldest is forgotten, so that garbage cannot fill memory."""
 KINDS = frozenset({EventKind.HOST_LEARNED, EventKind.HOST_FORGOTTEN})
 Pasts = Mapping[str, JobPast]
+EMPTY: Pasts = {}
 
 
 def job_subject(name: str) -> Subject:
@@ -30,7 +32,7 @@ def over(name: str, at: Stamp, boot_id: str) -> Event:
     return forgotten(job_subject(name), at, boot_id)
 
 
-def fold(pasts: Pasts, event: Event) -> Pasts:
+def fold(pasts: Pasts, event: Event, _: State) -> Pasts:
     """Return the pasts after an event of KINDS; the same object if it is about something other than a job."""
     if event.key is None or event.key.subject.kind != "job":
         return pasts
@@ -41,7 +43,7 @@ def fold(pasts: Pasts, event: Event) -> Pasts:
     return dict([*others.items(), (name, read(JobPast, event))][-JOBS_KEPT:])
 
 
-def events(pasts: Pasts, at: Stamp, boot_id: str) -> Iterator[Event]:
+def events(pasts: Pasts, at: Stamp, state: State) -> Iterator[Event]:
     """Yield the events whose fold gives these pasts."""
     for name, past in pasts.items():
-        yield learned(name, past, at, boot_id)
+        yield learned(name, past, at, state.boot_id)

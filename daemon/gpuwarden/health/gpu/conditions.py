@@ -9,6 +9,8 @@ GPU_CONDITIONS: tuple[Condition, ...] = (
     # --- memory
     Condition(
         code="memory_degrading", scope="gpu", severity=F, advice=Advice.CONTACT_SUPPORT, fall=3600, latch=Latch.ACKNOWLEDGE,
+        ends="the board was replaced, gpuwarden test found nothing at level quick or standard, or an operator acknowledged it (gpuwarden ack), "
+        "and it is no longer seen",
         jobs_go_on=True,
         title="The memory of a GPU degrades",
         why="At least 1,000,000 corrected errors an hour in two of the last three windows of 10 minutes, or 2 or more rows remapped "

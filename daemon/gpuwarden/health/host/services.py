@@ -12,9 +12,9 @@ from gpuwarden.health.host.limits import MemoryLimits, SwapLimits
 from gpuwarden.health.model import NODE, Evidence, Key, Severity, Sighting, Subject
 from gpuwarden.health.nvlink.fabric_manager import FABRIC_MANAGER, PROCESS, Fabric, severity_down, wanted
 from gpuwarden.health.windows import Windows
-from gpuwarden_collectors.active_test.level import WORKER
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host_facts import (
+    TESTER,
     MemoryFacts,
     PluginFacts,
     PluginResult,
@@ -121,7 +121,7 @@ def _of_the_driver(process: StuckProcess) -> bool:
 
 
 def _named_as_the_driver(process: StuckProcess) -> bool:
-    return process.comm.startswith("nvidia") or process.comm == WORKER
+    return process.comm.startswith("nvidia") or process.comm == TESTER
 
 
 # --- Services ------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from gpuwarden.health.model import GpuVerdict
 from gpuwarden.publish.metrics.lines import Number
 from gpuwarden.publish.snapshot import Snapshot
 
@@ -34,3 +35,7 @@ class Metric:
 
 GPU: Labels = ("gpu", "uuid", "pci_bus_id")
 """The labels of a metric of GPUs."""
+
+
+def gpu_labels(gpu: GpuVerdict) -> Labels:
+    return ("" if gpu.index is None else str(gpu.index), gpu.uuid, gpu.slot)

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from gpuwarden.feature import parts
-from gpuwarden.health.active_test.results import CODES as TEST_CODES
 from gpuwarden.health.components import Component
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.gpu.jobs import on_gpus
@@ -21,15 +20,16 @@ from gpuwarden.health.model import Finding, GpuVerdict, Health, Key, Severity
 from gpuwarden.health.to_do import first_sentence, to_do
 from gpuwarden.health.xid.catalogue import XIDS, XidClass
 from gpuwarden.publish import notices
-from gpuwarden.publish.metrics import active_test, enforcement, pods, ports
+from gpuwarden.publish.metrics import enforcement, pods, ports
 from gpuwarden.publish.metrics.lines import COUNTER, GAUGE, Number
 from gpuwarden.publish.metrics.machine import MACHINE_LABELS
 from gpuwarden.publish.metrics.pods import POD
-from gpuwarden.publish.metrics.row import GPU, Labels, Metric, Sample
+from gpuwarden.publish.metrics.row import GPU, Labels, Metric, Sample, gpu_labels
 from gpuwarden.publish.snapshot import CollectorStatus, Snapshot, XidCount
 from gpuwarden.publish.status import DISBELIEVED, detail
 from gpuwarden_collectors.base import PassOutcome
 
+_SHOWN = tuple(parts("snapshot").values())
 NO_GPU: Labels = ("", "", "")
 SHADOW = "shadow"
 INFOS_MOST = 32
@@ -42,10 +42,6 @@ XIDS_MOST = 32
 LEMONS_MOST = 16
 """The number of GPUs and kinds of events, the worst."""
 FAILURE_XIDS = tuple(str(row.xid) for row in XIDS.values() if row.klass is XidClass.FAILURE)
-
-
-def gpu_labels(gpu: GpuVerdict) -> Labels:
-    return ("" if gpu.index is None else str(gpu.index), gpu.uuid, gpu.slot)
 
 
 def _labels_of_slot(snapshot: Snapshot) -> Callable[[str], Labels]:
@@ -77,11 +73,12 @@ def _gpu_health(snapshot: Snapshot) -> Iterator[Sample]:
 
 def _findings(snapshot: Snapshot) -> Iterator[Sample]:
     gpus = [gpu_labels(gpu) for gpu in _expected(snapshot)]
-    tested = [labels for labels in gpus if labels[-1] in snapshot.tests.results]
+    only = {code: slots for feature in _SHOWN for code, slots in feature.looked_at(snapshot).items()}
     for row in (row for row in CONDITIONS.values() if not row.shadow):
-        per_gpu = row.scope in ("gpu", "link")
-        for labels in tested if row.code in TEST_CODES else gpus if per_gpu else (NO_GPU,):
-            yield (row.code, row.severity.value, *labels), 0
+        slots = only.get(row.code)
+        for labels in gpus if row.scope in ("gpu", "link") else (NO_GPU,):
+            if slots is None or labels[-1] in slots:
+                yield (row.code, row.severity.value, *labels), 0
     labels_of = _labels_of_slot(snapshot)
     for finding in snapshot.verdict.findings:
         yield (finding.key.code, _severity(finding), *labels_of(finding.key.subject.slot)), 1
@@ -333,21 +330,6 @@ _ROWS: tuple[Metric, ...] = (
     Metric("gpuwarden_lemon", GAUGE, (*GPU, "what"), _lemons,
            "Number of the last 28 days with such an event, on the node (empty GPU labels) or on a board; only the 16 worst boards. "
            "Three or more make the finding lemon_node.", zeros=False),
-    # --- active tests
-    Metric("gpuwarden_test_runs_total", COUNTER, ("level", "result"), active_test.runs,
-           "Active tests of single GPUs, by level and result, since the ledger began. No series before the first test. Result no_verdict: the GPU was in "
-           "use, or the test was interrupted or could not run.", default=False),
-    Metric("gpuwarden_test_last_timestamp_seconds", GAUGE, (*GPU, "level"), active_test.last,
-           "Time of the last active test of this GPU at this level, Unix time. No series before the first test."),
-    Metric("gpuwarden_test_result", GAUGE, (*GPU, "result"), active_test.results,
-           "1 for the result of the last active test of this GPU, 0 for the others. The result nothing_found does not prove that the GPU is healthy. "
-           "No series before the first test."),
-    Metric("gpuwarden_test_figure", GAUGE, (*GPU, "figure"), active_test.figures,
-           "Speeds in the last active test of this GPU without other work on it: int8 in operations per second; in bytes per second verify and write (memory), "
-           "to_device and to_host (PCIe), and peers (reads from other GPUs, median)."),
-    Metric("gpuwarden_return_gate", GAUGE, ("state",), active_test.return_gate,
-           "1 for the state of the test before a return, 0 for the others: clear (none is due), waiting, running, person (an operator must act), impossible (this "
-           "host cannot test, and returns without a test). No series while test.return_gate is off.", default=False),
     # --- ports
     Metric("gpuwarden_port_errors_total", COUNTER, ("device", "port", "counter"), ports.errors,
            "Error counters of InfiniBand, RoCE and EFA ports, as the device counts; InfiniBand counters stop at their maximum. Only for the first "

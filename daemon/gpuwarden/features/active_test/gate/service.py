@@ -1,7 +1,7 @@
 """One test before a return, for the daemon and outside its sandbox: systemd starts this for each connection to its socket.
 
 The daemon names a level, and so cannot be made to run anything else with the rights of this process; nor can an intruder in the daemon.
-The test ends with the connection. Requests and answers: `engine/gate_client.py`.
+The test ends with the connection. Requests and answers: `gate/client.py`.
 """
 
 from __future__ import annotations

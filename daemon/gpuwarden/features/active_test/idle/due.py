@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from gpuwarden.base.durations import format_duration
-from gpuwarden.health.active_test.outcome import ActiveVerdict
+from gpuwarden.features.active_test.judging.outcome import ActiveVerdict
 from gpuwarden_collectors.active_test.level import Level
 
 UNJUDGED = 8

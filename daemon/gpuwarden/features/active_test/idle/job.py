@@ -8,8 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuwarden.actuators.testers import JOB_NAME
 from gpuwarden.features.active_test.tester.rounds import longest
+from gpuwarden.features.active_test.testers import JOB_NAME
 from gpuwarden_collectors.active_test.level import Level
 
 COMMAND: tuple[str, ...] = (sys.executable, "-P", "-m", "gpuwarden")

@@ -13,8 +13,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuwarden.actuators.testers import JOB_NAME, read_tester_jobs, read_testers
 from gpuwarden.config.model import Config
+from gpuwarden.features.active_test.at_once import refusal
 from gpuwarden.features.active_test.idle.job import IdleJob, minutes
 from gpuwarden.features.active_test.idle.node import unfit
 from gpuwarden.features.active_test.idle.preemption import missing
@@ -23,7 +23,7 @@ from gpuwarden.features.active_test.idle.wanted import CannotSubmit, NotNow, nee
 from gpuwarden.features.active_test.options import ActiveTestOptions
 from gpuwarden.features.active_test.tester.lease import Call
 from gpuwarden.features.active_test.tester.lock import Held, file_lock, make
-from gpuwarden.policy.at_once import refusal
+from gpuwarden.features.active_test.testers import JOB_NAME, read_tester_jobs, read_testers
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.slurm.client import Commands
 from gpuwarden_collectors.slurm.errors import OddAnswer

@@ -7,7 +7,7 @@ import os
 import pwd
 from pathlib import Path
 
-from gpuwarden.actuators.testers import BELIEVED
+from gpuwarden.features.active_test.testers import BELIEVED
 
 
 class NoSuchSubmitter(Exception):  # noqa: N818 - of the configuration or of who calls

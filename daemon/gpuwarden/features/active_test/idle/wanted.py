@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpuwarden.actuators.testers import read_testers
 from gpuwarden.base.threads import detached
+from gpuwarden.features.active_test.at_once import refusal
 from gpuwarden.features.active_test.idle.due import last_tested, not_due
 from gpuwarden.features.active_test.options import ActiveTestOptions
 from gpuwarden.features.active_test.tester.ended_job import EndedJob, NoEndedJob
 from gpuwarden.features.active_test.tester.lease import Call
 from gpuwarden.features.active_test.tester.occupancy import Memory
 from gpuwarden.features.active_test.tester.run import Order
-from gpuwarden.policy.at_once import refusal
+from gpuwarden.features.active_test.testers import read_testers
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.slurm.errors import SlurmError
 

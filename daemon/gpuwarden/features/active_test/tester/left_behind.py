@@ -11,8 +11,8 @@ import re
 from pathlib import Path
 
 from gpuwarden.features.active_test.tester.surroundings import identity
-from gpuwarden_collectors.active_test.level import WORKER
 from gpuwarden_collectors.base import CollectorError, SourceAbsent
+from gpuwarden_collectors.host_facts import TESTER
 from gpuwarden_collectors.host_files import read_bytes
 from gpuwarden_collectors.process_stat import process_ids, process_stat
 
@@ -40,7 +40,7 @@ async def left_behind(proc: Path) -> tuple[int, ...]:
 
 def _sleeps(proc: Path, pid: int) -> bool:
     stat = process_stat(proc, pid)
-    return stat is not None and stat.name == WORKER.encode() and stat.state == "D"
+    return stat is not None and stat.name == TESTER.encode() and stat.state == "D"
 
 
 def _user(proc: Path, pid: int) -> bytes:

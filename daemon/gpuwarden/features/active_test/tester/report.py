@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuwarden.health.active_test.outcome import ActiveVerdict, Outcome, worst
+from gpuwarden.features.active_test.judging.outcome import ActiveVerdict, Outcome, worst
 from gpuwarden.publish.times import rfc3339
 from gpuwarden_collectors.active_test.facts import GpuTest, Obstacle
 from gpuwarden_collectors.active_test.level import Level

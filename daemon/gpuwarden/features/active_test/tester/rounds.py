@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from gpuwarden.features.active_test.judging.judgement import REPEATS, to_repeat
 from gpuwarden.features.active_test.tester.ending import Ended, Ending
 from gpuwarden.features.active_test.tester.gpu_test import GpuRun, Node, identity_of, untested
 from gpuwarden.features.active_test.tester.lease import Lease
 from gpuwarden.features.active_test.tester.obstacles import obstacle
 from gpuwarden.features.active_test.tester.occupancy import Memory
-from gpuwarden.health.active_test.judgement import REPEATS, to_repeat
 from gpuwarden_collectors.active_test.facts import GpuTest, Obstacle
 from gpuwarden_collectors.active_test.host_facts import HostFacts
 from gpuwarden_collectors.active_test.level import Level, rounds

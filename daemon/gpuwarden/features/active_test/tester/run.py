@@ -14,6 +14,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gpuwarden.features.active_test.judging.judgement import judge
+from gpuwarden.features.active_test.judging.outcome import ActiveVerdict
 from gpuwarden.features.active_test.tester.ending import Ended, Ending
 from gpuwarden.features.active_test.tester.gpu_test import Node, Transfers, identity_of, sleeping
 from gpuwarden.features.active_test.tester.growth import vanished, with_growth
@@ -28,8 +30,6 @@ from gpuwarden.features.active_test.tester.selection import selected
 from gpuwarden.features.active_test.tester.surroundings import cache_folder, environment, identity
 from gpuwarden.features.active_test.tester.verdicts import by_daemon
 from gpuwarden.features.active_test.tester.worker import Identity
-from gpuwarden.health.active_test.judgement import judge
-from gpuwarden.health.active_test.outcome import ActiveVerdict
 from gpuwarden_collectors.active_test.facts import GpuTest, Obstacle
 from gpuwarden_collectors.active_test.host_facts import HostFacts
 from gpuwarden_collectors.active_test.level import Level

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from gpuwarden.features.active_test.judging.outcome import ActiveVerdict, Outcome
 from gpuwarden.features.active_test.tester.report import Report
-from gpuwarden.health.active_test.outcome import ActiveVerdict, Outcome
 from gpuwarden.health.model import Severity
 from gpuwarden_collectors.active_test.facts import GpuTest, Growth, KernelMeasured, MemoryMeasured, Obstacle
 from gpuwarden_collectors.active_test.level import Level

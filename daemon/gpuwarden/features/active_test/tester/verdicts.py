@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpuwarden.health.active_test.outcome import Outcome
+from gpuwarden.features.active_test.judging.outcome import Outcome
 from gpuwarden_collectors.active_test.facts import GpuTest
 from gpuwarden_collectors.codec import CodecError, from_wire
 

@@ -1,8 +1,8 @@
-"""What status says of the test before a return, as text for people."""
+"""What status says of the test before a return, explained."""
 
 from __future__ import annotations
 
-GATE_REASONS = {
+REASONS = {
     "return_gate": {
         "meaning": "gpuwarden lifts an exclusion for a failure of a GPU, link or switch only after a test of test.level on every GPU found nothing",
         "waits for": "the end of jobs and of other tests, and its turn while test.at_once other nodes are tested",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpuwarden.health.active_test.outcome import BANDWIDTH_LOW, SM_SLOW, Defect
-from gpuwarden.health.active_test.past import PastTest, band, measured, own_median
-from gpuwarden.health.active_test.thresholds import (
+from gpuwarden.features.active_test.judging.outcome import BANDWIDTH_LOW, SM_SLOW, Defect
+from gpuwarden.features.active_test.judging.past import PastTest, band, measured, own_median
+from gpuwarden.features.active_test.judging.thresholds import (
     ALL_OFF,
     AN_HOUR_APART,
     CLOCKS_SET,

@@ -15,14 +15,23 @@ from pathlib import Path
 from typing import Protocol
 
 from gpuwarden.base.log import get_logger
-from gpuwarden.engine.gate_client import PROBE_WITHIN, NoAnswer, NoService, ask, interrupted, shown
 from gpuwarden.engine.journal import Append, Step
+from gpuwarden.features.active_test.at_once import asked_again
+from gpuwarden.features.active_test.gate.client import PROBE_WITHIN, NoAnswer, NoService, ask, interrupted, shown
+from gpuwarden.features.active_test.gate.rules import (
+    HINDERED_FOR,
+    Assessed,
+    GateState,
+    begun,
+    ended,
+    hindered,
+    untested,
+    void,
+)
+from gpuwarden.features.active_test.gate.state import Gate
+from gpuwarden.features.active_test.snapshot import GateShown
 from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Event, EventKind, GpuVerdict
-from gpuwarden.policy.at_once import asked_again
-from gpuwarden.policy.gate_state import Gate
-from gpuwarden.policy.return_gate import HINDERED_FOR, Assessed, GateState, begun, ended, hindered, untested, void
-from gpuwarden.publish.snapshot import ReturnGateShown
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.slurm.errors import SlurmError
@@ -135,7 +144,7 @@ class ReturnGate:
             self._task.cancel()
             await asyncio.wait((self._task,), timeout=LEAVES_WITHIN)
 
-    def shown(self) -> ReturnGateShown:
+    def shown(self) -> GateShown:
         gate, assessed = self._gate(), self._assessed
         text = self._not_now or ("" if assessed is None else assessed.text)
         if gate is None or assessed is None:
@@ -144,9 +153,9 @@ class ReturnGate:
             )
             state = "impossible" if impossible else "clear" if gate is None else "waiting"
             why = impossible or self._hindrance()
-            return ReturnGateShown(state=state, text=why, level=self._options.level.value)
+            return GateShown(state=state, text=why, level=self._options.level.value)
         state = assessed.state.value
-        return ReturnGateShown(
+        return GateShown(
             state={"due": "waiting", "void": "impossible", "passed": "clear"}.get(state, state),
             text=gate.text if assessed.state is GateState.VOID else text,
             level=self._options.level.value,

@@ -1,4 +1,4 @@
-r"""The daemon's end of the service that tests the GPUs before a return; `cli/gate_service.py` is the other end.
+r"""The daemon's end of the service that tests the GPUs before a return; `gate/service.py` is the other end.
 
     {"verb": "probe"}\n                    ->  {"lacking": "what this host lacks for a test, or empty",
                                              "impossible": "why no GPU can be tested, as they are set up, or empty",

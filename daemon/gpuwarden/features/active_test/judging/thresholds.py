@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpuwarden.health.active_test.outcome import BANDWIDTH_LOW, TEST_FAILED
+from gpuwarden.features.active_test.judging.outcome import BANDWIDTH_LOW, TEST_FAILED
 
 HOUR, DAY = 3600.0, 86_400.0
 REMEMBERED = 28 * DAY

@@ -18,7 +18,7 @@ _GATE = {
 """States of the return gate, for people."""
 
 
-def active_test_lines(status: Document) -> Iterator[str]:
+def _lines(status: Document) -> Iterator[str]:
     """Yield nothing if no GPU was tested."""
     tests = status.get("tests") or {}
     if running := tests.get("running"):
@@ -36,3 +36,7 @@ def active_test_lines(status: Document) -> Iterator[str]:
         last = max(one["at"] for one in alike)
         why = f": {clean(text)}" if text else ""
         yield f"GPU {', '.join(names)}: {clean(result).replace('_', ' ')} (level {clean(level)}, {when(last)}){why}"
+
+
+def sections(status: Document) -> Iterator[tuple[str, list[str]]]:
+    yield "active tests", list(_lines(status))

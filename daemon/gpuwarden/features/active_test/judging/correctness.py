@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from gpuwarden.health.active_test.outcome import TEST_FAILED, TEST_HUNG, ActiveVerdict, Defect
-from gpuwarden.health.active_test.past import PastTest
-from gpuwarden.health.active_test.thresholds import AN_HOUR_APART, CORRECTED_A_SECOND
+from gpuwarden.features.active_test.judging.outcome import TEST_FAILED, TEST_HUNG, ActiveVerdict, Defect
+from gpuwarden.features.active_test.judging.past import PastTest
+from gpuwarden.features.active_test.judging.thresholds import AN_HOUR_APART, CORRECTED_A_SECOND
 from gpuwarden.health.model import Severity
 from gpuwarden_collectors.active_test.facts import GpuTest, Obstacle
 

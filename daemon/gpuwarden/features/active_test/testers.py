@@ -1,11 +1,11 @@
-"""Which nodes of the cluster gpuwarden tests now, as Slurm shows it: jobs of idle nodes, and marks of nodes that return (policy/at_once.py)."""
+"""Which nodes of the cluster gpuwarden tests now, as Slurm shows it: jobs of idle nodes, and marks of nodes that return (at_once.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpuwarden.policy.at_once import LASTS_MOST, marked_since
+from gpuwarden.features.active_test.at_once import LASTS_MOST, marked_since
 from gpuwarden.policy.model import Held
 from gpuwarden_collectors.slurm.client import Commands
 from gpuwarden_collectors.slurm.parse import TEXTS_FORMAT, sinfo_texts

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
-from gpuwarden.health.active_test.outcome import ActiveVerdict, Outcome
-from gpuwarden.health.active_test.thresholds import CLOCKS_SET, HOT, PAST_LEAST, WARM
+from gpuwarden.features.active_test.judging.outcome import ActiveVerdict, Outcome
+from gpuwarden.features.active_test.judging.thresholds import CLOCKS_SET, HOT, PAST_LEAST, WARM
 from gpuwarden.health.event_data import OTHER_KEYS, cut, no_key, otherwise
 from gpuwarden.health.model import Evidence, Severity
 from gpuwarden.health.statistics import median

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from gpuwarden.health.active_test.correctness import defect, wrong_once, wrong_results
-from gpuwarden.health.active_test.outcome import ActiveVerdict, Defect, Outcome
-from gpuwarden.health.active_test.past import PastTest, lately
-from gpuwarden.health.active_test.speed import asymmetric, disturbed, slow_figures, slow_sms
-from gpuwarden.health.active_test.thresholds import (
+from gpuwarden.features.active_test.judging.correctness import defect, wrong_once, wrong_results
+from gpuwarden.features.active_test.judging.outcome import ActiveVerdict, Defect, Outcome
+from gpuwarden.features.active_test.judging.past import PastTest, lately
+from gpuwarden.features.active_test.judging.speed import asymmetric, disturbed, slow_figures, slow_sms
+from gpuwarden.features.active_test.judging.thresholds import (
     FIGURES,
     GATE_LEAVES,
     MEMORY_COVERED,

@@ -13,9 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from gpuwarden.health.active_test.outcome import ActiveVerdict
-from gpuwarden.health.model import Finding, GpuVerdict, Key
-from gpuwarden.policy.gate_state import (
+from gpuwarden.features.active_test.gate.state import (
     ENDED_BY_TESTS,
     LIST_MOST,
     TEXT_MOST,
@@ -27,6 +25,8 @@ from gpuwarden.policy.gate_state import (
     results_of,
     slots_of,
 )
+from gpuwarden.features.active_test.judging.outcome import ActiveVerdict
+from gpuwarden.health.model import Finding, GpuVerdict, Key
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.facts import Stamp
 

@@ -1,4 +1,4 @@
-"""The mark of this node that it is tested before its return, and its turn among the nodes that gpuwarden tests (policy/at_once.py).
+"""The mark of this node that it is tested before its return, and its turn among the nodes that gpuwarden tests (at_once.py).
 
     count   too many: not now
     write   the mark, into Comment, or Extra where somebody else's text is there
@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from gpuwarden.actuators.testers import read_testers
-from gpuwarden.policy.at_once import is_mark, mark, refusal
+from gpuwarden.features.active_test.at_once import is_mark, mark, refusal
+from gpuwarden.features.active_test.testers import read_testers
 from gpuwarden_collectors.slurm.client import SlurmClient
 from gpuwarden_collectors.slurm.errors import SlurmError
 from gpuwarden_collectors.slurm.facts import NodeFacts

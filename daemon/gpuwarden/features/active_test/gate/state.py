@@ -11,16 +11,17 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated
 
-from gpuwarden.health.active_test.outcome import ActiveVerdict
-from gpuwarden.health.active_test.past import PastTest
-from gpuwarden.health.active_test.results import CODES, LEVELS
-from gpuwarden.health.active_test.submission import ENDED_BY_A_PASSED_TEST
+from gpuwarden.features.active_test.judging.outcome import ActiveVerdict
+from gpuwarden.features.active_test.judging.past import PastTest
+from gpuwarden.features.active_test.judging.results import CODES, LEVELS
+from gpuwarden.features.active_test.judging.submission import ENDED_BY_A_PASSED_TEST
 from gpuwarden.health.event_data import cut, otherwise, read
 from gpuwarden.health.model import Event, EventKind, GpuVerdict, Key
-from gpuwarden.policy.state import OF_GATE
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.facts import Stamp
 
+_WHOLE = frozenset({EventKind.GATE_WANTED, EventKind.GATE_BEGUN, EventKind.GATE_ENDED})
+"""Events that hold the whole state."""
 TEXT_MOST = 300
 LIST_MOST = 1_900
 """Characters; the ledger keeps 2,000 of a text."""
@@ -75,7 +76,7 @@ class Gate:
 
 def folded(gate: Gate | None, event: Event) -> Gate | None:
     """The gate after an event of any kind."""
-    if event.kind in OF_GATE:
+    if event.kind in _WHOLE:
         return read(Gate, event)
     if gate is None:
         return None

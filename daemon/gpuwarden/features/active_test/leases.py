@@ -21,10 +21,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpuwarden.base.threads import detached
+from gpuwarden.control.durable import Durable
 from gpuwarden.engine.engine import Engine
 from gpuwarden.engine.journal import Journal, Step
-from gpuwarden.health.active_test.lease import GPUS_MOST, WORKERS_MOST, Lease, begun, ended, pids
+from gpuwarden.features.active_test.judging.lease import GPUS_MOST, WORKERS_MOST, Lease, begun, ended, pids
+from gpuwarden.features.active_test.memory import memory_of
 from gpuwarden.health.model import Event, EventKind
+from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.policy.model import Act
 from gpuwarden.publish.metrics.exposition import Holder
 from gpuwarden.publish.sockets.control import NOT_ALLOWED, TRY_AGAIN, Peer, Verb, VerbError
@@ -55,9 +58,10 @@ class Service(Protocol):
     engine: Engine
     journal: Journal
     holder: Holder
+    ledger: Ledger
 
 
-class ActiveTests:
+class Leases:
     """The lease of the test that runs, and its results. `appended` is one of the journal's outputs. `user`: believed beside root.
 
     `cut_short` is called when the daemon ends a running test.
@@ -73,12 +77,8 @@ class ActiveTests:
 
     def table(self) -> Mapping[str, Verb]:
         """Leases do not wait for the disk: one that does not take them must not keep the daemon from ending a test."""
-        return self._believed({"test-begin": self._begin, "test-end": self._over})
-
-    def results(self) -> Mapping[str, Verb]:
-        return self._believed({"test-result": self._result})
-
-    def _believed(self, verbs: Mapping[str, Verb]) -> Mapping[str, Verb]:
+        durable = Durable(self._service.ledger.commit, self._clock).table({"test-result": self._result})
+        verbs = {"test-begin": self._begin, "test-end": self._over, **durable}
         return {name: _believed(verb, self._user) for name, verb in verbs.items()}
 
     def appended(self, events: Iterable[Event]) -> None:
@@ -118,17 +118,17 @@ class ActiveTests:
             return {"lease": given.name, "end": reason}
         known = self._known(given.name)
         if known is None:
-            self._append(begun(given, given.at, self._boot), step=Step.NOW)
+            self._append(begun(given), step=Step.NOW)
         elif known.ended is not None:
             again = replace(known, at=given.at, ended=None, workers=given.workers or known.workers)
-            self._append(begun(again, given.at, self._boot), step=Step.NOW)
+            self._append(begun(again), step=Step.NOW)
         else:
             self._with_workers(known, given.workers)
         self._renewed()
         return {"lease": given.name, "end": None}
 
     async def _result(self, arguments: dict[str, Any], _: Peer) -> Any:
-        from gpuwarden.health.active_test.submission import submitted  # noqa: PLC0415 - 0.3 MiB with the facts, until there are results
+        from gpuwarden.features.active_test.judging.submission import submitted  # noqa: PLC0415 - 0.3 MiB with the facts, until there are results
 
         tests = _tests(arguments.get("tests"))
         self._need_ledger()
@@ -159,12 +159,12 @@ class ActiveTests:
 
     def _lease(self) -> Lease | None:
         """The lease, as long as it holds."""
-        lease = self._service.engine.state.lease
+        lease = memory_of(self._service.engine.state).lease
         return lease if lease is not None and lease.holds(self._clock()) else None
 
     def _known(self, name: Any) -> Lease | None:
         """The lease of this name, also after its end, until another begins."""
-        lease = self._service.engine.state.lease
+        lease = memory_of(self._service.engine.state).lease
         return lease if lease is not None and lease.name == name else None
 
     def _lost(self, given: Lease) -> str:
@@ -182,8 +182,7 @@ class ActiveTests:
 
     def _with_workers(self, known: Lease, workers: str) -> None:
         if workers and workers != known.workers:
-            now = self._clock()
-            self._append(begun(replace(known, at=now, workers=workers), now, self._boot))
+            self._append(begun(replace(known, at=self._clock(), workers=workers)))
 
     def _renewed(self) -> None:
         self.stop()
@@ -195,7 +194,7 @@ class ActiveTests:
 
     def _ended(self, known: Lease, by: str) -> None:
         self.stop()
-        self._append(ended(known, by, self._clock(), self._boot))
+        self._append(ended(known, by, self._clock()))
 
     def _must_end(self) -> str:
         notice = self._service.holder.snapshot.enforced.notice
@@ -217,6 +216,7 @@ class ActiveTests:
             gpus=" ".join(self._known_gpus(gpus)),
             level=Level(level),
             pid=pid,
+            boot_id=self._boot,
             until=Stamp(now.boottime + lasts, now.wall + lasts),
             workers=pids(_numbers(arguments.get("workers", []))),
         )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpuwarden.health.active_test.judgement import judge
-from gpuwarden.health.active_test.lease import Lease
-from gpuwarden.health.active_test.outcome import Outcome
-from gpuwarden.health.active_test.past import PastTest, kept
-from gpuwarden.health.active_test.results import ends_memory_finding, tested
+from gpuwarden.features.active_test.judging.judgement import judge
+from gpuwarden.features.active_test.judging.lease import Lease
+from gpuwarden.features.active_test.judging.outcome import Outcome
+from gpuwarden.features.active_test.judging.past import PastTest, kept
+from gpuwarden.features.active_test.judging.results import ends_memory_finding, tested
+from gpuwarden.features.active_test.memory import memory_of
 from gpuwarden.health.memory import State
 from gpuwarden.health.model import Event, EventKind, Key, gpu
 from gpuwarden_collectors.active_test.facts import GpuTest
@@ -27,7 +28,8 @@ def submitted(
     """
     started = {(test.uuid, test.started.wall) for test in tests}
     past = {
-        uuid: [one for one in results if (uuid, one.started) not in started] for uuid, results in state.tests.items()
+        uuid: [one for one in results if (uuid, one.started) not in started]
+        for uuid, results in memory_of(state).tests.items()
     }
     slots = {pin.uuid: slot for slot, pin in state.pins.items() if pin.uuid}
     xids = {} if lease is None else {uuid: lease.xids_of(slot) for uuid, slot in slots.items()}
@@ -43,7 +45,7 @@ def submitted(
 
 
 def _known(state: State, test: GpuTest) -> bool:
-    return any(one.started == test.started.wall for one in state.tests.get(test.uuid, ()))
+    return any(one.started == test.started.wall for one in memory_of(state).tests.get(test.uuid, ()))
 
 
 def _events(state: State, slot: str, result: PastTest, boot_id: str) -> Iterator[Event]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from gpuwarden.health.active_test.outcome import BANDWIDTH_LOW, SM_SLOW, TEST_FAILED, TEST_HUNG, ActiveVerdict
-from gpuwarden.health.active_test.past import PastTest
-from gpuwarden.health.active_test.thresholds import HOUR, MEMORY_COVERED, RESULTS_KEPT
+from gpuwarden.features.active_test.judging.outcome import BANDWIDTH_LOW, SM_SLOW, TEST_FAILED, TEST_HUNG, ActiveVerdict
+from gpuwarden.features.active_test.judging.past import PastTest
+from gpuwarden.features.active_test.judging.thresholds import HOUR, MEMORY_COVERED, RESULTS_KEPT
 from gpuwarden.health.event_data import read, write
 from gpuwarden.health.model import Event, EventKind, Key, Severity, gpu
 from gpuwarden_collectors.active_test.level import Level

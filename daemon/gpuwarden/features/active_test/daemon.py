@@ -1,0 +1,39 @@
+"""What each daemon has of active tests: their leases and results through the control socket."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpuwarden.features.active_test.leases import Leases
+from gpuwarden.features.active_test.options import ActiveTestOptions
+from gpuwarden.publish.sockets.control import Verb
+from gpuwarden.runtime.part import Part, Service
+from gpuwarden.runtime.wiring import Site
+from gpuwarden_collectors.base import Clock
+
+
+class ActiveTests(Part):
+    """`gpuwarden test` by hand needs no key: this part is in each daemon."""
+
+    def __init__(self, service: Service, clock: Clock) -> None:
+        self.leases = Leases(service, clock)
+        self.outputs = (self.leases.appended,)
+
+    def verbs(self) -> Mapping[str, Verb]:
+        return self.leases.table()
+
+    def reloaded(self) -> None:
+        self.leases.reloaded()
+
+    async def stop(self) -> None:
+        self.leases.stop()
+
+
+def part(site: Site, service: Service, clock: Clock) -> Part:
+    tests = ActiveTests(service, clock)
+    test = site.config.of(ActiveTestOptions)
+    if not (test.enabled and test.return_gate) or site.simulation is not None:
+        return tests
+    from gpuwarden.features.active_test.gate.part import gated  # noqa: PLC0415 - most daemons have no gate, and their memory none of it
+
+    return gated(tests, site, service, clock)

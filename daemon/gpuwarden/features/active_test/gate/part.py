@@ -1,0 +1,106 @@
+"""The test before a return in the daemon: it is carried out where policy says that it is due."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from gpuwarden.features.active_test.daemon import ActiveTests
+from gpuwarden.features.active_test.gate.requirement import PassedTest, Sees, gate_of
+from gpuwarden.features.active_test.gate.rules import Assessed
+from gpuwarden.features.active_test.gate.runner import GateOptions, ReturnGate, Turn
+from gpuwarden.features.active_test.gate.slurm_mark import GateMark
+from gpuwarden.features.active_test.memory import NAME, memory_of
+from gpuwarden.features.active_test.options import ActiveTestOptions
+from gpuwarden.features.active_test.snapshot import of
+from gpuwarden.policy.situation import Situation
+from gpuwarden.publish.snapshot import Snapshot
+from gpuwarden.publish.sockets.control import Verb
+from gpuwarden.runtime.part import Part, Service
+from gpuwarden.runtime.wiring import Site
+from gpuwarden_collectors.active_test.level import Level
+from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.facts import Stamp
+
+PROBE_AND_START = 120.0
+"""Seconds that the mark of a test stays beyond `test.gate_timeout`."""
+
+
+def gated(tests: ActiveTests, site: Site, service: Service, clock: Clock) -> Part:
+    """Return the part that has a test before a return. Mode observe, which restores nothing, only remembers what was demanded."""
+    test = site.config.of(ActiveTestOptions)
+    # not all memory may be taken where no Slurm keeps work away and names jobs
+    level = Level(test.level) if site.config.slurm.enabled else Level.GATE
+    tests.requirements = {NAME: PassedTest(level)}
+    return Gated(tests, level, site, service, clock) if site.config.mode == "enforce" else tests
+
+
+class Gated(Part):
+    """Active tests, one of which comes before a return."""
+
+    def __init__(self, tests: ActiveTests, level: Level, site: Site, service: Service, clock: Clock) -> None:
+        self.outputs, self.requirements = tests.outputs, tests.requirements
+        self._tests = tests
+        self._service = service
+        test = site.config.of(ActiveTestOptions)
+        self._gate = ReturnGate(
+            GateOptions(
+                socket=test.gate_socket,
+                level=level,
+                within=test.gate_timeout,
+                turn=_turn(site, test),
+            ),
+            append=lambda events, step: service.journal.append(events, step=step),
+            gate=lambda: gate_of(service.enforcement.state),
+            could_test=lambda: memory_of(service.engine.state).able,
+            gpus=lambda: service.verdict.gpus,
+            changed=service.request_step,
+            committed=service.ledger.commit,  # the ledger is there by now
+            boot_id=site.boot_id,
+            clock=clock,
+        )
+        tests.leases.cut_short = self._gate.cut_short
+
+    def verbs(self) -> Mapping[str, Verb]:
+        return self._tests.verbs()
+
+    def reloaded(self) -> None:
+        self._tests.reloaded()
+
+    def run(self) -> None:
+        self._gate.start()
+
+    async def stop(self) -> None:
+        await self._tests.stop()
+        await self._gate.stop()
+
+    def seen(self, situation: Situation, now: Stamp) -> Situation:
+        nvml, lease = self._service.engine.view.nvml.facts, memory_of(self._service.engine.state).lease
+        sees = Sees(
+            run=self._gate.run,
+            testing=lease is not None and lease.holds(now),
+            gpus_used=nvml is None or any(gpu.processes for gpu in nvml.gpus),
+        )
+        return replace(situation, features={**situation.features, NAME: sees})
+
+    def step(self) -> None:
+        assessed = self._service.enforcement.answers.get(NAME)
+        self._gate.step(assessed if isinstance(assessed, Assessed) else None)
+
+    def shown(self, snapshot: Snapshot, _: Stamp) -> Snapshot:
+        mine = replace(of(snapshot), gate=self._gate.shown())
+        return replace(snapshot, features={**snapshot.features, NAME: mine})
+
+
+def _turn(site: Site, test: ActiveTestOptions) -> Turn | None:
+    """Slurm counts how many nodes are tested; where there is none, nobody does."""
+    if site.slurm is None:
+        return None
+    return GateMark(
+        site.slurm,
+        site.config.slurm,
+        at_once=test.at_once,
+        slurm_user=test.slurm_user,
+        lasts=test.gate_timeout + PROBE_AND_START,
+        pause=site.config.breaker.recount_after,
+    )

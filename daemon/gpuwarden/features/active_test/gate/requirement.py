@@ -1,0 +1,117 @@
+"""The test before a return as policy knows it: what it sees, the events that follow, and what it prevents. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from gpuwarden.features.active_test.gate.rules import (
+    Assessed,
+    Surroundings,
+    assess,
+    ended,
+    result_text,
+    returns_untested,
+    wanted,
+)
+from gpuwarden.features.active_test.gate.state import Gate, folded
+from gpuwarden.features.active_test.memory import NAME
+from gpuwarden.health.event_data import write
+from gpuwarden.health.model import Event, EventKind, Json, Verdict
+from gpuwarden.policy.model import Why
+from gpuwarden.policy.situation import Situation, failing
+from gpuwarden.policy.state import PolicyState
+from gpuwarden_collectors.active_test.level import Level
+from gpuwarden_collectors.facts import Stamp
+
+CUT_SHORT = "gpuwarden was restarted while the test ran"
+_GATED = frozenset({Why.FAILURE, Why.TERMINATION})
+"""An announced end may be called off; what an operator excluded only an operator restores."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sees:
+    """What it must know beside the situation."""
+
+    run: str = ""
+    """The test that this process carries out; empty: none."""
+    testing: bool = False
+    """An active test runs on this node."""
+    gpus_used: bool = False
+    """A process is on a GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassedTest:
+    """A test of this level must have passed. `gate` is None while no exclusion asks for one."""
+
+    level: Level
+    gate: Gate | None = None
+
+    @property
+    def applies(self) -> bool:
+        return self.gate is not None
+
+    def after(self, event: Event) -> PassedTest:
+        gate = folded(self.gate, event)
+        return self if gate is self.gate else replace(self, gate=gate)
+
+    def over(self) -> PassedTest:
+        return replace(self, gate=None)
+
+    def events(self, now: Stamp, boot_id: str) -> Iterator[Event]:
+        if self.gate is not None:
+            yield Event(kind=EventKind.GATE_WANTED, at=now, boot_id=boot_id, data=write(self.gate))
+
+    def news(self, state: PolicyState, seen: Situation, now: Stamp) -> Iterator[tuple[EventKind, dict[str, Json]]]:
+        gate = self.gate
+        causes = {*(hold.why for hold in state.holds.values()), *(one.why for one in state.pending.values())}
+        if causes & _GATED:
+            more = wanted(gate, failing(state, seen.verdict), now, seen.boot_id)
+            if more is not None:
+                gate = more
+                yield EventKind.GATE_WANTED, write(gate)
+        sees = _sees(seen)
+        if gate is not None and gate.run and gate.run != sees.run and not sees.testing and seen.remembered:
+            over = ended(gate, self.level, seen.verdict.gpus, CUT_SHORT, now, pause=False)
+            yield EventKind.GATE_ENDED, write(over)
+
+    def answer(self, seen: Situation, now: Stamp) -> Assessed:
+        return assess(self.gate or Gate(), self.level, _surroundings(seen), now)
+
+    def told(self, seen: Situation, now: Stamp) -> str:
+        return result_text(self.gate or Gate(), self.level, self.answer(seen, now), seen.verdict.gpus)
+
+    def unmet(self, verdict: Verdict) -> str:
+        return "" if self.gate is None else returns_untested(self.gate, self.level, verdict.gpus)
+
+
+def gate_of(state: PolicyState) -> Gate | None:
+    """Return the gate of the exclusion that there is."""
+    requirement = state.requirements.get(NAME)
+    return requirement.gate if isinstance(requirement, PassedTest) else None
+
+
+def _sees(seen: Situation) -> Sees:
+    sees: Sees = seen.features.get(NAME, Sees())
+    return sees
+
+
+def _surroundings(seen: Situation) -> Surroundings:
+    return Surroundings(gpus=seen.verdict.gpus, testing=_sees(seen).testing, occupied=_occupied(seen))
+
+
+def _occupied(seen: Situation) -> str:
+    """Why the node is busy; "" if it is not. Uses the scheduler's job list if there is one, else the processes on
+    the GPUs.
+    """
+    states = seen.node_states
+    if away := [name for name, state in states.items() if not state.reachable]:
+        return f"{', '.join(away)} cannot be asked for jobs here"
+    asked = {name: state for name, state in states.items() if state.empty is not None}
+    for name, state in asked.items():
+        if state.schedulable:
+            return f"{name} may start jobs here ({state.state})"
+        if not state.empty:
+            return f"{name} has jobs here ({state.state}), and they must end"
+    return "processes are on the GPUs, and must end" if not asked and _sees(seen).gpus_used else ""
