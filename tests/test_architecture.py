@@ -17,7 +17,6 @@ ROOT = Path(__file__).parent.parent
 _FEATURES = ROOT / "daemon/gpuwarden/features"
 OF_JUDGE = {"conditions", "memory", "detectors", "set_aside"}
 """Modules of features that the judge reads: these are pure, with all that they import of their feature."""
-POLICY = sorted([*(ROOT / "daemon/gpuwarden/policy").rglob("*.py"), *_FEATURES.glob("*/policy/*.py")])
 _COLLECTORS = ROOT / "collectors/gpuwarden_collectors"
 FACTS = sorted([*_COLLECTORS.rglob("*facts.py"), _COLLECTORS / "active_test/level.py"])
 PLAIN = {
@@ -66,6 +65,8 @@ def with_imported(paths: set[Path]) -> set[Path]:
 _READ = {_FEATURES / name / f"{module}.py" for name, own in FEATURES.items() for module in own & OF_JUDGE}
 PURE = sorted({*(ROOT / "daemon/gpuwarden/health").rglob("*.py"), *with_imported(_READ)})
 JUDGED = ("gpuwarden.health", "gpuwarden.feature", "gpuwarden.features")
+_DECIDING = {*_FEATURES.glob("*/policy/*.py"), *_FEATURES.rglob("requirement.py")}
+POLICY = sorted({*(ROOT / "daemon/gpuwarden/policy").rglob("*.py"), *with_imported(_DECIDING)})
 
 
 @pytest.mark.parametrize("path", FACTS, ids=lambda path: path.parent.name + "/" + path.name)
@@ -80,8 +81,7 @@ def test_the_judge_imports_no_clock_no_io_and_no_logging(path: Path) -> None:
 
 @pytest.mark.parametrize("path", POLICY, ids=lambda path: path.parent.name + "/" + path.name)
 def test_policy_imports_no_clock_no_io_and_no_logging(path: Path) -> None:
-    own = ".".join(path.parent.relative_to(ROOT / "daemon").parts)
-    pure = ("gpuwarden.policy", "gpuwarden.health", own)
+    pure = ("gpuwarden.policy", "gpuwarden.health", "gpuwarden.features")
     assert {name for name in imported(path) if not name.startswith(pure)} <= ALLOWED
 
 

@@ -1,7 +1,7 @@
 """Measure the house: how far each feature is spread, how many core files import it, and marks of a structure that fights its authors.
 
-`make lint` prints both tables. A feature behind the seam (`gpuwarden/feature.py`) has one folder in the daemon; the others are found
-by the words in the paths of their files. Exit code 1 if core imports a feature behind the seam, or such a feature has a second folder.
+`make lint` prints both tables. A feature (`gpuwarden/feature.py`) has one folder in the daemon. Exit code 1 if core imports a feature,
+or a path outside of its folder has its name.
 """
 
 from __future__ import annotations
@@ -18,12 +18,6 @@ from gpuwarden.feature import FEATURES
 ROOT = Path(__file__).parent.parent
 DAEMON = ROOT / "daemon/gpuwarden"
 PRODUCT = (DAEMON, ROOT / "collectors/gpuwarden_collectors", ROOT / "job/gpuwarden_job")
-SPREAD = {
-    "active_test": r"active_test|return_gate|gate_|gate\.py|test_submit|idle_tests|cli/test",
-}
-"""Feature that is not, or not all, behind the seam: what the path of each of its files outside of `features/` has."""
-
-
 COMMON = frozenset({"file"})
 """Features whose name is a word of other files, too."""
 
@@ -41,16 +35,10 @@ class Spread(NamedTuple):
 def of_feature() -> Mapping[str, frozenset[Path]]:
     """Return the files of each feature in the daemon. A file of two features counts for both."""
     files = sorted(DAEMON.rglob("*.py"))
-    behind = {
+    return {
         name: frozenset((*(DAEMON / "features" / name).rglob("*.py"), *(path for path in files if _names(path, name))))
         for name in FEATURES
     }
-    seam = frozenset(path for own in behind.values() for path in own)
-    named = {
-        name: frozenset(path for path in files if path not in seam and re.search(words, str(path.relative_to(DAEMON))))
-        for name, words in SPREAD.items()
-    }
-    return {**behind, **{name: own | behind.get(name, frozenset()) for name, own in named.items()}}
 
 
 def _names(path: Path, feature: str) -> bool:
@@ -108,17 +96,14 @@ def main() -> int:
     """Print both tables. Returns the exit code."""
     found = {name: spread(own) for name, own in of_feature().items()}
     print(f"{'feature':<14}{'lines':>8}{'files':>7}{'folders':>9}{'imported by':>13}")
-    for name, row in sorted(found.items(), key=lambda item: (item[0] in SPREAD, item[0])):
-        print(
-            f"{name:<14}{row.lines:>8,}{row.files:>7}{row.folders:>9}{row.importers:>13}"
-            + ("" if name in SPREAD else "  behind the seam")
-        )
+    for name, row in sorted(found.items()):
+        print(f"{name:<14}{row.lines:>8,}{row.files:>7}{row.folders:>9}{row.importers:>13}")
     print()
     for what, count in marks().items():
         print(f"{what:<38}{count:>8,}")
-    broken = [name for name in FEATURES if name not in SPREAD and (found[name].folders > 1 or found[name].importers)]
+    broken = [name for name in FEATURES if found[name].folders > 1 or found[name].importers]
     for name in broken:
-        print(f"{name} is behind the seam, and core imports it or it has a second folder", file=sys.stderr)
+        print(f"core imports {name}, or it has a second folder", file=sys.stderr)
     return 1 if broken else 0
 
 

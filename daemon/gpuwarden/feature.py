@@ -33,23 +33,10 @@ from importlib import import_module
 from typing import Any
 
 FEATURES: Mapping[str, frozenset[str]] = {
-    "active_test": frozenset(
-        {
-            "options",
-            "conditions",
-            "memory",
-            "detectors",
-            "set_aside",
-            "verbs",
-            "doctor",
-            "snapshot",
-            "metrics",
-            "status",
-            "status_text",
-            "reasons",
-            "daemon",
-        }
-    ),
+    "active_test": frozenset({
+        "conditions", "memory", "detectors", "set_aside", "options", "verbs", "doctor", "log_lines", "snapshot", "metrics", "status",
+        "status_text", "reasons", "daemon",
+    }),
     "evacuation": frozenset({"doctor", "log_lines", "metrics", "status", "status_text", "daemon"}),
     "job_stall": frozenset({"conditions", "memory", "detectors"}),
     "slurm": frozenset({"options", "register", "daemon", "doctor", "verbs"}),
@@ -57,7 +44,7 @@ FEATURES: Mapping[str, frozenset[str]] = {
     "file": frozenset({"options", "actuator"}),
     "dstack": frozenset({"options", "verbs", "doctor"}),
     "nvhcd": frozenset({"options", "verbs"}),
-}
+}  # fmt: skip
 """Feature: the modules of the table above that it has. Their order is that of rows in documents."""
 
 

@@ -30,7 +30,7 @@ def change() -> None:
     if within := os.environ.get("ACTIVE_TEST_WITHIN"):
         level.WITHIN.update(dict.fromkeys(level.WITHIN, float(within)))
     changed: Any = left_behind
-    changed.WORKER = os.environ.get("ACTIVE_TEST_NAME", changed.WORKER)
+    changed.TESTER = os.environ.get("ACTIVE_TEST_NAME", changed.TESTER)
     lock.NODE = os.environ.get("ACTIVE_TEST_NODE", lock.NODE)
     surroundings.USER = os.environ.get("ACTIVE_TEST_USER", surroundings.USER)
     pods.KUBELET = Path(os.environ.get("ACTIVE_TEST_KUBELET", "/nonexistent"))

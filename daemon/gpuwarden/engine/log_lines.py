@@ -78,14 +78,6 @@ LINES: dict[EventKind, Line | Callable[[Event], Line]] = {
     EventKind.ORDERED: ("info", "operator order"),
     EventKind.NOTICED: ("warning", "termination notice"),
     EventKind.NOTICE_ENDED: ("info", "termination notice withdrawn"),
-    EventKind.TEST_BEGUN: ("info", "active test runs"),
-    EventKind.TEST_ENDED: ("info", "active test ended"),
-    EventKind.TEST_XID: ("warning", "Xid of the active test's own process, set aside"),
-    EventKind.TESTED: ("info", "GPU tested"),
-    EventKind.GATE_ABLE: ("info", "return gate: this host can test its GPUs"),
-    EventKind.GATE_WANTED: ("info", "return gate: a test must pass before the node is restored"),
-    EventKind.GATE_BEGUN: ("info", "return gate: test begins"),
-    EventKind.GATE_ENDED: ("info", "return gate: test ended"),
     EventKind.RELEASED: ("info", "finding released: ends with the next pass that does not observe it"),
     EventKind.NEEDS_PERSON: ("warning", "finding needs a person: the node is not restored automatically"),
     EventKind.MACHINE_CHANGED: ("warning", "ledger is of another machine: set aside, begun again"),
@@ -108,12 +100,8 @@ def write_line(event: Event, *, shadow: bool = False) -> None:
     level, text = line(event) if callable(line) else line
     if is_bookkeeping(event.kind, str(event.key), event.data):
         level = "debug"
-    if event.kind == EventKind.GATE_ENDED and event.data.get("result") in ("failed", "no_verdict"):
-        level = "warning"
     if event.kind == EventKind.HEALTH and event.data.get("to") == "unknown" and event.data.get("from") in SEEN:
         level = "warning"
-    if event.kind == EventKind.GATE_ENDED and event.data.get("result") == "void":
-        level, text = "warning", "return gate is void: the node returns without a test"
     if event.data.get("severity") == "failure" or event.data.get("to") == "failure":
         level = "error"
     if shadow:

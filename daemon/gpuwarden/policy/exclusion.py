@@ -133,11 +133,11 @@ class _Steps:
         return Decision(self.state, tuple(self._events), self._blocked, waiting, self._answers, self._stuck)
 
     def _requirements(self) -> Mapping[str, Requirement]:
-        """What features demand before a return: nothing in mode observe, in which nothing returns."""
+        """Return what features demand before a return: nothing in mode observe, in which nothing returns."""
         return self.state.requirements if self._settings.enforce else {}
 
     def _applying(self) -> Mapping[str, Requirement]:
-        """Those that demand something of this exclusion, once their answers are noted."""
+        """Note the answers of those that demand something of this exclusion, and return these."""
         applying = {name: one for name, one in self._requirements().items() if one.applies}
         self._answers.update({name: one.answer(self._seen, self._now) for name, one in applying.items()})
         return applying
@@ -380,7 +380,7 @@ class _Steps:
         return next((text for name in self._applying() if (text := self._answers[name].text)), "")
 
     def _told_meanwhile(self, hold: Hold) -> list[str]:
-        """Where the requirements stand while the node waits for a person, who must know it."""
+        """Return where the requirements stand while the node waits for a person, who must know it."""
         if hold.why is Why.OPERATOR or not self._clean():
             return []
         return [one.told(self._seen, self._now) for one in self._applying().values()]

@@ -16,24 +16,23 @@ class ActiveTests(Part):
     """`gpuwarden test` by hand needs no key: this part is in each daemon."""
 
     def __init__(self, service: Service, clock: Clock) -> None:
-        self.leases = Leases(service, clock)
-        self.outputs = (self.leases.appended,)
+        self._leases = Leases(service, clock)
+        self.outputs = (self._leases.appended,)
 
     def verbs(self) -> Mapping[str, Verb]:
-        return self.leases.table()
+        return self._leases.table()
 
     def reloaded(self) -> None:
-        self.leases.reloaded()
+        self._leases.reloaded()
 
     async def stop(self) -> None:
-        self.leases.stop()
+        self._leases.stop()
 
 
 def part(site: Site, service: Service, clock: Clock) -> Part:
-    tests = ActiveTests(service, clock)
     test = site.config.of(ActiveTestOptions)
     if not (test.enabled and test.return_gate) or site.simulation is not None:
-        return tests
+        return ActiveTests(service, clock)
     from gpuwarden.features.active_test.gate.part import gated  # noqa: PLC0415 - most daemons have no gate, and their memory none of it
 
-    return gated(tests, site, service, clock)
+    return gated(site, service, clock)

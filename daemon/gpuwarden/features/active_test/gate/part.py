@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from gpuwarden.features.active_test.daemon import ActiveTests
@@ -15,7 +14,6 @@ from gpuwarden.features.active_test.options import ActiveTestOptions
 from gpuwarden.features.active_test.snapshot import of
 from gpuwarden.policy.situation import Situation
 from gpuwarden.publish.snapshot import Snapshot
-from gpuwarden.publish.sockets.control import Verb
 from gpuwarden.runtime.part import Part, Service
 from gpuwarden.runtime.wiring import Site
 from gpuwarden_collectors.active_test.level import Level
@@ -26,21 +24,21 @@ PROBE_AND_START = 120.0
 """Seconds that the mark of a test stays beyond `test.gate_timeout`."""
 
 
-def gated(tests: ActiveTests, site: Site, service: Service, clock: Clock) -> Part:
+def gated(site: Site, service: Service, clock: Clock) -> Part:
     """Return the part that has a test before a return. Mode observe, which restores nothing, only remembers what was demanded."""
-    test = site.config.of(ActiveTestOptions)
     # not all memory may be taken where no Slurm keeps work away and names jobs
-    level = Level(test.level) if site.config.slurm.enabled else Level.GATE
-    tests.requirements = {NAME: PassedTest(level)}
-    return Gated(tests, level, site, service, clock) if site.config.mode == "enforce" else tests
+    level = Level(site.config.of(ActiveTestOptions).level) if site.config.slurm.enabled else Level.GATE
+    enforce = site.config.mode == "enforce"
+    part = Gated(level, site, service, clock) if enforce else ActiveTests(service, clock)
+    part.requirements = {NAME: PassedTest(level)}
+    return part
 
 
-class Gated(Part):
+class Gated(ActiveTests):
     """Active tests, one of which comes before a return."""
 
-    def __init__(self, tests: ActiveTests, level: Level, site: Site, service: Service, clock: Clock) -> None:
-        self.outputs, self.requirements = tests.outputs, tests.requirements
-        self._tests = tests
+    def __init__(self, level: Level, site: Site, service: Service, clock: Clock) -> None:
+        super().__init__(service, clock)
         self._service = service
         test = site.config.of(ActiveTestOptions)
         self._gate = ReturnGate(
@@ -59,19 +57,13 @@ class Gated(Part):
             boot_id=site.boot_id,
             clock=clock,
         )
-        tests.leases.cut_short = self._gate.cut_short
-
-    def verbs(self) -> Mapping[str, Verb]:
-        return self._tests.verbs()
-
-    def reloaded(self) -> None:
-        self._tests.reloaded()
+        self._leases.cut_short = self._gate.cut_short
 
     def run(self) -> None:
         self._gate.start()
 
     async def stop(self) -> None:
-        await self._tests.stop()
+        await super().stop()
         await self._gate.stop()
 
     def seen(self, situation: Situation, now: Stamp) -> Situation:

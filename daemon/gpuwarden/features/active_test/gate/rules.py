@@ -2,7 +2,7 @@
 
     failure found while the node is out -- GATE_WANTED --> wanted -- GATE_BEGUN --> runs -- GATE_ENDED --> passed, failed, no verdict, or void
 
-What was tested before the newest failure was over does not count (`gate_state.py`). Passed is a GPU on which a test of the level or a higher one found nothing. A
+What was tested before the newest failure was over does not count (`state.py`). Passed is a GPU on which a test of the level or a higher one found nothing. A
 warning passes a GPU that the exclusion is not about: a node is not taken out for one either. A GPU that cannot be tested as it is set up is left
 out where others can be; the gate is void only if that leaves out every GPU that the exclusion is about.
 """

@@ -1,6 +1,6 @@
 """Carries out the test before the return: one at a time. The ledger has its start before it starts outside, and its end.
 
-Policy says when it is due (`policy/return_gate.py`); whether it passed is decided by the results in the ledger. A daemon
+When it is due is said in `rules.py`; whether it passed is decided by the results in the ledger. A daemon
 that is killed meanwhile leaves GATE_BEGUN without GATE_ENDED, which the next one ends; the test ends with the connection.
 """
 
