@@ -391,6 +391,11 @@ def test_a_certificate_is_believed_only_from_the_authority_that_was_given(tmp_pa
         (("--token-file", "/a", "--basic-file", "/b"), "both given"),
         (("--status", "ill"), "expected some of healthy,warning"),
         (("--termination-deadline", "soon"), "expected a duration"),
+        (("--html", "f"), "--until and --html are of a report: give --report, too"),
+        (("--report", "--why"), "--why: not with --report"),
+        (("--report", "--drift"), "--drift: not with --report"),
+        (("--drift", "--status", "healthy"), "--status: not with --drift"),
+        (("--report", "--until", "soon"), "expected a date or a time"),
     ],
 )
 def test_bad_usage_exits_with_64_and_asks_nobody(words: tuple[str, ...], message: str, tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def arguments(parser: Parser) -> None:
         metavar="T",
         type=duration("100ms", "7d"),
         default="30s",
-        help="time limit for all queries together (default: 30s)",
+        help="time limit for all queries together, with --report for each of them (default: 30s)",
     )
     parser.add_argument(
         "--watch",
@@ -140,6 +140,7 @@ def _statuses(text: str) -> frozenset[Status]:
 
 
 def main(options: argparse.Namespace) -> int:
+    _combined(options)
     reached = _access(options, os.environ)
     if options.report is not None:
         return fleet_report.show(reached, options)
@@ -153,6 +154,17 @@ def main(options: argparse.Namespace) -> int:
             print(f"gpuwarden fleet: {error}", file=sys.stderr)
         sys.stdout.flush()
         time.sleep(options.watch)
+
+
+def _combined(options: argparse.Namespace) -> None:
+    """Raise CommandError if options are given together of which one would be ignored."""
+    given = {name for name, value in vars(options).items() if value not in (None, False)}
+    if options.report is None and given & {"until", "html"}:
+        raise CommandError("--until and --html are of a report: give --report, too")
+    ignored = given & {"all", "status", "why", "watch"} if options.report is not None or options.drift else set()
+    if ignored or (options.report is not None and options.drift):
+        named = ", ".join(f"--{name}" for name in sorted(ignored or {"drift"}))
+        raise CommandError(f"{named}: not with {'--report' if options.report is not None else '--drift'}")
 
 
 def _access(options: argparse.Namespace, environment: Mapping[str, str]) -> Access:

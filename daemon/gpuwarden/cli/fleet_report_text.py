@@ -60,7 +60,7 @@ def summary(made: Report) -> Iterator[tuple[str, str]]:
         "unknown",
         f"{percent(of_seen)} of the time: {number(fleet.unknown_hours)} node-hours without an answer of the daemon",
     )
-    yield "failures", f"{fleet.failures}{_mtbf(fleet)}"
+    yield "failures", f"{fleet.failures:,}{_mtbf(fleet)}"
     out = f"; {fleet.still_out} still out" if fleet.still_out else ""
     yield "time to repair", f"{repair(fleet.repair)}{out}"
     lost = f" ({percent(fleet.gpu_hours_lost / fleet.gpu_hours)})" if fleet.gpu_hours else ""
@@ -98,7 +98,7 @@ def repair(of: Spread) -> str:
         return "-"
     if of.median is None:
         return f"{span(of.shortest)} (once)"
-    return f"{span(of.median)} (median of {of.count}; {span(of.shortest)} to {span(of.longest)})"
+    return f"{span(of.median)} (median of {of.count:,}; {span(of.shortest)} to {span(of.longest)})"
 
 
 def lasted(seconds: float, ended: bool) -> str:
