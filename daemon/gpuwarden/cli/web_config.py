@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from gpuwarden.cli.parser import CommandError
 from gpuwarden.config.model import Config
+from gpuwarden.publish.web.config import read
+from gpuwarden.publish.web.rules import WebConfigError
 
 
 def check_web_config(config: Config) -> tuple[str, ...]:
@@ -11,9 +13,6 @@ def check_web_config(config: Config) -> tuple[str, ...]:
     path = config.publish.web_config
     if path is None:
         return ()
-    from gpuwarden.publish.web.config import read  # noqa: PLC0415 - TLS, only where it is configured
-    from gpuwarden.publish.web.rules import WebConfigError  # noqa: PLC0415 - as above
-
     try:
         return read(path).warnings
     except WebConfigError as error:

@@ -13,6 +13,7 @@ from gpuwarden.health.state import State
 from gpuwarden.notify.delivery import Receiver, Result
 from gpuwarden.notify.grouping import Grouping
 from gpuwarden.notify.messages import Origin, message
+from gpuwarden.notify.program import ProgramReceiver
 from gpuwarden.notify.queue import Message
 from gpuwarden.notify.resend import Spacing, lasting
 from gpuwarden.notify.worker import DeliveryWorker
@@ -47,8 +48,6 @@ class Notifications:
 
             self._add(f"webhook.{name}", webhook.events, WebhookReceiver(webhook))
         for name, program in options.exec.items():
-            from gpuwarden.notify.program import ProgramReceiver  # noqa: PLC0415 - as above
-
             self._add(f"exec.{name}", program.events, ProgramReceiver(program))
         self._grouping = Grouping()
         self._spacing = Spacing(folder / RESENT) if self._workers else None
