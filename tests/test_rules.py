@@ -138,7 +138,7 @@ def test_every_metric_label_and_value_that_a_rule_asks_for_exists(rule: Alert | 
     values = [(label, word) for _, matchers in asked for label, value in matchers for word in value.split("|") if word]
     allowed = {
         "check": set(CONDITIONS), "state": {state.value for state in Health}, "severity": {"warning", "failure", SHADOW},
-        "cause": {"failure", "termination", "operator", "foreign"}, "job": {SETTINGS.job},
+        "cause": {"failure", "termination", "operator", "foreign", "maintenance"}, "job": {SETTINGS.job},
     }  # fmt: skip
     assert [pair for pair in values if pair[0] in allowed and pair[1] not in allowed[pair[0]]] == []
     labels = set().union(*(KNOWN[name] for name, _ in asked)) | TARGET

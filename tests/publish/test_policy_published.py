@@ -8,7 +8,9 @@ import pytest
 
 from gpuwarden.cli.status_text import status_text
 from gpuwarden.health.model import Health, gpu
-from gpuwarden.policy.model import Act, Intent, NodeState, Notice, Owner, Why
+from gpuwarden.policy.model import Act, Flag, Intent, NodeState, Notice, Owner, Why
+from gpuwarden.policy.situation import excluded
+from gpuwarden.policy.state import PolicyState
 from gpuwarden.publish.files.verdict import verdict_text
 from gpuwarden.publish.snapshot import Enforced, Snapshot, Wanted
 from gpuwarden.publish.status import heartbeat, status
@@ -120,3 +122,14 @@ def test_what_blocks_an_action_is_shown() -> None:
         "xid.79@gpu/0000:51:00.0",
     ):
         assert expected in text
+
+
+def test_a_maintenance_reservation_is_an_exclusion_by_another_party_and_has_a_series_while_it_lasts() -> None:
+    state = NodeState(at=NOW, flags=frozenset({Flag.MAINTENANCE}), schedulable=False, state="idle+maintenance")
+    reserved = tuple(excluded(PolicyState(), {"slurm": state}))
+    assert reserved == (("slurm", "maintenance"),)
+    shown = enforced(snapshot(), excluded=reserved)
+    page = scrape(shown)
+    assert page.value("gpuwarden_excluded", actuator="slurm", owner="other", cause="maintenance") == 1
+    assert page.value("gpuwarden_schedulable") == 0
+    assert heartbeat(shown, NOW)[1]["excluded_by"] == ["slurm:maintenance"]

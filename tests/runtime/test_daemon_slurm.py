@@ -81,6 +81,26 @@ def test_a_drain_that_an_administrator_takes_over_stays_when_the_gpu_is_well(hos
 
 
 @pytest.mark.slow
+def test_in_a_maintenance_reservation_a_failure_is_found_and_drained_only_after_its_end(
+    host: SlurmHost, slurm: Slurm
+) -> None:
+    what = ("StartTime=now", "Duration=60", "Flags=maint,ignore_jobs", "Nodes=n1", "Users=root")
+    slurm.scontrol("create", "reservation", "ReservationName=spare", *what)
+    slurm.wait(lambda: "MAINTENANCE" in slurm.state("n1"), "maintenance")
+    with host.acting() as daemon:
+        daemon.wait_status("healthy")
+        daemon.wait(lambda: excluded_by(daemon) == ["slurm:maintenance"], "the reservation to be shown")
+        host.breaks()
+        daemon.wait_status("failure")
+        passes = daemon.heartbeat()["sequence"]
+        daemon.wait(lambda: daemon.heartbeat()["sequence"] > passes + 5, "some passes")
+        assert "DRAIN" not in slurm.state("n1")
+        slurm.scontrol("delete", "ReservationName=spare")
+        daemon.wait(lambda: excluded_by(daemon) == ["slurm:failure"], "the drain")
+        assert slurm.reason("n1") == REASON
+
+
+@pytest.mark.slow
 def test_mode_observe_shows_what_it_would_do_and_writes_nothing(host: SlurmHost, slurm: Slurm) -> None:
     before = len(slurm.log())
     with host.acting("observe") as daemon:

@@ -19,6 +19,7 @@ NODE_WORK: Texts = {
 OWNER: Texts = {
     "failure": ("gpuwarden, for a failure", ORANGE), "termination": ("gpuwarden, for a termination", BLUE),
     "operator": ("an operator", BLUE), "foreign": ("another party", PURPLE),
+    "maintenance": ("maintenance", BLUE),
 }  # fmt: skip
 GETS_WORK: Texts = {"0": ("no", ORANGE), "1": ("yes", GREEN)}
 ENFORCING: Texts = {"0": ("observe: does nothing", YELLOW), "1": ("enforce", GREEN)}

@@ -17,6 +17,7 @@ _OWNERS = {
     "termination": "gpuwarden, for a termination",
     "operator": "an operator",
     "foreign": "another party",
+    "maintenance": "a maintenance reservation",
 }
 _LAST_KNOWN = {Out.FAILURE: "when last recorded, for a failure", Out.PLANNED: "when last recorded, as planned"}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuwarden.health.model import Finding, Severity, Verdict
 from gpuwarden.policy import reasons
-from gpuwarden.policy.model import NodeState, Owner, Settings, Why
+from gpuwarden.policy.model import Flag, NodeState, Owner, Settings, Why
 from gpuwarden.policy.notices import imminent
 from gpuwarden.policy.state import PolicyState
 from gpuwarden_collectors.facts import Stamp
@@ -90,7 +90,9 @@ def _failures(verdict: Verdict) -> Iterator[Finding]:
 
 
 def excluded(state: PolicyState, node_states: Mapping[str, NodeState]) -> Iterator[tuple[str, str]]:
-    """Exclusions in force, as (actuator, owner): `failure`, `termination` or `operator` for ours, else `foreign`."""
+    """Exclusions in force, as (actuator, owner): `failure`, `termination` or `operator` for ours, else `foreign`, or `maintenance`
+    where the scheduler keeps the node for that, and gpuwarden writes nothing.
+    """
     if state.order is not None:
         yield "", Why.OPERATOR.value
     for name in sorted({*node_states, *state.holds}):
@@ -100,5 +102,7 @@ def excluded(state: PolicyState, node_states: Mapping[str, NodeState]) -> Iterat
                 yield name, node_state.why.value if node_state.why is not None else Owner.FOREIGN.value
             if node_state.closed and node_state.owner is not Owner.FOREIGN:
                 yield name, Owner.FOREIGN.value
+            if Flag.MAINTENANCE in node_state.flags:
+                yield name, Flag.MAINTENANCE.value
         elif hold is not None:
             yield name, hold.why.value

@@ -15,6 +15,7 @@ BY: Mapping[str, str] = {
     "operator": "an operator (gpuwarden exclude)",
     "termination": "gpuwarden, for a termination",
     "foreign": "another party",
+    "maintenance": "a maintenance reservation",
 }
 """Who keeps a node out without a failure that gpuwarden found, by the cause in `gpuwarden_excluded`."""
 OTHER = "not schedulable for another reason"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gpuwarden.policy.model import Act, NodeState, Owner, Result
+from gpuwarden.policy.model import Act, Flag, NodeState, Owner, Result
 from gpuwarden.publish.snapshot import Enforced, Snapshot, Wanted
 from gpuwarden.publish.times import rfc3339, when
 
@@ -13,6 +13,7 @@ Document = dict[str, Any]
 
 ACTS = tuple(act.value for act in Act)
 RESULTS = tuple(result.value for result in Result)
+_OTHERS = (Owner.FOREIGN.value, Flag.MAINTENANCE.value)
 
 
 def document(snapshot: Snapshot) -> Document:
@@ -78,16 +79,20 @@ def _wanted(wanted: Wanted) -> Document:
 def exclusions(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:
     """Yields 1 for each actuator and cause in force, else 0.
 
-    Every pair is present from the start, so that no series first appears with its first exclusion.
+    Every pair is present from the start, so that no series first appears with its first exclusion; but for maintenance, of which no alert
+    counts how often it begins.
     """
     in_force = set(snapshot.enforced.excluded)
     causes = ("failure", "termination", "operator", Owner.FOREIGN.value)
     pairs = [(actuator, cause) for actuator in snapshot.enforced.actuators for cause in causes] + [("", "operator")]
-    return (((actuator, _owner(cause), cause), int((actuator, cause) in in_force)) for actuator, cause in pairs)
+    planned = [(actuator, cause) for actuator, cause in in_force if cause == Flag.MAINTENANCE.value]
+    return (
+        ((actuator, _owner(cause), cause), int((actuator, cause) in in_force)) for actuator, cause in pairs + planned
+    )
 
 
 def _owner(cause: str) -> str:
-    return "other" if cause == Owner.FOREIGN.value else "gpuwarden"
+    return "other" if cause in _OTHERS else "gpuwarden"
 
 
 def intents(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], int]]:

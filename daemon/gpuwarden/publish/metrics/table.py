@@ -268,7 +268,7 @@ _ROWS: tuple[Metric, ...] = (
            "1 while the node may take work: it is healthy or has a warning, its readings are fresh, it is not excluded, and no termination notice is imminent."),
     Metric("gpuwarden_excluded", GAUGE, ("actuator", "owner", "cause"), enforcement.exclusions,
            "1 while this actuator has the node excluded: by gpuwarden (cause failure, termination or operator) or by another party (owner other, "
-           "cause foreign). The series without an actuator is 1 while an operator excludes the node, with or without a scheduler."),
+           "cause foreign, or maintenance: a reservation of Slurm). The series without an actuator is 1 while an operator excludes the node, with or without a scheduler."),
     Metric("gpuwarden_excluded_since_timestamp_seconds", GAUGE, ("actuator", "owner", "cause"), enforcement.exclusions_since,
            "Time since which gpuwarden has the node excluded there, Unix time. No series while it is not excluded."),
     Metric("gpuwarden_actuator_up", GAUGE, ("actuator",), enforcement.answering,
