@@ -335,13 +335,17 @@ def test_nodes_are_grouped_by_nvlink_domain_and_clique_0_is_one(tmp_path: Path, 
         script.node(name, name, state=state)
         labels = {"cluster_uuid": uuid, "clique": clique} if clique else {}
         script.add("machines", 1, {"job": "gpuwarden", "instance": name, **labels})
+    script.add("down", 0, {"job": "gpuwarden", "instance": "n5"})
+    script.add("domains", 1, {"job": "gpuwarden", "instance": "n5", "cluster_uuid": uuid, "clique": "0"})
     lines = fleet(tmp_path, port).stdout.splitlines()
-    assert lines[1] == "NVLink domain 8f3c6a1e.0: 2 nodes: 1 failure, 1 healthy; 0 kept out of scheduling"
+    assert (
+        lines[1] == "NVLink domain 8f3c6a1e.0: 3 nodes: 1 failure, 1 unreachable, 1 healthy; 0 kept out of scheduling"
+    )
     assert "DOMAIN" in lines[4]
-    assert [line.split()[:2] for line in lines[5:]] == [["n1", "8f3c6a1e.0"], ["n4", "-"]]
+    assert [line.split()[:2] for line in lines[5:]] == [["n1", "8f3c6a1e.0"], ["n5", "8f3c6a1e.0"], ["n4", "-"]]
     found = nodes_of(fleet(tmp_path, port, "--json"))
     assert {name: node["domain"] for name, node in found.items()} == {
-        "n1": "8f3c6a1e.0", "n4": "", "n2": "8f3c6a1e.1", "n3": "8f3c6a1e.0",
+        "n1": "8f3c6a1e.0", "n5": "8f3c6a1e.0", "n4": "", "n2": "8f3c6a1e.1", "n3": "8f3c6a1e.0",
     }  # fmt: skip
 
 
@@ -351,7 +355,7 @@ def test_secrets_come_from_files_and_a_partial_response_is_marked(tmp_path: Path
     (tmp_path / "basic").write_text("me:pass word\n")
     assert fleet(tmp_path, port, "--token-file", tmp_path / "token").returncode == 0
     assert {asked.get("authorization") for asked in script.asked} == {"Bearer s3cret"}
-    assert len(script.asked) <= 8
+    assert len(script.asked) <= 9
     script.asked.clear()
     more = {"PROMETHEUS_BASIC_FILE": str(tmp_path / "basic"), "PROMETHEUS_URL": f"http://127.0.0.1:{port}/prom/"}
     assert gpuwarden("fleet", temporary=tmp_path, more=more).returncode == 0

@@ -29,6 +29,8 @@ QUERIES: dict[str, str] = {
     "down": "up == 0",
     # What nodes may have in common; of a failed one also what it was when its driver last answered.
     "machines": MACHINE,
+    # The NVLink domain, also of a node that no longer answers.
+    "domains": f'last_over_time({MACHINE}{{cluster_uuid!=""}}[{HEARTBEAT_WINDOW}])',
 }
 WHY_QUERIES: dict[str, str] = {"machines_before": f"last_over_time({MACHINE}[6h])"}
 """Queries for `--why`, beside `QUERIES`."""

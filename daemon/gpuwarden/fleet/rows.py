@@ -36,8 +36,9 @@ def rows(samples: Samples, termination_deadline: float) -> list[Row]:
     found = [_live(facts, key) for key in facts.names] + [
         _not_answering(facts, key) for key in absent if not facts.moved(key)
     ]
-    labels = labels_of(samples["machines"])
-    found = [replace(row, domain=_domain(labels.get(row.key, {}))) for row in incomplete(found, labels)]
+    found = incomplete(found, labels_of(samples["machines"]))
+    domains = labels_of(samples["domains"], samples["machines"])
+    found = [replace(row, domain=_domain(domains.get(row.key, {}))) for row in found]
     named = _with_shared_names([_unreachable(row, termination_deadline) for row in found])
     return sorted(named, key=lambda row: (-RANK[row.status], row.out, row.cluster, row.domain, row.node, row.instance))
 
