@@ -30,8 +30,9 @@ INTERNAL = (
 )  # fmt: skip
 """Enumerations that nothing outside of their process sees."""
 OUTWARD = (
-    "gpuwarden.control", "gpuwarden.features.evacuation", "gpuwarden.health", "gpuwarden.notify", "gpuwarden.policy", "gpuwarden.publish",
-    "gpuwarden.trace", "gpuwarden_job",
+    "gpuwarden.control", "gpuwarden.features.active_test", "gpuwarden.features.evacuation", "gpuwarden.features.job_stall",
+    "gpuwarden.features.slurm", "gpuwarden.health", "gpuwarden.notify", "gpuwarden.policy", "gpuwarden.publish", "gpuwarden.trace",
+    "gpuwarden_job",
 )  # fmt: skip
 """Packages whose keys are in documents, notifications, the ledger or files of jobs; the keys of others stay inside of the daemon."""
 OPTIONAL = ("torch", "grpclib", "h2", "lightkube")
@@ -249,7 +250,9 @@ def _rooms() -> Iterator[tuple[str, ast.AST]]:
     for package in PACKAGES:
         root = Path(importlib.import_module(package).__path__[0])
         for path in sorted(root.rglob("*.py")):
-            yield f"{package}.{path.relative_to(root).with_suffix('').parts[0]}", ast.parse(path.read_text())
+            inside = path.relative_to(root).with_suffix("").parts
+            room = inside[: 2 if inside[0] == "features" else 1]
+            yield ".".join((package, *room)), ast.parse(path.read_text())
 
 
 def _written() -> Iterator[tuple[str, list[str]]]:
