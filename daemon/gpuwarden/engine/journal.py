@@ -2,7 +2,7 @@
 
     append --> every projection folds --> recent events --> ledger --> log lines, notifications, what a notice begins --> perhaps a step
 
-A projection is a state that is a fold of events: health, policy, evacuation. All of them fold all events in one order, so that
+A projection is a state that is a fold of events: health, policy, those of features. All of them fold all events in one order, so that
 at any cut each is the fold of what the ledger holds; a start, or a ledger that was opened late, folds that again.
 """
 
@@ -46,7 +46,7 @@ class Step(Enum):
     SOON = auto()
     """Together with the events of the next moment: for events that may come in storms."""
     NEXT = auto()
-    """In the next turn of the loop: for notices, which have woken the evacuation by then."""
+    """In the next turn of the loop: for notices, which outputs act on first."""
     NOW = auto()
     """Before `append` returns: for events that an operator waits for."""
 
@@ -61,7 +61,7 @@ class Journal:
     """Takes events in, in one order, for the ledger, the projections and the outputs.
 
     `outputs` get all events and must not block; an output may append what follows from them at once. `projections` fold
-    and are checkpointed in the order health, policy, evacuation. Both are set once all are made. `request_step` is
+    and are checkpointed in the order health, policy, features. Both are set once all are made. `request_step` is
     called with the step that is wanted, if any is.
     """
 
