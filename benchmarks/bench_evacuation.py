@@ -31,7 +31,7 @@ sys.path.insert(1, str(Path(__file__).parents[1] / "tests"))
 from apart import apart
 from bench_signals import running
 from common import fake_host, percentile, spread, table
-from gpuwarden.features.evacuation.signals import Order
+from gpuwarden.features.evacuation.pidfd import Order
 from support.daemons import FakeHost, RunningDaemon
 from support.job_trees import Forest, forest
 from support.metadata import AwsCloud, Cloud, GcpCloud, Request, Response, Simulator, beside

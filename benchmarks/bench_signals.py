@@ -25,7 +25,7 @@ from common import spread, table
 
 sys.path.insert(1, str(Path(__file__).parents[1] / "daemon"))
 
-from gpuwarden.features.evacuation.signals import Order, Result, send_all
+from gpuwarden.features.evacuation.pidfd import Order, Result, send_all
 
 JOBS, RANKS = 64, 8
 TURNS = 31

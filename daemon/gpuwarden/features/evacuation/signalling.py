@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gpuwarden.base.log import get_logger
-from gpuwarden.features.evacuation import signals
+from gpuwarden.features.evacuation import pidfd
 from gpuwarden.features.evacuation.policy.budget import MARK_TAKES
 from gpuwarden.features.evacuation.policy.delivery import Delivery, Process, Way, signalled_from
 from gpuwarden.features.evacuation.policy.model import Sent
@@ -52,23 +52,23 @@ async def signal_local(steps: Sequence[SignalJob]) -> list[Delivered]:
     """Signal all ranks of these jobs that are on this host, in one go."""
     aims = [(number, aim) for number, step in enumerate(steps) for aim in step.delivery.receivers]
     orders = [
-        signals.Order(pid=a.receiver.pid, started=a.receiver.started, uid=a.receiver.uid, signal=a.signal)
+        pidfd.Order(pid=a.receiver.pid, started=a.receiver.started, uid=a.receiver.uid, signal=a.signal)
         for _, a in aims
     ]
-    sent = await signals.send_all(orders)
-    of_job: list[list[signals.Sent]] = [[] for _ in steps]
+    sent = await pidfd.send_all(orders)
+    of_job: list[list[pidfd.Sent]] = [[] for _ in steps]
     for (number, _), one in zip(aims, sent, strict=True):
         of_job[number].append(one)
     return [_delivered(step.delivery, results) for step, results in zip(steps, of_job, strict=True)]
 
 
-def _delivered(delivery: Delivery, results: Sequence[signals.Sent]) -> Delivered:
-    got = sum(one.result is signals.Result.SENT for one in results)
-    unknown = any(one.result is signals.Result.UNKNOWN for one in results)
-    missed = Counter(one.text for one in results if one.result is not signals.Result.SENT)
+def _delivered(delivery: Delivery, results: Sequence[pidfd.Sent]) -> Delivered:
+    got = sum(one.result is pidfd.Result.SENT for one in results)
+    unknown = any(one.result is pidfd.Result.UNKNOWN for one in results)
+    missed = Counter(one.text for one in results if one.result is not pidfd.Result.SENT)
     text = "; ".join([delivery.text, *(f"{n} not: {why}" if n > 1 else why for why, n in missed.items())][:8])
     result = Sent.SENT if got else Sent.UNKNOWN if unknown else Sent.UNSENT
-    passing = tuple((one.pid, one.started) for one in results if one.result in signals.PASSING)
+    passing = tuple((one.pid, one.started) for one in results if one.result in pidfd.PASSING)
     return Delivered(result=result, count=got, text=text, passing=passing)
 
 

@@ -12,7 +12,7 @@ from threading import get_native_id
 
 import pytest
 
-from gpuwarden.features.evacuation.signals import Order, Result, send, send_all
+from gpuwarden.features.evacuation.pidfd import Order, Result, send, send_all
 from support.ranks import NOBODY, Rank, rank, traced
 
 PATIENCE = 60.0
@@ -119,7 +119,7 @@ def test_a_process_is_signalled_as_the_user_s_that_it_was_listed_under_and_no_ot
 def test_a_daemon_without_the_right_to_signal_reports_it() -> None:
     script = textwrap.dedent("""
         import os, sys
-        from gpuwarden.features.evacuation.signals import Order, send
+        from gpuwarden.features.evacuation.pidfd import Order, send
         pid, started = map(int, sys.argv[1:])
         os.setgroups([]); os.setgid(65534); os.setuid(65534)
         print(send(Order(pid=pid, started=started, uid=0, signal="TERM")).result)
