@@ -33,11 +33,11 @@ from importlib import import_module
 from typing import Any
 
 FEATURES: Mapping[str, frozenset[str]] = {
+    "evacuation": frozenset({"doctor", "log_lines", "metrics", "status", "status_text", "daemon"}),
     "active_test": frozenset({
         "conditions", "memory", "detectors", "set_aside", "options", "verbs", "doctor", "log_lines", "snapshot", "metrics", "status",
         "status_text", "reasons", "daemon",
     }),
-    "evacuation": frozenset({"doctor", "log_lines", "metrics", "status", "status_text", "daemon"}),
     "job_stall": frozenset({"conditions", "memory", "detectors"}),
     "slurm": frozenset({"options", "register", "daemon", "doctor", "verbs"}),
     "kubernetes": frozenset({"options", "register", "daemon", "doctor", "sources"}),
@@ -45,7 +45,8 @@ FEATURES: Mapping[str, frozenset[str]] = {
     "dstack": frozenset({"options", "verbs", "doctor"}),
     "nvhcd": frozenset({"options", "verbs"}),
 }  # fmt: skip
-"""Feature: the modules of the table above that it has. Their order is that of rows in documents."""
+"""Feature: the modules of the table above that it has. Their order is that of rows in documents, and that in which parts of the daemon stop:
+evacuation is first, since a machine that ends leaves little time."""
 
 
 class Excludes(Enum):
