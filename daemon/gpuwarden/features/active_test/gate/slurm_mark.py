@@ -59,8 +59,8 @@ class GateMark:
         if free is None:
             return ""
         now = self._wall()
-        await self._write(name, free, mark(now, now + self._lasts))
         try:
+            await self._write(name, free, mark(now, now + self._lasts))
             await asyncio.sleep(self._pause)
             why = await self._refusal(name)
         except (SlurmError, asyncio.CancelledError):  # it is not tested: a mark that stays would hold up the others
