@@ -46,9 +46,13 @@ def _body(made: Report) -> Iterator[str]:
     yield from (f"<p><b>Note:</b> {escape(note)}</p>" for note in made.notes)
     yield f"<h2>Availability by day</h2>{plots.days(made)}"
     yield f"<h2>GPU-hours lost by cause</h2>{plots.causes(made)}"
-    yield _table(("Cause", "Outages", "Nodes", "Time to repair", "GPU-hours lost"), [
-        (row.cause, str(row.outages or "-"), str(row.nodes), repair(row.repair), number(row.gpu_hours_lost)) for row in made.causes
-    ])  # fmt: skip
+    yield _table(
+        ("Cause", "Outages", "Nodes", "Time to repair", "GPU-hours lost"),
+        [
+            (row.cause, str(row.outages or "-"), str(row.nodes), repair(row.repair), number(row.gpu_hours_lost))
+            for row in made.causes
+        ],
+    )
     key = ((plots.FAILED, "failure"), (plots.PLANNED, "out for another reason"), (plots.UNKNOWN, "not known"))
     yield f"<h2>The nodes that lost most, {plots.NODES_MOST} at most</h2>{plots.nodes(made)}"
     yield (
@@ -60,20 +64,36 @@ def _body(made: Report) -> Iterator[str]:
             head = (label.capitalize(), *GROUP)
             yield _table(head, [(name, *group_row(of)) for name, of in groups.items()])
     yield "<h2>Boards</h2>"
-    yield _table(("Board", "Node", "Outages", "Causes", "GPU-hours lost"), [
-        (row.uuid, ", ".join(row.nodes), str(row.outages), ", ".join(row.causes), number(row.gpu_hours_lost)) for row in made.boards
-    ])  # fmt: skip
+    yield _table(
+        ("Board", "Node", "Outages", "Causes", "GPU-hours lost"),
+        [
+            (row.uuid, ", ".join(row.nodes), str(row.outages), ", ".join(row.causes), number(row.gpu_hours_lost))
+            for row in made.boards
+        ],
+    )
     yield "<h2>Outages</h2>"
-    yield _table(("Node", "Cause", "Since", "For", "GPU-hours lost"), [
-        (one.node, one.cause, moment(one.start), lasted(one.seconds, one.ended), number(one.gpu_hours_lost)) for one in made.outages
-    ])  # fmt: skip
+    yield _table(
+        ("Node", "Cause", "Since", "For", "GPU-hours lost"),
+        [
+            (one.node, one.cause, moment(one.start), lasted(one.seconds, one.ended), number(one.gpu_hours_lost))
+            for one in made.outages
+        ],
+    )
     yield "<h2>Exclusions</h2>"
-    yield _table(("By", "Times", "Still out", "Node-hours", "Lasted"), [
-        (row.by, str(row.exclusions), str(row.still_out), number(row.node_hours), repair(row.lasted)) for row in made.exclusions
-    ])  # fmt: skip
-    yield _table(("Node", "By", "Where", "Since", "For"), [
-        (one.node, one.by, ", ".join(one.actuators), moment(one.start), lasted(one.seconds, one.ended)) for one in made.excluded
-    ])  # fmt: skip
+    yield _table(
+        ("By", "Times", "Still out", "Node-hours", "Lasted"),
+        [
+            (row.by, str(row.exclusions), str(row.still_out), number(row.node_hours), repair(row.lasted))
+            for row in made.exclusions
+        ],
+    )
+    yield _table(
+        ("Node", "By", "Where", "Since", "For"),
+        [
+            (one.node, one.by, ", ".join(one.actuators), moment(one.start), lasted(one.seconds, one.ended))
+            for one in made.excluded
+        ],
+    )
     if made.renamed:
         yield "<h2>Renamed nodes</h2>"
         yield _table(("Node", "Before"), [(names[0], ", ".join(names[1:])) for names in made.renamed])

@@ -21,9 +21,14 @@ def report_text(made: Report) -> Iterator[str]:
     yield f"{_nodes(fleet.nodes)}{gone}; {fleet.gpus:,} GPUs"
     yield ""
     yield from (f"{name:<16}{text}" for name, text in summary(made))
-    yield from _section("lost by cause", ("CAUSE", "OUTAGES", "NODES", "TIME TO REPAIR", "GPU-HOURS LOST"), [
-        (row.cause, str(row.outages or "-"), str(row.nodes), repair(row.repair), number(row.gpu_hours_lost)) for row in made.causes
-    ])  # fmt: skip
+    yield from _section(
+        "lost by cause",
+        ("CAUSE", "OUTAGES", "NODES", "TIME TO REPAIR", "GPU-HOURS LOST"),
+        [
+            (row.cause, str(row.outages or "-"), str(row.nodes), repair(row.repair), number(row.gpu_hours_lost))
+            for row in made.causes
+        ],
+    )
     for label, groups in made.groups.items():
         if len(groups) > 1:
             yield from _section(
@@ -32,16 +37,35 @@ def report_text(made: Report) -> Iterator[str]:
                 [(name, *group_row(of)) for name, of in groups.items()],
             )
     boards = [row for row in made.boards if row.outages > 1]
-    yield from _section("boards with several outages", ("BOARD", "NODE", "OUTAGES", "CAUSES", "GPU-HOURS LOST"), [
-        (row.uuid, ", ".join(row.nodes), str(row.outages), ", ".join(row.causes), number(row.gpu_hours_lost)) for row in boards
-    ])  # fmt: skip
-    yield from _section("excluded by", ("BY", "TIMES", "STILL OUT", "NODE-HOURS", "LASTED"), [
-        (row.by, str(row.exclusions), str(row.still_out), number(row.node_hours), repair(row.lasted)) for row in made.exclusions
-    ])  # fmt: skip
-    yield from _section("longest exclusions", ("NODE", "BY", "SINCE", "FOR"), [
-        (one.node, one.by + (f" ({', '.join(one.actuators)})" if one.actuators else ""), moment(one.start), lasted(one.seconds, one.ended))
-        for one in made.excluded
-    ])  # fmt: skip
+    yield from _section(
+        "boards with several outages",
+        ("BOARD", "NODE", "OUTAGES", "CAUSES", "GPU-HOURS LOST"),
+        [
+            (row.uuid, ", ".join(row.nodes), str(row.outages), ", ".join(row.causes), number(row.gpu_hours_lost))
+            for row in boards
+        ],
+    )
+    yield from _section(
+        "excluded by",
+        ("BY", "TIMES", "STILL OUT", "NODE-HOURS", "LASTED"),
+        [
+            (row.by, str(row.exclusions), str(row.still_out), number(row.node_hours), repair(row.lasted))
+            for row in made.exclusions
+        ],
+    )
+    yield from _section(
+        "longest exclusions",
+        ("NODE", "BY", "SINCE", "FOR"),
+        [
+            (
+                one.node,
+                one.by + (f" ({', '.join(one.actuators)})" if one.actuators else ""),
+                moment(one.start),
+                lasted(one.seconds, one.ended),
+            )
+            for one in made.excluded
+        ],
+    )
     yield from _section("renamed", ("NODE", "BEFORE"), [(names[0], ", ".join(names[1:])) for names in made.renamed])
     yield from (f"\nnote: {clean(note)}" for note in made.notes)
 

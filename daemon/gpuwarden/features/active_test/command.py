@@ -2,24 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-from gpuwarden.base.background import boottime
-from gpuwarden.cli.client import Daemon
-from gpuwarden.cli.parser import TRY_AGAIN, UNAVAILABLE, UNKNOWN, CommandError, Parser
-from gpuwarden.cli.sources import configuration
-from gpuwarden.cli.text import clean
-from gpuwarden.config.model import Config
-from gpuwarden.features.active_test.options import ActiveTestOptions
+from gpuwarden.cli.parser import Parser
 from gpuwarden_collectors.active_test.level import Level
-
-if TYPE_CHECKING:  # loaded only once the configuration is known to have no fault
-    from gpuwarden.features.active_test.tester.report import Report
 
 HELP = """
 Tests the GPUs of this node: memory with patterns, compute with known results, PCIe, reads between GPUs. A GPU that is in use
@@ -45,6 +29,8 @@ examples:
   srun --exclusive --gres=gpu:8 gpuwarden test
   gpuwarden test --submit
 """
+
+MAIN = "gpuwarden.features.active_test.command_main"
 
 
 def arguments(parser: Parser) -> None:
@@ -81,84 +67,3 @@ def arguments(parser: Parser) -> None:
     )
     parser.add_config()
     parser.add_run_dir()
-
-
-def main(options: argparse.Namespace) -> int:
-    options.simulate = None
-    config = configuration(options, os.environ)
-    if options.submit:
-        from gpuwarden.features.active_test.idle.command import submit  # noqa: PLC0415 - it loads what a test does not need
-
-        return submit(options, config, daemon_call(config))
-    options.level = Level.GATE.value if options.of_ended_job else options.level or Level.QUICK.value
-    from gpuwarden.features.active_test.tester.report import document  # noqa: PLC0415 - a fault in the configuration is reported before asyncio is loaded
-    from gpuwarden.features.active_test.tester.text import shown  # noqa: PLC0415
-
-    report = _report(options, config)
-    if options.json:
-        print(json.dumps(document(report), indent=2))
-    else:
-        print("\n".join(map(clean, shown(report))))
-    return report.verdict.exit_code
-
-
-def _report(options: argparse.Namespace, config: Config) -> Report:
-    import asyncio  # noqa: PLC0415 - as above
-
-    from gpuwarden.features.active_test.idle.wanted import CannotSubmit, NotNow, need_turn, of_ended_job  # noqa: PLC0415
-    from gpuwarden.features.active_test.tester.ended_job import NoEndedJob, ended_job  # noqa: PLC0415 - as above
-    from gpuwarden.features.active_test.tester.host_order import NoSuchOrder, order_of  # noqa: PLC0415 - as above
-    from gpuwarden.features.active_test.tester.lease import DaemonUnreached  # noqa: PLC0415
-    from gpuwarden.features.active_test.tester.run import ActiveTest  # noqa: PLC0415
-    from gpuwarden.features.active_test.tester.selection import UnknownGpu  # noqa: PLC0415
-    from gpuwarden_collectors.slurm.options import conf_path  # noqa: PLC0415
-
-    async def run() -> Report:
-        order = order_of(
-            config,
-            options.level,
-            options.gpu,
-            daemon_call(config),
-            _progress(),
-            nobody_here=options.i_know_nobody_is_here,
-        )
-        try:
-            if options.of_idle_job:
-                await need_turn(order, config.of(ActiveTestOptions))
-            if options.of_ended_job:
-                job = ended_job(os.environ, config.run.dir, conf_path(config.slurm, os.environ), boottime)
-                order = await of_ended_job(order, config.of(ActiveTestOptions), job)
-            return await ActiveTest(order).run()
-        finally:
-            if order.asked.slurm is not None:
-                await order.asked.slurm.close()
-
-    try:
-        return asyncio.run(run())
-    except (UnknownGpu, NoSuchOrder) as error:
-        raise CommandError(str(error)) from error
-    except (NotNow, NoEndedJob, CannotSubmit, DaemonUnreached) as error:
-        raise CommandError(f"not tested: {error}", UNKNOWN) from error
-
-
-def daemon_call(config: Config) -> Callable[..., Any]:
-    """A verb of the daemon, with the errors that the test knows."""
-    from gpuwarden.features.active_test.tester.lease import DaemonAway, DaemonUnreached  # noqa: PLC0415 - as above
-
-    daemon = Daemon.chosen(config.run.dir)
-
-    def call(verb: str, **arguments: object) -> Any:
-        try:
-            return daemon.call(verb, **arguments)
-        except CommandError as error:
-            kind = DaemonAway if error.code in (UNAVAILABLE, TRY_AGAIN) else DaemonUnreached
-            raise kind(str(error)) from error
-
-    return call
-
-
-def _progress() -> Callable[[int, str], None]:
-    """Lines on a terminal; nothing where nobody watches."""
-    if not sys.stderr.isatty():
-        return lambda _index, _phase: None
-    return lambda index, phase: print(f"GPU {index}: {clean(phase)}", file=sys.stderr, flush=True)

@@ -65,4 +65,4 @@ TO_DO: Mapping[str, str] = {
     "gpu_sm_slow": "Test the GPU again: `gpuwarden test`. The same SM is slow again: open a case with the vendor; in service it costs time only.",
     "gpu_bandwidth_low": "Test the GPU again, cold and empty: `gpuwarden test`. Still slow: for PCIe check `nvidia-smi -q -i SLOT` (width, generation), "
     "for memory open a case with the vendor.",
-}  # fmt: skip
+}

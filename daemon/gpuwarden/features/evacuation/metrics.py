@@ -32,13 +32,28 @@ def _acknowledged(snapshot: Snapshot) -> Iterator[Sample]:
 
 
 METRICS = (
-    Metric("gpuwarden_jobs_signalled_total", COUNTER, ("outcome",), _signalled,
-           "Jobs to be signalled because their machine ends or a GPU failed, by outcome. Outcome local_only: only the ranks on this node were signalled, "
-           "and the job has other nodes; watched: another node signals the job; unsent: not signalled; unknown: the daemon was killed, or the "
-           "controller did not answer, while the signal was sent."),
-    Metric("gpuwarden_jobs_acknowledged_total", COUNTER, ("answer",), _acknowledged,
-           "Jobs by their acknowledgement of the notice. Answer saved: the job has saved; unsaved: a rank reports that it saved nothing; "
-           "ended: all signalled processes ended without an acknowledgement. A job with two answers counts for both."),
-    Metric("gpuwarden_notice_to_signal_seconds", HISTOGRAM, ("le",), _signal_seconds,
-           "Time from the arrival of a notice on this node until a running job is signalled. No series without a source of notices before the first job."),
-)  # fmt: skip
+    Metric(
+        "gpuwarden_jobs_signalled_total",
+        COUNTER,
+        ("outcome",),
+        _signalled,
+        "Jobs to be signalled because their machine ends or a GPU failed, by outcome. Outcome local_only: only the ranks on this node were signalled, "
+        "and the job has other nodes; watched: another node signals the job; unsent: not signalled; unknown: the daemon was killed, or the "
+        "controller did not answer, while the signal was sent.",
+    ),
+    Metric(
+        "gpuwarden_jobs_acknowledged_total",
+        COUNTER,
+        ("answer",),
+        _acknowledged,
+        "Jobs by their acknowledgement of the notice. Answer saved: the job has saved; unsaved: a rank reports that it saved nothing; "
+        "ended: all signalled processes ended without an acknowledgement. A job with two answers counts for both.",
+    ),
+    Metric(
+        "gpuwarden_notice_to_signal_seconds",
+        HISTOGRAM,
+        ("le",),
+        _signal_seconds,
+        "Time from the arrival of a notice on this node until a running job is signalled. No series without a source of notices before the first job.",
+    ),
+)

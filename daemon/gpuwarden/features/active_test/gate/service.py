@@ -19,7 +19,7 @@ from typing import Any
 from gpuwarden.base.paths import CONFIG_FILE
 from gpuwarden.config.model import Config, ConfigError, load
 from gpuwarden.config.sources import Sources
-from gpuwarden.features.active_test.command import daemon_call
+from gpuwarden.features.active_test.command_main import daemon_call
 from gpuwarden.features.active_test.doctor import absent_libraries
 from gpuwarden.features.active_test.tester.host import HostReadings, HostUnread
 from gpuwarden.features.active_test.tester.host_order import order_of
