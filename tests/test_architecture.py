@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,7 @@ def test_no_file_but_one_has_a_list_of_names(names: set[str], only: str) -> None
     assert [str(path.relative_to(ROOT)) for path in files if len(names & written(path)) > 2] == [only]
 
 
+@cache
 def written(path: Path) -> set[str]:
     """Texts, attributes and keywords in a module."""
     words: set[str] = set()

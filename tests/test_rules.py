@@ -257,6 +257,7 @@ def _counted(name: str, severity: str, count: int) -> str:
     return f'{{labels: \'{{alertname="{name}",severity="{severity}"}}\', value: {count}}}'
 
 
+@pytest.mark.slow
 def test_one_node_of_a_thousand_is_a_matter_of_that_node(tmp_path: Path) -> None:
     run = _fleet(tmp_path, 1, _counted("GpuwardenDriverUnresponsive", "ticket", 1))
     assert run.returncode == 0, run.stdout[-3000:]

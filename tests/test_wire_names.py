@@ -14,6 +14,8 @@ import pytest
 
 from support import wire_names
 
+pytestmark = pytest.mark.xdist_group("wire names")  # one process reads all sources once
+
 WAS: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent / "data/wire-names.json").read_text(encoding="utf-8")
 )

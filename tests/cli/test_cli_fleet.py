@@ -19,6 +19,7 @@ from rules import write
 from support.commands import COMMAND, environment, gpuwarden
 from support.prometheus import Server, prometheus, wait
 from support.prometheus_script import Answer, api_server, drip, endless, plain, series, vector
+from support.quick import first_quick
 from support.simulated_nodes import SimulatedNode, simulated_node
 from support.web_certificates import authority
 
@@ -208,7 +209,7 @@ BAD_ANSWERS: dict[str, tuple[Answer, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BAD_ANSWERS)
+@pytest.mark.parametrize("name", first_quick(4, BAD_ANSWERS))
 def test_a_bad_response_is_one_line_of_error_without_any_health(
     name: str, tmp_path: Path, script: Script, port: int
 ) -> None:
@@ -384,23 +385,26 @@ def test_a_certificate_is_believed_only_from_the_authority_that_was_given(tmp_pa
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [
-        (("--prometheus", "http://me:pw@h:9090"), "a user or a password, which every user of the host could read"),
-        (("--prometheus", "ftp://h"), "expected an address such as"),
-        (("--prometheus", "http://h:99999"), "is not an address"),
-        (("--token-file", "/nowhere"), "cannot read /nowhere: No such file or directory"),
-        (("--token-file", "/dev/null"), "does not hold a bearer token"),
-        (("--basic-file", "/dev/null"), "expected one line USER:PASSWORD"),
-        (("--ca-file", "/dev/null", "--prometheus", "https://h"), "no certificates"),
-        (("--token-file", "/a", "--basic-file", "/b"), "both given"),
-        (("--status", "ill"), "expected some of healthy,warning"),
-        (("--termination-deadline", "soon"), "expected a duration"),
-        (("--html", "f"), "--until and --html are of a report: give --report, too"),
-        (("--report", "--why"), "--why: not with --report"),
-        (("--report", "--drift"), "--drift: not with --report"),
-        (("--drift", "--status", "healthy"), "--status: not with --drift"),
-        (("--report", "--until", "soon"), "expected a date or a time"),
-    ],
+    first_quick(
+        4,
+        [
+            (("--prometheus", "http://me:pw@h:9090"), "a user or a password, which every user of the host could read"),
+            (("--prometheus", "ftp://h"), "expected an address such as"),
+            (("--prometheus", "http://h:99999"), "is not an address"),
+            (("--token-file", "/nowhere"), "cannot read /nowhere: No such file or directory"),
+            (("--token-file", "/dev/null"), "does not hold a bearer token"),
+            (("--basic-file", "/dev/null"), "expected one line USER:PASSWORD"),
+            (("--ca-file", "/dev/null", "--prometheus", "https://h"), "no certificates"),
+            (("--token-file", "/a", "--basic-file", "/b"), "both given"),
+            (("--status", "ill"), "expected some of healthy,warning"),
+            (("--termination-deadline", "soon"), "expected a duration"),
+            (("--html", "f"), "--until and --html are of a report: give --report, too"),
+            (("--report", "--why"), "--why: not with --report"),
+            (("--report", "--drift"), "--drift: not with --report"),
+            (("--drift", "--status", "healthy"), "--status: not with --drift"),
+            (("--report", "--until", "soon"), "expected a date or a time"),
+        ],
+    ),
 )
 def test_bad_usage_exits_with_64_and_asks_nobody(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
     done = gpuwarden("fleet", *words, temporary=tmp_path)

@@ -7,6 +7,7 @@ import pytest
 from gpuwarden.features.evacuation.active_notices import active_notices
 from gpuwarden.policy.state import PolicyState
 from support.hosts import Host, slot
+from support.quick import first_quick
 
 
 def concerned(host: Host, *, ignore_gpus: bool = False) -> list[str]:
@@ -34,7 +35,7 @@ def test_jobs_on_a_gpu_that_failed_are_concerned() -> None:
     assert concerned(host, ignore_gpus=True) == []
 
 
-@pytest.mark.parametrize("what", ["memory_degrading", "power_brake", "row_remap_overdue"])
+@pytest.mark.parametrize("what", first_quick(1, ["memory_degrading", "power_brake", "row_remap_overdue"]))
 def test_jobs_on_a_gpu_that_works_on_are_left_alone(what: str) -> None:
     host = Host(4)
     host.run(60)

@@ -11,6 +11,7 @@ from gpuwarden.health.model import Advice, Health, Latch
 from gpuwarden_collectors.event_facts import KernelLineEvent, LineKind
 from gpuwarden_collectors.facts import Stamp
 from support.hosts import slot
+from support.quick import first_quick
 from support.whole_hosts import WholeHost, port
 from support.whole_node import durable
 
@@ -56,7 +57,7 @@ def health(host: WholeHost) -> Health:
 # --- adapters
 
 
-@pytest.mark.parametrize("line", [SILENT, HARDWARE, FATAL])
+@pytest.mark.parametrize("line", first_quick(1, [SILENT, HARDWARE, FATAL]))
 def test_dead_firmware_of_an_adapter_of_the_job_fabric_fails_though_its_port_reads_active(line: str) -> None:
     host = with_adapter()
     happened(host, line)

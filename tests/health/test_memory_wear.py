@@ -12,6 +12,7 @@ from gpuwarden.health.model import Advice, EventKind, Health, Key, Severity, gpu
 from gpuwarden.health.view import CheckRule, Rules
 from gpuwarden_collectors.event_facts import GpuResetEvent
 from support.hosts import Host, slot
+from support.quick import first_quick
 
 DAY = 86_400.0
 DEGRADING = f"memory_degrading@gpu/{slot(3)}"
@@ -144,7 +145,9 @@ def test_rows_that_were_remapped_before_the_upgrade_warn_and_take_no_node_out(co
     assert [f.key.code for f in host.findings] == ["row_remaps_many"]
 
 
-@pytest.mark.parametrize("between", [lambda host: None, Host.restart_daemon, Host.checkpointed, Host.reboot])
+@pytest.mark.parametrize(
+    "between", first_quick(2, [lambda host: None, Host.restart_daemon, Host.checkpointed, Host.reboot])
+)
 def test_two_new_rows_within_a_week_while_errors_go_on_take_the_node_out(between: Callable[[Host], object]) -> None:
     host = Host(8)
     remapped(host, 1)

@@ -255,7 +255,7 @@ def test_a_demand_that_a_reboot_ended_is_no_reset_after_it() -> None:
 # --- whatever was done in between: the third of one kind within a day
 
 
-@pytest.mark.parametrize("between", [lambda _: None, restarts, restarts_from_a_checkpoint])
+@pytest.mark.parametrize("between", first_quick(1, [lambda _: None, restarts, restarts_from_a_checkpoint]))
 def test_the_third_like_failure_of_a_board_within_a_day_needs_a_person_though_each_reset_ended_it(
     between: Callable[[Host], None],
 ) -> None:

@@ -11,6 +11,7 @@ from gpuwarden.health.view import Rules, XidRule
 from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.event_facts import Source, XidEvent
 from support.hosts import Host, slot
+from support.quick import first_quick
 
 W, F = Severity.WARNING, Severity.FAILURE
 NAMES = {0: "None", 1: "GPU Reset Required", 2: "Node Reboot Required", 3: "Drain P2P", 4: "Drain and Reset"}
@@ -28,13 +29,16 @@ def reported(host: Host) -> list[tuple[str, Severity, Advice]]:
 
 @pytest.mark.parametrize(
     ("action", "severity", "advice"),
-    [
-        (1, F, Advice.RESET_GPU),
-        (2, F, Advice.REBOOT),
-        (3, W, Advice.RESTART_APP),  # drain peer-to-peer: a reset is not asked for
-        (4, F, Advice.RESET_GPU),
-        (9, F, Advice.CONTACT_SUPPORT),
-    ],
+    first_quick(
+        2,
+        [
+            (1, F, Advice.RESET_GPU),
+            (2, F, Advice.REBOOT),
+            (3, W, Advice.RESTART_APP),  # drain peer-to-peer: a reset is not asked for
+            (4, F, Advice.RESET_GPU),
+            (9, F, Advice.CONTACT_SUPPORT),
+        ],
+    ),
 )
 def test_the_line_counts_at_once_and_the_reading_goes_on_with_the_same_finding(
     action: int, severity: Severity, advice: Advice

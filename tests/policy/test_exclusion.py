@@ -23,6 +23,7 @@ from support.policy_story import (
     warning,
     xid,
 )
+from support.quick import first_quick
 from support.schedulers import Node
 from support.snapshots import finding, slot
 
@@ -178,7 +179,7 @@ def test_passes_that_observed_nothing_do_not_count() -> None:
     assert story.writes == ["exclude"]
 
 
-@pytest.mark.parametrize("advice", [Advice.INSPECT_HARDWARE, Advice.CONTACT_SUPPORT])
+@pytest.mark.parametrize("advice", first_quick(1, [Advice.INSPECT_HARDWARE, Advice.CONTACT_SUPPORT]))
 def test_after_a_finding_that_needs_a_person_only_a_person_brings_it_back(advice: Advice) -> None:
     story = Story().fails().fails(xid(3), replace(finding("row_remap_failed", gpu(slot(5))), advice=advice))
     story.heals(passes=1_000).restarts_daemon().heals(passes=1_000).checkpoints().restarts_daemon().heals(passes=1_000)

@@ -141,6 +141,7 @@ async def test_no_scrape_fails_while_certificates_and_users_are_replaced_again_a
         assert error_of(served) == ""
 
 
+@pytest.mark.slow
 async def test_sessions_that_openssl_keeps_do_not_pile_up(site: Site) -> None:
     """TLS 1.2 without tickets: the library remembers each handshake, until its context is replaced."""
     async with serving(config=site.write(site.serve(), "  max_version: TLS12")) as served:

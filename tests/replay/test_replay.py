@@ -205,6 +205,7 @@ def test_a_trace_that_is_invalid_or_missing_is_an_error(tmp_path: Path) -> None:
     assert (done.returncode, "Is a directory" in done.stderr) == (66, True)
 
 
+@pytest.mark.slow
 def test_another_configuration_is_judged_by_and_the_difference_shown(trace: Path, tmp_path: Path) -> None:
     (tmp_path / "now.toml").write_text("[inventory]\nexpected_gpus = 4\n")
     (tmp_path / "next.toml").write_text("[inventory]\nexpected_gpus = 8\n")

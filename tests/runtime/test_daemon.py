@@ -53,6 +53,7 @@ def test_a_healthy_host_is_healthy_everywhere_it_is_asked(host: FakeHost, daemon
     assert (shown.returncode, "healthy" in shown.stdout) == (0, True)
 
 
+@pytest.mark.slow
 def test_a_configured_switch_is_a_label_of_the_machine(host: FakeHost) -> None:
     host.config.write_text(host.config.read_text().replace("[publish]\n", '[publish]\nswitch = "rack 7 leaf 2"\n'))
     with host.daemon() as daemon:
@@ -61,6 +62,7 @@ def test_a_configured_switch_is_a_label_of_the_machine(host: FakeHost) -> None:
     assert labels["switch"] == "rack 7 leaf 2"
 
 
+@pytest.mark.slow
 def test_the_sequence_grows_with_each_pass_that_observed(daemon: RunningDaemon) -> None:
     first = daemon.heartbeat()["sequence"]
     daemon.wait(lambda: daemon.heartbeat()["sequence"] > first + 2, "three more passes")

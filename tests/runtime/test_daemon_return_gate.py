@@ -263,6 +263,7 @@ def test_a_daemon_killed_before_and_while_the_test_runs_ends_it_and_the_next_one
         assert gate_events(daemon) == again
 
 
+@pytest.mark.slow
 def test_a_test_whose_result_came_before_the_daemon_was_killed_is_not_run_again(host: GatedHost) -> None:
     host.serve(GATE_ANSWERS="never")
     with host.acting() as daemon:
