@@ -6,10 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuwarden.fleet.report.collected import BEGAN, CEASED, Collected
 from gpuwarden.fleet.report.figures import figures, interval, spread
-from gpuwarden.fleet.report.history import Node, joined
+from gpuwarden.fleet.report.history import Node, joined, nodes_of
 from gpuwarden.fleet.report.outages import OTHER, story
+from gpuwarden.fleet.report.reading import Reading
 from gpuwarden.fleet.report.spans import Spans, bridged, common, toggled, total, union, without
+from gpuwarden.prometheus.client import Results, Sample
 
 END = 100.0
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30))).map(
@@ -51,6 +54,15 @@ def test_a_state_lasts_over_a_gap_until_something_else_is_known() -> None:
     assert bridged(((5.0, 10.0),), known) == ((5, 20),)
     assert bridged(((5.0, 8.0), (20.0, 22.0)), known) == ((5, 8), (20, 22))
     assert bridged(((45.0, 50.0),), known) == ((45, 50),)
+
+
+def test_a_node_of_which_only_the_end_was_read_is_none_of_the_report() -> None:
+    """Remote storage may show the samples of one step between two queries."""
+    collected = Collected(60)
+    gone, here = ({"job": "gpuwarden", "instance": name, "node": name} for name in ("n1", "n2"))
+    collected.add(Results({BEGAN: [Sample(here, 60.0, 1.0)], CEASED: [Sample(gone, 120.0, 1.0)]}))
+    reading = Reading((0.0, 600.0), 60, collected.sets(600.0), {}, ())
+    assert [(node.name, node.seen) for node in nodes_of(reading)] == [("n2", (0.0, 600.0))]
 
 
 def node(name: str = "n1", **more: object) -> Node:

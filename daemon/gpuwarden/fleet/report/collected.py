@@ -53,12 +53,12 @@ class Collected:
             spans.append((start, at))
 
     def sets(self, end: float) -> dict[str, Set]:
-        """Return the spans by name and labels. `end`: of the period."""
+        """Return the spans by name and labels, without what never held. `end`: of the period."""
         known: dict[Labels, list[Span]] = defaultdict(list)
         for labels, changes in self._changes.items():
             known[tuple((name, dict(labels).get(name, "")) for name in NAMED)] += toggled(sorted(changes), end)
         return {
-            name: {labels: union(spans) for labels, spans in found.items()}
+            name: {labels: spans for labels, of in found.items() if (spans := union(of))}
             for name, found in {**self._held, KNOWN: known}.items()
         }
 
