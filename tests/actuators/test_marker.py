@@ -49,6 +49,7 @@ async def applied(one: MarkerActuator, what: Intent) -> NodeState:
         (Why.FAILURE, FAILED, "failure", "xid"),
         (Why.FAILURE, "gpuwarden: failure dcgm_nvswitch", "failure", "dcgm_nvswitch"),
         (Why.FAILURE, unknown(["nvml"]), "unknown", ""),
+        (Why.FAILURE, unknown(["nvml"], "8f3c6a1e.0"), "unknown", ""),
         (Why.TERMINATION, termination(BOOT, "i-0af01c23"), "termination", ""),
         (Why.OPERATOR, operator("alice", "rack move"), "person", ""),
     ],

@@ -89,6 +89,32 @@ def test_a_failure_reason_names_the_nvlink_domain_and_it_comes_back() -> None:
         assert parsed.domain == ""
 
 
+def test_a_domain_counts_only_where_gpuwarden_writes_it_and_not_in_what_somebody_appends() -> None:
+    for text, domain in {
+        "gpuwarden: failure domain=8f3c6a1e.0 gpu=3 plugin_x=1 - set domain=zzz in BIOS": "8f3c6a1e.0",
+        "gpuwarden: failure gpu=3 plugin_x=1 - set domain=zzz in BIOS": "",
+        "gpuwarden: failure gpu=3 xid=79, see domain=zzz": "",
+        "gpuwarden: failure": "",
+    }.items():
+        read = reasons.parse(text)
+        assert read is not None
+        assert read.domain == domain
+
+
+def test_an_unknown_health_is_known_again_with_and_without_a_domain() -> None:
+    found = [finding("xid", gpu(slot(3)), detail="79")]
+    for text, unknown in {
+        reasons.unknown(["nvml_not_answering"]): True,
+        reasons.unknown(["nvml_not_answering"], "8f3c6a1e.0"): True,
+        reasons.failure(found, GPUS, "8f3c6a1e.0"): False,
+        "gpuwarden: failure gpu=3 plugin_x=1 - unknown=what": False,
+        reasons.operator("al", "unknown=x"): False,
+    }.items():
+        read = reasons.parse(text)
+        assert read is not None
+        assert read.unknown is unknown
+
+
 def test_what_to_do_stands_in_the_reason_if_it_is_one_thing_and_fits() -> None:
     gone, again = (finding("gpu_missing", gpu(slot(n))) for n in (3, 5))
     assert reasons.failure([gone], GPUS) == "gpuwarden: failure gpu=3 gpu_missing - power-cycle the machine"

@@ -36,7 +36,6 @@ OWNER = "gpuwarden"
 RESPONSE_WITHIN = 5.0
 """Seconds; a file system that hangs costs one thread, and no second one is begun beside it."""
 _LARGEST = 16 << 10  # bytes; a marker has less than 1 KiB
-_UNKNOWN = f"{reasons.PREFIX}{Why.FAILURE} unknown="
 _CAUSES = {Why.FAILURE: "failure", Why.TERMINATION: "termination", Why.OPERATOR: "person"}
 _OPEN_CODES = ("dcgm_", "plugin_")
 _MENDED_BY_A_PERSON = frozenset(
@@ -158,12 +157,12 @@ class MarkerFile:
 
 def marker_text(intent: Intent, *, node: str, boot_id: str, since: float) -> str:
     """The text of the whole file. `since` in Unix time."""
-    unknown = intent.reason.startswith(_UNKNOWN)
+    parsed = reasons.parse(intent.reason)
     document = {
         "format": FORMAT,
         "node": node,
         "actuator": intent.actuator,
-        "cause": "unknown" if unknown else _CAUSES[intent.why],
+        "cause": "unknown" if parsed is not None and parsed.unknown else _CAUSES[intent.why],
         "reason": intent.reason,
         "check": check_of(intent.reason),
         "since": rfc3339(since),

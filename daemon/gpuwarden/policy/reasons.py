@@ -27,6 +27,7 @@ _INSTANCE = 64  # characters
 _BOOT = 8  # hexadecimal digits
 
 _SUFFIX = " : "
+_DOMAIN, _UNKNOWN = "domain=", "unknown="
 _ODD = str.maketrans({'"': "'", "|": "/", "\\": "/", "`": "'", "[": "(", "]": ")", "$": " "})
 """What a scheduler, a shell or a parser of tables could take for its own."""
 _NOT_A_TOKEN = re.compile(r"[^A-Za-z0-9_.:+-]+")
@@ -43,6 +44,8 @@ class Reason:
     boot: str = ""
     instance: str = ""
     domain: str = ""
+    unknown: bool = False
+    """The node was excluded because its health was unknown."""
 
 
 def failure(findings: Iterable[Finding], gpus: Mapping[str, GpuVerdict], domain: str = "") -> str:
@@ -66,11 +69,11 @@ def _with_action(text: str, findings: Iterable[Finding]) -> str:
 
 
 def unknown(why: Iterable[str], domain: str = "") -> str:
-    return _fitting(_kind(domain), [f"unknown={_token(text)}" for text in why])
+    return _fitting(_kind(domain), [f"{_UNKNOWN}{_token(text)}" for text in why])
 
 
 def _kind(domain: str) -> str:
-    return f"failure domain={_token(domain)}" if domain else "failure"
+    return f"failure {_DOMAIN}{_token(domain)}" if domain else "failure"
 
 
 def termination(boot_id: str, instance: str) -> str:
@@ -104,16 +107,25 @@ def parse(text: str) -> Reason | None:
     kind = _KIND.fullmatch(own.removeprefix(PREFIX).strip())
     if kind is None:
         return None
-    fields = dict(word.split("=", 1) for word in (kind[2] or "").split() if "=" in word)
+    words = (kind[2] or "").split()
+    fields = dict(word.split("=", 1) for word in words if "=" in word)
     named = kind[1] == Why.TERMINATION
+    domain, first = _domain_and_first(words) if kind[1] == Why.FAILURE else ("", "")
     return Reason(
         why=Why(kind[1]),
         text=own.strip(),
         suffix=suffix.strip(),
         boot=_known(fields.get("boot", "")) if named else "",
         instance=_known(fields.get("instance", "")) if named else "",
-        domain=fields.get("domain", "") if kind[1] == Why.FAILURE else "",
+        domain=domain,
+        unknown=first.startswith(_UNKNOWN),
     )
+
+
+def _domain_and_first(words: list[str]) -> tuple[str, str]:
+    """Return the domain of a failure's words, and the first word behind it. What comes later may be anybody's text."""
+    first, second, *_ = *words, "", ""
+    return (first.removeprefix(_DOMAIN), second) if first.startswith(_DOMAIN) else ("", first)
 
 
 def _known(name: str) -> str:
