@@ -337,7 +337,7 @@ def test_nodes_are_grouped_by_nvlink_domain_and_clique_0_is_one(tmp_path: Path, 
         labels = {"cluster_uuid": uuid, "clique": clique} if clique else {}
         script.add("machines", 1, {"job": "gpuwarden", "instance": name, **labels})
     script.add("down", 0, {"job": "gpuwarden", "instance": "n5"})
-    script.add("domains", 1, {"job": "gpuwarden", "instance": "n5", "cluster_uuid": uuid, "clique": "0"})
+    script.add("domains", 1, {"job": "gpuwarden", "instance": "n5", "cluster_uuid": uuid, "clique": "0+1"})
     lines = fleet(tmp_path, port).stdout.splitlines()
     assert (
         lines[1] == "NVLink domain 8f3c6a1e.0: 3 nodes: 1 failure, 1 unreachable, 1 healthy; 0 kept out of scheduling"

@@ -20,7 +20,7 @@ from gpuwarden.actuators.prometheus_shared import Shared
 from gpuwarden.base.threads import detached
 from gpuwarden.config.policy import BreakerOptions
 from gpuwarden.config.secrets import SecretError, SecretFile
-from gpuwarden.health.domain import domain_name
+from gpuwarden.health.domain import domain_of_labels
 from gpuwarden.policy.breaker import refusal
 from gpuwarden.policy.model import FleetCount, Held
 from gpuwarden.prometheus.access import Access, AccessError, Hints, access
@@ -159,15 +159,9 @@ def fleet_count_of(results: Results, wall: float) -> FleetCount:
     # A node that is scraped by two jobs must not rank before itself.
     also = {_name(sample) for sample in own} - {_name(newest)}
     names = (name for name in map(_name, results.samples["held"]) if name not in also)
-    domains = {_name(sample): _domain(sample) for sample in results.samples.get("domains", ())}
+    domains = {_name(sample): domain_of_labels(sample.labels) for sample in results.samples.get("domains", ())}
     held = tuple(Held(since.get(name, 0.0), name, domains.get(name, "")) for name in names)
     return FleetCount(node=_name(newest), pool=max(1, int(pool[0].value)), held=held, now=newest.at)
-
-
-def _domain(sample: Sample) -> str:
-    """Return the NVLink domain; of several the first, as the node itself does."""
-    uuid, clique = (sample.labels.get(name, "").partition("+")[0] for name in ("cluster_uuid", "clique"))
-    return domain_name(uuid, clique)
 
 
 def _name(sample: Sample) -> str:

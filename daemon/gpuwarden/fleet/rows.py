@@ -14,7 +14,7 @@ from typing import TypeVar
 from gpuwarden.fleet import queries as q
 from gpuwarden.fleet.alike import incomplete, labels_of
 from gpuwarden.fleet.model import RANK, Finding, Key, Notice, Out, Row, Status, key_of
-from gpuwarden.health.domain import domain_name
+from gpuwarden.health.domain import domain_of_labels
 from gpuwarden.prometheus.client import Sample
 
 Samples = Mapping[str, list[Sample]]
@@ -38,13 +38,9 @@ def rows(samples: Samples, termination_deadline: float) -> list[Row]:
     ]
     found = incomplete(found, labels_of(samples["machines"]))
     domains = labels_of(samples["domains"], samples["machines"])
-    found = [replace(row, domain=_domain(domains.get(row.key, {}))) for row in found]
+    found = [replace(row, domain=domain_of_labels(domains.get(row.key, {}))) for row in found]
     named = _with_shared_names([_unreachable(row, termination_deadline) for row in found])
     return sorted(named, key=lambda row: (-RANK[row.status], row.out, row.cluster, row.domain, row.node, row.instance))
-
-
-def _domain(labels: Mapping[str, str]) -> str:
-    return domain_name(labels.get("cluster_uuid", ""), labels.get("clique", ""))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from gpuwarden_collectors.facts import NvmlFacts
 
@@ -14,6 +15,12 @@ def domain_name(cluster_uuid: str, clique: str) -> str:
     """Write a domain in brief: the first digits of its cluster's UUID, and the clique, of which 0 is one. "" without a cluster."""
     uuid, clique = _ODD.sub("", cluster_uuid)[:_UUID_SHOWN], _ODD.sub("", clique)
     return f"{uuid}.{clique}" if uuid and clique else ""
+
+
+def domain_of_labels(labels: Mapping[str, str]) -> str:
+    """Return the domain by the labels of `gpuwarden_machine_info`; of several the first, as the node itself does."""
+    uuid, clique = (labels.get(name, "").partition("+")[0] for name in ("cluster_uuid", "clique"))
+    return domain_name(uuid, clique)
 
 
 def domain_of(facts: NvmlFacts | None) -> str:
