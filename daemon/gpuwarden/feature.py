@@ -1,4 +1,4 @@
-"""The features: what gpuwarden does beside judging a node and excluding it. The one list of them.
+"""The features: what gpuwarden does with its verdict, and what else it does. The one list of them.
 
 A feature is a folder of `features/`. Core takes the tables that it finds there and knows no feature by name: the packages on the right
 each read the module of one name below, in every folder that has it, and import nothing else of a feature. What a feature needs is

@@ -128,7 +128,8 @@ def test_a_maintenance_reservation_is_an_exclusion_by_another_party_and_has_a_se
     state = NodeState(at=NOW, flags=frozenset({Flag.MAINTENANCE}), schedulable=False, state="idle+maintenance")
     reserved = tuple(excluded(PolicyState(), {"slurm": state}))
     assert reserved == (("slurm", "maintenance"),)
-    shown = enforced(snapshot(), excluded=reserved)
+    shown = enforced(snapshot(), excluded=reserved, node_states={"slurm": state})
+    assert "slurm: idle+maintenance, kept for maintenance" in text_of(shown)
     page = scrape(shown)
     assert page.value("gpuwarden_excluded", actuator="slurm", owner="other", cause="maintenance") == 1
     assert page.value("gpuwarden_schedulable") == 0

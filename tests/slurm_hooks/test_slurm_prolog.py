@@ -71,6 +71,7 @@ STARTS: Mapping[str, tuple[dict[str, object], str]] = {
     "before the node is excluded": ({"excluded": 0}, "has not excluded"),
     "if nobody read whether it is excluded": ({"excluded": ""}, "has not excluded"),
     "if only somebody else's scheduler excludes it": ({"excluded_by": "dstack:failure operator"}, "has not excluded"),
+    "in a maintenance reservation, which drains nothing": ({"excluded_by": "slurm:maintenance"}, "has not excluded"),
     "on a stale verdict": ({"age": 100}, "s old"),
     "on a verdict of another boot": ({"boot_id": "0b3c"}, "of another boot"),
     "on a verdict of another format": ({"format": 3}, "cannot be read"),

@@ -17,7 +17,11 @@ from prometheus_rules.texts import CHECKS, FINDING, NODE, SINCE, WHERE
 PAGE, TICKET, INFO = "page", "ticket", "info"
 SEVERITIES = (PAGE, TICKET, INFO)
 
-STILL_IN = "unless on (job, instance) gpuwarden:node:exclusion > 0"
+STILL_IN = (
+    "unless on (job, instance) gpuwarden:node:exclusion > 0\n"
+    'unless on (job, instance) gpuwarden_excluded{cause="maintenance"} == 1'
+)
+"""A maintenance reservation ends by itself, and a node that is silent by then could not report it: it counts while the series is there."""
 OUT = "and on (job, instance) gpuwarden:node:exclusion == 1"
 NOT_PLANNED = "unless on (job, instance) gpuwarden:node:exclusion == 2"
 

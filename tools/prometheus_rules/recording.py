@@ -62,12 +62,12 @@ group by (job, instance, node) (topk by (job, instance) (1, gpuwarden:node:last_
         Recording(
             record="gpuwarden:node:exclusion",
             why="Whether the node is excluded. 0: no. 1: it is out for a failure, by gpuwarden or another party. 2: it is out as "
-            "planned, by an operator (gpuwarden exclude), for its announced end, or in a maintenance reservation. As last known while the node is silent.",
+            "planned, by an operator (gpuwarden exclude) or for its announced end. As last known while the node is silent.",
             expr=f"""\
 max by (job, instance) (
     gpuwarden_excluded{{cause=~"failure|foreign"}}
   or
-    2 * gpuwarden_excluded{{cause=~"operator|termination|maintenance"}}
+    2 * gpuwarden_excluded{{cause=~"operator|termination"}}
   or
     2 * (gpuwarden_termination_deadline_timestamp_seconds < bool time() + {pace.seconds(f"{HORIZON:.0f}s")})
 )

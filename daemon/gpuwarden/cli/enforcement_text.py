@@ -99,6 +99,8 @@ def _scheduler(scheduler: Document) -> str:
     state = clean(scheduler["state"])
     if not scheduler["excluded"]:
         return f"{name}: {state}, not excluded"
+    if scheduler["excluded"] == "maintenance":
+        return f"{name}: {state}, kept for maintenance: gpuwarden writes nothing there until its end"
     who = (
         "by another party" if scheduler["excluded"] == "foreign" else f"by gpuwarden for {clean(scheduler['excluded'])}"
     )

@@ -56,7 +56,9 @@ _CHECKS: dict[str, Check] = {
 async def examine(config: Config, daemon: Running) -> list[Row]:
     """Everything at once, in the order of the table. Takes at most `SLURM_WITHIN`."""
     checks = (_in_time(name, check, daemon, config) for name, check in _CHECKS.items())
-    return [row for rows in await asyncio.gather(*checks) for row in rows]
+    found = [row for rows in await asyncio.gather(*checks) for row in rows]
+    areas = list(dict.fromkeys(row.area for row in found))
+    return sorted(found, key=lambda row: areas.index(row.area))
 
 
 async def _in_time(name: str, check: Check, daemon: Running, config: Config) -> list[Row]:

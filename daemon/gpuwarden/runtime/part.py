@@ -1,7 +1,6 @@
 """What a feature adds to the running daemon: the module `daemon` of a feature has `part`, which makes it.
 
-The daemon calls every part in the order of the list of features. A part is made once; `part` returns None where the configuration does
-not want it, and nothing else of the feature is then loaded.
+The daemon calls every part in the order of the list of features. `part` returns None where the daemon does nothing for the feature.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from gpuwarden.engine.journal import Step
 from gpuwarden.features.evacuation.acknowledge import Acknowledge
@@ -18,7 +19,8 @@ from gpuwarden.features.evacuation.shown import NAME
 from gpuwarden.features.evacuation.slurm.job_scan import SlurmJobScan
 from gpuwarden.health.model import Event
 from gpuwarden.publish.snapshot import Snapshot
-from gpuwarden.publish.sockets.jobs import JobVerb
+from gpuwarden.publish.sockets.jobs import Caller, JobVerb
+from gpuwarden.publish.sockets.unix_socket import VerbError
 from gpuwarden.runtime.part import Part, Service
 from gpuwarden.runtime.wiring import Site
 from gpuwarden_collectors.base import Clock
@@ -28,9 +30,19 @@ from gpuwarden_collectors.receivers.reader import ReceiversReader
 from gpuwarden_collectors.slurm.options import conf_path
 
 
-def part(site: Site, service: Service, clock: Clock) -> Part | None:
-    """Return the evacuation; None with simulated GPUs, for which no job is signalled."""
-    return None if site.simulation is not None else EvacuationPart(site, service, clock)
+def part(site: Site, service: Service, clock: Clock) -> Part:
+    """Return the evacuation. With simulated GPUs no job is signalled."""
+    return NoEvacuation() if site.simulation is not None else EvacuationPart(site, service, clock)
+
+
+class NoEvacuation(Part):
+    """What jobs get that try the socket beside simulated GPUs."""
+
+    def job_verbs(self) -> Mapping[str, JobVerb]:
+        async def acknowledge(_: dict[str, Any], __: Caller) -> Any:
+            raise VerbError("with simulated GPUs there is nothing to acknowledge")
+
+        return {"acknowledge": acknowledge}
 
 
 class EvacuationPart(Part):

@@ -42,16 +42,21 @@ def _scheduler(name: str, state: NodeState | None) -> Document:
             "reachable": False,
             "error": "not read yet" if state is None else state.error,
         }
-    owner = state.why.value if state.why is not None else Owner.FOREIGN.value
     return {
         "actuator": name,
         "reachable": True,
         "error": "",
         "state": state.state,
-        "excluded": None if state.owner is Owner.NONE and not state.closed else owner,
+        "excluded": _excluded_for(state),
         "reason": (f"{state.reason} : {state.suffix}" if state.suffix else state.reason) or state.closed,
         "since": rfc3339(state.since) if state.since else None,
     }
+
+
+def _excluded_for(state: NodeState) -> str | None:
+    if state.owner is not Owner.NONE or state.closed:
+        return state.why.value if state.why is not None else Owner.FOREIGN.value
+    return Flag.MAINTENANCE.value if Flag.MAINTENANCE in state.flags else None
 
 
 def _overridden(enforced: Enforced) -> Document | None:
