@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ from gpuwarden.health.gpu.reading_time import LEARNED_FROM
 from support.commands import COMMAND, environment, gpuwarden
 from support.daemons import PATIENCE, FakeHost, Json, RunningDaemon, alive, slots
 from support.scrape import Scrape
+from support.socket_talk import ask
 
 HOT_CALL = "nvmlDeviceGetPowerUsage"
 """A call that every pass makes of every GPU."""
@@ -383,6 +385,8 @@ def test_simulated_faults_go_the_whole_way(tmp_path: Path) -> None:
 
     try:
         assert wait(lambda status: status["simulated"] and status["present"] == 2) == 0
+        refused = asyncio.run(ask(run_dir / "job.sock", {"verb": "acknowledge"}))
+        assert "with simulated GPUs there is nothing to acknowledge" in refused["error"]
         for fault, code in SIMULATED_FAULTS:
             done = gpuwarden("inject", "--run-dir", run_dir, "--gpu", "1", *fault, temporary=tmp_path)
             assert done.returncode == 0, done.stderr
