@@ -150,6 +150,18 @@ def test_nothing_is_gated_in_mode_observe() -> None:
     assert (story.stands(), EventKind.GATE_WANTED in kinds(story)) == (None, False)
 
 
+def test_what_was_demanded_outlasts_mode_observe_and_a_checkpoint_in_it() -> None:
+    story = mended()
+    story.settings = replace(GATED, enforce=False)
+    story.checkpoints().restarts_daemon().passes(3)
+    assert story.is_out()
+    story.settings = GATED
+    story.passes(3)
+    assert (story.is_out(), story.stands()) == (True, GateState.DUE)
+    story.results().passes(3)
+    assert not story.is_out()
+
+
 @pytest.mark.parametrize(
     ("subject", "gated"),
     [(gpu(slot(3)), True), (Subject("link", slot(3), "4"), True), (Subject("switch", "0000:05:00.0"), True),

@@ -56,7 +56,7 @@ def durable(state: health.State) -> object:
         dict(state.links),
         dict(state.port_downs),
         state.host,
-        dict(state.features),
+        {name: memory for name, memory in state.features.items() if memory != health.MEMORIES[name].EMPTY},
     )
     return tracks, records, dict(state.pins), boards, state.health, state.boot_id
 
