@@ -14,7 +14,7 @@ import gpuwarden
 from gpuwarden.config.model import Config, load
 from gpuwarden.config.sources import Sources
 from gpuwarden.doctor.termination import ENOUGH
-from gpuwarden.service.files import MAIN
+from gpuwarden.service.files import SERVICE
 from gpuwarden_deb import completions, contents
 from gpuwarden_deb.control import debian_version, project
 from gpuwarden_deb.example import example
@@ -147,11 +147,11 @@ def test_the_completions_of_the_other_shells_are_read_by_them_and_have_every_opt
 def test_every_file_of_systemd_has_its_place_and_the_units_are_named_in_the_scripts(tmp_path: Path) -> None:
     contents.lay(tmp_path, "1.2.3", 0)
     contents.maintainer_scripts(tmp_path, tmp_path / "DEBIAN")
-    assert f"for unit in {MAIN} gpuwarden-" in (tmp_path / "DEBIAN/postinst").read_text()
+    assert f"for unit in {SERVICE} gpuwarden-" in (tmp_path / "DEBIAN/postinst").read_text()
     assert {unit.replace("@*.", "@.") for unit in contents.units(tmp_path)} == {
         file.name for kind in ("service", "socket", "timer") for file in (ROOT / "systemd").glob(f"*.{kind}")
     }
-    assert (tmp_path / contents.UNITS / f"{MAIN}.d/10-profile.conf").resolve() == (
+    assert (tmp_path / contents.UNITS / f"{SERVICE}.d/10-profile.conf").resolve() == (
         tmp_path / "usr/share/gpuwarden/profiles/observe.conf"
     )
     for script in ("preinst", "postinst", "prerm", "postrm"):

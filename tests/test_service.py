@@ -16,7 +16,7 @@ import pytest
 
 from gpuwarden.service.code import writable
 from gpuwarden.service.executable import Executables, refusals
-from gpuwarden.service.files import LINKS, LOCAL_UNITS, MAIN, local_files, source
+from gpuwarden.service.files import LINKS, LOCAL_UNITS, SERVICE, local_files, source
 from gpuwarden.service.installation import MANIFEST, Installation, ServiceError, State
 from gpuwarden_deb.contents import LINKS as PACKAGED_LINKS
 from gpuwarden_deb.contents import TABLE
@@ -24,7 +24,7 @@ from support.commands import gpuwarden
 from support.trees import DATA
 
 COMMAND, PYTHON = Path("/srv/tools/gpuwarden/bin/gpuwarden"), Path("/srv/tools/gpuwarden/bin/python")
-UNIT = f"{LOCAL_UNITS}/{MAIN}"
+UNIT = f"{LOCAL_UNITS}/{SERVICE}"
 SYSTEMD = DATA.parents[1] / "systemd"
 
 
@@ -59,7 +59,7 @@ def test_the_packages_are_made_by_the_same_table() -> None:
     packaged = {row.pattern for row in TABLE if row.pattern.startswith("systemd/")}
     found = {path for pattern in packaged for path in SYSTEMD.parent.glob(pattern) if path.is_file()}
     assert found == {path for path in SYSTEMD.rglob("*") if path.is_file()}
-    assert any(MAIN in link for link in PACKAGED_LINKS)
+    assert any(SERVICE in link for link in PACKAGED_LINKS)
 
 
 def test_what_was_installed_is_removed_and_nothing_else(tmp_path: Path) -> None:
@@ -129,10 +129,10 @@ def test_a_file_of_an_earlier_version_goes_with_the_upgrade(tmp_path: Path) -> N
 @pytest.mark.parametrize("folder", ["usr/lib/systemd/system", "lib/systemd/system"])
 def test_where_a_package_has_the_units_nothing_is_written(tmp_path: Path, folder: str) -> None:
     (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / folder / MAIN).write_text("")
+    (tmp_path / folder / SERVICE).write_text("")
     with pytest.raises(ServiceError, match="a package of this host has the units already"):
         installation(tmp_path).install()
-    assert present(tmp_path) == {f"{folder}/{MAIN}"}
+    assert present(tmp_path) == {f"{folder}/{SERVICE}"}
 
 
 def test_a_foreign_file_or_a_manifest_that_cannot_be_read_stops_it_before_anything_is_written(tmp_path: Path) -> None:

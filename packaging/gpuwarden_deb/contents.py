@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuwarden.service.files import MAIN, PACKAGED_UNITS, PARTS, PROFILE, sockets
+from gpuwarden.service.files import PACKAGED_UNITS, PARTS, PROFILE, SERVICE, sockets
 from gpuwarden_deb import completions
 from gpuwarden_deb.example import example
 from gpuwarden_deb.man_page import man_page
@@ -47,7 +47,7 @@ TABLE = (
 )
 LINKS = {
     "usr/bin/gpuwarden": str(COMMAND),
-    f"{UNITS}/{MAIN}.d/10-profile.conf": f"../../../../share/gpuwarden/profiles/{PROFILE}",
+    f"{UNITS}/{SERVICE}.d/10-profile.conf": f"../../../../share/gpuwarden/profiles/{PROFILE}",
 }
 
 
@@ -107,10 +107,10 @@ def scripts(root: Path, kind: str) -> dict[str, str]:
     all_units = units(root)
     fields = {f"@{part.name}@\n": part.read_text() for part in (folder / "parts").iterdir()} | {
         "@UNITS@": " ".join(f"'{unit}'" if "*" in unit else unit for unit in all_units),
-        "@ENABLED@": " ".join((MAIN, *sockets())),
+        "@ENABLED@": " ".join((SERVICE, *sockets())),
         "@LISTENING@": " ".join(unit for unit in all_units if unit.endswith((".socket", ".timer"))),
         "@RESTARTED@": " ".join(
-            unit for unit in all_units if unit.endswith(".service") and unit != MAIN and "@" not in unit
+            unit for unit in all_units if unit.endswith(".service") and unit != SERVICE and "@" not in unit
         ),
     }
     filled = {}

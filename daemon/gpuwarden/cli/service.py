@@ -12,7 +12,7 @@ from pathlib import Path
 from gpuwarden import __version__
 from gpuwarden.cli.parser import NOT_ALLOWED, UNAVAILABLE, CommandError, Parser
 from gpuwarden.service.executable import Executables, refusals
-from gpuwarden.service.files import MAIN, local_files, sockets
+from gpuwarden.service.files import SERVICE, local_files, sockets
 from gpuwarden.service.installation import Installation, ServiceError, State
 
 HELP = """
@@ -83,7 +83,7 @@ def _install(options: argparse.Namespace, installation: Installation, found: Exe
         return 0
     for command in commands:
         _run(command)
-    print(f"{MAIN} runs; next: gpuwarden doctor")
+    print(f"{SERVICE} runs; next: gpuwarden doctor")
     return 0
 
 
@@ -123,9 +123,9 @@ def _commands() -> Iterator[str]:
     yield "systemd-sysusers /etc/sysusers.d/gpuwarden.conf"
     yield "systemd-tmpfiles --create /etc/tmpfiles.d/gpuwarden.conf"
     yield "systemctl daemon-reload"
-    yield f"systemctl enable {MAIN}"
+    yield f"systemctl enable {SERVICE}"
     yield f"systemctl start {' '.join(sockets())}"
-    yield f"systemctl restart {MAIN}"
+    yield f"systemctl restart {SERVICE}"
 
 
 def _run(command: str, *, needed: bool = True) -> None:

@@ -18,7 +18,7 @@ PACKAGED_PYTHON = "/opt/gpuwarden/bin/python3"
 PACKAGED_SHARE, LOCAL_SHARE = "/usr/share/gpuwarden", "/usr/local/share/gpuwarden"
 PACKAGED_UNITS = ("usr/lib/systemd/system", "lib/systemd/system")
 LOCAL_UNITS = "etc/systemd/system"
-MAIN = "gpuwarden.service"
+SERVICE = "gpuwarden.service"
 PROFILE = "observe.conf"
 """The mode that the daemon has until it is configured."""
 
@@ -46,7 +46,7 @@ PARTS = (
     Part("*.conf", "usr/share/gpuwarden", "usr/local/share/gpuwarden"),  # drop-ins that an administrator enables
     Part("slurm/*", "usr/libexec/gpuwarden", "usr/local/libexec/gpuwarden", 0o755),
 )
-LINKS = {f"{LOCAL_UNITS}/{MAIN}.d/10-profile.conf": f"{LOCAL_SHARE}/profiles/{PROFILE}"}
+LINKS = {f"{LOCAL_UNITS}/{SERVICE}.d/10-profile.conf": f"{LOCAL_SHARE}/profiles/{PROFILE}"}
 """Links of a local installation, with their targets."""
 
 
@@ -66,7 +66,7 @@ def source() -> Path:
 
 def sockets() -> list[str]:
     """Sockets that are enabled with the daemon, by its `Also=`."""
-    also: list[str] = re.findall(r"^Also=(.*)$", (source() / MAIN).read_text("utf-8"), re.MULTILINE)
+    also: list[str] = re.findall(r"^Also=(.*)$", (source() / SERVICE).read_text("utf-8"), re.MULTILINE)
     return " ".join(also).split()
 
 
