@@ -8,20 +8,29 @@ from collections.abc import Sequence
 from gpuwarden.fleet.model import Key, key_of
 from gpuwarden.fleet.report.history import Node
 from gpuwarden.prometheus.access import Access
-from gpuwarden.prometheus.client import query
+from gpuwarden.prometheus.client import PrometheusError, Sample, query
 
 NODES_MOST = 2000
 """Nodes of which boards are read. Of a fleet that scales by itself no node is renamed."""
+BATCH = 100
+"""Queries that have one deadline together."""
 
 
 def boards_of(access: Access, nodes: Sequence[Node], timeout: float) -> tuple[dict[Key, frozenset[str]], list[str]]:
-    """Return the UUIDs of GPUs by node, as last known, and notes about what cannot be compared. Raises PrometheusError."""
+    """Return the UUIDs of GPUs by node, as last known, and notes about what cannot be compared. `timeout`: of each batch of queries."""
     if len(nodes) < 2:
         return {}, []
     if len(nodes) > NODES_MOST:
         return {}, [f"{len(nodes)} nodes came or went in this period: a node that was renamed is shown as two"]
-    queries = {str(number): _query(node) for number, node in enumerate(nodes)}
-    found = query(access, queries, timeout).samples
+    queries = [(str(number), _query(node)) for number, node in enumerate(nodes)]
+    found: dict[str, list[Sample]] = {}
+    try:
+        for start in range(0, len(queries), BATCH):
+            found |= query(access, dict(queries[start : start + BATCH]), timeout).samples
+    except PrometheusError as error:
+        return {}, [
+            f"the GPUs of {len(nodes)} nodes that came or went cannot be read, and a node that was renamed is shown as two: {error}"
+        ]
     boards = {
         node.keys[0]: frozenset(
             sample.labels.get("uuid", "") for sample in found[str(number)] if key_of(sample) == node.keys[0]
