@@ -49,6 +49,8 @@ examples:
 """
 
 URL = "http://127.0.0.1:9090"
+TERMINATION_DEADLINE = 1200.0
+"""Seconds."""
 _HINTS = Hints(
     address="is the address right? --prometheus URL, or PROMETHEUS_URL",
     credentials="give --token-file or --basic-file",
@@ -110,7 +112,6 @@ def arguments(parser: Parser) -> None:
         "--termination-deadline",
         metavar="T",
         type=duration("100ms", "7d"),
-        default="20m",
         help="time after the last heartbeat at which the cloud or an autoscaler takes an unreachable node away; WHY shows what is left (default: 20m)",
     )
     parser.add_argument(
@@ -159,11 +160,15 @@ def main(options: argparse.Namespace) -> int:
 def _combined(options: argparse.Namespace) -> None:
     """Raise CommandError if options are given together of which one would be ignored."""
     given = {name for name, value in vars(options).items() if value not in (None, False)}
-    if options.report is None and given & {"until", "html"}:
-        raise CommandError("--until and --html are of a report: give --report, too")
-    ignored = given & {"all", "status", "why", "watch"} if options.report is not None or options.drift else set()
+    if options.report is None and given & {"until", "by", "html"}:
+        raise CommandError("--until, --by and --html are of a report: give --report, too")
+    ignored = (
+        given & {"all", "status", "why", "watch", "termination_deadline"}
+        if options.report is not None or options.drift
+        else set()
+    )
     if ignored or (options.report is not None and options.drift):
-        named = ", ".join(f"--{name}" for name in sorted(ignored or {"drift"}))
+        named = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(ignored or {"drift"}))
         raise CommandError(f"{named}: not with {'--report' if options.report is not None else '--drift'}")
 
 
@@ -186,7 +191,8 @@ def _show(reached: Access, options: argparse.Namespace) -> int:
         results = query(reached, QUERIES | WHY_QUERIES if wide else QUERIES, options.timeout)
     except PrometheusError as error:
         raise CommandError(clean(str(error)), UNKNOWN) from error
-    known = _chosen(rows(results.samples, options.termination_deadline), options, reached)
+    deadline = TERMINATION_DEADLINE if options.termination_deadline is None else options.termination_deadline
+    known = _chosen(rows(results.samples, deadline), options, reached)
     if options.drift:
         return show_drift(known, _machines(results), as_json=options.json)
     shown = [row for row in known if _wanted(row, options)]

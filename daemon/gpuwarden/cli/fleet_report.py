@@ -24,6 +24,8 @@ from gpuwarden.prometheus.access import Access
 from gpuwarden.prometheus.client import PrometheusError, TooLargeError
 from gpuwarden.publish.times import rfc3339
 
+BY = ("cluster", "rack")
+
 
 def arguments(parser: Parser) -> None:
     parser.add_argument(
@@ -42,8 +44,9 @@ def arguments(parser: Parser) -> None:
         "--by",
         metavar="LABEL,…",
         type=lambda text: [name for name in text.split(",") if name],
-        default="cluster,rack",
-        help="labels of targets or of gpuwarden_machine_info by which the report groups nodes, beside the model (default: cluster,rack)",
+        help="labels of targets or of gpuwarden_machine_info by which the report groups nodes, beside the model (default: "
+        + ",".join(BY)
+        + ")",
     )
     parser.add_argument(
         "--html",
@@ -88,7 +91,8 @@ def _report(reached: Access, options: argparse.Namespace) -> Report:
     nodes = nodes_of(reading)
     boards, notes = boards_of(reached, partial(nodes, reading), options.timeout)
     nodes = _chosen(joined(nodes, boards), options, reached)
-    return report(nodes, reading, options.by, [*(f"Prometheus warns: {text}" for text in reading.warnings), *notes])
+    by = BY if options.by is None else options.by
+    return report(nodes, reading, by, [*(f"Prometheus warns: {text}" for text in reading.warnings), *notes])
 
 
 def _chosen(nodes: Sequence[Node], options: argparse.Namespace, reached: Access) -> list[Node]:
