@@ -125,6 +125,23 @@ async def test_a_budget_that_is_not_used_up_asks_for_no_labels() -> None:
         assert counting._shared._running is None
 
 
+async def test_a_domain_that_is_used_up_asks_for_what_its_nodes_share_too() -> None:
+    """A node does not count itself while it is in service, so that its own domain is not in the answer."""
+    out = {f"n{number}": NOW - 100 - number for number in range(2, 7)}
+
+    def respond(path: str, query: str, headers: dict[str, str]) -> Answer:
+        if query == QUERIES["domains"]:
+            return vector([series(NOW, 1, named(node) | {"cluster_uuid": "8f3c6a1e", "clique": "0"}) for node in out])
+        return site(pool=200, **out)(path, query, headers)
+
+    for domain, asked in ((6, False), (5, True)):
+        with api_server(respond) as port:
+            counting = counter(port, domain=domain)
+            found = await counting.fleet_count()
+            assert (counting._shared._running is not None) is asked
+        assert bool(refusal(Budget(domain=domain), found, "8f3c6a1e.0")) is asked
+
+
 async def test_a_node_that_two_jobs_scrape_is_not_counted_as_excluded_before_itself() -> None:
     once = site(pool=2, n1=NOW - 50)
     twice = {**named("n1"), "job": "again"}

@@ -516,6 +516,19 @@ async def test_a_node_that_the_breaker_defers_is_not_hurried(rig: Rig) -> None:
     await rig.kill()
 
 
+async def test_an_operator_s_exclusion_is_not_held_back_by_the_breaker(rig: Rig) -> None:
+    rig.cluster.nodes |= {f"n{n}": Node(reason=FAILED, since=time.time()) for n in range(2, 4)}
+    rig.options = rig_options(budget_of_one())
+    rig.begin()
+    rig.enforcement.run()
+    fails(rig)
+    await rig.until(lambda: rig.enforcement.shown().breaker)
+    assert await rig.enforcement.orders.exclude("alice", "waits for parts") == "fake: done"
+    assert rig.reason == "gpuwarden: operator by=alice waits for parts"
+    await rig.until(lambda: not rig.enforcement.shown().breaker)
+    await rig.kill()
+
+
 async def test_a_wider_breaker_holds_from_the_next_count_on(rig: Rig) -> None:
     """After a reload the wanted intent is still the same."""
     rig.cluster.nodes |= {f"n{n}": Node(reason=FAILED, since=time.time()) for n in range(2, 4)}

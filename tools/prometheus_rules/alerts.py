@@ -75,7 +75,9 @@ count by (job) (
         name="GpuwardenBreakerOpen", severity=PAGE, lasts="1m", keeps="5m",
         expr="sum by (job) (gpuwarden_breaker_open) > 0",
         summary="The breaker of {{ $labels.job }} is open: {{ $value }} nodes fail, and are kept in service since too many are out.",
-        description=CHECKS + "gpuwarden takes no further node out until the budget allows it; the failing nodes get work.",
+        description=CHECKS + "gpuwarden takes no further node out until the budget allows it; the failing nodes get work. gpuwarden status "
+        "on such a node names the limit: a share of all nodes (breaker.percent), nodes within an hour (breaker.count), or nodes of one "
+        "NVLink domain (breaker.domain), where dead nodes that wait for parts count, too. gpuwarden exclude takes a node out in any case.",
     )  # fmt: skip
     yield Alert(
         name="GpuwardenNoTargets", severity=PAGE, lasts="10m",

@@ -110,8 +110,13 @@ class PrometheusCounter:
         except (PrometheusError, AccessError, SecretError) as error:
             raise BudgetUnknown(str(error)) from error
         self._pool, self._pool_due = found.pool, self._clock().boottime + POOL_AGE
-        shared = self._shared.text(found, self._clock().boottime) if refusal(self._options, found) else ""
+        shared = self._shared.text(found, self._clock().boottime) if self._used_up(found) else ""
         return replace(found, shared=shared, visible_after=FRESH * self._chance.uniform(1.0, 1.25))
+
+    def _used_up(self, found: FleetCount) -> bool:
+        """Return whether the budget is used up, of all nodes or of any NVLink domain: only the caller knows which is this node's."""
+        domains = {"", *(held.domain for held in found.held)}
+        return any(refusal(self._options, found, domain) for domain in domains)
 
     def _request(self) -> Results:
         return self._ask(self._queries)

@@ -9,8 +9,8 @@ from gpuwarden.cli.parser import Parser
 
 HELP = """
 Makes the daemon read its configuration again, as SIGHUP does. These take effect at once: [checks], [xids], [sxids], [expected],
-[disk], [memory], [swap], [policy], inventory.expected_gpus, jobs.stalled_after, and percent, count, window and recount_after of
-[breaker]. All other changed keys are listed: they need a restart.
+[disk], [memory], [swap], [policy], inventory.expected_gpus, jobs.stalled_after, and percent, count, domain, window and
+recount_after of [breaker]. All other changed keys are listed: they need a restart.
 
 If the configuration has a fault, nothing changes: every fault is listed, and the daemon continues as before.
 

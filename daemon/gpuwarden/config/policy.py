@@ -22,7 +22,7 @@ UNCOUNTED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakerOptions(Budget):
-    """Limit on the nodes that are excluded for failures, by `percent` and `count`, and how they are counted ([exclusion.md](../use/exclusion.md#the-count-of-the-breaker))."""
+    """Limit on the nodes that are excluded for failures, by `percent`, `count` and, of one NVLink domain, `domain`, and how they are counted ([exclusion.md](../use/exclusion.md#the-count-of-the-breaker))."""
 
     recount_after: float = bounded(
         2.0, RECOUNT_LEAST, 60.0, "schedulers keep whole seconds, and a later write must have a later time"

@@ -225,6 +225,6 @@ class Budget:
     count: int = bounded(10, 1, 100_000, "one node at least")
     """The number of nodes with a common budget that may be excluded for failures within `window`."""
     domain: int = bounded(4, 1, 100_000, "one node at least")
-    """The number of nodes of one NVLink domain (cluster UUID and clique, as the 18 of an NVL72) that may be excluded for failures at any time."""
+    """The number of nodes of one NVLink domain (cluster UUID and clique, as the 18 of an NVL72) that may be excluded for failures at any time; dead nodes that wait for parts count, too."""
     window: float = bounded(3_600.0, 60.0, 7 * 86_400.0, "failures come in minutes to days")
     """The time for which `count` applies."""
