@@ -9,7 +9,6 @@ from typing import Any
 
 from gpuwarden.features.evacuation.policy.model import Evacuation, JobState
 from gpuwarden.features.evacuation.shown import evacuations
-from gpuwarden.health.components import Component
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden.publish.times import rfc3339, when
 
@@ -17,13 +16,12 @@ Document = dict[str, Any]
 
 
 def document(snapshot: Snapshot) -> Document:
-    """Return the key `jobs`. Its error is also that of the notice that jobs read."""
+    """Return the key `jobs`. Why jobs cannot read their notice is among `errors`."""
     shown = evacuations(snapshot)
-    errors = (shown.error, snapshot.errors.get(Component.NOTICE))
     return {
         "jobs": {
             "plan": list(shown.preview),
-            "error": "; ".join(filter(None, errors)),
+            "error": shown.error,
             "departures": [_evacuation(one) for one in shown.evacuations],
         }
     }
