@@ -152,7 +152,7 @@ def test_every_series_is_chosen_by_cluster_and_every_variable_exists(name: str) 
 
 
 def test_every_owner_state_and_value_has_its_text() -> None:
-    assert set(texts.OWNER) == {"failure", "termination", "operator", Owner.FOREIGN.value}
+    assert set(texts.OWNER) == {"failure", "termination", "operator", Owner.FOREIGN.value, "maintenance"}
     assert {word for word, _ in texts.HEALTH.values()} == {state.value for state in Health}
     assert set(texts.SEVERITY) == VALUES["severity"]
     assert {word for word, _ in texts.RANK.values()} == VALUES["severity"]

@@ -104,8 +104,8 @@ def test_the_rows_come_in_the_order_in_which_one_needs_the_other(host: FakeHost)
         "kernel log",
         "dcgm",
     ]
-    wanted += ["run directory", "state directory", "port", "web", "scrapes", "prometheus", "job socket", "job signals"]
-    wanted += ["container labels", "metadata service", "shutdown budget"]
+    wanted += ["run directory", "state directory", "port", "web", "scrapes", "prometheus", "job socket"]
+    wanted += ["metadata service", "shutdown budget", "job signals", "container labels"]
     wanted += ["libcuda", "PTX compiler", "uvm", "address space", "workers of tests", "GPUs to test"]
     wanted += ["slurm.conf"]
     assert [name.partition(" ")[2] for name in examine(host)[1]] == wanted
@@ -245,15 +245,18 @@ from pathlib import Path
 from gpuwarden.config.model import Config
 from gpuwarden_collectors.slurm.options import SlurmOptions
 from gpuwarden.doctor import host
-from gpuwarden.config.model import Config
-from gpuwarden.doctor.examination import _CHECKS, _in_time
+from gpuwarden.doctor.check import Check
+from gpuwarden.doctor.examination import _in_time
 from gpuwarden.doctor.running import Running
 from gpuwarden.features.slurm.examination import SlurmDoctor
 here, config = Path(sys.argv[1]), Config()
 async def main():
-    slurm = SlurmDoctor(SlurmOptions(enabled=True, conf=here / "slurm.conf"), "n1", here, here).rows()
-    nvml = host.nvml(replace(config, paths=replace(config.paths, sysfs=here)))
-    print(*await _in_time("slurm", 0.5, slurm), *await _in_time("nvml", 0.5, nvml))
+    async def slurm(*_):
+        return await SlurmDoctor(SlurmOptions(enabled=True, conf=here / "slurm.conf"), "n1", here, here).rows()
+    async def nvml(*_):
+        return await host.nvml(replace(config, paths=replace(config.paths, sysfs=here)))
+    for name, check in (("slurm", Check(slurm, 0.5, "slurm")), ("nvml", Check(nvml, 0.5))):
+        print(*await _in_time(name, check, Running(folder=here, status={}), config))
 asyncio.run(main())
 """
 

@@ -24,6 +24,8 @@ from gpuwarden.prometheus.access import Access
 RESPONSE_MAX = 64 << 20
 """Bytes of one response; for 10,000 nodes the largest has about 6 MB."""
 LANES = 2
+ENDS_WITHIN = 1.0
+"""Seconds for the threads that were given up: one that comes back to Python while the process ends can crash it (seen on 3.11)."""
 _CHUNK = 1 << 20
 _ERROR_MAX = 300  # characters of a server's error message
 
@@ -81,6 +83,7 @@ def query(
     thread.join(seconds)
     if thread.is_alive():
         work.give_up()
+        thread.join(ENDS_WITHIN)
         raise _late(access, seconds)
     if work.failure is not None:
         raise work.failure
