@@ -81,7 +81,9 @@ def test_a_writer_killed_at_any_of_its_system_calls_leaves_the_old_or_the_new_ch
     """Really killed, at each call in turn; what the dead left behind is gone after the next save."""
     folder = memory_folder(tmp_path)
     try:
-        code, output = ended(start("-c", KILLER, folder, run_dir=tmp_path))
+        code, output = ended(
+            start("-c", KILLER, folder, run_dir=tmp_path), within=240.0
+        )  # 271 processes, one after the other
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     assert code == 0, output
