@@ -195,7 +195,7 @@ class Config:
     @property
     def excludes(self) -> bool:
         """Return whether this configuration names anything that excludes the node."""
-        return self.counted or any(enabled for _, enabled in _uncounting(self))
+        return self.counted or any(_uncounting(self))
 
 
 PARSERS = {Address: (ADDRESS, Address.parse), SecretFile: (A_SECRET, SecretFile.parse)}
@@ -263,16 +263,17 @@ def _misfits(config: Config) -> Iterator[Misfit]:
 def _uncounted(config: Config) -> Iterator[Misfit]:
     """Exclusion for a failure needs a count of the excluded nodes: reported before it matters."""
     counts = config.counted or config.breaker.prometheus or config.breaker.uncounted == "allow"
-    acts = [name for name, enabled in _uncounting(config) if enabled]
+    acts = list(_uncounting(config))
     if config.mode == "enforce" and acts and not counts:
         found = f'mode = "enforce" with {", ".join(acts)} needs a fleet counter for the breaker'
         yield ("breaker.uncounted", "breaker.prometheus", "mode"), f"{found}: {UNCOUNTED}"
 
 
-def _uncounting(config: Config) -> Iterator[tuple[str, bool]]:
-    """Tables that exclude this node without knowing of any other, each with whether it is enabled."""
-    yield from ((f"[{name}]", True) for name in config.excluding(Excludes.BY_MARKER, Excludes.BY_ACTUATOR))
-    yield "[exec.exclude]", bool(config.exec.exclude.command)
+def _uncounting(config: Config) -> Iterator[str]:
+    """Yield the enabled tables that exclude this node without knowing of any other."""
+    yield from (f"[{name}]" for name in config.excluding(Excludes.BY_MARKER, Excludes.BY_ACTUATOR))
+    if config.exec.exclude.command:
+        yield "[exec.exclude]"
 
 
 def _bad_names(config: Config) -> Iterator[Misfit]:

@@ -26,7 +26,6 @@ NVML_WITHIN = 45.0
 DCGM_WITHIN = 45.0
 METADATA_WITHIN = 20.0
 """Two requests and two tokens, of `termination.<cloud>.timeout` (5 s at most) and 1 s."""
-SLURM_WITHIN = 90.0
 
 
 _CHECKS: dict[str, Check] = {
@@ -54,7 +53,7 @@ _CHECKS: dict[str, Check] = {
 
 
 async def examine(config: Config, daemon: Running) -> list[Row]:
-    """Everything at once, in the order of the table. Takes at most `SLURM_WITHIN`."""
+    """Everything at once, in the order of the table. Takes as long as the check with most time."""
     checks = (_in_time(name, check, daemon, config) for name, check in _CHECKS.items())
     found = [row for rows in await asyncio.gather(*checks) for row in rows]
     areas = list(dict.fromkeys(row.area for row in found))

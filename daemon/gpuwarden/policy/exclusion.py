@@ -368,7 +368,7 @@ class _Steps:
     def _bars(self, hold: Hold) -> str:
         """Why what we hold may not be lifted without a person, or not yet; "" if it may."""
         if why := self._needs_person(hold):
-            return "; ".join((f"{why}: {_ONLY_A_PERSON}", *self._told_meanwhile(hold)))
+            return "; ".join((f"{why}: {_ONLY_A_PERSON}", *self._standing_of_requirements(hold)))
         settings = self._settings
         if not self._clean():
             if forced := overridden(self.state, self._seen.verdict):
@@ -379,11 +379,11 @@ class _Steps:
             return f"it comes back when it has been out for {settings.restore_after:.0f} s"
         return next((text for name in self._applying() if (text := self._answers[name].text)), "")
 
-    def _told_meanwhile(self, hold: Hold) -> list[str]:
+    def _standing_of_requirements(self, hold: Hold) -> list[str]:
         """Return where the requirements stand while the node waits for a person, who must know it."""
         if hold.why is Why.OPERATOR or not self._clean():
             return []
-        return [one.told(self._seen, self._now) for one in self._applying().values()]
+        return [one.standing(self._seen, self._now) for one in self._applying().values()]
 
     def _needs_person(self, hold: Hold) -> str:
         if hold.why is Why.OPERATOR:

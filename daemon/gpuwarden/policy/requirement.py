@@ -45,7 +45,7 @@ class Requirement(Protocol):
     def answer(self, seen: Situation, now: Stamp) -> Answer:
         """Return whether the node may return. Asked once nothing else is in the way, and only of one that applies."""
 
-    def told(self, seen: Situation, now: Stamp) -> str:
+    def standing(self, seen: Situation, now: Stamp) -> str:
         """Return where it stands, for a person who decides on the return."""
 
     def unmet(self, verdict: Verdict) -> str:

@@ -79,7 +79,7 @@ class PassedTest:
     def answer(self, seen: Situation, now: Stamp) -> Assessed:
         return assess(self.gate or Gate(), self.level, _surroundings(seen), now)
 
-    def told(self, seen: Situation, now: Stamp) -> str:
+    def standing(self, seen: Situation, now: Stamp) -> str:
         return result_text(self.gate or Gate(), self.level, self.answer(seen, now), seen.verdict.gpus)
 
     def unmet(self, verdict: Verdict) -> str:
