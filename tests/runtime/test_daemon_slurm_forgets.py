@@ -60,9 +60,9 @@ def test_a_restoration_that_the_controller_forgot_is_made_again(host: SlurmHost,
         state = slurm.remembers()
         host.is_mended()
         daemon.wait(lambda: '"node restored"' in daemon.lines(), "the restoration to be recorded")
-        slurm.crashes(state)
-        assert slurm.reason("n1") == REASON
-        assert host.is_drained()
+    slurm.crashes(state)  # with no daemon that would restore the node before it is looked at
+    assert slurm.reason("n1") == REASON
+    assert host.is_drained()
     with host.acting() as daemon:  # which reads the node at once, and has it from the ledger
         daemon.wait(lambda: slurm.state("n1") == {"IDLE"}, "the node to come back")
 
