@@ -1,0 +1,179 @@
+"""What is known of a job that has or had GPUs of this node: its epoch, what touched it, how it ended, what it used, and the cause.
+
+A *job* is one of Slurm, a container, a pod, or a session of processes that no scheduler placed. Its *epoch* is the time from its begin
+to its end on this node. What *touches* it is what happened to its GPUs, to its processes or to the node in its epoch, and until
+`SETTLES` after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from gpuwarden.health.model import Subject
+from gpuwarden_collectors.facts import Stamp
+
+NAME = "why"
+SETTLES = 60.0
+"""Seconds after its end for which what happens still touches a job: a driver reports some faults only when a process is ended."""
+TOUCHES_MOST = 40
+"""Kept of one job: the first ones, since a cause comes before what follows from it. Repetitions are counted, not kept."""
+
+
+class JobKind(StrEnum):
+    SLURM = "slurm"
+    CONTAINER = "container"
+    POD = "pod"
+    SESSION = "session"  # processes on GPUs that no scheduler placed, by their session leader
+
+
+class Cause(StrEnum):
+    """Who or what ended a job. The values are labels of a metric."""
+
+    NONE = "none"  # it ended well: there is no cause
+    HARDWARE = "hardware"
+    HOST = "host"
+    FABRIC = "fabric"
+    JOB = "job"  # its own doing: an Xid of its program, its memory limit, its exit code
+    SCHEDULER = "scheduler"  # an operator or the scheduler: cancelled, time limit, preempted
+    NOTICE = "notice"  # the machine was announced to end
+    OTHER_NODE = "other_node"
+    NOT_SEEN = "not_seen"  # nothing that this node saw
+
+
+class Certainty(StrEnum):
+    CERTAIN = "certain"  # a source names this job, its process or its control group
+    LIKELY = "likely"  # it was on the job's own GPU or node at the right time
+    POSSIBLE = "possible"  # at the right time, and others fit as well
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Touch:
+    """One thing that happened to a job, from its first time on; repetitions are counted."""
+
+    what: str
+    """A name of the table `causes.RULES`, as `xid`, `finding`, `oom_limit`, `oom_node`, `reset`, `notice`, `driver_restart`, `boot`."""
+    detail: str = ""
+    """Which one: the number of an Xid, the code of a finding, the reason of an exclusion. At most 200 characters."""
+    at: Stamp
+    """The first time."""
+    until: Stamp | None = None
+    """When it was over; None while it lasts, and for what has no length."""
+    slot: str = ""
+    """PCI address of the GPU; empty for the node."""
+    pid: int | None = None
+    """The process that it names; None if it names none."""
+    count: int = 1
+    """How often."""
+    follows: str = ""
+    """Id of the finding that it is a consequence of; empty for a first cause."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """How a job ended, as far as this node knows. What is not known is empty or None."""
+
+    at: Stamp
+    """When it ended here."""
+    known_from: str
+    """`epilog`, `scheduler`, `cgroup`, `processes` or `boot`: the source of `at`, in falling order of trust."""
+    state: str = ""
+    """The scheduler's word, as `FAILED`, `TIMEOUT`, `CANCELLED`, `PREEMPTED`, `NODE_FAIL`, `OUT_OF_MEMORY`, `COMPLETED`."""
+    exit_code: int | None = None
+    """Exit code of the batch script or of the container's first process."""
+    signal: int | None = None
+    """The signal that ended it."""
+    by: str = ""
+    """Who cancelled it, where the scheduler says it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """What a job used of its GPUs, over all of them. None: not measured."""
+
+    energy_j: float | None = None
+    """Energy, joules: by the driver's counter where there is one, else the integral of power."""
+    energy_covers: float | None = None
+    """Share of its GPU-seconds that `energy_j` is measured over, 0 to 1."""
+    busy: float | None = None
+    """Mean share of time in which a kernel ran, 0 to 1."""
+    tensor: float | None = None
+    """Mean share of time in which tensor cores were active, 0 to 1."""
+    memory_peak_bytes: int | None = None
+    """Most memory of one GPU in use at any pass."""
+    idle_gpu_seconds: float = 0.0
+    """GPU-seconds that it had GPUs without a process on them."""
+    throttled_gpu_seconds: float = 0.0
+    """GPU-seconds in which a thermal or power-brake limit was in force."""
+    observed_gpu_seconds: float = 0.0
+    """GPU-seconds that the shares are measured over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epoch:
+    """A job on this node, from its begin on."""
+
+    name: str
+    """Its kind and what the kind calls it: `slurm/4711`, `container/0123456789ab`, `pod/namespace/name`, `session/4711`. With `began` it is
+    unique: a scheduler may give a number again."""
+    began: Stamp
+    """When it began here."""
+    boot_id: str = ""
+    """The boot in which it began."""
+    uid: int | None = None
+    """Its user; None where no source gives it."""
+    user: str = ""
+    """Name of the user, printable; empty where no source gives it."""
+    job_name: str = ""
+    """Name of the job, printable, at most 64 characters; empty where no source gives it."""
+    slots: tuple[str, ...] = ()
+    """PCI addresses of its GPUs."""
+    touches: tuple[Touch, ...] = ()
+    """What touched it so far, in order of time, at most `TOUCHES_MOST`."""
+    use: Use = field(default_factory=Use)
+    """What it used until it was last written down."""
+    energy_at: Mapping[str, int] = field(default_factory=dict)
+    """By slot, the driver's energy counter when it began, millijoules."""
+
+    @property
+    def kind(self) -> str:
+        return self.name.partition("/")[0]
+
+    @property
+    def id(self) -> str:
+        return self.name.partition("/")[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Why a job ended."""
+
+    cause: Cause
+    """Who or what."""
+    certainty: Certainty = Certainty.CERTAIN
+    """How sure that is."""
+    sentence: str = ""
+    """The answer for its owner: one sentence, at most 300 characters."""
+    code: str = ""
+    """The condition, Xid or state that it rests on, as `xid.79`; empty if it rests on nothing."""
+    slot: str = ""
+    """PCI address of the GPU to blame; empty if none is."""
+    serial: str = ""
+    """Serial number of its board."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A job that has ended, and why."""
+
+    epoch: Epoch
+    """What is known of it."""
+    end: End
+    """How it ended."""
+    answer: Answer
+    """Why."""
+
+
+def job_subject(name: str) -> Subject:
+    return Subject("job", part=name)
