@@ -83,10 +83,12 @@ def test_an_order_to_the_daemon_ends_a_running_test(
 def test_a_test_goes_on_when_the_daemon_is_killed_and_says_that_nothing_was_kept(
     host: ActiveHost, daemon: RunningDaemon
 ) -> None:
-    host.script({"*": [{"write": {"phase": "int8"}}, {"sleep": 3}, *PASSES]})
+    killed = host.folder / "killed"
+    host.script({"*": [{"write": {"phase": "int8"}}, {"wait": str(killed)}, *PASSES]})
     process = host.begin("--json", "--i-know-nobody-is-here")
     host.wait_note(1)
     daemon.kill()
+    killed.touch()
     code, document = ended(process)
     assert (code, document["verdict"]) == (0, "nothing_found")
     assert "judged without the past of these GPUs, and not kept: no daemon answers" in document["notes"][0]

@@ -25,7 +25,7 @@ class SlurmNode(ActiveHost):
     def __init__(self, folder: Path, slurm: Slurm) -> None:
         super().__init__(folder, GPUS)
         self.slurm = slurm
-        self.configure(f'[slurm]\nenabled = true\nnode = "n1"\ntimeout = "5s"\nconf = "{slurm.conf}"\n')
+        self.configure(f'[slurm]\nenabled = true\nnode = "n1"\ntimeout = "10s"\nconf = "{slurm.conf}"\n')
         self.more = {"PATH": slurm.environment["PATH"], "SLURM_CONF": str(slurm.conf)}
 
     def answers(self) -> list[str]:
@@ -101,10 +101,12 @@ def test_a_suspended_job_counts_though_the_node_is_idle(node: SlurmNode) -> None
 
 @pytest.mark.slow
 def test_a_job_that_starts_before_the_memory_is_taken_keeps_it(node: SlurmNode) -> None:
-    node.script({"*": [{"write": {"phase": "int8"}}, {"sleep": 4}, *PASSES]})
+    started = node.folder / "started"
+    node.script({"*": [{"write": {"phase": "int8"}}, {"wait": str(started)}, *PASSES]})
     process = node.begin("--json", "--level", "gate", "--gpu", "0")
     node.wait_note(0)
     job = node.job(SLEEPS)
+    started.touch()
     code, document = ended(process)
     assert (code, document["gpus"][0]["obstacle"]) == (3, "busy")
     assert f"Slurm has jobs here ({job} of root)" in document["gpus"][0]["text"]

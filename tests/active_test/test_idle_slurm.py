@@ -18,7 +18,7 @@ from gpuwarden.features.active_test.idle import job as idle_job
 from gpuwarden.features.active_test.idle.doctor import idle_tests
 from gpuwarden_collectors.active_test.level import Level
 from support.active_test_hosts import PASSES, gone, wait
-from support.daemons import Json, RunningDaemon, children
+from support.daemons import PATIENCE, Json, RunningDaemon, children
 from support.idle_nodes import IdleCudaNode, IdleNode, idle_slurm, jobs, make_idle, submit
 from support.slurm import SLURM, Slurm, require_slurm, running
 
@@ -104,7 +104,7 @@ def test_a_running_test_is_preempted_by_any_job_and_leaves_an_interrupted_result
 def test_of_submissions_at_the_same_time_one_has_a_job(slurm: Slurm, node: IdleNode, daemon: RunningDaemon) -> None:
     node.script({"*": HANGS})
     begun = [node.begin("--submit") for _ in range(3)]
-    codes = sorted(process.wait(60) for process in begun)
+    codes = sorted(process.wait(PATIENCE) for process in begun)
     assert codes == [0, 3, 3]
     assert len(jobs(slurm)) == 1
     code, answer = submit(node)
@@ -124,7 +124,7 @@ def test_a_submitter_that_is_killed_leaves_one_job_at_most(
     killed = node.begin("--submit")
     wait((tmp_path / "in-sbatch").exists, "sbatch")
     killed.send_signal(signal.SIGKILL)
-    assert killed.wait(60) == -signal.SIGKILL
+    assert killed.wait(PATIENCE) == -signal.SIGKILL
     code, answer = submit(node)
     assert (code, answer["job"]) == (3, None), answer
     orphan.touch()
@@ -170,7 +170,7 @@ def test_of_two_jobs_for_a_node_the_second_tests_nothing(slurm: Slurm, node: Idl
 def test_a_job_that_cannot_start_is_removed_by_the_controller(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
     users = slurm.submit("sleep 300", "--nodelist=n1")
     slurm.wait(lambda: slurm.job_state(users) == "RUNNING", "the user's job to run")
-    monkeypatch.setattr(idle_job, "STARTED_WITHIN", 2)
+    monkeypatch.setattr(idle_job, "STARTED_WITHIN", 10)
     late = idle_job.IdleJob(
         node="n1", gpus=4, partition="gwtest", level=Level.GATE, parallel=8, config=None, run_dir=Path("/run/gpuwarden")
     )

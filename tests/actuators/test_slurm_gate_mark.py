@@ -28,7 +28,7 @@ async def entered(slurm: Slurm, *names: str, at_once: int = 2) -> dict[str, str]
     """Return the answer to each of these nodes when all ask together."""
     clients = {name: SlurmClient(conf=slurm.conf, inherited=slurm.environment, node=name) for name in names}
     marks = {
-        name: GateMark(client, SlurmOptions(enabled=True), at_once=at_once, slurm_user="root", lasts=60.0, pause=1.1)
+        name: GateMark(client, SlurmOptions(enabled=True), at_once=at_once, slurm_user="root", lasts=60.0, pause=3.0)
         for name, client in clients.items()
     }
     try:

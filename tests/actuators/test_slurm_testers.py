@@ -34,7 +34,7 @@ def test_jobs_that_run_and_marks_are_counted_pending_jobs_apart_and_users_jobs_o
 ) -> None:
     now = time.time()
     assert counted(slurm) == FleetTests((), 0)
-    slurm.scontrol("update", "NodeName=n1", f"Comment={mark(now, now + 60)}")
+    slurm.scontrol("update", "NodeName=n1", f"Comment={mark(now, now + 600)}")
     slurm.scontrol("update", "NodeName=n2", f"Extra={mark(now - 500, now - 400)}")
     slurm.submit("sleep 300", "-w", "n3", "--exclusive", f"--job-name={JOB_NAME}", user="root")
     slurm.submit("sleep 300", "-w", "n3", "--exclusive", f"--job-name={JOB_NAME}", user="root")

@@ -41,8 +41,8 @@ async def service() -> AsyncIterator[Simulator]:
         yield simulator
 
 
-async def approves(service: Simulator, *, wanted: bool = True) -> tuple[Result, str]:
-    approval = AzureApproval(Metadata(service.endpoint, 0.5))
+async def approves(service: Simulator, *, wanted: bool = True, within: float = 30.0) -> tuple[Result, str]:
+    approval = AzureApproval(Metadata(service.endpoint, within))
     try:
         return await approval.approve(ID, lambda: wanted)
     finally:
@@ -102,7 +102,7 @@ async def test_whatever_the_service_does_to_a_request_nothing_is_taken_for_done(
 ) -> None:
     """Its name, its events, the approval: each may go wrong."""
     service.faults += [None] * request_ + [fault]
-    result, text = await approves(service)
+    result, text = await approves(service, within=1.0 if fault is silence else 30.0)
     if (fault, request_) == (PORTAL, 2):  # the text of a page is ignored: the status is the response
         assert result is Result.DONE
     else:
@@ -124,7 +124,7 @@ def configured(tmp_path: Path, azure: Simulator, *, mode: str = "enforce") -> Fa
     host.seclude()
     host.configure(
         f'[termination]\nsources = ["azure"]\n[termination.azure]\nendpoint = "{azure.endpoint}"\n'
-        f'interval = "200ms"\ntimeout = "1s"\napprove = true\n'
+        f'interval = "200ms"\ntimeout = "5s"\napprove = true\n'
     )
     host.config.write_text(f'mode = "{mode}"\n{host.config.read_text()}')
     return host

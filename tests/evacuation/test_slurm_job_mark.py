@@ -32,8 +32,8 @@ pytestmark = SLURM
 
 ROUNDS = 4
 PAIRS = (("n1", "n2"), ("n2", "n3"), ("n1", "n3")) * 2
-PAUSE = 1.0
-"""Of production it is a twelfth, for controllers that answer at once; this machine may be busy with other tests."""
+PAUSE = 3.0
+"""Of production it is a small part, for controllers that answer at once; this machine may be busy with other tests."""
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ def test_a_job_whose_daemon_was_killed_before_it_was_marked_is_signalled_as_a_wh
     killed.configures()
     with killed.host.acting() as daemon:
         daemon.wait(lambda: killed.signals() == [1, 1], "both ranks to be signalled")
-        daemon.wait(lambda: killed.job(daemon)["result"] == "sent", "the status to show it")
+        daemon.wait(lambda: killed.job(daemon).get("result") == "sent", "the status to show it")
         assert killed.job(daemon)["way"] == "job_wide"
         daemon.wait_passes(5)
     assert killed.signals() == [1, 1]
@@ -130,7 +130,7 @@ def test_a_command_that_goes_on_behind_a_killed_daemon_is_awaited_and_counts_as_
         assert killed.signals() == [0, 0]
         (killed.folder / "never").write_text("go on\n")
         daemon.wait(lambda: killed.signals() == [1, 1], "both ranks to be signalled")
-        daemon.wait(lambda: killed.job(daemon)["result"] == "sent", "the status to show it")
+        daemon.wait(lambda: killed.job(daemon).get("result") == "sent", "the status to show it")
         daemon.wait_passes(10)
     assert killed.signals() == [1, 1]
 
@@ -142,7 +142,7 @@ def test_where_the_site_asks_for_it_the_ranks_of_this_node_are_signalled_then(in
     killed.configures(jobs="signal_again = true")
     with killed.host.acting() as daemon:
         daemon.wait(lambda: sum(killed.signals()) == 1, "the rank here to be signalled")
-        daemon.wait(lambda: killed.job(daemon)["result"] == "sent", "the status to show it")
+        daemon.wait(lambda: killed.job(daemon).get("result") == "sent", "the status to show it")
         daemon.wait_passes(10)
     here = [report["node"] for report in killed.training.reported("signal")]
     assert here == [killed.node]

@@ -14,6 +14,7 @@ from gpuwarden.health.host.detectors import BOOT_GRACE
 from support.daemons import QUIET, FakeHost, RunningDaemon, alive
 from support.hung_mounts import hung_mount
 from support.mounts import tmpfs
+from support.responders import waited
 from support.trees import plant
 
 
@@ -137,8 +138,8 @@ def test_wild_site_checks_slow_nobody_down_and_leave_nothing_behind(host: FakeHo
         assert running.is_now("warning", "plugin_failed")
         assert oldest < 30.0  # passes are due each 200 ms
         assert running.stop() == 0
-    assert [pid for pid in map(int, pids.read_text().split()) if alive(pid)] == []
-    assert _processes_below(host.folder) == []
+    waited(lambda: not any(map(alive, map(int, pids.read_text().split()))), "what they started to end")
+    waited(lambda: not _processes_below(host.folder), f"all of them to end: {_processes_below(host.folder)}")
 
 
 def _processes_below(folder: Path) -> list[str]:

@@ -70,7 +70,8 @@ def test_at_its_start_the_daemon_knows_the_slots_before_it_reads_the_kernel_log(
     host.kernel_line("NVRM: Xid (PCI:0000:99:00): 95, Uncontained ECC error")
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
-        assert disbelieved(daemon) == [0, 0, 1]
+        daemon.wait(lambda: disbelieved(daemon) == [0, 0, 1], "the line to be counted")
+        assert daemon.is_now("healthy")
         assert daemon.stop() == 0
 
 

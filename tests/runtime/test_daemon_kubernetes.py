@@ -124,7 +124,7 @@ def test_a_restore_after_an_exclude_leaves_the_taint_for_the_failure_without_a_m
             assert (order.returncode, reason(server), untainted) == (64, failed, [])
             host.kernel_line(f"nvidia {slots(2)[1]}: reset done")
             daemon.wait(lambda: taints(server) == [BUILT_IN["key"]], "the node to come back by itself")
-            assert untainted
+            daemon.wait(lambda: untainted, "that write to be noted")
 
 
 def reason(server: ApiServer) -> str:

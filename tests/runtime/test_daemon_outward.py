@@ -18,21 +18,24 @@ from support.daemons import FakeHost, RunningDaemon, alive, slots
 from support.receiving import Receiving
 
 FAST = '[policy]\nrestore_passes = 2\nrestore_after = "0s"\nlifted_for = "0s"\nlook_every = "60s"\nlook_often = "5s"\n'
-LOAD_BALANCER = """#!{python}
+LOAD_BALANCER = """#!{python} -IS
 import json, os, pathlib, sys, time
+def put(name, text):
+    (here / f"{{name}}.new").write_text(text)
+    (here / f"{{name}}.new").replace(here / name)
 given = json.load(sys.stdin)
 here = pathlib.Path("{folder}")
 with (here / "calls").open("a") as calls:
     calls.write(given["verb"] + "\\n")
 if (here / "hang").exists():
-    (here / "pid").write_text(str(os.getpid()))
+    put("pid", str(os.getpid()))
     time.sleep(1000)
 state = here / "reply"
 match given["verb"]:
     case "look":
         print(state.read_text() if state.exists() else '{{"excluded":false}}')
     case "exclude":
-        state.write_text(json.dumps({{"excluded": True, "reason": given["reason"], "since": int(time.time())}}))
+        put("reply", json.dumps({{"excluded": True, "reason": given["reason"], "since": int(time.time())}}))
     case "restore":
         state.unlink(missing_ok=True)
 """
@@ -85,7 +88,7 @@ def excluded(daemon: RunningDaemon) -> set[str]:
 
 
 def test_one_actuator_is_done_while_another_hangs_and_a_third_refuses_and_each_reports_it(host: FakeHost) -> None:
-    configure(host, timeout="2s")
+    configure(host, timeout="10s")
     (host.run_dir / "excluded").mkdir(parents=True)
     (host.run_dir / "excluded/dstack").write_text("somebody else's\n")
     (host.folder / "hang").touch()

@@ -46,6 +46,7 @@ def fails(host: FakeHost, reason: str) -> None:
         else:
             pulled(host)
         daemon.wait_status("failure", reason)
+        daemon.wait(lambda: b'"raised"' in daemon.get("/v1/events")[1], "it to be on disk")
 
 
 def pulled(host: FakeHost) -> None:

@@ -233,13 +233,11 @@ def test_a_package_that_is_away_for_a_moment_lets_no_node_back_untested(host: Ga
         is_excluded(host, daemon)
         host.libraries.rename(aside)
         host.is_mended()
-        daemon.wait(
-            lambda: "no test can begin: libcuda.so.1" in gate_of(daemon)["text"], "a second probe", patience=60.0
-        )
+        daemon.wait(lambda: "no test can begin: libcuda.so.1" in gate_of(daemon)["text"], "a second probe")
         assert host.marker.exists()
         assert "gate_ended" not in " ".join(gate_events(daemon))
         aside.rename(host.libraries)
-        daemon.wait(lambda: not host.marker.exists(), "the node to be back", patience=150.0)
+        is_back(host, daemon)
         assert gate_events(daemon) == ONCE
 
 
@@ -299,7 +297,8 @@ class TestInSlurm:
 
     @pytest.mark.slow
     def test_it_waits_for_the_jobs_takes_all_memory_and_is_seen_by_others(self, node: GatedHost, slurm: Slurm) -> None:
-        node.script({"*": [{"write": {"phase": "int8"}}, {"sleep": 3}, *PASSES]})
+        seen = node.folder / "seen"
+        node.script({"*": [{"write": {"phase": "int8"}}, {"wait": str(seen)}, *PASSES]})
         node.serve()
         release = slurm.folder / "jobs/release-gate"
         job = slurm.submit(f"while [ ! -e {release} ]; do sleep 0.1; done", "-w", "n1")
@@ -314,6 +313,7 @@ class TestInSlurm:
             release.touch()
             daemon.wait(lambda: node.workers, "the test")
             assert "Comment=gpuwarden: test from=" in slurm.show("n1")
+            seen.touch()
             daemon.wait(lambda: slurm.state("n1") == {"IDLE"}, "the node to be back")
             daemon.wait(lambda: gate_events(daemon) == ONCE, "the return to be read back")
             assert {answer for gpu in range(GPUS) for _, answer, _ in node.note(gpu)["answers"]} == {"all"}

@@ -157,7 +157,7 @@ def test_a_controller_that_was_away_gets_what_was_wanted_when_it_returns(host: S
         slurm.stop(CONTROLLER)
         host.breaks()
         daemon.wait(lambda: "Unable to contact" in str(acting_of(daemon)), "the unreachable controller to be reported")
-        assert daemon.heartbeat()["status"] == "failure"
+        daemon.wait_status("failure")
         before = len(slurm.log())
         slurm.start(CONTROLLER)
         daemon.wait(host.is_drained, "the drain")

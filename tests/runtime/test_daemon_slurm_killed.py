@@ -25,7 +25,9 @@ STORIES, KILLS = 2, 2  # for each of three nodes: 12 kills; `benchmarks/kill_dra
 
 
 def settled(daemon: RunningDaemon) -> bool:
-    return excluded_by(daemon) == ["slurm:failure"] and not daemon.status()["actions"]["wanted"]
+    """Return True if the drain is done, and on disk."""
+    done = excluded_by(daemon) == ["slurm:failure"] and not daemon.status()["actions"]["wanted"]
+    return done and count_of(daemon, "excluded") > 0
 
 
 def count_of(daemon: RunningDaemon, kind: str) -> int:

@@ -52,7 +52,13 @@ def notice_file(host: FakeHost) -> dict[str, Any]:
 
 def wait_notice(daemon: RunningDaemon, *, there: bool) -> None:
     daemon.wait(lambda: bool(daemon.heartbeat()["notice"]) == there, f"notice {there}; {daemon.heartbeat()}")
+    wait_file(daemon)
     daemon.wait(lambda: notice_file(daemon.host)["imminent"] == there, "the file to show it too")
+
+
+def wait_file(daemon: RunningDaemon) -> None:
+    """Wait for the first file, which a thread writes."""
+    daemon.wait((daemon.host.run_dir / "notice.json").exists, "the file")
 
 
 def metrics(daemon: RunningDaemon) -> str:
@@ -133,8 +139,8 @@ def test_after_a_kexec_what_the_cloud_still_announces_is_notified_again_and_the_
         occupy(host, after.pid)
         with host.daemon() as daemon:
             wait_notice(daemon, there=True)
-            again = notice_file(host)
-            assert (again["boot_id"] != first["boot_id"], again["act"]) == (True, True)
+            daemon.wait(lambda: notice_file(host)["boot_id"] != first["boot_id"], "the file of this boot")
+            assert notice_file(host)["act"] is True
             assert after.received() == "TERM"
             daemon.wait(lambda: b'"signalled"' in daemon.get("/v1/events")[1], "it to be on disk")
             daemon.kill()
@@ -160,6 +166,7 @@ def test_hints_and_what_is_weeks_away_are_shown_and_change_nothing(host: FakeHos
         daemon.wait_status("healthy")
         daemon.wait(lambda: len(daemon.status()["notices"]) == 2, "both notices")
         assert daemon.get("/heartbeat")[0] == 200
+        daemon.wait(lambda: len(notice_file(host)["notices"]) == 2, "both in the file")
         assert notice_file(host)["act"] is False
         assert {(n["kind"], n["hard"]) for n in daemon.status()["notices"]} == {
             ("maintenance", True), ("rebalance", False),
@@ -183,6 +190,7 @@ def test_a_machine_of_no_cloud_asks_nobody(host: FakeHost) -> None:
         daemon.wait_status("healthy")
         assert daemon.status()["notice_sources"] == []
         assert "gpuwarden_termination_source_up{" not in metrics(daemon)
+        wait_file(daemon)
         assert notice_file(host)["act"] is False
 
 

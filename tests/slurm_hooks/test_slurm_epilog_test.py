@@ -44,7 +44,7 @@ def test_a_test_that_does_not_end_is_killed_and_not_waited_for(tmp_path: Path, s
     host = HookHost(tmp_path)
     host.answer(f"trap '' TERM\necho $$ >{tmp_path}/pid\nwhile :; do sleep 1; done")
     script = tmp_path / "epilog-test"
-    script.write_text((SCRIPTS / "gpuwarden-slurm-epilog-test").read_text().replace("within=25", "within=1"))
+    script.write_text((SCRIPTS / "gpuwarden-slurm-epilog-test").read_text().replace("within=25", "within=5"))
     done = subprocess.run([*shell, str(script)], env=host.environment(**JOB), timeout=60, check=False)
     assert done.returncode == 0
     gone_by = time.monotonic() + 30

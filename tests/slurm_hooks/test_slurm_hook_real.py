@@ -42,7 +42,7 @@ def rig(module_rig: Rig) -> Rig:
 def test_slurmd_calls_the_check_at_its_start_and_again_and_again(rig: Rig) -> None:
     rig.verdict("n1", state="healthy", node_state="healthy", excluded=0, reason="")
     rig.slurm.wait(lambda: rig.output("healthcheck", "n1").count("gpuwarden: healthy\n") > 1, "two checks of n1")
-    assert "there is no verdict" in rig.output("healthcheck", "n2")
+    rig.slurm.wait(lambda: "there is no verdict" in rig.output("healthcheck", "n2"), "a check of n2")
     rig.verdict("n1")
     rig.slurm.wait(lambda: "failure: driver_unresponsive; excluded=1" in rig.output("healthcheck", "n1"), "a failure")
     assert rig.slurm.state("n1") == {"IDLE"}, "the hook prints it, the daemon acts"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from support.active_test_hosts import ActiveHost, CudaHost
-from support.daemons import Json
+from support.daemons import PATIENCE, Json
 from support.slurm import GPUS, Slurm
 
 PREEMPTION = "PreemptType=preempt/partition_prio\nPreemptMode=CANCEL\n"
@@ -58,7 +58,7 @@ def make_idle(
 def submit(host: ActiveHost, *words: str) -> tuple[int, Json]:
     """Exit code and answer of `gpuwarden test --submit`; of a refusal the text."""
     process = host.begin("--submit", "--json", *words)
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=PATIENCE)
     return process.returncode, json.loads(stdout) if stdout else {"job": None, "text": stderr}
 
 

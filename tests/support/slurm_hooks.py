@@ -41,7 +41,7 @@ def boot() -> str:
 
 
 HEALTHY: Mapping[str, object] = {
-    "format": 1, "boot_id": boot(), "stamp": 0, "fresh_for": 15, "mode": "enforce", "simulated": 0, "state": "healthy",
+    "format": 1, "boot_id": boot(), "stamp": 0, "fresh_for": 60, "mode": "enforce", "simulated": 0, "state": "healthy",
     "node_state": "healthy", "schedulable": 1, "excluded": 0, "excluded_by": "", "breaker": 0, "reason": "",
 }  # fmt: skip
 """As the daemon writes it; `stamp` is put in by `Host.verdict`."""
