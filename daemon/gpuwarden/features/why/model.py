@@ -17,8 +17,10 @@ from gpuwarden_collectors.facts import Stamp
 NAME = "why"
 SETTLES = 60.0
 """Seconds after its end for which what happens still touches a job: a driver reports some faults only when a process is ended."""
-TOUCHES_MOST = 40
+TOUCHES_MOST = 24
 """Kept of one job: the first ones, since a cause comes before what follows from it. Repetitions are counted, not kept."""
+PIDS_MOST = 64
+"""Kept of one job: the newest ones."""
 
 
 class JobKind(StrEnum):
@@ -53,13 +55,14 @@ class Touch:
     """One thing that happened to a job, from its first time on; repetitions are counted."""
 
     what: str
-    """A name of the table `causes.RULES`, as `xid`, `finding`, `oom_limit`, `oom_node`, `reset`, `notice`, `driver_restart`, `boot`."""
+    """`xid`, `sxid`, `finding`, `rising` (a condition that was seen for too short a time to be a finding), `reset`, `oom_limit`,
+    `oom_node`, `notice`, `signalled`, `saved`, `requeued`, `excluded` or `boot`."""
     detail: str = ""
-    """Which one: the number of an Xid, the code of a finding, the reason of an exclusion. At most 200 characters."""
+    """Which one: the number of an Xid, the id of a finding, the reason of an exclusion. At most 200 characters."""
     at: Stamp
     """The first time."""
     until: Stamp | None = None
-    """When it was over; None while it lasts, and for what has no length."""
+    """When it was over, of what lasts (a finding, a notice); the newest time of what was repeated; else None."""
     slot: str = ""
     """PCI address of the GPU; empty for the node."""
     pid: int | None = None
@@ -77,7 +80,8 @@ class End:
     at: Stamp
     """When it ended here."""
     known_from: str
-    """`epilog`, `scheduler`, `cgroup`, `processes` or `boot`: the source of `at`, in falling order of trust."""
+    """The source of `at`, in falling order of trust: `epilog`, `scheduler`, `cgroup`, `processes`; `restart`: it was gone when the
+    daemon was back, and `at` is the latest time; `boot`: it was gone after a boot."""
     state: str = ""
     """The scheduler's word, as `FAILED`, `TIMEOUT`, `CANCELLED`, `PREEMPTED`, `NODE_FAIL`, `OUT_OF_MEMORY`, `COMPLETED`."""
     exit_code: int | None = None
@@ -134,7 +138,11 @@ class Epoch:
     use: Use = field(default_factory=Use)
     """What it used until it was last written down."""
     energy_at: Mapping[str, int] = field(default_factory=dict)
-    """By slot, the driver's energy counter when it began, millijoules."""
+    """By slot, the driver's energy counter as of `use`, millijoules."""
+    used_at: Stamp | None = None
+    """When `use` was written down; None before."""
+    pids: tuple[int, ...] = ()
+    """Processes of it that had a GPU open, at most `PIDS_MOST`, the newest last."""
 
     @property
     def kind(self) -> str:

@@ -1,0 +1,239 @@
+"""What is remembered of jobs: those that run, with what touched them, and the records of those that ended in the last day.
+
+Older records are in the ledger alone. What is not in the ledger yet, as a job in its first minute, is in `Following` (`following.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from gpuwarden.features.why.model import NAME, Answer, End, Epoch, Record, Use, job_subject
+from gpuwarden.features.why.stored import (
+    NAME_MOST,
+    Begun,
+    Ended,
+    Used,
+    UseKept,
+    counters_of,
+    counters_text,
+    pids_of,
+    printable,
+    slots_of,
+    touches_data,
+    touches_of,
+)
+from gpuwarden.features.why.touches import RECENT_FOR, RECENT_MOST, TOUCHING, Touching, concerns, touching, with_touch
+from gpuwarden.health.event_data import read, write
+from gpuwarden.health.memory import State
+from gpuwarden.health.model import Event, EventKind, Key
+from gpuwarden_collectors.facts import Stamp
+
+EPOCHS_MOST = 64
+"""More jobs than any node runs; beyond them the oldest is forgotten, so that garbage cannot fill memory."""
+RECORDS_MOST = 64
+RECORDS_FOR = 86_400.0
+"""Seconds of wall time after its end for which a record is kept here."""
+KINDS = TOUCHING | {EventKind.JOB_BEGUN, EventKind.JOB_USED, EventKind.JOB_ENDED}
+_USE = tuple(one.name for one in fields(UseKept))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """The fold of the events of jobs."""
+
+    epochs: Mapping[str, Epoch] = field(default_factory=dict)
+    """By name, the jobs that began and have no record yet."""
+    records: tuple[Record, ...] = ()
+    """Of jobs that ended in the last day, the newest last."""
+    recent: tuple[Touching, ...] = field(default=(), compare=False)
+    """What may have touched a job in its first minute, which is not among `epochs` yet. It is no part of a checkpoint."""
+
+
+EMPTY = Memory()
+
+
+def memory_of(state: State) -> Memory:
+    memory: Memory = state.features.get(NAME, EMPTY)
+    return memory
+
+
+def fold(memory: Memory, event: Event, state: State) -> Memory:
+    """Return the memory after an event of KINDS; the same object if it changes nothing."""
+    match event.kind:
+        case EventKind.JOB_BEGUN:
+            return _begun(memory, event)
+        case EventKind.JOB_USED:
+            return _used(memory, event)
+        case EventKind.JOB_ENDED:
+            return _ended(memory, event)
+    return _touched(memory, event, state)
+
+
+def _name(event: Event) -> str:
+    subject = None if event.key is None else event.key.subject
+    return "" if subject is None or subject.kind != "job" else printable(NAME_MOST)(subject.part)
+
+
+def _begun(memory: Memory, event: Event) -> Memory:
+    name = _name(event)
+    if not name:
+        return memory
+    others = {one: epoch for one, epoch in memory.epochs.items() if one != name}
+    epochs = [*others.items(), (name, _epoch(name, read(Begun, event), event.at, event.boot_id))]
+    return replace(memory, epochs=dict(epochs[-EPOCHS_MOST:]))
+
+
+def _used(memory: Memory, event: Event) -> Memory:
+    name = _name(event)
+    if (epoch := memory.epochs.get(name)) is None:
+        return memory
+    used = read(Used, event)
+    newer = replace(
+        epoch,
+        slots=slots_of(used.slots) or epoch.slots,
+        pids=pids_of(used.pids),
+        use=_use(used),
+        energy_at=counters_of(used.energy_at),
+        used_at=event.at,
+    )
+    return replace(memory, epochs={**memory.epochs, name: newer})
+
+
+def _ended(memory: Memory, event: Event) -> Memory:
+    if (record := record_of(event)) is None:
+        return memory
+    epochs = {name: epoch for name, epoch in memory.epochs.items() if name != record.epoch.name}
+    since = event.at.wall - RECORDS_FOR
+    kept = [one for one in memory.records if one.end.at.wall >= since]
+    return replace(memory, epochs=epochs, records=(*kept, record)[-RECORDS_MOST:])
+
+
+def _touched(memory: Memory, event: Event, state: State) -> Memory:
+    if (touch := touching(event, state)) is None:
+        return memory
+    epochs = {
+        name: newer
+        for name, epoch in memory.epochs.items()
+        if concerns(touch, epoch) and (newer := with_touch(epoch, touch)) is not epoch
+    }
+    since = event.at.boottime - RECENT_FOR
+    recent = (*(one for one in memory.recent if one.boot_id == touch.boot_id and one.touch.at.boottime >= since), touch)
+    return replace(
+        memory, epochs={**memory.epochs, **epochs} if epochs else memory.epochs, recent=recent[-RECENT_MOST:]
+    )
+
+
+# --- events
+
+
+def begun(epoch: Epoch) -> Event:
+    """Return the event by which a job is remembered, with all that is known of it."""
+    data = Begun(
+        **_kept(epoch),
+        uid=epoch.uid,
+        user=epoch.user,
+        job_name=epoch.job_name,
+        energy_at=counters_text(epoch.energy_at),
+        used=epoch.used_at,
+        touches=touches_data(epoch.touches),
+    )
+    return Event(
+        kind=EventKind.JOB_BEGUN, at=epoch.began, boot_id=epoch.boot_id, key=_key(epoch.name), data=write(data)
+    )
+
+
+def used(epoch: Epoch, at: Stamp, boot_id: str) -> Event:
+    """Return the event that keeps what a job used until `at`."""
+    data = Used(**_kept(epoch), energy_at=counters_text(epoch.energy_at))
+    return Event(kind=EventKind.JOB_USED, at=at, boot_id=boot_id, key=_key(epoch.name), data=write(data))
+
+
+def ended(record: Record, boot_id: str, left_out: int = 0) -> Event:
+    """Return the event that is the record. `boot_id`: that of the end."""
+    epoch, end, answer = record.epoch, record.end, record.answer
+    data = Ended(
+        **_kept(epoch),
+        uid=epoch.uid,
+        user=epoch.user,
+        job_name=epoch.job_name,
+        touches=touches_data(epoch.touches),
+        began=epoch.began,
+        boot="" if epoch.boot_id == boot_id else epoch.boot_id,
+        known_from=end.known_from,
+        state=end.state,
+        exit_code=end.exit_code,
+        signal=end.signal,
+        by=end.by,
+        cause=answer.cause,
+        certainty=answer.certainty,
+        sentence=answer.sentence,
+        code=answer.code,
+        slot=answer.slot,
+        serial=answer.serial,
+        left_out=left_out,
+    )
+    return Event(kind=EventKind.JOB_ENDED, at=end.at, boot_id=boot_id, key=_key(epoch.name), data=write(data))
+
+
+def record_of(event: Event) -> Record | None:
+    """Return the record that a JOB_ENDED is; None if it names no job or no begin."""
+    data, name = read(Ended, event), _name(event)
+    if event.kind != EventKind.JOB_ENDED or not name or data.began is None:
+        return None
+    end = End(
+        at=event.at,
+        known_from=data.known_from,
+        state=data.state,
+        exit_code=data.exit_code,
+        signal=data.signal,
+        by=data.by,
+    )
+    answer = Answer(
+        cause=data.cause,
+        certainty=data.certainty,
+        sentence=data.sentence,
+        code=data.code,
+        slot=data.slot,
+        serial=data.serial,
+    )
+    return Record(epoch=_epoch(name, data, data.began, data.boot or event.boot_id), end=end, answer=answer)
+
+
+def events(memory: Memory, _: Stamp, state: State) -> Iterator[Event]:
+    """Yield the events whose fold gives this memory."""
+    for record in memory.records:
+        yield ended(record, state.boot_id)
+    for epoch in memory.epochs.values():
+        yield begun(epoch)
+
+
+def _key(name: str) -> Key:
+    return Key("job", job_subject(name))
+
+
+def _kept(epoch: Epoch) -> dict[str, Any]:
+    use = {name: getattr(epoch.use, name) for name in _USE}
+    return {**use, "slots": " ".join(epoch.slots), "pids": " ".join(map(str, epoch.pids))}
+
+
+def _use(kept: UseKept) -> Use:
+    return Use(**{name: getattr(kept, name) for name in _USE})
+
+
+def _epoch(name: str, data: Begun, began: Stamp, boot_id: str) -> Epoch:
+    return Epoch(
+        name=name,
+        began=began,
+        boot_id=boot_id,
+        uid=data.uid,
+        user=data.user,
+        job_name=data.job_name,
+        slots=slots_of(data.slots),
+        touches=touches_of(data.touches),
+        use=_use(data),
+        energy_at=counters_of(data.energy_at),
+        used_at=data.used,
+        pids=pids_of(data.pids),
+    )

@@ -1,0 +1,55 @@
+"""What is published of jobs: a part of the snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, replace
+
+from gpuwarden.features.why.following import following_of
+from gpuwarden.features.why.memory import RECORDS_FOR, RECORDS_MOST, memory_of
+from gpuwarden.features.why.model import NAME, Epoch, Record
+from gpuwarden.health.state import State
+from gpuwarden.publish.snapshot import Snapshot
+from gpuwarden_collectors.facts import Stamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """The jobs that have GPUs of this node, and those that had."""
+
+    running: tuple[Epoch, ...] = ()
+    """In the order in which they began, with what touched them and what they used until now."""
+    ended: tuple[Record, ...] = ()
+    """Of the last day, at most `RECORDS_MOST`, the newest last. Older ones are in the ledger."""
+    left_out: int = 0
+    """Short jobs since the daemon started that left no record in the ledger, since they ended well or were too many."""
+
+
+NOTHING = Shown()
+
+
+def shown(state: State, now: Stamp) -> Shown:
+    """Return what is published of the judge's memory."""
+    memory, following = memory_of(state), following_of(state)
+    if not (memory.epochs or memory.records or following.epochs or following.unwritten or following.left_out):
+        return NOTHING
+    live = {
+        name: replace(epoch, touches=memory.epochs[name].touches) if name in memory.epochs else epoch
+        for name, epoch in following.epochs.items()
+    }
+    running = sorted(({**memory.epochs, **live}).values(), key=lambda one: one.began.wall)
+    ended = sorted((*memory.records, *following.unwritten), key=lambda one: one.end.at.wall)
+    since = now.wall - RECORDS_FOR
+    newest = [one for one in ended if one.end.at.wall >= since][-RECORDS_MOST:]
+    return Shown(running=tuple(running), ended=tuple(newest), left_out=following.left_out)
+
+
+def of(snapshot: Snapshot) -> Shown:
+    """Return what a snapshot has of jobs."""
+    found: Shown = snapshot.features.get(NAME, NOTHING)
+    return found
+
+
+def looked_at(_: Snapshot) -> Mapping[str, Container[str]]:
+    """Return, by code, where the condition was looked for: no GPU has one of these conditions."""
+    return {}

@@ -1,0 +1,247 @@
+"""Which event touches which job.
+
+A job is touched by what happens on its own GPUs and their links, to its processes and its control group, and to the node as a whole,
+from its begin on: not by what was there before, and not by what happens to other GPUs. A switch touches jobs with two GPUs or more,
+since a GPU alone uses none. What a checkpoint repeats is recognised by its time, and not counted again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from gpuwarden.features.why.model import TOUCHES_MOST, Epoch, JobKind, Touch
+from gpuwarden.features.why.stored import NAME_MOST, OomKilled, printable
+from gpuwarden.health.conditions import condition
+from gpuwarden.health.event_data import read
+from gpuwarden.health.events import Lines, Raised, Reset
+from gpuwarden.health.memory import State
+from gpuwarden.health.model import Event, EventKind, Severity
+from gpuwarden.health.runbooks import PAGES
+from gpuwarden.health.xid.catalogue import XidClass, xid_row
+from gpuwarden_collectors.facts import Stamp
+
+RECENT_FOR, RECENT_MOST = 120.0, 64
+"""For how many seconds, and how much of, what happened is kept for jobs that are too young to be remembered."""
+PAIRED_WITHIN = 10.0
+"""Seconds between the bare number of an Xid and its line, which names the process."""
+SEVERAL = 2
+"""GPUs of a job that are connected."""
+LASTING = frozenset({"finding", "rising", "notice"})
+_CONTAINER = "container-"  # as `job_stall` names a container
+_clean = printable(NAME_MOST)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Touching:
+    """What an event does to the jobs that it concerns."""
+
+    touch: Touch
+    boot_id: str
+    """The boot of the event."""
+    job: str = ""
+    """The only job that it concerns; empty: it is told by GPU, or all of the node are."""
+    several: bool = False
+    """It concerns only jobs with two GPUs or more."""
+    ends: bool = False
+    """It ends a touch that lasts, and is none itself."""
+
+
+def touching(event: Event, state: State) -> Touching | None:
+    """Return what the event does to jobs; None if nothing. `state`: after the event."""
+    found = _KINDS.get(event.kind)
+    return None if found is None else found(event, state)
+
+
+def concerns(one: Touching, epoch: Epoch) -> bool:
+    """True if it is about this job: about its GPU, itself or its node, and not from before its begin."""
+    if one.touch.what == "boot":
+        return epoch.boot_id != one.boot_id
+    if epoch.boot_id != one.boot_id or one.touch.at.boottime < epoch.began.boottime:
+        return False
+    if one.job:
+        return one.job == epoch.name
+    if one.touch.slot:
+        return one.touch.slot in epoch.slots
+    return not one.several or len(epoch.slots) >= SEVERAL
+
+
+def with_touch(epoch: Epoch, one: Touching) -> Epoch:
+    """Return the job after it was touched; the same object if that changes nothing. What is repeated is counted."""
+    for n, known in enumerate(epoch.touches):
+        if _alike(known, one.touch):
+            merged = _ended(known, one.touch.at) if one.ends else _merged(known, one.touch)
+            touches = (*epoch.touches[:n], merged, *epoch.touches[n + 1 :])
+            return epoch if merged == known else replace(epoch, touches=touches)
+    if one.ends or not one.touch.count or len(epoch.touches) >= TOUCHES_MOST:
+        return epoch
+    return replace(epoch, touches=(*epoch.touches, one.touch))
+
+
+def _alike(known: Touch, new: Touch) -> bool:
+    same = known.what == new.what or {known.what, new.what} == {"finding", "rising"}
+    if same and new.what == "notice" and (not new.detail or new.detail.endswith("/")):
+        return known.detail.startswith(new.detail)
+    if not same or known.detail != new.detail or known.slot != new.slot:
+        return False
+    paired = abs(new.at.boottime - known.at.boottime) <= PAIRED_WITHIN
+    return known.pid == new.pid or (None in (known.pid, new.pid) and paired)
+
+
+def _merged(known: Touch, new: Touch) -> Touch:
+    last = known.until or known.at
+    is_news = new.count > 0 and new.at.boottime > last.boottime
+    until = known.until
+    if is_news:
+        until = None if new.what in LASTING else new.at
+    return replace(
+        known,
+        what="finding" if new.what == "finding" else known.what,
+        pid=new.pid if known.pid is None else known.pid,
+        count=known.count + new.count if is_news else known.count,
+        until=until,
+    )
+
+
+def _ended(known: Touch, at: Stamp) -> Touch:
+    return replace(known, until=at) if known.what in LASTING and known.until is None else known
+
+
+# --- one function for each kind of event
+
+
+def _xid(event: Event, _: State) -> Touching | None:
+    if event.key is None or not event.key.subject.slot:
+        return None
+    data = read(Lines, event)
+    if data.history:
+        return None
+    pid = data.pid if data.pid is not None and data.pid > 0 else None
+    touch = Touch(
+        what="xid", detail=_clean(event.key.detail), at=event.at, slot=event.key.subject.slot, pid=pid,
+        count=max(0, data.count),
+    )  # fmt: skip
+    return Touching(touch=touch, boot_id=event.boot_id)
+
+
+def _sxid(event: Event, _: State) -> Touching | None:
+    if event.key is None:
+        return None
+    data = read(Lines, event)
+    touch = Touch(
+        what="sxid", detail=_clean(f"{event.key.detail}@{event.key.subject}"), at=event.at, count=max(0, data.count)
+    )
+    return None if data.history else Touching(touch=touch, boot_id=event.boot_id, several=True)
+
+
+_OWN = frozenset(next(page.checks for page in PAGES if page.name == "gpuwarden")) | {
+    "lemon_node",
+    "inventory_incomplete",
+}
+"""Conditions of gpuwarden itself, and of months: they touch no job."""
+_LINES = frozenset({"sxid"})
+"""Conditions whose lines touch a job themselves."""
+
+
+def _finding(event: Event, _: State) -> Touching | None:
+    key = event.key
+    if key is None or key.code in _OWN or key.code in _LINES or (row := condition(key.code)) is None:
+        return None
+    if key.code == "xid" and not (key.detail.isdecimal() and xid_row(int(key.detail)).klass is XidClass.RECORD):
+        return None  # one that an application can cause is a finding only once it keeps coming back
+    what = "rising" if event.kind in (EventKind.RISING, EventKind.SUBSIDED) else "finding"
+    if what == "rising" and (row.severity is not Severity.FAILURE or row.jobs_go_on):
+        return None
+    ends = event.kind in (EventKind.SUBSIDED, EventKind.CLEARED, EventKind.ACKNOWLEDGED)
+    first = event.at if ends else read(Raised, event).first or event.at
+    subject = key.subject
+    slot = subject.slot if subject.kind in ("gpu", "link") else ""
+    job = "" if subject.kind != "job" else _job(subject.part)
+    return Touching(
+        touch=Touch(what=what, detail=_clean(str(key)), at=first, slot=slot), boot_id=event.boot_id, job=job, ends=ends
+    )
+
+
+def _job(part: str) -> str:
+    """Return the name of a job as `job_stall` has it."""
+    if part.startswith(_CONTAINER):
+        return f"{JobKind.CONTAINER}/{part.removeprefix(_CONTAINER)}"
+    return part if "/" in part else f"{JobKind.SLURM}/{part}"
+
+
+def _reset(event: Event, _: State) -> Touching | None:
+    if event.key is None or not event.key.subject.slot or not read(Reset, event).ok:
+        return None
+    return Touching(touch=Touch(what="reset", at=event.at, slot=event.key.subject.slot), boot_id=event.boot_id)
+
+
+def _oom(event: Event, _: State) -> Touching | None:
+    """An end by a limit concerns the job that has the limit; one by a full node all jobs, and `detail` names whose process it was."""
+    data = read(OomKilled, event)
+    if data.of_limit and not (data.limit_job or data.job):
+        return None  # of a session of a user, or of a service
+    touch = Touch(
+        what="oom_limit" if data.of_limit else "oom_node", detail=_clean(data.job), at=event.at, pid=data.pid, count=max(1, data.count)
+    )  # fmt: skip
+    job = _clean(data.job or data.limit_job) if data.of_limit else ""
+    return Touching(touch=touch, boot_id=event.boot_id, job=job)
+
+
+def _notice(event: Event, _: State) -> Touching | None:
+    """A notice that ends, ends all of its source; without a source, as by an operator, it ends all."""
+    source, kind = (event.data.get(name) for name in ("source", "notice"))
+    ends = event.kind == EventKind.NOTICE_ENDED
+    if not ends and event.data.get("hard") is not True:
+        return None
+    detail = f"{source}/" if source else ""
+    touch = Touch(what="notice", detail=_clean(detail if ends else f"{detail}{kind}"), at=event.at)
+    return Touching(touch=touch, boot_id=event.boot_id, ends=ends)
+
+
+def _of_job(what: str) -> Callable[[Event, State], Touching | None]:
+    """Return the function for what gpuwarden did with a job before the end of the machine, which in a checkpoint (`kept`) is not counted again."""
+
+    def found(event: Event, _: State) -> Touching | None:
+        job = event.data.get("job")
+        if not isinstance(job, str) or not job or event.data.get("kept") is True:
+            return None
+        name = f"{JobKind.SESSION}/{job.partition('/')[2]}" if job.startswith("process/") else job
+        detail = {
+            "signalled": str(event.data.get("result") or ""),
+            "saved": "saved" if event.data.get("saved") is True else "unsaved",
+        }
+        touch = Touch(what=what, detail=_clean(detail.get(what, "")), at=event.at)
+        return Touching(touch=touch, boot_id=event.boot_id, job=_clean(name))
+
+    return found
+
+
+def _excluded(event: Event, _: State) -> Touching:
+    touch = Touch(what="excluded", detail=_clean(str(event.data.get("reason") or "")), at=event.at)
+    return Touching(touch=touch, boot_id=event.boot_id)
+
+
+def _boot(event: Event, _: State) -> Touching:
+    return Touching(touch=Touch(what="boot", at=event.at), boot_id=event.boot_id)
+
+
+_KINDS: Mapping[str, Callable[[Event, State], Touching | None]] = {
+    EventKind.XID: _xid,
+    EventKind.SXID: _sxid,
+    EventKind.RISING: _finding,
+    EventKind.SUBSIDED: _finding,
+    EventKind.RAISED: _finding,
+    EventKind.CLEARED: _finding,
+    EventKind.ACKNOWLEDGED: _finding,
+    EventKind.RESET: _reset,
+    EventKind.OOM_KILL: _oom,
+    EventKind.NOTICED: _notice,
+    EventKind.NOTICE_ENDED: _notice,
+    EventKind.SIGNALLED: _of_job("signalled"),
+    EventKind.SAVED: _of_job("saved"),
+    EventKind.REQUEUED: _of_job("requeued"),
+    EventKind.EXCLUDED: _excluded,
+    EventKind.BOOT: _boot,
+}
+TOUCHING = frozenset(_KINDS)
+"""Kinds of events that may touch a job."""
