@@ -1,26 +1,8 @@
-"""Which control groups count as those of a container or of Slurm: those at their place, in folders that are root's.
-
-A name alone proves nothing. Who has a group of their own (a user's systemd, a service or container with delegation) makes
-folders of any name in it, `docker-<id>.scope` and `slurmstepd.scope/job_7` too. Root alone makes those at these places:
-
-    docker, podman, containerd, cri-o with systemd      any number of slices, then docker-<id>.scope, libpod-<id>.scope,
-                                                        cri-containerd-<id>.scope, crio-<id>.scope, nerdctl-<id>.scope
-    the same with cgroupfs                              /docker/<id>, /libpod_parent/libpod-<id>, /kubepods/burstable/pod<uid>/<id>
-    kubelet for systemd, containerd for cgroupfs        /system.slice/containerd.service/kubepods….slice:cri-containerd:<id>
-
-and those of a pod by kubelet, below none of a service or scope but a container's: kubelet may itself be in one, and its groups in any folder.
-
-systemd delegates services and scopes, never slices. An id is 64 hexadecimal digits. `libpod-conmon-<id>.scope` and
-`crio-conmon-<id>.scope` hold the monitor of a container, outside of it.
-
-In a cgroup namespace of its own the daemon sees paths that begin with as many `/..` as there are steps to the next folder
-that both have above them, and the names down to there are missing: all of these are above the daemon itself.
-"""
+"""Which control groups count as those of a container or of Slurm: those at their place (`places.py`), in folders that are root's."""
 
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,18 +11,6 @@ from pathlib import Path
 from gpuwarden_collectors.host_files import read_text
 
 _TABLE_MOST = 4 << 20  # bytes; hosts of many containers have tens of thousands of mounts
-_ID = r"[0-9a-f]{64}"
-SLICES = r"(?:/[^/]+\.slice)*"
-_SCOPE = rf"{SLICES}/(?:docker|libpod|cri-containerd|crio|nerdctl)-({_ID})\.scope"
-_PODMAN = rf"/libpod_parent(?:/{_ID})?/libpod-({_ID})"
-_FOLDERS = "(?:/(?:docker|kubelet|kubepods|burstable|besteffort|pod[^/.]+|ecs(?:/[^/.]+){1,2}|k8s\\.io|default))*"
-_FOLDER = rf"{_FOLDERS}/(?:crio-)?({_ID})"
-_RUNTIMES = r"(?:containerd|crio|k3s(?:-agent)?|k0s(?:worker|controller)|rke2-(?:server|agent)|kubelet|docker)\.service"
-_COLONS = rf"{SLICES}(?:/{_RUNTIMES})?/kubepods[^/:]*:(?:cri-containerd|crio):({_ID})"
-_ABOVE_PODS = r"(?:/(?![^/]*\.(?:service|scope)(?:/|$))[^/:]+)*"
-_POD = re.compile(rf"{_ABOVE_PODS}(?:/{_RUNTIMES})?/(?:[^/:]*-)?pod([0-9A-Za-z_-]+)(?:\.slice)?(?::[^/]+)?(?=/|$)")
-_CONTAINER = re.compile(rf"(?:{_SCOPE}|{_PODMAN}|{_FOLDER}|{_COLONS})(?=/|$)")
-_UPWARDS = re.compile(r"(?:/\.\.)+(?=/|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +21,6 @@ class GroupLine:
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerPlace:
-    """A container's folder: its id, and the length of the path to it."""
-
-    container: str
-    end: int
-
-
 def lines(text: str) -> Iterator[GroupLine]:
     """Parses the content of /proc/PID/cgroup; skips lines of another form."""
     for line in text.splitlines():
@@ -66,36 +28,6 @@ def lines(text: str) -> Iterator[GroupLine]:
         controllers, colon, path = rest.partition(":")
         if number.isdecimal() and colon and path.startswith("/"):
             yield GroupLine(controllers, path)
-
-
-def place_begins(path: str) -> int:
-    """Returns the offset at which the names of a path begin, after the `/..` of a cgroup namespace."""
-    upwards = _UPWARDS.match(path)
-    return upwards.end() if upwards else 0
-
-
-def container_at(path: str, begin: int) -> ContainerPlace | None:
-    """The container whose folder is at its place below the first `begin` characters; None if there is none."""
-    match = _CONTAINER.match(path, begin)
-    return None if match is None else ContainerPlace(next(filter(None, match.groups())), match.end())
-
-
-@dataclass(frozen=True, slots=True)
-class PodPlace:
-    """A pod's folder: its UID as Kubernetes writes it, and the length of the path to it."""
-
-    uid: str
-    end: int
-
-
-def pod_at(path: str, begin: int) -> PodPlace | None:
-    """The pod whose folder is at its place below the first `begin` characters, or below a container there; None if there is none."""
-    while (match := _POD.match(path, begin)) is None:
-        container = container_at(path, begin)
-        if container is None:
-            return None
-        begin = container.end
-    return PodPlace(match[1].replace("_", "-"), match.end())
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,6 +179,32 @@ class KernelLineEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OomKillEvent:
+    """The kernel killed a process for want of memory. The name of the process, which is its user's to choose, is left out."""
+
+    at: Stamp
+    """When it occurred."""
+    of_limit: bool
+    """True: a control group had reached its limit; False: the memory of the node, or of some of its NUMA nodes, was full."""
+    limit_group: str = ""
+    """The control group whose limit was reached; empty if none was, or the line does not name it."""
+    limit_job: str = ""
+    """What that is, if its place proves it: `slurm/7`, `container/0123456789ab`, or `pod/<uid>`, a pod's own."""
+    group: str = ""
+    """The control group of the process; empty if the line does not name it."""
+    job: str = ""
+    """What the process was of, as above."""
+    pid: int | None = None
+    """The process; None if the line does not name it."""
+    uid: int | None = None
+    """Its user."""
+    history: bool = False
+    """Older than the first start of the daemon allows."""
+    origin: LogOrigin | None = None
+    """Where the line came from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogGap:
     """Records of the kernel log were overwritten before they could be read."""
 
@@ -190,4 +216,4 @@ class LogGap:
     """The record at which the gap was found."""
 
 
-HostEvent = XidEvent | SxidEvent | AerEvent | GpuResetEvent | KernelLineEvent | LogGap
+HostEvent = XidEvent | SxidEvent | AerEvent | GpuResetEvent | KernelLineEvent | OomKillEvent | LogGap

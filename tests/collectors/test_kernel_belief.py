@@ -29,6 +29,7 @@ FORGED = (
     "watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [x:1]",
     "watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [",
     "mlx5_core 0000:03:00.0: synd 0x8: unrecoverable hardware error",
+    "oom-kill:constraint=CONSTRAINT_NONE,nodemask=x,global_oom,task_memcg=/slurm/uid_1/job_7,task=a,pid=1,uid=1",
 )
 """Texts of log rules, each with the form of an event; nft takes 127 characters, iptables 29."""
 
@@ -40,7 +41,9 @@ def samples(name: str) -> list[str]:
 
 TAILS = samples("packet_filter.txt")
 GENUINE = [
-    line for name in ("xid", "fallen_off_the_bus", "sxid", "aer", "reset", "other") for line in samples(f"{name}.txt")
+    line
+    for name in ("xid", "fallen_off_the_bus", "sxid", "aer", "reset", "other", "oom")
+    for line in samples(f"{name}.txt")
 ]
 NAMES = (
     ", IN= OUT= AB=", "IN= OUT= ", "IN= OUT=", "IN= OUT=lo A=B", "IN=a, OUT=b, C=", "IN= OUT= PHYSIN", "IN= OUT= MAC so", "a IN= OUT=, ",
@@ -75,6 +78,10 @@ def test_no_name_of_a_process_makes_a_genuine_line_disbelieved(name: str) -> Non
     assert reason(f"NVRM: Xid (PCI:{SLOT}): 31, pid=5, name={name}, Ch 00000008, intr 00000000.") == ""
     assert reason(f"NVRM: Xid (PCI:{SLOT}): 43, pid='5', name={name}, Ch 00000008") == ""
     assert reason(f"watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [{name}:4711]") == ""
+    assert (
+        reason(f"oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),global_oom,task_memcg=/,task={name},pid=1,uid=1")
+        == ""
+    )
 
 
 @settings(deadline=None)
@@ -84,6 +91,10 @@ def test_no_name_of_a_process_makes_a_genuine_line_disbelieved(name: str) -> Non
 def test_no_name_at_all_does(name: str) -> None:
     assert reason(f"NVRM: Xid (PCI:{SLOT}): 31, pid=5, name={name}, Ch 00000008, intr 00000000.") == ""
     assert reason(f"watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [{name}:4711]") == ""
+    assert (
+        reason(f"oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),global_oom,task_memcg=/,task={name},pid=1,uid=1")
+        == ""
+    )
 
 
 @pytest.mark.parametrize("facility", [1, 3, 23])

@@ -18,6 +18,7 @@ from gpuwarden_collectors.event_facts import (
     KernelLineEvent,
     LineKind,
     LogOrigin,
+    OomKillEvent,
     Source,
     SxidEvent,
     XidEvent,
@@ -298,12 +299,17 @@ def test_bytes_that_are_no_record_give_none(raw: bytes) -> None:
 
 
 SAMPLES = [
-    raw for name in ("xid", "fallen_off_the_bus", "sxid", "aer", "reset", "other") for raw in samples(f"{name}.txt")
+    raw
+    for name in ("xid", "fallen_off_the_bus", "sxid", "aer", "reset", "other", "oom")
+    for raw in samples(f"{name}.txt")
 ]
 
 
 def check_bounded(seen: HostEvent | None) -> None:
-    if seen is not None:
+    if isinstance(seen, OomKillEvent):
+        assert max(len(seen.group), len(seen.limit_group)) <= TEXT_MAX
+        assert (seen.group + seen.limit_group).isprintable()
+    elif seen is not None:
         assert isinstance(seen, (XidEvent, SxidEvent, AerEvent, GpuResetEvent, KernelLineEvent))
         assert len(seen.text) <= TEXT_MAX
         assert seen.text.isprintable()

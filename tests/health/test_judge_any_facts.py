@@ -23,7 +23,15 @@ from gpuwarden.health.state import State, fold
 from gpuwarden.health.view import CheckRule, Rules
 from gpuwarden.trace.records import COLLECTORS
 from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
-from gpuwarden_collectors.event_facts import AerEvent, GpuResetEvent, KernelLineEvent, LogGap, SxidEvent, XidEvent
+from gpuwarden_collectors.event_facts import (
+    AerEvent,
+    GpuResetEvent,
+    KernelLineEvent,
+    LogGap,
+    OomKillEvent,
+    SxidEvent,
+    XidEvent,
+)
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host_facts import StorageFacts
 from support.hosts import WALL, slot
@@ -34,7 +42,17 @@ REALS = (0.0, 1.0, -1.0, 5.0, 300.0, 1e9, 1e300, -1e300)
 TEXTS = ("", "active", "failed", "loaded", "/", "mlx5_0", "x" * 300, "é|;@.", "12", "nvidia-fabricmanager.service", "DOWN")  # fmt: skip
 TIMES = ({}, *({counter: at} for counter in COUNTERS for at in REALS))
 DRIVERS = ("nvidia", "", "vfio-pci")
-EVENTS = (XidEvent, XidEvent, SxidEvent, AerEvent, GpuResetEvent, KernelLineEvent, KernelLineEvent, LogGap)
+EVENTS = (
+    XidEvent,
+    XidEvent,
+    SxidEvent,
+    AerEvent,
+    GpuResetEvent,
+    KernelLineEvent,
+    KernelLineEvent,
+    OomKillEvent,
+    LogGap,
+)
 
 
 @cache

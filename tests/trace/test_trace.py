@@ -483,6 +483,17 @@ def test_a_name_keeps_its_pseudonym_within_a_trace_and_loses_it_in_the_next() ->
     (container,) = names({"containers": [{"id": "ab12cd34ef56"}]})["containers"]
     named = {"at": "x@job/container-ab12cd34ef56", "job": "container-ab12cd34ef56"}
     assert names(named) == {"at": f"x@job/container-{container['id']}", "job": f"container-{container['id']}"}
+    killed = {
+        "job": "slurm/7",
+        "limit_job": "container/ab12cd34ef56",
+        "at": "oom_kill.limit@job/slurm/7",
+        "group": "/slurm/uid_9/job_7",
+    }
+    hidden = names(killed)
+    assert hidden["job"] == f"slurm/{job['id']}"
+    assert hidden["at"] == f"oom_kill.limit@job/slurm/{job['id']}"
+    assert hidden["limit_job"] == f"container/{container['id']}"
+    assert not re.search("uid_9|job_7", hidden["group"])
     (burst,) = from_text(names({"bursts": "1.0 2.0 pid=7;GPC 0 T1_8"})["bursts"])
     assert (burst.pids, burst.signs) == ((names({"pid": 7})["pid"],), ("GPC 0 T1_8",))
 

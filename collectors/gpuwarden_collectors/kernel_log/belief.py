@@ -14,8 +14,8 @@ A log rule's text comes first, then what the kernel says of the packet (Linux 4 
 A process may be named like the beginning of such a tail, to have a genuine line about it disbelieved. Its name has at most 15
 bytes, and the driver prints ", " and a text behind it: so there is neither `IN= OUT= PHYSIN=` nor `IN= OUT= MAC source = `,
 after anything shorter there is a ", ", and `IN= OUT=` is followed by no keyword of the packet filter's. Names of devices, also of
-at most 15 bytes and without white space, may end with a comma. The line of a soft lockup ends with `[NAME:PID]`, which is left
-out: no packet filter's tail ends so, within as many bytes of a bracket.
+at most 15 bytes and without white space, may end with a comma. The line of a soft lockup ends with `[NAME:PID]`, that of a
+kill for want of memory with `,task=NAME,pid=PID,uid=UID`: these names are left out. No packet filter's tail ends so.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ _TAIL = re.compile(
     r"(?:\Z|MAC source = |(?:SRC=|MAC|ARP |VPROTO=|TRUNCATED)(?:[^,]|,(?! ))*\Z)",
     re.ASCII,
 )
-_PROCESS = re.compile(r"\[.{0,15}:\d{1,10}\]\Z", re.ASCII | re.DOTALL)
+_PROCESS = re.compile(
+    r"\[.{0,15}:\d{1,10}\]\Z|(?<=,task=).{0,15}(?=,pid=\d{1,10},uid=\d{1,10}\Z)", re.ASCII | re.DOTALL
+)
 
 
 def disbelieved(record: Record, facilities: Collection[int]) -> str:

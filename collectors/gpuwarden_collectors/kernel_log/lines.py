@@ -8,7 +8,7 @@ Every pattern is matched at the start of the message and nowhere else: the kerne
 inside their lines, some even at the front (`NAME[PID]: segfault …`), and a process name, 15 bytes long, is its user's to
 choose. So the patterns go on past 15 bytes, and neither leading space nor text before them is skipped. The formats are those
 of the NVIDIA open kernel modules 515 to 595 (kernel_rc.c, osinit.c, osapi.c, nvswitch/kernel) and of Linux 4 to 6
-(drivers/pci/pcie/aer.c, drivers/pci/pci.c); `tests/data/kernel_log` has an example of each.
+(drivers/pci/pcie/aer.c, drivers/pci/pci.c), of want of memory of Linux 5 on (mm/oom_kill.c, dump_oom_summary); `tests/data/kernel_log` has an example of each.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from gpuwarden_collectors.event_facts import (
     HostEvent,
     KernelLineEvent,
     LogOrigin,
+    OomKillEvent,
     Source,
     SxidEvent,
     XidEvent,
 )
 from gpuwarden_collectors.facts import Stamp, slot_of
 from gpuwarden_collectors.kernel_log.other_lines import OTHER_LINES
+from gpuwarden_collectors.places import name_at
 
 TEXT_MAX = 512  # characters of a message kept in an event
 FALLEN_OFF_THE_BUS = 79
@@ -138,6 +140,25 @@ def _reset(line: re.Match[str], seen: _Seen) -> HostEvent:
     return GpuResetEvent(**seen, slot=_slot(line["slot"]), ok=line["failed"] is None, text=_printable(line["text"]))
 
 
+def _oom_kill(line: re.Match[str], seen: _Seen) -> HostEvent:
+    """Takes no name from a line that was cut, or torn by others: the beginning of a path is another path."""
+    of_limit = line["constraint"] == "MEMCG"
+    named = _OOM_NAMES.match(line["rest"])
+    limit, group = (named["limit"] or "", named["group"]) if named else ("", "")
+    if named is None or not (group + "/").startswith(limit.rstrip("/") + "/"):  # else a folder's name is in between
+        return OomKillEvent(**seen, of_limit=of_limit)
+    return OomKillEvent(
+        **seen,
+        of_limit=of_limit,
+        limit_group=_printable(limit),
+        limit_job=name_at(limit),
+        group=_printable(group),
+        job=name_at(group),
+        pid=int(named["pid"]),
+        uid=int(named["uid"]),
+    )
+
+
 def _severity(line: re.Match[str]) -> AerSeverity:
     term = line["severity"]
     return AerSeverity.CORRECTED if term is None else AerSeverity.FATAL if term == "Fatal" else AerSeverity.NONFATAL
@@ -205,6 +226,15 @@ _RESET = _pattern(
     rf"nvidia (?P<slot>{_ADDRESS}): ",
     rf"(?P<text>{_PCI_RESET}|reset done|(?P<failed>not ){_PCI_RESET}; giving up)\s*\Z",
 )
+# The name of a cpuset or of a control group may hold anything but a slash, that of a process anything: what is before the first slash
+# and behind the last comma is the kernel's own.
+_OOM_KILL = _pattern(
+    r"oom-kill:constraint=CONSTRAINT_(?P<constraint>NONE|CPUSET|MEMORY_POLICY|MEMCG),nodemask=(?P<rest>.*)"
+)
+_OOM_NAMES = _pattern(
+    r"[^/]*(?:,cpuset=/,[^/]*)?(?:,oom_memcg=(?P<limit>/.*?)|,global_oom),task_memcg=(?P<group>/.*?)",
+    r",task=.{0,15},pid=(?P<pid>\d{1,10}),uid=(?P<uid>\d{1,10})\Z",
+)
 
 _LINES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], _Seen], HostEvent]], ...] = (
     (_XID, _xid),
@@ -216,4 +246,5 @@ _LINES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], _Seen], HostEvent]
     (_AER_NO_CALLBACK, _aer_unrecovered),
     (_AER_FAILED, _aer_unrecovered),
     (_RESET, _reset),
+    (_OOM_KILL, _oom_kill),
 )

@@ -1,4 +1,4 @@
-"""Whose a process is, from its control groups: a job's of Slurm, or a container's. `control_groups.py` has the places that count.
+"""Whose a process is, from its control groups: a job's of Slurm, or a container's. `places.py` has the places that count.
 
 Of containers in a container the outermost counts: that is the one which this host started. What Slurm put into a group of a job is
 the job's, be it in a container or around one.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwarden_collectors.control_groups import RootFolders, container_at, lines, place_begins
+from gpuwarden_collectors.control_groups import RootFolders, lines
+from gpuwarden_collectors.places import container_at, place_begins
 from gpuwarden_collectors.slurm.jobs_cgroup import NO_JOB, job_cgroup_in
 
 

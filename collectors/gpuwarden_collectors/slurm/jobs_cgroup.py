@@ -1,11 +1,7 @@
-"""Which job a process belongs to, from where Slurm put it in the tree of control groups.
+"""Which job a process belongs to, from where Slurm put it in the tree of control groups (`places.py`).
 
-    v1       /slurm/uid_1001/job_4711/step_0/task_3            (slurm_NODE with several slurmd on one host)
-    v2       /system.slice/slurmstepd.scope/job_4711/step_batch/user/task_0      (NODE_slurmstepd.scope)
-    26.05    /system.slice/slurmstepd.scope/s5K1P9VPN8R8C00/step_0/user/task_0   (unless CgroupJobIdPaths=yes)
-
-The last names the job by its SLUID: its number has to come from a process in there. A slurmd in a container has these below the
-container's own group. Anywhere else the same names mean nothing, nor do they in folders that are not root's, up to the job's own
+Where the tree has only the SLUID of a job, its number has to come from a process in there. A slurmd in a container has its groups
+below the container's own. Names at other places mean nothing, nor do those in folders that are not root's, up to the job's own
 (`control_groups.py`): what is below a job's folder its user may have made.
 """
 
@@ -15,13 +11,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuwarden_collectors.control_groups import SLICES, GroupLine, RootFolders, container_at, lines, place_begins
+from gpuwarden_collectors.control_groups import GroupLine, RootFolders, lines
 from gpuwarden_collectors.host_files import read_text
+from gpuwarden_collectors.places import container_at, place_begins, slurm_at
 
-_V1 = re.compile(r"/slurm(?:_[^/]+)?/uid_(?P<owner>\d{1,10})/job_(?P<job>\d{1,10})(?=/|$)")
-_V2 = re.compile(
-    rf"{SLICES}/(?:[^/]*_)?slurmstepd\.scope/(?:job_(?P<job>\d{{1,10}})|(?P<sluid>s[0-9A-Za-z]{{6,24}}))(?=/|$)"
-)
 _STEP = re.compile(r"/step_([^/\s]{1,32})(?:/(?:user/)?task_([^/\s]{1,32}))?")
 _INNER = "/container/"  # crun's folder within a scope, of what runs in it
 _LINES_MAX = 64 * 1024  # bytes; a host has a dozen v1 hierarchies
@@ -58,17 +51,16 @@ def _job_in(line: GroupLine, folders: RootFolders) -> JobCgroup:
         begin = container.end
         if line.path.startswith(_INNER, begin):
             begin += len(_INNER) - 1
-    match = (_V2 if not line.controllers else _V1).match(line.path, begin) or _V2.match(line.path, begin)
-    if match is None or not folders.are_roots(line, match.end()):
+    place = slurm_at(line.path, begin, v1=bool(line.controllers))
+    if place is None or not folders.are_roots(line, place.end):
         return NO_JOB
-    named = match.groupdict()
-    step = _STEP.match(line.path, match.end())
+    step = _STEP.match(line.path, place.end)
     return JobCgroup(
-        job=int(named["job"]) if named["job"] else None,
-        sluid=named.get("sluid") or "",
+        job=place.job,
+        sluid=place.sluid,
         step=step[1] if step else "",
         task=(step[2] or "") if step else "",
-        owner=int(named["owner"]) if named.get("owner") else None,
+        owner=place.owner,
     )
 
 

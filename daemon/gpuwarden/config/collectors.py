@@ -20,7 +20,7 @@ from gpuwarden_collectors.spec import CollectorSpec, Options
 
 @dataclass(frozen=True, slots=True)
 class KernelLogOptions:
-    """The kernel log: Xids and other events of the driver."""
+    """The kernel log: Xids and other events of the driver, failing devices, and processes killed for want of memory."""
 
     enabled: bool = True
     """Read this source."""

@@ -12,7 +12,7 @@ from gpuwarden.health.model import Event, EventKind, Key
 from gpuwarden.health.to_do import of_raised
 from gpuwarden.ledger.rows import Memory
 
-STORMING = (EventKind.XID, EventKind.TEST_XID, EventKind.SXID, EventKind.AER, EventKind.KERNEL_LINE)
+STORMING = (EventKind.XID, EventKind.TEST_XID, EventKind.SXID, EventKind.AER, EventKind.KERNEL_LINE, EventKind.OOM_KILL)
 LINE_SPACING = 60.0
 
 log = get_logger()
@@ -59,6 +59,7 @@ LINES: dict[EventKind, Line | Callable[[Event], Line]] = {
     EventKind.SXID: ("warning", "SXid"),
     EventKind.AER: ("warning", "fatal PCIe error"),
     EventKind.KERNEL_LINE: ("warning", "kernel reports"),
+    EventKind.OOM_KILL: ("warning", "kernel killed a process for want of memory"),
     EventKind.COUNTED: ("info", "link errors counted"),
     EventKind.RESET: ("info", "GPU reset"),
     EventKind.LOG_GAP: ("warning", "kernel log records lost"),

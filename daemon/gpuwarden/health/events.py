@@ -92,6 +92,24 @@ class Reset:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OomKilled:
+    """OOM_KILL: processes of one job, or of none, that the kernel killed for want of memory in one step. Its key is the job's, or the node's."""
+
+    of_limit: bool
+    """A control group had reached its limit; else the memory of the node was full."""
+    job: str
+    """`slurm/7` or `container/0123456789ab`; empty if they were of none."""
+    limit_job: str
+    """What the limit is of, as `job`, or `pod/<uid>`; empty if it is another's, as that of a user's session, or there was none."""
+    pid: int | None
+    """The newest."""
+    uid: int | None
+    """Its user."""
+    count: int = field(metadata=otherwise(1))
+    """How many processes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pinned:
     """GPU_PINNED and GPU_REPLACED; see `Pin`."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from gpuwarden.feature import parts
 from gpuwarden.health.event_data import write
-from gpuwarden.health.events import Lines, Reset
+from gpuwarden.health.events import Lines, OomKilled, Reset
 from gpuwarden.health.kernel_lines.records import ENDS, record_key
 from gpuwarden.health.memory import State
 from gpuwarden.health.model import NODE, Event, EventKind, Key, Subject, gpu
@@ -31,6 +31,7 @@ from gpuwarden_collectors.event_facts import (
     HostEvent,
     KernelLineEvent,
     LogGap,
+    OomKillEvent,
     Source,
     SxidEvent,
     XidEvent,
@@ -62,8 +63,8 @@ class _Batch:
 
     def add(self, event: HostEvent, *, counted: bool) -> None:
         self.count += counted
-        if isinstance(event, LogGap):
-            self.count, self.newest = self.count + event.lost - 1, event
+        if isinstance(event, LogGap | OomKillEvent):
+            self.count, self.newest = self.count + (event.lost - 1 if isinstance(event, LogGap) else 0), event
             return
         self.history = self.history and event.history
         if event.text or not isinstance(self.newest, XidEvent) or not self.newest.text:
@@ -144,6 +145,9 @@ def target_of(event: HostEvent) -> tuple[EventKind, Key] | None:  # noqa: PLR091
             return EventKind.RESET, Key("gpu", gpu(event.slot))
         case LogGap():
             return EventKind.LOG_GAP, _NO_SUBJECT
+        case OomKillEvent(history=False):
+            of = Subject("job", part=event.job) if event.job else NODE
+            return EventKind.OOM_KILL, Key("oom_kill", of, "limit" if event.of_limit else "node")
         case _:
             return None
 
@@ -195,12 +199,14 @@ def _adds_text(
 
 def _event(kind: EventKind, key: Key, batch: _Batch, boot_id: str) -> Event:
     event = batch.newest
-    data: Lines | Reset
+    data: Lines | Reset | OomKilled
     match event:
         case LogGap():
             return Event(kind=kind, at=event.at, boot_id=boot_id, data={"count": batch.count})
         case GpuResetEvent():
             data = Reset(ok=event.ok, text=event.text)
+        case OomKillEvent(of_limit=of_limit, job=job, limit_job=limit_job, pid=pid, uid=uid):
+            data = OomKilled(of_limit=of_limit, job=job, limit_job=limit_job, pid=pid, uid=uid, count=batch.count)
         case XidEvent() | SxidEvent() | AerEvent() | KernelLineEvent():
             data = _lines(event, batch)
     return Event(kind=kind, at=event.at, boot_id=boot_id, key=key, data=write(data))

@@ -19,7 +19,7 @@ from gpuwarden_collectors.event_facts import Source
 _PIDS = 4_194_304  # Linux gives pids below this
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _OUR_SOURCES = frozenset(source.value for source in Source)
-_JOB = re.compile(r"\b(job/(?:container-)?)([0-9a-f]{1,12})\b")
+_JOB = re.compile(r"\bjob/((?:slurm|container|pod|session)/[\w./-]{1,400}|(?:container-)?[0-9a-f]{1,12}\b)", re.ASCII)
 _PID = re.compile(r"\bpid=?'?\s*(\d{1,10})")
 
 
@@ -40,6 +40,9 @@ class Pseudonyms:
             "by": lambda _: "operator",
             "uid": self._pid,
             "job": self._job,
+            "limit_job": self._job,
+            "group": self._pseudonym,
+            "limit_group": self._pseudonym,
             "user": self._pseudonym,
             "job_name": self._pseudonym,
             "namespace": self._pseudonym,
@@ -84,9 +87,9 @@ class Pseudonyms:
         return given(value) if value else value  # "", 0 and null identify nothing
 
     def _text(self, text: str) -> str:
+        text = _JOB.sub(lambda found: f"job/{self._job(found[1])}", text)  # the name of a pod may be a UUID
         text = _UUID.sub(lambda found: self._uuid(found[0]), text)
         text = _PID.sub(lambda found: f"pid={self._pid(int(found[1]))}", text)
-        text = _JOB.sub(lambda found: f"{found[1]}{self._job(found[2])}", text)
         return text if self._hosts is None else self._hosts.sub("host", text)
 
     def _uuid(self, name: str) -> str:
@@ -100,12 +103,15 @@ class Pseudonyms:
         return 1 + int.from_bytes(self._digest(str(pid))) % (_PIDS - 1)
 
     def _job(self, name: int | str) -> int | str:
-        """The number of a job, or the id of a container."""
+        """Replace the number of a job, the id of a container, or either behind its kind, as in `slurm/7`."""
         if isinstance(name, int):
             return self._pid(name)
         return " ".join(map(self._job_name, name.split()[:64]))
 
     def _job_name(self, name: str) -> str:
+        if "/" in name:
+            kind, *parts = name.split("/")
+            return "/".join((kind, *map(self._job_name, parts)))
         head, container, number = name.rpartition("container-")
         known = number.isascii() and number.isdecimal() and not container
         return head + container + (str(self._pid(int(number))) if known else self._pseudonym(number))

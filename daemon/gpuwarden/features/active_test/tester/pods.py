@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpuwarden_collectors.control_groups import RootFolders, lines, place_begins, pod_at
+from gpuwarden_collectors.control_groups import RootFolders, lines
 from gpuwarden_collectors.host_files import read_bytes, read_text
 from gpuwarden_collectors.kubelet import FOLDER, VENDOR
+from gpuwarden_collectors.places import place_begins, pod_at
 
 KUBELET = FOLDER
 _RECORD = "device-plugins/kubelet_internal_checkpoint"

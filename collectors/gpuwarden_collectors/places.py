@@ -1,0 +1,123 @@
+"""Where jobs, containers and pods have their control groups. Pure.
+
+A name alone proves nothing. Who has a group of their own (a user's systemd, a service or container with delegation) makes
+folders of any name in it, `docker-<id>.scope` and `slurmstepd.scope/job_7` too. Root alone makes those at these places:
+
+    Slurm, v1                                           /slurm/uid_1001/job_4711/step_0/task_3 (slurm_NODE with several slurmd on one host)
+    v2                                                  /system.slice/slurmstepd.scope/job_4711/step_batch/user/task_0 (NODE_slurmstepd.scope)
+    26.05                                               /system.slice/slurmstepd.scope/s5K1P9VPN8R8C00/step_0/user/task_0 (unless CgroupJobIdPaths=yes)
+    docker, podman, containerd, cri-o with systemd      any number of slices, then docker-<id>.scope, libpod-<id>.scope,
+                                                        cri-containerd-<id>.scope, crio-<id>.scope, nerdctl-<id>.scope
+    the same with cgroupfs                              /docker/<id>, /libpod_parent/libpod-<id>, /kubepods/burstable/pod<uid>/<id>
+    kubelet for systemd, containerd for cgroupfs        /system.slice/containerd.service/kubepods….slice:cri-containerd:<id>
+
+and those of a pod by kubelet, below none of a service or scope but a container's: kubelet may itself be in one, and its groups in any folder.
+
+systemd delegates services and scopes, never slices. An id is 64 hexadecimal digits. `libpod-conmon-<id>.scope` and
+`crio-conmon-<id>.scope` hold the monitor of a container, outside of it.
+
+In a cgroup namespace of its own the daemon sees paths that begin with as many `/..` as there are steps to the next folder
+that both have above them, and the names down to there are missing: all of these are above the daemon itself.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_ID = r"[0-9a-f]{64}"
+_SLICES = r"(?:/[^/]+\.slice)*"
+_SLURM = re.compile(
+    r"/slurm(?:_[^/]+)?/uid_(?P<owner>\d{1,10})/job_(?P<v1>\d{1,10})(?=/|$)"
+    rf"|{_SLICES}/(?:[^/]*_)?slurmstepd\.scope/(?:job_(?P<v2>\d{{1,10}})|(?P<sluid>s[0-9A-Za-z]{{6,24}}))(?=/|$)"
+)
+_SCOPE = rf"{_SLICES}/(?:docker|libpod|cri-containerd|crio|nerdctl)-({_ID})\.scope"
+_PODMAN = rf"/libpod_parent(?:/{_ID})?/libpod-({_ID})"
+_FOLDERS = "(?:/(?:docker|kubelet|kubepods|burstable|besteffort|pod[^/.]+|ecs(?:/[^/.]+){1,2}|k8s\\.io|default))*"
+_FOLDER = rf"{_FOLDERS}/(?:crio-)?({_ID})"
+_RUNTIMES = r"(?:containerd|crio|k3s(?:-agent)?|k0s(?:worker|controller)|rke2-(?:server|agent)|kubelet|docker)\.service"
+_COLONS = rf"{_SLICES}(?:/{_RUNTIMES})?/kubepods[^/:]*:(?:cri-containerd|crio):({_ID})"
+_ABOVE_PODS = r"(?:/(?![^/]*\.(?:service|scope)(?:/|$))[^/:]+)*"
+_POD = re.compile(rf"{_ABOVE_PODS}(?:/{_RUNTIMES})?/(?:[^/:]*-)?pod([0-9A-Za-z_-]+)(?:\.slice)?(?::[^/]+)?(?=/|$)")
+_CONTAINER = re.compile(rf"(?:{_SCOPE}|{_PODMAN}|{_FOLDER}|{_COLONS})(?=/|$)")
+_UPWARDS = re.compile(r"(?:/\.\.)+(?=/|$)")
+_PODS = re.compile(
+    r"(?:/(?:kubelet|kubepods|burstable|besteffort|kube(?:let|pods)[^/:]*\.slice))+"
+    r"/(?:[^/:]*-)?pod([0-9A-Za-z_-]{8,64})(?:\.slice)?\Z"
+)
+SHOWN = 12
+"""Digits of a container's id, as the runtimes' own lists have them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerPlace:
+    """A container's folder: its id, and the length of the path to it."""
+
+    container: str
+    end: int
+
+
+def place_begins(path: str) -> int:
+    """Returns the offset at which the names of a path begin, after the `/..` of a cgroup namespace."""
+    upwards = _UPWARDS.match(path)
+    return upwards.end() if upwards else 0
+
+
+def container_at(path: str, begin: int) -> ContainerPlace | None:
+    """The container whose folder is at its place below the first `begin` characters; None if there is none."""
+    match = _CONTAINER.match(path, begin)
+    return None if match is None else ContainerPlace(next(filter(None, match.groups())), match.end())
+
+
+@dataclass(frozen=True, slots=True)
+class PodPlace:
+    """A pod's folder: its UID as Kubernetes writes it, and the length of the path to it."""
+
+    uid: str
+    end: int
+
+
+def pod_at(path: str, begin: int) -> PodPlace | None:
+    """The pod whose folder is at its place below the first `begin` characters, or below a container there; None if there is none."""
+    while (match := _POD.match(path, begin)) is None:
+        container = container_at(path, begin)
+        if container is None:
+            return None
+        begin = container.end
+    return PodPlace(match[1].replace("_", "-"), match.end())
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmPlace:
+    """A job's folder of Slurm: its number, or None where the tree has only its SLUID; its user, if the tree says it; the length of the path to it."""
+
+    job: int | None
+    sluid: str
+    owner: int | None
+    end: int
+
+
+def slurm_at(path: str, begin: int, *, v1: bool = True) -> SlurmPlace | None:
+    """The job of Slurm whose folder is at its place below the first `begin` characters; None if there is none.
+
+    `v1`: the place of version 1 counts, too.
+    """
+    match = _SLURM.match(path, begin)
+    if match is None or (match["v1"] and not v1):
+        return None
+    job, owner = match["v1"] or match["v2"], match["owner"]
+    return SlurmPlace(int(job) if job else None, match["sluid"] or "", int(owner) if owner else None, match.end())
+
+
+def name_at(path: str) -> str:
+    """Returns what the place alone proves of a path in the whole tree, as the kernel prints it: `slurm/7`, `container/0123456789ab`,
+    `pod/<uid>` for a pod's own folder, or "".
+
+    What is in a container is the container's, whatever its folders are called. Of a job with a SLUID the number is not known.
+    """
+    if (slurm := slurm_at(path, 0)) is not None:
+        return "" if slurm.job is None else f"slurm/{slurm.job}"
+    if (container := container_at(path, 0)) is not None:
+        return f"container/{container.container[:SHOWN]}"
+    pod = _PODS.match(path)
+    return "" if pod is None else f"pod/{pod[1].replace('_', '-')}"
