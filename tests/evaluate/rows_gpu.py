@@ -85,6 +85,7 @@ SLOW = (
     FaultClass(name="ledger cannot be written", strike=faults.daemon_error("ledger"), expects=("ledger_unavailable",), severity="warning", about="node", shown=ERROR),
     FaultClass(name="the run directory is full", strike=faults.daemon_error("verdict"), expects=("output_failed.verdict",), severity="warning", about="node", shown=ERROR),
     FaultClass(name="started with the last good configuration", strike=faults.daemon_error("config_faulty"), expects=("config_faulty",), severity="warning", about="node", shown=ERROR),
+    FaultClass(name="a feature has a bug", strike=faults.daemon_error("feature"), expects=("feature_failed",), severity="warning", about="node", grace=30, shown=ERROR),
     FaultClass(name="web-config file has a fault", strike=faults.daemon_error("web"), expects=("web_config_faulty",), severity="warning", about="node", shown=ERROR),
     FaultClass(name="scheduler refuses", strike=faults.daemon_error("actuator"), expects=("actuator_refused",), severity="warning", about="node", shown=ERROR),
     FaultClass(name="a scheduler is away while something is wanted of it", strike=faults.daemon_error("actuator_away"), expects=("actuator_unreachable",), severity="warning", about="node", grace=600, shown=ERROR),

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
+from gpuwarden.engine.faults import Faults, Guard
 from gpuwarden.feature import parts
 from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.confirmation import remembered
@@ -50,7 +51,7 @@ WAITING_MOST = 100_000
 class Engine:
     """`listeners` may come and go at any time. None may block; what one raises is dropped."""
 
-    def __init__(self, boot_id: str, rules: Rules, past: Iterable[Event] = ()) -> None:
+    def __init__(self, boot_id: str, rules: Rules, past: Iterable[Event] = (), *, faults: Faults | None = None) -> None:
         self.rules = rules
         self.state = State()
         for event in past:
@@ -74,6 +75,8 @@ class Engine:
         self._judged_by = rules
         self._waiting: list[HostEvent] = []
         self._dcgm_taken: DcgmFacts | None = None  # whose Xids were judged
+        errors = Faults() if faults is None else faults
+        self._guards = {name: Guard(errors, name) for name in _SHOWN}
 
     def fold(self, event: Event) -> None:
         self.state = fold(self.state, event)
@@ -227,13 +230,19 @@ class Engine:
             xids=xids,
             site_failures=tuple(n for n, rule in self.rules.xids.items() if rule.severity == "failure"),
             ready=self.observed_at is not None and verdict.expected is not None and self.view.pci.outcome is not None,
-            features={name: feature.shown(self.state, now) for name, feature in _SHOWN.items()},
+            features=dict(self._of_features(now)),
             errors=self.view.errors,
             dropped=dropped,
             log_gaps=self.log_gaps,
             log_lost=self.log_lost,
             disbelieved={**self.kept_out, UNKNOWN_SLOT: self.disbelieved},
         )
+
+    def _of_features(self, now: Stamp) -> Iterator[tuple[str, object]]:
+        for name, feature in _SHOWN.items():
+            shown = self._guards[name].call("snapshot", None, feature.shown, self.state, now)
+            if shown is not None:
+                yield name, shown
 
     def _machine(self) -> tuple[str, ...]:
         """Machine labels for metrics. Kept from the last pass when the driver stops answering, because `fleet --why`

@@ -81,6 +81,8 @@ class Journal:
         self._ledger = ledger
         self._request_step = request_step
         self._clock = clock
+        self.recorded: Callable[[], bool] = lambda: True
+        """Whether a checkpoint has all that projections must remember. While it has not, the ledger keeps the events instead."""
         self._since_start: list[Event] = []  # events to fold again once the ledger is recalled
         self._position: LogPosition | None = None
 
@@ -106,7 +108,10 @@ class Journal:
             self._ledger.append(events, position=position)
             self._position = position or self._position
         for output in self.outputs:  # while the ledger writes: a signal may wait for it
-            output(events)
+            try:
+                output(events)
+            except Exception:  # the events are recorded: the other outputs, and the step, go on
+                log.exception("events not handed on", output=getattr(output, "__qualname__", repr(output)))
         if events and step is not Step.NONE:
             self._request_step(step)
 
@@ -134,7 +139,11 @@ class Journal:
             self.write_checkpoint()
 
     def write_checkpoint(self) -> None:
-        self._ledger.append(checkpoint=self.checkpoint(self._clock()))
+        checkpoint = self.checkpoint(self._clock())
+        if self.recorded():  # asked only now: it may have failed just then
+            self._ledger.append(checkpoint=checkpoint)
+        else:
+            self._ledger.tend()
 
     def checkpoint(self, now: Stamp) -> list[Event]:
         return [event for one in self.projections for event in one.checkpoint(now)]

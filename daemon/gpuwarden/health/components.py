@@ -26,6 +26,7 @@ class Component(StrEnum):
     NOTIFY = "notify"
     WEB = "web"
     CONFIG_FAULTY = "config_faulty"
+    FEATURE = "feature"  # an internal error of a feature
 
 
 CONDITION_OF: Mapping[Component, str] = {
@@ -42,6 +43,7 @@ CONDITION_OF: Mapping[Component, str] = {
     Component.NOTIFY: "notification_refused",
     Component.WEB: "web_config_faulty",
     Component.CONFIG_FAULTY: "config_faulty",
+    Component.FEATURE: "feature_failed",
 }
 NAMED = ("collector_failed", "output_failed")
 """Conditions of which there is a finding for each component, named by it."""

@@ -333,6 +333,13 @@ _ROWS: tuple[Condition, ...] = (
         source="own rule: expiry is reported 7 days before, or a tenth of the certificate's life if that is less",
     ),
     Condition(
+        code="feature_failed", scope="node", severity=W, advice=Advice.CONTACT_SUPPORT, rise=30, fall=10,
+        title="A feature of gpuwarden fails",
+        why="An internal error of a feature, as the evacuation, the test before a return, or what Slurm's scripts ask for. The GPUs are watched, and the node "
+        "is excluded for failures, as before. What the feature wrote last stays. If it may demand something before a return, the node does not return by itself.",
+        source="own rule: a bug in a feature is reported, and costs the node nothing else",
+    ),
+    Condition(
         code="config_faulty", scope="node", severity=W, advice=Advice.FIX_CONFIGURATION, fall=10,
         title="The configuration has a fault; the last good one is in force",
         why="The service was started while a file of the configuration had a fault. It judges and acts by the files of the last start "

@@ -87,7 +87,7 @@ PAGES = (
         "gpuwarden",
         (
             "collector_failed", "ledger_unavailable", "output_failed", "actuator_refused", "actuator_unreachable",
-            "exclusion_stuck", "notification_refused", "web_config_faulty", "config_faulty",
+            "exclusion_stuck", "notification_refused", "web_config_faulty", "config_faulty", "feature_failed",
         ),
     ),
 )  # fmt: skip

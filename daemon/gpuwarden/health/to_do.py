@@ -124,6 +124,7 @@ TO_DO: Mapping[str, str] = {
     "exclusion_stuck": "Run `gpuwarden status`, and look at the node. If nothing speaks against it: `gpuwarden restore`.",
     "notification_refused": "Correct the target in `[notify]`: the evidence has its answer. Then it gets the latest state.",
     "web_config_faulty": "Run `gpuwarden config check`, or renew the certificate. The daemon reads changed files by itself.",
+    "feature_failed": "Run `systemctl restart gpuwarden`. If it comes back, file a bug with `gpuwarden status --json` and the journal.",
     "config_faulty": "Run `gpuwarden config check`, correct what it names, then `systemctl restart gpuwarden`. The node is watched meanwhile.",
     # --- weeks, jobs
     "lemon_node": "Drain the node in working hours, run `dcgmi diag -r 3`, replace the board that the evidence names. Nothing wrong: `gpuwarden ack lemon_node`.",

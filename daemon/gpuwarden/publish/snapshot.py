@@ -203,6 +203,8 @@ class Snapshot:
     notice_sources: tuple[NoticeSource, ...] = ()
     errors: Mapping[str, str] = field(default_factory=dict)
     """Why a component of the daemon does not work, by component."""
+    feature_errors: Mapping[str, int] = field(default_factory=dict)
+    """By feature, how often it raised."""
     dropped: Mapping[str, int] = field(default_factory=dict)
     """Writes dropped, by kind: "log", "ledger", "files"."""
     log_gaps: int = 0

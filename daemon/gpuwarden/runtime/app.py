@@ -23,9 +23,11 @@ from gpuwarden.config.model import Config
 from gpuwarden.control.handlers import Verbs
 from gpuwarden.engine.enforcement import Enforcement
 from gpuwarden.engine.engine import Engine
+from gpuwarden.engine.faults import Faults
 from gpuwarden.engine.journal import Journal, Step
 from gpuwarden.engine.log_lines import EventLines
 from gpuwarden.engine.reload import ReloadError, in_force, reloaded
+from gpuwarden.feature import FEATURES, parts
 from gpuwarden.health.components import Component, ComponentErrors
 from gpuwarden.health.model import Event, EventKind, Health, Verdict
 from gpuwarden.ledger.ledger import Ledger
@@ -38,7 +40,7 @@ from gpuwarden.publish.sockets.jobs import NAME as JOB_SOCKET
 from gpuwarden.publish.web.pages import Web
 from gpuwarden.runtime.jobs import Jobs
 from gpuwarden.runtime.leaf_switch import LeafSwitch
-from gpuwarden.runtime.part import made
+from gpuwarden.runtime.parts import Parts
 from gpuwarden.runtime.systemd import Systemd
 from gpuwarden.runtime.wiring import Site
 from gpuwarden_collectors.base import Clock, Observation, host_clock
@@ -76,14 +78,15 @@ class Daemon:
         self._output = output
         self._clock = clock
         self._service = site.service(clock())
-        self.engine = Engine(site.boot_id, site.rules)
+        self._faults = Faults(FEATURES)
+        self.engine = Engine(site.boot_id, site.rules, faults=self._faults)
         self.engine.kernel = os.uname().release
         self.verdict = Verdict(at=clock(), health=Health.UNKNOWN, reasons=("starting",), unknown=("starting",))
         self.readers = Readers(site.sources, site.boot_id, self._ingest, clock)
         self.manager = Systemd(manager, self.readers.paces, site.sources.nvml.interval)
         self.ledger = Ledger(site.ledger, machine=site.machine, boot_id=site.boot_id, clock=clock)
         self.actuators = site.actuators(clock, lambda: detail(self.verdict))
-        self._parts = made(site, self, clock)
+        self._parts = Parts(parts("daemon"), site, self, clock, self._faults)
         self._switch = LeafSwitch(site.config.publish.switch, site.slurm)
         self._lines = EventLines(self.engine.shadowed)
         self._notifications = site.notifications()
@@ -96,15 +99,14 @@ class Daemon:
             committed=self.ledger.commit,
             boot_id=site.boot_id,
             clock=clock,
-            requirements={name: one for part in self._parts for name, one in part.requirements.items()},
+            requirements=self._parts.requirements,
         )
         self._notice_sources = NoticeSources(
             site.notice_sources(clock), self.enforcement.announced, boot_id=site.boot_id, clock=clock
         )
-        job_verbs = {name: verb for part in self._parts for name, verb in part.job_verbs().items()}
-        self._jobs = Jobs(site.config, self, job_verbs, clock, passed=manager.sockets.get(JOB_SOCKET))
-        of_parts = (projection for part in self._parts for projection in part.projections)
-        self.journal.projections = (self.engine, self.enforcement, *of_parts)
+        self._jobs = Jobs(site.config, self, self._parts.job_verbs(), clock, passed=manager.sockets.get(JOB_SOCKET))
+        self.journal.projections = (self.engine, self.enforcement, *self._parts.projections)
+        self.journal.recorded = self._parts.recorded
         self._verdict_file = VerdictFile(site.config.run.dir, clock)
         self._judging = False
         self._step_timer: asyncio.TimerHandle | None = None
@@ -112,8 +114,7 @@ class Daemon:
         self._away: set[str] = set()
         self.holder = site.holder(self._snapshot(clock()), clock)
         verbs = Verbs(self, site.ledger, site.simulation, clock)
-        to_parts = (output for part in self._parts for output in part.outputs)
-        self.journal.outputs = (self._lines.write, self._notify, *to_parts)
+        self.journal.outputs = (self._lines.write, self._notify, *self._parts.outputs)
         self._web = Web(
             self.holder,
             verbs.events_since,
@@ -121,7 +122,7 @@ class Daemon:
             notices=self._jobs.notices,
             config=site.config.publish.web_config,
         )
-        table = {**verbs.table(), **{name: verb for part in self._parts for name, verb in part.verbs().items()}}
+        table = {**verbs.table(), **self._parts.verbs()}
         self._control = Control(site.config.run.dir, table, group=site.config.control.group or None)
         self._errors = self._component_errors()
         self._ticker: asyncio.Task[None] | None = None
@@ -148,8 +149,9 @@ class Daemon:
                 Component.NOTIFY: lambda _: self._notifications.error(),
                 Component.WEB: self._web.error,
                 Component.CONFIG_FAULTY: lambda _: self._config.fault,
+                Component.FEATURE: self._faults.error,
             },
-            *(part.errors() for part in self._parts),
+            *self._parts.errors(),
         )
 
     async def start(self) -> None:
@@ -181,8 +183,7 @@ class Daemon:
         self.enforcement.run()
         self._notifications.run(lambda: self.journal.checkpoint(self._clock()))
         self._switch.run()
-        for part in self._parts:
-            part.run()
+        self._parts.run()
         self._notice_sources.run()
         self.manager.run()
         log.info("serving", listen=self._web.addresses, **about)
@@ -198,8 +199,7 @@ class Daemon:
         if self._step_timer is not None:
             self._step()  # a notice of the last moment still reaches the jobs
         await self._jobs.stop()
-        for part in self._parts:
-            await part.stop()
+        await self._parts.stop()
         await self.enforcement.stop(ENFORCEMENT_STOPS_WITHIN)
         await self._notifications.stop(ENFORCEMENT_STOPS_WITHIN)
         await self._web.stop()
@@ -212,8 +212,7 @@ class Daemon:
             log.error("stopped with unwritten ledger entries", waiting=self.ledger.unwritten)
         self._verdict_file.close(timeout=1.0)
         self._jobs.close(timeout=1.0)
-        for part in self._parts:
-            await part.close()
+        await self._parts.close()
         log.info("stopped")
         await self._output.flush(timeout=1.0)
 
@@ -253,8 +252,7 @@ class Daemon:
             news = reloaded(self.engine.rules, self._config, given)
             self._config, self.engine.rules = in_force(self._config, given), news.rules
         self.enforcement.adopt(replace(self._site, config=self._config).enforcement)
-        for part in self._parts:
-            part.reloaded()
+        self._parts.reloaded()
         log.info("configuration reloaded", taken_over=news.taken, waiting_for_a_restart=news.waiting)
         self._step()
         return str(news)
@@ -282,10 +280,10 @@ class Daemon:
         return self._notice_sources.ends_in()
 
     def jobs_settled(self) -> bool:
-        return all(part.settled() for part in self._parts)
+        return self._parts.settled()
 
     async def jobs_signalled(self) -> str:
-        return "; ".join(filter(None, [await part.announced() for part in self._parts]))
+        return await self._parts.announced()
 
     # --- steps
 
@@ -333,18 +331,15 @@ class Daemon:
             instance=self._site.instance,
             remembered=self.journal.recalled,
         )
-        for part in self._parts:
-            situation = part.seen(situation, now)
+        situation = self._parts.seen(situation, now)
         self.journal.append(self.enforcement.step(situation, now), by=self.enforcement)
-        for part in self._parts:
-            part.step()
+        self._parts.step()
         self.journal.tend()
         self.enforcement.carry_out()
         self.holder.show(self._snapshot(now))
         self._verdict_file.publish(self.holder.snapshot)
         self._jobs.publish(self.holder.snapshot)
-        for part in self._parts:
-            part.publish(self.holder.snapshot)
+        self._parts.publish(self.holder.snapshot)
         self.manager.published(self.holder.snapshot)
 
     def _snapshot(self, now: Stamp) -> Snapshot:
@@ -363,10 +358,9 @@ class Daemon:
             enforced=self.enforcement.shown(),
             notice_sources=self._notice_sources.shown(now),
             receivers=self._notifications.shown(),
+            feature_errors=dict(self._faults.counts),
         )
-        for part in self._parts:
-            snapshot = part.shown(snapshot, now)
-        return snapshot
+        return self._parts.shown(snapshot, now)
 
     async def _tick(self) -> None:
         """A step at least each interval, and once what is shown is too old: silence must become visible too."""

@@ -1,20 +1,20 @@
 """What a feature adds to the running daemon: the module `daemon` of a feature has `part`, which makes it.
 
-The daemon calls every part in the order of the list of features. `part` returns None where the daemon does nothing for the feature.
+The daemon calls every part in the order of the list of features (`parts.py`). `part` returns None where the daemon does nothing for the
+feature. Whatever a part raises is an error of that feature alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Protocol
 
 from gpuwarden.actuators.base import Actuator
 from gpuwarden.collect.collectors import Readers
 from gpuwarden.engine.enforcement import Enforcement
 from gpuwarden.engine.engine import Engine
 from gpuwarden.engine.journal import Journal, Projection, Step
-from gpuwarden.feature import parts
 from gpuwarden.health.components import Component, Source
 from gpuwarden.health.model import Event, Verdict
 from gpuwarden.ledger.ledger import Ledger
@@ -24,8 +24,6 @@ from gpuwarden.publish.metrics.exposition import Holder
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden.publish.sockets.control import Verb
 from gpuwarden.publish.sockets.jobs import JobVerb
-from gpuwarden.runtime.wiring import Site
-from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.facts import Stamp
 
 
@@ -99,9 +97,3 @@ class Part:
 
     def publish(self, snapshot: Snapshot) -> None:
         """Take the snapshot, as published."""
-
-
-def made(site: Site, service: Service, clock: Clock) -> list[Part]:
-    """Make the parts of the features that the configuration wants."""
-    found: list[Any] = [feature.part(site, service, clock) for feature in parts("daemon").values()]
-    return [part for part in found if part is not None]

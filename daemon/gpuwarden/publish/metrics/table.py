@@ -244,6 +244,8 @@ _ROWS: tuple[Metric, ...] = (
            "Time of the last observation of the GPUs, Unix time. No series before the first."),
     Metric("gpuwarden_component_up", GAUGE, ("component",), lambda s: (((c.value,), int(not s.errors.get(c))) for c in Component),
            "1 while this part of the daemon works, 0 while it fails; a failure is a finding too.", default=False),
+    Metric("gpuwarden_feature_errors_total", COUNTER, ("feature",), lambda s: (((name,), n) for name, n in s.feature_errors.items()),
+           "Internal errors of this feature, since the daemon started. The daemon, its other features and the health of the node are not affected.", default=False),
     Metric("gpuwarden_dropped_total", COUNTER, ("what",), lambda s: (((what,), n) for what, n in s.dropped.items()),
            "Log lines, ledger events and host events that were dropped because they came too fast or could not be written in time."),
     Metric("gpuwarden_http_turned_away_total", COUNTER, (), lambda s: _one(s.clients.turned_away),

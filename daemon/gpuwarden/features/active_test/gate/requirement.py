@@ -18,6 +18,7 @@ from gpuwarden.features.active_test.gate.state import Gate, folded
 from gpuwarden.features.active_test.memory import NAME
 from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Event, EventKind, Json, Verdict
+from gpuwarden.policy.guarded import demand_of
 from gpuwarden.policy.model import Why
 from gpuwarden.policy.situation import Situation, failing
 from gpuwarden.policy.state import PolicyState
@@ -88,7 +89,7 @@ class PassedTest:
 
 def gate_of(state: PolicyState) -> Gate | None:
     """Return the gate of the exclusion that there is."""
-    requirement = state.requirements.get(NAME)
+    requirement = demand_of(state.requirements.get(NAME))
     return requirement.gate if isinstance(requirement, PassedTest) else None
 
 

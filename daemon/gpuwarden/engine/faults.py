@@ -1,0 +1,92 @@
+"""Errors of features: one that raises costs neither the node its watching nor another feature its turn.
+
+An error is logged once for each call and place, counted each time, and stands until the same call of that feature succeeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from gpuwarden.base.log import get_logger
+from gpuwarden_collectors.facts import Stamp
+
+LOGGED_MOST = 64
+"""Different errors that are logged, each with its traceback; the rest is only counted."""
+TEXT_MOST = 160  # characters of one error
+SHOWN_MOST = 4
+
+log = get_logger()
+Answer = TypeVar("Answer")
+
+
+class Faults:
+    """The errors of all features in this process."""
+
+    def __init__(self, features: Iterable[str] = ()) -> None:
+        self.counts = dict.fromkeys(features, 0)
+        """By feature, calls that raised."""
+        self._standing: dict[tuple[str, str], str] = {}
+        self._logged: set[tuple[object, ...]] = set()
+
+    def raised(self, feature: str, call: str, error: Exception) -> None:
+        """Take in that a call of a feature raised. Called while the exception is handled."""
+        self.counts[feature] = self.counts.get(feature, 0) + 1
+        self._standing.setdefault((feature, call), f"{type(error).__name__}: {error}"[:TEXT_MOST])
+        known = (feature, call, type(error), _place(error))
+        if known not in self._logged and len(self._logged) < LOGGED_MOST:
+            self._logged.add(known)
+            log.error("feature failed: the others go on", feature=feature, call=call, exc_info=error)
+
+    def went_well(self, feature: str, call: str) -> None:
+        """Take in that a call succeeded, which ends its error."""
+        if self._standing:
+            self._standing.pop((feature, call), None)
+
+    def standing(self, feature: str) -> dict[str, str]:
+        """Return the errors of a feature that stand, by call."""
+        return {call: text for (of, call), text in self._standing.items() if of == feature}
+
+    def error(self, _: Stamp) -> str:
+        """Return all errors that stand, as text for people; "" if none does."""
+        texts = [f"{feature}: {call} failed: {text}" for (feature, call), text in self._standing.items()]
+        more = [f"{len(texts) - SHOWN_MOST} more"] if len(texts) > SHOWN_MOST else []
+        return "; ".join(texts[:SHOWN_MOST] + more)
+
+
+class Guard:
+    """Calls one feature. What it raises goes to `faults`, and nowhere else."""
+
+    def __init__(self, faults: Faults, feature: str) -> None:
+        self._faults = faults
+        self.feature = feature
+
+    def call(self, name: str, otherwise: Answer, function: Callable[..., Answer], *arguments: object) -> Answer:
+        """Return what the function returns, or `otherwise` if it raises."""
+        try:
+            answer = function(*arguments)
+        except Exception as error:  # noqa: BLE001 - whatever a feature raises
+            self._faults.raised(self.feature, name, error)
+            return otherwise
+        self._faults.went_well(self.feature, name)
+        return answer
+
+    def raised(self, name: str, error: Exception) -> None:
+        """Take in the error of a call that was not made through `call`."""
+        self._faults.raised(self.feature, name, error)
+
+    def went_well(self, name: str) -> None:
+        """Take in the success of a call that was not made through `call`."""
+        self._faults.went_well(self.feature, name)
+
+    def standing(self) -> dict[str, str]:
+        """Return the errors that stand, by call."""
+        return self._faults.standing(self.feature)
+
+
+def _place(error: Exception) -> tuple[str, int]:
+    """Return the file and line that raised."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return ("", 0) if trace is None else (trace.tb_frame.f_code.co_filename, trace.tb_lineno)
