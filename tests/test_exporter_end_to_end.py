@@ -108,7 +108,7 @@ def test_every_counter_and_the_official_dashboard_have_data_in_both_formats(scra
             assert len(found) == (1 if row.name == "DCGM_FI_DEV_XID_ERRORS" else GPUS), row.name
         for query in DASHBOARD:
             asked = query.replace("JOB", job).replace("$instance", address).replace("$gpu", "0|1")
-            assert server.query(asked), asked
+            assert server.wait_query(asked), asked
         for label in VARIABLES:
             words = urllib.parse.urlencode({"match[]": f'DCGM_FI_DEV_GPU_TEMP{{job="{job}"}}'})
             assert ask(server.port, f"/api/v1/label/{label}/values?{words}")["data"], label
@@ -118,7 +118,7 @@ def test_every_counter_and_the_official_dashboard_have_data_in_both_formats(scra
         assert kinds_found == [row.kind, "unknown" if row.kind == "counter" else row.kind], row.name
     # OpenMetrics knows the family of our own counters without its ending, and Prometheus stores what is scraped of it with
     assert (kinds[TEXT]["gpuwarden_xid_total"], kinds[OPENMETRICS]["gpuwarden_xid"]) == ("counter", "counter")
-    assert server.query('gpuwarden_xid_total{job="openmetrics",gpu="0",xid="31"} == 1')
+    assert server.wait_query('gpuwarden_xid_total{job="openmetrics",gpu="0",xid="31"} == 1')
 
 
 def _kinds(server: Server, address: str) -> dict[str, str]:

@@ -52,7 +52,7 @@ def test_an_excluded_node_takes_no_work_until_a_person_restores_it_whatever_ends
         done, output = order(host, "restore")
         assert (done, output.startswith("no longer excluded")) == (0, True)
         daemon.wait(lambda: daemon.get("/heartbeat")[0] == 200, "the heartbeat to show it")
-        assert verdict_file(host)["excluded"] == "0"
+        daemon.wait(lambda: verdict_file(host)["excluded"] == "0", "the verdict file to show it")
 
 
 def events(daemon: RunningDaemon, host: FakeHost) -> list[dict[str, object]]:

@@ -122,7 +122,8 @@ def test_run_serves_until_it_is_signalled(tmp_path: Path) -> None:
             while (done := gpuwarden("status", temporary=tmp_path, more=where)).returncode != 2:
                 time.sleep(0.1)
             assert "FAILURE: gpu_missing" in done.stdout
-            assert "gpu_missing@gpu" in gpuwarden("events", temporary=tmp_path, more=where).stdout
+            while "gpu_missing@gpu" not in gpuwarden("events", temporary=tmp_path, more=where).stdout:
+                time.sleep(0.1)
             typed = [line for line in (tmp_path / "printed").read_text().splitlines() if line.startswith("  ")]
             assert [line.split(" --run-dir ")[0].split()[-1] for line in typed] == ["status", "inject"]
             assert all(f" --run-dir {where['GPUWARDEN_RUN_DIR']}" in line for line in typed)

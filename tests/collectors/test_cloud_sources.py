@@ -77,7 +77,7 @@ def opened(name: str, clock: Clock, **options: Any) -> CloudSource:
 
 @asynccontextmanager
 async def source_of(name: str, service: Simulator, **more: Any) -> AsyncIterator[CloudSource]:
-    source = opened(name, host_clock, endpoint=service.endpoint, **{"timeout": 0.5, "interval": 0.02, **more})
+    source = opened(name, host_clock, endpoint=service.endpoint, **{"timeout": 5.0, "interval": 0.02, **more})
     try:
         yield source
     finally:
@@ -280,7 +280,7 @@ async def test_a_lifetime_that_makes_no_sense_costs_no_answer(ttl: str | None) -
 
 async def test_where_a_token_cannot_reach_us_questions_go_without_and_are_not_held_up_by_it() -> None:
     """The reply to the PUT may travel one hop only, which does not reach a container on a bridge."""
-    async with Simulator(AwsCloud(need=False)) as service, source_of("aws", service) as source:
+    async with Simulator(AwsCloud(need=False)) as service, source_of("aws", service, timeout=1.0) as source:
         service.faults.append(silence)
         for _ in range(10):
             assert (await question(source, "spot")()).kind is AnswerKind.NONE
@@ -364,11 +364,11 @@ async def test_gcp_without_the_header_in_the_reply_nothing_is_believed() -> None
 
 async def test_azure_the_first_question_may_take_its_time_and_no_later_one() -> None:
     async def slow(_: object, writer: Any) -> None:
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(1.3)
         await send(writer, Response(200, b'{"DocumentIncarnation":1,"Events":[]}'))
 
     async with Simulator(AzureCloud()) as service:
-        source = Azure(Metadata(service.endpoint, 0.3), host_clock, first=PATIENCE)
+        source = Azure(Metadata(service.endpoint, 1.0), host_clock, first=PATIENCE)
         await source.confirm()
         service.faults.append(slow)
         first = (await question(source, "events")()).kind

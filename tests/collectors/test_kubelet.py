@@ -180,9 +180,9 @@ def test_who_may_not_open_the_socket_reads_what_to_do(asked: Kubelet, path: Path
 
 async def test_a_kubelet_that_hangs_costs_its_deadline_and_nothing_later(asked: Kubelet, path: Path) -> None:
     asked.hangs = True
-    collector = LoopCollector("pods", PodsReader(path).read, 0.3, host_clock)
+    collector = LoopCollector("pods", PodsReader(path).read, 3.0, host_clock)
     late = await collector.observe()
-    assert (late.outcome, late.error) == (PassOutcome.TIMED_OUT, "pods has not responded within 0.3 s")
+    assert (late.outcome, late.error) == (PassOutcome.TIMED_OUT, "pods has not responded within 3 s")
     asked.hangs = False
     assert (await collector.observe()).facts == ALONE
 

@@ -13,6 +13,7 @@ from gpuwarden_collectors.base import CollectorError, SourceAbsent
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host_collectors.storage import StorageCollector
 from gpuwarden_collectors.host_facts import MountFacts, StorageFacts
+from support import job_world
 from support.hung_mounts import hung_mount
 from support.mounts import remount, tmpfs
 from support.trees import DATA
@@ -143,6 +144,7 @@ def test_a_hanging_probe_is_aged_not_started_twice_and_its_late_response_is_used
         clock=lambda: Stamp(60.0 * next(minutes), 0.0),
     )  # fmt: skip
     assert [collector.read().mounts[0].hung_for for _ in range(3)] == [60.0, 120.0, 180.0]
+    job_world.until(starts.exists, "the probe begins")
     assert starts.read_text() == "\n"
     release.touch()
     while (mount := collector.read().mounts[0]).hung_for is not None:
@@ -151,10 +153,12 @@ def test_a_hanging_probe_is_aged_not_started_twice_and_its_late_response_is_used
 
 
 def test_a_mount_that_hung_and_was_replaced_is_probed_again(tmp_path: Path) -> None:
-    command = ("sh", "-c", f"[ -e {tmp_path}/release ] || exec sleep 1000; {ANSWER[2]}")
+    begins = f"{{ touch {tmp_path}/hangs; exec sleep 1000; }}"
+    command = ("sh", "-c", f"[ -e {tmp_path}/release ] || {begins}; {ANSWER[2]}")
     proc = table(tmp_path, mounted(tmp_path))
     with closing(StorageCollector(proc, command=command, patience=0.3)) as collector:
         assert collector.read().mounts[0].hung_for is not None
+        job_world.until((tmp_path / "hangs").exists, "the probe hangs")
         (tmp_path / "release").touch()
         assert collector.read().mounts[0].hung_for is not None
         table(tmp_path, mounted(tmp_path).replace("36 ", "37 ", 1))

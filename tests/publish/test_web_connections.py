@@ -277,11 +277,11 @@ async def test_who_does_not_know_the_password_keeps_nobody_out_who_does(site: Si
 
 
 async def test_notices_are_waited_for_over_tls_and_with_a_password(site: Site) -> None:
-    async with serving(config=site.write(site.serve(), users(alice="right")), deadline=1.5) as served:
+    async with serving(config=site.write(site.serve(), users(alice="right")), deadline=4.0) as served:
         waiting = await Scraper.connect(served, trusting())
         asked = asyncio.create_task(waiting.get("/v1/notice?wait=60", Authorization=ALICE))
         await until(lambda: served.notices.waiting["web"] == 1)
-        await asyncio.sleep(2.0)  # longer than any deadline of the connection
+        await asyncio.sleep(4.5)  # longer than any deadline of the connection
         served.notices.show(b'{"act":true}', imminent=True)
         assert (await asked).body == b'{"act":true}'
         waiting.close()

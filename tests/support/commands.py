@@ -35,7 +35,7 @@ def gpuwarden(
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*command, *map(str, words)],
-        env=environment(temporary, more), capture_output=True, text=True, timeout=60, check=False, cwd=cwd,
+        env=environment(temporary, more), capture_output=True, text=True, timeout=150, check=False, cwd=cwd,
     )  # fmt: skip
 
 

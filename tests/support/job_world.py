@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import socket
 import struct
 import subprocess
@@ -130,9 +132,11 @@ def ended(process: subprocess.Popen[str], within: float = BOUND) -> tuple[int, s
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Below those that outgoing connections take, so that nobody gets it by chance before it is listened on."""
+    while True:
+        port = random.randrange(20000, 32000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def until(holds: Callable[[], object], what: str, within: float = BOUND) -> None:

@@ -37,7 +37,7 @@ SLURM = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 SLURM_BESIDE = [pytest.mark.slurm, pytest.mark.xdist_group("slurm beside")]
 """For the longest of them, beside the others: a Slurm mostly waits."""
 
-PATIENCE = 60.0
+PATIENCE = 150.0
 """Seconds after which a test gives up waiting; nothing is asserted about how much of it is used."""
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "sinfo", "squeue", "sbatch", "runuser")
@@ -187,8 +187,8 @@ class Slurm:
             process.send_signal(how)
             process.send_signal(signal.SIGCONT)
             self.paused.discard(name)
-            try:
-                process.wait(10.0)
+            try:  # a controller that is killed has not written its state
+                process.wait(60.0 if name == CONTROLLER else 10.0)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -21,7 +21,7 @@ from support.worker_readers import Options, ReaderFacts
 SOON = 60.0  # seconds that anything here may take at most
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 PATIENT = WorkerLimits(deadline=SOON)
-HASTY = WorkerLimits(deadline=0.5, term_grace=0.5)
+HASTY = WorkerLimits(deadline=2.0, term_grace=0.5)
 GOOD = Options()
 
 Make = Callable[..., Worker[Any]]
