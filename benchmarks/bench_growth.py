@@ -23,7 +23,7 @@ SETTLE = 3.0
 
 @dataclass(frozen=True)
 class Reading:
-    """Between two passes: how many there were, and CPU nanoseconds until then."""
+    """What was used between two passes: how many there were, and CPU nanoseconds until then."""
 
     passes: int
     daemon: int

@@ -30,7 +30,7 @@ PACKETS_LIMIT, CPU_LIMIT = 12.0, 0.3  # a second; per cent of a core
 
 @dataclass
 class Cost:
-    """By window: packets and questions a second, per cent of a core."""
+    """The cost by window: packets and questions a second, per cent of a core."""
 
     packets: list[float] = field(default_factory=list)
     questions: list[float] = field(default_factory=list)

@@ -56,7 +56,7 @@ _XIDS = re.compile(rb"^gpuwarden_xid_total\{.*\} (\d+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Sample:
-    """Of the daemon; `worker`: of its worker, which is a new one after each hang and crash. MiB, and numbers."""
+    """A sample of the daemon; `worker`: of its worker, which is a new one after each hang and crash. MiB, and numbers."""
 
     pss: float
     own: float

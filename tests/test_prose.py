@@ -7,6 +7,7 @@ import re
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted(file for part in ("daemon", "collectors", "job") for file in (ROOT / part).rglob("*.py"))
@@ -21,6 +22,8 @@ BEGINNINGS = frozenset({
     "Whatever", "When", "Where", "Whether", "Which", "While", "Who", "With", "Without",
 })  # fmt: skip
 """First words of a fragment: such a docstring completes the name of its function, or answers a question that nobody asked."""
+OF_CLASSES = frozenset({"Each", "How", "No", "One", "What", "When", "Where", "Whether", "Which", "Who"})
+"""First words of a noun phrase or clause. A class is a thing, which such a phrase names; a function does something."""
 WORDS_LEAST = 4
 UNUSED = re.compile(
     r"\b(h(?:eld|olds?|olding) (?:out|back)|(?:is|are|was|were|be|been) let|lets? happen|steps? back|signs? of life|just now"
@@ -43,27 +46,37 @@ def statements(node: ast.AST) -> Iterator[ast.AST]:
             yield from statements(below)
 
 
-def docstrings(file: Path) -> Iterator[tuple[str, str | None, str]]:
-    """Yield each docstring: where it stands, the name of its function where it is of one, its text."""
+class Docstring(NamedTuple):
+    """A docstring, with its place and the function or class that it is of; "" for a module."""
+
+    where: str
+    name: str
+    text: str
+    of_class: bool
+
+
+def docstrings(file: Path) -> Iterator[Docstring]:
+    """Yield each docstring of a file."""
     for node in statements(ast.parse(file.read_text())):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module) and (
             text := ast.get_docstring(node)
         ):
-            name = node.name if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else None
-            yield f"{file.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}", name, text
+            where = f"{file.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
+            yield Docstring(where, getattr(node, "name", ""), text, isinstance(node, ast.ClassDef))
 
 
-def is_fragment(text: str) -> bool:
-    words = text.split()
-    return words[0].strip(".,:;") in BEGINNINGS or (len(words) < WORDS_LEAST and words[0] != "Raises")
+def is_fragment(docstring: Docstring) -> bool:
+    words = docstring.text.split()
+    first = words[0].strip(".,:;")
+    return first in BEGINNINGS - OF_CLASSES if docstring.of_class else first in BEGINNINGS or len(words) < WORDS_LEAST
 
 
-def test_a_docstring_of_a_function_is_a_sentence_of_its_own() -> None:
+def test_a_docstring_of_a_function_or_class_is_a_sentence_of_its_own() -> None:
     assert [
-        f"{where} {name}: {text[:80]}"
+        f"{one.where} {one.name}: {one.text[:80]}"
         for file in (*FILES, *OTHERS, *HELPERS)
-        for where, name, text in docstrings(file)
-        if name is not None and is_fragment(text)
+        for one in docstrings(file)
+        if one.name and is_fragment(one)
     ] == []
 
 
@@ -118,9 +131,9 @@ def names() -> frozenset[str]:
 def test_a_name_in_a_docstring_is_one_that_there_is() -> None:
     known = names() | FOREIGN
     assert [
-        f"{where}: {name}"
+        f"{one.where}: {name}"
         for file in FILES
-        for where, _, text in docstrings(file)
-        for name in NAME.findall(text)
+        for one in docstrings(file)
+        for name in NAME.findall(one.text)
         if name.rpartition(".")[2] not in known
     ] == []

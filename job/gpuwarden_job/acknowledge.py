@@ -71,7 +71,7 @@ def acknowledge(
 
 
 def _by_socket(path: Path, message: Mapping[str, object]) -> bool:
-    """Raises OSError, ValueError."""
+    """Return True if the daemon took the message. Raises OSError or ValueError if it gives no valid answer."""
     until = time.monotonic() + _PATIENCE
     chance = random.SystemRandom()  # the other one is the training's: its sequence must not change
     for pause in _PAUSES:
@@ -83,7 +83,7 @@ def _by_socket(path: Path, message: Mapping[str, object]) -> bool:
 
 
 def _answer(path: Path, message: Mapping[str, object], until: float) -> Mapping[str, Any]:
-    """Raises OSError, ValueError."""
+    """Return the daemon's answer. Raises OSError if there is none by `until`, ValueError if it is not valid."""
     answer = b""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as talk:
         talk.settimeout(max(until - time.monotonic(), 0.001))

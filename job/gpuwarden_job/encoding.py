@@ -35,7 +35,7 @@ class NotPlain(ValueError):  # noqa: N818
 
 
 def encode(value: Any, file: IO[bytes]) -> None:
-    """Raises NotPlain, OSError."""
+    """Write the value to the file. Raises NotPlain for types that are not plain, OSError if it cannot be written."""
     file.write(MAGIC)
     _Writer(file).write(value, 0)
 
@@ -164,7 +164,7 @@ class _Reader:
         return int(count)
 
     def value(self, depth: int) -> Any:
-        """Raises ArithmeticError, LookupError, MemoryError, TypeError, ValueError."""
+        """Return the next value. Whatever the bytes are, it raises ArithmeticError, LookupError, MemoryError, TypeError or ValueError alone."""
         if depth > DEPTH_MOST:
             raise ValueError(f"more than {DEPTH_MOST} containers in containers")
         tag = self.take(1)
@@ -182,7 +182,7 @@ class _Reader:
         raise ValueError(f"there is no kind {tag!r}")
 
     def _array(self) -> Any:
-        """Raises ValueError."""
+        """Return the array that follows. Raises ValueError if it has another form than numpy writes."""
         numpy = _numpy()
         if numpy is None:
             raise ImportError("it holds arrays of numpy: install numpy before loading")

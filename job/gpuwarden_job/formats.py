@@ -18,7 +18,7 @@ _ZIP = b"PK\x03\x04"  # what torch.save begins with
 
 
 def dump(state: Any, file: IO[bytes]) -> None:
-    """Raises NotPlain, and what torch raises."""
+    """Write the state, with torch where it is loaded. Raises NotPlain without torch, and what torch raises."""
     if (torch := sys.modules.get("torch")) is not None:
         torch.save(state, file)
     else:

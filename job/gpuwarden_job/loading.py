@@ -115,7 +115,7 @@ class Loader:
             return 0
 
     def _whole(self, folder: Path) -> Manifest:
-        """Raises Broken."""
+        """Return the manifest of a checkpoint that has all its files. Raises Broken if it lacks one."""
         made = publishing.read(folder)
         if (missing := next((name for name in self._expected(made) if name not in made.files), None)) is not None:
             raise Broken(f"its manifest is of {made.world} ranks, and does not name {missing}")

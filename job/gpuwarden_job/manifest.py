@@ -60,7 +60,7 @@ class Manifest:
 
 
 def digest(path: Path) -> File:
-    """Raises OSError."""
+    """Return size and digest of the file. Raises OSError if it cannot be read."""
     sha, size = hashlib.sha256(), 0
     with durable.opened(path) as file:
         while chunk := file.read(_CHUNK):
@@ -74,7 +74,7 @@ def listing(files: Mapping[str, File]) -> dict[str, Any]:
 
 
 def files_of(table: object) -> dict[str, File]:
-    """Raises Broken."""
+    """Return the files that the table lists. Raises Broken if it is no such table."""
     if not isinstance(table, dict):
         raise Broken("no list of files")
     return dict(_row(name, row) for name, row in table.items())
@@ -121,7 +121,7 @@ def _own_digest(content: Mapping[str, Any]) -> str:
 
 
 def read(folder: Path) -> Manifest:
-    """Raises Broken."""
+    """Return the manifest of a checkpoint. Raises Broken if it cannot be read or is not valid."""
     try:
         with durable.opened(folder / NAME) as file:
             text = file.read(_LIMIT + 1)

@@ -62,7 +62,7 @@ def read(path: Path, boot_id: str) -> Notice | None:
 
 
 def _text(path: Path) -> bytes:
-    """Raises OSError, Unknown."""
+    """Return the content of the file. Raises OSError if it cannot be read, Unknown if it is no notice."""
     # Not blocking: it might be a pipe.
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:

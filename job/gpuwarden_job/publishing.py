@@ -70,7 +70,7 @@ def read(folder: Path) -> Manifest:
 
 
 def write_shard(folder: Path, rank: int, write: Write) -> None:
-    """Raises OSError, and what `write` raises."""
+    """Write the files of a rank, then their list, onto the disk. Raises OSError, and what `write` raises."""
     files = {}
     for path in write(folder):
         durable.flush(path)

@@ -28,7 +28,7 @@ def folder_of(root: Path, token: int) -> Path:
 
 
 def claim(folder: Path) -> None:
-    """Raises OSError."""
+    """Make the folder, and note that this process owns it. Raises OSError if it exists."""
     folder.mkdir()
     durable.replace(folder / _OWNER, json.dumps(_self()).encode())
 

@@ -52,7 +52,7 @@ LINKS = {
 
 
 def lay(root: Path, version: str, epoch: int) -> None:
-    """Raises BuildError."""
+    """Write the files of the package under `root`. Raises BuildError if a file of systemd/ has no row."""
     taken = {source: target for row in TABLE for source, target in _files(row)}
     forgotten = [file for file in (ROOT / "systemd").rglob("*") if file.is_file() and file not in taken]
     if forgotten:

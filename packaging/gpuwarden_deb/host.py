@@ -56,7 +56,7 @@ def require(what: str, commands: Mapping[str, str]) -> None:
 
 
 def this_host(python: Path = Path("/usr/bin/python3")) -> Host:
-    """Raises BuildError."""
+    """Find out what the package is built for. Raises BuildError if this host cannot build it."""
     require("the package", COMMANDS)
     real = python.resolve()
     version = _output(str(real), "-c", "import sys; print(*sys.version_info[:2])").split()

@@ -32,7 +32,7 @@ esac
 
 
 class Host:
-    """Of all processes it sees those it was given. Its controller hangs; slurmd lists `lists`, unless it `is_silent`."""
+    """A host that sees those processes it was given. Its controller hangs; slurmd lists `lists`, unless it `is_silent`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -21,7 +21,7 @@ TRIGGERS: dict[str, Trigger | None] = {
 
 @dataclass(slots=True)
 class _Known:
-    """Of one GPU. `source`, `given`: what it was at the last pass, and what was reported of it."""
+    """What is known of one GPU. `source`, `given`: what it was at the last pass, and what was reported of it."""
 
     source: GpuFacts
     given: GpuFacts

@@ -15,7 +15,7 @@ from support.job_world import environment, give_notice
 
 
 class DistBackendError(RuntimeError):
-    """As torch names it."""
+    """An error with the name that torch gives it."""
 
 
 def mapped(folder: Path, status: int, **more: str) -> int:

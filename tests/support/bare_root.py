@@ -37,7 +37,7 @@ PYTHONS = ("usr/bin/python3*", "usr/bin/py3*", "usr/lib/python3*", "usr/share/py
 
 
 class BareRoot:
-    """It can be used inside `with`. `binds`: folders of this host that are seen in it, as {here: there}."""
+    """A root folder for use inside `with`. `binds`: folders of this host that are seen in it, as {here: there}."""
 
     def __init__(
         self, tree: Path, folder: Path, *, size: int = 1 << 30, binds: Mapping[Path, str] | None = None

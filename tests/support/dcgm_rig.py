@@ -19,7 +19,7 @@ FP64_BLANK = 140737488355328.0  # DCGM_FP64_BLANK
 
 
 class DoubleRig:
-    """For a process whose environment leads to the engine in `folder`. `hang_limit` is short: nobody must wait for 60 s."""
+    """A rig for a process whose environment leads to the engine in `folder`. `hang_limit` is short: nobody must wait for 60 s."""
 
     hang_limit = 0.2
 

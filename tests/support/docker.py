@@ -122,7 +122,7 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 class Docker:
-    """It runs inside `with`."""
+    """A Docker daemon that runs inside `with`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

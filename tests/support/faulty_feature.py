@@ -48,7 +48,7 @@ def _may_raise(call: str) -> None:
 
 
 class Demand:
-    """It is met whenever it can say so, and says in each step that something follows."""
+    """A demand that is met whenever it can say so, and says in each step that something follows."""
 
     @property
     def applies(self) -> bool:

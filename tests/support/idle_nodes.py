@@ -28,7 +28,7 @@ def idle_slurm(folder: Path) -> Slurm:
 
 
 class IdleNode(ActiveHost):
-    """Of which the daemon has no result: it is due for a test."""
+    """A node of which the daemon has no result: it is due for a test."""
 
     def __init__(self, folder: Path, slurm: Slurm, node: str = "n1") -> None:
         super().__init__(folder, GPUS)

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Part:
-    """Of a training: a value."""
+    """A value that is part of a training."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

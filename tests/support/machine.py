@@ -86,7 +86,7 @@ def _make(tree: Path) -> None:
 
 
 class Machine:
-    """It runs inside `with`. `binds`: folders and files of this host that are seen in it, as {here: there}.
+    """A machine that runs inside `with`. `binds`: folders and files of this host that are seen in it, as {here: there}.
 
     What is written or copied into it before is there when it boots.
     """

@@ -27,7 +27,7 @@ SOON = '[policy]\nrestore_passes = 2\nrestore_after = "0s"\nlook_often = "5s"\n'
 
 
 class GateSocket:
-    """As `gpuwarden-test.socket` with its unit: each connection is the standard input of a new process."""
+    """What `gpuwarden-test.socket` with its unit does: each connection is the standard input of a new process."""
 
     def __init__(self, path: Path, config: Path, variables: Mapping[str, str]) -> None:
         self.processes: list[subprocess.Popen[bytes]] = []

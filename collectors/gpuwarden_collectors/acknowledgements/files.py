@@ -172,7 +172,7 @@ def _folder(root: int, job: str, uid: int, refused: list[str]) -> Iterator[Ackno
 
 
 def _file(folder: int, rank: int, uid: int) -> Acknowledgement:
-    """Raises OSError, ValueError."""
+    """Return what the file of a rank says. Raises OSError if it cannot be read, ValueError if it is not this user's or is not valid."""
     with _opened(f"{rank}.json", _OPEN_FILE, folder) as file:
         about = os.fstat(file)
         if not stat.S_ISREG(about.st_mode):
@@ -186,7 +186,7 @@ def _file(folder: int, rank: int, uid: int) -> Acknowledgement:
 
 
 def _parsed(text: bytes, rank: int) -> Acknowledgement:
-    """Raises ValueError."""
+    """Return the acknowledgement in the text. Raises ValueError if it is not valid, or another rank's."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
@@ -209,14 +209,14 @@ def _remove_entry(folder: int, name: str) -> None:
 
 
 def _names(folder: int) -> list[str]:
-    """Raises OSError."""
+    """List the folder, up to a bound. Raises OSError if it cannot be read."""
     with os.scandir(folder) as entries:
         return [entry.name for entry in islice(entries, _ENTRIES)]
 
 
 @contextmanager
 def _opened(path: Path | str, flags: int, folder: int | None = None) -> Iterator[int]:
-    """Raises OSError."""
+    """Open the path, and close it at the end. Raises OSError if it cannot be opened."""
     handle = os.open(path, flags, dir_fd=folder)
     try:
         yield handle

@@ -24,7 +24,7 @@ class HostReader:
         self._nvml: Any = None
 
     def connect(self) -> None:
-        """Raises SourceAbsent, as the reader of NVML."""
+        """Connect to NVML. Raises SourceAbsent where its reader does."""
         self._reader.connect()
         self._nvml = open_library(self._options)
 

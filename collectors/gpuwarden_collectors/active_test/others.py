@@ -52,7 +52,7 @@ class Others:
     """
 
     def __init__(self, nvml: Any, uuid: str, parent: int, proc: str = "/proc") -> None:
-        """Raises Obstructed."""
+        """Raises Obstructed if the processes of others on this GPU cannot be seen."""
         self._nvml, self._uuid, self._parent, self._proc = nvml, uuid, parent, proc
         if not _in_hosts_namespace(proc):
             raise self._unseen(

@@ -42,7 +42,7 @@ class Request:
 
 
 def parsed(text: str) -> Request:
-    """Raises ValueError with what is wrong."""
+    """Return the request in the text. Raises ValueError, with what is wrong, if it is not valid."""
     request = from_wire(Request, json.loads(text))
     slot_of(request.slot)
     for uuid in (request.uuid, *request.peers):

@@ -106,14 +106,14 @@ def choice_of(item: Mapping[str, Any], key: str, choices: Collection[str]) -> st
 
 
 def listing(value: object) -> list[Any]:
-    """Raises ReplyError."""
+    """Return the value if it is a list. Raises ReplyError if not."""
     if not isinstance(value, list):
         raise ReplyError("the answer is not a JSON list")
     return value
 
 
 def mapping(value: object) -> Mapping[str, Any]:
-    """Raises ReplyError."""
+    """Return the value if it is an object. Raises ReplyError if not."""
     if not isinstance(value, dict):
         raise ReplyError("the answer is not a JSON object")
     return value

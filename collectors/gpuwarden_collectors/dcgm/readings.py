@@ -18,7 +18,7 @@ class Readings:
     """
 
     def __init__(self, engine: Engine, interval: float, *, profiling: bool) -> None:
-        """Raises DCGMError."""
+        """Make the field groups in the engine. Raises DCGMError if it refuses them."""
         self._engine = engine
         self._interval = interval
         self._gpu_fields = engine.known(ids(GPU_FIELDS))

@@ -22,7 +22,7 @@ def instance_id(number: int) -> int | None:
 
 
 def read_processes(calls: Calls) -> tuple[GpuProcess, ...]:
-    """Raises Unanswered."""
+    """Return the processes on the GPU. Raises Unanswered if the driver does not answer."""
     processes = calls.ask("nvmlDeviceGetComputeRunningProcesses_v3") or ()
     return tuple(
         GpuProcess(
@@ -44,7 +44,7 @@ class Instances:
         self._bar1: dict[str, dict[str, int]] = {}
 
     def read(self, now: float) -> tuple[MigInstance, ...]:
-        """Raises Unanswered."""
+        """Return the instances of the GPU. Raises Unanswered if the driver does not answer."""
         if self._due(now):
             self._due.read(now)
             self._bar1.clear()

@@ -32,7 +32,7 @@ PASS, MINUTE, SETTING, HOUR, DAY = Cadence
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """While it `holds` of the readings of a pass, and in the pass behind the last such, the row is read whatever its cadence.
+    """A reason to read a row whatever its cadence: while it `holds` of the readings of a pass, and in the pass behind the last such.
 
     `text` says when, for the documentation.
     """

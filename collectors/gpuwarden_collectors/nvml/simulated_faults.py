@@ -66,7 +66,7 @@ def _set_to_number(name: str) -> Effect:
 
 
 def _add(*names: str) -> Effect:
-    """Raises the counters by the number of the fault."""
+    """Return the effect that adds the number of the fault to these counters."""
 
     def effect(gpu: SimulatedGpu, number: int, _age: float) -> None:
         for name in names:

@@ -49,7 +49,7 @@ async def run_by_service(path: str, name: str, timeout: float) -> Run:  # noqa: 
 
 
 def _run(answer: bytes) -> Run:
-    """Raises ValueError."""
+    """Return the run that the answer describes. Raises ValueError if it describes none."""
     document: Any = json.loads(answer[:_ANSWER_MOST])
     if not isinstance(document, dict):
         raise ValueError("no object")  # noqa: TRY004 - whatever it is instead, it is no answer

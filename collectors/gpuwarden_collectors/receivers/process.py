@@ -41,7 +41,7 @@ class Process:
 
 @contextmanager
 def opened(proc: str, pid: int) -> Iterator[int]:
-    """Raises OSError."""
+    """Open the folder of a process in /proc, and close it at the end. Raises OSError if the process is gone."""
     folder = os.open(f"{proc}/{pid}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield folder

@@ -99,7 +99,7 @@ class CommandRecords:
         return self._folder / hashlib.sha256("\0".join(purpose).encode()).hexdigest()[:32]
 
     def _forget_old(self) -> None:
-        """Raises OSError."""
+        """Delete what is older than KEPT. Raises OSError if the folder cannot be read."""
         with os.scandir(self._folder) as entries:
             for entry in entries:
                 if entry.stat(follow_symlinks=False).st_mtime < time.time() - KEPT:

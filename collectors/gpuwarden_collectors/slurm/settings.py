@@ -45,7 +45,7 @@ class PartitionSettings:
 
 
 async def read_config(commands: Commands) -> dict[str, str]:
-    """Raises SlurmError."""
+    """Return the configuration of Slurm by key. Raises SlurmError if it cannot be read."""
     return parse_config(
         await commands.ask("cannot read the configuration of Slurm", "scontrol", "--local", "show", "config")
     )

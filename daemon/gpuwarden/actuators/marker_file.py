@@ -136,7 +136,7 @@ class MarkerFile:
             self._path.unlink(missing_ok=True)
 
     async def _thread(self, verb: str, work: Callable[[], T]) -> T:
-        """Raises ActuatorError."""
+        """Return what the work in a thread returns. Raises ActuatorUnavailable if it takes longer than RESPONSE_WITHIN, or the one before hangs."""
         if self._working is not None and not self._working.done():
             raise ActuatorUnavailable(
                 f"cannot {verb} {self._path}: an earlier call to its file system has not returned"

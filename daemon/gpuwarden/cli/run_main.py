@@ -46,7 +46,7 @@ def _again(options: argparse.Namespace, *, supervised: bool) -> Config:
 
 
 def _read_again(options: argparse.Namespace) -> tuple[Config, Sources | None]:
-    """Raises CommandError."""
+    """Return the configuration as its files are now. Raises CommandError if it has a fault."""
     if options.simulate is not None:
         return configuration(options, os.environ), None
     try:

@@ -33,7 +33,7 @@ class SecretFile:
 
     @classmethod
     def parse(cls, text: str) -> SecretFile:
-        """Raises ValueError."""
+        """Return the file that the text names: a credential, or an absolute path. Raises ValueError for other texts."""
         sound = _NAME.fullmatch(text) if "/" not in text else text.startswith("/") and text.isprintable()
         if not sound or len(text) > 4095:
             raise ValueError(f"expected {EXPECTED}, found {text[:60]!r}")

@@ -56,7 +56,7 @@ def identity(run: Path = Path("/run"), command: tuple[str, ...] = ("systemctl",)
 
 
 def _shown(command: tuple[str, ...]) -> dict[str, str]:
-    """Raises OSError, TimeoutExpired."""
+    """Return the unit's properties as systemctl shows them. Raises OSError if it fails, TimeoutExpired if it does not answer."""
     done = subprocess.run(  # noqa: S603 - no shell, and all arguments are constants
         (*command, "show", f"--property={','.join(_PROPERTIES)}", "--", NAME),
         stdin=subprocess.DEVNULL,

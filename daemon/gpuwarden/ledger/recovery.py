@@ -44,7 +44,7 @@ class Opened:
 
 
 def open_ledger(path: Path, opener: Opener) -> Opened:
-    """Raises LedgerUnavailable or LedgerRefused."""
+    """Open the ledger, or begin a new one in place of one that is corrupt. Raises LedgerUnavailable or LedgerRefused."""
     store = None
     existed = path.exists()
     try:

@@ -141,7 +141,7 @@ class _Line:
         self._key = options.key.read().encode() if options.key is not None else b""
 
     def post(self, message: Message, now: float, *, again: bool) -> Delivery:
-        """Raises what the connection raises."""
+        """Send the message, and return what became of it. Raises what the connection raises."""
         body, stamp = message.body.encode(), str(int(now))
         headers = {
             "Content-Type": "application/json",
@@ -195,7 +195,7 @@ def _why(error: Exception) -> str:
 
 
 def _address(file: SecretFile | None) -> str:
-    """Raises SecretError. The error does not quote the file."""
+    """Return the address in the file. Raises SecretError if there is none; the error does not quote the file."""
     url = "" if file is None else file.read()
     if address_fault(url, query=True):
         raise SecretError(f"{file} does not hold an address such as https://host.example/path")

@@ -135,7 +135,7 @@ class c_dcgmDeviceIdentifiers_v1(_Structure):
 
 
 class c_dcgmDeviceAttributes_v3(_Structure):
-    """Of its many members, the one that we read."""
+    """The one of its many members that is read."""
 
     _fields_ = [("version", ctypes.c_uint), ("identifiers", c_dcgmDeviceIdentifiers_v1)]
 

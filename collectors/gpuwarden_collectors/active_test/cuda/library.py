@@ -52,7 +52,7 @@ class Driver:
     """
 
     def __init__(self, path: str, gpu: str) -> None:
-        """Raises HostError."""
+        """Load the library. Raises HostError if it, or a function of it, is absent."""
         self.gpu = gpu
         try:
             library = load(LIBRARY, "" if path == LIBRARY else path)
@@ -67,7 +67,7 @@ class Driver:
             self._functions[name] = function
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Raises CudaError, of the kind that its fault is."""
+        """Call a function of the library. Raises CudaError if it fails, of the kind of its fault."""
         code = self._functions[name](*arguments)
         if code:
             raise call_failed(name, code, self.gpu)

@@ -35,7 +35,7 @@ _AT_ONCE = 16 * 255 * 255
 
 
 class InexactError(ValueError):
-    """With this seed a bf16 sum might be rounded, or is zero, whose sign is not known: another seed must be chosen."""
+    """A bf16 sum with this seed might be rounded, or is zero, whose sign is not known: another seed must be chosen."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,7 +143,6 @@ class Outgoing:
         return parser.trailing_data[0]
 
     def _followed(self) -> h11.Connection:
-        """Raises `NotHttp`."""
         parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_MOST)
         headers = [(b"host", b"shim"), *self._head.upgrade]
         parser.send(h11.Request(method=self._head.method, target="/", headers=headers))  # which is not sent

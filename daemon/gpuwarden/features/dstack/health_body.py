@@ -112,5 +112,5 @@ def _level(value: Any) -> int:
 
 
 def _encoded(document: Mapping[str, Any]) -> bytes:
-    """Raises ValueError, RecursionError."""
+    """Return the document as a line of JSON. Raises ValueError or RecursionError for what is not JSON."""
     return _ENCODER.encode(document).encode("utf-8", "replace") + b"\n"  # half a character is not JSON to dstack

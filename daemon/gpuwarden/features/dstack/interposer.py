@@ -115,7 +115,7 @@ class Interposer:
             self._log.info("health reported to dstack", level=int(own.level), why=own.message or "healthy")
 
     async def _to_shim(self) -> Streams:
-        """Raises OSError."""
+        """Connect to the shim. Raises OSError if it cannot be reached, which is logged."""
         try:
             reader, writer = await asyncio.open_connection(self._shim.host, self._shim.port, limit=SIZE)
         except OSError as error:

@@ -242,7 +242,7 @@ class Link:
     # --- from the shim
 
     async def _to_shim(self) -> asyncio.StreamWriter:
-        """Raises OSError."""
+        """Return the connection to the shim, and make it at first. Raises OSError if the shim cannot be reached."""
         if self._shim is None:
             reader, self._shim = await self._connect()
             self._relaying = asyncio.create_task(self._relay(reader))

@@ -110,7 +110,7 @@ class Acknowledge:
         return {"job": job}
 
     def _may_acknowledge(self, caller: Caller, membership: Membership, *, all_ranks: bool) -> None:
-        """Raises VerbError."""
+        """Raises VerbError unless the caller is the job's user or root, and one of its ranks if it speaks for all."""
         if caller.uid not in (0, membership.user):
             if membership.user is None:
                 raise VerbError(
@@ -127,7 +127,7 @@ class Acknowledge:
             )
 
     async def _membership(self, caller: Caller) -> Membership | None:
-        """Raises VerbError."""
+        """Return the job of the caller, None if it is of none. Raises VerbError if that is not known in time."""
         try:
             async with asyncio.timeout(_JOB_OF):
                 membership = await self._membership_of(caller)

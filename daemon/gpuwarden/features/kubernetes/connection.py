@@ -42,7 +42,7 @@ class Connection:
 
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
-        """Raises ActuatorError."""
+        """Lend the connection of now. Raises ActuatorError if none can be made."""
         client = await self._current()
         self._users[client] = self._users.get(client, 0) + 1
         try:

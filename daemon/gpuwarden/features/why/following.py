@@ -13,7 +13,7 @@ UNWRITTEN_MOST = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Following:
-    """Of the moment: no event carries it."""
+    """What is followed at the moment: no event carries it."""
 
     epochs: Mapping[str, Epoch] = field(default_factory=dict)
     """By name, the jobs that run, with what they used until now."""

@@ -39,7 +39,7 @@ Sentence = Annotated[str, printable(300)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UseKept:
-    """Of `Use`, which has the meanings; rounded, and left out where it is nothing."""
+    """The fields of `Use`, which has the meanings; rounded, and left out where they are nothing."""
 
     energy_j: float | None = None
     energy_covers: float | None = None

@@ -82,7 +82,7 @@ class SocketListener:
     # --- in the thread
 
     def _make(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Raises SocketError, OSError."""
+        """Make the socket again if its file is not ours any more. Raises SocketError or OSError if it cannot be made."""
         if not self._file.is_current():
             listener = self._file.make(self._backlog)
             try:

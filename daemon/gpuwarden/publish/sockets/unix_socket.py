@@ -160,7 +160,7 @@ class Verbs(Generic[Who]):
         self._patience = patience or {}
 
     async def respond(self, line: bytes, who: Who) -> Response:
-        """Raises nothing but its cancellation."""
+        """Return the response to a line. A verb that fails is a response, too: only a cancellation is raised."""
         limit = self._deadline
         try:
             name, arguments = self._parse(line)
@@ -220,7 +220,7 @@ class LineConnection:
         return line if line.endswith(b"\n") else None
 
     async def send(self, response: Response) -> None:
-        """Raises OSError, TimeoutError."""
+        """Send the response as a line. Raises OSError if the peer is gone, TimeoutError if it does not take it in time."""
         try:
             line = json.dumps(response, separators=(",", ":"), allow_nan=False).encode()
         except (TypeError, ValueError) as error:

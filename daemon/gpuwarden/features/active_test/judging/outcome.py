@@ -13,7 +13,7 @@ TEST_FAILED, TEST_HUNG, SM_SLOW, BANDWIDTH_LOW = "test_failed", "test_hung", "gp
 
 
 class ActiveVerdict(StrEnum):
-    """In the order of the exit codes of `gpuwarden test`. A GPU on which nothing was found is not proven healthy."""
+    """The verdicts, in the order of the exit codes of `gpuwarden test`. A GPU on which nothing was found is not proven healthy."""
 
     NOTHING_FOUND = "nothing_found"
     WARNING = "warning"

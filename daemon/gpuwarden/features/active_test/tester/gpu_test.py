@@ -88,7 +88,7 @@ class GpuRun:
             node.transfers.begin(gpu.uuid)
 
     async def test(self) -> GpuTest:
-        """Raises nothing that a worker or a GPU does."""
+        """Test the GPU. What goes wrong with the worker or the GPU is part of the result, and not raised."""
         try:
             return await self._test()
         finally:
