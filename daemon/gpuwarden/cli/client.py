@@ -17,7 +17,8 @@ from gpuwarden.base.paths import run_dir, simulation_home
 from gpuwarden.cli.parser import NOT_ALLOWED, TRY_AGAIN, UNAVAILABLE, CommandError
 from gpuwarden.cli.text import clean
 
-SOCKET = "control.sock"
+CONTROL, JOB = "control.sock", "job.sock"
+"""The sockets: for operators, and for jobs."""
 DEADLINE = 5.0  # seconds, for everything together
 RESPONSE_MAX = 16 << 20  # bytes
 
@@ -31,15 +32,23 @@ class Daemon:
     running.
     """
 
-    def __init__(self, directory: Path, simulated: Path, *, deadline: float = DEADLINE) -> None:
-        self.path = directory / SOCKET
-        self._simulated = simulated
+    def __init__(self, directory: Path, simulated: Path, *, deadline: float = DEADLINE, socket: str = CONTROL) -> None:
+        self.path = directory / socket
+        self._simulated = simulated / socket
         self._deadline = deadline
 
     @classmethod
-    def chosen(cls, given: Path | None, environment: Mapping[str, str] = os.environ) -> Daemon:
+    def chosen(
+        cls,
+        given: Path | None,
+        environment: Mapping[str, str] = os.environ,
+        *,
+        deadline: float = DEADLINE,
+        socket: str = CONTROL,
+    ) -> Daemon:
         """The one that the command line or the environment names, else that of this host's real GPUs."""
-        return cls(given or run_dir(environment), simulation_home(environment) / "run")
+        simulated = simulation_home(environment) / "run"
+        return cls(given or run_dir(environment), simulated, deadline=deadline, socket=socket)
 
     def call(self, verb: str, **arguments: object) -> Any:
         """The result of a verb. Raises NoDaemon, or CommandError when there is no response or the daemon refuses."""
@@ -83,9 +92,9 @@ class Daemon:
             return peer.pid, peer.uid
 
     def _elsewhere(self) -> str:
-        if not listens(self._simulated / SOCKET):
+        if not listens(self._simulated):
             return ""
-        return f"; one with simulated GPUs answers elsewhere: add --run-dir {self._simulated}"
+        return f"; one with simulated GPUs answers elsewhere: add --run-dir {self._simulated.parent}"
 
     def _unwritable(self) -> str:
         """A daemon that cannot make its socket runs all the same."""

@@ -9,23 +9,23 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 from gpuwarden.cli import fleet_report
 from gpuwarden.cli.fleet_drift import show_drift
 from gpuwarden.cli.fleet_text import fleet_text, why_text
 from gpuwarden.cli.parser import HEALTH_CODES, UNKNOWN, CommandError, Parser, duration
+from gpuwarden.cli.prometheus_options import URL, add_files, add_timeout, prometheus_access
 from gpuwarden.cli.text import clean
 from gpuwarden.fleet.alike import labels_of
 from gpuwarden.fleet.model import RANK, Key, Row, Status
 from gpuwarden.fleet.queries import QUERIES, WHY_QUERIES
 from gpuwarden.fleet.rows import rows
 from gpuwarden.fleet.why import Why, why
-from gpuwarden.prometheus.access import Access, AccessError, Hints, access
+from gpuwarden.prometheus.access import Access
 from gpuwarden.prometheus.client import PrometheusError, Results, query
 
 HELP = """
@@ -48,20 +48,8 @@ examples:
   gpuwarden fleet --node 'gpu-1*' --json | jq -r '.nodes[] | select(.excluded_by == []) | .node'
 """
 
-URL = "http://127.0.0.1:9090"
 TERMINATION_DEADLINE = 1200.0
 """Seconds."""
-_HINTS = Hints(
-    address="is the address right? --prometheus URL, or PROMETHEUS_URL",
-    credentials="give --token-file or --basic-file",
-    time="--timeout allows more",
-)
-_FILES = {
-    "token": "a bearer token",
-    "basic": "one line USER:PASSWORD",
-    "ca": "certificates (PEM) to trust instead of the system's",
-}
-"""Options that name a file, and what it holds. None takes the secret itself."""
 _FAILING = (Status.FAILURE, Status.UNREACHABLE)
 _KEYS = (
     "node",
@@ -82,13 +70,7 @@ def arguments(parser: Parser) -> None:
     parser.add_argument(
         "--prometheus", metavar="URL", help=f"address of Prometheus (default: $PROMETHEUS_URL, else {URL})"
     )
-    for name, holds in _FILES.items():
-        parser.add_argument(
-            f"--{name}-file",
-            metavar="F",
-            type=Path,
-            help=f"file with {holds} (default: $PROMETHEUS_{name.upper()}_FILE)",
-        )
+    add_files(parser)
     parser.add_argument(
         "--all",
         action="store_true",
@@ -114,13 +96,7 @@ def arguments(parser: Parser) -> None:
         type=duration("100ms", "7d"),
         help="time after the last heartbeat at which the cloud or an autoscaler takes an unreachable node away; WHY shows what is left (default: 20m)",
     )
-    parser.add_argument(
-        "--timeout",
-        metavar="T",
-        type=duration("100ms", "7d"),
-        default="30s",
-        help="time limit for all queries together, with --report for each of them (default: 30s)",
-    )
+    add_timeout(parser, "all queries together, with --report for each of them")
     parser.add_argument(
         "--watch",
         metavar="T",
@@ -142,7 +118,7 @@ def _statuses(text: str) -> frozenset[Status]:
 
 def main(options: argparse.Namespace) -> int:
     _combined(options)
-    reached = _access(options, os.environ)
+    reached = prometheus_access(options, os.environ)
     if options.report is not None:
         return fleet_report.show(reached, options)
     if options.watch is None:
@@ -170,18 +146,6 @@ def _combined(options: argparse.Namespace) -> None:
     if ignored or (options.report is not None and options.drift):
         named = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(ignored or {"drift"}))
         raise CommandError(f"{named}: not with {'--report' if options.report is not None else '--drift'}")
-
-
-def _access(options: argparse.Namespace, environment: Mapping[str, str]) -> Access:
-    variables = {name: environment.get(f"PROMETHEUS_{name.upper()}_FILE") for name in _FILES}
-    given = {name: getattr(options, f"{name}_file") for name in _FILES}
-    chosen = {name: given[name] or (Path(variable) if variable else None) for name, variable in variables.items()}
-    if given["token"] or given["basic"]:  # options override the environment
-        chosen |= {name: given[name] for name in ("token", "basic")}
-    try:
-        return access(options.prometheus or environment.get("PROMETHEUS_URL") or URL, **chosen, hints=_HINTS)
-    except AccessError as error:
-        raise CommandError(clean(str(error))) from error
 
 
 def _show(reached: Access, options: argparse.Namespace) -> int:

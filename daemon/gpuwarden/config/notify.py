@@ -13,8 +13,8 @@ from gpuwarden.config.exec import program_misfits
 from gpuwarden.config.secrets import SecretFile
 from gpuwarden_collectors.options import Misfit, bounded
 
-Group = Literal["health", "finding", "exclusion", "termination"]
-GROUPS: tuple[Group, ...] = ("health", "finding", "exclusion", "termination")
+Group = Literal["health", "finding", "exclusion", "termination", "job"]
+GROUPS: tuple[Group, ...] = ("health", "finding", "exclusion", "termination", "job")
 
 
 @dataclass(frozen=True, slots=True)

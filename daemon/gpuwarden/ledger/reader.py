@@ -56,18 +56,26 @@ class Reader:
             self._db.close()
 
     def events(
-        self, *, since: float | None = None, after: int = 0, kinds: Collection[str] = (), limit: int = 1_000
+        self,
+        *,
+        since: float | None = None,
+        after: int = 0,
+        kinds: Collection[str] = (),
+        subjects: Collection[str] = (),
+        limit: int = 1_000,
     ) -> list[Recorded]:
-        """The first `limit` events, in order, with wall time >= `since`, id > `after` and one of these kinds (none: any).
+        """The first `limit` events, in order, with wall time >= `since`, id > `after`, one of these kinds and of these subjects (none: any).
 
         To read on or to follow, call again with the last id as `after`.
         """
         names = {f"kind{number}": str(kind) for number, kind in enumerate(kinds)}
         of_kind = f"AND kind IN ({','.join(f':{name}' for name in names)})" if kinds else ""
-        query = f"{_EVENTS} {of_kind} AND wall >= :since AND id > :after ORDER BY id LIMIT :limit"
+        parts = {f"subject{number}": subject for number, subject in enumerate(subjects)}
+        of_subject = f"AND subject IN ({','.join(f':{name}' for name in parts)})" if subjects else ""
+        query = f"{_EVENTS} {of_kind} {of_subject} AND wall >= :since AND id > :after ORDER BY id LIMIT :limit"
         bounds = {"since": float("-inf") if since is None else since, "after": after, "limit": limit}
         with reading(self.path):
-            rows = self._db.execute(query, {**names, **bounds, "era": self.era()})
+            rows = self._db.execute(query, {**names, **parts, **bounds, "era": self.era()})
             return [Recorded(number, event_of(row)) for number, *row in rows]
 
     def memory(self) -> Memory:

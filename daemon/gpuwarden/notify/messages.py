@@ -40,8 +40,25 @@ GROUPS: dict[str, Group] = {
     EventKind.GATE_ENDED: "exclusion",
     EventKind.NOTICED: "termination",
     EventKind.NOTICE_ENDED: "termination",
+    EventKind.JOB_ENDED: "job",
 }
-"""The kinds of events that are notified, and their group; the others are history, or of jobs."""
+"""The kinds of events that are notified, and their group; the others are history."""
+_CAUSES = frozenset({"hardware", "host", "fabric", "notice", "other_node"})
+"""The causes of a job's end that are notified: what its owner did not do. Most jobs that fail do it by themselves."""
+_OF_JOB = (
+    "cause",
+    "certainty",
+    "sentence",
+    "code",
+    "slot",
+    "serial",
+    "state",
+    "exit_code",
+    "signal",
+    "user",
+    "job_name",
+)
+"""The data of a job's end that is notified."""
 _ABOUT_INTENTS = (EventKind.INTENDED, EventKind.OUTCOME)
 _HIDDEN = (*OF_GATES, *OF_FINDINGS, "overridden")
 _FIELDS_MOST = 32
@@ -62,10 +79,12 @@ class Origin:
     """Address of the folder with the runbooks."""
 
 
-def message(event: Event, origin: Origin, *, pods: bool = False) -> tuple[Group, Message] | None:
-    """Build the message about an event; None if it is not notified. `pods`: it may have names of pods."""
+def message(event: Event, origin: Origin, *, names: bool = False) -> tuple[Group, Message] | None:
+    """Build the message about an event; None if it is not notified. `names`: it may have names of users, jobs and pods."""
     group = GROUPS.get(event.kind)
     if group is None or event.data.get("more") is True:
+        return None
+    if group == "job" and not (names and event.data.get("cause") in _CAUSES):
         return None
     subject = _subject(group, event)
     key = _id(event, subject, origin.node)
@@ -80,10 +99,10 @@ def message(event: Event, origin: Origin, *, pods: bool = False) -> tuple[Group,
         "group": group,
         "subject": subject,
     }
-    if event.key is not None:
+    if event.key is not None and group != "job":
         document["finding"] = str(event.key)[:_TEXT_MOST]
         document |= _guidance(event, event.key, origin)
-    document["data"] = _data(event, _HIDDEN if pods else (*_HIDDEN, "pod"))
+    document["data"] = _data(event, _HIDDEN if names else (*_HIDDEN, "pod"))
     return group, Message(subject, key, json.dumps(document, separators=(",", ":")))
 
 
@@ -123,6 +142,8 @@ def _subject(group: Group, event: Event) -> str:
             return f"exclusion/{intent}{_text(event, 'actuator') or 'operator'}"
         case "termination":
             return f"termination/{_text(event, 'source')}/{_text(event, 'id')}"
+        case "job" if event.key is not None:
+            return str(event.key.subject)[:_TEXT_MOST]
     return group
 
 
@@ -131,5 +152,7 @@ def _text(event: Event, name: str) -> str:
 
 
 def _data(event: Event, hidden: tuple[str, ...]) -> dict[str, Json]:
-    shown = [(name, value) for name, value in event.data.items() if name not in hidden][:_FIELDS_MOST]
+    of_job = event.kind == EventKind.JOB_ENDED
+    kept = [(name, value) for name, value in event.data.items() if (name in _OF_JOB if of_job else name not in hidden)]
+    shown = kept[:_FIELDS_MOST]
     return {name[:_TEXT_MOST]: value[:_TEXT_MOST] if isinstance(value, str) else value for name, value in shown}

@@ -32,14 +32,14 @@ _FAILED_PAUSE = 60.0  # seconds
 class Notifications:
     """Notifications to all receivers; without receivers nothing is read or written, and nothing runs.
 
-    `folder`: the run directory. `pods`: messages may name pods.
+    `folder`: the run directory. `names`: messages may have names of users, jobs and pods.
     """
 
     def __init__(
-        self, options: NotifyOptions, origin: Origin, folder: Path, *, pods: bool = False, clock: Clock = host_clock
+        self, options: NotifyOptions, origin: Origin, folder: Path, *, names: bool = False, clock: Clock = host_clock
     ) -> None:
         self._origin = origin
-        self._pods = pods
+        self._names = names
         self._clock = clock
         self._groups: dict[str, tuple[Group, ...]] = {}
         self._workers: list[DeliveryWorker] = []
@@ -117,7 +117,7 @@ class Notifications:
         return made
 
     def _messages(self, events: Iterable[Event]) -> list[tuple[Group, Message]]:
-        return [found for event in events if (found := message(event, self._origin, pods=self._pods)) is not None]
+        return [found for event in events if (found := message(event, self._origin, names=self._names)) is not None]
 
     # --- what is published
 

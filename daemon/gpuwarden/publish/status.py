@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from gpuwarden.base.durations import format_duration
 from gpuwarden.feature import parts
 from gpuwarden.health.conditions import condition
-from gpuwarden.health.model import Event, Finding, GpuVerdict, Health, Latch
+from gpuwarden.health.model import Event, EventKind, Finding, GpuVerdict, Health, Latch
 from gpuwarden.health.runbooks import UNKNOWN_RUNBOOK, address
 from gpuwarden.health.to_do import to_do
 from gpuwarden.health.unknown_reasons import UNKNOWN_REASONS
@@ -172,8 +172,24 @@ def incidents(snapshot: Snapshot) -> list[Document]:
     ]
 
 
+_OF_JOBS = (EventKind.JOB_BEGUN, EventKind.JOB_USED, EventKind.JOB_ENDED)
+_NAMELESS = ("cause", "certainty", "code", "slot")
+"""Data of events of jobs that have no name of a user or a job, nor a text that may hold one."""
+
+
 def events(snapshot: Snapshot, found: Iterable[Event]) -> Document:
     return {"simulated": snapshot.service.simulated, "events": [event(one) for one in found]}
+
+
+def public_events(snapshot: Snapshot, found: Iterable[Event]) -> Document:
+    """Return events for everyone who can connect: names of users and jobs only where they may be published."""
+    return events(snapshot, found if snapshot.service.publish_jobs else map(_nameless, found))
+
+
+def _nameless(one: Event) -> Event:
+    if one.kind not in _OF_JOBS:
+        return one
+    return replace(one, data={name: one.data[name] for name in _NAMELESS if name in one.data})
 
 
 def event(one: Event) -> Document:

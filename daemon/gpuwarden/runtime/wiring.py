@@ -131,7 +131,7 @@ class Site:
         origin = Origin(
             node=self.config.node, mode=self.config.mode, boot_id=self.boot_id, runbooks=self.config.publish.runbooks
         )
-        return Notifications(options, origin, self.config.run.dir, pods=self.config.publish.publish_jobs)
+        return Notifications(options, origin, self.config.run.dir, names=self.config.publish.publish_jobs)
 
     def notice_sources(self, clock: Clock) -> tuple[CloudSource, ...]:
         """The configured notice sources. Empty with simulated GPUs: a simulation asks nobody outside."""

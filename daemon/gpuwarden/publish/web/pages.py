@@ -290,7 +290,7 @@ class Web:
                 events = await self._events(since, EVENTS_LIMIT + 1)
         except TimeoutError:
             return _error(504, f"the ledger did not respond within {self._deadline:g} s")
-        document = status.events(self._holder.snapshot, events[:EVENTS_LIMIT])
+        document = status.public_events(self._holder.snapshot, events[:EVENTS_LIMIT])
         return _json(document | {"truncated": len(events) > EVENTS_LIMIT})
 
     async def _notice(self, request: web.BaseRequest) -> Response:

@@ -1,0 +1,153 @@
+"""What the daemon's sockets answer about a job.
+
+    {"verb": "why", "job": "4711"}      ->  {"ok": true, "result": {as `gpuwarden why --json`}}
+    {"verb": "why", "hint": "4711"}     ->  the same of the caller's own job, else of its user's newest
+
+`hint`: the number that Slurm gave the caller in its environment. A job of somebody else and one that does not exist get the same answer, after
+the same work. A job that is named is looked for in the ledger, too; without a name, memory is enough, so that jobs may ask at each end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+from gpuwarden.base.threads import detached
+from gpuwarden.control.rate_limit import Pushes
+from gpuwarden.features.why.asking import Asker, asker
+from gpuwarden.features.why.document import of_record, of_running
+from gpuwarden.features.why.history import ended_of
+from gpuwarden.features.why.lookup import Found, May, newest
+from gpuwarden.features.why.model import Epoch, Record
+from gpuwarden.features.why.names import names_of
+from gpuwarden.features.why.snapshot import of
+from gpuwarden.publish.snapshot import Snapshot
+from gpuwarden.publish.sockets.control import Peer
+from gpuwarden.publish.sockets.jobs import Caller
+from gpuwarden.publish.sockets.unix_socket import TRY_AGAIN, VerbError
+from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.process_stat import process_stat
+
+NO_SUCH_JOB = 3
+"""Exit code of the command, as of `gpuwarden fleet` for a node that does not exist."""
+CALLER_READ_WITHIN = 1.0
+LEDGER_READ_WITHIN = 2.5
+"""Seconds. Both together are less than a verb may take."""
+
+
+class Answering:
+    """`snapshot` gives the one that is published; `ledger` is its path, which is opened for each question."""
+
+    def __init__(self, snapshot: Callable[[], Snapshot], *, ledger: Path, proc: Path, clock: Clock) -> None:
+        self._snapshot = snapshot
+        self._ledger, self._proc = ledger, proc
+        self._clock = clock
+        self._indices: dict[str, int | None] = {}
+        self._asked = Pushes(clock)
+        self._reading: asyncio.Future[list[Record]] | None = None
+        self._turn = asyncio.Lock()
+
+    def follow(self, snapshot: Snapshot) -> None:
+        """Keep the index of each GPU: one that is lost has the index that it had."""
+        for gpu in snapshot.verdict.gpus:
+            if gpu.index is not None or gpu.slot not in self._indices:
+                self._indices[gpu.slot] = gpu.index
+
+    async def to_job(self, arguments: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        """Answer a process on the job socket: of the jobs that it may see."""
+        text, hint = _asked(arguments)
+        who = await self._asker(caller)
+        if text is None:
+            return self._shown(self._own(who, hint, who.may), None)
+        if self._asked.wait(caller.uid):
+            raise VerbError("this user asks too often; try again in some seconds", TRY_AGAIN)
+        return self._shown(await self._named(text, who.may), text)
+
+    async def to_operator(self, arguments: dict[str, Any], peer: Peer) -> dict[str, Any]:
+        """Answer a process on the control socket: of all jobs."""
+        text, hint = _asked(arguments)
+        if text is not None:
+            return self._shown(await self._named(text, _any), text)
+        own = self._own(await self._asker(_caller(self._proc, peer)), hint, _any)
+        known = of(self._snapshot())
+        return self._shown(own or newest(known.running, known.ended, _any), None)
+
+    async def _asker(self, caller: Caller) -> Asker:
+        """Raises VerbError."""
+        try:
+            async with asyncio.timeout(CALLER_READ_WITHIN):
+                return await detached("why: caller", lambda: asker(self._proc, caller))
+        except (TimeoutError, RuntimeError):
+            raise VerbError(f"process {caller.pid} could not be read in time; try again", TRY_AGAIN) from None
+
+    def _own(self, who: Asker, hint: str, may: May) -> Found | None:
+        """Return the job that the asker belongs to, else the newest of its user."""
+        known = of(self._snapshot())
+        hinted = names_of(hint)[:1] if hint else ()
+        return (
+            newest(known.running, known.ended, who.has_own)
+            or newest(known.running, known.ended, may, hinted)
+            or newest(known.running, known.ended, who.may)
+        )
+
+    async def _named(self, text: str, may: May) -> Found | None:
+        """Raises VerbError if the ledger cannot be read and memory has no such job."""
+        try:
+            names = names_of(text)
+        except ValueError as error:
+            raise VerbError(str(error)) from None
+        past = await self._past(names)
+        known = of(self._snapshot())
+        found = newest(known.running, [*(past or ()), *known.ended], may, names)
+        if found is None and past is None:
+            raise VerbError("the ledger could not be read in time, and memory has one day; try again", TRY_AGAIN)
+        return found
+
+    async def _past(self, names: Collection[str]) -> list[Record] | None:
+        """Read the records of these names in the ledger; None if that takes too long. A read that hangs costs one thread."""
+        try:
+            async with asyncio.timeout(LEDGER_READ_WITHIN), self._turn:
+                if self._reading is not None and not self._reading.done():
+                    return None
+                self._reading = detached("why: ledger", lambda: ended_of(self._ledger, names))
+                await asyncio.wait((self._reading,))
+        except TimeoutError:
+            return None
+        return None if self._reading.exception() is not None else self._reading.result()
+
+    def _shown(self, found: Found | None, text: str | None) -> dict[str, Any]:
+        """Raises VerbError if nothing was found."""
+        if found is None:
+            raise VerbError(_none_of(text), NO_SUCH_JOB)
+        node, older = self._snapshot().service.node, found.older
+        if found.record is not None:
+            return of_record(found.record, self._indices, node=node, older=older)
+        return of_running(found.epoch, self._indices, self._clock(), node=node, older=older)
+
+
+def _asked(arguments: dict[str, Any]) -> tuple[str | None, str]:
+    """Return the job that is named, and the hint. Raises VerbError."""
+    text, hint = arguments.get("job"), arguments.get("hint")
+    if not (text is None or isinstance(text, str)):
+        raise VerbError('"job" must be a text such as "4711", or null')
+    valid = isinstance(hint, str) and hint.isascii() and hint.isdigit() and len(hint) <= 10
+    return text, hint if valid and isinstance(hint, str) else ""
+
+
+def _none_of(text: str | None) -> str:
+    if text is None:
+        return (
+            "no job of yours has or had GPUs of this node in the last day: name an older one, as in gpuwarden why 4711"
+        )
+    return f"no job {text[:60]!r} that you may see has or had GPUs of this node, as far back as its ledger goes"
+
+
+def _any(_: Epoch) -> bool:
+    return True
+
+
+def _caller(proc: Path, peer: Peer) -> Caller:
+    stat = process_stat(proc, peer.pid) if peer.pid > 0 else None
+    return Caller(pid=peer.pid, started=None if stat is None else stat.started, uid=peer.uid)

@@ -1,0 +1,60 @@
+"""Who asks through the job socket, and which jobs that process may see.
+
+    a process in a container       the container that it is in, and no other
+    a process in a job of Slurm    this job, and those of its user
+    any other process              those of its user; as root none, since root has the control socket
+
+In a container a user's number says nothing: root of one is root of the other. For the same reason root sees nothing by its number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuwarden.features.why.model import Epoch, JobKind
+from gpuwarden.features.why.names import CONTAINER_ID
+from gpuwarden.publish.sockets.jobs import Caller
+from gpuwarden_collectors.control_groups import RootFolders
+from gpuwarden_collectors.host_files import read_text
+from gpuwarden_collectors.process_stat import process_stat
+from gpuwarden_collectors.receivers.cgroups import group_in
+
+_GROUPS_MOST = 64 * 1024  # bytes; a host has a dozen v1 hierarchies
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """A process that asks."""
+
+    own: str = ""
+    """Name of the job or container that it belongs to; empty if it belongs to none."""
+    uid: int | None = None
+    """The user whose jobs it may see; None: none but its own."""
+
+    def may(self, epoch: Epoch) -> bool:
+        return epoch.name == self.own or (self.uid is not None and epoch.uid == self.uid)
+
+    def has_own(self, epoch: Epoch) -> bool:
+        return bool(self.own) and epoch.name == self.own
+
+
+NOBODY = Asker()
+"""A process that cannot be seen from here."""
+
+
+def asker(proc: Path, caller: Caller) -> Asker:
+    """Read who calls. Takes no lock of the process, so that it cannot hang with it."""
+    if caller.pid <= 0:
+        return NOBODY
+    try:
+        group = group_in(read_text(proc / str(caller.pid) / "cgroup", _GROUPS_MOST), RootFolders(proc))
+    except OSError:
+        return NOBODY
+    stat = process_stat(proc, caller.pid)
+    if stat is None or stat.started != caller.started:  # its number may be another's by now
+        return NOBODY
+    if group.container:
+        return Asker(own=f"{JobKind.CONTAINER}/{group.container[:CONTAINER_ID]}")
+    own = "" if group.job is None else f"{JobKind.SLURM}/{group.job}"
+    return Asker(own, caller.uid or None)

@@ -1,0 +1,121 @@
+"""A job as a document: what `gpuwarden why --json` prints, and what its text is made of. Pure.
+
+Names of keys are a contract, as those of the status document. Times are RFC 3339 in UTC; unknown values are null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpuwarden.features.why.model import Answer, End, Epoch, Record, Touch, Use
+from gpuwarden.health.conditions import condition
+from gpuwarden.health.xid.catalogue import xid_row
+from gpuwarden.publish.times import rfc3339, when
+from gpuwarden_collectors.facts import Stamp
+
+Document = dict[str, Any]
+Indices = Mapping[str, int | None]
+"""By PCI address, NVML's index of the GPU."""
+
+
+def of_record(record: Record, indices: Indices, *, node: str = "", older: int = 0) -> Document:
+    """Return the document of a job that has ended. `older`: how many jobs of the same name ended before."""
+    epoch, end = record.epoch, record.end
+    ended = {
+        "running": False,
+        "ended": rfc3339(end.at.wall),
+        "seconds": _seconds(epoch, end.at),
+        "end": _end(end),
+        "answer": _answer(record.answer, indices),
+    }
+    return {**_epoch(epoch, indices, node), **ended, "older": older}
+
+
+def of_running(epoch: Epoch, indices: Indices, now: Stamp, *, node: str = "", older: int = 0) -> Document:
+    """Return the document of a job that has not ended: what touched it so far."""
+    running = {"running": True, "ended": None, "seconds": _seconds(epoch, now), "end": None, "answer": None}
+    return {**_epoch(epoch, indices, node), **running, "older": older}
+
+
+def _seconds(epoch: Epoch, until: Stamp) -> float:
+    """Return its length by the wall clock, since a boot may be between its ends."""
+    return round(max(until.wall - epoch.began.wall, 0.0), 3)
+
+
+def _epoch(epoch: Epoch, indices: Indices, node: str) -> Document:
+    return {
+        "job": epoch.name,
+        "kind": epoch.kind,
+        "id": epoch.id,
+        "node": node,
+        "job_name": epoch.job_name,
+        "user": epoch.user,
+        "uid": epoch.uid,
+        "gpus": [{"pci_bus_id": slot, "gpu": indices.get(slot)} for slot in epoch.slots],
+        "began": rfc3339(epoch.began.wall),
+        "touches": [_touch(touch, epoch, indices) for touch in epoch.touches],
+        "use": _use(epoch.use),
+    }
+
+
+def _end(end: End) -> Document:
+    return {
+        "known_from": end.known_from,
+        "state": end.state,
+        "exit_code": end.exit_code,
+        "signal": end.signal,
+        "by": end.by,
+    }
+
+
+def _answer(answer: Answer, indices: Indices) -> Document:
+    return {
+        "cause": answer.cause.value,
+        "certainty": answer.certainty.value,
+        "sentence": answer.sentence,
+        "code": answer.code,
+        "pci_bus_id": answer.slot,
+        "gpu": indices.get(answer.slot),
+        "serial": answer.serial,
+    }
+
+
+def _touch(touch: Touch, epoch: Epoch, indices: Indices) -> Document:
+    return {
+        "what": touch.what,
+        "detail": touch.detail,
+        "text": _text(touch),
+        "at": rfc3339(touch.at.wall),
+        "until": when(touch.until),
+        "after_seconds": round(touch.at.wall - epoch.began.wall, 3),
+        "pci_bus_id": touch.slot,
+        "gpu": indices.get(touch.slot),
+        "pid": touch.pid,
+        "count": touch.count,
+        "follows": touch.follows,
+    }
+
+
+def _text(touch: Touch) -> str:
+    """Return what a touch is for people, where its name and its detail do not say it; empty otherwise."""
+    match touch.what:
+        case "xid" if touch.detail.isascii() and touch.detail.isdigit() and len(touch.detail) < 5:
+            return xid_row(int(touch.detail)).meaning
+        case "finding":
+            row = condition(touch.detail.partition("@")[0].partition(".")[0])
+            return "" if row is None else row.title
+    return ""
+
+
+def _use(use: Use) -> Document:
+    return {
+        "energy_joules": use.energy_j,
+        "energy_covers": use.energy_covers,
+        "busy": use.busy,
+        "tensor": use.tensor,
+        "memory_peak_bytes": use.memory_peak_bytes,
+        "idle_gpu_seconds": use.idle_gpu_seconds,
+        "throttled_gpu_seconds": use.throttled_gpu_seconds,
+        "observed_gpu_seconds": use.observed_gpu_seconds,
+    }

@@ -1,0 +1,224 @@
+"""`gpuwarden why JOB --prometheus URL`: all nodes of a job, in order of time, from what their daemons publish."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gpuwarden.cli.parser import UNKNOWN, CommandError
+from gpuwarden.cli.prometheus_options import prometheus_access
+from gpuwarden.cli.text import clean, table, when
+from gpuwarden.features.why.metrics import CAUSE_AT, ENDED, ENDED_AT
+from gpuwarden.features.why.model import Cause, JobKind
+from gpuwarden.features.why.names import names_of
+from gpuwarden.features.why.text import CAUSES
+from gpuwarden.fleet.queries import SEEN
+from gpuwarden.prometheus.client import PrometheusError, Sample, query
+from gpuwarden.publish.times import rfc3339
+
+WITHIN = "1d"
+"""How far back: daemons publish what ended in the last day."""
+_FOLLOWS = frozenset({Cause.NONE, Cause.OTHER_NODE, Cause.NOT_SEEN})
+"""Causes of a node on which the end of the job did not begin."""
+_SILENT_AFTER = 120.0
+"""Seconds without a scrape after which a node is silent: eight at one in 15 s."""
+
+Key = tuple[str, str]
+"""Cluster and instance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOfJob:
+    """One node that has or had the job."""
+
+    node: str
+    """Name of the node; its instance where the name is not known."""
+    cluster: str
+    instance: str
+    state: str
+    """`ended`, `running`, or `silent`: it had the job, and Prometheus has not reached it since."""
+    at: float
+    """When the cause began there, or the job ended without one; of a silent node when it was last reached. Unix time."""
+    ended: float | None = None
+    """When the job ended there."""
+    cause: str = ""
+    certainty: str = ""
+    code: str = ""
+    pci_bus_id: str = ""
+
+    @property
+    def begins(self) -> bool:
+        """The end of the job may have begun here."""
+        return self.state == "silent" or (self.state == "ended" and self.cause not in _FOLLOWS)
+
+
+def queries(name: str) -> dict[str, str]:
+    """Return the queries for a job. Its label is `exported_job`, since `job` is the scrape's own, unless that honours labels."""
+
+    def of(series: str, value: str) -> str:
+        return f'(last_over_time({series}{{exported_job="{value}"}}[{WITHIN}]) or last_over_time({series}{{job="{value}"}}[{WITHIN}]))'
+
+    kind, _, number = name.partition("/")
+    found = {
+        "nodes": "group by (cluster, instance, node) (gpuwarden_node_info)",
+        "ended": of(ENDED, name),
+        "ended_at": of(ENDED_AT, name),
+        "cause_at": of(CAUSE_AT, name),
+        "seen": SEEN,
+    }
+    if kind == JobKind.SLURM:
+        found["had"] = f"group by (cluster, instance) {of('gpuwarden_gpu_job_info', number)}"
+    return found
+
+
+def shown(options: argparse.Namespace) -> str:
+    """Return what the command prints of the nodes of a job. Raises CommandError."""
+    if options.job is None:
+        raise CommandError("--prometheus needs the job, as in gpuwarden why 4711 --prometheus URL")
+    if options.state_dir is not None or options.run_dir is not None:
+        raise CommandError("--prometheus: not with --state-dir or --run-dir, which are of one node")
+    try:
+        name = names_of(options.job)[0]
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    reached = prometheus_access(options, os.environ)
+    try:
+        results = query(reached, queries(name), options.timeout)
+    except PrometheusError as error:
+        raise CommandError(clean(str(error)), UNKNOWN) from error
+    nodes = nodes_of(results.samples)
+    if options.cluster is not None:
+        nodes = [node for node in nodes if node.cluster == options.cluster]
+    if not nodes:
+        raise CommandError(
+            f"{reached.url} has no node that has {name} or had it in the last day: does it scrape the daemons (port 9839)?",
+            UNKNOWN,
+        )
+    if options.json:
+        return json.dumps({"job": name, "prometheus": reached.url, "notes": results.warnings} | document(nodes))
+    return f"gpuwarden: {headline(name, nodes)}" if options.short else "\n".join(lines(name, nodes))
+
+
+def nodes_of(samples: Mapping[str, Sequence[Sample]]) -> list[NodeOfJob]:
+    """Return the nodes of the job, by time. A node that runs it is last."""
+    names, seen = _names(samples), {_key(sample): sample.value for sample in samples["seen"]}
+    here = {_key(sample): sample.at for sample in samples["nodes"]}
+    ended_at = {_key(sample): sample.value for sample in samples["ended_at"]}
+    cause_at = {_key(sample): sample.value for sample in samples["cause_at"]}
+    ended = {key: sample for sample in _by_end(samples["ended"], ended_at) for key in (_key(sample),)}
+    found = [_ended(key, sample, names, ended_at, cause_at) for key, sample in ended.items()]
+    for sample in samples.get("had", ()):
+        key = _key(sample)
+        if key in ended:
+            continue
+        last = seen.get(key, 0.0)
+        runs = key in here and (not last or sample.at - last < _SILENT_AFTER)
+        cluster, instance = key
+        found.append(
+            NodeOfJob(
+                node=names.get(key, instance),
+                cluster=cluster,
+                instance=instance,
+                state="running" if runs else "silent",
+                at=sample.at if runs else last,
+            )
+        )
+    return sorted(found, key=lambda node: (node.state == "running", node.at, node.node))
+
+
+def _by_end(samples: Iterable[Sample], ended_at: Mapping[Key, float]) -> Iterable[Sample]:
+    """Return them in order, so that of several of one node the newest is last."""
+    return sorted(samples, key=lambda sample: ended_at.get(_key(sample), 0.0))
+
+
+def _names(samples: Mapping[str, Sequence[Sample]]) -> dict[Key, str]:
+    known = sorted(samples["seen"], key=lambda sample: sample.value)  # a node that was renamed: its last name
+    return {_key(sample): sample.labels.get("node", "") for sample in (*known, *samples["nodes"])}
+
+
+def _ended(
+    key: Key,
+    sample: Sample,
+    names: Mapping[Key, str],
+    ended_at: Mapping[Key, float],
+    cause_at: Mapping[Key, float],
+) -> NodeOfJob:
+    cluster, instance = key
+    ended = ended_at.get(key)
+    text = sample.labels.get
+    return NodeOfJob(
+        node=names.get(key, instance),
+        cluster=cluster,
+        instance=instance,
+        state="ended",
+        at=cause_at.get(key, sample.at if ended is None else ended),
+        ended=ended,
+        cause=text("cause", ""),
+        certainty=text("certainty", ""),
+        code=text("code", ""),
+        pci_bus_id=text("pci_bus_id", ""),
+    )
+
+
+def _key(sample: Sample) -> Key:
+    return sample.labels.get("cluster", ""), sample.labels.get("instance", "")
+
+
+def headline(name: str, nodes: Sequence[NodeOfJob]) -> str:
+    """Say where it began. A silent node is first only if it was lost before anything was seen elsewhere."""
+    first = next((node for node in nodes if node.begins), None)
+    if first is None:
+        if all(node.state == "running" for node in nodes):
+            return f"{name} is running on {_count(nodes)}"
+        return f"{name}: none of its {_count(nodes)} saw a cause"
+    return f"{name}: of {_count(nodes)} {clean(first.node)} was first: {_what(first)}"
+
+
+def _count(nodes: Sequence[NodeOfJob]) -> str:
+    return f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}"
+
+
+def lines(name: str, nodes: Sequence[NodeOfJob]) -> Iterator[str]:
+    yield headline(name, nodes)
+    yield ""
+    clusters = len({node.cluster for node in nodes}) > 1
+    head = ("TIME", "AFTER", "NODE", *(("CLUSTER",) if clusters else ()), "CAUSE")
+    began = nodes[0].at
+    yield from table(head, [_row(node, began, with_cluster=clusters) for node in nodes])
+    if clusters:
+        yield ""
+        yield "several clusters have a job of this name: choose one with --cluster"
+
+
+def _row(node: NodeOfJob, began: float, *, with_cluster: bool) -> tuple[str, ...]:
+    cluster = (clean(node.cluster) or "-",) if with_cluster else ()
+    after = "-" if node.state == "running" or not node.at else f"+{node.at - began:.0f}s"
+    at = when(rfc3339(node.at)) if node.at and node.state != "running" else "-"
+    return at, after, clean(node.node), *cluster, _what(node)
+
+
+def _what(node: NodeOfJob) -> str:
+    match node.state:
+        case "running":
+            return "it runs"
+        case "silent":
+            return "it does not answer since, and had the job" if node.at else "it does not answer, and had the job"
+    details = [CAUSES.get(node.cause, clean(node.cause))]
+    if node.cause not in (Cause.NONE, Cause.NOT_SEEN):
+        details.append(clean(node.certainty))
+    details += [clean(text) for text in (node.code, node.pci_bus_id) if text]
+    return ", ".join(details)
+
+
+def document(nodes: Sequence[NodeOfJob]) -> dict[str, Any]:
+    first = next((node for node in nodes if node.begins), None)
+    return {"first": None if first is None else first.node, "nodes": [_node(node) for node in nodes]}
+
+
+def _node(node: NodeOfJob) -> dict[str, Any]:
+    times = {"at": rfc3339(node.at) if node.at else None, "ended": None if node.ended is None else rfc3339(node.ended)}
+    return asdict(node) | times

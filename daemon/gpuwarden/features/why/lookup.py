@@ -1,0 +1,50 @@
+"""Which job is meant: the newest of a name, or the newest of a user, among those that the asker may see. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from gpuwarden.features.why.model import Epoch, Record
+
+May = Callable[[Epoch], bool]
+"""Whether the asker may see this job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A job: its record if it has ended, else its epoch."""
+
+    epoch: Epoch
+    record: Record | None = None
+    """None while it runs."""
+    older: int = 0
+    """How many others of the same name ended before."""
+
+
+def newest(
+    running: Iterable[Epoch], ended: Iterable[Record], may: May, names: Collection[str] | None = None
+) -> Found | None:
+    """Return the job of one of these names (None: of any) that began last: one that runs goes before one that has ended.
+
+    A record that is given twice counts once.
+    """
+    records = {
+        (record.epoch.name, record.epoch.began.wall): record for record in ended if _meant(record.epoch, may, names)
+    }
+    epochs = [epoch for epoch in running if _meant(epoch, may, names)]
+    if epochs:
+        epoch = max(epochs, key=lambda one: one.began.wall)
+        return Found(epoch=epoch, older=_count(epoch.name, records.values()))
+    if not records:
+        return None
+    record = max(records.values(), key=lambda one: one.end.at.wall)
+    return Found(epoch=record.epoch, record=record, older=_count(record.epoch.name, records.values()) - 1)
+
+
+def _meant(epoch: Epoch, may: May, names: Collection[str] | None) -> bool:
+    return (names is None or epoch.name in names) and may(epoch)
+
+
+def _count(name: str, records: Iterable[Record]) -> int:
+    return sum(record.epoch.name == name for record in records)

@@ -1,0 +1,157 @@
+"""Jobs as metrics: those that ended in the last day with their cause, and what those that run used so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuwarden.features.why.counts import counts
+from gpuwarden.features.why.model import Answer, Cause, Epoch, Record
+from gpuwarden.features.why.snapshot import of
+from gpuwarden.publish.metrics.lines import COUNTER, GAUGE
+from gpuwarden.publish.metrics.row import Metric, Sample
+from gpuwarden.publish.snapshot import Snapshot
+
+ENDED, ENDED_AT = "gpuwarden_job_ended_info", "gpuwarden_job_ended_timestamp_seconds"
+CAUSE_AT = "gpuwarden_job_cause_timestamp_seconds"
+MOST = 64
+"""Series of one metric: the newest jobs."""
+
+
+def _infos(snapshot: Snapshot) -> Iterator[Sample]:
+    for record in _newest(snapshot):
+        epoch, answer = record.epoch, record.answer
+        names = (epoch.user, epoch.job_name) if snapshot.service.publish_jobs else ("", "")
+        yield (epoch.name, answer.cause.value, answer.certainty.value, answer.code, answer.slot, *names), 1
+
+
+def _ended_at(snapshot: Snapshot) -> Iterator[Sample]:
+    return (((record.epoch.name,), record.end.at.wall) for record in _newest(snapshot))
+
+
+def _cause_at(snapshot: Snapshot) -> Iterator[Sample]:
+    for record in _newest(snapshot):
+        if record.answer.cause is not Cause.NONE:
+            yield (record.epoch.name,), cause_at(record)
+
+
+def cause_at(record: Record) -> float:
+    """Return the wall time of the first touch that the answer rests on; that of the end where it rests on none."""
+    times = (
+        touch.at.wall
+        for touch in record.epoch.touches
+        if _rests_on(record.answer, touch.what, touch.detail, touch.slot)
+    )
+    return min(times, default=record.end.at.wall)
+
+
+def _rests_on(answer: Answer, what: str, detail: str, slot: str) -> bool:
+    code = detail.partition("@")[0] if what in ("finding", "rising") else f"{what}.{detail}"
+    return bool(answer.code) and answer.code in (code, what) and answer.slot in ("", slot)
+
+
+def _newest(snapshot: Snapshot) -> list[Record]:
+    """Return one record of each job: of a number that was given twice the newest."""
+    by_name = {record.epoch.name: record for record in of(snapshot).ended}
+    return sorted(by_name.values(), key=lambda record: record.end.at.wall)[-MOST:]
+
+
+def _ended(snapshot: Snapshot) -> Iterator[Sample]:
+    """Counts by cause. Every cause is present from the start, so that no series first appears with its first job."""
+    return (((cause.value,), counts(snapshot).get(cause, 0)) for cause in Cause)
+
+
+def _running(snapshot: Snapshot) -> list[Epoch]:
+    return list(of(snapshot).running[-MOST:])
+
+
+def _energy(snapshot: Snapshot) -> Iterator[Sample]:
+    return (((one.name,), one.use.energy_j) for one in _running(snapshot) if one.use.energy_j is not None)
+
+
+def _busy(snapshot: Snapshot) -> Iterator[Sample]:
+    return (((one.name,), one.use.busy) for one in _running(snapshot) if one.use.busy is not None)
+
+
+def _idle(snapshot: Snapshot) -> Iterator[Sample]:
+    return (((one.name,), one.use.idle_gpu_seconds) for one in _running(snapshot))
+
+
+def _throttled(snapshot: Snapshot) -> Iterator[Sample]:
+    return (((one.name,), one.use.throttled_gpu_seconds) for one in _running(snapshot))
+
+
+_JOB = ("job",)
+METRICS: tuple[Metric, ...] = (
+    Metric(
+        ENDED,
+        GAUGE,
+        ("job", "cause", "certainty", "code", "pci_bus_id", "user", "job_name"),
+        _infos,
+        "Always 1, for each job that ended here in the last day, 64 at most. The labels are why: cause, its certainty, the Xid, finding or state that it "
+        "rests on, and the GPU to blame. job is its name for gpuwarden why, such as slurm/4711 (user and job_name are empty unless publish.publish_jobs is "
+        "set).",
+        omitted=("job",),
+    ),
+    Metric(
+        ENDED_AT,
+        GAUGE,
+        _JOB,
+        _ended_at,
+        "When the job ended here, Unix time, for each job of gpuwarden_job_ended_info.",
+        omitted=_JOB,
+    ),
+    Metric(
+        CAUSE_AT,
+        GAUGE,
+        _JOB,
+        _cause_at,
+        "When what ended the job was first seen here, Unix time; the time of its end if nothing was. Of several nodes of a job the smallest shows where it "
+        "began. No series for a job that ended well.",
+        omitted=_JOB,
+    ),
+    Metric(
+        "gpuwarden_jobs_ended_total",
+        COUNTER,
+        ("cause",),
+        _ended,
+        "Jobs with GPUs of this node that ended since the daemon started, by cause: none (it ended well), hardware, host, fabric, job (its own doing), "
+        "scheduler (or an operator), notice, other_node, not_seen (nothing that this node saw).",
+        default=False,
+    ),
+    Metric(
+        "gpuwarden_job_energy_joules",
+        GAUGE,
+        _JOB,
+        _energy,
+        "Energy that the GPUs of a running job used since it began. No series while it was not measured.",
+        default=False,
+        omitted=_JOB,
+    ),
+    Metric(
+        "gpuwarden_job_busy_ratio",
+        GAUGE,
+        _JOB,
+        _busy,
+        "Share of its time in which kernels ran on the GPUs of a running job, since it began, 0 to 1. No series while it was not measured.",
+        default=False,
+        omitted=_JOB,
+    ),
+    Metric(
+        "gpuwarden_job_idle_gpu_seconds",
+        GAUGE,
+        _JOB,
+        _idle,
+        "GPU-seconds that a running job had GPUs without a process on them, since it began.",
+        default=False,
+        omitted=_JOB,
+    ),
+    Metric(
+        "gpuwarden_job_throttled_gpu_seconds",
+        GAUGE,
+        _JOB,
+        _throttled,
+        "GPU-seconds in which the GPUs of a running job were held down by heat or a power brake, since it began.",
+        default=False,
+        omitted=_JOB,
+    ),
+)

@@ -1,0 +1,30 @@
+"""What people call a job on the command line, and the names of epochs that this may mean. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from gpuwarden.features.why.model import JobKind
+
+LONGEST = 320
+"""Characters: a pod's name has up to 253, its namespace 63."""
+CONTAINER_ID = 12
+"""Digits of a container's id in the name of its epoch."""
+EXPECTED = "expected a job such as 4711, slurm/4711, container/0123456789ab, pod/namespace/name or session/4711"
+_IDS = {
+    JobKind.SLURM: re.compile(r"[0-9]{1,10}", re.ASCII),
+    JobKind.SESSION: re.compile(r"[0-9]{1,10}", re.ASCII),
+    JobKind.CONTAINER: re.compile(r"[0-9a-f]{12,64}"),
+    JobKind.POD: re.compile(r"[A-Za-z0-9.-]{1,63}/[A-Za-z0-9.-]{1,253}"),
+}
+
+
+def names_of(text: str) -> tuple[str, ...]:
+    """Return the names that a job may have that is called so. A bare number is Slurm's or a session's. Raises ValueError."""
+    if len(text) <= LONGEST:
+        if _IDS[JobKind.SLURM].fullmatch(text):
+            return f"{JobKind.SLURM}/{int(text)}", f"{JobKind.SESSION}/{int(text)}"
+        kind, _, known_as = text.partition("/")
+        if kind in _IDS and _IDS[JobKind(kind)].fullmatch(known_as):
+            return (f"{kind}/{known_as[:CONTAINER_ID] if kind == JobKind.CONTAINER else known_as}",)
+    raise ValueError(f"{EXPECTED}, found {text[:60]!r}")

@@ -1,0 +1,31 @@
+"""A job from the ledger itself, for when no daemon runs. Nothing is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpuwarden.cli.ledger_events import ledger_path
+from gpuwarden.cli.parser import UNAVAILABLE, CommandError
+from gpuwarden.features.why.answering import NO_SUCH_JOB
+from gpuwarden.features.why.document import Document, of_record
+from gpuwarden.features.why.history import ended_of
+from gpuwarden.features.why.lookup import newest
+from gpuwarden.features.why.names import names_of
+from gpuwarden.ledger.errors import LedgerError
+
+
+def record_in(state_dir: Path | None, job: str) -> Document:
+    """Return the document of a job that has ended: whoever may read the ledger may see all of them. Raises CommandError."""
+    try:
+        names = names_of(job)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    path = ledger_path(state_dir)
+    try:
+        records = ended_of(path, names)
+    except LedgerError as error:
+        raise CommandError(str(error), UNAVAILABLE) from error
+    found = newest((), records, lambda _: True, names)
+    if found is None or found.record is None:
+        raise CommandError(f"no job {job!r} that has ended is in {path}", NO_SUCH_JOB)
+    return of_record(found.record, {}, older=found.older)
