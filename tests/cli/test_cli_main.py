@@ -89,6 +89,7 @@ def test_status_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
         "gpuwarden.cli.evidence_text", "gpuwarden.cli.text", "gpuwarden.feature", "gpuwarden.features",
         *(f"gpuwarden.features.{name}" for name, own in FEATURES.items() if own & {"verbs", "status_text"}),
         *(f"gpuwarden.features.{name}.{module}" for name, own in FEATURES.items() for module in own & {"verbs", "status_text"}),
+        "gpuwarden.features.why.text",
     }  # fmt: skip
 
 

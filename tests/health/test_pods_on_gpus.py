@@ -135,7 +135,7 @@ def test_labels_of_a_kubelet_that_no_longer_answers_end_after_a_minute() -> None
 def test_names_of_pods_leave_in_messages_only_on_request(publish: bool) -> None:
     key = Key("xid", gpu(slot(0)), "79")
     event = Event(kind=EventKind.RAISED, at=at(UPTIME), boot_id="b", key=key, data={"pod": "team-a/a", "xid": 79})
-    made = message(event, Origin(node="n1", mode="observe", boot_id="b"), pods=publish)
+    made = message(event, Origin(node="n1", mode="observe", boot_id="b"), names=publish)
     assert made is not None
     assert json.loads(made[1].body)["data"] == ({"pod": "team-a/a", "xid": 79} if publish else {"xid": 79})
 

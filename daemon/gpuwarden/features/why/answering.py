@@ -21,7 +21,7 @@ from gpuwarden.features.why.document import of_record, of_running
 from gpuwarden.features.why.history import ended_of
 from gpuwarden.features.why.lookup import Found, May, newest
 from gpuwarden.features.why.model import Epoch, Record
-from gpuwarden.features.why.names import names_of
+from gpuwarden.features.why.names import NO_SUCH_JOB, names_of
 from gpuwarden.features.why.snapshot import of
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden.publish.sockets.control import Peer
@@ -30,8 +30,6 @@ from gpuwarden.publish.sockets.unix_socket import TRY_AGAIN, VerbError
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.process_stat import process_stat
 
-NO_SUCH_JOB = 3
-"""Exit code of the command, as of `gpuwarden fleet` for a node that does not exist."""
 CALLER_READ_WITHIN = 1.0
 LEDGER_READ_WITHIN = 2.5
 """Seconds. Both together are less than a verb may take."""
@@ -75,7 +73,7 @@ class Answering:
         return self._shown(own or newest(known.running, known.ended, _any), None)
 
     async def _asker(self, caller: Caller) -> Asker:
-        """Raises VerbError."""
+        """Return who calls. Raises VerbError."""
         try:
             async with asyncio.timeout(CALLER_READ_WITHIN):
                 return await detached("why: caller", lambda: asker(self._proc, caller))

@@ -63,7 +63,7 @@ def _answer(run_dir: Path | None, socket: str, until: float, asked: Document) ->
 
 
 def _from_ledger(state_dir: Path | None, job: str | None) -> Document:
-    """Raises CommandError."""
+    """Return the record of a job in the ledger. Raises CommandError."""
     if job is None:
         raise CommandError("without a daemon name the job, as in gpuwarden why 4711 --state-dir D")
     from gpuwarden.features.why.offline import record_in  # noqa: PLC0415 - SQLite and cattrs are for this case only

@@ -25,7 +25,7 @@ class Found:
 def newest(
     running: Iterable[Epoch], ended: Iterable[Record], may: May, names: Collection[str] | None = None
 ) -> Found | None:
-    """Return the job of one of these names (None: of any) that began last: one that runs goes before one that has ended.
+    """Return the job of one of these names (None: of any) that began last: one that runs before one that has ended.
 
     A record that is given twice counts once.
     """

@@ -6,6 +6,8 @@ import re
 
 from gpuwarden.features.why.model import JobKind
 
+NO_SUCH_JOB = 3
+"""Exit code of the command, as of `gpuwarden fleet` for a node that does not exist."""
 LONGEST = 320
 """Characters: a pod's name has up to 253, its namespace 63."""
 CONTAINER_ID = 12

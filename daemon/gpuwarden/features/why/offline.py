@@ -6,11 +6,10 @@ from pathlib import Path
 
 from gpuwarden.cli.ledger_events import ledger_path
 from gpuwarden.cli.parser import UNAVAILABLE, CommandError
-from gpuwarden.features.why.answering import NO_SUCH_JOB
 from gpuwarden.features.why.document import Document, of_record
 from gpuwarden.features.why.history import ended_of
 from gpuwarden.features.why.lookup import newest
-from gpuwarden.features.why.names import names_of
+from gpuwarden.features.why.names import NO_SUCH_JOB, names_of
 from gpuwarden.ledger.errors import LedgerError
 
 
