@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.feature import FEATURES, parts
+from gpuwarden.features import FEATURES, parts
 from gpuwarden_collectors.cloud.registry import CLOUDS
 from gpuwarden_collectors.registry import HOST_COLLECTORS
 
@@ -65,7 +65,7 @@ def with_imported(paths: set[Path]) -> set[Path]:
 
 _READ = {_FEATURES / name / f"{module}.py" for name, own in FEATURES.items() for module in own & OF_JUDGE}
 PURE = sorted({*(ROOT / "daemon/gpuwarden/health").rglob("*.py"), *with_imported(_READ)})
-JUDGED = ("gpuwarden.health", "gpuwarden.feature", "gpuwarden.features")
+JUDGED = ("gpuwarden.health", "gpuwarden.features")
 _DECIDING = {*_FEATURES.glob("*/policy/*.py"), *_FEATURES.rglob("requirement.py")}
 POLICY = sorted({*(ROOT / "daemon/gpuwarden/policy").rglob("*.py"), *with_imported(_DECIDING)})
 

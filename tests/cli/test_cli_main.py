@@ -11,7 +11,7 @@ import pytest
 
 from gpuwarden import __version__
 from gpuwarden.cli.main import VERBS
-from gpuwarden.feature import FEATURES
+from gpuwarden.features import FEATURES
 from gpuwarden.publish.status import status
 from support.commands import COMMAND, environment, gpuwarden
 from support.control_server import result, serving
@@ -86,7 +86,7 @@ def test_status_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
     assert {name for name in loaded if name.startswith("gpuwarden")} == {
         "gpuwarden", "gpuwarden.base", "gpuwarden.base.paths", "gpuwarden.cli", "gpuwarden.cli.main", "gpuwarden.cli.parser", "gpuwarden.cli.status",
         "gpuwarden.cli.client", "gpuwarden.cli.status_text", "gpuwarden.cli.enforcement_text",
-        "gpuwarden.cli.evidence_text", "gpuwarden.cli.text", "gpuwarden.feature", "gpuwarden.features",
+        "gpuwarden.cli.evidence_text", "gpuwarden.cli.text", "gpuwarden.features",
         *(f"gpuwarden.features.{name}" for name, own in FEATURES.items() if own & {"verbs", "status_text"}),
         *(f"gpuwarden.features.{name}.{module}" for name, own in FEATURES.items() for module in own & {"verbs", "status_text"}),
         "gpuwarden.features.why.text",

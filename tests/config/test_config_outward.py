@@ -9,7 +9,7 @@ import pytest
 from gpuwarden.config.model import Config, ConfigError, load
 from gpuwarden.config.render import as_toml
 from gpuwarden.config.sources import Sources
-from gpuwarden.feature import Excludes
+from gpuwarden.features import Excludes
 from gpuwarden.features.file.options import FileOptions
 
 

@@ -29,10 +29,10 @@ VARIABLE = "FAULTY_CALLS"
 """The file with the names of the calls that raise."""
 LISTED = """
 import sys
-from gpuwarden import feature
+from gpuwarden import features
 from support import faulty_feature
-feature.FEATURES = {"faulty": frozenset({"daemon"}), **feature.FEATURES}
-feature.parts.__defaults__ = (feature.FEATURES,)
+features.FEATURES = {"faulty": frozenset({"daemon"}), **features.FEATURES}
+features.parts.__defaults__ = (features.FEATURES,)
 sys.modules["gpuwarden.features.faulty.daemon"] = faulty_feature
 """
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gpuwarden.actuators.base import Counter
 from gpuwarden.actuators.marker_file import MarkerFile, marker_text
 from gpuwarden.base.paths import marker_path
-from gpuwarden.feature import Excludes
+from gpuwarden.features import Excludes
 from gpuwarden.policy.model import Act, FleetCount, Intent, NodeState
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.host import boot_id

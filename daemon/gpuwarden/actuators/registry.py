@@ -10,7 +10,7 @@ from gpuwarden.actuators.fleet_count import counter
 from gpuwarden.actuators.hook_gate import HookGate
 from gpuwarden.actuators.marker import marker_actuators
 from gpuwarden.actuators.program import exec_actuators
-from gpuwarden.feature import Excludes, parts
+from gpuwarden.features import Excludes, parts
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.slurm.client import SlurmClient
 

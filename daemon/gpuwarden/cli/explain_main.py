@@ -14,7 +14,7 @@ from gpuwarden.cli import explain_codes as codes
 from gpuwarden.cli.parser import CommandError
 from gpuwarden.cli.sources import faulty, sources
 from gpuwarden.config.model import ConfigError, load
-from gpuwarden.feature import parts
+from gpuwarden.features import parts
 from gpuwarden.health.condition import Condition
 from gpuwarden.health.conditions import CONDITIONS, condition
 from gpuwarden.health.dcgm.catalogue import DCGM_CODES, dcgm_named

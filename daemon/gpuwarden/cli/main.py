@@ -15,7 +15,7 @@ from types import ModuleType
 
 from gpuwarden import __version__
 from gpuwarden.cli.parser import USAGE, CommandError, Parser
-from gpuwarden.feature import parts
+from gpuwarden.features import parts
 
 _OF_FEATURES: dict[str, tuple[str, str]] = {
     verb: row for feature in parts("verbs").values() for verb, row in feature.VERBS.items()

@@ -8,7 +8,7 @@ from typing import Any
 from gpuwarden.cli.enforcement_text import enforcement_lines
 from gpuwarden.cli.evidence_text import evidence_text
 from gpuwarden.cli.text import clean, table, when
-from gpuwarden.feature import parts
+from gpuwarden.features import parts
 
 Document = dict[str, Any]
 

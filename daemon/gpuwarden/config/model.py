@@ -29,7 +29,7 @@ from gpuwarden.config.series import series_misfits
 from gpuwarden.config.sources import Fault, KeyPath, Sources, dotted, merge, with_line
 from gpuwarden.config.structure import UNKNOWN_KEY, structure
 from gpuwarden.config.termination import TerminationOptions, termination_misfits
-from gpuwarden.feature import Excludes, parts
+from gpuwarden.features import Excludes, parts
 from gpuwarden.health.host.limits import DiskLimits, Limits, MemoryLimits, SwapLimits
 from gpuwarden.health.runbooks import RUNBOOKS
 from gpuwarden.health.view import CheckRule, ExpectedSettings, XidRule

@@ -20,7 +20,7 @@ from gpuwarden.doctor import (
 from gpuwarden.doctor.check import Check, in_loop, in_thread, in_thread_with
 from gpuwarden.doctor.row import Row, fail
 from gpuwarden.doctor.running import Running
-from gpuwarden.feature import parts
+from gpuwarden.features import parts
 
 NVML_WITHIN = 45.0
 DCGM_WITHIN = 45.0

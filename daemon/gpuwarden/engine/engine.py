@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpuwarden.engine.faults import Faults, Guard
-from gpuwarden.feature import parts
+from gpuwarden.features import parts
 from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.confirmation import remembered
 from gpuwarden.health.dcgm.xids import Known, xids_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from gpuwarden.base.log import get_logger
-from gpuwarden.feature import parts
+from gpuwarden.features import parts
 from gpuwarden.health.bookkeeping import OF_FINDINGS, OF_GATES, OF_TESTS, is_bookkeeping
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.model import Event, EventKind, Key

@@ -1,0 +1,74 @@
+"""The features: what gpuwarden does with its verdict, and what else it does. The one list of them.
+
+A feature is a folder beside this file. Core takes the tables that it finds there and knows no feature by name: the packages on the right
+each read the module of one name below, in every folder that has it, and import nothing else of a feature. What a feature needs is
+therefore loaded where it is used and nowhere else. Contracts in pyproject.toml hold both directions: core imports this list and no feature, and no
+feature imports another.
+
+    module       core reads                                         read by
+    conditions   CONDITIONS, TO_DO                                  health: rows of findings, and what to do about each
+    memory       KINDS, EMPTY, fold, events                         health: what the feature remembers, as a fold of events
+    detectors    DETECTORS, follow                                  health: one detector for each condition; what each step learns
+    set_aside    is_own, without_own                                health: what it does to the GPUs itself, and is no finding
+    options      TABLES, misfits, excludes                          config: the tables of its keys
+    register     register                                           actuators: an actuator that knows all nodes
+    actuator     actuator                                           actuators: an actuator that knows this node alone
+    sources      source                                             collect: what is read of this host for it
+    verbs        VERBS                                              cli: commands, each with the module that has it
+    doctor       CHECKS                                             doctor: checks of this host
+    log_lines    LINES                                              engine: the log line of each kind of its events
+    snapshot     shown, looked_at                                   engine, publish: what of its memory is published, and where it looked
+    metrics      METRICS                                            publish: rows of metrics
+    status       document                                           publish: its keys of the status document
+    status_text  sections                                           cli: titled lines of `gpuwarden status`
+    reasons      REASONS                                            cli: what `gpuwarden explain` says of words of its status
+    daemon       part                                               runtime: what it adds to the running daemon
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from enum import Enum, auto
+from importlib import import_module
+from typing import Any
+
+FEATURES: Mapping[str, frozenset[str]] = {
+    "evacuation": frozenset({"doctor", "log_lines", "metrics", "status", "status_text", "daemon"}),
+    "active_test": frozenset({
+        "conditions", "memory", "detectors", "set_aside", "options", "verbs", "doctor", "log_lines", "snapshot", "metrics", "status",
+        "status_text", "reasons", "daemon",
+    }),
+    "job_stall": frozenset({"conditions", "memory", "detectors"}),
+    "slurm": frozenset({"options", "register", "daemon", "doctor", "verbs"}),
+    "kubernetes": frozenset({"options", "register", "daemon", "doctor", "sources"}),
+    "file": frozenset({"options", "actuator"}),
+    "dstack": frozenset({"options", "verbs", "doctor"}),
+    "nvhcd": frozenset({"options", "verbs"}),
+    "why": frozenset({"memory", "log_lines", "snapshot", "verbs", "metrics", "status", "status_text", "daemon"}),
+}  # fmt: skip
+"""Feature: the modules of the table above that it has. Their order is that of rows in documents, and that in which parts of the daemon stop:
+evacuation is first, since a machine that ends leaves little time."""
+
+
+class Excludes(Enum):
+    """How a feature excludes this node, if its options want that."""
+
+    NOT = auto()
+    BY_REGISTER = auto()
+    """By an actuator of its own that knows all nodes, and counts them for the breaker."""
+    BY_ACTUATOR = auto()
+    """By an actuator of its own that knows this node alone."""
+    BY_MARKER = auto()
+    """By a marker of the daemon, which a process of the feature reads."""
+
+
+def parts(module: str, among: Collection[str] = FEATURES) -> dict[str, Any]:
+    """Import the module of this name of each feature that has it. Returns the modules by feature.
+
+    `among`: the names of the features that count.
+    """
+    return {
+        name: import_module(f"gpuwarden.features.{name}.{module}")
+        for name, own in FEATURES.items()
+        if module in own and name in among
+    }

@@ -7,7 +7,7 @@ for the node, this one is a consequence and stays quiet. Which readings make a c
 
 from __future__ import annotations
 
-from gpuwarden.feature import parts
+from gpuwarden.features import parts
 from gpuwarden.health.condition import NO_DRIVER, NO_GPU, Condition, F, W
 from gpuwarden.health.dcgm.conditions import DCGM_CONDITIONS, dcgm_condition
 from gpuwarden.health.gpu.conditions import GPU_CONDITIONS

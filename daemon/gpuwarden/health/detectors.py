@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from gpuwarden.feature import parts
+from gpuwarden.features import parts
 from gpuwarden.health.components import CONDITION_OF
 from gpuwarden.health.dcgm import detectors as dcgm_detectors
 from gpuwarden.health.dcgm.merge import with_dcgm

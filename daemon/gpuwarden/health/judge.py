@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from gpuwarden.feature import parts
+from gpuwarden.features import parts
 from gpuwarden.health import inventory
 from gpuwarden.health.condition import Condition
 from gpuwarden.health.conditions import condition

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpuwarden.feature import parts
+from gpuwarden.features import parts
 from gpuwarden.health.event_data import write
 from gpuwarden.health.events import Lines, OomKilled, Reset
 from gpuwarden.health.kernel_lines.records import ENDS, record_key

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gpuwarden.feature import parts
+from gpuwarden.features import parts
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.event_data import read, write
 from gpuwarden.health.events import HealthSet, Lines, Pinned, Raised, RaisedAt, Reset, Treated

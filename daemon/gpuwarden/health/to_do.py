@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from gpuwarden.feature import parts
+from gpuwarden.features import parts
 from gpuwarden.health.dcgm.catalogue import dcgm_named
 from gpuwarden.health.model import Advice, Evidence, Key
 from gpuwarden.health.repair_history import OFTEN_KEY

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from gpuwarden.base.durations import format_duration
-from gpuwarden.feature import parts
+from gpuwarden.features import parts
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.model import Event, EventKind, Finding, GpuVerdict, Health, Latch
 from gpuwarden.health.runbooks import UNKNOWN_RUNBOOK, address

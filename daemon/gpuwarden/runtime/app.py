@@ -27,7 +27,7 @@ from gpuwarden.engine.faults import Faults
 from gpuwarden.engine.journal import Journal, Step
 from gpuwarden.engine.log_lines import EventLines
 from gpuwarden.engine.reload import ReloadError, in_force, reloaded
-from gpuwarden.feature import FEATURES, parts
+from gpuwarden.features import FEATURES, parts
 from gpuwarden.health.components import Component, ComponentErrors
 from gpuwarden.health.model import Event, EventKind, Health, Verdict
 from gpuwarden.ledger.ledger import Ledger

@@ -18,7 +18,7 @@ from gpuwarden.collect.termination_sources import chosen
 from gpuwarden.config.model import Config
 from gpuwarden.config.notify import NotifyOptions
 from gpuwarden.engine.enforcement import FIRST_READ, EnforcementOptions
-from gpuwarden.feature import parts
+from gpuwarden.features import parts
 from gpuwarden.health.view import Rules
 from gpuwarden.notify.messages import Origin
 from gpuwarden.notify.notifications import Notifications

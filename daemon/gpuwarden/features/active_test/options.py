@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from gpuwarden.feature import Excludes
+from gpuwarden.features import Excludes
 from gpuwarden_collectors.active_test.level import Level, rounds
 from gpuwarden_collectors.options import Misfit, bounded
 from gpuwarden_collectors.slurm.nodes import is_partition_name

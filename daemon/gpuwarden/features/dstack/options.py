@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuwarden.base.addresses import Address
-from gpuwarden.feature import Excludes
+from gpuwarden.features import Excludes
 
 if TYPE_CHECKING:  # the interposer is a small process and reads these keys alone
     from gpuwarden.config.model import Config

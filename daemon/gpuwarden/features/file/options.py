@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuwarden.feature import Excludes
+from gpuwarden.features import Excludes
 
 if TYPE_CHECKING:
     from gpuwarden.config.model import Config

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from gpuwarden.feature import Excludes
+from gpuwarden.features import Excludes
 from gpuwarden_collectors.kubelet import FOLDER, SOCKET
 from gpuwarden_collectors.options import Misfit, bounded
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuwarden.feature import Excludes
+from gpuwarden.features import Excludes
 
 if TYPE_CHECKING:
     from gpuwarden.config.model import Config

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from gpuwarden.feature import Excludes
+from gpuwarden.features import Excludes
 from gpuwarden_collectors.options import Misfit
 from gpuwarden_collectors.slurm.nodes import is_node_name, is_partition_name
 

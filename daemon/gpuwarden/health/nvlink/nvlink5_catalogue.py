@@ -113,15 +113,33 @@ _LINK_DOWN: tuple[tuple[str, str, str, str], ...] = (
 
 
 def _rule(
-    xid: int, names: str, before: int, since: int, does: tuple[str, str, str], *, status: int = 0, sub_code: int = 0,
-    wide: bool = False, note: str = "",
-) -> Nvlink5Rule:  # fmt: skip
+    xid: int,
+    names: str,
+    before: int,
+    since: int,
+    does: tuple[str, str, str],
+    *,
+    status: int = 0,
+    sub_code: int = 0,
+    wide: bool = False,
+    note: str = "",
+) -> Nvlink5Rule:
     action, severity, follow_up = does
     text, escalation = _FOLLOW_UP[follow_up]
     return Nvlink5Rule(
-        xid=xid, units=tuple(names.split()), before=before, since=since, wide=wide, sub_code=sub_code, status=status,
-        action=action, severity=severity, follow_up=text, escalation=escalation, note=note,
-    )  # fmt: skip
+        xid=xid,
+        units=tuple(names.split()),
+        before=before,
+        since=since,
+        wide=wide,
+        sub_code=sub_code,
+        status=status,
+        action=action,
+        severity=severity,
+        follow_up=text,
+        escalation=escalation,
+        note=note,
+    )
 
 
 def _rules() -> Iterator[Nvlink5Rule]:

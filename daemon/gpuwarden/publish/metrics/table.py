@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from gpuwarden.feature import parts
+from gpuwarden.features import parts
 from gpuwarden.health.components import Component
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.gpu.jobs import on_gpus
