@@ -10,7 +10,7 @@ HEAD = """\
 # Collectors
 
 For administrators: what gpuwarden reads, how often, and what limits the effect of a source that hangs. Each collector has a value of the metric label
-`collector` and, except `jobs`, `pods` and `containers`, a table `[collectors.NAME]` in the configuration:
+`collector` and, except `jobs`, `workloads`, `pods` and `containers`, a table `[collectors.NAME]` in the configuration:
 
 ```toml
 [collectors.nvml]
@@ -36,6 +36,8 @@ GPUS = (
 OTHERS = (
     ("`jobs`", "if `[slurm]` is enabled: Slurm jobs on this node and their GPUs, from cgroups, environments and `scontrol listpids`", "every 15 s",
      "a thread with a deadline; at most two queries to the controller in four hours"),
+    ("`workloads`", "what runs on the GPUs: Slurm jobs, containers, pods and other sessions, by the cgroups of processes with an open GPU; how many the kernel killed for want of memory", "every 5 s",
+     "a thread with a deadline; 4,096 processes, 256 workloads"),
     ("`pods`", "if `kubernetes.pod_labels` is set: Kubernetes containers with GPUs, from kubelet's Unix socket ([kubernetes.md](../use/kubernetes.md#labels-of-pods))", "every 10 s",
      "gRPC, with a deadline of 2 s and at most 4 MiB"),
     ("`containers`", "if `jobs.stalled_containers` is set: containers with GPUs that opt in to `job_stalled`, from their cgroups, their environments and labels in Docker's API", "every 15 s",

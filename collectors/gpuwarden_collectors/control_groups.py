@@ -58,11 +58,21 @@ class RootFolders:
 
     def are_roots(self, line: GroupLine, end: int) -> bool:
         """True if all folders in the first `end` characters of the path are root's, or cannot be seen from here."""
+        found = self._found(line, end)
+        return found is None or self._are_roots(*found)
+
+    def folder(self, line: GroupLine, end: int) -> str | None:
+        """Returns where the folder of these characters is; None unless it can be seen from here, and all down to it are root's."""
+        found = self._found(line, end)
+        return "".join(found) if found is not None and self._are_roots(*found) else None
+
+    def _found(self, line: GroupLine, end: int) -> tuple[str, str] | None:
+        """Returns the mount that has this path, and the path below it."""
         for mount in self._mounts:
             below = _below(line.path[:end], mount.root) if mount.has(line) else None
             if below is not None:
-                return self._are_roots(mount.point, below)
-        return True
+                return mount.point, below
+        return None
 
     def _are_roots(self, point: str, below: str) -> bool:
         folder = point

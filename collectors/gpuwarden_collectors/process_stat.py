@@ -22,6 +22,7 @@ class ProcessStat:
     name: bytes
     state: str
     parent: int
+    session: int
     flags: int
     threads: int
     started: int
@@ -48,6 +49,7 @@ def parse_stat(line: bytes) -> ProcessStat:
         name=name,
         state=fields[0].decode("ascii", "replace"),
         parent=int(fields[1]),
+        session=int(fields[3]),
         flags=int(fields[6]),
         threads=int(fields[17]),
         started=int(fields[19]),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gpuwarden_collectors.control_groups import GroupLine, RootFolders, lines
 from gpuwarden_collectors.host_files import read_text
-from gpuwarden_collectors.places import container_at, place_begins, slurm_at
+from gpuwarden_collectors.places import SlurmPlace, container_at, place_begins, slurm_at
 
 _STEP = re.compile(r"/step_([^/\s]{1,32})(?:/(?:user/)?task_([^/\s]{1,32}))?")
 _INNER = "/container/"  # crun's folder within a scope, of what runs in it
@@ -45,14 +45,20 @@ def job_cgroup_in(text: str, folders: RootFolders) -> JobCgroup:
     return max(same, key=lambda job: (bool(job.step), bool(job.task)), default=NO_JOB)
 
 
-def _job_in(line: GroupLine, folders: RootFolders) -> JobCgroup:
+def slurm_place(line: GroupLine, folders: RootFolders) -> SlurmPlace | None:
+    """The job's folder in a path, be it below a container's; None if there is none at its place, or it is not root's."""
     begin = place_begins(line.path)
     while (container := container_at(line.path, begin)) is not None:
         begin = container.end
         if line.path.startswith(_INNER, begin):
             begin += len(_INNER) - 1
     place = slurm_at(line.path, begin, v1=bool(line.controllers))
-    if place is None or not folders.are_roots(line, place.end):
+    return place if place is not None and folders.are_roots(line, place.end) else None
+
+
+def _job_in(line: GroupLine, folders: RootFolders) -> JobCgroup:
+    place = slurm_place(line, folders)
+    if place is None:
         return NO_JOB
     step = _STEP.match(line.path, place.end)
     return JobCgroup(

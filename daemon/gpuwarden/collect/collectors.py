@@ -13,7 +13,7 @@ from typing import Any
 from gpuwarden.base.paths import RUN_DIR
 from gpuwarden.base.threads import detached
 from gpuwarden.collect.host_collectors import host_sources, site_checks
-from gpuwarden.collect.jobs import gpu_users, jobs_source
+from gpuwarden.collect.jobs import gpu_users, jobs_by_process, jobs_source
 from gpuwarden.collect.on_demand import OnDemandWorker
 from gpuwarden.collect.schedule import Deliver, Source, ThreadCollector, polled
 from gpuwarden.config.collectors import Collectors
@@ -33,7 +33,10 @@ from gpuwarden_collectors.plugin.options import SiteCheck
 from gpuwarden_collectors.receivers.labels import Labels
 from gpuwarden_collectors.receivers.watched import WatchedReader
 from gpuwarden_collectors.receivers.watched_facts import ContainersFacts
+from gpuwarden_collectors.receivers.workloads import WorkloadsReader
+from gpuwarden_collectors.receivers.workloads_facts import WorkloadsFacts
 from gpuwarden_collectors.slurm.client import SlurmClient
+from gpuwarden_collectors.slurm.jobs_facts import JobsFacts
 from gpuwarden_collectors.slurm.options import SlurmOptions
 from gpuwarden_collectors.spec import Host
 from gpuwarden_collectors.worker.life import WorkerLimits
@@ -46,6 +49,8 @@ BUS_READ_WITHIN = 1.0
 KERNEL_LOG_RETRY = 30.0
 WATCHED_EVERY, WATCHED_DEADLINE = 15.0, 20.0
 """Seconds, as those of Slurm's jobs."""
+WORKLOADS_EVERY, WORKLOADS_DEADLINE = 5.0, 10.0
+"""Seconds, as between two passes of NVML, which lists the processes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +102,8 @@ class Readers:
         self.read_bus = asyncio.Event()
         self._read_jobs = asyncio.Event()
         self._jobs_are_next = False
-        self._gpu_users: Collection[int] = ()
+        self._gpu_users: Mapping[int, tuple[str, ...]] | None = None
+        self._jobs: Mapping[int, int] = {}
         self._nvml = self._worker("gpuwarden_collectors.nvml.reader:NvmlReader", NvmlFacts, sources.nvml)
         self._dcgm = self._on_demand(sources.collectors.dcgm)
         self._running = list(self._all())
@@ -139,16 +145,25 @@ class Readers:
                 sources.slurm_client,
                 run_dir=sources.run_dir,
                 proc=sources.proc,
-                users=lambda: self._gpu_users,
+                users=self._gpu_pids,
                 clock=self._clock,
                 wake=self._read_jobs,
             )
 
         if sources.watched_containers is not None:
             labels = Labels(sources.watched_containers)
-            reader = WatchedReader(sources.proc, pids=lambda: self._gpu_users, labels=labels, clock=self._clock)
+            reader = WatchedReader(sources.proc, pids=self._gpu_pids, labels=labels, clock=self._clock)
             watched = ThreadCollector(ContainersFacts.collector, reader.read, WATCHED_DEADLINE, self._clock)
             yield polled(watched.name, WATCHED_EVERY, WATCHED_DEADLINE, watched.observe)
+        runs = WorkloadsReader(
+            sources.proc,
+            users=lambda: self._gpu_users,
+            jobs=lambda: self._jobs,
+            root=sources.host or Path("/"),
+            clock=self._clock,
+        )
+        workloads = ThreadCollector(WorkloadsFacts.collector, runs.read, WORKLOADS_DEADLINE, self._clock)
+        yield polled(workloads.name, WORKLOADS_EVERY, WORKLOADS_DEADLINE, workloads.observe)
         for made in sources.of_features:
             if (source := made(self._clock)) is not None:
                 yield source
@@ -158,16 +173,21 @@ class Readers:
 
         def took(observation: Observation[Any]) -> None:
             if observation.collector == NvmlFacts.collector:
-                self._gpu_users = gpu_users(observation.facts)
+                self._gpu_users = None if observation.facts is None else gpu_users(observation.facts)
                 if self._jobs_are_next:
                     self._jobs_are_next = False
                     self._read_jobs.set()
             elif observation.collector == PciFacts.collector:
                 self._bus_read.set()
+            elif observation.collector == JobsFacts.collector:
+                self._jobs = jobs_by_process(observation.facts)
             deliver(observation)
 
         for source in self._running:
             self._task(source.run(took))
+
+    def _gpu_pids(self) -> Collection[int]:
+        return self._gpu_users or ()
 
     def read_everything(self) -> None:
         """Read all sources now; the jobs once the processes with an open GPU are known."""

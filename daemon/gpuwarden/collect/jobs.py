@@ -23,9 +23,19 @@ CONF_FOUND_WITHIN = 2.0
 """Seconds for whether there is a slurm.conf: it may lie on a file server."""
 
 
-def gpu_users(facts: NvmlFacts | None) -> Collection[int]:
-    """The processes that have a GPU open."""
-    return () if facts is None else {process.pid for gpu in facts.gpus for process in gpu.processes}
+def gpu_users(facts: NvmlFacts) -> Mapping[int, tuple[str, ...]]:
+    """The processes that have a GPU open, each with the PCI addresses of its GPUs."""
+    found: dict[int, tuple[str, ...]] = {}
+    for gpu in facts.gpus:
+        for process in gpu.processes:
+            found[process.pid] = (*found.get(process.pid, ()), gpu.slot)
+    return found
+
+
+def jobs_by_process(facts: JobsFacts | None) -> Mapping[int, int]:
+    """The number of the job of each process that is more than a guess by its user."""
+    processes = () if facts is None else facts.processes
+    return {one.pid: one.job for one in processes if one.job is not None and one.known_from != "user"}
 
 
 def jobs_source(

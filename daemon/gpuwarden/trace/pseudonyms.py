@@ -66,20 +66,31 @@ class Pseudonyms:
         return content
 
     def _identified(self, content: Any) -> Any:
-        """Replace names in jobs and containers, in whose facts `id` is what other lines call them by."""
+        """Replace names in jobs, containers and workloads, in whose facts `id` and `name` are what other lines call them by."""
         match content:
             case dict():
                 pairs = ((name, value, isinstance(value, dict | list)) for name, value in content.items())
                 return {
-                    name: self._identified(value) if deep else self._value("job" if name == "id" else name, value)
+                    name: self._names(value)
+                    if name == "also"
+                    else self._identified(value)
+                    if deep
+                    else self._value("job" if name in ("id", "name") else name, value)
                     for name, value, deep in pairs
                 }
             case list():
                 return [self._identified(item) for item in content]
         return self(content)
 
+    def _names(self, names: Any) -> Any:
+        return (
+            [self._job(name) if isinstance(name, str) else self(name) for name in names]
+            if isinstance(names, list)
+            else self(names)
+        )
+
     def _value(self, name: str, value: Any) -> Any:
-        if name in ("jobs", "containers"):
+        if name in ("jobs", "containers", "workloads"):
             return self._identified(value)
         given = self._by_name.get(name)
         if given is None or isinstance(value, dict | list):

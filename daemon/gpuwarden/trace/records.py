@@ -16,6 +16,7 @@ from gpuwarden_collectors.host_facts import PluginFacts
 from gpuwarden_collectors.kubelet.facts import PodsFacts
 from gpuwarden_collectors.pci_facts import PciFacts
 from gpuwarden_collectors.receivers.watched_facts import ContainersFacts
+from gpuwarden_collectors.receivers.workloads_facts import WorkloadsFacts
 from gpuwarden_collectors.registry import HOST_COLLECTORS
 from gpuwarden_collectors.slurm.jobs_facts import JobsFacts
 
@@ -28,6 +29,7 @@ _JUDGED: tuple[type[NamedFacts], ...] = (
     PluginFacts,
     JobsFacts,
     ContainersFacts,
+    WorkloadsFacts,
     PodsFacts,
 )
 COLLECTORS: Mapping[str, Any] = {facts.collector: facts for facts in _JUDGED}

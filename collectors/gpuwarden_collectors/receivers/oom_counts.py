@@ -1,0 +1,84 @@
+"""How many processes of a control group the kernel has killed for want of memory: its own count.
+
+    v2    memory.events       oom_kill, with all that is below (Linux 4.13; of a kill by another's limit or the node's, too)
+    v1    memory.oom_control  oom_kill, of this folder alone (Linux 4.13): those of a job's steps are added up, and kept when they go
+
+A kill right before its folder is removed is in no count: the kernel's line has it. Read in a thread that can be left behind.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from itertools import islice
+
+from gpuwarden_collectors.host_files import read_text
+from gpuwarden_collectors.receivers.timed_reads import TimedReads
+
+FOLDERS_MOST = 256
+"""Folders of one group of version 1 that are read."""
+_DEEP = 3
+_COUNT = re.compile(r"^oom_kill (\d{1,18})$", re.MULTILINE | re.ASCII)
+
+
+@dataclass(slots=True)
+class OomCount:
+    """The count of one control group, in its folder."""
+
+    folder: str
+    _of: dict[str, int] = field(default_factory=dict)
+
+    def take(self, found: dict[str, int]) -> None:
+        for folder, count in found.items():
+            if folder in self._of or len(self._of) < FOLDERS_MOST:
+                self._of[folder] = max(count, self._of.get(folder, 0))
+
+    @property
+    def kills(self) -> int | None:
+        return sum(self._of.values()) if self._of else None
+
+
+class OomCounts:
+    def __init__(self) -> None:
+        self._reads: TimedReads[str, dict[str, int]] = TimedReads()
+
+    def read(self, counts: list[OomCount]) -> None:
+        """Raises nothing: what hangs or cannot be read stays as it was."""
+        answers = self._reads.all(_counted, [count.folder for count in counts])
+        for count in counts:
+            count.take(answers.get(count.folder, {}))
+
+
+def _counted(folder: str) -> dict[str, int]:
+    """Returns the counts of a folder, and in version 1 of those below it, by folder."""
+    if (count := _count(f"{folder}/memory.events")) is not None:
+        return {folder: count}
+    found: dict[str, int] = {}
+    level = [folder]
+    for _ in range(_DEEP + 1):
+        for one in level:
+            if (count := _count(f"{one}/memory.oom_control")) is not None:
+                found[one] = count
+        level = [below for one in level for below in _below(one)][: FOLDERS_MOST - len(found)]
+    return found
+
+
+def _below(folder: str) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.path for entry in islice(entries, 4096) if _is_roots(entry)]
+    except OSError:
+        return []
+
+
+def _is_roots(entry: os.DirEntry[str]) -> bool:
+    return entry.is_dir(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_uid == 0
+
+
+def _count(path: str) -> int | None:
+    try:
+        match = _COUNT.search(read_text(path))
+    except OSError:
+        return None
+    return None if match is None else int(match[1])

@@ -1,0 +1,190 @@
+"""What runs on the GPUs, from its first process with a GPU open until all of it is gone. `workload_names.py` says what belongs together.
+
+A job, container or pod is gone with its control group, or another of the same name in its place; a session, and what has no control group that
+can be seen, with the last process of it that had a GPU open: what the same shell starts on a GPU later is another one. While NVML does
+not answer, the processes that it last listed count as long as they live.
+
+Only processes with a GPU open are read: their line of state each time, their control groups once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpuwarden_collectors.base import Clock, host_clock
+from gpuwarden_collectors.control_groups import RootFolders
+from gpuwarden_collectors.host_files import read_text
+from gpuwarden_collectors.process_stat import ProcessStat, process_stat
+from gpuwarden_collectors.receivers.oom_counts import OomCount, OomCounts
+from gpuwarden_collectors.receivers.workload_names import Member, member, only, pod_names
+from gpuwarden_collectors.receivers.workloads_facts import Workload, WorkloadProcess, WorkloadsFacts
+
+PROCESSES_MAX, WORKLOADS_MAX = 4096, 256
+KEPT_FOR = 60.0
+"""Seconds for which what is gone is still reported."""
+_FIRST_MOST = 64
+"""Processes of a control group that are asked when they began."""
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+_Key = tuple[int, int]
+"""A process: its number, and its start in ticks."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """A workload that is or was there. `inode` is that of its folder."""
+
+    member: Member
+    started: float
+    inode: int
+    oom: OomCount | None
+    also: set[str] = field(default_factory=set)
+    slots: set[str] = field(default_factory=set)
+    uids: set[int] = field(default_factory=set)
+    alive: set[_Key] = field(default_factory=set)
+    open: dict[_Key, WorkloadProcess] = field(default_factory=dict)
+    ended: float | None = None
+
+
+class WorkloadsReader:
+    """Reads what runs on the GPUs.
+
+    `users`: the GPUs that each process has open, as NVML last listed them, by its number; None while NVML does not answer. `jobs`: the
+    number of the job that the collector `jobs` found for a process. `root`: where the host's root is.
+    """
+
+    def __init__(
+        self,
+        proc: Path,
+        *,
+        users: Callable[[], Mapping[int, tuple[str, ...]] | None],
+        jobs: Callable[[], Mapping[int, int]] = dict,
+        root: Path = Path("/"),
+        clock: Clock = host_clock,
+    ) -> None:
+        self._proc = proc
+        self._users = users
+        self._jobs = jobs
+        self._root = root
+        self._clock = clock
+        self._counts = OomCounts()
+        self._there: dict[str, _Known] = {}
+        self._gone: list[_Known] = []
+        self._members: dict[_Key, Member | None] = {}
+        self._left_out = 0
+
+    def read(self) -> WorkloadsFacts:
+        """Raises nothing: what cannot be read is not there."""
+        now = self._clock().boottime
+        self._left_out = 0
+        users = self._users()
+        for known in self._there.values():
+            known.alive = {key for key in known.alive if self._is_alive(key)}
+            known.open = {key: one for key, one in known.open.items() if users is None and key in known.alive}
+        self._end(now)
+        self._take({} if users is None else users)
+        self._counts.read([known.oom for known in self._there.values() if known.oom is not None])
+        self._gone = [known for known in self._gone if now - (known.ended or now) <= KEPT_FOR][-WORKLOADS_MAX:]
+        found = [_workload(known) for known in (*self._gone, *self._there.values())]
+        found.sort(key=lambda one: (one.name, one.started))
+        return WorkloadsFacts(workloads=tuple(found), left_out=self._left_out)
+
+    def _take(self, users: Mapping[int, tuple[str, ...]]) -> None:
+        listed = sorted(users)
+        self._left_out += len(listed[PROCESSES_MAX:])
+        stats = [stat for pid in listed[:PROCESSES_MAX] if (stat := process_stat(self._proc, pid)) and not stat.over]
+        self._identify(stats)
+        for stat in stats:
+            key = stat.pid, stat.started
+            if (of := self._members.get(key)) is None:
+                continue
+            known = self._there.get(of.name)
+            if known is None and len(self._there) < WORKLOADS_MAX:
+                known = self._there[of.name] = self._begun(of, stat)
+            if known is None:
+                self._left_out += 1
+                continue
+            known.started = min(known.started, stat.started / _TICKS)
+            known.alive.add(key)
+            known.slots.update(users[stat.pid])
+            known.uids.add(of.uid)
+            known.also.update(of.also)
+            known.open[key] = WorkloadProcess(pid=stat.pid, uid=of.uid, slots=tuple(sorted(users[stat.pid])))
+
+    def _identify(self, stats: list[ProcessStat]) -> None:
+        """Finds out what each process is part of, once; a job without control groups again, until it is known."""
+        before, jobs = self._members, self._jobs()
+        self._members = {}
+        folders: RootFolders | None = None
+        pods: dict[str, str] | None = None
+        for stat in stats:
+            key = stat.pid, stat.started
+            known = before.get(key)
+            late = stat.pid in jobs and (known is None or known.name.startswith("session/"))
+            if key in before and not late:
+                self._members[key] = known
+                continue
+            folders = folders or RootFolders(self._proc)
+            pods = pod_names(self._root) if pods is None else pods
+            self._members[key] = member(self._proc, stat, folders, jobs, pods)
+            if known is not None and (was := self._there.get(known.name)) is not None:
+                was.alive.discard(key)
+                was.open.pop(key, None)
+
+    def _begun(self, of: Member, stat: ProcessStat) -> _Known:
+        folder = of.folder
+        return _Known(
+            member=of,
+            started=min((stat.started / _TICKS, *self._starts(folder))),
+            inode=_inode(folder),
+            oom=None if folder is None else OomCount(folder),
+        )
+
+    def _starts(self, folder: str | None) -> list[float]:
+        """Returns when processes right in the control group began: a container's first process has no GPU open, perhaps."""
+        if folder is None:
+            return []
+        try:
+            pids = [int(pid) for pid in read_text(f"{folder}/cgroup.procs").split()[:_FIRST_MOST] if pid.isdecimal()]
+        except OSError:
+            return []
+        return [stat.started / _TICKS for pid in pids if pid and (stat := process_stat(self._proc, pid))]
+
+    def _is_alive(self, key: _Key) -> bool:
+        stat = process_stat(self._proc, key[0])
+        return stat is not None and stat.started == key[1] and not stat.over
+
+    def _end(self, now: float) -> None:
+        for name, known in list(self._there.items()):
+            gone = not known.alive if known.oom is None else _inode(known.oom.folder) != known.inode
+            if gone:
+                known.ended, known.open = now, {}
+                self._gone.append(self._there.pop(name))
+                moved = {key for key, of in self._members.items() if of is not None and of.name == name}
+                self._members = {key: of for key, of in self._members.items() if key not in moved}
+
+
+def _inode(folder: str | None) -> int:
+    """Returns the number of a folder, which no other has while it is there; -1 if it is gone."""
+    try:
+        return -1 if folder is None else os.lstat(folder).st_ino
+    except OSError:
+        return -1
+
+
+def _workload(known: _Known) -> Workload:
+    of = known.member
+    return Workload(
+        name=of.name,
+        also=tuple(sorted(known.also)),
+        uid=only(known.uids) if of.owner is None else of.owner,
+        started=known.started,
+        ended=known.ended,
+        slots=tuple(sorted(known.slots)),
+        processes=tuple(known.open[key] for key in sorted(known.open)),
+        group=of.group,
+        oom_kills=None if known.oom is None else known.oom.kills,
+    )
