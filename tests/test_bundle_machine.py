@@ -16,7 +16,7 @@ from gpuwarden_deb import contents
 from gpuwarden_deb.control import project
 from support.bare_root import BareRoot, terminate
 from support.bundles import SUCCESSOR, Bundles, made
-from support.machine import debian_tree
+from support.machine import PATIENCE, debian_tree
 from support.machine_gpuwarden import FakeGpus
 from support.package_node import ACTS, BLIND, HOLDS, LEDGER, MARKER, Node
 from support.packages import Packages
@@ -107,11 +107,11 @@ class Daemon:
         self.wait(out, "the exclusion")
 
     def wait(self, condition: Callable[[], object], what: str) -> None:
-        end = time.monotonic() + 60
+        end = time.monotonic() + PATIENCE
         while not condition():
             if time.monotonic() > end:
                 raise AssertionError(
-                    f"waited 60 s in vain for {what}:\n{(self.bare.folder / 'daemon').read_text()[-5000:]}"
+                    f"waited {PATIENCE:g} s in vain for {what}:\n{(self.bare.folder / 'daemon').read_text()[-5000:]}"
                 )
             time.sleep(0.1)
 

@@ -12,7 +12,7 @@ import pytest
 from gpuwarden_bundle import baseline
 from support.bare_root import BareRoot, terminate
 from support.bundles import VARIABLE, Bundles, made
-from support.machine import debian_tree
+from support.machine import PATIENCE, debian_tree
 
 pytestmark = [
     pytest.mark.xdist_group("package"),
@@ -40,7 +40,7 @@ def test_the_archive_runs_in_any_folder_of_a_host_without_a_python(unpacked: Bar
     assert unpacked.run("sh", "-c", "command -v python3", check=False).stdout == ""
     with subprocess.Popen(unpacked.command("/srv/other/gpuwarden/bin/gpuwarden", "run", "--simulate", "2")) as process:
         status = ("/srv/other/gpuwarden/bin/gpuwarden", "status", "--run-dir", "/tmp/gpuwarden-0/run")
-        end = time.monotonic() + 60
+        end = time.monotonic() + PATIENCE
         while unpacked.run(*status, check=False).returncode != 0:
             assert time.monotonic() < end
             time.sleep(0.2)

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-_PATIENCE = 60.0
+_PATIENCE = 180.0
 _START = """
 mount -t tmpfs -o "size=$SIZE" tmpfs "$FOLDER/memory"
 mkdir "$FOLDER/memory/upper" "$FOLDER/memory/work"

@@ -35,7 +35,7 @@ from support.needs import unmet
 
 DOCKER = [pytest.mark.disposable, pytest.mark.xdist_group("docker")]
 """For every test with a container: they share one dockerd."""
-PATIENCE = 60.0
+PATIENCE = 180.0
 """Seconds after which a test gives up waiting; nothing is asserted about how much of it is used."""
 NEEDED = {"dockerd": "docker.io", "docker": "docker.io", "mmdebstrap": "mmdebstrap", "unshare": "util-linux"}
 ROOT = Path(__file__).parents[2]

@@ -26,7 +26,7 @@ from support.disposable import require_disposable_host
 from support.needs import unmet
 from support.systemd import remove_cgroup
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 """Seconds after which a test gives up waiting; nothing is asserted about how much of it is used."""
 SUITE = "bookworm"
 PACKAGES = ("systemd", "systemd-sysv", "dbus", "python3")

@@ -105,6 +105,8 @@ class Node:
         self.machine.write("/root/shim/api/instance/health", '{"dcgm":null}')
         serve = ("python3", "-m", "http.server", "--bind=127.0.0.1", "--directory=/root/shim", "10996")
         self.machine.run("systemd-run", "--unit=shim", *serve)
+        asks = ("python3", "-c", ASK_DSTACK.replace("10998", "10996"))
+        self.machine.wait(lambda: self.machine.run(*asks, check=False).returncode == 0, "the agent of dstack to answer")
         self.machine.run("systemctl", "enable", "--now", *ANSWERING)
 
     def responses(self) -> tuple[str, str]:

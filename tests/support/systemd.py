@@ -22,7 +22,7 @@ umount --lazy /sys/fs/cgroup
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 exec env -i PATH="$PATH" container=test "$SYSTEMD" --system --unit=test.target --log-target=null
 """
-_BOOT = 60.0
+_BOOT = 180.0
 
 
 @dataclass(frozen=True, slots=True)
