@@ -1,0 +1,278 @@
+"""Why a job ended: one answer, by one table of rules, from what touched the job and how it ended. A pure function.
+
+The rules are asked in their order, and the first one that holds is the answer. What touched a job counts only where it can have ended it:
+not what follows from something else, what happened to another job's process, what came after the end, or what came so long before
+that the job outlived it. Of the rest, what is certain or likely counts first, then what is only possible, and of each the first in time;
+what came within `TOGETHER` is one fault, of which the rule that is higher in the table is the cause. Hardware is named only where
+something names a GPU of the job in the time of the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from gpuwarden.features.why.follows import code_of
+from gpuwarden.features.why.model import Answer, Cause, Certainty, End, Epoch, Touch
+from gpuwarden.features.why.sentences import Board, sentence, words
+from gpuwarden.features.why.signs import Sign, signs_of
+
+ENDED_WELL = frozenset({"", "COMPLETED", "COMPLETING"})
+SCHEDULED = frozenset({"TIMEOUT", "DEADLINE", "CANCELLED"})
+"""Ends from outside, which a job that hangs waits for: what made it hang is the cause."""
+TOGETHER = 60.0
+"""Seconds in which what touches a job is one fault."""
+_SHELL = 128
+"""Added to the number of a signal in the exit code of a shell, and of a container."""
+_OWN_SIGNALS = frozenset({4, 5, 6, 7, 8, 11, 24, 25, 31})
+"""SIGILL, TRAP, ABRT, BUS, FPE, SEGV, XCPU, XFSZ, SYS: a program brings them on itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What the rules are asked about."""
+
+    epoch: Epoch
+    end: End
+    signs: tuple[Sign, ...]
+    """What can have ended it, in order of time."""
+
+    @property
+    def signal(self) -> int | None:
+        """The signal that ended it, by itself or in the exit code."""
+        code = self.end.exit_code or 0
+        return self.end.signal or (code - _SHELL if _SHELL < code < _SHELL + 65 else None)
+
+    @property
+    def well(self) -> bool:
+        known = self.end.exit_code == 0 or self.end.state == "COMPLETED"
+        return known and not self.signal and not self.end.exit_code and self.end.state in ENDED_WELL
+
+    def last(self, *what: str) -> Touch | None:
+        """The newest touch of one of these kinds before its end."""
+        found = [one for one in self.epoch.touches if one.what in what and _before_end(one, self.end)]
+        return found[-1] if found else None
+
+    def first_fault(self, among: Callable[[Sign], bool] = lambda _: True) -> Sign | None:
+        """The first fault: of what is certain or likely, else of what is possible."""
+        for possible in (False, True):
+            signs = [s for s in self.signs if (s.certainty is Certainty.POSSIBLE) is possible and among(s)]
+            if signs:
+                first = min(sign.touch.at.boottime for sign in signs)
+                together = [sign for sign in signs if sign.touch.at.boottime <= first + TOGETHER]
+                return min(together, key=lambda sign: (sign.order, sign.touch.at.boottime))
+        return None
+
+
+def _before_end(touch: Touch, end: End) -> bool:
+    return end.known_from == "boot" or touch.at.boottime <= end.at.boottime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a rule found. What is None is as the rule has it."""
+
+    touch: Touch | None = None
+    cause: Cause | None = None
+    certainty: Certainty | None = None
+    says: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A row of the table."""
+
+    name: str
+    asks: Callable[[Case], Found | None]
+    cause: Cause
+    certainty: Certainty
+    says: str
+    """The sentence; names in braces are those of `sentences.py`."""
+    source: str
+    """Where the rule comes from."""
+
+
+HERE = Found()
+
+
+def _told(case: Case) -> Found | None:
+    told = case.last("signalled", "requeued")
+    if told is None or (told.what == "signalled" and told.detail not in ("sent", "watched", "unknown")):
+        return None
+    if case.last("notice") is None and case.first_fault(_of_hardware) is not None:
+        return None  # it was told since its GPU fails
+    saved = case.last("saved")
+    kept = saved is not None and saved.detail == "saved"
+    return Found(touch=case.last("notice") or told, says=_SAVED if kept else None)
+
+
+_SAVED = "This machine was announced to end{notice}; the job was told, and says that it saved its work"
+
+
+def _of_hardware(sign: Sign) -> bool:
+    return sign.cause is Cause.HARDWARE
+
+
+def _hangs(sign: Sign) -> bool:
+    return sign.cause is not Cause.JOB and sign.certainty is not Certainty.POSSIBLE
+
+
+def _scheduled_fault(case: Case) -> Found | None:
+    return _of_sign(case.first_fault(_hangs)) if case.end.state in SCHEDULED else None
+
+
+def _fault(case: Case) -> Found | None:
+    return _of_sign(case.first_fault())
+
+
+def _of_sign(sign: Sign | None) -> Found | None:
+    if sign is None:
+        return None
+    return Found(touch=sign.touch, cause=sign.cause, certainty=sign.certainty, says=sign.says)
+
+
+def _state(*states: str) -> Callable[[Case], Found | None]:
+    return lambda case: HERE if case.end.state in states else None
+
+
+def _cancelled(case: Case) -> Found | None:
+    if case.end.state != "CANCELLED":
+        return None
+    by, epoch = case.end.by, case.epoch
+    owner = by != "" and by in (epoch.user, str(epoch.uid))
+    hung = any(code_of(touch) in ("job_hung", "job_stalled") for touch in epoch.touches)
+    who = "its owner" if owner else by
+    after = ", after its ranks had waited for each other" if hung else ""
+    return Found(
+        says=f"It was cancelled{' by ' if who else ''}{{by}}{after}"
+        if not owner
+        else f"It was cancelled by its owner{after}"
+    )
+
+
+def _out_of_memory(case: Case) -> Found | None:
+    touch = case.last("oom_limit")
+    return Found(touch=touch) if case.end.state == "OUT_OF_MEMORY" else None
+
+
+def _announced(case: Case) -> Found | None:
+    notice = case.last("notice")
+    return None if notice is None or notice.until is not None else Found(touch=notice)
+
+
+def _booted(case: Case) -> Found | None:
+    return HERE if case.end.known_from == "boot" else None
+
+
+def _signalled(case: Case) -> Found | None:
+    if case.signal is None:
+        return None
+    own = case.signal in _OWN_SIGNALS
+    says = None if own else "It was ended by {signal}, and nothing that this node saw says by whom"
+    return Found(
+        cause=Cause.JOB if own else Cause.NOT_SEEN, certainty=Certainty.LIKELY if own else Certainty.POSSIBLE, says=says
+    )
+
+
+def _exited(case: Case) -> Found | None:
+    return HERE if case.end.exit_code else None
+
+
+C = Certainty
+RULES: tuple[Rule, ...] = (
+    Rule(
+        name="notice", asks=_told, cause=Cause.NOTICE, certainty=C.CERTAIN,
+        says="This machine was announced to end{notice}; the job was told, and did not say that it saved its work",
+        source="the events of the evacuation itself, which name the job; docs/use/termination.md",
+    ),
+    Rule(
+        name="ended_well", asks=lambda case: HERE if case.well else None, cause=Cause.NONE, certainty=C.CERTAIN, says="It ended well",
+        source="exit code 0; Slurm, job state COMPLETED",
+    ),
+    Rule(
+        name="preempted", asks=_state("PREEMPTED"), cause=Cause.SCHEDULER, certainty=C.CERTAIN,
+        says="The scheduler preempted it for another job; let it save and be requeued", source="Slurm, job state PREEMPTED",
+    ),
+    Rule(
+        name="memory_limit", asks=_out_of_memory, cause=Cause.JOB, certainty=C.CERTAIN,
+        says="It used more memory of the host than it may, and the kernel killed{process}; ask for more, or use less",
+        source="Slurm, job state OUT_OF_MEMORY: the kernel killed a process at the limit of its control group",
+    ),
+    Rule(
+        name="hung_by_fault", asks=_scheduled_fault, cause=Cause.HARDWARE, certainty=C.LIKELY, says="",
+        source="stories C01 and NVIDIA/nccl#968: the ranks that are left wait until somebody, or the time limit, ends the job",
+    ),
+    Rule(
+        name="time_limit", asks=_state("TIMEOUT", "DEADLINE"), cause=Cause.SCHEDULER, certainty=C.CERTAIN,
+        says="It reached its time limit; ask for more time, or save and go on in another job", source="Slurm, job states TIMEOUT and DEADLINE",
+    ),
+    Rule(
+        name="cancelled", asks=_cancelled, cause=Cause.SCHEDULER, certainty=C.CERTAIN, says="It was cancelled",
+        source="Slurm, job state CANCELLED, with the user who did it",
+    ),
+    Rule(name="fault", asks=_fault, cause=Cause.HARDWARE, certainty=C.LIKELY, says="", source="`signs.py`, whose table has a source for each"),
+    Rule(
+        name="announced", asks=_announced, cause=Cause.NOTICE, certainty=C.LIKELY,
+        says="This machine was announced to end{notice} while it ran; run it again, from its last checkpoint", source="docs/use/termination.md",
+    ),
+    Rule(
+        name="booted", asks=_booted, cause=Cause.HOST, certainty=C.CERTAIN,
+        says="The node was rebooted, or lost power, while it ran; run it again, from its last checkpoint",
+        source="another boot id: no process outlives a boot",
+    ),
+    Rule(
+        name="node_failed", asks=_state("NODE_FAIL", "BOOT_FAIL"), cause=Cause.OTHER_NODE, certainty=C.LIKELY,
+        says="The scheduler lost a node of the job, and on this one nothing failed; ask the other nodes", source="Slurm, job state NODE_FAIL",
+    ),
+    Rule(
+        name="signal", asks=_signalled, cause=Cause.JOB, certainty=C.LIKELY, says="It was ended by {signal}, which a program brings on itself",
+        source="signal(7); exit codes above 128: POSIX shell, 2.8.2",
+    ),
+    Rule(
+        name="exit_code", asks=_exited, cause=Cause.JOB, certainty=C.LIKELY,
+        says="It ended with exit code {exit_code}, and nothing that this node saw explains it; read its own output", source="its exit code",
+    ),
+    Rule(
+        name="not_seen", asks=lambda _: HERE, cause=Cause.NOT_SEEN, certainty=C.POSSIBLE,
+        says="It ended by nothing that this node saw; read its own output", source="none",
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """What the rules know of others."""
+
+    boards: Mapping[str, Board] = field(default_factory=dict)
+    """By slot, the GPU."""
+    pids: Collection[int] = frozenset()
+    """Processes of other jobs."""
+    denied: Collection[str] = frozenset()
+    """Ids of findings that other readings contradict."""
+
+
+ALONE = Around()
+
+
+def answer(epoch: Epoch, end: End, around: Around = ALONE) -> Answer:
+    """Return why the job ended."""
+    case = Case(epoch=epoch, end=end, signs=signs_of(epoch, end, around.pids, around.denied))
+    rule, found = next((rule, found) for rule in RULES if (found := rule.asks(case)) is not None)
+    touch = found.touch
+    cause = found.cause or rule.cause
+    blamed = touch is not None and touch.slot != "" and cause in (Cause.HARDWARE, Cause.FABRIC)
+    board = around.boards.get(touch.slot) if blamed and touch is not None else None
+    return Answer(
+        cause=cause,
+        certainty=found.certainty or rule.certainty,
+        sentence=sentence(found.says or rule.says, words(end, touch, around.boards, case.signal)),
+        code=_code(touch, end),
+        slot=touch.slot if blamed and touch is not None else "",
+        serial="" if board is None else board.serial,
+    )
+
+
+def _code(touch: Touch | None, end: End) -> str:
+    if touch is not None:
+        return (code_of(touch) or touch.what)[:200]
+    return end.state if end.state not in ENDED_WELL else ""

@@ -1,0 +1,104 @@
+"""Which touch of a job follows from which other: by the table of incidents, by `depends_on`, and where a program only met a failing GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from gpuwarden.features.why.model import Touch
+from gpuwarden.health.incident_rules import RULES, Rule, Where
+from gpuwarden.health.inhibition import causes
+from gpuwarden.health.xid.catalogue import XidClass, xid_row
+
+MET_WITHIN, MET_BEFORE = 60.0, 5.0
+"""Seconds after, and before, a GPU failed for which what programs report of any GPU of the job follows from that."""
+
+
+def xid_number(touch: Touch) -> int | None:
+    if touch.what != "xid" or not (touch.detail.isascii() and touch.detail.isdecimal() and len(touch.detail) < 5):
+        return None
+    return int(touch.detail)
+
+
+def code_of(touch: Touch) -> str:
+    """Return the code, with its detail, of the condition that it is a sign of, as `xid.79`; empty if of none."""
+    match touch.what:
+        case "xid":
+            return f"xid.{touch.detail}"
+        case "sxid" | "finding" | "rising":
+            code = touch.detail.partition("@")[0]
+            return f"sxid.{code}" if touch.what == "sxid" else code
+    return ""
+
+
+def id_of(touch: Touch) -> str:
+    return f"xid.{touch.detail}@gpu/{touch.slot}" if touch.what == "xid" else touch.detail
+
+
+@lru_cache(maxsize=512)
+def _names(code: str) -> frozenset[str]:
+    return frozenset((code, code.partition(".")[0])) - {""}
+
+
+def with_follows(touches: Sequence[Touch], known: Mapping[str, str]) -> tuple[Touch, ...]:
+    """Return the touches with `follows`. `known`: by id, what follows from what by the judge's own findings, other GPUs included."""
+    return tuple(_with(touch, touches, known) for touch in touches)
+
+
+def _with(touch: Touch, touches: Sequence[Touch], known: Mapping[str, str]) -> Touch:
+    cause = next((one for one in touches if one is not touch and _causes(one, touch)), None)
+    follows = known.get(id_of(touch), "") if cause is None else id_of(cause)
+    return touch if not follows or follows == touch.follows else replace(touch, follows=follows[:200])
+
+
+def _causes(one: Touch, touch: Touch) -> bool:
+    names, others = _names(code_of(one)), _names(code_of(touch))
+    if not names or not others or names == others:
+        return False
+    by_table = any(
+        rule.cause in names and not others.isdisjoint(rule.consequences) and _there(rule, one, touch)
+        and _then(one, touch, rule.before, rule.within)
+        for rule in RULES
+    )  # fmt: skip
+    return by_table or _inhibits(one, touch) or _met(one, touch)
+
+
+def _there(rule: Rule, one: Touch, touch: Touch) -> bool:
+    match rule.where:
+        case Where.SAME_SLOT:
+            return one.slot == touch.slot
+        case Where.OTHER_GPUS:
+            return "" not in (one.slot, touch.slot) and one.slot != touch.slot
+        case Where.GPUS:
+            return touch.slot != ""
+        case Where.SWITCHES:
+            return touch.what == "sxid"
+    return touch.slot == ""
+
+
+def _then(one: Touch, touch: Touch, before: float, within: float) -> bool:
+    began, at = one.at.boottime, touch.at.boottime
+    if one.what in ("finding", "rising"):
+        over = None if one.until is None else one.until.boottime
+    else:
+        over = (one.until or one.at).boottime
+    return began - before <= at and (over is None or at <= over + within)
+
+
+def _inhibits(one: Touch, touch: Touch) -> bool:
+    code, other = code_of(one).partition(".")[0], code_of(touch).partition(".")[0]
+    near = not one.slot or one.slot == touch.slot
+    return one.what == "finding" and code in causes(other) and near and _then(one, touch, MET_BEFORE, MET_WITHIN)
+
+
+def _met(one: Touch, touch: Touch) -> bool:
+    """True if an Xid that programs cause too came with the failure of a GPU of the job."""
+    number, other = xid_number(touch), xid_number(one)
+    if number is None or xid_row(number).klass is not XidClass.RECORD:
+        return False
+    fails = (other is not None and xid_row(other).klass is XidClass.FAILURE) or code_of(one) in _FAILED
+    return fails and -MET_BEFORE <= touch.at.boottime - one.at.boottime <= MET_WITHIN
+
+
+_FAILED = frozenset({"gpu_missing", "gpu_unresponsive", "gpu_reset_required"})

@@ -1,0 +1,218 @@
+"""What touched a job and can have ended it: one row for each kind of sign, in the order in which they count within one fault. Pure.
+
+Which Xids mean hardware, and which a program brings on itself, follows from their class and action in `health/xid/catalogue.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+from gpuwarden.features.why.follows import code_of, id_of, xid_number
+from gpuwarden.features.why.model import Cause, Certainty, End, Epoch, Touch
+from gpuwarden.features.why.touches import LASTING
+from gpuwarden.health.xid.catalogue import Xid, XidClass, xid_row
+
+WITHIN = 900.0
+"""Seconds before its end for which what touched a job can have ended it: NCCL's watchdog ends ranks that wait after 600 s."""
+BOOT_TAKES = 1_800.0
+"""Seconds more, where the end is only known to be before a boot."""
+LATE = 10.0
+"""Seconds after its end in which what ended it may still be reported: a pass of the collectors, and the kernel's line."""
+FIRST_MOMENTS = 30.0
+"""Seconds after its begin in which a process that is not known to be its own is the previous job's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sign:
+    """A touch that can have ended the job."""
+
+    touch: Touch
+    order: int
+    """Of its row: the lower is the cause of what came with it."""
+    cause: Cause
+    certainty: Certainty
+    says: str
+    """As `causes.Rule.says`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A kind of sign. `certainty`: where nothing names the job's own process; with `own` it is certain if something does."""
+
+    name: str
+    fits: Callable[[Touch, Epoch], bool]
+    cause: Cause
+    certainty: Certainty
+    says: str
+    source: str
+    own: bool = False
+
+
+def _row(touch: Touch) -> Xid | None:
+    number = xid_number(touch)
+    return None if number is None else xid_row(number)
+
+
+def _xid_fails(touch: Touch, _: Epoch) -> bool:
+    row = _row(touch)
+    return row is not None and row.klass is XidClass.FAILURE
+
+
+def _xid_memory(touch: Touch, _: Epoch) -> bool:
+    """True for an error of the GPU that ended one application, and left the GPU at work."""
+    row = _row(touch)
+    return row is not None and row.klass is XidClass.WARNING and row.action == "RESTART_APP"
+
+
+def _xid_link(touch: Touch, _: Epoch) -> bool:
+    row = _row(touch)
+    return row is not None and row.klass is not XidClass.FAILURE and row.action.startswith("WORKFLOW_NVLINK")
+
+
+def _xid_own(touch: Touch, _: Epoch) -> bool:
+    row = _row(touch)
+    brings = row is not None and row.klass is XidClass.RECORD and row.action == "RESTART_APP"
+    return brings or (touch.detail in _OWN and touch.what == "xid")
+
+
+_OWN = ("43", "137")
+"""The vendor wants them ignored; they are errors of users all the same (`health/xid/catalogue.py`, their notes)."""
+
+
+def _found(*codes: str) -> Callable[[Touch, Epoch], bool]:
+    return lambda touch, _: touch.what == "finding" and code_of(touch).partition(".")[0] in codes
+
+
+def _rising(*codes: str) -> Callable[[Touch, Epoch], bool]:
+    return lambda touch, _: touch.what == "rising" and code_of(touch).partition(".")[0] in codes
+
+
+def _repeated(touch: Touch, _: Epoch) -> bool:
+    return touch.what == "finding" and code_of(touch).startswith("xid.")
+
+
+def _its_process(touch: Touch, epoch: Epoch) -> bool:
+    return touch.what == "oom_node" and (touch.detail == epoch.name or touch.pid in epoch.pids)
+
+
+_GPU = ("gpu_missing", "gpu_unresponsive", "gpu_reset_required", "gpu_recovery_action", "ecc_uncorrectable")
+_DRIVER = ("driver_unresponsive", "driver_not_loaded")
+_FABRIC = ("nvlink_down", "fabric_unhealthy", "infiniband_down", "adapter_failed")
+_HOST = ("mount_hung", "mount_read_only", "mount_missing", "memory_ecc_uncorrectable", "nvme_failed")
+_PERHAPS = ("service_down", "soft_lockup", "process_hung", "disk_full", "memory_low")
+C = Certainty
+ROWS: tuple[Row, ...] = (
+    Row(
+        name="xid_failure", fits=_xid_fails, cause=Cause.HARDWARE, certainty=C.LIKELY, own=True,
+        says="{gpu} failed: {meaning}{then}; run it again on other GPUs", source="NVIDIA Xid catalogue: reset, reboot or inspection",
+    ),
+    Row(
+        name="gpu_failure", fits=_found(*_GPU), cause=Cause.HARDWARE, certainty=C.LIKELY,
+        says="{gpu} failed: {meaning}{then}; run it again on other GPUs", source="docs/reference/conditions.md; stories B04 to B06",
+    ),
+    Row(
+        name="xid_memory", fits=_xid_memory, cause=Cause.HARDWARE, certainty=C.LIKELY, own=True,
+        says="{gpu} had an error that ended{process}: {meaning}; run it again", source="NVIDIA Xid catalogue, 94: story A08",
+    ),
+    Row(
+        name="memory_limit", fits=lambda touch, _: touch.what == "oom_limit", cause=Cause.JOB, certainty=C.CERTAIN,
+        says="It used more memory of the host than it may, and the kernel killed{process}; ask for more, or use less",
+        source="the kernel's line names the control group of the job; Linux, cgroup-v2.rst, memory.max",
+    ),
+    Row(
+        name="node_memory", fits=_its_process, cause=Cause.HOST, certainty=C.CERTAIN,
+        says="The memory of the node was full, and the kernel killed{process}; run it again, or set memory limits for all jobs",
+        source="the kernel's line names a process of the job; Linux, mm/oom_kill.c",
+    ),
+    Row(
+        name="driver", fits=_found(*_DRIVER), cause=Cause.HOST, certainty=C.LIKELY,
+        says="{meaning}{then}; run it again on another node", source="docs/reference/conditions.md; Delta study (Xid 119/120)",
+    ),
+    Row(
+        name="xid_link", fits=_xid_link, cause=Cause.FABRIC, certainty=C.LIKELY,
+        says="{gpu} lost work on its links: {meaning}{then}; run it again on other GPUs", source="NVIDIA Xid catalogue, 74 and 144 to 150; story A07",
+    ),
+    Row(
+        name="fabric", fits=_found(*_FABRIC), cause=Cause.FABRIC, certainty=C.LIKELY,
+        says="The network between GPUs failed: {meaning}{then}; run it again on another node", source="docs/reference/conditions.md; story B06",
+    ),
+    Row(
+        name="host", fits=_found(*_HOST), cause=Cause.HOST, certainty=C.LIKELY, says="The node failed: {meaning}{then}; run it again on another node",
+        source="docs/reference/conditions.md",
+    ),
+    Row(
+        name="repeated_xid", fits=_repeated, cause=Cause.HARDWARE, certainty=C.POSSIBLE,
+        says="{gpu} is suspected, since other jobs had the same error there: {meaning}; run it again on other GPUs",
+        source="health/xid/rules.py: one place of one GPU, by several jobs",
+    ),
+    Row(
+        name="own_xid", fits=_xid_own, cause=Cause.JOB, certainty=C.LIKELY, own=True,
+        says="Its own program caused an error on {gpu}: {meaning}; look for it there, as with compute-sanitizer",
+        source="NVIDIA Xid catalogue: restart the application; stories A09, A10",
+    ),
+    Row(
+        name="switch", fits=lambda touch, _: touch.what == "sxid", cause=Cause.FABRIC, certainty=C.POSSIBLE,
+        says="A switch between the GPUs reported errors: {meaning}; run it again", source="NVIDIA, SXids; stories A34, A35",
+    ),
+    Row(
+        name="perhaps_fabric", fits=_rising(*_FABRIC), cause=Cause.FABRIC, certainty=C.POSSIBLE,
+        says="The network between GPUs was disturbed: {meaning}; run it again", source="seen for less than its time in docs/reference/conditions.md",
+    ),
+    Row(
+        name="perhaps_host", fits=lambda touch, _: _found(*_PERHAPS)(touch, _) or _rising(*_HOST, *_DRIVER)(touch, _), cause=Cause.HOST,
+        certainty=C.POSSIBLE, says="The node was disturbed: {meaning}; run it again on another node", source="docs/reference/conditions.md",
+    ),
+    Row(
+        name="perhaps_gpu", fits=_rising("gpu_missing", "gpu_unresponsive", "gpu_reset_required"), cause=Cause.HARDWARE, certainty=C.POSSIBLE,
+        says="{gpu} was disturbed: {meaning}; run it again", source="seen for less than its time in docs/reference/conditions.md",
+    ),
+)  # fmt: skip
+
+
+def signs_of(
+    epoch: Epoch, end: End, others: Collection[int] = frozenset(), denied: Collection[str] = frozenset()
+) -> tuple[Sign, ...]:
+    """Return what touched the job and can have ended it, in order of time.
+
+    `others`: processes of other jobs. `denied`: ids of findings that other readings contradict.
+    """
+    ids = {id_of(touch) for touch in epoch.touches}
+    repeated = {id_of(touch) for touch in epoch.touches if _repeated(touch, epoch)}
+    found = (
+        sign
+        for touch in epoch.touches
+        if touch.follows not in ids - {id_of(touch)} and id_of(touch) not in denied and _in_time(touch, end)
+        if touch.what != "xid" or id_of(touch) not in repeated
+        for sign in _signs(touch, epoch, others)
+    )
+    return tuple(sorted(found, key=lambda sign: sign.touch.at.boottime))
+
+
+def _signs(touch: Touch, epoch: Epoch, others: Collection[int]) -> Iterator[Sign]:
+    order, row = next(((n, row) for n, row in enumerate(ROWS) if row.fits(touch, epoch)), (0, None))
+    if row is None or not _concerns_it(touch, epoch, others) or (row.cause is Cause.HARDWARE and not touch.slot):
+        return
+    certain = row.own and touch.pid is not None and touch.pid in epoch.pids
+    certainty = Certainty.CERTAIN if certain else row.certainty
+    yield Sign(touch=touch, order=order, cause=row.cause, certainty=certainty, says=row.says)
+
+
+def _concerns_it(touch: Touch, epoch: Epoch, others: Collection[int]) -> bool:
+    """True unless it is of another job's process: what makes a GPU fail concerns all that use it."""
+    if touch.what != "xid" or touch.pid is None or touch.pid in epoch.pids or _xid_fails(touch, epoch):
+        return True
+    early = touch.at.boottime - epoch.began.boottime < FIRST_MOMENTS
+    return touch.pid not in others and not early
+
+
+def _in_time(touch: Touch, end: End) -> bool:
+    """True if it was in force at the end, or so shortly before that the job may have waited for it."""
+    if end.known_from == "boot":
+        ago = end.at.wall - (touch.until or touch.at).wall
+        return (touch.what in LASTING and touch.until is None) or ago <= WITHIN + BOOT_TAKES
+    if touch.at.boottime > end.at.boottime + LATE:
+        return False
+    if touch.what in LASTING:
+        return touch.until is None or touch.until.boottime >= end.at.boottime - WITHIN
+    return (touch.until or touch.at).boottime >= end.at.boottime - WITHIN

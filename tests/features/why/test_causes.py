@@ -1,0 +1,224 @@
+"""Why a job ended: one statement for each rule, and hardware is never accused without a sign that names the job's own GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuwarden.features.why.causes import Around, answer
+from gpuwarden.features.why.follows import with_follows
+from gpuwarden.features.why.model import Answer, Cause, Certainty, End, Epoch, Touch
+from gpuwarden.features.why.sentences import Board
+from gpuwarden.health.conditions import CONDITIONS
+from gpuwarden.health.xid.catalogue import XIDS
+from gpuwarden_collectors.facts import Stamp
+
+GPU, OTHER_GPU = "0000:10:00.0", "0000:11:00.0"
+OWN, OTHERS, UNKNOWN = 11, 99, 55
+LENGTH = 7_200.0
+AROUND = Around(boards={GPU: Board(0, "1650"), OTHER_GPU: Board(1, "1651")}, pids={OTHERS})
+H, J, L, P, Y = Cause.HARDWARE, Cause.JOB, Certainty.LIKELY, Certainty.POSSIBLE, Certainty.CERTAIN
+
+
+def at(second: float) -> Stamp:
+    """An instant of the job; negative: before its end."""
+    second = second if second >= 0 else LENGTH + second
+    return Stamp(1_000.0 + second, 1_800_000_000.0 + second)
+
+
+def xid(number: int, second: float = -5, pid: int | None = None, slot: str = GPU) -> Touch:
+    return Touch(what="xid", detail=str(number), at=at(second), slot=slot, pid=pid)
+
+
+def finding(key: str, second: float = -60, until: float | None = None, what: str = "finding") -> Touch:
+    slot = key.partition("@")[2].split("/")[1] if "@gpu/" in key or "@link/" in key else ""
+    return Touch(what=what, detail=key, at=at(second), until=None if until is None else at(until), slot=slot)
+
+
+def touch(what: str, detail: str = "", second: float = -5, pid: int | None = None) -> Touch:
+    return Touch(what=what, detail=detail, at=at(second), pid=pid)
+
+
+@dataclass(frozen=True)
+class Ends:
+    """How it ended."""
+
+    state: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    by: str = ""
+    known_from: str = "epilog"
+
+
+FAILED = Ends("FAILED", 1)
+WELL = Ends("COMPLETED", 0)
+TIMEOUT = Ends("TIMEOUT", 0, 15)
+
+
+def why(ends: Ends, *touches: Touch, uid: int = 1001) -> Answer:
+    slots = (GPU, OTHER_GPU)
+    epoch = Epoch(
+        name="slurm/7", began=at(0), boot_id="boot", uid=uid, user="ada", slots=slots, pids=(OWN,), touches=touches
+    )
+    epoch = replace(epoch, touches=with_follows(touches, {}))
+    end = End(
+        at=at(LENGTH), known_from=ends.known_from, state=ends.state, exit_code=ends.exit_code, signal=ends.signal, by=ends.by
+    )  # fmt: skip
+    return answer(epoch, end, AROUND)
+
+
+GONE = f"gpu_missing@gpu/{GPU}"
+TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
+    # --- it ended well
+    "exit code 0": (WELL, (), Cause.NONE, Y, ""),
+    "well, beside a failing GPU": (WELL, (xid(79),), Cause.NONE, Y, ""),
+    "a container's exit code 0": (Ends(exit_code=0, known_from="cgroup"), (), Cause.NONE, Y, ""),
+    # --- hardware
+    "GPU lost": (FAILED, (xid(79),), H, L, "xid.79"),
+    "GPU lost under its process": (FAILED, (xid(79, pid=OWN),), H, Y, "xid.79"),
+    "uncorrectable ECC": (FAILED, (xid(48), xid(63), xid(45, pid=OWN)), H, L, "xid.48"),
+    "uncontained ECC": (FAILED, (xid(95),), H, L, "xid.95"),
+    "GSP silent": (FAILED, (xid(119),), H, L, "xid.119"),
+    "contained ECC of its process": (FAILED, (xid(94, pid=OWN),), H, Y, "xid.94"),
+    "contained ECC of another job's process": (FAILED, (xid(94, pid=OTHERS),), J, L, ""),
+    "GPU gone without a line": (FAILED, (finding(GONE, -20),), H, L, "gpu_missing"),
+    "GPU gone, and its ranks met that": (FAILED, (xid(79, -20), xid(31, -18, OWN), xid(43, -17, OWN)), H, L, "xid.79"),
+    "GPU gone an hour ago, still in force": (FAILED, (finding(GONE, -3600),), H, L, "gpu_missing"),
+    "GPU gone and back an hour ago": (FAILED, (finding(GONE, -3600, until=-3500),), J, L, ""),
+    "hang after a lost GPU, until the time limit": (TIMEOUT, (finding(GONE, -3600),), H, L, "gpu_missing"),
+    "hang after a lost GPU, until an admin's end": (Ends("CANCELLED", 0, 15, "root"), (finding(GONE, -600),), H, L, "gpu_missing"),
+    "the same error of other jobs at that place": (FAILED, (xid(31, -9), finding(f"xid.31@gpu/{GPU}", -8)), H, P, "xid.31"),
+    "GPU slow for a moment": (FAILED, (finding(f"gpu_unresponsive@gpu/{GPU}", -9, what="rising"),), H, P, "gpu_unresponsive"),
+    # --- not hardware
+    "row remapped, it went on": (FAILED, (xid(63, -300),), J, L, ""),
+    "high rate of corrected errors": (FAILED, (xid(92, -300), finding(f"ecc_correctable_rate@gpu/{GPU}")), J, L, ""),
+    "hot GPU": (FAILED, (finding(f"thermal_slowdown@gpu/{GPU}"),), J, L, ""),
+    "GPU lost hours before, reset, and it went on": (FAILED, (xid(95, 600),), J, L, ""),
+    "GPU lost after its end": (Ends("FAILED", 1), (xid(79, LENGTH + 30),), J, L, ""),
+    "time limit, with an error long before": (TIMEOUT, (xid(94, 60, OWN),), Cause.SCHEDULER, Y, "TIMEOUT"),
+    # --- its own doing
+    "bad pointer": (FAILED, (xid(31, pid=OWN),), J, Y, "xid.31"),
+    "bad pointer, the line names nobody": (FAILED, (xid(13),), J, L, "xid.13"),
+    "bad pointer, and the driver's clean-up": (FAILED, (xid(31, -9, OWN), xid(43, -8, OWN), xid(45, -7, OWN)), J, Y, "xid.31"),
+    "bad pointer of the previous job": (FAILED, (xid(31, 3, UNKNOWN),), J, L, ""),
+    "bad pointer of another job": (FAILED, (xid(31, -3, OTHERS),), J, L, ""),
+    "channel reset": (FAILED, (xid(43, pid=OWN),), J, Y, "xid.43"),
+    "clean-up of killed processes": (Ends("FAILED", 0, 9), (xid(45, pid=OWN),), Cause.NOT_SEEN, P, "FAILED"),
+    "own memory limit": (Ends("OUT_OF_MEMORY", 0, 9), (touch("oom_limit", "slurm/7", pid=12),), J, Y, "oom_limit"),
+    "own memory limit, by Slurm's word": (Ends("OUT_OF_MEMORY", 0, 125), (), J, Y, "OUT_OF_MEMORY"),
+    "own memory limit of a container": (Ends(exit_code=137, known_from="cgroup"), (touch("oom_limit", "slurm/7"),), J, Y, "oom_limit"),
+    "exit code": (FAILED, (), J, L, "FAILED"),
+    "segmentation fault": (Ends("FAILED", 0, 11), (), J, L, "FAILED"),
+    "abort, by a shell's exit code": (Ends("FAILED", 134), (), J, L, "FAILED"),
+    # --- host and fabric
+    "memory of the node, its process": (Ends("FAILED", 0, 9), (touch("oom_node", "slurm/7"),), Cause.HOST, Y, "oom_node"),
+    "memory of the node, another's process": (FAILED, (touch("oom_node", "slurm/8"),), J, L, ""),
+    "file system hung": (Ends("CANCELLED", 0, 15, "root"), (finding("mount_hung@mount//data"),), Cause.HOST, L, "mount_hung"),
+    "driver hung": (FAILED, (finding("driver_unresponsive@node"),), Cause.HOST, L, "driver_unresponsive"),
+    "port down": (FAILED, (finding("infiniband_down@port/mlx5_0/1"),), Cause.FABRIC, L, "infiniband_down"),
+    "link down": (FAILED, (finding(f"nvlink_down@link/{GPU}/3"),), Cause.FABRIC, L, "nvlink_down"),
+    "NVLink error": (FAILED, (xid(74), xid(45, -4, OWN)), Cause.FABRIC, L, "xid.74"),
+    "switch error": (FAILED, (touch("sxid", "12028@switch/0000:05:00.0"),), Cause.FABRIC, P, "sxid.12028"),
+    "port down for a moment": (FAILED, (finding("infiniband_down@port/mlx5_0/1", -9, what="rising"),), Cause.FABRIC, P, "infiniband_down"),
+    "certain before possible": (FAILED, (finding("disk_full@mount//", -800), xid(31, -2, OWN)), J, Y, "xid.31"),
+    "node rebooted": (Ends(known_from="boot"), (touch("boot"),), Cause.HOST, Y, ""),
+    "node rebooted since its GPU was lost": (Ends(known_from="boot"), (xid(79, -900),), H, L, "xid.79"),
+    "slurmd down": (Ends("NODE_FAIL"), (finding("service_down@service/slurmd.service"),), Cause.HOST, P, "service_down"),
+    # --- scheduler, notice, another node
+    "time limit": (TIMEOUT, (), Cause.SCHEDULER, Y, "TIMEOUT"),
+    "cancelled by its owner": (Ends("CANCELLED", 0, 15, "ada"), (), Cause.SCHEDULER, Y, "CANCELLED"),
+    "cancelled by root": (Ends("CANCELLED", 0, 15, "root"), (), Cause.SCHEDULER, Y, "CANCELLED"),
+    "cancelled after a hang": (Ends("CANCELLED", 0, 15, "root"), (finding("job_hung@job/7"),), Cause.SCHEDULER, Y, "CANCELLED"),
+    "preempted": (Ends("PREEMPTED", 0, 15), (), Cause.SCHEDULER, Y, "PREEMPTED"),
+    "told and saved": (WELL, (touch("notice", "aws/stop", -90), touch("signalled", "sent", -80), touch("saved", "saved", -9)), Cause.NOTICE, Y, "notice"),
+    "told, nothing saved": (FAILED, (touch("notice", "aws/stop", -90), touch("signalled", "sent", -80)), Cause.NOTICE, Y, "notice"),
+    "announced, not told": (Ends(known_from="boot"), (touch("notice", "aws/stop", -90),), Cause.NOTICE, L, "notice"),
+    "announced, and called off": (FAILED, (replace(touch("notice", "aws/stop", -90), until=at(-60)),), J, L, ""),
+    "another node": (Ends("NODE_FAIL"), (), Cause.OTHER_NODE, L, "NODE_FAIL"),
+    # --- nothing seen
+    "killed by whom": (Ends("FAILED", 0, 9), (), Cause.NOT_SEEN, P, "FAILED"),
+    "killed, by a container's exit code": (Ends(exit_code=137, known_from="cgroup"), (), Cause.NOT_SEEN, P, ""),
+    "gone": (Ends(known_from="processes"), (), Cause.NOT_SEEN, P, ""),
+    "drained": (FAILED, (touch("excluded", "gpuwarden: failure"),), J, L, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_the_cause_is_named(name: str) -> None:
+    ends, touches, cause, certainty, code = TABLE[name]
+    found = why(ends, *touches)
+    assert (found.cause, found.certainty) == (cause, certainty), found.sentence
+    assert found.code == (code or (ends.state if ends.state not in ("", "COMPLETED") else ""))
+    assert found.sentence.endswith(".")
+    assert len(found.sentence) <= 300
+
+
+def test_the_sentence_names_the_board_and_what_to_do() -> None:
+    lost = why(TIMEOUT, xid(79, -600))
+    assert lost.sentence == (
+        "GPU 0 (serial 1650) failed: GPU has fallen off the bus (Xid 79), and in the end its time limit ended it; run it again on other GPUs."
+    )
+    assert (lost.slot, lost.serial) == (GPU, "1650")
+    assert why(FAILED, xid(31, pid=OWN)).sentence == (
+        "Its own program caused an error on GPU 0 (serial 1650): MMU page fault (Xid 31); look for it there, as with compute-sanitizer."
+    )
+    assert why(Ends("CANCELLED", by="root"), finding("job_hung@job/7")).sentence == (
+        "It was cancelled by root, after its ranks had waited for each other."
+    )
+    assert why(Ends("CANCELLED", by="1001")).sentence == "It was cancelled by its owner."
+    assert why(Ends("CANCELLED")).sentence == "It was cancelled."
+    assert why(Ends(known_from="cgroup")).sentence == "It ended by nothing that this node saw; read its own output."
+
+
+def test_braces_in_what_others_name_are_only_text() -> None:
+    assert "{gpu} {0}" in why(FAILED, finding("mount_hung@mount//{gpu} {0}")).sentence
+    assert "{by}" in why(Ends("CANCELLED", by="{by}")).sentence
+
+
+# --- any touches
+
+TIMES = st.one_of(st.integers(0, int(LENGTH)), st.integers(-120, -1), st.integers(int(LENGTH), int(LENGTH) + 60)).map(
+    float
+)
+ANY = st.one_of(
+    st.builds(xid, st.sampled_from(sorted(XIDS)), TIMES, st.sampled_from([None, OWN, OTHERS, UNKNOWN]), st.sampled_from([GPU, OTHER_GPU])),
+    st.builds(
+        lambda code, of, second, what: finding(f"{code}@{of}", second, what=what), st.sampled_from(sorted(CONDITIONS)),
+        st.sampled_from([f"gpu/{GPU}", "node", f"link/{OTHER_GPU}/1", "port/mlx5_0/1", "mount//x"]), TIMES, st.sampled_from(["finding", "rising"]),
+    ),
+    st.builds(touch, st.sampled_from(["oom_limit", "oom_node", "notice", "signalled", "saved", "requeued", "excluded", "boot", "?"]),
+              st.sampled_from(["", "slurm/7", "slurm/8", "sent", "saved", "{x}"]), TIMES, st.sampled_from([None, OWN, OTHERS])),
+)  # fmt: skip
+ENDS = st.builds(
+    Ends, st.sampled_from(["", "COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY", "NEW"]),
+    st.sampled_from([None, 0, 1, 137, 255, -1, 1 << 40]), st.sampled_from([None, 0, 9, 11, 99]), st.sampled_from(["", "root", "ada", "1001"]),
+    st.sampled_from(["epilog", "cgroup", "boot", "restart", "processes"]),
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=400)
+@given(ends=ENDS, touches=st.lists(ANY, max_size=12))
+def test_hardware_is_only_accused_by_what_names_a_gpu_of_the_job_in_its_time(ends: Ends, touches: list[Touch]) -> None:
+    found = why(ends, *touches)
+    assert 0 < len(found.sentence) <= 300
+    assert found.sentence.isprintable()
+    if found.cause is not Cause.HARDWARE:
+        return
+    accusing = [one for one in touches if one.slot == found.slot and one.what in ("xid", "finding", "rising")]
+    assert found.slot
+    assert any(one.at <= at(LENGTH + 10) or ends.known_from == "boot" for one in accusing)
+    assert any(one.what != "xid" or XIDS[int(one.detail)].klass != "record" or found.certainty is P for one in accusing)
+
+
+@settings(deadline=None, max_examples=200)
+@given(ends=ENDS, touches=st.lists(ANY, max_size=8))
+def test_a_program_s_own_errors_and_warnings_alone_accuse_no_hardware(ends: Ends, touches: list[Touch]) -> None:
+    mild = [
+        one
+        for one in touches
+        if one.what == "xid" and (XIDS[int(one.detail)].klass == "record" or int(one.detail) in (63, 92))
+    ]
+    assert why(ends, *mild).cause is not Cause.HARDWARE
