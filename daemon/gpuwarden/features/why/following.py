@@ -4,23 +4,62 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from gpuwarden.features.why.model import NAME, Epoch, Record
+from gpuwarden.features.why.members import Members
+from gpuwarden.features.why.model import NAME, End, Epoch, Record
+from gpuwarden.features.why.use import NOT_READ, Meter
 from gpuwarden.health.memory import State
 
 UNWRITTEN_MOST = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Following:
-    """What is followed at the moment: no event carries it."""
+class Live:
+    """A job that runs, or has ended a moment ago."""
 
-    epochs: Mapping[str, Epoch] = field(default_factory=dict)
-    """By name, the jobs that run, with what they used until now."""
+    epoch: Epoch
+    """As it was last written down, or would be; what touched one that is in the ledger is in memory alone."""
+    meter: Meter = NOT_READ
+    by_slot: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Its processes now."""
+    in_ledger: bool = False
+    seen: bool = False
+    """A source has had it in this life of the daemon."""
+    end: End | None = None
+    missing: float | None = None
+    """Since when no source has it, seconds of CLOCK_BOOTTIME."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """How many records of short jobs may be written now (`budget.py`)."""
+
+    tokens: float
+    at: float
+    """Seconds of CLOCK_BOOTTIME."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Following:
+    """What this life of the daemon knows of jobs, and no event carries."""
+
+    live: Mapping[str, Live] = field(default_factory=dict)
+    """By name."""
+    done: Mapping[str, float] = field(default_factory=dict)
+    """By name, when the jobs began that have ended for good and are still reported."""
     unwritten: tuple[Record, ...] = ()
     """Newest records of short jobs that are not in the ledger."""
     left_out: int = 0
     """How many such records there were since the daemon started."""
+    unsaid: int = 0
+    """How many of these no record in the ledger tells of yet."""
+    budget: Budget | None = None
+    metered: float = 0.0
+    """The newest pass of NVML that was taken in, seconds of CLOCK_BOOTTIME."""
+    members: Members | None = None
+    made_of: tuple[Any, ...] = ()
+    """What the members were made of."""
 
 
 NOTHING = Following()

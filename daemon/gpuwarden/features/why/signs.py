@@ -177,7 +177,7 @@ def signs_of(
 
     `others`: processes of other jobs. `denied`: ids of findings that other readings contradict.
     """
-    ids = {id_of(touch) for touch in epoch.touches}
+    ids = {id_of(touch) for touch in epoch.touches} - {""}
     repeated = {id_of(touch) for touch in epoch.touches if _repeated(touch, epoch)}
     found = (
         sign

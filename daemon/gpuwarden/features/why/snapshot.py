@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 
-from gpuwarden.features.why.following import following_of
+from gpuwarden.features.why.following import Live, following_of
 from gpuwarden.features.why.memory import RECORDS_FOR, RECORDS_MOST, memory_of
 from gpuwarden.features.why.model import NAME, Epoch, Record
+from gpuwarden.features.why.use import use_of
 from gpuwarden.health.state import State
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden_collectors.facts import Stamp
@@ -31,17 +32,20 @@ NOTHING = Shown()
 def shown(state: State, now: Stamp) -> Shown:
     """Return what is published of the judge's memory."""
     memory, following = memory_of(state), following_of(state)
-    if not (memory.epochs or memory.records or following.epochs or following.unwritten or following.left_out):
+    if not (memory.epochs or memory.records or following.live or following.left_out):
         return NOTHING
-    live = {
-        name: replace(epoch, touches=memory.epochs[name].touches) if name in memory.epochs else epoch
-        for name, epoch in following.epochs.items()
-    }
+    live = {name: _until_now(one, memory.epochs.get(name), following.metered) for name, one in following.live.items()}
     running = sorted(({**memory.epochs, **live}).values(), key=lambda one: one.began.wall)
     ended = sorted((*memory.records, *following.unwritten), key=lambda one: one.end.at.wall)
     since = now.wall - RECORDS_FOR
     newest = [one for one in ended if one.end.at.wall >= since][-RECORDS_MOST:]
     return Shown(running=tuple(running), ended=tuple(newest), left_out=following.left_out)
+
+
+def _until_now(one: Live, known: Epoch | None, metered: float) -> Epoch:
+    touches = one.epoch.touches if known is None else known.touches
+    use = use_of(one.meter, one.epoch, metered) if one.meter.last else one.epoch.use
+    return replace(one.epoch, touches=touches, use=use)
 
 
 def of(snapshot: Snapshot) -> Shown:

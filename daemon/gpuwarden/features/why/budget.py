@@ -1,0 +1,32 @@
+"""How many records of short jobs the ledger takes. Pure.
+
+A job is short until it is in the ledger: a minute after its begin, as long as there is room, else after ten. A node may run thousands of
+short jobs in an hour; their records must not fill the ledger, and those of jobs that something touched must still find room.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from gpuwarden.features.why.following import Budget
+
+PER_HOUR, MOST = 40.0, 40.0
+
+
+class Worth(Enum):
+    """What of the budget is left for others, by what a record shows."""
+
+    WELL = 20.0
+    """It ended well."""
+    FAILED = 10.0
+    BEGUN = 5.0
+    """It is a minute old."""
+    TOUCHED = 0.0
+
+
+def taken(budget: Budget | None, worth: Worth, now: float) -> tuple[Budget, bool]:
+    """Return the budget after a record was asked for, and whether it may be written. `now`: seconds of CLOCK_BOOTTIME."""
+    tokens, at = (MOST, now) if budget is None else (budget.tokens, budget.at)
+    tokens = min(MOST, tokens + max(0.0, now - at) * PER_HOUR / 3_600.0)
+    granted = tokens - 1.0 >= worth.value
+    return Budget(tokens=tokens - granted, at=now), granted

@@ -1,0 +1,291 @@
+"""Jobs are followed from their begin to their record: through restarts, boots, readers that are away, and numbers that come again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpuwarden.features.why.following import following_of
+from gpuwarden.features.why.memory import memory_of, record_of
+from gpuwarden.features.why.model import SETTLES, Cause, Record
+from gpuwarden.features.why.snapshot import Shown, shown
+from gpuwarden.health.model import EventKind
+from gpuwarden.health.view import View
+from gpuwarden_collectors.facts import GpuProcess
+from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess, JobsFacts
+from support.hosts import slot
+from support.job_hosts import JOB, UID, JobHost
+
+NAME = f"slurm/{JOB}"
+
+
+class WhyHost(JobHost):
+    """A host of which the records are read."""
+
+    def shown(self) -> Shown:
+        return shown(self.state, self.now)
+
+    @property
+    def records(self) -> list[Record]:
+        """All records in its ledger."""
+        found = [record_of(event) for event in self.ledger if event.kind == EventKind.JOB_ENDED]
+        return [record for record in found if record is not None]
+
+    def count(self, kind: EventKind) -> int:
+        return sum(event.kind == kind for event in self.ledger)
+
+    def ends(self, **end: float) -> None:
+        """Its epilog reports the end, and its processes are gone."""
+        self.job(ended=self.uptime, **end)
+        self.processes()
+        for n in self.gpus:
+            self.gpus[n] = replace(self.gpus[n], processes=())
+
+    def settles(self) -> Record:
+        self.run(SETTLES + 5)
+        return self.records[-1]
+
+
+@pytest.fixture
+def host() -> WhyHost:
+    """Its job began 100 s ago."""
+    host = WhyHost(2)
+    host.run(10)
+    return host
+
+
+def test_a_job_is_written_down_after_a_minute_with_its_user_and_its_gpus(host: WhyHost) -> None:
+    (epoch,) = memory_of(host.state).epochs.values()
+    assert (epoch.name, epoch.uid, epoch.slots, epoch.pids) == (NAME, UID, (slot(0), slot(1)), (100, 101))
+    assert epoch.began.boottime == pytest.approx(9_900.0)
+    young = WhyHost(2)
+    young.job(started=young.uptime)
+    young.run(50)
+    assert young.count(EventKind.JOB_BEGUN) == 0
+    assert [epoch.name for epoch in young.shown().running] == [NAME]
+    young.run(15)
+    assert young.count(EventKind.JOB_BEGUN) == 1
+
+
+def test_its_record_comes_a_minute_after_its_end_and_only_once(host: WhyHost) -> None:
+    host.ends()
+    ended = host.uptime
+    host.run(SETTLES - 5)
+    assert not host.records
+    record = host.settles()
+    assert (record.epoch.name, record.end.at.boottime, record.end.known_from) == (NAME, ended, "epilog")
+    host.run(400)
+    assert len(host.records) == 1
+    assert host.shown().running == ()
+    assert host.shown().ended == (record,)
+
+
+def test_what_touched_it_is_in_its_record_and_names_the_cause(host: WhyHost) -> None:
+    host.step(replace(host.xid(1, 119), pid=101))
+    host.run(10)
+    host.ends()
+    record = host.settles()
+    assert record.answer.cause is Cause.HARDWARE
+    assert (record.answer.slot, record.answer.serial, record.answer.code) == (slot(1), "1651", "xid.119")
+    assert record.answer.sentence.startswith(
+        "GPU 1 (serial 1651) failed: GSP does not answer a remote procedure call in time (Xid 119)"
+    )
+
+
+def test_a_line_that_bus_and_nvml_contradict_accuses_nobody(host: WhyHost) -> None:
+    host.step(host.xid(1, 79))
+    host.run(10)
+    host.ends()
+    assert host.settles().answer.cause is Cause.NOT_SEEN
+
+
+def test_what_befalls_another_gpu_is_not_its_own() -> None:
+    host = WhyHost(4)
+    host.job(gpus=(0, 1))
+    host.processes(*(JobProcess(pid=100 + n, uid=UID, job=JOB) for n in range(2)))
+    host.run(10)
+    host.step(host.xid(3, 119))
+    host.ends()
+    record = host.settles()
+    assert record.epoch.touches == ()
+    assert record.answer.cause is not Cause.HARDWARE
+
+
+def test_a_fault_in_its_first_minute_is_not_lost() -> None:
+    host = WhyHost(2)
+    host.job(started=host.uptime)
+    host.run(10)
+    host.step(host.xid(0, 48))
+    host.run(5)
+    assert host.count(EventKind.JOB_BEGUN) == 1, "it is written down at once"
+    host.restart_daemon()
+    host.run(10)
+    host.ends()
+    assert host.settles().answer.code == "xid.48"
+
+
+def test_a_fault_of_the_previous_job_is_not_its_own() -> None:
+    host = WhyHost(2)
+    host.step(host.xid(0, 119))
+    host.run(1)
+    host.job_facts = JobsFacts(jobs=(Job(id=8, uid=UID, gpus=(0, 1), started=host.uptime + 1),))
+    host.uptime += 2
+    host.run(100)
+    host.job_facts = JobsFacts(jobs=(Job(id=8, uid=UID, gpus=(0, 1), started=host.uptime - 101, ended=host.uptime),))
+    host.run(SETTLES + 5)
+    assert [record.epoch.touches for record in host.records if record.epoch.id == "8"] == [()]
+
+
+def test_a_restart_in_the_middle_loses_nothing(host: WhyHost) -> None:
+    host.step(host.xid(0, 31))
+    host.run(20)
+    host.restart_daemon()
+    host.run(20)
+    assert host.count(EventKind.JOB_BEGUN) == 1
+    host.checkpointed()
+    host.run(20)
+    host.ends()
+    record = host.settles()
+    assert record.answer.code == "xid.31"
+    assert record.epoch.began.boottime == pytest.approx(9_900.0)
+
+
+def test_a_job_that_ended_while_the_daemon_was_away_gets_its_record(host: WhyHost) -> None:
+    host.restart_daemon()
+    host.uptime += 30
+    host.ends()
+    host.uptime += 40
+    assert host.settles().end.known_from == "epilog"
+    assert len(host.records) == 1
+
+
+def test_one_that_nobody_reports_any_more_ended_in_between(host: WhyHost) -> None:
+    host.restart_daemon()
+    host.ends()
+    host.job_facts = JobsFacts()
+    host.run(15)
+    assert not host.records, "a reader that has only begun may not know all"
+    host.run(30)
+    record = host.settles()
+    assert record.end.known_from == "restart"
+
+
+def test_a_killed_daemon_writes_the_record_once_at_whatever_event_it_was_killed(host: WhyHost) -> None:
+    host.step(host.xid(0, 119))
+    host.ends()
+    host.run(SETTLES + 5)
+    all_of_it = list(host.ledger)
+    last = max(n for n, event in enumerate(all_of_it) if event.kind == EventKind.JOB_ENDED)
+    first = min(n for n, event in enumerate(all_of_it) if event.kind == EventKind.XID)
+    for cut in range(first + 1, last + 2):
+        host.ledger = all_of_it[:cut]
+        host.restart_daemon()
+        host.run(SETTLES + 30)
+        assert [record.answer.code for record in host.records] == ["xid.119"]
+
+
+def test_no_job_outlives_a_boot(host: WhyHost) -> None:
+    host.reboot()
+    host.job_facts = JobsFacts()
+    host.run(5)
+    (record,) = host.records
+    assert (record.end.known_from, record.answer.cause) == ("boot", Cause.HOST)
+    assert record.end.at.wall == pytest.approx(host.booted)
+    assert not memory_of(host.state).epochs
+
+
+def test_a_boot_after_a_lost_gpu_is_the_gpu_s_fault(host: WhyHost) -> None:
+    host.step(host.xid(0, 119))
+    host.run(10)
+    host.reboot()
+    host.run(5)
+    assert [record.answer.code for record in host.records] == ["xid.119"]
+
+
+def test_a_number_that_comes_again_is_another_job(host: WhyHost) -> None:
+    host.step(host.xid(0, 31))
+    host.ends()
+    host.run(10)
+    host.job_facts = JobsFacts(jobs=(Job(id=JOB, uid=1002, gpus=(0,), started=host.uptime),))
+    host.run(5)
+    first = host.records[-1]
+    assert (first.epoch.uid, first.answer.code) == (UID, "xid.31")
+    host.run(70)
+    host.job(ended=host.uptime)
+    second = host.settles()
+    assert (second.epoch.uid, second.epoch.slots, second.epoch.touches) == (1002, (slot(0),), ())
+    assert len(host.records) == 2
+
+
+@pytest.mark.parametrize("away", ["stale", "absent for a moment", "one pass without it"])
+def test_a_reader_that_is_away_for_a_moment_ends_nothing(host: WhyHost, away: str) -> None:
+    jobs = host.job_facts
+    if away == "stale":
+        host.job_facts = None
+        host.run(600)
+    elif away == "absent for a moment":
+        host.job_facts = None
+        host.view = View(boot_id=host.boot_id)
+        host.run(600)
+    else:
+        host.job_facts = JobsFacts()
+        host.run(10)
+    host.job_facts = jobs
+    host.run(SETTLES + 60)
+    assert not host.records
+    assert [epoch.name for epoch in host.shown().running] == [NAME]
+
+
+def test_an_xid_of_another_job_on_the_same_gpu_is_that_job_s(host: WhyHost) -> None:
+    assert host.job_facts is not None
+    other = Job(id=8, uid=UID, gpus=(0,), started=host.uptime)
+    host.job_facts = replace(
+        host.job_facts,
+        jobs=(*host.job_facts.jobs, other),
+        processes=(*host.job_facts.processes, JobProcess(pid=200, uid=UID, job=8, known_from="cgroup")),
+    )
+    host.gpus[0] = replace(host.gpus[0], processes=(*host.gpus[0].processes, GpuProcess(pid=200)))
+    host.run(70)
+    host.step(replace(host.xid(0, 94), pid=200))
+    host.run(5)
+    ended = [replace(job, ended=host.uptime) for job in host.job_facts.jobs]
+    host.job_facts = replace(host.job_facts, jobs=tuple(ended), processes=())
+    host.run(SETTLES + 5)
+    causes = {record.epoch.id: record.answer.cause for record in host.records}
+    assert causes == {"8": Cause.HARDWARE, str(JOB): Cause.NOT_SEEN}
+
+
+def test_a_node_without_jobs_follows_nothing() -> None:
+    host = WhyHost(2)
+    host.job_facts = JobsFacts()
+    host.processes()
+    for n in host.gpus:
+        host.gpus[n] = replace(host.gpus[n], processes=())
+    host.run(60)
+    assert "why" not in host.state.moments.features
+    assert host.shown() == Shown()
+
+
+def test_thousands_of_short_jobs_leave_few_records_and_none_of_a_fault_is_missing() -> None:
+    host = WhyHost(2)
+    host.processes()
+    for number in range(1, 400):
+        job = Job(id=number, uid=UID, gpus=(number % 2,), started=host.uptime)
+        host.job_facts = JobsFacts(jobs=(job,))
+        host.step(*([host.xid(number % 2, 119)] if number == 300 else []))
+        host.uptime += 2
+        host.job_facts = JobsFacts(jobs=(replace(job, ended=host.uptime - 1),))
+        host.step()
+    host.job_facts = JobsFacts()
+    host.run(SETTLES + 30)
+    hardware = [record.epoch.id for record in host.records if record.answer.cause is Cause.HARDWARE]
+    assert hardware == ["300"]
+    assert len(host.records) <= 60
+    assert len(host.records) + following_of(host.state).left_out == 399
+    said = sum(
+        left
+        for event in host.ledger
+        if event.kind == EventKind.JOB_ENDED and isinstance(left := event.data.get("left_out", 0), int)
+    )
+    assert said + following_of(host.state).unsaid == host.shown().left_out
