@@ -89,6 +89,19 @@ def test_only_failures_of_gpuwarden_are_counted() -> None:
     assert (fleet_count.node, fleet_count.pool, fleet_count.now) == ("n1", 7, 30.0)
 
 
+def test_nodes_that_hyperpod_is_to_repair_count_until_it_has() -> None:
+    members = (
+        node(name="n1"),
+        node("idle+fail", "Action:Reboot", name="n2", at=20.0),
+        node("down+fail", "Action:Replace : Not responding", name="n3", at=10.0),
+        node("idle+fail", "Action:Retire", name="n4"),
+        node("idle+drain", "Action:Replace", name="n5"),
+        node("idle", "Action:Replace", name="n6"),
+    )
+    fleet_count = fleet_count_of(members[0], [PartitionFacts(name="gpu", members=members)], 30.0)
+    assert sorted(fleet_count.held) == [Held(10.0, "n3"), Held(20.0, "n2")]
+
+
 def test_the_nvlink_domain_of_an_excluded_node_is_read_from_its_reason() -> None:
     bad = node("idle+drain", "gpuwarden: failure domain=8f3c6a1e.0 gpu=3 xid=79", name="n2", at=20.0)
     found = fleet_count_of(node(), [PartitionFacts(name="gpu", members=(node(), bad))], 30.0)

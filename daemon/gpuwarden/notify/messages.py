@@ -5,13 +5,14 @@
      "title":"…","to_do":"…","runbook":"https://…","data":{…}}
 
 `id` is the same for every attempt to deliver it, and where it is sent again after a restart. The last message of a `subject` is its current
-state. Only a `raised` one has title, to_do and runbook. An `intended` event with `"observed":true` in its data is what mode observe would have done.
+state. Only a `raised` one has title, to_do and runbook; `repair` is beside exclusions for a failure (`repair.py`). An `intended` event with `"observed":true` in its data is what mode observe would have done.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpuwarden.config.notify import Group
@@ -79,8 +80,10 @@ class Origin:
     """Address of the folder with the runbooks."""
 
 
-def message(event: Event, origin: Origin, *, names: bool = False) -> tuple[Group, Message] | None:
-    """Build the message about an event; None if it is not notified. `names`: it may have names of users, jobs and pods."""
+def message(
+    event: Event, origin: Origin, *, names: bool = False, repair: Mapping[str, object] | None = None
+) -> tuple[Group, Message] | None:
+    """Build the message about an event; None if it is not notified. `names`: it may have names of users, jobs and pods. `repair`: as in `repair.py`."""
     group = GROUPS.get(event.kind)
     if group is None or event.data.get("more") is True:
         return None
@@ -103,6 +106,8 @@ def message(event: Event, origin: Origin, *, names: bool = False) -> tuple[Group
         document["finding"] = str(event.key)[:_TEXT_MOST]
         document |= _guidance(event, event.key, origin)
     document["data"] = _data(event, _HIDDEN if names else (*_HIDDEN, "pod"))
+    if repair is not None:
+        document["repair"] = repair
     return group, Message(subject, key, json.dumps(document, separators=(",", ":")))
 
 

@@ -15,6 +15,7 @@ from gpuwarden.notify.grouping import Grouping
 from gpuwarden.notify.messages import Origin, message
 from gpuwarden.notify.program import ProgramReceiver
 from gpuwarden.notify.queue import Message
+from gpuwarden.notify.repair import repair
 from gpuwarden.notify.resend import Spacing, lasting
 from gpuwarden.notify.worker import DeliveryWorker
 from gpuwarden.publish.snapshot import ReceiverState
@@ -96,7 +97,7 @@ class Notifications:
         """Queue a message for each receiver of the event's group. Never blocks. `state`, `shadowed` as in `Grouping.of`."""
         if self._spacing is None:
             return
-        made = self._messages(self._grouping.of(events, state, shadowed))
+        made = self._messages(self._grouping.of(events, state, shadowed), state, shadowed)
         if self._subjects is not None:
             self._subjects.update(one.subject for _, one in made)
         if self._tasks and self._spacing.over(self._clock()) and (again := self._again(state, shadowed)):
@@ -109,15 +110,22 @@ class Notifications:
 
     def _again(self, state: State, shadowed: Callable[[Event], bool]) -> list[tuple[Group, Message]]:
         """Findings as they are found again; once all were, and this once, what else lasts and had no message yet."""
-        made = self._messages(self._grouping.again(state, shadowed))
+        made = self._messages(self._grouping.again(state, shadowed), state, shadowed)
         if self._subjects is not None and not state.moments.unconfirmed:
-            others = self._messages(lasting(self._checkpoint()))
+            others = self._messages(lasting(self._checkpoint()), state, shadowed)
             made += [(group, one) for group, one in others if one.subject not in self._subjects]
             self._subjects = None
         return made
 
-    def _messages(self, events: Iterable[Event]) -> list[tuple[Group, Message]]:
-        return [found for event in events if (found := message(event, self._origin, names=self._names)) is not None]
+    def _messages(
+        self, events: Iterable[Event], state: State, shadowed: Callable[[Event], bool]
+    ) -> list[tuple[Group, Message]]:
+        made = []
+        for event in events:
+            told = repair(event, self._origin.node, state, shadowed)
+            if (found := message(event, self._origin, names=self._names, repair=told)) is not None:
+                made.append(found)
+        return made
 
     # --- what is published
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from gpuwarden.notify.repair import HANDED_OVER
 from gpuwarden.policy import reasons
 from gpuwarden.policy.model import Flag, FleetCount, Held, NodeState, Owner, Why
 from gpuwarden_collectors.facts import Stamp
@@ -92,3 +93,10 @@ def _held(pool: Iterable[NodeFacts]) -> Iterable[Held]:
         own = reasons.parse(node.reason) if node.is_out and _may_be_own(node) else None
         if own is not None and own.why is Why.FAILURE:
             yield Held(node.reason_at or 0.0, node.name, own.domain)
+        elif _handed_over(node):
+            yield Held(node.reason_at or 0.0, node.name)
+
+
+def _handed_over(node: NodeFacts) -> bool:
+    """True while HyperPod is to repair the node: it counts as excluded, or the breaker would let one node after the other be replaced."""
+    return node.is_out and not _may_be_own(node) and node.reason.partition(" : ")[0] in HANDED_OVER

@@ -1,0 +1,127 @@
+"""What those who repair listen for, beside an exclusion for a failure: the advice, and the same in the words of each of them. Pure.
+
+gpuwarden orders no repair: a program of the site does, with one of these words. Where the advice asks for none, they are empty.
+The words are those that docs/use/exclusion.md names the pages of; of the three only NVSentinel publishes its source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from gpuwarden.health.checkpoint import raised_again
+from gpuwarden.health.memory import State
+from gpuwarden.health.model import Advice, Event, EventKind, Json, Severity
+from gpuwarden.policy.model import Why
+from gpuwarden.publish.times import rfc3339
+
+Document = dict[str, object]
+Shadowed = Callable[[Event], bool]
+
+
+class Words(NamedTuple):
+    """What an advice is called by those who repair; "" where they have nothing to do."""
+
+    hyperpod: str = ""
+    """Reason of Slurm's state FAIL that SageMaker HyperPod acts on."""
+    nvsentinel: str = "NONE"
+    """RecommendedAction of NVSentinel's HealthEvent."""
+
+
+WORDS = {
+    Advice.RESET_GPU: Words("Action:Reboot", "COMPONENT_RESET"),
+    Advice.RESTART_SERVICE: Words("", "NONE"),
+    Advice.REBOOT: Words("Action:Reboot", "RESTART_BM"),
+    Advice.INSPECT_HARDWARE: Words("Action:Replace", "CONTACT_SUPPORT"),
+    Advice.CONTACT_SUPPORT: Words("Action:Replace", "CONTACT_SUPPORT"),
+}
+_NO_WORDS = Words()
+HANDED_OVER = frozenset(words.hyperpod for words in WORDS.values() if words.hyperpod)
+"""Reasons of nodes that HyperPod repairs."""
+
+_AZURE = "Resource.Hpc."
+AZURE_REBOOT = f"{_AZURE}Reboot"
+_REBOOTS = (Advice.RESET_GPU, Advice.REBOOT)
+_REPAIRS = (Advice.INSPECT_HARDWARE, Advice.CONTACT_SUPPORT)
+AZURE = {
+    "xid.79": "XID79FallenOffBus",
+    "xid.95": "XID95UncontainedECCError",
+    "xid.94": "XID94ContainedECCError",
+    "row_remap_failed": "HpcRowRemapFailure",
+    "memory_unrepairable": "HpcRowRemapFailure",
+    "retired_pages": "ECCPageRetirementTableFull",
+    "xid.48": "XID48DoubleBitECC",
+    "gpu_missing": "HpcMissingGpu",
+    "xid": "GpuXIDError",
+    "nvlink_down": "NvLink",
+    "nvlink_errors": "NvLink",
+    "thermal_limit": "HpcDcgmiThermalReport",
+    "infiniband_down": "IBPortDown",
+    "gpu_bandwidth_low": "GPUMemoryBWFailure",
+    "gpu_unresponsive": "UnhealthyGPUNvidiasmi",
+    "driver_unresponsive": "UnhealthyGPUNvidiasmi",
+}
+"""Azure's categories `Resource.Hpc.Unhealthy.…`, by the code of a finding, with its detail or without; the first that is found counts."""
+AZURE_OTHERWISE = "HpcGenericFailure"
+
+CHECK = "GpuwardenExclusion"
+"""The one check of gpuwarden in NVSentinel: its good event ends its bad one, whatever the findings were."""
+_SHOWN = 8  # findings
+_TEXT_MOST = 200  # characters of one
+
+
+def repair(event: Event, node: str, state: State, shadowed: Shadowed) -> Document | None:
+    """Return what to tell those who repair beside this event; None beside all but an exclusion for a failure, and the end of one."""
+    if event.data.get("why") != Why.FAILURE or event.kind not in (EventKind.EXCLUDED, EventKind.RESTORED):
+        return None
+    if event.kind == EventKind.RESTORED:
+        return {"nvsentinel": _health_event(event, node, [], Advice.NONE)}
+    failures = list(_failures(state, shadowed))
+    advice = max((one for _, one in failures), key=list(Advice).index, default=Advice.NONE)
+    names = [name for name, _ in failures]
+    return {
+        "advice": advice.value,
+        "findings": names[:_SHOWN],
+        "hyperpod": WORDS.get(advice, _NO_WORDS).hyperpod,
+        "azure": _azure(names, advice),
+        "nvsentinel": _health_event(event, node, names, advice),
+    }
+
+
+def _failures(state: State, shadowed: Shadowed) -> Iterable[tuple[str, Advice]]:
+    """Yield the failures that exclude, by name, with their advice: those that follow from others name no repair of their own."""
+    for track in state.tracks.values():
+        if not track.raised or track.severity is not Severity.FAILURE or track.key in state.moments.follows:
+            continue
+        if not shadowed(raised_again(track, state.boot_id)):
+            yield str(track.key)[:_TEXT_MOST], track.advice
+
+
+def _azure(names: Iterable[str], advice: Advice) -> str:
+    if advice in _REBOOTS:
+        return AZURE_REBOOT
+    if advice not in _REPAIRS:
+        return ""
+    codes = {name.partition("@")[0] for name in names}
+    codes |= {code.partition(".")[0] for code in codes}
+    return f"{_AZURE}Unhealthy.{next((AZURE[code] for code in AZURE if code in codes), AZURE_OTHERWISE)}"
+
+
+def _health_event(event: Event, node: str, names: list[str], advice: Advice) -> Document:
+    """Return a HealthEvent of NVSentinel, in the JSON of its protobuf. A bad one is fatal there unless it recommends nothing."""
+    action = WORDS.get(advice, _NO_WORDS).nvsentinel
+    bad = event.kind == EventKind.EXCLUDED
+    reason: Json = event.data.get("reason", "")
+    return {
+        "version": 1,
+        "agent": "gpuwarden",
+        "componentClass": "GPU",
+        "checkName": CHECK,
+        "isFatal": bad and action != _NO_WORDS.nvsentinel,
+        "isHealthy": not bad,
+        "message": str(reason)[:_TEXT_MOST],
+        "recommendedAction": action,
+        "errorCode": [name.partition("@")[0] for name in names[:_SHOWN]],
+        "generatedTimestamp": rfc3339(event.at.wall),
+        "nodeName": node,
+    }
