@@ -123,7 +123,7 @@ def test_an_xid_without_a_category_of_its_own_is_any_xid_and_what_has_none_is_ge
 
 def test_a_consequence_and_a_check_in_shadow_ask_for_no_repair() -> None:
     cause, follower = finding("xid", Advice.RESET_GPU, detail="95"), finding("gpu_missing", Advice.INSPECT_HARDWARE)
-    state = replace(state_of(cause, follower), moments=Moments(follows={follower.key: (cause.key, AT)}))
+    state = replace(state_of(cause, follower), moments=Moments(follows={follower.key: (cause.key, True)}))
     told_of = repair(excluded(), "n1", state, lambda _: False)
     assert told_of is not None
     assert told_of["hyperpod"] == "Action:Reboot"

@@ -78,7 +78,7 @@ def test_mode_observe_hands_over_nothing(host: SlurmHost, slurm: Slurm) -> None:
     with host.acting("observe") as daemon:
         daemon.wait_status("healthy")
         host.breaks()
-        daemon.wait(lambda: (host.folder / "calls").exists(), "the program to be told what would be done")
+        daemon.wait((host.folder / "calls").exists, "the program to be told what would be done")
         daemon.wait_passes(5)
         assert slurm.state("n1") == {"IDLE"}
 
@@ -89,7 +89,7 @@ def test_an_operators_exclusion_hands_over_nothing(host: SlurmHost, slurm: Slurm
         done = host.command("exclude", "--reason", "new fan", "--run-dir", host.run_dir)
         assert done.returncode == 0, done.stderr
         daemon.wait(host.is_drained, "the drain")
-        daemon.wait(lambda: (host.folder / "calls").exists(), "the program to be told")
+        daemon.wait((host.folder / "calls").exists, "the program to be told")
         daemon.wait_passes(5)
         assert "FAIL" not in slurm.state("n1")
         assert slurm.reason("n1").startswith("gpuwarden: operator ")
