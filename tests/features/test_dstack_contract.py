@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from support.foreign import foreign, python_of
 from support.responders import activated, marker, tcp, verdict
@@ -41,6 +42,16 @@ for line in sys.stdin:
     except Exception as error:
         print(json.dumps({"error": type(error).__name__}), flush=True)
 """
+PARSER = """
+import json, sys
+from dstack._internal.core.models.configurations import parse_apply_configuration
+
+parsed = parse_apply_configuration(json.load(sys.stdin))
+print(json.dumps({"kind": type(parsed).__name__, "parsed": json.loads(parsed.json())}))
+"""
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "job/examples/dstack/train.dstack.yml"
+FLEET = ROOT / "docs/use/dstack.md"
 THEIRS = {
     "system": 4, "health": 20, "error_message": "row remap failed", "error_code": 76, "entity_group_id": 1, "entity_id": 3,
 }  # fmt: skip
@@ -127,3 +138,36 @@ async def test_dstack_gets_the_daemons_verdict_from_the_interposer(server: Serve
             verdict(tmp_path, mode="observe")
             agent.health = dcgm(20, THEIRS)
             assert await server.asks(port) == await server.asks(agent.port)
+
+
+def parsed(text: str) -> Json:
+    """Return a configuration as dstack's own parser has it. Raises AssertionError where that refuses it."""
+    process = python_of(foreign("dstack", PACKAGES), PARSER)
+    out, _ = process.communicate(json.dumps(yaml.safe_load(text)))
+    assert process.returncode == 0
+    found: Json = json.loads(out)
+    return found
+
+
+def test_dstack_parses_the_training_of_the_examples_and_mounts_its_sources() -> None:
+    found = parsed(EXAMPLE.read_text())
+    task = found["parsed"]
+    assert (found["kind"], task["nodes"], task["resources"]["gpu"]["count"]["min"]) == ("TaskConfiguration", 2, 8)
+    assert task["retry"] == {"on_events": ["no-capacity", "error", "interruption"], "duration": 4 * 3600}
+    assert {"instance_path": "/run/gpuwarden", "path": "/run/gpuwarden", "optional": False} in task["volumes"]
+    (repo,) = task["repos"]
+    for source in ("job/examples/train_torch.py", "job/pyproject.toml"):
+        assert (EXAMPLE.parent / repo["local_path"] / source).is_file()
+
+
+def test_dstack_parses_the_fleet_of_the_page_with_the_shim_s_new_port() -> None:
+    (text,) = [block for block in FLEET.read_text().split("```")[1::2] if block.startswith("yaml\ntype: fleet")]
+    found = parsed(text.removeprefix("yaml\n"))
+    assert found["kind"] == "FleetConfiguration"
+    assert found["parsed"]["env"] == {"DSTACK_SHIM_HTTP_PORT": "10996"}
+
+
+def test_dstack_refuses_a_key_that_it_does_not_know() -> None:
+    """What the tests above parse is therefore known to it, key by key."""
+    with pytest.raises(AssertionError):
+        parsed(EXAMPLE.read_text() + "\nshim_port: 10996\n")

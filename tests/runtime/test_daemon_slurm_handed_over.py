@@ -22,7 +22,9 @@ def program(folder: Path) -> Path:
     needed("jq")
     (text,) = [block for block in PAGE.read_text().split("```")[1::2] if "repair.hyperpod" in block]
     file = folder / "gpuwarden-hyperpod"
-    file.write_text(text.removeprefix("sh\n").replace("message=$(cat)\n", f"message=$(cat); echo run >>{folder}/calls\n"))
+    file.write_text(
+        text.removeprefix("sh\n").replace("message=$(cat)\n", f"message=$(cat); echo run >>{folder}/calls\n")
+    )
     file.chmod(0o755)
     return file
 
@@ -69,7 +71,9 @@ def test_a_restart_of_the_daemon_hands_over_nothing_again(host: SlurmHost, slurm
     (host.run_dir / "notified-again").unlink(missing_ok=True)
     with host.acting() as daemon:
         daemon.wait(lambda: excluded_by(daemon) == ["slurm:foreign"], "to see whose it is")
-        daemon.wait(lambda: len((host.folder / "calls").read_text().splitlines()) > calls, "the program to be told again")
+        daemon.wait(
+            lambda: len((host.folder / "calls").read_text().splitlines()) > calls, "the program to be told again"
+        )
         daemon.wait_passes(5)
         assert slurm.reason("n1") == "looked at by the vendor"
 
