@@ -168,6 +168,6 @@ def test_dstack_parses_the_fleet_of_the_page_with_the_shim_s_new_port() -> None:
 
 
 def test_dstack_refuses_a_key_that_it_does_not_know() -> None:
-    """So the tests above show that it knows each key."""
+    """The parser knows each key of what the tests above parse, since it refuses unknown ones."""
     with pytest.raises(AssertionError):
         parsed(EXAMPLE.read_text() + "\nshim_port: 10996\n")
