@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuwarden.health.model import Event
+from gpuwarden.ledger.store import Entry, Store
+from gpuwarden_collectors.base import host_clock
 from support.commands import COMMAND, environment, gpuwarden
 from support.daemons import QUIET, alive, children, listening_port
 from support.prometheus import wait
@@ -41,11 +44,18 @@ class SimulatedNode:
 
 
 @contextmanager
-def simulated_node(name: str, folder: Path) -> Iterator[SimulatedNode]:
+def simulated_node(
+    name: str, folder: Path, *, past: Sequence[Event] = (), publish: str = ""
+) -> Iterator[SimulatedNode]:
+    """Start one. `past`: events that its ledger holds; `publish`: more keys of that table."""
     folder.mkdir()
+    if past:
+        (folder / "state").mkdir()
+        with Store.open(folder / "state" / "ledger.db", now=host_clock().wall) as store:
+            store.append([Entry(events=tuple(past))])
     config = folder / "gpuwarden.toml"
     config.write_text(
-        f'node = "{name}"\n[collectors.nvml]\ninterval = "500ms"\n[publish]\nlisten = "127.0.0.1:0"\n'
+        f'node = "{name}"\n[collectors.nvml]\ninterval = "500ms"\n[publish]\nlisten = "127.0.0.1:0"\n{publish}'
         f'[run]\ndir = "{folder / "run"}"\n[state]\ndir = "{folder / "state"}"\n{QUIET}'
     )
     log = folder / "log"

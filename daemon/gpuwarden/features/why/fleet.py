@@ -16,7 +16,7 @@ from gpuwarden.features.why.metrics import CAUSE_AT, ENDED, ENDED_AT
 from gpuwarden.features.why.model import Cause, JobKind
 from gpuwarden.features.why.names import names_of
 from gpuwarden.features.why.text import CAUSES
-from gpuwarden.fleet.queries import SEEN
+from gpuwarden.fleet.queries import HEARTBEAT_WINDOW, SEEN
 from gpuwarden.prometheus.client import PrometheusError, Sample, query
 from gpuwarden.publish.times import rfc3339
 
@@ -24,9 +24,11 @@ WITHIN = "1d"
 """How far back: daemons publish what ended in the last day."""
 _FOLLOWS = frozenset({Cause.NONE, Cause.OTHER_NODE, Cause.NOT_SEEN})
 """Causes of a node on which the end of the job did not begin."""
-_SILENT_AFTER = 120.0
-"""Seconds without a scrape after which a node is silent: eight at one in 15 s."""
-
+_STATES = {
+    "running": "it runs",
+    "unrecorded": "it had the job, and has no record of its end",
+    "silent": "it had the job, and does not answer any more",
+}
 Key = tuple[str, str]
 """Cluster and instance."""
 
@@ -40,7 +42,7 @@ class NodeOfJob:
     cluster: str
     instance: str
     state: str
-    """`ended`, `running`, or `silent`: it had the job, and Prometheus has not reached it since."""
+    """`ended`; `running`; `unrecorded`: it had the job and has no record of it; `silent`: it had the job, and does not answer any more."""
     at: float
     """When the cause began there, or the job ended without one; of a silent node when it was last reached. Unix time."""
     ended: float | None = None
@@ -53,7 +55,8 @@ class NodeOfJob:
     @property
     def begins(self) -> bool:
         """The end of the job may have begun here."""
-        return self.state == "silent" or (self.state == "ended" and self.cause not in _FOLLOWS)
+        lost = self.state == "silent" and self.at > 0
+        return lost or (self.state == "ended" and self.cause not in _FOLLOWS)
 
 
 def queries(name: str) -> dict[str, str]:
@@ -69,9 +72,12 @@ def queries(name: str) -> dict[str, str]:
         "ended_at": of(ENDED_AT, name),
         "cause_at": of(CAUSE_AT, name),
         "seen": SEEN,
+        "named": f"group by (cluster, instance, node) (last_over_time(gpuwarden_node_info[{HEARTBEAT_WINDOW}]))",
     }
     if kind == JobKind.SLURM:
-        found["had"] = f"group by (cluster, instance) {of('gpuwarden_gpu_job_info', number)}"
+        given = "gpuwarden_gpu_job_info"
+        found["had"] = f"group by (cluster, instance) {of(given, number)}"
+        found["has"] = f'group by (cluster, instance) ({given}{{exported_job="{number}"}} or {given}{{job="{number}"}})'
     return found
 
 
@@ -104,30 +110,23 @@ def shown(options: argparse.Namespace) -> str:
 
 
 def nodes_of(samples: Mapping[str, Sequence[Sample]]) -> list[NodeOfJob]:
-    """Return the nodes of the job, by time. A node that runs it is last."""
+    """Return the nodes of the job, by time. Those of which no time is known are last."""
     names, seen = _names(samples), {_key(sample): sample.value for sample in samples["seen"]}
-    here = {_key(sample): sample.at for sample in samples["nodes"]}
+    here = {_key(sample) for sample in samples["nodes"]}
     ended_at = {_key(sample): sample.value for sample in samples["ended_at"]}
     cause_at = {_key(sample): sample.value for sample in samples["cause_at"]}
     ended = {key: sample for sample in _by_end(samples["ended"], ended_at) for key in (_key(sample),)}
     found = [_ended(key, sample, names, ended_at, cause_at) for key, sample in ended.items()]
+    has = {_key(sample) for sample in samples.get("has", ())}
     for sample in samples.get("had", ()):
         key = _key(sample)
-        if key in ended:
-            continue
-        last = seen.get(key, 0.0)
-        runs = key in here and (not last or sample.at - last < _SILENT_AFTER)
-        cluster, instance = key
-        found.append(
-            NodeOfJob(
-                node=names.get(key, instance),
-                cluster=cluster,
-                instance=instance,
-                state="running" if runs else "silent",
-                at=sample.at if runs else last,
-            )
-        )
-    return sorted(found, key=lambda node: (node.state == "running", node.at, node.node))
+        if key not in ended:
+            state = "running" if key in has else "unrecorded" if key in here else "silent"
+            last = sample.at if key in here else seen.get(key, 0.0)
+            cluster, instance = key
+            node = names.get(key, instance)
+            found.append(NodeOfJob(node=node, cluster=cluster, instance=instance, state=state, at=last))
+    return sorted(found, key=lambda node: (node.state != "ended" and not node.begins, node.at, node.node))
 
 
 def _by_end(samples: Iterable[Sample], ended_at: Mapping[Key, float]) -> Iterable[Sample]:
@@ -137,7 +136,7 @@ def _by_end(samples: Iterable[Sample], ended_at: Mapping[Key, float]) -> Iterabl
 
 def _names(samples: Mapping[str, Sequence[Sample]]) -> dict[Key, str]:
     known = sorted(samples["seen"], key=lambda sample: sample.value)  # a node that was renamed: its last name
-    return {_key(sample): sample.labels.get("node", "") for sample in (*known, *samples["nodes"])}
+    return {_key(sample): sample.labels.get("node", "") for sample in (*known, *samples["named"], *samples["nodes"])}
 
 
 def _ended(
@@ -196,17 +195,15 @@ def lines(name: str, nodes: Sequence[NodeOfJob]) -> Iterator[str]:
 
 def _row(node: NodeOfJob, began: float, *, with_cluster: bool) -> tuple[str, ...]:
     cluster = (clean(node.cluster) or "-",) if with_cluster else ()
-    after = "-" if node.state == "running" or not node.at else f"+{node.at - began:.0f}s"
-    at = when(rfc3339(node.at)) if node.at and node.state != "running" else "-"
+    timed = node.at > 0 and node.state in ("ended", "silent")
+    after = f"+{node.at - began:.0f}s" if timed else "-"
+    at = when(rfc3339(node.at)) if timed else "-"
     return at, after, clean(node.node), *cluster, _what(node)
 
 
 def _what(node: NodeOfJob) -> str:
-    match node.state:
-        case "running":
-            return "it runs"
-        case "silent":
-            return "it does not answer since, and had the job" if node.at else "it does not answer, and had the job"
+    if node.state in _STATES:
+        return _STATES[node.state]
     details = [CAUSES.get(node.cause, clean(node.cause))]
     if node.cause not in (Cause.NONE, Cause.NOT_SEEN):
         details.append(clean(node.certainty))
