@@ -1,0 +1,39 @@
+"""Notifications of jobs that ended: only where names may leave the host, and only for what their owners did not do."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gpuwarden.config.notify import GROUPS
+from gpuwarden.features.why.model import Cause
+from gpuwarden.notify.messages import Origin, message
+from support.jobs_ended import job_ended
+
+ORIGIN = Origin(node="n1", mode="enforce", boot_id="b")
+
+
+def document(cause: Cause, *, names: bool = True) -> dict[str, Any] | None:
+    made = message(job_ended(cause=cause), ORIGIN, names=names)
+    return None if made is None else json.loads(made[1].body)
+
+
+@pytest.mark.parametrize("cause", Cause)
+def test_a_job_is_notified_if_it_was_not_its_own_doing(cause: Cause) -> None:
+    not_its_own = {Cause.HARDWARE, Cause.HOST, Cause.FABRIC, Cause.NOTICE, Cause.OTHER_NODE}
+    assert (document(cause) is not None) == (cause in not_its_own)
+    assert document(cause, names=False) is None
+
+
+def test_the_message_has_the_answer_and_not_the_whole_record() -> None:
+    found = document(Cause.HARDWARE)
+    assert found is not None
+    assert (found["event"], found["group"], found["subject"]) == ("job_ended", "job", "job/slurm/4711")
+    assert "finding" not in found
+    assert found["data"] == {
+        "user": "alice", "job_name": "train-70b", "state": "FAILED", "exit_code": 1, "cause": "hardware", "certainty": "likely",
+        "sentence": "What ended slurm/4711 of alice.", "code": "xid.79", "slot": "0000:4e:00.0",
+    }  # fmt: skip
+    assert found["group"] in GROUPS
