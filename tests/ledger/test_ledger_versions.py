@@ -19,6 +19,7 @@ from gpuwarden.ledger.store import Store
 from gpuwarden.ledger.unknown_events import MOST, unknown_events
 from gpuwarden.policy import checkpoint as policy_checkpoint
 from gpuwarden.policy import state as policy
+from gpuwarden.policy.fold import fold as fold_policy
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.event_facts import LogPosition
 from gpuwarden_collectors.facts import Stamp
@@ -55,7 +56,7 @@ async def make(tmp_path: Path) -> AsyncIterator[Ledgers]:
 
 
 def folded(memory: Memory) -> tuple[health.State, policy.PolicyState]:
-    return reduce(health.fold, memory.events, health.State()), reduce(policy.fold, memory.events, policy.PolicyState())
+    return reduce(health.fold, memory.events, health.State()), reduce(fold_policy, memory.events, policy.PolicyState())
 
 
 def check_nothing_is_forgotten(memory: Memory) -> None:

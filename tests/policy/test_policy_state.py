@@ -14,7 +14,8 @@ from gpuwarden.health.model import Advice, Event, EventKind
 from gpuwarden.health.state import State
 from gpuwarden.health.state import fold as judge_fold
 from gpuwarden.policy import orders
-from gpuwarden.policy.state import PolicyState, fold
+from gpuwarden.policy.fold import fold
+from gpuwarden.policy.state import PolicyState
 from support.policy_story import OTHER_BOOT, SETTINGS, Story, restored, xid
 from support.schedulers import Node
 

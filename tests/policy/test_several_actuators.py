@@ -9,10 +9,11 @@ from gpuwarden.health.model import Event, EventKind, Finding, Health, Json, Verd
 from gpuwarden.policy import orders
 from gpuwarden.policy.checkpoint import checkpoint
 from gpuwarden.policy.exclusion import decide
+from gpuwarden.policy.fold import fold
 from gpuwarden.policy.model import Act, NodeState, Owner, Result, Settings, Why
 from gpuwarden.policy.preconditions import answer
 from gpuwarden.policy.situation import Situation
-from gpuwarden.policy.state import PolicyState, fold, outcome_data
+from gpuwarden.policy.state import PolicyState, outcome_data
 from gpuwarden_collectors.facts import Stamp
 from support.policy_story import BOOT, INSTANCE, xid
 from support.snapshots import BOOTED, gpu_verdict

@@ -16,6 +16,7 @@ from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.ledger.rows import Memory
 from gpuwarden.ledger.seal import SUFFIX
 from gpuwarden.policy import state as policy
+from gpuwarden.policy.fold import fold as fold_policy
 from gpuwarden_collectors.event_facts import LogPosition
 from gpuwarden_collectors.facts import Stamp
 from support.hosts import slot
@@ -99,7 +100,7 @@ class Reopened:
     @property
     def state(self) -> State:
         assert self.memory is not None
-        reduce(policy.fold, self.memory.events, policy.PolicyState())
+        reduce(fold_policy, self.memory.events, policy.PolicyState())
         return reduce(fold, self.memory.events, State())
 
 

@@ -10,10 +10,11 @@ from gpuwarden.health.model import Advice, Event, EventKind, Finding, Health, Js
 from gpuwarden.policy import orders
 from gpuwarden.policy.checkpoint import checkpoint
 from gpuwarden.policy.exclusion import Decision, decide
+from gpuwarden.policy.fold import fold
 from gpuwarden.policy.model import Act, Intent, NodeState, Owner, Result, Settings
 from gpuwarden.policy.preconditions import answer, as_owned
 from gpuwarden.policy.situation import Situation
-from gpuwarden.policy.state import PolicyState, fold, outcome_data
+from gpuwarden.policy.state import PolicyState, outcome_data
 from gpuwarden_collectors.facts import Stamp
 from support.schedulers import Cluster, Node
 from support.snapshots import BOOTED, finding, gpu_verdict, slot

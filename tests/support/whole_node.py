@@ -26,6 +26,7 @@ from gpuwarden.health.model import Event
 from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.ledger.reader import read_only
 from gpuwarden.policy import state as policy
+from gpuwarden.policy.fold import fold as fold_policy
 from gpuwarden.policy.situation import Situation
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.event_facts import HostEvent, LogPosition
@@ -66,7 +67,7 @@ def folded(events: Iterable[Event]) -> States:
     past = tuple(events)
     return compared(
         reduce(health.fold, past, health.State()),
-        reduce(policy.fold, past, policy.PolicyState(requirements=REQUIREMENTS)),
+        reduce(fold_policy, past, policy.PolicyState(requirements=REQUIREMENTS)),
         reduce(evacuation.fold, past, evacuation_model.EvacuationState()),
     )
 

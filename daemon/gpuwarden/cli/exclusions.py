@@ -13,8 +13,9 @@ from gpuwarden.cli.parser import UNAVAILABLE, CommandError, Parser, folder
 from gpuwarden.cli.text import clean, when
 from gpuwarden.ledger.errors import LedgerError
 from gpuwarden.ledger.reader import read_only
+from gpuwarden.policy.fold import fold
 from gpuwarden.policy.model import Act
-from gpuwarden.policy.state import PolicyState, fold
+from gpuwarden.policy.state import PolicyState
 from gpuwarden.publish.times import rfc3339
 
 HELP = """

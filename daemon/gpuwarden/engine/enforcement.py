@@ -24,12 +24,13 @@ from gpuwarden.health.model import Event, EventKind, Json
 from gpuwarden.policy import checkpoint
 from gpuwarden.policy.events import Restored
 from gpuwarden.policy.exclusion import Decision, decide
+from gpuwarden.policy.fold import fold
 from gpuwarden.policy.model import Act, Flag, Intent, NodeState, Notice, Outcome, Result, Settings
 from gpuwarden.policy.notices import differences, imminent
 from gpuwarden.policy.preconditions import as_owned
 from gpuwarden.policy.requirement import Answer, Requirement
 from gpuwarden.policy.situation import Situation, excluded, overridden
-from gpuwarden.policy.state import UNCOUNTED, Hold, PolicyState, fold, intended_in, outcome_data
+from gpuwarden.policy.state import UNCOUNTED, Hold, PolicyState, intended_in, outcome_data
 from gpuwarden.publish.snapshot import Enforced, Wanted
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.cloud.facts import Kind

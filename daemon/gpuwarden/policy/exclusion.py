@@ -22,31 +22,26 @@ from dataclasses import dataclass, field, replace
 from typing import TypedDict, Unpack
 
 from gpuwarden.health.event_data import write
-from gpuwarden.health.model import Advice, Event, EventKind, Finding, Health, Json, Key
+from gpuwarden.health.model import Event, EventKind, Finding, Health, Json, Key
 from gpuwarden.health.repair_history import OFTEN_KEY
-from gpuwarden.policy import reasons
 from gpuwarden.policy.events import Lifted
+from gpuwarden.policy.fold import fold
 from gpuwarden.policy.model import Act, Intent, NodeState, Notice, Owner, Result, Settings, Why
 from gpuwarden.policy.notices import imminent
 from gpuwarden.policy.preconditions import RANK, answer, same, stands
-from gpuwarden.policy.requirement import Answer, Requirement
-from gpuwarden.policy.situation import Situation, Want, failing, overridden, unconfirmed, wanted
+from gpuwarden.policy.requirement import Answer
+from gpuwarden.policy.situation import Situation, Want, failing, unconfirmed, wanted
 from gpuwarden.policy.state import (
     KEYS_MOST,
-    Hold,
     PolicyState,
-    fold,
     for_failure,
     intended_in,
     intent_key,
     outcome_data,
+    stale_text,
 )
+from gpuwarden.policy.way_back import NEEDS_PERSON, ONLY_A_PERSON, WayBack, ids_of
 from gpuwarden_collectors.facts import Stamp
-
-NEEDS_PERSON = frozenset({Advice.INSPECT_HARDWARE, Advice.CONTACT_SUPPORT})
-"""Advice whose finding may go away while its cause stays. That a configuration was mended, or a GPU reset, shows by itself."""
-DAY = 86_400.0
-_ONLY_A_PERSON = "only a person restores it (gpuwarden restore)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,21 +121,15 @@ class _Steps:
             if want is None and self._unconfirmed and name not in self.state.holds:
                 self._blocked[name] = _not_confirmed(self._unconfirmed)
             self._persons()
-        for requirement in self._requirements().values():
+        for requirement in self._way_back.requirements().values():
             for kind, data in requirement.news(self.state, self._seen, self._now):
                 self._event(kind, data)
         waiting = frozenset(self._waiting)
         return Decision(self.state, tuple(self._events), self._blocked, waiting, self._answers, self._stuck)
 
-    def _requirements(self) -> Mapping[str, Requirement]:
-        """Return what features demand before a return: nothing in mode observe, in which nothing returns."""
-        return self.state.requirements if self._settings.enforce else {}
-
-    def _applying(self) -> Mapping[str, Requirement]:
-        """Note the answers of those that demand something of this exclusion, and return these."""
-        applying = {name: one for name, one in self._requirements().items() if one.applies}
-        self._answers.update({name: one.answer(self._seen, self._now) for name, one in applying.items()})
-        return applying
+    @property
+    def _way_back(self) -> WayBack:
+        return WayBack(self.state, self._seen, self._settings, self._now, self._answers)
 
     def _wanted(self, name: str) -> Want | None:
         state = replace(self.state, order=None) if name in self.state.declined else self.state
@@ -148,10 +137,6 @@ class _Steps:
 
     def _imminent(self) -> Notice | None:
         return imminent(self.state.notices, self._settings.horizon, self._now)
-
-    def _clean(self) -> bool:
-        """True after so many healthy passes in a row that they are no accident."""
-        return self.state.clean >= self._settings.restore_passes
 
     # --- one actuator
 
@@ -247,14 +232,14 @@ class _Steps:
             hold = for_failure(hold)
             self._event(EventKind.HELD, write(hold))
         first = restoration.reason if restoration.why is want.why is Why.FAILURE else want.reason
-        intent = replace(self._intent(Act.EXCLUDE, name, want.why, first, force=want.force), replaces=_stale_text(hold))
+        intent = replace(self._intent(Act.EXCLUDE, name, want.why, first, force=want.force), replaces=stale_text(hold))
         self._event(EventKind.INTENDED, write(intent))
 
     def _becomes_held(self, pending: Intent, known: NodeState | None) -> bool:
         """True if an exclusion that may be written already is to become one that is held, since its end takes more than
         clean passes.
         """
-        gated = any(one.applies for one in self._requirements().values())
+        gated = any(one.applies for one in self._way_back.requirements().values())
         more = bool(pending.replaces) or self._replaces_failure(pending)
         more = more or (pending.why is Why.TERMINATION and bool(self.state.person))
         if pending.why is Why.OPERATOR or not (gated or more):
@@ -284,27 +269,27 @@ class _Steps:
             case Why.OPERATOR:
                 return self.state.order is None
             case Why.TERMINATION:
-                return self._imminent() is None and self._clean()
-        return self._clean()
+                return self._imminent() is None and self._way_back.clean()
+        return self._way_back.clean()
 
     def _difference(self, name: str, want: Want | None, known: NodeState | None) -> None:
         hold = self.state.holds.get(name)
         if want is not None:
-            if hold is None or RANK[hold.why] < RANK[want.why] or _stale_text(hold):
+            if hold is None or RANK[hold.why] < RANK[want.why] or stale_text(hold):
                 self._exclude(name, want, known)
             elif want.why is Why.TERMINATION and hold.released:  # announced again before it was lifted
                 self._event(EventKind.HELD, write(replace(hold, released=False)))
         elif known is not None and self._seen.remembered:
-            would = self._would(name)
-            if hold is not None and not self._bars(hold):
+            would = self._way_back.would(name)
+            if hold is not None and not self._way_back.bars(hold):
                 rebooted = hold.rebooted or hold.boot_id != self._seen.boot_id
                 self._restore(name, known, hold.why, hold.reason, hold.since, rebooted=rebooted)
-            elif self._replaces(known):
+            elif self._way_back.replaces(known):
                 self._restore(name, known, Why.TERMINATION, known.reason, known.since)
-            elif would is not None and not self._bars(would):
+            elif would is not None and not self._way_back.bars(would):
                 self._restore(name, known, would.why, "", 0.0)
             elif hold is not None:
-                self._blocked[name] = self._bars(hold)
+                self._blocked[name] = self._way_back.bars(hold)
             elif known.owner is Owner.OURS:
                 self._not_held(name, known)
 
@@ -312,36 +297,22 @@ class _Steps:
         """Handle an exclusion of ours that the ledger does not hold: the ledger lost it, or the scheduler's crash undid
         a restoration.
         """
-        if (before := self._shown_again(name, known)) is not None:
-            if self._clean():
+        if (before := self._way_back.shown_again(name, known)) is not None:
+            if self._way_back.clean():
                 self._restore(name, known, before.why or Why.FAILURE, before.reason or "", before.since or 0.0)
             else:
                 self._blocked[name] = (
                     "it was restored, and the scheduler shows it again: it comes back after clean passes"
                 )
         elif known.why is Why.OPERATOR:
-            self._blocked[name] = f"an operator excluded it: {_ONLY_A_PERSON}"
+            self._blocked[name] = f"an operator excluded it: {ONLY_A_PERSON}"
         else:
-            self._wait_for_person(name, f"the ledger does not know this exclusion: {_ONLY_A_PERSON}")
-
-    def _shown_again(self, name: str, known: NodeState) -> Lifted | None:
-        """The exclusion that was lifted last, if the scheduler shows it once more."""
-        before = self.state.restored.get(name)
-        again = before is not None and not known.suffix and same(before.reason or "", before.since or 0.0, known)
-        return before if again else None
+            self._wait_for_person(name, f"the ledger does not know this exclusion: {ONLY_A_PERSON}")
 
     def _wait_for_person(self, name: str, why: str) -> None:
         self._blocked[name] = why
         if self.state.clean:
             self._stuck[name] = why
-
-    def _would(self, name: str) -> Hold | None:
-        """The exclusion that would be held if mode observe did not prevent it."""
-        would = self.state.would.get(name)
-        if self._settings.enforce or would is None or would.act is Act.RESTORE:
-            return None
-        released = would.why is Why.TERMINATION and self._imminent() is None
-        return Hold(actuator=name, why=would.why, reason=would.reason, at=would.at, boot_id="", released=released)
 
     def _exclude(self, name: str, want: Want, known: NodeState | None) -> None:
         lifted = self.state.lifted.get(name)
@@ -354,69 +325,16 @@ class _Steps:
             want.why is Why.FAILURE
             and known is not None
             and known.why is Why.FAILURE
-            and self._shown_again(name, known)
+            and self._way_back.shown_again(name, known)
         ):
             reason = known.reason  # the text stays; the exclusion is for this failure now, and ends by its rules
         intent = self._intent(Act.EXCLUDE, name, want.why, reason, force=want.force)
-        self._unless_refused(replace(intent, replaces=_stale_text(self.state.holds.get(name))), known)
+        self._unless_refused(replace(intent, replaces=stale_text(self.state.holds.get(name))), known)
 
     def _restore(
         self, name: str, known: NodeState, why: Why, reason: str, since: float, *, rebooted: bool = False
     ) -> None:
         self._unless_refused(self._intent(Act.RESTORE, name, why, reason, since=since, rebooted=rebooted), known)
-
-    def _bars(self, hold: Hold) -> str:
-        """Why what we hold may not be lifted without a person, or not yet; "" if it may."""
-        if why := self._needs_person(hold):
-            return "; ".join((f"{why}: {_ONLY_A_PERSON}", *self._standing_of_requirements(hold)))
-        settings = self._settings
-        if not self._clean():
-            if forced := overridden(self.state, self._seen.verdict):
-                ids = _ids(forced)
-                return f"{ids}: overridden, and still active, so that it comes back when that has ended, or by gpuwarden restore --force"
-            return f"it comes back after {settings.restore_passes} clean passes in a row, {self.state.clean} so far"
-        if hold.by_failure and self._elapsed(hold) < settings.restore_after:
-            return f"it comes back when it has been out for {settings.restore_after:.0f} s"
-        return next((text for name in self._applying() if (text := self._answers[name].text)), "")
-
-    def _standing_of_requirements(self, hold: Hold) -> list[str]:
-        """Return where the requirements stand while the node waits for a person, who must know it."""
-        if hold.why is Why.OPERATOR or not self._clean():
-            return []
-        return [one.standing(self._seen, self._now) for one in self._applying().values()]
-
-    def _needs_person(self, hold: Hold) -> str:
-        if hold.why is Why.OPERATOR:
-            return "an operator excluded it"
-        if self.state.person:
-            return next(filter(None, self.state.person.values()), "it was excluded for what needs a person")
-        if hold.why is Why.TERMINATION and not (hold.released or self._meant_now(hold)):
-            return "its end was announced in an earlier boot"
-        if not hold.by_failure:
-            return ""
-        lately = [wall for wall in self.state.returns if self._now.wall - DAY < wall <= self._now.wall]
-        return (
-            f"it came back {len(lately)} times within a day" if len(lately) >= self._settings.restores_per_day else ""
-        )
-
-    def _meant_now(self, hold: Hold) -> bool:
-        """True if the exclusion is for an end of this very boot, so that the end was called off if none is imminent."""
-        boot = self._seen.boot_id
-        return bool(reasons.boot_name(boot)) and hold.reason == reasons.termination(boot, self._seen.instance)
-
-    def _elapsed(self, hold: Hold) -> float:
-        if hold.boot_id == self._seen.boot_id:
-            return self._now.boottime - hold.at.boottime
-        return self._now.wall - hold.at.wall
-
-    def _replaces(self, known: NodeState) -> bool:
-        """True if the termination that stands was another machine's, which this one has replaced, and this one is
-        healthy.
-        """
-        boot, instance = reasons.boot_name(self._seen.boot_id), reasons.instance_name(self._seen.instance)
-        others = bool(known.boot and boot and known.boot != boot)
-        others = others and bool(known.instance and instance and known.instance != instance)
-        return known.why is Why.TERMINATION and others and self._seen.ready and self.state.clean > 0
 
     def _persons(self) -> None:
         """Remember findings that need a person while this node is excluded for whatever reason: their end does not
@@ -477,20 +395,5 @@ class _Steps:
         self.state = fold(self.state, event)
 
 
-def _stale_text(hold: Hold | None) -> str:
-    """The text of an exclusion that is for a failure by now, but still names an operator or the end of the machine;
-    else "".
-    """
-    if hold is None or hold.why is not Why.FAILURE:
-        return ""
-    written = reasons.parse(hold.reason)
-    return hold.reason if written is not None and written.why is not Why.FAILURE else ""
-
-
 def _not_confirmed(findings: Sequence[Finding]) -> str:
-    return f"{_ids(findings)}: remembered from before gpuwarden started, not confirmed yet by its collector and the kernel log"
-
-
-def _ids(findings: Sequence[Finding]) -> str:
-    more = f" and {len(findings) - 3} more" if len(findings) > 3 else ""
-    return ", ".join(str(finding.key) for finding in findings[:3]) + more
+    return f"{ids_of(findings)}: remembered from before gpuwarden started, not confirmed yet by its collector and the kernel log"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuwarden.health.model import Advice, Severity
-from gpuwarden.policy.exclusion import NEEDS_PERSON
+from gpuwarden.policy.way_back import NEEDS_PERSON
 
 BY_ITSELF = "this finding has ended and the node has been clean for a while: by itself (`policy.restore_passes`, `policy.restore_after`)"
 BY_PERSON = "it was repaired and somebody types `gpuwarden restore` on it: the fault may stay when its signs go away"

@@ -14,9 +14,10 @@ from gpuwarden.health.judge import Step
 from gpuwarden.health.model import Event, EventKind
 from gpuwarden.policy.breaker import refusal
 from gpuwarden.policy.exclusion import decide
+from gpuwarden.policy.fold import fold
 from gpuwarden.policy.model import Act, Budget, FleetCount, NodeState, Settings, Why
 from gpuwarden.policy.situation import Situation
-from gpuwarden.policy.state import PolicyState, fold
+from gpuwarden.policy.state import PolicyState
 from gpuwarden.trace.records import Began, Record
 
 SCHEDULER = "scheduler"
