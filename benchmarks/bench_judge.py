@@ -15,7 +15,8 @@ from dataclasses import fields, replace
 from time import process_time_ns
 
 from common import spread, table
-from gpuwarden_collectors.facts import GpuReadings, LinkFacts, NvmlFacts
+from gpuwarden_collectors.facts import LinkFacts, NvmlFacts
+from gpuwarden_collectors.gpu_readings import GpuReadings
 from support.hosts import Host
 
 GPUS = 16

@@ -19,7 +19,7 @@ _FEATURES = ROOT / "daemon/gpuwarden/features"
 OF_JUDGE = {"conditions", "memory", "detectors", "set_aside"}
 """Modules of features that the judge reads: these are pure, with all that they import of their feature."""
 _COLLECTORS = ROOT / "collectors/gpuwarden_collectors"
-FACTS = sorted([*_COLLECTORS.rglob("*facts.py"), _COLLECTORS / "active_test/level.py"])
+FACTS = sorted([*_COLLECTORS.rglob("*facts.py"), _COLLECTORS / "gpu_readings.py", _COLLECTORS / "active_test/level.py"])
 PLAIN = {
     "__future__",
     "collections",

@@ -16,7 +16,8 @@ import pytest
 from gpuwarden.publish.metrics.dcgm_names import FIELDS, PREFIX
 from gpuwarden.publish.metrics.exposition import Renderer
 from gpuwarden.publish.snapshot import Snapshot
-from gpuwarden_collectors.facts import GpuReadings, Stamp
+from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.gpu_readings import GpuReadings
 from support.daemons import FakeHost
 from support.dcgm_exporter import DEFAULTS
 from support.prometheus import Server, ask, program, prometheus

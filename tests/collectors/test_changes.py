@@ -15,7 +15,8 @@ from collectors.test_codec import values
 from gpuwarden_collectors.changes import applied, changed
 from gpuwarden_collectors.codec import CodecError
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
-from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, GpuReadings, LinkFacts, NvmlFacts
+from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, LinkFacts, NvmlFacts
+from gpuwarden_collectors.gpu_readings import GpuReadings
 
 
 def sent(data: object) -> Any:

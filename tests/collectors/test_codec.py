@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from gpuwarden_collectors.codec import CodecError, from_wire, to_wire
 from gpuwarden_collectors.event_facts import HostEvent, LogGap, LogOrigin, Source, SxidEvent, XidEvent
-from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, GpuReadings, LinkFacts, NvmlFacts, NvmlProblem, Stamp
+from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, LinkFacts, NvmlFacts, NvmlProblem, Stamp
+from gpuwarden_collectors.gpu_readings import GpuReadings
 from gpuwarden_collectors.pci_facts import PciDevice, PciFacts
 
 AT = Stamp(12.5, 1_700_000_000.0)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, GpuReadings
+from gpuwarden_collectors.facts import GpuAnswer, GpuFacts
+from gpuwarden_collectors.gpu_readings import GpuReadings
 from gpuwarden_collectors.nvml.due import period
 from gpuwarden_collectors.nvml.library import Code
 from gpuwarden_collectors.nvml.options import NvmlOptions

@@ -13,7 +13,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from gpuwarden_collectors.facts import GpuAnswer, GpuReadings, LinkFacts
+from gpuwarden_collectors.facts import GpuAnswer, LinkFacts
+from gpuwarden_collectors.gpu_readings import GpuReadings
 from gpuwarden_collectors.nvml.calls import _FIELD_VALUE, decode_field
 from gpuwarden_collectors.nvml.gpm import _METRIC
 from gpuwarden_collectors.nvml.library import Code

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.event_facts import Source, XidEvent
-from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, GpuReadings, NvmlFacts, NvmlProblem
+from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, NvmlFacts, NvmlProblem
+from gpuwarden_collectors.gpu_readings import GpuReadings
 from gpuwarden_collectors.nvml.options import NvmlOptions
 from gpuwarden_collectors.nvml.reader import NvmlReader
 from gpuwarden_collectors.nvml.simulated_faults import add, clear, load, parse_fault, update

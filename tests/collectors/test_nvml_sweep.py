@@ -15,7 +15,8 @@ import pytest
 
 from gpuwarden_collectors.base import SourceAbsent
 from gpuwarden_collectors.codec import from_wire, to_wire
-from gpuwarden_collectors.facts import GpuAnswer, GpuProcess, GpuReadings, MigInstance, NvmlFacts, NvmlProblem
+from gpuwarden_collectors.facts import GpuAnswer, GpuProcess, MigInstance, NvmlFacts, NvmlProblem
+from gpuwarden_collectors.gpu_readings import GpuReadings
 from gpuwarden_collectors.nvml.library import Code
 from gpuwarden_collectors.nvml.options import NvmlOptions
 from gpuwarden_collectors.nvml.reader import NvmlReader

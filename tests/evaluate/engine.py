@@ -18,7 +18,8 @@ from gpuwarden_collectors.dcgm.facts import (
     DcgmProblemKind,
     DcgmReadings,
 )
-from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, GpuReadings, Stamp
+from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, Stamp
+from gpuwarden_collectors.gpu_readings import GpuReadings
 
 ALL_SYSTEMS = 0xFFFFFFFF
 PCIE, NVLINK, MEMORY, INFOROM, THERMAL, POWER, DRIVER = 0x1, 0x2, 0x10, 0x40, 0x80, 0x100, 0x200

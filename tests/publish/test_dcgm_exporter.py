@@ -14,7 +14,8 @@ from gpuwarden.publish.metrics.exposition import Holder, Renderer
 from gpuwarden.publish.metrics.hpc_jobs import JOBS_MOST, HpcJobs
 from gpuwarden.publish.snapshot import JobLabels, Snapshot, XidCount
 from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmGpu, DcgmReadings
-from gpuwarden_collectors.facts import GpuAnswer, GpuReadings, MigInstance, NvmlFacts
+from gpuwarden_collectors.facts import GpuAnswer, MigInstance, NvmlFacts
+from gpuwarden_collectors.gpu_readings import GpuReadings
 from support.dcgm_exporter import ABSENT, COUNTERS, DEFAULTS, Documented
 from support.nvml_nodes import Node, node_in
 from support.scrape import parse_openmetrics, scrape

@@ -23,7 +23,8 @@ from gpuwarden.publish.snapshot import Clients, CollectorStatus, XidCount
 from gpuwarden_collectors.active_test.facts import PeerMeasured
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.base import PassOutcome
-from gpuwarden_collectors.facts import GpuAnswer, GpuProcess, GpuReadings
+from gpuwarden_collectors.facts import GpuAnswer, GpuProcess
+from gpuwarden_collectors.gpu_readings import GpuReadings
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobsFacts
 from support.active_tests import healthy, wrong_words
 from support.scrape import scrape

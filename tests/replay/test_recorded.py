@@ -12,7 +12,8 @@ from gpuwarden.health.model import EventKind, Health
 from gpuwarden.publish.metrics.exposition import Renderer
 from gpuwarden.replay.replay import Replay
 from gpuwarden.trace.records import Passed
-from gpuwarden_collectors.facts import GpuReadings, NvmlFacts
+from gpuwarden_collectors.facts import NvmlFacts
+from gpuwarden_collectors.gpu_readings import GpuReadings
 from support.dcgm_exporter import DEFAULTS
 from support.nvml_nodes import node_in
 from support.scrape import Scrape

@@ -9,7 +9,8 @@ from evaluate.kernel_text import happened
 from gpuwarden.health.model import Health
 from gpuwarden.health.view import Rules
 from gpuwarden_collectors.base import Observation, PassOutcome
-from gpuwarden_collectors.facts import GpuAnswer, GpuReadings, MigInstance, NvmlFacts, NvmlProblem, Stamp
+from gpuwarden_collectors.facts import GpuAnswer, MigInstance, NvmlFacts, NvmlProblem, Stamp
+from gpuwarden_collectors.gpu_readings import GpuReadings
 from stories.story import Story
 from support.dcgm_hosts import CONNECTION_LOST, DcgmHost
 from support.hosts import Host, slot

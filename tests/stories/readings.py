@@ -10,7 +10,7 @@ from gpuwarden.health.model import Health
 from gpuwarden.health.nvlink.nvlink5_catalogue import NVLINK5_RULES
 from gpuwarden.health.xid.catalogue import XidClass
 from gpuwarden_collectors.event_facts import GpuResetEvent
-from gpuwarden_collectors.facts import GpuReadings
+from gpuwarden_collectors.gpu_readings import GpuReadings
 from stories.story import Story
 from support.dcgm_hosts import FAIL, WARN, DcgmHost
 from support.hosts import Host, slot

@@ -15,7 +15,8 @@ from gpuwarden.health.state import State, fold
 from gpuwarden.health.view import Rules, Sight, View
 from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
 from gpuwarden_collectors.event_facts import HostEvent, Source, XidEvent
-from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, GpuReadings, LinkFacts, NvmlFacts, Stamp
+from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, LinkFacts, NvmlFacts, Stamp
+from gpuwarden_collectors.gpu_readings import GpuReadings
 from gpuwarden_collectors.pci_facts import PciDevice, PciFacts, PciKind
 
 WALL = 1_800_000_000.0

@@ -8,7 +8,8 @@ from dataclasses import fields, replace
 from gpuwarden.health.model import Advice, Finding, GpuVerdict, Health, Key, Latch, Severity, Subject, Verdict, gpu
 from gpuwarden.publish.snapshot import CollectorStatus, Service, Snapshot
 from gpuwarden_collectors.base import PassOutcome, WorkerReport
-from gpuwarden_collectors.facts import GpuFacts, GpuReadings, NvmlFacts, Stamp
+from gpuwarden_collectors.facts import GpuFacts, NvmlFacts, Stamp
+from gpuwarden_collectors.gpu_readings import GpuReadings
 
 BOOTED = 1_800_000_000.0
 UPTIME = 1000.0

@@ -26,7 +26,8 @@ from gpuwarden.publish.snapshot import (
 )
 from gpuwarden.trace.records import COLLECTORS
 from gpuwarden_collectors.dcgm.facts import DcgmFacts, DcgmGpu, DcgmReadings
-from gpuwarden_collectors.facts import GpuReadings, MigInstance, NvmlFacts
+from gpuwarden_collectors.facts import MigInstance, NvmlFacts
+from gpuwarden_collectors.gpu_readings import GpuReadings
 from gpuwarden_collectors.host_facts import InfinibandFacts, PortFacts
 from gpuwarden_collectors.kubelet.facts import PodContainer
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobsFacts

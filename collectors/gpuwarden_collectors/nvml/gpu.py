@@ -11,7 +11,8 @@ import ctypes
 from collections.abc import Mapping
 from typing import Any
 
-from gpuwarden_collectors.facts import CallError, GpuAnswer, GpuFacts, GpuReadings
+from gpuwarden_collectors.facts import CallError, GpuAnswer, GpuFacts
+from gpuwarden_collectors.gpu_readings import GpuReadings
 from gpuwarden_collectors.nvml.calls import Calls, Unanswered
 from gpuwarden_collectors.nvml.due import Due, period
 from gpuwarden_collectors.nvml.gpm import Gpm, InstancesGpm

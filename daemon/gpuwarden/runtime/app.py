@@ -60,6 +60,13 @@ log = get_logger()
 class Daemon:
     """One daemon on one host. `start` returns when it serves; it then runs by itself until `stop`."""
 
+    _reloading: asyncio.Task[None] | None = None
+    _reload_wanted = False
+    _judging = False
+    _ticker: asyncio.Task[None] | None = None
+    _step_timer: asyncio.TimerHandle | None = None
+    _stepped = float("-inf")
+
     def __init__(
         self,
         site: Site,
@@ -72,8 +79,6 @@ class Daemon:
         self._site = site
         self._load = load
         self._config = site.config
-        self._reloading: asyncio.Task[None] | None = None
-        self._reload_wanted = False
         self._reloads = asyncio.Lock()
         self._output = output
         self._clock = clock
@@ -108,9 +113,6 @@ class Daemon:
         self.journal.projections = (self.engine, self.enforcement, *self._parts.projections)
         self.journal.recorded = self._parts.recorded
         self._verdict_file = VerdictFile(site.config.run.dir, clock)
-        self._judging = False
-        self._step_timer: asyncio.TimerHandle | None = None
-        self._stepped = float("-inf")
         self._away: set[str] = set()
         self.holder = site.holder(self._snapshot(clock()), clock)
         verbs = Verbs(self, site.ledger, site.simulation, clock)
@@ -125,7 +127,6 @@ class Daemon:
         table = {**verbs.table(), **self._parts.verbs()}
         self._control = Control(site.config.run.dir, table, group=site.config.control.group or None)
         self._errors = self._component_errors()
-        self._ticker: asyncio.Task[None] | None = None
 
     def _component_errors(self) -> ComponentErrors:
         """Map each component to the part that reports why it does not work."""

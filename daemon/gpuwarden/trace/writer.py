@@ -27,7 +27,8 @@ from gpuwarden_collectors.base import Observation, PassOutcome, WorkerReport
 from gpuwarden_collectors.changes import changed
 from gpuwarden_collectors.codec import to_wire
 from gpuwarden_collectors.event_facts import HostEvent
-from gpuwarden_collectors.facts import GpuFacts, GpuReadings, MigInstance, NvmlFacts
+from gpuwarden_collectors.facts import GpuFacts, MigInstance, NvmlFacts
+from gpuwarden_collectors.gpu_readings import GpuReadings
 
 TELEMETRY_EVERY, JUDGED_EVERY = 60.0, 15.0
 """Seconds between two that are written: of TELEMETRY, and of JUDGED, of which a minute then has four."""

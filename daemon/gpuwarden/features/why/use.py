@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from gpuwarden.features.why.model import Epoch, Use
-from gpuwarden_collectors.facts import GpuFacts, GpuReadings, Stamp
+from gpuwarden_collectors.facts import GpuFacts, Stamp
+from gpuwarden_collectors.gpu_readings import GpuReadings
 
 GAP = 20.0
 """Seconds between two passes beyond which what was read does not stand for the time between."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from operator import attrgetter
 
 from gpuwarden_collectors.dcgm.facts import DcgmReadings
-from gpuwarden_collectors.facts import GpuReadings
+from gpuwarden_collectors.gpu_readings import GpuReadings
 
 PERCENT, MIB = 100.0, 1 / 2**20
 BY_DCGM: dict[str, tuple[str, float]] = {

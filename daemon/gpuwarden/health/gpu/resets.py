@@ -20,7 +20,8 @@ from gpuwarden.health.events import Reset
 from gpuwarden.health.memory import State, Track
 from gpuwarden.health.model import Event, EventKind, Key, Latch, gpu
 from gpuwarden.health.view import Sight
-from gpuwarden_collectors.facts import GpuAnswer, GpuReadings, Stamp
+from gpuwarden_collectors.facts import GpuAnswer, Stamp
+from gpuwarden_collectors.gpu_readings import GpuReadings
 
 SINCE_LOAD = (
     "energy_mj",

@@ -17,7 +17,8 @@ from gpuwarden.health.model import Evidence, Key, Severity, Sighting, gpu
 from gpuwarden.health.state import State
 from gpuwarden.health.view import Sight
 from gpuwarden.health.windows import Series, Windows
-from gpuwarden_collectors.facts import GpuFacts, GpuReadings
+from gpuwarden_collectors.facts import GpuFacts
+from gpuwarden_collectors.gpu_readings import GpuReadings
 
 IDLE, CLOCKS_SET, POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x1, 0x2, 0x4, 0x8, 0x20, 0x40, 0x80
 """nvmlClocksEventReasons."""

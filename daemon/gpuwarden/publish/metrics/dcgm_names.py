@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Any
 
 from gpuwarden.publish.metrics.lines import COUNTER, GAUGE, Number
-from gpuwarden_collectors.facts import GpuReadings
+from gpuwarden_collectors.gpu_readings import GpuReadings
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ from gpuwarden.publish.metrics.lines import label_text
 from gpuwarden.publish.metrics.pods import POD, asked, pod_labels
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden_collectors.dcgm.facts import DcgmReadings
-from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, GpuReadings, MigInstance, Stamp
+from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, MigInstance, Stamp
+from gpuwarden_collectors.gpu_readings import GpuReadings
 from gpuwarden_collectors.kubelet.facts import PodContainer
 
 MigSeries = Literal["instances", "gpus", "both"]

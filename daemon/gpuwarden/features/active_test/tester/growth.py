@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 
 from gpuwarden_collectors.active_test.facts import GpuTest, Growth
-from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, GpuReadings, NvmlFacts
+from gpuwarden_collectors.facts import GpuAnswer, GpuFacts, NvmlFacts
+from gpuwarden_collectors.gpu_readings import GpuReadings
 
 _ERRORS = (
     "ecc_corrected_",
