@@ -7,44 +7,20 @@ from dataclasses import replace
 import pytest
 
 from gpuwarden.features.why.following import following_of
-from gpuwarden.features.why.memory import memory_of, record_of
-from gpuwarden.features.why.model import SETTLES, Cause, Record
-from gpuwarden.features.why.snapshot import Shown, shown
+from gpuwarden.features.why.memory import memory_of
+from gpuwarden.features.why.model import SETTLES, Cause
+from gpuwarden.features.why.snapshot import Shown
 from gpuwarden.health.model import EventKind
 from gpuwarden.health.view import View
+from gpuwarden_collectors.event_facts import LogOrigin, OomKillEvent
 from gpuwarden_collectors.facts import GpuProcess
+from gpuwarden_collectors.receivers.workloads_facts import Workload, WorkloadProcess, WorkloadsFacts
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess, JobsFacts
 from support.hosts import slot
-from support.job_hosts import JOB, UID, JobHost
+from support.job_hosts import JOB, UID
+from support.why_hosts import WhyHost
 
 NAME = f"slurm/{JOB}"
-
-
-class WhyHost(JobHost):
-    """A host of which the records are read."""
-
-    def shown(self) -> Shown:
-        return shown(self.state, self.now)
-
-    @property
-    def records(self) -> list[Record]:
-        """All records in its ledger."""
-        found = [record_of(event) for event in self.ledger if event.kind == EventKind.JOB_ENDED]
-        return [record for record in found if record is not None]
-
-    def count(self, kind: EventKind) -> int:
-        return sum(event.kind == kind for event in self.ledger)
-
-    def ends(self, **end: float) -> None:
-        """Its epilog reports the end, and its processes are gone."""
-        self.job(ended=self.uptime, **end)
-        self.processes()
-        for n in self.gpus:
-            self.gpus[n] = replace(self.gpus[n], processes=())
-
-    def settles(self) -> Record:
-        self.run(SETTLES + 5)
-        return self.records[-1]
 
 
 @pytest.fixture
@@ -289,3 +265,86 @@ def test_thousands_of_short_jobs_leave_few_records_and_none_of_a_fault_is_missin
         if event.kind == EventKind.JOB_ENDED and isinstance(left := event.data.get("left_out", 0), int)
     )
     assert said + following_of(host.state).unsaid == host.shown().left_out
+
+
+# --- what is no job of Slurm's
+
+
+def workload(host: WhyHost, name: str = "container/0123456789ab", pid: int = 300, **more: object) -> Workload:
+    process = WorkloadProcess(pid=pid, uid=UID, slots=(slot(0),))
+    made = Workload(name=name, uid=UID, started=host.uptime, slots=(slot(0),), processes=(process,), group="/x")
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["container/0123456789ab", "pod/default/train-0", "session/4711"])
+def test_containers_pods_and_sessions_have_records(name: str) -> None:
+    host = WhyHost(2)
+    host.without_slurm()
+    one = workload(host, name)
+    host.runs(one)
+    host.run(65)
+    host.step(replace(host.xid(0, 31), pid=300))
+    host.restart_daemon()
+    host.run(5)
+    host.runs(replace(one, ended=host.uptime, processes=()))
+    record = host.settles()
+    assert (record.epoch.name, record.epoch.uid, record.epoch.slots, record.end.known_from) == (
+        name,
+        UID,
+        (slot(0),),
+        "cgroup",
+    )
+    assert (record.answer.cause, record.answer.code) == (Cause.JOB, "xid.31")
+    host.runs()
+    host.run(100)
+    assert len(host.records) == 1
+
+
+def test_a_reader_that_began_anew_and_missed_the_first_process_splits_no_job() -> None:
+    host = WhyHost(2)
+    host.without_slurm()
+    host.runs(workload(host))
+    host.run(65)
+    host.restart_daemon()
+    host.runs(workload(host))
+    host.run(65)
+    assert not host.records
+    host.runs(workload(host, pid=301))
+    host.run(65)
+    assert len(host.records) == 1, "with other processes and a later begin it is another one"
+
+
+def test_kills_that_a_control_group_counts_are_named_where_the_kernel_s_line_is_not_seen() -> None:
+    host = WhyHost(2)
+    host.without_slurm()
+    one = workload(host)
+    host.runs(one)
+    host.run(65)
+    host.runs(replace(one, ended=host.uptime, processes=(), oom_kills=2))
+    assert host.settles().answer.code == "oom_count"
+
+
+def test_a_kill_in_a_container_of_a_pod_is_the_pod_s() -> None:
+    host = WhyHost(2)
+    host.without_slurm()
+    one = workload(host, "pod/default/train-0", also=("pod/0-1", "container/aaaaaaaaaaaa"))
+    host.runs(one)
+    host.run(65)
+    killed = OomKillEvent(
+        at=host.now, of_limit=True, job="container/aaaaaaaaaaaa", limit_job="container/aaaaaaaaaaaa", pid=300, uid=UID,
+        origin=LogOrigin(boot_id=host.boot_id, sequence=9),
+    )  # fmt: skip
+    host.step(killed)
+    host.runs(replace(one, ended=host.uptime, processes=(), oom_kills=1))
+    record = host.settles()
+    assert (record.answer.cause, record.answer.code) == (Cause.JOB, "oom_limit")
+    assert "killed its process 300" in record.answer.sentence
+
+
+def test_a_job_of_slurm_is_one_though_both_collectors_have_it(host: WhyHost) -> None:
+    host.runs(workload(host, NAME))
+    host.run(65)
+    host.ends()
+    host.workloads = WorkloadsFacts(workloads=(workload(host, NAME, ended=host.uptime),))
+    host.run(SETTLES + 60)
+    assert [record.epoch.name for record in host.records] == [NAME]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import is_
 
 from gpuwarden.features.why import memory as remembered
 from gpuwarden.features.why.budget import Worth, taken
@@ -12,8 +13,9 @@ from gpuwarden.features.why.following import UNWRITTEN_MOST, Following, Live, fo
 from gpuwarden.features.why.follows import with_follows
 from gpuwarden.features.why.members import Member, Members, members, stamp
 from gpuwarden.features.why.memory import Memory, memory_of
-from gpuwarden.features.why.model import PIDS_MOST, SETTLES, Cause, End, Epoch, Record
+from gpuwarden.features.why.model import PIDS_MOST, SETTLES, TOUCHES_MOST, Cause, End, Epoch, Record, Touch
 from gpuwarden.features.why.sentences import Board
+from gpuwarden.features.why.stored import ALSO_MOST
 from gpuwarden.features.why.touches import concerns, with_touch
 from gpuwarden.features.why.use import Pass, meter_of, metered, written
 from gpuwarden.health.detection import Detector
@@ -22,6 +24,7 @@ from gpuwarden.health.model import Event
 from gpuwarden.health.view import Sight
 from gpuwarden.health.xid.witnesses import contradicted
 from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.receivers.workloads_facts import WorkloadsFacts
 
 BEGUN_AFTER, BEGUN_AT_LAST = 60.0, 600.0
 """Seconds after its begin from which on a job is written down, where there is room for short ones, and in any case."""
@@ -40,11 +43,15 @@ LONG_OVER = 2 * SETTLES
 def follow(state: State, sight: Sight) -> tuple[State, tuple[Event, ...]]:
     """Return the state with what this step shows of jobs, and the events of those that began, went on or ended."""
     memory, before = memory_of(state), following_of(state)
-    jobs = sight.jobs
-    if not (memory.epochs or before.live or before.done) and (jobs is None or not (jobs.jobs or jobs.processes)):
+    if not (memory.epochs or before.live or before.done) and not _may_have_jobs(sight):
         return state, ()
     after, events = _Step(state, memory, before, sight).made()
     return (state if after is before else with_following(state, after)), tuple(events)
+
+
+def _may_have_jobs(sight: Sight) -> bool:
+    jobs, workloads = sight.jobs, sight.fresh(WorkloadsFacts)
+    return bool((jobs is not None and (jobs.jobs or jobs.processes)) or (workloads is not None and workloads.workloads))
 
 
 class _Step:
@@ -61,14 +68,14 @@ class _Step:
         self._of_other_boots()
         self._adopted()
         there = self._members()
-        for member in there.by_name.values():
+        for member in there.all:
             self._seen(member)
-        for name in self.live.keys() - there.by_name.keys():
+        for name in self.live.keys() - there.names:
             self._missing(name, self.live[name], there)
         self._meter()
         for name, one in list(self.live.items()):
             self._written(name, one)
-        done = {name: at for name, at in self.following.done.items() if name in there.by_name}
+        done = {name: at for name, at in self.following.done.items() if name in there.names}
         if self.live != self.following.live or done != self.following.done:
             self.following = replace(self.following, live=self.live, done=done)
         return self.following, self.events
@@ -87,17 +94,20 @@ class _Step:
 
     def _members(self) -> Members:
         """Return the jobs that are here: made again only if what they are made of has changed."""
-        known, facts = self.following, self.sight.jobs
-        processes = tuple([gpu.processes for gpu in self.sight.gpus.values()])
-        made_of = (tuple(self.sight.gpus), processes, self.state.pins.keys())
-        if known.members is not None and known.made_of and known.made_of[0] is facts and known.made_of[1:] == made_of:
+        known, sight = self.following, self.sight
+        facts = (sight.jobs, sight.fresh(WorkloadsFacts), sight.view.jobs.facts)
+        processes = tuple([gpu.processes for gpu in sight.gpus.values()])
+        made_of = (tuple(sight.gpus), processes, self.state.pins.keys())
+        if known.members is not None and all(map(is_, known.facts, facts)) and known.made_of == made_of:
             return known.members
-        there = members(self.state.pins, self.sight)
-        self.following = replace(known, members=there, made_of=(facts, *made_of))
+        there = members(self.state.pins, sight)
+        self.following = replace(known, members=there, facts=facts, made_of=made_of)
         return there
 
     def _seen(self, member: Member) -> None:
         name, one = member.name, self.live.get(member.name)
+        if one is not None and member.began is not None and member.began < one.epoch.began.boottime - ANOTHER_AFTER:
+            return  # an earlier one of this name, which is still reported
         if one is not None and _is_another(one.epoch, member):
             at = member.began or self.now.boottime
             self._end(name, one, one.end or End(at=stamp(at, self.now), known_from="processes"))
@@ -114,8 +124,11 @@ class _Step:
             or one.missing is not None
             or not one.seen
             or one.by_slot is not member.by_slot
+            or one.oom_kills != member.oom_kills
         ):
-            self.live[name] = replace(one, epoch=epoch, end=end, missing=None, seen=True, by_slot=member.by_slot)
+            self.live[name] = replace(
+                one, epoch=epoch, end=end, missing=None, seen=True, by_slot=member.by_slot, oom_kills=member.oom_kills
+            )
 
     def _is_done(self, member: Member) -> bool:
         """True if it has its record, or ended before this daemon could know."""
@@ -139,9 +152,10 @@ class _Step:
             user=member.user,
             job_name=member.job_name,
             slots=member.slots,
+            also=member.also,
             pids=_pids((), member),
         )
-        return Live(epoch=epoch, by_slot=member.by_slot, seen=True, end=member.end)
+        return Live(epoch=epoch, by_slot=member.by_slot, oom_kills=member.oom_kills, seen=True, end=member.end)
 
     def _missing(self, name: str, one: Live, there: Members) -> None:
         now, known = self.now.boottime, one.epoch.kind in there.known
@@ -233,6 +247,9 @@ class _Step:
         known = self.memory.epochs.get(name) if one.in_ledger else None
         epoch = written(one.epoch, one.meter, self.now) if one.meter.last else one.epoch
         epoch = self._touched(epoch) if known is None else replace(epoch, touches=known.touches)
+        if one.oom_kills and not any(touch.what.startswith("oom_") for touch in epoch.touches):
+            counted = Touch(what="oom_count", at=end.at, count=one.oom_kills)
+            epoch = replace(epoch, touches=(*epoch.touches, counted)[-TOUCHES_MOST:])
         others = [other for other in self.live.values() if other.epoch.name != name]
         kept = [
             touch
@@ -256,7 +273,10 @@ class _Step:
 
 
 def _is_another(epoch: Epoch, member: Member) -> bool:
-    return member.began is not None and member.began > epoch.began.boottime + ANOTHER_AFTER
+    """Return True if it began later than the known one of its name. A reader that has begun anew may miss the first processes of a job."""
+    if member.began is None or member.began <= epoch.began.boottime + ANOTHER_AFTER:
+        return False
+    return not any(pid in epoch.pids for pids in member.by_slot.values() for pid in pids)
 
 
 def _grown(epoch: Epoch, member: Member) -> Epoch:
@@ -264,9 +284,15 @@ def _grown(epoch: Epoch, member: Member) -> Epoch:
     slots = epoch.slots if set(member.slots) <= set(epoch.slots) else tuple(sorted({*epoch.slots, *member.slots}))
     uid = member.uid if epoch.uid is None else epoch.uid
     user, job_name, pids = epoch.user or member.user, epoch.job_name or member.job_name, _pids(epoch.pids, member)
-    if (slots, uid, user, job_name, pids) == (epoch.slots, epoch.uid, epoch.user, epoch.job_name, epoch.pids):
+    also = (
+        epoch.also
+        if set(member.also) <= set(epoch.also)
+        else tuple(dict.fromkeys((*epoch.also, *member.also)))[:ALSO_MOST]
+    )
+    known = (epoch.slots, epoch.uid, epoch.user, epoch.job_name, epoch.pids, epoch.also)
+    if (slots, uid, user, job_name, pids, also) == known:
         return epoch
-    return replace(epoch, slots=slots, uid=uid, user=user, job_name=job_name, pids=pids)
+    return replace(epoch, slots=slots, uid=uid, user=user, job_name=job_name, pids=pids, also=also)
 
 
 def _pids(known: tuple[int, ...], member: Member) -> tuple[int, ...]:

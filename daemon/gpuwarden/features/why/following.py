@@ -23,6 +23,8 @@ class Live:
     meter: Meter = NOT_READ
     by_slot: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Its processes now."""
+    oom_kills: int = 0
+    """As of `Member`."""
     in_ledger: bool = False
     seen: bool = False
     """A source has had it in this life of the daemon."""
@@ -58,8 +60,10 @@ class Following:
     metered: float = 0.0
     """The newest pass of NVML that was taken in, seconds of CLOCK_BOOTTIME."""
     members: Members | None = None
+    facts: tuple[Any, ...] = ()
+    """The facts that the members were made of, as objects, and"""
     made_of: tuple[Any, ...] = ()
-    """What the members were made of."""
+    """what else they were made of."""
 
 
 NOTHING = Following()

@@ -1,6 +1,7 @@
 """Which jobs have GPUs of this node now, by all sources. Pure.
 
-Slurm's jobs are those of the prolog's notes and of the processes on GPUs (`health/gpu/jobs.py`).
+Slurm's jobs are those of the prolog's notes and of the processes on GPUs (`health/gpu/jobs.py`), all others what the collector `workloads`
+finds; where no collector knows Slurm, its jobs too.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from gpuwarden.features.why.model import End, JobKind
-from gpuwarden.features.why.stored import NAME_MOST, printable
+from gpuwarden.features.why.stored import ALSO_MOST, NAME_MOST, printable
 from gpuwarden.health.gpu.jobs import order, seen_on_gpus
 from gpuwarden.health.view import Sight
+from gpuwarden_collectors.base import PassOutcome
 from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.receivers.workloads_facts import Workload, WorkloadsFacts
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobsFacts
 
 _word = printable(64)
@@ -30,17 +33,21 @@ class Member:
     user: str = ""
     job_name: str = ""
     slots: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
     by_slot: Mapping[str, tuple[int, ...]]
     """Its processes that have a GPU open."""
+    oom_kills: int = 0
+    """Processes of it that its control group counts as killed for want of memory."""
     end: End | None = None
     """None while it runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Members:
-    """All jobs, and the kinds of which it is known which there are."""
+    """All jobs, in the order in which they began, and the kinds of which it is known which there are."""
 
-    by_name: Mapping[str, Member]
+    all: tuple[Member, ...]
+    names: frozenset[str]
     known: frozenset[str]
 
 
@@ -51,11 +58,36 @@ def stamp(at: float, now: Stamp) -> Stamp:
 
 def members(pins: Collection[str], sight: Sight) -> Members:
     """Return the jobs that have GPUs here, or had until a moment ago. `pins`: slots of the GPUs that belong here."""
-    jobs = sight.jobs
-    if jobs is None:
-        return Members(by_name={}, known=frozenset())
-    found = {member.name: member for member in _of_slurm(jobs, pins, sight)} if jobs.jobs or jobs.processes else {}
-    return Members(by_name=found, known=frozenset({JobKind.SLURM}))
+    jobs, workloads = sight.jobs, sight.fresh(WorkloadsFacts)
+    found: list[Member] = []
+    known: set[str] = set()
+    if workloads is not None:
+        alone = sight.view.jobs.outcome is PassOutcome.ABSENT or JobsFacts.collector in sight.rules.off
+        known |= {kind for kind in JobKind if alone or kind is not JobKind.SLURM}
+        found += [_of(one, sight) for one in workloads.workloads if one.name.partition("/")[0] in known and one.slots]
+    if jobs is not None:
+        known.add(JobKind.SLURM)
+        found += _of_slurm(jobs, pins, sight) if jobs.jobs or jobs.processes else ()
+    found.sort(key=lambda member: member.began or 0.0)
+    return Members(all=tuple(found), names=frozenset([member.name for member in found]), known=frozenset(known))
+
+
+def _of(one: Workload, sight: Sight) -> Member:
+    by_slot: dict[str, tuple[int, ...]] = {}
+    for process in one.processes:
+        for slot in process.slots:
+            by_slot[slot] = (*by_slot.get(slot, ()), process.pid)
+    source = "cgroup" if one.group else "processes"
+    return Member(
+        name=_name(one.name),
+        began=one.started,
+        uid=one.uid,
+        slots=one.slots,
+        also=tuple(_name(name) for name in one.also[:ALSO_MOST]),
+        by_slot=by_slot,
+        oom_kills=one.oom_kills or 0,
+        end=None if one.ended is None else End(at=stamp(one.ended, sight.now), known_from=source),
+    )
 
 
 def _of_slurm(jobs: JobsFacts, pins: Collection[str], sight: Sight) -> Iterator[Member]:

@@ -56,7 +56,7 @@ class Touch:
 
     what: str
     """`xid`, `sxid`, `finding`, `rising` (a condition that was seen for too short a time to be a finding), `reset`, `oom_limit`,
-    `oom_node`, `notice`, `signalled`, `saved`, `requeued`, `excluded` or `boot`."""
+    `oom_node`, `oom_count` (its control group counts kills, and no line of the kernel says why), `notice`, `signalled`, `saved`, `requeued`, `excluded` or `boot`."""
     detail: str = ""
     """Which one: the number of an Xid, the id of a finding, the reason of an exclusion. At most 200 characters."""
     at: Stamp
@@ -141,6 +141,8 @@ class Epoch:
     """By slot, the driver's energy counter as of `use`, millijoules."""
     used_at: Stamp | None = None
     """When `use` was written down; None before."""
+    also: tuple[str, ...] = ()
+    """Other names of a pod: by its UID, and of its containers."""
     pids: tuple[int, ...] = ()
     """Processes of it that had a GPU open, at most `PIDS_MOST`, the newest last."""
 

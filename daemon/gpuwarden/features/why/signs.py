@@ -93,7 +93,8 @@ def _repeated(touch: Touch, _: Epoch) -> bool:
 
 
 def _its_process(touch: Touch, epoch: Epoch) -> bool:
-    return touch.what == "oom_node" and (touch.detail == epoch.name or touch.pid in epoch.pids)
+    named = touch.detail in (epoch.name, *epoch.also)
+    return touch.what == "oom_node" and (named or (touch.pid is not None and touch.pid in epoch.pids))
 
 
 _GPU = ("gpu_missing", "gpu_unresponsive", "gpu_reset_required", "gpu_recovery_action", "ecc_uncorrectable")
@@ -124,6 +125,11 @@ ROWS: tuple[Row, ...] = (
         name="node_memory", fits=_its_process, cause=Cause.HOST, certainty=C.CERTAIN,
         says="The memory of the node was full, and the kernel killed{process}; run it again, or set memory limits for all jobs",
         source="the kernel's line names a process of the job; Linux, mm/oom_kill.c",
+    ),
+    Row(
+        name="counted_memory", fits=lambda touch, _: touch.what == "oom_count", cause=Cause.JOB, certainty=C.LIKELY,
+        says="Processes of it were killed for want of memory of the host; ask for more, or use less",
+        source="Linux, cgroup-v2.rst, memory.events; the kernel's line, which tells its limit from a full node, was not read",
     ),
     Row(
         name="driver", fits=_found(*_DRIVER), cause=Cause.HOST, certainty=C.LIKELY,

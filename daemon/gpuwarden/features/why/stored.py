@@ -18,6 +18,7 @@ from gpuwarden_collectors.facts import Stamp
 
 NAME_MOST = 200
 SLOTS_MOST = 64
+ALSO_MOST = 8
 _TOUCH = "touch"
 _DIGITS_MOST = 19
 
@@ -69,6 +70,7 @@ class Begun(Used):
     uid: int | None = None
     user: Word = ""
     job_name: Word = ""
+    also: str = ""
     used: Stamp | None = None
     """When it used that; None if nothing was written down."""
     touches: Evidence = field(metadata=OTHER_KEYS)
@@ -96,22 +98,15 @@ class Ended(Begun):
     """Short jobs since the record before that have none, since they ended well or there were too many."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OomKilled:
-    """OOM_KILL."""
-
-    of_limit: bool
-    job: str
-    limit_job: str
-    pid: int | None
-    count: int = field(metadata=otherwise(1))
-
-
 # --- lists in one text
 
 
 def slots_of(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(printable(32)(word) for word in text.split()[:SLOTS_MOST]))
+
+
+def names_of(text: str) -> tuple[str, ...]:
+    return tuple(printable(NAME_MOST)(word) for word in text.split()[:ALSO_MOST])
 
 
 def pids_of(text: str) -> tuple[int, ...]:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from gpuwarden.features.why.model import TOUCHES_MOST, Epoch, JobKind, Touch
-from gpuwarden.features.why.stored import NAME_MOST, OomKilled, printable
+from gpuwarden.features.why.stored import NAME_MOST, printable
 from gpuwarden.health.conditions import condition
 from gpuwarden.health.event_data import read
-from gpuwarden.health.events import Lines, Raised, Reset
+from gpuwarden.health.events import Lines, OomKilled, Raised, Reset
 from gpuwarden.health.memory import State
 from gpuwarden.health.model import Event, EventKind, Severity
 from gpuwarden.health.runbooks import PAGES
@@ -60,7 +60,7 @@ def concerns(one: Touching, epoch: Epoch) -> bool:
     if epoch.boot_id != one.boot_id or one.touch.at.boottime < epoch.began.boottime:
         return False
     if one.job:
-        return one.job == epoch.name
+        return one.job == epoch.name or one.job in epoch.also
     if one.touch.slot:
         return one.touch.slot in epoch.slots
     return not one.several or len(epoch.slots) >= SEVERAL
@@ -176,7 +176,7 @@ def _reset(event: Event, _: State) -> Touching | None:
 
 
 def _oom(event: Event, _: State) -> Touching | None:
-    """An end by a limit concerns the job that has the limit; one by a full node all jobs, and `detail` names whose process it was."""
+    """Return a kill for want of memory: at a limit it concerns the job of the process, on a full node all jobs, and `detail` names that one."""
     data = read(OomKilled, event)
     if data.of_limit and not (data.limit_job or data.job):
         return None  # of a session of a user, or of a service
