@@ -40,6 +40,20 @@ def test_the_daemon_is_asked_and_the_end_is_noted(host: HookHost, shell: Sequenc
     assert host.wait_for_call() == [f"slurm look --run-dir {host.run_dir}"]
 
 
+@pytest.mark.parametrize(
+    ("code", "noted"),
+    [
+        ("3:0", "exit=3:0"), ("0:9", "exit=0:9"), ("255:127", "exit=255:127"), ("", ""), ("3", ""), (":", ""), ("3:0 uid=0", ""), ("3:0\nx", ""),
+        ("1:2:3", ""), ("-1:0", ""), ("1234:5678", ""), ("$(reboot):0", ""), ("*", ""),
+    ],
+)  # fmt: skip
+def test_how_the_batch_script_ended_is_noted(host: HookHost, shell: Sequence[str], code: str, noted: str) -> None:
+    done = host.run("epilog", shell, SLURM_JOB_ID="4711", SLURM_JOB_EXIT_CODE2=code)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    (line,) = (host.notes / "4711").read_text().splitlines()
+    assert line.split()[1:] == noted.split()
+
+
 def test_what_it_starts_outlives_its_process_group_and_holds_nothing(host: HookHost, tmp_path: Path) -> None:
     """After its end slurmd kills the group of the epilog, and waits until nobody has its output open any more."""
     host.answer(f"read -r end <{tmp_path}/gate; echo ended >>{host.calls}")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuwarden_collectors.slurm.jobs_register import parse
 from support.slurm_hooks import NOBODY, SHELLS, HookHost, require_root
 
 BAD_GPU: Mapping[str, object] = {
@@ -162,6 +163,32 @@ def test_who_was_given_which_gpus_is_left_for_the_daemon(host: HookHost, shell: 
     words = (host.notes / "4711").read_text().split()
     assert [word.partition("=")[0] for word in words] == ["uid", "gpus", "started", "user"]
     assert {"uid=1001", "gpus=0,3", "user=somebody"} < set(words)
+
+
+def test_on_which_nodes_a_job_is_is_left_for_the_daemon(host: HookHost, shell: Sequence[str]) -> None:
+    host.verdict()
+    nodes = {"SLURM_JOB_NUM_NODES": "1000", "SLURMD_NODENAME": "n1", "SLURM_NODELIST": f"n[1,{'3,' * 999}3]"}
+    assert prolog(host, shell, "0,3", **nodes) == (0, "")
+    line = (host.notes / "4711").read_text()
+    assert line.split()[4:] == ["nodes=1000", "node=n1", f"list={nodes['SLURM_NODELIST']}"[: 1000 - len(" node=n1 ")]]
+    job = parse(4711, line)
+    assert (job.nodes, job.batch, job.gpus) == (1000, True, (0, 3))
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"SLURM_JOB_NUM_NODES": "2 uid=0"}, {"SLURM_JOB_NUM_NODES": "-1"}, {"SLURMD_NODENAME": "n1\nuid=0"}, {"SLURMD_NODENAME": ""},
+        {"SLURM_NODELIST": "n1 uid=0"}, {"SLURM_NODELIST": "$(reboot)"}, {"SLURM_NODELIST": "*"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_of_unusual_nodes_nothing_is_left(host: HookHost, shell: Sequence[str], odd: dict[str, str]) -> None:
+    host.verdict()
+    assert prolog(host, shell, "0,3", **{"SLURM_NODELIST": "n1", **odd}) == (0, "")
+    line = (host.notes / "4711").read_text()
+    assert "uid=0" not in line
+    assert len(line.split()) == (6 if "SLURM_JOB_NUM_NODES" in odd else 4)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,14 @@ from collections.abc import Iterator
 _PART = re.compile(r"([^,\[\]]+|\[[^\]]*\])")
 
 
+_RANGES = re.compile(r"\[(\d*)[^\]]*\]?")
+
+
+def first_host(hostlist: str) -> str:
+    """Returns the first node of a list, which may be cut off anywhere behind it."""
+    return _RANGES.sub(r"\1", hostlist).partition(",")[0]
+
+
 def in_hostlist(node: str, hostlist: str) -> bool:
     """True if a hostlist such as `n[1-3,007],m5` names this node."""
     return any(_matches(node, parts) for parts in _hosts(hostlist))

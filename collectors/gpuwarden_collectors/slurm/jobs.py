@@ -1,8 +1,8 @@
 """The jobs on this node and the processes of theirs that have a GPU open.
 
 What is on this host is asked first and costs the controller nothing: the notes of prolog and epilog, the control groups,
-slurmd (`scontrol listpids`), the environment of processes. The controller is asked only for what these leave open, and at
-most `questions` times in four hours.
+slurmd (`scontrol listpids`), the environment of processes. The controller is asked only for what these leave open, at most
+`questions` times in four hours, and how a job ended whose first node this is (`jobs_end.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from gpuwarden_collectors.base import Clock, SourceAbsent, host_clock
 from gpuwarden_collectors.slurm.jobs_controller import HOUR, Controller
 from gpuwarden_collectors.slurm.jobs_cpu import CpuTimes
+from gpuwarden_collectors.slurm.jobs_end import Ends
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess, JobsFacts
 from gpuwarden_collectors.slurm.jobs_gres import minors
 from gpuwarden_collectors.slurm.jobs_owners import Ask, Owners
@@ -55,6 +56,7 @@ class JobsReader:
         self._clock = clock
         self._owners = Owners(proc, ask)
         self._controller = Controller(node, ask, questions)
+        self._ends = Ends(ask)
         self._listed: dict[int, Job] = {}
         self._seen: dict[int, float] = {}  # job: when there was last a sign of it
         self._over: dict[int, Job] = {}  # notes that are still there of jobs that are over
@@ -79,9 +81,10 @@ class JobsReader:
         self._cpu.read(users, now)
         processes = tuple(replace(self._owners.belongs(user, jobs), cpu_seconds=self._cpu.of(user)) for user in users)
         self._settle(processes, jobs, now)
+        self._ends.learn(jobs.values(), now)
         self._over |= {number: note for number, note in notes.items() if number not in jobs}
         return JobsFacts(
-            jobs=tuple(self._marked(jobs[number], users) for number in sorted(jobs)),
+            jobs=tuple(self._ends.of(self._marked(jobs[number], users)) for number in sorted(jobs)),
             processes=processes,
             cpu_at=self._cpu.at,
             minors=minors(self._conf.with_name("gres.conf"), self._node),

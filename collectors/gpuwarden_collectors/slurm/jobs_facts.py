@@ -26,6 +26,24 @@ class Job:
     """Seconds of CLOCK_BOOTTIME; None while no source reports its end here."""
     watched: bool = True
     """False: its processes do not show that it is a batch job, or its user wants no judgement of how it gets on."""
+    nodes: int | None = None
+    """Number of its nodes; None where no source gives it."""
+    batch: bool = False
+    """This is its first node, which runs the batch script; by the prolog's note."""
+    exit_code: int | None = None
+    """Exit code of the batch script; None: not known, or the controller ended it. 0 is the controller's word: in an epilog a job that was
+    cancelled has 0 too."""
+    signal: int | None = None
+    """The signal that ended the batch script; None: not known, or none did. Of what the controller ended it is the controller's own."""
+    state: str = ""
+    """How it ended, in the controller's word, one of `jobs_text.ENDING`; `REQUEUED`: it waits or runs again. Empty until that was asked, which
+    only the first node does, for some jobs an hour (`jobs_end.py`)."""
+    step_exit_code: int | None = None
+    """The highest exit code of its steps; None: not known."""
+    step_signal: int | None = None
+    """The signal of that step; None: not known, or none."""
+    failed_node: str = ""
+    """Of NODE_FAIL the node that failed, where the controller names it (24.11)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,10 @@
 """The notes of prolog and epilog: a small file for each job, named by its number, in a folder that only their user writes.
 
-    uid=1001 gpus=0,3 started=86400 user=somebody stall=ignore
-    ended=86460
+    uid=1001 gpus=0,3 started=86400 user=somebody stall=ignore nodes=2 node=n1 list=n[1-2]
+    ended=86460 exit=3:0
 
-`stall` is there where the comment of the job opts out of `job_stalled`. Written by root's scripts with a shell's own commands, one
+`stall` is there where the comment of the job opts out of `job_stalled`. `list` is that of the job's nodes, cut off if it is long; the first one
+runs the batch script. `exit` is the exit code and signal of that, if the epilog has them. Written by root's scripts with a shell's own commands, one
 line each; a line of another form is passed over. The daemon, which may be another user, only reads them; root removes them (`tidy`),
 by the epilog's `gpuwarden slurm look`.
 """
@@ -16,6 +17,8 @@ import stat
 from pathlib import Path
 
 from gpuwarden_collectors.host_files import read_text
+from gpuwarden_collectors.slurm.hostlist import first_host
+from gpuwarden_collectors.slurm.jobs_end import exit_of
 from gpuwarden_collectors.slurm.jobs_facts import Job
 from gpuwarden_collectors.slurm.jobs_text import numbers
 
@@ -74,7 +77,9 @@ def _is_note(name: str) -> bool:
 
 def parse(number: int, text: str) -> Job:
     pairs = dict(item.split("=", 1) for item in text.split() if "=" in item)
-    started, ended, uid = (_count(pairs.get(name, "")) for name in ("started", "ended", "uid"))
+    started, ended, uid, nodes = (_count(pairs.get(name, "")) for name in ("started", "ended", "uid", "nodes"))
+    code, signal = exit_of(pairs.get("exit", "")) if ended is not None else (None, None)
+    node = pairs.get("node", "")
     return Job(
         id=number,
         uid=uid,
@@ -83,6 +88,10 @@ def parse(number: int, text: str) -> Job:
         started=started,
         ended=ended,
         watched=pairs.get("stall") != "ignore",
+        nodes=nodes,
+        batch=node != "" and first_host(pairs.get("list", "")) == node,
+        exit_code=code or None,
+        signal=signal,
     )
 
 

@@ -45,6 +45,7 @@ class Pseudonyms:
             "limit_group": self._pseudonym,
             "user": self._pseudonym,
             "job_name": self._pseudonym,
+            "failed_node": self._pseudonym,
             "namespace": self._pseudonym,
             "pod": self._pods,
             "container": self._pseudonym,

@@ -1,0 +1,179 @@
+"""How a job ended, as the controller says it. It is asked by the first node of the job alone, which ran the batch script: one question for a job
+of any size, some seconds after its end, spread by its number, and at most `MOST` in an hour. Of many jobs those that ran longest come first.
+
+What 22.05 and 24.11 say was measured: state, exit code and signal of the batch script, those of the worst step, and from 24.11 on which node
+failed; who cancelled a job neither says, only accounting. The exit code in the epilog's environment is right unless it is 0: then the job
+may as well have been cancelled. A text that its user chose, as the name, may hold lines of the same form: an answer that says anything
+twice is not believed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+
+from gpuwarden_collectors.base import CollectorError
+from gpuwarden_collectors.slurm.jobs_facts import Job
+from gpuwarden_collectors.slurm.jobs_owners import Ask
+from gpuwarden_collectors.slurm.jobs_text import ENDING
+
+MOST, SPAN = 30, 3600.0
+AT_ONCE = 4
+"""Questions in one pass."""
+AFTER, SPREAD = 5.0, 30
+"""Seconds after its end: at least, and up to so many more by the number of the job."""
+AGAIN_AFTER = 30.0
+"""Seconds until the second question, the last, where the first had no answer or the job was still completing."""
+UNTIL = 240.0
+"""Seconds after its end: with its default MinJobAge the controller forgets it 300 s after the end."""
+AGAIN, COMPLETED = "REQUEUED", "COMPLETED"
+_BY_ITSELF = ("FAILED", "OUT_OF_MEMORY")
+"""States whose exit code is the script's own. What the controller ends has 0, or what a trap of the script made of the signal."""
+_RUNS_AGAIN = (
+    "PENDING",
+    "CONFIGURING",
+    "RUNNING",
+    "SUSPENDED",
+    "REQUEUED",
+    "REQUEUE_HOLD",
+    "REQUEUE_FED",
+    "SPECIAL_EXIT",
+)
+_SIGNAL_MOST = 64
+_RECORD = re.compile(r"^JobId=(?=\d)", re.MULTILINE)
+_KEY = re.compile(
+    r"^ +(?:UserId=[^()\n]{0,256}\((?P<uid>\d{1,10})\)"
+    r"|JobState=(?P<state>[A-Z_]{1,32}) (?:.* FailedNode=(?P<failed>[\w.-]{1,64}) )?"
+    r"|NumNodes=(?P<nodes>\d{1,6})\b"
+    r"|DerivedExitCode=(?P<step>\d{1,3}:\d{1,3})"
+    r"|.*\bReboot=\d+ ExitCode=(?P<code>\d{1,3}:\d{1,3}))",
+    re.MULTILINE | re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """The controller's answer. The names are those of `Job`."""
+
+    state: str
+    exit_code: int | None = None
+    signal: int | None = None
+    step_exit_code: int | None = None
+    step_signal: int | None = None
+    failed_node: str = ""
+    nodes: int | None = None
+
+
+def end_of(text: str, number: int, uid: int | None) -> End | None:
+    """Parses `scontrol show job -d NUMBER`. None while the job completes, and for an answer that is no other job's, or not believed.
+
+    `uid`: the user of the job that ended; of another user's it is another job, with the number that comes again.
+    """
+    found = dict[str, str]()
+    records = [one for one in _RECORD.split(text) if re.match(rf"{number}\b", one)]
+    for record in records:
+        for match in _KEY.finditer(record):
+            for name, value in match.groupdict().items():
+                if value is not None and name in found:
+                    return None
+                if value is not None:
+                    found[name] = value
+    if len(records) != 1 or "state" not in found or (uid is not None and found.get("uid") != str(uid)):
+        return None
+    state, nodes = found["state"], found.get("nodes")
+    if state in _RUNS_AGAIN:
+        return End(state=AGAIN, nodes=int(nodes) if nodes else None)
+    if state not in ENDING:
+        return None
+    code, signal = exit_of(found.get("code", ""))
+    step_code, step_signal = exit_of(found.get("step", ""))
+    return End(
+        state=state,
+        exit_code=code if state == COMPLETED or (code and state in _BY_ITSELF) else None,
+        signal=signal,
+        step_exit_code=step_code,
+        step_signal=step_signal,
+        failed_node=found.get("failed", ""),
+        nodes=int(nodes) if nodes else None,
+    )
+
+
+def exit_of(text: str) -> tuple[int | None, int | None]:
+    """Parses `3:0` as Slurm writes exit codes. The signal is None if none ended it; Slurm's own mark for want of memory is no signal."""
+    code, colon, signal = text.partition(":")
+    if not (colon and code.isdecimal() and signal.isdecimal() and text.isascii() and len(text) <= 7):
+        return None, None
+    return int(code), int(signal) if 0 < int(signal) <= _SIGNAL_MOST else None
+
+
+_Key = tuple[int, float | None, float | None]
+
+
+class Ends:
+    """Asks how jobs ended. If `ask` is None, nobody is asked."""
+
+    def __init__(self, ask: Ask | None) -> None:
+        self._ask = ask
+        self._asked: deque[float] = deque()
+        self._tried: dict[_Key, list[float]] = {}
+        self._ends: dict[_Key, End] = {}
+
+    def learn(self, jobs: Collection[Job], now: float) -> None:
+        here = {_key(job) for job in jobs}
+        self._tried = {key: tries for key, tries in self._tried.items() if key in here}
+        self._ends = {key: end for key, end in self._ends.items() if key in here}
+        for job in sorted(self._due(jobs, now), key=_length, reverse=True)[:AT_ONCE]:
+            if not self._one(job, now):
+                return
+
+    def of(self, job: Job) -> Job:
+        """Returns the job with what the controller said of its end."""
+        end = self._ends.get(_key(job))
+        if end is None:
+            return job
+        job = replace(job, state=end.state, failed_node=end.failed_node, nodes=end.nodes or job.nodes)
+        if end.state == AGAIN:
+            return job
+        return replace(
+            job,
+            exit_code=end.exit_code,
+            signal=end.signal,
+            step_exit_code=end.step_exit_code,
+            step_signal=end.step_signal,
+        )
+
+    def _due(self, jobs: Collection[Job], now: float) -> Iterator[Job]:
+        for job in jobs:
+            if self._ask is None or job.ended is None or not (job.batch and job.gpus) or _key(job) in self._ends:
+                continue
+            tried = self._tried.get(_key(job), [])
+            again = not tried or (len(tried) == 1 and now - tried[0] >= AGAIN_AFTER)
+            if again and AFTER + job.id % SPREAD <= now - job.ended <= UNTIL:
+                yield job
+
+    def _one(self, job: Job, now: float) -> bool:
+        """Asks of one job. False if no more are to be asked in this pass."""
+        while self._asked and now - self._asked[0] >= SPAN:
+            self._asked.popleft()
+        if self._ask is None or len(self._asked) >= MOST:
+            return False
+        self._asked.append(now)
+        self._tried.setdefault(_key(job), []).append(now)
+        try:
+            end = end_of(self._ask(("scontrol", "show", "job", "-d", str(job.id))), job.id, job.uid)
+        except CollectorError:
+            return False
+        if end is not None:
+            self._ends[_key(job)] = end
+        return True
+
+
+def _key(job: Job) -> _Key:
+    """A number may come again, when the controller's counter begins anew, or the job is requeued."""
+    return job.id, job.started, job.ended
+
+
+def _length(job: Job) -> float:
+    return (job.ended or 0.0) - (job.started or job.ended or 0.0)

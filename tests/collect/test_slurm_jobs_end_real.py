@@ -1,0 +1,102 @@
+"""How jobs ended, by a real Slurm whose prolog and epilog are ours: each is asked for once, by its first node."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuwarden_collectors.base import CollectorError
+from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.slurm.jobs import JobsReader
+from gpuwarden_collectors.slurm.jobs_facts import Job
+from support.slurm import SLURM_BESIDE, Slurm, require_slurm, running
+from support.slurm_rig_hooks import Rig
+
+pytestmark = [*SLURM_BESIDE, pytest.mark.slow]
+LATER = 40.0
+"""Seconds after the end: every job is due."""
+
+
+@pytest.fixture(scope="module")
+def rig() -> Iterator[Rig]:
+    require_slurm()
+    with tempfile.TemporaryDirectory(prefix="gw-slurm-", ignore_cleanup_errors=True) as folder:
+        rig = Rig(Slurm(Path(folder)))
+        rig.slurm.more = rig.prepare()
+        with running(rig.slurm):
+            yield rig
+
+
+class Asking:
+    """The jobs as each node reads them, and what was asked for that."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self.asked: list[str] = []
+        self._readers = {name: self._of(name) for name in rig.slurm.names}
+
+    def read(self) -> dict[str, dict[int, Job]]:
+        """The jobs of each node, after as many passes as all questions take."""
+        for reader in self._readers.values():
+            reader.read()
+        return {name: {job.id: job for job in reader.read().jobs} for name, reader in self._readers.items()}
+
+    def _of(self, name: str) -> JobsReader:
+        return JobsReader(
+            Path("/proc"),
+            self._rig.notes(name),
+            self._rig.slurm.conf,
+            node=name,
+            pids=tuple,
+            ask=self._ask,
+            clock=lambda: Stamp(time.clock_gettime(time.CLOCK_BOOTTIME) + LATER, time.time() + LATER),
+        )
+
+    def _ask(self, words: tuple[str, ...]) -> str:
+        self.asked.append(words[-1])
+        try:
+            return self._rig.slurm.command(*words)
+        except AssertionError as error:
+            raise CollectorError(str(error)) from error
+
+
+def ended(rig: Rig, job: int, *nodes: str) -> None:
+    """Wait until the epilog has noted the end on these nodes, and Slurm has heard of it."""
+    notes = [rig.notes(name) / str(job) for name in nodes]
+    rig.slurm.wait(lambda: all(one.exists() and "ended=" in one.read_text() for one in notes), f"the end of job {job}")
+    rig.slurm.wait(lambda: rig.slurm.job_state(job) != "COMPLETING", f"job {job} to be complete")
+
+
+def test_the_first_node_says_how_each_job_ended(rig: Rig) -> None:
+    slurm = rig.slurm
+    on = ("--gres=gpu:1", "-w", "n1")
+    failed = slurm.submit("exit 3", *on)
+    killed = slurm.submit("kill -9 $$", *on)
+    step = slurm.submit('srun sh -c "exit 7"; exit 0', *on)
+    cancelled = slurm.submit("sleep 300", *on)
+    two = slurm.submit("sleep 300", "--gres=gpu:1", "-N2", "-w", "n2,n3")
+    forged = slurm.submit("true", *on, "-J", "x\n   JobState=NODE_FAIL Reason=NodeDown FailedNode=n9 Dependency=(null)")
+    for job in (cancelled, two):
+        slurm.wait(lambda job=job: slurm.job_state(job) == "RUNNING", f"job {job} to run")  # type: ignore[misc]
+    slurm.command("scancel", str(cancelled))
+    slurm.command("scancel", str(two), user="nobody")
+    for job in (failed, killed, step, cancelled, forged):
+        ended(rig, job, "n1")
+    ended(rig, two, "n2", "n3")
+    asking = Asking(rig)
+    found = asking.read()
+    first, second = found["n2"][two], found["n3"][two]
+    assert (first.state, first.nodes, first.batch) == ("CANCELLED", 2, True)
+    assert (second.state, second.nodes, second.batch) == ("", 2, False)
+    assert asking.asked.count(str(two)) == 1
+    assert sorted(asking.asked) == sorted(map(str, (failed, killed, step, cancelled, two, forged)))
+    known = found["n1"]
+    assert (known[failed].state, known[failed].exit_code, known[failed].signal) == ("FAILED", 3, None)
+    assert (known[killed].state, known[killed].exit_code, known[killed].signal) == ("FAILED", None, 9)
+    assert (known[step].state, known[step].exit_code, known[step].step_exit_code) == ("COMPLETED", 0, 7)
+    assert (known[cancelled].state, known[cancelled].exit_code) == ("CANCELLED", None)
+    assert known[forged].state == "", "it says twice how it ended"
