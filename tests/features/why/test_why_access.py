@@ -29,7 +29,8 @@ from gpuwarden.publish.sockets.control import Control
 from gpuwarden.publish.sockets.jobs import JobSocket
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.facts import Stamp
-from support.commands import environment
+from support.commands import environment, gpuwarden
+from support.control_server import serving
 from support.job_trees import Forest, forest
 from support.snapshots import slot, snapshot
 from support.socket_talk import ask
@@ -349,3 +350,22 @@ async def test_a_batch_script_prints_one_line_at_its_end_and_keeps_its_exit_code
             assert done.returncode == 7
             assert len((done.stdout + done.stderr).splitlines()) == 1, done
     assert "no daemon answers" in done.stderr
+
+
+@pytest.mark.parametrize("answers", [None, b"no JSON\n", b"[]\n"], ids=["nothing", "no JSON", "no answer"])
+async def test_a_daemon_that_does_not_answer_ends_neither_the_command_s_time_nor_the_script(
+    tmp_path: Path, answers: bytes | None
+) -> None:
+    with serving(tmp_path, None if answers is None else lambda _: answers):
+        done = await asyncio.to_thread(gpuwarden, "why", "--short", "--run-dir", tmp_path, temporary=tmp_path)
+    assert done.returncode == (75 if answers is None else 69)
+    assert (done.stdout, len(done.stderr.splitlines())) == ("", 1)
+
+
+async def test_a_job_that_asks_at_its_end_gets_the_answer_that_it_would_have(folder: Path) -> None:
+    """The trap of a batch script runs while the job still does."""
+    oom = replace(job("slurm/71", ALICE), touches=(Touch(what="oom_limit", at=stamp(3), pid=77),))
+    async with site(folder, known=Shown(running=(oom,))) as here:
+        found = (await ask(here.run_dir / "control.sock", {"verb": "why", "job": "71"}))["result"]
+    assert (found["running"], found["answer"]["cause"]) == (True, "job")
+    assert "memory" in found["answer"]["sentence"]

@@ -94,6 +94,8 @@ def test_a_running_job_shows_what_touched_it_so_far() -> None:
     assert short(document) == "gpuwarden: slurm/4711 is running: GPU 1: GPU reset, 30 s ago"
     assert "ended   not yet, after 1 h 27 min" in list(lines(document))
     assert "end of the job" not in "\n".join(lines(document))
+    answered = of_running(EPOCH, INDICES, at(5230), answer=RECORD.answer)
+    assert short(answered).startswith("gpuwarden: slurm/4711 is running; if it ended now: GPU 1 fell off the bus")
     untouched = of_running(replace(EPOCH, touches=()), INDICES, at(59))
     assert short(untouched) == "gpuwarden: slurm/4711 is running: nothing touched it so far"
     assert list(lines(untouched))[-1] == "nothing touched it that this node saw"

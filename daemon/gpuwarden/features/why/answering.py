@@ -17,17 +17,20 @@ from typing import Any
 from gpuwarden.base.threads import detached
 from gpuwarden.control.rate_limit import Pushes
 from gpuwarden.features.why.asking import Asker, asker
+from gpuwarden.features.why.causes import Around, answer
 from gpuwarden.features.why.document import of_record, of_running
 from gpuwarden.features.why.history import ended_of
 from gpuwarden.features.why.lookup import Found, May, newest
-from gpuwarden.features.why.model import Epoch, Record
+from gpuwarden.features.why.model import Answer, Cause, End, Epoch, Record
 from gpuwarden.features.why.names import NO_SUCH_JOB, names_of
+from gpuwarden.features.why.sentences import Board
 from gpuwarden.features.why.snapshot import of
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden.publish.sockets.control import Peer
 from gpuwarden.publish.sockets.jobs import Caller
 from gpuwarden.publish.sockets.unix_socket import TRY_AGAIN, VerbError
 from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.process_stat import process_stat
 
 CALLER_READ_WITHIN = 1.0
@@ -122,7 +125,16 @@ class Answering:
         node, older = self._snapshot().service.node, found.older
         if found.record is not None:
             return of_record(found.record, self._indices, node=node, older=older)
-        return of_running(found.epoch, self._indices, self._clock(), node=node, older=older)
+        now = self._clock()
+        so_far = self._so_far(found.epoch, now)
+        return of_running(found.epoch, self._indices, now, answer=so_far, node=node, older=older)
+
+    def _so_far(self, epoch: Epoch, now: Stamp) -> Answer | None:
+        """Return the answer if the job ended now, as a script does that asks at its end; None if nothing would be its cause."""
+        gpus = self._snapshot().verdict.gpus
+        boards = {gpu.slot: Board(index=self._indices.get(gpu.slot), serial=gpu.serial) for gpu in gpus}
+        found = answer(epoch, End(at=now, known_from="processes"), Around(boards=boards))
+        return None if found.cause in (Cause.NONE, Cause.NOT_SEEN) else found
 
 
 def _asked(arguments: dict[str, Any]) -> tuple[str | None, str]:

@@ -32,9 +32,12 @@ def of_record(record: Record, indices: Indices, *, node: str = "", older: int = 
     return {**_epoch(epoch, indices, node), **ended, "older": older}
 
 
-def of_running(epoch: Epoch, indices: Indices, now: Stamp, *, node: str = "", older: int = 0) -> Document:
-    """Return the document of a job that has not ended: what touched it so far."""
-    running = {"running": True, "ended": None, "seconds": _seconds(epoch, now), "end": None, "answer": None}
+def of_running(
+    epoch: Epoch, indices: Indices, now: Stamp, *, answer: Answer | None = None, node: str = "", older: int = 0
+) -> Document:
+    """Return the document of a job that has not ended: what touched it so far. `answer`: that of the job if it ended now, if there is any."""
+    so_far = None if answer is None else _answer(answer, indices)
+    running = {"running": True, "ended": None, "seconds": _seconds(epoch, now), "end": None, "answer": so_far}
     return {**_epoch(epoch, indices, node), **running, "older": older}
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuwarden.features.why.counts import counts
-from gpuwarden.features.why.model import Answer, Cause, Epoch, Record
+from gpuwarden.features.why.follows import code_of
+from gpuwarden.features.why.model import Answer, Cause, Epoch, Record, Touch
 from gpuwarden.features.why.snapshot import of
 from gpuwarden.publish.metrics.lines import COUNTER, GAUGE
 from gpuwarden.publish.metrics.row import Metric, Sample
@@ -15,6 +16,8 @@ ENDED, ENDED_AT = "gpuwarden_job_ended_info", "gpuwarden_job_ended_timestamp_sec
 CAUSE_AT = "gpuwarden_job_cause_timestamp_seconds"
 MOST = 64
 """Series of one metric: the newest jobs."""
+WELL_AT_LEAST = 600.0
+"""Seconds that a job must have run to have series though it ended well: thousands of short ones would only fill Prometheus."""
 
 
 def _infos(snapshot: Snapshot) -> Iterator[Sample]:
@@ -36,23 +39,22 @@ def _cause_at(snapshot: Snapshot) -> Iterator[Sample]:
 
 def cause_at(record: Record) -> float:
     """Return the wall time of the first touch that the answer rests on; that of the end where it rests on none."""
-    times = (
-        touch.at.wall
-        for touch in record.epoch.touches
-        if _rests_on(record.answer, touch.what, touch.detail, touch.slot)
-    )
+    times = [touch.at.wall for touch in record.epoch.touches if _rests_on(record.answer, touch)]
     return min(times, default=record.end.at.wall)
 
 
-def _rests_on(answer: Answer, what: str, detail: str, slot: str) -> bool:
-    code = detail.partition("@")[0] if what in ("finding", "rising") else f"{what}.{detail}"
-    return bool(answer.code) and answer.code in (code, what) and answer.slot in ("", slot)
+def _rests_on(answer: Answer, touch: Touch) -> bool:
+    return answer.code == (code_of(touch) or touch.what) and answer.slot in ("", touch.slot)
 
 
 def _newest(snapshot: Snapshot) -> list[Record]:
     """Return one record of each job: of a number that was given twice the newest."""
-    by_name = {record.epoch.name: record for record in of(snapshot).ended}
+    by_name = {record.epoch.name: record for record in of(snapshot).ended if _is_worth_series(record)}
     return sorted(by_name.values(), key=lambda record: record.end.at.wall)[-MOST:]
+
+
+def _is_worth_series(record: Record) -> bool:
+    return record.answer.cause is not Cause.NONE or record.end.at.wall - record.epoch.began.wall >= WELL_AT_LEAST
 
 
 def _ended(snapshot: Snapshot) -> Iterator[Sample]:
@@ -87,7 +89,7 @@ METRICS: tuple[Metric, ...] = (
         GAUGE,
         ("job", "cause", "certainty", "code", "pci_bus_id", "user", "job_name"),
         _infos,
-        "Always 1, for each job that ended here in the last day, 64 at most. The labels are why: cause, its certainty, the Xid, finding or state that it "
+        "Always 1, for each job that ended here in the last day, 64 at most, without those that ended well in less than 10 minutes. The labels are why: cause, its certainty, the Xid, finding or state that it "
         "rests on, and the GPU to blame. job is its name for gpuwarden why, such as slurm/4711 (user and job_name are empty unless publish.publish_jobs is "
         "set).",
         omitted=("job",),

@@ -79,6 +79,8 @@ def headline(document: Document) -> str:
     name = clean(document["job"])
     answer = document["answer"]
     if answer is not None:
+        if document["running"]:
+            name += " is running; if it ended now"
         return f"{name}: {clean(answer['sentence']) or CAUSES.get(answer['cause'], clean(answer['cause']))}"
     if not document["touches"]:
         return f"{name} is running: nothing touched it so far"
