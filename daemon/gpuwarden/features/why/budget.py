@@ -24,9 +24,9 @@ class Worth(Enum):
     TOUCHED = 0.0
 
 
-def taken(budget: Budget | None, worth: Worth, now: float) -> tuple[Budget, bool]:
-    """Return the budget after a record was asked for, and whether it may be written. `now`: seconds of CLOCK_BOOTTIME."""
+def taken(budget: Budget | None, worth: Worth, now: float, events: int = 1) -> tuple[Budget, bool]:
+    """Return the budget after so many events were asked for, and whether they may be written. `now`: seconds of CLOCK_BOOTTIME."""
     tokens, at = (MOST, now) if budget is None else (budget.tokens, budget.at)
     tokens = min(MOST, tokens + max(0.0, now - at) * PER_HOUR / 3_600.0)
-    granted = tokens - 1.0 >= worth.value
-    return Budget(tokens=tokens - granted, at=now), granted
+    granted = tokens - events >= worth.value
+    return Budget(tokens=tokens - events * granted, at=now), granted

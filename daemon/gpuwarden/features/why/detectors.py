@@ -36,6 +36,8 @@ ANOTHER_AFTER = 5.0
 """Seconds by which a job must begin later than the known one of its name to be another one."""
 FORGOTTEN_AFTER = 86_400.0
 """Seconds after which a job ends of which nobody can say any more whether it runs."""
+QUIET_FOR = 5.0
+"""Seconds for which nothing is due where nothing was read."""
 LONG_OVER = 2 * SETTLES
 """Seconds after its end from which on a job that this daemon has never seen running is none of its records."""
 
@@ -45,8 +47,13 @@ def follow(state: State, sight: Sight) -> tuple[State, tuple[Event, ...]]:
     memory, before = memory_of(state), following_of(state)
     if not (memory.epochs or before.live or before.done) and not _may_have_jobs(sight):
         return state, ()
+    sources = (memory.epochs, memory.recent, sight.nvml, sight.jobs, sight.view.jobs.facts, sight.fresh(WorkloadsFacts))
+    same = len(before.sources) == len(sources) and all(map(is_, before.sources, sources))
+    if same and sight.now.boottime - before.at < QUIET_FOR:
+        return state, ()  # a step between two passes
     after, events = _Step(state, memory, before, sight).made()
-    return (state if after is before else with_following(state, after)), tuple(events)
+    after = replace(after, sources=sources, at=sight.now.boottime)
+    return with_following(state, after), tuple(events)
 
 
 def _may_have_jobs(sight: Sight) -> bool:
@@ -76,9 +83,7 @@ class _Step:
         for name, one in list(self.live.items()):
             self._written(name, one)
         done = {name: at for name, at in self.following.done.items() if name in there.names}
-        if self.live != self.following.live or done != self.following.done:
-            self.following = replace(self.following, live=self.live, done=done)
-        return self.following, self.events
+        return replace(self.following, live=self.live, done=done), self.events
 
     def _of_other_boots(self) -> None:
         """Nothing outlives a boot. It ended when this one began, at the latest."""
@@ -95,9 +100,9 @@ class _Step:
     def _members(self) -> Members:
         """Return the jobs that are here: made again only if what they are made of has changed."""
         known, sight = self.following, self.sight
-        facts = (sight.jobs, sight.fresh(WorkloadsFacts), sight.view.jobs.facts)
-        processes = tuple([gpu.processes for gpu in sight.gpus.values()])
-        made_of = (tuple(sight.gpus), processes, self.state.pins.keys())
+        facts = (sight.jobs, sight.fresh(WorkloadsFacts), sight.view.jobs.outcome)
+        pids = tuple([(slot, *[process.pid for process in gpu.processes]) for slot, gpu in sight.gpus.items()])
+        made_of = (pids, self.state.pins.keys())
         if known.members is not None and all(map(is_, known.facts, facts)) and known.made_of == made_of:
             return known.members
         there = members(self.state.pins, sight)
@@ -185,7 +190,7 @@ class _Step:
         for name, one in self.live.items():
             if one.end is None and one.missing is None:
                 with_process = [slot for slot, pids in one.by_slot.items() if pids]
-                self.live[name] = replace(one, meter=metered(one.meter, one.epoch, read, with_process))
+                self.live[name] = one.metered(metered(one.meter, one.epoch, read, with_process))
         self.following = replace(self.following, metered=at.boottime)
 
     def _written(self, name: str, one: Live) -> None:
@@ -215,10 +220,10 @@ class _Step:
             worth = Worth.BEGUN
         else:
             return False
-        return age >= BEGUN_AT_LAST or self._may_write(worth)
+        return age >= BEGUN_AT_LAST or self._may_write(worth, events=2)  # and that of its end
 
-    def _may_write(self, worth: Worth) -> bool:
-        budget, granted = taken(self.following.budget, worth, self.now.boottime)
+    def _may_write(self, worth: Worth, events: int = 1) -> bool:
+        budget, granted = taken(self.following.budget, worth, self.now.boottime, events)
         self.following = replace(self.following, budget=budget)
         return granted
 

@@ -32,6 +32,19 @@ class Live:
     missing: float | None = None
     """Since when no source has it, seconds of CLOCK_BOOTTIME."""
 
+    def metered(self, meter: Meter) -> Live:
+        """Return the job after a pass. Spelled out, since it is done for every job in every pass, and `replace` takes thrice as long."""
+        return Live(
+            epoch=self.epoch,
+            meter=meter,
+            by_slot=self.by_slot,
+            oom_kills=self.oom_kills,
+            in_ledger=self.in_ledger,
+            seen=self.seen,
+            end=self.end,
+            missing=self.missing,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
@@ -59,6 +72,10 @@ class Following:
     budget: Budget | None = None
     metered: float = 0.0
     """The newest pass of NVML that was taken in, seconds of CLOCK_BOOTTIME."""
+    sources: tuple[Any, ...] = ()
+    """What the last step was made of, as objects."""
+    at: float = 0.0
+    """When that was, seconds of CLOCK_BOOTTIME."""
     members: Members | None = None
     facts: tuple[Any, ...] = ()
     """The facts that the members were made of, as objects, and"""
