@@ -51,6 +51,8 @@ class Ends:
     signal: int | None = None
     by: str = ""
     known_from: str = "epilog"
+    nodes: int | None = None
+    failed_node: str = ""
 
 
 FAILED = Ends("FAILED", 1)
@@ -65,7 +67,8 @@ def why(ends: Ends, *touches: Touch, uid: int = 1001) -> Answer:
     )
     epoch = replace(epoch, touches=with_follows(touches, {}))
     end = End(
-        at=at(LENGTH), known_from=ends.known_from, state=ends.state, exit_code=ends.exit_code, signal=ends.signal, by=ends.by
+        at=at(LENGTH), known_from=ends.known_from, state=ends.state, exit_code=ends.exit_code, signal=ends.signal, by=ends.by,
+        nodes=ends.nodes, failed_node=ends.failed_node,
     )  # fmt: skip
     return answer(epoch, end, AROUND)
 
@@ -138,6 +141,10 @@ TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
     "announced, not told": (Ends(known_from="boot"), (touch("notice", "aws/stop", -90),), Cause.NOTICE, L, "notice"),
     "announced, and called off": (FAILED, (replace(touch("notice", "aws/stop", -90), until=at(-60)),), J, L, ""),
     "another node": (Ends("NODE_FAIL"), (), Cause.OTHER_NODE, L, "NODE_FAIL"),
+    "another node, which is named": (Ends("NODE_FAIL", nodes=2, failed_node="n7"), (), Cause.OTHER_NODE, L, "NODE_FAIL"),
+    "this node, its only one": (Ends("NODE_FAIL", nodes=1), (), Cause.HOST, L, "NODE_FAIL"),
+    "put back": (Ends("REQUEUED"), (), Cause.SCHEDULER, Y, "REQUEUED"),
+    "put back since its GPU was lost": (Ends("REQUEUED"), (finding(GONE),), H, L, "gpu_missing"),
     # --- nothing seen
     "killed by whom": (Ends("FAILED", 0, 9), (), Cause.NOT_SEEN, P, "FAILED"),
     "killed, by a container's exit code": (Ends(exit_code=137, known_from="cgroup"), (), Cause.NOT_SEEN, P, ""),

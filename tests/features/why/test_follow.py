@@ -267,6 +267,26 @@ def test_thousands_of_short_jobs_leave_few_records_and_none_of_a_fault_is_missin
     assert said + following_of(host.state).unsaid == host.shown().left_out
 
 
+def test_the_scheduler_s_word_is_waited_for_where_it_is_asked(host: WhyHost) -> None:
+    host.job(batch=True, nodes=1)
+    host.run(5)
+    host.ends()
+    host.run(SETTLES + 10)
+    assert not host.records
+    host.job(state="TIMEOUT")
+    host.run(5)
+    (record,) = host.records
+    assert (record.end.state, record.end.nodes, record.answer.cause) == ("TIMEOUT", 1, Cause.SCHEDULER)
+
+
+def test_it_is_not_waited_for_longer_than_two_minutes(host: WhyHost) -> None:
+    host.job(batch=True, exit_code=3)
+    host.ends()
+    host.run(2 * SETTLES + 5)
+    (record,) = host.records
+    assert (record.end.exit_code, record.answer.cause) == (3, Cause.JOB)
+
+
 # --- what is no job of Slurm's
 
 

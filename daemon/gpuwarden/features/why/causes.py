@@ -18,7 +18,7 @@ from gpuwarden.features.why.sentences import Board, sentence, words
 from gpuwarden.features.why.signs import Sign, signs_of
 
 ENDED_WELL = frozenset({"", "COMPLETED", "COMPLETING"})
-SCHEDULED = frozenset({"TIMEOUT", "DEADLINE", "CANCELLED"})
+SCHEDULED = frozenset({"TIMEOUT", "DEADLINE", "CANCELLED", "REQUEUED"})
 """Ends from outside, which a job that hangs waits for: what made it hang is the cause."""
 TOGETHER = 60.0
 """Seconds in which what touches a job is one fault."""
@@ -160,6 +160,15 @@ def _announced(case: Case) -> Found | None:
     return None if notice is None or notice.until is not None else Found(touch=notice)
 
 
+def _node_failed(case: Case) -> Found | None:
+    if case.end.state not in ("NODE_FAIL", "BOOT_FAIL"):
+        return None
+    if case.end.nodes == 1:
+        return Found(cause=Cause.HOST, says="The scheduler lost this node while it ran; run it again on another node")
+    named = "The scheduler lost the node {failed_node} of the job; run it again" if case.end.failed_node else None
+    return Found(says=named)
+
+
 def _booted(case: Case) -> Found | None:
     return HERE if case.end.known_from == "boot" else None
 
@@ -210,6 +219,10 @@ RULES: tuple[Rule, ...] = (
         name="cancelled", asks=_cancelled, cause=Cause.SCHEDULER, certainty=C.CERTAIN, says="It was cancelled",
         source="Slurm, job state CANCELLED, with the user who did it",
     ),
+    Rule(
+        name="requeued", asks=_state("REQUEUED"), cause=Cause.SCHEDULER, certainty=C.CERTAIN, says="It was put back into the queue, and runs again",
+        source="Slurm, a job that is pending or running again (collectors: slurm/jobs_end.py)",
+    ),
     Rule(name="fault", asks=_fault, cause=Cause.HARDWARE, certainty=C.LIKELY, says="", source="`signs.py`, whose table has a source for each"),
     Rule(
         name="announced", asks=_announced, cause=Cause.NOTICE, certainty=C.LIKELY,
@@ -221,7 +234,7 @@ RULES: tuple[Rule, ...] = (
         source="another boot id: no process outlives a boot",
     ),
     Rule(
-        name="node_failed", asks=_state("NODE_FAIL", "BOOT_FAIL"), cause=Cause.OTHER_NODE, certainty=C.LIKELY,
+        name="node_failed", asks=_node_failed, cause=Cause.OTHER_NODE, certainty=C.LIKELY,
         says="The scheduler lost a node of the job, and on this one nothing failed; ask the other nodes", source="Slurm, job state NODE_FAIL",
     ),
     Rule(

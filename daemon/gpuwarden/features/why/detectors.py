@@ -38,7 +38,9 @@ FORGOTTEN_AFTER = 86_400.0
 """Seconds after which a job ends of which nobody can say any more whether it runs."""
 QUIET_FOR = 5.0
 """Seconds for which nothing is due where nothing was read."""
-LONG_OVER = 2 * SETTLES
+SAID_BY = 2 * SETTLES
+"""Seconds after its end for which the scheduler is waited for, which is asked how it ended."""
+LONG_OVER = 240.0
 """Seconds after its end from which on a job that this daemon has never seen running is none of its records."""
 
 
@@ -129,11 +131,12 @@ class _Step:
             or one.missing is not None
             or not one.seen
             or one.by_slot is not member.by_slot
-            or one.oom_kills != member.oom_kills
+            or (one.oom_kills, one.is_asked) != (member.oom_kills, member.is_asked)
         ):
             self.live[name] = replace(
-                one, epoch=epoch, end=end, missing=None, seen=True, by_slot=member.by_slot, oom_kills=member.oom_kills
-            )
+                one, epoch=epoch, end=end, missing=None, seen=True, by_slot=member.by_slot, oom_kills=member.oom_kills,
+                is_asked=member.is_asked,
+            )  # fmt: skip
 
     def _is_done(self, member: Member) -> bool:
         """True if it has its record, or ended before this daemon could know."""
@@ -160,7 +163,14 @@ class _Step:
             also=member.also,
             pids=_pids((), member),
         )
-        return Live(epoch=epoch, by_slot=member.by_slot, oom_kills=member.oom_kills, seen=True, end=member.end)
+        return Live(
+            epoch=epoch,
+            by_slot=member.by_slot,
+            oom_kills=member.oom_kills,
+            seen=True,
+            end=member.end,
+            is_asked=member.is_asked,
+        )
 
     def _missing(self, name: str, one: Live, there: Members) -> None:
         now, known = self.now.boottime, one.epoch.kind in there.known
@@ -197,7 +207,7 @@ class _Step:
         """Write down what is due of one job."""
         now = self.now.boottime
         if one.end is not None:
-            if now - one.end.at.boottime >= SETTLES:
+            if now - one.end.at.boottime >= (SAID_BY if one.is_asked else SETTLES):
                 self._end(name, one, one.end)
         elif not one.in_ledger:
             if self._is_worth_begin(one, now - one.epoch.began.boottime):

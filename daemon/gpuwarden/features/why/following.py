@@ -29,6 +29,8 @@ class Live:
     seen: bool = False
     """A source has had it in this life of the daemon."""
     end: End | None = None
+    is_asked: bool = False
+    """As of `Member`."""
     missing: float | None = None
     """Since when no source has it, seconds of CLOCK_BOOTTIME."""
 
@@ -42,6 +44,7 @@ class Live:
             in_ledger=self.in_ledger,
             seen=self.seen,
             end=self.end,
+            is_asked=self.is_asked,
             missing=self.missing,
         )
 

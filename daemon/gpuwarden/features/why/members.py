@@ -40,6 +40,8 @@ class Member:
     """Processes of it that its control group counts as killed for want of memory."""
     end: End | None = None
     """None while it runs."""
+    is_asked: bool = False
+    """The scheduler is about to say how it ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +110,22 @@ def _of_slurm(jobs: JobsFacts, pins: Collection[str], sight: Sight) -> Iterator[
                 job_name=_word(job.job_name),
                 slots=slots or tuple(sorted(by_slot)),
                 by_slot=by_slot,
-                end=None if job.ended is None else End(at=stamp(job.ended, sight.now), known_from="epilog"),
+                end=None if job.ended is None else _end(job, stamp(job.ended, sight.now)),
+                is_asked=job.batch and not job.state,
             )
+
+
+def _end(job: Job, at: Stamp) -> End:
+    by_steps = job.state == "FAILED" and not job.exit_code and not job.signal
+    return End(
+        at=at,
+        known_from="epilog",
+        state=_word(job.state),
+        exit_code=job.step_exit_code if by_steps and job.step_exit_code else job.exit_code,
+        signal=job.step_signal if by_steps and job.step_signal else job.signal,
+        nodes=job.nodes,
+        failed_node=_word(job.failed_node),
+    )
 
 
 def _slots_of(job: Job, jobs: JobsFacts, pins: Collection[str], sight: Sight) -> tuple[str, ...]:

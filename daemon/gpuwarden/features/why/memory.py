@@ -169,6 +169,8 @@ def ended(record: Record, boot_id: str, left_out: int = 0) -> Event:
         exit_code=end.exit_code,
         signal=end.signal,
         by=end.by,
+        nodes=end.nodes,
+        failed_node=end.failed_node,
         cause=answer.cause,
         certainty=answer.certainty,
         sentence=answer.sentence,
@@ -192,6 +194,8 @@ def record_of(event: Event) -> Record | None:
         exit_code=data.exit_code,
         signal=data.signal,
         by=data.by,
+        nodes=data.nodes,
+        failed_node=data.failed_node,
     )
     answer = Answer(
         cause=data.cause,

@@ -90,6 +90,10 @@ class End:
     """The signal that ended it."""
     by: str = ""
     """Who cancelled it, where the scheduler says it."""
+    nodes: int | None = None
+    """Number of its nodes, where the scheduler says it."""
+    failed_node: str = ""
+    """The node that the scheduler lost, where it names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

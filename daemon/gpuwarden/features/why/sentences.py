@@ -16,7 +16,7 @@ _SIGNALS = {
     11: "SIGSEGV", 12: "SIGUSR2", 13: "SIGPIPE", 14: "SIGALRM", 15: "SIGTERM", 24: "SIGXCPU", 25: "SIGXFSZ", 31: "SIGSYS",
 }  # fmt: skip
 _LIMIT = "its time limit ended it"
-_THEN = {"TIMEOUT": _LIMIT, "DEADLINE": _LIMIT, "CANCELLED": "it was cancelled"}
+_THEN = {"TIMEOUT": _LIMIT, "DEADLINE": _LIMIT, "CANCELLED": "it was cancelled", "REQUEUED": "it was requeued"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ def words(end: End, touch: Touch | None, boards: Mapping[str, Board], signal: in
         "process": " a process of it" if pid is None else f" its process {pid}",
         "notice": f" ({touch.detail[:60]})" if notice and touch is not None else "",
         "by": end.by,
+        "failed_node": end.failed_node[:64],
         "exit_code": str(end.exit_code),
         "signal": "a signal" if signal is None else _SIGNALS.get(signal, f"signal {signal}"),
         "then": f", and in the end {_THEN[end.state]}" if end.state in _THEN else "",

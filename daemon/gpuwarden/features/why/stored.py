@@ -88,6 +88,8 @@ class Ended(Begun):
     exit_code: int | None = None
     signal: int | None = None
     by: Word = ""
+    nodes: int | None = None
+    failed_node: Word = ""
     cause: Cause = field(metadata=otherwise(Cause.NOT_SEEN))
     certainty: Certainty = field(default=Certainty.CERTAIN)
     sentence: Sentence = ""
