@@ -40,6 +40,7 @@ ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become 
 ALICE, BOB = 61_001, 61_002
 GROUP = "daemon"
 CONTAINER = "3f9a0c1b2d4e" + "5" * 52
+IN_POD = "abcd0c1b2d4e" + "5" * 52
 OTHER = "77770c1b2d4e" + "5" * 52
 COMMAND = textwrap.dedent("""
     import contextlib, io, json, os, sys
@@ -94,8 +95,11 @@ def record(name: str, uid: int | None, *, ago: float = 600.0) -> Record:
     return Record(epoch=job(name, uid, ago=ago + 3600), end=end, answer=answer)
 
 
+POD = replace(
+    job("pod/team-a/train-0", 0), also=("pod/0b4c1d7e-0000-4000-8000-000000000001", f"container/{IN_POD[:12]}")
+)
 KNOWN = Shown(
-    running=(job("slurm/71", ALICE), job("slurm/72", BOB, user="bob"), job(f"container/{CONTAINER[:12]}", 0)),
+    running=(job("slurm/71", ALICE), job("slurm/72", BOB, user="bob"), job(f"container/{CONTAINER[:12]}", 0), POD),
     ended=(
         record("slurm/60", ALICE, ago=9000),
         record("slurm/61", ALICE, ago=800),
@@ -247,6 +251,10 @@ async def test_a_container_sees_itself_alone_whatever_its_user(folder: Path, tre
             found = await here.jobs(uid, None, mine, f"container/{CONTAINER}", "71", "72", "session/4242", cgroup=own)
             assert found == [mine, mine, mine, None, None, None], "a user's number means nothing there"
             assert await here.jobs(uid, None, mine, cgroup=other, hint="71") == [None, None]
+        pod = trees.cgroup(f"/kubepods/burstable/pod0b4c1d7e-0000-4000-8000-000000000001/{IN_POD}")
+        assert await here.jobs(0, None, f"container/{IN_POD}", POD.name, mine, cgroup=pod) == [POD.name] * 3 + [None]
+        by_name = await here.jobs(0, POD.name, POD.also[0], f"container/{IN_POD}", socket="control.sock")
+        assert by_name == [POD.name] * 3
 
 
 @ROOT_ONLY

@@ -1,6 +1,6 @@
 """Who asks through the job socket, and which jobs that process may see.
 
-    a process in a container       the container that it is in, and no other
+    a process in a container       the container that it is in, or the pod of that, and no other
     a process in a job of Slurm    this job, and those of its user
     any other process              those of its user; as root none, since root has the control socket
 
@@ -33,10 +33,10 @@ class Asker:
     """The user whose jobs it may see; None: none but its own."""
 
     def may(self, epoch: Epoch) -> bool:
-        return epoch.name == self.own or (self.uid is not None and epoch.uid == self.uid)
+        return self.has_own(epoch) or (self.uid is not None and epoch.uid == self.uid)
 
     def has_own(self, epoch: Epoch) -> bool:
-        return bool(self.own) and epoch.name == self.own
+        return bool(self.own) and self.own in (epoch.name, *epoch.also)
 
 
 NOBODY = Asker()

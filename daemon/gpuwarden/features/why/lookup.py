@@ -25,7 +25,7 @@ class Found:
 def newest(
     running: Iterable[Epoch], ended: Iterable[Record], may: May, names: Collection[str] | None = None
 ) -> Found | None:
-    """Return the job of one of these names (None: of any) that began last: one that runs before one that has ended.
+    """Return the job of one of these names, of which a pod has several (None: of any), that began last: one that runs before one that has ended.
 
     A record that is given twice counts once.
     """
@@ -43,7 +43,7 @@ def newest(
 
 
 def _meant(epoch: Epoch, may: May, names: Collection[str] | None) -> bool:
-    return (names is None or epoch.name in names) and may(epoch)
+    return (names is None or not {epoch.name, *epoch.also}.isdisjoint(names)) and may(epoch)
 
 
 def _count(name: str, records: Iterable[Record]) -> int:

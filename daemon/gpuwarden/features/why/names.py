@@ -17,7 +17,7 @@ _IDS = {
     JobKind.SLURM: re.compile(r"[0-9]{1,10}", re.ASCII),
     JobKind.SESSION: re.compile(r"[0-9]{1,10}", re.ASCII),
     JobKind.CONTAINER: re.compile(r"[0-9a-f]{12,64}"),
-    JobKind.POD: re.compile(r"[A-Za-z0-9.-]{1,63}/[A-Za-z0-9.-]{1,253}"),
+    JobKind.POD: re.compile(r"(?:[A-Za-z0-9.-]{1,63}/)?[A-Za-z0-9.-]{1,253}"),
 }
 
 

@@ -24,19 +24,17 @@ CAUSES = {
 _TOUCHES = {
     "xid": "Xid",
     "sxid": "SXid",
-    "aer": "PCIe error",
-    "line": "kernel log:",
     "finding": "finding",
     "rising": "seen for a moment:",
     "reset": "GPU reset",
     "oom_limit": "out of memory: the job reached its own limit",
     "oom_node": "out of memory: this node had none left",
+    "oom_count": "processes of the job were killed for want of memory",
     "notice": "termination notice",
     "signalled": "the job was signalled",
     "saved": "the job saved",
     "requeued": "the job was requeued",
     "excluded": "this node was taken out of scheduling:",
-    "ordered": "order of an operator:",
     "boot": "this node booted",
 }
 """What touches a job, for people; another name is shown as it is."""
