@@ -24,9 +24,8 @@ def test_only_who_waits_for_a_shutdown_loads_what_speaks_to_the_bus() -> None:
 def test_what_is_not_configured_is_not_loaded() -> None:
     script = (
         "import sys, gpuwarden.runtime.serve; from gpuwarden.runtime.app import Daemon\n"
-        "rooms = ('features.kubernetes.node_actuator', 'features.kubernetes.condition', 'actuators.prometheus', 'features.evacuation.azure_approval', 'collect.simulation', 'notify.webhook',\n"
-        "         'features.active_test.judging.judgement', 'features.active_test.judging.submission', 'prometheus.client')\n"
-        "others = ('gpuwarden_collectors.active_test.facts', 'gpuwarden_collectors.cloud.gcp', 'gpuwarden_collectors.cloud.azure')\n"
+        "rooms = ('features.kubernetes.node_actuator', 'features.kubernetes.condition', 'features.active_test.gate', 'publish.web.yaml', 'publish.web.auth', 'collect.simulation')\n"
+        "others = ('gpuwarden_collectors.nvml.simulated', 'gpuwarden_collectors.kubelet.client', 'gpuwarden_collectors.cloud.gcp')\n"
         "unwanted = tuple(f'gpuwarden.{room}' for room in rooms) + others\n"
         "print([name for name in sys.modules if name.startswith(unwanted)])"
     )

@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pynvml
+
 from gpuwarden_collectors.active_test.facts import Obstacle
 from gpuwarden_collectors.active_test.obstructed import Obstructed
 from gpuwarden_collectors.driver_libraries import load
@@ -31,8 +33,6 @@ _NAMED = 3
 
 def open_nvml(path: str) -> Any:
     """Returns nvidia-ml-py with this library, or with the driver's own if it is empty. Raises Obstructed."""
-    import pynvml  # noqa: PLC0415 - in the worker only
-
     try:
         pynvml.nvmlLib = load(LIBRARY, path)
         pynvml.nvmlInit()

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
+import pynvml
+
 from gpuwarden_collectors.base import SourceAbsent
 from gpuwarden_collectors.driver_libraries import FOLDERS, load
 from gpuwarden_collectors.facts import NvmlProblem
@@ -48,8 +50,6 @@ def open_library(options: NvmlOptions) -> Any:
         from gpuwarden_collectors.nvml.simulated import SimulatedNvml  # noqa: PLC0415 - only where it is wanted
 
         return SimulatedNvml(options.simulate, options.simulate_dir)
-    import pynvml  # noqa: PLC0415 - in the worker only
-
     try:
         # pynvml asks the loader alone unless it holds a library already.
         pynvml.nvmlLib = load(LIBRARY, options.library)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpuwarden.actuators.base import ActuatorError, BudgetUnknown, Counter, Register
 from gpuwarden.actuators.hook_gate import HookGate
+from gpuwarden.actuators.prometheus_count import PrometheusCounter
 from gpuwarden.config.policy import UNCOUNTED
 from gpuwarden.policy.model import FleetCount
 from gpuwarden_collectors.base import Clock
@@ -59,7 +60,5 @@ def counter(config: Config, schedulers: Iterable[Register | HookGate], clock: Cl
     for scheduler in schedulers:
         return SchedulerCounter(scheduler.actuator if isinstance(scheduler, HookGate) else scheduler)
     if config.breaker.prometheus:
-        from gpuwarden.actuators.prometheus_count import PrometheusCounter  # noqa: PLC0415 - brings in http.client
-
         return PrometheusCounter(config.breaker, node=config.node, boot_id=boot_id(config.paths.proc), clock=clock)
     return NoCounter(config.node, allowed=config.breaker.uncounted == "allow")

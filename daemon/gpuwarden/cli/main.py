@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from io import TextIOWrapper
 from types import ModuleType
@@ -118,7 +119,5 @@ def _usage() -> str:
 
 
 def _suggestion(verb: str) -> str:
-    from difflib import get_close_matches  # noqa: PLC0415 - only after a typing error
-
     similar = get_close_matches(verb, VERBS, n=1)
     return f"; did you mean {similar[0]!r}?" if similar else "; 'gpuwarden --help' lists the verbs"

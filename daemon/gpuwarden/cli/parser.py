@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from gpuwarden.base.durations import parse_duration
+
 # sysexits.h
 USAGE, UNAVAILABLE, TRY_AGAIN, NOT_ALLOWED = 64, 69, 75, 77
 
@@ -74,8 +76,6 @@ def duration(least: str = "0s", most: str = "36500d") -> Callable[[str], float]:
     """The type of an argument: a duration, in seconds, within these bounds."""
 
     def parse(text: str) -> float:
-        from gpuwarden.base.durations import parse_duration  # noqa: PLC0415 - `status` has none
-
         try:
             seconds = parse_duration(text)
         except ValueError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
@@ -201,8 +202,6 @@ def _unexpected(expected: str, found: object, hint: str = "") -> ValueError:
 
 def near(word: str, known: Iterable[str]) -> str:
     """A hint at what may have been meant, to be appended; empty where nothing is near."""
-    from difflib import get_close_matches  # noqa: PLC0415 - 0.15 MiB, only after a typing error
-
     names = {name.lower(): name for name in known}
     found = get_close_matches(word.lower(), list(names), n=1)
     return f"; did you mean {names[found[0]]!r}?" if found else ""

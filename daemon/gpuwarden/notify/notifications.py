@@ -17,6 +17,7 @@ from gpuwarden.notify.program import ProgramReceiver
 from gpuwarden.notify.queue import Message
 from gpuwarden.notify.repair import repair
 from gpuwarden.notify.resend import Spacing, lasting
+from gpuwarden.notify.webhook import WebhookReceiver
 from gpuwarden.notify.worker import DeliveryWorker
 from gpuwarden.publish.snapshot import ReceiverState
 from gpuwarden_collectors.base import Clock, host_clock
@@ -45,8 +46,6 @@ class Notifications:
         self._groups: dict[str, tuple[Group, ...]] = {}
         self._workers: list[DeliveryWorker] = []
         for name, webhook in options.webhook.items():
-            from gpuwarden.notify.webhook import WebhookReceiver  # noqa: PLC0415 - only where there are any
-
             self._add(f"webhook.{name}", webhook.events, WebhookReceiver(webhook))
         for name, program in options.exec.items():
             self._add(f"exec.{name}", program.events, ProgramReceiver(program))

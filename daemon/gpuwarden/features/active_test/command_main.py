@@ -16,6 +16,7 @@ from gpuwarden.cli.parser import TRY_AGAIN, UNAVAILABLE, UNKNOWN, CommandError
 from gpuwarden.cli.sources import configuration
 from gpuwarden.cli.text import clean
 from gpuwarden.config.model import Config
+from gpuwarden.features.active_test.idle.command import submit
 from gpuwarden.features.active_test.idle.wanted import CannotSubmit, NotNow, need_turn, of_ended_job
 from gpuwarden.features.active_test.options import ActiveTestOptions
 from gpuwarden.features.active_test.tester.ended_job import NoEndedJob, ended_job
@@ -33,8 +34,6 @@ def main(options: argparse.Namespace) -> int:
     options.simulate = None
     config = configuration(options, os.environ)
     if options.submit:
-        from gpuwarden.features.active_test.idle.command import submit  # noqa: PLC0415 - it loads what a test does not need
-
         return submit(options, config, daemon_call(config))
     options.level = Level.GATE.value if options.of_ended_job else options.level or Level.QUICK.value
 

@@ -18,26 +18,25 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from gpuwarden.base.threads import detached
 from gpuwarden.control.durable import Durable
 from gpuwarden.engine.engine import Engine
 from gpuwarden.engine.journal import Journal, Step
 from gpuwarden.features.active_test.judging.lease import GPUS_MOST, WORKERS_MOST, Lease, begun, ended, pids
+from gpuwarden.features.active_test.judging.submission import submitted
 from gpuwarden.features.active_test.memory import memory_of
 from gpuwarden.health.model import Event, EventKind
 from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.policy.model import Act
 from gpuwarden.publish.metrics.exposition import Holder
 from gpuwarden.publish.sockets.control import NOT_ALLOWED, TRY_AGAIN, Peer, Verb, VerbError
+from gpuwarden_collectors.active_test.facts import GpuTest
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.codec import CodecError, from_wire, to_wire
 from gpuwarden_collectors.facts import Stamp
-
-if TYPE_CHECKING:  # loaded with the first results
-    from gpuwarden_collectors.active_test.facts import GpuTest
 
 USER = "gpuwarden"
 RENEWED_WITHIN = 10.0
@@ -128,8 +127,6 @@ class Leases:
         return {"lease": given.name, "end": None}
 
     async def _result(self, arguments: dict[str, Any], _: Peer) -> Any:
-        from gpuwarden.features.active_test.judging.submission import submitted  # noqa: PLC0415 - 0.3 MiB with the facts, until there are results
-
         tests = _tests(arguments.get("tests"))
         self._need_ledger()
         workers, known = pids(_numbers(arguments.get("workers", []))), self._known(arguments.get("lease"))
@@ -237,8 +234,6 @@ class Leases:
 def _tests(given: Any) -> list[GpuTest]:
     if not isinstance(given, list) or not 0 < len(given) <= TESTS_MOST:
         raise VerbError(f"test-result needs 1 to {TESTS_MOST} tests")
-    from gpuwarden_collectors.active_test.facts import GpuTest  # noqa: PLC0415 - as above
-
     try:
         return [from_wire(GpuTest, one) for one in given]
     except CodecError as error:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from fnmatch import translate
-from typing import TYPE_CHECKING
 
 from gpuwarden.config.model import Config
+from gpuwarden.features.evacuation.azure_approval import AzureApproval
 from gpuwarden.features.evacuation.policy.delivery import DeliveryRules, SiteRule
 from gpuwarden.features.evacuation.policy.plan import EvacuationSettings
 from gpuwarden_collectors.cloud.metadata import Metadata
 from gpuwarden_collectors.cloud.registry import AZURE
-
-if TYPE_CHECKING:  # loaded where it is made
-    from gpuwarden.features.evacuation.azure_approval import AzureApproval
 
 
 def settings(config: Config) -> EvacuationSettings:
@@ -38,6 +35,4 @@ def approval(config: Config) -> AzureApproval | None:
     azure = config.termination.of(AZURE)
     if not (azure.enabled and azure.approve):
         return None
-    from gpuwarden.features.evacuation.azure_approval import AzureApproval  # noqa: PLC0415 - only where Azure is asked
-
     return AzureApproval(Metadata(azure.endpoint or AZURE.endpoint, azure.timeout))

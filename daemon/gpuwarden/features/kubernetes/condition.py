@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from gpuwarden.actuators.base import ActuatorError
+from gpuwarden.actuators.base import Actuator, ActuatorError
 from gpuwarden.base.log import get_logger
 from gpuwarden.features.kubernetes.api import Json, NoSuchNode, NotAccepted, mapping, objects
 from gpuwarden.features.kubernetes.node_actuator import AnotherMachine, KubernetesActuator
@@ -215,3 +215,9 @@ def _for_a_person(error: ActuatorError, failed: int) -> bool:
     """
     lasts = isinstance(error, NoSuchNode | AnotherMachine) and failed >= _LASTING
     return error.permanent or isinstance(error, NotAccepted) or lasts
+
+
+def writers(actuators: Iterable[Actuator], options: KubernetesOptions, clock: Clock) -> list[ConditionWriter]:
+    """Make the writers of this node's conditions, one for each actuator of Kubernetes."""
+    own = (actuator for actuator in actuators if isinstance(actuator, KubernetesActuator))
+    return [ConditionWriter(actuator, options, clock=clock) for actuator in own]

@@ -14,7 +14,6 @@ from typing import Any, Protocol, cast
 from gpuwarden.actuators.base import ActuatorRefused
 from gpuwarden.base.threads import detached
 from gpuwarden.features.kubernetes.options import EXTRA, KubernetesOptions
-from gpuwarden.features.kubernetes.plugin import plugin_auth
 
 CLOSED_WITHIN = 2.0
 
@@ -83,31 +82,7 @@ def new_client(options: KubernetesOptions) -> Client:
     either file.
     """
     try:
-        import yaml  # noqa: PLC0415 - 12 MB with the next two, only here
-        from lightkube.config import client_adapter  # noqa: PLC0415
-        from lightkube.config.kubeconfig import KubeConfig  # noqa: PLC0415
+        from gpuwarden.features.kubernetes.kubeconfig import client_of  # noqa: PLC0415 - 12 MB, of an extra, which may be missing
     except ImportError as error:
         raise ActuatorRefused(f"Kubernetes needs a package that is not installed ({error}): {EXTRA}") from None
-    try:
-        if options.kubeconfig is not None:
-            found = KubeConfig.from_file(options.kubeconfig).get(options.context or None)
-        else:
-            found = KubeConfig.from_service_account(options.service_account).get()
-        if found is None or found.user is None:
-            raise ValueError("its context names no user")  # noqa: TRY301 - handled as any other error of it
-        parameters = client_adapter.ConnectionParams(timeout=None, trust_env=False)  # every call has a deadline
-        client = cast("Client", client_adapter.AsyncClient(found, parameters))
-        if found.user.exec is not None and found.user.token is None and found.user.token_file is None:
-            client.auth = plugin_auth(found.user.exec, found.abs_file, options.timeout)
-    except KeyError as error:
-        raise ActuatorRefused(f"the Kubernetes configuration lacks {error}: set kubernetes.kubeconfig") from None
-    except yaml.YAMLError as error:  # its own text quotes the line, which may hold a token
-        mark = getattr(error, "problem_mark", None)
-        line = f" in line {mark.line + 1}" if mark is not None else ""
-        raise ActuatorRefused(
-            f"the Kubernetes configuration cannot be used: invalid YAML{line} of {options.kubeconfig}"
-        ) from None
-    except Exception as error:  # noqa: BLE001 - a file that another program wrote: whatever may be wrong in it
-        text = " ".join(str(error).split())
-        raise ActuatorRefused(f"the Kubernetes configuration cannot be used: {text:.300}") from None
-    return client
+    return cast("Client", client_of(options))

@@ -40,8 +40,6 @@ def part(site: Site, service: Service, clock: Clock) -> Conditions | None:
     options = site.config.of(KubernetesOptions)
     if not options.enabled or site.config.mode != "enforce":
         return None
-    from gpuwarden.features.kubernetes.condition import ConditionWriter  # noqa: PLC0415 - as above
-    from gpuwarden.features.kubernetes.node_actuator import KubernetesActuator  # noqa: PLC0415 - 0.2 MiB, only where it is enabled
+    from gpuwarden.features.kubernetes.condition import writers  # noqa: PLC0415 - 0.3 MiB, only where it is enabled
 
-    own = (actuator for actuator in service.actuators if isinstance(actuator, KubernetesActuator))
-    return Conditions([ConditionWriter(actuator, options, clock=clock) for actuator in own])
+    return Conditions(writers(service.actuators, options, clock))

@@ -7,6 +7,8 @@ import os
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
+from lightkube.config.client_adapter import ExecAuth
+
 from gpuwarden.actuators.base import ActuatorUnavailable
 from gpuwarden_collectors.plugin.run import run
 
@@ -45,7 +47,6 @@ async def token(plugin: Any, resolve: Callable[[str], Any], timeout: float) -> s
 
 def plugin_auth(plugin: Any, resolve: Callable[[str], Any], timeout: float) -> Any:
     """Authentication for the client that keeps the plugin's token until the server rejects it."""
-    from lightkube.config.client_adapter import ExecAuth  # noqa: PLC0415 - only here
 
     class PluginAuth(ExecAuth):
         bearer = ""

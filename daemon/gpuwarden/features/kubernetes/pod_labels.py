@@ -9,6 +9,7 @@ from gpuwarden.config.sources import in_pod
 from gpuwarden.doctor.row import Row, ok, warn
 from gpuwarden.doctor.running import Running
 from gpuwarden.features.kubernetes.options import KubernetesOptions
+from gpuwarden.features.kubernetes.sources import pods_reader
 from gpuwarden_collectors.base import CollectorError
 
 ASKED_WITHIN = 2.0
@@ -55,11 +56,9 @@ def _of_daemon(document: dict[str, object]) -> Row:
 
 
 async def _asked(config: Config) -> Row:
-    from gpuwarden_collectors.kubelet.client import PodsReader  # noqa: PLC0415 - gRPC, only with pods
-
     try:
         async with asyncio.timeout(ASKED_WITHIN):
-            facts = await PodsReader(config.of(KubernetesOptions).kubelet_socket).read()
+            facts = await pods_reader(config.of(KubernetesOptions)).read()
     except CollectorError as error:
         return warn(_CHECK, str(error), _to_do("no_socket"))
     except TimeoutError:

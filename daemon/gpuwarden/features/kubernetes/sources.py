@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gpuwarden.collect.schedule import LoopCollector, Source, polled
 from gpuwarden.config.model import Config
 from gpuwarden.features.kubernetes.options import KubernetesOptions
 from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.kubelet.facts import PodsFacts
+
+if TYPE_CHECKING:  # loaded only with pods
+    from gpuwarden_collectors.kubelet.client import PodsReader
 
 PODS_EVERY, PODS_DEADLINE = 10.0, 2.0
 """Seconds. kubelet answers from memory, in milliseconds, and takes 100 questions a second from all who ask."""
@@ -16,7 +21,12 @@ def source(config: Config, clock: Clock) -> Source | None:
     options = config.of(KubernetesOptions)
     if not options.pod_labels:
         return None
-    from gpuwarden_collectors.kubelet.client import PodsReader  # noqa: PLC0415 - gRPC: 3.5 MB, only with pods
-
-    pods = LoopCollector(PodsFacts.collector, PodsReader(options.kubelet_socket).read, PODS_DEADLINE, clock)
+    pods = LoopCollector(PodsFacts.collector, pods_reader(options).read, PODS_DEADLINE, clock)
     return polled(pods.name, PODS_EVERY, PODS_DEADLINE, pods.observe)
+
+
+def pods_reader(options: KubernetesOptions) -> PodsReader:
+    """Make the reader of kubelet's socket."""
+    from gpuwarden_collectors.kubelet.client import PodsReader  # noqa: PLC0415 - gRPC: 5 MiB, only with pods
+
+    return PodsReader(options.kubelet_socket)

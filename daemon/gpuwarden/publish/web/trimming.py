@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 from contextlib import suppress
 
@@ -25,8 +26,6 @@ class Trimming:
         """First what only refers to itself, as requests and their connections do; then the pieces that the allocator keeps between what
         is in use. Of Python's own arenas those stay in which a pass has put something meanwhile.
         """
-        import ctypes  # noqa: PLC0415 - 1 MiB that a daemon without overload does not need
-
         self._due = None
         gc.collect()
         with suppress(AttributeError):  # a C library without it
