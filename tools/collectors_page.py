@@ -26,7 +26,7 @@ Sources of termination notices: [termination.md](../use/termination.md#sources).
 GPUS = (
     ("`nvml`", "the NVIDIA driver, through nvidia-ml-py: about 140 readings and 18 links per GPU, processes, MIG, Xid events", "every 5 s",
      "a worker process with a deadline of 10 s (60 s for initialisation), then SIGTERM, 5 s later SIGKILL; at most three kills in 30 min"),
-    ("`kernel_log`", "`/dev/kmsg`: Xids in all formats, SXids, PCIe errors, resets; if it cannot be opened, [syslog(2)](../use/kubernetes.md#kernel-log-without-devkmsg)",
+    ("`kernel_log`", "`/dev/kmsg`: Xids in all formats, SXids, PCIe errors, resets, processes killed for want of memory; if it cannot be opened, [syslog(2)](../use/kubernetes.md#kernel-log-without-devkmsg)",
      "as lines arrive; with syslog(2) every 2 s", "non-blocking reads, a hundred records at a time; after a restart it continues at the last (boot id, sequence number)"),
     ("`pci`", "sysfs: NVIDIA functions, whether they respond, their links and AER counters", "every 10 s; at once when NVML misses a GPU",
      "a thread with a deadline"),

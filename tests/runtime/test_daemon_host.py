@@ -78,6 +78,7 @@ def test_containers_are_read_only_where_the_site_wants_them_watched(host: FakeHo
             if wanted:
                 running.wait(lambda: outcomes(running).get("containers") == "observed", "a pass over the containers")
             assert ("containers" in outcomes(running)) is wanted
+            running.wait(lambda: outcomes(running).get("workloads") == "observed", "a pass over what runs on the GPUs")
             assert running.stop() == 0
 
 
