@@ -13,7 +13,7 @@ from gpuwarden_collectors.base import CollectorError
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.slurm.hostlist import first_host
 from gpuwarden_collectors.slurm.jobs import JobsReader
-from gpuwarden_collectors.slurm.jobs_end import AGAIN_AFTER, AT_ONCE, MOST, UNTIL, End, end_of, exit_of
+from gpuwarden_collectors.slurm.jobs_end import AGAIN_AFTER, AT_ONCE, MOST, OUT_OF_MEMORY, UNTIL, End, end_of, exit_of
 from gpuwarden_collectors.slurm.jobs_facts import Job
 from gpuwarden_collectors.slurm.jobs_register import parse
 
@@ -45,6 +45,8 @@ def test_what_slurm_says_of_the_end_of_a_job_is_read(version: str) -> None:
         "low": "PREEMPTED",
         "nodefail": "NODE_FAIL",
         "running": "REQUEUED",
+        "oom": "OUT_OF_MEMORY",
+        "oomstep": "COMPLETED",
         "forged": None,
     }
     for name, code in SCRIPT.items():
@@ -55,6 +57,10 @@ def test_what_slurm_says_of_the_end_of_a_job_is_read(version: str) -> None:
     assert (end.exit_code, end.step_exit_code, end.step_signal) == (0, 7, None)
     assert (end := ends["stepsegv"]) is not None
     assert (end.exit_code, end.step_exit_code, end.step_signal) == (0, 0, 11)
+    assert (end := ends["oom"]) is not None
+    assert (end.exit_code, end.signal) == (None, None)
+    assert (end := ends["oomstep"]) is not None
+    assert (end.exit_code, end.step_signal) == (0, OUT_OF_MEMORY)
     for name in ("owner", "timelimit", "low", "nodefail"):
         assert (end := ends[name]) is not None
         assert end.exit_code is None, "the controller ended it"
@@ -91,12 +97,12 @@ def test_no_text_is_more_than_an_end(text: str) -> None:
         assert end is None or len(end.failed_node) <= 64
     code, signal = exit_of(text)
     assert code is None or code >= 0
-    assert signal is None or 0 < signal <= 64
+    assert signal is None or 0 < signal <= OUT_OF_MEMORY
 
 
 @pytest.mark.parametrize(
     ("text", "parts"),
-    [("3:0", (3, None)), ("0:9", (0, 9)), ("0:125", (0, None)), ("", (None, None)), ("3", (None, None)), ("-1:0", (None, None)), ("٣:0", (None, None))],
+    [("3:0", (3, None)), ("0:9", (0, 9)), ("0:125", (0, OUT_OF_MEMORY)), ("0:126", (0, None)), ("", (None, None)), ("3", (None, None)), ("-1:0", (None, None)), ("٣:0", (None, None))],
 )  # fmt: skip
 def test_exit_codes(text: str, parts: tuple[int | None, int | None]) -> None:
     assert exit_of(text) == parts
@@ -121,6 +127,8 @@ def test_the_notes_say_how_the_script_ended_and_where_it_ran() -> None:
     ended = parse(7, f"{started}ended=60 exit=3:0\n")
     assert (ended.ended, ended.exit_code, ended.signal) == (60, 3, None)
     assert parse(7, f"{started}ended=60 exit=0:9\n").signal == 9
+    memory = parse(7, f"{started}ended=60 exit=0:125\n")
+    assert (memory.state, memory.signal, memory.exit_code) == ("OUT_OF_MEMORY", None, None)
     assert parse(7, f"{started}ended=60 exit=0:0\n").exit_code is None, "so it is of a job that was cancelled, too"
     assert parse(7, f"{started}exit=3:0\n").exit_code is None
 

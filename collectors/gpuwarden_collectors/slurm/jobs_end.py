@@ -42,6 +42,8 @@ _RUNS_AGAIN = (
     "SPECIAL_EXIT",
 )
 _SIGNAL_MOST = 64
+OUT_OF_MEMORY = 125
+"""Slurm's mark in place of a signal: the kernel killed a process for want of memory (253, SIG_OOM, as wait(2) has it)."""
 _RECORD = re.compile(r"^JobId=(?=\d)", re.MULTILINE)
 _KEY = re.compile(
     r"^ +(?:UserId=[^()\n]{0,256}\((?P<uid>\d{1,10})\)"
@@ -92,7 +94,7 @@ def end_of(text: str, number: int, uid: int | None) -> End | None:
     return End(
         state=state,
         exit_code=code if state == COMPLETED or (code and state in _BY_ITSELF) else None,
-        signal=signal,
+        signal=None if signal == OUT_OF_MEMORY else signal,
         step_exit_code=step_code,
         step_signal=step_signal,
         failed_node=found.get("failed", ""),
@@ -101,11 +103,12 @@ def end_of(text: str, number: int, uid: int | None) -> End | None:
 
 
 def exit_of(text: str) -> tuple[int | None, int | None]:
-    """Parses `3:0` as Slurm writes exit codes. The signal is None if none ended it; Slurm's own mark for want of memory is no signal."""
+    """Parses `3:0` as Slurm writes exit codes. The signal is None if none ended it, and may be `OUT_OF_MEMORY`."""
     code, colon, signal = text.partition(":")
     if not (colon and code.isdecimal() and signal.isdecimal() and text.isascii() and len(text) <= 7):
         return None, None
-    return int(code), int(signal) if 0 < int(signal) <= _SIGNAL_MOST else None
+    known = 0 < int(signal) <= _SIGNAL_MOST or int(signal) == OUT_OF_MEMORY
+    return int(code), int(signal) if known else None
 
 
 _Key = tuple[int, float | None, float | None]

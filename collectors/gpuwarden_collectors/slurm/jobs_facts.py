@@ -37,11 +37,11 @@ class Job:
     """The signal that ended the batch script; None: not known, or none did. Of what the controller ended it is the controller's own."""
     state: str = ""
     """How it ended, in the controller's word, one of `jobs_text.ENDING`; `REQUEUED`: it waits or runs again. Empty until that was asked, which
-    only the first node does, for some jobs an hour (`jobs_end.py`)."""
+    only the first node does, for some jobs an hour (`jobs_end.py`). For want of memory an epilog says it, too."""
     step_exit_code: int | None = None
     """The highest exit code of its steps; None: not known."""
     step_signal: int | None = None
-    """The signal of that step; None: not known, or none."""
+    """The signal of that step, 125 if it was for want of memory; None: not known, or none."""
     failed_node: str = ""
     """Of NODE_FAIL the node that failed, where the controller names it (24.11)."""
 

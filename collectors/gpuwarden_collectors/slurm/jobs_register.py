@@ -4,7 +4,8 @@
     ended=86460 exit=3:0
 
 `stall` is there where the comment of the job opts out of `job_stalled`. `list` is that of the job's nodes, cut off if it is long; the first one
-runs the batch script. `exit` is the exit code and signal of that, if the epilog has them. Written by root's scripts with a shell's own commands, one
+runs the batch script. `exit` is the exit code and signal of that, if the epilog has them; 125 in place of a signal
+is Slurm's mark for want of memory. Written by root's scripts with a shell's own commands, one
 line each; a line of another form is passed over. The daemon, which may be another user, only reads them; root removes them (`tidy`),
 by the epilog's `gpuwarden slurm look`.
 """
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from gpuwarden_collectors.host_files import read_text
 from gpuwarden_collectors.slurm.hostlist import first_host
-from gpuwarden_collectors.slurm.jobs_end import exit_of
+from gpuwarden_collectors.slurm.jobs_end import OUT_OF_MEMORY, exit_of
 from gpuwarden_collectors.slurm.jobs_facts import Job
 from gpuwarden_collectors.slurm.jobs_text import numbers
 
@@ -91,7 +92,8 @@ def parse(number: int, text: str) -> Job:
         nodes=nodes,
         batch=node != "" and first_host(pairs.get("list", "")) == node,
         exit_code=code or None,
-        signal=signal,
+        signal=None if signal == OUT_OF_MEMORY else signal,
+        state="OUT_OF_MEMORY" if signal == OUT_OF_MEMORY else "",
     )
 
 
