@@ -70,7 +70,7 @@ def test_an_order_to_the_daemon_ends_a_running_test(
     host.script({"*": LONG})
     process = host.begin("--json", "--i-know-nobody-is-here")
     wait(lambda: len(host.workers) == 2 and host.note(1)["answers"], "both workers in their last phase")
-    done = host.command(*words, "--run-dir", host.run_dir)
+    done = host.order(*words)
     assert done.returncode == 0, done.stderr
     code, document = ended(process)
     assert (code, {gpu["obstacle"] for gpu in document["gpus"]}) == (3, {"interrupted"})

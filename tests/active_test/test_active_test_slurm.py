@@ -192,10 +192,10 @@ def test_a_node_that_gpuwarden_excludes_is_tested_as_soon_as_it_is_drained(node:
     node.script({"*": [{"write": {"phase": "int8"}}, {"sleep": 4}, *PASSES]})
     with node.daemon(more={"GPUWARDEN_MODE": "enforce"}) as daemon:
         daemon.wait_status("healthy")
-        assert node.command("exclude", "--reason", "testing", "--run-dir", node.run_dir).returncode == 0
+        assert node.order("exclude", "--reason", "testing").returncode == 0
         code, document = node.test("--gpu", "0")
         while code == 3 and not node.workers:  # not drained yet
             code, document = node.test("--gpu", "0")
         assert (code, document["verdict"], document["notes"]) == (0, "nothing_found", [])
-        assert node.command("restore", "--run-dir", node.run_dir).returncode == 0
+        assert node.order("restore").returncode == 0
         node.slurm.wait(lambda: "DRAIN" not in node.slurm.state("n1"), "the node to be back")

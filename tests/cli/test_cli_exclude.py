@@ -19,7 +19,7 @@ def host(tmp_path: Path) -> FakeHost:
 
 
 def order(host: FakeHost, *words: str) -> tuple[int, str]:
-    done = host.command(*words, "--run-dir", host.run_dir)
+    done = host.order(*words)
     return done.returncode, done.stdout + done.stderr
 
 

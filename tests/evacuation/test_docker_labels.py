@@ -42,7 +42,7 @@ def test_a_container_gets_the_signal_of_its_label_and_is_named_by_dstacks(
         stack.callback(daemon.kill)
         daemon.find_port()
         daemon.wait_status("healthy")
-        done = host.command("notify-termination", "--in", "60s", "--reason", "spot", "--run-dir", host.run_dir)
+        done = host.order("notify-termination", "--in", "60s", "--reason", "spot")
         assert "2 jobs are signalled" in done.stdout
         wait(lambda: labelled.logs().split() == ["ready", "USR1"], "the declared signal", daemon.lines)
         wait(lambda: plain.logs().split() == ["ready", "TERM"], "the signal of who declares none", daemon.lines)

@@ -232,7 +232,7 @@ def test_an_acknowledgement_outlives_the_daemon(host: FakeHost) -> None:
         host.xid(0, 95)
         running.wait(lambda: any(f["latched"] for f in running.status()["findings"]), "the latch")
         (finding,) = running.status()["findings"]
-        done = host.command("ack", finding["id"], "--run-dir", host.run_dir)
+        done = host.order("ack", finding["id"])
         assert (done.returncode, done.stderr) == (0, "")
         running.wait_status("healthy")
         assert running.stop() == 0

@@ -31,7 +31,7 @@ from gpuwarden_collectors.facts import Stamp
 from support.active_tests import healthy, wrong_words
 from support.daemons import FakeHost, RunningDaemon, slots
 from support.mounts import ext4, frozen
-from support.orders import send
+from support.orders import given, send
 
 WORKER = 1234
 """The process that lines of `FakeHost.xid` name."""
@@ -167,7 +167,7 @@ def test_an_exclusion_a_notice_and_a_reload_end_a_running_test(
 ) -> None:
     name = lease(daemon)
     assert begin(daemon, lease=name, workers=[77])["result"] == {"lease": name, "end": None}
-    assert send(daemon.host, verb)["ok"]
+    assert given(daemon.host, verb)["ok"]
     daemon.wait(lambda: begin(daemon, lease=name)["result"]["end"] == why, why)
 
 
@@ -176,9 +176,9 @@ def test_what_lets_work_back_onto_the_node_ends_a_running_test(host: FakeHost) -
     host.configure(f'[breaker]\nuncounted = "allow"\n[file]\npath = "{host.folder}/out"\n')
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
-        assert send(host, {"verb": "exclude", "reason": "to be tested"})["ok"]
+        assert given(host, {"verb": "exclude", "reason": "to be tested"})["ok"]
         name = lease(daemon)
-        assert send(host, {"verb": "restore"})["ok"]
+        assert given(host, {"verb": "restore"})["ok"]
         why = "gpuwarden restores the node"
         daemon.wait(lambda: begin(daemon, lease=name)["result"]["end"] == why, why)
 

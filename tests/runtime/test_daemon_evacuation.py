@@ -40,7 +40,7 @@ def hosts(slurm: Slurm) -> Iterator[dict[str, SlurmHost]]:
 
 
 def ends(host: SlurmHost, within: str) -> None:
-    done = host.command("notify-termination", "--in", within, "--reason", "spot", "--run-dir", host.run_dir)
+    done = host.order("notify-termination", "--in", within, "--reason", "spot")
     assert done.returncode == 0, done.stderr
 
 
@@ -228,7 +228,7 @@ def test_a_notice_that_is_called_off_leaves_the_job_where_it_is(slurm: Slurm, ho
         daemon.wait_status("healthy")
         ends(doomed, "300s")
         daemon.wait(lambda: len(training.reported("signal")) == 2, "both ranks to be signalled")
-        done = doomed.command("notify-termination", "--cancel", "--run-dir", doomed.run_dir)
+        done = doomed.order("notify-termination", "--cancel")
         assert done.returncode == 0, done.stderr
         daemon.wait(lambda: slurm.state(doomed.node) == {"MIXED"}, "the node to take work again")
         daemon.wait(

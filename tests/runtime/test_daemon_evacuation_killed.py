@@ -55,7 +55,7 @@ class Killed:
         self.configures(f'folder = "{self._programs}"')
         with self.host.acting() as daemon:
             daemon.wait_status("healthy")
-            done = self.host.command("notify-termination", "--in", "300s", "--run-dir", self.host.run_dir)
+            done = self.host.order("notify-termination", "--in", "300s")
             assert done.returncode == 0, done.stderr
             daemon.wait(lambda: self.reached.exists() and self.reached.read_text(), "the command to hang")
             daemon.wait(lambda: b'"departing"' in daemon.get("/v1/events")[1], "the notice to be on disk")

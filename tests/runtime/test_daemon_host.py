@@ -171,7 +171,7 @@ def test_what_a_port_once_was_is_known_after_a_restart(host: FakeHost) -> None:
     with host.daemon() as running:
         running.wait_status("warning", "infiniband_rate_low")
         assert finding(running, "infiniband_rate_low")["evidence"] == {"gbps": 100.0, "gbps_before": 400.0}
-        accepted = host.command("inventory", "accept", "--run-dir", host.run_dir)
+        accepted = host.order("inventory", "accept")
         assert accepted.stdout == "no longer expected to be as fast as they were: mlx5_0/1\n", accepted.stderr
         running.wait_status("healthy")
         assert running.stop() == 0

@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,7 @@ from gpuwarden.config.model import ConfigError, load
 from gpuwarden.config.sources import Sources
 from gpuwarden.control.rate_limit import BURST
 from support import job_world
-from support.daemons import PATIENCE, FakeHost, RunningDaemon
+from support.daemons import FakeHost, RunningDaemon
 from support.ranks import Rank, rank
 from support.scrape import Scrape, parse_openmetrics
 
@@ -63,10 +62,8 @@ def ends(host: FakeHost, within: str = "120s") -> str:
 
 
 def command(host: FakeHost, *words: str) -> str:
-    """Its output; `status` ends with 2 where something has failed. A temporary refusal, on a busy disk, is retried."""
-    end = time.monotonic() + PATIENCE
-    while (done := host.command(*words, "--run-dir", host.run_dir)).returncode == TRY_AGAIN:
-        assert time.monotonic() < end, done.stderr
+    """Its output; `status` ends with 2 where something has failed."""
+    done = host.order(*words)
     assert done.returncode in (0, 1, 2), done.stderr
     return done.stdout
 
@@ -366,7 +363,8 @@ def test_a_flood_of_announcements_fills_no_ledger_and_holds_up_none_that_counts(
             try:
                 client.call("notify-termination", within=3_000.0 + 10.0 * n, reason="flood")
             except CommandError as error:
-                refused.append(error)
+                if "not yet on disk" not in str(error):  # which is taken
+                    refused.append(error)
         taken = 300 - len(refused)
         assert BURST <= taken < 3 * BURST
         assert {error.code for error in refused} == {TRY_AGAIN}

@@ -85,10 +85,10 @@ def test_a_failed_node_that_somebody_cordoned_is_tainted_at_once_and_stays_so_af
             host.kernel_line(f"nvidia {slots(2)[1]}: reset done")
             daemon.wait(lambda: taints(server) == [BUILT_IN["key"]], "the taint to go")
             assert server.nodes["n1"]["spec"]["unschedulable"] is True
-            order = host.command("exclude", "--reason", "new fans", "--run-dir", host.run_dir)
+            order = host.order("exclude", "--reason", "new fans")
             assert "kubernetes: done" in order.stdout
             assert KEY in taints(server)
-            order = host.command("restore", "--run-dir", host.run_dir)
+            order = host.order("restore")
             assert "kubernetes: done; the node stays cordoned, by another party" in order.stdout
             assert taints(server) == [BUILT_IN["key"]]
             assert server.nodes["n1"]["spec"]["unschedulable"] is True
@@ -111,16 +111,16 @@ def test_a_restore_after_an_exclude_leaves_the_taint_for_the_failure_without_a_m
             daemon.wait(lambda: daemon.heartbeat()["excluded_by"] == ["kubernetes:failure"], "the daemon to read it")
             server.after_patch = lambda: None if KEY in taints(server) else untainted.append(server.nodes["n1"]["spec"])
             failed = reason(server)
-            order = host.command("exclude", "--reason", "replacing a fan", "--run-dir", host.run_dir)
+            order = host.order("exclude", "--reason", "replacing a fan")
             assert (order.returncode, reason(server)) == (0, f"gpuwarden: operator by={USER} replacing a fan")
-            order = host.command("restore", "--run-dir", host.run_dir)
+            order = host.order("restore")
             assert (order.returncode, "gpuwarden restore --force" in order.stdout + order.stderr) == (1, True)
             if killed:
                 daemon.kill()
         with host.daemon() as daemon:
             daemon.wait(lambda: reason(server) == failed, "the failure's reason")
             daemon.wait(lambda: daemon.heartbeat()["excluded_by"] == ["kubernetes:failure"], "status to show it")
-            order = host.command("restore", "--run-dir", host.run_dir)
+            order = host.order("restore")
             assert (order.returncode, reason(server), untainted) == (64, failed, [])
             host.kernel_line(f"nvidia {slots(2)[1]}: reset done")
             daemon.wait(lambda: taints(server) == [BUILT_IN["key"]], "the node to come back by itself")

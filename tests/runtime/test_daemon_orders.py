@@ -9,7 +9,7 @@ import pytest
 
 from support.daemons import FakeHost
 from support.mounts import ext4, frozen
-from support.orders import ORDERS, Order, send
+from support.orders import ORDERS, Order, given, send
 from support.quick import first_quick
 
 
@@ -22,7 +22,7 @@ def host(tmp_path: Path) -> FakeHost:
 def test_an_order_that_was_answered_is_known_after_a_kill(host: FakeHost, order: Order) -> None:
     with host.daemon() as daemon:
         order.prepare(host, daemon)
-        assert send(host, order.request)["ok"]
+        assert given(host, order.request)["ok"]
         daemon.process.kill()
     with host.daemon() as daemon:
         daemon.wait(lambda: order.kept(daemon), f"the trace of {order}")
@@ -44,7 +44,7 @@ def test_an_order_that_the_disk_does_not_take_is_accepted_not_yet_on_disk_and_ca
                     assert (answer["ok"], answer["code"]) == (False, 75)
                     assert answer["error"].startswith("accepted, not yet on disk: ")
                 daemon.wait(lambda: order.name == "ack" or order.kept(daemon), "the order to be acted on all the same")
-            again = send(host, order.request)
+            again = given(host, order.request)
             assert again["ok"], again
             daemon.process.kill()
         with host.daemon() as daemon:
@@ -55,9 +55,9 @@ def test_another_order_in_between_is_never_taken_for_one_sent_again(host: FakeHo
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
         for _ in range(2):
-            assert send(host, {"verb": "exclude", "reason": "a fan"})["ok"]
+            assert given(host, {"verb": "exclude", "reason": "a fan"})["ok"]
             assert "operator" in daemon.heartbeat()["excluded_by"][0]
-            assert send(host, {"verb": "restore"})["ok"]
+            assert given(host, {"verb": "restore"})["ok"]
             end = time.monotonic() + 60
             while daemon.heartbeat()["excluded_by"]:
                 assert time.monotonic() < end

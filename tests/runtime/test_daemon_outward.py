@@ -117,7 +117,7 @@ def test_one_actuator_is_done_while_another_hangs_and_a_third_refuses_and_each_r
         (host.run_dir / "excluded/dstack").unlink()
         daemon.wait(lambda: {"file:failure", "exec:failure"} <= excluded(daemon), "the program to be asked again")
         assert not alive(hanging)
-        done = host.command("restore", "--force", "--run-dir", host.run_dir)
+        done = host.order("restore", "--force")
         assert done.returncode == 0, done.stderr
         daemon.wait(lambda: excluded(daemon) == set(), "everything to be back")
         assert not (host.folder / "out").exists()
@@ -142,16 +142,16 @@ def test_a_restore_after_an_exclude_leaves_marker_and_program_out_for_the_failur
         host.xid(1, 95)
         daemon.wait(lambda: {"file:failure", "dstack:failure", "exec:failure"} <= excluded(daemon), "all to be out")
         (failed,) = reasons()
-        done = host.command("exclude", "--run-dir", host.run_dir, "--reason", "replacing a fan")
+        done = host.order("exclude", "--reason", "replacing a fan")
         assert (done.returncode, reasons()) == (0, {f"gpuwarden: operator by={USER} replacing a fan"})
-        done = host.command("restore", "--run-dir", host.run_dir)
+        done = host.order("restore")
         assert (done.returncode, "gpuwarden restore --force" in done.stdout + done.stderr) == (1, True)
         if killed:
             daemon.kill()
     with host.daemon() as daemon:
         daemon.wait(lambda: reasons() == {failed}, "the failure's reason in all places")
         daemon.wait(lambda: {"file:failure", "dstack:failure", "exec:failure"} <= excluded(daemon), "status to show it")
-        done = host.command("restore", "--run-dir", host.run_dir)
+        done = host.order("restore")
         assert (done.returncode, reasons()) == (64, {failed})
         assert "restore" not in (host.folder / "calls").read_text().split()
         host.kernel_line(f"nvidia {slots(2)[1]}: reset done")
@@ -165,13 +165,13 @@ def test_an_order_is_carried_out_where_it_can_be_and_undone_only_there(host: Fak
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
         daemon.wait(lambda: excluded(daemon) == {"exec:foreign"}, "the foreign exclusion to be seen")
-        done = host.command("exclude", "--run-dir", host.run_dir, "--reason", "fan")
+        done = host.order("exclude", "--reason", "fan")
         assert "exec: not done: it is excluded by somebody else: rack move" in done.stderr
         assert "file: done" in done.stderr
         marker = json.loads((host.run_dir / "excluded/dstack").read_text())
         assert (marker["cause"], marker["actuator"], marker["node"]) == ("person", "dstack", "node7")
         assert {"operator", "file:operator", "dstack:operator"} <= excluded(daemon)
-        host.command("restore", "--run-dir", host.run_dir)
+        host.order("restore")
         daemon.wait(lambda: excluded(daemon) == {"exec:foreign"}, "gpuwarden's exclusion to be gone")
         assert not (host.run_dir / "excluded/dstack").exists()
         assert (host.folder / "reply").exists()

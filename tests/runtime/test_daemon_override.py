@@ -24,7 +24,7 @@ def host(tmp_path: Path, slurm: Slurm) -> SlurmHost:
 
 
 def ordered(host: SlurmHost, *words: str) -> tuple[int, str]:
-    done = host.command(*words, "--run-dir", host.run_dir)
+    done = host.order(*words)
     return done.returncode, done.stdout + done.stderr
 
 

@@ -74,7 +74,7 @@ def test_a_gpu_that_fails_the_test_keeps_the_node_out_with_a_finding_of_its_own(
         daemon.wait_passes(10)
         assert host.marker.exists()
         assert gate_events(daemon).count("gate_begun") == 1
-        assert host.command("restore", "--force", "--run-dir", host.run_dir).returncode == 0
+        assert host.order("restore", "--force").returncode == 0
         is_back(host, daemon)
 
 
@@ -143,12 +143,12 @@ def test_a_service_that_answers_rubbish_or_not_at_all_is_no_verdict_and_the_node
         assert "systemctl status gpuwarden-test.socket" in gate_of(daemon)["text"]
         daemon.wait_passes(5)
         assert host.marker.exists()
-        refused = host.command("restore", "--run-dir", host.run_dir)
+        refused = host.order("restore")
         assert refused.returncode == 64
         assert "not restored: no test has passed since the failure, the last one gave no verdict" in refused.stderr
         assert "gpuwarden restore --untested" in refused.stderr
         assert host.marker.exists()
-        assert host.command("restore", "--untested", "--run-dir", host.run_dir).returncode == 0
+        assert host.order("restore", "--untested").returncode == 0
         is_back(host, daemon)
 
 

@@ -81,7 +81,7 @@ def test_a_reason_to_which_a_person_added_something_is_said_and_lifted_by_a_pers
         daemon.wait(lambda: "'ticket 4711' was added" in str(acting_of(daemon)["blocked"]), "status to say it")
         daemon.wait_passes(10)
         assert (slurm.state("n1"), slurm.reason("n1")) == ({"IDLE", "DRAIN"}, f"{REASON} ticket 4711")
-        assert host.command("restore", "--run-dir", host.run_dir).returncode == 0
+        assert host.order("restore").returncode == 0
         daemon.wait(lambda: slurm.state("n1") == {"IDLE"}, "the node to come back")
 
 
@@ -98,5 +98,5 @@ def test_a_drain_that_a_lost_ledger_held_is_said_and_lifted_by_a_person(host: Sl
         daemon.wait(lambda: "gpuwarden restore" in str(acting_of(daemon)["blocked"]), "status to say it")
         assert "the ledger does not know" in host.command("status", "--run-dir", host.run_dir).stdout
         assert host.is_drained()
-        assert host.command("restore", "--run-dir", host.run_dir).returncode == 0
+        assert host.order("restore").returncode == 0
         daemon.wait(lambda: slurm.state("n1") == {"IDLE"}, "the node to come back")

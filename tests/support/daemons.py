@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from gpuwarden.cli.parser import TRY_AGAIN
 from gpuwarden_collectors.registry import HOST_COLLECTORS
 from gpuwarden_collectors.simulated_pci import h100, write_tree
 from support.commands import COMMAND, environment, gpuwarden
@@ -122,6 +123,13 @@ class FakeHost:
 
     def command(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
         return gpuwarden(*words, temporary=self.folder, more=self.fake.environment)
+
+    def order(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Give an order to the daemon. One that a busy disk did not take in time is given again, as the answer to it says."""
+        end = time.monotonic() + PATIENCE
+        while (done := self.command(*words, "--run-dir", self.run_dir)).returncode == TRY_AGAIN:
+            assert time.monotonic() < end, done.stderr
+        return done
 
     @contextmanager
     def daemon(self, **streams: Any) -> Iterator[RunningDaemon]:

@@ -40,7 +40,9 @@ class Receiving:
                 super().setup()
 
             def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
+                body = self.rfile.read(length := int(self.headers["Content-Length"]))
+                if len(body) < length:  # its sender was killed
+                    return
                 outer.requests.append(Request(self.path, dict(self.headers.items()), body))
                 self.send_response(outer.answers.pop(0) if outer.answers else outer.answer)
                 for name, value in outer.more.items():
