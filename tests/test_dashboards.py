@@ -138,7 +138,9 @@ def test_every_metric_label_and_value_that_a_dashboard_asks_for_exists(name: str
                 assert set(value.split("|")) <= VALUES.get(label, set(value.split("|"))), (title, label, value)
         labels = set().union(*(KNOWN[metric] for metric, _ in asked))
         grouped = re.findall(r"\b(?:by|on|group_left) \(([^)]*)\)", expr)
-        added = {"exported_job"} if "gpuwarden_gpu_job_info" in expr else set[str]()
+        added = (
+            {"exported_job"} if "gpuwarden_gpu_job_info" in expr or "gpuwarden_job_ended_info" in expr else set[str]()
+        )
         assert {label for group in grouped for label in group.split(", ")} <= labels | ADDED | added, title
 
 

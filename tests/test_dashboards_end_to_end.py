@@ -21,6 +21,7 @@ from prometheus_rules.model import Pace, Settings
 from rules import write
 from support.active_tests import healthy
 from support.dashboard_queries import QUERIES, VARIABLES, Asked
+from support.jobs_ended import job_ended
 from support.prometheus import Server, ask, prometheus, promtool, wait
 from support.simulated_nodes import SimulatedNode, simulated_node
 from support.socket_talk import ask as talk
@@ -97,7 +98,8 @@ def _shows(one: Asked, site: Site) -> bool:
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     with ExitStack() as stack:
-        nodes = [stack.enter_context(simulated_node(name, tmp_path / name)) for name in ("n1", "n2", "n3")]
+        ended = [job_ended()]
+        nodes = [stack.enter_context(simulated_node(name, tmp_path / name, past=ended)) for name in ("n1", "n2", "n3")]
         write(tmp_path, Settings(pace=Pace(60)))
         (tmp_path / "targets").mkdir()
         targets = ", ".join(f"'127.0.0.1:{node.port}'" for node in nodes)

@@ -231,6 +231,20 @@ JOBS = (
                        "GPU {{gpu}}: {{exported_job}} {{job_name}} {{user}}"),),
         texts={"1": ("runs", BLUE)}, none="no job, or no scheduler here",
     ),
+    Panel(
+        title="Jobs that ended", kind=Kind.TABLE, width=24, text="Why jobs of the last day ended. gpuwarden why JOB shows what touched each.",
+        queries=(Query(
+            "max by (exported_job, cause, certainty, code, pci_bus_id) "
+            f"(1000 * gpuwarden_job_ended_info{{{INSTANCE}}} * on (job, instance, exported_job) group_left "
+            f"gpuwarden_job_ended_timestamp_seconds{{{INSTANCE}}})"
+        ),),
+        columns=(
+            Column(field="Value", name="Ended", unit="dateTimeFromNow", width=130), Column(field="exported_job", name="Job"),
+            Column(field="cause", name="Cause", width=110), Column(field="certainty", name="Certainty", width=110),
+            Column(field="code", name="Code"), texts.SLOT,
+        ),
+        sort="Ended", none="no job ended here in the last day",
+    ),
 )  # fmt: skip
 _BOARD = "gpu, pci_bus_id"
 TESTS = (
