@@ -82,6 +82,24 @@ def test_containers_are_read_only_where_the_site_wants_them_watched(host: FakeHo
             assert running.stop() == 0
 
 
+@pytest.mark.slow
+def test_a_kill_for_want_of_memory_is_logged_and_kept_and_the_node_stays_healthy(host: FakeHost) -> None:
+    group = "/slurm/uid_1001/job_7"
+    with host.daemon() as running:
+        running.wait_status("healthy")
+        host.kernel_line(
+            f"oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg={group},"
+            f"task_memcg={group}/step_0,task=secret-project,pid=4711,uid=1001"
+        )
+        running.wait(lambda: "oom_kill.limit@job/slurm/7" in running.lines(), "the line of the log")
+        running.wait_status("healthy")
+        assert "secret-project" not in running.lines()
+        assert running.stop() == 0
+    shown = host.command("events", "--json", "--state-dir", host.state_dir).stdout
+    assert '"oom_kill"' in shown
+    assert "secret-project" not in shown
+
+
 def outcomes(running: RunningDaemon) -> dict[str, str]:
     return {collector["name"]: collector["outcome"] for collector in running.status()["collectors"]}
 

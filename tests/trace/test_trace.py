@@ -494,6 +494,22 @@ def test_a_name_keeps_its_pseudonym_within_a_trace_and_loses_it_in_the_next() ->
     assert hidden["at"] == f"oom_kill.limit@job/slurm/{job['id']}"
     assert hidden["limit_job"] == f"container/{container['id']}"
     assert not re.search("uid_9|job_7", hidden["group"])
+    (run,) = names(
+        {
+            "workloads": [
+                {
+                    "name": "pod/research/train-0",
+                    "also": ["container/ab12cd34ef56"],
+                    "slots": ["0000:1b:00.0"],
+                    "group": "/slurm/uid_9/job_7",
+                }
+            ]
+        }
+    )["workloads"]
+    assert run["name"] == f"pod/{names({'namespace': 'research'})['namespace']}/{names({'pod': 'train-0'})['pod']}"
+    assert run["also"] == [f"container/{container['id']}"]
+    assert (run["slots"], run["group"]) == (["0000:1b:00.0"], hidden["group"])
+    assert names({"workloads": [{"name": "slurm/7"}]})["workloads"] == [{"name": hidden["job"]}]
     (burst,) = from_text(names({"bursts": "1.0 2.0 pid=7;GPC 0 T1_8"})["bursts"])
     assert (burst.pids, burst.signs) == ((names({"pid": 7})["pid"],), ("GPC 0 T1_8",))
 
