@@ -18,14 +18,15 @@ USERS_MOST = 64
 class Pushes:
     """Each user has an allowance of their own, so that who repeats himself keeps nobody else from being heard."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, burst: int = BURST, every: float = EVERY) -> None:
         self._clock = clock
+        self._burst, self._every = burst, every
         self._users: dict[int, TokenBucket] = {}
 
     def wait(self, uid: int) -> float:
         """Seconds until this one may be taken; 0: it is."""
         now = self._clock().boottime
-        bucket = self._users.pop(uid, None) or TokenBucket(BURST, EVERY, now)
+        bucket = self._users.pop(uid, None) or TokenBucket(self._burst, self._every, now)
         if len(self._users) >= USERS_MOST:  # who was here longest ago
             del self._users[next(iter(self._users))]
         self._users[uid] = bucket

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from gpuwarden.features.why.answering import Answering
+from gpuwarden.features.why.answering import OWN_BURST, Answering
 from gpuwarden.features.why.memory import ended
 from gpuwarden.features.why.model import NAME, Answer, Cause, End, Epoch, Record, Touch
 from gpuwarden.features.why.snapshot import Shown
@@ -302,6 +302,16 @@ async def test_one_user_cannot_keep_the_ledger_busy(folder: Path) -> None:
         codes = [answer["code"] for answer in answers]
         assert (codes[0], codes[-1]) == (NOT_MINE, 75)
         assert await here.jobs(ALICE, "71") == ["slurm/71"], "another user is not held up"
+
+
+@ROOT_ONLY
+async def test_all_ranks_of_a_node_may_ask_at_their_end_and_nobody_endlessly(folder: Path) -> None:
+    async with site(folder) as here:
+        found = await here.jobs(ALICE, *[None] * 200)
+        assert found == ["slurm/71"] * 200
+        answers = [await ask(here.run_dir / "job.sock", {"verb": "why"}) for _ in range(OWN_BURST + 100)]
+        assert {answer["code"] for answer in answers} == {NOT_MINE, 75}
+        assert await here.jobs(BOB, None) == ["slurm/72"]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from typing import Any
 
 from gpuwarden.base.threads import detached
 from gpuwarden.control.rate_limit import Pushes
-from gpuwarden.features.why.asking import Asker, asker
+from gpuwarden.features.why.asking import Asker, Folders, asker
 from gpuwarden.features.why.causes import Around, answer
 from gpuwarden.features.why.document import of_record, of_running
 from gpuwarden.features.why.history import ended_of
@@ -34,6 +34,8 @@ from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.process_stat import process_stat
 
 CALLER_READ_WITHIN = 1.0
+OWN_BURST, OWN_EVERY = 256, 0.5
+"""Questions of one user in a row, and seconds after which one more is allowed: all ranks of a node may ask at their end."""
 LEDGER_READ_WITHIN = 2.5
 """Seconds. Both together are less than a verb may take."""
 
@@ -46,7 +48,8 @@ class Answering:
         self._ledger, self._proc = ledger, proc
         self._clock = clock
         self._indices: dict[str, int | None] = {}
-        self._asked = Pushes(clock)
+        self._asked, self._searched = Pushes(clock, OWN_BURST, OWN_EVERY), Pushes(clock)
+        self._folders = Folders(proc, clock)
         self._reading: asyncio.Future[list[Record]] | None = None
         self._turn = asyncio.Lock()
 
@@ -59,11 +62,11 @@ class Answering:
     async def to_job(self, arguments: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """Answer a process on the job socket: of the jobs that it may see."""
         text, hint = _asked(arguments)
+        if self._asked.wait(caller.uid) or (text is not None and self._searched.wait(caller.uid)):
+            raise VerbError("this user asks too often; try again in some seconds", TRY_AGAIN)
         who = await self._asker(caller)
         if text is None:
             return self._shown(self._own(who, hint, who.may), None)
-        if self._asked.wait(caller.uid):
-            raise VerbError("this user asks too often; try again in some seconds", TRY_AGAIN)
         return self._shown(await self._named(text, who.may), text)
 
     async def to_operator(self, arguments: dict[str, Any], peer: Peer) -> dict[str, Any]:
@@ -79,7 +82,7 @@ class Answering:
         """Return who calls. Raises VerbError."""
         try:
             async with asyncio.timeout(CALLER_READ_WITHIN):
-                return await detached("why: caller", lambda: asker(self._proc, caller))
+                return await detached("why: caller", lambda: asker(self._proc, caller, self._folders.now()))
         except (TimeoutError, RuntimeError):
             raise VerbError(f"process {caller.pid} could not be read in time; try again", TRY_AGAIN) from None
 

@@ -15,11 +15,14 @@ from pathlib import Path
 from gpuwarden.features.why.model import Epoch, JobKind
 from gpuwarden.features.why.names import CONTAINER_ID
 from gpuwarden.publish.sockets.jobs import Caller
+from gpuwarden_collectors.base import Clock
 from gpuwarden_collectors.control_groups import RootFolders
 from gpuwarden_collectors.host_files import read_text
 from gpuwarden_collectors.process_stat import process_stat
 from gpuwarden_collectors.receivers.cgroups import group_in
 
+_FOLDERS_FOR = 10.0
+"""Seconds."""
 _GROUPS_MOST = 64 * 1024  # bytes; a host has a dozen v1 hierarchies
 
 
@@ -43,12 +46,28 @@ NOBODY = Asker()
 """A process that cannot be seen from here."""
 
 
-def asker(proc: Path, caller: Caller) -> Asker:
+class Folders:
+    """Which folders of control groups are root's, looked up anew after `_FOLDERS_FOR`: the table of mounts of a node with many pods is long."""
+
+    def __init__(self, proc: Path, clock: Clock) -> None:
+        self._proc, self._clock = proc, clock
+        self._made = float("-inf")
+        self._folders: RootFolders | None = None
+
+    def now(self) -> RootFolders:
+        """Return what is known of them. Blocks for some milliseconds."""
+        now = self._clock().boottime
+        if self._folders is None or now - self._made > _FOLDERS_FOR:
+            self._folders, self._made = RootFolders(self._proc), now
+        return self._folders
+
+
+def asker(proc: Path, caller: Caller, folders: RootFolders) -> Asker:
     """Read who calls. Takes no lock of the process, so that it cannot hang with it."""
     if caller.pid <= 0:
         return NOBODY
     try:
-        group = group_in(read_text(proc / str(caller.pid) / "cgroup", _GROUPS_MOST), RootFolders(proc))
+        group = group_in(read_text(proc / str(caller.pid) / "cgroup", _GROUPS_MOST), folders)
     except OSError:
         return NOBODY
     stat = process_stat(proc, caller.pid)
