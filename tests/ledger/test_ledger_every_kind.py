@@ -15,6 +15,7 @@ from gpuwarden.features.active_test.gate.state import Gate
 from gpuwarden.features.active_test.judging.lease import Lease
 from gpuwarden.features.active_test.judging.past import PastTest
 from gpuwarden.features.evacuation.policy import event_data as evacuation
+from gpuwarden.features.why import stored as why
 from gpuwarden.health import events as health
 from gpuwarden.health.event_data import read, write
 from gpuwarden.health.host import port_downs
@@ -80,6 +81,10 @@ TYPED: dict[str | tuple[str, str], type[Any]] = {
     EventKind.APPROVING: evacuation.Approving,
     EventKind.APPROVED: evacuation.Approved,
     EventKind.ANSWERED: evacuation.Answered,
+    EventKind.OOM_KILL: health.OomKilled,
+    EventKind.JOB_BEGUN: why.Begun,
+    EventKind.JOB_USED: why.Used,
+    EventKind.JOB_ENDED: why.Ended,
 }
 """`kept`: in a checkpoint, where an event of this kind has other fields. With a part of the key, where the fields depend on it."""
 

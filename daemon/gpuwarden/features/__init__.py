@@ -44,7 +44,7 @@ FEATURES: Mapping[str, frozenset[str]] = {
     "file": frozenset({"options", "actuator"}),
     "dstack": frozenset({"options", "verbs", "doctor"}),
     "nvhcd": frozenset({"options", "verbs"}),
-    "why": frozenset({"memory", "detectors", "log_lines", "snapshot", "verbs", "metrics", "status", "status_text", "daemon"}),
+    "why": frozenset({"conditions", "memory", "detectors", "log_lines", "snapshot", "verbs", "metrics", "status", "status_text", "daemon"}),
 }  # fmt: skip
 """Feature: the modules of the table above that it has. Their order is that of rows in documents, and that in which parts of the daemon stop:
 evacuation is first, since a machine that ends leaves little time."""

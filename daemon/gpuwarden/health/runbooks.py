@@ -48,7 +48,7 @@ PAGES = (
         "gpu",
         (
             "xid", "gpu_unresponsive", "gpu_reset_required", "gpu_readings_lost", "gpu_recovery_action", "gsp_not_answering",
-            "inforom_invalid", "gpu_held_after_job", "job_hung",
+            "inforom_invalid", "gpu_held_after_job", "job_hung", "job_idle",
         ),
     ),
     Page(

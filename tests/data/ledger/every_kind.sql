@@ -290,6 +290,10 @@ INSERT INTO "events" VALUES(212,2,'tested','1b4e28ba-2fa1-11d2-883f-0016d3cca427
 INSERT INTO "events" VALUES(213,2,'test_ended','1b4e28ba-2fa1-11d2-883f-0016d3cca427',100061.0,1700100061.0,'test','node','lease','{"name":"t1","by":"end"}');
 INSERT INTO "events" VALUES(214,2,'gate_ended','1b4e28ba-2fa1-11d2-883f-0016d3cca427',100062.0,1700100062.0,'','','','{"since_boottime":100010.0,"since_wall":1700100010.0,"boot":"1b4e28ba-2fa1-11d2-883f-0016d3cca427","failures":"xid.95@gpu/0000:10:00.0","results":"GPU-00000000=gate:failure","failed":1,"result":"failed","text":"1 wrong word"}');
 INSERT INTO "events" VALUES(215,2,'released','1b4e28ba-2fa1-11d2-883f-0016d3cca427',100070.0,1700100070.0,'sxid','switch/0000:05:00.0','20034','{"by":"a passed test"}');
+INSERT INTO "events" VALUES(216,2,'oom_kill','1b4e28ba-2fa1-11d2-883f-0016d3cca427',1102.0,1700001102.0,'oom_kill','job/slurm/90','limit','{"of_limit":true,"job":"slurm/90","limit_job":"slurm/90","pid":77,"uid":1001,"count":2}');
+INSERT INTO "events" VALUES(217,2,'job_begun','1b4e28ba-2fa1-11d2-883f-0016d3cca427',1100.0,1700001100.0,'job','job/slurm/91','','{"energy_j":81000.5,"energy_covers":0.9,"busy":0.97,"tensor":0.4,"memory_peak_bytes":75161927680,"idle_gpu_seconds":10.0,"throttled_gpu_seconds":5.0,"observed_gpu_seconds":110.0,"slots":"0000:4e:00.0 0000:5e:00.0","pids":"201 202","energy_at":"0000:4e:00.0=1200 0000:5e:00.0=1300","uid":1001,"user":"ada","job_name":"train","used_boottime":1160.0,"used_wall":1700001160.0}');
+INSERT INTO "events" VALUES(218,2,'job_used','1b4e28ba-2fa1-11d2-883f-0016d3cca427',2960.0,1700002960.0,'job','job/slurm/91','','{"energy_j":2000000.0,"energy_covers":0.9,"busy":0.97,"tensor":0.4,"memory_peak_bytes":75161927680,"idle_gpu_seconds":10.0,"throttled_gpu_seconds":5.0,"observed_gpu_seconds":110.0,"slots":"0000:4e:00.0 0000:5e:00.0","pids":"202 204","energy_at":"0000:4e:00.0=9900"}');
+INSERT INTO "events" VALUES(219,2,'job_ended','1b4e28ba-2fa1-11d2-883f-0016d3cca427',1170.0,1700001170.0,'job','job/pod/default/train-0','','{"slots":"0000:4e:00.0","uid":1002,"also":"pod/0-1 container/0123456789ab","touch0":"xid\t48\t1150.0\t1700001150.0\t1151.0\t1700001151.0\t0000:4e:00.0\t203\t2\t","touch1":"xid\t63\t1150.0\t1700001150.0\t\t\t0000:4e:00.0\t\t1\txid.48@gpu/0000:4e:00.0","began_boottime":1101.0,"began_wall":1700001101.0,"known_from":"cgroup","state":"FAILED","exit_code":1,"signal":9,"by":"root","nodes":2,"failed_node":"n7","cause":"hardware","certainty":"likely","sentence":"GPU 0 failed.","code":"xid.48","slot":"0000:4e:00.0","serial":"1650","left_out":3}');
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 INSERT INTO "meta" VALUES('checkpoint_through','107');
 INSERT INTO "meta" VALUES('checkpoints','1');
@@ -300,5 +304,5 @@ INSERT INTO "meta" VALUES('kernel_log_sequence','77');
 INSERT INTO "meta" VALUES('machine','{"dmi": "4c4c4544-0000-0000-0000-000000000001", "machine_id": "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "instance": ""}');
 INSERT INTO "meta" VALUES('schema','1.0');
 DELETE FROM "sqlite_sequence";
-INSERT INTO "sqlite_sequence" VALUES('events',215);
+INSERT INTO "sqlite_sequence" VALUES('events',219);
 COMMIT;

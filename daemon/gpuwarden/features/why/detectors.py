@@ -11,6 +11,7 @@ from gpuwarden.features.why.budget import Worth, taken
 from gpuwarden.features.why.causes import ENDED_WELL, Around, answer
 from gpuwarden.features.why.following import UNWRITTEN_MOST, Following, Live, following_of, with_following
 from gpuwarden.features.why.follows import with_follows
+from gpuwarden.features.why.idle import JOB_IDLE, job_idle
 from gpuwarden.features.why.members import Member, Members, members, stamp
 from gpuwarden.features.why.memory import Memory, memory_of
 from gpuwarden.features.why.model import PIDS_MOST, SETTLES, TOUCHES_MOST, Cause, End, Epoch, Record, Touch
@@ -328,4 +329,4 @@ def _worth(record: Record) -> Worth:
     return Worth.FAILED if failed and record.answer.cause is not Cause.NONE else Worth.WELL
 
 
-DETECTORS: dict[str, Detector] = {}
+DETECTORS: dict[str, Detector] = {JOB_IDLE: job_idle}

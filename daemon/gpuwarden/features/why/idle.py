@@ -1,0 +1,34 @@
+"""Jobs of Slurm that hold GPUs and have no process on them."""
+
+from __future__ import annotations
+
+from gpuwarden.features.why.following import following_of
+from gpuwarden.features.why.model import JobKind
+from gpuwarden.health.detection import NOTHING, Detection
+from gpuwarden.health.model import Key, Sighting, Subject
+from gpuwarden.health.state import State
+from gpuwarden.health.view import Sight
+
+JOB_IDLE = "job_idle"
+IDLE_AFTER = 1_800.0
+"""Seconds: loading data and compiling on the CPU, or a queue of work inside of the job, rarely takes as long."""
+
+
+def job_idle(state: State, sight: Sight) -> Detection:
+    """Return the jobs that have held GPUs for `IDLE_AFTER` with no process on any of them."""
+    tracked = {track.key.subject for track in state.tracks_of(JOB_IDLE)}
+    live = following_of(state).live
+    if sight.nvml is None or sight.jobs is None or not (live or tracked):
+        return NOTHING
+    sightings = []
+    for name, one in live.items():
+        since = one.meter.idle_since
+        if one.end is not None or since is None or one.epoch.kind != JobKind.SLURM:
+            continue
+        if (seconds := sight.now.boottime - since) < IDLE_AFTER:
+            continue
+        evidence: dict[str, str | int] = {"job": one.epoch.id, "gpus": len(one.epoch.slots), "seconds": round(seconds)}
+        if one.epoch.uid is not None:
+            evidence["uid"] = str(one.epoch.uid)
+        sightings.append(Sighting(Key(JOB_IDLE, Subject("job", part=name.partition("/")[2])), evidence))
+    return Detection(tuple(sightings), frozenset(tracked))
