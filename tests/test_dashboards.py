@@ -116,7 +116,7 @@ def _known() -> dict[str, set[str]]:
 
 KNOWN = _known()
 ADDED = {"cluster", "job", "instance"}
-SERIES = re.compile(r"\b((?:gpuwarden[_:]|DCGM_)[\w:]+)(?:\{([^}]*)\})?")
+SERIES = re.compile(r"\b((?:gpuwarden[_:]|process_|DCGM_)[\w:]+)(?:\{([^}]*)\})?")
 VALUES = {
     "state": {state.value for state in Health}, "severity": {"warning", "failure", SHADOW}, "outcome": set(OUTCOMES),
     "answer": {answer.value for answer in Given},

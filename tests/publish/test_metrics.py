@@ -46,7 +46,7 @@ from support.snapshots import (
 
 def test_metrics_follow_the_conventions_of_prometheus() -> None:
     for metric in METRICS:
-        assert metric.name.startswith("gpuwarden_")
+        assert metric.name.startswith(("gpuwarden_", "process_"))
         assert (metric.kind == "counter") == metric.name.endswith("_total")
         assert not set(metric.help) & {"\n", "\\", '"'}
     assert len({metric.name for metric in METRICS}) == len(METRICS)

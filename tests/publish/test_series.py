@@ -12,6 +12,7 @@ import pytest
 
 from gpuwarden.actuators.prometheus_count import queries
 from gpuwarden.config.series import COUNTED_BY
+from gpuwarden.features.why.fleet import queries as of_job
 from gpuwarden.fleet.queries import QUERIES, WHY_QUERIES
 from gpuwarden.fleet.report.reading import CHANGES, SETS, SLOW
 from gpuwarden.health.gpu.pods import Device, PodsOnGpus
@@ -45,7 +46,11 @@ def by_default() -> Renderer:
 
 def named_in(*texts: str) -> set[str]:
     """The metrics that texts name; a histogram by its buckets."""
-    words = {word.removesuffix("_bucket") for text in texts for word in re.findall(r"\b(?:gpuwarden_|DCGM_)\w+", text)}
+    words = {
+        word.removesuffix("_bucket")
+        for text in texts
+        for word in re.findall(r"\b(?:gpuwarden_|process_|DCGM_)\w+", text)
+    }
     return words & ALL
 
 
@@ -60,9 +65,10 @@ def read() -> set[str]:
         + [alert.summary + alert.description for alert in ALERTS]
     )
     panels = [one.expr for one in OF_PANELS] + [selector for _, _, selector, _ in VARIABLES]
+    jobs = of_job("4711").values()
     breaker = [*queries("n", "b", "").values(), "gpuwarden_machine_info"]
     report = (*CHANGES.values(), *SETS.values(), *SLOW.values())
-    return named_in(*rules, *panels, *QUERIES.values(), *WHY_QUERIES.values(), *report, *breaker, *OF_OPERATORS)
+    return named_in(*rules, *panels, *QUERIES.values(), *WHY_QUERIES.values(), *jobs, *report, *breaker, *OF_OPERATORS)
 
 
 def test_all_that_is_read_is_served_by_default_and_of_our_own_nothing_else() -> None:

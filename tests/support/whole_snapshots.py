@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from gpuwarden.base.process_usage import process_usage
+from gpuwarden.features import FEATURES
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.gpu.pods import PodsOnGpus
 from gpuwarden.health.host.port_errors import EXPORTED
@@ -72,6 +74,8 @@ def everything(gpus: int = 8, instances: int = 0) -> Snapshot:
             ReceiverState(target=name, counts=dict.fromkeys(OUTCOMES, 1)) for name in ("pager", "chat", "tickets")
         ),
         notice_sources=tuple(NoticeSource(name=name, up=True) for name in ("aws", "shutdown")),
+        process=process_usage(),
+        feature_errors=dict.fromkeys(FEATURES, 0),
         clients=Clients(turned_away=1, refused={"login": 1}),
         hpc_jobs=JobLabels(jobs={str(n): ("4711",) for n in numbers}),
     )

@@ -279,6 +279,23 @@ DAEMON = (
             Query(f"sum(increase(gpuwarden_kernel_log_lost_records_total{{{INSTANCE}}}[$__rate_interval]))", "kernel log: lost"),
         ),
     ),
+    Panel(
+        title="Answers of the driver", kind=Kind.SERIES, width=8, unit="s", low=0,
+        text="Duration of the passes over the GPUs: half of them, and 99 of 100, take no longer. A driver that becomes slow shows it here first.",
+        queries=tuple(
+            Query(f"histogram_quantile({share}, sum by (le) (rate(gpuwarden_nvml_pass_seconds_bucket{{{INSTANCE}}}[$__rate_interval])))", legend)
+            for share, legend in (("0.5", "half"), ("0.99", "99 of 100"))
+        ),
+    ),
+    Panel(
+        title="Memory of the daemon", kind=Kind.SERIES, width=8, unit="bytes", low=0, text="Without its worker processes.",
+        queries=(Query(f"process_resident_memory_bytes{{{INSTANCE}}}", "resident"),),
+    ),
+    Panel(
+        title="Processor time of the daemon", kind=Kind.SERIES, width=8, unit="percentunit", low=0,
+        text="Share of one core, without its worker processes.",
+        queries=(Query(f"rate(process_cpu_seconds_total{{{INSTANCE}}}[$__rate_interval])", "of one core"),),
+    ),
 )  # fmt: skip
 
 PAGE = Page(

@@ -26,7 +26,7 @@ from gpuwarden.health.state import State, fold
 from gpuwarden.health.view import Rules, Seen, Sight, View
 from gpuwarden.health.xid.witnesses import UNKNOWN_SLOT, undecided
 from gpuwarden.publish.metrics.machine import machine_labels
-from gpuwarden.publish.snapshot import CollectorStatus, Service, Snapshot, XidCount
+from gpuwarden.publish.snapshot import NVML_PASSES, CollectorStatus, Service, Snapshot, XidCount
 from gpuwarden.trace.records import (
     Accepted,
     Acknowledged,
@@ -68,6 +68,7 @@ class Engine:
         self._domain = ""  # kept while the driver does not answer
         self.kernel = ""
         """The release of the kernel."""
+        self._nvml_passes = NVML_PASSES
         self.discarded = 0
         self.disbelieved = 0
         self.kept_out: Mapping[str, int] = {}
@@ -230,6 +231,7 @@ class Engine:
             xids=xids,
             site_failures=tuple(n for n, rule in self.rules.xids.items() if rule.severity == "failure"),
             ready=self.observed_at is not None and verdict.expected is not None and self.view.pci.outcome is not None,
+            nvml_passes=self._nvml_passes,
             features=dict(self._of_features(now)),
             errors=self.view.errors,
             dropped=dropped,
@@ -260,10 +262,13 @@ class Engine:
         old = self.collectors.get(observation.collector) or CollectorStatus(name=observation.collector)
         timed_out = observation.outcome is PassOutcome.TIMED_OUT
         good = observation.outcome is PassOutcome.OBSERVED
+        duration = observation.finished.boottime - observation.started.boottime
+        if observation.collector == "nvml" and (good or timed_out):
+            self._nvml_passes = self._nvml_passes.with_value(duration)
         self.collectors[observation.collector] = CollectorStatus(
             name=observation.collector,
             outcome=observation.outcome,
-            duration=observation.finished.boottime - observation.started.boottime,
+            duration=duration,
             last_success=observation.finished if good else old.last_success,
             timeouts=old.timeouts + timed_out,
             error=observation.error,

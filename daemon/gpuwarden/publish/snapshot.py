@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpuwarden.base.process_usage import ProcessUsage
 from gpuwarden.health.gpu.pods import PodsOnGpus
 from gpuwarden.health.model import Health, Verdict
 from gpuwarden.health.runbooks import RUNBOOKS
 from gpuwarden.policy.model import Intent, NodeState, Notice
 from gpuwarden.policy.state import Override
+from gpuwarden.publish.metrics.histogram import Histogram
 from gpuwarden_collectors.base import PassOutcome, WorkerReport
 from gpuwarden_collectors.dcgm.facts import DcgmFacts
 from gpuwarden_collectors.facts import NvmlFacts, Stamp
@@ -36,6 +38,10 @@ class CollectorStatus:
     """Why the last pass failed; empty if it did not."""
     worker: WorkerReport | None = None
     """The worker, of collectors with a process of their own."""
+
+
+NVML_PASSES = Histogram.of(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+"""Durations of passes over the GPUs, in seconds: 8 idle GPUs take some hundredths, a slow driver whole seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +209,10 @@ class Snapshot:
     notice_sources: tuple[NoticeSource, ...] = ()
     errors: Mapping[str, str] = field(default_factory=dict)
     """Why a component of the daemon does not work, by component."""
+    process: ProcessUsage | None = None
+    """What the daemon's own process uses; None where that cannot be read, and without a daemon."""
+    nvml_passes: Histogram = NVML_PASSES
+    """Durations of all passes over the GPUs since the start, in seconds."""
     feature_errors: Mapping[str, int] = field(default_factory=dict)
     """By feature, how often it raised."""
     dropped: Mapping[str, int] = field(default_factory=dict)

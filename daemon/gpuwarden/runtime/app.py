@@ -15,6 +15,7 @@ from typing import Any
 
 from gpuwarden.actuators.detail import detail
 from gpuwarden.base.log import LogOutput, get_logger
+from gpuwarden.base.process_usage import process_usage
 from gpuwarden.base.sd_notify import ServiceManager
 from gpuwarden.base.threads import detached
 from gpuwarden.collect.collectors import Readers
@@ -359,6 +360,7 @@ class Daemon:
             enforced=self.enforcement.shown(),
             notice_sources=self._notice_sources.shown(now),
             receivers=self._notifications.shown(),
+            process=process_usage(),
             feature_errors=dict(self._faults.counts),
         )
         return self._parts.shown(snapshot, now)

@@ -24,6 +24,7 @@ from gpuwarden.publish.metrics import enforcement, pods, ports
 from gpuwarden.publish.metrics.lines import COUNTER, GAUGE, Number
 from gpuwarden.publish.metrics.machine import MACHINE_LABELS
 from gpuwarden.publish.metrics.pods import POD
+from gpuwarden.publish.metrics.process import PROCESS
 from gpuwarden.publish.metrics.row import GPU, Labels, Metric, Sample, gpu_labels
 from gpuwarden.publish.snapshot import CollectorStatus, Snapshot, XidCount
 from gpuwarden.publish.status import DISBELIEVED, detail
@@ -351,4 +352,4 @@ _ROWS: tuple[Metric, ...] = (
            "Number of times that the collector's worker process was restarted."),
 )  # fmt: skip
 
-METRICS = (*_ROWS, *(row for feature in parts("metrics").values() for row in feature.METRICS))
+METRICS = (*_ROWS, *PROCESS, *(row for feature in parts("metrics").values() for row in feature.METRICS))
