@@ -135,9 +135,15 @@ class _Step:
             or (one.oom_kills, one.is_asked) != (member.oom_kills, member.is_asked)
         ):
             self.live[name] = replace(
-                one, epoch=epoch, end=end, missing=None, seen=True, by_slot=member.by_slot, oom_kills=member.oom_kills,
+                one,
+                epoch=epoch,
+                end=end,
+                missing=None,
+                seen=True,
+                by_slot=member.by_slot,
+                oom_kills=member.oom_kills,
                 is_asked=member.is_asked,
-            )  # fmt: skip
+            )
 
     def _is_done(self, member: Member) -> bool:
         """True if it has its record, or ended before this daemon could know."""
@@ -194,9 +200,15 @@ class _Step:
             return
         gpus = {facts.slot: facts for facts in self.sight.answering}
         dcgm = self.sight.dcgm
-        tensor = {} if dcgm is None else {
-            gpu.slot: 100.0 * gpu.readings.tensor_active for gpu in dcgm.gpus if gpu.slot and gpu.readings.tensor_active is not None
-        }  # fmt: skip
+        tensor = (
+            {}
+            if dcgm is None
+            else {
+                gpu.slot: 100.0 * gpu.readings.tensor_active
+                for gpu in dcgm.gpus
+                if gpu.slot and gpu.readings.tensor_active is not None
+            }
+        )
         read = Pass(at.boottime, gpus, tensor)
         for name, one in self.live.items():
             if one.end is None and one.missing is None:
@@ -277,8 +289,12 @@ class _Step:
         around = Around(
             boards=self._boards(epoch.slots),
             pids={pid for other in others for pid in other.epoch.pids} - {*epoch.pids},
-            denied={str(key) for key, track in self.state.tracks.items() if track.raised and key.code == "xid" and contradicted(self.state, key)},
-        )  # fmt: skip
+            denied={
+                str(key)
+                for key, track in self.state.tracks.items()
+                if track.raised and key.code == "xid" and contradicted(self.state, key)
+            },
+        )
         return Record(epoch=epoch, end=end, answer=answer(epoch, end, around))
 
     def _boards(self, slots: Sequence[str]) -> Mapping[str, Board]:

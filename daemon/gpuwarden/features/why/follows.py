@@ -57,10 +57,12 @@ def _causes(one: Touch, touch: Touch) -> bool:
     if not names or not others or names == others:
         return False
     by_table = any(
-        rule.cause in names and not others.isdisjoint(rule.consequences) and _there(rule, one, touch)
+        rule.cause in names
+        and not others.isdisjoint(rule.consequences)
+        and _there(rule, one, touch)
         and _then(one, touch, rule.before, rule.within)
         for rule in RULES
-    )  # fmt: skip
+    )
     return by_table or _inhibits(one, touch) or _met(one, touch)
 
 

@@ -118,9 +118,13 @@ def _xid(event: Event, _: State) -> Touching | None:
         return None
     pid = data.pid if data.pid is not None and data.pid > 0 else None
     touch = Touch(
-        what="xid", detail=_clean(event.key.detail), at=event.at, slot=event.key.subject.slot, pid=pid,
+        what="xid",
+        detail=_clean(event.key.detail),
+        at=event.at,
+        slot=event.key.subject.slot,
+        pid=pid,
         count=max(0, data.count),
-    )  # fmt: skip
+    )
     return Touching(touch=touch, boot_id=event.boot_id)
 
 
@@ -181,8 +185,12 @@ def _oom(event: Event, _: State) -> Touching | None:
     if data.of_limit and not (data.limit_job or data.job):
         return None  # of a session of a user, or of a service
     touch = Touch(
-        what="oom_limit" if data.of_limit else "oom_node", detail=_clean(data.job), at=event.at, pid=data.pid, count=max(1, data.count)
-    )  # fmt: skip
+        what="oom_limit" if data.of_limit else "oom_node",
+        detail=_clean(data.job),
+        at=event.at,
+        pid=data.pid,
+        count=max(1, data.count),
+    )
     job = _clean(data.job or data.limit_job) if data.of_limit else ""
     return Touching(touch=touch, boot_id=event.boot_id, job=job)
 

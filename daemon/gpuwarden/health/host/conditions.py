@@ -133,9 +133,12 @@ def plugin_condition(code: str) -> Condition | None:
     if name == code or not name:
         return None
     return Condition(
-        code=code, scope="node", severity=F, advice=Advice.OBSERVE,
+        code=code,
+        scope="node",
+        severity=F,
+        advice=Advice.OBSERVE,
         title=f"The site check {name} found a fault",
         why=f"The program of [plugins.{name}] ended with one of its warning or failure codes; its first line is the text of "
         f"the evidence. It counts at once and ends with the first run that is well: see [checks.{code}] for rise and fall.",
         source="this site",
-    )  # fmt: skip
+    )

@@ -148,18 +148,26 @@ _HARMLESS = (
 )  # fmt: skip
 """imbue-ai/cluster-health, dmesg_whitelist.py: seen for months on 511 healthy H100 hosts."""
 _NOTES = {
-    **dict.fromkeys(_LISTED_NONFATAL, "on NVIDIA's list of non-fatal errors, yet the GPU behind the port hangs until it is reset"),
-    **dict.fromkeys(_HARMLESS, "seen for months on healthy hosts (imbue, 511 hosts); a warning from the fifth burst of a day on"),
-}  # fmt: skip
+    **dict.fromkeys(
+        _LISTED_NONFATAL, "on NVIDIA's list of non-fatal errors, yet the GPU behind the port hangs until it is reset"
+    ),
+    **dict.fromkeys(
+        _HARMLESS, "seen for months on healthy hosts (imbue, 511 hosts); a warning from the fifth burst of a day on"
+    ),
+}
 
 SXIDS: dict[int, Sxid] = {
     sxid: Sxid(
-        sxid=sxid, meaning=meaning, fatal=fatal, listed_nonfatal=sxid in _LISTED_NONFATAL, harmless=sxid in _HARMLESS,
+        sxid=sxid,
+        meaning=meaning,
+        fatal=fatal,
+        listed_nonfatal=sxid in _LISTED_NONFATAL,
+        harmless=sxid in _HARMLESS,
         note=_NOTES.get(sxid, ""),
     )
     for table, fatal in ((_NON_FATAL, False), (_FATAL, True))
     for sxid, meaning in table.items()
-}  # fmt: skip
+}
 
 
 def sxid_row(sxid: int) -> Sxid:
