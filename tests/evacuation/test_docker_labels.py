@@ -42,8 +42,8 @@ def test_a_container_gets_the_signal_of_its_label_and_is_named_by_dstacks(
         stack.callback(daemon.kill)
         daemon.find_port()
         daemon.wait_status("healthy")
-        done = host.order("notify-termination", "--in", "60s", "--reason", "spot")
-        assert "2 jobs are signalled" in done.stdout
+        announces = ("notify-termination", "--in", "300s", "--reason", "spot")  # a busy host may not be scanned in time
+        wait(lambda: "2 jobs are signalled" in host.order(*announces).stdout, "both to be signalled", daemon.lines)
         wait(lambda: labelled.logs().split() == ["ready", "USR1"], "the declared signal", daemon.lines)
         wait(lambda: plain.logs().split() == ["ready", "TERM"], "the signal of who declares none", daemon.lines)
         (departure,) = daemon.status()["jobs"]["departures"]

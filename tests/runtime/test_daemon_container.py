@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from support.daemons import FakeHost, RunningDaemon
+from support.daemons import PATIENCE, FakeHost, RunningDaemon
 from support.ranks import rank
 
-CONTAINER = '[termination]\nsources = ["container"]\n[termination.container]\nwindow = "50s"\n'
+CONTAINER = '[termination]\nsources = ["container"]\n[termination.container]\nwindow = "300s"\n'
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def started(host: FakeHost, mode: str = "enforce", **more: str) -> RunningDaemon
 
 
 def ended(daemon: RunningDaemon) -> int:
-    return daemon.process.wait(60.0)
+    return daemon.process.wait(PATIENCE)
 
 
 def test_the_jobs_are_signalled_and_the_daemon_ends_when_they_have(host: FakeHost) -> None:

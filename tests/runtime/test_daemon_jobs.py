@@ -57,7 +57,7 @@ def occupy(host: FakeHost, pid: int, gpus: tuple[int, ...] = (0,)) -> None:
 ENDS = ("notify-termination", "--reason", "spot", "--in")
 
 
-def ends(host: FakeHost, within: str = "120s") -> str:
+def ends(host: FakeHost, within: str = "500s") -> str:
     return command(host, *ENDS, within)
 
 

@@ -40,7 +40,7 @@ def configure(host: FakeHost, service: Simulator, *, cloud: str = "aws", mode: s
     host.config.write_text(f'mode = "{mode}"\n{host.config.read_text()}')
 
 
-def spot(seconds: float = 120.0) -> dict[str, str]:
+def spot(seconds: float = 500.0) -> dict[str, str]:
     end = datetime.fromtimestamp(time.time() + seconds, UTC)
     return {"action": "terminate", "time": end.strftime("%Y-%m-%dT%H:%M:%SZ")}
 
@@ -85,7 +85,7 @@ def test_a_spot_interruption_takes_the_node_s_heartbeat_down_and_its_withdrawal_
         )
         notice = notice_file(host)
         assert (notice["act"], notice["imminent"], notice["boot_id"]) == (False, True, beat["boot_id"])  # mode observe
-        assert 0.0 < notice["deadline_boottime"] - time.clock_gettime(time.CLOCK_BOOTTIME) <= 121.0
+        assert 0.0 < notice["deadline_boottime"] - time.clock_gettime(time.CLOCK_BOOTTIME) <= 501.0
         assert stat.S_IMODE((host.run_dir / "notice.json").stat().st_mode) == 0o644
         assert json.loads(daemon.get("/v1/notice?wait=60")[1])["id"] == notice["id"]
         assert 'gpuwarden_termination_notice{source="aws",kind="interruption"} 1' in metrics(daemon)

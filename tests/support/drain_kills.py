@@ -257,6 +257,8 @@ class DrainRound:
         if len(written) > most:
             mine = self._admin in (Admin.NOTHING, Admin.RESUMES)
             self._note(result.doubled if mine else result.foreign, f"{len(written)} drains")
+        if self._admin is Admin.NOTHING:
+            self._wait(lambda: self._events("excluded"), "the drain to be in the ledger")
         if self._admin is Admin.NOTHING and (known := len(self._events("excluded"))) != 1:
             self._note(result.doubled, f"{known} drains in the ledger")
         if self._admin is Admin.DRAINS:
