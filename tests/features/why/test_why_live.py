@@ -1,0 +1,90 @@
+"""A real process on a GPU of a real daemon, from its begin to its record, as its own user sees it on the job socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.daemons import OTHERS, PATIENCE, FakeHost, RunningDaemon, slots
+
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+ALICE, BOB = 61_001, 61_002
+BESIDE = "".join(f"[collectors.{name}]\nenabled = false\n" for name in OTHERS if name != "workloads")
+CLIENT = """
+import json, os, socket, sys
+uid, path, asked = json.loads(sys.argv[1])
+os.setgroups([]); os.setgid(uid); os.setuid(uid)
+with socket.socket(socket.AF_UNIX) as client:
+    client.settimeout(60)
+    client.connect(path)
+    client.sendall(json.dumps({"verb": "why", **asked}).encode() + b"\\n")
+    print(client.makefile().readline())
+"""
+
+
+@pytest.fixture
+def host() -> Iterator[FakeHost]:
+    """A machine in a folder that other users reach."""
+    with tempfile.TemporaryDirectory(prefix="gw-why-") as folder:
+        Path(folder).chmod(0o755)
+        made = FakeHost(Path(folder), 2)
+        made.configure(beside=BESIDE)
+        yield made
+
+
+def why(host: FakeHost, uid: int, **asked: str) -> dict[str, Any]:
+    """Return the answer that a process of this user gets; empty if there is no such job for it."""
+    given = json.dumps([uid, str(host.run_dir / "job.sock"), asked])
+    command = ["python3", "-I", "-c", CLIENT, given]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    answer = json.loads(done.stdout)
+    return answer["result"] if answer["ok"] else {}
+
+
+def touches(host: FakeHost, name: str) -> list[str]:
+    return [touch["what"] for touch in why(host, ALICE, job=name).get("touches", ())]
+
+
+@pytest.mark.slow
+@ROOT_ONLY
+def test_a_process_on_a_gpu_is_followed_to_the_xid_that_ends_it(host: FakeHost) -> None:
+    with host.daemon() as daemon:
+        process = subprocess.Popen(["sleep", "3600"], start_new_session=True, user=ALICE, group=ALICE, extra_groups=[])
+        name = f"session/{process.pid}"
+        try:
+            host.fake.process(1, process.pid, 1 << 30)
+            daemon.wait(lambda: why(host, ALICE, job=name), "the process to be known")
+            found = why(host, ALICE)
+            assert (found["job"], found["running"], found["uid"]) == (name, True, ALICE)
+            assert found["gpus"] == [{"pci_bus_id": slots(2)[1], "gpu": 1}]
+            assert why(host, BOB, job=name) == {}
+            bus = slots(2)[1].removesuffix(".0")
+            host.kernel_line(f"NVRM: Xid (PCI:{bus}): 31, pid={process.pid}, name=sleep, Ch 00000010, MMU Fault")
+            daemon.wait(lambda: "xid" in touches(host, name), "the Xid to touch it")
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+            host.fake.clear()
+            daemon.wait(lambda: not why(host, ALICE, job=name).get("running", True), "its record")
+        finally:
+            process.kill()
+            process.wait()
+        found = why(host, ALICE)
+        assert (found["answer"]["cause"], found["answer"]["code"]) == ("job", "xid.31")
+        assert found["end"]["known_from"] == "processes"
+        text = host.command("why", name, "--run-dir", host.run_dir).stdout
+        assert text.startswith(f"{name}: ")
+        assert "Xid 31" in text
+        assert shows(daemon, f'gpuwarden_job_ended_info{{job="{name}",cause="job"')
+        assert shows(daemon, 'gpuwarden_jobs_ended_total{cause="job"} 1')
+
+
+def shows(daemon: RunningDaemon, line: str) -> bool:
+    return line in daemon.get("/metrics")[1].decode()
