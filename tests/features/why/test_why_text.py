@@ -68,7 +68,7 @@ job     slurm/4711 train-70b of alice (uid 1000) on n7
 GPUs    2: 0, 1
 began   2027-01-15 08:00:00 UTC
 ended   2027-01-15 09:26:20 UTC, after 1 h 26 min, FAILED, exit code 1; known from Slurm's epilog
-used    2.00 kWh (7200000 J) (of 90 % of its time; the rest was not measured); measured over 2.88 GPU-hours
+used    2.00 kWh (7200000 J) in 90 % of its time, the rest was not measured; measured over 2.88 GPU-hours
         87 % busy, 41 % tensor cores active, memory peak 71.0 GiB on one GPU
         0.50 GPU-hours without a process, 30 GPU-seconds throttled
 

@@ -9,10 +9,11 @@ from gpuwarden.cli.text import clean, when
 from gpuwarden.features.why.text import CAUSES, touch_name
 
 Document = dict[str, Any]
+_ENDED_MOST = 4
 
 
 def sections(status: Document) -> Iterator[tuple[str, list[str]]]:
-    yield "jobs: gpuwarden why JOB", list(_lines(status))
+    yield "why jobs ended, or what touches them (gpuwarden why JOB shows all)", list(_lines(status))
 
 
 def _lines(status: Document) -> Iterator[str]:
@@ -23,7 +24,7 @@ def _lines(status: Document) -> Iterator[str]:
             more = f", and {job['touches'] - 1} before" if job["touches"] > 1 else ""
             text = f"{touch_name(last['what'])} {clean(last['detail'].partition('@')[0])}".strip()
             yield f"{clean(job['job'])} runs: {_gpu(last, index)}{text} ({when(last['at'])}{more})"
-    for job in why.get("ended", ()):
+    for job in why.get("ended", ())[-_ENDED_MOST:]:
         code = f", {clean(job['code'])}" if job["code"] else ""
         certain = "" if job["cause"] == "not_seen" else f", {clean(job['certainty'])}"
         cause = CAUSES.get(job["cause"], clean(job["cause"]))

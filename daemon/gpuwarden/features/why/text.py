@@ -196,12 +196,12 @@ def _used(use: Document) -> Iterator[str]:
 
 def _energy(use: Document) -> str:
     joules, covers = use["energy_joules"], use["energy_covers"]
-    gap = (
-        f" (of {100 * covers:.0f} % of its time; the rest was not measured)"
-        if covers is not None and covers < 0.995
-        else ""
+    energy = f"{joules / 3.6e6:.2f} kWh ({joules:.0f} J)" if joules >= 36_000 else f"{joules:.0f} J"
+    return (
+        energy
+        if covers is None or covers > 0.995
+        else f"{energy} in {100 * covers:.0f} % of its time, the rest was not measured"
     )
-    return f"{joules / 3.6e6:.2f} kWh ({joules:.0f} J){gap}"
 
 
 def _gpu_hours(seconds: float) -> str:
