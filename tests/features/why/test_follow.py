@@ -8,7 +8,7 @@ import pytest
 
 from gpuwarden.features.why.following import following_of
 from gpuwarden.features.why.memory import memory_of
-from gpuwarden.features.why.model import SETTLES, Cause
+from gpuwarden.features.why.model import SETTLES, Cause, Certainty
 from gpuwarden.features.why.snapshot import Shown
 from gpuwarden.health.model import EventKind
 from gpuwarden.health.view import View
@@ -86,6 +86,25 @@ def test_what_befalls_another_gpu_is_not_its_own() -> None:
     record = host.settles()
     assert record.epoch.touches == ()
     assert record.answer.cause is not Cause.HARDWARE
+
+
+def test_an_error_that_other_jobs_had_at_the_same_place_makes_the_gpu_suspect() -> None:
+    host = WhyHost(2)
+    text = "MMU Fault: ENGINE GRAPHICS GPC3 GPCCLIENT_T1_0 faulted @ 0x7f_0. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_READ"
+    for number in range(5):
+        job = Job(id=number, uid=UID, gpus=(0,), started=host.uptime)
+        host.job_facts = JobsFacts(jobs=(job,), processes=(JobProcess(pid=500 + number, uid=UID, job=number),))
+        host.gpus[0] = replace(host.gpus[0], processes=(GpuProcess(pid=500 + number),))
+        host.run(70)
+        host.step(replace(host.xid(0, 31), pid=500 + number, text=text))
+        host.run(10)
+        host.job_facts = JobsFacts(jobs=(replace(job, ended=host.uptime, exit_code=1, state="FAILED"),))
+        host.free()
+        host.run(4_000, every=20)
+    causes = [record.answer.cause for record in host.records]
+    assert causes[0] is Cause.JOB
+    assert causes[-1] is Cause.HARDWARE
+    assert host.records[-1].answer.certainty is Certainty.POSSIBLE
 
 
 def test_a_fault_in_its_first_minute_is_not_lost() -> None:
@@ -194,7 +213,7 @@ def test_a_number_that_comes_again_is_another_job(host: WhyHost) -> None:
     assert len(host.records) == 2
 
 
-@pytest.mark.parametrize("away", ["stale", "absent for a moment", "one pass without it"])
+@pytest.mark.parametrize("away", ["stale", "absent for a moment", "one pass without it", "begins anew"])
 def test_a_reader_that_is_away_for_a_moment_ends_nothing(host: WhyHost, away: str) -> None:
     jobs = host.job_facts
     if away == "stale":
@@ -205,12 +224,24 @@ def test_a_reader_that_is_away_for_a_moment_ends_nothing(host: WhyHost, away: st
         host.view = View(boot_id=host.boot_id)
         host.run(600)
     else:
+        if away == "begins anew":
+            host.job_facts = None
+            host.run(600)
         host.job_facts = JobsFacts()
         host.run(10)
     host.job_facts = jobs
     host.run(SETTLES + 60)
     assert not host.records
     assert [epoch.name for epoch in host.shown().running] == [NAME]
+
+
+def test_a_job_of_which_nobody_can_say_anything_for_a_day_has_ended(host: WhyHost) -> None:
+    host.job_facts = None
+    host.view = View(boot_id=host.boot_id)
+    host.run(3_600, every=60)
+    assert not host.records
+    host.run(86_400, every=600)
+    assert [record.end.known_from for record in host.records] == ["restart"]
 
 
 def test_an_xid_of_another_job_on_the_same_gpu_is_that_job_s(host: WhyHost) -> None:

@@ -10,7 +10,7 @@ from gpuwarden.features.why import memory as remembered
 from gpuwarden.features.why.budget import Worth, taken
 from gpuwarden.features.why.causes import ENDED_WELL, Around, answer
 from gpuwarden.features.why.following import UNWRITTEN_MOST, Following, Live, following_of, with_following
-from gpuwarden.features.why.follows import with_follows
+from gpuwarden.features.why.follows import id_of, is_of_programs, with_follows
 from gpuwarden.features.why.idle import JOB_IDLE, job_idle
 from gpuwarden.features.why.members import Member, Members, members, stamp
 from gpuwarden.features.why.memory import Memory, memory_of
@@ -76,9 +76,9 @@ class _Step:
 
     def made(self) -> tuple[Following, list[Event]]:
         self._of_other_boots()
-        self._adopted()
-        there = self._members()
-        for member in there.all:
+        adopted = self._adopted()
+        known, there = self.following.members, self._members()
+        for member in there.all if adopted or there is not known else ():
             self._seen(member)
         for name in self.live.keys() - there.names:
             self._missing(name, self.live[name], there)
@@ -95,10 +95,13 @@ class _Step:
                 end = End(at=stamp(0.0, self.now), known_from="boot")
                 self._end(name, Live(epoch=epoch, in_ledger=True), end)
 
-    def _adopted(self) -> None:
-        for name, epoch in self.memory.epochs.items():
-            if epoch.boot_id == self.boot_id and name not in self.live:
-                self.live[name] = Live(epoch=epoch, meter=meter_of(epoch), in_ledger=True)
+    def _adopted(self) -> bool:
+        """Go on with the jobs that an earlier life of the daemon wrote down. Returns whether there were any."""
+        new = [epoch for name, epoch in self.memory.epochs.items() if name not in self.live]
+        for epoch in new:
+            if epoch.boot_id == self.boot_id:
+                self.live[epoch.name] = Live(epoch=epoch, meter=meter_of(epoch), in_ledger=True)
+        return bool(new)
 
     def _members(self) -> Members:
         """Return the jobs that are here: made again only if what they are made of has changed."""
@@ -129,7 +132,7 @@ class _Step:
         if (
             epoch is not one.epoch
             or end != one.end
-            or one.missing is not None
+            or (one.missing, one.unknown) != (None, None)
             or not one.seen
             or one.by_slot is not member.by_slot
             or (one.oom_kills, one.is_asked) != (member.oom_kills, member.is_asked)
@@ -139,6 +142,7 @@ class _Step:
                 epoch=epoch,
                 end=end,
                 missing=None,
+                unknown=None,
                 seen=True,
                 by_slot=member.by_slot,
                 oom_kills=member.oom_kills,
@@ -180,19 +184,24 @@ class _Step:
         )
 
     def _missing(self, name: str, one: Live, there: Members) -> None:
-        now, known = self.now.boottime, one.epoch.kind in there.known
+        """Take in that no source has a job any more, or that none can say so."""
+        now = self.now.boottime
         if one.end is not None and one.missing is None:
+            return  # its source said so, and has forgotten it
+        if one.epoch.kind not in there.known:
+            since = now if one.unknown is None else one.unknown
+            forgotten = (
+                End(at=stamp(since, self.now), known_from="restart") if now - since >= FORGOTTEN_AFTER else one.end
+            )
+            if one.unknown is None or forgotten is not one.end:
+                self.live[name] = replace(one, unknown=since, end=forgotten)
             return
         since = now if one.missing is None else one.missing
-        if one.missing is None:
-            self.live[name] = one = replace(one, missing=since)
-        if not known and now - since < FORGOTTEN_AFTER:
-            if one.end is None:
-                self.live[name] = replace(one, missing=None if now - since < GONE_AFTER else since)
-            return
-        if one.end is None and now - since >= GONE_AFTER:
-            source = "cgroup" if one.seen else "restart"
-            self.live[name] = replace(one, end=End(at=stamp(since, self.now), known_from=source))
+        is_gone = one.end is None and now - since >= GONE_AFTER
+        source = "cgroup" if one.seen and one.unknown is None else "restart"
+        end = End(at=stamp(since, self.now), known_from=source) if is_gone else one.end
+        if one.missing is None or end is not one.end:
+            self.live[name] = replace(one, missing=since, end=end)
 
     def _meter(self) -> None:
         at = self.sight.view.nvml.at
@@ -211,7 +220,7 @@ class _Step:
         )
         read = Pass(at.boottime, gpus, tensor)
         for name, one in self.live.items():
-            if one.end is None and one.missing is None:
+            if one.end is None and one.missing is None and one.unknown is None:
                 with_process = [slot for slot, pids in one.by_slot.items() if pids]
                 self.live[name] = one.metered(metered(one.meter, one.epoch, read, with_process))
         self.following = replace(self.following, metered=at.boottime)
@@ -282,10 +291,14 @@ class _Step:
         kept = [
             touch
             for touch in epoch.touches
-            if touch.at.boottime <= end.at.boottime or not _taken_over(touch.slot, touch.at, others)
+            if end.known_from == "boot"
+            or touch.at.boottime <= end.at.boottime
+            or not _taken_over(touch.slot, touch.at, others)
         ]
+        kept += self._suspected(kept)
         follows = {str(key): str(cause) for key, (cause, _) in self.state.moments.follows.items()}
-        epoch = replace(epoch, touches=with_follows(kept if end.known_from != "boot" else epoch.touches, follows))
+        touches = with_follows(kept, follows)[:TOUCHES_MOST]
+        epoch = replace(epoch, touches=touches)
         around = Around(
             boards=self._boards(epoch.slots),
             pids={pid for other in others for pid in other.epoch.pids} - {*epoch.pids},
@@ -296,6 +309,16 @@ class _Step:
             },
         )
         return Record(epoch=epoch, end=end, answer=answer(epoch, end, around))
+
+    def _suspected(self, touches: Sequence[Touch]) -> list[Touch]:
+        """Return the findings from before the job that its Xids repeat: the same error at the same place, of other jobs."""
+        known = {touch.detail for touch in touches}
+        found = {id_of(touch): touch for touch in touches if touch.what == "xid"}
+        raised = {str(key) for key, track in self.state.tracks.items() if track.raised and key.code == "xid"}
+        suspected = [one for name, one in found.items() if name in raised - known and is_of_programs(one)]
+        return [
+            replace(touch, what="finding", detail=id_of(touch), pid=None, count=1, until=None) for touch in suspected
+        ]
 
     def _boards(self, slots: Sequence[str]) -> Mapping[str, Board]:
         facts = self.sight.view.nvml.facts

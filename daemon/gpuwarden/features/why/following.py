@@ -33,6 +33,8 @@ class Live:
     """As of `Member`."""
     missing: float | None = None
     """Since when no source has it, seconds of CLOCK_BOOTTIME."""
+    unknown: float | None = None
+    """Since when no source could say whether it is there."""
 
     def metered(self, meter: Meter) -> Live:
         """Return the job after a pass. Spelled out, since it is done for every job in every pass, and `replace` takes thrice as long."""
@@ -46,6 +48,7 @@ class Live:
             end=self.end,
             is_asked=self.is_asked,
             missing=self.missing,
+            unknown=self.unknown,
         )
 
 

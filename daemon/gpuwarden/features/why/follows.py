@@ -36,6 +36,12 @@ def id_of(touch: Touch) -> str:
     return f"xid.{touch.detail}@gpu/{touch.slot}" if touch.what == "xid" else touch.detail
 
 
+def is_of_programs(touch: Touch) -> bool:
+    """Return True for an Xid that programs bring about, too."""
+    number = xid_number(touch)
+    return number is not None and xid_row(number).klass is XidClass.RECORD
+
+
 @lru_cache(maxsize=512)
 def _names(code: str) -> frozenset[str]:
     return frozenset((code, code.partition(".")[0])) - {""}
@@ -96,9 +102,9 @@ def _inhibits(one: Touch, touch: Touch) -> bool:
 
 def _met(one: Touch, touch: Touch) -> bool:
     """True if an Xid that programs cause too came with the failure of a GPU of the job."""
-    number, other = xid_number(touch), xid_number(one)
-    if number is None or xid_row(number).klass is not XidClass.RECORD:
+    if not is_of_programs(touch):
         return False
+    other = xid_number(one)
     fails = (other is not None and xid_row(other).klass is XidClass.FAILURE) or code_of(one) in _FAILED
     return fails and -MET_BEFORE <= touch.at.boottime - one.at.boottime <= MET_WITHIN
 
