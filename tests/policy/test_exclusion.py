@@ -124,6 +124,31 @@ def test_an_exclusion_that_somebody_lifted_stays_lifted_for_a_while_and_comes_ba
     assert (story.reason, story.writes) == (FAILED, ["exclude", "exclude"])
 
 
+def test_an_exclusion_that_power_saving_drops_is_no_person_s_act_and_is_written_again_at_once() -> None:
+    story = Story().fails()
+    story.cluster.nodes["n1"] = Node(flags=frozenset({Flag.POWER}))
+    story.waits(60)
+    assert (story.reason, story.writes, kinds(story).count(EventKind.RESTORED)) == ("", ["exclude"], 0)
+    assert story.last is not None
+    assert "power" in story.last.blocked["slurm"]
+    story.cluster.nodes["n1"] = Node()
+    assert story.passes().reason == FAILED
+
+
+@pytest.mark.parametrize("reboots", [True, False])
+def test_an_exclusion_that_a_reboot_by_the_scheduler_drops_is_no_person_s_act(*, reboots: bool) -> None:
+    """Slurm drops it after the reboot, as the node registers, when nothing shows the reboot any more."""
+    story = Story().fails()
+    drained = story.cluster.nodes["n1"]
+    story.cluster.nodes["n1"] = replace(drained, flags=frozenset({Flag.REBOOT}))
+    story.passes().reboots().fails()
+    if not reboots:  # another party called it off: what ends the drain then is a person's act
+        story.cluster.nodes["n1"] = drained
+        story.passes()
+    story.undrained_by_hand()
+    assert story.passes(2).reason == (FAILED if reboots else "")
+
+
 def test_after_the_end_of_a_foreign_exclusion_the_same_time_passes() -> None:
     story = Story()
     story.drained_by_hand("rack move")

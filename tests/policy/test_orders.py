@@ -21,6 +21,7 @@ from support.policy_story import (
     restored,
     xid,
 )
+from support.schedulers import Node
 from support.snapshots import finding, slot
 
 # --- operators
@@ -50,6 +51,20 @@ def test_a_person_s_exclusion_is_not_made_over_somebody_else_s_and_does_not_lie_
     story.passes()
     story.undrained_by_hand()
     assert (story.passes(10).writes, story.state.order) == ([], None)
+
+
+def test_power_saving_ends_no_operators_exclusion_and_it_is_written_once_the_node_has_booted() -> None:
+    story = Story()
+    story.took([orders.exclude("alice", "to the bench", BOOT, story.now)])
+    story.passes()
+    booting = Node(flags=frozenset({Flag.POWER}))
+    story.cluster.nodes["n1"] = booting
+    story.passes(10).reboots()
+    story.cluster.nodes["n1"] = booting
+    story.heals(passes=10)
+    assert (story.reason, story.writes) == ("", ["exclude"])
+    story.cluster.nodes["n1"] = Node()
+    assert story.passes().reason == "gpuwarden: operator by=alice to the bench"
 
 
 def test_resuming_the_node_at_the_scheduler_ends_an_operators_exclusion_too() -> None:

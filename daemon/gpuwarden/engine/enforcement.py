@@ -229,7 +229,8 @@ class Enforcement:
 
     def _pause_after(self, box: Reconciler) -> float:
         name = box.actuator.name
-        often = name in self.state.holds or name in self._blocked
+        boots = box.node_state is not None and Flag.POWER in box.node_state.flags  # what was read is soon out of date
+        often = name in self.state.holds or name in self._blocked or boots
         settings = self._options.settings
         seconds = settings.look_often if often else settings.look_every
         return seconds * self._chance.uniform(0.9, 1.1)  # so that a fleet does not read in step

@@ -26,7 +26,7 @@ from gpuwarden.health.model import Event, EventKind, Finding, Health, Json, Key
 from gpuwarden.health.repair_history import OFTEN_KEY
 from gpuwarden.policy.events import Lifted
 from gpuwarden.policy.fold import fold
-from gpuwarden.policy.model import Act, Intent, NodeState, Notice, Owner, Result, Settings, Why
+from gpuwarden.policy.model import Act, Flag, Intent, NodeState, Notice, Owner, Result, Settings, Why
 from gpuwarden.policy.notices import imminent
 from gpuwarden.policy.preconditions import RANK, answer, same, stands
 from gpuwarden.policy.requirement import Answer
@@ -42,6 +42,8 @@ from gpuwarden.policy.state import (
 )
 from gpuwarden.policy.way_back import NEEDS_PERSON, ONLY_A_PERSON, WayBack, ids_of
 from gpuwarden_collectors.facts import Stamp
+
+_CYCLES = frozenset({Flag.REBOOT, Flag.POWER})
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,20 +153,25 @@ class _Steps:
             return
         earlier = hold.boot_id != self._seen.boot_id
         if stands(hold.reason, hold.since, known):
+            cycled, others = not _CYCLES.isdisjoint(known.flags), self.state.cycled - {name}
+            self.state = replace(self.state, cycled=others | {name} if cycled else others)
             if earlier:  # an end in this boot is another party's act
                 self._event(EventKind.HELD, write(replace(hold, rebooted=True)))
             return
         gone = known.owner is Owner.NONE
-        lost = gone and bool(known.restarted)
-        by = "lifted" if gone else "taken over"
-        if gone and (earlier or lost):
-            by = "lost by the scheduler, which was restarted" if lost else "gone since an earlier boot"
+        by, nobody = ("lifted", False) if gone else ("taken over", False)
+        if gone and known.restarted:
+            by, nobody = "lost by the scheduler, which was restarted", True
+        elif gone and earlier:
+            by, nobody = "gone since an earlier boot", True
+        elif gone and (Flag.POWER in known.flags or (hold.rebooted and name in self.state.cycled)):
+            by, nobody = "dropped by the scheduler, which reboots the node or switches it off", True
         lifted = Lifted(
             actuator=name,
             why=hold.why,
             reason=hold.reason,
             by=by,
-            nobody=gone and (earlier or lost),
+            nobody=nobody,
             since=hold.since or None,
         )
         self._event(EventKind.LIFTED, write(lifted))

@@ -4,7 +4,7 @@ r"""How events change policy's memory: one after the other, as they change the j
                              \-- OUTCOME dropped --> nothing                  \-- LIFTED (by somebody else) --> nothing
 
 The events are in the same ledger as the judge's, and some of those count here too: a boot, an acknowledgement, a board that
-was replaced. What spans only moments (`clean`, `sequence`, `unknown_since`, `foreign`) needs no event and begins again with a restart.
+was replaced. What spans only moments (`clean`, `sequence`, `unknown_since`, `foreign`, `cycled`) needs no event and begins again with a restart.
 """
 
 from __future__ import annotations

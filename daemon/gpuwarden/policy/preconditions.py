@@ -85,7 +85,10 @@ def _exclude(intent: Intent, node_state: NodeState) -> Outcome | None:
             node_state.reason == intent.replaces or _gives_way(node_state.why, intent.why)
         ):
             return Outcome(result=Result.DROPPED, text=f"it is excluded by us already: {node_state.reason}")
-    return _barred(node_state, frozenset())
+    barred = _barred(node_state, frozenset())
+    if barred is None or not intent.force or node_state.flags != {Flag.POWER}:
+        return barred
+    return replace(barred, result=Result.RETRY)  # it boots, and would be open after that
 
 
 def _gives_way(stands: Why, to: Why) -> bool:

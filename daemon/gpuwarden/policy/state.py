@@ -108,6 +108,8 @@ class PolicyState:
     sequence: int = 0
     unknown_since: Stamp | None = None
     foreign: frozenset[str] = frozenset()
+    cycled: frozenset[str] = frozenset()
+    """Where the last read of an exclusion of ours showed that the scheduler reboots the node, or switches it off or on."""
 
     @property
     def overridden(self) -> frozenset[Key]:
