@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from support.daemons import FakeHost, RunningDaemon
-from support.faulty_feature import beside_the_real_ones
+from support.faulty_tables import beside_the_real_ones
 from support.scrape import Scrape
 
 BAD = 1
 EACH_STEP = ("seen", "step", "shown", "publish", "outputs", "source", "news")
-ALL = (*EACH_STEP, "run", "reloaded", "stop", "close", "verbs", "fold", "rebuilding", "checkpoint", "settled", "announced", "after", "events")  # fmt: skip
+ALL = (*EACH_STEP, "run", "reloaded", "stop", "close", "verbs", "fold", "rebuilding", "checkpoint", "settled", "announced", "metrics", "status", "snapshot", "after", "events", "metrics", "status", "snapshot")  # fmt: skip
 SOON = '[policy]\nrestore_passes = 2\nrestore_after = "0s"\nlook_often = "5s"\n[checks.feature_failed]\nrise = "0s"\n'
 
 
@@ -76,6 +76,8 @@ def test_a_feature_whose_every_call_raises_is_reported_and_the_node_is_watched_a
         daemon.wait(lambda: counted(daemon) > before + 2 * len(EACH_STEP), "two more steps")
         page = Scrape(daemon.get("/metrics")[1])
         assert page.value("gpuwarden_component_up", component="feature") == 0.0
+        assert page.values("gpuwarden_faulty") == []
+        assert "faulty: its part of the status failed: LookupError: a bug in status" in errors(daemon)
         assert "faulty fails: whether it works is not known" in errors(daemon)
         assert "faulty" in host.command("doctor", "--config", host.config).stdout
         assert daemon.stop() == 0
@@ -95,7 +97,8 @@ def test_a_feature_that_is_well_again_is_reported_no_longer(host: Host) -> None:
         daemon.wait_status("warning", "feature_failed")
         host.raises()
         daemon.wait_status("healthy")
-        assert errors(daemon) == ""
+        assert (errors(daemon), daemon.status()["faulty"]) == ("", "well")
+        assert Scrape(daemon.get("/metrics")[1]).values("gpuwarden_faulty") == [1.0]
 
 
 @pytest.mark.parametrize(

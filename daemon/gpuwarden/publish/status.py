@@ -113,6 +113,7 @@ def heartbeat(snapshot: Snapshot, now: Stamp) -> tuple[int, Document]:
 def status(snapshot: Snapshot, now: Stamp) -> Document:
     _, document = heartbeat(snapshot, now)
     del document["gpus"]
+    keys, failed = _of_features(snapshot)
     verdict = snapshot.verdict
     return document | {
         "ready": snapshot.ready,
@@ -130,9 +131,21 @@ def status(snapshot: Snapshot, now: Stamp) -> Document:
         "pods": pods.document(snapshot),
         "notices": [notices.notice_document(notice) for notice in snapshot.enforced.notices],
         "notice_sources": [notices.source_document(source) for source in snapshot.notice_sources],
-        "errors": list(_errors(snapshot)),
-        **{key: value for feature in _FEATURES.values() for key, value in feature.document(snapshot).items()},
+        "errors": [*_errors(snapshot), *failed],
+        **keys,
     }
+
+
+def _of_features(snapshot: Snapshot) -> tuple[Document, list[str]]:
+    """Return the keys of features, and which feature cannot say them: its keys are missing, and the document has all others."""
+    keys: Document = {}
+    failed = []
+    for name, feature in _FEATURES.items():
+        try:
+            keys |= feature.document(snapshot)
+        except Exception as error:  # noqa: BLE001 - whatever a feature raises
+            failed.append(f"feature: {name}: its part of the status failed: {type(error).__name__}: {error}"[:300])
+    return keys, failed
 
 
 def _unknown_because(snapshot: Snapshot, now: Stamp) -> Iterable[Document]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
+from gpuwarden.base.log import get_logger
 from gpuwarden.health.xid.catalogue import xid_row
 from gpuwarden.publish.metrics.chosen import FULL, Chosen
 from gpuwarden.publish.metrics.dcgm_names import FIELDS, OF_EXPORTER, OF_INSTANCES, PREFIX, XID, Field
@@ -22,6 +23,8 @@ from gpuwarden.publish.metrics.table import METRICS
 from gpuwarden.publish.metrics.telemetry import MigSeries, Series, Sources
 from gpuwarden.publish.snapshot import Clients, JobLabels, Snapshot
 from gpuwarden_collectors.facts import Stamp
+
+log = get_logger()
 
 LABEL_TEXTS = 4096
 """How many label texts are kept: 16 GPUs have about 1,000 series of gpuwarden's own, the rest is room for findings that come and go."""
@@ -96,6 +99,7 @@ class Renderer:
         self._label_text = lru_cache(LABEL_TEXTS)(label_text)
         self._sources = Sources(hostname_label, mig)
         self._indices: dict[str, int] = {}
+        self._broken: set[str] = set()
 
     def follow(self, snapshot: Snapshot) -> None:
         """Keep what later pages need of it: rates are of two passes, and a GPU that is lost keeps its index. A second time does nothing."""
@@ -121,7 +125,7 @@ class Renderer:
 
     def _own(self, snapshot: Snapshot) -> Iterator[_Family]:
         for metric in self._metrics:
-            samples = self._chosen.samples(metric, dict(metric.samples(snapshot)))
+            samples = self._chosen.samples(metric, self._samples(metric, snapshot))
             if not samples:
                 continue
             if metric.kind == HISTOGRAM:
@@ -134,6 +138,16 @@ class Renderer:
             else:
                 lines = [f"{metric.name} {number(value)}\n" for value in samples.values()]
             yield _family(_METRIC_HEADS[metric.name], lines)
+
+    def _samples(self, metric: Metric, snapshot: Snapshot) -> dict[Labels, Number]:
+        """Return the samples of a row. A row that raises is missing from the page, which has all others, and is logged once."""
+        try:
+            return dict(metric.samples(snapshot))
+        except Exception:
+            if metric.name not in self._broken:
+                self._broken.add(metric.name)
+                log.exception("metric not rendered: the others are", metric=metric.name)
+            return {}
 
     def _telemetry(self, snapshot: Snapshot) -> Iterator[_Family]:
         series = self._sources.of(snapshot)
