@@ -6,7 +6,7 @@ finds; where no collector knows Slurm, its jobs too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuwarden.features.why.model import End, JobKind
@@ -98,9 +98,10 @@ def _of_slurm(jobs: JobsFacts, pins: Collection[str], sight: Sight) -> Iterator[
         for one in there:
             on.setdefault(one.job, {})[slot] = one.pids
     known = {job.id: job for job in jobs.jobs}
+    by_number = order({*pins, *sight.gpus}, sight.gpus, jobs.minors)
     for number in sorted({*on, *known}):
         job, by_slot = known.get(number, Job(id=number)), on.get(number, {})
-        slots = tuple(sorted(by_slot)) if job.ended is None else _slots_of(job, jobs, pins, sight)
+        slots = tuple(sorted(by_slot)) if job.ended is None else _slots_of(job, by_number)
         if slots or by_slot:
             yield Member(
                 name=f"{JobKind.SLURM}/{number}",
@@ -128,7 +129,6 @@ def _end(job: Job, at: Stamp) -> End:
     )
 
 
-def _slots_of(job: Job, jobs: JobsFacts, pins: Collection[str], sight: Sight) -> tuple[str, ...]:
-    """Return the GPUs that a job had by its note."""
-    slots = order({*pins, *sight.gpus}, sight.gpus, jobs.minors)
+def _slots_of(job: Job, slots: Sequence[str]) -> tuple[str, ...]:
+    """Return the GPUs that a job had by its note. `slots`: the GPU of each of Slurm's numbers."""
     return tuple(sorted({slots[index] for index in job.gpus if 0 <= index < len(slots) and slots[index]}))
