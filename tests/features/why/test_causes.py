@@ -118,6 +118,13 @@ TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
     "abort, by a shell's exit code": (Ends("FAILED", 134), (), J, L, "FAILED"),
     # --- host and fabric
     "memory of the node, its process": (Ends("FAILED", 0, 9), (touch("oom_node", "slurm/7"),), Cause.HOST, Y, "oom_node"),
+    "memory of the node, by Slurm's word": (
+        Ends("OUT_OF_MEMORY", 0, 9), (touch("oom_node", "slurm/7", pid=OWN),), Cause.HOST, Y, "oom_node",
+    ),
+    "memory of the node, another's process, and its own limit": (
+        Ends("OUT_OF_MEMORY", 0, 9), (touch("oom_node", "slurm/8"), touch("oom_limit", "slurm/7", pid=OWN)), J, Y, "oom_limit",
+    ),
+    "a limit that it shares": (Ends("OUT_OF_MEMORY", 0, 9), (touch("oom_shared", "slurm/7", pid=OWN),), Cause.HOST, L, "oom_shared"),
     "memory of the node, another's process": (FAILED, (touch("oom_node", "slurm/8"),), J, L, ""),
     "file system hung": (Ends("CANCELLED", 0, 15, "root"), (finding("mount_hung@mount//data"),), Cause.HOST, L, "mount_hung"),
     "driver hung": (FAILED, (finding("driver_unresponsive@node"),), Cause.HOST, L, "driver_unresponsive"),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpuwarden.features.why.following import following_of
-from gpuwarden.features.why.memory import memory_of
+from gpuwarden.features.why.memory import EPOCHS_MOST, memory_of
 from gpuwarden.features.why.model import SETTLES, Cause, Certainty
 from gpuwarden.features.why.snapshot import Shown
 from gpuwarden.health.model import EventKind
@@ -296,6 +296,25 @@ def test_thousands_of_short_jobs_leave_few_records_and_none_of_a_fault_is_missin
         if event.kind == EventKind.JOB_ENDED and isinstance(left := event.data.get("left_out", 0), int)
     )
     assert said + following_of(host.state).unsaid == host.shown().left_out
+
+
+def test_more_jobs_than_memory_takes_are_not_written_down_again_and_again() -> None:
+    host = WhyHost(2)
+    host.without_slurm()
+    many = [
+        replace(
+            workload(host, f"container/{n:012x}"), processes=(WorkloadProcess(pid=300 + n, uid=UID, slots=(slot(0),)),)
+        )
+        for n in range(EPOCHS_MOST + 36)
+    ]
+    host.runs(*many)
+    host.run(1_300)
+    assert host.count(EventKind.JOB_BEGUN) == EPOCHS_MOST
+    assert len(host.shown().running) == len(many)
+    host.runs(*[replace(one, ended=host.uptime, processes=()) for one in many[:10]], *many[10:])
+    host.run(SETTLES + 30)
+    assert len(host.records) == 10
+    assert host.count(EventKind.JOB_BEGUN) == EPOCHS_MOST + 10
 
 
 def test_the_scheduler_s_word_is_waited_for_where_it_is_asked(host: WhyHost) -> None:

@@ -99,6 +99,25 @@ def test_no_flood_of_jobs_fills_memory() -> None:
     assert f"slurm/{EPOCHS_MOST + 19}" in memory_of(state).epochs
 
 
+def test_a_program_that_begins_anew_without_end_leaves_room_for_what_ends_it() -> None:
+    crashes = [xid(31, n, pid=200 + n) for n in range(3 * TOUCHES_MOST)]
+    (known,) = memory_of(folded(begun(epoch()), xid(13, 0.0), *crashes, xid(79, 100))).epochs.values()
+    assert len(known.touches) == TOUCHES_MOST
+    kept = [(touch.detail, touch.at) for touch in known.touches]
+    assert (kept[0], kept[-1]) == (("13", at(0)), ("79", at(100)))
+    assert kept[-2] == ("31", at(3 * TOUCHES_MOST - 1)), "the newest one of the same is the one that may have ended it"
+
+
+def test_a_limit_above_the_job_is_not_its_own() -> None:
+    def killed(limit_job: str) -> Event:
+        return _node(EventKind.OOM_KILL, 5, of_limit=True, job="slurm/7", limit_job=limit_job)
+
+    for limit_job, what in (("slurm/7", "oom_limit"), ("", "oom_shared")):
+        jobs = memory_of(folded(begun(epoch()), begun(epoch("slurm/8")), killed(limit_job))).epochs
+        assert [touch.what for touch in jobs["slurm/7"].touches] == [what]
+        assert not jobs["slurm/8"].touches
+
+
 def test_bad_values_in_the_ledger_are_not_believed() -> None:
     data: dict[str, Json] = {
         "slots": "\x1b[31m " * 200, "uid": "root", "job_name": "a\nb", "user": "x" * 5_000, "pids": "7 -1 x 1e3 99999999999999999999",

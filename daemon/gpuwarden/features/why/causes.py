@@ -151,8 +151,12 @@ def _cancelled(case: Case) -> Found | None:
 
 
 def _out_of_memory(case: Case) -> Found | None:
+    """Slurm takes the kernel's count of the job's control group, which has kills on a full node, too: the kernel's line tells them apart."""
+    if case.end.state != "OUT_OF_MEMORY":
+        return None
     touch = case.last("oom_limit")
-    return Found(touch=touch) if case.end.state == "OUT_OF_MEMORY" else None
+    by_others = next((sign for sign in case.signs if sign.touch.what in ("oom_node", "oom_shared")), None)
+    return Found(touch=touch) if touch is not None or by_others is None else _of_sign(by_others)
 
 
 def _announced(case: Case) -> Found | None:

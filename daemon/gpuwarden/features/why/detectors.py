@@ -13,7 +13,7 @@ from gpuwarden.features.why.following import UNWRITTEN_MOST, Following, Live, fo
 from gpuwarden.features.why.follows import id_of, is_of_programs, with_follows
 from gpuwarden.features.why.idle import JOB_IDLE, job_idle
 from gpuwarden.features.why.members import Member, Members, members, stamp
-from gpuwarden.features.why.memory import Memory, memory_of
+from gpuwarden.features.why.memory import EPOCHS_MOST, Memory, memory_of
 from gpuwarden.features.why.model import PIDS_MOST, SETTLES, TOUCHES_MOST, Cause, End, Epoch, Record, Touch
 from gpuwarden.features.why.sentences import Board
 from gpuwarden.features.why.stored import ALSO_MOST
@@ -21,7 +21,7 @@ from gpuwarden.features.why.touches import concerns, with_touch
 from gpuwarden.features.why.use import Pass, meter_of, metered, written
 from gpuwarden.health.detection import Detector
 from gpuwarden.health.memory import State
-from gpuwarden.health.model import Event
+from gpuwarden.health.model import Event, EventKind
 from gpuwarden.health.view import Sight
 from gpuwarden.health.xid.witnesses import contradicted
 from gpuwarden_collectors.facts import Stamp
@@ -232,7 +232,7 @@ class _Step:
             if now - one.end.at.boottime >= (SAID_BY if one.is_asked else SETTLES):
                 self._end(name, one, one.end)
         elif not one.in_ledger:
-            if self._is_worth_begin(one, now - one.epoch.began.boottime):
+            if self._has_room() and self._is_worth_begin(one, now - one.epoch.began.boottime):
                 epoch = self._touched(written(one.epoch, one.meter, self.now))
                 self.events.append(remembered.begun(epoch))
                 self.live[name] = replace(one, epoch=replace(epoch, touches=()), in_ledger=True)
@@ -244,6 +244,10 @@ class _Step:
                 self.live[name] = replace(one, epoch=epoch)
         else:  # more jobs than memory takes
             self.live[name] = replace(one, in_ledger=False)
+
+    def _has_room(self) -> bool:
+        """True if memory takes one more. Another would push out the oldest, which would be written down again, and so on without end."""
+        return len(self.memory.epochs) + sum(event.kind == EventKind.JOB_BEGUN for event in self.events) < EPOCHS_MOST
 
     def _is_worth_begin(self, one: Live, age: float) -> bool:
         if any(concerns(touch, one.epoch) for touch in self.memory.recent):

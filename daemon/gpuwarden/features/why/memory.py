@@ -32,7 +32,7 @@ from gpuwarden.health.model import Event, EventKind, Key
 from gpuwarden_collectors.facts import Stamp
 
 EPOCHS_MOST = 64
-"""More jobs than any node runs; beyond them the oldest is forgotten, so that garbage cannot fill memory."""
+"""Beyond them none is written down before its end, and of garbage in the ledger the oldest is forgotten."""
 RECORDS_MOST = 64
 RECORDS_FOR = 86_400.0
 """Seconds of wall time after its end for which a record is kept here."""

@@ -127,6 +127,11 @@ ROWS: tuple[Row, ...] = (
         source="the kernel's line names a process of the job; Linux, mm/oom_kill.c",
     ),
     Row(
+        name="shared_memory", fits=lambda touch, _: touch.what == "oom_shared", cause=Cause.HOST, certainty=C.LIKELY,
+        says="The memory that it shares with others was full, and the kernel killed{process}; run it again, or set memory limits for all jobs",
+        source="the kernel's line names a process of the job, and the limit of a group above it; Kubernetes, node allocatable",
+    ),
+    Row(
         name="counted_memory", fits=lambda touch, _: touch.what == "oom_count", cause=Cause.JOB, certainty=C.LIKELY,
         says="Processes of it were killed for want of memory of the host; ask for more, or use less",
         source="Linux, cgroup-v2.rst, memory.events; the kernel's line, which tells its limit from a full node, was not read",

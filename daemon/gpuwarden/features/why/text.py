@@ -28,6 +28,7 @@ _TOUCHES = {
     "rising": "seen for a moment:",
     "reset": "GPU reset",
     "oom_limit": "out of memory: the job reached its own limit",
+    "oom_shared": "out of memory: a limit that the job shares with others was reached",
     "oom_node": "out of memory: this node had none left",
     "oom_count": "processes of the job were killed for want of memory",
     "notice": "termination notice",

@@ -73,9 +73,21 @@ def with_touch(epoch: Epoch, one: Touching) -> Epoch:
             merged = _ended(known, one.touch.at) if one.ends else _merged(known, one.touch)
             touches = (*epoch.touches[:n], merged, *epoch.touches[n + 1 :])
             return epoch if merged == known else replace(epoch, touches=touches)
-    if one.ends or not one.touch.count or len(epoch.touches) >= TOUCHES_MOST:
+    if one.ends or not one.touch.count:
         return epoch
-    return replace(epoch, touches=(*epoch.touches, one.touch))
+    touches = epoch.touches if len(epoch.touches) < TOUCHES_MOST else _without_repeated(epoch.touches)
+    return epoch if len(touches) >= TOUCHES_MOST else replace(epoch, touches=(*touches, one.touch))
+
+
+def _without_repeated(touches: tuple[Touch, ...]) -> tuple[Touch, ...]:
+    """Return them without the first Xid that another process had again on the same GPU: a program that begins anew each time has hundreds."""
+    for n, touch in enumerate(touches):
+        if touch.what == "xid" and any(
+            (later.what, later.detail, later.slot) == (touch.what, touch.detail, touch.slot)
+            for later in touches[n + 1 :]
+        ):
+            return (*touches[:n], *touches[n + 1 :])
+    return touches
 
 
 def _alike(known: Touch, new: Touch) -> bool:
@@ -180,17 +192,15 @@ def _reset(event: Event, _: State) -> Touching | None:
 
 
 def _oom(event: Event, _: State) -> Touching | None:
-    """Return a kill for want of memory: at a limit it concerns the job of the process, on a full node all jobs, and `detail` names that one."""
+    """Return a kill for want of memory: at a limit it concerns the job of the process, on a full node all jobs, and `detail` names that one.
+
+    The limit may be that of a group above the job, as kubelet's for all pods, or a slice's: then others may have used the memory.
+    """
     data = read(OomKilled, event)
     if data.of_limit and not (data.limit_job or data.job):
         return None  # of a session of a user, or of a service
-    touch = Touch(
-        what="oom_limit" if data.of_limit else "oom_node",
-        detail=_clean(data.job),
-        at=event.at,
-        pid=data.pid,
-        count=max(1, data.count),
-    )
+    what = "oom_node" if not data.of_limit else "oom_limit" if data.limit_job else "oom_shared"
+    touch = Touch(what=what, detail=_clean(data.job), at=event.at, pid=data.pid, count=max(1, data.count))
     job = _clean(data.job or data.limit_job) if data.of_limit else ""
     return Touching(touch=touch, boot_id=event.boot_id, job=job)
 
