@@ -44,6 +44,9 @@ from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.host_facts import InfinibandFacts
 
 _SHOWN = parts("snapshot")
+MEMORY_EVENTS = "memory.events"
+"""The call for what a checkpoint has of a feature's memory."""
+NO_EVENTS: list[Event] = []
 WAITING_MOST = 100_000
 """Host events that may wait for the next step; the sources are bounded too, this is the last line."""
 
@@ -76,14 +79,16 @@ class Engine:
         self._judged_by = rules
         self._waiting: list[HostEvent] = []
         self._dcgm_taken: DcgmFacts | None = None  # whose Xids were judged
-        errors = Faults() if faults is None else faults
-        self._guards = {name: Guard(errors, name) for name in _SHOWN}
+        self._faults = Faults() if faults is None else faults
+        self._guards = {name: Guard(self._faults, name) for name in _SHOWN}
 
     def fold(self, event: Event) -> None:
         self.state = fold(self.state, event)
 
     def checkpoint(self, now: Stamp) -> list[Event]:
-        return checkpoint(self.state, now)
+        return checkpoint(
+            self.state, now, lambda name, made: Guard(self._faults, name).call(MEMORY_EVENTS, NO_EVENTS, made)
+        )
 
     @contextmanager
     def rebuilding(self) -> Iterator[None]:

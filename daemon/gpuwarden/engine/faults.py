@@ -5,7 +5,7 @@ An error is logged once for each call and place, counted each time, and stands u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
 from gpuwarden.base.log import get_logger
@@ -46,6 +46,10 @@ class Faults:
     def standing(self, feature: str) -> dict[str, str]:
         """Return the errors of a feature that stand, by call."""
         return {call: text for (of, call), text in self._standing.items() if of == feature}
+
+    def stands(self, calls: Collection[str]) -> bool:
+        """Return True if an error of one of these calls stands, of whichever feature."""
+        return any(call in calls for _, call in self._standing)
 
     def error(self, _: Stamp) -> str:
         """Return all errors that stand, as text for people; "" if none does."""

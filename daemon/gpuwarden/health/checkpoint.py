@@ -6,7 +6,7 @@ same state as folding everything since the beginning (a property that the tests 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from gpuwarden.health.event_data import write
@@ -27,7 +27,11 @@ _KIND = {"xid": EventKind.XID, "sxid": EventKind.SXID, "pcie_aer_fatal": EventKi
 )
 
 
-def checkpoint(state: State, now: Stamp) -> list[Event]:
+Call = Callable[[str, Callable[[], list[Event]]], list[Event]]
+"""Calls the function for a feature, whose name is first."""
+
+
+def checkpoint(state: State, now: Stamp, call: Call = lambda _, function: function()) -> list[Event]:
     """Events that make `state` (but for what spans an hour at most: windows and pairing) out of an empty one."""
     boot = state.boot_id
     released = [track for track in state.tracks.values() if track.released is not None and track.raised]
@@ -40,11 +44,7 @@ def checkpoint(state: State, now: Stamp) -> list[Event]:
         Event(kind=EventKind.HEALTH, at=now, boot_id=boot, data=write(HealthSet(to=state.health))),
         *(pin_event(EventKind.GPU_PINNED, pin.first_seen, boot, pin) for pin in state.pins.values()),
         *host_events(state.host, now, boot),
-        *(
-            event
-            for name, memory in MEMORIES.items()
-            for event in memory.events(state.features.get(name, memory.EMPTY), now, state)
-        ),
+        *(event for name in MEMORIES for event in call(name, partial(_of_feature, name, now, state))),
         *down_events(state.port_downs, now, boot),
         *remap_events(state.remaps, now, boot),
         *link_events(state.links, now, boot),
@@ -52,6 +52,11 @@ def checkpoint(state: State, now: Stamp) -> list[Event]:
         *(event for track in others for event in _track(track, boot)),  # after the resets, which are older
         *_counts(state, now),  # last, since all of the above seems to count again
     ]
+
+
+def _of_feature(name: str, now: Stamp, state: State) -> list[Event]:
+    memory = MEMORIES[name]
+    return list(memory.events(state.features.get(name, memory.EMPTY), now, state))
 
 
 def _given_up(slot: str, now: Stamp, boot: str) -> Event:

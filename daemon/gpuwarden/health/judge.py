@@ -33,7 +33,7 @@ from gpuwarden.health.gpu.remaps import learn_remaps
 from gpuwarden.health.gpu.speed_detectors import with_time_braked
 from gpuwarden.health.host.learning import counted_host, learn_counts, learn_downs, learn_host
 from gpuwarden.health.incidents import ended, with_follows
-from gpuwarden.health.memory import Moments, State, Track, buried
+from gpuwarden.health.memory import Moments, State, Track, buried, with_error
 from gpuwarden.health.model import NODE, Advice, Event, EventKind, Evidence, Key, Latch, Sighting, Verdict
 from gpuwarden.health.nvlink.fabrics import followed_fabrics
 from gpuwarden.health.nvlink.link_counters import learn_links
@@ -48,7 +48,7 @@ from gpuwarden.health.xid.witnesses import believed, is_fallen, observed
 from gpuwarden_collectors.event_facts import HostEvent
 from gpuwarden_collectors.facts import Stamp
 
-_SET_ASIDE = tuple(parts("set_aside").values())
+_SET_ASIDE = parts("set_aside")
 SUBSIDES_AFTER = 15.0
 """Seconds without a sighting after which a rising condition starts again: three passes, so that one gap is no gap."""
 STILL_SEEN = 120.0
@@ -172,7 +172,7 @@ def _run_detectors(steps: Steps, sight: Sight, broken: dict[str, str]) -> None:
     for code, detector in DETECTORS.items():
         try:
             if code not in off:
-                _follow(steps, code, _without_own(steps.state, code, detector(steps.state, sight), sight.now), sight)
+                _follow(steps, code, _without_own(steps, code, detector(steps.state, sight), sight.now), sight)
         except Exception as error:  # noqa: BLE001 - whatever it is, a dead GPU must be seen all the same
             broken[code] = _short(error)
     for name, family in FAMILIES.items():
@@ -182,6 +182,7 @@ def _run_detectors(steps: Steps, sight: Sight, broken: dict[str, str]) -> None:
                     _follow(steps, code, detection, sight)
         except Exception as error:  # noqa: BLE001
             broken[name] = _short(error)
+    broken = {**steps.state.broken, **broken}
     if broken and "collector_failed" not in off:
         why = "; ".join(f"{name}: {text}" for name, text in broken.items())[:400]
         evidence = {"why": f"a check of gpuwarden's own is broken and sees nothing: {why}"}
@@ -189,10 +190,13 @@ def _run_detectors(steps: Steps, sight: Sight, broken: dict[str, str]) -> None:
         _follow(steps, "collector_failed", Detection((broken_check,)), sight)
 
 
-def _without_own(state: State, code: str, detection: Detection, now: Stamp) -> Detection:
-    """Return the detection without what features do to the GPUs themselves."""
-    for feature in _SET_ASIDE:
-        detection = feature.without_own(state, code, detection, now)
+def _without_own(steps: Steps, code: str, detection: Detection, now: Stamp) -> Detection:
+    """Return the detection without what features do to the GPUs themselves; whole where one cannot say what that is."""
+    for name, feature in _SET_ASIDE.items():
+        try:
+            detection = feature.without_own(steps.state, code, detection, now)
+        except Exception as error:  # noqa: BLE001 - as for detectors
+            steps.state = with_error(steps.state, name, error)
     return detection
 
 

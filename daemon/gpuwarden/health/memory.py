@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from gpuwarden.health.flaps import Raises
@@ -210,12 +210,19 @@ class State:
     """Errors of each NVLink (`nvlink/link_counters.py`)."""
     features: Mapping[str, Any] = field(default_factory=dict)
     """By feature, what it remembers."""
+    broken: Mapping[str, str] = field(default_factory=dict)
+    """By feature, the first error since the start in what it remembers or sets aside. Of the running daemon alone, like `moments`."""
     moments: Moments = field(default_factory=Moments)
     """What is of the moment."""
 
     def tracks_of(self, code: str) -> Sequence[Track]:
         """The tracks of one condition."""
         return [track for track in self.tracks.values() if track.key.code == code]
+
+
+def with_error(state: State, feature: str, error: Exception) -> State:
+    """Return the state with an error of a feature, which is reported until the daemon starts again."""
+    return replace(state, broken={feature: f"{type(error).__name__}: {error}"[:120], **state.broken})
 
 
 def counts(state: State, record: Record) -> bool:

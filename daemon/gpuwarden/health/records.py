@@ -14,7 +14,7 @@ from gpuwarden.features import parts
 from gpuwarden.health.event_data import write
 from gpuwarden.health.events import Lines, OomKilled, Reset
 from gpuwarden.health.kernel_lines.records import ENDS, record_key
-from gpuwarden.health.memory import State
+from gpuwarden.health.memory import State, with_error
 from gpuwarden.health.model import NODE, Event, EventKind, Key, Subject, gpu
 from gpuwarden.health.xid.bursts import joined, signs_text
 from gpuwarden.health.xid.catalogue import XIDS
@@ -41,7 +41,7 @@ RECORDS_KEPT = 4096
 """More (subject, number) pairs than any host has; beyond it new ones are dropped, so that garbage cannot fill memory: all but
 Xids that the vendor describes, of GPUs that belong here."""
 
-_SET_ASIDE = tuple(parts("set_aside").values())
+_SET_ASIDE = parts("set_aside")
 _NO_SUBJECT = Key("", NODE)
 _RECORDED = (EventKind.XID, EventKind.SXID, EventKind.AER, EventKind.KERNEL_LINE)
 _Line = XidEvent | SxidEvent | AerEvent | KernelLineEvent
@@ -107,8 +107,9 @@ def records(state: State, host_events: Sequence[HostEvent], boot_id: str) -> tup
     for event in _with_recoveries(host_events):
         if (target := target_of(event)) is None or _elsewhere(state, event) or _overflows(state, batches, target):
             continue
-        if isinstance(event, XidEvent) and any(feature.is_own(state, event) for feature in _SET_ASIDE):
-            target = EventKind.TEST_XID, target[1]
+        if isinstance(event, XidEvent):
+            state, own = _is_of_feature(state, event)
+            target = (EventKind.TEST_XID, target[1]) if own else target
         if _ends_nothing(state, batches, target, event):
             continue
         counted = not (isinstance(event, XidEvent) and paired(unpaired, target[1], event.source, event.at.boottime))
@@ -120,6 +121,17 @@ def records(state: State, host_events: Sequence[HostEvent], boot_id: str) -> tup
         *made,
         *_cancelled(state, made),
     ]
+
+
+def _is_of_feature(state: State, event: XidEvent) -> tuple[State, bool]:
+    """Return whether a feature did this itself. One that cannot say so did not."""
+    for name, feature in _SET_ASIDE.items():
+        try:
+            if feature.is_own(state, event):
+                return state, True
+        except Exception as error:  # noqa: BLE001 - whatever a feature raises
+            state = with_error(state, name, error)
+    return state, False
 
 
 def _with_recoveries(host_events: Sequence[HostEvent]) -> Iterator[HostEvent]:

@@ -23,7 +23,7 @@ from gpuwarden.health.host.port_downs import FLAPPING, with_downs, without_port
 from gpuwarden.health.kernel_lines.records import ENDS, LINE_CODES
 from gpuwarden.health.lemons.days import days_of
 from gpuwarden.health.lemons.memory import counted, renamed
-from gpuwarden.health.memory import LEMON_NODE, Record, State, Track, Unpaired, case, counts, failures
+from gpuwarden.health.memory import LEMON_NODE, Record, State, Track, Unpaired, case, counts, failures, with_error
 from gpuwarden.health.model import Event, EventKind, Json, Key, Latch, Pin, Severity, gpu
 from gpuwarden.health.nvlink.link_counters import remembered as remembered_links
 from gpuwarden.health.repair_history import OFTEN, Repairs, failed_again, repaired
@@ -276,10 +276,16 @@ def fold(state: State, event: Event) -> State:
 
 
 def _by_features(state: State, event: Event) -> State:
+    """An event that a feature cannot fold is lost to it alone: a dead GPU must be seen all the same."""
     for name, memory in MEMORIES.items():
         if event.kind in memory.KINDS:
             before = state.features.get(name, memory.EMPTY)
-            if (after := memory.fold(before, event, state)) is not before:
+            try:
+                after = memory.fold(before, event, state)
+            except Exception as error:  # noqa: BLE001 - whatever a feature raises
+                state = with_error(state, name, error)
+                continue
+            if after is not before:
                 state = replace(state, features={**state.features, name: after})
     return state
 

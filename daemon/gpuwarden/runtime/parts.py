@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from gpuwarden.engine.engine import MEMORY_EVENTS
 from gpuwarden.engine.faults import Faults, Guard
 from gpuwarden.engine.journal import Projection
 from gpuwarden.health.components import Component, Source
@@ -28,7 +29,7 @@ from gpuwarden_collectors.facts import Stamp
 
 MADE = "part"
 CHECKPOINT = "checkpoint"
-_UNRECORDED = frozenset({MADE, CHECKPOINT, guarded.FOLD, guarded.EVENTS})
+_UNRECORDED = frozenset({MADE, CHECKPOINT, MEMORY_EVENTS, guarded.FOLD, guarded.EVENTS})
 """Calls without which a checkpoint would forget what a feature must remember."""
 
 
@@ -36,6 +37,7 @@ class Parts:
     """The parts of the features that the configuration wants. `features`: by name, the module that makes its part."""
 
     def __init__(self, features: Mapping[str, Any], site: Site, service: Service, clock: Clock, faults: Faults) -> None:
+        self._faults = faults
         self._guards = {name: Guard(faults, name) for name in features}
         made = {
             name: self._guards[name].call(MADE, None, one.part, site, service, clock) for name, one in features.items()
@@ -88,7 +90,7 @@ class Parts:
 
     def recorded(self) -> bool:
         """Return True if a checkpoint would have all that features must remember."""
-        return not any(_UNRECORDED & guard.standing().keys() for guard in self._guards.values())
+        return not self._faults.stands(_UNRECORDED)
 
     # --- life
 
