@@ -137,6 +137,13 @@ def test_no_other_exclusion_asks_for_a_repair(why: str) -> None:
     assert told(finding("xid", Advice.REBOOT, detail="79"), event=excluded(why)) is None
 
 
+@pytest.mark.parametrize("why", ["failure", "operator", "termination"])
+def test_a_restoration_ends_what_was_told_before_the_exclusion_became_another(why: str) -> None:
+    words = told(event=excluded(why, EventKind.RESTORED))
+    assert words.keys() == {"nvsentinel"}
+    assert (words["nvsentinel"]["isHealthy"], words["nvsentinel"]["isFatal"]) == (True, False)
+
+
 def test_a_node_that_is_out_because_it_is_unknown_asks_for_none() -> None:
     words = told()
     assert (words["advice"], words["hyperpod"], words["azure"]) == ("none", "", "")

@@ -5,7 +5,7 @@
      "title":"…","to_do":"…","runbook":"https://…","data":{…}}
 
 `id` is the same for every attempt to deliver it, and where it is sent again after a restart. The last message of a `subject` is its current
-state. Only a `raised` one has title, to_do and runbook; `repair` is beside exclusions for a failure (`repair.py`). An `intended` event with `"observed":true` in its data is what mode observe would have done.
+state. Only a `raised` one has title, to_do and runbook; `repair` is beside exclusions for a failure and restorations (`repair.py`). An `intended` event with `"observed":true` in its data is what mode observe would have done.
 """
 
 from __future__ import annotations

@@ -71,11 +71,14 @@ _TEXT_MOST = 200  # characters of one
 
 
 def repair(event: Event, node: str, state: State, shadowed: Shadowed) -> Document | None:
-    """Return what to tell those who repair beside this event; None beside all but an exclusion for a failure, and the end of one."""
-    if event.data.get("why") != Why.FAILURE or event.kind not in (EventKind.EXCLUDED, EventKind.RESTORED):
-        return None
+    """Return what to tell those who repair beside this event; None beside all but an exclusion for a failure, and a restoration.
+
+    What is restored as an operator's exclusion, or as that for the end of the machine, may have been one for a failure before.
+    """
     if event.kind == EventKind.RESTORED:
         return {"nvsentinel": _health_event(event, node, [], Advice.NONE)}
+    if event.kind != EventKind.EXCLUDED or event.data.get("why") != Why.FAILURE:
+        return None
     failures = list(_failures(state, shadowed))
     advice = max((one for _, one in failures), key=list(Advice).index, default=Advice.NONE)
     names = [name for name, _ in failures]
