@@ -197,6 +197,7 @@ def test_a_crash_inside_the_library_costs_a_pass_and_not_the_verdict(host: FakeH
     )
     daemon.wait(lambda: daemon.heartbeat()["sequence"] > before + 3, "passes after the crash")
     daemon.wait_status("healthy")
+    assert '"to": "failure"' not in daemon.lines()
 
 
 def test_a_killed_worker_is_replaced_at_the_next_pass(daemon: RunningDaemon) -> None:
