@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from gpuwarden.engine.log_lines import write_line
+from gpuwarden.engine.log_lines import LINE_SPACING, SPACED_MOST, EventLines, write_line
 from gpuwarden.features.evacuation.policy.events import saved
 from gpuwarden.features.evacuation.policy.model import BY_EXIT, BY_STEP
+from gpuwarden.health.model import Event, EventKind, Key, Subject
 from gpuwarden_collectors.facts import Stamp
 
 NOW = Stamp(boottime=1.0, wall=1.0)
@@ -28,3 +29,19 @@ def test_a_log_line_says_whether_a_job_acknowledged_a_checkpoint_or_ended(by: st
     with capture_logs() as lines:
         write_line(saved("slurm/7", by, saved=has_saved, boot_id="b", now=NOW))
     assert [line["event"] for line in lines] == [text]
+
+
+def killed(job: int, boottime: float) -> Event:
+    key = Key("oom_kill", Subject("job", f"slurm/{job}"), "limit")
+    return Event(kind=EventKind.OOM_KILL, at=Stamp(boottime=boottime, wall=boottime), boot_id="b", key=key)
+
+
+def test_of_one_subject_there_is_a_line_a_minute_and_of_all_that_ever_were_only_the_newest_are_remembered() -> None:
+    lines = EventLines()
+    with capture_logs() as logged:
+        lines.write([killed(0, 1.0), killed(0, LINE_SPACING), killed(0, 1.0 + LINE_SPACING), killed(0, 70.0)])
+    assert len(logged) == 2
+    with capture_logs() as logged:
+        lines.write(killed(job, 200.0 + job) for job in range(SPACED_MOST + 9))
+    assert len(logged) == SPACED_MOST + 9
+    assert sum(len(one) for one in vars(lines).values() if isinstance(one, dict)) == SPACED_MOST

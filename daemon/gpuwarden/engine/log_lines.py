@@ -14,6 +14,8 @@ from gpuwarden.ledger.rows import Memory
 
 STORMING = (EventKind.XID, EventKind.TEST_XID, EventKind.SXID, EventKind.AER, EventKind.KERNEL_LINE, EventKind.OOM_KILL)
 LINE_SPACING = 60.0
+SPACED_MOST = 4096
+"""Subjects whose last line is remembered. GPUs and links are fewer; jobs and containers, which the kernel kills, are new ones each day."""
 
 log = get_logger()
 
@@ -23,7 +25,7 @@ class EventLines:
 
     def __init__(self, shadowed: Callable[[Event], bool] = lambda _: False) -> None:
         self._shadowed = shadowed
-        self._next: dict[Key, float] = {}  # as many as the judge keeps records
+        self._next: dict[Key, float] = {}  # the newest last
 
     def write(self, events: Iterable[Event]) -> None:
         for event in events:
@@ -41,6 +43,9 @@ class EventLines:
             return True
         due = self._next.get(event.key, 0.0) <= event.at.boottime
         if due:
+            self._next.pop(event.key, None)
+            if len(self._next) >= SPACED_MOST:
+                del self._next[next(iter(self._next))]
             self._next[event.key] = event.at.boottime + LINE_SPACING
         return due
 
