@@ -74,6 +74,7 @@ def why(ends: Ends, *touches: Touch, uid: int = 1001) -> Answer:
 
 
 GONE = f"gpu_missing@gpu/{GPU}"
+SILENT = replace(finding(f"gpu_unresponsive@gpu/{GPU}", -1), follows=GONE)
 TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
     # --- it ended well
     "exit code 0": (WELL, (), Cause.NONE, Y, ""),
@@ -90,6 +91,7 @@ TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
     "GPU gone without a line": (FAILED, (finding(GONE, -20),), H, L, "gpu_missing"),
     "GPU gone, and its ranks met that": (FAILED, (xid(79, -20), xid(31, -18, OWN), xid(43, -17, OWN)), H, L, "xid.79"),
     "GPU gone an hour ago, still in force": (FAILED, (finding(GONE, -3600),), H, L, "gpu_missing"),
+    "GPU silent, and found to be gone after its end": (FAILED, (SILENT, finding(GONE, LENGTH + 14)), H, L, "gpu_unresponsive"),
     "GPU gone and back an hour ago": (FAILED, (finding(GONE, -3600, until=-3500),), J, L, ""),
     "hang after a lost GPU, until the time limit": (TIMEOUT, (finding(GONE, -3600),), H, L, "gpu_missing"),
     "hang after a lost GPU, until an admin's end": (Ends("CANCELLED", 0, 15, "root"), (finding(GONE, -600),), H, L, "gpu_missing"),
@@ -106,7 +108,7 @@ TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
     "bad pointer": (FAILED, (xid(31, pid=OWN),), J, Y, "xid.31"),
     "bad pointer, the line names nobody": (FAILED, (xid(13),), J, L, "xid.13"),
     "bad pointer, and the driver's clean-up": (FAILED, (xid(31, -9, OWN), xid(43, -8, OWN), xid(45, -7, OWN)), J, Y, "xid.31"),
-    "bad pointer of the previous job": (FAILED, (xid(31, 3, UNKNOWN),), J, L, ""),
+    "bad pointer long before its end": (FAILED, (xid(31, 3, UNKNOWN),), J, L, ""),
     "bad pointer of another job": (FAILED, (xid(31, -3, OTHERS),), J, L, ""),
     "channel reset": (FAILED, (xid(43, pid=OWN),), J, Y, "xid.43"),
     "clean-up of killed processes": (Ends("FAILED", 0, 9), (xid(45, pid=OWN),), Cause.NOT_SEEN, P, "FAILED"),

@@ -213,6 +213,33 @@ def test_a_number_that_comes_again_is_another_job(host: WhyHost) -> None:
     assert len(host.records) == 2
 
 
+@pytest.mark.parametrize(("exit_code", "code"), [(None, "REQUEUED"), (3, "")])
+def test_a_job_that_runs_again_was_requeued_unless_it_failed_by_itself(
+    host: WhyHost, exit_code: int | None, code: str
+) -> None:
+    host.job(ended=host.uptime, exit_code=exit_code)
+    host.processes()
+    host.free()
+    host.run(10)
+    host.job_facts = JobsFacts(jobs=(Job(id=JOB, uid=UID, gpus=(0,), started=host.uptime),))
+    host.run(5)
+    (first,) = host.records
+    assert (first.answer.code, first.end.exit_code) == (code, exit_code)
+    assert first.answer.cause is (Cause.SCHEDULER if code else Cause.JOB)
+
+
+def test_an_xid_of_an_unknown_process_in_its_first_moments_may_be_its_own_and_accuses_no_hardware() -> None:
+    for number, cause, certainty in ((31, Cause.JOB, Certainty.POSSIBLE), (94, Cause.NOT_SEEN, Certainty.POSSIBLE)):
+        host = WhyHost(2)
+        host.job(started=host.uptime)
+        host.run(5)
+        host.step(replace(host.xid(0, number), pid=777))
+        host.run(10)
+        host.ends()
+        answer = host.settles().answer
+        assert (answer.cause, answer.certainty) == (cause, certainty), number
+
+
 @pytest.mark.parametrize("away", ["stale", "absent for a moment", "one pass without it", "begins anew"])
 def test_a_reader_that_is_away_for_a_moment_ends_nothing(host: WhyHost, away: str) -> None:
     jobs = host.job_facts

@@ -14,7 +14,18 @@ from gpuwarden.features.why.follows import id_of, is_of_programs, with_follows
 from gpuwarden.features.why.idle import JOB_IDLE, job_idle
 from gpuwarden.features.why.members import Member, Members, members, stamp
 from gpuwarden.features.why.memory import EPOCHS_MOST, Memory, memory_of
-from gpuwarden.features.why.model import PIDS_MOST, SETTLES, TOUCHES_MOST, Cause, End, Epoch, Record, Touch
+from gpuwarden.features.why.model import (
+    PIDS_MOST,
+    REQUEUED,
+    SETTLES,
+    TOUCHES_MOST,
+    Cause,
+    End,
+    Epoch,
+    JobKind,
+    Record,
+    Touch,
+)
 from gpuwarden.features.why.sentences import Board
 from gpuwarden.features.why.stored import ALSO_MOST
 from gpuwarden.features.why.touches import concerns, with_touch
@@ -121,7 +132,7 @@ class _Step:
             return  # an earlier one of this name, which is still reported
         if one is not None and _is_another(one.epoch, member):
             at = member.began or self.now.boottime
-            self._end(name, one, one.end or End(at=stamp(at, self.now), known_from="processes"))
+            self._end(name, one, _as_requeued(one, member) or End(at=stamp(at, self.now), known_from="processes"))
             one = None
         if one is None:
             if not self._is_done(member):
@@ -329,6 +340,15 @@ class _Step:
         indices = {} if facts is None else {gpu.slot: gpu.index for gpu in facts.gpus}
         pins = self.state.pins
         return {slot: Board(indices.get(slot), pins[slot].serial if slot in pins else "") for slot in slots}
+
+
+def _as_requeued(one: Live, member: Member) -> End | None:
+    """Return its end: a job of Slurm's whose number runs again for its user was requeued, unless it is known how it ended."""
+    end = one.end
+    unknown = end is not None and not end.state and not end.exit_code
+    if end is None or not unknown or one.epoch.kind != JobKind.SLURM or member.uid != one.epoch.uid:
+        return end
+    return replace(end, state=REQUEUED)
 
 
 def _is_another(epoch: Epoch, member: Member) -> bool:

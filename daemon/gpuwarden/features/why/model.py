@@ -17,6 +17,8 @@ from gpuwarden_collectors.facts import Stamp
 NAME = "why"
 SETTLES = 60.0
 """Seconds after its end for which what happens still touches a job: a driver reports some faults only when a process is ended."""
+REQUEUED = "REQUEUED"
+"""State of a job that was put back into the queue, where the scheduler has no word of its own for the end of that run."""
 TOUCHES_MOST = 24
 """Kept of one job: the first ones, since a cause comes before what follows from it. Repetitions are counted, not kept."""
 PIDS_MOST = 64

@@ -20,7 +20,7 @@ BOOT_TAKES = 1_800.0
 LATE = 10.0
 """Seconds after its end in which what ended it may still be reported: a pass of the collectors, and the kernel's line."""
 FIRST_MOMENTS = 30.0
-"""Seconds after its begin in which a process that is not known to be its own is the previous job's."""
+"""Seconds after its begin in which a process that nobody knows may be the previous job's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +188,7 @@ def signs_of(
 
     `others`: processes of other jobs. `denied`: ids of findings that other readings contradict.
     """
-    ids = {id_of(touch) for touch in epoch.touches} - {""}
+    ids = {id_of(touch) for touch in epoch.touches if _in_time(touch, end)} - {""}
     repeated = {id_of(touch) for touch in epoch.touches if _repeated(touch, epoch)}
     found = (
         sign
@@ -202,19 +202,26 @@ def signs_of(
 
 def _signs(touch: Touch, epoch: Epoch, others: Collection[int]) -> Iterator[Sign]:
     order, row = next(((n, row) for n, row in enumerate(ROWS) if row.fits(touch, epoch)), (0, None))
-    if row is None or not _concerns_it(touch, epoch, others) or (row.cause is Cause.HARDWARE and not touch.slot):
+    if row is None or (row.cause is Cause.HARDWARE and not touch.slot):
         return
-    certain = row.own and touch.pid is not None and touch.pid in epoch.pids
-    certainty = Certainty.CERTAIN if certain else row.certainty
-    yield Sign(touch=touch, order=order, cause=row.cause, certainty=certainty, says=row.says)
+    certainty = _certainty(row, touch, epoch, others)
+    if certainty is not None:
+        yield Sign(touch=touch, order=order, cause=row.cause, certainty=certainty, says=row.says)
 
 
-def _concerns_it(touch: Touch, epoch: Epoch, others: Collection[int]) -> bool:
-    """True unless it is of another job's process: what makes a GPU fail concerns all that use it."""
+def _certainty(row: Row, touch: Touch, epoch: Epoch, others: Collection[int]) -> Certainty | None:
+    """Return how sure it is that this concerns the job; None if it is of another job's process. What makes a GPU fail concerns all that
+    use it. Of a process that nobody knows in the first moments it is not known whether it was the previous job's: that accuses no hardware.
+    """
+    if row.own and touch.pid is not None and touch.pid in epoch.pids:
+        return Certainty.CERTAIN
     if touch.what != "xid" or touch.pid is None or touch.pid in epoch.pids or _xid_fails(touch, epoch):
-        return True
-    early = touch.at.boottime - epoch.began.boottime < FIRST_MOMENTS
-    return touch.pid not in others and not early
+        return row.certainty
+    if touch.pid in others:
+        return None
+    if touch.at.boottime - epoch.began.boottime >= FIRST_MOMENTS:
+        return row.certainty
+    return Certainty.POSSIBLE if row.cause is Cause.JOB else None
 
 
 def _in_time(touch: Touch, end: End) -> bool:
