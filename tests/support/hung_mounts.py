@@ -32,7 +32,7 @@ def hung_mount(folder: Path, *, killable: bool = True, user: int = 0) -> Iterato
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
         pytest.fail("this test needs /dev/fuse")
     device = os.open("/dev/fuse", os.O_RDWR)
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     options = f"fd={device},rootmode=40000,user_id={user},group_id={user}".encode()
     if _LIBC.mount(b"server:/gone", os.fsencode(folder), b"fuse", 0, options) != 0:
         raise OSError(ctypes.get_errno(), "cannot mount")

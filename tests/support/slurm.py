@@ -51,9 +51,10 @@ _OWN_PREFIXES = ("SLURM_", "SQUEUE_", "SINFO_", "SCONTROL_", "SBATCH_")
 
 @dataclass(slots=True)
 class Slurm:
-    """`nodes` of them have a slurmd and four GPUs; `phantoms` more, f1 to fN, are in the configuration only: idle, and silent.
+    """`nodes` of them have a slurmd and `gpus` GPUs; `phantoms` more, f1 to fN, are in the configuration only: idle, and silent.
 
-    `more`: further lines of slurm.conf; of `partitions` the first is the default one. Everything can be stopped, paused and started alone, by its name:
+    `more`: further lines of slurm.conf; `cgroup`: those of cgroup.conf; of `partitions` the first is the default one. With control groups
+    a Slurm needs a `prefix` of its own for its nodes: they are named by them, and all of this host. Everything can be stopped, paused and started alone, by its name:
     `slurmctld`, `munged` or a node's. Times without an answer are `PATIENCE`.
     """
 
@@ -62,6 +63,10 @@ class Slurm:
     phantoms: int = 0
     more: str = ""
     partitions: Sequence[str] = ()
+    gpus: int = GPUS
+    cpus: int = 4
+    prefix: str = "n"
+    cgroup: str = "CgroupPlugin=autodetect"
     slurmd_timeout: int = 60
     return_to_service: int = 1
     ports: list[int] = field(default_factory=list)
@@ -70,7 +75,7 @@ class Slurm:
 
     @property
     def names(self) -> list[str]:
-        return [f"n{n}" for n in range(1, self.nodes + 1)]
+        return [f"{self.prefix}{n}" for n in range(1, self.nodes + 1)]
 
     @property
     def conf(self) -> Path:
@@ -115,14 +120,14 @@ class Slurm:
             return_to_service=self.return_to_service,
         )
         lines = [conf, self.more]
-        shape = f"NodeHostname=localhost NodeAddr=127.0.0.1 CPUs=4 RealMemory=1000 Gres=gpu:{GPUS}"
+        shape = f"NodeHostname=localhost NodeAddr=127.0.0.1 CPUs={self.cpus} RealMemory=1000 Gres=gpu:{self.gpus}"
         lines += [f"NodeName={n} Port={p} {shape}" for n, p in zip(self.names, self.ports[1:], strict=True)]
         if self.phantoms:
             lines.append(f"NodeName=f[1-{self.phantoms}] NodeAddr=127.0.0.1 CPUs=4 RealMemory=1000")
         given = self.partitions or (f"PartitionName=gpu Nodes={','.join(names)} Default=YES MaxTime=INFINITE",)
         self.conf.write_text("\n".join([*lines, *given, ""]))
-        self.plug(GPUS)
-        (self.folder / "cgroup.conf").write_text("CgroupPlugin=autodetect\n")
+        self.plug(self.gpus)
+        (self.folder / "cgroup.conf").write_text(f"{self.cgroup}\n")
 
     def plug(self, gpus: int) -> None:
         """Set the GPUs that a slurmd finds from its next start on. Slurm drains a node with fewer than slurm.conf has."""
@@ -130,7 +135,7 @@ class Slurm:
         (self.folder / "gres.conf").write_text(f"NodeName={','.join(self.names)} Name=gpu File={devices}\n")
 
     def _devices(self) -> None:
-        for n in range(GPUS):
+        for n in range(self.gpus):
             device = self.folder / f"dev/nvidia{n}"
             if device.exists():
                 continue
