@@ -113,6 +113,7 @@ TABLE: dict[str, tuple[Ends, tuple[Touch, ...], Cause, Certainty, str]] = {
     "channel reset": (FAILED, (xid(43, pid=OWN),), J, Y, "xid.43"),
     "clean-up of killed processes": (Ends("FAILED", 0, 9), (xid(45, pid=OWN),), Cause.NOT_SEEN, P, "FAILED"),
     "own memory limit": (Ends("OUT_OF_MEMORY", 0, 9), (touch("oom_limit", "slurm/7", pid=12),), J, Y, "oom_limit"),
+    "own memory limit, in the second of its end": (Ends("OUT_OF_MEMORY", 0, 9), (touch("oom_limit", "slurm/7", LENGTH + 0.9),), J, Y, "oom_limit"),
     "own memory limit, by Slurm's word": (Ends("OUT_OF_MEMORY", 0, 125), (), J, Y, "OUT_OF_MEMORY"),
     "own memory limit of a container": (Ends(exit_code=137, known_from="cgroup"), (touch("oom_limit", "slurm/7"),), J, Y, "oom_limit"),
     "exit code": (FAILED, (), J, L, "FAILED"),

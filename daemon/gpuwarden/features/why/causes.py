@@ -22,6 +22,8 @@ SCHEDULED = frozenset({"TIMEOUT", "DEADLINE", "CANCELLED", "REQUEUED"})
 """Ends from outside, which a job that hangs waits for: what made it hang is the cause."""
 TOGETHER = 60.0
 """Seconds in which what touches a job is one fault."""
+WHOLE = 1.0
+"""Seconds by which an end may be later than it is noted: the epilog has whole ones, cut off."""
 _SHELL = 128
 """Added to the number of a signal in the exit code of a shell, and of a container."""
 _OWN_SIGNALS = frozenset({4, 5, 6, 7, 8, 11, 24, 25, 31})
@@ -65,7 +67,7 @@ class Case:
 
 
 def _before_end(touch: Touch, end: End) -> bool:
-    return end.known_from == "boot" or touch.at.boottime <= end.at.boottime
+    return end.known_from == "boot" or touch.at.boottime < end.at.boottime + WHOLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
