@@ -17,12 +17,12 @@ is as good as unknown until it is confirmed: what stands stays, and nothing new 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypedDict, Unpack
 
 from gpuwarden.health.event_data import write
-from gpuwarden.health.model import Event, EventKind, Finding, Health, Json, Key
+from gpuwarden.health.model import Event, EventKind, Health, Json, Key
 from gpuwarden.health.repair_history import OFTEN_KEY
 from gpuwarden.policy.events import Lifted
 from gpuwarden.policy.fold import fold
@@ -40,7 +40,7 @@ from gpuwarden.policy.state import (
     outcome_data,
     stale_text,
 )
-from gpuwarden.policy.way_back import NEEDS_PERSON, ONLY_A_PERSON, WayBack, ids_of
+from gpuwarden.policy.way_back import NEEDS_PERSON, ONLY_A_PERSON, WayBack, not_confirmed
 from gpuwarden_collectors.facts import Stamp
 
 _CYCLES = frozenset({Flag.REBOOT, Flag.POWER})
@@ -121,7 +121,7 @@ class _Steps:
             if self._is_past(self.state.pending.get(name), want, known):
                 self._waiting.add(name)
             if want is None and self._unconfirmed and name not in self.state.holds:
-                self._blocked[name] = _not_confirmed(self._unconfirmed)
+                self._blocked[name] = not_confirmed(self._unconfirmed)
             self._persons()
         for requirement in self._way_back.requirements().values():
             for kind, data in requirement.news(self.state, self._seen, self._now):
@@ -344,9 +344,7 @@ class _Steps:
         self._unless_refused(self._intent(Act.RESTORE, name, why, reason, since=since, rebooted=rebooted), known)
 
     def _persons(self) -> None:
-        """Remember findings that need a person while this node is excluded for whatever reason: their end does not
-        restore it.
-        """
+        """Remember findings that need a person while this node is excluded: their end does not restore it."""
         if not (self.state.holds or self.state.pending or self.state.would):
             return
         for finding in failing(self.state, self._seen.verdict):
@@ -400,7 +398,3 @@ class _Steps:
         event = Event(kind=kind, at=self._now, boot_id=self._seen.boot_id, key=key, data=data)
         self._events.append(event)
         self.state = fold(self.state, event)
-
-
-def _not_confirmed(findings: Sequence[Finding]) -> str:
-    return f"{ids_of(findings)}: remembered from before gpuwarden started, not confirmed yet by its collector and the kernel log"

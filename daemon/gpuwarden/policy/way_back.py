@@ -117,3 +117,7 @@ class WayBack:
 def ids_of(findings: Sequence[Finding]) -> str:
     more = f" and {len(findings) - 3} more" if len(findings) > 3 else ""
     return ", ".join(str(finding.key) for finding in findings[:3]) + more
+
+
+def not_confirmed(findings: Sequence[Finding]) -> str:
+    return f"{ids_of(findings)}: remembered from before gpuwarden started, not confirmed yet by its collector and the kernel log"
