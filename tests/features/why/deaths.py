@@ -133,6 +133,8 @@ class Death:
         """Yield what is wrong with an answer."""
         if answer["cause"] not in self.expected:
             yield f"cause {answer['cause']}, expected {' or '.join(self.expected)}"
+        if self.causes == UNEXPLAINED and str(answer["code"]).startswith("xid."):
+            yield f"rests on {answer['code']}, which is another's"
         if self.codes and answer["code"] not in self.codes:
             yield f"code {answer['code']!r}, expected {' or '.join(self.codes)}"
         if answer["certainty"] not in self.certainties:

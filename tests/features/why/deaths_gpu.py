@@ -107,7 +107,7 @@ def afterwards(stage: Stage, job: Job) -> Played:
 def names_another(stage: Stage, job: Job) -> Played:
     """A process that no scheduler placed is on its GPU, too, and has the page fault."""
     with stage.node.process(stage.at(job)) as other:
-        stage.knows(job)
+        stage.node.its_daemon.wait(lambda: stage.node.tells(f"session/{other}"), "it to know that process")
         stage.node.xid_at(stage.at(job), 31, other)
     return stage.of(stage.ends(job))
 

@@ -12,17 +12,15 @@ from gpuwarden.features.why.causes import ENDED_WELL, Around, answer
 from gpuwarden.features.why.following import UNWRITTEN_MOST, Following, Live, following_of, with_following
 from gpuwarden.features.why.follows import id_of, is_of_programs, with_follows
 from gpuwarden.features.why.idle import JOB_IDLE, job_idle
-from gpuwarden.features.why.members import Member, Members, members, stamp
+from gpuwarden.features.why.members import Member, Members, as_requeued, members, stamp
 from gpuwarden.features.why.memory import EPOCHS_MOST, Memory, memory_of
 from gpuwarden.features.why.model import (
     PIDS_MOST,
-    REQUEUED,
     SETTLES,
     TOUCHES_MOST,
     Cause,
     End,
     Epoch,
-    JobKind,
     Record,
     Touch,
 )
@@ -132,7 +130,11 @@ class _Step:
             return  # an earlier one of this name, which is still reported
         if one is not None and _is_another(one.epoch, member):
             at = member.began or self.now.boottime
-            self._end(name, one, _as_requeued(one, member) or End(at=stamp(at, self.now), known_from="processes"))
+            self._end(
+                name,
+                one,
+                as_requeued(one.end, one.epoch, member) or End(at=stamp(at, self.now), known_from="processes"),
+            )
             one = None
         if one is None:
             if not self._is_done(member):
@@ -316,7 +318,8 @@ class _Step:
         epoch = replace(epoch, touches=touches)
         around = Around(
             boards=self._boards(epoch.slots),
-            pids={pid for other in others for pid in other.epoch.pids} - {*epoch.pids},
+            pids={pid for other in (*(one.epoch for one in others), *self._beside(epoch)) for pid in other.pids}
+            - {*epoch.pids},
             denied={
                 str(key)
                 for key, track in self.state.tracks.items()
@@ -335,20 +338,16 @@ class _Step:
             replace(touch, what="finding", detail=id_of(touch), pid=None, count=1, until=None) for touch in suspected
         ]
 
+    def _beside(self, epoch: Epoch) -> list[Epoch]:
+        """Return the jobs that have their record already, and ended after the begin of this one."""
+        known = (*self.memory.records, *self.following.unwritten)
+        return [r.epoch for r in known if r.end.at.wall >= epoch.began.wall and r.epoch.name != epoch.name]
+
     def _boards(self, slots: Sequence[str]) -> Mapping[str, Board]:
         facts = self.sight.view.nvml.facts
         indices = {} if facts is None else {gpu.slot: gpu.index for gpu in facts.gpus}
         pins = self.state.pins
         return {slot: Board(indices.get(slot), pins[slot].serial if slot in pins else "") for slot in slots}
-
-
-def _as_requeued(one: Live, member: Member) -> End | None:
-    """Return its end: a job of Slurm's whose number runs again for its user was requeued, unless it is known how it ended."""
-    end = one.end
-    unknown = end is not None and not end.state and not end.exit_code
-    if end is None or not unknown or one.epoch.kind != JobKind.SLURM or member.uid != one.epoch.uid:
-        return end
-    return replace(end, state=REQUEUED)
 
 
 def _is_another(epoch: Epoch, member: Member) -> bool:

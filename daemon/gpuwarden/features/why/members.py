@@ -7,9 +7,9 @@ finds; where no collector knows Slurm, its jobs too.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from gpuwarden.features.why.model import End, JobKind
+from gpuwarden.features.why.model import REQUEUED, End, Epoch, JobKind
 from gpuwarden.features.why.stored import ALSO_MOST, NAME_MOST, printable
 from gpuwarden.health.gpu.jobs import order, seen_on_gpus
 from gpuwarden.health.view import Sight
@@ -127,6 +127,14 @@ def _end(job: Job, at: Stamp) -> End:
         nodes=job.nodes,
         failed_node=_word(job.failed_node),
     )
+
+
+def as_requeued(end: End | None, epoch: Epoch, member: Member) -> End | None:
+    """Return the end of a job: one of Slurm's whose number runs again for its user was requeued, unless it is known how it ended."""
+    known = end is None or end.state or end.exit_code
+    if end is None or known or epoch.kind != JobKind.SLURM or member.uid != epoch.uid:
+        return end
+    return replace(end, state=REQUEUED)
 
 
 def _slots_of(job: Job, slots: Sequence[str]) -> tuple[str, ...]:
