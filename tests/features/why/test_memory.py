@@ -189,6 +189,15 @@ def test_what_a_checkpoint_repeats_after_its_jobs_is_counted_once() -> None:
     assert memory_of(again).epochs == memory_of(once).epochs
 
 
+def test_a_process_that_was_told_of_the_end_of_the_machine_is_found_in_its_session() -> None:
+    told = _node(EventKind.SIGNALLED, 5, job="process/12", result="sent")
+    state = folded(begun(epoch("session/4711")), begun(replace(epoch("session/4712"), pids=(13,))), told)
+    assert {name: len(known.touches) for name, known in memory_of(state).epochs.items()} == {
+        "session/4711": 1,
+        "session/4712": 0,
+    }
+
+
 def test_events_of_other_versions_end_nothing() -> None:
     for kind in EventKind:
         for key in (None, Key("job", NODE), Key("job", Subject("job")), Key("xid", gpu("x"), "y")):

@@ -28,6 +28,7 @@ PAIRED_WITHIN = 10.0
 SEVERAL = 2
 """GPUs of a job that are connected."""
 LASTING = frozenset({"finding", "rising", "notice"})
+_PROCESS = "process/"  # as an evacuation names what is in no job
 _CONTAINER = "container-"  # as `job_stall` names a container
 _clean = printable(NAME_MOST)
 
@@ -41,6 +42,8 @@ class Touching:
     """The boot of the event."""
     job: str = ""
     """The only job that it concerns; empty: it is told by GPU, or all of the node are."""
+    of_process: bool = False
+    """It concerns only the job of the process that it names."""
     several: bool = False
     """It concerns only jobs with two GPUs or more."""
     ends: bool = False
@@ -59,6 +62,8 @@ def concerns(one: Touching, epoch: Epoch) -> bool:
         return epoch.boot_id != one.boot_id
     if epoch.boot_id != one.boot_id or one.touch.at.boottime < epoch.began.boottime:
         return False
+    if one.of_process:
+        return one.touch.pid in epoch.pids
     if one.job:
         return one.job == epoch.name or one.job in epoch.also
     if one.touch.slot:
@@ -223,13 +228,14 @@ def _of_job(what: str) -> Callable[[Event, State], Touching | None]:
         job = event.data.get("job")
         if not isinstance(job, str) or not job or event.data.get("kept") is True:
             return None
-        name = f"{JobKind.SESSION}/{job.partition('/')[2]}" if job.startswith("process/") else job
         detail = {
             "signalled": str(event.data.get("result") or ""),
             "saved": "saved" if event.data.get("saved") is True else "unsaved",
         }
-        touch = Touch(what=what, detail=_clean(detail.get(what, "")), at=event.at)
-        return Touching(touch=touch, boot_id=event.boot_id, job=_clean(name))
+        pid = job.removeprefix(_PROCESS)
+        is_process = job.startswith(_PROCESS) and pid.isascii() and pid.isdigit() and len(pid) < 10
+        touch = Touch(what=what, detail=_clean(detail.get(what, "")), at=event.at, pid=int(pid) if is_process else None)
+        return Touching(touch=touch, boot_id=event.boot_id, job=_clean(job), of_process=is_process)
 
     return found
 
