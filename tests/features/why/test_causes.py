@@ -239,3 +239,29 @@ def test_a_program_s_own_errors_and_warnings_alone_accuse_no_hardware(ends: Ends
         if one.what == "xid" and (XIDS[int(one.detail)].klass == "record" or int(one.detail) in (63, 92))
     ]
     assert why(ends, *mild).cause is not Cause.HARDWARE
+
+
+@pytest.mark.parametrize(
+    ("second", "pid", "certainty"), [(-600, None, P), (-600, OWN, Y), (-3700, None, None), (-300, None, P)]
+)
+def test_what_came_when_the_job_may_have_been_over_is_only_possible(
+    second: float, pid: int | None, certainty: Certainty | None
+) -> None:
+    """The daemon was away when the job ended, which it knows to have run until an hour before it was back."""
+    epoch = Epoch(
+        name="slurm/7", began=at(0), boot_id="boot", slots=(GPU,), pids=(OWN,), touches=(xid(119, second, pid),), used_at=at(-3600)
+    )  # fmt: skip
+    gone = answer(epoch, End(at=at(LENGTH), known_from="restart"), AROUND)
+    seen = answer(epoch, End(at=at(LENGTH), known_from="cgroup"), AROUND)
+    if certainty is None:
+        assert (gone.cause, seen.cause) == (Cause.NOT_SEEN, Cause.NOT_SEEN), "the job outlived it"
+    else:
+        assert (gone.cause, gone.certainty) == (H, certainty)
+        assert seen.certainty is (Y if pid == OWN else L)
+
+
+def test_what_was_in_force_while_the_job_was_known_to_run_stays_likely_after_a_restart() -> None:
+    epoch = Epoch(
+        name="slurm/7", began=at(0), boot_id="boot", slots=(GPU,), touches=(finding(GONE, -3700),), used_at=at(-3600)
+    )
+    assert answer(epoch, End(at=at(LENGTH), known_from="restart"), AROUND).certainty is L

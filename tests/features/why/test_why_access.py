@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from gpuwarden.features.why.answering import OWN_BURST, Answering
+from gpuwarden.features.why.answering import CALLERS_AT_ONCE, OWN_BURST, Answering
 from gpuwarden.features.why.memory import ended
 from gpuwarden.features.why.model import NAME, Answer, Cause, End, Epoch, Record, Touch
 from gpuwarden.features.why.snapshot import Shown
@@ -26,7 +27,8 @@ from gpuwarden.ledger.store import Entry, Store
 from gpuwarden.publish.notices import Notices
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden.publish.sockets.control import Control
-from gpuwarden.publish.sockets.jobs import JobSocket
+from gpuwarden.publish.sockets.jobs import Caller, JobSocket
+from gpuwarden.publish.sockets.unix_socket import VerbError
 from gpuwarden_collectors.base import host_clock
 from gpuwarden_collectors.facts import Stamp
 from support.commands import environment, gpuwarden
@@ -269,6 +271,29 @@ async def test_a_process_in_a_job_of_slurm_is_shown_that_job(folder: Path, trees
 
 
 @ROOT_ONLY
+async def test_nobody_sees_a_container_or_pod_by_the_number_of_its_user(folder: Path) -> None:
+    """Images have users with the numbers that people have on the host."""
+    names = [f"container/{CONTAINER[:12]}", POD.name]
+    running = tuple(replace(job(name, ALICE), also=POD.also if name == POD.name else ()) for name in names)
+    past = [record(f"container/{OTHER[:12]}", ALICE)]
+    async with site(folder, past, known=Shown(running=running)) as here:
+        assert await here.jobs(ALICE, None, *names, f"container/{IN_POD}", past[0].epoch.name) == [None] * 5
+        assert await here.jobs(0, *names, past[0].epoch.name, socket="control.sock") == [*names, past[0].epoch.name]
+
+
+@ROOT_ONLY
+async def test_an_ended_job_of_the_same_number_is_not_shown_to_a_job_of_another_user(
+    folder: Path, trees: Forest
+) -> None:
+    past = [record("slurm/73", BOB, ago=7 * 86_400.0), record("slurm/73", None, ago=6 * 86_400.0)]
+    ended = Shown(ended=(record("slurm/73", BOB, ago=900), record("slurm/61", ALICE, ago=5_000)))
+    async with site(folder, past, known=ended) as here:
+        group = trees.cgroup("/system.slice/slurmstepd.scope/job_73/step_0")
+        assert await here.jobs(ALICE, None, "73", hint="73", cgroup=group) == ["slurm/61", None]
+        assert await here.jobs(BOB, None, "73", cgroup=group) == ["slurm/73", "slurm/73"]
+
+
+@ROOT_ONLY
 async def test_older_jobs_are_in_the_ledger_and_the_newest_of_a_number_is_shown(folder: Path) -> None:
     week = 7 * 86_400.0
     past = [
@@ -387,3 +412,20 @@ async def test_a_job_that_asks_at_its_end_gets_the_answer_that_it_would_have(fol
         found = (await ask(here.run_dir / "control.sock", {"verb": "why", "job": "71"}))["result"]
     assert (found["running"], found["answer"]["cause"]) == (True, "job")
     assert "memory" in found["answer"]["sentence"]
+
+
+async def test_callers_whose_control_group_cannot_be_read_take_a_few_threads_only(tmp_path: Path) -> None:
+    """A read of /proc/PID/cgroup waits while the kernel's lock of all control groups is held."""
+    (tmp_path / "77").mkdir()
+    os.mkfifo(tmp_path / "77" / "cgroup")
+    shown = snapshot()
+    answering = Answering(lambda: shown, ledger=tmp_path / "none", proc=tmp_path, clock=host_clock)
+    caller = Caller(pid=77, started=1, uid=ALICE)
+    before = threading.active_count()
+    asked = [answering.to_job({}, caller) for _ in range(3 * CALLERS_AT_ONCE)]
+    failed = await asyncio.gather(*asked, return_exceptions=True)
+    assert {type(error) for error in failed} == {VerbError}
+    assert threading.active_count() - before == CALLERS_AT_ONCE
+    os.close(os.open(tmp_path / "77" / "cgroup", os.O_RDWR))  # whoever waits for a writer reads nothing, and goes on
+    with pytest.raises(VerbError, match="no job of yours"):
+        await answering.to_job({}, Caller(pid=0, started=None, uid=ALICE))

@@ -154,3 +154,19 @@ def test_the_keys_of_the_document_are_a_contract() -> None:
     running = of_running(EPOCH, INDICES, at(1))
     assert sorted(running) == sorted(document)
     assert (running["running"], running["ended"], running["end"], running["answer"]) == (True, None, None, None)
+
+
+def test_a_wall_clock_that_is_set_while_a_job_runs_changes_neither_its_length_nor_the_order() -> None:
+    for step in (7_200.0, -7_200.0):
+        set_back = [replace(touch, at=Stamp(touch.at.boottime, touch.at.wall + step)) for touch in EPOCH.touches]
+        end = replace(RECORD.end, at=Stamp(at(5180).boottime, at(5180).wall + step))
+        document = of_record(replace(RECORD, epoch=replace(EPOCH, touches=tuple(set_back)), end=end), INDICES)
+        assert document["seconds"] == 5180
+        assert [touch["after_seconds"] for touch in document["touches"]] == [5171.2, 5171.5, 5172, 5200]
+
+
+def test_over_a_boot_the_wall_clock_counts() -> None:
+    boot = Touch(what="boot", at=Stamp(0.0, BEGAN + 600))
+    end = End(at=Stamp(0.0, BEGAN + 600), known_from="boot")
+    document = of_record(Record(epoch=replace(EPOCH, touches=(boot,)), end=end, answer=RECORD.answer), INDICES)
+    assert (document["seconds"], document["touches"][0]["after_seconds"]) == (600, 600)

@@ -34,6 +34,8 @@ from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.process_stat import process_stat
 
 CALLER_READ_WITHIN = 1.0
+CALLERS_AT_ONCE = 16
+"""Threads that read who calls. One that hangs keeps its place: the daemon has other use for the threads that it may have."""
 OWN_BURST, OWN_EVERY = 256, 0.5
 """Questions of one user in a row, and seconds after which one more is allowed: all ranks of a node may ask at their end."""
 LEDGER_READ_WITHIN = 2.5
@@ -52,6 +54,7 @@ class Answering:
         self._folders = Folders(proc, clock)
         self._reading: asyncio.Future[list[Record]] | None = None
         self._turn = asyncio.Lock()
+        self._places = asyncio.Semaphore(CALLERS_AT_ONCE)
 
     def follow(self, snapshot: Snapshot) -> None:
         """Keep the index of each GPU: one that is lost has the index that it had."""
@@ -82,7 +85,10 @@ class Answering:
         """Return who calls. Raises VerbError."""
         try:
             async with asyncio.timeout(CALLER_READ_WITHIN):
-                return await detached("why: caller", lambda: asker(self._proc, caller, self._folders.now()))
+                await self._places.acquire()
+                reading = detached("why: caller", lambda: asker(self._proc, caller, self._folders.now()))
+                reading.add_done_callback(lambda _: self._places.release())
+                return await asyncio.shield(reading)
         except (TimeoutError, RuntimeError):
             raise VerbError(f"process {caller.pid} could not be read in time; try again", TRY_AGAIN) from None
 
@@ -157,7 +163,7 @@ def _none_of(text: str | None) -> str:
     return f"no job {text[:60]!r} that you may see has or had GPUs of this node, as far back as its ledger goes"
 
 
-def _any(_: Epoch) -> bool:
+def _any(_: Epoch, __: Record | None) -> bool:
     return True
 
 

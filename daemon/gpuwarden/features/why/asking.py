@@ -1,10 +1,11 @@
 """Who asks through the job socket, and which jobs that process may see.
 
     a process in a container       the container that it is in, or the pod of that, and no other
-    a process in a job of Slurm    this job, and those of its user
+    a process in a job of Slurm    this job while it runs, and those of its user
     any other process              those of its user; as root none, since root has the control socket
 
-In a container a user's number says nothing: root of one is root of the other. For the same reason root sees nothing by its number.
+In a container a user's number says nothing: root of one is root of the other. For the same reason root sees nothing by its number, and
+nobody sees a container or pod by his. A number of Slurm's comes again: an ended job of the same one may be another user's.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuwarden.features.why.model import Epoch, JobKind
+from gpuwarden.features.why.model import Epoch, JobKind, Record
 from gpuwarden.features.why.names import CONTAINER_ID
 from gpuwarden.publish.sockets.jobs import Caller
 from gpuwarden_collectors.base import Clock
@@ -26,6 +27,10 @@ _FOLDERS_FOR = 10.0
 _GROUPS_MOST = 64 * 1024  # bytes; a host has a dozen v1 hierarchies
 
 
+_BY_USER = frozenset({JobKind.SLURM, JobKind.SESSION})
+"""Kinds of jobs whose user is one of this host."""
+
+
 @dataclass(frozen=True, slots=True)
 class Asker:
     """A process that asks."""
@@ -35,11 +40,15 @@ class Asker:
     uid: int | None = None
     """The user whose jobs it may see; None: none but its own."""
 
-    def may(self, epoch: Epoch) -> bool:
-        return self.has_own(epoch) or (self.uid is not None and epoch.uid == self.uid)
+    def may(self, epoch: Epoch, record: Record | None) -> bool:
+        return self.has_own(epoch, record) or self._is_of_its_user(epoch)
 
-    def has_own(self, epoch: Epoch) -> bool:
-        return bool(self.own) and self.own in (epoch.name, *epoch.also)
+    def has_own(self, epoch: Epoch, record: Record | None) -> bool:
+        own = bool(self.own) and self.own in (epoch.name, *epoch.also)
+        return own and (record is None or epoch.kind != JobKind.SLURM or self._is_of_its_user(epoch))
+
+    def _is_of_its_user(self, epoch: Epoch) -> bool:
+        return self.uid is not None and epoch.uid == self.uid and epoch.kind in _BY_USER
 
 
 NOBODY = Asker()

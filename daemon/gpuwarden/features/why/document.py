@@ -25,11 +25,11 @@ def of_record(record: Record, indices: Indices, *, node: str = "", older: int = 
     ended = {
         "running": False,
         "ended": rfc3339(end.at.wall),
-        "seconds": _seconds(epoch, end.at),
+        "seconds": max(_seconds(epoch, end.at, over_boot=end.known_from == "boot"), 0.0),
         "end": _end(end),
         "answer": _answer(record.answer, indices),
     }
-    return {**_epoch(epoch, indices, node), **ended, "older": older}
+    return {**_epoch(epoch, indices, node, over_boot=end.known_from == "boot"), **ended, "older": older}
 
 
 def of_running(
@@ -37,16 +37,17 @@ def of_running(
 ) -> Document:
     """Return the document of a job that has not ended: what touched it so far. `answer`: that of the job if it ended now, if there is any."""
     so_far = None if answer is None else _answer(answer, indices)
-    running = {"running": True, "ended": None, "seconds": _seconds(epoch, now), "end": None, "answer": so_far}
+    running = {"running": True, "ended": None, "seconds": max(_seconds(epoch, now), 0.0), "end": None, "answer": so_far}
     return {**_epoch(epoch, indices, node), **running, "older": older}
 
 
-def _seconds(epoch: Epoch, until: Stamp) -> float:
-    """Return its length by the wall clock, since a boot may be between its ends."""
-    return round(max(until.wall - epoch.began.wall, 0.0), 3)
+def _seconds(epoch: Epoch, until: Stamp, *, over_boot: bool = False) -> float:
+    """Return the time since its begin: by the clock that nobody sets, unless a boot is in between, which only the wall clock spans."""
+    began = epoch.began
+    return round(until.wall - began.wall if over_boot else until.boottime - began.boottime, 3)
 
 
-def _epoch(epoch: Epoch, indices: Indices, node: str) -> Document:
+def _epoch(epoch: Epoch, indices: Indices, node: str, *, over_boot: bool = False) -> Document:
     return {
         "job": epoch.name,
         "kind": epoch.kind,
@@ -57,7 +58,7 @@ def _epoch(epoch: Epoch, indices: Indices, node: str) -> Document:
         "uid": epoch.uid,
         "gpus": [{"pci_bus_id": slot, "gpu": indices.get(slot)} for slot in epoch.slots],
         "began": rfc3339(epoch.began.wall),
-        "touches": [_touch(touch, epoch, indices) for touch in epoch.touches],
+        "touches": [_touch(touch, epoch, indices, over_boot=over_boot) for touch in epoch.touches],
         "use": _use(epoch.use),
     }
 
@@ -84,14 +85,14 @@ def _answer(answer: Answer, indices: Indices) -> Document:
     }
 
 
-def _touch(touch: Touch, epoch: Epoch, indices: Indices) -> Document:
+def _touch(touch: Touch, epoch: Epoch, indices: Indices, *, over_boot: bool) -> Document:
     return {
         "what": touch.what,
         "detail": touch.detail,
         "text": _text(touch),
         "at": rfc3339(touch.at.wall),
         "until": when(touch.until),
-        "after_seconds": round(touch.at.wall - epoch.began.wall, 3),
+        "after_seconds": _seconds(epoch, touch.at, over_boot=over_boot),
         "pci_bus_id": touch.slot,
         "gpu": indices.get(touch.slot),
         "pid": touch.pid,

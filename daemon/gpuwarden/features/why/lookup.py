@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from gpuwarden.features.why.model import Epoch, Record
 
-May = Callable[[Epoch], bool]
-"""Whether the asker may see this job."""
+May = Callable[[Epoch, Record | None], bool]
+"""Whether the asker may see this job, with its record if it has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,9 @@ def newest(
     A record that is given twice counts once.
     """
     records = {
-        (record.epoch.name, record.epoch.began.wall): record for record in ended if _meant(record.epoch, may, names)
+        (record.epoch.name, record.epoch.began.wall): record
+        for record in ended
+        if _meant(record.epoch, may, names, record)
     }
     epochs = [epoch for epoch in running if _meant(epoch, may, names)]
     if epochs:
@@ -42,8 +44,8 @@ def newest(
     return Found(epoch=record.epoch, record=record, older=_count(record.epoch.name, records.values()) - 1)
 
 
-def _meant(epoch: Epoch, may: May, names: Collection[str] | None) -> bool:
-    return (names is None or not {epoch.name, *epoch.also}.isdisjoint(names)) and may(epoch)
+def _meant(epoch: Epoch, may: May, names: Collection[str] | None, record: Record | None = None) -> bool:
+    return (names is None or not {epoch.name, *epoch.also}.isdisjoint(names)) and may(epoch, record)
 
 
 def _count(name: str, records: Iterable[Record]) -> int:

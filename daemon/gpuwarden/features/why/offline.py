@@ -24,7 +24,7 @@ def record_in(state_dir: Path | None, job: str) -> Document:
         records = ended_of(path, names)
     except LedgerError as error:
         raise CommandError(str(error), UNAVAILABLE) from error
-    found = newest((), records, lambda _: True, names)
+    found = newest((), records, lambda _, __: True, names)
     if found is None or found.record is None:
         raise CommandError(f"no job {job!r} that has ended is in {path}", NO_SUCH_JOB)
     return of_record(found.record, {}, older=found.older)

@@ -195,16 +195,18 @@ def signs_of(
         for touch in epoch.touches
         if touch.follows not in ids - {id_of(touch)} and id_of(touch) not in denied and _in_time(touch, end)
         if touch.what != "xid" or id_of(touch) not in repeated
-        for sign in _signs(touch, epoch, others)
+        for sign in _signs(touch, epoch, end, others)
     )
     return tuple(sorted(found, key=lambda sign: sign.touch.at.boottime))
 
 
-def _signs(touch: Touch, epoch: Epoch, others: Collection[int]) -> Iterator[Sign]:
+def _signs(touch: Touch, epoch: Epoch, end: End, others: Collection[int]) -> Iterator[Sign]:
     order, row = next(((n, row) for n, row in enumerate(ROWS) if row.fits(touch, epoch)), (0, None))
     if row is None or (row.cause is Cause.HARDWARE and not touch.slot):
         return
     certainty = _certainty(row, touch, epoch, others)
+    if certainty is Certainty.LIKELY and _perhaps_after(touch, epoch, end):
+        certainty = Certainty.POSSIBLE
     if certainty is not None:
         yield Sign(touch=touch, order=order, cause=row.cause, certainty=certainty, says=row.says)
 
@@ -222,6 +224,13 @@ def _certainty(row: Row, touch: Touch, epoch: Epoch, others: Collection[int]) ->
     if touch.at.boottime - epoch.began.boottime >= FIRST_MOMENTS:
         return row.certainty
     return Certainty.POSSIBLE if row.cause is Cause.JOB else None
+
+
+def _perhaps_after(touch: Touch, epoch: Epoch, end: End) -> bool:
+    """True if the job may have been over by then: it ended while nobody looked, and nothing of it is named."""
+    last_known = epoch.used_at or epoch.began
+    named = touch.what not in ("xid", "sxid", "finding", "rising")
+    return end.known_from == "restart" and not named and touch.at.boottime > last_known.boottime
 
 
 def _in_time(touch: Touch, end: End) -> bool:
