@@ -132,6 +132,14 @@ def test_a_consequence_and_a_check_in_shadow_ask_for_no_repair() -> None:
     assert shadowed["findings"] == [str(cause.key)]
 
 
+def test_a_failure_that_an_operator_overrode_asks_for_no_repair_beside_a_new_one() -> None:
+    """A board that the operator works with must not be replaced since another one needs a reboot."""
+    overridden, new = finding("gpu_missing", Advice.INSPECT_HARDWARE), finding("xid", Advice.REBOOT, detail="95")
+    told_of = repair(excluded(), "n1", state_of(overridden, new), lambda _: False, {overridden.key})
+    assert told_of is not None
+    assert (told_of["hyperpod"], told_of["findings"]) == ("Action:Reboot", [str(new.key)])
+
+
 @pytest.mark.parametrize("why", ["operator", "termination"])
 def test_no_other_exclusion_asks_for_a_repair(why: str) -> None:
     assert told(finding("xid", Advice.REBOOT, detail="79"), event=excluded(why)) is None

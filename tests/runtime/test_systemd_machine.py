@@ -376,8 +376,9 @@ def test_a_faulty_configuration_starts_with_the_last_good_one_or_is_tried_once_a
     assert machine.show(UNIT, "ExecMainStatus") == "64"
     assert machine.show("gpuwarden-job.socket", "ActiveState") == "active"
     machine.wait(
-        lambda: machine.journal(UNIT).count("Starting gpuwarden.service") == started + 1, "one start in the journal"
+        lambda: machine.journal(UNIT).count("Starting gpuwarden.service") > started, "the start in the journal"
     )
+    assert machine.show(UNIT, "NRestarts") == "0"
     machine.run("rm", fault)
     machine.run("systemctl", "start", UNIT)
     watched.wait_status_shows("2 of 2 GPUs")

@@ -20,8 +20,8 @@ from gpuwarden_collectors.slurm.jobs_owners import Ask
 from gpuwarden_collectors.slurm.jobs_text import ENDING
 
 MOST, SPAN = 30, 3600.0
-AT_ONCE = 4
-"""Questions in one pass."""
+AT_ONCE = 2
+"""Questions in one pass: a slow controller must not use up the pass's time."""
 AFTER, SPREAD = 5.0, 30
 """Seconds after its end: at least, and up to so many more by the number of the job."""
 AGAIN_AFTER = 30.0

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from gpuwarden.base.log import get_logger
 from gpuwarden.config.notify import Group, NotifyOptions
-from gpuwarden.health.model import Event
+from gpuwarden.health.model import Event, Key
 from gpuwarden.health.state import State
 from gpuwarden.notify.delivery import Receiver, Result
 from gpuwarden.notify.grouping import Grouping
@@ -92,14 +92,23 @@ class Notifications:
 
     # --- events
 
-    def send(self, events: Iterable[Event], state: State, shadowed: Callable[[Event], bool] = lambda _: False) -> None:
-        """Queue a message for each receiver of the event's group. Never blocks. `state`, `shadowed` as in `Grouping.of`."""
+    def send(
+        self,
+        events: Iterable[Event],
+        state: State,
+        shadowed: Callable[[Event], bool] = lambda _: False,
+        overridden: Collection[Key] = frozenset(),
+    ) -> None:
+        """Queue a message for each receiver of the event's group. Never blocks.
+
+        `state`, `shadowed` as in `Grouping.of`, `overridden` as in `repair`.
+        """
         if self._spacing is None:
             return
-        made = self._messages(self._grouping.of(events, state, shadowed), state, shadowed)
+        made = self._messages(self._grouping.of(events, state, shadowed), state, shadowed, overridden)
         if self._subjects is not None:
             self._subjects.update(one.subject for _, one in made)
-        if self._tasks and self._spacing.over(self._clock()) and (again := self._again(state, shadowed)):
+        if self._tasks and self._spacing.over(self._clock()) and (again := self._again(state, shadowed, overridden)):
             self._spacing.sent()
             made += again
         for group, one in made:
@@ -107,21 +116,23 @@ class Notifications:
                 if group in self._groups[worker.target]:
                     worker.put(one)
 
-    def _again(self, state: State, shadowed: Callable[[Event], bool]) -> list[tuple[Group, Message]]:
+    def _again(
+        self, state: State, shadowed: Callable[[Event], bool], overridden: Collection[Key]
+    ) -> list[tuple[Group, Message]]:
         """Findings as they are found again; once all were, and this once, what else lasts and had no message yet."""
-        made = self._messages(self._grouping.again(state, shadowed), state, shadowed)
+        made = self._messages(self._grouping.again(state, shadowed), state, shadowed, overridden)
         if self._subjects is not None and not state.moments.unconfirmed:
-            others = self._messages(lasting(self._checkpoint()), state, shadowed)
+            others = self._messages(lasting(self._checkpoint()), state, shadowed, overridden)
             made += [(group, one) for group, one in others if one.subject not in self._subjects]
             self._subjects = None
         return made
 
     def _messages(
-        self, events: Iterable[Event], state: State, shadowed: Callable[[Event], bool]
+        self, events: Iterable[Event], state: State, shadowed: Callable[[Event], bool], overridden: Collection[Key]
     ) -> list[tuple[Group, Message]]:
         made = []
         for event in events:
-            told = repair(event, self._origin.node, state, shadowed)
+            told = repair(event, self._origin.node, state, shadowed, overridden)
             if (found := message(event, self._origin, names=self._names, repair=told)) is not None:
                 made.append(found)
         return made

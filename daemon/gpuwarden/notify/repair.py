@@ -6,12 +6,12 @@ The words are those that docs/use/exclusion.md names the pages of; of the three 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 from gpuwarden.health.checkpoint import raised_again
 from gpuwarden.health.memory import State
-from gpuwarden.health.model import Advice, Event, EventKind, Json, Severity
+from gpuwarden.health.model import Advice, Event, EventKind, Json, Key, Severity
 from gpuwarden.policy.model import Why
 from gpuwarden.publish.times import rfc3339
 
@@ -70,16 +70,19 @@ _SHOWN = 8  # findings
 _TEXT_MOST = 200  # characters of one
 
 
-def repair(event: Event, node: str, state: State, shadowed: Shadowed) -> Document | None:
+def repair(
+    event: Event, node: str, state: State, shadowed: Shadowed, overridden: Collection[Key] = frozenset()
+) -> Document | None:
     """Return what to tell those who repair beside this event; None beside all but an exclusion for a failure, and a restoration.
 
+    `overridden`: findings in spite of which an operator restored the node; they ask for no repair.
     What is restored as an operator's exclusion, or as that for the end of the machine, may have been one for a failure before.
     """
     if event.kind == EventKind.RESTORED:
         return {"nvsentinel": _health_event(event, node, [], Advice.NONE)}
     if event.kind != EventKind.EXCLUDED or event.data.get("why") != Why.FAILURE:
         return None
-    failures = list(_failures(state, shadowed))
+    failures = list(_failures(state, shadowed, overridden))
     advice = max((one for _, one in failures), key=list(Advice).index, default=Advice.NONE)
     names = [name for name, _ in failures]
     return {
@@ -91,10 +94,12 @@ def repair(event: Event, node: str, state: State, shadowed: Shadowed) -> Documen
     }
 
 
-def _failures(state: State, shadowed: Shadowed) -> Iterable[tuple[str, Advice]]:
+def _failures(state: State, shadowed: Shadowed, overridden: Collection[Key]) -> Iterable[tuple[str, Advice]]:
     """Yield the failures that exclude, by name, with their advice: those that follow from others name no repair of their own."""
     for track in state.tracks.values():
         if not track.raised or track.severity is not Severity.FAILURE or track.key in state.moments.follows:
+            continue
+        if track.key in overridden:
             continue
         if not shadowed(raised_again(track, state.boot_id)):
             yield str(track.key)[:_TEXT_MOST], track.advice

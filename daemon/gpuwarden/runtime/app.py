@@ -376,7 +376,7 @@ class Daemon:
                 self._step()
 
     def _notify(self, events: Iterable[Event]) -> None:
-        self._notifications.send(events, self.engine.state, self.engine.shadowed)
+        self._notifications.send(events, self.engine.state, self.engine.shadowed, self.enforcement.state.overridden)
 
     def _recall(self, memory: Memory, *, late: bool = False) -> None:
         """Restore what the ledger knew before this start, and apply on top of it what happened since."""
