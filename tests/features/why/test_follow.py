@@ -447,7 +447,8 @@ def test_a_job_of_slurm_is_one_though_both_collectors_have_it(host: WhyHost) -> 
     assert [record.epoch.name for record in host.records] == [NAME]
 
 
-def test_a_process_of_a_job_that_has_its_record_is_another_s_all_the_same() -> None:
+@pytest.mark.parametrize("together", [False, True])
+def test_a_process_of_a_job_that_has_its_record_is_another_s_all_the_same(together: bool) -> None:
     host = WhyHost(2)
     began = host.uptime
     first = Job(id=8, uid=UID, gpus=(0,), started=began)
@@ -456,8 +457,10 @@ def test_a_process_of_a_job_that_has_its_record_is_another_s_all_the_same() -> N
     host.job_facts = JobsFacts(jobs=(first, second), processes=(own,))
     host.run(10)
     host.step(replace(host.xid(0, 31), pid=100))
-    host.job_facts = JobsFacts(jobs=(replace(first, ended=host.uptime, exit_code=1), second))
-    host.run(SETTLES + 5)
-    host.job_facts = JobsFacts(jobs=(replace(second, ended=host.uptime, exit_code=1),))
+    over = replace(first, ended=host.uptime, exit_code=1)
+    if not together:
+        host.job_facts = JobsFacts(jobs=(over, second))
+        host.run(SETTLES + 5)
+    host.job_facts = JobsFacts(jobs=(over, replace(second, ended=host.uptime, exit_code=1)))
     host.run(SETTLES + 5)
     assert [(one.epoch.id, one.answer.code) for one in host.records] == [("8", "xid.31"), ("9", "")]

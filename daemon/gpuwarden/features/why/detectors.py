@@ -82,6 +82,7 @@ class _Step:
         self.following = before
         self.live = dict(before.live)
         self.events: list[Event] = []
+        self.over: list[Record] = []
 
     def made(self) -> tuple[Following, list[Event]]:
         self._of_other_boots()
@@ -288,6 +289,7 @@ class _Step:
     def _end(self, name: str, one: Live, end: End) -> None:
         self.live.pop(name, None)
         record = self._record(name, one, end)
+        self.over.append(record)
         self.following = replace(self.following, done={**self.following.done, name: record.epoch.began.boottime})
         if one.in_ledger or self._may_write(_worth(record)):
             self.events.append(remembered.ended(record, self.boot_id, self.following.unsaid))
@@ -340,7 +342,7 @@ class _Step:
 
     def _beside(self, epoch: Epoch) -> list[Epoch]:
         """Return the jobs that have their record already, and ended after the begin of this one."""
-        known = (*self.memory.records, *self.following.unwritten)
+        known = (*self.memory.records, *self.following.unwritten, *self.over)
         return [r.epoch for r in known if r.end.at.wall >= epoch.began.wall and r.epoch.name != epoch.name]
 
     def _boards(self, slots: Sequence[str]) -> Mapping[str, Board]:
