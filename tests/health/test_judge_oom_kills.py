@@ -57,7 +57,6 @@ def test_kills_of_one_step_are_one_event_for_each_job_and_cause() -> None:
         ("oom_kill.limit@job/slurm/8", 1, 200),
         ("oom_kill.node@job/slurm/7", 1, 300),
         ("oom_kill.node@node", 1, 301),
-        ("oom_kill.limit@node", 1, None),
     ]
 
 

@@ -157,7 +157,9 @@ def target_of(event: HostEvent) -> tuple[EventKind, Key] | None:  # noqa: PLR091
             return EventKind.RESET, Key("gpu", gpu(event.slot))
         case LogGap():
             return EventKind.LOG_GAP, _NO_SUBJECT
-        case OomKillEvent(history=False):
+        case OomKillEvent(history=False) if (
+            not event.of_limit or event.job or event.limit_job
+        ):  # no limit of a session or service
             of = Subject("job", part=event.job) if event.job else NODE
             return EventKind.OOM_KILL, Key("oom_kill", of, "limit" if event.of_limit else "node")
         case _:

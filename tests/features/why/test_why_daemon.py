@@ -25,6 +25,7 @@ FULL = 'series = "full"\n'
 PAST = (
     job_ended("slurm/4710", Cause.NONE, since=900, touched=None),
     job_ended("slurm/4711", Cause.HARDWARE, since=300, touched=320),
+    job_ended("pod/team-a/secret-0", Cause.NOT_SEEN, since=250, touched=None, user="", uid=None),
     job_ended("slurm/4712", Cause.NOT_SEEN, since=200, touched=None, user="", uid=None),
 )
 
@@ -71,7 +72,7 @@ def test_metrics_have_the_cause_and_no_names_unless_they_are_published(node: Sim
     of = {line.rpartition(" ")[0]: line.rpartition(" ")[2] for line in page(node, "/metrics").splitlines()}
     labels = f'cause="hardware",certainty="likely",code="xid.79",pci_bus_id="0000:4e:00.0",{names}'
     assert of[f'gpuwarden_job_ended_info{{job="slurm/4711",{labels}}}'] == "1"
-    assert sum(key.startswith("gpuwarden_job_ended_info{") for key in of) == 3
+    assert sum(key.startswith("gpuwarden_job_ended_info{") for key in of) == len(PAST)
     end, begin = (
         float(of[f'gpuwarden_job_{what}_timestamp_seconds{{job="slurm/4711"}}']) for what in ("ended", "cause")
     )
@@ -82,9 +83,9 @@ def test_metrics_have_the_cause_and_no_names_unless_they_are_published(node: Sim
 
 def test_open_pages_have_neither_users_nor_names_unless_they_are_published(node: SimulatedNode) -> None:
     events = [one for one in json.loads(page(node, "/v1/events?since=0"))["events"] if one["kind"] == "job_ended"]
-    assert [one["data"]["cause"] for one in events] == ["none", "hardware", "not_seen"]
+    assert [one["data"]["cause"] for one in events] == ["none", "hardware", "not_seen", "not_seen"]
     text = page(node, "/v1/status") + page(node, "/v1/events?since=0") + page(node, "/metrics") + page(node, "/")
-    assert ("alice" in text, "train-70b" in text) == (published(node), published(node))
+    assert [name in text for name in ("alice", "train-70b", "team-a", "secret-0")] == [published(node)] * 4
     operator = gpuwarden("events", "--json", "--since", "1d", "--run-dir", node.folder / "run", temporary=node.folder)
     assert "alice" in operator.stdout, "who may use the control socket sees all"
 
@@ -92,10 +93,9 @@ def test_open_pages_have_neither_users_nor_names_unless_they_are_published(node:
 def test_status_names_the_last_jobs_that_ended_with_a_cause(node: SimulatedNode) -> None:
     status: dict[str, Any] = json.loads(page(node, "/v1/status"))
     assert status["why"]["running"] == []
-    assert [(one["job"], one["cause"], one["code"]) for one in status["why"]["ended"]] == [
-        ("slurm/4711", "hardware", "xid.79"),
-        ("slurm/4712", "not_seen", ""),
-    ]
+    first, pod, last = [(one["job"], one["cause"], one["code"]) for one in status["why"]["ended"]]
+    assert (first, last) == (("slurm/4711", "hardware", "xid.79"), ("slurm/4712", "not_seen", ""))
+    assert (pod[0] == "pod/team-a/secret-0", pod[0].startswith("pod/")) == (published(node), True)
     text = gpuwarden("status", "--run-dir", node.folder / "run", temporary=node.folder).stdout
     assert "gpuwarden why JOB" in text
     assert any("slurm/4711 ended" in line and "hardware, xid.79, likely" in line for line in text.splitlines())

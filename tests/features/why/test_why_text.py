@@ -170,3 +170,9 @@ def test_over_a_boot_the_wall_clock_counts() -> None:
     end = End(at=Stamp(0.0, BEGAN + 600), known_from="boot")
     document = of_record(Record(epoch=replace(EPOCH, touches=(boot,)), end=end, answer=RECORD.answer), INDICES)
     assert (document["seconds"], document["touches"][0]["after_seconds"]) == (600, 600)
+
+
+def test_the_owner_of_a_job_does_not_learn_whose_process_a_full_node_ended() -> None:
+    own, others = (Touch(what="oom_node", detail=name, at=at(5100), pid=77) for name in (EPOCH.name, "slurm/9999"))
+    document = of_record(replace(RECORD, epoch=replace(EPOCH, touches=(own, others))), INDICES)
+    assert [(one["detail"], one["pid"]) for one in document["touches"]] == [(EPOCH.name, 77), ("", None)]

@@ -86,16 +86,17 @@ def _answer(answer: Answer, indices: Indices) -> Document:
 
 
 def _touch(touch: Touch, epoch: Epoch, indices: Indices, *, over_boot: bool) -> Document:
+    others = touch.what == "oom_node" and touch.detail not in (epoch.name, *epoch.also)
     return {
         "what": touch.what,
-        "detail": touch.detail,
+        "detail": "" if others else touch.detail,  # whose process it was is no business of this job's owner
         "text": _text(touch),
         "at": rfc3339(touch.at.wall),
         "until": when(touch.until),
         "after_seconds": _seconds(epoch, touch.at, over_boot=over_boot),
         "pci_bus_id": touch.slot,
         "gpu": indices.get(touch.slot),
-        "pid": touch.pid,
+        "pid": None if others else touch.pid,
         "count": touch.count,
         "follows": touch.follows,
     }

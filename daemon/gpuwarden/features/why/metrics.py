@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gpuwarden.features.why.counts import counts
 from gpuwarden.features.why.follows import code_of
 from gpuwarden.features.why.model import Answer, Cause, Epoch, Record, Touch
+from gpuwarden.features.why.names import public_name
 from gpuwarden.features.why.snapshot import of
 from gpuwarden.publish.metrics.lines import COUNTER, GAUGE
 from gpuwarden.publish.metrics.row import Metric, Sample
@@ -24,17 +25,21 @@ def _infos(snapshot: Snapshot) -> Iterator[Sample]:
     for record in _newest(snapshot):
         epoch, answer = record.epoch, record.answer
         names = (epoch.user, epoch.job_name) if snapshot.service.publish_jobs else ("", "")
-        yield (epoch.name, answer.cause.value, answer.certainty.value, answer.code, answer.slot, *names), 1
+        yield (_name(epoch, snapshot), answer.cause.value, answer.certainty.value, answer.code, answer.slot, *names), 1
+
+
+def _name(epoch: Epoch, snapshot: Snapshot) -> str:
+    return public_name(epoch, names=snapshot.service.publish_jobs)
 
 
 def _ended_at(snapshot: Snapshot) -> Iterator[Sample]:
-    return (((record.epoch.name,), record.end.at.wall) for record in _newest(snapshot))
+    return (((_name(record.epoch, snapshot),), record.end.at.wall) for record in _newest(snapshot))
 
 
 def _cause_at(snapshot: Snapshot) -> Iterator[Sample]:
     for record in _newest(snapshot):
         if record.answer.cause is not Cause.NONE:
-            yield (record.epoch.name,), cause_at(record)
+            yield (_name(record.epoch, snapshot),), cause_at(record)
 
 
 def cause_at(record: Record) -> float:
@@ -67,19 +72,19 @@ def _running(snapshot: Snapshot) -> list[Epoch]:
 
 
 def _energy(snapshot: Snapshot) -> Iterator[Sample]:
-    return (((one.name,), one.use.energy_j) for one in _running(snapshot) if one.use.energy_j is not None)
+    return (((_name(one, snapshot),), one.use.energy_j) for one in _running(snapshot) if one.use.energy_j is not None)
 
 
 def _busy(snapshot: Snapshot) -> Iterator[Sample]:
-    return (((one.name,), one.use.busy) for one in _running(snapshot) if one.use.busy is not None)
+    return (((_name(one, snapshot),), one.use.busy) for one in _running(snapshot) if one.use.busy is not None)
 
 
 def _idle(snapshot: Snapshot) -> Iterator[Sample]:
-    return (((one.name,), one.use.idle_gpu_seconds) for one in _running(snapshot))
+    return (((_name(one, snapshot),), one.use.idle_gpu_seconds) for one in _running(snapshot))
 
 
 def _throttled(snapshot: Snapshot) -> Iterator[Sample]:
-    return (((one.name,), one.use.throttled_gpu_seconds) for one in _running(snapshot))
+    return (((_name(one, snapshot),), one.use.throttled_gpu_seconds) for one in _running(snapshot))
 
 
 _JOB = ("job",)
@@ -90,8 +95,8 @@ METRICS: tuple[Metric, ...] = (
         ("job", "cause", "certainty", "code", "pci_bus_id", "user", "job_name"),
         _infos,
         "Always 1, for each job that ended here in the last day, 64 at most, without those that ended well in less than 10 minutes. The labels are why: cause, its certainty, the Xid, finding or state that it "
-        "rests on, and the GPU to blame. job is its name for gpuwarden why, such as slurm/4711 (user and job_name are empty unless publish.publish_jobs is "
-        "set).",
+        "rests on, and the GPU to blame. job is its name for gpuwarden why, such as slurm/4711 (without publish.publish_jobs user "
+        "and job_name are empty, and a pod is named by its UID).",
         omitted=("job",),
     ),
     Metric(

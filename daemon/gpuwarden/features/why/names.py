@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from hashlib import sha256
 
-from gpuwarden.features.why.model import JobKind
+from gpuwarden.features.why.model import Epoch, JobKind
 
 NO_SUCH_JOB = 3
 """Exit code of the command, as of `gpuwarden fleet` for a node that does not exist."""
@@ -30,3 +31,11 @@ def names_of(text: str) -> tuple[str, ...]:
         if kind in _IDS and _IDS[JobKind(kind)].fullmatch(known_as):
             return (f"{kind}/{known_as[:CONTAINER_ID] if kind == JobKind.CONTAINER else known_as}",)
     raise ValueError(f"{EXPECTED}, found {text[:60]!r}")
+
+
+def public_name(epoch: Epoch, *, names: bool) -> str:
+    """Return the name of a job for everyone who can connect. `names`: those of pods may be published; else it is the pod's UID."""
+    if epoch.kind != JobKind.POD or names:
+        return epoch.name
+    uid = next((one for one in epoch.also if one.startswith(f"{JobKind.POD}/")), None)
+    return uid or f"{JobKind.POD}/{sha256(epoch.name.encode()).hexdigest()[:12]}"

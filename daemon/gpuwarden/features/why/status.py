@@ -1,6 +1,6 @@
 """Jobs in the status document: those that run, with what touched them, and the last ones that ended with a cause.
 
-It holds no name of a user or a job, only the job's number in its scheduler, or the container's id.
+It holds no name of a user or a job, only the job's number in its scheduler, or the container's id; a pod's name with `publish_jobs`.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpuwarden.features.why.model import Cause, Epoch, Record
+from gpuwarden.features.why.names import public_name
 from gpuwarden.features.why.snapshot import of
 from gpuwarden.publish.snapshot import Snapshot
 from gpuwarden.publish.times import rfc3339
@@ -18,20 +19,20 @@ ENDED_MOST = 8
 
 
 def document(snapshot: Snapshot) -> Document:
-    known = of(snapshot)
+    known, names = of(snapshot), snapshot.service.publish_jobs
     ended = [record for record in known.ended if record.answer.cause is not Cause.NONE]
     return {
         "why": {
-            "running": [_running(epoch) for epoch in known.running[-RUNNING_MOST:]],
-            "ended": [_ended(record) for record in ended[-ENDED_MOST:]],
+            "running": [_running(epoch, public_name(epoch, names=names)) for epoch in known.running[-RUNNING_MOST:]],
+            "ended": [_ended(record, public_name(record.epoch, names=names)) for record in ended[-ENDED_MOST:]],
         }
     }
 
 
-def _running(epoch: Epoch) -> Document:
+def _running(epoch: Epoch, name: str) -> Document:
     last = epoch.touches[-1] if epoch.touches else None
     return {
-        "job": epoch.name,
+        "job": name,
         "began": rfc3339(epoch.began.wall),
         "gpus": list(epoch.slots),
         "touches": len(epoch.touches),
@@ -41,10 +42,10 @@ def _running(epoch: Epoch) -> Document:
     }
 
 
-def _ended(record: Record) -> Document:
+def _ended(record: Record, name: str) -> Document:
     answer = record.answer
     return {
-        "job": record.epoch.name,
+        "job": name,
         "ended": rfc3339(record.end.at.wall),
         "cause": answer.cause.value,
         "certainty": answer.certainty.value,
