@@ -147,7 +147,7 @@ def test_it_loads_what_status_does_and_two_small_modules_more(tmp_path: Path) ->
             watch.end(signal.SIGTERM)
             last = (tmp_path / "watched").read_text().partition("\n== ")[2].rpartition("== ")[2]
     more = set(last.split()) - set(done.stdout.rpartition("== ")[2].split())
-    assert more == {"gpuwarden.cli.watch", "gpuwarden.cli.watch_text", "gpuwarden.base.durations", "signal"}
+    assert more == {"gpuwarden.cli.watch", "gpuwarden.cli.watch_text", "signal"}
 
 
 FAULTS = [finding(f"code_{n}", NODE, Severity.WARNING, detail="some text that needs some room " * n) for n in range(4)]

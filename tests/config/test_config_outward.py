@@ -32,7 +32,7 @@ def test_what_is_configured_is_what_is_read_and_shown(tmp_path: Path) -> None:
     assert config.excluding(Excludes.BY_MARKER, Excludes.BY_ACTUATOR) == ("file", "dstack")
     assert config.exec.exclude.command == ("/usr/local/sbin/lb", "-v")
     assert config.notify.webhook["pager"].events == ("health", "exclusion")
-    assert config.notify.exec["log"].events == ("health", "finding", "exclusion", "termination")
+    assert config.notify.exec["log"].events == ("health", "finding", "exclusion", "termination", "job")
     assert loaded(tmp_path, as_toml(config, {})) == config
 
 
