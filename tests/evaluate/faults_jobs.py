@@ -29,3 +29,14 @@ def job_stalls(node: Node, n: int) -> Process:
         node.give(
             g, utilization_gpu=100, power_usage_mw=power, clock_sm_mhz=1980, gpm_tensor_active=0, gpm_dram_active=0
         )
+
+
+def job_idles(node: Node, _: int) -> Process:
+    """A job of Slurm's has all GPUs and no process on any of them."""
+    gpus = range(len(node.gpus))
+    for g in gpus:
+        node.put(g, processes=())
+        node.give(g, utilization_gpu=0, gpm_graphics_active=0)
+    job = Job(id=4711, uid=1000, gpus=tuple(gpus), started=node.now.boottime)
+    node.jobs = JobsFacts(jobs=(job,))
+    yield 0.0

@@ -99,4 +99,5 @@ SLOW = (
     FaultClass(name="a test finds memory at half its speed", strike=faults_tests.slow_memory, expects=("gpu_bandwidth_low.memory",), severity="warning", ends=None),
     FaultClass(name="a collective that does not end", strike=faults_jobs.job_stalls, expects=("job_stalled",), severity="warning", about="job", after=faults_jobs.WORKED_FOR, grace=240),
     FaultClass(name="a collective that hangs for half an hour", strike=faults_jobs.job_stalls, expects=("job_hung",), severity="warning", about="job", after=faults_jobs.WORKED_FOR, grace=1810, also=("job_stalled*",)),
+    FaultClass(name="a job holds GPUs and does not use them", strike=faults_jobs.job_idles, expects=("job_idle",), severity="warning", about="job", shown="jobs", grace=1810),
 )  # fmt: skip
