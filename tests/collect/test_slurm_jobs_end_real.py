@@ -17,6 +17,8 @@ from support.slurm import SLURM_BESIDE, Slurm, require_slurm, running
 from support.slurm_rig_hooks import Rig
 
 pytestmark = [*SLURM_BESIDE, pytest.mark.slow]
+PASSES = 4
+"""More than the questions about six jobs take, two in a pass."""
 LATER = 40.0
 """Seconds after the end: every job is due."""
 
@@ -42,7 +44,8 @@ class Asking:
     def read(self) -> dict[str, dict[int, Job]]:
         """The jobs of each node, after as many passes as all questions take."""
         for reader in self._readers.values():
-            reader.read()
+            for _ in range(PASSES):
+                reader.read()
         return {name: {job.id: job for job in reader.read().jobs} for name, reader in self._readers.items()}
 
     def _of(self, name: str) -> JobsReader:
