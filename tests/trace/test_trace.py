@@ -169,13 +169,17 @@ def test_a_stalled_job_is_found_in_a_trace_of_it_within_five_minutes_of_its_fall
     assert "4711" not in keys[0]
 
 
+NO_CONDITIONS = ("resets.py", "profiling.py", "use.py")
+"""Files that read telemetry for something else: `use.py` what a job used."""
+
+
 def test_no_condition_depends_on_what_is_taken_for_telemetry_but_where_a_gpu_comes_back() -> None:
     folders = (ROOT / "daemon/gpuwarden/health", ROOT / "daemon/gpuwarden/features")
     judge = "\n".join(
         path.read_text()
         for folder in folders
         for path in folder.rglob("*.py")
-        if path.name not in ("resets.py", "profiling.py", "use.py") and path.parent.name != "tester"  # `use.py`: what a job used is no condition
+        if path.name not in NO_CONDITIONS and path.parent.name != "tester"
     )
     assert {name for name in TELEMETRY if re.search(rf"[.\"']{name}\b", judge)} == set(JUDGED)
     assert not set(TELEMETRY) & set(COUNTERS)
