@@ -26,6 +26,8 @@ class Verdict:
     faults: tuple[str, ...] = ()
     falsely: bool = False
     """Hardware is accused that did nothing."""
+    played: bool = True
+    """False: the rig could not make this death, which says nothing of what `why` would have named."""
 
     @property
     def answer(self) -> Mapping[str, Any]:
@@ -104,7 +106,7 @@ def _verdict(death: Death, play: Future[Played]) -> Verdict:
     try:
         played = play.result()
     except Exception as error:  # noqa: BLE001 - counted as wrong
-        return Verdict(death, faults=(f"could not be played: {error!r}"[:600],))
+        return Verdict(death, faults=(f"could not be played: {error!r}"[:600],), played=False)
     try:
         document = played.node.ended(played.name, played.run)
     except AssertionError as error:

@@ -11,7 +11,6 @@ import pytest
 
 from features.why.death_campaign import Campaign, Verdict
 from features.why.death_table import DEATHS
-from features.why.deaths import Death
 from gpuwarden.features.why.model import Cause
 from support.slurm import SLURM_BESIDE, require_slurm
 
@@ -26,13 +25,22 @@ def verdicts() -> Iterator[Mapping[str, Verdict]]:
         yield {verdict.death.name: verdict for verdict in campaign.verdicts}
 
 
+RIGHT = 58 / 60
+"""Share of the deaths whose cause must be named: what `why` promises."""
+PLAYED = 0.93
+"""Share of the deaths that must have been played: on a busy machine a Slurm may not start a job in time."""
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("death", [pytest.param(death, id=death.name, marks=SLURM_BESIDE) for death in DEATHS])
-def test_what_ended_a_job_is_named(verdicts: Mapping[str, Verdict], death: Death) -> None:
-    verdict = verdicts[death.name]
-    assert not verdict.falsely, f"hardware is accused falsely: {verdict.answer}"
-    assert verdict.faults == (), verdict.document
+@pytest.mark.parametrize("verdicts", [pytest.param(None, marks=SLURM_BESIDE)], indirect=True)
+def test_what_ended_jobs_is_named_and_hardware_is_never_accused_falsely(verdicts: Mapping[str, Verdict]) -> None:
+    assert {name: one.answer for name, one in verdicts.items() if one.falsely} == {}
+    played = {name: one for name, one in verdicts.items() if one.played}
+    not_played = {name: one.faults for name, one in verdicts.items() if not one.played}
+    assert len(played) >= PLAYED * len(DEATHS), not_played
+    wrong = {name: (one.faults, one.document) for name, one in played.items() if one.faults}
+    assert len(wrong) <= (1 - RIGHT) * len(played), wrong
 
 
 def test_the_table_has_each_cause_and_each_death_once() -> None:
