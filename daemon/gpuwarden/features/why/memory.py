@@ -15,7 +15,6 @@ from gpuwarden.features.why.stored import (
     Begun,
     Ended,
     Used,
-    UseKept,
     counters_of,
     counters_text,
     names_of,
@@ -37,7 +36,7 @@ RECORDS_MOST = 64
 RECORDS_FOR = 86_400.0
 """Seconds of wall time after its end for which a record is kept here."""
 KINDS = TOUCHING | {EventKind.JOB_BEGUN, EventKind.JOB_USED, EventKind.JOB_ENDED}
-_USE = tuple(one.name for one in fields(UseKept))
+_USE = tuple(one.name for one in fields(Use))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,13 +132,9 @@ def begun(epoch: Epoch) -> Event:
     """Return the event by which a job is remembered, with all that is known of it."""
     data = Begun(
         **_kept(epoch),
-        uid=epoch.uid,
-        user=epoch.user,
-        job_name=epoch.job_name,
-        also=" ".join(epoch.also),
+        **_whole(epoch),
         energy_at=counters_text(epoch.energy_at),
         used=epoch.used_at,
-        touches=touches_data(epoch.touches),
     )
     return Event(
         kind=EventKind.JOB_BEGUN, at=epoch.began, boot_id=epoch.boot_id, key=_key(epoch.name), data=write(data)
@@ -157,11 +152,7 @@ def ended(record: Record, boot_id: str, left_out: int = 0) -> Event:
     epoch, end, answer = record.epoch, record.end, record.answer
     data = Ended(
         **_kept(epoch),
-        uid=epoch.uid,
-        user=epoch.user,
-        job_name=epoch.job_name,
-        also=" ".join(epoch.also),
-        touches=touches_data(epoch.touches),
+        **_whole(epoch),
         began=epoch.began,
         boot="" if epoch.boot_id == boot_id else epoch.boot_id,
         known_from=end.known_from,
@@ -225,7 +216,18 @@ def _kept(epoch: Epoch) -> dict[str, Any]:
     return {**use, "slots": " ".join(epoch.slots), "pids": " ".join(map(str, epoch.pids))}
 
 
-def _use(kept: UseKept) -> Use:
+def _whole(epoch: Epoch) -> dict[str, Any]:
+    """Return what a job's begin and its record hold beside `_kept`."""
+    return {
+        "uid": epoch.uid,
+        "user": epoch.user,
+        "job_name": epoch.job_name,
+        "also": " ".join(epoch.also),
+        "touches": touches_data(epoch.touches),
+    }
+
+
+def _use(kept: Use) -> Use:
     return Use(**{name: getattr(kept, name) for name in _USE})
 
 

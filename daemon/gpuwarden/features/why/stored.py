@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from gpuwarden.features.why.model import PIDS_MOST, TOUCHES_MOST, Cause, Certainty, Touch
+from gpuwarden.features.why.model import PIDS_MOST, TOUCHES_MOST, Cause, Certainty, Touch, Use
 from gpuwarden.health.event_data import OTHER_KEYS, otherwise
 from gpuwarden.health.model import Evidence
 from gpuwarden_collectors.facts import Stamp
@@ -39,22 +39,8 @@ Sentence = Annotated[str, printable(300)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UseKept:
-    """The fields of `Use`, which has the meanings; rounded, and left out where they are nothing."""
-
-    energy_j: float | None = None
-    energy_covers: float | None = None
-    busy: float | None = None
-    tensor: float | None = None
-    memory_peak_bytes: int | None = None
-    idle_gpu_seconds: float = 0.0
-    throttled_gpu_seconds: float = 0.0
-    observed_gpu_seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Used(UseKept):
-    """JOB_USED."""
+class Used(Use):
+    """JOB_USED. What is nothing is left out."""
 
     slots: str
     """Separated by spaces, as all lists here."""
