@@ -48,7 +48,7 @@ def job(number: int, began: float, now: float) -> Job:
     return Job(id=number, uid=UID, gpus=(number % GPUS,), started=began, ended=ended, state=state, exit_code=code)
 
 
-def looks(host: WhyHost, since: float) -> int:
+def place_jobs(host: WhyHost, since: float) -> int:
     """Let the jobs of now be here. Returns the number of the newest."""
     now, every = host.uptime, 3_600.0 / PER_HOUR
     newest = int((now - since) / every)
@@ -76,7 +76,7 @@ async def measured(path: Path, *, with_jobs: bool) -> Cost:
         host.uptime += STEP
         lines = []
         if with_jobs and host.uptime - read >= JOBS_EVERY:
-            before, newest, read = newest, looks(host, since), host.uptime
+            before, newest, read = newest, place_jobs(host, since), host.uptime
             lines = [host.xid(n % GPUS, 31) for n in range(before + 1, newest + 1) if n % 100 == 0]
         host.step(*lines)
         events.update(str(event.kind) for event in host.ledger)

@@ -23,7 +23,7 @@ class Bounds(NamedTuple):
 
 
 def bounded(default: Value, least: float, most: float, why: str = "") -> Value:
-    """A key with bounds."""
+    """Return a field whose values must be from `least` to `most`. `why`: the reason of the bounds, for the error."""
     return field(default=default, metadata={_BOUNDS: Bounds(least, most, why)})
 
 

@@ -14,7 +14,7 @@ from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.memory import Moments, State, Track
 from gpuwarden.health.model import Advice, Event, EventKind, Key, Latch, Severity, Subject
 from gpuwarden.notify.messages import Origin, message
-from gpuwarden.notify.repair import AZURE, AZURE_OTHERWISE, AZURE_REBOOT, CHECK, WORDS, repair
+from gpuwarden.notify.repair import AZURE, AZURE_OTHERWISE, AZURE_REBOOT, CHECK, TERMS, repair
 from gpuwarden_collectors.facts import Stamp
 
 PAGE = Path(__file__).parents[2] / "docs/use/exclusion.md"
@@ -168,8 +168,8 @@ def test_the_health_event_has_only_what_nvsentinel_s_message_has(kind: EventKind
 
 
 def test_all_words_are_words_of_those_who_read_them() -> None:
-    assert {words.nvsentinel for words in WORDS.values()} <= ACTIONS
-    assert {words.hyperpod for words in WORDS.values()} == {"", "Action:Reboot", "Action:Replace"}
+    assert {words.nvsentinel for words in TERMS.values()} <= ACTIONS
+    assert {words.hyperpod for words in TERMS.values()} == {"", "Action:Reboot", "Action:Replace"}
     assert {*AZURE.values(), AZURE_OTHERWISE} <= CATEGORIES
 
 
@@ -184,7 +184,7 @@ def test_the_page_has_these_tables() -> None:
         AZURE.items()
     )
     assert rows["any other"] == AZURE_OTHERWISE
-    for advice, words in WORDS.items():
+    for advice, words in TERMS.items():
         (row,) = re.findall(rf"^\| [a-z_, ]*\b{advice}\b[^|]*\|[^\n]*$", text, re.MULTILINE)
         assert words.hyperpod in row
         assert f"`{words.nvsentinel}`" in row

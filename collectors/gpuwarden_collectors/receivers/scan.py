@@ -96,7 +96,7 @@ class Scanner:
         return found
 
     def nodes(self, excluded: Collection[int]) -> dict[int, ProcessNode]:
-        """Returns all processes but those."""
+        """Returns the processes of this host by PID, without the `excluded` ones and those that are gone."""
         return {node.pid: node for pid in self._pids if pid not in excluded and (node := self._node(pid)) is not None}
 
     def _node(self, pid: int) -> ProcessNode | None:

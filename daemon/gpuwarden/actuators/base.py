@@ -91,7 +91,7 @@ class Actuator(Protocol):
         """
 
     async def close(self) -> None:
-        """Stop whatever still runs."""
+        """End the tasks and processes that the actuator started."""
 
 
 class Register(Actuator, Protocol):

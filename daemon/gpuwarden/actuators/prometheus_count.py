@@ -63,7 +63,7 @@ def queries(node: str, boot_id: str, match: str) -> dict[str, str]:
 
 
 def _us(node: str, boot_id: str, match: str) -> str:
-    """Matchers of this daemon's series."""
+    """Return the PromQL matchers that select the series of this daemon alone."""
     return f"node={json.dumps(node)},boot_id={json.dumps(boot_id)}{f',{match}' if match else ''}"
 
 

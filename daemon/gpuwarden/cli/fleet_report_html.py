@@ -31,7 +31,7 @@ GPU-hours lost: all GPUs of a node, while it is known and not available."""
 
 
 def page(made: Report) -> str:
-    """Make the whole page."""
+    """Return the report as one HTML document that loads nothing: styles and plots are in it."""
     title = f"GPU fleet, {moment(made.start)} to {moment(made.end)} UTC"
     body = "\n".join(_body(made))
     policy = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"

@@ -31,7 +31,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _through_daemon(options: argparse.Namespace, config: Config) -> bool:
-    """False if none runs."""
+    """Record through the running daemon. Returns False if no daemon runs."""
     if options.output.exists():
         raise FileExistsError
     daemon = Daemon.chosen(config.run.dir)

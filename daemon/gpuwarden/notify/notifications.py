@@ -132,8 +132,8 @@ class Notifications:
     ) -> list[tuple[Group, Message]]:
         made = []
         for event in events:
-            told = repair(event, self._origin.node, state, shadowed, overridden)
-            if (found := message(event, self._origin, names=self._names, repair=told)) is not None:
+            request = repair(event, self._origin.node, state, shadowed, overridden)
+            if (found := message(event, self._origin, names=self._names, repair=request)) is not None:
                 made.append(found)
         return made
 

@@ -19,7 +19,7 @@ Document = dict[str, object]
 Shadowed = Callable[[Event], bool]
 
 
-class Words(NamedTuple):
+class Terms(NamedTuple):
     """What an advice is called by those who repair; "" where they have nothing to do."""
 
     hyperpod: str = ""
@@ -28,15 +28,15 @@ class Words(NamedTuple):
     """RecommendedAction of NVSentinel's HealthEvent."""
 
 
-WORDS = {
-    Advice.RESET_GPU: Words("Action:Reboot", "COMPONENT_RESET"),
-    Advice.RESTART_SERVICE: Words("", "NONE"),
-    Advice.REBOOT: Words("Action:Reboot", "RESTART_BM"),
-    Advice.INSPECT_HARDWARE: Words("Action:Replace", "CONTACT_SUPPORT"),
-    Advice.CONTACT_SUPPORT: Words("Action:Replace", "CONTACT_SUPPORT"),
+TERMS = {
+    Advice.RESET_GPU: Terms("Action:Reboot", "COMPONENT_RESET"),
+    Advice.RESTART_SERVICE: Terms("", "NONE"),
+    Advice.REBOOT: Terms("Action:Reboot", "RESTART_BM"),
+    Advice.INSPECT_HARDWARE: Terms("Action:Replace", "CONTACT_SUPPORT"),
+    Advice.CONTACT_SUPPORT: Terms("Action:Replace", "CONTACT_SUPPORT"),
 }
-_NO_WORDS = Words()
-HANDED_OVER = frozenset(words.hyperpod for words in WORDS.values() if words.hyperpod)
+_NO_TERMS = Terms()
+HANDED_OVER = frozenset(terms.hyperpod for terms in TERMS.values() if terms.hyperpod)
 """Reasons of nodes that HyperPod repairs."""
 
 _AZURE = "Resource.Hpc."
@@ -88,7 +88,7 @@ def repair(
     return {
         "advice": advice.value,
         "findings": names[:_SHOWN],
-        "hyperpod": WORDS.get(advice, _NO_WORDS).hyperpod,
+        "hyperpod": TERMS.get(advice, _NO_TERMS).hyperpod,
         "azure": _azure(names, advice),
         "nvsentinel": _health_event(event, node, names, advice),
     }
@@ -117,7 +117,7 @@ def _azure(names: Iterable[str], advice: Advice) -> str:
 
 def _health_event(event: Event, node: str, names: list[str], advice: Advice) -> Document:
     """Return a HealthEvent of NVSentinel, in the JSON of its protobuf. A bad one is fatal there unless it recommends nothing."""
-    action = WORDS.get(advice, _NO_WORDS).nvsentinel
+    action = TERMS.get(advice, _NO_TERMS).nvsentinel
     bad = event.kind == EventKind.EXCLUDED
     reason: Json = event.data.get("reason", "")
     return {
@@ -125,7 +125,7 @@ def _health_event(event: Event, node: str, names: list[str], advice: Advice) -> 
         "agent": "gpuwarden",
         "componentClass": "GPU",
         "checkName": CHECK,
-        "isFatal": bad and action != _NO_WORDS.nvsentinel,
+        "isFatal": bad and action != _NO_TERMS.nvsentinel,
         "isHealthy": not bad,
         "message": str(reason)[:_TEXT_MOST],
         "recommendedAction": action,

@@ -30,7 +30,7 @@ class Guard(Protocol):
 
     @property
     def feature(self) -> str:
-        """The name of the feature."""
+        """The feature's name in the list of features, as it is shown to operators."""
 
     def call(self, name: str, otherwise: Any, function: Callable[..., Any], *arguments: object) -> Any:
         """Return what the function returns, or `otherwise` if it raises."""

@@ -97,7 +97,7 @@ class Systemd:
         self._started = asyncio.get_running_loop().time()
 
     def run(self) -> None:
-        """The listeners are up."""
+        """Start the messages to systemd. Called once the listeners are up."""
         if self._manager.address:
             self._task = asyncio.create_task(self._run())
 

@@ -322,7 +322,7 @@ def test_thousands_of_short_jobs_leave_few_records_and_none_of_a_fault_is_missin
         for event in host.ledger
         if event.kind == EventKind.JOB_ENDED and isinstance(left := event.data.get("left_out", 0), int)
     )
-    assert said + following_of(host.state).unsaid == host.shown().left_out
+    assert said + following_of(host.state).unreported == host.shown().left_out
 
 
 def test_more_jobs_than_memory_takes_are_not_written_down_again_and_again() -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from gpuwarden.features.why.follows import code_of
 from gpuwarden.features.why.model import Answer, Cause, Certainty, End, Epoch, Touch
-from gpuwarden.features.why.sentences import Board, sentence, words
+from gpuwarden.features.why.sentences import Board, sentence, values_of
 from gpuwarden.features.why.signs import Sign, signs_of
 
 ENDED_WELL = frozenset({"", "COMPLETED", "COMPLETING"})
@@ -77,7 +77,7 @@ class Found:
     touch: Touch | None = None
     cause: Cause | None = None
     certainty: Certainty | None = None
-    says: str | None = None
+    template: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class Rule:
     asks: Callable[[Case], Found | None]
     cause: Cause
     certainty: Certainty
-    says: str
+    template: str
     """The sentence; names in braces are those of `sentences.py`."""
     source: str
     """Where the rule comes from."""
@@ -97,18 +97,18 @@ class Rule:
 HERE = Found()
 
 
-def _told(case: Case) -> Found | None:
-    told = case.last("signalled", "requeued")
-    if told is None or (told.what == "signalled" and told.detail not in ("sent", "watched", "unknown")):
+def _signalled_before_end(case: Case) -> Found | None:
+    signal = case.last("signalled", "requeued")
+    if signal is None or (signal.what == "signalled" and signal.detail not in ("sent", "watched", "unknown")):
         return None
     if case.last("notice") is None and case.first_fault(_of_hardware) is not None:
-        return None  # it was told since its GPU fails
+        return None  # it was signalled since its GPU fails
     saved = case.last("saved")
     kept = saved is not None and saved.detail == "saved"
-    return Found(touch=case.last("notice") or told, says=_SAVED if kept else None)
+    return Found(touch=case.last("notice") or signal, template=_SAVED if kept else None)
 
 
-_SAVED = "This machine was announced to end{notice}; the job was told, and says that it saved its work"
+_SAVED = "This machine was announced to end{notice}; the job was signalled, and acknowledged that it saved its work"
 
 
 def _of_hardware(sign: Sign) -> bool:
@@ -130,7 +130,7 @@ def _fault(case: Case) -> Found | None:
 def _of_sign(sign: Sign | None) -> Found | None:
     if sign is None:
         return None
-    return Found(touch=sign.touch, cause=sign.cause, certainty=sign.certainty, says=sign.says)
+    return Found(touch=sign.touch, cause=sign.cause, certainty=sign.certainty, template=sign.template)
 
 
 def _state(*states: str) -> Callable[[Case], Found | None]:
@@ -146,7 +146,7 @@ def _cancelled(case: Case) -> Found | None:
     who = "its owner" if owner else by
     after = ", after its ranks had waited for each other" if hung else ""
     return Found(
-        says=f"It was cancelled{' by ' if who else ''}{{by}}{after}"
+        template=f"It was cancelled{' by ' if who else ''}{{by}}{after}"
         if not owner
         else f"It was cancelled by its owner{after}"
     )
@@ -170,9 +170,11 @@ def _node_failed(case: Case) -> Found | None:
     if case.end.state not in ("NODE_FAIL", "BOOT_FAIL"):
         return None
     if case.end.nodes == 1:
-        return Found(cause=Cause.HOST, says="The scheduler lost this node while it ran; run it again on another node")
+        return Found(
+            cause=Cause.HOST, template="The scheduler lost this node while it ran; run it again on another node"
+        )
     named = "The scheduler lost the node {failed_node} of the job; run it again" if case.end.failed_node else None
-    return Found(says=named)
+    return Found(template=named)
 
 
 def _booted(case: Case) -> Found | None:
@@ -183,9 +185,11 @@ def _signalled(case: Case) -> Found | None:
     if case.signal is None:
         return None
     own = case.signal in _OWN_SIGNALS
-    says = None if own else "It was ended by {signal}, and nothing that this node saw says by whom"
+    template = None if own else "It was ended by {signal}; this node did not see who sent it"
     return Found(
-        cause=Cause.JOB if own else Cause.NOT_SEEN, certainty=Certainty.LIKELY if own else Certainty.POSSIBLE, says=says
+        cause=Cause.JOB if own else Cause.NOT_SEEN,
+        certainty=Certainty.LIKELY if own else Certainty.POSSIBLE,
+        template=template,
     )
 
 
@@ -196,64 +200,64 @@ def _exited(case: Case) -> Found | None:
 C = Certainty
 RULES: tuple[Rule, ...] = (
     Rule(
-        name="notice", asks=_told, cause=Cause.NOTICE, certainty=C.CERTAIN,
-        says="This machine was announced to end{notice}; the job was told, and did not say that it saved its work",
+        name="notice", asks=_signalled_before_end, cause=Cause.NOTICE, certainty=C.CERTAIN,
+        template="This machine was announced to end{notice}; the job was signalled, and did not acknowledge that it saved its work",
         source="the events of the evacuation itself, which name the job; docs/use/termination.md",
     ),
     Rule(
-        name="ended_well", asks=lambda case: HERE if case.well else None, cause=Cause.NONE, certainty=C.CERTAIN, says="It ended well",
+        name="ended_well", asks=lambda case: HERE if case.well else None, cause=Cause.NONE, certainty=C.CERTAIN, template="It ended well",
         source="exit code 0; Slurm, job state COMPLETED",
     ),
     Rule(
         name="preempted", asks=_state("PREEMPTED"), cause=Cause.SCHEDULER, certainty=C.CERTAIN,
-        says="The scheduler preempted it for another job; let it save and be requeued", source="Slurm, job state PREEMPTED",
+        template="The scheduler preempted it for another job; let it save and be requeued", source="Slurm, job state PREEMPTED",
     ),
     Rule(
         name="memory_limit", asks=_out_of_memory, cause=Cause.JOB, certainty=C.CERTAIN,
-        says="It used more memory of the host than it may, and the kernel killed{process}; ask for more, or use less",
+        template="It used more memory of the host than it may, and the kernel killed{process}; ask for more, or use less",
         source="Slurm, job state OUT_OF_MEMORY: the kernel killed a process at the limit of its control group",
     ),
     Rule(
-        name="hung_by_fault", asks=_scheduled_fault, cause=Cause.HARDWARE, certainty=C.LIKELY, says="",
+        name="hung_by_fault", asks=_scheduled_fault, cause=Cause.HARDWARE, certainty=C.LIKELY, template="",
         source="stories C01 and NVIDIA/nccl#968: the ranks that are left wait until somebody, or the time limit, ends the job",
     ),
     Rule(
         name="time_limit", asks=_state("TIMEOUT", "DEADLINE"), cause=Cause.SCHEDULER, certainty=C.CERTAIN,
-        says="It reached its time limit; ask for more time, or save and go on in another job", source="Slurm, job states TIMEOUT and DEADLINE",
+        template="It reached its time limit; ask for more time, or save and go on in another job", source="Slurm, job states TIMEOUT and DEADLINE",
     ),
     Rule(
-        name="cancelled", asks=_cancelled, cause=Cause.SCHEDULER, certainty=C.CERTAIN, says="It was cancelled",
+        name="cancelled", asks=_cancelled, cause=Cause.SCHEDULER, certainty=C.CERTAIN, template="It was cancelled",
         source="Slurm, job state CANCELLED, with the user who did it",
     ),
     Rule(
-        name="requeued", asks=_state("REQUEUED"), cause=Cause.SCHEDULER, certainty=C.CERTAIN, says="It was put back into the queue, and runs again",
+        name="requeued", asks=_state("REQUEUED"), cause=Cause.SCHEDULER, certainty=C.CERTAIN, template="It was put back into the queue, and runs again",
         source="Slurm, a job that is pending or running again (collectors: slurm/jobs_end.py)",
     ),
-    Rule(name="fault", asks=_fault, cause=Cause.HARDWARE, certainty=C.LIKELY, says="", source="`signs.py`, whose table has a source for each"),
+    Rule(name="fault", asks=_fault, cause=Cause.HARDWARE, certainty=C.LIKELY, template="", source="`signs.py`, whose table has a source for each"),
     Rule(
         name="announced", asks=_announced, cause=Cause.NOTICE, certainty=C.LIKELY,
-        says="This machine was announced to end{notice} while it ran; run it again, from its last checkpoint", source="docs/use/termination.md",
+        template="This machine was announced to end{notice} while it ran; run it again, from its last checkpoint", source="docs/use/termination.md",
     ),
     Rule(
         name="booted", asks=_booted, cause=Cause.HOST, certainty=C.CERTAIN,
-        says="The node was rebooted, or lost power, while it ran; run it again, from its last checkpoint",
+        template="The node was rebooted, or lost power, while it ran; run it again, from its last checkpoint",
         source="another boot id: no process outlives a boot",
     ),
     Rule(
         name="node_failed", asks=_node_failed, cause=Cause.OTHER_NODE, certainty=C.LIKELY,
-        says="The scheduler lost a node of the job, and on this one nothing failed; ask the other nodes", source="Slurm, job state NODE_FAIL",
+        template="The scheduler lost a node of the job, and on this one nothing failed; ask the other nodes", source="Slurm, job state NODE_FAIL",
     ),
     Rule(
-        name="signal", asks=_signalled, cause=Cause.JOB, certainty=C.LIKELY, says="It was ended by {signal}, which a program brings on itself",
+        name="signal", asks=_signalled, cause=Cause.JOB, certainty=C.LIKELY, template="It was ended by {signal}, which a program brings on itself",
         source="signal(7); exit codes above 128: POSIX shell, 2.8.2",
     ),
     Rule(
         name="exit_code", asks=_exited, cause=Cause.JOB, certainty=C.LIKELY,
-        says="It ended with exit code {exit_code}, and nothing that this node saw explains it; read its own output", source="its exit code",
+        template="It ended with exit code {exit_code}, and nothing that this node saw explains it; read its own output", source="its exit code",
     ),
     Rule(
         name="not_seen", asks=lambda _: HERE, cause=Cause.NOT_SEEN, certainty=C.POSSIBLE,
-        says="It ended by nothing that this node saw; read its own output", source="none",
+        template="It ended by nothing that this node saw; read its own output", source="none",
     ),
 )  # fmt: skip
 
@@ -274,7 +278,7 @@ ALONE = Around()
 
 
 def answer(epoch: Epoch, end: End, around: Around = ALONE) -> Answer:
-    """Return why the job ended."""
+    """Return the answer of the first rule that holds. `around`: what other jobs and GPUs contribute."""
     case = Case(epoch=epoch, end=end, signs=signs_of(epoch, end, around.pids, around.denied))
     rule, found = next((rule, found) for rule in RULES if (found := rule.asks(case)) is not None)
     touch = found.touch
@@ -284,7 +288,7 @@ def answer(epoch: Epoch, end: End, around: Around = ALONE) -> Answer:
     return Answer(
         cause=cause,
         certainty=found.certainty or rule.certainty,
-        sentence=sentence(found.says or rule.says, words(end, touch, around.boards, case.signal)),
+        sentence=sentence(found.template or rule.template, values_of(end, touch, around.boards, case.signal)),
         code=_code(touch, end),
         slot=touch.slot if blamed and touch is not None else "",
         serial="" if board is None else board.serial,

@@ -16,7 +16,7 @@ from gpuwarden_collectors.facts import Stamp
 
 
 class Why(Part):
-    """Jobs are followed by the judge; here is what is told of them."""
+    """Jobs are followed by the judge; here is what is published of them."""
 
     def __init__(self, site: Site, service: Service, clock: Clock) -> None:
         self._counts = Counts()

@@ -48,7 +48,7 @@ FORGOTTEN_AFTER = 86_400.0
 """Seconds after which a job ends of which nobody can say any more whether it runs."""
 QUIET_FOR = 5.0
 """Seconds for which nothing is due where nothing was read."""
-SAID_BY = 2 * SETTLES
+ANSWERED_WITHIN = 2 * SETTLES
 """Seconds after its end for which the scheduler is waited for, which is asked how it ended."""
 LONG_OVER = 240.0
 """Seconds after its end from which on a job that this daemon has never seen running is none of its records."""
@@ -243,7 +243,7 @@ class _Step:
         """Write down what is due of one job."""
         now = self.now.boottime
         if one.end is not None:
-            if now - one.end.at.boottime >= (SAID_BY if one.is_asked else SETTLES):
+            if now - one.end.at.boottime >= (ANSWERED_WITHIN if one.is_asked else SETTLES):
                 self._end(name, one, one.end)
         elif not one.in_ledger:
             if self._has_room() and self._is_worth_begin(one, now - one.epoch.began.boottime):
@@ -292,12 +292,14 @@ class _Step:
         self.over.append(record)
         self.following = replace(self.following, done={**self.following.done, name: record.epoch.began.boottime})
         if one.in_ledger or self._may_write(_worth(record)):
-            self.events.append(remembered.ended(record, self.boot_id, self.following.unsaid))
-            self.following = replace(self.following, unsaid=0)
+            self.events.append(remembered.ended(record, self.boot_id, self.following.unreported))
+            self.following = replace(self.following, unreported=0)
             return
         known = self.following
         unwritten = (*known.unwritten, record)[-UNWRITTEN_MOST:]
-        self.following = replace(known, unwritten=unwritten, left_out=known.left_out + 1, unsaid=known.unsaid + 1)
+        self.following = replace(
+            known, unwritten=unwritten, left_out=known.left_out + 1, unreported=known.unreported + 1
+        )
 
     def _record(self, name: str, one: Live, end: End) -> Record:
         known = self.memory.epochs.get(name) if one.in_ledger else None

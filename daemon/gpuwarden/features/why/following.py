@@ -73,7 +73,7 @@ class Following:
     """Newest records of short jobs that are not in the ledger."""
     left_out: int = 0
     """How many such records there were since the daemon started."""
-    unsaid: int = 0
+    unreported: int = 0
     """How many of these no record in the ledger tells of yet."""
     budget: Budget | None = None
     metered: float = 0.0

@@ -27,14 +27,14 @@ class Board:
     serial: str = ""
 
 
-def sentence(says: str, words: Mapping[str, str]) -> str:
-    """Return what a rule says with its names filled in, at most `LONGEST` characters."""
-    text = says.format_map(words)
+def sentence(template: str, values: Mapping[str, str]) -> str:
+    """Return the template of a rule with its names filled in, at most `LONGEST` characters."""
+    text = template.format_map(values)
     return f"{text[: LONGEST - 1].rstrip('.')}."
 
 
-def words(end: End, touch: Touch | None, boards: Mapping[str, Board], signal: int | None) -> dict[str, str]:
-    """Return what stands for each name in what a rule says."""
+def values_of(end: End, touch: Touch | None, boards: Mapping[str, Board], signal: int | None) -> dict[str, str]:
+    """Return what stands for each name in the template of a rule."""
     slot, pid = ("", None) if touch is None else (touch.slot, touch.pid)
     notice = touch is not None and touch.what == "notice" and touch.detail
     return {

@@ -32,8 +32,8 @@ class Sign:
     """Of its row: the lower is the cause of what came with it."""
     cause: Cause
     certainty: Certainty
-    says: str
-    """As `causes.Rule.says`."""
+    template: str
+    """As `causes.Rule.template`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Row:
     fits: Callable[[Touch, Epoch], bool]
     cause: Cause
     certainty: Certainty
-    says: str
+    template: str
     source: str
     own: bool = False
 
@@ -106,77 +106,77 @@ C = Certainty
 ROWS: tuple[Row, ...] = (
     Row(
         name="xid_failure", fits=_xid_fails, cause=Cause.HARDWARE, certainty=C.LIKELY, own=True,
-        says="{gpu} failed: {meaning}{then}; run it again on other GPUs", source="NVIDIA Xid catalogue: reset, reboot or inspection",
+        template="{gpu} failed: {meaning}{then}; run it again on other GPUs", source="NVIDIA Xid catalogue: reset, reboot or inspection",
     ),
     Row(
         name="gpu_failure", fits=_found(*_GPU), cause=Cause.HARDWARE, certainty=C.LIKELY,
-        says="{gpu} failed: {meaning}{then}; run it again on other GPUs", source="docs/reference/conditions.md; stories B04 to B06",
+        template="{gpu} failed: {meaning}{then}; run it again on other GPUs", source="docs/reference/conditions.md; stories B04 to B06",
     ),
     Row(
         name="xid_memory", fits=_xid_memory, cause=Cause.HARDWARE, certainty=C.LIKELY, own=True,
-        says="{gpu} had an error that ended{process}: {meaning}; run it again", source="NVIDIA Xid catalogue, 94: story A08",
+        template="{gpu} had an error that ended{process}: {meaning}; run it again", source="NVIDIA Xid catalogue, 94: story A08",
     ),
     Row(
         name="memory_limit", fits=lambda touch, _: touch.what == "oom_limit", cause=Cause.JOB, certainty=C.CERTAIN,
-        says="It used more memory of the host than it may, and the kernel killed{process}; ask for more, or use less",
+        template="It used more memory of the host than it may, and the kernel killed{process}; ask for more, or use less",
         source="the kernel's line names the control group of the job; Linux, cgroup-v2.rst, memory.max",
     ),
     Row(
         name="node_memory", fits=_its_process, cause=Cause.HOST, certainty=C.CERTAIN,
-        says="The memory of the node was full, and the kernel killed{process}; run it again, or set memory limits for all jobs",
+        template="The memory of the node was full, and the kernel killed{process}; run it again, or set memory limits for all jobs",
         source="the kernel's line names a process of the job; Linux, mm/oom_kill.c",
     ),
     Row(
         name="shared_memory", fits=lambda touch, _: touch.what == "oom_shared", cause=Cause.HOST, certainty=C.LIKELY,
-        says="The memory that it shares with others was full, and the kernel killed{process}; run it again, or set memory limits for all jobs",
+        template="The memory that it shares with others was full, and the kernel killed{process}; run it again, or set memory limits for all jobs",
         source="the kernel's line names a process of the job, and the limit of a group above it; Kubernetes, node allocatable",
     ),
     Row(
         name="counted_memory", fits=lambda touch, _: touch.what == "oom_count", cause=Cause.JOB, certainty=C.LIKELY,
-        says="Processes of it were killed for want of memory of the host; ask for more, or use less",
+        template="Processes of it were killed for want of memory of the host; ask for more, or use less",
         source="Linux, cgroup-v2.rst, memory.events; the kernel's line, which tells its limit from a full node, was not read",
     ),
     Row(
         name="driver", fits=_found(*_DRIVER), cause=Cause.HOST, certainty=C.LIKELY,
-        says="{meaning}{then}; run it again on another node", source="docs/reference/conditions.md; Delta study (Xid 119/120)",
+        template="{meaning}{then}; run it again on another node", source="docs/reference/conditions.md; Delta study (Xid 119/120)",
     ),
     Row(
         name="xid_link", fits=_xid_link, cause=Cause.FABRIC, certainty=C.LIKELY,
-        says="{gpu} lost work on its links: {meaning}{then}; run it again on other GPUs", source="NVIDIA Xid catalogue, 74 and 144 to 150; story A07",
+        template="{gpu} lost work on its links: {meaning}{then}; run it again on other GPUs", source="NVIDIA Xid catalogue, 74 and 144 to 150; story A07",
     ),
     Row(
         name="fabric", fits=_found(*_FABRIC), cause=Cause.FABRIC, certainty=C.LIKELY,
-        says="The network between GPUs failed: {meaning}{then}; run it again on another node", source="docs/reference/conditions.md; story B06",
+        template="The network between GPUs failed: {meaning}{then}; run it again on another node", source="docs/reference/conditions.md; story B06",
     ),
     Row(
-        name="host", fits=_found(*_HOST), cause=Cause.HOST, certainty=C.LIKELY, says="The node failed: {meaning}{then}; run it again on another node",
+        name="host", fits=_found(*_HOST), cause=Cause.HOST, certainty=C.LIKELY, template="The node failed: {meaning}{then}; run it again on another node",
         source="docs/reference/conditions.md",
     ),
     Row(
         name="repeated_xid", fits=_repeated, cause=Cause.HARDWARE, certainty=C.POSSIBLE,
-        says="{gpu} is suspected, since other jobs had the same error there: {meaning}; run it again on other GPUs",
+        template="{gpu} is suspected, since other jobs had the same error there: {meaning}; run it again on other GPUs",
         source="health/xid/rules.py: one place of one GPU, by several jobs",
     ),
     Row(
         name="own_xid", fits=_xid_own, cause=Cause.JOB, certainty=C.LIKELY, own=True,
-        says="Its own program caused an error on {gpu}: {meaning}; look for it there, as with compute-sanitizer",
+        template="Its own program caused an error on {gpu}: {meaning}; look for it there, as with compute-sanitizer",
         source="NVIDIA Xid catalogue: restart the application; stories A09, A10",
     ),
     Row(
         name="switch", fits=lambda touch, _: touch.what == "sxid", cause=Cause.FABRIC, certainty=C.POSSIBLE,
-        says="A switch between the GPUs reported errors: {meaning}; run it again", source="NVIDIA, SXids; stories A34, A35",
+        template="A switch between the GPUs reported errors: {meaning}; run it again", source="NVIDIA, SXids; stories A34, A35",
     ),
     Row(
         name="perhaps_fabric", fits=_rising(*_FABRIC), cause=Cause.FABRIC, certainty=C.POSSIBLE,
-        says="The network between GPUs was disturbed: {meaning}; run it again", source="seen for less than its time in docs/reference/conditions.md",
+        template="The network between GPUs was disturbed: {meaning}; run it again", source="seen for less than its time in docs/reference/conditions.md",
     ),
     Row(
         name="perhaps_host", fits=lambda touch, _: _found(*_PERHAPS)(touch, _) or _rising(*_HOST, *_DRIVER)(touch, _), cause=Cause.HOST,
-        certainty=C.POSSIBLE, says="The node was disturbed: {meaning}; run it again on another node", source="docs/reference/conditions.md",
+        certainty=C.POSSIBLE, template="The node was disturbed: {meaning}; run it again on another node", source="docs/reference/conditions.md",
     ),
     Row(
         name="perhaps_gpu", fits=_rising("gpu_missing", "gpu_unresponsive", "gpu_reset_required"), cause=Cause.HARDWARE, certainty=C.POSSIBLE,
-        says="{gpu} was disturbed: {meaning}; run it again", source="seen for less than its time in docs/reference/conditions.md",
+        template="{gpu} was disturbed: {meaning}; run it again", source="seen for less than its time in docs/reference/conditions.md",
     ),
 )  # fmt: skip
 
@@ -208,7 +208,7 @@ def _signs(touch: Touch, epoch: Epoch, end: End, others: Collection[int]) -> Ite
     if certainty is Certainty.LIKELY and _perhaps_after(touch, epoch, end):
         certainty = Certainty.POSSIBLE
     if certainty is not None:
-        yield Sign(touch=touch, order=order, cause=row.cause, certainty=certainty, says=row.says)
+        yield Sign(touch=touch, order=order, cause=row.cause, certainty=certainty, template=row.template)
 
 
 def _certainty(row: Row, touch: Touch, epoch: Epoch, others: Collection[int]) -> Certainty | None:

@@ -41,7 +41,7 @@ class Touching:
     boot_id: str
     """The boot of the event."""
     job: str = ""
-    """The only job that it concerns; empty: it is told by GPU, or all of the node are."""
+    """The only job that it concerns; empty: those that have the GPU, or all of the node."""
     of_process: bool = False
     """It concerns only the job of the process that it names."""
     several: bool = False

@@ -100,7 +100,7 @@ class SocketFile:
             return False
 
     def remove(self) -> None:
-        """Unless it is a successor's."""
+        """Remove the socket file, unless a daemon started since has put its own there."""
         with contextlib.suppress(OSError):
             if self.is_current() and not self._systemds:
                 self.path.unlink()

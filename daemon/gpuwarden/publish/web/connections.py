@@ -87,7 +87,7 @@ class Connections:
         connection.first = asyncio.get_running_loop().call_later(within, connection.end)
 
     def asked(self, handler: web.RequestHandler) -> None:
-        """A whole request has come."""
+        """Note that a whole request has arrived: its time limit ends."""
         if (connection := self._open.get(handler)) is not None:
             connection.asked()
 

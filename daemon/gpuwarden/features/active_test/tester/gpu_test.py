@@ -42,7 +42,7 @@ class Transfers:
             self._changed.notify_all()
 
     async def ended(self) -> None:
-        """Wait until all have."""
+        """Wait until the test of every GPU that began has ended."""
         async with self._changed:
             await self._changed.wait_for(lambda: not self._begun)
 

@@ -203,7 +203,7 @@ async def _is_inside(asked: Asked, client: SlurmClient, job: int, name: str) -> 
 
 
 def _ancestors(proc: Path, pid: int) -> Sequence[int]:
-    """The process itself first."""
+    """Return the process and those that it descends from, nearest first."""
     found: list[int] = []
     while pid > 1 and len(found) < _ANCESTORS_MOST:
         found.append(pid)
