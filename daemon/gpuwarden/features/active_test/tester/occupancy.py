@@ -27,7 +27,6 @@ JOB_VARIABLE = "SLURM_JOB_ID"
 POD_VARIABLE = "POD_UID"
 """Variable from the manifest of the pod that a test runs in (kubernetes/active-test.yaml)."""
 PODS_WITHIN = 5.0
-FRESH = 1.0
 """Seconds."""
 _SHOWN = 4
 _ANCESTORS_MOST = 64
@@ -91,7 +90,10 @@ async def occupancy(asked: Asked, gpus: int) -> Occupancy:
 
 
 class SharedOccupancy:
-    """One query for all workers that ask at the same time."""
+    """One query for all workers that wait for it.
+
+    No answer is used that began before the question: a job that Slurm started in between would lose the memory.
+    """
 
     def __init__(self, asked: Asked, gpus: int) -> None:
         self._asked = asked
@@ -101,10 +103,10 @@ class SharedOccupancy:
         self._turn = asyncio.Lock()
 
     async def answer(self) -> Occupancy:
-        """Return an occupancy whose query began at most `FRESH` seconds before this call."""
+        """Return an occupancy whose query began after this call."""
         called = time.monotonic()
         async with self._turn:
-            if self._answer is None or self._begun < called - FRESH:
+            if self._answer is None or self._begun < called:
                 self._begun = time.monotonic()
                 self._answer = await occupancy(self._asked, self._gpus)
             return self._answer
