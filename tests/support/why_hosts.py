@@ -12,8 +12,9 @@ from gpuwarden.health.model import EventKind
 from gpuwarden_collectors.base import Observation, PassOutcome
 from gpuwarden_collectors.event_facts import HostEvent
 from gpuwarden_collectors.facts import GpuProcess
-from gpuwarden_collectors.receivers.workloads_facts import Workload, WorkloadsFacts
-from support.job_hosts import JobHost
+from gpuwarden_collectors.receivers.workloads_facts import Workload, WorkloadProcess, WorkloadsFacts
+from support.hosts import slot
+from support.job_hosts import UID, JobHost
 
 
 class WhyHost(JobHost):
@@ -68,3 +69,10 @@ class WhyHost(JobHost):
     def settles(self) -> Record:
         self.run(SETTLES + 5)
         return self.records[-1]
+
+
+def workload(host: WhyHost, name: str = "container/0123456789ab", pid: int = 300, **more: object) -> Workload:
+    """Return a container of one process on the first GPU, unless it is to be otherwise."""
+    process = WorkloadProcess(pid=pid, uid=UID, slots=(slot(0),))
+    made = Workload(name=name, uid=UID, started=host.uptime, slots=(slot(0),), processes=(process,), group="/x")
+    return replace(made, **more)  # type: ignore[arg-type]

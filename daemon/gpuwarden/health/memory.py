@@ -211,7 +211,7 @@ class State:
     features: Mapping[str, Any] = field(default_factory=dict)
     """By feature, what it remembers."""
     broken: Mapping[str, str] = field(default_factory=dict)
-    """By feature, the first error since the start in what it remembers or sets aside. Of the running daemon alone, like `moments`."""
+    """By feature, and what of it, the first error since the start in what it remembers, follows or sets aside. Of the running daemon alone, like `moments`."""
     moments: Moments = field(default_factory=Moments)
     """What is of the moment."""
 

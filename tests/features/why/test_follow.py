@@ -14,11 +14,11 @@ from gpuwarden.health.model import EventKind
 from gpuwarden.health.view import View
 from gpuwarden_collectors.event_facts import LogOrigin, OomKillEvent
 from gpuwarden_collectors.facts import GpuProcess
-from gpuwarden_collectors.receivers.workloads_facts import Workload, WorkloadProcess, WorkloadsFacts
+from gpuwarden_collectors.receivers.workloads_facts import WorkloadProcess, WorkloadsFacts
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess, JobsFacts
 from support.hosts import slot
 from support.job_hosts import JOB, UID
-from support.why_hosts import WhyHost
+from support.why_hosts import WhyHost, workload
 
 NAME = f"slurm/{JOB}"
 
@@ -365,12 +365,6 @@ def test_it_is_not_waited_for_longer_than_two_minutes(host: WhyHost) -> None:
 
 
 # --- what is no job of Slurm's
-
-
-def workload(host: WhyHost, name: str = "container/0123456789ab", pid: int = 300, **more: object) -> Workload:
-    process = WorkloadProcess(pid=pid, uid=UID, slots=(slot(0),))
-    made = Workload(name=name, uid=UID, started=host.uptime, slots=(slot(0),), processes=(process,), group="/x")
-    return replace(made, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["container/0123456789ab", "pod/default/train-0", "session/4711"])

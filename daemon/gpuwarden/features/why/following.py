@@ -69,6 +69,8 @@ class Following:
     """By name."""
     done: Mapping[str, float] = field(default_factory=dict)
     """By name, when the jobs began that have ended for good and are still reported."""
+    dropped: frozenset[str] = frozenset()
+    """Names of jobs whose facts raised, and that are still reported."""
     unwritten: tuple[Record, ...] = ()
     """Newest records of short jobs that are not in the ledger."""
     left_out: int = 0

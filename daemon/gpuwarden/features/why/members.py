@@ -6,8 +6,9 @@ finds; where no collector knows Slurm, its jobs too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from gpuwarden.features.why.model import REQUEUED, End, Epoch, JobKind
 from gpuwarden.features.why.stored import ALSO_MOST, NAME_MOST, printable
@@ -46,11 +47,15 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Members:
-    """All jobs, in the order in which they began, and the kinds of which it is known which there are."""
+    """All jobs, and the kinds of which it is known which there are."""
 
     all: tuple[Member, ...]
+    """In the order in which they began."""
     names: frozenset[str]
+    """All names, with those in `errors`."""
     known: frozenset[str]
+    errors: Mapping[str, Exception]
+    """By name, jobs whose facts raise."""
 
 
 def stamp(at: float, now: Stamp) -> Stamp:
@@ -61,17 +66,26 @@ def stamp(at: float, now: Stamp) -> Stamp:
 def members(pins: Collection[str], sight: Sight) -> Members:
     """Return the jobs that have GPUs here, or had until a moment ago. `pins`: slots of the GPUs that belong here."""
     jobs, workloads = sight.jobs, sight.fresh(WorkloadsFacts)
-    found: list[Member] = []
+    made: list[tuple[str, Callable[[], Member | None]]] = []
     known: set[str] = set()
     if workloads is not None:
         alone = sight.view.jobs.outcome is PassOutcome.ABSENT or JobsFacts.collector in sight.rules.off
         known |= {kind for kind in JobKind if alone or kind is not JobKind.SLURM}
-        found += [_of(one, sight) for one in workloads.workloads if one.name.partition("/")[0] in known and one.slots]
+        there = [one for one in workloads.workloads if one.name.partition("/")[0] in known and one.slots]
+        made += [(_name(one.name), partial(_of, one, sight)) for one in there]
     if jobs is not None:
         known.add(JobKind.SLURM)
-        found += _of_slurm(jobs, pins, sight) if jobs.jobs or jobs.processes else ()
+        made += _of_slurm(jobs, pins, sight) if jobs.jobs or jobs.processes else ()
+    found, errors = [], {}
+    for name, make in made:
+        try:
+            if (member := make()) is not None:
+                found.append(member)
+        except Exception as error:  # noqa: BLE001 - whatever it is, all other jobs are followed
+            errors[name] = error.with_traceback(None)  # which would hold all facts
     found.sort(key=lambda member: member.began or 0.0)
-    return Members(all=tuple(found), names=frozenset([member.name for member in found]), known=frozenset(known))
+    names = frozenset([*errors, *(member.name for member in found)])
+    return Members(all=tuple(found), names=names, known=frozenset(known), errors=errors)
 
 
 def _of(one: Workload, sight: Sight) -> Member:
@@ -92,7 +106,9 @@ def _of(one: Workload, sight: Sight) -> Member:
     )
 
 
-def _of_slurm(jobs: JobsFacts, pins: Collection[str], sight: Sight) -> Iterator[Member]:
+def _of_slurm(
+    jobs: JobsFacts, pins: Collection[str], sight: Sight
+) -> Iterator[tuple[str, Callable[[], Member | None]]]:
     on: dict[int, dict[str, tuple[int, ...]]] = {}
     for slot, there in seen_on_gpus(pins, sight).items():
         for one in there:
@@ -100,20 +116,29 @@ def _of_slurm(jobs: JobsFacts, pins: Collection[str], sight: Sight) -> Iterator[
     known = {job.id: job for job in jobs.jobs}
     by_number = order({*pins, *sight.gpus}, sight.gpus, jobs.minors)
     for number in sorted({*on, *known}):
-        job, by_slot = known.get(number, Job(id=number)), on.get(number, {})
-        slots = tuple(sorted(by_slot)) if job.ended is None else _slots_of(job, by_number)
-        if slots or by_slot:
-            yield Member(
-                name=f"{JobKind.SLURM}/{number}",
-                began=job.started,
-                uid=job.uid,
-                user=_word(job.user),
-                job_name=_word(job.job_name),
-                slots=slots or tuple(sorted(by_slot)),
-                by_slot=by_slot,
-                end=None if job.ended is None else _end(job, stamp(job.ended, sight.now)),
-                is_asked=job.batch and not job.state,
-            )
+        job = known.get(number, Job(id=number))
+        yield _slurm_name(number), partial(_of_job, job, on.get(number, {}), by_number, sight)
+
+
+def _of_job(job: Job, by_slot: Mapping[str, tuple[int, ...]], by_number: Sequence[str], sight: Sight) -> Member | None:
+    slots = tuple(sorted(by_slot)) if job.ended is None else _slots_of(job, by_number)
+    if not (slots or by_slot):
+        return None
+    return Member(
+        name=_slurm_name(job.id),
+        began=job.started,
+        uid=job.uid,
+        user=_word(job.user),
+        job_name=_word(job.job_name),
+        slots=slots or tuple(sorted(by_slot)),
+        by_slot=by_slot,
+        end=None if job.ended is None else _end(job, stamp(job.ended, sight.now)),
+        is_asked=job.batch and not job.state,
+    )
+
+
+def _slurm_name(number: int) -> str:
+    return f"{JobKind.SLURM}/{number}"
 
 
 def _end(job: Job, at: Stamp) -> End:

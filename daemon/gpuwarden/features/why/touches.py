@@ -7,7 +7,7 @@ since a GPU alone uses none. What a checkpoint repeats is recognised by its time
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from gpuwarden.features.why.model import TOUCHES_MOST, Epoch, JobKind, Touch
@@ -82,6 +82,14 @@ def with_touch(epoch: Epoch, one: Touching) -> Epoch:
         return epoch
     touches = epoch.touches if len(epoch.touches) < TOUCHES_MOST else _without_repeated(epoch.touches)
     return epoch if len(touches) >= TOUCHES_MOST else replace(epoch, touches=(*touches, one.touch))
+
+
+def touched(epoch: Epoch, recent: Iterable[Touching]) -> Epoch:
+    """Return a job that is not in the ledger yet with what touched it."""
+    for one in recent:
+        if concerns(one, epoch):
+            epoch = with_touch(epoch, one)
+    return epoch
 
 
 def _without_repeated(touches: tuple[Touch, ...]) -> tuple[Touch, ...]:

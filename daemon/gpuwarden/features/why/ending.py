@@ -1,0 +1,73 @@
+"""The record of a job that has ended: what touched it, and the answer to why. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from gpuwarden.features.why.causes import Around, answer
+from gpuwarden.features.why.following import Live
+from gpuwarden.features.why.follows import id_of, is_of_programs, with_follows
+from gpuwarden.features.why.memory import memory_of
+from gpuwarden.features.why.model import TOUCHES_MOST, End, Epoch, Record, Touch
+from gpuwarden.features.why.sentences import Board
+from gpuwarden.features.why.touches import touched
+from gpuwarden.features.why.use import written
+from gpuwarden.health.memory import State
+from gpuwarden.health.model import Key
+from gpuwarden.health.view import Sight
+from gpuwarden.health.xid.witnesses import contradicted
+from gpuwarden_collectors.facts import Stamp
+
+
+def recorded(
+    one: Live, end: End, state: State, sight: Sight, *, others: Sequence[Live], before: Iterable[Record]
+) -> Record:
+    """Return the record of a job. `others`: the jobs that go on; `before`: the records that there are already."""
+    epoch = _whole(one, end, state, sight.now)
+    raised = {str(key): key for key, track in state.tracks.items() if track.raised and key.code == "xid"}
+    touches = [touch for touch in epoch.touches if _is_its_own(touch, end, others)]
+    touches += _suspected(touches, raised)
+    follows = {str(key): str(cause) for key, (cause, _) in state.moments.follows.items()}
+    epoch = replace(epoch, touches=with_follows(touches, follows)[:TOUCHES_MOST])
+    beside = [r.epoch for r in before if r.end.at.wall >= epoch.began.wall and r.epoch.name != epoch.name]
+    around = Around(
+        boards=_boards(epoch.slots, state, sight),
+        pids={pid for other in (*(one.epoch for one in others), *beside) for pid in other.pids} - {*epoch.pids},
+        denied={name for name, key in raised.items() if contradicted(state, key)},
+    )
+    return Record(epoch=epoch, end=end, answer=answer(epoch, end, around))
+
+
+def _whole(one: Live, end: End, state: State, now: Stamp) -> Epoch:
+    """Return the epoch with what it used, and all that touched it."""
+    memory = memory_of(state)
+    known = memory.epochs.get(one.epoch.name) if one.in_ledger else None
+    epoch = written(one.epoch, one.meter, now) if one.meter.last else one.epoch
+    epoch = touched(epoch, memory.recent) if known is None else replace(epoch, touches=known.touches)
+    if not one.oom_kills or any(touch.what.startswith("oom_") for touch in epoch.touches):
+        return epoch
+    counted = Touch(what="oom_count", at=end.at, count=one.oom_kills)
+    return replace(epoch, touches=(*epoch.touches, counted)[-TOUCHES_MOST:])
+
+
+def _is_its_own(touch: Touch, end: End, others: Sequence[Live]) -> bool:
+    """Return False for what came after its end to a GPU that another job had by then."""
+    if end.known_from == "boot" or touch.at.boottime <= end.at.boottime or touch.slot == "":
+        return True
+    at = touch.at.boottime
+    return not any(touch.slot in other.epoch.slots and other.epoch.began.boottime <= at for other in others)
+
+
+def _suspected(touches: Sequence[Touch], raised: Mapping[str, Key]) -> list[Touch]:
+    """Return the findings from before the job that its Xids repeat: the same error at the same place, of other jobs."""
+    known = {touch.detail for touch in touches}
+    found = {id_of(touch): touch for touch in touches if touch.what == "xid"}
+    suspected = [one for name, one in found.items() if name in raised.keys() - known and is_of_programs(one)]
+    return [replace(touch, what="finding", detail=id_of(touch), pid=None, count=1, until=None) for touch in suspected]
+
+
+def _boards(slots: Sequence[str], state: State, sight: Sight) -> Mapping[str, Board]:
+    facts, pins = sight.view.nvml.facts, state.pins
+    indices = {} if facts is None else {gpu.slot: gpu.index for gpu in facts.gpus}
+    return {slot: Board(indices.get(slot), pins[slot].serial if slot in pins else "") for slot in slots}

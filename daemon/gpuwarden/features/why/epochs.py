@@ -1,0 +1,66 @@
+"""The epoch of a job, from what its source has: begun, and grown by what the source finds later. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpuwarden.features.why.following import Live
+from gpuwarden.features.why.members import Member, stamp
+from gpuwarden.features.why.model import PIDS_MOST, Epoch
+from gpuwarden.features.why.stored import ALSO_MOST
+from gpuwarden_collectors.facts import Stamp
+
+ANOTHER_AFTER = 5.0
+"""Seconds by which a job must begin later than the known one of its name to be another one."""
+
+
+def begun(member: Member, now: Stamp, boot_id: str) -> Live:
+    """Return a job that a source has for the first time."""
+    began = now.boottime if member.began is None else min(member.began, now.boottime)
+    epoch = Epoch(
+        name=member.name,
+        began=stamp(began, now),
+        boot_id=boot_id,
+        uid=member.uid,
+        user=member.user,
+        job_name=member.job_name,
+        slots=member.slots,
+        also=member.also,
+        pids=_pids((), member),
+    )
+    return Live(
+        epoch=epoch,
+        by_slot=member.by_slot,
+        oom_kills=member.oom_kills,
+        seen=True,
+        end=member.end,
+        is_asked=member.is_asked,
+    )
+
+
+def is_another(epoch: Epoch, member: Member) -> bool:
+    """Return True if it began later than the known one of its name. A reader that has begun anew may miss the first processes of a job."""
+    if member.began is None or member.began <= epoch.began.boottime + ANOTHER_AFTER:
+        return False
+    return not any(pid in epoch.pids for pids in member.by_slot.values() for pid in pids)
+
+
+def grown(epoch: Epoch, member: Member) -> Epoch:
+    """Return the job with what its source has found since. Its GPUs only become more."""
+    slots = epoch.slots if set(member.slots) <= set(epoch.slots) else tuple(sorted({*epoch.slots, *member.slots}))
+    uid = member.uid if epoch.uid is None else epoch.uid
+    user, job_name, pids = epoch.user or member.user, epoch.job_name or member.job_name, _pids(epoch.pids, member)
+    also = (
+        epoch.also
+        if set(member.also) <= set(epoch.also)
+        else tuple(dict.fromkeys((*epoch.also, *member.also)))[:ALSO_MOST]
+    )
+    known = (epoch.slots, epoch.uid, epoch.user, epoch.job_name, epoch.pids, epoch.also)
+    if (slots, uid, user, job_name, pids, also) == known:
+        return epoch
+    return replace(epoch, slots=slots, uid=uid, user=user, job_name=job_name, pids=pids, also=also)
+
+
+def _pids(known: tuple[int, ...], member: Member) -> tuple[int, ...]:
+    new = {pid for pids in member.by_slot.values() for pid in pids} - set(known)
+    return (*known, *sorted(new))[-PIDS_MOST:] if new else known

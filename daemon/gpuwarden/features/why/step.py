@@ -1,0 +1,189 @@
+"""One step of following jobs: which are new, which go on, and which are gone. Pure.
+
+A job whose facts raise is followed no more, is reported with its name, and costs no other job its record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from operator import is_
+from typing import TypeVar
+
+from gpuwarden.features.why.ending import recorded
+from gpuwarden.features.why.epochs import ANOTHER_AFTER, begun, is_another
+from gpuwarden.features.why.following import Following, Live, following_of
+from gpuwarden.features.why.members import Member, Members, as_requeued, members, stamp
+from gpuwarden.features.why.memory import memory_of
+from gpuwarden.features.why.model import NAME, SETTLES, End, Epoch, JobKind, Record
+from gpuwarden.features.why.presence import missing, seen
+from gpuwarden.features.why.use import Pass, meter_of, metered
+from gpuwarden.features.why.writing import Writing
+from gpuwarden.health.memory import State, with_error
+from gpuwarden.health.view import Sight
+from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.receivers.workloads_facts import WorkloadsFacts
+
+ANSWERED_WITHIN = 2 * SETTLES
+"""Seconds after its end for which the scheduler is waited for, which is asked how it ended."""
+LONG_OVER = 240.0
+"""Seconds after its end from which on a job that this daemon has never seen running is none of its records."""
+NAMED_MOST = 8
+"""Errors that name a job: each is reported until the daemon starts again."""
+
+Item = TypeVar("Item")
+
+
+class Step:
+    """`live`, `dropped` and `state` change as it goes on."""
+
+    def __init__(self, state: State, sight: Sight) -> None:
+        self.state, self.sight = state, sight
+        self.now, self.boot_id = sight.now, sight.view.boot_id
+        self.memory, self.following = memory_of(state), following_of(state)
+        self.live, self.dropped = dict(self.following.live), self.following.dropped
+        self.done = dict(self.following.done)
+        self.writing = Writing(self.memory, self.following, self.now, self.boot_id)
+        self.over: list[Record] = []
+
+    def made(self) -> Following:
+        """Return what is known of jobs after this step. What is to be written down is in `writing`."""
+        for epoch in self.memory.epochs.values():
+            if epoch.boot_id != self.boot_id:
+                self._of_one(epoch.name, self._rebooted, epoch)
+        is_adopted = self._adopted()
+        known, there = self.following.members, self._members()
+        if is_adopted or there is not known:
+            for name, error in there.errors.items():
+                self._drop(name, error)
+            for member in there.all:
+                self._of_one(member.name, self._seen, member)
+        for name in self.live.keys() - there.names:
+            self._of_one(name, self._missing, there)
+        self._meter()
+        for name in list(self.live):
+            self._of_one(name, self._written, self.now)
+        return replace(
+            self.writing.after(self.following),
+            live=self.live,
+            done={name: at for name, at in self.done.items() if name in there.names},
+            dropped=self.dropped & {*there.names, *self.memory.epochs},
+        )
+
+    def _of_one(self, name: str, work: Callable[[str, Item], None], item: Item) -> None:
+        """Do the work for one job."""
+        if name in self.dropped:
+            return
+        try:
+            work(name, item)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the records of all other jobs go on
+            self._drop(name, error)
+
+    def _drop(self, name: str, error: Exception) -> None:
+        """Follow a job no more, until no source has it."""
+        if name in self.dropped:
+            return
+        self.dropped |= {name}
+        known = self.live.pop(name, None)
+        also = () if known is None else known.epoch.also
+        if len(self.state.broken) < NAMED_MOST:
+            self.state = with_error(self.state, f"{NAME}: {_shown(name, also)} is followed no more", error)
+
+    def _rebooted(self, name: str, epoch: Epoch) -> None:
+        """Nothing outlives a boot. It ended when this one began, at the latest."""
+        end = End(at=stamp(0.0, self.now), known_from="boot")
+        self._end(name, Live(epoch=epoch, in_ledger=True), end)
+
+    def _adopted(self) -> bool:
+        """Go on with the jobs that an earlier life of the daemon wrote down. Returns whether there were any."""
+        new = [epoch for name, epoch in self.memory.epochs.items() if name not in self.live]
+        for epoch in new:
+            if epoch.boot_id == self.boot_id:
+                self._of_one(epoch.name, self._adopt, epoch)
+        return bool(new)
+
+    def _adopt(self, name: str, epoch: Epoch) -> None:
+        self.live[name] = Live(epoch=epoch, meter=meter_of(epoch), in_ledger=True)
+
+    def _members(self) -> Members:
+        """Return the jobs that are here: made again only if what they are made of has changed."""
+        known, sight = self.following, self.sight
+        facts = (sight.jobs, sight.fresh(WorkloadsFacts), sight.view.jobs.outcome)
+        pids = tuple([(slot, *[process.pid for process in gpu.processes]) for slot, gpu in sight.gpus.items()])
+        made_of = (pids, self.state.pins.keys())
+        if known.members is not None and all(map(is_, known.facts, facts)) and known.made_of == made_of:
+            return known.members
+        there = members(self.state.pins, sight)
+        self.following = replace(known, members=there, facts=facts, made_of=made_of)
+        return there
+
+    def _seen(self, name: str, member: Member) -> None:
+        one = self.live.get(name)
+        if one is not None and member.began is not None and member.began < one.epoch.began.boottime - ANOTHER_AFTER:
+            return  # an earlier one of this name, which is still reported
+        if one is not None and is_another(one.epoch, member):
+            at = stamp(member.began or self.now.boottime, self.now)
+            self._end(name, one, as_requeued(one.end, one.epoch, member) or End(at=at, known_from="processes"))
+            one = None
+        if one is None:
+            if not self._is_done(member):
+                self.live[name] = begun(member, self.now, self.boot_id)
+            return
+        self.live[name] = seen(one, member)
+
+    def _is_done(self, member: Member) -> bool:
+        """Return True if it has its record, or ended before this daemon could know."""
+        began = self.done.get(member.name)
+        if began is not None:
+            return member.began is None or member.began <= began + ANOTHER_AFTER
+        known = [
+            one for one in self.memory.records if one.epoch.name == member.name and one.epoch.boot_id == self.boot_id
+        ]
+        if known and not is_another(known[-1].epoch, member):
+            return member.end is not None or member.began is not None
+        return member.end is not None and self.now.boottime - member.end.at.boottime > LONG_OVER
+
+    def _missing(self, name: str, there: Members) -> None:
+        self.live[name] = missing(self.live[name], there, self.now)
+
+    def _meter(self) -> None:
+        """Add to each job what a new pass over the GPUs shows."""
+        at = self.sight.view.nvml.at
+        if self.sight.nvml is None or at is None or at.boottime <= self.following.metered:
+            return
+        gpus = {facts.slot: facts for facts in self.sight.answering}
+        of_dcgm = () if self.sight.dcgm is None else self.sight.dcgm.gpus
+        active = {gpu.slot: gpu.readings.tensor_active for gpu in of_dcgm if gpu.slot}
+        tensor = {slot: 100.0 * share for slot, share in active.items() if share is not None}
+        read = Pass(at.boottime, gpus, tensor)
+        for name in list(self.live):
+            self._of_one(name, self._metered, read)
+        self.following = replace(self.following, metered=at.boottime)
+
+    def _metered(self, name: str, read: Pass) -> None:
+        one = self.live[name]
+        if one.end is None and one.missing is None and one.unknown is None:
+            with_process = [slot for slot, pids in one.by_slot.items() if pids]
+            self.live[name] = one.metered(metered(one.meter, one.epoch, read, with_process))
+
+    def _written(self, name: str, now: Stamp) -> None:
+        """Write down what is due of one job."""
+        one = self.live[name]
+        if one.end is None:
+            self.live[name] = self.writing.due(one)
+        elif now.boottime - one.end.at.boottime >= (ANSWERED_WITHIN if one.is_asked else SETTLES):
+            self._end(name, one, one.end)
+
+    def _end(self, name: str, one: Live, end: End) -> None:
+        self.live.pop(name, None)
+        before = (*self.memory.records, *self.following.unwritten, *self.over)
+        record = recorded(one, end, self.state, self.sight, others=[*self.live.values()], before=before)
+        self.over.append(record)
+        self.done[name] = record.epoch.began.boottime
+        self.writing.ended(record, in_ledger=one.in_ledger)
+
+
+def _shown(name: str, also: Iterable[str]) -> str:
+    """Return the name of a job for everyone who can connect: of a pod only its UID."""
+    pod = f"{JobKind.POD}/"
+    return next((one for one in also if one.startswith(pod)), "a pod") if name.startswith(pod) else name

@@ -1,0 +1,98 @@
+"""What one step writes down of jobs: that one began, what it used, and its record, as far as the budget allows. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpuwarden.features.why import memory as remembered
+from gpuwarden.features.why.budget import Worth, taken
+from gpuwarden.features.why.causes import ENDED_WELL
+from gpuwarden.features.why.following import UNWRITTEN_MOST, Following, Live
+from gpuwarden.features.why.memory import EPOCHS_MOST, Memory
+from gpuwarden.features.why.model import Cause, Record
+from gpuwarden.features.why.touches import concerns, touched
+from gpuwarden.features.why.use import written
+from gpuwarden.health.model import Event, EventKind
+from gpuwarden_collectors.facts import Stamp
+
+BEGUN_AFTER, BEGUN_AT_LAST = 60.0, 600.0
+"""Seconds after its begin from which on a job is written down, where there is room for short ones, and in any case."""
+USED_EVERY = 1_800.0
+"""Seconds between two notes of what a job used."""
+
+
+class Writing:
+    """`events` are those of the step so far."""
+
+    def __init__(self, memory: Memory, following: Following, now: Stamp, boot_id: str) -> None:
+        self._memory, self._now, self._boot_id = memory, now, boot_id
+        self._budget = following.budget
+        self._unwritten = following.unwritten
+        self._left_out, self._unreported = following.left_out, following.unreported
+        self.events: list[Event] = []
+
+    def after(self, following: Following) -> Following:
+        """Return what is known of jobs with what these events leave of the budget."""
+        return replace(
+            following,
+            budget=self._budget,
+            unwritten=self._unwritten,
+            left_out=self._left_out,
+            unreported=self._unreported,
+        )
+
+    def due(self, one: Live) -> Live:
+        """Write down what is due of a job that goes on. Returns the job after that."""
+        if not one.in_ledger:
+            return self._begun(one) if self._has_room() and self._is_worth_begin(one) else one
+        known = self._memory.epochs.get(one.epoch.name)
+        if known is None:  # more jobs than memory takes
+            return replace(one, in_ledger=False)
+        since = (known.used_at or known.began).boottime
+        if self._now.boottime - since < USED_EVERY and known.slots == one.epoch.slots:
+            return one
+        epoch = written(one.epoch, one.meter, self._now)
+        self.events.append(remembered.used(epoch, epoch.used_at or self._now, self._boot_id))
+        return replace(one, epoch=epoch)
+
+    def _begun(self, one: Live) -> Live:
+        epoch = touched(written(one.epoch, one.meter, self._now), self._memory.recent)
+        self.events.append(remembered.begun(epoch))
+        return replace(one, epoch=replace(epoch, touches=()), in_ledger=True)
+
+    def ended(self, record: Record, *, in_ledger: bool) -> None:
+        """Write down a record. `in_ledger`: the begin of the job was written down."""
+        if in_ledger or self._may_write(_worth(record)):
+            self.events.append(remembered.ended(record, self._boot_id, self._unreported))
+            self._unreported = 0
+            return
+        self._unwritten = (*self._unwritten, record)[-UNWRITTEN_MOST:]
+        self._left_out += 1
+        self._unreported += 1
+
+    def _has_room(self) -> bool:
+        """Return True if memory takes one more. Another would push out the oldest, which would be written down again, and so on without end."""
+        begun = sum(event.kind == EventKind.JOB_BEGUN for event in self.events)
+        return len(self._memory.epochs) + begun < EPOCHS_MOST
+
+    def _is_worth_begin(self, one: Live) -> bool:
+        age = self._now.boottime - one.epoch.began.boottime
+        if any(concerns(touch, one.epoch) for touch in self._memory.recent):
+            worth = Worth.TOUCHED
+        elif age >= BEGUN_AFTER:
+            worth = Worth.BEGUN
+        else:
+            return False
+        return age >= BEGUN_AT_LAST or self._may_write(worth, events=2)  # and that of its end
+
+    def _may_write(self, worth: Worth, events: int = 1) -> bool:
+        self._budget, granted = taken(self._budget, worth, self._now.boottime, events)
+        return granted
+
+
+def _worth(record: Record) -> Worth:
+    if any(touch.what != "excluded" for touch in record.epoch.touches):
+        return Worth.TOUCHED
+    end = record.end
+    failed = end.state not in ENDED_WELL or end.exit_code or end.signal
+    return Worth.FAILED if failed and record.answer.cause is not Cause.NONE else Worth.WELL
