@@ -61,7 +61,7 @@ def node(tmp_path: Path, slurm: Slurm) -> Iterator[SlurmNode]:
 
 
 def finished(node: SlurmNode, job: int, result: Path) -> Json:
-    node.slurm.wait(lambda: node.slurm.job_state(job) not in ("PENDING", "RUNNING", "COMPLETING"), f"job {job} to end")
+    node.slurm.wait(lambda: node.slurm.has_ended(job), f"job {job} to end")
     document: Json = json.loads(result.read_text())
     return document
 

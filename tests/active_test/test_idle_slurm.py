@@ -160,7 +160,7 @@ def test_of_two_jobs_for_a_node_the_second_tests_nothing(slurm: Slurm, node: Idl
     late = slurm.submit(
         script, "--job-name=gpuwarden-test", "--exclusive", "--nodelist=n1", "--gres=gpu:4", user="root"
     )
-    slurm.wait(lambda: slurm.job_state(late) not in ("PENDING", "RUNNING", "COMPLETING"), "the second job to end")
+    slurm.wait(lambda: slurm.has_ended(late), "the second job to end")
     assert slurm.job(late)["ExitCode"] == "3:0", slurm.output(late)
     assert "not tested: its GPUs were tested" in slurm.output(late)
     assert len(node.workers) == 4

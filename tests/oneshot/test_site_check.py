@@ -15,6 +15,7 @@ import pytest
 from gpuwarden.oneshot.site_check import serve
 from gpuwarden_collectors.plugin.options import SiteCheck
 from gpuwarden_collectors.plugin.service import run_by_service
+from support.daemons import alive
 from support.waiting import until
 
 
@@ -77,9 +78,7 @@ async def test_a_run_that_nobody_waits_for_any_more_is_ended(tmp_path: Path) -> 
         await until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip())
         pid = int((tmp_path / "pid").read_text())
         asked.cancel()
-        await until(
-            lambda: not Path(f"/proc/{pid}").exists() or "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
-        )
+        await until(lambda: not alive(pid))
 
 
 @pytest.mark.parametrize("answer", [b"", b"nothing", b"[]", b"{}", b'{"exit_code": "0"}', b"\xff" * 300_000])

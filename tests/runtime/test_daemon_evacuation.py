@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -232,7 +233,7 @@ def test_a_notice_that_is_called_off_leaves_the_job_where_it_is(slurm: Slurm, ho
         assert done.returncode == 0, done.stderr
         daemon.wait(lambda: slurm.state(doomed.node) == {"MIXED"}, "the node to take work again")
         daemon.wait(
-            lambda: not (doomed.run_dir / "ack").exists() or not list((doomed.run_dir / "ack").iterdir()), "no folders"
+            lambda: not any(folders or files for _, folders, files in os.walk(doomed.run_dir / "ack")), "no folders"
         )
         assert evacuation(daemon, training)["requeue"] == ""
     assert (slurm.job_state(training.job), slurm.job(training.job)["Restarts"]) == ("RUNNING", "0")

@@ -22,6 +22,7 @@ from support import job_world
 from support.daemons import FakeHost, RunningDaemon
 from support.ranks import Rank, rank
 from support.scrape import Scrape, parse_openmetrics
+from support.whole_lines import whole_lines
 
 GIB = 1 << 30
 SAVING_RANK = Path(__file__).parents[1] / "support/saving_rank.py"
@@ -247,8 +248,7 @@ def saving(host: FakeHost, **variables: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def lived(host: FakeHost, what: str) -> list[dict[str, Any]]:
-    log = host.folder / "log.0"
-    records = map(json.loads, log.read_text().splitlines()) if log.exists() else ()
+    records = map(json.loads, whole_lines(host.folder / "log.0").splitlines())
     return [one for one in records if one["what"] == what]
 
 

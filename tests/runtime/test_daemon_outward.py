@@ -16,6 +16,7 @@ from gpuwarden_collectors.simulated_pci import remove_device, write_device
 from support.commands import USER
 from support.daemons import FakeHost, RunningDaemon, alive, slots
 from support.receiving import Receiving
+from support.whole_lines import whole_lines
 
 FAST = '[policy]\nrestore_passes = 2\nrestore_after = "0s"\nlifted_for = "0s"\nlook_every = "60s"\nlook_often = "5s"\n'
 LOAD_BALANCER = """#!{python} -IS
@@ -201,8 +202,8 @@ def test_in_mode_observe_nothing_is_marked_and_notifications_are_sent(host: Fake
         assert notified["finding/xid.95@gpu/0000:1b:00.0"]["event"] == "raised"
         assert notified[intended]["data"]["observed"] is True
         assert notified["health"]["data"]["to"] == "failure"
-        daemon.wait(lambda: spool.exists() and spool.read_text().count("\n") >= 2, "the program to be run")
-        assert {json.loads(line)["event"] for line in spool.read_text().splitlines()} == {"health"}
+        daemon.wait(lambda: whole_lines(spool).count("\n") >= 2, "the program to be run")
+        assert {json.loads(line)["event"] for line in whole_lines(spool).splitlines()} == {"health"}
         receiving.answer = 403
         host.xid(1, 95)
         daemon.wait(lambda: daemon.is_now("failure", "notification_refused"), "the finding")

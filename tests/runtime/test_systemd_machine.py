@@ -89,15 +89,18 @@ class Watched:
         try:
             pids = (proc / f"{daemon}/task/{daemon}/children").read_text().split()
             return [int(pid) for pid in pids if b"NvmlReader" in (proc / pid / "cmdline").read_bytes()]
-        except FileNotFoundError:
+        except OSError:  # one of them has just ended
             return []
 
     def signal(self, pid: int, number: signal.Signals) -> None:
         self.machine.run("python3", "-c", f"import os; os.kill({pid}, {number})")
 
     def in_d_state(self, pid: int) -> bool:
-        stats = self.machine.path(f"/proc/{pid}/task").glob("*/stat")
-        return any(stat.read_text().rpartition(") ")[2].startswith("D") for stat in stats)
+        try:
+            stats = list(self.machine.path(f"/proc/{pid}/task").glob("*/stat"))
+            return any(stat.read_text().rpartition(") ")[2].startswith("D") for stat in stats)
+        except OSError:  # a thread has just ended
+            return False
 
     def shown(self) -> dict[str, str]:
         names = "MainPID,ActiveState,StatusText"
@@ -463,7 +466,7 @@ def test_a_full_disk_and_a_state_directory_that_is_removed_stop_neither_the_daem
     machine.run("rm", "-r", "/var/lib/gpuwarden")
     machine.run("systemctl", "start", UNIT)
     assert watched.active()
-    assert machine.path("/var/lib/gpuwarden/ledger.db").exists()
+    machine.wait(machine.path("/var/lib/gpuwarden/ledger.db").exists, "a new ledger")
 
 
 @pytest.mark.slow

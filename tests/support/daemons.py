@@ -18,6 +18,7 @@ from gpuwarden_collectors.registry import HOST_COLLECTORS
 from gpuwarden_collectors.simulated_pci import h100, write_tree
 from support.commands import COMMAND, environment, gpuwarden
 from support.fake_nvml_library import FakeNvml
+from support.whole_lines import whole_lines
 
 PATIENCE = 150.0
 """Seconds after which a test gives up waiting, longer than the longest pause before a worker is started again (60 s).
@@ -200,7 +201,7 @@ class RunningDaemon:
             return f"no status: {error}"
 
     def lines(self) -> str:
-        return self.log.read_text() if self.log.exists() else ""
+        return whole_lines(self.log)
 
     def get(self, path: str, timeout: float = PATIENCE) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)

@@ -10,6 +10,7 @@ clock, its kernel log, and the load. `disposable.py` defines which hosts may be 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shutil
@@ -221,7 +222,8 @@ class Machine:
     def kill(self) -> None:
         """End the machine at once, as if its plug was pulled."""
         if self._leader:  # it outlives the process that started it; all other processes of the machine end with it
-            os.kill(self._leader, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._leader, signal.SIGKILL)
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -234,7 +236,7 @@ class Machine:
         if self._process.poll() is not None:
             raise AssertionError(f"the machine ended instead of booting:\n{self.console()}")
         self._leader = _child(self._process.pid)
-        if not self._leader or Path(f"/proc/{self._leader}/comm").read_text() != "systemd\n":
+        if not self._leader or _name(self._leader) != "systemd":  # before it come mount and cp, which end
             return False
         return self.output("systemctl", "is-system-running") in ("running", "degraded")
 
@@ -242,6 +244,14 @@ class Machine:
 def _child(pid: int) -> int:
     words = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return int(words[0]) if words else 0
+
+
+def _name(pid: int) -> str:
+    """Return the name of a process; empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _cgroup_mounts() -> list[Path]:

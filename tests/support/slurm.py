@@ -325,6 +325,10 @@ class Slurm:
     def job_state(self, job: int) -> str:
         return self.job(job).get("JobState", "")
 
+    def has_ended(self, job: int) -> bool:
+        """Return True if the controller says so; no answer is none."""
+        return self.job_state(job) not in ("", "PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
+
     def log(self, name: str = CONTROLLER) -> str:
         path = self.folder / f"{name}.log"
         return path.read_text(errors="replace") if path.exists() else ""

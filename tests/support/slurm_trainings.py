@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from support.slurm import Slurm
+from support.whole_lines import whole_lines
 
 _SUPPORT = Path(__file__).parent
 _RANK = _SUPPORT / "saving_rank.py"
@@ -65,7 +66,7 @@ class Training:
         )
 
     def reported(self, what: str, *ranks: int) -> list[dict[str, Any]]:
-        logs = [log.read_text() for n in ranks or (0, 1) if (log := self.folder / f"log.{n}").exists()]
+        logs = [whole_lines(self.folder / f"log.{n}") for n in ranks or (0, 1)]
         return [reported for log in logs for line in log.splitlines() if (reported := json.loads(line))["what"] == what]
 
     def signals(self, rank: int) -> list[str]:

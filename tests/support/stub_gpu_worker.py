@@ -34,7 +34,9 @@ FOLDER = Path(os.environ["STUB_FOLDER"])
 class Stub:
     def __init__(self, plan: dict[str, Any]) -> None:
         self.uuid = plan["uuid"]
-        self.number = sum(1 for _ in FOLDER.glob(f"{self.uuid}.*"))
+        self.number = sum(
+            1 for _ in FOLDER.glob(f"{self.uuid}.[0-9]")
+        )  # one that was killed may have left a note half written
         self.note: dict[str, Any] = {
             "plan": plan, "environment": dict(os.environ), "pid": os.getpid(), "uid": os.getuid(), "answers": [],
             "began": time.monotonic(),
