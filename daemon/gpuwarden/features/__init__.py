@@ -6,7 +6,7 @@ therefore loaded where it is used and nowhere else. Contracts in pyproject.toml 
 feature imports another.
 
     module       core reads                                         read by
-    conditions   CONDITIONS, TO_DO                                  health: rows of findings, and what to do about each
+    conditions   CONDITIONS, TO_DO, RUNBOOKS                        health: rows of findings, what to do about each, and its page of runbooks
     memory       KINDS, EMPTY, fold, events                         health: what the feature remembers, as a fold of events
     detectors    DETECTORS, follow                                  health: one detector for each condition; what each step learns
     set_aside    is_own, without_own                                health: what it does to the GPUs itself, and is no finding
@@ -17,6 +17,7 @@ feature imports another.
     verbs        VERBS                                              cli: commands, each with the module that has it
     doctor       CHECKS                                             doctor: checks of this host
     log_lines    LINES                                              engine: the log line of each kind of its events
+    events       NAMELESS, NOTIFIED                                 publish, notify: what of its events leaves the daemon
     snapshot     shown, looked_at                                   engine, publish: what of its memory is published, and where it looked
     metrics      METRICS                                            publish: rows of metrics
     status       document                                           publish: its keys of the status document
@@ -44,7 +45,9 @@ FEATURES: Mapping[str, frozenset[str]] = {
     "file": frozenset({"options", "actuator"}),
     "dstack": frozenset({"options", "verbs", "doctor"}),
     "nvhcd": frozenset({"options", "verbs"}),
-    "why": frozenset({"conditions", "memory", "detectors", "log_lines", "snapshot", "verbs", "metrics", "status", "status_text", "daemon"}),
+    "why": frozenset({
+        "conditions", "memory", "detectors", "log_lines", "events", "snapshot", "verbs", "metrics", "status", "status_text", "daemon",
+    }),
 }  # fmt: skip
 """Feature: the modules of the table above that it has. Their order is that of rows in documents, and that in which parts of the daemon stop:
 evacuation is first, since a machine that ends leaves little time."""

@@ -7,7 +7,9 @@ alert. All others are sections of a page about one part of a node. What a sectio
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from gpuwarden.features import parts
 
 RUNBOOKS = "https://github.com/gpuwarden/gpuwarden/blob/main/docs/use/runbooks"
 """A placeholder: `publish.runbooks` and `tools/rules.py --runbooks` take the address where your people read docs/use/runbooks."""
@@ -43,12 +45,12 @@ class Page:
     """The anchor of the section about these families."""
 
 
-PAGES = (
+_PAGES = (
     Page(
         "gpu",
         (
             "xid", "gpu_unresponsive", "gpu_reset_required", "gpu_readings_lost", "gpu_recovery_action", "gsp_not_answering",
-            "inforom_invalid", "gpu_held_after_job", "job_hung", "job_idle",
+            "inforom_invalid", "gpu_held_after_job",
         ),
     ),
     Page(
@@ -58,7 +60,7 @@ PAGES = (
             "memory_unrepairable", "sram_threshold", "retired_pages",
         ),
     ),
-    Page("active-tests", ("test_failed", "test_hung", "gpu_sm_slow", "gpu_bandwidth_low")),
+    Page("active-tests", ()),
     Page("heat-and-power", ("thermal_limit", "thermal_slowdown", "gpu_idle_hot", "power_brake")),
     Page("nvlink", ("nvlink_down", "nvlink_never_up", "nvlink_link_errors", "nvlink_errors", "fabric_unhealthy", "sxid")),
     Page("pcie", ("pcie_link_degraded", "pcie_replay_rate", "pcie_aer_fatal", "adapter_pcie_degraded")),
@@ -91,6 +93,11 @@ PAGES = (
         ),
     ),
 )  # fmt: skip
+_OF_FEATURES = {code: page for feature in parts("conditions").values() for code, page in feature.RUNBOOKS.items()}
+PAGES = tuple(
+    replace(page, checks=(*page.checks, *(code for code, name in _OF_FEATURES.items() if name == page.name)))
+    for page in _PAGES
+)
 
 
 def page_of(check: str) -> str:

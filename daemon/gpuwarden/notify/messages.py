@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gpuwarden.config.notify import Group
+from gpuwarden.features import parts
 from gpuwarden.health.bookkeeping import OF_FINDINGS, OF_GATES
 from gpuwarden.health.conditions import condition
-from gpuwarden.health.model import Event, EventKind, Json, Key
+from gpuwarden.health.model import Event, EventKind, Evidence, Json, Key
 from gpuwarden.health.runbooks import RUNBOOKS, address
 from gpuwarden.health.to_do import of_raised
 from gpuwarden.notify.grouping import ACTIVE
@@ -26,6 +27,9 @@ from gpuwarden.notify.queue import Message
 from gpuwarden.publish.times import rfc3339
 
 FORMAT = 1
+_OF_FEATURES: Mapping[str, tuple[Group, Callable[[Event], Evidence | None]]] = {
+    kind: row for feature in parts("events").values() for kind, row in feature.NOTIFIED.items()
+}
 GROUPS: dict[str, Group] = {
     EventKind.HEALTH: "health",
     EventKind.RAISED: "finding",
@@ -41,25 +45,9 @@ GROUPS: dict[str, Group] = {
     EventKind.GATE_ENDED: "exclusion",
     EventKind.NOTICED: "termination",
     EventKind.NOTICE_ENDED: "termination",
-    EventKind.JOB_ENDED: "job",
+    **{kind: group for kind, (group, _) in _OF_FEATURES.items()},
 }
 """The kinds of events that are notified, and their group; the others are history."""
-_CAUSES = frozenset({"hardware", "host", "fabric", "notice", "other_node"})
-"""The causes of a job's end that are notified: what its owner did not do. Most jobs that fail do it by themselves."""
-_OF_JOB = (
-    "cause",
-    "certainty",
-    "sentence",
-    "code",
-    "slot",
-    "serial",
-    "state",
-    "exit_code",
-    "signal",
-    "user",
-    "job_name",
-)
-"""The data of a job's end that is notified."""
 _ABOUT_INTENTS = (EventKind.INTENDED, EventKind.OUTCOME)
 _HIDDEN = (*OF_GATES, *OF_FINDINGS, "overridden")
 _FIELDS_MOST = 32
@@ -87,7 +75,8 @@ def message(
     group = GROUPS.get(event.kind)
     if group is None or event.data.get("more") is True:
         return None
-    if group == "job" and not (names and event.data.get("cause") in _CAUSES):
+    data = _data(event, names=names)
+    if data is None:
         return None
     subject = _subject(group, event)
     key = _id(event, subject, origin.node)
@@ -105,7 +94,7 @@ def message(
     if event.key is not None and group != "job":
         document["finding"] = str(event.key)[:_TEXT_MOST]
         document |= _guidance(event, event.key, origin)
-    document["data"] = _data(event, _HIDDEN if names else (*_HIDDEN, "pod"))
+    document["data"] = data
     if repair is not None:
         document["repair"] = repair
     return group, Message(subject, key, json.dumps(document, separators=(",", ":")))
@@ -156,8 +145,15 @@ def _text(event: Event, name: str) -> str:
     return str(event.data.get(name, ""))[:_TEXT_MOST]
 
 
-def _data(event: Event, hidden: tuple[str, ...]) -> dict[str, Json]:
-    of_job = event.kind == EventKind.JOB_ENDED
-    kept = [(name, value) for name, value in event.data.items() if (name in _OF_JOB if of_job else name not in hidden)]
-    shown = kept[:_FIELDS_MOST]
+def _data(event: Event, *, names: bool) -> dict[str, Json] | None:
+    """Return the data that are notified; None if the event is not."""
+    group, of_feature = _OF_FEATURES.get(event.kind, ("", _whole))
+    if (given := of_feature(event)) is None or (group == "job" and not names):
+        return None
+    hidden = _HIDDEN if names else (*_HIDDEN, "pod")
+    shown = [(name, value) for name, value in given.items() if name not in hidden][:_FIELDS_MOST]
     return {name[:_TEXT_MOST]: value[:_TEXT_MOST] if isinstance(value, str) else value for name, value in shown}
+
+
+def _whole(event: Event) -> Evidence:
+    return event.data

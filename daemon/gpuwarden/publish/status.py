@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from gpuwarden.base.durations import format_duration
 from gpuwarden.features import parts
 from gpuwarden.health.conditions import condition
-from gpuwarden.health.model import Event, EventKind, Finding, GpuVerdict, Health, Key, Latch, Subject
+from gpuwarden.health.model import Event, Finding, GpuVerdict, Health, Latch
 from gpuwarden.health.runbooks import UNKNOWN_RUNBOOK, address
 from gpuwarden.health.to_do import to_do
 from gpuwarden.health.unknown_reasons import UNKNOWN_REASONS
@@ -30,6 +30,9 @@ from gpuwarden_collectors.kernel_log.belief import FACILITY, PACKET_FILTER
 
 Document = dict[str, Any]
 _FEATURES = parts("status")
+_NAMELESS: Mapping[str, Callable[[Event], Event]] = {
+    kind: function for feature in parts("events").values() for kind, function in feature.NAMELESS.items()
+}
 
 MAIN_READINGS = (
     "temperature",
@@ -185,13 +188,6 @@ def incidents(snapshot: Snapshot) -> list[Document]:
     ]
 
 
-_OF_JOBS = (EventKind.JOB_BEGUN, EventKind.JOB_USED, EventKind.JOB_ENDED)
-_NAMELESS = ("cause", "certainty", "code", "slot")
-"""Data of events of jobs that have no name of a user or a job, nor a text that may hold one."""
-_POD = "pod/"
-"""Before the name of a pod, which is one that its user gave."""
-
-
 def events(snapshot: Snapshot, found: Iterable[Event]) -> Document:
     return {"simulated": snapshot.service.simulated, "events": [event(one) for one in found]}
 
@@ -202,11 +198,8 @@ def public_events(snapshot: Snapshot, found: Iterable[Event]) -> Document:
 
 
 def _nameless(one: Event) -> Event:
-    if one.kind not in _OF_JOBS:
-        return one
-    is_pod = one.key is not None and one.key.subject.part.startswith(_POD)
-    key = Key("job", Subject("job", part=_POD.rstrip("/"))) if is_pod else one.key
-    return replace(one, key=key, data={name: one.data[name] for name in _NAMELESS if name in one.data})
+    without_names = _NAMELESS.get(one.kind)
+    return one if without_names is None else without_names(one)
 
 
 def event(one: Event) -> Document:

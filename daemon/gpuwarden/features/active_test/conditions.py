@@ -66,3 +66,5 @@ TO_DO: Mapping[str, str] = {
     "gpu_bandwidth_low": "Test the GPU again, cold and empty: `gpuwarden test`. Still slow: for PCIe check `nvidia-smi -q -i SLOT` (width, generation), "
     "for memory open a case with the vendor.",
 }
+
+RUNBOOKS: Mapping[str, str] = dict.fromkeys(TO_DO, "active-tests")

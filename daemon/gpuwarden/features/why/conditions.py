@@ -21,3 +21,5 @@ CONDITIONS = (
 TO_DO: Mapping[str, str] = {
     "job_idle": "Ask the job's owner, or end it: `scancel JOB`. No reason to drain the node.",
 }
+
+RUNBOOKS: Mapping[str, str] = {"job_idle": "gpu"}

@@ -1,0 +1,51 @@
+"""What of the events of jobs leaves the daemon: for everyone who can connect, and in notifications."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from gpuwarden.config.notify import Group
+from gpuwarden.features.why.model import Cause, JobKind, job_subject
+from gpuwarden.health.model import Event, EventKind, Evidence, Key
+
+_PUBLIC = ("cause", "certainty", "code", "slot")
+"""Data that have no name of a user or a job, nor a text that may hold one."""
+_CAUSES = frozenset({Cause.HARDWARE, Cause.HOST, Cause.FABRIC, Cause.NOTICE, Cause.OTHER_NODE})
+"""Causes that are notified: what the owner of the job did not do. Most jobs that fail do it by themselves."""
+_NOTIFIED = (
+    "cause",
+    "certainty",
+    "sentence",
+    "code",
+    "slot",
+    "serial",
+    "state",
+    "exit_code",
+    "signal",
+    "user",
+    "job_name",
+)
+"""Data of a job's end that are notified."""
+
+
+def _nameless(event: Event) -> Event:
+    """Return the event without names. That of a pod is one that its user gave."""
+    is_pod = event.key is not None and event.key.subject.part.startswith(f"{JobKind.POD}/")
+    key = Key("job", job_subject(JobKind.POD)) if is_pod else event.key
+    return replace(event, key=key, data=_of(event, _PUBLIC))
+
+
+def _ended(event: Event) -> Evidence | None:
+    """Return the data that are notified; None if it is not notified."""
+    return _of(event, _NOTIFIED) if event.data.get("cause") in _CAUSES else None
+
+
+def _of(event: Event, names: tuple[str, ...]) -> Evidence:
+    return {name: value for name, value in event.data.items() if name in names}
+
+
+NAMELESS: Mapping[EventKind, Callable[[Event], Event]] = dict.fromkeys(
+    (EventKind.JOB_BEGUN, EventKind.JOB_USED, EventKind.JOB_ENDED), _nameless
+)
+NOTIFIED: Mapping[EventKind, tuple[Group, Callable[[Event], Evidence | None]]] = {EventKind.JOB_ENDED: ("job", _ended)}
