@@ -71,7 +71,7 @@ def ended(rig: Rig, job: int, *nodes: str) -> None:
     """Wait until the epilog has noted the end on these nodes, and Slurm has heard of it."""
     notes = [rig.notes(name) / str(job) for name in nodes]
     rig.slurm.wait(lambda: all(one.exists() and "ended=" in one.read_text() for one in notes), f"the end of job {job}")
-    rig.slurm.wait(lambda: rig.slurm.job_state(job) != "COMPLETING", f"job {job} to be complete")
+    rig.slurm.wait(lambda: rig.slurm.has_ended(job), f"job {job} to be complete")
 
 
 def test_the_first_node_says_how_each_job_ended(rig: Rig) -> None:

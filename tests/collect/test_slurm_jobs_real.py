@@ -22,6 +22,7 @@ from support.mounts import fill, tmpfs
 from support.scrape import Scrape
 from support.slurm import CONTROLLER, SLURM_BESIDE, Slurm, require_slurm, running
 from support.slurm_rig_hooks import Rig
+from support.whole_lines import whole_lines
 
 pytestmark = SLURM_BESIDE
 
@@ -81,8 +82,7 @@ def test_findings_and_dcgm_exporter_name_the_jobs_of_each_gpu(rig: Rig, host: Fa
         daemon.wait_status("healthy")
         job = rig.slurm.submit("sleep 600", "-w", "n1", "--gres=gpu:2")
         daemon.wait(lambda: jobs_on(daemon) == {("0", str(job)), ("1", str(job))}, "the job on its GPUs")
-        daemon.wait((mapping / "1").exists, "the mapping")
-        assert (mapping / "0").read_text() == f"{job}\n"
+        daemon.wait(lambda: [whole_lines(mapping / gpu) for gpu in ("0", "1")] == [f"{job}\n"] * 2, "the mapping")
         host.xid(0, 95)
         daemon.wait(lambda: findings(daemon, "xid"), "the Xid")
         evidence = findings(daemon, "xid")[0]["evidence"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from gpuwarden_collectors.event_facts import LogOrigin, OomKillEvent
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.kernel_log.lines import TEXT_MAX, Record, event_of, parse_record
 from gpuwarden_collectors.places import name_at
+from support.disposable import kernel_log_writer
 from support.kernel_log import following
 from support.waiting import until
 
@@ -185,7 +187,7 @@ def limited() -> Iterator[Path]:
     """A job's step in the real tree, where Slurm of another version would make it, with 32 MiB for the job."""
     if not (MEMORY / "memory.limit_in_bytes").exists():
         pytest.skip("control groups of version 1 have no memory controller here")
-    top = MEMORY / "slurm_oomtest"
+    top = MEMORY / f"slurm_oomtest{os.getpid()}"
     step = top / "uid_1000/job_4711/step_0"
     step.mkdir(parents=True)
     (step.parent / "memory.limit_in_bytes").write_text("33554432")
@@ -200,11 +202,12 @@ async def test_a_real_kill_in_a_real_control_group_is_read_from_the_real_kernel_
         "import ctypes, os, sys; open(sys.argv[1], 'w').write(str(os.getpid()));"
         "ctypes.CDLL(None).prctl(15, b'a,pid=1,uid=0', 0, 0, 0); x = bytearray(200 << 20)"
     )
-    async with following(Path("/dev/kmsg")) as (log, received):
-        await until(lambda: log.complete or log.gaps > 0)
-        process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, str(limited / "cgroup.procs"))
-        assert await asyncio.wait_for(process.wait(), 120) == -9
-        await until(lambda: any(isinstance(e, OomKillEvent) and e.pid == process.pid for e in received.events))
+    with kernel_log_writer():  # nobody fills the ring meanwhile
+        async with following(Path("/dev/kmsg")) as (log, received):
+            await until(lambda: log.complete or log.gaps > 0)
+            process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, str(limited / "cgroup.procs"))
+            assert await asyncio.wait_for(process.wait(), 120) == -9
+            await until(lambda: any(isinstance(e, OomKillEvent) and e.pid == process.pid for e in received.events))
     (seen,) = [e for e in received.events if isinstance(e, OomKillEvent) and e.pid == process.pid]
     assert (seen.of_limit, seen.job, seen.limit_job, seen.uid) == (True, "slurm/4711", "slurm/4711", 0)
-    assert seen.group == "/slurm_oomtest/uid_1000/job_4711/step_0"
+    assert seen.group == f"/{limited.relative_to(MEMORY)}"

@@ -106,7 +106,8 @@ def test_a_test_is_announced_judged_and_kept_over_a_kill(host: FakeHost) -> None
         daemon.process.kill()
     with host.daemon() as daemon:
         daemon.wait_status("failure", "test_failed.memory")
-        assert daemon.status()["tests"]["running"]["level"] == "quick"  # for ten seconds after a start
+        assert begin(daemon, lease=name)["result"] == {"lease": name, "end": None}
+        assert daemon.status()["tests"]["running"]["level"] == "quick"
         daemon.wait_passes(2)
         status = daemon.status()
         assert [one["result"] for one in status["tests"]["results"]] == ["nothing_found", "failure"]

@@ -10,6 +10,7 @@ from support.daemons import FakeHost, RunningDaemon, slots
 from support.disposable import WITHOUT_KMSG, kernel_log_writer
 from support.mounts import ext4, fill, frozen, remount, tmpfs
 from support.scrape import Scrape
+from support.whole_lines import whole_lines
 
 pytestmark = pytest.mark.disposable
 
@@ -113,19 +114,17 @@ def test_a_full_run_directory_is_reported_and_no_verdict_calls_a_failed_node_hea
         verdict = host.run_dir / "verdict"
         with host.daemon() as running:
             running.wait_status("healthy")
-            running.wait(lambda: "\nstate=healthy\n" in verdict.read_text(), "the verdict")
+            running.wait(lambda: "\nstate=healthy\n" in whole_lines(verdict), "the verdict")
             filler = fill(disk)
             running.wait(
                 lambda: is_reported(running, "verdict", "No space left on device"), "the full disk to be reported"
             )
             host.xid(0, 95)
             running.wait_status("failure", "xid.95")
-            running.wait(
-                lambda: not verdict.exists() or "\nstate=failure\n" in verdict.read_text(), "no healthy verdict"
-            )
+            running.wait(lambda: "\nstate=healthy\n" not in whole_lines(verdict), "no healthy verdict")
             filler.unlink()
             running.wait(lambda: component_up(running, "verdict") == 1.0, "the disk's return")
-            running.wait(lambda: "\nstate=failure\n" in verdict.read_text(), "the verdict")
+            running.wait(lambda: "\nstate=failure\n" in whole_lines(verdict), "the verdict")
             running.wait(
                 lambda: "output_failed.verdict" not in running.heartbeat()["reasons"], "the end of the finding"
             )

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+PATIENCE = 60.0
+THAWS = 300
+"""Seconds: longer than what a test does on a frozen disk takes on a busy machine."""
 
 
 def _run(*command: str | Path) -> None:
@@ -32,7 +37,14 @@ def fill(disk: Path) -> Path:
 
 
 def remount(mount: Path, options: str) -> None:
-    _run("mount", "-o", f"remount,{options}", mount)
+    """Remount between two writes of whoever writes there: meanwhile the kernel refuses to make it read-only."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return _run("mount", "-o", f"remount,{options}", mount)
+        except subprocess.CalledProcessError as error:
+            if b"busy" not in error.stderr or time.monotonic() > end:
+                raise
 
 
 @contextmanager
@@ -52,8 +64,9 @@ def ext4(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def frozen(mount: Path) -> Iterator[None]:
-    """Any access below `mount` hangs meanwhile. It thaws also if the test is killed, or takes more than a minute."""
-    thaw = subprocess.Popen(["/bin/sh", "-c", 'timeout 60 cat; fsfreeze -u "$0"', mount], stdin=subprocess.PIPE)
+    """Any access below `mount` hangs meanwhile. It thaws also if the test is killed, or hangs itself."""
+    script = f'timeout {THAWS} cat; fsfreeze -u "$0"'
+    thaw = subprocess.Popen(["/bin/sh", "-c", script, mount], stdin=subprocess.PIPE)
     _run("fsfreeze", "-f", mount)
     try:
         yield

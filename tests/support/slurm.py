@@ -72,6 +72,7 @@ class Slurm:
     ports: list[int] = field(default_factory=list)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     paused: set[str] = field(default_factory=set)
+    _kept: list[socket.socket] = field(default_factory=list)
 
     @property
     def names(self) -> list[str]:
@@ -111,7 +112,9 @@ class Slurm:
     def configure(self, more: str | None = None) -> None:
         """Write slurm.conf, with other lines of `more` than before if given; it counts from the next start on."""
         self.more = self.more if more is None else more
-        self.ports = self.ports or free_ports(self.nodes + 1)
+        if not self.ports:
+            self._kept = keep_ports(self.nodes + 1)
+            self.ports = [kept.getsockname()[1] for kept in self._kept]
         names = [*self.names, *(f"f{n}" for n in range(1, self.phantoms + 1))]
         conf = CONF.format(
             folder=self.folder,
@@ -259,6 +262,8 @@ class Slurm:
     def end(self) -> None:
         """Nothing of it is left running: its jobs and their helpers neither."""
         self.stop()
+        for kept in self._kept:
+            kept.close()
         for pid in {*processes_with(f"SLURM_CONF={self.conf}"), *step_daemons(self.folder)}:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -345,13 +350,20 @@ class Slurm:
             time.sleep(0.05)
 
 
-def free_ports(count: int) -> list[int]:
-    """Below those that outgoing connections take, so that nobody gets one by chance before it is listened on."""
-    found: list[int] = []
+def keep_ports(count: int) -> list[socket.socket]:
+    """Return sockets that keep a port each, also while a daemon of the Slurm is away: another Slurm beside this one gets none of them,
+    and who reuses addresses, as Slurm does, may listen on it. They are below those that outgoing connections take.
+    """
+    found: list[socket.socket] = []
     while len(found) < count:
-        port = random.randrange(20000, 32000)
-        with contextlib.suppress(OSError), socket.create_server(("0.0.0.0", port)):
-            found += [port] if port not in found else []
+        kept = socket.socket()
+        try:
+            kept.bind(("0.0.0.0", random.randrange(20000, 32000)))
+        except OSError:
+            kept.close()
+            continue
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.append(kept)
     return found
 
 
