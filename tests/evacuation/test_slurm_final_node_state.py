@@ -15,7 +15,7 @@ from gpuwarden.features.evacuation.slurm.final_node_state import FinalState, Fin
 from gpuwarden.features.evacuation.slurm.requeue import Requeueing, requeue
 from gpuwarden_collectors.slurm.client import Commands, SlurmClient
 from gpuwarden_collectors.slurm.errors import Refused
-from support.slurm import SLURM, Slurm, processes_with, require_slurm, running
+from support.slurm import SLURM, Slurm, processes_with, require_slurm, running, step_daemons
 from support.slurm_ranks import Ranks, the_job
 
 pytestmark = SLURM
@@ -77,9 +77,8 @@ async def test_a_job_whose_node_vanished_runs_elsewhere_after_the_final_node_upd
     slurm.drain("n1", OWN_REASON)
     slurm.scontrol("update", "NodeName=n2", "State=UNDRAIN")
     slurm.stop("n1", how=signal.SIGKILL)
-    left = processes_with(f"SLURM_JOB_ID={job.id}")
-    stepds = [pid for pid in processes_with(f"SLURM_CONF={slurm.conf}") if is_stepd(pid)]
-    for pid in (*stepds, *left):  # first those who could still report the others' end
+    left = processes_with(f"SLURM_JOB_ID={job.id}", f"SLURM_CONF={slurm.conf}")
+    for pid in (*step_daemons(slurm.folder, job.id), *left):  # first those who could still report the others' end
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     assert (await requeue(commands, job, "n1")).result is Requeueing.WAITS
@@ -92,12 +91,6 @@ async def test_a_job_whose_node_vanished_runs_elsewhere_after_the_final_node_upd
     assert (outcome.result, outcome.restarts) == (Requeueing.REQUEUED, 1)
     ranks.ready(job.id, ranks=1, run=1)
     assert slurm.job(job.id)["NodeList"] == "n2"
-
-
-def is_stepd(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text() == "slurmstepd\n"
-    return False
 
 
 async def test_a_node_of_a_cloud_is_powered_down(slurm: Slurm, commands: Commands) -> None:

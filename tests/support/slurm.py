@@ -367,22 +367,25 @@ def keep_ports(count: int) -> list[socket.socket]:
     return found
 
 
-def processes_with(variable: str) -> list[int]:
-    """Return all processes that were started with this variable and value."""
-    found = []
+def processes_with(*variables: str) -> list[int]:
+    """Return all processes that were started with these variables and values. Jobs of other Slurms here have the same numbers."""
+    wanted, found = {variable.encode() for variable in variables}, []
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            if folder.name.isdigit() and variable.encode() in (folder / "environ").read_bytes().split(b"\0"):
+            if folder.name.isdigit() and wanted <= set((folder / "environ").read_bytes().split(b"\0")):
                 found.append(int(folder.name))
     return [pid for pid in found if pid != os.getpid()]
 
 
-def step_daemons(folder: Path) -> list[int]:
-    """Return each slurmstepd that writes to a log in this folder: from 24.11 on its environment does not name its configuration."""
-    found = []
+def step_daemons(folder: Path, job: int | None = None) -> list[int]:
+    """Return each slurmstepd that writes to a log in this folder: from 24.11 on its environment does not name its configuration.
+    `job`: those of its steps.
+    """
+    found, title = [], b"slurmstepd" if job is None else b"slurmstepd: [%d." % job
     for process in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            if process.name.isdigit() and (process / "comm").read_text().startswith("slurmstepd"):
+            named = process.name.isdigit() and (process / "comm").read_text().startswith("slurmstepd")
+            if named and title in (process / "cmdline").read_bytes():
                 files = [str(fd.readlink()) for fd in (process / "fd").iterdir()]
                 found += [int(process.name)] if any(file.startswith(f"{folder}/") for file in files) else []
     return found

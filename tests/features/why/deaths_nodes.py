@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,9 +13,10 @@ import uuid
 from features.why.deaths import UNEXPLAINED, Death, Play, Played, Stage
 from gpuwarden.features.why.model import Cause
 from support.commands import environment
-from support.daemons import alive, slots
+from support.daemons import slots
 from support.death_rig import GPUS, DyingNode, Job
 from support.evacuation_rig import catches_term
+from support.slurm import step_daemons
 from support.trees import plant
 
 PORT = "class/infiniband/mlx5_0/ports/1"
@@ -140,12 +142,9 @@ def rebooted(stage: Stage, job: Job) -> Played:
 
 def kill_job(job: Job, pid: int) -> None:
     """End all of it on a node, its step's daemon first, so that nobody sees how."""
-    for daemon in subprocess.run(
-        ["pgrep", "-f", f"slurmstepd: \\[{job.id}\\."], capture_output=True, text=True, check=False
-    ).stdout.split():
-        os.kill(int(daemon), signal.SIGKILL)
-    if alive(pid):
-        os.kill(pid, signal.SIGKILL)
+    for process in (*step_daemons(job.rig.slurm.folder, job.id), pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
 def slurmd_killed(stage: Stage, job: Job) -> Played:
