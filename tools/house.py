@@ -18,7 +18,7 @@ from gpuwarden.features import FEATURES
 ROOT = Path(__file__).parent.parent
 DAEMON = ROOT / "daemon/gpuwarden"
 PRODUCT = (DAEMON, ROOT / "collectors/gpuwarden_collectors", ROOT / "job/gpuwarden_job")
-MOST = {"imports inside of functions": 19, "statements that the formatter skips": 40, "files above 400 lines": 0}
+MOST = {"imports inside of functions": 15, "statements that the formatter skips": 40, "files above 400 lines": 0}
 """Marks that may only become fewer."""
 COMMON = frozenset({"file", "why"})
 """Features whose name is a word of other files, too."""

@@ -6,12 +6,16 @@ torch.distributed (MPI, JAX, a socket) gives a `Ranks` with that one function; v
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 _NO_VALUE = -1
+_PATIENCE = dt.timedelta(minutes=30)
+"""Longer than a save that one rank is late with. A dead peer is the business of PeerWatch."""
 
 
 def _itself(value: int) -> int:
@@ -48,12 +52,10 @@ class Ranks:
         Raises RuntimeError where WORLD_SIZE shows other ranks that cannot be reached: ranks that each think themselves
         alone would save different steps.
         """
-        torch = sys.modules.get("torch")
+        torch: Any = sys.modules.get("torch")
         distributed = getattr(torch, "distributed", None)
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
-            from gpuwarden_job.torch_ranks import torch_ranks  # noqa: PLC0415 - it builds on this file
-
-            return torch_ranks()
+            return _torch_ranks(torch, distributed)
         size = environ.get("WORLD_SIZE", "1").strip()
         if size not in ("", "0", "1"):
             raise RuntimeError(
@@ -61,3 +63,18 @@ class Ranks:
                 "or pass ranks=Ranks(rank, size, largest=…)"
             )
         return cls()
+
+
+def _torch_ranks(torch: Any, distributed: Any) -> Ranks:
+    """Create a process group of its own; all ranks call this together, once. Raises what torch raises.
+
+    It is on the CPU: agreement must not wait for what is queued on the GPU.
+    """
+    group = distributed.new_group(backend="gloo", timeout=_PATIENCE)
+
+    def largest(value: int) -> int:
+        tensor = torch.tensor([value], dtype=torch.int64)
+        distributed.all_reduce(tensor, op=distributed.ReduceOp.MAX, group=group)
+        return int(tensor.item())
+
+    return Ranks(distributed.get_rank(), distributed.get_world_size(), largest)

@@ -84,7 +84,7 @@ def test_status_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
     loaded = set(done.stderr.split())
     assert loaded & HEAVY == set()
     assert {name for name in loaded if name.startswith("gpuwarden")} == {
-        "gpuwarden", "gpuwarden.base", "gpuwarden.base.paths", "gpuwarden.base.durations", "gpuwarden.cli", "gpuwarden.cli.main", "gpuwarden.cli.parser", "gpuwarden.cli.status",
+        "gpuwarden", "gpuwarden.base", "gpuwarden.base.paths", "gpuwarden.base.peer", "gpuwarden.base.durations", "gpuwarden.cli", "gpuwarden.cli.main", "gpuwarden.cli.parser", "gpuwarden.cli.status",
         "gpuwarden.cli.client", "gpuwarden.cli.status_text", "gpuwarden.cli.enforcement_text",
         "gpuwarden.cli.evidence_text", "gpuwarden.cli.text", "gpuwarden.features",
         *(f"gpuwarden.features.{name}" for name, own in FEATURES.items() if own & {"verbs", "status_text"}),

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from gpuwarden.publish.sockets.control import LINE_LIMIT, Control, ControlError, Peer, Verb, VerbError, peer_of
+from gpuwarden.base.peer import Peer, peer_of
+from gpuwarden.publish.sockets.control import LINE_LIMIT, Control, ControlError, Verb, VerbError
 from gpuwarden_collectors.facts import Stamp
 from support.socket_talk import ask, client
 

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
+from gpuwarden.base.peer import Peer
 from gpuwarden.control.record import BYTES_MOST, FORGOTTEN, SESSIONS_MOST, Spool, record_verbs
 from gpuwarden.engine.engine import Engine
 from gpuwarden.health.model import Health
 from gpuwarden.health.view import Rules
-from gpuwarden.publish.sockets.control import Peer, VerbError
+from gpuwarden.publish.sockets.control import VerbError
 from gpuwarden.replay.replay import Replay, Tally
 from gpuwarden.trace.records import Acknowledged, Began, ErrorsChanged, HostEventsSeen, Passed, Record, RulesChanged
 from gpuwarden_collectors.facts import NvmlFacts, Stamp

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwarden.base.paths import run_dir, simulation_home
+from gpuwarden.base.peer import peer_of
 from gpuwarden.cli.parser import NOT_ALLOWED, TRY_AGAIN, UNAVAILABLE, CommandError
 from gpuwarden.cli.text import clean
 
@@ -80,8 +81,6 @@ class Daemon:
 
     def peer(self) -> tuple[int, int]:
         """Process and user that listen there, from the kernel; (0, 0) if none does."""
-        from gpuwarden.publish.sockets.unix_socket import peer_of  # noqa: PLC0415 - it loads asyncio, which other verbs do not need
-
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(self._deadline)
             try:

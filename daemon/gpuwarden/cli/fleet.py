@@ -18,7 +18,8 @@ from gpuwarden.cli import fleet_report
 from gpuwarden.cli.fleet_drift import show_drift
 from gpuwarden.cli.fleet_text import fleet_text, why_text
 from gpuwarden.cli.parser import HEALTH_CODES, UNKNOWN, CommandError, Parser, duration
-from gpuwarden.cli.prometheus_options import URL, add_files, add_timeout, prometheus_access
+from gpuwarden.cli.prometheus_access import prometheus_access
+from gpuwarden.cli.prometheus_options import URL, add_files, add_timeout
 from gpuwarden.cli.text import clean
 from gpuwarden.fleet.alike import labels_of
 from gpuwarden.fleet.model import RANK, Key, Row, Status

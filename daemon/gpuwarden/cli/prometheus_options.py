@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from gpuwarden.cli.parser import CommandError, Parser, duration
-from gpuwarden.cli.text import clean
-
-if TYPE_CHECKING:  # it loads TLS, which a command without Prometheus does not need
-    from gpuwarden.prometheus.access import Access
+from gpuwarden.cli.parser import Parser, duration
 
 URL = "http://127.0.0.1:9090"
-_FILES = {
+FILES = {
     "token": "a bearer token",
     "basic": "one line USER:PASSWORD",
     "ca": "certificates (PEM) to trust instead of the system's",
@@ -23,7 +16,7 @@ _FILES = {
 
 
 def add_files(parser: Parser) -> None:
-    for name, holds in _FILES.items():
+    for name, holds in FILES.items():
         parser.add_argument(
             f"--{name}-file",
             metavar="F",
@@ -40,23 +33,3 @@ def add_timeout(parser: Parser, counted: str) -> None:
         default="30s",
         help=f"time limit for {counted} (default: 30s)",
     )
-
-
-def prometheus_access(options: argparse.Namespace, environment: Mapping[str, str]) -> Access:
-    """Return how the options and the environment reach Prometheus. Raises CommandError."""
-    from gpuwarden.prometheus.access import AccessError, Hints, access  # noqa: PLC0415 - as above
-
-    hints = Hints(
-        address="is the address right? --prometheus URL, or PROMETHEUS_URL",
-        credentials="give --token-file or --basic-file",
-        time="--timeout allows more",
-    )
-    variables = {name: environment.get(f"PROMETHEUS_{name.upper()}_FILE") for name in _FILES}
-    given = {name: getattr(options, f"{name}_file") for name in _FILES}
-    chosen = {name: given[name] or (Path(variable) if variable else None) for name, variable in variables.items()}
-    if given["token"] or given["basic"]:  # options override the environment
-        chosen |= {name: given[name] for name in ("token", "basic")}
-    try:
-        return access(options.prometheus or environment.get("PROMETHEUS_URL") or URL, **chosen, hints=hints)
-    except AccessError as error:
-        raise CommandError(clean(str(error))) from error

@@ -16,6 +16,7 @@ from gpuwarden.base.paths import CONFIG_FILE, UnsafeFolder, check_private, is_re
 from gpuwarden.cli.parser import CommandError
 from gpuwarden.config.model import Config, ConfigError, load
 from gpuwarden.config.sources import Layer, Sources, nested
+from gpuwarden.publish.metrics.chosen import ALL
 
 _OPTIONS = (
     ("mode", "--mode", "mode"),
@@ -48,8 +49,6 @@ def configuration(
 
 def loaded(given: Sources) -> Config:
     """Load the configuration, and check the names of series in it. Raises ConfigError."""
-    from gpuwarden.publish.metrics.chosen import ALL  # noqa: PLC0415 - commands that load no configuration start faster
-
     return load(given, series=ALL)
 
 

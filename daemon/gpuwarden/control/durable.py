@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpuwarden.publish.sockets.control import TRY_AGAIN, Peer, Verb, VerbError
+from gpuwarden.base.peer import Peer
+from gpuwarden.publish.sockets.control import TRY_AGAIN, Verb, VerbError
 from gpuwarden_collectors.base import Clock
 
 ON_DISK_WITHIN = 2.0

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gpuwarden.base.peer import Peer
 from gpuwarden.base.threads import detached
 from gpuwarden.collect.collectors import Readers
 from gpuwarden.control.durable import Durable
@@ -24,7 +25,7 @@ from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.ledger.reader import read_only
 from gpuwarden.publish import status
 from gpuwarden.publish.metrics.exposition import Holder
-from gpuwarden.publish.sockets.control import TRY_AGAIN, Peer, Verb, VerbError
+from gpuwarden.publish.sockets.control import TRY_AGAIN, Verb, VerbError
 from gpuwarden_collectors.base import Clock
 
 if TYPE_CHECKING:  # only with --simulate

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
+from gpuwarden.base.peer import Peer
 from gpuwarden.control.rate_limit import Pushes
 from gpuwarden.engine.enforcement import Enforcement
 from gpuwarden.engine.operator_orders import StaysOut
 from gpuwarden.health.model import Verdict
 from gpuwarden.policy.orders import is_announced, is_sooner
-from gpuwarden.publish.sockets.control import TRY_AGAIN, Peer, Verb, VerbError
+from gpuwarden.publish.sockets.control import TRY_AGAIN, Verb, VerbError
 from gpuwarden_collectors.base import Clock
 
 NOTICE_MOST = 90 * 86_400.0

@@ -19,9 +19,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
+from gpuwarden.base.peer import Peer
 from gpuwarden.engine.engine import Engine
 from gpuwarden.health.checkpoint import checkpoint
-from gpuwarden.publish.sockets.control import TRY_AGAIN, Peer, Verb, VerbError
+from gpuwarden.publish.sockets.control import TRY_AGAIN, Verb, VerbError
 from gpuwarden.trace.recorder import Recording
 from gpuwarden.trace.records import Began, ErrorsChanged, Record
 from gpuwarden_collectors.base import Clock

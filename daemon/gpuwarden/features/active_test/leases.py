@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
+from gpuwarden.base.peer import Peer
 from gpuwarden.base.threads import detached
 from gpuwarden.control.durable import Durable
 from gpuwarden.engine.engine import Engine
@@ -31,7 +32,7 @@ from gpuwarden.health.model import Event, EventKind
 from gpuwarden.ledger.ledger import Ledger
 from gpuwarden.policy.model import Act
 from gpuwarden.publish.metrics.exposition import Holder
-from gpuwarden.publish.sockets.control import NOT_ALLOWED, TRY_AGAIN, Peer, Verb, VerbError
+from gpuwarden.publish.sockets.control import NOT_ALLOWED, TRY_AGAIN, Verb, VerbError
 from gpuwarden_collectors.active_test.facts import GpuTest
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.base import Clock

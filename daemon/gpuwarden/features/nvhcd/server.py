@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuwarden.base.accepting import accepted
+from gpuwarden.base.peer import peer_of
 from gpuwarden.features.nvhcd.connection import Connection, Connections
 from gpuwarden.features.nvhcd.wire import Response, encoded
 from gpuwarden.integrations.process import left
 from gpuwarden.integrations.published import Published, Reader
-from gpuwarden.publish.sockets.unix_socket import peer_of
 
 if TYPE_CHECKING:  # structlog is for gpuwarden.base.log to import, which keeps it small
     from structlog.typing import FilteringBoundLogger

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gpuwarden.base.peer import Peer
 from gpuwarden.health.gpu.jobs import on_gpus
 from gpuwarden.health.model import Health
 from gpuwarden.publish.metrics.exposition import Holder
 from gpuwarden.publish.snapshot import Snapshot
-from gpuwarden.publish.sockets.control import Peer, Verb
+from gpuwarden.publish.sockets.control import Verb
 from gpuwarden_collectors.base import Clock
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+from gpuwarden.base.peer import Peer
 from gpuwarden.base.threads import detached
 from gpuwarden.control.rate_limit import Pushes
 from gpuwarden.features.why.asking import Asker, Folders, asker
@@ -26,7 +27,6 @@ from gpuwarden.features.why.names import NO_SUCH_JOB, names_of
 from gpuwarden.features.why.sentences import Board
 from gpuwarden.features.why.snapshot import of
 from gpuwarden.publish.snapshot import Snapshot
-from gpuwarden.publish.sockets.control import Peer
 from gpuwarden.publish.sockets.jobs import Caller
 from gpuwarden.publish.sockets.unix_socket import TRY_AGAIN, VerbError
 from gpuwarden_collectors.base import Clock

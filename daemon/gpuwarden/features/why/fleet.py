@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpuwarden.cli.parser import UNKNOWN, CommandError
-from gpuwarden.cli.prometheus_options import prometheus_access
+from gpuwarden.cli.prometheus_access import prometheus_access
 from gpuwarden.cli.text import clean, table, when
 from gpuwarden.features.why.metrics import CAUSE_AT, ENDED, ENDED_AT
 from gpuwarden.features.why.model import Cause, JobKind

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwarden.base.log import get_logger
+from gpuwarden.base.peer import Peer, peer_of
 from gpuwarden.base.threads import detached
 from gpuwarden.publish.sockets.unix_socket import (
     INTERNAL,
@@ -20,14 +21,12 @@ from gpuwarden.publish.sockets.unix_socket import (
     TRY_AGAIN,
     USAGE,
     LineConnection,
-    Peer,
     SocketError,
     SocketFile,
     SocketUnavailable,
     VerbError,
     Verbs,
     failed,
-    peer_of,
 )
 from gpuwarden_collectors.facts import Stamp
 
@@ -41,10 +40,8 @@ __all__ = (
     "USAGE",
     "Control",
     "ControlError",
-    "Peer",
     "Verb",
     "VerbError",
-    "peer_of",
 )
 
 LINE_LIMIT = 256 * 1024

@@ -26,17 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from gpuwarden.base.log import get_logger
+from gpuwarden.base.peer import peer_of
 from gpuwarden.publish.notices import WAIT_MOST, Notices
 from gpuwarden.publish.sockets.listener import PACE, SocketListener
-from gpuwarden.publish.sockets.unix_socket import (
-    TRY_AGAIN,
-    LineConnection,
-    SocketFile,
-    VerbError,
-    Verbs,
-    failed,
-    peer_of,
-)
+from gpuwarden.publish.sockets.unix_socket import TRY_AGAIN, LineConnection, SocketFile, VerbError, Verbs, failed
 from gpuwarden_collectors.base import Clock, host_clock
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.process_stat import process_stat

@@ -15,9 +15,7 @@ import json
 import os
 import socket
 import stat
-import struct
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
@@ -25,8 +23,6 @@ if TYPE_CHECKING:  # structlog is for gpuwarden.base.log to import, which keeps 
     from structlog.typing import FilteringBoundLogger
 
 USAGE, INTERNAL, TRY_AGAIN, NOT_ALLOWED = 64, 70, 75, 77
-SO_PEERGROUPS = 59  # asm-generic/socket.h; Linux 4.13 and later
-PEER = struct.Struct("=iII")  # struct ucred: pid, uid, gid
 
 Response = dict[str, Any]
 Who = TypeVar("Who")
@@ -42,24 +38,6 @@ class VerbError(Exception):
     def __init__(self, message: str, code: int = USAGE) -> None:
         super().__init__(message)
         self.code = code
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """The process at the other end, as of its connect. `groups`: primary and supplementary."""
-
-    pid: int
-    uid: int
-    groups: frozenset[int]
-
-
-def peer_of(sock: socket.socket) -> Peer:
-    pid, uid, gid = PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
-    try:
-        raw = sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, 1024)
-    except OSError:  # more than 256 groups, or an older kernel: the primary one must do
-        raw = b""
-    return Peer(pid, uid, frozenset((gid, *struct.unpack(f"={len(raw) // 4}I", raw))))
 
 
 class SocketUnavailable(SocketError):  # noqa: N818 - a state of the folder

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from gpuwarden.publish.sockets.unix_socket import Peer, peer_of
+from gpuwarden.base.peer import Peer, peer_of
 from gpuwarden_collectors.host_files import read_text
 from gpuwarden_collectors.process_stat import process_stat
 

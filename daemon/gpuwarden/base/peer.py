@@ -1,0 +1,31 @@
+"""The process at the other end of a Unix socket, by the kernel."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import NamedTuple
+
+SO_PEERGROUPS = 59  # asm-generic/socket.h; Linux 4.13 and later
+PEER = struct.Struct("=iII")  # struct ucred: pid, uid, gid
+
+
+class Peer(NamedTuple):
+    """The process at the other end, as of its connect."""
+
+    pid: int
+    """Process number."""
+    uid: int
+    """Its user."""
+    groups: frozenset[int]
+    """Its groups, primary and supplementary."""
+
+
+def peer_of(sock: socket.socket) -> Peer:
+    """Return who is at the other end. Raises OSError for a socket of another kind."""
+    pid, uid, gid = PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
+    try:
+        raw = sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, 1024)
+    except OSError:  # more than 256 groups, or an older kernel: the primary one must do
+        raw = b""
+    return Peer(pid, uid, frozenset((gid, *struct.unpack(f"={len(raw) // 4}I", raw))))

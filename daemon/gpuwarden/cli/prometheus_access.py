@@ -1,0 +1,30 @@
+"""How the options of a command, and its environment, reach Prometheus. It loads TLS, which a command without Prometheus does not need."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpuwarden.cli.parser import CommandError
+from gpuwarden.cli.prometheus_options import FILES, URL
+from gpuwarden.cli.text import clean
+from gpuwarden.prometheus.access import Access, AccessError, Hints, access
+
+
+def prometheus_access(options: argparse.Namespace, environment: Mapping[str, str]) -> Access:
+    """Return how the options and the environment reach Prometheus. Raises CommandError."""
+    hints = Hints(
+        address="is the address right? --prometheus URL, or PROMETHEUS_URL",
+        credentials="give --token-file or --basic-file",
+        time="--timeout allows more",
+    )
+    variables = {name: environment.get(f"PROMETHEUS_{name.upper()}_FILE") for name in FILES}
+    given = {name: getattr(options, f"{name}_file") for name in FILES}
+    chosen = {name: given[name] or (Path(variable) if variable else None) for name, variable in variables.items()}
+    if given["token"] or given["basic"]:  # options override the environment
+        chosen |= {name: given[name] for name in ("token", "basic")}
+    try:
+        return access(options.prometheus or environment.get("PROMETHEUS_URL") or URL, **chosen, hints=hints)
+    except AccessError as error:
+        raise CommandError(clean(str(error))) from error
