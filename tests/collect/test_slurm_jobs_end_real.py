@@ -15,6 +15,7 @@ from gpuwarden_collectors.slurm.jobs import JobsReader
 from gpuwarden_collectors.slurm.jobs_facts import Job
 from support.slurm import SLURM_BESIDE, Slurm, require_slurm, running
 from support.slurm_rig_hooks import Rig
+from support.whole_lines import whole_lines
 
 pytestmark = [*SLURM_BESIDE, pytest.mark.slow]
 PASSES = 4
@@ -85,6 +86,9 @@ def test_the_first_node_says_how_each_job_ended(rig: Rig) -> None:
     forged = slurm.submit("true", *on, "-J", "x\n   JobState=NODE_FAIL Reason=NodeDown FailedNode=n9 Dependency=(null)")
     for job in (cancelled, two):
         slurm.wait(lambda job=job: slurm.job_state(job) == "RUNNING", f"job {job} to run")  # type: ignore[misc]
+    for name in ("n2", "n3"):  # it runs as soon as the prolog of its first node is done
+        note = rig.notes(name) / str(two)
+        slurm.wait(lambda note=note: "started=" in whole_lines(note), f"the prolog of {name}")  # type: ignore[misc]
     slurm.command("scancel", str(cancelled))
     slurm.command("scancel", str(two), user="nobody")
     for job in (failed, killed, step, cancelled, forged):

@@ -36,7 +36,8 @@ class GateSocket:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(str(path))
         self._socket.listen()
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._serving = threading.Thread(target=self._serve, daemon=True)
+        self._serving.start()
 
     def _serve(self) -> None:
         with suppress(OSError):
@@ -49,6 +50,9 @@ class GateSocket:
                     )
 
     def close(self) -> None:
+        """End it with all of its processes, also the one that is just being started."""
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._serving.join()
         self._socket.close()
         for process in self.processes:
             process.kill()
