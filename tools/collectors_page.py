@@ -37,7 +37,7 @@ OTHERS = (
     ("`jobs`", "if `[slurm]` is enabled: Slurm jobs on this node and their GPUs, from cgroups, environments and `scontrol listpids`", "every 15 s",
      "a thread with a deadline; at most two queries to the controller in four hours, and one for each job that ended, by its first node, 30 an hour"),
     ("`workloads`", "what runs on the GPUs: Slurm jobs, containers, pods and other sessions, by the cgroups of processes with an open GPU; how many the kernel killed for want of memory", "every 5 s",
-     "a thread with a deadline; 4,096 processes, 256 workloads"),
+     "a thread with a deadline; 4,096 processes, 256 workloads, of these 64 sessions of one user"),
     ("`pods`", "if `kubernetes.pod_labels` is set: Kubernetes containers with GPUs, from kubelet's Unix socket ([kubernetes.md](../use/kubernetes.md#labels-of-pods))", "every 10 s",
      "gRPC, with a deadline of 2 s and at most 4 MiB"),
     ("`containers`", "if `jobs.stalled_containers` is set: containers with GPUs that opt in to `job_stalled`, from their cgroups, their environments and labels in Docker's API", "every 15 s",

@@ -14,7 +14,7 @@ import pytest
 
 from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.process_stat import process_stat
-from gpuwarden_collectors.receivers.workloads import KEPT_FOR, WORKLOADS_MAX, WorkloadsReader
+from gpuwarden_collectors.receivers.workloads import KEPT_FOR, SESSIONS_MAX, WORKLOADS_MAX, WorkloadsReader
 from gpuwarden_collectors.receivers.workloads_facts import Workload, WorkloadProcess, WorkloadsFacts
 from support.job_trees import Forest, forest, member
 from support.waiting import until
@@ -291,9 +291,27 @@ def test_kills_of_a_group_are_counted_while_it_lives_and_kept_when_it_is_gone(pr
 def test_no_more_than_the_limit_are_kept_and_the_rest_is_counted(proc: Proc) -> None:
     for pid in range(1000, 1000 + WORKLOADS_MAX + 9):
         proc.add(pid)
-    proc.of_user(1000)
+        os.chown(proc.folder / str(pid), pid, pid)
     facts = proc.reader.read()
     assert (len(facts.workloads), facts.left_out) == (WORKLOADS_MAX, 9)
+
+
+def test_a_user_with_many_sessions_displaces_no_other_s(proc: Proc) -> None:
+    many, other = range(1000, 1000 + WORKLOADS_MAX), 9000
+    for pid in many:
+        proc.add(pid)
+    proc.of_user(1000)
+    proc.add(other)
+    os.chown(proc.folder / str(other), 1001, 1001)
+    facts = proc.reader.read()
+    assert (len(facts.workloads), facts.left_out) == (SESSIONS_MAX + 1, WORKLOADS_MAX - SESSIONS_MAX)
+    proc.gone(other)
+    proc.reader.read()
+    for pid in many:
+        proc.gone(pid)
+    over = [one for one in proc.reader.read().workloads if one.ended is not None]
+    assert len(over) == SESSIONS_MAX + 1
+    assert f"session/{other}" in [one.name for one in over]
 
 
 def test_what_cannot_be_read_is_not_there(tmp_path: Path) -> None:

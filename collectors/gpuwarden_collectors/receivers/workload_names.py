@@ -26,6 +26,8 @@ from gpuwarden_collectors.places import SHOWN, container_at, place_begins, pod_a
 from gpuwarden_collectors.process_stat import ProcessStat, process_stat
 from gpuwarden_collectors.slurm.jobs_cgroup import slurm_place
 
+SESSION = "session/"
+"""Before the number of a session in its name."""
 _GROUPS_MAX = 64 << 10  # bytes
 _FAMILY = 16  # generations that are asked for us
 POD_LOGS = Path("var/log/pods")
@@ -48,6 +50,10 @@ class Member:
     group: str = ""
     folder: str | None = None
 
+    @property
+    def is_session(self) -> bool:
+        return self.name.startswith(SESSION)
+
 
 def member(
     proc: Path, stat: ProcessStat, folders: RootFolders, jobs: Mapping[int, int], pods: Mapping[str, str]
@@ -67,7 +73,7 @@ def member(
         return replace(at, name=f"slurm/{job}", uid=uid)
     if uid == 0 or _ours(proc, stat):
         return None
-    return Member(f"session/{stat.session or stat.pid}", uid)
+    return Member(f"{SESSION}{stat.session or stat.pid}", uid)
 
 
 def pod_names(root: Path) -> dict[str, str]:

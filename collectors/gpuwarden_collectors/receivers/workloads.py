@@ -10,6 +10,7 @@ Only processes with a GPU open are read: their line of state each time, their co
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,10 +20,12 @@ from gpuwarden_collectors.control_groups import RootFolders
 from gpuwarden_collectors.host_files import read_text
 from gpuwarden_collectors.process_stat import ProcessStat, process_stat
 from gpuwarden_collectors.receivers.oom_counts import OomCount, OomCounts
-from gpuwarden_collectors.receivers.workload_names import Member, member, only, pod_names
+from gpuwarden_collectors.receivers.workload_names import SESSION, Member, member, only, pod_names
 from gpuwarden_collectors.receivers.workloads_facts import Workload, WorkloadProcess, WorkloadsFacts
 
 PROCESSES_MAX, WORKLOADS_MAX = 4096, 256
+SESSIONS_MAX = 64
+"""Sessions of one user, of those that are there and again of those that are gone: each may begin as many as he wants, and displaces no other's."""
 KEPT_FOR = 60.0
 """Seconds for which what is gone is still reported."""
 _FIRST_MOST = 64
@@ -87,7 +90,7 @@ class WorkloadsReader:
         self._end(now)
         self._take({} if users is None else users)
         self._counts.read([known.oom for known in self._there.values() if known.oom is not None])
-        self._gone = [known for known in self._gone if now - (known.ended or now) <= KEPT_FOR][-WORKLOADS_MAX:]
+        self._gone = _newest([known for known in self._gone if now - (known.ended or now) <= KEPT_FOR])
         found = [_workload(known) for known in (*self._gone, *self._there.values())]
         found.sort(key=lambda one: (one.name, one.started))
         return WorkloadsFacts(workloads=tuple(found), left_out=self._left_out)
@@ -97,13 +100,16 @@ class WorkloadsReader:
         self._left_out += len(listed[PROCESSES_MAX:])
         stats = [stat for pid in listed[:PROCESSES_MAX] if (stat := process_stat(self._proc, pid)) and not stat.over]
         self._identify(stats)
+        sessions = Counter(known.member.uid for known in self._there.values() if known.member.is_session)
         for stat in stats:
             key = stat.pid, stat.started
             if (of := self._members.get(key)) is None:
                 continue
             known = self._there.get(of.name)
-            if known is None and len(self._there) < WORKLOADS_MAX:
+            is_too_many = of.is_session and sessions[of.uid] >= SESSIONS_MAX
+            if known is None and len(self._there) < WORKLOADS_MAX and not is_too_many:
                 known = self._there[of.name] = self._begun(of, stat)
+                sessions[of.uid] += of.is_session
             if known is None:
                 self._left_out += 1
                 continue
@@ -123,7 +129,7 @@ class WorkloadsReader:
         for stat in stats:
             key = stat.pid, stat.started
             known = before.get(key)
-            late = stat.pid in jobs and (known is None or known.name.startswith("session/"))
+            late = stat.pid in jobs and (known is None or known.name.startswith(SESSION))
             if key in before and not late:
                 self._members[key] = known
                 continue
@@ -165,6 +171,18 @@ class WorkloadsReader:
                 self._gone.append(self._there.pop(name))
                 moved = {key for key, of in self._members.items() if of is not None and of.name == name}
                 self._members = {key: of for key, of in self._members.items() if key not in moved}
+
+
+def _newest(gone: list[_Known]) -> list[_Known]:
+    """Return those that are still reported, in their order, which is the oldest first."""
+    sessions: Counter[int] = Counter()
+    kept = []
+    for known in reversed(gone):
+        of = known.member
+        sessions[of.uid] += of.is_session
+        if not of.is_session or sessions[of.uid] <= SESSIONS_MAX:
+            kept.append(known)
+    return kept[:WORKLOADS_MAX][::-1]
 
 
 def _inode(folder: str | None) -> int:

@@ -23,6 +23,18 @@ from support.why_hosts import WhyHost, workload
 NAME = f"slurm/{JOB}"
 
 
+def spend(host: WhyHost) -> None:
+    """Let so many short jobs run that a young one is not written down at once."""
+    for number in range(1, 40):
+        job = Job(id=number, uid=UID, gpus=(0,), started=host.uptime)
+        host.job_facts = JobsFacts(jobs=(job,))
+        host.free()
+        host.run(2)
+        host.job_facts = JobsFacts(jobs=(replace(job, ended=host.uptime),))
+    host.job_facts = JobsFacts()
+    host.run(65)
+
+
 @pytest.fixture
 def host() -> WhyHost:
     """Its job began 100 s ago."""
@@ -31,17 +43,33 @@ def host() -> WhyHost:
     return host
 
 
-def test_a_job_is_written_down_after_a_minute_with_its_user_and_its_gpus(host: WhyHost) -> None:
+def test_a_job_is_written_down_with_its_user_and_its_gpus(host: WhyHost) -> None:
     (epoch,) = memory_of(host.state).epochs.values()
     assert (epoch.name, epoch.uid, epoch.slots, epoch.pids) == (NAME, UID, (slot(0), slot(1)), (100, 101))
     assert epoch.began.boottime == pytest.approx(9_900.0)
-    young = WhyHost(2)
-    young.job(started=young.uptime)
-    young.run(50)
-    assert young.count(EventKind.JOB_BEGUN) == 0
-    assert [epoch.name for epoch in young.shown().running] == [NAME]
-    young.run(15)
-    assert young.count(EventKind.JOB_BEGUN) == 1
+
+
+def test_where_many_jobs_begin_a_young_one_waits_for_a_minute(host: WhyHost) -> None:
+    spend(host)
+    began = host.uptime
+    host.job_facts = JobsFacts(jobs=(Job(id=9_000, uid=UID, gpus=(0,), started=began),))
+    host.processes(JobProcess(pid=100, uid=UID, job=9_000))
+    host.run(50)
+    assert "slurm/9000" in [epoch.name for epoch in host.shown().running]
+    assert "slurm/9000" not in memory_of(host.state).epochs
+    host.run(15)
+    assert "slurm/9000" in memory_of(host.state).epochs
+
+
+def test_a_job_in_its_first_seconds_has_a_record_after_a_boot() -> None:
+    host = WhyHost(2)
+    host.job(started=host.uptime)
+    host.run(5)
+    host.reboot()
+    host.job_facts = JobsFacts()
+    host.run(5)
+    (record,) = host.records
+    assert (record.epoch.name, record.end.known_from, record.answer.cause) == (NAME, "boot", Cause.HOST)
 
 
 def test_its_record_comes_a_minute_after_its_end_and_only_once(host: WhyHost) -> None:

@@ -65,7 +65,7 @@ def test_an_hour_of_changing_load() -> None:
     for _ in range(60):
         host.draw()
         host.lasts(60)
-    assert host.count(EventKind.JOB_USED) == 1, "every half hour after the first minute"
+    assert host.count(EventKind.JOB_USED) == 2, "every half hour"
     use = host.used()
     assert use.energy_j == pytest.approx(host.joules, rel=0.01)
     assert use.busy == pytest.approx(host.busy / host.seconds, rel=0.01)

@@ -1,7 +1,8 @@
 """How many records of short jobs the ledger takes. Pure.
 
-A job is short until it is in the ledger: a minute after its begin, as long as there is room, else after ten. A node may run thousands of
-short jobs in an hour; their records must not fill the ledger, and those of jobs that something touched must still find room.
+A job is short until it is in the ledger: from its begin on, while little of the budget is used, else after a minute, as long as there is
+room, else after ten. A node may run thousands of short jobs in an hour; their records must not fill the ledger, and those of jobs that
+something touched must still find room.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ PER_HOUR, MOST = 40.0, 40.0
 class Worth(Enum):
     """What of the budget is left for others, by what a record shows."""
 
+    NEW = 30.0
+    """It has begun: if the machine goes down with it in its first minute, it has a record all the same."""
     WELL = 20.0
     """It ended well."""
     FAILED = 10.0

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from gpuwarden.features.why.kept import kept
 from gpuwarden.features.why.model import NAME, Answer, End, Epoch, Record, Use, job_subject
 from gpuwarden.features.why.stored import (
     NAME_MOST,
@@ -106,8 +107,8 @@ def _ended(memory: Memory, event: Event) -> Memory:
         return memory
     epochs = {name: epoch for name, epoch in memory.epochs.items() if name != record.epoch.name}
     since = event.at.wall - RECORDS_FOR
-    kept = [one for one in memory.records if one.end.at.wall >= since]
-    return replace(memory, epochs=epochs, records=(*kept, record)[-RECORDS_MOST:])
+    of_the_day = [one for one in memory.records if one.end.at.wall >= since]
+    return replace(memory, epochs=epochs, records=kept((*of_the_day, record), RECORDS_MOST))
 
 
 def _touched(memory: Memory, event: Event, state: State) -> Memory:

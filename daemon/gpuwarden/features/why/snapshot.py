@@ -6,6 +6,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 
 from gpuwarden.features.why.following import Live, following_of
+from gpuwarden.features.why.kept import kept
 from gpuwarden.features.why.memory import RECORDS_FOR, RECORDS_MOST, memory_of
 from gpuwarden.features.why.model import NAME, Epoch, Record
 from gpuwarden.features.why.use import use_of
@@ -21,7 +22,7 @@ class Shown:
     running: tuple[Epoch, ...] = ()
     """In the order in which they began, with what touched them and what they used until now."""
     ended: tuple[Record, ...] = ()
-    """Of the last day, at most `RECORDS_MOST`, the newest last. Older ones are in the ledger."""
+    """Of the last day, at most `RECORDS_MOST` (`kept.py`), the newest last. Older ones are in the ledger."""
     left_out: int = 0
     """Short jobs since the daemon started that left no record in the ledger, since they ended well or were too many."""
 
@@ -38,8 +39,8 @@ def shown(state: State, now: Stamp) -> Shown:
     running = sorted(({**memory.epochs, **live}).values(), key=lambda one: one.began.wall)
     ended = sorted((*memory.records, *following.unwritten), key=lambda one: one.end.at.wall)
     since = now.wall - RECORDS_FOR
-    newest = [one for one in ended if one.end.at.wall >= since][-RECORDS_MOST:]
-    return Shown(running=tuple(running), ended=tuple(newest), left_out=following.left_out)
+    newest = kept((one for one in ended if one.end.at.wall >= since), RECORDS_MOST)
+    return Shown(running=tuple(running), ended=newest, left_out=following.left_out)
 
 
 def _until_now(one: Live, known: Epoch | None, metered: float) -> Epoch:

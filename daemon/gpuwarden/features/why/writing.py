@@ -8,15 +8,18 @@ from gpuwarden.features.why import memory as remembered
 from gpuwarden.features.why.budget import Worth, taken
 from gpuwarden.features.why.causes import ENDED_WELL
 from gpuwarden.features.why.following import UNWRITTEN_MOST, Following, Live
+from gpuwarden.features.why.kept import kept
 from gpuwarden.features.why.memory import EPOCHS_MOST, Memory
-from gpuwarden.features.why.model import Cause, Record
+from gpuwarden.features.why.model import Cause, Epoch, JobKind, Record
 from gpuwarden.features.why.touches import concerns, touched
 from gpuwarden.features.why.use import written
-from gpuwarden.health.model import Event, EventKind
+from gpuwarden.health.model import Event
 from gpuwarden_collectors.facts import Stamp
 
 BEGUN_AFTER, BEGUN_AT_LAST = 60.0, 600.0
-"""Seconds after its begin from which on a job is written down, where there is room for short ones, and in any case."""
+"""Seconds after its begin from which on a job is written down before a new one, and in any case."""
+SESSIONS_MOST = EPOCHS_MOST // 2
+"""Sessions of one user that are written down before their end: a user may begin as many as he wants."""
 USED_EVERY = 1_800.0
 """Seconds between two notes of what a job used."""
 
@@ -29,6 +32,7 @@ class Writing:
         self._budget = following.budget
         self._unwritten = following.unwritten
         self._left_out, self._unreported = following.left_out, following.unreported
+        self._epochs = [*memory.epochs.values()]
         self.events: list[Event] = []
 
     def after(self, following: Following) -> Following:
@@ -44,7 +48,7 @@ class Writing:
     def due(self, one: Live) -> Live:
         """Write down what is due of a job that goes on. Returns the job after that."""
         if not one.in_ledger:
-            return self._begun(one) if self._has_room() and self._is_worth_begin(one) else one
+            return self._begun(one) if self._has_room(one.epoch) and self._is_worth_begin(one) else one
         known = self._memory.epochs.get(one.epoch.name)
         if known is None:  # more jobs than memory takes
             return replace(one, in_ledger=False)
@@ -58,6 +62,7 @@ class Writing:
     def _begun(self, one: Live) -> Live:
         epoch = touched(written(one.epoch, one.meter, self._now), self._memory.recent)
         self.events.append(remembered.begun(epoch))
+        self._epochs.append(epoch)
         return replace(one, epoch=replace(epoch, touches=()), in_ledger=True)
 
     def ended(self, record: Record, *, in_ledger: bool) -> None:
@@ -66,23 +71,23 @@ class Writing:
             self.events.append(remembered.ended(record, self._boot_id, self._unreported))
             self._unreported = 0
             return
-        self._unwritten = (*self._unwritten, record)[-UNWRITTEN_MOST:]
+        self._unwritten = kept((*self._unwritten, record), UNWRITTEN_MOST)
         self._left_out += 1
         self._unreported += 1
 
-    def _has_room(self) -> bool:
+    def _has_room(self, epoch: Epoch) -> bool:
         """Return True if memory takes one more. Another would push out the oldest, which would be written down again, and so on without end."""
-        begun = sum(event.kind == EventKind.JOB_BEGUN for event in self.events)
-        return len(self._memory.epochs) + begun < EPOCHS_MOST
+        if len(self._epochs) >= EPOCHS_MOST:
+            return False
+        own = [one for one in self._epochs if one.kind == epoch.kind and one.uid == epoch.uid]
+        return epoch.kind != JobKind.SESSION or len(own) < SESSIONS_MOST
 
     def _is_worth_begin(self, one: Live) -> bool:
         age = self._now.boottime - one.epoch.began.boottime
         if any(concerns(touch, one.epoch) for touch in self._memory.recent):
             worth = Worth.TOUCHED
-        elif age >= BEGUN_AFTER:
-            worth = Worth.BEGUN
         else:
-            return False
+            worth = Worth.BEGUN if age >= BEGUN_AFTER else Worth.NEW
         return age >= BEGUN_AT_LAST or self._may_write(worth, events=2)  # and that of its end
 
     def _may_write(self, worth: Worth, events: int = 1) -> bool:

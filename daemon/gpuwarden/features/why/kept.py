@@ -1,0 +1,19 @@
+"""Which records are kept where there is room for some: one user with many jobs displaces his own, not those of others. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from gpuwarden.features.why.model import Record
+
+
+def kept(records: Iterable[Record], most: int) -> tuple[Record, ...]:
+    """Return at most so many, in their order, which is the oldest first: what goes is the oldest of the user who has most."""
+    left = [*records]
+    count = Counter(record.epoch.uid for record in left)
+    while len(left) > most:
+        user = max(count, key=count.__getitem__)
+        del left[next(n for n, record in enumerate(left) if record.epoch.uid == user)]
+        count[user] -= 1
+    return tuple(left)
