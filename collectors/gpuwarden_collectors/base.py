@@ -38,6 +38,7 @@ class PassOutcome(StrEnum):
     ABSENT = "absent"
     FAILED = "failed"
     TIMED_OUT = "timed_out"
+    PAUSED = "paused"  # nothing was asked, on purpose
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,6 +125,22 @@ class Worker(Generic[Facts]):
             child.release()
         self._leaving.clear()
 
+    async def rest(self) -> bool:
+        """Ends the worker, as no failure, until the next pass starts another. Call it between two passes.
+
+        Returns whether no process of this worker is left, within three times the grace.
+        """
+        if self._child is not None:
+            child = self._child
+            self._part(child)
+            child.hang_up()
+            if not await child.gone(self._limits.term_grace):
+                self._dismiss(child)
+        if self._ending is not None:
+            await asyncio.wait({self._ending}, timeout=2 * self._limits.term_grace)
+        self._reap()
+        return not self._leaving
+
     async def _gone_or_stuck(self, end: asyncio.Task[Any], children: Collection[Child]) -> bool:
         """Waits until `end` is done and returns True.
 

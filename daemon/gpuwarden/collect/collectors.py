@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -104,6 +104,8 @@ class Readers:
         self._jobs_are_next = False
         self._gpu_users: Mapping[int, tuple[str, ...]] | None = None
         self._jobs: Mapping[int, int] = {}
+        self._gpu_pass = asyncio.Lock()
+        self._kept_off = ""
         self._nvml = self._worker("gpuwarden_collectors.nvml.reader:NvmlReader", NvmlFacts, sources.nvml)
         self._dcgm = self._on_demand(sources.collectors.dcgm)
         self._running = list(self._all())
@@ -128,7 +130,7 @@ class Readers:
         sources = self._sources
         nvml, pci, dcgm = sources.nvml, sources.collectors.pci, sources.collectors.dcgm
         if nvml.enabled:
-            yield polled(NvmlFacts.collector, nvml.interval, nvml.deadline, self._nvml.observe, self.read_gpus)
+            yield polled(NvmlFacts.collector, nvml.interval, nvml.deadline, self._observe_gpus, self.read_gpus)
         if pci.enabled:
             bus = ThreadCollector(PciFacts.collector, PciCollector(sources.sysfs).read, pci.deadline, self._clock)
             yield polled(bus.name, pci.interval, pci.deadline, bus.observe, self.read_bus)
@@ -185,6 +187,31 @@ class Readers:
 
         for source in self._running:
             self._task(source.run(took))
+
+    async def _observe_gpus(self) -> Observation[NvmlFacts]:
+        async with self._gpu_pass:
+            if self._kept_off:
+                now = self._clock()
+                paused = PassOutcome.PAUSED
+                return Observation(
+                    collector=NvmlFacts.collector, outcome=paused, started=now, finished=now, error=self._kept_off
+                )
+            return await self._nvml.observe()
+
+    @asynccontextmanager
+    async def off_the_gpus(self, why: str) -> AsyncIterator[bool]:
+        """Keep the reader off the GPUs, and yield whether no process of it has one open. All else is read meanwhile.
+
+        Passes go on, and say that nothing was asked: what was read before grows old, and no failure follows from it.
+        """
+        self._kept_off = why
+        try:
+            async with self._gpu_pass:
+                gone = await self._nvml.rest()
+            yield gone
+        finally:
+            self._kept_off = ""
+            self.read_gpus.set()
 
     def _gpu_pids(self) -> Collection[int]:
         return self._gpu_users or ()
