@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from gpuwarden.features.active_test.at_once import LASTS_MOST, mark
+from gpuwarden.features.active_test.at_once import mark
 from gpuwarden.features.active_test.testers import JOB_NAME, FleetTests, read_testers
+from gpuwarden.policy.fleet_marks import LASTS_MOST
 from gpuwarden_collectors.slurm.client import SlurmClient
 from support.slurm import SLURM, Slurm
 

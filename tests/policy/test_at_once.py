@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwarden.features.active_test.at_once import asked_again, is_mark, mark, marked_since, refusal
+from gpuwarden.features.active_test.at_once import asked_again, mark, marked_since, refusal
+from gpuwarden.policy.fleet_marks import is_free
 from gpuwarden.policy.model import Held
 
 NOW = 1_772_366_400.0
@@ -41,7 +42,7 @@ def test_a_node_that_is_visible_twice_is_one() -> None:
 )
 def test_a_mark_counts_until_its_end_and_a_text_of_others_never(text: str, counts: bool) -> None:
     assert (marked_since(text, NOW) is not None) is counts
-    assert is_mark(text) or not counts
+    assert is_free(text) or not counts
 
 
 def test_a_node_that_waits_asks_ever_less_often_and_never_less_than_each_quarter_of_an_hour() -> None:

@@ -3,44 +3,29 @@
 A node makes its test visible to all, then counts who tests: in the order (since when, name of the node), which every node sees alike,
 one beyond the limit takes back what it made visible. So the second count decides, as that of the breaker. Visible are
 
-    a job named `gpuwarden-test`, of an idle node             since it started, for LASTS_MOST at most
+    a job named `gpuwarden-test`, of an idle node             since it started, for three hours at most
     a mark in a text field of the node, of one that returns   since the time in it, until the other time in it at most
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
+from gpuwarden.policy.fleet_marks import Mark, marks
 from gpuwarden.policy.model import Held, earlier
-from gpuwarden.policy.reasons import PREFIX
 
-CLOCKS_APART = 60.0
-"""Seconds by which the clocks of two nodes may differ: for so long a mark counts beyond its end."""
-LASTS_MOST = 3 * 3600.0
-"""Seconds for which a test may be counted, more than `test.gate_timeout` may be: a mark that claims more, or a job that does not end, holds
-nobody up.
-"""
+TEST = "test"
 _AGAIN = (30.0, 90.0)
 _AGAIN_DOUBLED = 3
-_MARK = re.compile(re.escape(PREFIX) + r"test from=(\d{1,12}) to=(\d{1,12})", re.ASCII)
 
 
 def mark(now: float, until: float) -> str:
-    return f"{PREFIX}test from={now:.0f} to={until:.0f}"
-
-
-def is_mark(text: str) -> bool:
-    return _MARK.fullmatch(text.strip()) is not None
+    return str(Mark(TEST, now, until))
 
 
 def marked_since(text: str, now: float) -> float | None:
     """Return since when the node is tested, by a mark that counts; None for any other text."""
-    found = _MARK.fullmatch(text.strip())
-    if found is None:
-        return None
-    since, until = float(found[1]), float(found[2])
-    return since if until - since <= LASTS_MOST and since - CLOCKS_APART <= now <= until + CLOCKS_APART else None
+    return min((one.since for one in marks(text) if one.what == TEST and one.counts(now)), default=None)
 
 
 def asked_again(refusals: int) -> tuple[float, float]:

@@ -1,0 +1,132 @@
+"""The turn of this node among the nodes of a fleet that do the same, by marks in Slurm that all of them see (`policy/fleet_marks.py`).
+
+    count   too many: not now
+    write   the mark, into Comment, or Extra where somebody else's text is there
+    pause   so that what is written later has a later second
+    count   too many before this node: the mark is taken back
+
+Where both fields hold texts of others, the node goes on without a mark: others do not count it, and it counts them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from gpuwarden.policy.fleet_marks import Mark, is_free, marks, with_mark, without
+from gpuwarden_collectors.slurm.client import Commands, SlurmClient
+from gpuwarden_collectors.slurm.errors import SlurmError
+from gpuwarden_collectors.slurm.facts import NodeFacts
+from gpuwarden_collectors.slurm.nodes import read_node
+from gpuwarden_collectors.slurm.options import SlurmOptions
+from gpuwarden_collectors.slurm.parse import TEXTS_FORMAT, sinfo_texts
+
+Refusal = Callable[[Commands, str], Awaitable[str]]
+"""Counts, and returns why the node of this name has to wait; "" if it may go on. Raises SlurmError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnOptions:
+    """`what` is in the mark; `done` is what a person is told that the node is. `lasts`: seconds of it at most. `pause`: seconds between the
+    write and the second count, a second at least. `kept`: seconds for which a mark stays after its end, to be counted.
+    """
+
+    what: str
+    done: str
+    lasts: float
+    pause: float
+    kept: float = 0.0
+
+
+class FleetTurn:
+    """Marks this node while it does something that only some nodes of the fleet may do at once."""
+
+    def __init__(
+        self,
+        client: SlurmClient,
+        slurm: SlurmOptions,
+        options: TurnOptions,
+        refusal: Refusal,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._commands = client.routine
+        self._fields = ("Extra", "Comment") if slurm.detail == "comment" else ("Comment", "Extra")
+        self._options = options
+        self._refusal = refusal
+        self._wall = wall
+
+    async def enter(self) -> str:
+        """Why it is not this node's turn now; "" if it is, and then it is marked. Raises SlurmError."""
+        name = await self._commands.node_name()
+        if why := await self._refusal(self._commands, name):
+            return why
+        texts = _texts(await read_node(self._commands, name))
+        free = next((field for field in self._fields if is_free(texts[field])), None)
+        if free is None:
+            return ""
+        now, options = self._wall(), self._options
+        mark = Mark(options.what, now, now + options.lasts)
+        try:
+            await self._write(name, free, with_mark(texts[free], mark, options.kept))
+            await asyncio.sleep(options.pause)
+            why = await self._refusal(self._commands, name)
+        except (SlurmError, asyncio.CancelledError):  # it does nothing: a mark that stays would hold up the others
+            with suppress(SlurmError):
+                await self.take_back()
+            raise
+        if why:
+            await self.take_back()
+        return why
+
+    async def take_back(self) -> None:
+        """Remove the newest mark, since what it marks was not done. Raises SlurmError."""
+        await self._each(self._without_newest)
+
+    async def leave(self) -> None:
+        """End the mark, even one that an earlier daemon left. Raises SlurmError; the mark then expires by its time."""
+        await self._each(self._ended)
+
+    def _without_newest(self, text: str) -> str:
+        own = [one for one in marks(text) if one.what == self._options.what]
+        rest = without(text, self._options.what)
+        for one in own[:-1]:
+            rest = with_mark(rest, one, self._options.kept)
+        return rest
+
+    def _ended(self, text: str) -> str:
+        now, options = self._wall(), self._options
+        rest = without(text, options.what)
+        for one in marks(text):
+            if options.kept and one.what == options.what and one.since > now - options.kept:
+                rest = with_mark(rest, one._replace(until=min(one.until, now)), options.kept)
+        return rest
+
+    async def _each(self, change: Callable[[str], str]) -> None:
+        name = await self._commands.node_name()
+        for field, text in _texts(await read_node(self._commands, name)).items():
+            if any(one.what == self._options.what for one in marks(text)) and (new := change(text)) != text:
+                await self._write(name, field, new)
+
+    async def _write(self, name: str, field: str, text: str) -> None:
+        done = self._options.done
+        undone = f"cannot mark {name} as {done}" if text else f"cannot remove the mark of {name} as {done}"
+        await self._commands.change(undone, "scontrol", "update", f"NodeName={name}", f"{field}={text}")
+
+
+async def read_marks(commands: Commands, what: str) -> dict[str, list[Mark]]:
+    """Return the marks of one kind of all nodes of the cluster, by node. One request of the size of the cluster. Raises SlurmError."""
+    undone = f"cannot read the nodes that have a mark of a {what}"
+    text = await commands.ask(undone, "sinfo", "--local", "--all", "--noheader", "--Node", f"--Format={TEXTS_FORMAT}")
+    found: dict[str, list[Mark]] = {}
+    for node in sinfo_texts(text):
+        own = [one for one in (*marks(node.comment), *marks(node.extra)) if one.what == what]
+        if own:
+            found[node.name] = own
+    return found
+
+
+def _texts(node: NodeFacts) -> dict[str, str]:
+    return {"Comment": node.comment, "Extra": node.extra}

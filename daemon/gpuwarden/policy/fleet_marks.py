@@ -1,0 +1,69 @@
+"""Marks of a node in a text field of the scheduler, by which the nodes of a fleet count what they do at once. Pure.
+
+    gpuwarden: test from=1781000000 to=1781001020
+    gpuwarden: test from=1781000000 to=1781001020 gpuwarden: repair from=1780990000 to=1780990300
+
+A mark says from when until when at most. A field that holds anything else is somebody else's, and is left alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from gpuwarden.policy.reasons import PREFIX
+
+CLOCKS_APART = 60.0
+"""Seconds by which the clocks of two nodes may differ: for so long a mark counts beyond its end."""
+LASTS_MOST = 3 * 3600.0
+"""Seconds for which a mark may claim to count: one that claims more holds nobody up."""
+MARKS_MOST = 6
+"""Marks of one node: Slurm keeps longer texts, people read them."""
+_ONE = rf"{re.escape(PREFIX)}([a-z]{{1,16}}) from=(\d{{1,12}}) to=(\d{{1,12}})"
+_MARK, _MARKS = re.compile(_ONE, re.ASCII), re.compile(rf"(?:{_ONE} ?)*", re.ASCII)
+
+
+class Mark(NamedTuple):
+    what: str
+    """`test`, `repair`."""
+    since: float
+    until: float
+
+    def __str__(self) -> str:
+        return f"{PREFIX}{self.what} from={self.since:.0f} to={self.until:.0f}"
+
+    def counts(self, now: float) -> bool:
+        """Return True if what it marks goes on now, as far as others can know."""
+        lasts = self.until - self.since
+        return lasts <= LASTS_MOST and self.since - CLOCKS_APART <= now <= self.until + CLOCKS_APART
+
+
+def is_free(text: str) -> bool:
+    """Return True if a field holds marks alone, or nothing."""
+    return _MARKS.fullmatch(text.strip()) is not None
+
+
+def marks(text: str) -> tuple[Mark, ...]:
+    """Return the marks in a field; none if it is somebody else's."""
+    if not is_free(text):
+        return ()
+    return tuple(Mark(what, float(since), float(until)) for what, since, until in _MARK.findall(text))
+
+
+def with_mark(text: str, mark: Mark, kept: float = 0.0) -> str:
+    """Return the field with this mark. Marks of the same kind that began within `kept` seconds before stay, others of it go."""
+    return _text((*_others(marks(text), mark.what, mark.since - kept if kept else None), mark))
+
+
+def without(text: str, what: str) -> str:
+    """Return the field without the marks of one kind."""
+    return _text(_others(marks(text), what, None))
+
+
+def _others(found: Iterable[Mark], what: str, since: float | None) -> list[Mark]:
+    return [one for one in found if one.what != what or (since is not None and one.since > since)]
+
+
+def _text(found: Iterable[Mark]) -> str:
+    return " ".join(map(str, list(found)[-MARKS_MOST:]))
