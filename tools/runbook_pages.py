@@ -12,9 +12,10 @@ from functools import partial
 from pathlib import Path
 
 from gpuwarden.base.durations import format_duration
+from gpuwarden.features.repair.ladder import BY_ADVICE, LADDERS, SERVICES, Ladder, Rung
 from gpuwarden.health.condition import Condition
 from gpuwarden.health.conditions import CONDITIONS
-from gpuwarden.health.model import Latch, Severity
+from gpuwarden.health.model import Advice, Latch, Severity
 from gpuwarden.health.runbooks import OWN, PAGES, page_of, place
 from gpuwarden.health.to_do import TO_DO, of_xid
 from gpuwarden.health.xid.catalogue import XIDS, Xid, XidClass
@@ -63,7 +64,27 @@ def summary(row: Condition) -> str:
     ends = row.ends or ends
     back = comes_back_when(row.severity, row.advice)
     returns = f" *The node comes back when* {back}." if back else ""
-    return f"**{row.title}** ({severity}). {row.why} *Ends when* {ends}.{returns}"
+    return f"**{row.title}** ({severity}). {row.why} *Ends when* {ends}.{returns}{_repair(row.code)}"
+
+
+def _repair(code: str) -> str:
+    """Return what gpuwarden may do by itself about a finding, if that has a ladder."""
+    ladders: dict[Advice | None, Ladder] = {None: LADDERS.get(code, ())}
+    if code in BY_ADVICE:
+        ladders = {advice: BY_ADVICE[code][advice] for advice in BY_ADVICE[code]}
+    if code == "service_down":
+        services = ", ".join(name.removeprefix("nvidia-") for name in SERVICES if name != "dcgm")
+        return f" *gpuwarden may* restart it, of {services} ([repair](../repair.md))."
+    texts = [
+        f"{f'on the advice {advice}: ' * (advice is not None)}{', then '.join(map(_words, steps))}"
+        for advice, steps in ladders.items()
+        if steps
+    ]
+    return f" *gpuwarden may* do this ([repair](../repair.md)): {'; '.join(texts)}." if texts else ""
+
+
+def _words(rung: Rung) -> str:
+    return rung.kind.value if rung.service is None else f"{rung.kind.value} {rung.service.value}"
 
 
 def refreshed(text: str) -> str:

@@ -311,12 +311,13 @@ gpuwarden explain xid 79    # what an Xid or a finding means
 
 """
 PAGE_OF = {
-    "dstack-interposer": "use/dstack.md", "fleet": "use/fleet.md", "nvhcd": "use/nvhcd.md", "service": "use/install.md#the-service-without-a-package", "slurm": "use/slurm.md", "test": "use/active-tests.md",
+    "dstack-interposer": "use/dstack.md", "fleet": "use/fleet.md", "nvhcd": "use/nvhcd.md", "service": "use/install.md#the-service-without-a-package", "repair": "use/repair.md", "slurm": "use/slurm.md", "test": "use/active-tests.md",
 }  # fmt: skip
 """The page about a verb, if it has one of its own."""
 EXIT_CODES = (
     ("0, 1, 2, 3", "`check`, `status`, `watch`", "healthy, warning, failure, unknown"),
     ("0, 1, 2, 3", "`test`", "nothing found, warning, failure, no verdict"),
+    ("0, 3", "`repair`", "the step begins, or with `--dry-run` nothing forbids it; something forbids it"),
     ("0, 1, 2", "`doctor`", "all rows are ok, one warns, one fails"),
     (f"{USAGE}", "all", "bad usage or configuration"),
     (

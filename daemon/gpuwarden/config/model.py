@@ -188,6 +188,11 @@ class Config:
         return tuple(name for name, feature in _FEATURES.items() if feature.excludes(self) in ways)
 
     @property
+    def repairs(self) -> bool:
+        """Return whether a feature may repair this node: then a test comes before its return after each repair."""
+        return any(feature.repairs(self) for feature in _FEATURES.values() if hasattr(feature, "repairs"))
+
+    @property
     def counted(self) -> bool:
         """Return whether a scheduler counts the excluded nodes."""
         return bool(self.excluding(Excludes.BY_REGISTER))

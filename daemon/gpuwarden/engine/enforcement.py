@@ -333,7 +333,7 @@ class Enforcement:
             would=tuple(would),
             blocked=dict(self._blocked),
             counts={**self.state.tried, **self._counts},
-            breaker=self._held_back(),
+            breaker=self.breaker,
             person=tuple(sorted(map(str, self.state.person))),
             person_why=tuple(filter(None, self.state.person.values())),
             order="" if self.state.order is None else self.state.order.reason,
@@ -343,7 +343,8 @@ class Enforcement:
             notice=imminent(self.state.notices, self._options.settings.horizon, self._clock()),
         )
 
-    def _held_back(self) -> str:
+    @property
+    def breaker(self) -> str:
         """Why the breaker defers an exclusion, with the actuator's name where there are several; "" if it defers none."""
         texts = {name: box.held_back for name, box in self._boxes.items() if box.held_back}
         return "; ".join(f"{name}: {text}" if len(self._boxes) > 1 else text for name, text in texts.items())

@@ -10,7 +10,7 @@ feature imports another.
     memory       KINDS, EMPTY, fold, events                         health: what the feature remembers, as a fold of events
     detectors    DETECTORS, follow                                  health: one detector for each condition; what each step learns
     set_aside    is_own, without_own                                health: what it does to the GPUs itself, and is no finding
-    options      TABLES, misfits, excludes                          config: the tables of its keys
+    options      TABLES, misfits, excludes; repairs, if it may      config: the tables of its keys
     register     register                                           actuators: an actuator that knows all nodes
     actuator     actuator                                           actuators: an actuator that knows this node alone
     sources      source                                             collect: what is read of this host for it
@@ -38,6 +38,9 @@ FEATURES: Mapping[str, frozenset[str]] = {
     "active_test": frozenset({
         "conditions", "memory", "detectors", "set_aside", "options", "verbs", "doctor", "log_lines", "snapshot", "metrics", "status",
         "status_text", "reasons", "daemon",
+    }),
+    "repair": frozenset({
+        "memory", "options", "verbs", "log_lines", "metrics", "status", "status_text", "reasons", "daemon",
     }),
     "job_stall": frozenset({"conditions", "memory", "detectors"}),
     "slurm": frozenset({"options", "register", "daemon", "doctor", "verbs"}),

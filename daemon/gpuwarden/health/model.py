@@ -255,12 +255,15 @@ class EventKind(StrEnum):
     GATE_WANTED = "gate_wanted"  # a failure after which a test must pass before gpuwarden restores the node
     GATE_BEGUN = "gate_begun"  # gpuwarden runs that test
     GATE_ENDED = "gate_ended"  # what it came to
+    REPAIR_BEGUN = "repair_begun"  # gpuwarden is about to do a step of a repair; before anything is asked for
+    REPAIR_ENDED = "repair_ended"  # what came of it
     OOM_KILL = "oom_kill"  # the kernel killed a process for want of memory
     JOB_BEGUN = "job_begun"  # a job has GPUs of this node
     JOB_USED = "job_used"  # what it used until then
     JOB_ENDED = "job_ended"  # its record: what touched it, what it used, and why it ended
     RELEASED = "released"  # what a latch waits for was done
     ANSWERED = "answered"  # in checkpoints only: how many jobs gave each answer
+    REPAIR_TRIED = "repair_tried"  # in checkpoints only: a step of a repair, and what came of it
     TRIED = "tried"  # in checkpoints only: how many intents came to what
     SUMMED = "summed"  # in checkpoints only: what many events came to
 

@@ -68,6 +68,12 @@ def _with_action(text: str, findings: Iterable[Finding]) -> str:
     return whole if len(actions) == 1 and len(whole.encode()) <= LONGEST else text
 
 
+def names(text: str, finding: Finding) -> bool:
+    """Return True if a reason of ours was written for a failure like this one: for its kind, on whichever GPU."""
+    written = parse(text)
+    return written is not None and written.why is Why.FAILURE and _what(finding) in written.text.split()
+
+
 def unknown(why: Iterable[str], domain: str = "") -> str:
     return _fitting(_kind(domain), [f"{_UNKNOWN}{_token(text)}" for text in why])
 

@@ -89,6 +89,21 @@ def _failures(verdict: Verdict) -> Iterator[Finding]:
     return (one for one in verdict.findings if one.severity is Severity.FAILURE and not one.shadow)
 
 
+def occupied(node_states: Mapping[str, NodeState], *, gpus_used: bool) -> str:
+    """Why the node is busy; "" if it is not. Uses the scheduler's job list if there is one, else the processes on
+    the GPUs.
+    """
+    if away := [name for name, state in node_states.items() if not state.reachable]:
+        return f"{', '.join(away)} cannot be asked for jobs here"
+    asked = {name: state for name, state in node_states.items() if state.empty is not None}
+    for name, state in asked.items():
+        if state.schedulable:
+            return f"{name} may start jobs here ({state.state})"
+        if not state.empty:
+            return f"{name} has jobs here ({state.state}), and they must end"
+    return "processes are on the GPUs, and must end" if not asked and gpus_used else ""
+
+
 def excluded(state: PolicyState, node_states: Mapping[str, NodeState]) -> Iterator[tuple[str, str]]:
     """Exclusions in force, as (actuator, owner): `failure`, `termination` or `operator` for ours, else `foreign`, or `maintenance`
     where the scheduler keeps the node for that, and gpuwarden writes nothing.

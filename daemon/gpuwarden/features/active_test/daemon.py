@@ -31,8 +31,9 @@ class ActiveTests(Part):
 
 def part(site: Site, service: Service, clock: Clock) -> Part:
     test = site.config.of(ActiveTestOptions)
-    if not (test.enabled and test.return_gate) or site.simulation is not None:
+    always = test.enabled and test.return_gate
+    if not (always or site.config.repairs) or site.simulation is not None:
         return ActiveTests(service, clock)
     from gpuwarden.features.active_test.gate.part import gated  # noqa: PLC0415 - most daemons have no gate, and their memory none of it
 
-    return gated(site, service, clock)
+    return gated(site, service, clock, always=always)

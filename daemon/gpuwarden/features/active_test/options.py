@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from gpuwarden.base import quiet_hours
 from gpuwarden.features import Excludes
 from gpuwarden_collectors.active_test.level import Level, rounds
 from gpuwarden_collectors.options import Misfit, bounded
@@ -28,7 +29,9 @@ class ActiveTestOptions:
     level: Literal["gate", "quick", "standard"] = "quick"
     """Level of these tests: how much is tested, and for how long."""
     return_gate: bool = False
-    """Lift an exclusion for a failure of a GPU, link or switch only after a test of `level` on every GPU has found nothing."""
+    """Lift an exclusion for a failure of a GPU, link or switch only after a test of `level` on every GPU has found nothing. After a
+    repair ([repair.md](../use/repair.md)) such a test is demanded without this key.
+    """
     gate_timeout: float = bounded(
         900.0,
         60.0,
@@ -59,12 +62,10 @@ class ActiveTestOptions:
 
     def quiet(self, minute: int) -> bool:
         """Return True if `minute` of the local day is within `quiet_hours`."""
-        return any(_within(minute, *hours) for text in self.quiet_hours if (hours := _minutes(text)) is not None)
+        return quiet_hours.quiet(self.quiet_hours, minute)
 
 
-_HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
-_QUIET_MOST = 24
 GPUS_MOST = 16
 """GPUs of one host, for the time that a test may take."""
 
@@ -114,24 +115,8 @@ def _unusable(test: ActiveTestOptions) -> Iterator[Misfit]:
     for key, value in (("account", test.account), ("qos", test.qos), ("slurm_user", test.slurm_user)):
         if (value or key == "slurm_user") and not _NAME.fullmatch(value):
             yield (f"test.{key}",), f"expected a name of letters, digits, '_', '.' and '-', found {value[:60]!r}"
-    if len(test.quiet_hours) > _QUIET_MOST:
-        yield ("test.quiet_hours",), f"expected at most {_QUIET_MOST} entries, found {len(test.quiet_hours)}"
-    for text in test.quiet_hours[:_QUIET_MOST]:
-        if _minutes(text) is None:
-            yield ("test.quiet_hours",), f'expected hours such as "22:00-06:00", not empty, found {text[:60]!r}'
-
-
-def _minutes(text: str) -> tuple[int, int] | None:
-    """The first minute of the day, and the one at which they end; None if it is no such text."""
-    found = _HOURS.fullmatch(text)
-    if found is None:
-        return None
-    first, last = int(found[1]) * 60 + int(found[2]), int(found[3]) * 60 + int(found[4])
-    return None if first == last else (first, last)
-
-
-def _within(minute: int, first: int, last: int) -> bool:
-    return first <= minute < last if first < last else minute >= first or minute < last
+    for fault in quiet_hours.faults(test.quiet_hours):
+        yield ("test.quiet_hours",), fault
 
 
 def excludes(_: Config) -> Excludes:

@@ -24,13 +24,16 @@ PROBE_AND_START = 120.0
 """Seconds that the mark of a test stays beyond `test.gate_timeout`."""
 
 
-def gated(site: Site, service: Service, clock: Clock) -> Part:
-    """Return the part that has a test before a return. Mode observe, which restores nothing, only remembers what was demanded."""
+def gated(site: Site, service: Service, clock: Clock, *, always: bool) -> Part:
+    """Return the part that has a test before a return: before each, or where not `always`, only after a repair.
+
+    Mode observe, which restores nothing, only remembers what was demanded.
+    """
     # not all memory may be taken where no Slurm keeps work away and names jobs
     level = Level(site.config.of(ActiveTestOptions).level) if site.config.slurm.enabled else Level.GATE
     enforce = site.config.mode == "enforce"
     part = Gated(level, site, service, clock) if enforce else ActiveTests(service, clock)
-    part.requirements = {NAME: PassedTest(level)}
+    part.requirements = {NAME: PassedTest(level, always=always)}
     return part
 
 

@@ -20,7 +20,7 @@ from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Event, EventKind, Json, Verdict
 from gpuwarden.policy.guarded import demand_of
 from gpuwarden.policy.model import Why
-from gpuwarden.policy.situation import Situation, failing
+from gpuwarden.policy.situation import Situation, failing, occupied
 from gpuwarden.policy.state import PolicyState
 from gpuwarden_collectors.active_test.level import Level
 from gpuwarden_collectors.facts import Stamp
@@ -44,10 +44,14 @@ class Sees:
 
 @dataclass(frozen=True, slots=True)
 class PassedTest:
-    """A test of this level must have passed. `gate` is None while no exclusion asks for one."""
+    """A test of this level must have passed. `gate` is None while no exclusion asks for one.
+
+    `always`: each failure of a GPU, link or switch asks for one; else only a repair does.
+    """
 
     level: Level
     gate: Gate | None = None
+    always: bool = True
 
     @property
     def applies(self) -> bool:
@@ -67,7 +71,7 @@ class PassedTest:
     def news(self, state: PolicyState, seen: Situation, now: Stamp) -> Iterator[tuple[EventKind, dict[str, Json]]]:
         gate = self.gate
         causes = {*(hold.why for hold in state.holds.values()), *(one.why for one in state.pending.values())}
-        if causes & _GATED:
+        if causes & _GATED and (self.always or gate is not None):
             more = wanted(gate, failing(state, seen.verdict), now, seen.boot_id)
             if more is not None:
                 gate = more
@@ -99,20 +103,8 @@ def _sees(seen: Situation) -> Sees:
 
 
 def _surroundings(seen: Situation) -> Surroundings:
-    return Surroundings(gpus=seen.verdict.gpus, testing=_sees(seen).testing, occupied=_occupied(seen))
-
-
-def _occupied(seen: Situation) -> str:
-    """Why the node is busy; "" if it is not. Uses the scheduler's job list if there is one, else the processes on
-    the GPUs.
-    """
-    states = seen.node_states
-    if away := [name for name, state in states.items() if not state.reachable]:
-        return f"{', '.join(away)} cannot be asked for jobs here"
-    asked = {name: state for name, state in states.items() if state.empty is not None}
-    for name, state in asked.items():
-        if state.schedulable:
-            return f"{name} may start jobs here ({state.state})"
-        if not state.empty:
-            return f"{name} has jobs here ({state.state}), and they must end"
-    return "processes are on the GPUs, and must end" if not asked and _sees(seen).gpus_used else ""
+    return Surroundings(
+        gpus=seen.verdict.gpus,
+        testing=_sees(seen).testing,
+        occupied=occupied(seen.node_states, gpus_used=_sees(seen).gpus_used),
+    )

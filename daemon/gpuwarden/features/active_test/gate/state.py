@@ -27,8 +27,8 @@ LIST_MOST = 1_900
 """Characters; the ledger keeps 2,000 of a text."""
 ENDED_BY_TESTS = CODES | {ENDED_BY_A_PASSED_TEST}
 """Findings that a passed test ends: their end says nothing of the GPU after the test."""
-
-
+UNDONE_REPAIRS = ("refused", "observed")
+"""Outcomes of steps of a repair that were not done."""
 WENT_DOWN = "the machine went down while the test ran"
 
 
@@ -78,8 +78,12 @@ def folded(gate: Gate | None, event: Event) -> Gate | None:
     """The gate after an event of any kind."""
     if event.kind in _WHOLE:
         return read(Gate, event)
-    if gate is None:
-        return None
+    if event.kind == EventKind.REPAIR_ENDED:
+        return _repaired(gate, event)
+    return None if gate is None else _followed(gate, event)
+
+
+def _followed(gate: Gate, event: Event) -> Gate:
     match event.kind:
         case EventKind.TESTED:
             return _tested(gate, event)
@@ -88,6 +92,17 @@ def folded(gate: Gate | None, event: Event) -> Gate | None:
         case EventKind.BOOT:
             return _booted(gate)
     return gate
+
+
+def _repaired(gate: Gate | None, event: Event) -> Gate | None:
+    """The gate after a step of a repair: whatever was tested before it does not count. A step of which nothing was done
+    changes nothing.
+    """
+    if event.key is None or event.data.get("outcome") in UNDONE_REPAIRS:
+        return gate
+    if gate is None:
+        return Gate(since=event.at, boot=event.boot_id, failures=str(event.key))
+    return replace(gate, since=event.at, boot=event.boot_id, results="", result=None, overtaken=True)
 
 
 def _booted(gate: Gate) -> Gate:

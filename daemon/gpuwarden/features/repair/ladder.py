@@ -1,0 +1,130 @@
+"""Which steps repair which finding: a table, at most two steps for each, the milder first. Pure.
+
+The advice of a finding decides whether it is repaired at all; this table decides how. What is not in it is for a person. A step is
+never chosen by resemblance, and a ladder never goes on by itself: its second step follows only if the first was done and the same failure
+of the same board is there within a day (`plan.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gpuwarden.features.repair.model import RANK, Service, StepKind
+from gpuwarden.health.model import Advice, Finding
+
+RETRIED = "came_back_after"
+"""The evidence of a finding whose advice is stronger than its kind has, since a repair did not help."""
+
+
+class Rung(NamedTuple):
+    """A kind of step, and of the restart of a service, which one."""
+
+    kind: StepKind
+    service: Service | None = None
+
+
+Ladder = tuple[Rung, ...]
+
+_RESET, _RESET_ALL, _RELOAD, _REBOOT = map(
+    Rung, (StepKind.RESET_GPU, StepKind.RESET_ALL, StepKind.RELOAD_DRIVER, StepKind.REBOOT)
+)
+RESET: Ladder = (_RESET, _REBOOT)
+REBOOT: Ladder = (_REBOOT,)
+
+
+def _restart(service: Service) -> Rung:
+    return Rung(StepKind.RESTART_SERVICE, service)
+
+
+LADDERS: Mapping[str, Ladder] = {
+    "driver_unresponsive": REBOOT,  # nothing but a reboot ends calls that hang in the kernel
+    "driver_slow": REBOOT,
+    "driver_not_loaded": (_RELOAD,),  # a boot loads the same module, or lacks it as before
+    "driver_library_mismatch": (_RELOAD, _REBOOT),
+    "nvml_unavailable": REBOOT,  # its advice is a reboot once a driver has served nobody for ten minutes
+    "gpu_unresponsive": RESET,
+    "gpu_reset_required": RESET,
+    "gpu_readings_lost": RESET,
+    "gsp_not_answering": RESET,
+    "ecc_uncorrectable": RESET,
+    "row_remap_pending": RESET,
+    "row_remap_overdue": RESET,
+    "retired_pages": RESET,
+    "gpu_repair_pending": REBOOT,
+    "test_hung": REBOOT,
+    "nvlink_down": (_RESET_ALL, _REBOOT),  # both ends of a link train again
+    "fabric_unhealthy": (_restart(Service.FABRIC_MANAGER), _REBOOT),
+    "sxid": REBOOT,
+    "soft_lockup": REBOOT,
+    "process_hung": REBOOT,
+    "adapter_failed": REBOOT,
+    "dcgm_unresponsive": (_restart(Service.DCGM),),
+    "dcgm_impaired": (_restart(Service.DCGM),),
+    "dcgm_disagrees": (_restart(Service.DCGM),),
+}
+"""By the code of a condition. Those of `BY_ADVICE` are not here."""
+
+BY_ADVICE: Mapping[str, Mapping[Advice, Ladder]] = {
+    "xid": {Advice.RESET_GPU: RESET, Advice.REBOOT: REBOOT},
+    "gpu_recovery_action": {
+        Advice.RESET_GPU: RESET,
+        Advice.REBOOT: REBOOT,
+        Advice.RESTART_SERVICE: (_restart(Service.IMEX),),  # "recover IMEX domain" alone has this advice
+    },
+}
+"""By code, for conditions whose advice comes from a table of its own, as that of Xids."""
+
+SERVICES: Mapping[str, Ladder] = {
+    "nvidia-fabricmanager": (_restart(Service.FABRIC_MANAGER), _REBOOT),
+    "nvidia-persistenced": (_restart(Service.PERSISTENCE),),
+    "nvidia-dcgm": (_restart(Service.DCGM),),
+    "dcgm": (_restart(Service.DCGM),),
+    "nvidia-imex": (_restart(Service.IMEX),),
+}
+"""Of `service_down`, by the unit without its suffix. No other service is restarted."""
+
+NOT_REPAIRED: Mapping[str, str] = {
+    "mount_missing": "what a mount needs is outside of this node",
+    "mount_hung": "what a mount needs is outside of this node",
+}
+"""Conditions whose advice is a step, and which gpuwarden leaves to a person all the same."""
+
+REPAIRED = frozenset({Advice.RESET_GPU, Advice.RESTART_SERVICE, Advice.REBOOT})
+"""Advice that is a step. With every other one only a person goes on."""
+OF_DOMAIN = frozenset({"fabric_unhealthy"})
+"""Findings that in an NVLink domain of several nodes are of the domain, whose controller is not on this node."""
+
+
+def ladder(finding: Finding, domain: str = "") -> Ladder:
+    """Return the steps for a finding, the first first; empty: it is for a person. `domain`: the NVLink domain of the node."""
+    if finding.advice not in REPAIRED or (domain and finding.key.code in OF_DOMAIN):
+        return ()
+    rungs = _of(finding)
+    if finding.advice is Advice.REBOOT and RETRIED in finding.evidence:  # what is milder did not help
+        return tuple(rung for rung in rungs if rung.kind is StepKind.REBOOT)
+    return rungs
+
+
+def _of(finding: Finding) -> Ladder:
+    code = finding.key.code
+    if code == "service_down":
+        return SERVICES.get(finding.key.subject.part.removesuffix(".service"), ())
+    if (by_advice := BY_ADVICE.get(code)) is not None:
+        return by_advice.get(finding.advice, ())
+    return LADDERS.get(code, ())
+
+
+def why_none(finding: Finding, domain: str = "") -> str:
+    """Why a finding has no steps, for people."""
+    code = finding.key.code
+    if finding.advice not in REPAIRED:
+        return f"its advice is {finding.advice}, which is for a person"
+    if domain and code in OF_DOMAIN:
+        return f"it is of NVLink domain {domain}, which its controller repairs"
+    return NOT_REPAIRED.get(code, "no step is known to repair it")
+
+
+def strength(kind: StepKind) -> int:
+    """Return how much a step ends; a stronger one does what the milder ones do."""
+    return RANK[kind]

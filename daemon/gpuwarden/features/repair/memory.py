@@ -1,0 +1,106 @@
+"""What is remembered of repairs: the tries of the last days, what came of them, and which failures a bundle was made for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from gpuwarden.features.repair.model import Ended, Outcome, Try
+from gpuwarden.health.event_data import read, write
+from gpuwarden.health.memory import State, board
+from gpuwarden.health.model import NODE, Event, EventKind, Key
+from gpuwarden_collectors.facts import Stamp
+
+NAME = "repair"
+KEPT = 64
+"""Tries: two a day of one kind of failure of each GPU, and those that were refused."""
+COUNTS_MOST = 64
+BUNDLES_MOST = 64
+_BUNDLED = frozenset({"bundle_made", "bundle_failed"})
+"""Kinds of events of another feature, by which it says that what can be saved of a failure is saved, or why not."""
+KINDS = frozenset({EventKind.REPAIR_BEGUN, EventKind.REPAIR_ENDED, EventKind.REPAIR_TRIED, EventKind.SUMMED, *_BUNDLED})
+_COUNTS, _BUNDLES = Key("repairs", NODE), Key("repair_bundles", NODE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    tries: tuple[Try, ...] = ()
+    """The newest last."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """How many steps came to what since the ledger began, as `reset_gpu_done`."""
+    bundles: Mapping[str, float] = field(default_factory=dict)
+    """By finding, when a bundle was made for it, or failed (Unix time)."""
+
+    @property
+    def open(self) -> Try | None:
+        """The try that was begun and has not ended."""
+        return next((one for one in reversed(self.tries) if one.outcome is None), None)
+
+
+EMPTY = Memory()
+
+
+def memory_of(state: State) -> Memory:
+    memory: Memory = state.features.get(NAME, EMPTY)
+    return memory
+
+
+def board_of(state: State, key: Key) -> str:
+    """Return the board that a finding is of; "" for one that is of the node."""
+    return board(state, key.subject.slot) if key.subject.slot else ""
+
+
+def fold(memory: Memory, event: Event, _: State) -> Memory:
+    """Return the memory after an event of KINDS; the same object if it changes nothing."""
+    match event.kind:
+        case EventKind.REPAIR_BEGUN | EventKind.REPAIR_TRIED:
+            return _begun(memory, event, read(Try, event))
+        case EventKind.REPAIR_ENDED:
+            return _ended(memory, event, read(Ended, event))
+        case EventKind.SUMMED if event.key == _COUNTS:
+            counts = {name: n for name, n in event.data.items() if type(n) is int and n >= 0}
+            return replace(memory, counts=dict(list(counts.items())[:COUNTS_MOST]))
+        case EventKind.SUMMED if event.key == _BUNDLES:
+            bundles = {name: float(at) for name, at in event.data.items() if isinstance(at, int | float)}
+            return replace(memory, bundles=dict(list(bundles.items())[-BUNDLES_MOST:]))
+        case kind if kind in _BUNDLED and isinstance(finding := event.data.get("finding"), str):
+            bundles = {**{name: at for name, at in memory.bundles.items() if name != finding}, finding: event.at.wall}
+            return replace(memory, bundles=dict(list(bundles.items())[-BUNDLES_MOST:]))
+    return memory
+
+
+def _begun(memory: Memory, event: Event, begun: Try) -> Memory:
+    if not begun.id or event.key is None or any(one.id == begun.id for one in memory.tries):
+        return memory
+    return replace(memory, tries=(*memory.tries, replace(begun, finding=str(event.key)))[-KEPT:])
+
+
+def _ended(memory: Memory, event: Event, over: Ended) -> Memory:
+    if not over.id or event.key is None:
+        return memory
+    tries = {one.id: one for one in memory.tries}
+    before = tries.get(over.id)
+    if before is None and over.outcome is Outcome.OBSERVED:
+        before = Try(
+            id=over.id, step=over.step, board=over.board, at=over.at, boot_id=over.boot_id, finding=str(event.key)
+        )
+    if before is None or before.outcome is not None:  # the ledger lost its beginning, or it ended before
+        return memory
+    tries[over.id] = replace(before, outcome=over.outcome, text=over.text, ended=over.at)
+    return replace(memory, tries=tuple(tries.values())[-KEPT:], counts=_counted(memory.counts, over))
+
+
+def _counted(counts: Mapping[str, int], over: Ended) -> Mapping[str, int]:
+    name = f"{over.step.value}_{over.outcome.value}"
+    return {**counts, name: counts.get(name, 0) + 1}
+
+
+def events(memory: Memory, at: Stamp, state: State) -> Iterator[Event]:
+    """Yield the events whose fold gives this memory."""
+    for one in memory.tries:
+        key = Key.parse(one.finding)
+        yield Event(kind=EventKind.REPAIR_TRIED, at=one.at, boot_id=one.boot_id, key=key, data=write(one))
+    if memory.counts:
+        yield Event(kind=EventKind.SUMMED, at=at, boot_id=state.boot_id, key=_COUNTS, data=dict(memory.counts))
+    if memory.bundles:
+        yield Event(kind=EventKind.SUMMED, at=at, boot_id=state.boot_id, key=_BUNDLES, data=dict(memory.bundles))

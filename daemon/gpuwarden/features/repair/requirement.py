@@ -1,0 +1,128 @@
+"""What a repair demands before the node returns: that the node reads well, and that no Xid came for a while. Pure.
+
+The test before a return (the gate of active tests) is demanded by the same events where this host can test; this is demanded beside it,
+and is all there is where it cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Annotated
+
+from gpuwarden.features.repair.memory import NAME
+from gpuwarden.features.repair.model import Try
+from gpuwarden.health.event_data import cut, no_key, read, write
+from gpuwarden.health.model import NODE, Event, EventKind, Json, Key, Verdict
+from gpuwarden.policy.guarded import demand_of
+from gpuwarden.policy.requirement import Requirement
+from gpuwarden.policy.situation import Situation
+from gpuwarden.policy.state import PolicyState
+from gpuwarden_collectors.facts import Stamp
+
+QUIET_FOR = 120.0
+"""Seconds without an Xid after the step, or after the newest Xid."""
+_LOOK = Key("repair_look", NODE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """The look that a step demands."""
+
+    step: Annotated[str, cut(64)] = ""
+    running: bool = False
+    at: Stamp = field(metadata=no_key())
+    """When the step ended, or the newest Xid after it came."""
+    boot_id: str = field(metadata=no_key())
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What it must know beside the situation."""
+
+    unwell: str = ""
+    """Why the node does not read well; empty: it does."""
+    gpus: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """The answer. `text` is "" if the node may return."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadWell:
+    """After a repair the node must read well. `look` is None while none is demanded."""
+
+    look: Look | None = None
+
+    @property
+    def applies(self) -> bool:
+        return self.look is not None
+
+    def after(self, event: Event) -> ReadWell:
+        look = _after(self.look, event)
+        return self if look is self.look else ReadWell(look)
+
+    def over(self) -> ReadWell:
+        running = self.look is not None and self.look.running
+        return self if running else ReadWell()
+
+    def events(self, now: Stamp, boot_id: str) -> Iterator[Event]:  # noqa: ARG002 - they have their own
+        look = self.look
+        if look is not None:
+            yield Event(kind=EventKind.SUMMED, at=look.at, boot_id=look.boot_id, key=_LOOK, data=write(look))
+
+    def news(self, state: PolicyState, seen: Situation, now: Stamp) -> Iterator[tuple[EventKind, dict[str, Json]]]:  # noqa: ARG002 - nothing follows
+        return iter(())
+
+    def answer(self, seen: Situation, now: Stamp) -> Looked:
+        look = self.look
+        if look is None:
+            return Looked("")
+        if look.running:
+            return Looked(f"{look.step} was begun to repair it, and has not ended")
+        sees: Seen = seen.features.get(NAME, Seen("the GPUs could not be read"))
+        if sees.unwell:
+            return Looked(f"after {look.step} it must read well: {sees.unwell}")
+        waited = now.boottime - look.at.boottime if look.boot_id == seen.boot_id else 0.0
+        if waited < QUIET_FOR:
+            return Looked(f"after {look.step} no Xid must come for {QUIET_FOR:.0f} s, {max(0.0, waited):.0f} s so far")
+        return Looked("")
+
+    def standing(self, seen: Situation, now: Stamp) -> str:
+        if self.look is None:
+            return ""
+        sees: Seen = seen.features.get(NAME, Seen())
+        well = f"after {self.look.step} all {sees.gpus} GPUs, their links and remapped rows read well"
+        return self.answer(seen, now).text or well
+
+    def unmet(self, verdict: Verdict) -> str:  # noqa: ARG002 - a person's word wins over what is read
+        if self.look is None or not self.look.running:
+            return ""
+        return (
+            f"not restored: {self.look.step} was begun to repair this node, and has not ended; wait for it,"
+            " or bring the node back all the same: gpuwarden restore --untested"
+        )
+
+
+def _after(look: Look | None, event: Event) -> Look | None:
+    match event.kind:
+        case EventKind.REPAIR_BEGUN:
+            begun = read(Try, event)
+            return Look(step=str(begun.what), running=True, at=event.at, boot_id=event.boot_id)
+        case EventKind.REPAIR_ENDED if look is not None and look.running:
+            return replace(look, running=False, at=event.at, boot_id=event.boot_id)
+        case EventKind.XID | EventKind.BOOT if look is not None:
+            return replace(look, at=event.at, boot_id=event.boot_id)
+        case EventKind.SUMMED if event.key == _LOOK:
+            return read(Look, event)
+    return look
+
+
+def look_of(state: PolicyState) -> Look | None:
+    """Return the look that is demanded before the return."""
+    demand: Requirement | None = demand_of(state.requirements.get(NAME))
+    return demand.look if isinstance(demand, ReadWell) else None

@@ -1,0 +1,338 @@
+"""Carries out a step: one at a time. The ledger has its beginning before the helper is asked, and what came of it.
+
+    look afresh -> preconditions -> the fleet's turn -> our reader leaves the GPUs -> preconditions -> REPAIR_BEGUN, on disk -> the helper -> REPAIR_ENDED
+
+A daemon that is killed leaves REPAIR_BEGUN without REPAIR_ENDED. The next one asks the helper what became of that step, by its name, and
+does nothing before that is known; a boot since then is the one that was ordered, or ended the step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from gpuwarden.base.log import get_logger
+from gpuwarden.engine.journal import Append, Step
+from gpuwarden.features.repair import client
+from gpuwarden.features.repair.client import NoAnswer, NoHelper, Result
+from gpuwarden.features.repair.memory import Memory
+from gpuwarden.features.repair.model import TOUCHES_DRIVER, Ended, Outcome, StepKind, Try
+from gpuwarden.features.repair.plan import DAY, Plan
+from gpuwarden.features.repair.preconditions import Obstacle, Precondition, Scene, fitted, obstacles
+from gpuwarden.features.repair.scene import Sight
+from gpuwarden.health.event_data import write
+from gpuwarden.health.model import Event, EventKind, Evidence, Key
+from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.slurm.errors import SlurmError
+
+WITHIN = {
+    StepKind.RESTART_SERVICE: 180.0,
+    StepKind.RESET_GPU: 300.0,
+    StepKind.RESET_ALL: 600.0,
+    StepKind.RELOAD_DRIVER: 600.0,
+    StepKind.REBOOT: 120.0,
+}
+"""Seconds for the helper's answer; then it is asked what it does."""
+FOUND_OUT_WITHIN = 900.0
+"""Seconds for which it is asked that."""
+LOOKED_AGAIN = 10.0
+REBOOTS_WITHIN = 1_800.0
+"""Seconds from the order of a reboot until it has failed. The shutdown of a machine that hangs takes many minutes."""
+AGAIN = 60.0
+"""Seconds until what was forbidden is tried again."""
+AFTER_FAULT = 60.0
+STOPS_WITHIN = 2.0
+UNWRITTEN = "the ledger cannot be written: nothing is begun meanwhile"
+BOOTED = "the machine booted since"
+
+log = get_logger()
+
+
+class Turn(Protocol):
+    """A place among the nodes of the fleet that are repaired at once."""
+
+    async def enter(self) -> str:
+        """Take a place. Returns why it is not this node's turn; "" if it is. Raises SlurmError."""
+
+    async def leave(self) -> None:
+        """Give the place back. Raises SlurmError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hands:
+    """What the runner does to the rest of the daemon.
+
+    `afresh` has all schedulers read now, and returns whether they were. `off_the_gpus` keeps our reader off. `turn` is None where nobody counts.
+    """
+
+    append: Append
+    committed: Callable[[], Awaitable[bool]]
+    afresh: Callable[[], Awaitable[bool]]
+    off_the_gpus: Callable[[str], AbstractAsyncContextManager[bool]]
+    changed: Callable[[], None]
+    turn: Turn | None = None
+
+
+class Runner:
+    def __init__(
+        self, socket: Path, sight: Sight, hands: Hands, memory: Callable[[], Memory], *, boot_id: str, clock: Clock
+    ) -> None:
+        self._socket = socket
+        self._sight = sight
+        self._hands = hands
+        self._memory = memory
+        self._boot_id = boot_id
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+        self._waits = False
+        self._ordered: tuple[Plan, str] | None = None
+        self._wake = asyncio.Event()
+        self._marked = True
+        self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing
+        self.barred: tuple[Obstacle, ...] = ()
+        """What forbade the step when it was last looked at closely."""
+
+    # --- life
+
+    def step(self, planned: Plan | None) -> None:
+        """Begin what is due. Called after each step of the daemon. Does not wait."""
+        if self._task is not None and not self._task.done():
+            return
+        ordered, self._ordered = self._ordered, None
+        if (begun := self._memory().open) is not None:
+            self._begin_task(self._settle(begun))
+        elif ordered is not None:
+            self._begin_task(self._turn(*ordered))
+        elif planned is not None:
+            self._begin_task(self._turn(planned, ""))
+        elif self._marked and self._out_of_date():
+            self._marked = False
+            self._begin_task(self._leave())
+
+    def order(self, planned: Plan, by: str) -> str:
+        """Take an operator's order for the next step of the daemon. Returns why it cannot be taken; "" if it is."""
+        busy = self._task is not None and not self._task.done()
+        if self._memory().open is not None or (busy and not self._waits):
+            return "another step is under way"
+        self._ordered = planned, by
+        self._wake.set()
+        self._hands.changed()
+        return ""
+
+    def _begin_task(self, work: Coroutine[Any, Any, None]) -> None:
+        self._task = asyncio.create_task(self._guarded(work))
+
+    def _out_of_date(self) -> bool:
+        """Return True if no repair of this node counts any more, so that its mark is of no use."""
+        tries = self._memory().tries
+        return bool(tries) and self._clock().wall - tries[-1].at.wall > DAY
+
+    async def stop(self) -> None:
+        """Stop waiting. A step that was begun goes on without the daemon, and the next one looks what came of it."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,), timeout=STOPS_WITHIN)
+
+    async def _guarded(self, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except Exception:  # a fault of ours here must not end the daemon; the node stays out
+            log.exception("repair failed unexpectedly")
+            await asyncio.sleep(AFTER_FAULT)
+        finally:
+            asyncio.get_running_loop().call_soon(self._hands.changed)
+
+    # --- one step
+
+    async def _turn(self, planned: Plan, by: str) -> None:
+        """Carry a step out, or wait for a while before it is looked at again; an operator's order ends the wait."""
+        self.barred = await self._closely(planned, by)
+        if not self.barred:
+            return
+        log.info(
+            "repair: step not begun", step=str(planned.step), finding=str(planned.finding.key), reasons=self._why()
+        )
+        self._hands.changed()
+        self._wake.clear()
+        self._waits = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(AGAIN * self._chance.uniform(1.0, 3.0)):  # not in step with others
+                await self._wake.wait()
+        self._waits = False
+
+    def _why(self) -> list[str]:
+        return [one.text for one in self.barred]
+
+    async def _closely(self, planned: Plan, by: str) -> tuple[Obstacle, ...]:
+        """Look at everything afresh, and carry the step out if nothing forbids it. Returns what does."""
+        if not await self._hands.committed():
+            return (Obstacle(Precondition.LEDGER, UNWRITTEN),)
+        try:
+            host = await client.probe(self._socket)
+        except NoAnswer as error:
+            return (Obstacle(Precondition.HELPER, str(error)),)
+        if planned.step is not None:
+            planned = replace(planned, step=fitted(planned.step, host.able))
+        if not await self._hands.afresh():
+            return (Obstacle(Precondition.SCHEDULER, "the scheduler could not be read right before the step"),)
+        if barred := self._obstacles(planned, by, host.unable):
+            return barred
+        if why := await self._entered():
+            return (Obstacle(Precondition.FLEET, why),)
+        self._marked = True
+        try:
+            return await self._begin(planned, by, host.unable)
+        finally:
+            if self._memory().open is None:
+                await self._leave()
+
+    def _obstacles(self, planned: Plan, by: str, unable: Mapping[str, str]) -> tuple[Obstacle, ...]:
+        scene = self._sight.scene(ordered=bool(by))
+        again = self._sight.again(planned)
+        if again is None:
+            return (Obstacle(Precondition.FINDING, "it has ended"),)
+        return obstacles(replace(scene, unable=unable), again)
+
+    async def _begin(self, planned: Plan, by: str, unable: Mapping[str, str]) -> tuple[Obstacle, ...]:
+        step = planned.step
+        if step is None:
+            return ()
+        async with AsyncExitStack() as stack:
+            if step.kind in TOUCHES_DRIVER:
+                gone = await stack.enter_async_context(self._hands.off_the_gpus(f"{step} repairs it"))
+                if not gone:
+                    return (Obstacle(Precondition.PROCESSES, "gpuwarden's own reader cannot be ended"),)
+            if barred := self._obstacles(planned, by, unable):
+                return barred
+            begun = Try(
+                id=secrets.token_hex(8),
+                step=step.kind,
+                service=step.service,
+                slot=step.slot,
+                uuid=step.uuid,
+                board=planned.board,
+                number=planned.number,
+                by=by,
+                at=self._clock(),
+                boot_id=self._boot_id,
+                finding=str(planned.finding.key),
+            )
+            self._append(EventKind.REPAIR_BEGUN, begun.finding, write(begun))
+            if not await self._hands.committed():
+                self._ended(begun, Result(Outcome.REFUSED, UNWRITTEN))
+                return (Obstacle(Precondition.LEDGER, UNWRITTEN),)
+            result = await self._result(begun, self._sight.scene())
+            if begun.step is StepKind.REBOOT and result.outcome is Outcome.DONE:
+                log.warning("repair: the node is about to reboot", finding=begun.finding, text=result.text)
+            else:
+                self._ended(begun, result)
+        return ()
+
+    async def _result(self, begun: Try, scene: Scene) -> Result:
+        """Ask for the step, and where that has no answer what became of it."""
+        reason = next(
+            (hold.reason for hold in scene.policy.holds.values()), ""
+        )  # so that the exclusion stands after it
+        try:
+            return await client.request(
+                self._socket,
+                begun.id,
+                begun.what,
+                WITHIN[begun.step],
+                progress=lambda text: log.info("repair: step goes on", step=str(begun.what), text=text),
+                reason=reason if begun.step is StepKind.REBOOT else "",
+            )
+        except NoHelper as error:
+            return Result(Outcome.REFUSED, str(error))
+        except NoAnswer as error:
+            log.warning("repair: the helper gave no answer and is asked what it does", reason=str(error))
+            return await self._found_out(begun)
+
+    async def _found_out(self, begun: Try) -> Result:
+        """Ask what became of a step until that is known. It is never asked for again."""
+        loop = asyncio.get_running_loop()
+        until, unknown, text = loop.time() + FOUND_OUT_WITHIN, 0, ""
+        while loop.time() < until and unknown < 2:  # it may not have written down yet what it was asked for
+            try:
+                result = await client.look(self._socket, begun.id)
+            except NoAnswer as error:
+                text = str(error)
+            else:
+                if result.outcome not in (None, Outcome.UNKNOWN):
+                    return result
+                unknown += result.outcome is Outcome.UNKNOWN
+                text = result.text
+            if unknown < 2:
+                await asyncio.sleep(LOOKED_AGAIN)
+        return Result(Outcome.UNKNOWN, text)
+
+    # --- what an earlier turn, or an earlier daemon, left
+
+    async def _settle(self, begun: Try) -> None:
+        """End a try that was begun, once it is known what came of it."""
+        async with AsyncExitStack() as stack:
+            if begun.step in TOUCHES_DRIVER and begun.boot_id == self._boot_id:
+                await stack.enter_async_context(self._hands.off_the_gpus(f"{begun.what} repairs it"))
+            result = await self._came_of(begun)
+            if result.outcome is not None:
+                self._ended(begun, result)
+        await self._leave()
+
+    async def _came_of(self, begun: Try) -> Result:
+        if begun.boot_id != self._boot_id:
+            rebooted = begun.step is StepKind.REBOOT
+            return Result(Outcome.REBOOTED, "") if rebooted else Result(Outcome.UNKNOWN, BOOTED)
+        result = await self._found_out(begun)
+        if begun.step is not StepKind.REBOOT or result.outcome is not Outcome.DONE:
+            return result
+        left = REBOOTS_WITHIN - (self._clock().boottime - begun.at.boottime)
+        await asyncio.sleep(max(0.0, left))
+        return Result(
+            Outcome.FAILED, f"the node has not rebooted within {REBOOTS_WITHIN / 60:.0f} minutes: {result.text}"
+        )
+
+    # --- events, and the fleet
+
+    def _ended(self, begun: Try, result: Result) -> None:
+        over = Ended(
+            id=begun.id,
+            step=begun.step,
+            outcome=result.outcome or Outcome.UNKNOWN,
+            text=result.text,
+            board=begun.board,
+            at=self._clock(),
+            boot_id=self._boot_id,
+        )
+        self._append(EventKind.REPAIR_ENDED, begun.finding, write(over), step=Step.NOW)
+
+    def _append(self, kind: EventKind, finding: str, data: Evidence, step: Step = Step.SOON) -> None:
+        event = Event(kind=kind, at=self._clock(), boot_id=self._boot_id, key=Key.parse(finding), data=data)
+        self._hands.append([event], step=step)
+
+    async def _entered(self) -> str:
+        if self._hands.turn is None:
+            return ""
+        try:
+            return await self._hands.turn.enter()
+        except SlurmError as error:
+            return f"it cannot be counted how many nodes are repaired: {error}"
+
+    async def _leave(self) -> None:
+        if self._hands.turn is None:
+            return
+        try:
+            await self._hands.turn.leave()
+        except SlurmError as error:
+            log.info("mark of the repair stays until its end", reason=str(error))
+
+
+def _reason(scene: Scene) -> str:
+    """Return the text that stands beside the exclusion: the scheduler writes that of a reboot over it, and it is to stand after the boot."""
+    text = next((hold.reason for hold in scene.policy.holds.values()), "gpuwarden repairs this node")
+    return text.encode("ascii", "replace").decode()

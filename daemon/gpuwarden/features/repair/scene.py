@@ -1,0 +1,90 @@
+"""What is read of the running daemon for the preconditions of a step, at one moment."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from gpuwarden.features.repair.memory import memory_of
+from gpuwarden.features.repair.options import RepairOptions
+from gpuwarden.features.repair.plan import DAY, Plan, plan
+from gpuwarden.features.repair.preconditions import Scene
+from gpuwarden.health.model import Finding
+from gpuwarden.policy.situation import failing
+from gpuwarden.runtime.part import Service
+from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.facts import GpuFacts, Stamp
+
+MIG = "MIG is on: a reset would take its instances away"
+
+
+class Sight:
+    """Looks at the daemon. `bundles`: a bundle is made for each failure. `alone`: nobody counts the repairs of the fleet."""
+
+    def __init__(
+        self, service: Service, options: RepairOptions, *, enforce: bool, bundles: bool, alone: bool, clock: Clock
+    ) -> None:
+        self._service = service
+        self.options = options
+        self._enforce = enforce
+        self._bundles = bundles
+        self._alone = alone
+        self._clock = clock
+
+    def scene(self, *, ordered: bool = False) -> Scene:
+        service, now = self._service, self._clock()
+        nvml = service.engine.view.nvml.facts
+        gpus = () if nvml is None or nvml.problem is not None else nvml.gpus
+        local = time.localtime(now.wall)
+        return Scene(
+            now=now,
+            enforce=self._enforce,
+            remembered=service.journal.recalled,
+            verdict=service.verdict,
+            policy=service.enforcement.state,
+            memory=memory_of(service.engine.state),
+            node_states=service.enforcement.node_states,
+            breaker=service.enforcement.breaker,
+            processes={gpu.slot: len(gpu.processes) for gpu in gpus} if gpus else None,
+            set_up={gpu.slot: f"GPU {gpu.slot}: {why}" for gpu in gpus if (why := _not_reset(gpu))},
+            bundles=self._bundles,
+            quiet=self.options.quiet(local.tm_hour * 60 + local.tm_min),
+            ordered=ordered,
+            fleet=self._own_count(now) if self._alone else "",
+        )
+
+    def _own_count(self, now: Stamp) -> str:
+        """Why this node was repaired often enough within a day, where it counts for itself alone; "" if it was not."""
+        tries = memory_of(self._service.engine.state).tries
+        lately = sum(one.counts and one.at.wall > now.wall - DAY for one in tries)
+        most = self.options.per_day
+        return (
+            f"{lately} repairs of this node began within 24 hours, and repair.per_day allows {most}"
+            if lately >= most
+            else ""
+        )
+
+    def plans(self) -> list[Plan]:
+        """Return a plan for each failure to act on that is no consequence of another."""
+        service = self._service
+        findings = failing(service.enforcement.state, service.verdict)
+        return [self._plan(finding) for finding in findings if finding.caused_by is None]
+
+    def plan_for(self, name: str) -> Plan | None:
+        """Return the plan for a finding by its id; None if there is no such finding."""
+        verdict = self._service.verdict
+        found = next((one for one in (*verdict.findings, *verdict.silenced) if str(one.key) == name), None)
+        return None if found is None else self._plan(found)
+
+    def again(self, before: Plan) -> Plan | None:
+        """Return the plan for the same finding by what is known now, with the step as it was fitted to the host."""
+        now = self.plan_for(str(before.finding.key))
+        return now if now is None or now.step is None else replace(now, step=before.step)
+
+    def _plan(self, finding: Finding) -> Plan:
+        service = self._service
+        return plan(finding, service.engine.state, service.verdict, self.options.steps, self._clock())
+
+
+def _not_reset(gpu: GpuFacts) -> str:
+    return MIG if gpu.readings.mig_mode else ""

@@ -1,0 +1,41 @@
+"""What is published of repairs: a part of the snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpuwarden.features.repair.memory import NAME
+from gpuwarden.features.repair.model import Try
+from gpuwarden.features.repair.preconditions import Obstacle
+from gpuwarden.publish.snapshot import Snapshot
+
+STATES = ("clear", "waiting", "running", "person")
+TRIES_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """Repairs of this node."""
+
+    allowed: tuple[str, ...] = ()
+    """The steps that are allowed."""
+    state: str = "clear"
+    """`clear`: nothing is to be repaired; `waiting`: something forbids the next step; `running`; `person`: no step is left."""
+    finding: str = ""
+    """Id of the finding that it is about."""
+    step: str = ""
+    """The step that runs, or comes next."""
+    text: str = ""
+    """Why it waits, or why only a person goes on."""
+    forbidden_by: tuple[Obstacle, ...] = ()
+    tries: tuple[Try, ...] = ()
+    """The newest, the newest last."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Steps by what came of them, as `reset_gpu_done`, since the ledger began."""
+
+
+def of(snapshot: Snapshot) -> Shown:
+    """Return what a snapshot has of repairs."""
+    found: Shown = snapshot.features.get(NAME, Shown())
+    return found

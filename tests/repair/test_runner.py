@@ -1,0 +1,249 @@
+"""A step is carried out once: in which order, what is looked at right before, and what follows when something dies in between."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.features.repair import runner
+from gpuwarden.features.repair.model import Outcome, StepKind
+from gpuwarden.features.repair.preconditions import Precondition
+from support.repair_rig import World, world
+from support.repair_scenes import OTHER_BOOT, REASON, UUID, begun, drained, ended
+from support.snapshots import slot
+
+ONCE = [
+    "probe", "enter", "off", "repair_begun", "step reset_gpu", "repair_ended done", "on", "leave",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _asked_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "LOOKED_AGAIN", 0.0)
+
+
+def forbidden(host: World) -> list[Precondition]:
+    return [one.precondition for one in host.runner.barred]
+
+
+async def test_everything_is_looked_at_then_written_down_and_only_then_asked_for(tmp_path: Path) -> None:
+    async with world(tmp_path) as host:
+        await host.turn()
+        await host.until(lambda: host.log[-1] == "leave")
+        assert host.log == ONCE
+        (asked,) = host.helper.steps
+        assert asked == {
+            "verb": "step", "id": host.memory.tries[0].id, "step": "reset_gpu", "slot": slot(3), "uuid": UUID,
+        }  # fmt: skip
+
+
+async def test_a_reboot_has_the_text_of_the_exclusion_as_its_reason_and_stays_begun(tmp_path: Path) -> None:
+    """The scheduler writes the reason over the one that stands: the exclusion is to stand after the boot."""
+    async with world(tmp_path, before=[begun("t0", 3_700.0), ended("t0", 3_600.0)]) as host:
+        host.helper.looks = [{"state": "done", "text": "ordered"}]
+        host.runner.step(host.plan())
+        await host.until(lambda: host.log.count("look") == 1)
+        assert host.helper.steps[0]["reason"] == REASON
+        assert host.outcomes == ["done", None]
+        assert host.log.count("step reboot") == 1
+        assert "leave" not in host.log
+
+
+async def test_the_helper_refuses_and_nothing_was_done(tmp_path: Path) -> None:
+    async with world(tmp_path) as host:
+        host.helper.answers = ({"done": False, "refused": True, "why": "a process\x1b has the GPU open"},)
+        await host.turn()
+        assert host.outcomes == [Outcome.REFUSED]
+        assert host.memory.tries[0].text == "a process  has the GPU open"
+
+
+@pytest.mark.parametrize(
+    ("looks", "outcome"),
+    [
+        ([{"state": "running"}, {"state": "running"}, {"state": "done"}], Outcome.DONE),
+        ([{"state": "unknown"}, {"state": "failed", "text": "timed out"}], Outcome.FAILED),
+        ([{"state": "unknown"}], Outcome.UNKNOWN),
+        ([{"nonsense": 1}], Outcome.UNKNOWN),
+    ],
+)
+async def test_a_helper_that_dies_is_asked_what_it_did_and_never_to_do_it_again(
+    tmp_path: Path, looks: list[dict[str, object]], outcome: Outcome
+) -> None:
+    async with world(tmp_path) as host:
+        host.helper.answers, host.helper.looks = ({"progress": "stopping the persistence daemon"},), list(looks)
+        await host.turn()
+        assert host.outcomes == [outcome]
+        assert len(host.helper.steps) == 1
+        assert host.log.index("on") > host.log.index("look"), "our reader stays away until it is known"
+
+
+async def test_a_helper_that_hangs_is_given_up_after_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(runner.WITHIN, StepKind.RESET_GPU, 0.2)
+    async with world(tmp_path) as host:
+        host.helper.hangs, host.helper.looks = (
+            True,
+            [{"state": "running"}, {"state": "failed", "text": "ended by its limit"}],
+        )
+        await host.turn()
+        assert host.outcomes == [Outcome.FAILED]
+        assert len(host.helper.steps) == 1
+
+
+# --- what forbids it right before
+
+
+async def test_a_finding_that_ends_while_the_reader_leaves_is_not_repaired(tmp_path: Path) -> None:
+    async with world(tmp_path) as host:
+        host.on_off = host.heals
+        await host.turn()
+        assert forbidden(host) == [Precondition.FINDING]
+        assert not host.memory.tries
+        assert not host.helper.steps
+        assert host.log[-2:] == ["on", "leave"]
+
+
+async def test_an_operator_who_resumes_the_node_meanwhile_has_the_last_word(tmp_path: Path) -> None:
+    async with world(tmp_path) as host:
+        host.helper.on_probe = lambda: setattr(host.enforcement, "state", replace(host.enforcement.state, holds={}))
+        await host.turn()
+        assert Precondition.EXCLUDED in forbidden(host)
+        assert not host.helper.steps
+
+
+async def test_a_job_that_came_meanwhile_is_not_harmed(tmp_path: Path) -> None:
+    async with world(tmp_path) as host:
+        host.on_off = lambda: setattr(host.enforcement, "node_states", {"slurm": drained(empty=False)})
+        await host.turn()
+        assert forbidden(host) == [Precondition.JOBS]
+        assert not host.helper.steps
+
+
+async def test_our_own_reader_that_cannot_be_ended_forbids_a_reset(tmp_path: Path) -> None:
+    async with world(tmp_path) as host:
+        host.gone = False
+        await host.turn()
+        assert forbidden(host) == [Precondition.PROCESSES]
+        assert not host.helper.steps
+
+
+async def test_a_scheduler_that_was_not_read_right_before_forbids_it(tmp_path: Path) -> None:
+    async with world(tmp_path) as host:
+        host.read = False
+        await host.turn()
+        assert forbidden(host) == [Precondition.SCHEDULER]
+        assert host.log == ["probe"]
+
+
+async def test_it_is_another_node_s_turn(tmp_path: Path) -> None:
+    async with world(tmp_path) as host:
+        host.turns.refusal = "1 nodes are repaired now, and repair.at_once allows 1"
+        await host.turn()
+        assert forbidden(host) == [Precondition.FLEET]
+        assert not host.memory.tries
+
+
+async def test_without_a_helper_nothing_is_begun(tmp_path: Path) -> None:
+    host = World(tmp_path / "nobody.sock")
+    await host.turn()
+    assert forbidden(host) == [Precondition.HELPER]
+    assert "systemctl enable --now gpuwarden-repair.socket" in host.runner.barred[0].text
+    await host.runner.stop()
+
+
+async def test_what_the_helper_cannot_do_here_is_refused_with_its_reason(tmp_path: Path) -> None:
+    async with world(tmp_path) as host:
+        host.helper.probe = {"able": ["reboot"], "unable": {"reset_gpu": "confidential computing is on"}}
+        await host.turn()
+        assert [one.text for one in host.runner.barred] == ["confidential computing is on"]
+
+
+async def test_where_no_gpu_can_be_reset_alone_all_are(tmp_path: Path) -> None:
+    async with world(tmp_path) as host:
+        host.helper.probe = {"able": ["reset_all", "reboot"], "unable": {"reset_gpu": "NVSwitch"}}
+        await host.turn()
+        assert [one["step"] for one in host.helper.steps] == ["reset_all"]
+
+
+@pytest.mark.parametrize(
+    ("commits", "events"), [([False], []), ([True, False], ["repair_begun", "repair_ended refused"])]
+)
+async def test_what_cannot_be_written_down_is_not_done(tmp_path: Path, commits: list[bool], events: list[str]) -> None:
+    async with world(tmp_path) as host:
+        host.commits = iter(commits)
+        await host.turn()
+        assert [one for one in host.log if one.startswith("repair")] == events
+        assert not host.helper.steps
+
+
+# --- after a kill
+
+
+async def test_a_new_daemon_looks_what_came_of_the_step_and_does_not_do_it_again(tmp_path: Path) -> None:
+    async with world(tmp_path, before=[begun("t0", 20.0)]) as host:
+        host.helper.looks = [{"state": "running"}, {"state": "done", "text": "GPU was reset"}]
+        await host.until(lambda: host.log[-1:] == ["leave"])
+        assert host.log == ["off", "look", "look", "repair_ended done", "on", "leave"]
+        assert host.outcomes == [Outcome.DONE]
+
+
+async def test_a_boot_after_the_order_of_a_reboot_is_that_reboot(tmp_path: Path) -> None:
+    before = [begun("t0", 300.0, StepKind.REBOOT)]
+    async with world(tmp_path, before=before, boot_id=OTHER_BOOT) as host:
+        await host.until(lambda: host.log[-1:] == ["leave"])
+        assert host.log == ["repair_ended rebooted", "leave"]
+
+
+async def test_a_boot_in_the_middle_of_another_step_leaves_it_unknown(tmp_path: Path) -> None:
+    async with world(tmp_path, before=[begun("t0", 300.0)], boot_id=OTHER_BOOT) as host:
+        await host.until(lambda: host.log[-1:] == ["leave"])
+        assert host.log == ["repair_ended unknown", "leave"]
+        assert host.plan().number == 2
+
+
+async def test_a_reboot_that_does_not_come_is_a_try_that_failed(tmp_path: Path) -> None:
+    before = [begun("t0", runner.REBOOTS_WITHIN + 1.0, StepKind.REBOOT)]
+    async with world(tmp_path, before=before) as host:
+        host.helper.looks = [{"state": "done", "text": "ordered"}]
+        await host.until(lambda: host.log[-1:] == ["leave"])
+        assert host.outcomes == [Outcome.FAILED]
+        assert not host.helper.steps
+
+
+@pytest.mark.parametrize("cut", range(5))
+async def test_killed_after_any_event_the_whole_ladder_is_done_once(tmp_path: Path, cut: int) -> None:
+    """A reset that helped nothing, then a reboot: whichever of their events was the last on disk, each is asked for once at most after it."""
+    life = [
+        begun("t0", 7_300.0), ended("t0", 7_200.0), begun("t1", 3_700.0, StepKind.REBOOT),
+        ended("t1", 3_600.0, Outcome.FAILED, StepKind.REBOOT),
+    ]  # fmt: skip
+    async with world(tmp_path, before=life[:cut]) as host:
+        host.helper.looks = [{"state": "failed", "text": "it did not reboot"}]
+        for _ in range(4):
+            host.now = replace(host.now, boottime=host.now.boottime + 600.0, wall=host.now.wall + 600.0)
+            if host.memory.open is not None:
+                await host.until(lambda: host.memory.open is None and host.log[-1] == "leave")
+            elif host.plan().step is not None:
+                host.helper.answers = ({"done": False, "refused": False, "why": "it failed"},)
+                await host.turn()
+        done = [one.step for one in host.memory.tries]
+        assert done == [StepKind.RESET_GPU, StepKind.REBOOT]
+        assert len(host.helper.steps) == 2 - (cut + 1) // 2
+        assert host.plan().step is None
+        assert host.plan().gave_up
+
+
+async def test_an_operator_s_order_ends_the_wait(tmp_path: Path) -> None:
+    async with world(tmp_path) as host:
+        host.helper.probe = {"able": [], "unable": {"reset_gpu": "nvidia-smi is missing"}}
+        await host.turn()
+        host.helper.probe = {"able": ["reset_gpu"], "unable": {}}
+        await host.until(lambda: not host.runner.order(host.plan(), "root"))
+        await host.until(lambda: host.outcomes == [Outcome.DONE])
+        assert host.memory.tries[0].by == "root"
+
+
+async def test_while_a_step_is_under_way_no_order_is_taken(tmp_path: Path) -> None:
+    async with world(tmp_path, before=[begun("t0", 5.0)]) as host:
+        assert host.runner.order(host.plan(), "root")
