@@ -15,6 +15,7 @@ from gpuwarden.features.active_test.gate.state import Gate
 from gpuwarden.features.active_test.judging.lease import Lease
 from gpuwarden.features.active_test.judging.past import PastTest
 from gpuwarden.features.evacuation.policy import event_data as evacuation
+from gpuwarden.features.repair import model as repair
 from gpuwarden.features.why import stored as why
 from gpuwarden.health import events as health
 from gpuwarden.health.event_data import read, write
@@ -52,6 +53,9 @@ TYPED: dict[str | tuple[str, str], type[Any]] = {
     EventKind.GATE_WANTED: Gate,
     EventKind.GATE_BEGUN: Gate,
     EventKind.GATE_ENDED: Gate,
+    EventKind.REPAIR_BEGUN: repair.Try,
+    EventKind.REPAIR_ENDED: repair.Ended,
+    EventKind.REPAIR_TRIED: repair.Try,
     EventKind.RESET: health.Reset,
     EventKind.HEALTH: health.HealthSet,
     EventKind.GPU_PINNED: health.Pinned,

@@ -65,6 +65,7 @@ INSERT INTO "checkpoint" VALUES(2,50,'saved','1b4e28ba-2fa1-11d2-883f-0016d3cca4
 INSERT INTO "checkpoint" VALUES(2,51,'signalling','1b4e28ba-2fa1-11d2-883f-0016d3cca427',1077.0,1700001077.0,'','','','{"notice":"gcp/gcp-1@1077","job":"slurm/72","way":"job_wide","signal":"TERM","text":"SIGTERM through Slurm to the whole job, 1 rank of it here","local_only":false,"result":"sent","count":1,"wide":true,"restarts":0,"requeued":"refused","requeued_text":"it may not be","named":true,"returned":false,"in_steps":true,"signalled_boottime":1000.0,"signalled_wall":1700001000.0,"requeued_boottime":1077.0,"requeued_wall":1700001077.0,"processes":"200:2000","kept":true}');
 INSERT INTO "checkpoint" VALUES(2,52,'saved','1b4e28ba-2fa1-11d2-883f-0016d3cca427',1077.0,1700001077.0,'','','','{"notice":"gcp/gcp-1@1077","job":"slurm/72","by":"exit","saved":false,"unsaved":false,"ranks":"","processes":"200:2000","kept":true}');
 INSERT INTO "checkpoint" VALUES(2,53,'answered','1b4e28ba-2fa1-11d2-883f-0016d3cca427',0.0,0.0,'','','','{"saved":1,"ended":1}');
+INSERT INTO "checkpoint" VALUES(2,54,'repair_tried','1b4e28ba-2fa1-11d2-883f-0016d3cca427',900.0,1700000900.0,'xid','gpu/0000:4e:00.0','95','{"id":"00112233445566aa","step":"restart_service","service":"dcgm","outcome":"done","text":"restarted","ended_boottime":905.0,"ended_wall":1700000905.0}');
 CREATE TABLE events (id INTEGER PRIMARY KEY AUTOINCREMENT, era INTEGER NOT NULL, 
     kind TEXT NOT NULL,
     boot_id TEXT NOT NULL,
@@ -294,6 +295,8 @@ INSERT INTO "events" VALUES(216,2,'oom_kill','1b4e28ba-2fa1-11d2-883f-0016d3cca4
 INSERT INTO "events" VALUES(217,2,'job_begun','1b4e28ba-2fa1-11d2-883f-0016d3cca427',1100.0,1700001100.0,'job','job/slurm/91','','{"energy_j":81000.5,"energy_covers":0.9,"busy":0.97,"tensor":0.4,"memory_peak_bytes":75161927680,"idle_gpu_seconds":10.0,"throttled_gpu_seconds":5.0,"observed_gpu_seconds":110.0,"slots":"0000:4e:00.0 0000:5e:00.0","pids":"201 202","energy_at":"0000:4e:00.0=1200 0000:5e:00.0=1300","uid":1001,"user":"ada","job_name":"train","used_boottime":1160.0,"used_wall":1700001160.0}');
 INSERT INTO "events" VALUES(218,2,'job_used','1b4e28ba-2fa1-11d2-883f-0016d3cca427',2960.0,1700002960.0,'job','job/slurm/91','','{"energy_j":2000000.0,"energy_covers":0.9,"busy":0.97,"tensor":0.4,"memory_peak_bytes":75161927680,"idle_gpu_seconds":10.0,"throttled_gpu_seconds":5.0,"observed_gpu_seconds":110.0,"slots":"0000:4e:00.0 0000:5e:00.0","pids":"202 204","energy_at":"0000:4e:00.0=9900"}');
 INSERT INTO "events" VALUES(219,2,'job_ended','1b4e28ba-2fa1-11d2-883f-0016d3cca427',1170.0,1700001170.0,'job','job/pod/default/train-0','','{"slots":"0000:4e:00.0","uid":1002,"also":"pod/0-1 container/0123456789ab","touch0":"xid\t48\t1150.0\t1700001150.0\t1151.0\t1700001151.0\t0000:4e:00.0\t203\t2\t","touch1":"xid\t63\t1150.0\t1700001150.0\t\t\t0000:4e:00.0\t\t1\txid.48@gpu/0000:4e:00.0","began_boottime":1101.0,"began_wall":1700001101.0,"known_from":"cgroup","state":"FAILED","exit_code":1,"signal":9,"by":"root","nodes":2,"failed_node":"n7","cause":"hardware","certainty":"likely","sentence":"GPU 0 failed.","code":"xid.48","slot":"0000:4e:00.0","serial":"1650","left_out":3}');
+INSERT INTO "events" VALUES(220,2,'repair_begun','1b4e28ba-2fa1-11d2-883f-0016d3cca427',3000.0,1700003000.0,'xid','gpu/0000:4e:00.0','95','{"id":"a1b2c3d4e5f60718","step":"reset_gpu","slot":"0000:4e:00.0","uuid":"GPU-1","board":"GPU-1","number":2,"by":"root"}');
+INSERT INTO "events" VALUES(221,2,'repair_ended','1b4e28ba-2fa1-11d2-883f-0016d3cca427',3010.0,1700003010.0,'xid','gpu/0000:4e:00.0','95','{"id":"a1b2c3d4e5f60718","step":"reset_gpu","outcome":"refused","text":"a process is on the GPU","board":"GPU-1"}');
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 INSERT INTO "meta" VALUES('checkpoint_through','107');
 INSERT INTO "meta" VALUES('checkpoints','1');
@@ -304,5 +307,5 @@ INSERT INTO "meta" VALUES('kernel_log_sequence','77');
 INSERT INTO "meta" VALUES('machine','{"dmi": "4c4c4544-0000-0000-0000-000000000001", "machine_id": "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "instance": ""}');
 INSERT INTO "meta" VALUES('schema','1.0');
 DELETE FROM "sqlite_sequence";
-INSERT INTO "sqlite_sequence" VALUES('events',219);
+INSERT INTO "sqlite_sequence" VALUES('events',221);
 COMMIT;
