@@ -139,8 +139,10 @@ def test_after_a_kexec_what_the_cloud_still_announces_is_notified_again_and_the_
         occupy(host, after.pid)
         with host.daemon() as daemon:
             wait_notice(daemon, there=True)
-            daemon.wait(lambda: notice_file(host)["boot_id"] != first["boot_id"], "the file of this boot")
-            assert notice_file(host)["act"] is True
+            daemon.wait(
+                lambda: (file := notice_file(host))["boot_id"] != first["boot_id"] and file["act"],
+                "the file of this boot",
+            )
             assert after.received() == "TERM"
             daemon.wait(lambda: b'"signalled"' in daemon.get("/v1/events")[1], "it to be on disk")
             daemon.kill()
@@ -166,6 +168,7 @@ def test_hints_and_what_is_weeks_away_are_shown_and_change_nothing(host: FakeHos
         daemon.wait_status("healthy")
         daemon.wait(lambda: len(daemon.status()["notices"]) == 2, "both notices")
         assert daemon.get("/heartbeat")[0] == 200
+        wait_file(daemon)
         daemon.wait(lambda: len(notice_file(host)["notices"]) == 2, "both in the file")
         assert notice_file(host)["act"] is False
         assert {(n["kind"], n["hard"]) for n in daemon.status()["notices"]} == {
