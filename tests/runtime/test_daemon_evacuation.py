@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +17,7 @@ import pytest
 from support.daemons import RunningDaemon
 from support.slurm import CONTROLLER, SLURM_BESIDE, Slurm
 from support.slurm_hanging import HangingCommands
-from support.slurm_hosts import SlurmHost
+from support.slurm_hosts import SlurmHost, remove
 from support.slurm_trainings import Training
 
 pytestmark = SLURM_BESIDE
@@ -37,7 +36,7 @@ def hosts(slurm: Slurm) -> Iterator[dict[str, SlurmHost]]:
         made[node] = SlurmHost(folder / node, slurm, node)
         made[node].seclude()
     yield made
-    shutil.rmtree(folder)
+    remove(folder)
 
 
 def ends(host: SlurmHost, within: str) -> None:

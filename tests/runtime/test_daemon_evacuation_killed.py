@@ -13,7 +13,7 @@ import pytest
 
 from support.daemons import RunningDaemon
 from support.slurm import SLURM_BESIDE, Slurm
-from support.slurm_hosts import SlurmHost
+from support.slurm_hosts import SlurmHost, remove
 from support.slurm_trainings import Training
 
 pytestmark = SLURM_BESIDE
@@ -79,13 +79,13 @@ class Killed:
 @pytest.fixture
 def before_the_mark(slurm: Slurm) -> Iterator[Killed]:
     yield Killed(slurm, "scontrol", "AdminComment=gpuwarden")
-    shutil.rmtree(slurm.folder / "hosts")
+    remove(slurm.folder / "hosts")
 
 
 @pytest.fixture
 def in_the_send(slurm: Slurm) -> Iterator[Killed]:
     yield Killed(slurm, "scancel", f"--signal={OWN_SIGNAL}")
-    shutil.rmtree(slurm.folder / "hosts")
+    remove(slurm.folder / "hosts")
 
 
 @pytest.mark.slow

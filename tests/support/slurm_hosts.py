@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -61,6 +62,12 @@ class SlurmHost(FakeHost):
 
     def is_drained(self) -> bool:
         return "DRAIN" in self.slurm.state(self.node)
+
+
+def remove(folder: Path) -> None:
+    """Remove the folder of hosts whose daemons have ended: a rank, or a command that one of them began, may still write there."""
+    while folder.exists():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def excluded_by(daemon: RunningDaemon) -> list[str]:
