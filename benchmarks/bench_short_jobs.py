@@ -1,11 +1,13 @@
 """What many short jobs cost: the growth of the ledger and the CPU of judging, beside the same node without jobs.
 
 A simulated node of eight GPUs, judged every 5 s with the real judge, its events in a real ledger; two of its hours with 2,000 jobs in each.
-CPU time of this process, the writing of the ledger included. Of 2,000 jobs one in ten fails, and one in a hundred has an Xid.
+CPU time of this process, the writing of the ledger included. Of 2,000 jobs one in ten fails, and one in a hundred has an Xid. Both nodes are
+judged in turns; a ratio is of two neighbours in time.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import tempfile
 from collections import Counter
@@ -13,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import process_time
 
-from common import table
+from common import spread, table
 from gpuwarden.health.checkpoint import checkpoint
 from gpuwarden.health.model import EventKind
 from gpuwarden.ledger.ledger import Ledger
@@ -23,7 +25,7 @@ from support.job_hosts import UID
 from support.ledgers import HERE, PATIENCE
 from support.why_hosts import WhyHost
 
-GPUS, PER_HOUR, HOURS = 8, 2_000, 2.0
+GPUS, PER_HOUR, HOURS, TURNS = 8, 2_000, 2.0, 3
 STEP, JOBS_EVERY, KEPT_FOR = 5.0, 15.0, 300.0
 LASTS = GPUS * 3_600.0 / PER_HOUR
 MONTH = 30 * 24.0
@@ -63,7 +65,7 @@ def place_jobs(host: WhyHost, since: float) -> int:
     return newest
 
 
-async def measured(path: Path, *, with_jobs: bool) -> Cost:
+async def measured(path: Path, hours: float, *, with_jobs: bool) -> Cost:
     host = WhyHost(GPUS)
     host.without_slurm()
     ledger = Ledger(path, machine=HERE, boot_id=host.boot_id)
@@ -72,7 +74,7 @@ async def measured(path: Path, *, with_jobs: bool) -> Cost:
     since, newest, read = host.uptime, 0, 0.0
     host.ledger.clear()
     began = process_time()
-    while host.uptime - since < HOURS * 3_600.0:
+    while host.uptime - since < hours * 3_600.0:
         host.uptime += STEP
         lines = []
         if with_jobs and host.uptime - read >= JOBS_EVERY:
@@ -92,22 +94,39 @@ async def measured(path: Path, *, with_jobs: bool) -> Cost:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="gw-") as folder:
-        without = asyncio.run(measured(Path(folder) / "without/ledger.db", with_jobs=False))
-        jobs = asyncio.run(measured(Path(folder) / "jobs/ledger.db", with_jobs=True))
-    cpu = 100.0 * (jobs.cpu - without.cpu) / (HOURS * 3_600.0)
-    mib = (jobs.bytes - without.bytes) / 2**20 * MONTH / HOURS
-    records = jobs.events[EventKind.JOB_ENDED]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--hours",
+        type=float,
+        default=HOURS,
+        help="of each node (default: 2; the first has the burst that the budget allows)",
+    )
+    parser.add_argument("--turns", type=int, default=TURNS, help="of both nodes (default: 3)")
+    options = parser.parse_args()
+    hours: float = options.hours
+    pairs = [turn(hours) for _ in range(options.turns)]
+    ratios = [jobs.cpu / without.cpu for without, jobs in pairs]
+    cpu = [100.0 * (jobs.cpu - without.cpu) / (hours * 3_600.0) for without, jobs in pairs]
+    mib = [(jobs.bytes - without.bytes) / 2**20 * MONTH / hours for without, jobs in pairs]
+    events = pairs[0][1].events
     table(
-        f"{PER_HOUR} short jobs an hour on {GPUS} GPUs, {HOURS:g} hours",
-        ("what", "value", "at most"),
+        f"{PER_HOUR} short jobs an hour on {GPUS} GPUs, {hours:g} hours, {options.turns} turns",
+        ("what", "median (least-most)", "at most"),
         [
-            ["CPU above a node without jobs, per cent of one", f"{cpu:.4f}", f"{CPU_MOST:g}"],
-            ["ledger above it, MiB a month", f"{mib:.1f}", f"{MIB_MOST:g}"],
-            ["records an hour", f"{records / HOURS:.0f}", ""],
-            ["begins an hour", f"{jobs.events[EventKind.JOB_BEGUN] / HOURS:.0f}", ""],
+            ["CPU, ratio to a node without jobs", spread(ratios), ""],
+            ["CPU above it, per cent of one", spread(cpu, 4), f"{CPU_MOST:g}"],
+            ["ledger above it, MiB a month", spread(mib, 1), f"{MIB_MOST:g}"],
+            ["records an hour", f"{events[EventKind.JOB_ENDED] / hours:.0f}", ""],
+            ["begins an hour", f"{events[EventKind.JOB_BEGUN] / hours:.0f}", ""],
         ],
     )
+
+
+def turn(hours: float) -> tuple[Cost, Cost]:
+    """Return what a node without jobs costs, and one with them."""
+    with tempfile.TemporaryDirectory(prefix="gw-") as folder:
+        without = asyncio.run(measured(Path(folder) / "without/ledger.db", hours, with_jobs=False))
+        return without, asyncio.run(measured(Path(folder) / "jobs/ledger.db", hours, with_jobs=True))
 
 
 if __name__ == "__main__":
