@@ -27,8 +27,9 @@ def drains_itself(slurm: Slurm) -> None:
     slurm.wait(lambda: slurm.state("n1") == {"IDLE", "DRAIN"}, "the node to be whole, and drained")
 
 
-@pytest.mark.parametrize(("why", "reason"), [(Why.FAILURE, FAILURE), (Why.TERMINATION, TERMINATION)])
-@pytest.mark.parametrize("state", ["DRAIN", "DOWN"])
+@pytest.mark.parametrize(
+    ("state", "why", "reason"), [("DRAIN", Why.FAILURE, FAILURE), ("DOWN", Why.TERMINATION, TERMINATION)]
+)
 async def test_what_gpuwarden_brought_back_has_no_text_of_gpuwardens(
     slurm: Slurm, state: str, why: Why, reason: str
 ) -> None:

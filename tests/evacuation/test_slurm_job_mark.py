@@ -30,9 +30,9 @@ from support.slurm_ranks import Ranks, signal_job, the_job
 
 pytestmark = SLURM
 
-ROUNDS = 4
-PAIRS = (("n1", "n2"), ("n2", "n3"), ("n1", "n3")) * 2
-PAUSE = 3.0
+ROUNDS = 2
+PAIRS = (("n1", "n2"), ("n2", "n3"), ("n1", "n3"))
+PAUSE = 8.0
 """Of production it is a small part, for controllers that answer at once; this machine may be busy with other tests."""
 
 
@@ -168,14 +168,13 @@ async def test_a_job_is_signalled_as_a_whole_while_a_drain_and_a_read_of_the_nod
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("nodes", "watched"), [(("n[1-2]", "n1"), [1]), (("n1", "n1"), [])])
 async def test_of_a_job_that_another_node_signals_only_steps_that_run_there_too_are_signalled_by_it(
-    slurm: Slurm, commands: Commands, tmp_path: Path, nodes: tuple[str, str], watched: list[int]
+    slurm: Slurm, commands: Commands, tmp_path: Path
 ) -> None:
     """Otherwise a farm of steps of one node each would get no signal but on the node that was first."""
     job = await the_job(commands, Ranks(slurm).start("-N2", "-w", "n[1-2]"))
     comment(slurm, job, f"gpuwarden:ckpt@n2@{time.time():.0f}")
-    steps = [process(n, step=str(n), step_nodes=of_step) for n, of_step in enumerate(nodes, start=1)]
+    steps = [process(n, step=str(n), step_nodes=nodes) for n, nodes in ((1, "n[1-2]"), (2, "n1"))]
     delivery = Delivery(way=Way.JOB_WIDE, signal="USR1", text="", receivers=tuple(Aim(one, "USR1") for one in steps))
     end = announced()
     rig = ExecutorRig(slurm, tmp_path, now=Stamp(1_001.0, time.time()))
@@ -187,8 +186,8 @@ async def test_of_a_job_that_another_node_signals_only_steps_that_run_there_too_
     await asyncio.gather(*rig.executor.running)
     await rig.client.close()
     known = rig.state.evacuations[id_of(end)].jobs[f"slurm/{job.id}"]
-    assert {pid for pid, _ in known.signalled} == set(watched)
-    assert (known.result, known.wide, known.unsure) == (Sent.WATCHED if watched else Sent.UNSENT, False, frozenset())
+    assert {pid for pid, _ in known.signalled} == {1}
+    assert (known.result, known.wide, known.unsure) == (Sent.WATCHED, False, frozenset())
 
 
 async def _goes_on() -> bool:

@@ -69,6 +69,8 @@ async def test_each_rank_on_each_node_gets_it_once_and_nothing_else_of_the_job_d
     assert {"extern", "batch"} <= {step for _, step in bystanders}
     outcome = await signal_job(commands, await the_job(commands, number), "USR1")
     assert (outcome.result, set(outcome.steps)) == (Signalling.SENT, {f"{number}.0", f"{number}.1"})
+    elsewhere = await signal_job(commands, await the_job(commands, number), "USR1", steps={"2"})
+    assert (elsewhere.result, f"{number}.0" in elsewhere.text) == (Signalling.NO_STEPS, True)
     ranks.wait_received(number, "USR1")
     assert await others(commands, number) == bystanders
     assert slurm.job_state(number) == "RUNNING"
@@ -101,14 +103,6 @@ async def test_a_step_that_runs_on_other_nodes_alone_gets_nothing_and_lives_on(
 
 async def goes_on() -> bool:
     return True
-
-
-@pytest.mark.slow
-async def test_where_none_of_its_steps_is_here_any_more_nothing_is_sent(slurm: Slurm, commands: Commands) -> None:
-    ranks = Ranks(slurm)
-    job = await the_job(commands, ranks.start("-N2", "-w", "n[1-2]"))
-    outcome = await signal_job(commands, job, "USR1", steps={"1"})
-    assert (outcome.result, f"{job.id}.0" in outcome.text) == (Signalling.NO_STEPS, True)
 
 
 async def test_ranks_that_catch_a_term_live_on_and_so_does_their_step(slurm: Slurm, commands: Commands) -> None:
