@@ -1,4 +1,7 @@
-"""A failed node is handed over to SageMaker HyperPod by the program in the documentation: on a real Slurm, without a HyperPod."""
+"""A failed node is handed over to SageMaker HyperPod by the program in the documentation: on a real Slurm, without a HyperPod.
+
+What it does not act on is in `tests/notify/test_hyperpod_program.py`.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from support.needs import needed
+from support.hyperpod import program
 from support.slurm import SLURM, Slurm
 from support.slurm_hosts import SlurmHost, excluded_by
 
 pytestmark = [*SLURM, pytest.mark.slow]
 
-PAGE = Path(__file__).parents[2] / "docs/use/exclusion.md"
 WORD = "Action:Reboot"  # of an Xid 95, whose advice is a reset of the GPU
-
-
-def program(folder: Path) -> Path:
-    """The program of the page. `calls` has a line for each of its runs."""
-    needed("jq")
-    (text,) = [block for block in PAGE.read_text().split("```")[1::2] if "repair.hyperpod" in block]
-    file = folder / "gpuwarden-hyperpod"
-    file.write_text(
-        text.removeprefix("sh\n").replace("message=$(cat)\n", f"message=$(cat); echo run >>{folder}/calls\n")
-    )
-    file.chmod(0o755)
-    return file
 
 
 @pytest.fixture
@@ -76,24 +66,3 @@ def test_a_restart_of_the_daemon_hands_over_nothing_again(host: SlurmHost, slurm
         )
         daemon.wait_passes(5)
         assert slurm.reason("n1") == "looked at by the vendor"
-
-
-def test_mode_observe_hands_over_nothing(host: SlurmHost, slurm: Slurm) -> None:
-    with host.acting("observe") as daemon:
-        daemon.wait_status("healthy")
-        host.breaks()
-        daemon.wait((host.folder / "calls").exists, "the program to be told what would be done")
-        daemon.wait_passes(5)
-        assert slurm.state("n1") == {"IDLE"}
-
-
-def test_an_operators_exclusion_hands_over_nothing(host: SlurmHost, slurm: Slurm) -> None:
-    with host.acting() as daemon:
-        daemon.wait_status("healthy")
-        done = host.command("exclude", "--reason", "new fan", "--run-dir", host.run_dir)
-        assert done.returncode == 0, done.stderr
-        daemon.wait(host.is_drained, "the drain")
-        daemon.wait((host.folder / "calls").exists, "the program to be told")
-        daemon.wait_passes(5)
-        assert "FAIL" not in slurm.state("n1")
-        assert slurm.reason("n1").startswith("gpuwarden: operator ")
