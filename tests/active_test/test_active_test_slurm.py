@@ -81,11 +81,10 @@ def test_on_a_drained_node_without_a_job_all_memory_is_taken(node: SlurmNode) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("drained", [False, True])
-def test_a_node_with_a_job_is_left_alone_also_a_drained_one(node: SlurmNode, *, drained: bool) -> None:
+def test_a_node_with_a_job_is_left_alone_also_a_drained_one(node: SlurmNode) -> None:
     job = node.job(SLEEPS)
-    if drained:
-        node.slurm.drain("n1", "new board")
+    assert f"Slurm has jobs here ({job} of root)" in node.busy("--level", "gate")
+    node.slurm.drain("n1", "new board")
     assert f"Slurm has jobs here ({job} of root)" in node.busy("--level", "gate")
 
 
@@ -122,16 +121,10 @@ def test_an_exclusive_job_with_all_gpus_is_alone(node: SlurmNode) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ((f"--gres=gpu:{GPUS}",), f"has {GPUS} of {GPUS} GPUs, not exclusively: add --exclusive"),
-        (("--gres=gpu:2",), f"has 2 of {GPUS} GPUs, not exclusively: add --exclusive and --gres=gpu:{GPUS}"),
-    ],
-)
-def test_a_job_that_others_may_run_beside_is_not_alone(node: SlurmNode, options: tuple[str, ...], text: str) -> None:
-    document = finished(node, *node.submit_test(*options))
+def test_a_job_that_others_may_run_beside_is_not_alone(node: SlurmNode) -> None:
+    document = finished(node, *node.submit_test("--gres=gpu:2"))
     assert document["exit_code"] == 3
+    text = f"has 2 of {GPUS} GPUs, not exclusively: add --exclusive and --gres=gpu:{GPUS}"
     assert text in document["gpus"][0]["text"]
     assert node.workers == []
 

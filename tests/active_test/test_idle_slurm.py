@@ -113,12 +113,11 @@ def test_of_submissions_at_the_same_time_one_has_a_job(slurm: Slurm, node: IdleN
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_submitter_that_is_killed_leaves_one_job_at_most(
-    tmp_path: Path, slurm: Slurm, node: IdleNode, daemon: RunningDaemon, moment: str
+    tmp_path: Path, slurm: Slurm, node: IdleNode, daemon: RunningDaemon
 ) -> None:
     """Sbatch goes on for as long as the controller takes, and until then nobody else submits."""
-    orphan = own_sbatch(tmp_path, slurm, moment)
+    orphan = own_sbatch(tmp_path)
     make_idle(node, slurm, "n1", commands=tmp_path / "bin")
     node.script({"*": [{"write": {"phase": "int8"}}, *PASSES[1:]]})
     killed = node.begin("--submit")
@@ -134,8 +133,8 @@ def test_a_submitter_that_is_killed_leaves_one_job_at_most(
     assert len(node.workers) == 4
 
 
-def own_sbatch(folder: Path, slurm: Slurm, moment: str) -> Path:
-    """Slurm's commands with an sbatch that waits before or after its work; the file that lets it go on."""
+def own_sbatch(folder: Path) -> Path:
+    """Slurm's commands with an sbatch that waits before its work; the file that lets it go on."""
     commands, go_on = folder / "bin", folder / "go-on"
     commands.mkdir()
     for name in ("sinfo", "squeue", "scontrol"):
@@ -143,7 +142,7 @@ def own_sbatch(folder: Path, slurm: Slurm, moment: str) -> Path:
     waits = f"touch {folder}/in-sbatch; while [ ! -e {go_on} ]; do sleep 0.1; done"
     real = f'{shutil.which("sbatch")} "$@"'
     script = commands / "sbatch"
-    script.write_text(f"#!/bin/sh\n{waits}\nexec {real}\n" if moment == "before" else f"#!/bin/sh\n{real}\n{waits}\n")
+    script.write_text(f"#!/bin/sh\n{waits}\nexec {real}\n")
     script.chmod(0o755)
     return go_on
 

@@ -201,26 +201,6 @@ def test_a_daemon_that_is_killed_after_it_signalled_a_job_signals_it_no_second_t
 
 
 @pytest.mark.slow
-def test_in_mode_observe_the_plan_is_shown_and_nothing_is_sent(slurm: Slurm, hosts: dict[str, SlurmHost]) -> None:
-    training = Training(slurm)
-    doomed = hosts[min(training.nodes())]
-    with doomed.acting("observe") as daemon:
-        daemon.wait_status("healthy")
-        ends(doomed, "60s")
-        named, way = f"slurm/{training.job}", "SIGTERM through Slurm to the whole job"
-        daemon.wait(
-            lambda: any(way in line and named in line for line in daemon.status()["jobs"]["plan"]),
-            "the plan, once the controller has answered",
-        )
-        passes = daemon.heartbeat()["sequence"]
-        daemon.wait(lambda: daemon.heartbeat()["sequence"] > passes + 20, "some passes")
-        assert daemon.status()["jobs"]["departures"] == []
-        assert slurm.state(doomed.node) == {"MIXED"}
-    assert training.reported("signal") == []
-    assert slurm.job(training.job).get("AdminComment") is None
-
-
-@pytest.mark.slow
 def test_a_notice_that_is_called_off_leaves_the_job_where_it_is(slurm: Slurm, hosts: dict[str, SlurmHost]) -> None:
     training = Training(slurm, answers=False)
     doomed = hosts[min(training.nodes())]
@@ -260,24 +240,6 @@ def test_while_the_controller_hangs_ranks_are_signalled_here_and_the_job_is_requ
 
 
 @pytest.mark.slow
-def test_a_controller_that_answers_late_but_in_time_signals_the_ranks_of_all_nodes(
-    slurm: Slurm, hosts: dict[str, SlurmHost]
-) -> None:
-    training = Training(slurm, declares=OWN_SIGNAL, after="stay")
-    doomed = hosts[min(training.nodes())]
-    with doomed.acting() as daemon:
-        daemon.wait_status("healthy")
-        slurm.pause(CONTROLLER)
-        ends(doomed, "300s")
-        daemon.wait(lambda: "slurmctld has not answered" in daemon.lines(), "the controller to be missed")
-        assert training.reported("signal") == []
-        slurm.resume(CONTROLLER)
-        daemon.wait(lambda: len(training.reported("signal")) == 2, "both ranks to be signalled")
-        daemon.wait(lambda: evacuation(daemon, training)["result"] == "sent", "the status to show it")
-        assert evacuation(daemon, training)["way"] == "job_wide"
-
-
-@pytest.mark.slow
 def test_hanging_calls_of_slurms_commands_delay_no_signal_a_minute_before_the_end(
     slurm: Slurm, hosts: dict[str, SlurmHost]
 ) -> None:
@@ -300,18 +262,3 @@ def test_hanging_calls_of_slurms_commands_delay_no_signal_a_minute_before_the_en
         assert len(commands.hanging) == 2, "neither was given up by then"
         assert daemon.stop() == 0
     assert first.reported("signal") == []
-
-
-@pytest.mark.slow
-def test_a_node_that_an_administrator_drained_keeps_the_reason_and_its_job_is_signalled_and_requeued(
-    slurm: Slurm, hosts: dict[str, SlurmHost]
-) -> None:
-    training = Training(slurm, agrees=True, after="stay")
-    doomed = hosts[min(training.nodes())]
-    slurm.drain(doomed.node, "new fan | ticket 12")
-    with doomed.acting() as daemon:
-        daemon.wait_status("healthy")
-        ends(doomed, "120s")
-        daemon.wait(lambda: slurm.job(training.job).get("Restarts") == "1", "the job to be requeued")
-        daemon.wait(lambda: training.reported("signal"), "a rank to have been signalled")
-    assert slurm.reason(doomed.node) == "new fan | ticket 12"

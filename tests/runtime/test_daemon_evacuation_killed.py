@@ -133,16 +133,3 @@ def test_a_command_that_goes_on_behind_a_killed_daemon_is_awaited_and_counts_as_
         daemon.wait(lambda: killed.job(daemon).get("result") == "sent", "the status to show it")
         daemon.wait_passes(10)
     assert killed.signals() == [1, 1]
-
-
-@pytest.mark.slow
-def test_where_the_site_asks_for_it_the_ranks_of_this_node_are_signalled_then(in_the_send: Killed) -> None:
-    killed = in_the_send
-    killed.dies()
-    killed.configures(jobs="signal_again = true")
-    with killed.host.acting() as daemon:
-        daemon.wait(lambda: sum(killed.signals()) == 1, "the rank here to be signalled")
-        daemon.wait(lambda: killed.job(daemon).get("result") == "sent", "the status to show it")
-        daemon.wait_passes(10)
-    here = [report["node"] for report in killed.training.reported("signal")]
-    assert here == [killed.node]

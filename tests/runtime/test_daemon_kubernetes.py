@@ -95,10 +95,7 @@ def test_a_failed_node_that_somebody_cordoned_is_tainted_at_once_and_stays_so_af
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("killed", [False, True])
-def test_a_restore_after_an_exclude_leaves_the_taint_for_the_failure_without_a_moment_between(
-    tmp_path: Path, *, killed: bool
-) -> None:
+def test_a_restore_after_an_exclude_leaves_the_taint_for_the_failure_without_a_moment_between(tmp_path: Path) -> None:
     host = FakeHost(tmp_path, gpus=2)
     host.seclude()
     untainted: list[Json] = []
@@ -115,8 +112,7 @@ def test_a_restore_after_an_exclude_leaves_the_taint_for_the_failure_without_a_m
             assert (order.returncode, reason(server)) == (0, f"gpuwarden: operator by={USER} replacing a fan")
             order = host.order("restore")
             assert (order.returncode, "gpuwarden restore --force" in order.stdout + order.stderr) == (1, True)
-            if killed:
-                daemon.kill()
+            daemon.kill()
         with host.daemon() as daemon:
             daemon.wait(lambda: reason(server) == failed, "the failure's reason")
             daemon.wait(lambda: daemon.heartbeat()["excluded_by"] == ["kubernetes:failure"], "status to show it")

@@ -128,9 +128,8 @@ def test_one_actuator_is_done_while_another_hangs_and_a_third_refuses_and_each_r
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("killed", [False, True])
 def test_a_restore_after_an_exclude_leaves_marker_and_program_out_for_the_failure_without_a_moment_between(
-    host: FakeHost, *, killed: bool
+    host: FakeHost,
 ) -> None:
     configure(host)
     marks = [host.folder / "out", host.run_dir / "excluded/dstack", host.folder / "reply"]
@@ -147,8 +146,7 @@ def test_a_restore_after_an_exclude_leaves_marker_and_program_out_for_the_failur
         assert (done.returncode, reasons()) == (0, {f"gpuwarden: operator by={USER} replacing a fan"})
         done = host.order("restore")
         assert (done.returncode, "gpuwarden restore --force" in done.stdout + done.stderr) == (1, True)
-        if killed:
-            daemon.kill()
+        daemon.kill()
     with host.daemon() as daemon:
         daemon.wait(lambda: reasons() == {failed}, "the failure's reason in all places")
         daemon.wait(lambda: {"file:failure", "dstack:failure", "exec:failure"} <= excluded(daemon), "status to show it")

@@ -35,10 +35,7 @@ def openings(slurm: Slurm, since: int) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("killed", [False, True])
-def test_a_restore_after_an_exclude_leaves_a_node_with_a_dead_gpu_drained_for_it(
-    host: SlurmHost, slurm: Slurm, *, killed: bool
-) -> None:
+def test_a_restore_after_an_exclude_leaves_a_node_with_a_dead_gpu_drained_for_it(host: SlurmHost, slurm: Slurm) -> None:
     since = log_of(slurm).stat().st_size
     with host.acting() as daemon:
         daemon.wait_status("healthy")
@@ -49,8 +46,7 @@ def test_a_restore_after_an_exclude_leaves_a_node_with_a_dead_gpu_drained_for_it
         assert slurm.reason("n1") == FAN
         code, output = ordered(host, "restore")
         assert (code, XID in output, "gpuwarden restore --force" in output) == (1, True, True)
-        if killed:
-            daemon.kill()
+        daemon.kill()
     with host.acting() as daemon:
         daemon.wait(lambda: slurm.reason("n1") == REASON, "the failure's reason")
         daemon.wait(lambda: excluded_by(daemon) == ["slurm:failure"], "the status to show it")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.slurm import CONTROLLER, MUNGE, SLURM, Slurm
+from support.slurm import CONTROLLER, SLURM, Slurm
 from support.slurm_hosts import REASON, SlurmHost, acting_of, excluded_by
 from support.slurm_reconciler import reasons_written
 
@@ -66,21 +66,6 @@ def test_what_an_administrator_drained_is_theirs_before_during_and_after_a_failu
 
 
 @pytest.mark.slow
-def test_a_drain_that_an_administrator_takes_over_stays_when_the_gpu_is_well(host: SlurmHost, slurm: Slurm) -> None:
-    with host.acting() as daemon:
-        daemon.wait_status("healthy")
-        host.breaks()
-        daemon.wait(lambda: excluded_by(daemon) == ["slurm:failure"], "the drain")
-        slurm.scontrol("update", "NodeName=n1", "Reason=mine now")
-        daemon.wait(lambda: excluded_by(daemon) == ["slurm:foreign"], "to see whose it is")
-        host.is_mended()
-        daemon.wait_status("healthy")
-        passes = daemon.heartbeat()["sequence"]
-        daemon.wait(lambda: daemon.heartbeat()["sequence"] > passes + 5, "some passes")
-        assert (slurm.state("n1"), slurm.reason("n1")) == ({"IDLE", "DRAIN"}, "mine now")
-
-
-@pytest.mark.slow
 def test_in_a_maintenance_reservation_a_failure_is_found_and_drained_only_after_its_end(
     host: SlurmHost, slurm: Slurm
 ) -> None:
@@ -113,10 +98,9 @@ def test_mode_observe_shows_what_it_would_do_and_writes_nothing(host: SlurmHost,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("state", ["DRAIN", "DOWN"])
-def test_a_replacement_lifts_the_exclusion_of_the_machine_before_it(host: SlurmHost, slurm: Slurm, state: str) -> None:
+def test_a_replacement_lifts_the_exclusion_of_the_machine_before_it(host: SlurmHost, slurm: Slurm) -> None:
     """Its ledger is empty: all it has to go by is the reason."""
-    slurm.drain("n1", OTHERS, state=state)
+    slurm.drain("n1", OTHERS, state="DOWN")
     with host.acting() as daemon:
         daemon.wait_status("healthy")
         daemon.wait(lambda: slurm.state("n1") == {"IDLE"}, "the replacement to take work")
@@ -165,23 +149,6 @@ def test_a_controller_that_was_away_gets_what_was_wanted_when_it_returns(host: S
 
 
 @pytest.mark.slow
-def test_a_fault_that_ended_while_the_controller_was_away_drains_nothing(host: SlurmHost, slurm: Slurm) -> None:
-    quick = slurm.folder / "quick.conf"
-    quick.write_text(f"{slurm.conf.read_text()}\nMessageTimeout=3\n")
-    host.configure_slurm(conf=quick)
-    with host.acting() as daemon:
-        daemon.wait_status("healthy")
-        slurm.stop(CONTROLLER)
-        host.breaks()
-        daemon.wait(lambda: acting_of(daemon)["wanted"], "to want it out")
-        host.is_mended()
-        daemon.wait(lambda: '"dropped"' in daemon.lines(), "to want it no more")
-        slurm.start(CONTROLLER)
-        daemon.wait(lambda: not acting_of(daemon)["wanted"], "to have read the node")
-        assert slurm.state("n1") == {"IDLE"}
-
-
-@pytest.mark.slow
 def test_without_the_right_to_drain_there_is_one_finding_and_no_storm(host: SlurmHost, slurm: Slurm) -> None:
     folder = slurm.folder / "as-nobody"
     folder.mkdir(exist_ok=True)
@@ -203,15 +170,3 @@ def test_without_the_right_to_drain_there_is_one_finding_and_no_storm(host: Slur
     asked = (host.folder / "calls").read_text().splitlines()
     assert sum(line.startswith("update") for line in asked) == 1
     assert slurm.state("n1") == {"IDLE"}
-
-
-@pytest.mark.slow
-def test_without_munge_the_node_is_judged_all_the_same(host: SlurmHost, slurm: Slurm) -> None:
-    slurm.stop(MUNGE)
-    with host.acting() as daemon:
-        daemon.wait_status("healthy")
-        daemon.wait(lambda: "munge" in str(acting_of(daemon)), "the missing munge to be reported")
-        host.breaks()
-        daemon.wait_status("failure")
-        slurm.start(MUNGE)
-        daemon.wait(host.is_drained, "the drain")

@@ -103,8 +103,7 @@ def test_an_operators_exclusion_outlives_a_power_cycle(host: SwitchedHost, savin
         assert saving.reason("n1").startswith("gpuwarden: operator ")
 
 
-@pytest.mark.parametrize("how", [(), ("ASAP",)])
-@pytest.mark.parametrize("mended", [True, False])
+@pytest.mark.parametrize(("how", "mended"), [((), True), (("ASAP",), False)], ids=["mended", "not mended, ASAP"])
 def test_a_drain_outlives_a_reboot_by_slurm_and_ends_only_with_its_cause(
     host: SwitchedHost, saving: Slurm, how: tuple[str, ...], *, mended: bool
 ) -> None:

@@ -18,17 +18,14 @@ from support.slurm_reconciler import reasons_written
 
 pytestmark = [*SLURM, pytest.mark.slow]
 
-MODE = {"requeue": "REQUEUE", "cancel": "CANCEL"}
-
 
 @pytest.fixture
-def preempting(request: pytest.FixtureRequest) -> Iterator[Slurm]:
-    """Run a Slurm of one node, where `high` preempts `low` in the given way, with half a minute of grace."""
+def preempting() -> Iterator[Slurm]:
+    """Run a Slurm of one node, where `high` has `low` requeued, with half a minute of grace."""
     require_slurm()
-    mode = MODE[request.param]
-    more = f"PreemptType=preempt/partition_prio\nPreemptMode={mode}"
+    more = "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE"
     partitions = (
-        f"PartitionName=low Nodes=n1 Default=YES PriorityTier=1 PreemptMode={mode} GraceTime=30",
+        "PartitionName=low Nodes=n1 Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=30",
         "PartitionName=high Nodes=n1 PriorityTier=2 PreemptMode=OFF",
     )
     with (
@@ -60,7 +57,6 @@ class Training:
         return [int(step) for step in re.findall(r"begins at step (\d+)", text)]
 
 
-@pytest.mark.parametrize("preempting", list(MODE), indirect=True)
 def test_a_preempted_job_saves_in_its_grace_and_goes_on_after_it(preempting: Slurm, tmp_path: Path) -> None:
     before = len(preempting.log())
     host = SlurmHost(tmp_path, preempting)
