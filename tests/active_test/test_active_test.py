@@ -81,7 +81,7 @@ def test_of_several_gpus_the_worst_counts_and_a_failure_is_worse_than_no_verdict
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["1", uuid_of(1), "0000:28:00.0", "00000000:28:00.0"])
+@pytest.mark.parametrize("name", ["1", "00000000:28:00.0"])
 def test_a_gpu_is_named_by_index_uuid_or_slot(host: ActiveHost, name: str) -> None:
     _, document = host.alone("--gpu", name)
     assert [gpu["index"] for gpu in document["gpus"]] == [1]
@@ -103,7 +103,6 @@ def test_a_gpu_that_is_not_here_is_bad_usage(host: ActiveHost) -> None:
 @pytest.mark.parametrize(
     ("reading", "value", "obstacle", "text"),
     [
-        ("compute_mode", 3, "unsupported", "compute mode is exclusive process"),
         ("compute_mode", 2, "unsupported", "compute mode is prohibited: nvidia-smi -c 0"),
         ("confidential_computing", 1, "unsupported", "confidential computing"),
         ("remapped_rows_pending", 1, "reset_first", "reset it, then test"),
@@ -223,7 +222,7 @@ def test_a_worker_has_an_environment_that_is_made_for_it_and_nothing_of_the_call
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("odd", ["GPU-00000000", "0,1", "-1", "NoDevFiles"])
+@pytest.mark.parametrize("odd", ["GPU-00000000", "NoDevFiles"])
 def test_gpus_that_the_caller_s_environment_hides_are_tested_all_the_same(host: ActiveHost, odd: str) -> None:
     host.more = {"CUDA_VISIBLE_DEVICES": odd}
     code, document = host.alone()
@@ -328,8 +327,8 @@ def test_all_memory_is_taken_by_order_where_no_scheduler_is(host: ActiveHost) ->
     assert host.note(0)["answers"][0][1] == "all"
 
 
-def pods(host: ActiveHost, entries: object, *, age: float = 0.0) -> None:
-    record = host.kubelet / "device-plugins/kubelet_internal_checkpoint"
+def pods(kubelet: Path, entries: object, *, age: float = 0.0) -> None:
+    record = kubelet / "device-plugins/kubelet_internal_checkpoint"
     record.parent.mkdir(parents=True, exist_ok=True)
     record.write_text(json.dumps({"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}, "Checksum": 1}))
     at = time.time() - age
@@ -340,67 +339,54 @@ POD = {
     "PodUID": "3f0c2c6e-9c9b-4f0a-9d51-6a1f6a1b2c3d", "ContainerName": "train", "ResourceName": "nvidia.com/gpu",
     "DeviceIDs": {"-1": ["GPU-1"]}, "AllocResp": "",
 }  # fmt: skip
+OWN = {**POD, "PodUID": "9b1c2c6e-9c9b-4f0a-9d51-6a1f6a1b2c3d", "DeviceIDs": {"0": ["GPU-0"], "1": ["GPU-1"]}}
+HALF, SHARED = ({**OWN, "DeviceIDs": {"0": ids}} for ids in (["GPU-0"], ["GPU-0::0", "GPU-0::1"]))
 
 
 def test_a_pod_that_kubelet_has_just_given_a_gpu_is_not_disturbed_though_it_has_no_process_yet(
     host: ActiveHost,
 ) -> None:
-    pods(host, [POD])
+    pods(host.kubelet, [POD])
     code, document = host.test("--level", "gate")
     assert (code, document["gpus"][0]["obstacle"]) == (3, "busy")
     assert "pods have GPUs here (3f0c2c6e" in document["gpus"][0]["text"]
     assert host.workers == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("entries", [None, [], [{**POD, "ResourceName": "intel.com/sriov"}]])
-def test_a_kubernetes_node_without_a_pod_that_has_a_gpu_is_tested_at_level_gate(
-    host: ActiveHost, entries: object
+@pytest.mark.parametrize(
+    ("entries", "age", "own", "expected"),
+    [
+        (None, 0.0, "", (Memory.PART, "a pod may be started at any moment")),
+        ([], 0.0, "", (Memory.PART, "a pod may be started at any moment")),
+        ([{**POD, "ResourceName": "intel.com/sriov"}], 0.0, "", (Memory.PART, "a pod may be started at any moment")),
+        ([POD], 0.0, "", (Memory.NONE, "pods have GPUs here (3f0c2c6e")),
+        ([POD], 3600.0, "", (Memory.PART, "a pod may be started at any moment")),
+        ([OWN], 0.0, OWN["PodUID"], (Memory.ALL, "this pod has all 2 GPUs")),
+        ([OWN], 3600.0, OWN["PodUID"], (Memory.ALL, "this pod has all 2 GPUs")),
+        ([OWN, POD], 0.0, OWN["PodUID"], (Memory.NONE, "has 2 of 2 whole GPUs, and other pods have some (3f0c2c6e")),
+        ([HALF], 0.0, OWN["PodUID"], (Memory.NONE, "has 1 of 2 whole GPUs: give it nvidia.com/gpu: 2")),
+        ([SHARED], 0.0, OWN["PodUID"], (Memory.NONE, "this pod has 0 of 2 whole GPUs")),
+    ],
+)  # fmt: skip
+def test_who_has_gpus_by_the_record_of_kubelet_says_how_much_memory_a_test_may_take(
+    tmp_path: Path, entries: object, age: float, own: str, expected: tuple[Memory, str]
 ) -> None:
-    pods(host, entries)
-    code, _ = host.test("--level", "gate")
-    assert code == 0
+    pods(tmp_path, entries, age=age)
+    asked = Asked(slurm=None, excluded_by=lambda: (), kubelet=tmp_path, now=time.time, environment={"POD_UID": own})
+    found = asyncio.run(occupancy(asked, 2))
+    assert (found.memory, expected[1] in found.why) == (expected[0], True), found
 
 
 @pytest.mark.slow
-def test_a_pod_of_old_without_a_process_has_ended(host: ActiveHost) -> None:
-    pods(host, [POD], age=3600)
-    code, _ = host.test("--level", "gate")
-    assert code == 0
-
-
-OWN = {**POD, "PodUID": "9b1c2c6e-9c9b-4f0a-9d51-6a1f6a1b2c3d", "DeviceIDs": {"0": ["GPU-0"], "1": ["GPU-1"]}}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("age", [0.0, 3600.0])
-def test_in_a_pod_with_all_gpus_all_memory_is_tested(host: ActiveHost, age: float) -> None:
-    pods(host, [OWN], age=age)
+def test_in_a_pod_with_all_gpus_all_memory_is_tested(host: ActiveHost) -> None:
+    pods(host.kubelet, [OWN])
     host.more["POD_UID"] = str(OWN["PodUID"])
     assert host.test("--level", "quick")[0] == 0
     assert host.note(0)["answers"][0][1] == "all"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("entries", "text"),
-    [
-        ([OWN, POD], "this pod has 2 of 2 whole GPUs, and other pods have some (3f0c2c6e"),
-        ([{**OWN, "DeviceIDs": {"0": ["GPU-0"]}}], "this pod has 1 of 2 whole GPUs: give it nvidia.com/gpu: 2"),
-        ([{**OWN, "DeviceIDs": {"0": ["GPU-0::0", "GPU-0::1"]}}], "this pod has 0 of 2 whole GPUs"),
-    ],
-)
-def test_a_pod_that_has_not_all_gpus_alone_tests_none(host: ActiveHost, entries: object, text: str) -> None:
-    pods(host, entries)
-    host.more["POD_UID"] = str(OWN["PodUID"])
-    code, document = host.test("--level", "gate")
-    assert code == 3
-    assert text in document["gpus"][0]["text"]
-    assert host.workers == []
-
-
 def test_a_record_of_kubelet_of_another_form_counts_as_occupied(host: ActiveHost) -> None:
-    pods(host, [])
+    pods(host.kubelet, [])
     (host.kubelet / "device-plugins/kubelet_internal_checkpoint").write_text("[1]")
     code, document = host.test("--level", "gate")
     assert code == 3
@@ -408,7 +394,7 @@ def test_a_record_of_kubelet_of_another_form_counts_as_occupied(host: ActiveHost
 
 
 def test_the_order_that_nobody_is_here_is_refused_where_a_scheduler_is(host: ActiveHost) -> None:
-    pods(host, [])
+    pods(host.kubelet, [])
     process = host.begin("--i-know-nobody-is-here")
     _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == 64
@@ -422,15 +408,10 @@ def test_the_order_that_nobody_is_here_is_refused_where_a_scheduler_is(host: Act
 @pytest.mark.parametrize(
     ("steps", "obstacle", "text"),
     [
-        ([{"exit": 7}], "crashed", "exit code 7"),
         ([{"signal": int(signal.SIGSEGV)}], "crashed", "SIGSEGV"),
-        ([{"raw": "Traceback"}, {"sleep": 60}], "crashed", "something else than the protocol"),
         ([{"raw": "[" * 5000}], "crashed", "something else than the protocol"),
         ([{"flood": True}], "crashed", "line of more than"),
         ([{"write": {"measured": {"memory": 5}}}], "crashed", "cannot be read: memory"),
-        ([{"write": {"measured": {"obstacle": "gremlins"}}}], "crashed", "cannot be read"),
-        ([{"write": {"measured": {"obstacle": "unsupported", "text": "no libcuda"}}}], "unsupported", "no libcuda"),
-        ([{"sleep": 300}], "hung", "has not ended within 15 s"),
         ([{"deaf": True}, {"sleep": 300}], "hung", "has not ended within 15 s"),
     ],
 )
@@ -448,19 +429,16 @@ def test_a_worker_that_fails_costs_its_own_gpu_a_verdict_and_no_other(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stops", [(21.0,), (10.5, 10.5)], ids=["one long", "two short"])
-def test_time_for_which_the_whole_test_is_stopped_does_not_count(
-    host: ActiveHost, tmp_path: Path, stops: tuple[float, ...]
-) -> None:
+def test_time_for_which_the_whole_test_is_stopped_does_not_count(host: ActiveHost, tmp_path: Path) -> None:
     """`scontrol suspend` and gang scheduling stop it so."""
     host.more["ACTIVE_TEST_WITHIN"] = "20"
     go_on = tmp_path / "go-on"
     host.script({"*": [{"write": {"phase": "int8"}}, {"wait": str(go_on)}, *PASSES]})
     process = host.begin("--json", "--i-know-nobody-is-here")
     everyone = [process.pid, *(host.wait_note(gpu)["pid"] for gpu in range(2))]
-    for seconds in stops:
+    for _ in range(2):
         signal_all(everyone, signal.SIGSTOP)
-        time.sleep(seconds)
+        time.sleep(10.5)
         signal_all(everyone, signal.SIGCONT)
         time.sleep(0.5)
     go_on.touch()
@@ -571,11 +549,10 @@ def test_a_test_with_another_run_directory_is_the_same_node_s(host: ActiveHost, 
 @pytest.mark.parametrize(
     "then",
     [
-        "name.listen()",
         "pass",
         "name.listen(0); own = [socket.socket(socket.AF_UNIX) for _ in range(1)]; own[0].connect(chr(0) + sys.argv[1])",
     ],
-    ids=["listens", "does not listen", "fills its own queue"],
+    ids=["does not listen", "fills its own queue"],
 )
 def test_who_may_not_test_keeps_no_test_away_by_taking_its_name(host: ActiveHost, then: str) -> None:
     with name_taken(host, f"os.setuid(65534); {TAKEN}; {then}"):
@@ -713,14 +690,14 @@ def test_a_signal_before_the_second_worker_has_started_keeps_it_from_starting(ho
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["lock", "worker", "memory"])
+@pytest.mark.parametrize("moment", ["lock", "memory"])
 def test_kill_9_at_any_moment_frees_the_lock_and_ends_the_workers(host: ActiveHost, moment: str) -> None:
     host.script({"*": LONG})
     process = host.begin("--i-know-nobody-is-here", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     if moment == "lock":
         wait((host.run_dir / "test.lock").exists, "the lock")
     else:
-        wait(lambda: len(host.workers) == 2 and (moment == "worker" or host.note(1)["answers"]), moment)
+        wait(lambda: len(host.workers) == 2 and host.note(1)["answers"], moment)
     below = children(process.pid)
     process.kill()
     process.wait()

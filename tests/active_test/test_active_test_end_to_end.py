@@ -25,14 +25,14 @@ def gpus_of(document: Json) -> dict[int, Json]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("level", ["gate", "quick", "standard"])
+@pytest.mark.parametrize("level", ["gate", "standard"])
 def test_good_gpus_have_nothing_that_is_found_at_any_level(cuda: CudaHost, level: str) -> None:
     code, document = cuda.alone("--level", level)
     assert (code, document["verdict"]) == (0, "nothing_found")
     test = gpus_of(document)[1]["tests"][0]
     kernels = [kernel["kernel"] for kernel in test["kernels"]]
     assert kernels == (["int8"] if level == "gate" else ["int8", "bf16", "fp64", "alu"])
-    assert ("pcie" in test, "peers" in test) == (level != "gate", level == "standard")
+    assert ("pcie" in test, "peers" in test) == (level == "standard", level == "standard")
     assert test["memory"]["tested"] > 0.95 * test["memory"]["total"]
 
 
@@ -86,14 +86,15 @@ def test_a_process_that_comes_in_the_middle_ends_the_test_of_its_gpu(cuda: CudaH
 @pytest.mark.parametrize(
     ("call", "code", "obstacle"),
     [
-        ("cuInit", 2, "unsupported"), ("cuInit", 100, "unsupported"), ("cuInit", 999, "unsupported"), ("cuInit", 802, "unsupported"),
-        ("cuDevicePrimaryCtxRetain", 46, "busy"), ("cuDevicePrimaryCtxRetain", 2, "busy"), ("cuModuleLoadData", 221, "unsupported"),
-        ("cuModuleLoadData", 222, "unsupported"), ("cuEventSynchronize", 214, "gpu_error"), ("cuEventSynchronize", 700, "gpu_error"),
+        ("cuInit", 999, "unsupported"),
+        ("cuDevicePrimaryCtxRetain", 46, "busy"),
+        ("cuEventSynchronize", 214, "gpu_error"),
     ],
-)  # fmt: skip
+)
 def test_an_error_of_the_driver_is_no_verdict_and_says_what_to_do(
     cuda: CudaHost, call: str, code: int, obstacle: str
 ) -> None:
+    """Each error of each call is asked of the worker: tests/collectors/active_test/test_active_worker_ends.py."""
     cuda.cuda.add(f"error {call} {code}")
     exit_code, document = cuda.alone("--level", "gate")
     assert (exit_code, {gpu["obstacle"] for gpu in document["gpus"]}) == (3, {obstacle})
@@ -117,47 +118,29 @@ def test_what_all_gpus_lack_is_printed_once_and_with_what_to_do(cuda: CudaHost) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("fault", "to_do"),
-    [
-        ("error cuEventSynchronize 700", "before the GPU takes work again, see its findings"),
-        ("slow * 17 1", "test again when the node is free: gpuwarden explain gpu_sm_slow"),
-        ("stuck 4096 3 1", "have the board inspected: gpuwarden explain test_failed"),
-    ],
-)
-def test_the_last_line_says_what_to_do_about_what_was_met(cuda: CudaHost, fault: str, to_do: str) -> None:
-    cuda.cuda.add(fault)
-    printed = cuda.begin("--i-know-nobody-is-here", "--gpu", "1").communicate(timeout=PATIENCE)[0]
-    assert to_do in printed.splitlines()[-1]
-    assert "does not prove" not in printed, "nothing here found nothing"
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("call", ["cuInit", "cuLaunchKernel", "cuMemAlloc_v2"])
-def test_a_driver_that_hangs_is_killed_at_the_deadline(cuda: CudaHost, call: str) -> None:
+def test_a_driver_that_hangs_is_killed_at_the_deadline(cuda: CudaHost) -> None:
     cuda.more["ACTIVE_TEST_WITHIN"] = "15"
-    cuda.cuda.add(f"hang {call}")
+    cuda.cuda.add("hang cuLaunchKernel")
     code, document = cuda.alone("--level", "gate", "--gpu", "1")
     assert (code, document["gpus"][0]["obstacle"]) == (3, "hung")
     assert all(map(gone, cuda.cuda.holders(1)))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("odd", ["", "GPU-00000000", "-1"])
-def test_gpus_that_the_caller_hides_are_tested_all_the_same(cuda: CudaHost, odd: str) -> None:
-    cuda.more["CUDA_VISIBLE_DEVICES"] = odd
+def test_gpus_that_the_caller_hides_are_tested_all_the_same(cuda: CudaHost) -> None:
+    cuda.more["CUDA_VISIBLE_DEVICES"] = "GPU-00000000"
     code, document = cuda.alone("--level", "gate")
     assert (code, len(document["gpus"])) == (0, 2)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("call", ["cuInit", "cuModuleLoadData", "cuEventSynchronize", "cuMemAlloc_v2"])
-def test_a_signal_in_any_phase_frees_the_gpus(cuda: CudaHost, call: str) -> None:
-    cuda.cuda.add(f"hang {call}")
+def test_a_signal_frees_the_gpus(cuda: CudaHost) -> None:
+    """Also in every phase, asked of the worker: tests/collectors/active_test/test_active_worker_ends.py."""
+    cuda.cuda.add("hang cuEventSynchronize")
     process = cuda.begin("--json", "--i-know-nobody-is-here", "--level", "gate")
     wait(lambda: len(workers(process.pid)) == 2, "both workers")
-    if call != "cuInit":
-        wait(lambda: cuda.cuda.holders(0) and cuda.cuda.holders(1), "both contexts")
+    wait(lambda: cuda.cuda.holders(0) and cuda.cuda.holders(1), "both contexts")
     pids = workers(process.pid)
     process.terminate()
     code, document = ended(process)
@@ -166,9 +149,8 @@ def test_a_signal_in_any_phase_frees_the_gpus(cuda: CudaHost, call: str) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["context", "memory"])
-def test_kill_9_of_the_command_ends_its_workers(cuda: CudaHost, moment: str) -> None:
-    cuda.cuda.add("hang cuEventSynchronize" if moment == "context" else "hang cuMemAlloc_v2 4")
+def test_kill_9_of_the_command_ends_its_workers(cuda: CudaHost) -> None:
+    cuda.cuda.add("hang cuMemAlloc_v2 4")
     process = cuda.begin("--i-know-nobody-is-here", "--level", "gate")
     wait(lambda: cuda.cuda.holders(0) and cuda.cuda.holders(1), "both contexts")
     pids = workers(process.pid)

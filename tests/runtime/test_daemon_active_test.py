@@ -35,6 +35,11 @@ from support.orders import given, send
 
 WORKER = 1234
 """The process that lines of `FakeHost.xid` name."""
+ENDED_BY: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"verb": "exclude", "reason": "a fan"}, "an operator excluded the node"),
+    ({"verb": "reload"}, "the configuration was reloaded"),
+    ({"verb": "notify-termination", "within": 600, "reason": "power works"}, "the end of this machine is announced"),
+)
 
 
 @pytest.fixture
@@ -154,22 +159,20 @@ def test_a_lease_that_is_not_renewed_ends_soon_also_after_a_kill_of_the_daemon(h
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("verb", "why"),
-    [
-        ({"verb": "exclude", "reason": "a fan"}, "an operator excluded the node"),
-        ({"verb": "notify-termination", "within": 60, "reason": "power works"}, "the end of this machine is announced"),
-        ({"verb": "reload"}, "the configuration was reloaded"),
-    ],
-    ids=lambda given: given["verb"] if isinstance(given, dict) else "",
-)
-def test_an_exclusion_a_notice_and_a_reload_end_a_running_test(
-    daemon: RunningDaemon, verb: dict[str, Any], why: str
+def test_an_exclusion_a_reload_and_a_notice_end_a_running_test_and_after_the_notice_none_begins(
+    daemon: RunningDaemon,
 ) -> None:
-    name = lease(daemon)
-    assert begin(daemon, lease=name, workers=[77])["result"] == {"lease": name, "end": None}
-    assert given(daemon.host, verb)["ok"]
-    daemon.wait(lambda: begin(daemon, lease=name)["result"]["end"] == why, why)
+    """An excluded node may be tested: each test here but the first."""
+    for verb, why in ENDED_BY:
+        name = lease(daemon)
+        assert begin(daemon, lease=name, workers=[77])["result"] == {"lease": name, "end": None}
+        assert given(daemon.host, verb)["ok"]
+        daemon.wait(lambda: begin(daemon, lease=name)["result"]["end"] == why, why)  # noqa: B023 - called at once
+        send(daemon.host, {"verb": "test-end", "lease": name})
+    daemon.wait(lambda: begin(daemon)["result"]["end"], "the refusal")
+    send(daemon.host, {"verb": "test-end", "lease": begin(daemon)["result"]["lease"]})
+    send(daemon.host, {"verb": "notify-termination", "cancel": True})
+    daemon.wait(lambda: begin(daemon)["result"]["end"] is None, "a lease")
 
 
 @pytest.mark.slow
@@ -212,20 +215,6 @@ def test_of_two_tests_the_later_one_has_the_lease_and_the_other_ends(daemon: Run
     assert begin(daemon, lease=first)["result"]["end"] == f"another test began (pid {os.getpid()})"
     assert begin(daemon, lease=second)["result"]["end"] is None
     daemon.wait(lambda: kinds(daemon).count("test_begun") == 2, "both leases in the ledger")
-
-
-@pytest.mark.slow
-def test_no_test_begins_where_the_end_of_the_machine_is_announced(daemon: RunningDaemon) -> None:
-    send(daemon.host, {"verb": "notify-termination", "within": 60, "reason": ""})
-    daemon.wait(lambda: begin(daemon)["result"]["end"], "the refusal")
-    send(daemon.host, {"verb": "test-end", "lease": begin(daemon)["result"]["lease"]})
-    send(daemon.host, {"verb": "notify-termination", "cancel": True})
-    daemon.wait(lambda: begin(daemon)["result"]["end"] is None, "a lease")
-
-
-def test_an_excluded_node_may_be_tested(daemon: RunningDaemon) -> None:
-    send(daemon.host, {"verb": "exclude", "reason": "to be tested"})
-    assert begin(daemon)["result"]["end"] is None
 
 
 @pytest.mark.slow
