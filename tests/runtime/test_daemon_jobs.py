@@ -187,19 +187,12 @@ def openmetrics(daemon: RunningDaemon) -> bytes:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("caught", "configured", "why"),
-    [("", "", "no rank of it here catches SIGTERM"), ("TERM", '[jobs]\nsignal = "none"\n', "it wants no signal")],
-)
-def test_a_process_that_does_not_catch_the_signal_or_is_to_get_none_gets_none_and_that_is_shown(
-    host: FakeHost, caught: str, configured: str, why: str
-) -> None:
-    host.configure(configured)
-    with training(host, caught) as one, acting(host) as daemon:
+def test_a_process_that_does_not_catch_the_signal_gets_none_and_that_is_shown(host: FakeHost) -> None:
+    with training(host, "") as one, acting(host) as daemon:
         daemon.wait_status("healthy")
         ends(host)
         job = wait_job(daemon, one.pid, result="")
-        assert why in job["text"]
+        assert "no rank of it here catches SIGTERM" in job["text"]
         assert f"job process/{one.pid}: not signalled: {job['text']}" in command(host, "status")
         wait_passes(daemon)
         assert one.process.poll() is None

@@ -1,4 +1,7 @@
-"""An order that was answered as done survives a kill -9 right after it; one that is not on disk yet is answered as such."""
+"""An order that was answered as done survives a kill -9 right after it; one that is not on disk yet is answered as such.
+
+Hundreds of kills of every order: `benchmarks/kill_orders.py`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ def host(tmp_path: Path) -> FakeHost:
     return FakeHost(tmp_path, gpus=2)
 
 
-@pytest.mark.parametrize("order", first_quick(1, ORDERS), ids=str)
+@pytest.mark.parametrize("order", first_quick(1, (ORDERS[0], ORDERS[-1])), ids=str)
 def test_an_order_that_was_answered_is_known_after_a_kill(host: FakeHost, order: Order) -> None:
     with host.daemon() as daemon:
         order.prepare(host, daemon)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import socket
 import subprocess
 import sys
@@ -107,30 +106,6 @@ def test_a_gpu_that_cannot_be_tested_is_named_and_left_out_when_another_one_retu
 
 
 @pytest.mark.slow
-def test_a_socket_that_is_gone_for_a_moment_lets_no_node_back_untested(host: GatedHost) -> None:
-    """The socket is gone while a package is replaced."""
-    host.script({"*": PASSES})
-    host.serve()
-    aside = host.socket_path.with_suffix(".aside")
-    with host.acting() as daemon:
-        is_excluded(host, daemon)
-        host.socket_path.rename(aside)
-        host.is_mended()
-        daemon.wait(lambda: "asked again in" in gate_of(daemon)["text"], "the first probe")
-        aside.rename(host.socket_path)
-        is_back(host, daemon)
-        assert gate_events(daemon) == ONCE
-
-
-@pytest.mark.slow
-def test_what_a_host_lacks_is_named(host: GatedHost) -> None:
-    host.serve(ACTIVE_TEST_UVM="/nonexistent")
-    with host.acting() as daemon:
-        daemon.wait(lambda: "modprobe nvidia-uvm" in gate_of(daemon)["text"], "the probe")
-        assert gate_of(daemon)["state"] == "impossible"
-
-
-@pytest.mark.slow
 def test_a_service_that_answers_rubbish_or_not_at_all_is_no_verdict_and_the_node_stays_out(host: GatedHost) -> None:
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(host.socket_path))
@@ -168,20 +143,6 @@ def test_a_ledger_that_cannot_be_written_costs_no_try(host: GatedHost) -> None:
                 assert host.workers == []
             is_back(host, daemon)
             assert gate_events(daemon) == ONCE
-
-
-@pytest.mark.slow
-def test_a_test_that_a_reload_ends_is_no_try(host: GatedHost) -> None:
-    host.script({"*": LONG})
-    host.serve()
-    with host.acting() as daemon:
-        is_excluded(host, daemon)
-        host.is_mended()
-        wait(lambda: len(host.workers) == 2, "the workers of the test")
-        daemon.process.send_signal(signal.SIGHUP)
-        daemon.wait(lambda: "gate_ended no_verdict" in gate_events(daemon), "the end of the test")
-        assert tries(daemon) == 0
-        assert host.marker.exists()
 
 
 @pytest.mark.slow
