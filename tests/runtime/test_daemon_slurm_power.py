@@ -10,11 +10,11 @@ import pytest
 
 from support.power_saving import SwitchedHost, calls, power_saving, state_of
 from support.scrape import Scrape
-from support.slurm import SLURM, Slurm, require_slurm
+from support.slurm import SLURM_BESIDE, Slurm, require_slurm
 from support.slurm_hosts import REASON, acting_of, excluded_by
 from support.slurm_reconciler import reasons_written
 
-pytestmark = [*SLURM, pytest.mark.slow]
+pytestmark = [*SLURM_BESIDE, pytest.mark.slow]
 
 
 @pytest.fixture
