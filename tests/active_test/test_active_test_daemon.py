@@ -20,22 +20,6 @@ def daemon(host: ActiveHost) -> Iterator[RunningDaemon]:
 
 
 @pytest.mark.slow
-def test_the_daemon_judges_and_keeps_the_results(host: ActiveHost, daemon: RunningDaemon) -> None:
-    code, document = host.alone()
-    assert (code, document["verdict"], document["notes"]) == (0, "nothing_found", [])
-    daemon.wait_passes(2)
-    assert daemon.is_now("healthy")
-
-
-@pytest.mark.slow
-def test_a_failure_is_a_finding_that_outlasts_the_test(host: ActiveHost, daemon: RunningDaemon) -> None:
-    host.script({"*": PASSES, uuid_of(1): [*PASSES[:-1], {"write": {"measured": WRONG_ONCE}}]})
-    code, document = host.alone()
-    assert (code, document["verdict"]) == (2, "failure")
-    daemon.wait_status("failure", "test_failed.compute")
-
-
-@pytest.mark.slow
 def test_an_xid_of_a_worker_s_first_moment_is_of_the_test_and_not_of_a_job(
     host: ActiveHost, daemon: RunningDaemon
 ) -> None:
@@ -53,28 +37,16 @@ def test_an_xid_of_a_worker_s_first_moment_is_of_the_test_and_not_of_a_job(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (("exclude", "--reason", "a person comes"), "an operator excluded the node"),
-        (
-            ("notify-termination", "--in", "300", "--reason", "the machine goes"),
-            "the end of this machine is announced",
-        ),
-        (("reload",), "the configuration was reloaded"),
-    ],
-)
-def test_an_order_to_the_daemon_ends_a_running_test(
-    host: ActiveHost, daemon: RunningDaemon, words: tuple[str, ...], why: str
-) -> None:
+def test_an_order_to_the_daemon_ends_a_running_test(host: ActiveHost, daemon: RunningDaemon) -> None:
+    """Each order that does: tests/runtime/test_daemon_active_test.py."""
     host.script({"*": LONG})
     process = host.begin("--json", "--i-know-nobody-is-here")
     wait(lambda: len(host.workers) == 2 and host.note(1)["answers"], "both workers in their last phase")
-    done = host.order(*words)
+    done = host.order("notify-termination", "--in", "300", "--reason", "the machine goes")
     assert done.returncode == 0, done.stderr
     code, document = ended(process)
     assert (code, {gpu["obstacle"] for gpu in document["gpus"]}) == (3, {"interrupted"})
-    assert why in document["gpus"][0]["text"]
+    assert "the end of this machine is announced" in document["gpus"][0]["text"]
     assert all(gone(host.note(gpu)["pid"]) for gpu in (0, 1))
     assert daemon.process.poll() is None
 

@@ -89,16 +89,18 @@ def judged(records: list[Record]) -> Tally:
 
 
 @pytest.mark.slow
-def test_a_recording_lasts_for_the_given_time_and_is_anonymised(host: FakeHost) -> None:
+def test_a_recording_is_anonymised(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
-        assert record(host, "--for", "1s", "--anonymise").wait(60) == 0
+        process = record(host, "--anonymise")
+        daemon.wait(lambda: (host.folder / "t").exists() and "GPU-" in lines(host.folder / "t"), "a pass in the trace")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
         text = lines(host.folder / "t")
     assert read(host.folder / "t")
     header = json.loads(text.splitlines()[0])
     assert header["anonymised"] is True
     assert "node7" not in text
-    assert "GPU-" in text
 
 
 @pytest.mark.slow
@@ -130,8 +132,9 @@ def test_a_daemon_that_ends_leaves_a_trace_that_can_be_replayed(host: FakeHost) 
 
 @pytest.mark.slow
 def test_without_a_daemon_the_command_reads_for_itself(host: FakeHost) -> None:
-    process = record(host, "--for", "3s")
-    assert process.wait(60) == 0
+    """The time is that of a busy machine, on which the first pass takes its time."""
+    process = record(host, "--for", "15s")
+    assert process.wait(120) == 0
     records = read(host.folder / "t")
     assert {Began, Passed} <= {type(one) for one in records}
     facts = (one.observation.facts for one in records if isinstance(one, Passed))
