@@ -29,6 +29,12 @@ from support.slurm_hooks import SCRIPTS
 Rows = dict[str, dict[str, Any]]
 OF_THIS_MACHINE = {"host clock", "host libcuda", "host PTX compiler", "host uvm"}
 """What no test can have its way: nobody may steer the clock here, and there is no driver for CUDA."""
+ORDER = [
+    "configuration", "daemon", "unit", "versions", "rights", "clock", "driver", "nvml", "pci", "kernel log", "dcgm", "run directory",
+    "state directory", "port", "web", "scrapes", "prometheus", "job socket", "metadata service", "shutdown budget", "job signals",
+    "container labels", "libcuda", "PTX compiler", "uvm", "address space", "workers of tests", "GPUs to test", "slurm.conf",
+]  # fmt: skip
+"""Configuration, daemon, what it runs on, what it reads, what it publishes and to whom, and whom it acts on: one needs the other."""
 
 
 @pytest.fixture
@@ -72,6 +78,7 @@ def test_a_good_host_has_only_the_daemon_missing_and_is_left_as_it_was(host: Fak
     assert re.search(r" from /\S+/libnvidia-ml\.so", rows["host nvml"]["found"])
     assert rows["host GPUs to test"]["found"] == "all 2 GPUs are idle"
     assert everything(host.folder) == before
+    assert [name.partition(" ")[2] for name in rows] == ORDER
 
 
 @pytest.mark.slow
@@ -89,45 +96,16 @@ def test_a_running_daemon_answers(host: FakeHost) -> None:
 
 
 @pytest.mark.slow
-def test_the_rows_come_in_the_order_in_which_one_needs_the_other(host: FakeHost) -> None:
-    """Configuration, daemon, what it runs on, what it reads, what it publishes and to whom, and whom it acts on."""
-    wanted = [
-        "configuration",
-        "daemon",
-        "unit",
-        "versions",
-        "rights",
-        "clock",
-        "driver",
-        "nvml",
-        "pci",
-        "kernel log",
-        "dcgm",
-    ]
-    wanted += ["run directory", "state directory", "port", "web", "scrapes", "prometheus", "job socket"]
-    wanted += ["metadata service", "shutdown budget", "job signals", "container labels"]
-    wanted += ["libcuda", "PTX compiler", "uvm", "address space", "workers of tests", "GPUs to test"]
-    wanted += ["slurm.conf"]
-    assert [name.partition(" ")[2] for name in examine(host)[1]] == wanted
-
-
-@pytest.mark.slow
-def test_a_driver_that_is_not_loaded_is_reported_and_not_loaded_by_the_check(host: FakeHost) -> None:
-    (host.folder / "proc/driver/nvidia/version").unlink()
-    code, rows = examine(host)
-    assert code == 2
-    assert "modprobe nvidia" in rows["host driver"]["to_do"]
-    assert rows["host nvml"]["found"] == "not read: the driver is not loaded"
-
-
-@pytest.mark.slow
 def test_each_fault_of_the_host_is_a_row_of_its_own(host: FakeHost) -> None:
+    (host.folder / "proc/driver/nvidia/version").unlink()
     host.run_dir.mkdir(mode=0o777)
     host.run_dir.chmod(0o777)
     host.state_dir.write_text("in the way")
     host.kmsg.unlink()
     code, rows = examine(host)
     assert code == 2
+    assert "modprobe nvidia" in rows["host driver"]["to_do"]
+    assert rows["host nvml"]["found"] == "not read: the driver is not loaded"
     assert "every user" in rows["host run directory"]["found"]
     assert "not a folder" in rows["host state directory"]["found"]
     assert "Xids are not read" in rows["host kernel log"]["to_do"]

@@ -27,11 +27,7 @@ from stories.every import STORIES
 from stories.story import StoryResult
 
 DOCUMENT = Path(__file__).parents[2] / "docs/develop/evaluation.md"
-SOME = (
-    "GPU gone from the bus, no Xid", "Xid 79", "Xid 119 and NVML hangs", "driver unloaded for good", "Xid 48 with 63 and 95",
-    "row remapping failed, then reboot", "NVLink down", "NVLink 5, any rule of 149 that fails", "DCGM's engine hangs",
-    "shared file system hangs", "lemon: a failure every other day",
-)  # fmt: skip
+SOME = ("Xid 119 and NVML hangs", "row remapping failed, then reboot", "lemon: a failure every other day")
 
 
 def number(name: str) -> int:
@@ -119,16 +115,6 @@ def struck_node(name: str, seed: int = 1) -> list[Record]:
     return records
 
 
-def power_limit_forgotten(hours: float) -> list[Record]:
-    records: list[Record] = []
-    node = Node(records.append, Random(1), gpus=4, dcgm=False, beside=False)
-    node.start_daemon(remembers=False)
-    node.run(1500.0)
-    node.change(2, power_limit_mw=300_000)
-    node.run(3600.0 * hours)
-    return records
-
-
 Events = dict[str, list[tuple[str, str, float]]]
 
 
@@ -161,30 +147,17 @@ def assert_the_same_but_late_by_time_alone(records: list[Record]) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-def test_passed_over_on_healthy_nodes_is_what_would_have_reported_nothing(seed: int) -> None:
-    assert_the_same_but_late_by_time_alone(busy(seed, 1.5))
+def test_passed_over_on_a_healthy_node_is_what_would_have_reported_nothing() -> None:
+    assert_the_same_but_late_by_time_alone(busy(1, 1.5))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    [
-        "power brake, a quarter of the clock", "correctable errors, 1e5 a day", "ECC off on one GPU", "a collective that does not end",
-        "Xid 46 after each of three resets", "adapter reports a hardware error", "service restarts for ever", "NVLink errors, 2 a minute",
-    ],
-)  # fmt: skip
+    ["power brake, a quarter of the clock", "a collective that does not end", "NVLink errors, 2 a minute"],
+)
 def test_passed_over_on_faulty_nodes_is_what_would_have_reported_nothing(name: str) -> None:
     assert_the_same_but_late_by_time_alone(struck_node(name))
-
-
-@pytest.mark.slow
-def test_what_must_be_seen_for_a_day_is_raised_in_the_same_step_and_hardly_judged_meanwhile() -> None:
-    records = power_limit_forgotten(hours=24.5)
-    full, quiet = (judged(records, quiet=quiet) for quiet in (False, True))
-    assert quiet[:2] == full[:2]
-    assert ("raised", "warning") in [what[:2] for each in full[0].values() for what in each]
-    assert quiet[2] < full[2] / 8
 
 
 def test_the_same_seed_gives_the_same_story() -> None:

@@ -36,38 +36,24 @@ def daemon(host: FakeHost) -> Iterator[RunningDaemon]:
         yield running
 
 
-def test_a_healthy_host_is_healthy_everywhere_it_is_asked(host: FakeHost, daemon: RunningDaemon) -> None:
-    code, body = daemon.get("/heartbeat")
-    beat = json.loads(body)
-    assert (code, beat["status"], beat["schedulable"], beat["gpus"]) == (
-        200,
-        "healthy",
-        True,
-        {"expected": 4, "present": 4},
-    )
-    assert daemon.get("/readyz")[0] == 200
-    scrape = Scrape(daemon.get("/metrics")[1])
-    assert scrape.value("gpuwarden_node_health", state="healthy") == 1.0
-    assert len(scrape.values("DCGM_FI_DEV_GPU_TEMP")) == 4
-    verdict = host.run_dir / "verdict"
-    daemon.wait(lambda: verdict.exists() and "\nstate=healthy\n" in verdict.read_text(), "the verdict file")
-    shown = host.command("status", "--run-dir", host.run_dir)
-    assert (shown.returncode, "healthy" in shown.stdout) == (0, True)
-
-
-@pytest.mark.slow
-def test_a_configured_switch_is_a_label_of_the_machine(host: FakeHost) -> None:
+def test_a_healthy_host_is_healthy_everywhere_it_is_asked(host: FakeHost) -> None:
     host.config.write_text(host.config.read_text().replace("[publish]\n", '[publish]\nswitch = "rack 7 leaf 2"\n'))
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
-        (labels,) = Scrape(daemon.get("/metrics")[1]).labels("gpuwarden_machine_info")
-    assert labels["switch"] == "rack 7 leaf 2"
-
-
-@pytest.mark.slow
-def test_the_sequence_grows_with_each_pass_that_observed(daemon: RunningDaemon) -> None:
-    first = daemon.heartbeat()["sequence"]
-    daemon.wait(lambda: daemon.heartbeat()["sequence"] > first + 2, "three more passes")
+        code, body = daemon.get("/heartbeat")
+        beat = json.loads(body)
+        assert (code, beat["status"], beat["schedulable"]) == (200, "healthy", True)
+        assert beat["gpus"] == {"expected": 4, "present": 4}
+        assert daemon.get("/readyz")[0] == 200
+        scrape = Scrape(daemon.get("/metrics")[1])
+        assert scrape.value("gpuwarden_node_health", state="healthy") == 1.0
+        assert len(scrape.values("DCGM_FI_DEV_GPU_TEMP")) == 4
+        (labels,) = scrape.labels("gpuwarden_machine_info")
+        assert labels["switch"] == "rack 7 leaf 2", "what the site has configured"
+        verdict = host.run_dir / "verdict"
+        daemon.wait(lambda: verdict.exists() and "\nstate=healthy\n" in verdict.read_text(), "the verdict file")
+        shown = host.command("status", "--run-dir", host.run_dir)
+        assert (shown.returncode, "healthy" in shown.stdout) == (0, True)
 
 
 def test_an_xid_line_is_in_the_heartbeat_and_counted_once_with_nvml_s_own_event(
@@ -119,7 +105,13 @@ def test_a_driver_that_hangs_is_a_failure_while_everything_keeps_answering(host:
             assert running.get("/metrics")[0] in (200, 503)
             return running.is_now("failure", "driver_unresponsive")
 
+        running.wait(lambda: running.heartbeat()["status"] in ("unknown", "failure"), "the silence")
+        assert [gpu["index"] for gpu in running.status()["gpus"]] == [0, 1, 2, 3]
         running.wait(failed, "the failure")
+        assert [gpu["index"] for gpu in running.status()["gpus"]] == [0, 1, 2, 3]
+        lines = [json.loads(line) for line in running.lines().splitlines() if line.startswith("{")]
+        changes = [line for line in lines if line["event"] == "node health changed" and line["to"] == "unknown"]
+        assert {(line["from"], line["level"]) for line in changes} == {("healthy", "warning")}
         shown = host.command("status", "--run-dir", host.run_dir)
         assert (shown.returncode, "driver_unresponsive" in shown.stdout) == (2, True)
         host.fake.clear()
@@ -167,25 +159,6 @@ def test_a_driver_that_becomes_slow_is_a_warning_that_names_the_gpu(host: FakeHo
         assert "reading the GPUs takes: " in shown
         host.fake.clear()
         running.wait_status("healthy")
-
-
-@pytest.mark.slow
-def test_a_driver_that_hangs_keeps_the_numbers_of_the_gpus_and_the_log_warns(host: FakeHost) -> None:
-    host.configure(deadline="1s")
-    with host.daemon() as running:
-        running.wait_status("healthy")
-        host.fake.add(f"hang * {HOT_CALL}", "hang * nvmlInitWithFlags")
-        running.wait(lambda: running.heartbeat()["status"] in ("unknown", "failure"), "the silence")
-        assert [gpu["index"] for gpu in running.status()["gpus"]] == [0, 1, 2, 3]
-        running.wait(lambda: running.is_now("failure", "driver_unresponsive"), "the failure")
-        (finding,) = (each for each in running.status()["findings"] if each["check"] == "driver_unresponsive")
-        why = finding["evidence"]["why"]  # of the GPU whose turn it was: the hang may begin in the midst of a pass
-        assert any(why.startswith(f"no answer from {slot} in {HOT_CALL}") for slot in slots(4)), why
-        assert [gpu["index"] for gpu in running.status()["gpus"]] == [0, 1, 2, 3]
-        lines = [json.loads(line) for line in running.lines().splitlines() if line.startswith("{")]
-        changes = [line for line in lines if line["event"] == "node health changed" and line["to"] == "unknown"]
-        assert {(line["from"], line["level"]) for line in changes} == {("healthy", "warning")}
-        host.fake.clear()
 
 
 def test_a_crash_inside_the_library_costs_a_pass_and_not_the_verdict(host: FakeHost, daemon: RunningDaemon) -> None:

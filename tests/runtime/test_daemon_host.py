@@ -60,15 +60,6 @@ def test_a_site_check_takes_the_node_out_and_brings_it_back(host: FakeHost) -> N
     assert host.command("check", "--config", host.config).returncode == 0
 
 
-def test_a_site_check_in_the_shadow_is_reported_and_nothing_follows(host: FakeHost) -> None:
-    program = script(host, "new", "exit 2")
-    host.configure(site_check("new", program) + "[checks.plugin_new]\nshadow = true\n")
-    with host.daemon() as running:
-        running.wait(lambda: finding(running, "plugin_new"), "the finding")
-        running.wait_status("healthy")
-        assert running.stop() == 0
-
-
 @pytest.mark.slow
 def test_containers_are_read_only_where_the_site_wants_them_watched(host: FakeHost) -> None:
     for wanted in (False, True):
@@ -116,6 +107,7 @@ def test_what_is_in_the_shadow_is_logged_as_such_and_notified_to_nobody(host: Fa
     )
     with host.daemon() as running:
         running.wait(lambda: finding(running, "plugin_new"), "the finding in the shadow")
+        running.wait_status("healthy")
         host.xid(0, 95)
         running.wait(lambda: spool.exists() and "xid.95" in spool.read_text(), "the notification of the other")
         script(host, "new", "exit 0")

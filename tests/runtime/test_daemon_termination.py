@@ -197,15 +197,6 @@ def test_a_machine_of_no_cloud_asks_nobody(host: FakeHost) -> None:
         assert notice_file(host)["act"] is False
 
 
-def test_a_node_of_google_with_fewer_gpus_than_its_type_warns_from_the_first_sight_on(host: FakeHost) -> None:
-    with beside(GcpCloud()) as service:
-        configure(host, service, cloud="gcp")
-        host.config.write_text(f'{host.config.read_text()}[checks.inventory_incomplete]\nrise = "0s"\n')
-        with host.daemon() as daemon:
-            daemon.wait_status("warning", "inventory_incomplete")
-            assert daemon.status()["expected"] == {"count": 8, "from": "machine_type"}
-
-
 def test_a_node_of_azure_with_fewer_gpus_than_its_size_warns_from_the_first_sight_on(host: FakeHost) -> None:
     with beside(AzureCloud(size="Standard_ND128isr_GB300_v6")) as service:
         configure(host, service, cloud="azure")
