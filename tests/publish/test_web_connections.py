@@ -68,10 +68,9 @@ async def beside(program: ModuleType, *words: str) -> AsyncIterator[None]:
 
 
 async def usual(scrape: Callable[[], Awaitable[None]]) -> float:
-    """Seconds that it takes when nothing else on this machine comes between: of thirty windows the one with the least median.
+    """Seconds of this process that it takes, client and server: of thirty windows the one with the least median.
 
-    A window is so short that it mostly fits between two turns of other processes, and what many clients do to the server
-    would be in all of them.
+    The many clients are another process, so that what other processes do on this machine is in none of them.
     """
     return min([await _median(scrape) for _ in range(30)])
 
@@ -80,26 +79,22 @@ async def _median(scrape: Callable[[], Awaitable[None]]) -> float:
     await asyncio.sleep(0.01)
     took = []
     for _ in range(3):
-        begun = time.perf_counter()
+        begun = time.process_time()
         await scrape()
-        took.append(time.perf_counter() - begun)
+        took.append(time.process_time() - begun)
     return statistics.median(took)
 
 
 SILENT = [b""]
-HALF_A_HEADER = [b"GET /metrics HTTP/1.1\r\nHost: a\r\nX-"]
-HALF_A_REQUEST = [*HALF_A_HEADER, b"", b"GET /metrics HTTP/1.1\r\n"]
+HALF_A_REQUEST = [b"GET /metrics HTTP/1.1\r\nHost: a\r\nX-", b"", b"GET /metrics HTTP/1.1\r\n"]
 HALF_A_HANDSHAKE = [b"", HELLO, HELLO[:3]]
 
 
 @pytest.mark.parametrize(
     ("secured", "sent", "drip"),
-    first_quick(1, [
-        (False, SILENT, b""), (False, HALF_A_REQUEST, b""), (False, HALF_A_HEADER, b"a"), (True, SILENT, b""),
-        (True, HALF_A_HANDSHAKE, b""), (True, [HELLO], b"\x00"),
-    ]),
-    ids=["silent", "half a request", "dripping headers", "TLS, silent", "half a handshake", "dripping handshake"],
-)  # fmt: skip
+    first_quick(1, [(False, SILENT, b""), (False, HALF_A_REQUEST, b"a"), (True, [HELLO], b"\x00")]),
+    ids=["silent", "dripping requests", "dripping handshakes"],
+)
 async def test_half_open_clients_do_not_change_what_a_scrape_takes(
     site: Site, secured: bool, sent: list[bytes], drip: bytes
 ) -> None:
