@@ -183,6 +183,33 @@ def test_a_job_that_ended_while_the_daemon_was_away_gets_its_record(host: WhyHos
     assert len(host.records) == 1
 
 
+def test_a_job_that_died_long_before_the_daemon_was_started_again_waits_for_the_kernel_log(host: WhyHost) -> None:
+    """A job's end is known with the first step, and what the driver wrote of it only when the log has been read."""
+    line = replace(host.xid(1, 119), pid=101)
+    host.uptime += 1
+    host.ends()
+    host.uptime += 2 * SETTLES
+    host.restart_daemon()
+    host.view = replace(host.view, log_read=False)
+    host.run(20)
+    assert not host.records
+    host.view = replace(host.view, log_read=True)
+    host.step(line)
+    (record,) = host.records
+    assert (record.answer.cause, record.answer.code) == (Cause.HARDWARE, "xid.119")
+
+
+def test_a_kernel_log_that_is_never_read_to_its_end_is_waited_for_for_a_minute(host: WhyHost) -> None:
+    host.ends()
+    host.uptime += 2 * SETTLES
+    host.restart_daemon()
+    host.view = replace(host.view, log_read=False)
+    host.run(SETTLES - 10)
+    assert not host.records
+    host.run(20)
+    assert [record.answer.cause for record in host.records] == [Cause.NOT_SEEN]
+
+
 def test_one_that_nobody_reports_any_more_ended_in_between(host: WhyHost) -> None:
     host.restart_daemon()
     host.ends()

@@ -29,7 +29,8 @@ def follow(state: State, sight: Sight) -> tuple[State, tuple[Event, ...]]:
     if same and sight.now.boottime - before.at < QUIET_FOR:
         return state, ()  # a step between two passes
     step = Step(state, sight)
-    after = replace(step.made(), sources=sources, at=sight.now.boottime)
+    began = sight.now.boottime if before.began is None else before.began
+    after = replace(step.made(), sources=sources, at=sight.now.boottime, began=began)
     return with_following(step.state, after), tuple(step.writing.events)
 
 

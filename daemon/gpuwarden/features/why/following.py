@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpuwarden.features.why.members import Members
-from gpuwarden.features.why.model import NAME, End, Epoch, Record
+from gpuwarden.features.why.model import NAME, SETTLES, End, Epoch, Record
 from gpuwarden.features.why.use import NOT_READ, Meter
 from gpuwarden.health.memory import State
 
@@ -84,11 +84,19 @@ class Following:
     """What the last step was made of, as objects."""
     at: float = 0.0
     """When that was, seconds of CLOCK_BOOTTIME."""
+    began: float | None = None
+    """When the first step was made, seconds of CLOCK_BOOTTIME."""
     members: Members | None = None
     facts: tuple[Any, ...] = ()
     """The facts that the members were made of, as objects, and"""
     made_of: tuple[Any, ...] = ()
     """what else they were made of."""
+
+    def waits_for_log(self, now: float, *, read: bool) -> bool:
+        """Return True while the kernel log may have lines from before this life of the daemon that were not read: for SETTLES at most, since a log
+        with a gap is never read to its end.
+        """
+        return not read and (self.began is None or now - self.began < SETTLES)
 
 
 NOTHING = Following()

@@ -171,6 +171,8 @@ class Step:
         one = self.live[name]
         if one.end is None:
             self.live[name] = self.writing.due(one)
+        elif self.following.waits_for_log(now.boottime, read=self.sight.view.log_read):
+            return
         elif now.boottime - one.end.at.boottime >= (ANSWERED_WITHIN if one.is_asked else SETTLES):
             self._end(name, one, one.end)
 
