@@ -40,7 +40,7 @@ from support.slurm import Slurm, running
 from support.slurm_rig_hooks import Rig
 
 GPUS = 16
-WAITS = 120.0
+WAITS = 300.0
 """Seconds after which a death is given up that does not come."""
 PREFIX = "dying"
 CGROUPS = Path("/sys/fs/cgroup")
@@ -49,6 +49,7 @@ MORE = """ProctrackType=proctrack/cgroup
 TaskPlugin=task/cgroup
 SelectTypeParameters=CR_Core_Memory
 DefMemPerNode=60
+UnkillableStepTimeout=600
 MinJobAge=900
 PreemptType=preempt/partition_prio
 PreemptMode=CANCEL
@@ -288,8 +289,13 @@ class DyingNodes:
     def job(self, *nodes: DyingNode, gpus: int = 1, user: str = "nobody", options: tuple[str, ...] = ()) -> Job:
         """Submit a job, and return it when it waits for orders on each node."""
         job = Job(self, self.submit(*nodes, gpus=gpus, user=user, options=options), nodes)
-        self.wait(job.runs, lambda: f"job {job.id} to run: {self.slurm.job(job.id)}")
+        self.wait(job.runs, lambda: f"job {job.id} to run on {self._shown(nodes)}: {self.slurm.job(job.id)}")
         return job
+
+    def _shown(self, nodes: tuple[DyingNode, ...]) -> str:
+        """Return the state and the reason of each node: Slurm itself may have drained one."""
+        shown = ((node.name, self.slurm.state(node.name), self.slurm.reason(node.name)) for node in nodes)
+        return "; ".join(f"{name} ({' '.join(sorted(state))}, {reason!r})" for name, state, reason in shown)
 
     def submit(
         self, *nodes: DyingNode, gpus: int = 1, user: str = "nobody", options: tuple[str, ...] = (), step: bool = False
@@ -375,7 +381,9 @@ def dying(folder: Path, nodes: int) -> Iterator[DyingNodes]:
         f"PartitionName=gpu Nodes={all_of_them} Default=YES MaxTime=INFINITE PriorityTier=1 PreemptMode=CANCEL",
         f"PartitionName=first Nodes={all_of_them} MaxTime=INFINITE PriorityTier=9 PreemptMode=OFF",
     )
-    slurm = Slurm(folder, nodes, partitions=partitions, gpus=GPUS, cpus=GPUS, prefix=PREFIX, cgroup=CGROUP)
+    slurm = Slurm(
+        folder, nodes, partitions=partitions, gpus=GPUS, cpus=GPUS, prefix=PREFIX, cgroup=CGROUP, slurmd_timeout=300
+    )  # a busy machine must not lose a node
     hooks = [line for line in Rig(slurm).prepare().splitlines() if not line.startswith("HealthCheck")]
     slurm.more = "\n".join([MORE, *hooks])
     (folder / "job.sh").write_text(JOB)

@@ -14,7 +14,7 @@ from features.why.deaths_nodes import set_up
 from support.death_rig import GPUS, DyingNode, DyingNodes, Job, dying
 
 TURNS = 3
-PATIENCE = 240.0
+PATIENCE = 600.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,8 @@ class Death:
     """It acts together with other rows of its node."""
     turn: int = 0
     """Played when all of the turns before are over: it changes more than its node, or all of it."""
+    alike: bool = False
+    """Others show the same by the same rule, or it is known to be named wrongly: the benchmark plays it, the tests do not."""
 
     @property
     def expected(self) -> tuple[Cause, ...]:
