@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.policy.model import Flag, Intent, NodeState, Owner, Result, Why
-from support.slurm import CONTROLLER, SLURM, Slurm
+from support.slurm import CONTROLLER, SLURM_PARTS, Slurm
 from support.slurm_reconciler import FAILURE, a_reconciler, an_actuator, attempt, exclude, reasons_written, restore
 
-pytestmark = SLURM
+pytestmark = SLURM_PARTS
 
 TERMINATION = "gpuwarden: termination boot=1b4e28ba instance=i-0af01c23"
 

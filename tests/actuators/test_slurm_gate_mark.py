@@ -12,9 +12,9 @@ from gpuwarden.features.active_test.at_once import mark
 from gpuwarden.features.active_test.gate.slurm_mark import GateMark
 from gpuwarden_collectors.slurm.client import SlurmClient
 from gpuwarden_collectors.slurm.options import SlurmOptions
-from support.slurm import SLURM, Slurm
+from support.slurm import SLURM_PARTS, Slurm
 
-pytestmark = SLURM
+pytestmark = SLURM_PARTS
 
 
 @pytest.fixture(autouse=True)

@@ -9,10 +9,10 @@ import pytest
 from gpuwarden.policy import reasons
 from gpuwarden.policy.model import Owner, Result, Why
 from gpuwarden.policy.preconditions import as_owned
-from support.slurm import GPUS, SLURM, Slurm
+from support.slurm import GPUS, SLURM_PARTS, Slurm
 from support.slurm_reconciler import FAILURE, an_actuator, attempt, exclude, restore
 
-pytestmark = SLURM
+pytestmark = SLURM_PARTS
 
 TERMINATION = "gpuwarden: termination boot=1b4e28ba instance=i-0af01c23"
 

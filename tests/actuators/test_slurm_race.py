@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from support.slurm import SLURM, Slurm, require_slurm, running
+from support.slurm import SLURM_PARTS, Slurm, require_slurm, running
 from support.slurm_reconciler import reasons_written
 
-pytestmark = SLURM
+pytestmark = SLURM_PARTS
 
 NODES, PROCESSES, BUDGET = 100, 5, 10
 

@@ -11,9 +11,9 @@ from gpuwarden.features.active_test.at_once import mark
 from gpuwarden.features.active_test.testers import JOB_NAME, FleetTests, read_testers
 from gpuwarden.policy.fleet_marks import LASTS_MOST
 from gpuwarden_collectors.slurm.client import SlurmClient
-from support.slurm import SLURM, Slurm
+from support.slurm import SLURM_PARTS, Slurm
 
-pytestmark = SLURM
+pytestmark = SLURM_PARTS
 
 
 def counted(slurm: Slurm, later: float = 0.0) -> FleetTests:

@@ -11,9 +11,9 @@ import pytest
 from gpuwarden_collectors.receivers.facts import LocalJob, Role
 from gpuwarden_collectors.receivers.reader import ReceiversReader
 from gpuwarden_collectors.slurm.departing_text import listed_pids
-from support.slurm import SLURM, Slurm
+from support.slurm import SLURM_PARTS, Slurm
 
-pytestmark = SLURM
+pytestmark = SLURM_PARTS
 
 TRAINER = """perl -e '$SIG{USR1} = sub {}; open F, ">", "RUNS.$ENV{SLURM_PROCID}"; close F; sleep 1 while 1'"""
 

@@ -9,10 +9,10 @@ import pytest
 from gpuwarden_collectors.slurm.client import Commands, SlurmClient
 from gpuwarden_collectors.slurm.departing import listpids, read_job, read_jobs, read_steps, signals_whole_trees
 from gpuwarden_collectors.slurm.errors import SlurmError, UnknownNode
-from support.slurm import CONTROLLER, SLURM, Slurm
+from support.slurm import CONTROLLER, SLURM_PARTS, Slurm
 from support.slurm_ranks import Ranks
 
-pytestmark = SLURM
+pytestmark = SLURM_PARTS
 
 COMMENT = "gpuwarden:signal=USR1 | \x1f\n7|running"
 

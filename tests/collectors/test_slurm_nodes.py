@@ -13,9 +13,9 @@ from gpuwarden_collectors.slurm.errors import Refused, UnknownNode, Unreachable
 from gpuwarden_collectors.slurm.jobs_controller import HOUR, Controller
 from gpuwarden_collectors.slurm.nodes import find_name, read_node, read_partitions
 from gpuwarden_collectors.slurm.settings import read_partition_settings
-from support.slurm import MUNGE, SLURM, Slurm
+from support.slurm import MUNGE, SLURM_PARTS, Slurm
 
-pytestmark = SLURM
+pytestmark = SLURM_PARTS
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ from gpuwarden.features.evacuation.policy.steps import Requeue, SetFinalState
 from gpuwarden.health.model import EventKind
 from gpuwarden.policy.model import Notice
 from support.evacuations import announced, stamp
-from support.slurm import SLURM, Slurm
+from support.slurm import SLURM_PARTS, Slurm
 from support.slurm_executor import OWN_REASON, ExecutorRig
 from support.slurm_ranks import the_job
 
-pytestmark = SLURM
+pytestmark = SLURM_PARTS
 
 SPOT, LATER = announced(120.0), announced(120.0 + 400.0)
 OTHER = announced(500.0, source="operator")

@@ -15,10 +15,10 @@ from gpuwarden.features.evacuation.slurm.final_node_state import FinalState, Fin
 from gpuwarden.features.evacuation.slurm.requeue import Requeueing, requeue
 from gpuwarden_collectors.slurm.client import Commands, SlurmClient
 from gpuwarden_collectors.slurm.errors import Refused
-from support.slurm import SLURM, Slurm, processes_with, require_slurm, running, step_daemons
+from support.slurm import SLURM_PARTS, Slurm, processes_with, require_slurm, running, step_daemons
 from support.slurm_ranks import Ranks, the_job
 
-pytestmark = SLURM
+pytestmark = SLURM_PARTS
 
 OWN_REASON = "gpuwarden: termination boot=1b4e28ba instance=i-0af01c23"
 POWER_SAVING = "SuspendProgram=/bin/true\nResumeProgram=/bin/true\nSuspendTime=86400\nSuspendTimeout=1"

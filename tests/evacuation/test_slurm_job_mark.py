@@ -23,12 +23,12 @@ from gpuwarden_collectors.slurm.departing import read_job
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 from gpuwarden_collectors.slurm.nodes import read_node
 from support.evacuations import announced, local, process
-from support.slurm import SLURM, Slurm
+from support.slurm import SLURM_PARTS, Slurm
 from support.slurm_executor import ExecutorRig
 from support.slurm_hanging import HangingCommands
 from support.slurm_ranks import Ranks, signal_job, the_job
 
-pytestmark = SLURM
+pytestmark = SLURM_PARTS
 
 ROUNDS = 2
 PAIRS = (("n1", "n2"), ("n2", "n3"), ("n1", "n3"))

@@ -19,10 +19,10 @@ from gpuwarden_collectors.slurm.client import Commands, SlurmClient
 from gpuwarden_collectors.slurm.departing import listpids
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
 from support.evacuations import local, process
-from support.slurm import SLURM, Slurm, require_slurm, running
+from support.slurm import SLURM_PARTS, Slurm, require_slurm, running
 from support.slurm_ranks import Ranks, signal_job, the_job
 
-pytestmark = SLURM
+pytestmark = SLURM_PARTS
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ import pytest
 from gpuwarden.features.evacuation.slurm.requeue import Requeueing, RequeueOutcome, requeue
 from gpuwarden_collectors.slurm.client import Commands, SlurmClient
 from gpuwarden_collectors.slurm.departing_facts import SlurmJob
-from support.slurm import SLURM, Slurm
+from support.slurm import SLURM_PARTS, Slurm
 from support.slurm_ranks import Ranks, the_job
 
-pytestmark = SLURM
+pytestmark = SLURM_PARTS
 
 OWN_REASON = "gpuwarden: termination boot=1b4e28ba instance=i-0af01c23"
 

@@ -33,9 +33,11 @@ from support.needs import unmet
 from support.slurm_conf import CONF
 
 SLURM = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
-"""For every test that runs on a Slurm: one after the other."""
+"""For every test that runs on a Slurm: one after the other, but for those of two more chains, since a Slurm mostly waits."""
 SLURM_BESIDE = [pytest.mark.slurm, pytest.mark.xdist_group("slurm beside")]
-"""For the longest of them, beside the others: a Slurm mostly waits."""
+"""For the longest of them."""
+SLURM_PARTS = [pytest.mark.slurm, pytest.mark.xdist_group("slurm parts")]
+"""For those of parts of gpuwarden, without a daemon."""
 
 PATIENCE = 150.0
 """Seconds after which a test gives up waiting; nothing is asserted about how much of it is used."""
