@@ -38,7 +38,7 @@ def test_an_xid_of_a_worker_s_first_moment_is_of_the_test_and_not_of_a_job(
 
 @pytest.mark.slow
 def test_an_order_to_the_daemon_ends_a_running_test(host: ActiveHost, daemon: RunningDaemon) -> None:
-    """Each order that does: tests/runtime/test_daemon_active_test.py."""
+    """Further orders end one in tests/runtime/test_daemon_active_test.py."""
     host.script({"*": LONG})
     process = host.begin("--json", "--i-know-nobody-is-here")
     wait(lambda: len(host.workers) == 2 and host.note(1)["answers"], "both workers in their last phase")

@@ -94,7 +94,7 @@ def test_a_process_that_comes_in_the_middle_ends_the_test_of_its_gpu(cuda: CudaH
 def test_an_error_of_the_driver_is_no_verdict_and_says_what_to_do(
     cuda: CudaHost, call: str, code: int, obstacle: str
 ) -> None:
-    """Each error of each call is asked of the worker: tests/collectors/active_test/test_active_worker_ends.py."""
+    """A worker is asked about each error of each call in tests/collectors/active_test/test_active_worker_ends.py."""
     cuda.cuda.add(f"error {call} {code}")
     exit_code, document = cuda.alone("--level", "gate")
     assert (exit_code, {gpu["obstacle"] for gpu in document["gpus"]}) == (3, {obstacle})
@@ -136,7 +136,7 @@ def test_gpus_that_the_caller_hides_are_tested_all_the_same(cuda: CudaHost) -> N
 
 @pytest.mark.slow
 def test_a_signal_frees_the_gpus(cuda: CudaHost) -> None:
-    """Also in every phase, asked of the worker: tests/collectors/active_test/test_active_worker_ends.py."""
+    """A worker gets one in every phase in tests/collectors/active_test/test_active_worker_ends.py."""
     cuda.cuda.add("hang cuEventSynchronize")
     process = cuda.begin("--json", "--i-know-nobody-is-here", "--level", "gate")
     wait(lambda: len(workers(process.pid)) == 2, "both workers")
