@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuwarden.features.repair.shown import STATES as REPAIR_STATES
 from gpuwarden.health.conditions import CONDITIONS
 from gpuwarden.health.model import Health
 from gpuwarden.health.runbooks import OWN_FAILURES, OWN_WARNINGS
@@ -137,7 +138,7 @@ def test_every_metric_label_and_value_that_a_rule_asks_for_exists(rule: Alert | 
         assert {label for label, _ in matchers} <= KNOWN[name] | TARGET, (name, matchers)
     values = [(label, word) for _, matchers in asked for label, value in matchers for word in value.split("|") if word]
     allowed = {
-        "check": set(CONDITIONS), "state": {state.value for state in Health}, "severity": {"warning", "failure", SHADOW},
+        "check": set(CONDITIONS), "state": {*Health, *REPAIR_STATES}, "severity": {"warning", "failure", SHADOW},
         "cause": {"failure", "termination", "operator", "foreign", "maintenance"}, "job": {SETTINGS.job},
     }  # fmt: skip
     assert [pair for pair in values if pair[0] in allowed and pair[1] not in allowed[pair[0]]] == []

@@ -237,3 +237,24 @@ def test_a_worker_whose_daemon_is_dead_already_does_nothing() -> None:
         assert process.wait(SOON) == 0
         assert process.stdout is not None
         assert process.stdout.read() == b""
+
+
+# --- rest
+
+
+async def test_at_rest_no_process_is_left_and_the_next_pass_starts_another_as_if_nothing_had_failed(
+    worker: Make,
+) -> None:
+    good = worker()
+    first = await good.observe()
+    assert await good.rest()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid_of(first), 0)
+    second = await good.observe()
+    assert second.outcome is PassOutcome.OBSERVED
+    assert pid_of(second) != pid_of(first)
+    assert (report(second).crashes, report(second).kills, report(second).missed) == (0, 0, 0)
+
+
+async def test_a_worker_that_never_ran_is_at_rest(worker: Make) -> None:
+    assert await worker().rest()

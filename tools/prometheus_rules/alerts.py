@@ -239,6 +239,13 @@ unless on (job, instance) gpuwarden_termination_deadline_timestamp_seconds""",
         "A new failure does.",
     )  # fmt: skip
     yield Alert(
+        name="GpuwardenRepairGaveUp", severity=TICKET, lasts="5m",
+        expr=f'(gpuwarden_repair_state{{state="person"}} == 1) {_NAMED}',
+        summary=f"gpuwarden repaired {NODE}, and the fault is there all the same. To do: gpuwarden status names the finding and the steps; "
+        "open a case with the vendor.",
+        description="No step is left within a day: the node stays out until a person repairs and restores it.",
+    )  # fmt: skip
+    yield Alert(
         name="GpuwardenTerminationNotice", severity=INFO,
         expr=f"(gpuwarden_termination_notice == 1) {_NAMED}",
         summary=f"The end of {NODE} is announced ({{{{ $labels.kind }}}}, by {{{{ $labels.source }}}}).",

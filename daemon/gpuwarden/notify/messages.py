@@ -49,6 +49,12 @@ GROUPS: dict[str, Group] = {
 }
 """The kinds of events that are notified, and their group; the others are history."""
 _ABOUT_INTENTS = (EventKind.INTENDED, EventKind.OUTCOME)
+_OWN_SUBJECTS: Mapping[str, str] = {
+    EventKind.GATE_ENDED: "exclusion/gate",
+    EventKind.REPAIR_BEGUN: "exclusion/repair",
+    EventKind.REPAIR_ENDED: "exclusion/repair",
+}
+"""Of events of exclusions that say nothing of an actuator."""
 _HIDDEN = (*OF_GATES, *OF_FINDINGS, "overridden")
 _FIELDS_MOST = 32
 _TEXT_MOST = 400  # characters, so that a message has at most about 16 KiB
@@ -131,8 +137,8 @@ def _subject(group: Group, event: Event) -> str:
             return "finding" if event.key is None else f"finding/{event.key}"[:_TEXT_MOST]
         case "exclusion":
             intent = "intent/" if event.kind in _ABOUT_INTENTS else ""
-            if event.kind == EventKind.GATE_ENDED:
-                return "exclusion/gate"
+            if (own := _OWN_SUBJECTS.get(event.kind)) is not None:
+                return own
             return f"exclusion/{intent}{_text(event, 'actuator') or 'operator'}"
         case "termination":
             return f"termination/{_text(event, 'source')}/{_text(event, 'id')}"

@@ -113,7 +113,7 @@ class Repairs(Part):
         plans = self._sight.plans()
         scene = self._sight.scene()
         by_step = [(one, obstacles(scene, one)) for one in plans]
-        self._person = next((one for one, _ in by_step if one.step is None), None)
+        self._person = next((one for one in plans if one.gave_up), None)
         self._next = strongest(plans)
         self._barred = next((barred for one, barred in by_step if one is self._next), ())
         if self._runner is not None and self._service.journal.recalled:

@@ -41,6 +41,6 @@ METRICS: tuple[Metric, ...] = (
         ("state",),
         _state,
         "1 for the state of repairs of this node, 0 for the others: clear (nothing is to be repaired), waiting (something forbids the next step), running, "
-        "person (the steps that are known and allowed were tried, or there are none). No series while repair.steps is empty.",
+        "person (the steps that are known and allowed were tried, or refused, and did not help). No series while repair.steps is empty.",
     ),
 )

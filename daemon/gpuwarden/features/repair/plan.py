@@ -32,7 +32,7 @@ class Plan:
     """Which try of this failure within a day it would be."""
     why: str = ""
     gave_up: bool = False
-    """Steps were tried, and there is none left."""
+    """Steps were tried or refused, and there is none left."""
 
 
 def plan(finding: Finding, state: State, verdict: Verdict, allowed: Collection[str], now: Stamp) -> Plan:
@@ -42,8 +42,11 @@ def plan(finding: Finding, state: State, verdict: Verdict, allowed: Collection[s
     done = [one for one in lately if one.counts]
     number = 1 + len(done)
 
+    refused = [one for one in lately if one.outcome is Outcome.REFUSED]
+
     def person(why: str) -> Plan:
-        return Plan(finding=finding, board=board, number=number, why=why, gave_up=bool(done))
+        gave_up = bool(done) or len(refused) >= REFUSALS_MOST
+        return Plan(finding=finding, board=board, number=number, why=why, gave_up=gave_up)
 
     steps = [
         Step(rung.kind, rung.service, *_gpu(rung.kind, finding.key, verdict))
@@ -58,7 +61,6 @@ def plan(finding: Finding, state: State, verdict: Verdict, allowed: Collection[s
     left = [step for step in usable if strength(step.kind) > tried]
     if number > TRIES_MOST or not left:
         return person(f"{number - 1} of its steps within a day did not help ({_told(done)}): it is for a person")
-    refused = [one for one in lately if one.outcome is Outcome.REFUSED]
     if len(refused) >= REFUSALS_MOST:
         return person(f"the helper refused {len(refused)} times within a day ({refused[-1].text}): it is for a person")
     return Plan(finding=finding, board=board, step=left[0], number=number)

@@ -21,7 +21,8 @@ class Shown:
     allowed: tuple[str, ...] = ()
     """The steps that are allowed."""
     state: str = "clear"
-    """`clear`: nothing is to be repaired; `waiting`: something forbids the next step; `running`; `person`: no step is left."""
+    """`clear`: nothing is to be repaired; `waiting`: something forbids the next step; `running`; `person`: steps
+    were tried, and none is left."""
     finding: str = ""
     """Id of the finding that it is about."""
     step: str = ""
