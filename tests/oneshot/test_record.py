@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
 import signal
 import subprocess
@@ -22,10 +21,11 @@ from gpuwarden.publish.sockets.control import VerbError
 from gpuwarden.replay.replay import Replay, Tally
 from gpuwarden.trace.records import Acknowledged, Began, ErrorsChanged, HostEventsSeen, Passed, Record, RulesChanged
 from gpuwarden_collectors.facts import NvmlFacts, Stamp
+from support import job_world
 from support.commands import COMMAND, SMALL_FILES, environment
 from support.daemons import FakeHost, children, slots
 from support.hosts import Host
-from support.traces import read, reported, story
+from support.traces import read, reported, so_far, story
 
 ROOT = Peer(1, 0, frozenset())
 
@@ -45,24 +45,12 @@ def record(host: FakeHost, *words: str, limited: tuple[str, ...] = ()) -> subpro
         return subprocess.Popen(command, env=variables, stderr=output)
 
 
-def lines(path: Path) -> str:
-    """Return the lines of the recording as far as it was written."""
-    text = b""
-    with path.open("rb") as raw, gzip.GzipFile(fileobj=raw) as file:
-        try:
-            while piece := file.read1():
-                text += piece
-        except EOFError:
-            pass
-    return text.decode()
-
-
 @pytest.mark.slow
 def test_what_the_daemon_sees_is_recorded_and_judged_the_same_and_nobody_else_reads_the_gpus(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
         process = record(host)
-        daemon.wait(lambda: (host.folder / "t").exists() and "began" in lines(host.folder / "t"), "the recording")
+        daemon.wait(lambda: "began" in so_far(host.folder / "t"), "the recording")
         assert children(process.pid) == []
         host.xid(1, 95)
         daemon.wait_status("failure", "xid.95")
@@ -70,7 +58,7 @@ def test_what_the_daemon_sees_is_recorded_and_judged_the_same_and_nobody_else_re
         assert code in (0, 64)
         if code == 0:  # else this might come between the end of the recording and the question below
             daemon.wait_status("healthy")
-        daemon.wait(lambda: "XidEvent" in lines(host.folder / "t"), "the Xid in the trace")
+        daemon.wait(lambda: "XidEvent" in so_far(host.folder / "t"), "the Xid in the trace")
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
         health = Health(daemon.heartbeat()["status"])
@@ -93,10 +81,10 @@ def test_a_recording_is_anonymised(host: FakeHost) -> None:
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
         process = record(host, "--anonymise")
-        daemon.wait(lambda: (host.folder / "t").exists() and "GPU-" in lines(host.folder / "t"), "a pass in the trace")
+        daemon.wait(lambda: "GPU-" in so_far(host.folder / "t"), "a pass in the trace")
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
-        text = lines(host.folder / "t")
+        text = so_far(host.folder / "t")
     assert read(host.folder / "t")
     header = json.loads(text.splitlines()[0])
     assert header["anonymised"] is True
@@ -122,9 +110,7 @@ def test_a_daemon_that_ends_leaves_a_trace_that_can_be_replayed(host: FakeHost) 
     with host.daemon() as daemon:
         daemon.wait_status("healthy")
         process = record(host)
-        daemon.wait(
-            lambda: (host.folder / "t").exists() and '"pass"' in lines(host.folder / "t"), "a pass in the trace"
-        )
+        daemon.wait(lambda: '"pass"' in so_far(host.folder / "t"), "a pass in the trace")
         assert daemon.stop() == 0
         assert process.wait(60) in (69, 75)
     assert read(host.folder / "t")
@@ -132,9 +118,10 @@ def test_a_daemon_that_ends_leaves_a_trace_that_can_be_replayed(host: FakeHost) 
 
 @pytest.mark.slow
 def test_without_a_daemon_the_command_reads_for_itself(host: FakeHost) -> None:
-    """The time is that of a busy machine, on which the first pass takes its time."""
-    process = record(host, "--for", "15s")
-    assert process.wait(120) == 0
+    process = record(host)
+    job_world.until(lambda: "inforom_valid" in so_far(host.folder / "t"), "the first pass of NVML")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
     records = read(host.folder / "t")
     assert {Began, Passed} <= {type(one) for one in records}
     facts = (one.observation.facts for one in records if isinstance(one, Passed))

@@ -12,9 +12,11 @@ import pytest
 
 from gpuwarden.trace.reader import TraceReader
 from gpuwarden.trace.records import Passed
+from support import job_world
 from support.commands import environment
 from support.daemons import FakeHost
 from support.made_up_collector import beside_the_real_ones
+from support.traces import so_far
 
 FAILED = "collector_failed"
 
@@ -32,6 +34,14 @@ class Host(FakeHost):
     @property
     def environment(self) -> Mapping[str, str]:
         return {**self.fake.environment, **self.made_up}
+
+    def record(self, trace: Path, *wanted: str) -> int:
+        """Record until passes of these collectors are in the trace, and return the exit code."""
+        command = [sys.executable, "-m", "gpuwarden", "record", "--config", str(self.config), "-o", str(trace)]
+        with subprocess.Popen(command, env=environment(self.folder, self.environment)) as process:
+            job_world.until(lambda: all(f'"pass":"{name}"' in so_far(trace) for name in wanted), f"passes of {wanted}")
+            process.terminate()
+            return process.wait(60)
 
     def gpuwarden(self, *words: str | Path, made_up: bool = True) -> subprocess.CompletedProcess[str]:
         more = self.environment if made_up else self.fake.environment
@@ -76,7 +86,7 @@ def test_it_has_a_table_with_bounds_and_a_check_of_its_own(host: Host) -> None:
 
 def test_it_is_read_shown_recorded_and_its_failure_is_a_finding(host: Host) -> None:
     host.table(f'interval = "100ms"\nfile = "{host.file}"')
-    trace, whole = host.folder / "trace", ("--config", host.config)
+    trace = host.folder / "trace"
     with host.daemon() as daemon:
 
         def collector() -> dict[str, Any]:
@@ -89,7 +99,7 @@ def test_it_is_read_shown_recorded_and_its_failure_is_a_finding(host: Host) -> N
         assert "holds no number" in collector()["error"]
         host.file.write_text("8")
         daemon.wait(lambda: collector()["outcome"] == "observed", "a pass again")
-        assert host.gpuwarden("record", *whole, "-o", trace, "--for", "2s").returncode == 0
+        assert host.record(trace, "nvml", "made_up") == 0
         host.file.unlink()
         daemon.wait(lambda: collector().get("outcome") == "absent", "its absence")
     script = f"""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -47,6 +48,15 @@ def read(path: Path) -> list[Record]:
 
 def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+
+
+def so_far(path: Path) -> str:
+    """Return the lines of a recording that goes on as far as it was written; empty without the file."""
+    text = b""
+    with suppress(FileNotFoundError, EOFError), path.open("rb") as raw, gzip.GzipFile(fileobj=raw) as file:
+        while piece := file.read1():
+            text += piece
+    return text.decode()
 
 
 def write_lines(path: Path, *contents: object) -> Path:

@@ -36,10 +36,11 @@ from gpuwarden.trace.records import Acknowledged, ActiveTested, Began, ErrorsCha
 from gpuwarden.trace.writer import JUDGED, TELEMETRY
 from gpuwarden_collectors.facts import GpuAnswer, NvmlFacts, Stamp
 from gpuwarden_collectors.nvml.simulated_gpu import simulated_uuid
+from support import job_world
 from support.commands import COMMAND, SMALL_FILES, environment
 from support.hosts import Host
 from support.quick import first_quick
-from support.traces import lines, read, reported, story, write, write_lines
+from support.traces import lines, read, reported, so_far, story, write, write_lines
 
 ROOT = Path(__file__).parents[2]
 HEADER = {"trace": 1, "gpuwarden": "1.2.3"}
@@ -563,7 +564,15 @@ def test_a_recorder_that_is_killed_leaves_what_it_saw(tmp_path: Path) -> None:
 
 
 def test_a_recording_lasts_for_the_given_time(tmp_path: Path) -> None:
-    with record(tmp_path, "--anonymise", "--for", "1s") as process:
+    with record(tmp_path, "--for", "1s") as process:
+        assert process.wait(60) == 0
+    assert read(tmp_path / "t")
+
+
+def test_an_anonymised_recording_has_no_uuid(tmp_path: Path) -> None:
+    with record(tmp_path, "--anonymise") as process:
+        job_world.until(lambda: '"uuid":"GPU-' in so_far(tmp_path / "t"), "a pass of NVML")
+        process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     assert {type(r) for r in read(tmp_path / "t")} == {Began, Passed}
     assert simulated_uuid(0) not in gzip.decompress((tmp_path / "t").read_bytes()).decode()
