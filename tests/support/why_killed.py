@@ -7,7 +7,7 @@ and ends `RUNS` later; the notes of prolog and epilog, which say so, outlive the
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import math
 import random
 import subprocess
 import sys
@@ -32,7 +32,8 @@ EVERY, RUNS = 150.0, 130.0
 STEP = 5.0
 BEGAN = 10_000.0
 READY = "follows"
-SETTLED_WITHIN = 3.0
+LEAST = 3
+"""Jobs that ended, and their records were due, in the time of the world that there is at least."""
 
 
 class World:
@@ -62,8 +63,8 @@ def _job(number: int, now: float) -> Job:
     return Job(id=number + 1, uid=UID, gpus=(0, 1), started=began, ended=ended)
 
 
-async def follows(folder: Path) -> None:
-    """Follow the jobs, and write what is due, for ever."""
+async def follows(folder: Path, until: float = math.inf) -> None:
+    """Follow the jobs, and write what is due, until that time of the world."""
     world = World(folder)
     host = world.host
     ledger = Ledger(folder / "ledger.db", machine=HERE, boot_id=host.boot_id)
@@ -73,7 +74,7 @@ async def follows(folder: Path) -> None:
     host.restart_daemon()
     sys.stdout.write(f"{READY}\n")
     sys.stdout.flush()
-    while True:
+    while host.uptime < until:
         host.ledger.clear()
         world.goes_on()
         host.step()
@@ -82,6 +83,7 @@ async def follows(folder: Path) -> None:
             ledger.append(checkpoint=checkpoint(host.state, host.now))
         ledger.tend()
         await asyncio.sleep(0.005)
+    assert await ledger.close(PATIENCE)
 
 
 def killed(folder: Path, times: int, seed: int) -> Counter[int]:
@@ -101,19 +103,14 @@ def killed(folder: Path, times: int, seed: int) -> Counter[int]:
 
 def records(folder: Path) -> Counter[int]:
     """Let what is left settle, and count."""
-    asyncio.run(_settled(folder))
+    enough = BEGAN + RUNS + 3 * SETTLES + (LEAST + 1) * EVERY
+    asyncio.run(follows(folder, max(enough, float((folder / "uptime").read_text()) + 3 * SETTLES)))
     now = float((folder / "uptime").read_text())
     with read_only(folder / "ledger.db") as reader:
         found = [record_of(one.event) for one in reader.events(kinds=(EventKind.JOB_ENDED,), limit=1_000_000)]
     of_job = Counter(record.epoch.name for record in found if record is not None)
     over = int((now - BEGAN - RUNS - 3 * SETTLES) // EVERY)
     return Counter(of_job[f"slurm/{number}"] for number in range(1, over + 1))
-
-
-async def _settled(folder: Path) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(SETTLED_WITHIN):
-            await follows(folder)
 
 
 if __name__ == "__main__":
