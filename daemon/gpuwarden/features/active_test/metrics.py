@@ -87,7 +87,7 @@ METRICS: tuple[Metric, ...] = (
         ("state",),
         _return_gate,
         "1 for the state of the test before a return, 0 for the others: clear (none is due), waiting, running, person (an operator must act), impossible (this "
-        "host cannot test, and returns without a test). No series while test.return_gate is off.",
+        "host cannot test, and returns without a test). No series while test.return_gate is off and repair.steps is empty.",
         default=False,
     ),
 )
