@@ -39,6 +39,11 @@ def job_notes(run_dir: Path) -> Path:
     return beside_for_slurm(run_dir) / "jobs"
 
 
+def bundles(state_dir: Path) -> Path:
+    """Folder of the archives that root makes at failures. It is root's own: the daemon's user may own the state directory."""
+    return state_dir.with_name(f"{state_dir.name}-bundles")
+
+
 def kernel_cache(state_dir: Path) -> Path:
     """Folder in which the driver keeps what it compiles for the workers of `gpuwarden test`.
 

@@ -6,17 +6,12 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from gpuwarden.cli import fleet_report_plots as plots
+from gpuwarden.cli import html_page
 from gpuwarden.cli.fleet_report_text import GROUP, group_row, lasted, moment, number, repair, summary
 from gpuwarden.cli.fleet_text import span
 from gpuwarden.fleet.report.report import Report
 
 ROWS_MOST = 1000
-_STYLE = """
-body { font: 15px/1.45 system-ui, sans-serif; max-width: 960px; margin: 2em auto; padding: 0 1em; color: #222 }
-table { border-collapse: collapse; margin: .5em 0 1.5em; font-size: 13px } th, td { text-align: left; padding: 2px 12px 2px 0 }
-th { border-bottom: 1px solid #999 } td { border-bottom: 1px solid #eee; vertical-align: top } svg { font-size: 12px }
-.key span { display: inline-block; padding: 0 .6em; margin-right: 1em; color: #fff }
-"""
 _DEFINITIONS = """\
 Available: the daemon answers, the node may take work, and it has no failure. Availability is the share of the time known; time in
 which the daemon did not answer is unknown, and counts neither way.
@@ -34,9 +29,7 @@ def page(made: Report) -> str:
     """Return the report as one HTML document that loads nothing: styles and plots are in it."""
     title = f"GPU fleet, {moment(made.start)} to {moment(made.end)} UTC"
     body = "\n".join(_body(made))
-    policy = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-    head = f'<meta charset="utf-8">{policy}<title>{escape(title)}</title><style>{_STYLE}</style>'
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n<h1>{escape(title)}</h1>\n{body}\n</body></html>\n'
+    return html_page.page(title, body)
 
 
 def _body(made: Report) -> Iterator[str]:
@@ -101,9 +94,4 @@ def _body(made: Report) -> Iterator[str]:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    if not rows:
-        return "<p>None.</p>"
-    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-    lines = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows[:ROWS_MOST]]
-    more = f"<p>… {len(rows) - ROWS_MOST} more: --json has all</p>" if len(rows) > ROWS_MOST else ""
-    return f"<table><tr>{top}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>{more}"
+    return html_page.table(head, rows, most=ROWS_MOST, all_of="--json")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from html import escape
 
 from gpuwarden.cli.fleet_report_text import moment, number, percent
+from gpuwarden.cli.svg import WIDTH, bar, svg, text
 from gpuwarden.fleet.report.report import Report
 from gpuwarden.fleet.report.spans import Spans
 
-WIDTH, LEFT, ROW = 900, 230, 20
+LEFT, ROW = 230, 20
 NODES_MOST = 40
 FAILED, PLANNED, UNKNOWN, GOOD = "#c0392b", "#5d7fa8", "#c8c8c8", "#3c8d5a"
 
@@ -22,17 +22,17 @@ def days(made: Report) -> str:
         return ""
     floor = max(0.0, min(values) - 0.1 * max(0.01, 1 - min(values)))
     height, wide = 140, (WIDTH - 60) / len(made.days)
-    parts = [_text(0, 20, percent(1.0)), _text(0, height + 10, percent(floor))]
+    parts = [text(0, 20, percent(1.0)), text(0, height + 10, percent(floor))]
     for place, row in enumerate(made.days):
         x, date = 60 + place * wide, f"{datetime.fromtimestamp(row.start, UTC):%Y-%m-%d}"
         if row.availability is None:
-            parts.append(_bar(x, 10, wide - 1, height, colour=UNKNOWN, title=f"{date}: nothing is known"))
+            parts.append(bar(x, 10, wide - 1, height, colour=UNKNOWN, title=f"{date}: nothing is known"))
             continue
         tall = height * (row.availability - floor) / (1 - floor) if floor < 1 else height
         title = f"{date}: available {percent(row.availability)} of the time known, which was {percent(row.known)}"
-        parts.append(_bar(x, 10 + height - tall, wide - 1, tall, colour=GOOD, title=title))
-    parts += [_text(60, height + 30, moment(made.start)), _text(WIDTH, height + 30, moment(made.end), "end")]
-    return _svg(height + 40, parts)
+        parts.append(bar(x, 10 + height - tall, wide - 1, tall, colour=GOOD, title=title))
+    parts += [text(60, height + 30, moment(made.start)), text(WIDTH, height + 30, moment(made.end), "end")]
+    return svg(height + 40, parts)
 
 
 def causes(made: Report, most: int = 15) -> str:
@@ -46,13 +46,13 @@ def causes(made: Report, most: int = 15) -> str:
         y, wide = place * ROW, row.gpu_hours_lost * scale
         colour = FAILED if row.outages else PLANNED
         parts += [
-            _text(LEFT - 8, y + 14, row.cause[:34], "end"),
-            _bar(
+            text(LEFT - 8, y + 14, row.cause[:34], "end"),
+            bar(
                 LEFT, y + 3, wide, ROW - 6, colour=colour, title=f"{row.cause}: {number(row.gpu_hours_lost)} GPU-hours"
             ),
-            _text(LEFT + wide + 6, y + 14, number(row.gpu_hours_lost)),
+            text(LEFT + wide + 6, y + 14, number(row.gpu_hours_lost)),
         ]
-    return _svg(len(rows) * ROW, parts)
+    return svg(len(rows) * ROW, parts)
 
 
 def nodes(made: Report) -> str:
@@ -65,29 +65,16 @@ def nodes(made: Report) -> str:
     def drawn(spans: Spans, y: int, colour: str, what: str) -> Iterator[str]:
         for start, end in spans:
             x, wide = LEFT + (start - made.start) * scale, max(1.0, (end - start) * scale)
-            yield _bar(x, y + 3, wide, ROW - 6, colour=colour, title=f"{what}, {moment(start)} to {moment(end)}")
+            yield bar(x, y + 3, wide, ROW - 6, colour=colour, title=f"{what}, {moment(start)} to {moment(end)}")
 
     parts = []
     for place, one in enumerate(shown):
         y, failures = place * ROW, {outage.cause for outage in one.outages}
-        parts.append(_text(LEFT - 8, y + 14, one.node.name[:34], "end"))
+        parts.append(text(LEFT - 8, y + 14, one.node.name[:34], "end"))
         parts += drawn((one.node.seen,), y, "#eef4ef", f"{one.node.name}: in service")
         parts += drawn(one.unknown, y, UNKNOWN, f"{one.node.name}: not known")
         for cause, spans in one.lost.items():
             parts += drawn(spans, y, FAILED if cause in failures else PLANNED, f"{one.node.name}: {cause}")
     bottom = len(shown) * ROW + 14
-    parts += [_text(LEFT, bottom, moment(made.start)), _text(WIDTH, bottom, moment(made.end), "end")]
-    return _svg(len(shown) * ROW + 20, parts)
-
-
-def _svg(height: float, parts: Sequence[str]) -> str:
-    return f'<svg viewBox="0 0 {WIDTH} {height:.0f}" width="100%" role="img">{"".join(parts)}</svg>'
-
-
-def _bar(x: float, y: float, wide: float, tall: float, *, colour: str, title: str) -> str:
-    place = f'x="{x:.1f}" y="{y:.1f}" width="{max(0.0, wide):.1f}" height="{max(0.0, tall):.1f}"'
-    return f'<rect {place} fill="{colour}"><title>{escape(title)}</title></rect>'
-
-
-def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+    parts += [text(LEFT, bottom, moment(made.start)), text(WIDTH, bottom, moment(made.end), "end")]
+    return svg(len(shown) * ROW + 20, parts)

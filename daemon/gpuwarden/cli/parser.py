@@ -11,7 +11,7 @@ from typing import NoReturn
 from gpuwarden.base.durations import parse_duration
 
 # sysexits.h
-USAGE, UNAVAILABLE, TRY_AGAIN, NOT_ALLOWED = 64, 69, 75, 77
+USAGE, UNAVAILABLE, CANNOT_CREATE, TRY_AGAIN, NOT_ALLOWED = 64, 69, 73, 75, 77
 
 HEALTH_CODES = {"healthy": 0, "warning": 1, "failure": 2}
 UNKNOWN = 3  # any other health, and none at all

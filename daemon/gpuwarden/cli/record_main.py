@@ -7,13 +7,11 @@ import os
 
 from gpuwarden.base.paths import make_private
 from gpuwarden.cli.client import Daemon, NoDaemon
-from gpuwarden.cli.parser import TRY_AGAIN, CommandError
+from gpuwarden.cli.parser import CANNOT_CREATE, TRY_AGAIN, CommandError
 from gpuwarden.cli.record_through import RecordingEnded, record_through
 from gpuwarden.cli.sources import configuration
 from gpuwarden.config.model import Config
 from gpuwarden.oneshot.record import RecordError, record
-
-CANNOT_CREATE = 73  # EX_CANTCREAT of sysexits.h
 
 
 def main(options: argparse.Namespace) -> int:

@@ -51,6 +51,7 @@ FEATURES: Mapping[str, frozenset[str]] = {
     "why": frozenset({
         "conditions", "memory", "detectors", "log_lines", "events", "snapshot", "verbs", "metrics", "status", "status_text", "daemon",
     }),
+    "bundle": frozenset({"memory", "options", "verbs", "log_lines", "snapshot", "status", "status_text", "doctor", "daemon"}),
 }  # fmt: skip
 """Feature: the modules of the table above that it has. Their order is that of rows in documents, and that in which parts of the daemon stop:
 evacuation is first, since a machine that ends leaves little time."""

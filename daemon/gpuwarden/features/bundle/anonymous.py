@@ -1,0 +1,98 @@
+"""An archive with other names: the same names are replaced in all of its files."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from gpuwarden.features.bundle.contents import Contents
+from gpuwarden.features.bundle.entry import Entry, State
+from gpuwarden.features.bundle.gathering import ANONYMOUS
+from gpuwarden.features.bundle.items import PROGRAMS
+from gpuwarden.features.bundle.names import Names, people
+
+_LEFT_OUT = frozenset({one.name for one in PROGRAMS if not one.anonymous} | {"configuration.toml"})
+_TRACE = ".trace.gz"
+_UNPACKED_MOST = 256 << 20
+"""Bytes of a trace, unpacked."""
+
+
+def renamed(contents: Contents, hosts: Iterable[str]) -> Contents:
+    """Return the archive with other names. What holds any text of the host is left out of it."""
+    documents = [document for one in contents.entries for document in _documents(one)]
+    names = Names(hosts, [name for document in documents for name in people(document)])
+    told = contents.told
+    return replace(
+        contents,
+        told=replace(
+            told,
+            host={**names(told.host), "node": "host", "hostname": "host"},
+            failures=[{**names(one), "slot": one["slot"]} for one in told.failures],
+            boards=names(told.boards),
+            lines=[names.text(line) for line in told.lines],
+            tried=names(told.tried),
+        ),
+        entries=tuple(_renamed(one, names) for one in contents.entries),
+    )
+
+
+def _documents(entry: Entry) -> list[Any]:
+    if entry.name.endswith(".json") and entry.content:
+        return [_parsed(entry.content)]
+    if entry.name.endswith(".jsonl"):
+        return [_parsed(line) for line in entry.content.splitlines()]
+    return []
+
+
+def _renamed(entry: Entry, names: Names) -> Entry:
+    why = names.text(entry.why)
+    how = names.text(entry.how)
+    if entry.name in _LEFT_OUT:
+        return replace(entry, content=b"", state=State.LEFT_OUT, why=ANONYMOUS, how=how)
+    if entry.name.endswith(_TRACE):
+        return replace(_trace(entry, names), how=how)
+    if entry.name.endswith(".jsonl"):
+        lines = (json.dumps(names(_parsed(line))).encode() for line in entry.content.splitlines())
+        content = b"".join(line + b"\n" for line in lines)
+    elif entry.name.endswith(".json") and entry.content:
+        content = _json(entry.content, names)
+    else:
+        content = names.text(entry.content.decode("utf-8", "replace")).encode()
+    return replace(entry, content=content, why=why, how=how)
+
+
+def _json(content: bytes, names: Names) -> bytes:
+    document = _parsed(content)
+    if document is None:  # a program's, which is not what its name says
+        return names.text(content.decode("utf-8", "replace")).encode()
+    return (json.dumps(names(document), indent=2) + "\n").encode()
+
+
+def _parsed(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _trace(entry: Entry, names: Names) -> Entry:
+    """Return a trace with other names, up to its damage or to a size that none has."""
+    packed = io.BytesIO()
+    why, size = entry.why, 0
+    with gzip.GzipFile(fileobj=io.BytesIO(entry.content)) as source, gzip.GzipFile(fileobj=packed, mode="wb") as target:
+        try:
+            for line in source:
+                document = _parsed(line)
+                size += len(line)
+                if document is None or size > _UNPACKED_MOST:
+                    why = why or "the rest cannot be read"
+                    break
+                target.write(json.dumps(names(document), separators=(",", ":")).encode() + b"\n")
+        except (OSError, EOFError, zlib.error):
+            why = why or "the rest cannot be read"
+    return replace(entry, content=packed.getvalue(), state=State.CUT if why else entry.state, why=names.text(why))

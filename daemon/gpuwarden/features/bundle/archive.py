@@ -1,0 +1,140 @@
+"""Files become one archive, which appears under its name whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import gzip
+import hashlib
+import io
+import json
+import os
+import shutil
+import stat
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gpuwarden.features.bundle.entry import Entry
+from gpuwarden.features.bundle.programs import surroundings
+from gpuwarden_collectors.plugin.run import run
+
+WORK = ".gpuwarden-bundle-"
+"""How temporary folders begin, beside the archive."""
+_LOCK, _UNLOCKED = "lock", "unlocked"
+_LOCKED_WITHIN = 3_600.0
+"""Seconds after which a folder without a lock is of a process that was killed right after it made it."""
+_COMPRESSED_WITHIN = 120.0
+_MODE = 0o600
+NO_ZSTD = "zstd is not installed: the archive is compressed with gzip"
+
+
+@contextmanager
+def work_folder(beside: Path) -> Iterator[Path]:
+    """Make a temporary folder for this user alone, in the folder of the archive, and remove it at the end. Raises OSError.
+
+    Those of killed processes are removed first: nobody holds their lock.
+    """
+    _remove_old(beside)
+    folder = Path(tempfile.mkdtemp(prefix=WORK, dir=beside))
+    lock = -1
+    try:
+        lock = os.open(folder / _UNLOCKED, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, _MODE)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        (folder / _UNLOCKED).rename(folder / _LOCK)  # under this name it is locked as long as its process lives
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if lock >= 0:
+            os.close(lock)
+
+
+def _remove_old(beside: Path) -> None:
+    for folder in beside.glob(f"{WORK}*"):
+        with contextlib.suppress(OSError):
+            status = folder.lstat()
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and _is_left(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_left(folder: Path) -> bool:
+    """Return True if no process works in the folder."""
+    try:
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return time.time() - folder.lstat().st_mtime > _LOCKED_WITHIN
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(lock)
+    return True
+
+
+def manifest(entries: Iterable[Entry], about: dict[str, object]) -> bytes:
+    """Return the list of files with their hashes, and of what is missing with the reason."""
+    files = [
+        {
+            "name": one.name,
+            "about": one.about,
+            "how": one.how,
+            "state": one.state.value,
+            "why": one.why,
+            "seconds": round(one.seconds, 3),
+            "bytes": len(one.content) if one.is_there else None,
+            "sha256": hashlib.sha256(one.content).hexdigest() if one.is_there else None,
+        }
+        for one in entries
+    ]
+    return (json.dumps({**about, "files": files}, indent=2) + "\n").encode()
+
+
+async def written(entries: Iterable[Entry], top: str, work: Path) -> tuple[Path, str, str]:
+    """Write the archive into the work folder. Returns its path, the end of its name, and a note. Raises OSError."""
+    plain = work / "archive.tar"
+    with tarfile.open(plain, "w", format=tarfile.PAX_FORMAT) as tar:
+        for one in entries:
+            if one.is_there:
+                row = tarfile.TarInfo(f"{top}/{one.name}")
+                row.size, row.mode = len(one.content), _MODE
+                tar.addfile(row, io.BytesIO(one.content))
+    environment = surroundings(os.environ)
+    zstd, said = shutil.which("zstd", path=environment["PATH"]), ""
+    if zstd is not None:
+        packed = work / "archive.tar.zst"
+        done = await run((zstd, "-q", "-f", "-o", str(packed), str(plain)), environment, _COMPRESSED_WITHIN)
+        if done.exit_code == 0:
+            return packed, ".tar.zst", ""
+        packed.unlink(missing_ok=True)
+        said = done.stderr.decode("utf-8", "replace").strip()[:200] or done.error
+        if "No space left" in said:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    packed = work / "archive.tar.gz"
+    with plain.open("rb") as source, gzip.open(packed, "wb", compresslevel=6) as target:
+        shutil.copyfileobj(source, target)
+    return packed, ".tar.gz", f"zstd failed ({said}): the archive is compressed with gzip" if said else NO_ZSTD
+
+
+def published(packed: Path, name: Path) -> str:
+    """Give the archive its name, for this user alone, and return its hash. Raises FileExistsError if the name is taken, OSError."""
+    with packed.open("rb") as file:
+        os.fchmod(file.fileno(), _MODE)
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        os.fsync(file.fileno())
+    try:
+        os.link(packed, name)  # unlike a rename it never replaces a file
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS) or name.exists():
+            raise
+        packed.rename(name)  # a file system without links
+    folder = os.open(name.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    return digest

@@ -1,0 +1,79 @@
+"""The black box: traces of the last minutes, in a folder that the daemon's user writes. Root reads it, and follows no link there."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = "black-box"
+"""In the state directory."""
+_FROZEN, _RING, _END = "frozen-", "ring-", ".trace.gz"
+_FILES_MOST = 512
+"""Files of the folder that are looked at."""
+
+
+class NoBox(Exception):  # noqa: N818 - a state of the host
+    """There is no black box. The message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoxFile:
+    """One trace."""
+
+    name: str
+    """Its name in the folder."""
+    written: float
+    """When it was last written, wall time."""
+    content: bytes
+    """All of it."""
+
+
+def traces(state_dir: Path, most: int) -> tuple[list[BoxFile], list[str]]:
+    """Return the newest traces, oldest first, of at most `most` bytes together, and the names of those that are left out.
+
+    Frozen ones come before those of the ring, which go on being written. Raises NoBox.
+    """
+    try:
+        folder = os.open(state_dir / FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise NoBox(f"{state_dir / FOLDER} cannot be read: {error.strerror}") from None
+    try:
+        found = sorted(_found(folder), reverse=True)
+        if not found:
+            raise NoBox(f"{state_dir / FOLDER} has no traces")
+        taken, left_out, room = [], [], most
+        for _, written, name, size in found:
+            if size > room:
+                left_out.append(name)
+                continue
+            content = _read(folder, name, room)
+            if content:
+                room -= len(content)
+                taken.append(BoxFile(name=name, written=written, content=content))
+    finally:
+        os.close(folder)
+    return sorted(taken, key=lambda one: one.written), left_out
+
+
+def _found(folder: int) -> Iterator[tuple[bool, float, str, int]]:
+    """Yield whether it is frozen, when it was written, its name and size."""
+    names = sorted(os.listdir(folder))[:_FILES_MOST]
+    for name in names:
+        if name.startswith((_FROZEN, _RING)) and name.endswith(_END):
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+                yield name.startswith(_FROZEN), status.st_mtime, name, status.st_size
+
+
+def _read(folder: int, name: str, most: int) -> bytes:
+    """Return the content of a regular file; nothing of one that was replaced by anything else, or removed, meanwhile."""
+    try:
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        return b""
+    with os.fdopen(file, "rb") as opened:
+        status = os.fstat(file)
+        return opened.read(most) if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 else b""

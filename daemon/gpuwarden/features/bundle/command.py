@@ -1,0 +1,58 @@
+"""`gpuwarden bundle`: one archive about a failure, to hand to the vendor."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from gpuwarden.cli.parser import Parser, folder
+
+HELP = """
+Makes one archive about a failure, to hand to the vendor: the black box, the ledger around the failure, the boards with their
+serial numbers, the kernel's lines with what their Xids mean, active tests, nvidia-smi -q, nvidia-bug-report.sh, DCGM's results,
+the doctor's, the configuration without secrets. index.html tells all on one page, rma.txt is a text for the vendor's form,
+manifest.json lists every file with its hash, and what is missing with the reason.
+
+FINDING is an id of gpuwarden status or gpuwarden events; without it the archive is about all failures in force. Run it as root. It
+takes up to 6 minutes, the longest for nvidia-bug-report.sh: each program has a deadline and is killed after it; one that cannot be
+killed, since it hangs in the driver, is left and named. It works without a daemon, from the ledger, and changes nothing there.
+
+exit code: 0 the archive is made, whatever is missing in it; 64 no such finding; 73 it cannot be written, or exists already
+
+examples:
+  gpuwarden bundle
+  gpuwarden bundle xid.79@gpu/0000:4e:00.0 --output /var/tmp
+  gpuwarden bundle --anonymise
+  gpuwarden bundle --json | jq -r .file
+"""
+
+MAIN = "gpuwarden.features.bundle.command_main"
+
+
+def arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "finding", metavar="FINDING", nargs="?", help="id of a finding (default: all failures in force)"
+    )
+    parser.add_argument(
+        "--output",
+        metavar="F",
+        type=_path,
+        help="the file, which must not exist, or a folder (default: gpuwarden-bundle-NODE-TIME.tar.zst in this folder)",
+    )
+    parser.add_argument(
+        "--anonymise",
+        action="store_true",
+        help="replace names of hosts, users, jobs, processes and addresses, and UUIDs; serial numbers stay, and files with any text of the host are left out",
+    )
+    parser.add_json()
+    parser.add_config()
+    parser.add_run_dir()
+    parser.add_argument(
+        "--state-dir", metavar="D", type=folder, help="directory of the ledger (default: state.dir, /var/lib/gpuwarden)"
+    )
+
+
+def _path(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("expected a file or a folder, found nothing")
+    return Path(text).absolute()

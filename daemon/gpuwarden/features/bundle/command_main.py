@@ -1,0 +1,88 @@
+"""What `gpuwarden bundle` does."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from gpuwarden.base.paths import run_dir
+from gpuwarden.cli.parser import CommandError
+from gpuwarden.cli.sources import sources
+from gpuwarden.cli.text import clean
+from gpuwarden.config.model import Config, ConfigError, load
+from gpuwarden.features.bundle.making import Made, document, make
+from gpuwarden.features.bundle.memory import FINDING_MOST
+from gpuwarden.features.bundle.order import Order
+
+_TERMINATED = 128 + signal.SIGTERM
+
+
+def main(options: argparse.Namespace) -> int:
+    order = order_of(options, os.environ)
+    if os.geteuid() != 0:
+        print(
+            "gpuwarden bundle: not run as root: serial numbers of the system, the kernel log and NVIDIA's report may be missing",
+            file=sys.stderr,
+        )
+    print("gpuwarden bundle: this takes up to 6 minutes", file=sys.stderr)
+    made = asyncio.run(_until_terminated(order, options.output or Path.cwd()))
+    print(document(made) if options.json else "\n".join(_shown(made)))
+    return 0
+
+
+def order_of(options: argparse.Namespace, environment: Mapping[str, str]) -> Order:
+    """Return what the command line asks for. A configuration with a fault does not prevent an archive. Raises CommandError."""
+    if options.finding is not None and not 0 < len(options.finding) <= FINDING_MOST:
+        raise CommandError(f"expected the id of a finding, found {len(options.finding)} characters")
+    fault = ""
+    try:
+        config = load(sources(options, environment))
+    except ConfigError as error:
+        config = Config()
+        fault = f"it has {len(error.faults)} faults: gpuwarden config check lists them"
+    given = options.run_dir or (run_dir(environment) if fault else None)
+    return Order(
+        findings=() if options.finding is None else (options.finding,),
+        config=config,
+        config_fault=fault,
+        config_file=options.config,
+        run_dir=given or config.run.dir,
+        state_dir=options.state_dir or config.state.dir,
+        anonymise=options.anonymise,
+    )
+
+
+async def _until_terminated(order: Order, output: Path) -> Made:
+    """Make the archive. SIGTERM removes what was begun, as an interrupt from the keyboard does. Raises CommandError."""
+    making = asyncio.create_task(make(order, output))
+    terminated = False
+
+    def terminate() -> None:
+        nonlocal terminated
+        terminated = True
+        making.cancel()
+
+    with contextlib.suppress(ValueError):  # not the first thread of the process
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
+    try:
+        return await making
+    except asyncio.CancelledError:
+        if not terminated:
+            raise
+        raise CommandError("ended by SIGTERM: no archive was made", _TERMINATED) from None
+
+
+def _shown(made: Made) -> Iterator[str]:
+    yield f"{made.file} ({made.size / (1 << 20):.1f} MiB)"
+    yield f"sha256: {made.sha256}"
+    yield f"about: {', '.join(map(clean, made.findings)) or 'no failure in force'}"
+    if made.note:
+        yield f"note: {clean(made.note)}"
+    yield from (f"missing: {clean(name)}: {clean(why)}" for name, why in made.missing)
+    yield "next: read index.html and rma.txt in it before you send it"

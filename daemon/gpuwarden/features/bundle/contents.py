@@ -1,0 +1,212 @@
+"""The files of an archive, made of what was gathered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gpuwarden.features.bundle import boards, items, kernel, ledger
+from gpuwarden.features.bundle.entry import Entry, State
+from gpuwarden.features.bundle.gathering import Gathered, Got
+from gpuwarden.features.bundle.series import Series
+from gpuwarden.health.view import Rules
+from gpuwarden.publish.times import rfc3339
+
+Document = dict[str, Any]
+_UNTOLD = frozenset({
+    "rising", "subsided", "counted", "job_begun", "job_used", "job_ended", "summed", "answered", "tried", "host_learned", "host_forgotten",
+    "kernel_line", "xid", "sxid", "aer", "gpu_pinned", "log_gap", "oom_kill", "started", "intended", "signalling",
+})  # fmt: skip
+"""Kinds of events that are neither an action nor a change of the node: events.jsonl has them."""
+_TOLD_MOST = 200
+_BOX = "black-box"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What the pages tell, as plain values in which names may be replaced."""
+
+    made_at: str
+    """When, RFC 3339."""
+    host: dict[str, str]
+    """Facts of `host.py`."""
+    failures: list[Document]
+    """What failed: id, title, since, to_do, evidence, over, slot."""
+    boards: list[dict[str, str]]
+    """Rows of `boards.py`."""
+    lines: list[str]
+    """Lines of the kernel log about GPUs."""
+    tried: list[Document]
+    """Events of what was done, and of what became of the node."""
+    anonymised: bool
+    """Names were replaced."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """All of an archive but its pages."""
+
+    told: Told
+    """For the pages."""
+    series: Series
+    """For the plots."""
+    entries: tuple[Entry, ...]
+    """The files."""
+
+
+def contents_of(found: Gathered, *, node: str, rules: Rules, now: float, anonymise: bool) -> Contents:
+    """Return the files, with the names as they are."""
+    cut, dmesg = found.slice.value, found.outputs[items.DMESG]
+    events = [] if cut is None else list(cut.events)
+    series = Series() if found.box.value is None else found.box.value.series
+    log = found.kernel_log.value or _text(dmesg)
+    lines = kernel.about_gpus(log).splitlines()
+    told = Told(
+        made_at=rfc3339(now),
+        host={"node": node, **(found.host.value or {})},
+        failures=[_failure(one) for one in found.failures],
+        boards=boards.documents(_boards(found, series)),
+        lines=lines,
+        tried=[one for one in events if one["kind"] not in _UNTOLD][-_TOLD_MOST:],
+        anonymised=anonymise,
+    )
+    meant = kernel.explained(lines, rules, series.driver)
+    entries = (
+        _made("boards.json", "the boards in this machine", "black box, nvidia-smi -q, daemon, ledger", _indented(told.boards)),
+        _json("host.json", "this machine, its firmware, kernel and driver", "/sys/class/dmi/id, uname", found.host, items.HOST_MOST),
+        _lines("events.jsonl", f"the ledger, from {ledger.BEFORE / 3600:.0f} h before the failure on", found.slice, events, items.EVENTS_MOST, earlier=cut is not None and cut.earlier),
+        _lines("tests.jsonl", "active tests of the last 28 days", found.slice, [] if cut is None else cut.tests, items.TESTS_MOST),
+        _json("status.json", "the daemon's status at this moment", "control socket", found.status, items.STATUS_MOST),
+        _json("inventory.json", "the GPUs expected in this machine", "control socket", found.inventory, items.INVENTORY_MOST),
+        _kernel(lines, found.kernel_log, dmesg),
+        _made("xids.txt", "what the Xids and SXids in kernel.txt mean", "gpuwarden explain", meant.encode()[: items.XIDS_MOST]),
+        _configuration(found.configuration),
+        *_traces(found),
+        *found.outputs.values(),
+    )  # fmt: skip
+    return Contents(told=told, series=series, entries=entries)
+
+
+def _boards(found: Gathered, series: Series) -> list[boards.Board]:
+    pins = () if found.slice.value is None else found.slice.value.state.pins.values()
+    remembered = [{"pci_bus_id": pin.slot, "name": pin.name, "serial": pin.serial, "uuid": pin.uuid} for pin in pins]
+    status = (found.status.value or {}).get("gpus", ())
+    return boards.together(
+        boards.of_box(series.gpus),
+        boards.of_smi(_text(found.outputs[items.SMI])),
+        boards.of_documents(status, "daemon"),
+        boards.of_documents(found.inventory.value or (), "daemon"),
+        boards.of_documents(remembered, "ledger"),
+    )
+
+
+def _failure(one: ledger.Failure) -> Document:
+    return {
+        "id": str(one.key),
+        "title": one.title,
+        "since": rfc3339(one.since),
+        "to_do": one.to_do,
+        "evidence": one.evidence,
+        "over": one.over,
+        "slot": one.key.subject.slot,
+    }
+
+
+def _text(entry: Entry) -> str:
+    return entry.content.decode("utf-8", "replace")
+
+
+def _indented(document: object) -> bytes:
+    return (json.dumps(document, indent=2) + "\n").encode()
+
+
+def _made(name: str, about: str, how: str, content: bytes) -> Entry:
+    return Entry(name=name, about=about, how=how, content=content)
+
+
+def _json(name: str, about: str, how: str, found: Got[Any], most: int) -> Entry:
+    entry = Entry(name=name, about=about, how=how, seconds=found.seconds, state=State.MISSING, why=found.why)
+    if found.value is None:
+        return entry
+    content = _indented(found.value)
+    if len(content) > most:  # half of a JSON document is none
+        return Entry(
+            name=name, about=about, how=how, state=State.MISSING, why=f"it has {len(content)} bytes, more than {most}"
+        )
+    return Entry(name=name, about=about, how=how, seconds=found.seconds, content=content)
+
+
+def _lines(
+    name: str, about: str, found: Got[ledger.Slice], events: Iterable[Document], most: int, *, earlier: bool = False
+) -> Entry:
+    """Return events, one on each line. Of too many the oldest are left out."""
+    entry = Entry(
+        name=name, about=about, how="ledger, read only", seconds=found.seconds, state=State.MISSING, why=found.why
+    )
+    if found.value is None:
+        return entry
+    kept, room, all_of_them = [], most, True
+    for line in (json.dumps(one).encode() + b"\n" for one in reversed(list(events))):
+        if len(line) > room:
+            all_of_them = False
+            break
+        room -= len(line)
+        kept.append(line)
+    state, why = (State.COMPLETE, "") if all_of_them and not earlier else (State.CUT, "the oldest events are left out")
+    return Entry(
+        name=name,
+        about=about,
+        how=entry.how,
+        seconds=found.seconds,
+        state=state,
+        why=why,
+        content=b"".join(reversed(kept)),
+    )
+
+
+def _kernel(lines: list[str], found: Got[str], dmesg: Entry) -> Entry:
+    """Return the lines about GPUs; of too many the oldest are left out."""
+    name, about = "kernel.txt", "lines of the kernel log about GPUs and their bus"
+    how = "paths.kmsg" if found.value else dmesg.how
+    if not found.value and not dmesg.is_there:
+        why = "; ".join(filter(None, (found.why, dmesg.why)))
+        return Entry(name=name, about=about, how=how, state=State.MISSING, why=why)
+    text = "".join(f"{line}\n" for line in lines).encode()
+    if len(text) > items.KERNEL_MOST:
+        kept = text[-items.KERNEL_MOST :].partition(b"\n")[2]
+        return Entry(
+            name=name, about=about, how=how, state=State.CUT, why="the oldest lines are left out", content=kept
+        )
+    if not found.value and dmesg.why:
+        return Entry(name=name, about=about, how=how, state=State.CUT, why=dmesg.why, content=text)
+    return Entry(name=name, about=about, how=how, content=text)
+
+
+def _configuration(found: Got[str]) -> Entry:
+    name, about, how = "configuration.toml", "the configuration in force, without secrets", "gpuwarden config show"
+    if found.value is None:
+        return Entry(name=name, about=about, how=how, state=State.MISSING, why=found.why)
+    return Entry(
+        name=name, about=about, how=how, seconds=found.seconds, content=found.value.encode()[: items.CONFIGURATION_MOST]
+    )
+
+
+def _traces(found: Gathered) -> Iterator[Entry]:
+    about, how = "readings of the minutes around a failure: gpuwarden replay reads it", "black box"
+    if (held := found.box.value) is None:
+        yield Entry(name=_BOX, about=about, how=how, state=State.MISSING, why=found.box.why, seconds=found.box.seconds)
+        return
+    for one in held.files:
+        damaged = next((text for text in held.series.unread if one.name in text), "")
+        state = State.CUT if damaged else State.COMPLETE
+        yield Entry(name=f"{_BOX}/{one.name}", about=about, how=how, state=state, why=damaged, content=one.content)
+    for name in held.left_out:
+        yield Entry(
+            name=f"{_BOX}/{name}",
+            about=about,
+            how=how,
+            state=State.MISSING,
+            why="no room is left for it: it is older than the others",
+        )

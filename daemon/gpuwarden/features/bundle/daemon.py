@@ -1,0 +1,93 @@
+"""Asks for an archive at each new failure, before anything is repaired, and tells what became of it by an event.
+
+Failures within a minute are one archive, which names all of them; while one is made no other is asked for. The archive is made by a
+service outside (`service.py`): nothing here waits for a driver that hangs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from gpuwarden.base.log import get_logger
+from gpuwarden.engine.journal import Step
+from gpuwarden.features.bundle.client import FINDINGS_MOST, NoBundle, ask
+from gpuwarden.features.bundle.memory import TEXT_MOST, Answers, BundleFailed, BundleMade, answered, answers_of
+from gpuwarden.features.bundle.options import BundleOptions
+from gpuwarden.health.model import Finding, Severity
+from gpuwarden.runtime.part import Part, Service
+from gpuwarden.runtime.wiring import Site
+from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.facts import Stamp
+
+TOGETHER = 60.0
+"""Seconds from the first failure on in which others join it."""
+ANSWERED_WITHIN = 900.0
+"""Seconds after which an archive that was asked for counts as failed, and from which on a failure is no new one any more."""
+_LEAVES_WITHIN = 1.0
+
+log = get_logger()
+
+
+def new_failures(findings: Iterable[Finding], answers: Answers, now: Stamp) -> list[str]:
+    """Return the ids of failures of the last 15 minutes for which no archive was made, and none failed."""
+    found = []
+    for one in findings:
+        answer = answers.get(str(one.key))
+        counts = one.severity is Severity.FAILURE and one.confirmed and not one.shadow
+        is_new = now.wall - one.first_seen.wall < ANSWERED_WITHIN
+        if counts and is_new and (answer is None or answer.at.wall < one.first_seen.wall):
+            found.append(str(one.key))
+    return found[:FINDINGS_MOST]
+
+
+class Bundles(Part):
+    """Asks for one archive at a time."""
+
+    def __init__(self, site: Site, service: Service, clock: Clock) -> None:
+        self._options = site.config.of(BundleOptions)
+        self._boot_id, self._service, self._clock = site.boot_id, service, clock
+        self._since: float | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def step(self) -> None:
+        if self._task is not None and not self._task.done():
+            return
+        now = self._clock()
+        wanted = new_failures(self._service.verdict.findings, answers_of(self._service.engine.state), now)
+        if not wanted:
+            self._since = None
+            return
+        self._since = now.boottime if self._since is None else self._since
+        if now.boottime - self._since >= TOGETHER:
+            self._since = None
+            self._task = asyncio.create_task(self._made(wanted))
+
+    async def _made(self, findings: Sequence[str]) -> None:
+        log.info("archive for the vendor begins", findings=", ".join(findings))
+        try:
+            made = await ask(self._options.socket, findings, ANSWERED_WITHIN)
+        except NoBundle as error:
+            whats: list[BundleMade | BundleFailed] = [
+                BundleFailed(finding=one, why=str(error)[:TEXT_MOST]) for one in findings
+            ]
+        else:
+            missing = ", ".join(made.missing)[:TEXT_MOST]
+            whats = [BundleMade(finding=one, file=made.file, missing=missing) for one in findings]
+        at = self._clock()
+        self._service.journal.append([answered(what, at, self._boot_id) for what in whats], step=Step.SOON)
+
+    async def stop(self) -> None:
+        """Stop waiting. The service goes on, and a daemon that starts again asks again."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait((self._task,), timeout=_LEAVES_WITHIN)
+
+
+def part(site: Site, service: Service, clock: Clock) -> Part | None:
+    """Return None where nothing is to be made at a failure."""
+    if not site.config.of(BundleOptions).on_failure or site.simulation is not None:
+        return None
+    return Bundles(site, service, clock)

@@ -1,0 +1,37 @@
+"""One file of an archive, and how it came there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class State(StrEnum):
+    COMPLETE = "complete"
+    CUT = "cut"  # not all of it: `why` says what is not there
+    MISSING = "missing"
+    LEFT_OUT = "left_out"  # on purpose: with --anonymise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A file of the archive, or the reason why it is not there."""
+
+    name: str
+    """Name in the archive."""
+    about: str
+    """What it is, for people."""
+    how: str
+    """How it was got."""
+    state: State = State.COMPLETE
+    """Whether it is there, and whole."""
+    why: str = ""
+    """Why it is not there, or not whole; empty if it is whole."""
+    seconds: float = 0.0
+    """How long it took."""
+    content: bytes = b""
+    """Empty if it is not there."""
+
+    @property
+    def is_there(self) -> bool:
+        return self.state in (State.COMPLETE, State.CUT)

@@ -1,0 +1,184 @@
+"""Gathers all that an archive holds. Whatever can hang has a deadline, and what could not be got is said with its reason."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from gpuwarden.base.threads import detached
+from gpuwarden.cli.client import Daemon
+from gpuwarden.cli.parser import CommandError
+from gpuwarden.features.bundle import box, host, items, kernel, ledger, secrets
+from gpuwarden.features.bundle.entry import Entry, State
+from gpuwarden.features.bundle.items import PROGRAMS, Program
+from gpuwarden.features.bundle.order import Order
+from gpuwarden.features.bundle.programs import program
+from gpuwarden.features.bundle.series import Series, series_of
+
+Value = TypeVar("Value")
+ANONYMOUS = "left out with --anonymise: it holds any text of the host"
+_DAEMON_WITHIN, _READ_WITHIN, _BOX_WITHIN = 6.0, 20.0, 60.0
+"""Seconds for an answer of the daemon, for a file or the ledger, and for the traces of the black box."""
+_KMSG = Path("/dev/kmsg")
+_WHY_MOST = 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Got(Generic[Value]):
+    """A value that was read, or why it was not."""
+
+    value: Value | None = None
+    """None if it was not."""
+    why: str = ""
+    """Why it was not."""
+    seconds: float = 0.0
+    """How long that took."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """The black box."""
+
+    files: list[box.BoxFile]
+    """Its traces, the oldest first."""
+    left_out: list[str]
+    """Names of traces for which there was no room."""
+    series: Series
+    """What they show."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathered:
+    """All that was read."""
+
+    status: Got[dict[str, Any]]
+    """The status document of the daemon."""
+    inventory: Got[list[dict[str, Any]]]
+    """The GPUs that the daemon expects."""
+    slice: Got[ledger.Slice]
+    """The ledger's part."""
+    failures: list[ledger.Failure]
+    """What the archive is about."""
+    host: Got[dict[str, str]]
+    """Facts of the machine."""
+    box: Got[Box]
+    """The black box."""
+    kernel_log: Got[str]
+    """The kernel log of a file that the configuration names; empty where that is the kernel's own."""
+    configuration: Got[str]
+    """The configuration without secrets."""
+    outputs: Mapping[str, Entry]
+    """By name, what programs gave."""
+
+
+async def gathered(order: Order, work: Path) -> Gathered:
+    """Gather everything. Raises CommandError for a finding that nobody knows."""
+    daemon, paths = Daemon(order.run_dir, order.run_dir), order.config.paths
+    status, inventory, cut = await asyncio.gather(
+        got("status", lambda: _status(daemon), _DAEMON_WITHIN),
+        got("inventory", lambda: _inventory(daemon), _DAEMON_WITHIN),
+        got("ledger", lambda: ledger.slice_of(order.state_dir, order.findings, time.time()), _READ_WITHIN),
+    )
+    failures = _failures(order, status, cut)
+    programs = asyncio.gather(*(_of_program(one, order, work) for one in PROGRAMS))
+    facts, traces, log, settings = await asyncio.gather(
+        got("host", lambda: host.facts(paths.sysfs, paths.proc, order.config.node), _READ_WITHIN),
+        got("black box", lambda: _box(order.state_dir, work), _BOX_WITHIN),
+        got("kernel log", lambda: "" if paths.kmsg == _KMSG else kernel.of_file(paths.kmsg), _READ_WITHIN),
+        got("configuration", lambda: _configuration(order), _READ_WITHIN),
+    )
+    return Gathered(
+        status=status,
+        inventory=inventory,
+        slice=cut,
+        failures=failures,
+        host=facts,
+        box=traces,
+        kernel_log=log,
+        configuration=settings,
+        outputs={one.name: one for one in await programs},
+    )
+
+
+async def got(name: str, work: Callable[[], Value], within: float) -> Got[Value]:
+    """Return what `work` gives in a thread of its own, which is left behind if it takes longer. Raises nothing."""
+    began = time.monotonic()
+    try:
+        async with asyncio.timeout(within):
+            value = await detached(f"bundle: {name}", work)
+    except TimeoutError:
+        return Got(why=f"no answer within {within:g} s; it is left behind", seconds=time.monotonic() - began)
+    except Exception as error:  # noqa: BLE001 - whatever a damaged ledger, trace or answer leads to: the archive is made without it
+        text = " ".join((str(error) or type(error).__name__).split())
+        return Got(why=text[:_WHY_MOST], seconds=time.monotonic() - began)
+    return Got(value=value, seconds=time.monotonic() - began)
+
+
+def _status(daemon: Daemon) -> dict[str, Any]:
+    status: dict[str, Any] = daemon.call("status")
+    return status
+
+
+def _inventory(daemon: Daemon) -> list[dict[str, Any]]:
+    inventory: list[dict[str, Any]] = daemon.call("inventory")
+    return inventory
+
+
+def _failures(order: Order, status: Got[dict[str, Any]], cut: Got[ledger.Slice]) -> list[ledger.Failure]:
+    """Return the findings that were asked for, else all failures in force: as the daemon knows them, else as the ledger does."""
+    told = {} if status.value is None else {str(one.key): one for one in ledger.of_status(status.value, order.findings)}
+    kept = {} if cut.value is None else {str(one.key): one for one in cut.value.failures}
+    known = told if status.value is not None and not order.findings else {**kept, **told}
+    lacking = [finding for finding in order.findings if finding not in known]
+    if lacking and cut.value is not None:
+        lists = "gpuwarden status lists those in force, gpuwarden events --json all"
+        raise CommandError(f"no finding {lacking[0][:200]!r} is in the ledger: {lists}")
+    return list(known.values())
+
+
+async def _of_program(row: Program, order: Order, work: Path) -> Entry:
+    """Run one program and return its output, or why there is none."""
+    file = work / row.name.removesuffix(".gz")
+    command = row.command(order, file)
+    entry = Entry(name=row.name, about=row.about, how=" ".join(command).replace(str(file), file.name))
+    if order.anonymise and not (row.anonymous or row.read):
+        return replace(entry, state=State.LEFT_OUT, why=ANONYMOUS)
+    unit = "".join(char if char.isalnum() else "-" for char in row.name)
+    done = await program(command, name=unit, deadline=row.deadline, most=row.most, fine=row.fine)
+    content, why = done.output, done.why
+    if row.writes and not done.absent:
+        content, lacks = _written(file, row.most)
+        why = "; ".join(filter(None, (why, lacks)))
+    state = State.MISSING if not content else State.CUT if why else State.COMPLETE
+    why = why or ("" if content else "it wrote nothing")
+    return replace(entry, state=state, why=why, content=content, seconds=done.seconds)
+
+
+def _written(file: Path, most: int) -> tuple[bytes, str]:
+    """Return what a program wrote into its file, or into the same with `.gz`, and why that is not all."""
+    packed = file.with_name(f"{file.name}.gz")
+    is_packed = packed.exists()
+    try:
+        with (packed if is_packed else file).open("rb") as opened:
+            content = opened.read(most + 1)
+    except OSError as error:
+        return b"", f"it wrote no file: {error.strerror}"
+    if content and not is_packed:
+        content = gzip.compress(content)  # as its name in the archive says
+    return content[:most], f"only the first {most} bytes are kept" if len(content) > most else ""
+
+
+def _box(state_dir: Path, work: Path) -> Box:
+    files, left_out = box.traces(state_dir, items.BOX_MOST)
+    return Box(files=files, left_out=left_out, series=series_of(files, work))
+
+
+def _configuration(order: Order) -> str:
+    if order.config_fault:
+        raise ValueError(order.config_fault)
+    return secrets.shown(order.config)

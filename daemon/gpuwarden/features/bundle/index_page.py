@@ -1,0 +1,105 @@
+"""The index page of an archive: what failed, since when, which board, what the kernel said, what was tried, what to do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from html import escape
+
+from gpuwarden.cli import html_page
+from gpuwarden.cli.text import event_data
+from gpuwarden.features.bundle.contents import Contents, Document, Told
+from gpuwarden.features.bundle.entry import Entry, State
+from gpuwarden.features.bundle.plots import plots
+
+_ROWS_MOST, _LINES_MOST, _LINE_MOST = 200, 60, 300
+BOARD = (
+    ("index", "GPU"), ("slot", "PCI address"), ("name", "Product"), ("serial", "Serial number"), ("part", "Part number"), ("module", "Module"),
+    ("chassis", "Chassis"), ("vbios", "VBIOS"), ("inforom", "InfoROM"), ("gsp", "GSP firmware"), ("remapped", "Remapped rows"),
+    ("retired", "Retired pages"), ("uuid", "UUID"),
+)  # fmt: skip
+"""Keys of a board and their headings."""
+_MACHINE = (
+    ("node", "Node"), ("sys_vendor", "Vendor"), ("product_name", "Product"), ("product_serial", "System serial number"),
+    ("chassis_serial", "Chassis serial number"), ("board_serial", "Board serial number"), ("bios_version", "BIOS"), ("kernel", "Kernel"),
+    ("distribution", "Distribution"), ("driver", "Driver"), ("up_since", "Up since"), ("gpuwarden", "gpuwarden"),
+)  # fmt: skip
+
+
+def page(contents: Contents) -> bytes:
+    told = contents.told
+    title = f"GPU failure on {told.host['node']}, {told.made_at[:19].replace('T', ' ')} UTC"
+    return html_page.page(title, "\n".join(_body(contents))).encode()
+
+
+def _body(contents: Contents) -> Iterator[str]:
+    told = contents.told
+    failed = frozenset(one["slot"] for one in told.failures if one["slot"])
+    yield "<h2>What failed</h2>"
+    if not told.failures:
+        yield "<p>No failure is in force.</p>"
+    for one in told.failures:
+        yield from _failure(one, told)
+    yield f"<h2>This machine</h2>{_table(('', ''), [(label, told.host.get(key, '')) for key, label in _MACHINE if told.host.get(key)])}"
+    yield "<h2>Its boards</h2>"
+    shown = [(key, label) for key, label in BOARD if any(board[key] for board in told.boards)]
+    yield _table([label for _, label in shown], [[board[key] for key, _ in shown] for board in told.boards])
+    yield "<h2>What the kernel said</h2>"
+    yield f"<pre>{escape(_last_lines(told.lines))}</pre>" if told.lines else "<p>No line about GPUs or their bus.</p>"
+    yield "<p>What the codes mean is in xids.txt.</p>"
+    yield "<h2>What was tried, and what happened to the node</h2>"
+    yield _table(
+        ("Time", "What", "About", ""),
+        [
+            (one["at"][:19].replace("T", " "), one["kind"], one["id"] or "", event_data(one["data"])[:_LINE_MOST])
+            for one in told.tried
+        ],
+    )
+    yield "<h2>The last 30 minutes</h2>"
+    names = {board["slot"]: f"GPU {board['index'] or board['slot']}" for board in told.boards}
+    drawn = list(plots(contents.series, failed, names))
+    if not drawn:
+        yield "<p>There is no black box to draw them from: see below.</p>"
+    else:
+        yield "<p>One line for each GPU, red where it failed. Hold the pointer over a line for its GPU.</p>"
+    yield from (f"<h3>{escape(name)}</h3>{plot}" for name, plot in drawn)
+    yield from _archive(contents.entries)
+    if told.anonymised:
+        yield "<p>Names of hosts, users, jobs, processes and addresses, and UUIDs, were replaced. Serial numbers are the real ones.</p>"
+
+
+def _failure(one: Document, told: Told) -> Iterator[str]:
+    board = next((board for board in told.boards if board["slot"] == one["slot"]), None)
+    over = " It has ended meanwhile." if one["over"] else ""
+    yield f"<h3>{escape(one['title'])}</h3><p><b>{escape(one['id'])}</b>, since {escape(one['since'])}.{over}</p>"
+    if board is not None:
+        yield _table(("", ""), [(label, board[key]) for key, label in BOARD if board[key]])
+    if one["evidence"]:
+        yield f"<p>Seen: {escape(event_data(one['evidence'])[:2000])}</p>"
+    yield f"<p><b>To do:</b> {escape(one['to_do'])}</p>"
+
+
+def _archive(entries: Iterable[Entry]) -> Iterator[str]:
+    there = [one for one in entries if one.is_there]
+    yield "<h2>In this archive</h2>"
+    yield _table(
+        ("File", "What it is", "Bytes", ""),
+        [
+            (one.name, one.about, f"{len(one.content):,}", f"not whole: {one.why}" if one.state is State.CUT else "")
+            for one in there
+        ],
+    )
+    yield "<h2>Not in this archive</h2>"
+    yield _table(
+        ("File", "What it is", "Why not"), [(one.name, one.about, one.why) for one in entries if not one.is_there]
+    )
+
+
+def _last_lines(lines: list[str]) -> str:
+    more = f"… {len(lines) - _LINES_MOST} lines before these are in kernel.txt\n" if len(lines) > _LINES_MOST else ""
+    return more + "\n".join(line[:_LINE_MOST] for line in lines[-_LINES_MOST:])
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    cells = [[one if isinstance(one, str) else json.dumps(one) for one in row] for row in rows]
+    return html_page.table(tuple(head), cells, most=_ROWS_MOST, all_of="events.jsonl")

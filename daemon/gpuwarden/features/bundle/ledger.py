@@ -1,0 +1,159 @@
+"""The ledger's slice: what the judge remembers, which failures an archive is about, and the events around them. Nothing is written."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from gpuwarden.base.paths import LEDGER
+from gpuwarden.health.conditions import condition
+from gpuwarden.health.model import Event, EventKind, Key, Severity
+from gpuwarden.health.state import State, fold
+from gpuwarden.health.to_do import of_raised, to_do
+from gpuwarden.ledger.reader import Reader, read_only
+from gpuwarden.publish.status import event as document
+
+BEFORE = 86_400.0
+"""Seconds before the first sighting from which on events are taken."""
+EVENTS_MOST, TESTS_MOST = 20_000, 500
+"""Events of the slice, and of active tests: the newest."""
+_PAGE, _READ_MOST = 5_000, 400_000
+_TESTS_SINCE = 28 * 86_400.0
+_OF_TESTS = (EventKind.TESTED, EventKind.TEST_BEGUN, EventKind.TEST_ENDED, EventKind.GATE_BEGUN, EventKind.GATE_ENDED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A finding that an archive is about."""
+
+    key: Key
+    """What failed."""
+    title: str
+    """What that is, for people."""
+    since: float
+    """First sighting, wall time."""
+    to_do: str
+    """What to do about it."""
+    evidence: dict[str, Any] = field(default_factory=dict)
+    """What was seen."""
+    over: bool = False
+    """It has ended meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """What the ledger has for an archive."""
+
+    state: State
+    """All that the judge remembers."""
+    failures: tuple[Failure, ...]
+    """Those asked for, else all in force."""
+    events: tuple[dict[str, Any], ...]
+    """Events as `gpuwarden events --json` has them."""
+    earlier: bool
+    """There were more events than are kept."""
+    tests: tuple[dict[str, Any], ...]
+    """Events of active tests of the last 28 days."""
+
+
+def slice_of(state_dir: Path, findings: tuple[str, ...], now: float) -> Slice:
+    """Read the ledger. Raises LedgerError."""
+    with read_only(state_dir / LEDGER) as reader:
+        state = reduce(fold, reader.memory().events, State())
+        failures = tuple(_failures(reader, state, findings))
+        since = min((one.since for one in failures), default=now) - BEFORE
+        kept, count = _newest(reader, since, EVENTS_MOST)
+        tests, _ = _newest(reader, now - _TESTS_SINCE, TESTS_MOST, _OF_TESTS)
+        return Slice(
+            state=state,
+            failures=failures,
+            events=tuple(map(document, kept)),
+            earlier=count > len(kept),
+            tests=tuple(map(document, tests)),
+        )
+
+
+def _newest(reader: Reader, since: float, most: int, kinds: Iterable[EventKind] = ()) -> tuple[deque[Event], int]:
+    """Return the newest events, and how many there were."""
+    kept: deque[Event] = deque(maxlen=most)
+    after = count = 0
+    while count < _READ_MOST:
+        page = reader.events(since=since, after=after, kinds=tuple(kinds), limit=_PAGE)
+        kept.extend(one.event for one in page)
+        count += len(page)
+        if len(page) < _PAGE:
+            break
+        after = page[-1].id
+    return kept, count
+
+
+def _failures(reader: Reader, state: State, findings: tuple[str, ...]) -> Iterable[Failure]:
+    standing = {str(track.key): track for track in state.tracks.values() if track.raised}
+    for finding in findings or [
+        one for one, track in standing.items() if track.severity is Severity.FAILURE and not _shadow(track.key)
+    ]:
+        if (track := standing.get(finding)) is not None:
+            what = to_do(track.key, track.advice, track.evidence)
+            yield Failure(
+                key=track.key,
+                title=_title(track.key),
+                since=track.first_seen.wall,
+                to_do=what,
+                evidence=dict(track.evidence),
+            )
+        elif (raised := _raised(reader, finding)) is not None and raised.key is not None:
+            yield Failure(
+                key=raised.key,
+                title=_title(raised.key),
+                since=raised.at.wall,
+                to_do=of_raised(raised.key, raised.data),
+                over=True,
+            )
+
+
+def _raised(reader: Reader, finding: str) -> Event | None:
+    """Return the newest event by which this finding was raised."""
+    subject = str(Key.parse(finding).subject)
+    found: Event | None = None
+    after = 0
+    while page := reader.events(kinds=(EventKind.RAISED,), subjects=(subject,), after=after, limit=_PAGE):
+        found = next((one.event for one in reversed(page) if str(one.event.key) == finding), found)
+        after = page[-1].id
+    return found
+
+
+def _shadow(key: Key) -> bool:
+    return (row := condition(key.code)) is not None and row.shadow
+
+
+def _title(key: Key) -> str:
+    row = condition(key.code)
+    return key.code if row is None else row.title
+
+
+def of_status(status: dict[str, Any], findings: tuple[str, ...]) -> list[Failure]:
+    """Return the failures in a status document, for when the ledger cannot be read."""
+    found = []
+    for one in status.get("findings", ()):
+        wanted = one["id"] in findings if findings else one["severity"] == "failure" and not one["shadow"]
+        if wanted:
+            key = Key.parse(one["id"])
+            found.append(
+                Failure(
+                    key=key,
+                    title=one["title"],
+                    since=_wall(one["first_seen"]),
+                    to_do=one["to_do"],
+                    evidence=one["evidence"],
+                )
+            )
+    return found
+
+
+def _wall(text: str | None) -> float:
+    return datetime.fromisoformat(text).timestamp() if text else 0.0

@@ -1,0 +1,85 @@
+"""What is remembered of archives: the newest answer for each finding for which one was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from gpuwarden.health.event_data import cut, read, write
+from gpuwarden.health.memory import State
+from gpuwarden.health.model import Event, EventKind, Key
+from gpuwarden_collectors.facts import Stamp
+
+NAME = "bundle"
+KINDS = frozenset({EventKind.BUNDLE_MADE, EventKind.BUNDLE_FAILED})
+FINDING_MOST, TEXT_MOST = 400, 1_000
+"""Characters of a finding's id, and of any other text."""
+ANSWERS_MOST = 32
+"""Findings whose answer is remembered; beyond them the oldest is forgotten."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleMade:
+    """BUNDLE_MADE."""
+
+    finding: Annotated[str, cut(FINDING_MOST)]
+    """Id of the finding that the archive was made for."""
+    file: Annotated[str, cut(TEXT_MOST)]
+    """Path of the archive."""
+    missing: Annotated[str, cut(TEXT_MOST)] = ""
+    """Names of what is not in it, with a comma between them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleFailed:
+    """BUNDLE_FAILED."""
+
+    finding: Annotated[str, cut(FINDING_MOST)]
+    """Id of the finding that an archive was wanted for."""
+    why: Annotated[str, cut(TEXT_MOST)]
+    """Why there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What became of the archive for one finding."""
+
+    at: Stamp
+    """When it was made, or failed."""
+    boot_id: str
+    """The boot of that."""
+    what: BundleMade | BundleFailed
+    """The archive, or why there is none."""
+
+
+Answers = Mapping[str, Answer]
+"""By id of the finding, the newest last."""
+EMPTY: Answers = {}
+
+
+def answers_of(state: State) -> Answers:
+    answers: Answers = state.features.get(NAME, EMPTY)
+    return answers
+
+
+def fold(answers: Answers, event: Event, _: State) -> Answers:
+    """Return the answers after an event of KINDS; the same object if it names no finding."""
+    is_made = event.kind == EventKind.BUNDLE_MADE
+    what: BundleMade | BundleFailed = read(BundleMade, event) if is_made else read(BundleFailed, event)
+    if not what.finding:
+        return answers
+    others = {finding: one for finding, one in answers.items() if finding != what.finding}
+    newest = (what.finding, Answer(at=event.at, boot_id=event.boot_id, what=what))
+    return dict([*others.items(), newest][-ANSWERS_MOST:])
+
+
+def events(answers: Answers, _: Stamp, __: State) -> Iterator[Event]:
+    """Yield the events whose fold gives these answers."""
+    return (answered(one.what, one.at, one.boot_id) for one in answers.values())
+
+
+def answered(what: BundleMade | BundleFailed, at: Stamp, boot_id: str) -> Event:
+    """Return the event that is the answer for a finding."""
+    kind = EventKind.BUNDLE_MADE if isinstance(what, BundleMade) else EventKind.BUNDLE_FAILED
+    return Event(kind=kind, at=at, boot_id=boot_id, key=Key.parse(what.finding), data=write(what))

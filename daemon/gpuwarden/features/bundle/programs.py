@@ -1,0 +1,106 @@
+"""One program for an archive, which may hang with the driver: nothing waits for it beyond its deadline.
+
+It is started in a transient scope of systemd where that runs and we are root, so that whatever it starts ends with the scope, and in
+any case in a session of its own. At the deadline all of it is killed. A process in D state cannot be killed: it is left, and named.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuwarden_collectors.host_files import text_or_empty
+from gpuwarden_collectors.plugin.run import run
+
+_SYSTEMD = Path("/run/systemd/system")
+"""It exists where systemd is the first process: sd_booted(3)."""
+_FOLDERS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_FILE_MOST = 64 << 20
+"""Bytes of one file that a program may write."""
+_MEMORY_MOST = "1G"
+_AFTER = 30
+"""Seconds after the deadline at which systemd ends a scope that we could not end, or that outlived us."""
+_LIMITED = 'ulimit -f "$0" && exec "$@"'
+_BLOCK = 512
+"""Bytes of a block for ulimit -f, POSIX."""
+_STDERR_SHOWN = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What a program gave."""
+
+    output: bytes = b""
+    """The first bytes that it wrote to its standard output."""
+    why: str = ""
+    """Why that is not all; empty if it is."""
+    absent: bool = False
+    """There is no such program."""
+    seconds: float = 0.0
+    """How long it ran."""
+
+
+async def program(
+    command: Sequence[str], *, name: str, deadline: float, most: int, fine: frozenset[int] = frozenset({0})
+) -> Done:
+    """Run a program; return at most `most` bytes of its output. `fine`: exit codes of a program that did its work. Raises nothing."""
+    environment = surroundings(os.environ)
+    found = shutil.which(command[0], path=environment["PATH"])
+    if found is None:
+        return Done(why=f"{command[0]} is not installed", absent=True)
+    began = time.monotonic()
+    words = (
+        *_scope(name, deadline, environment),
+        "/bin/sh",
+        "-c",
+        _LIMITED,
+        str(_FILE_MOST // _BLOCK),
+        found,
+        *command[1:],
+    )
+    done = await run(words, environment, deadline, kept=most + 1, whole=True)
+    why = done.error
+    if done.left is not None:
+        why = f"{why}: it is left behind, in state {_state(done.left.pid)}"
+    elif done.exit_code is not None and done.exit_code not in fine:
+        why = f"exit code {done.exit_code}{_said(done.stderr)}"
+    if len(done.stdout) > most:
+        why = "; ".join(filter(None, (f"only the first {most} bytes are kept", why)))
+    return Done(output=done.stdout[:most], why=why, seconds=time.monotonic() - began)
+
+
+def surroundings(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of programs: nothing but where they are, and a language that others can read."""
+    return {"PATH": environment.get("PATH") or _FOLDERS, "LC_ALL": "C", "HOME": "/"}
+
+
+def _scope(name: str, deadline: float, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the words before a command by which it gets a unit of its own; none where systemd does not run, or we are not root."""
+    starter = shutil.which("systemd-run", path=environment["PATH"])
+    if starter is None or os.geteuid() != 0 or not _SYSTEMD.is_dir():
+        return ()
+    unit = f"gpuwarden-bundle-{os.getpid()}-{name}"
+    limits = (f"RuntimeMaxSec={deadline + _AFTER:.0f}", f"MemoryMax={_MEMORY_MOST}", "TasksMax=512")
+    return (
+        starter,
+        "--scope",
+        "--quiet",
+        "--collect",
+        f"--unit={unit}",
+        *(f"--property={one}" for one in limits),
+        "--",
+    )
+
+
+def _state(pid: int) -> str:
+    """Return the state of a process as proc(5) names it; `?` if it is not known."""
+    return text_or_empty(Path(f"/proc/{pid}/stat")).rpartition(") ")[2][:1] or "?"
+
+
+def _said(stderr: bytes) -> str:
+    text = " ".join(stderr.decode("utf-8", "replace").split())[:_STDERR_SHOWN]
+    return f": {text}" if text else ""

@@ -1,0 +1,101 @@
+"""A text to paste into a vendor's form, with what the big vendors ask for.
+
+Sources. NVIDIA: "RMA Process" (docs.nvidia.com/deploy/rma-process) wants nvidia-bug-report.sh run right after the failure, again after a
+power cycle where it hung, proof that causes in the system were ruled out, and the field diagnostic, "a required piece of the RMA
+process" (docs.nvidia.com/deploy). HPE: "Symptom information checklist" (techlibrary.hpe.com): when, what preceded it, what was
+changed, logs of iLO. Dell: the collection of SupportAssist, by which its support decides about a part (SupportAssist User's Guide, "SupportAssist capabilities").
+Lenovo: service data of the XClarity Controller (pubs.lenovo.com/lxca, Call Home). Supermicro: an explanation of the deficiency, and its
+RMA process (supermicro.com/en/support/warranty). None of them was asked; the order is that in which forms have their fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuwarden.cli.text import clean, event_data
+from gpuwarden.features.bundle.contents import Contents, Document, Told
+from gpuwarden.features.bundle.index_page import BOARD
+
+VENDORS = (
+    (
+        "dell",
+        "Dell",
+        "the service tag is the system serial number; attach a SupportAssist collection (TSR) of the iDRAC",
+    ),
+    ("hpe", "HPE", "serial and product number of the server; attach the Active Health System log of iLO"),
+    ("hewlett", "HPE", "serial and product number of the server; attach the Active Health System log of iLO"),
+    ("lenovo", "Lenovo", "machine type and serial number; attach the service data of the XClarity Controller"),
+    ("supermicro", "Supermicro", "system and board serial number, and the RMA form; attach the event log of the BMC"),
+    ("nvidia", "NVIDIA", "serial number of the system and of the board or tray; the Enterprise Support portal"),
+)
+"""A word in the vendor's name as the firmware has it, the vendor, and what it asks for beside this archive."""
+_SYSTEM = (
+    ("Vendor", "sys_vendor"), ("Product", "product_name"), ("SKU", "product_sku"), ("System serial number", "product_serial"),
+    ("Chassis serial number", "chassis_serial"), ("Board serial number", "board_serial"), ("BIOS", "bios_version"), ("Kernel", "kernel"),
+    ("Distribution", "distribution"), ("Driver", "driver"),
+)  # fmt: skip
+_LINES_MOST, _TRIED_MOST, _LINE_MOST = 20, 30, 300
+_UNKNOWN = "(not known: read it from the label, or from the BMC)"
+
+
+def text(contents: Contents) -> bytes:
+    return ("\n".join(_lines(contents)) + "\n").encode()
+
+
+def _lines(contents: Contents) -> Iterator[str]:
+    told = contents.told
+    yield "REQUEST FOR A REPLACEMENT"
+    yield ""
+    yield "1. System"
+    for label, key in _SYSTEM:
+        if told.host.get(key) or "serial" in key:
+            yield f"  {label + ':':<24}{clean(told.host.get(key) or _UNKNOWN)}"
+    yield ""
+    yield "2. Failed part"
+    yield from _parts(told)
+    yield ""
+    yield "3. Failure"
+    for one in told.failures or [{"title": "none is in force", "id": "-", "since": "-"}]:
+        yield f"  {clean(one['title'])} ({clean(one['id'])}), first seen {clean(one['since'])}"
+    yield ""
+    yield "4. What the kernel logged (all lines: kernel.txt, meanings: xids.txt)"
+    yield from (f"  {clean(line.strip())[:_LINE_MOST]}" for line in told.lines[-_LINES_MOST:])
+    yield ""
+    yield "5. What was tried"
+    yield from (_tried(one) for one in told.tried[-_TRIED_MOST:])
+    if not told.tried:
+        yield "  nothing that gpuwarden saw"
+    yield ""
+    yield "6. Please answer before you send this"
+    yield "  Power cycled (power removed) since the failure, and did it come back? ..."
+    yield "  The part in another slot, or another part in its slot, with what result? ..."
+    yield "  NVIDIA's field diagnostic (fieldiag, or the vendor's own run of it): log and result ..."
+    yield "  Changed shortly before: hardware, firmware, driver, cabling, cooling? ..."
+    yield ""
+    yield "7. Attached"
+    report = next((one for one in contents.entries if one.name == "nvidia-bug-report.log.gz"), None)
+    if report is None or not report.is_there:
+        why = "" if report is None else f" ({clean(report.why)})"
+        yield f"  nvidia-bug-report.log.gz is MISSING{why}: run nvidia-bug-report.sh after a power cycle and attach it"
+    yield "  this archive: manifest.json lists its files with their hashes"
+    vendor = told.host.get("sys_vendor", "").lower()
+    yield from (f"  {name} also asks for: {what}" for word, name, what in VENDORS if word in vendor)
+
+
+def _parts(told: Told) -> Iterator[str]:
+    failed = {one["slot"] for one in told.failures if one["slot"]}
+    boards = [board for board in told.boards if board["slot"] in failed]
+    if not boards:
+        yield "  not a GPU that is known here: see 3"
+    for board in boards:
+        for key, label in BOARD:
+            if board[key] or key in ("serial", "part"):
+                yield f"  {label + ':':<24}{clean(board[key] or _UNKNOWN)}"
+        yield ""
+
+
+def _tried(one: Document) -> str:
+    about = f" {clean(one['id'])}" if one["id"] else ""
+    return f"  {clean(one['at'])[:19].replace('T', ' ')} UTC  {clean(one['kind'])}{about}  {event_data(one['data'])}"[
+        :_LINE_MOST
+    ].rstrip()

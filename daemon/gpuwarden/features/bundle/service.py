@@ -1,0 +1,128 @@
+"""One archive for the daemon, made as root and outside its sandbox: systemd starts this for each connection to its socket.
+
+The daemon names findings, and nothing else: where the archive lies, what is in it and what is run for it are not its to choose, nor an
+intruder's in it. Requests and answers: `client.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gpuwarden.base.paths import CONFIG_FILE, UnsafeFolder, bundles, make_private
+from gpuwarden.cli.parser import CommandError
+from gpuwarden.config.model import Config, ConfigError, load
+from gpuwarden.config.sources import Sources
+from gpuwarden.features.bundle.client import FINDINGS_MOST, REQUEST_MOST
+from gpuwarden.features.bundle.making import make
+from gpuwarden.features.bundle.memory import FINDING_MOST
+from gpuwarden.features.bundle.options import BundleOptions
+from gpuwarden.features.bundle.order import Order
+
+REQUEST_WITHIN = 5.0
+"""Seconds."""
+_ARCHIVES = "gpuwarden-bundle-*.tar.*"
+_LOCK = ".lock"
+
+
+class Busy(Exception):  # noqa: N818 - a state of the host
+    """Another archive is being made."""
+
+
+def main() -> None:
+    """The connection is the standard input."""
+    fault = ""
+    try:
+        config = load(Sources(file=CONFIG_FILE, required=False))
+    except ConfigError as error:
+        config, fault = Config(), f"it has {len(error.faults)} faults: gpuwarden config check lists them"
+    serve(config, socket.socket(fileno=os.dup(0)), fault)
+
+
+def serve(config: Config, connection: socket.socket, fault: str = "") -> None:
+    """Answer the one request of `connection`. `fault`: why the configuration cannot be read."""
+    asyncio.run(_serve(config, connection, fault))
+
+
+async def _serve(config: Config, connection: socket.socket, fault: str) -> None:
+    reader, writer = await asyncio.open_unix_connection(sock=connection, limit=REQUEST_MOST)
+    try:
+        findings = await _request(reader)
+        answer = {"error": "this is no request"} if findings is None else await _answer(config, findings, fault)
+        with contextlib.suppress(OSError):
+            writer.write(json.dumps(answer).encode())
+            await writer.drain()
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+async def _request(reader: asyncio.StreamReader) -> tuple[str, ...] | None:
+    """Return the findings of a request; None for anything that is none."""
+    with contextlib.suppress(TimeoutError, ValueError, RecursionError):
+        async with asyncio.timeout(REQUEST_WITHIN):
+            match json.loads(await reader.readline()):
+                case {"findings": list(findings), **others} if not others and all(map(_is_finding, findings)):
+                    return tuple(findings) if 0 < len(findings) <= FINDINGS_MOST else None
+    return None
+
+
+def _is_finding(text: object) -> bool:
+    return isinstance(text, str) and 0 < len(text) <= FINDING_MOST and text.isprintable() and "@" in text
+
+
+async def _answer(config: Config, findings: tuple[str, ...], fault: str) -> dict[str, Any]:
+    folder = bundles(config.state.dir)
+    order = Order(
+        findings=findings, config=config, config_fault=fault, run_dir=config.run.dir, state_dir=config.state.dir
+    )
+    try:
+        with _alone(folder):
+            made = await make(order, folder)
+            remove_old(folder, config.of(BundleOptions).keep)
+    except Busy:
+        return {"error": "another archive is being made", "busy": True}
+    except (CommandError, UnsafeFolder) as error:
+        return {"error": str(error)}
+    except OSError as error:
+        return {"error": f"cannot use {folder}: {error.strerror}"}
+    return {"file": str(made.file), "missing": [name for name, _ in made.missing], "sha256": made.sha256}
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the folder for one archive. Raises Busy, UnsafeFolder, OSError."""
+    make_private(folder)
+    lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Busy from None
+        yield
+    finally:
+        os.close(lock)
+
+
+def remove_old(folder: Path, keep: int) -> None:
+    """Remove all archives but the newest `keep`."""
+    archives = sorted(folder.glob(_ARCHIVES), key=lambda file: (file.stat().st_mtime, file.name), reverse=True)
+    for file in archives[keep:]:
+        file.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except OSError as error:
+        sys.exit(f"no archive can be made: {error}")

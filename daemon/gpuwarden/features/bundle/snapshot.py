@@ -1,0 +1,27 @@
+"""What is published of archives: the answer for the newest failure."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+
+from gpuwarden.features.bundle.memory import NAME, Answer, answers_of
+from gpuwarden.health.state import State
+from gpuwarden.publish.snapshot import Snapshot
+from gpuwarden_collectors.facts import Stamp
+
+
+def shown(state: State, _: Stamp) -> Answer | None:
+    """Return the newest answer; None if no archive was ever asked for."""
+    answers = list(answers_of(state).values())
+    return answers[-1] if answers else None
+
+
+def of(snapshot: Snapshot) -> Answer | None:
+    """Return what a snapshot has of archives."""
+    found: Answer | None = snapshot.features.get(NAME)
+    return found
+
+
+def looked_at(_: Snapshot) -> Mapping[str, Container[str]]:
+    """Return, by code, where the condition was looked for: no GPU has one of these conditions."""
+    return {}

@@ -1,0 +1,8 @@
+"""The command of this feature."""
+
+VERBS = {
+    "bundle": (
+        "gpuwarden.features.bundle.command",
+        "make one archive about a failure, to hand to the vendor",
+    ),
+}
