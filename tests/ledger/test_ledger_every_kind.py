@@ -14,6 +14,7 @@ import pytest
 from gpuwarden.features.active_test.gate.state import Gate
 from gpuwarden.features.active_test.judging.lease import Lease
 from gpuwarden.features.active_test.judging.past import PastTest
+from gpuwarden.features.bundle import memory as bundle
 from gpuwarden.features.evacuation.policy import event_data as evacuation
 from gpuwarden.features.repair import model as repair
 from gpuwarden.features.why import stored as why
@@ -89,6 +90,8 @@ TYPED: dict[str | tuple[str, str], type[Any]] = {
     EventKind.JOB_BEGUN: why.Begun,
     EventKind.JOB_USED: why.Used,
     EventKind.JOB_ENDED: why.Ended,
+    EventKind.BUNDLE_MADE: bundle.BundleMade,
+    EventKind.BUNDLE_FAILED: bundle.BundleFailed,
 }
 """`kept`: in a checkpoint, where an event of this kind has other fields. With a part of the key, where the fields depend on it."""
 

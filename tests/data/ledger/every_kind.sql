@@ -297,6 +297,8 @@ INSERT INTO "events" VALUES(218,2,'job_used','1b4e28ba-2fa1-11d2-883f-0016d3cca4
 INSERT INTO "events" VALUES(219,2,'job_ended','1b4e28ba-2fa1-11d2-883f-0016d3cca427',1170.0,1700001170.0,'job','job/pod/default/train-0','','{"slots":"0000:4e:00.0","uid":1002,"also":"pod/0-1 container/0123456789ab","touch0":"xid\t48\t1150.0\t1700001150.0\t1151.0\t1700001151.0\t0000:4e:00.0\t203\t2\t","touch1":"xid\t63\t1150.0\t1700001150.0\t\t\t0000:4e:00.0\t\t1\txid.48@gpu/0000:4e:00.0","began_boottime":1101.0,"began_wall":1700001101.0,"known_from":"cgroup","state":"FAILED","exit_code":1,"signal":9,"by":"root","nodes":2,"failed_node":"n7","cause":"hardware","certainty":"likely","sentence":"GPU 0 failed.","code":"xid.48","slot":"0000:4e:00.0","serial":"1650","left_out":3}');
 INSERT INTO "events" VALUES(220,2,'repair_begun','1b4e28ba-2fa1-11d2-883f-0016d3cca427',3000.0,1700003000.0,'xid','gpu/0000:4e:00.0','95','{"id":"a1b2c3d4e5f60718","step":"reset_gpu","slot":"0000:4e:00.0","uuid":"GPU-1","board":"GPU-1","number":2,"by":"root"}');
 INSERT INTO "events" VALUES(221,2,'repair_ended','1b4e28ba-2fa1-11d2-883f-0016d3cca427',3010.0,1700003010.0,'xid','gpu/0000:4e:00.0','95','{"id":"a1b2c3d4e5f60718","step":"reset_gpu","outcome":"refused","text":"a process is on the GPU","board":"GPU-1"}');
+INSERT INTO "events" VALUES(222,2,'bundle_made','1b4e28ba-2fa1-11d2-883f-0016d3cca427',100080.0,1700100080.0,'xid','gpu/0000:4e:00.0','95','{"finding":"xid.95@gpu/0000:4e:00.0","file":"/var/lib/gpuwarden-bundles/gpuwarden-bundle-n1-20231115T220000Z.tar.zst","missing":"nvidia-bug-report.log.gz"}');
+INSERT INTO "events" VALUES(223,2,'bundle_failed','1b4e28ba-2fa1-11d2-883f-0016d3cca427',100090.0,1700100090.0,'gpu_missing','gpu/0000:10:00.0','','{"finding":"gpu_missing@gpu/0000:10:00.0","why":"/run/gpuwarden-bundle.sock does not exist: systemctl enable --now gpuwarden-bundle.socket"}');
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 INSERT INTO "meta" VALUES('checkpoint_through','107');
 INSERT INTO "meta" VALUES('checkpoints','1');
@@ -307,5 +309,5 @@ INSERT INTO "meta" VALUES('kernel_log_sequence','77');
 INSERT INTO "meta" VALUES('machine','{"dmi": "4c4c4544-0000-0000-0000-000000000001", "machine_id": "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "instance": ""}');
 INSERT INTO "meta" VALUES('schema','1.0');
 DELETE FROM "sqlite_sequence";
-INSERT INTO "sqlite_sequence" VALUES('events',221);
+INSERT INTO "sqlite_sequence" VALUES('events',223);
 COMMIT;

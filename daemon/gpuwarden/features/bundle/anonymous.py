@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpuwarden.features.bundle.contents import Contents
-from gpuwarden.features.bundle.entry import Entry, State
+from gpuwarden.features.bundle.entry import Completeness, Entry
 from gpuwarden.features.bundle.gathering import ANONYMOUS
 from gpuwarden.features.bundle.items import PROGRAMS
 from gpuwarden.features.bundle.names import Names, people
@@ -53,7 +53,7 @@ def _renamed(entry: Entry, names: Names) -> Entry:
     why = names.text(entry.why)
     how = names.text(entry.how)
     if entry.name in _LEFT_OUT:
-        return replace(entry, content=b"", state=State.LEFT_OUT, why=ANONYMOUS, how=how)
+        return replace(entry, content=b"", state=Completeness.LEFT_OUT, why=ANONYMOUS, how=how)
     if entry.name.endswith(_TRACE):
         return replace(_trace(entry, names), how=how)
     if entry.name.endswith(".jsonl"):
@@ -95,4 +95,6 @@ def _trace(entry: Entry, names: Names) -> Entry:
                 target.write(json.dumps(names(document), separators=(",", ":")).encode() + b"\n")
         except (OSError, EOFError, zlib.error):
             why = why or "the rest cannot be read"
-    return replace(entry, content=packed.getvalue(), state=State.CUT if why else entry.state, why=names.text(why))
+    return replace(
+        entry, content=packed.getvalue(), state=Completeness.CUT if why else entry.state, why=names.text(why)
+    )

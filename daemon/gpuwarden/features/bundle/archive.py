@@ -101,7 +101,7 @@ async def written(entries: Iterable[Entry], top: str, work: Path) -> tuple[Path,
         for one in entries:
             if one.is_there:
                 row = tarfile.TarInfo(f"{top}/{one.name}")
-                row.size, row.mode = len(one.content), _MODE
+                row.size, row.mode, row.mtime = len(one.content), _MODE, int(time.time())
                 tar.addfile(row, io.BytesIO(one.content))
     environment = surroundings(os.environ)
     zstd, said = shutil.which("zstd", path=environment["PATH"]), ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuwarden.features.bundle import boards, items, kernel, ledger
-from gpuwarden.features.bundle.entry import Entry, State
+from gpuwarden.features.bundle.entry import Completeness, Entry
 from gpuwarden.features.bundle.gathering import Gathered, Got
 from gpuwarden.features.bundle.series import Series
 from gpuwarden.health.view import Rules
@@ -127,13 +127,17 @@ def _made(name: str, about: str, how: str, content: bytes) -> Entry:
 
 
 def _json(name: str, about: str, how: str, found: Got[Any], most: int) -> Entry:
-    entry = Entry(name=name, about=about, how=how, seconds=found.seconds, state=State.MISSING, why=found.why)
+    entry = Entry(name=name, about=about, how=how, seconds=found.seconds, state=Completeness.MISSING, why=found.why)
     if found.value is None:
         return entry
     content = _indented(found.value)
     if len(content) > most:  # half of a JSON document is none
         return Entry(
-            name=name, about=about, how=how, state=State.MISSING, why=f"it has {len(content)} bytes, more than {most}"
+            name=name,
+            about=about,
+            how=how,
+            state=Completeness.MISSING,
+            why=f"it has {len(content)} bytes, more than {most}",
         )
     return Entry(name=name, about=about, how=how, seconds=found.seconds, content=content)
 
@@ -143,7 +147,12 @@ def _lines(
 ) -> Entry:
     """Return events, one on each line. Of too many the oldest are left out."""
     entry = Entry(
-        name=name, about=about, how="ledger, read only", seconds=found.seconds, state=State.MISSING, why=found.why
+        name=name,
+        about=about,
+        how="ledger, read only",
+        seconds=found.seconds,
+        state=Completeness.MISSING,
+        why=found.why,
     )
     if found.value is None:
         return entry
@@ -154,7 +163,11 @@ def _lines(
             break
         room -= len(line)
         kept.append(line)
-    state, why = (State.COMPLETE, "") if all_of_them and not earlier else (State.CUT, "the oldest events are left out")
+    state, why = (
+        (Completeness.COMPLETE, "")
+        if all_of_them and not earlier
+        else (Completeness.CUT, "the oldest events are left out")
+    )
     return Entry(
         name=name,
         about=about,
@@ -172,22 +185,22 @@ def _kernel(lines: list[str], found: Got[str], dmesg: Entry) -> Entry:
     how = "paths.kmsg" if found.value else dmesg.how
     if not found.value and not dmesg.is_there:
         why = "; ".join(filter(None, (found.why, dmesg.why)))
-        return Entry(name=name, about=about, how=how, state=State.MISSING, why=why)
+        return Entry(name=name, about=about, how=how, state=Completeness.MISSING, why=why)
     text = "".join(f"{line}\n" for line in lines).encode()
     if len(text) > items.KERNEL_MOST:
         kept = text[-items.KERNEL_MOST :].partition(b"\n")[2]
         return Entry(
-            name=name, about=about, how=how, state=State.CUT, why="the oldest lines are left out", content=kept
+            name=name, about=about, how=how, state=Completeness.CUT, why="the oldest lines are left out", content=kept
         )
     if not found.value and dmesg.why:
-        return Entry(name=name, about=about, how=how, state=State.CUT, why=dmesg.why, content=text)
+        return Entry(name=name, about=about, how=how, state=Completeness.CUT, why=dmesg.why, content=text)
     return Entry(name=name, about=about, how=how, content=text)
 
 
 def _configuration(found: Got[str]) -> Entry:
     name, about, how = "configuration.toml", "the configuration in force, without secrets", "gpuwarden config show"
     if found.value is None:
-        return Entry(name=name, about=about, how=how, state=State.MISSING, why=found.why)
+        return Entry(name=name, about=about, how=how, state=Completeness.MISSING, why=found.why)
     return Entry(
         name=name, about=about, how=how, seconds=found.seconds, content=found.value.encode()[: items.CONFIGURATION_MOST]
     )
@@ -196,17 +209,19 @@ def _configuration(found: Got[str]) -> Entry:
 def _traces(found: Gathered) -> Iterator[Entry]:
     about, how = "readings of the minutes around a failure: gpuwarden replay reads it", "black box"
     if (held := found.box.value) is None:
-        yield Entry(name=_BOX, about=about, how=how, state=State.MISSING, why=found.box.why, seconds=found.box.seconds)
+        yield Entry(
+            name=_BOX, about=about, how=how, state=Completeness.MISSING, why=found.box.why, seconds=found.box.seconds
+        )
         return
     for one in held.files:
         damaged = next((text for text in held.series.unread if one.name in text), "")
-        state = State.CUT if damaged else State.COMPLETE
+        state = Completeness.CUT if damaged else Completeness.COMPLETE
         yield Entry(name=f"{_BOX}/{one.name}", about=about, how=how, state=state, why=damaged, content=one.content)
     for name in held.left_out:
         yield Entry(
             name=f"{_BOX}/{name}",
             about=about,
             how=how,
-            state=State.MISSING,
+            state=Completeness.MISSING,
             why="no room is left for it: it is older than the others",
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class State(StrEnum):
+class Completeness(StrEnum):
     COMPLETE = "complete"
     CUT = "cut"  # not all of it: `why` says what is not there
     MISSING = "missing"
@@ -23,7 +23,7 @@ class Entry:
     """What it is, for people."""
     how: str
     """How it was got."""
-    state: State = State.COMPLETE
+    state: Completeness = Completeness.COMPLETE
     """Whether it is there, and whole."""
     why: str = ""
     """Why it is not there, or not whole; empty if it is whole."""
@@ -34,4 +34,4 @@ class Entry:
 
     @property
     def is_there(self) -> bool:
-        return self.state in (State.COMPLETE, State.CUT)
+        return self.state in (Completeness.COMPLETE, Completeness.CUT)

@@ -14,7 +14,7 @@ from gpuwarden.base.threads import detached
 from gpuwarden.cli.client import Daemon
 from gpuwarden.cli.parser import CommandError
 from gpuwarden.features.bundle import box, host, items, kernel, ledger, secrets
-from gpuwarden.features.bundle.entry import Entry, State
+from gpuwarden.features.bundle.entry import Completeness, Entry
 from gpuwarden.features.bundle.items import PROGRAMS, Program
 from gpuwarden.features.bundle.order import Order
 from gpuwarden.features.bundle.programs import program
@@ -147,14 +147,14 @@ async def _of_program(row: Program, order: Order, work: Path) -> Entry:
     command = row.command(order, file)
     entry = Entry(name=row.name, about=row.about, how=" ".join(command).replace(str(file), file.name))
     if order.anonymise and not (row.anonymous or row.read):
-        return replace(entry, state=State.LEFT_OUT, why=ANONYMOUS)
+        return replace(entry, state=Completeness.LEFT_OUT, why=ANONYMOUS)
     unit = "".join(char if char.isalnum() else "-" for char in row.name)
     done = await program(command, name=unit, deadline=row.deadline, most=row.most, fine=row.fine)
     content, why = done.output, done.why
     if row.writes and not done.absent:
         content, lacks = _written(file, row.most)
         why = "; ".join(filter(None, (why, lacks)))
-    state = State.MISSING if not content else State.CUT if why else State.COMPLETE
+    state = Completeness.MISSING if not content else Completeness.CUT if why else Completeness.COMPLETE
     why = why or ("" if content else "it wrote nothing")
     return replace(entry, state=state, why=why, content=content, seconds=done.seconds)
 

@@ -9,7 +9,7 @@ from html import escape
 from gpuwarden.cli import html_page
 from gpuwarden.cli.text import event_data
 from gpuwarden.features.bundle.contents import Contents, Document, Told
-from gpuwarden.features.bundle.entry import Entry, State
+from gpuwarden.features.bundle.entry import Completeness, Entry
 from gpuwarden.features.bundle.plots import plots
 
 _ROWS_MOST, _LINES_MOST, _LINE_MOST = 200, 60, 300
@@ -85,7 +85,12 @@ def _archive(entries: Iterable[Entry]) -> Iterator[str]:
     yield _table(
         ("File", "What it is", "Bytes", ""),
         [
-            (one.name, one.about, f"{len(one.content):,}", f"not whole: {one.why}" if one.state is State.CUT else "")
+            (
+                one.name,
+                one.about,
+                f"{len(one.content):,}",
+                f"not whole: {one.why}" if one.state is Completeness.CUT else "",
+            )
             for one in there
         ],
     )

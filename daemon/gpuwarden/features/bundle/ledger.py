@@ -12,7 +12,7 @@ from typing import Any
 
 from gpuwarden.base.paths import LEDGER
 from gpuwarden.health.conditions import condition
-from gpuwarden.health.model import Event, EventKind, Key, Severity
+from gpuwarden.health.model import Event, EventKind, Evidence, Key, Severity
 from gpuwarden.health.state import State, fold
 from gpuwarden.health.to_do import of_raised, to_do
 from gpuwarden.ledger.reader import Reader, read_only
@@ -23,6 +23,7 @@ BEFORE = 86_400.0
 EVENTS_MOST, TESTS_MOST = 20_000, 500
 """Events of the slice, and of active tests: the newest."""
 _PAGE, _READ_MOST = 5_000, 400_000
+_NUMBERED = {"xid": "Xid", "sxid": "SXid"}
 _TESTS_SINCE = 28 * 86_400.0
 _OF_TESTS = (EventKind.TESTED, EventKind.TEST_BEGUN, EventKind.TEST_ENDED, EventKind.GATE_BEGUN, EventKind.GATE_ENDED)
 
@@ -101,7 +102,7 @@ def _failures(reader: Reader, state: State, findings: tuple[str, ...]) -> Iterab
             what = to_do(track.key, track.advice, track.evidence)
             yield Failure(
                 key=track.key,
-                title=_title(track.key),
+                title=_title(track.key, track.evidence),
                 since=track.first_seen.wall,
                 to_do=what,
                 evidence=dict(track.evidence),
@@ -109,7 +110,7 @@ def _failures(reader: Reader, state: State, findings: tuple[str, ...]) -> Iterab
         elif (raised := _raised(reader, finding)) is not None and raised.key is not None:
             yield Failure(
                 key=raised.key,
-                title=_title(raised.key),
+                title=_title(raised.key, raised.data),
                 since=raised.at.wall,
                 to_do=of_raised(raised.key, raised.data),
                 over=True,
@@ -131,7 +132,9 @@ def _shadow(key: Key) -> bool:
     return (row := condition(key.code)) is not None and row.shadow
 
 
-def _title(key: Key) -> str:
+def _title(key: Key, evidence: Evidence) -> str:
+    if key.code in _NUMBERED and evidence.get("meaning"):
+        return f"{_NUMBERED[key.code]} {key.detail}: {evidence['meaning']}"
     row = condition(key.code)
     return key.code if row is None else row.title
 
@@ -146,7 +149,7 @@ def of_status(status: dict[str, Any], findings: tuple[str, ...]) -> list[Failure
             found.append(
                 Failure(
                     key=key,
-                    title=one["title"],
+                    title=_title(key, one["evidence"]),
                     since=_wall(one["first_seen"]),
                     to_do=one["to_do"],
                     evidence=one["evidence"],

@@ -17,7 +17,7 @@ from gpuwarden.features.bundle import index_page, items, rma
 from gpuwarden.features.bundle.anonymous import renamed
 from gpuwarden.features.bundle.archive import manifest, published, work_folder, written
 from gpuwarden.features.bundle.contents import Contents, contents_of
-from gpuwarden.features.bundle.entry import Entry, State
+from gpuwarden.features.bundle.entry import Completeness, Entry
 from gpuwarden.features.bundle.gathering import gathered
 from gpuwarden.features.bundle.order import Order
 from gpuwarden.health.view import Rules
@@ -95,7 +95,7 @@ async def _make(order: Order, output: Path) -> Made:
         size=size,
         sha256=digest,
         findings=tuple(str(one.key) for one in found.failures),
-        missing=tuple((one.name, one.why) for one in entries if one.state is not State.COMPLETE),
+        missing=tuple((one.name, one.why) for one in entries if one.state is not Completeness.COMPLETE),
         note=note,
     )
 

@@ -14,7 +14,22 @@ from typing import Any
 
 from gpuwarden.trace.pseudonyms import Pseudonyms
 
-_PEOPLE = frozenset({"user", "job_name", "by", "namespace", "pod", "container", "failed_node", "group", "limit_group"})
+_PEOPLE = frozenset(
+    {
+        "user",
+        "job_name",
+        "by",
+        "namespace",
+        "pod",
+        "container",
+        "failed_node",
+        "group",
+        "limit_group",
+        "also",
+        "job",
+        "limit_job",
+    }
+)
 """Keys of events and status whose values are names that may also be within texts."""
 _COMMON = frozenset(
     {
@@ -30,8 +45,13 @@ _COMMON = frozenset(
         "failure",
         "default",
         "kubernetes",
+        "pod",
+        "container",
+        "session",
     }
 )
+_OF_JOB = "@job/"
+"""In the id of an event that is about a job."""
 _SHORTEST, _NAMES_MOST = 3, 4096
 _V4 = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.]*\w)")
 _V6 = re.compile(r"(?<![\w:.])[0-9a-fA-F:]*:[0-9a-fA-F:]*:[0-9a-fA-F:.]*(?![\w:])")
@@ -75,6 +95,8 @@ class Names(Pseudonyms):
         return name
 
     def _value(self, name: str, value: Any) -> Any:
+        if name == "also" and isinstance(value, str):
+            return self._job(value)
         return value if name in ("serial", "chassis_serial") and isinstance(value, str) else super()._value(name, value)
 
 
@@ -83,8 +105,8 @@ def people(content: Any) -> Iterator[str]:
     match content:
         case dict():
             for name, value in content.items():
-                if name in _PEOPLE and isinstance(value, str):
-                    yield from (value, *re.split(r"[\s/]+", value))
+                if isinstance(value, str) and (name in _PEOPLE or (name == "id" and _OF_JOB in value)):
+                    yield from (value, *re.split(r"[\s/@]+", value))
                 else:
                     yield from people(value)
         case list():

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwarden_collectors.host_files import text_or_empty
-from gpuwarden_collectors.plugin.run import run
+from gpuwarden_collectors.plugin.run import Process, Run, run
 
 _SYSTEMD = Path("/run/systemd/system")
 """It exists where systemd is the first process: sd_booted(3)."""
@@ -24,10 +24,19 @@ _FILE_MOST = 64 << 20
 _MEMORY_MOST = "1G"
 _AFTER = 30
 """Seconds after the deadline at which systemd ends a scope that we could not end, or that outlived us."""
+_NO_SCOPE = (
+    b"Unknown assignment",
+    b"Failed to start transient scope",
+    b"Failed to connect to bus",
+    b"Failed to create bus",
+)
+"""What systemd-run says where it starts nothing, as one older than 244, which knows no time limit of a scope."""
 _LIMITED = 'ulimit -f "$0" && exec "$@"'
 _BLOCK = 512
 """Bytes of a block for ulimit -f, POSIX."""
 _STDERR_SHOWN = 200
+LEFT: list[Process] = []
+"""Processes that could not be ended. They are kept, since nobody may wait for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,16 +62,12 @@ async def program(
     if found is None:
         return Done(why=f"{command[0]} is not installed", absent=True)
     began = time.monotonic()
-    words = (
-        *_scope(name, deadline, environment),
-        "/bin/sh",
-        "-c",
-        _LIMITED,
-        str(_FILE_MOST // _BLOCK),
-        found,
-        *command[1:],
-    )
-    done = await run(words, environment, deadline, kept=most + 1, whole=True)
+    limited = ("/bin/sh", "-c", _LIMITED, str(_FILE_MOST // _BLOCK), found, *command[1:])
+    done = Run(None, error="not run")
+    for scope in dict.fromkeys((_scope(name, deadline, environment), ())):
+        done = await run((*scope, *limited), environment, deadline, kept=most + 1, whole=True, left=LEFT.append)
+        if not (scope and done.exit_code and done.stderr.startswith(_NO_SCOPE)):
+            break
     why = done.error
     if done.left is not None:
         why = f"{why}: it is left behind, in state {_state(done.left.pid)}"

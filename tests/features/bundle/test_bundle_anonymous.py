@@ -1,0 +1,93 @@
+"""--anonymise: no planted name is anywhere in the unpacked archive, and what a replacement needs is still there."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwarden.features.bundle.names import Names
+from gpuwarden.health.model import EventKind
+from support.bundling import (
+    FINDING,
+    PRINTS_SMI,
+    SERIAL,
+    SLOT,
+    USUAL,
+    UUID,
+    BundleHost,
+    happened,
+    only_archive,
+    pinned,
+    raised,
+)
+from support.traces import story, write
+
+PLANTED = (
+    "gpu-17", "example", "alice", "secret-model", "llama-run", "team-a", "trainer-0", "192.0.2.77", "2001:db8::77", UUID, "4711", "4242", "python-of-bob",
+)  # fmt: skip
+NAMES = Names(["gpu-17.example", "gpu-17"], ["alice", "llama-run"], key=b"k" * 32)
+
+
+@pytest.mark.slow
+def test_no_planted_name_is_left_in_any_file_and_serial_numbers_are(tmp_path: Path) -> None:
+    dmesg = "echo 'NVRM: Xid (PCI:0000:4e:00): 31, pid=4242, name=python-of-bob, gpu-17 alice'; echo 'nfs: server gpu-17.example 192.0.2.77 lost'"
+    host = BundleHost(tmp_path, {**USUAL, "dmesg": dmesg, "nvidia-smi": f"{PRINTS_SMI}echo '    by alice on gpu-17.example at 2001:db8::77'\n"})
+    host.kmsg.write_text(
+        f"4,1,5000000,-;NVRM: Xid (PCI:{SLOT[:-2]}): 95, pid=4242, name=python-of-bob, of alice on gpu-17 (192.0.2.77), llama-run\n"
+    )
+    host.configure('[notify.exec.pager]\ncommand = ["/opt/alice/page"]\n')
+    job: dict[str, Any] = {"user": "alice", "job_name": "llama-run", "uid": 4711, "also": "pod/team-a/trainer-0"}
+    host.remember(
+        pinned(),
+        raised(text="Xid 95 by alice, pid=4242"),
+        happened(EventKind.JOB_ENDED, "job/pod/team-a/trainer-0", **job),
+        happened(EventKind.ORDERED, by="alice", reason="llama-run is stuck on gpu-17, says alice"),
+    )
+    (host.state_dir / "black-box").mkdir()
+    write(host.state_dir / "black-box/frozen-1.trace.gz", story("Xid 95", 30.0))
+    done = host.bundle("--anonymise")
+    assert done.returncode == 0, done.stderr
+    (file,) = host.archives
+    assert not re.search("gpu-17|alice", file.name)
+    archive = only_archive(host)
+    for one in archive.top.rglob("*"):
+        content = one.read_bytes() if one.is_file() else b""
+        text = (gzip.decompress(content) if one.suffix == ".gz" else content).decode()
+        assert [name for name in PLANTED if name in text or name in one.name] == [], one
+    (board,) = (one for one in json.loads(archive.read("boards.json")) if one["slot"] == SLOT)
+    assert (board["serial"], board["vbios"]) == (SERIAL, "96.00.5E.00.01")
+    for page in ("index.html", "rma.txt", "kernel.txt"):
+        assert "Xid" in archive.read(page)
+    assert SERIAL in archive.read("rma.txt")
+    left_out = {name for name, one in archive.files.items() if one["state"] == "left_out"}
+    assert left_out == {"nvidia-bug-report.log.gz", "dmesg.txt", "doctor.json", "dcgm-diagnostics.log", "configuration.toml"}
+    assert archive.manifest["findings"] == [FINDING]
+    assert archive.state("black-box/frozen-1.trace.gz")[0] == "complete"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "driver 550.54.15, kernel 6.1.0-18-amd64, VBIOS 96.00.5E.00.01, InfoROM G520.0200.00.05",
+        "10:05:33 0000:4e:00.0 00000000:4E:00.0 00:11:22:33:44:55",
+        "127.0.0.1 and ::1 are this host",
+        "PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, (Receiver ID)",
+    ],
+)
+def test_versions_times_and_places_are_no_addresses(text: str) -> None:
+    assert NAMES.text(text) == text
+
+
+def test_the_same_name_gives_the_same_word_and_serial_numbers_stay() -> None:
+    document = {"user": "alice", "serial": SERIAL, "chassis_serial": "C1", "text": "alice at 192.0.2.77 on gpu-17", "uuid": UUID}
+    found = NAMES(document)
+    assert found["user"] in found["text"]
+    assert (found["serial"], found["chassis_serial"]) == (SERIAL, "C1")
+    assert found["text"].endswith("on host")
+    assert "192.0.2.77" not in found["text"]
+    assert found["uuid"] in NAMES.text(f"GPU UUID : {UUID}")

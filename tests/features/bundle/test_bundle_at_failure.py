@@ -1,0 +1,152 @@
+"""When an archive is asked for at a failure, and what is remembered of the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gpuwarden.cli.text import when
+from gpuwarden.engine.journal import Step
+from gpuwarden.features.bundle.daemon import ANSWERED_WITHIN, TOGETHER, Bundles, new_failures
+from gpuwarden.features.bundle.memory import ANSWERS_MOST, BundleFailed, BundleMade, answered, answers_of
+from gpuwarden.features.bundle.snapshot import shown
+from gpuwarden.features.bundle.status_text import sections
+from gpuwarden.health.checkpoint import checkpoint
+from gpuwarden.health.model import Event, EventKind, Finding, Health, Severity, Verdict, gpu
+from gpuwarden.health.state import State, fold
+from gpuwarden.ledger.rows import event_of, row_of
+from gpuwarden.publish import status
+from gpuwarden_collectors.facts import Stamp
+from support.bundling import answering
+from support.snapshots import UPTIME, at, finding, slot, snapshot
+
+NOW = at(UPTIME)
+ONE = replace(finding("gpu_missing", gpu(slot(1))), severity=Severity.FAILURE, first_seen=at(UPTIME - 70))
+ID = str(ONE.key)
+
+
+def folded(*events: Event, state: State | None = None) -> State:
+    state = state or State(boot_id="b")
+    for event in events:
+        state = fold(state, event)
+    return state
+
+
+def made(ident: str, second: float, missing: str = "") -> Event:
+    return answered(BundleMade(finding=ident, file=f"/var/{second}.tar.zst", missing=missing), at(second), "b")
+
+
+@pytest.mark.parametrize(
+    ("one", "is_new"),
+    [
+        (ONE, True),
+        (replace(ONE, severity=Severity.WARNING), False),
+        (replace(ONE, shadow=True), False),
+        (replace(ONE, confirmed=False), False),
+        (replace(ONE, first_seen=at(UPTIME - ANSWERED_WITHIN)), False),
+    ],
+)
+def test_only_a_failure_that_is_new_and_counts_has_an_archive(one: Finding, is_new: bool) -> None:
+    assert new_failures([one], {}, NOW) == ([ID] if is_new else [])
+
+
+def test_one_that_has_an_answer_is_asked_for_again_only_after_it_ended_and_came_back() -> None:
+    before, after = folded(made(ID, UPTIME - 100)), folded(answered(BundleFailed(finding=ID, why="no"), at(UPTIME - 10), "b"))
+    assert new_failures([ONE], answers_of(before), NOW) == [ID]
+    assert new_failures([ONE], answers_of(after), NOW) == []
+
+
+def test_answers_survive_rows_and_checkpoints_and_the_oldest_is_forgotten() -> None:
+    events = [made(f"xid.{number}@node", float(number)) for number in range(ANSWERS_MOST + 3)]
+    state = folded(*(event_of(row_of(event)) for event in events))
+    assert list(answers_of(state)) == [f"xid.{number}@node" for number in range(3, ANSWERS_MOST + 3)]
+    again = folded(*checkpoint(state, NOW))
+    assert answers_of(again) == answers_of(state)
+    garbage = Event(kind=EventKind.BUNDLE_MADE, at=NOW, boot_id="b", data={"finding": 7, "file": None})
+    assert answers_of(fold(state, garbage)) == answers_of(state)
+
+
+class Node:
+    """What the part uses of the daemon: a verdict, a state that folds what is appended, and a clock that is set."""
+
+    def __init__(self, socket: Path) -> None:
+        self.now = NOW
+        self.verdict = Verdict(at=NOW, health=Health.FAILURE)
+        self.engine, self.journal = self, self
+        self.state = State(boot_id="b")
+        self.appended: asyncio.Queue[Event] = asyncio.Queue()
+        config = replace(Config(), bundle=BundleOptions(on_failure=True, socket=socket))
+        self.part = Bundles(SimpleNamespace(config=config, boot_id="b"), self, lambda: self.now)  # type: ignore[arg-type]
+
+    def append(self, events: list[Event], *, step: Step) -> None:
+        assert step is Step.SOON
+        for event in events:
+            self.state = fold(self.state, event)
+            self.appended.put_nowait(event)
+
+    def fails(self, *findings: Finding, at_second: float) -> None:
+        self.now = at(at_second)
+        self.verdict = replace(self.verdict, findings=findings)
+        self.part.step()
+
+    async def event(self) -> Event:
+        async with asyncio.timeout(60.0):
+            return await self.appended.get()
+
+
+async def test_failures_of_one_minute_are_one_archive_which_names_all_and_each_gets_its_event(tmp_path: Path) -> None:
+    path, two = tmp_path / "s", replace(ONE, key=replace(ONE.key, subject=gpu(slot(2))))
+    with answering(path, b'{"file": "/var/x.tar.zst", "missing": ["a", "b"]}') as asked:
+        node = Node(path)
+        node.fails(ONE, at_second=UPTIME)
+        node.fails(ONE, two, at_second=UPTIME + TOGETHER - 1)
+        node.fails(ONE, two, at_second=UPTIME + TOGETHER)
+        node.fails(ONE, two, at_second=UPTIME + TOGETHER + 1)
+        events = [await node.event(), await node.event()]
+        node.fails(ONE, two, at_second=UPTIME + 3 * TOGETHER)
+        await node.part.stop()
+    assert [json.loads(one) for one in asked] == [{"findings": [ID, str(two.key)]}]
+    data = {"file": "/var/x.tar.zst", "missing": "a, b"}
+    assert [(event.kind, str(event.key), event.data) for event in events] == [
+        (EventKind.BUNDLE_MADE, ident, {"finding": ident, **data}) for ident in (ID, str(two.key))
+    ]
+
+
+async def test_a_service_that_gives_none_is_an_event_with_the_reason(tmp_path: Path) -> None:
+    node = Node(tmp_path / "none")
+    node.fails(ONE, at_second=UPTIME)
+    node.fails(ONE, at_second=UPTIME + TOGETHER)
+    event = await node.event()
+    await node.part.stop()
+    assert (event.kind, event.data["finding"]) == (EventKind.BUNDLE_FAILED, ID)
+    assert "systemctl enable --now gpuwarden-bundle.socket" in str(event.data["why"])
+
+
+@pytest.mark.parametrize(
+    ("last", "text"),
+    [
+        (made(ID, UPTIME - 5, "nvidia-bug-report.log.gz"), f"/var/{UPTIME - 5}.tar.zst; without nvidia-bug-report.log.gz"),
+        (answered(BundleFailed(finding=ID, why="no\nsocket"), at(UPTIME - 5), "b"), "none could be made: no\\nsocket"),
+    ],
+)
+def test_status_shows_the_last_one_in_a_line(last: Event, text: str) -> None:
+    answer = shown(folded(made("xid.1@node", 1.0), last), NOW)
+    document = status.status(replace(snapshot(2), features={"bundle": answer}), NOW)
+    ((_, lines),) = sections(document)
+    assert lines == [f"{when(document['bundle']['at'])}, {ID}: {text}"]
+
+
+def test_status_says_nothing_where_none_was_ever_asked_for() -> None:
+    document = status.status(snapshot(2), NOW)
+    assert (document["bundle"], list(sections(document))) == (None, [("archive for the vendor", [])])
+
+
+def test_the_time_of_an_answer_is_that_of_its_event() -> None:
+    answer = shown(folded(made(ID, 12.0)), Stamp(0.0, 0.0))
+    assert answer is not None
+    assert answer.at == at(12.0)

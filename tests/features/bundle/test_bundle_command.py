@@ -1,0 +1,225 @@
+"""`gpuwarden bundle` as people run it, without a daemon: one archive, whole or not at all, which says what is missing in it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpuwarden.features.bundle.archive import WORK
+from gpuwarden.health.model import EventKind
+from support.bundling import (
+    FINDING,
+    LINE,
+    SERIAL,
+    SLOT,
+    USUAL,
+    Archive,
+    BundleHost,
+    happened,
+    only_archive,
+    pinned,
+    raised,
+)
+from support.commands import COMMAND, SMALL_FILES, environment, gpuwarden
+from support.daemons import FakeHost, slots
+from support.quick import first_quick
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> BundleHost:
+    host = BundleHost(tmp_path)
+    host.remember(pinned(), raised(meaning="Uncontained memory error"), happened(EventKind.RESET, age=10.0))
+    return host
+
+
+def test_one_archive_has_all_that_can_be_got_without_a_daemon(host: BundleHost) -> None:
+    done = host.bundle()
+    assert done.returncode == 0, done.stderr
+    (file,) = host.archives
+    assert done.stdout.splitlines()[:3] == [
+        f"{file} ({file.stat().st_size / (1 << 20):.1f} MiB)",
+        f"sha256: {hashlib.sha256(file.read_bytes()).hexdigest()}",
+        f"about: {FINDING}",
+    ]
+    archive = only_archive(host)
+    assert archive.manifest["findings"] == [FINDING]
+    (board,) = json.loads(archive.read("boards.json"))
+    known = {key: board[key] for key in ("slot", "serial", "part", "vbios", "inforom", "gsp", "module")}
+    assert known == {
+        "slot": SLOT, "serial": SERIAL, "part": "692-2G520-0200-000", "vbios": "96.00.5E.00.01", "inforom": "G520.0200.00.05",
+        "gsp": "550.54.15", "module": "5",
+    }  # fmt: skip
+    assert archive.read("kernel.txt") == f"[    5.000000] {LINE}\n"
+    assert "Xid 95: Uncontained memory error" in archive.read("xids.txt")
+    events = [json.loads(line) for line in archive.read("events.jsonl").splitlines()]
+    listed = gpuwarden("events", "--json", "--state-dir", host.state_dir, temporary=host.folder)
+    assert events == [json.loads(line) for line in listed.stdout.splitlines()]
+    for page in (archive.read("index.html"), archive.read("rma.txt")):
+        assert SERIAL in page
+        assert "Xid 95: Uncontained memory error" in page
+        assert LINE in page.replace("&gt;", ">")
+    states = {name: archive.state(name)[0] for name in archive.files}
+    assert {name for name, state in states.items() if state == "missing"} == {
+        "status.json", "inventory.json", "black-box", "dcgm-health.json", "dcgm-diagnostics.log",
+    }  # fmt: skip
+    assert "no daemon answers" in archive.state("status.json")[1]
+    assert archive.state("dcgm-health.json")[1] == "dcgmi is not installed"
+    for name in ("status.json", "black-box", "dcgm-health.json"):
+        assert f"missing: {name}: " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("more", "name"),
+    first_quick(1, [(("--output", "named.archive"), "named.archive"), (("--json",), None), ((FINDING,), None)]),
+)
+def test_name_and_answer_are_as_asked(host: BundleHost, more: tuple[str, ...], name: str | None) -> None:
+    words = [str(host.out / word) if word == name else word for word in more]
+    done = host.bundle(*words)
+    assert done.returncode == 0, done.stderr
+    (file,) = host.archives
+    assert name in (None, file.name)
+    if "--json" in more:
+        made = json.loads(done.stdout)
+        assert (made["file"], made["findings"]) == (str(file), [FINDING])
+        assert made["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--output", "{taken}"), 73, "exists already: name another file, or remove it"),
+        (("--output", "{folder}/none/file"), 73, "cannot write the archive to"),
+        (("xid.48@gpu/0000:99:00.0",), 64, "no finding 'xid.48@gpu/0000:99:00.0' is in the ledger"),
+        (("x" * 500,), 64, "expected the id of a finding, found 500 characters"),
+    ],
+)
+def test_what_cannot_be_made_is_said_at_once_and_leaves_nothing(
+    host: BundleHost, words: tuple[str, ...], code: int, said: str
+) -> None:
+    taken = host.folder / "taken"
+    taken.write_text("mine")
+    done = host.bundle(*(word.format(taken=taken, folder=host.folder) for word in words))
+    assert done.returncode == code
+    assert said in done.stderr
+    assert (taken.read_text(), host.archives) == ("mine", [])
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_an_error_and_leaves_nothing(host: BundleHost) -> None:
+    command = (*SMALL_FILES, *COMMAND)
+    words = ("bundle", "--config", str(host.config), "--output", str(host.out))
+    path = {"PATH": f"{host.bin}:/usr/bin:/bin"}
+    done = gpuwarden(*words, temporary=host.folder, more=path, command=command)
+    assert done.returncode == 73, done.stderr
+    assert f"cannot write the archive to {host.out}: File too large" in done.stderr
+    assert host.archives == []
+
+
+@pytest.mark.slow
+def test_without_a_ledger_a_configuration_and_every_program_it_is_made_all_the_same(tmp_path: Path) -> None:
+    host = BundleHost(tmp_path, programs={})
+    for program in host.bin.iterdir():
+        if program.name not in ("sh", "gzip"):
+            program.unlink()
+    host.config.write_text("mode = nonsense")
+    done = host.bundle("--state-dir", host.state_dir, "--run-dir", host.folder / "run")
+    assert done.returncode == 0, done.stderr
+    assert "note: zstd is not installed: the archive is compressed with gzip" in done.stdout
+    (file,) = host.archives
+    assert file.name.endswith(".tar.gz")
+    archive = only_archive(host)
+    assert archive.state("configuration.toml") == ("missing", "it has 1 faults: gpuwarden config check lists them")
+    assert "ledger" in archive.state("events.jsonl")[1]
+    assert archive.state("nvidia-smi-q.txt") == ("missing", "nvidia-smi is not installed")
+    assert "No failure is in force." in archive.read("index.html")
+
+
+@pytest.mark.slow
+def test_a_damaged_ledger_costs_its_part_alone(host: BundleHost) -> None:
+    ledger = host.state_dir / "ledger.db"
+    ledger.write_bytes(b"\xff" * ledger.stat().st_size)
+    done = host.bundle()
+    assert done.returncode == 0, done.stderr
+    archive = only_archive(host)
+    state, why = archive.state("events.jsonl")
+    assert (state, "ledger" in why) == ("missing", True)
+    assert archive.state("nvidia-smi-q.txt")[0] == "complete"
+
+
+@pytest.mark.slow
+def test_one_that_was_killed_leaves_nothing_under_the_name_and_the_next_one_removes_what_it_left(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    host = BundleHost(tmp_path, {**USUAL, "nvidia-smi": f"echo > {started}\nexec sleep 600\n"})
+    host.remember(raised())
+    words = ["bundle", "--config", str(host.config), "--output", str(host.out)]
+    killed = subprocess.Popen([*COMMAND, *words], env=environment(host.folder, host.variables), stdout=subprocess.DEVNULL)
+    try:
+        _until(started.exists)
+        (left,) = host.archives
+        assert left.name.startswith(WORK)
+    finally:
+        killed.kill()
+        killed.wait()
+    (host.bin / "nvidia-smi").write_text("#!/bin/sh\necho\n")
+    assert host.bundle().returncode == 0
+    (file,) = host.archives
+    assert file.suffix == ".zst"
+
+
+@pytest.mark.slow
+def test_one_that_is_terminated_removes_what_it_began_and_two_at_once_leave_each_other_alone(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    host = BundleHost(tmp_path, {**USUAL, "nvidia-smi": f"[ -e {started} ] && echo || {{ echo > {started}; exec sleep 600; }}\n"})
+    host.remember(raised())
+    words = ["bundle", "--config", str(host.config), "--output", str(host.out)]
+    first = subprocess.Popen([*COMMAND, *words], env=environment(host.folder, host.variables), stderr=subprocess.PIPE, text=True)
+    try:
+        _until(started.exists)
+        assert host.bundle().returncode == 0
+        assert len(host.archives) == 2, "the folder of the first one is left alone"
+        first.send_signal(signal.SIGTERM)
+        _, said = first.communicate(timeout=150)
+    finally:
+        first.kill()
+        first.wait()
+    assert (first.returncode, "ended by SIGTERM: no archive was made" in said) == (143, True)
+    (file,) = host.archives
+    assert file.suffix == ".zst"
+    Archive(file, tmp_path / "unpacked")
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_with_a_daemon_it_has_its_status_and_a_failure_that_the_ledger_may_not_hold_yet(tmp_path: Path) -> None:
+    made, host = BundleHost(_folder(tmp_path / "made")), FakeHost(_folder(tmp_path / "host"), gpus=2)
+    with host.daemon() as daemon:
+        host.xid(1, 95)
+        daemon.wait(lambda: daemon.is_now("failure", "xid.95"), "the failure")
+        words = ("bundle", "--config", str(host.config), "--output", str(made.out))
+        done = gpuwarden(*words, temporary=tmp_path, more={**host.fake.environment, **made.variables})
+    assert done.returncode == 0, done.stderr
+    archive = only_archive(made)
+    finding = f"xid.95@gpu/{slots(2)[1]}"
+    assert archive.manifest["findings"] == [finding]
+    assert [one["id"] for one in json.loads(archive.read("status.json"))["findings"]] == [finding]
+    boards = {board["slot"]: board["serial"] for board in json.loads(archive.read("boards.json"))}
+    assert set(slots(2)) <= {slot for slot, serial in boards.items() if serial}
+    assert len(json.loads(archive.read("inventory.json"))) == 2
+
+
+def _folder(path: Path) -> Path:
+    path.mkdir()
+    return path

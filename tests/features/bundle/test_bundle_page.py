@@ -1,0 +1,95 @@
+"""The index page and the text for the vendor: nothing that others wrote becomes markup or moves a cursor, and nothing is loaded."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+from gpuwarden.features.bundle import index_page, rma
+from gpuwarden.features.bundle.boards import Board, documents
+from gpuwarden.features.bundle.contents import Contents, Told
+from gpuwarden.features.bundle.entry import Completeness, Entry
+from gpuwarden.features.bundle.series import METRICS, SPAN, Series, thinned
+from support.bundling import SERIAL, SLOT
+
+HOSTILE = "\"'><script>alert(1)</script><img src=https://x.example onerror=alert(2)>&amp;</pre>"
+LOADS = {"script", "img", "link", "iframe", "object", "embed", "a", "form", "audio", "video", "base", "image", "use"}
+VOID = {"meta"}
+
+
+class Page(HTMLParser):
+    """Its elements, with every element closed, and its texts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def contents(text: str, *, plotted: bool = True) -> Contents:
+    failure = {"id": f"xid.79@gpu/{SLOT}", "title": text, "since": text, "to_do": text, "evidence": {text: text}, "over": False, "slot": SLOT}
+    board = Board(slot=SLOT, index="3", name=text, serial=text, part=text, uuid=text, vbios=text, inforom=text, gsp=text, module=text)
+    tried = {"at": text, "kind": text, "id": text, "check": None, "pci_bus_id": None, "boot_id": text, "data": {text: text}}
+    told = Told(
+        made_at="2026-11-03T02:15:12Z",
+        host={"node": text, "sys_vendor": f"Dell {text}", "product_serial": text},
+        failures=[failure],
+        boards=documents([board]),
+        lines=[text],
+        tried=[tried],
+        anonymised=False,
+    )
+    lines = {row.title: {SLOT: [(1.0, 5.0), (2.0, 6.0)], text: [(1.0, 7.0)]} for row in METRICS} if plotted else {}
+    entries = (
+        Entry(name=text, about=text, how=text, content=b"x"),
+        Entry(name=text, about=text, how=text, state=Completeness.MISSING, why=text),
+    )
+    return Contents(told=told, series=Series(lines=lines), entries=entries)
+
+
+def test_nothing_that_others_wrote_becomes_markup_and_nothing_is_loaded() -> None:
+    page = Page(index_page.page(contents(HOSTILE)).decode())
+    assert not {tag for tag, _ in page.elements} & LOADS
+    assert not [name for _, given in page.elements for name in given if name.startswith("on") or name in ("src", "href")]
+    policies = [given.get("content") for tag, given in page.elements if tag == "meta" and "http-equiv" in given]
+    assert policies == ["default-src 'none'; style-src 'unsafe-inline'"]
+    assert "".join(page.texts).count(HOSTILE) > 10, "it is all shown, as text"
+    assert sum(tag == "svg" for tag, _ in page.elements) == len(METRICS)
+
+
+def test_it_tells_what_failed_which_board_and_what_is_missing() -> None:
+    page = Page(index_page.page(contents(SERIAL, plotted=False)).decode())
+    headings = [text for text in page.texts if text in ("What failed", "Its boards", "What the kernel said", "Not in this archive")]
+    assert headings == ["What failed", "Its boards", "What the kernel said", "Not in this archive"]
+    assert "There is no black box to draw them from: see below." in page.texts
+
+
+def test_the_text_for_the_vendor_names_board_vendor_and_what_is_missing() -> None:
+    text = rma.text(contents(SERIAL)).decode()
+    assert f"Serial number:          {SERIAL}" in text
+    assert "nvidia-bug-report.log.gz is MISSING" in text
+    assert "Dell also asks for: the service tag" in text
+    assert "\x1b" not in rma.text(contents("\x1b[31m\n")).decode()
+
+
+def test_of_many_points_the_largest_are_drawn_and_only_of_the_last_half_hour() -> None:
+    points = [(float(second), 100.0 if second == 5_000 else 1.0) for second in range(6_000)]
+    drawn = thinned(points[::-1])
+    assert len(drawn) <= 301
+    assert drawn == sorted(drawn)
+    assert min(at for at, _ in drawn) >= 5_999 - SPAN
+    assert (5_000.0, 100.0) in drawn
