@@ -11,6 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from gpuwarden.cli.text import when
+from gpuwarden.config.model import load
+from gpuwarden.config.sources import Layer, Sources
 from gpuwarden.engine.journal import Step
 from gpuwarden.features.bundle.daemon import ANSWERED_WITHIN, TOGETHER, Bundles, new_failures
 from gpuwarden.features.bundle.memory import ANSWERS_MOST, BundleFailed, BundleMade, answered, answers_of
@@ -80,7 +82,8 @@ class Node:
         self.engine, self.journal = self, self
         self.state = State(boot_id="b")
         self.appended: asyncio.Queue[Event] = asyncio.Queue()
-        config = replace(Config(), bundle=BundleOptions(on_failure=True, socket=socket))
+        options = {"bundle": {"on_failure": True, "socket": str(socket)}}
+        config = load(Sources(file=None, overrides=(Layer("test", options),)))
         self.part = Bundles(SimpleNamespace(config=config, boot_id="b"), self, lambda: self.now)  # type: ignore[arg-type]
 
     def append(self, events: list[Event], *, step: Step) -> None:
