@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from gpuwarden.base.paths import STATE_DIR, bundles
 from gpuwarden.features.active_test.gate.client import PROBE_WITHIN
+from gpuwarden.features.bundle.daemon import ANSWERED_WITHIN
+from gpuwarden.features.bundle.options import BundleOptions
 from support.needs import needed
 
 UNITS = Path(__file__).parents[2] / "systemd"
@@ -185,3 +188,22 @@ def test_the_timer_of_idle_tests_spreads_a_fleet_and_is_not_enabled_by_itself(tm
     shutil.copy(UNITS / "gpuwarden-test-submit.service", folder)
     assert exposure("gpuwarden-test-submit.service", tmp_path) <= 4.3
     assert settings(UNITS / "gpuwarden-test-submit.service")["SuccessExitStatus"] == ["3 69 75"]
+
+
+def test_the_service_of_archives_is_root_s_has_a_folder_of_root_s_own_and_waits_no_longer_than_the_daemon(
+    tmp_path: Path,
+) -> None:
+    values, socket = settings(UNITS / "gpuwarden-bundle@.service"), settings(UNITS / "gpuwarden-bundle.socket")
+    assert (values["User"], values["StateDirectory"], values["StateDirectoryMode"]) == (
+        ["root"], [bundles(STATE_DIR).name], ["0700"],
+    )  # fmt: skip
+    assert (values["RuntimeMaxSec"], values["StandardInput"], values["ProtectHome"]) == (["14min"], ["socket"], ["yes"])
+    assert ANSWERED_WITHIN > 14 * 60
+    assert (socket["SocketMode"], socket["ListenStream"]) == (["0660"], [str(BundleOptions().socket)])
+    assert int(socket["MaxConnections"][0]) > 1, "who comes second is told so"
+    assert "gpuwarden-bundle.socket" not in settings(SERVICE)["Also"][0], "it is for those who want archives at failures"
+    folder = tmp_path / "etc/systemd/system"
+    folder.mkdir(parents=True)
+    for name in ("gpuwarden-bundle@.service", "gpuwarden-bundle.socket"):
+        shutil.copy(UNITS / name, folder)
+    assert exposure("gpuwarden-bundle@i.service", tmp_path) <= 4.1
