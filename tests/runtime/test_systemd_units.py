@@ -201,7 +201,9 @@ def test_the_service_of_archives_is_root_s_has_a_folder_of_root_s_own_and_waits_
     assert ANSWERED_WITHIN > 14 * 60
     assert (socket["SocketMode"], socket["ListenStream"]) == (["0660"], [str(BundleOptions().socket)])
     assert int(socket["MaxConnections"][0]) > 1, "who comes second is told so"
-    assert "gpuwarden-bundle.socket" not in settings(SERVICE)["Also"][0], "it is for those who want archives at failures"
+    assert "gpuwarden-bundle.socket" not in settings(SERVICE)["Also"][0], (
+        "it is for those who want archives at failures"
+    )
     folder = tmp_path / "etc/systemd/system"
     folder.mkdir(parents=True)
     for name in ("gpuwarden-bundle@.service", "gpuwarden-bundle.socket"):

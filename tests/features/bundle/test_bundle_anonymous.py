@@ -36,7 +36,10 @@ NAMES = Names(["gpu-17.example", "gpu-17"], ["alice", "llama-run"], key=b"k" * 3
 @pytest.mark.slow
 def test_no_planted_name_is_left_in_any_file_and_serial_numbers_are(tmp_path: Path) -> None:
     dmesg = "echo 'NVRM: Xid (PCI:0000:4e:00): 31, pid=4242, name=python-of-bob, gpu-17 alice'; echo 'nfs: server gpu-17.example 192.0.2.77 lost'"
-    host = BundleHost(tmp_path, {**USUAL, "dmesg": dmesg, "nvidia-smi": f"{PRINTS_SMI}echo '    by alice on gpu-17.example at 2001:db8::77'\n"})
+    host = BundleHost(
+        tmp_path,
+        {**USUAL, "dmesg": dmesg, "nvidia-smi": f"{PRINTS_SMI}echo '    by alice on gpu-17.example at 2001:db8::77'\n"},
+    )
     host.kmsg.write_text(
         f"4,1,5000000,-;NVRM: Xid (PCI:{SLOT[:-2]}): 95, pid=4242, name=python-of-bob, of alice on gpu-17 (192.0.2.77), llama-run\n"
     )
@@ -65,7 +68,13 @@ def test_no_planted_name_is_left_in_any_file_and_serial_numbers_are(tmp_path: Pa
         assert "Xid" in archive.read(page)
     assert SERIAL in archive.read("rma.txt")
     left_out = {name for name, one in archive.files.items() if one["state"] == "left_out"}
-    assert left_out == {"nvidia-bug-report.log.gz", "dmesg.txt", "doctor.json", "dcgm-diagnostics.log", "configuration.toml"}
+    assert left_out == {
+        "nvidia-bug-report.log.gz",
+        "dmesg.txt",
+        "doctor.json",
+        "dcgm-diagnostics.log",
+        "configuration.toml",
+    }
     assert archive.manifest["findings"] == [FINDING]
     assert archive.state("black-box/frozen-1.trace.gz")[0] == "complete"
 
@@ -84,7 +93,13 @@ def test_versions_times_and_places_are_no_addresses(text: str) -> None:
 
 
 def test_the_same_name_gives_the_same_word_and_serial_numbers_stay() -> None:
-    document = {"user": "alice", "serial": SERIAL, "chassis_serial": "C1", "text": "alice at 192.0.2.77 on gpu-17", "uuid": UUID}
+    document = {
+        "user": "alice",
+        "serial": SERIAL,
+        "chassis_serial": "C1",
+        "text": "alice at 192.0.2.77 on gpu-17",
+        "uuid": UUID,
+    }
     found = NAMES(document)
     assert found["user"] in found["text"]
     assert (found["serial"], found["chassis_serial"]) == (SERIAL, "C1")

@@ -58,7 +58,10 @@ def test_only_a_failure_that_is_new_and_counts_has_an_archive(one: Finding, is_n
 
 
 def test_one_that_has_an_answer_is_asked_for_again_only_after_it_ended_and_came_back() -> None:
-    before, after = folded(made(ID, UPTIME - 100)), folded(answered(BundleFailed(finding=ID, why="no"), at(UPTIME - 10), "b"))
+    before, after = (
+        folded(made(ID, UPTIME - 100)),
+        folded(answered(BundleFailed(finding=ID, why="no"), at(UPTIME - 10), "b")),
+    )
     assert new_failures([ONE], answers_of(before), NOW) == [ID]
     assert new_failures([ONE], answers_of(after), NOW) == []
 
@@ -133,7 +136,10 @@ async def test_a_service_that_gives_none_is_an_event_with_the_reason(tmp_path: P
 @pytest.mark.parametrize(
     ("last", "text"),
     [
-        (made(ID, UPTIME - 5, "nvidia-bug-report.log.gz"), f"/var/{UPTIME - 5}.tar.zst; without nvidia-bug-report.log.gz"),
+        (
+            made(ID, UPTIME - 5, "nvidia-bug-report.log.gz"),
+            f"/var/{UPTIME - 5}.tar.zst; without nvidia-bug-report.log.gz",
+        ),
         (answered(BundleFailed(finding=ID, why="no\nsocket"), at(UPTIME - 5), "b"), "none could be made: no\\nsocket"),
     ],
 )

@@ -28,7 +28,11 @@ def test_frozen_traces_come_before_those_of_the_ring_and_newer_before_older_ones
     put(folder, "notes.txt", 1, 500.0)
     taken, left_out = traces(tmp_path, 100)
     assert ([one.name for one in taken], left_out) == (["frozen-1.trace.gz", "frozen-2.trace.gz"], ["ring-1.trace.gz"])
-    assert [one.name for one in traces(tmp_path, 1000)[0]] == ["frozen-1.trace.gz", "frozen-2.trace.gz", "ring-1.trace.gz"]
+    assert [one.name for one in traces(tmp_path, 1000)[0]] == [
+        "frozen-1.trace.gz",
+        "frozen-2.trace.gz",
+        "ring-1.trace.gz",
+    ]
 
 
 def test_root_follows_no_link_there_and_takes_no_file_of_another_name(tmp_path: Path) -> None:
@@ -66,6 +70,8 @@ def test_what_one_source_lacks_of_a_board_another_has() -> None:
     assert (board.slot, board.serial, board.part) == (SLOT, SERIAL, "692-2G520-0200-000")
 
 
-@pytest.mark.parametrize("text", ["", "No devices were found\n", "GPU 00000000:4E:00.0\n" * 3, "GPU \x00\n : :\n", SMI[:300]])
+@pytest.mark.parametrize(
+    "text", ["", "No devices were found\n", "GPU 00000000:4E:00.0\n" * 3, "GPU \x00\n : :\n", SMI[:300]]
+)
 def test_whatever_nvidia_smi_prints_is_read(text: str) -> None:
     assert {board.slot for board in of_smi(text)} <= {SLOT}

@@ -154,12 +154,16 @@ def test_a_damaged_ledger_costs_its_part_alone(host: BundleHost) -> None:
 
 
 @pytest.mark.slow
-def test_one_that_was_killed_leaves_nothing_under_the_name_and_the_next_one_removes_what_it_left(tmp_path: Path) -> None:
+def test_one_that_was_killed_leaves_nothing_under_the_name_and_the_next_one_removes_what_it_left(
+    tmp_path: Path,
+) -> None:
     started = tmp_path / "started"
     host = BundleHost(tmp_path, {**USUAL, "nvidia-smi": f"echo > {started}\nexec sleep 600\n"})
     host.remember(raised())
     words = ["bundle", "--config", str(host.config), "--output", str(host.out)]
-    killed = subprocess.Popen([*COMMAND, *words], env=environment(host.folder, host.variables), stdout=subprocess.DEVNULL)
+    killed = subprocess.Popen(
+        [*COMMAND, *words], env=environment(host.folder, host.variables), stdout=subprocess.DEVNULL
+    )
     try:
         _until(started.exists)
         (left,) = host.archives
@@ -176,10 +180,14 @@ def test_one_that_was_killed_leaves_nothing_under_the_name_and_the_next_one_remo
 @pytest.mark.slow
 def test_one_that_is_terminated_removes_what_it_began_and_two_at_once_leave_each_other_alone(tmp_path: Path) -> None:
     started = tmp_path / "started"
-    host = BundleHost(tmp_path, {**USUAL, "nvidia-smi": f"[ -e {started} ] && echo || {{ echo > {started}; exec sleep 600; }}\n"})
+    host = BundleHost(
+        tmp_path, {**USUAL, "nvidia-smi": f"[ -e {started} ] && echo || {{ echo > {started}; exec sleep 600; }}\n"}
+    )
     host.remember(raised())
     words = ["bundle", "--config", str(host.config), "--output", str(host.out)]
-    first = subprocess.Popen([*COMMAND, *words], env=environment(host.folder, host.variables), stderr=subprocess.PIPE, text=True)
+    first = subprocess.Popen(
+        [*COMMAND, *words], env=environment(host.folder, host.variables), stderr=subprocess.PIPE, text=True
+    )
     try:
         _until(started.exists)
         assert host.bundle().returncode == 0

@@ -41,9 +41,36 @@ class Page(HTMLParser):
 
 
 def contents(text: str, *, plotted: bool = True) -> Contents:
-    failure = {"id": f"xid.79@gpu/{SLOT}", "title": text, "since": text, "to_do": text, "evidence": {text: text}, "over": False, "slot": SLOT}
-    board = Board(slot=SLOT, index="3", name=text, serial=text, part=text, uuid=text, vbios=text, inforom=text, gsp=text, module=text)
-    tried = {"at": text, "kind": text, "id": text, "check": None, "pci_bus_id": None, "boot_id": text, "data": {text: text}}
+    failure = {
+        "id": f"xid.79@gpu/{SLOT}",
+        "title": text,
+        "since": text,
+        "to_do": text,
+        "evidence": {text: text},
+        "over": False,
+        "slot": SLOT,
+    }
+    board = Board(
+        slot=SLOT,
+        index="3",
+        name=text,
+        serial=text,
+        part=text,
+        uuid=text,
+        vbios=text,
+        inforom=text,
+        gsp=text,
+        module=text,
+    )
+    tried = {
+        "at": text,
+        "kind": text,
+        "id": text,
+        "check": None,
+        "pci_bus_id": None,
+        "boot_id": text,
+        "data": {text: text},
+    }
     told = Told(
         made_at="2026-11-03T02:15:12Z",
         host={"node": text, "sys_vendor": f"Dell {text}", "product_serial": text},
@@ -64,7 +91,9 @@ def contents(text: str, *, plotted: bool = True) -> Contents:
 def test_nothing_that_others_wrote_becomes_markup_and_nothing_is_loaded() -> None:
     page = Page(index_page.page(contents(HOSTILE)).decode())
     assert not {tag for tag, _ in page.elements} & LOADS
-    assert not [name for _, given in page.elements for name in given if name.startswith("on") or name in ("src", "href")]
+    assert not [
+        name for _, given in page.elements for name in given if name.startswith("on") or name in ("src", "href")
+    ]
     policies = [given.get("content") for tag, given in page.elements if tag == "meta" and "http-equiv" in given]
     assert policies == ["default-src 'none'; style-src 'unsafe-inline'"]
     assert "".join(page.texts).count(HOSTILE) > 10, "it is all shown, as text"
@@ -73,7 +102,11 @@ def test_nothing_that_others_wrote_becomes_markup_and_nothing_is_loaded() -> Non
 
 def test_it_tells_what_failed_which_board_and_what_is_missing() -> None:
     page = Page(index_page.page(contents(SERIAL, plotted=False)).decode())
-    headings = [text for text in page.texts if text in ("What failed", "Its boards", "What the kernel said", "Not in this archive")]
+    headings = [
+        text
+        for text in page.texts
+        if text in ("What failed", "Its boards", "What the kernel said", "Not in this archive")
+    ]
     assert headings == ["What failed", "Its boards", "What the kernel said", "Not in this archive"]
     assert "There is no black box to draw them from: see below." in page.texts
 

@@ -49,7 +49,9 @@ def test_one_that_is_not_installed_is_missing(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    "text", ["echo $$; exec sleep 600", "trap '' TERM; echo $$; while :; do sleep 600; done", "echo $$; yes"], ids=["hangs", "ignores", "floods"]
+    "text",
+    ["echo $$; exec sleep 600", "trap '' TERM; echo $$; while :; do sleep 600; done", "echo $$; yes"],
+    ids=["hangs", "ignores", "floods"],
 )
 def test_one_that_does_not_end_is_killed_at_its_deadline_and_what_it_wrote_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
@@ -72,7 +74,10 @@ def test_one_that_cannot_be_killed_is_left_and_named(tmp_path: Path, monkeypatch
     require_disposable_host()
     with hung_mount(tmp_path / "gone", killable=False) as gone:
         done = ran(tmp_path, monkeypatch, f"echo begun; exec /usr/bin/stat {gone}", deadline=1.0)
-    found = re.fullmatch(r"has not ended within 1 s and cannot be killed \(pid \d+, stuck in the kernel\): it is left behind, in state D", done.why)
+    found = re.fullmatch(
+        r"has not ended within 1 s and cannot be killed \(pid \d+, stuck in the kernel\): it is left behind, in state D",
+        done.why,
+    )
     assert (done.output, found is not None) == (b"begun\n", True), done.why
     left = LEFT.pop()
     assert asyncio.run(left.ended(60.0)), "it ends with the mount"

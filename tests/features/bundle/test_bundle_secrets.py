@@ -43,7 +43,9 @@ def test_no_secret_of_any_key_is_in_it_and_it_is_toml_that_names_where_secrets_a
     secret.chmod(0o600)
     file = tmp_path / "gpuwarden.toml"
     file.write_text(SECRETS.replace("{file}", str(secret)))
-    text = shown(load(Sources(file=file, environment={"GPUWARDEN_NOTIFY__WEBHOOK__ENV__URL": "https://env.example/hunter2-env"})))
+    text = shown(
+        load(Sources(file=file, environment={"GPUWARDEN_NOTIFY__WEBHOOK__ENV__URL": "https://env.example/hunter2-env"}))
+    )
     assert "hunter2" not in text
     found = tomllib.loads(text)
     assert found["notify"]["webhook"]["chat"]["url"] == "https://hooks.example/left-out"

@@ -111,7 +111,11 @@ def test_the_newest_archives_stay_and_other_files_too(tmp_path: Path) -> None:
         os.utime(file, (number, number))
     (tmp_path / "mine.tar.zst").touch()
     remove_old(tmp_path, 2)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["gpuwarden-bundle-n1-5.tar.zst", "gpuwarden-bundle-n1-6.tar.zst", "mine.tar.zst"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "gpuwarden-bundle-n1-5.tar.zst",
+        "gpuwarden-bundle-n1-6.tar.zst",
+        "mine.tar.zst",
+    ]
 
 
 def asked_of(path: Path, within: float = 60.0) -> Bundle:
@@ -120,7 +124,10 @@ def asked_of(path: Path, within: float = 60.0) -> Bundle:
 
 def test_the_daemon_sends_findings_and_gets_the_path(tmp_path: Path) -> None:
     path = tmp_path / "s"
-    busy, made = b'{"error": "another", "busy": true}', b'{"file": "/var/x.tar.zst", "missing": ["a", 1], "sha256": "0"}'
+    busy, made = (
+        b'{"error": "another", "busy": true}',
+        b'{"file": "/var/x.tar.zst", "missing": ["a", 1], "sha256": "0"}',
+    )
     with answering(path, busy, made) as asked:
         found = asked_of(path)
     assert found == Bundle(file="/var/x.tar.zst", missing=("a",))
