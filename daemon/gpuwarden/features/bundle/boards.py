@@ -45,9 +45,16 @@ class Board:
 
 
 _SMI = {
-    "Product Name": "name", "Serial Number": "serial", "Board Part Number": "part", "GPU UUID": "uuid", "VBIOS Version": "vbios",
-    "Image Version": "inforom", "GSP Firmware Version": "gsp", "Module ID": "module", "Chassis Serial Number": "chassis",
-}  # fmt: skip
+    "Product Name": "name",
+    "Serial Number": "serial",
+    "Board Part Number": "part",
+    "GPU UUID": "uuid",
+    "VBIOS Version": "vbios",
+    "Image Version": "inforom",
+    "GSP Firmware Version": "gsp",
+    "Module ID": "module",
+    "Chassis Serial Number": "chassis",
+}
 """Lines of `nvidia-smi -q` and what they are."""
 _GPU = re.compile(r"^GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\s*$")
 _LINE = re.compile(r"^\s+([^:]+?)\s*:\s*(.*?)\s*$")

@@ -15,10 +15,31 @@ from gpuwarden.health.view import Rules
 from gpuwarden.publish.times import rfc3339
 
 Document = dict[str, Any]
-_UNTOLD = frozenset({
-    "rising", "subsided", "counted", "job_begun", "job_used", "job_ended", "summed", "answered", "tried", "host_learned", "host_forgotten",
-    "kernel_line", "xid", "sxid", "aer", "gpu_pinned", "log_gap", "oom_kill", "started", "intended", "signalling",
-})  # fmt: skip
+_UNTOLD = frozenset(
+    {
+        "rising",
+        "subsided",
+        "counted",
+        "job_begun",
+        "job_used",
+        "job_ended",
+        "summed",
+        "answered",
+        "tried",
+        "host_learned",
+        "host_forgotten",
+        "kernel_line",
+        "xid",
+        "sxid",
+        "aer",
+        "gpu_pinned",
+        "log_gap",
+        "oom_kill",
+        "started",
+        "intended",
+        "signalling",
+    }
+)
 """Kinds of events that are neither an action nor a change of the node: events.jsonl has them."""
 _TOLD_MOST = 200
 _BOX = "black-box"
@@ -74,18 +95,53 @@ def contents_of(found: Gathered, *, node: str, rules: Rules, now: float, anonymi
     )
     meant = kernel.explained(lines, rules, series.driver)
     entries = (
-        _made("boards.json", "the boards in this machine", "black box, nvidia-smi -q, daemon, ledger", _indented(told.boards)),
-        _json("host.json", "this machine, its firmware, kernel and driver", "/sys/class/dmi/id, uname", found.host, items.HOST_MOST),
-        _lines("events.jsonl", f"the ledger, from {ledger.BEFORE / 3600:.0f} h before the failure on", found.slice, events, items.EVENTS_MOST, earlier=cut is not None and cut.earlier),
-        _lines("tests.jsonl", "active tests of the last 28 days", found.slice, [] if cut is None else cut.tests, items.TESTS_MOST),
+        _made(
+            "boards.json",
+            "the boards in this machine",
+            "black box, nvidia-smi -q, daemon, ledger",
+            _indented(told.boards),
+        ),
+        _json(
+            "host.json",
+            "this machine, its firmware, kernel and driver",
+            "/sys/class/dmi/id, uname",
+            found.host,
+            items.HOST_MOST,
+        ),
+        _lines(
+            "events.jsonl",
+            f"the ledger, from {ledger.BEFORE / 3600:.0f} h before the failure on",
+            found.slice,
+            events,
+            items.EVENTS_MOST,
+            earlier=cut is not None and cut.earlier,
+        ),
+        _lines(
+            "tests.jsonl",
+            "active tests of the last 28 days",
+            found.slice,
+            [] if cut is None else cut.tests,
+            items.TESTS_MOST,
+        ),
         _json("status.json", "the daemon's status at this moment", "control socket", found.status, items.STATUS_MOST),
-        _json("inventory.json", "the GPUs expected in this machine", "control socket", found.inventory, items.INVENTORY_MOST),
+        _json(
+            "inventory.json",
+            "the GPUs expected in this machine",
+            "control socket",
+            found.inventory,
+            items.INVENTORY_MOST,
+        ),
         _kernel(lines, found.kernel_log, dmesg),
-        _made("xids.txt", "what the Xids and SXids in kernel.txt mean", "gpuwarden explain", meant.encode()[: items.XIDS_MOST]),
+        _made(
+            "xids.txt",
+            "what the Xids and SXids in kernel.txt mean",
+            "gpuwarden explain",
+            meant.encode()[: items.XIDS_MOST],
+        ),
         _configuration(found.configuration),
         *_traces(found),
         *found.outputs.values(),
-    )  # fmt: skip
+    )
     return Contents(told=told, series=series, entries=entries)
 
 

@@ -12,9 +12,19 @@ from gpuwarden.publish.times import rfc3339
 from gpuwarden_collectors.host_files import printable, text_or_empty
 
 DMI = (
-    "sys_vendor", "product_name", "product_serial", "product_sku", "chassis_serial", "chassis_asset_tag", "board_vendor", "board_name", "board_serial",
-    "bios_vendor", "bios_version", "bios_date",
-)  # fmt: skip
+    "sys_vendor",
+    "product_name",
+    "product_serial",
+    "product_sku",
+    "chassis_serial",
+    "chassis_asset_tag",
+    "board_vendor",
+    "board_name",
+    "board_serial",
+    "bios_vendor",
+    "bios_version",
+    "bios_date",
+)
 """Files of /sys/class/dmi/id. The serial numbers are for root alone."""
 _MOST = 200
 

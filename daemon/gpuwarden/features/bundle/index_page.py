@@ -14,16 +14,35 @@ from gpuwarden.features.bundle.plots import plots
 
 _ROWS_MOST, _LINES_MOST, _LINE_MOST = 200, 60, 300
 BOARD = (
-    ("index", "GPU"), ("slot", "PCI address"), ("name", "Product"), ("serial", "Serial number"), ("part", "Part number"), ("module", "Module"),
-    ("chassis", "Chassis"), ("vbios", "VBIOS"), ("inforom", "InfoROM"), ("gsp", "GSP firmware"), ("remapped", "Remapped rows"),
-    ("retired", "Retired pages"), ("uuid", "UUID"),
-)  # fmt: skip
+    ("index", "GPU"),
+    ("slot", "PCI address"),
+    ("name", "Product"),
+    ("serial", "Serial number"),
+    ("part", "Part number"),
+    ("module", "Module"),
+    ("chassis", "Chassis"),
+    ("vbios", "VBIOS"),
+    ("inforom", "InfoROM"),
+    ("gsp", "GSP firmware"),
+    ("remapped", "Remapped rows"),
+    ("retired", "Retired pages"),
+    ("uuid", "UUID"),
+)
 """Keys of a board and their headings."""
 _MACHINE = (
-    ("node", "Node"), ("sys_vendor", "Vendor"), ("product_name", "Product"), ("product_serial", "System serial number"),
-    ("chassis_serial", "Chassis serial number"), ("board_serial", "Board serial number"), ("bios_version", "BIOS"), ("kernel", "Kernel"),
-    ("distribution", "Distribution"), ("driver", "Driver"), ("up_since", "Up since"), ("gpuwarden", "gpuwarden"),
-)  # fmt: skip
+    ("node", "Node"),
+    ("sys_vendor", "Vendor"),
+    ("product_name", "Product"),
+    ("product_serial", "System serial number"),
+    ("chassis_serial", "Chassis serial number"),
+    ("board_serial", "Board serial number"),
+    ("bios_version", "BIOS"),
+    ("kernel", "Kernel"),
+    ("distribution", "Distribution"),
+    ("driver", "Driver"),
+    ("up_since", "Up since"),
+    ("gpuwarden", "gpuwarden"),
+)
 
 
 def page(contents: Contents) -> bytes:

@@ -159,11 +159,13 @@ def _node(order: Order) -> str:
 
 def document(made: Made) -> str:
     """Return it as JSON, for programs."""
-    return json.dumps({
-        "file": str(made.file),
-        "bytes": made.size,
-        "sha256": made.sha256,
-        "findings": list(made.findings),
-        "missing": [{"name": name, "why": why} for name, why in made.missing],
-        "note": made.note,
-    })  # fmt: skip
+    return json.dumps(
+        {
+            "file": str(made.file),
+            "bytes": made.size,
+            "sha256": made.sha256,
+            "findings": list(made.findings),
+            "missing": [{"name": name, "why": why} for name, why in made.missing],
+            "note": made.note,
+        }
+    )

@@ -30,10 +30,17 @@ VENDORS = (
 )
 """A word in the vendor's name as the firmware has it, the vendor, and what it asks for beside this archive."""
 _SYSTEM = (
-    ("Vendor", "sys_vendor"), ("Product", "product_name"), ("SKU", "product_sku"), ("System serial number", "product_serial"),
-    ("Chassis serial number", "chassis_serial"), ("Board serial number", "board_serial"), ("BIOS", "bios_version"), ("Kernel", "kernel"),
-    ("Distribution", "distribution"), ("Driver", "driver"),
-)  # fmt: skip
+    ("Vendor", "sys_vendor"),
+    ("Product", "product_name"),
+    ("SKU", "product_sku"),
+    ("System serial number", "product_serial"),
+    ("Chassis serial number", "chassis_serial"),
+    ("Board serial number", "board_serial"),
+    ("BIOS", "bios_version"),
+    ("Kernel", "kernel"),
+    ("Distribution", "distribution"),
+    ("Driver", "driver"),
+)
 _LINES_MOST, _TRIED_MOST, _LINE_MOST = 20, 30, 300
 _UNKNOWN = "(not known: read it from the label, or from the BMC)"
 

@@ -34,9 +34,16 @@ def _links(gpu: GpuFacts) -> float | None:
     counted = [
         count
         for link in gpu.links
-        for count in (link.crc_flit_errors, link.crc_data_errors, link.replay_errors, link.recovery_errors, link.rx_errors, link.recovery_failures)
+        for count in (
+            link.crc_flit_errors,
+            link.crc_data_errors,
+            link.replay_errors,
+            link.recovery_errors,
+            link.rx_errors,
+            link.recovery_failures,
+        )
         if count is not None
-    ]  # fmt: skip
+    ]
     return float(sum(counted)) if counted else None
 
 
