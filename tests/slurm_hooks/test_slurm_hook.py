@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gpuwarden.publish.files.healthy_mark import PERIOD
 from support.slurm_hooks import PATIENCE, SCRIPTS, SHELLS, HookHost, require_root, uptime
 
 
@@ -182,9 +183,11 @@ def marked(host: HookHost, shell: Sequence[str], **mark: Any) -> str:
 def test_a_mark_of_the_present_period_or_the_next_means_healthy(
     host: HookHost, shell: Sequence[str], periods: int
 ) -> None:
-    while uptime() % 8 > 1:  # the present one is to last until the script has run
-        time.sleep(0.1)
-    assert marked(host, shell, periods=periods) == "gpuwarden: healthy"
+    period = -1
+    while period != uptime() // PERIOD:  # the script has run within one
+        period = uptime() // PERIOD
+        said = marked(host, shell, periods=periods)
+    assert said == "gpuwarden: healthy"
 
 
 MARKS: dict[str, dict[str, Any]] = {
