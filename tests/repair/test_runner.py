@@ -10,8 +10,9 @@ import pytest
 from gpuwarden.features.repair import runner
 from gpuwarden.features.repair.model import Outcome, StepKind
 from gpuwarden.features.repair.preconditions import Precondition
+from gpuwarden.health.model import Advice
 from support.repair_rig import World, world
-from support.repair_scenes import OTHER_BOOT, REASON, UUID, begun, drained, ended
+from support.repair_scenes import FINDING, OTHER_BOOT, REASON, UUID, begun, drained, ended
 from support.snapshots import slot
 
 ONCE = [
@@ -102,6 +103,16 @@ async def test_a_finding_that_ends_while_the_reader_leaves_is_not_repaired(tmp_p
         assert not host.memory.tries
         assert not host.helper.steps
         assert host.log[-2:] == ["on", "leave"]
+
+
+async def test_a_finding_that_needs_another_step_meanwhile_is_planned_anew(tmp_path: Path) -> None:
+    async with world(tmp_path) as host:
+        worse = replace(FINDING, advice=Advice.REBOOT)
+        host.on_off = lambda: setattr(host, "verdict", replace(host.verdict, findings=(worse,)))
+        await host.turn()
+        assert forbidden(host) == [Precondition.STEP]
+        assert "its next step is reboot by now" in host.runner.barred[0].text
+        assert not host.helper.steps
 
 
 async def test_an_operator_who_resumes_the_node_meanwhile_has_the_last_word(tmp_path: Path) -> None:

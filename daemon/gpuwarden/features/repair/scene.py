@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 
 from gpuwarden.features.repair.memory import memory_of
+from gpuwarden.features.repair.model import StepKind
 from gpuwarden.features.repair.options import RepairOptions
 from gpuwarden.features.repair.plan import DAY, Plan, plan
 from gpuwarden.features.repair.preconditions import Scene
@@ -77,9 +78,16 @@ class Sight:
         return None if found is None else self._plan(found)
 
     def again(self, before: Plan) -> Plan | None:
-        """Return the plan for the same finding by what is known now, with the step as it was fitted to the host."""
+        """Return the plan for the same finding by what is known now, with the step as it was fitted to the host.
+
+        Where the finding has another next step by now, there is none: it is planned anew.
+        """
         now = self.plan_for(str(before.finding.key))
-        return now if now is None or now.step is None else replace(now, step=before.step)
+        if now is None or now.step is None or before.step is None:
+            return now
+        if now.step != before.step and (now.step.kind, before.step.kind) != (StepKind.RESET_GPU, StepKind.RESET_ALL):
+            return replace(now, step=None, why=f"its next step is {now.step} by now")
+        return replace(now, step=before.step)
 
     def _plan(self, finding: Finding) -> Plan:
         service = self._service
