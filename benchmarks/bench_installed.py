@@ -27,7 +27,7 @@ def files(folder: Path) -> Iterator[Path]:
 
 
 def size(found: Iterator[Path]) -> float:
-    """MiB, the files' own bytes."""
+    """Return the bytes of the files themselves, in MiB."""
     return sum(file.stat().st_size for file in found) / MIB
 
 

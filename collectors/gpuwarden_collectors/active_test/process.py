@@ -97,7 +97,7 @@ def _named(name: str) -> None:
 
 
 def main() -> None:
-    """Raises SystemExit for a request that is none."""
+    """Run the tests that the request names. Raises SystemExit for a request that is none."""
     try:
         (text,) = sys.argv[1:]
         request = parsed(text)

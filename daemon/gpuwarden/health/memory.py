@@ -216,7 +216,7 @@ class State:
     """What is of the moment."""
 
     def tracks_of(self, code: str) -> Sequence[Track]:
-        """The tracks of one condition."""
+        """Return the tracks of one condition, on all subjects."""
         return [track for track in self.tracks.values() if track.key.code == code]
 
 

@@ -101,5 +101,5 @@ class DeliveryWorker:
             )
 
     def _pause(self, delivery: Delivery) -> float:
-        """Seconds until the next attempt."""
+        """Return the seconds until the next attempt, at least those that the target asked for."""
         return max(self._backoff.failed(), delivery.after * self._chance.uniform(1.0, 1.25))

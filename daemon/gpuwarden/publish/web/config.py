@@ -76,7 +76,7 @@ def read(path: Path) -> WebConfig:
 
 
 def _structured(files: Files, fault: AddFault) -> WebConfigFile:
-    """Faulty keys have their default."""
+    """Parse the file. Faulty keys have their default."""
     from gpuwarden.publish.web import yaml as web_yaml  # noqa: PLC0415 - 3 MB that most daemons do not need
 
     try:
