@@ -99,7 +99,7 @@ async def paced(options: DcgmOptions, window: float) -> tuple[list[float], dict[
 
 
 def bare() -> dict[str, float]:
-    """Return the memory of an interpreter that does nothing."""
+    """An interpreter that does nothing."""
     waiting = "import sys; print(flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", waiting], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -86,7 +86,7 @@ def cpu_row(gpus: int, interval: float, scraped: str, used: Mapping[str, Sequenc
 
 
 def memory(pid: int) -> dict[str, float]:
-    """Return the memory of a process in MiB by smaps_rollup, and its threads and descriptors."""
+    """MiB from smaps_rollup, and counts."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
     kib = {name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)}
     return {

@@ -27,7 +27,7 @@ def files(folder: Path) -> Iterator[Path]:
 
 
 def size(found: Iterator[Path]) -> float:
-    """Return the bytes of the files themselves, in MiB."""
+    """MiB, the files' own bytes."""
     return sum(file.stat().st_size for file in found) / MIB
 
 

@@ -109,7 +109,7 @@ def start(host: FakeHost, took: dict[str, list[float]], how: str) -> None:
 
 
 def call(*command: str | Path) -> float:
-    """Return the milliseconds that a process takes from its start to its end."""
+    """Milliseconds of a whole process."""
     started = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:

@@ -115,7 +115,7 @@ class SoakHost(FakeHost):
         self.plug(GPUS)
 
     def writes(self) -> dict[str, int]:
-        """Count the writes to the scheduler, by kind."""
+        """The writes to the scheduler."""
         try:
             words = (self.slurm / "writes").read_text().split()
         except FileNotFoundError:

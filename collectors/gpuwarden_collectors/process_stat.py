@@ -38,7 +38,7 @@ class ProcessStat:
 
 
 def parse_stat(line: bytes) -> ProcessStat:
-    """Parse a line of /proc/PID/stat. Raises ValueError for a line of another form."""
+    """Raises ValueError for a line of another form."""
     head, _, tail = line.rpartition(b") ")  # the name may hold anything, parentheses and newlines too
     pid, _, name = head.partition(b" (")
     fields = tail.split()
@@ -71,7 +71,7 @@ def process_stat(proc: Path | str, pid: int) -> ProcessStat | None:
 
 
 def process_ids(proc: str, most: int) -> list[int]:
-    """List the processes. Raises SourceAbsent without /proc, CollectorError if it cannot be listed or lists more than `most`."""
+    """Raises SourceAbsent without /proc, CollectorError if it cannot be listed or lists more than `most`."""
     try:
         pids = [int(name) for name in os.listdir(proc) if name.isdecimal()]  # noqa: PTH208 - a Path for each process
     except FileNotFoundError as error:

@@ -74,7 +74,7 @@ class _Writer:
             self.write(value, depth + 1)
 
     def _array(self, value: Any) -> None:
-        """Write an array. Raises NotPlain for all that is no array, scalar or dtype of numpy's."""
+        """Raises NotPlain for all that is no array, scalar or dtype of numpy's."""
         module = type(value).__module__.partition(".")[0]
         numpy = _numpy() if module == "numpy" else None
         if numpy is None or not (type(value) is numpy.ndarray or isinstance(value, (numpy.generic, numpy.dtype))):
@@ -143,7 +143,7 @@ class _Reader:
         return bytes(self._taken(size))
 
     def _taken(self, size: int) -> bytearray:
-        """Read the next bytes. Raises ValueError where that many are not there."""
+        """Raises ValueError where that many are not there."""
         if size > self.left:
             raise ValueError(f"{size} bytes are announced, and {self.left} are left")
         content = bytearray(size)

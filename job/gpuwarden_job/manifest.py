@@ -101,7 +101,7 @@ def _whole(digits: str) -> int:
 
 
 def write(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest of a checkpoint. Raises OSError, and TypeError or ValueError if `extra` is not JSON."""
+    """Raises OSError; TypeError or ValueError if `extra` is not JSON."""
     content: dict[str, Any] = {
         "format": FORMAT,
         "sequence": manifest.sequence,

@@ -48,7 +48,7 @@ def requeue_code(environ: Mapping[str, str] = os.environ) -> int:
 def leave(
     guard: CheckpointGuard, *, markers: str | Path | None = None, environ: Mapping[str, str] = os.environ
 ) -> NoReturn:
-    """End this rank. Raises SystemExit with the code for "start me again", now or when parking ends.
+    """Raises SystemExit with the code for "start me again", now or when parking ends.
 
     `markers`: a folder for a reschedulable-error marker, where a launcher such as torchrun swallows the codes of its ranks.
     Where torchrun would start the ranks again on a node that is taken away, it is ended too.

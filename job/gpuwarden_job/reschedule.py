@@ -59,7 +59,7 @@ def reschedulable(folder: str | Path, rank: int = 0, errors: tuple[type[BaseExce
 
 
 def mark(folder: Path, rank: int, text: str) -> None:
-    """Write the mark by which a launcher starts the job again elsewhere. Raises nothing: the error on its way out matters more."""
+    """Raises nothing: the error on its way out matters more."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         durable.replace(_mark_of(folder, rank), f"{text[:_TEXT]}\n".encode(errors="replace"))

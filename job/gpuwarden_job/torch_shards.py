@@ -85,7 +85,7 @@ def sharded_reader(**parts: Any) -> Read:
 
 @contextmanager
 def _as_error() -> Iterator[None]:
-    """Turn torch's error into a RuntimeError: it is a BaseException, which the store would not catch."""
+    """Raises RuntimeError for torch's error, a BaseException, which the store would not catch."""
     try:
         yield
     except _checkpoint().CheckpointException as error:

@@ -73,7 +73,7 @@ def read(root: Path) -> list[Need]:
 
 
 def check(needs: Iterable[Need]) -> None:
-    """Compare what the bundle needs with the baseline. Raises BuildError with everything that a host of the baseline does not have."""
+    """Raises BuildError with everything that a host of the baseline does not have."""
     wrong = [text for need in needs for text in _wrong(need)]
     if wrong:
         raise BuildError("the bundle needs what not every host has:\n  " + "\n  ".join(wrong))

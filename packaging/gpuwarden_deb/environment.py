@@ -104,7 +104,7 @@ def run(
     cwd: Path = ROOT,
     within: float = _STEP_WITHIN,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a step of the build. Raises BuildError with what it wrote if it fails."""
+    """Raises BuildError with what it wrote."""
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8", **(more or {})}
     environment |= {} if epoch is None else {"SOURCE_DATE_EPOCH": str(epoch)}
     done = subprocess.run(

@@ -49,7 +49,7 @@ def debian_architecture(machine: str) -> str:
 
 
 def require(what: str, commands: Mapping[str, str]) -> None:
-    """Look for the commands of a build. Raises BuildError if one of the commands, here with their packages, is missing."""
+    """Raises BuildError if one of the commands, here with their packages, is missing."""
     missing = [f"{command} (package {package})" for command, package in commands.items() if not shutil.which(command)]
     if missing:
         raise BuildError(f"{what} cannot be built here: no {', no '.join(missing)}; apt-get install them")

@@ -15,7 +15,7 @@ _SOURCES = ("daemon", "collectors", "packaging")
 
 
 def inspect(root: Path) -> None:
-    """Inspect every file of the package. Raises BuildError with everything that is wrong."""
+    """Raises BuildError with everything that is wrong."""
     wrong = [text for file in sorted(root.rglob("*")) if file.is_file() for text in _wrong(root, file)]
     if wrong:
         raise BuildError("the package is not fit to leave this machine:\n  " + "\n  ".join(wrong[:50]))

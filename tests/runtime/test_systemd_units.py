@@ -13,6 +13,7 @@ from gpuwarden.base.paths import STATE_DIR, bundles
 from gpuwarden.features.active_test.gate.client import PROBE_WITHIN
 from gpuwarden.features.bundle.daemon import ANSWERED_WITHIN
 from gpuwarden.features.bundle.options import BundleOptions
+from gpuwarden.features.repair.helper.host import Host
 from support.needs import needed
 
 UNITS = Path(__file__).parents[2] / "systemd"
@@ -158,6 +159,35 @@ def test_the_exposure_of_the_service_of_the_return_gate_is_no_more_than_its_capa
     for name in ("gpuwarden-test@.service", "gpuwarden-test.socket"):
         shutil.copy(UNITS / name, folder)
     assert exposure("gpuwarden-test@i.service", tmp_path) <= 3.1
+
+
+def test_the_helper_of_repairs_can_do_what_its_steps_need_and_each_capability_is_explained(tmp_path: Path) -> None:
+    file = UNITS / "gpuwarden-repair@.service"
+    values, socket = settings(file), settings(UNITS / "gpuwarden-repair.socket")
+    comments = "\n".join(line for line in file.read_text().splitlines() if line.startswith("#"))
+    assert {one for one in values["CapabilityBoundingSet"][0].split() if one not in comments} == set()
+    assert values["DevicePolicy"] == ["closed"]
+    opened = {device.split()[0] for device in values["DeviceAllow"] if not device.endswith(" m")}
+    assert opened == {device for device in opened if device.startswith("char-nvidia")} | {"char-195"}
+    assert "char-nvidia-uvm" not in opened
+    assert (values["StateDirectory"], values["StateDirectoryMode"]) == (["gpuwarden-repair"], ["0700"])
+    assert (values["KillMode"], values["ExecStopPost"]) == (["mixed"], [f"{values['ExecStart'][0]} --settle"])
+    assert (socket["SocketMode"], socket["SocketGroup"], socket["Accept"]) == (["0660"], ["gpuwarden"], ["yes"])
+    assert "gpuwarden-repair.socket" not in settings(SERVICE)["Also"][0], "it is for those who want repairs"
+    folder = tmp_path / "etc/systemd/system"
+    folder.mkdir(parents=True)
+    for name in ("gpuwarden-repair@.service", "gpuwarden-repair.socket"):
+        shutil.copy(UNITS / name, folder)
+    assert exposure("gpuwarden-repair@i.service", tmp_path) <= 4.6
+
+
+def test_no_profile_of_the_daemon_can_write_what_the_helper_of_repairs_remembers() -> None:
+    notebook = Host().folder
+    for file in (SERVICE, *UNITS.glob("profiles/*.conf")):
+        values = settings(file)
+        written = " ".join(values.get("ReadWritePaths", []) + values.get("StateDirectory", [])).split()
+        assert not any(notebook.name == Path(path.lstrip("-")).name for path in written)
+    assert settings(SERVICE)["ProtectSystem"] == ["strict"]
 
 
 def test_only_the_termination_drop_in_lets_ranks_be_signalled_and_stops_the_daemon_before_what_runs_them() -> None:

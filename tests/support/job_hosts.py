@@ -57,7 +57,7 @@ class JobHost(DcgmHost):
         self.containers: ContainersFacts | None = None
 
     def all(self, **values: Any) -> None:
-        """Change these readings of every GPU."""
+        """Readings of every GPU."""
         for n in self.gpus:
             self.change(n, **values)
 

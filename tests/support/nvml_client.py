@@ -34,7 +34,7 @@ class NvmlClient:
         self.process.stdin.flush()
 
     def receive(self) -> dict[str, Any]:
-        """Return the next answer of the process. Raises EOFError when the process is gone."""
+        """Raises EOFError when the process is gone."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:

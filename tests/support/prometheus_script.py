@@ -73,7 +73,7 @@ def drip(first: bytes) -> Answer:
 
 @contextmanager
 def api_server(respond: Respond, tls: ssl.SSLContext | None = None) -> Iterator[int]:
-    """Serve the API of Prometheus until the end of the block; yields the port on loopback."""
+    """Its port on loopback."""
     stopped = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):

@@ -33,7 +33,7 @@ class SlurmHost(FakeHost):
         self.configure_slurm()
 
     def configure_slurm(self, *, percent: int = 100, conf: Path | None = None, more: str = "") -> None:
-        """Configure a daemon that drains this node of Slurm. `more`: further lines of `[slurm]`."""
+        """`more`: further lines of `[slurm]`."""
         self.configure(
             '[policy]\nrestore_passes = 3\nrestore_after = "0s"\nlook_often = "5s"\n'
             f'[breaker]\npercent = {percent}\nrecount_after = "1s"\n'

@@ -135,7 +135,7 @@ class Scraper:
             return cls(*await asyncio.open_connection("127.0.0.1", served.port, ssl=tls, server_hostname=name))
 
     async def get(self, path: str, **headers: str) -> Answer:
-        """Ask for a page on this connection. Raises IncompleteReadError or ConnectionError if the server ended the connection."""
+        """Raises IncompleteReadError or ConnectionError if the server ended the connection."""
         head = "".join(f"{name}: {value}\r\n" for name, value in {"Host": "a", **headers}.items())
         async with asyncio.timeout(PATIENCE):
             self.writer.write(f"GET {path} HTTP/1.1\r\n{head}\r\n".encode())

@@ -124,7 +124,7 @@ class WholeHost(Host):
         return super().step(*events, nvml=nvml, pci=pci, collect=collect)
 
     def unread(self, collector: str) -> Observation[Any]:
-        """Return a pass of this collector that failed."""
+        """A pass that failed."""
         return self._pass(collector, PassOutcome.FAILED)
 
     def _pass(self, collector: str, found: object) -> Observation[Any]:

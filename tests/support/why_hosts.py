@@ -53,7 +53,7 @@ class WhyHost(JobHost):
 
     @property
     def records(self) -> list[Record]:
-        """Return the records of all jobs in its ledger."""
+        """All records in its ledger."""
         found = [record_of(event) for event in self.ledger if event.kind == EventKind.JOB_ENDED]
         return [record for record in found if record is not None]
 

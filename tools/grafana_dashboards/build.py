@@ -29,7 +29,7 @@ POINTS_MOST = 300
 
 
 def document(page: Page) -> str:
-    """Return the dashboard of a page as JSON."""
+    """The dashboard as JSON."""
     return JSONEncoder(indent=2, sort_keys=True).encode(dashboard(page)) + "\n"
 
 

@@ -200,7 +200,7 @@ def _parsed(text: bytes, rank: int) -> Acknowledgement:
 
 
 def _remove_entry(folder: int, name: str) -> None:
-    """Remove an entry of a folder that is to go. Raises nothing: one that cannot be removed keeps its folder, which `remove` reports."""
+    """Raises nothing: an entry that cannot be removed keeps its folder, which `remove` reports."""
     with contextlib.suppress(OSError):
         try:
             os.unlink(name, dir_fd=folder)

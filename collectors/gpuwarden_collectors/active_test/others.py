@@ -52,7 +52,7 @@ class Others:
     """
 
     def __init__(self, nvml: Any, uuid: str, parent: int, proc: str = "/proc") -> None:
-        """Find the GPU. Raises Obstructed if the processes of others on it cannot be seen."""
+        """Raises Obstructed if the processes of others on this GPU cannot be seen."""
         self._nvml, self._uuid, self._parent, self._proc = nvml, uuid, parent, proc
         if not _in_hosts_namespace(proc):
             raise self._unseen(
@@ -64,7 +64,7 @@ class Others:
         self.reasons = 0
 
     def check(self, obstacle: Obstacle = Obstacle.DISTURBED) -> None:
-        """Read who is on the GPU. Raises Obstructed if another process is."""
+        """Raises Obstructed if another process is on the GPU."""
         self._observe()
         strangers = sorted(pid for pid in self._processes() if not self._own(pid))
         if strangers:
@@ -75,7 +75,7 @@ class Others:
             )
 
     def check_view(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Wait until NVML lists this process itself. Raises Obstructed if it does not, which has a context by now: then it would list no other either."""
+        """Raises Obstructed if NVML does not list this process itself, which has a context by now: then it would list no other either."""
         until = clock() + _LISTED_WITHIN
         while os.getpid() not in self._processes():
             if clock() > until:

@@ -97,7 +97,7 @@ def _named(name: str) -> None:
 
 
 def main() -> None:
-    """Run the tests that the request names. Raises SystemExit for a request that is none."""
+    """Raises SystemExit for a request that is none."""
     try:
         (text,) = sys.argv[1:]
         request = parsed(text)

@@ -136,7 +136,7 @@ class Key:
 
 
 def _expect_google(reply: Reply) -> None:
-    """Check the header that the service sets. Raises ReplyError for whatever is not an answer of this service: a portal's, a proxy's, an error."""
+    """Raises ReplyError for whatever is not an answer of this service: a portal's, a proxy's, an error."""
     reply.expect()
     if reply.headers.get("metadata-flavor") != "Google":
         raise ReplyError("the answer lacks Metadata-Flavor: Google")

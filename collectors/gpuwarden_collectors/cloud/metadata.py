@@ -39,7 +39,7 @@ class Metadata:
         body: bytes | None = None,
         within: float | None = None,
     ) -> Reply:
-        """Send a request, and return the reply. Raises MetadataError. `within`: seconds, where this one may take longer or shorter."""
+        """Raises MetadataError. `within`: seconds, where this one may take longer or shorter."""
         limit = self.timeout if within is None else within
         what = f"{method} {self.endpoint}{path.partition('?')[0]}"
         try:

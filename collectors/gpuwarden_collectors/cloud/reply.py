@@ -42,7 +42,7 @@ class Reply:
         return text
 
     def json(self) -> Any:
-        """Parse the body as JSON. Raises ReplyError, also for keys that are there twice, and for numbers that JSON does not have."""
+        """Raises ReplyError: also for keys that are there twice, and for numbers that JSON does not have."""
         try:
             return json.loads(self.body.decode("utf-8"), object_pairs_hook=_once, parse_constant=_no_number)
         except (ValueError, RecursionError) as error:
@@ -82,7 +82,7 @@ def _no_number(text: str) -> NoReturn:
 
 
 def text_of(item: Mapping[str, Any], key: str) -> str:
-    """Return the text of a key. Raises ReplyError unless it is there and is text."""
+    """Raises ReplyError unless it is there and is text."""
     value = item.get(key)
     if not isinstance(value, str):
         raise ReplyError(f"{key} is not text")
@@ -98,7 +98,7 @@ def time_of(item: Mapping[str, Any], key: str) -> float:
 
 
 def choice_of(item: Mapping[str, Any], key: str, choices: Collection[str]) -> str:
-    """Return the word of a key. Raises ReplyError unless it is one of `choices`: the meaning of any other value is not known."""
+    """Raises ReplyError unless it is one of `choices`: the meaning of any other value is not known."""
     value = text_of(item, key)
     if value not in choices:
         raise ReplyError(f"{key} is {clean(value, 40)!r}")

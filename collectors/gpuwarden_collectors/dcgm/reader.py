@@ -42,7 +42,7 @@ class DcgmReader:
         self.spent = False
 
     def connect(self) -> None:
-        """Connect to the engine. Raises SourceAbsent if DCGM is not installed or no engine runs, CollectorError if it should but does not."""
+        """Raises SourceAbsent if DCGM is not installed or no engine runs, CollectorError if it should but does not."""
         try:
             self._connect()
         except Misfit:

@@ -31,7 +31,7 @@ class MemoryCollector:
         self._edac = sysfs / "devices/system/edac/mc"
 
     def read(self) -> MemoryFacts:
-        """Read the memory and its errors. Raises SourceAbsent without a meminfo, and CollectorError if it cannot be read or says no total.
+        """Raises SourceAbsent without a meminfo, and CollectorError if it cannot be read or says no total.
 
         A host without EDAC (its memory has no ECC, or its driver is not loaded) has no controllers.
         """

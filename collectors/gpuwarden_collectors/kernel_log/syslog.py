@@ -110,7 +110,7 @@ class SyslogRing:
         self._last = 0  # the number that the last line has beyond BY_TIME
 
     def read(self, limit: int) -> Turn:
-        """Read about `limit` records. Raises OSError if the ring may not be read any more, or its lines have no times."""
+        """Raises OSError if the ring may not be read any more, or its lines have no times."""
         restarted = not self._waiting and self._take()
         records = list(self._records(limit))
         return Turn(records, drained=not self._waiting, restarted=restarted)

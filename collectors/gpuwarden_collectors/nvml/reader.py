@@ -181,7 +181,7 @@ class NvmlReader:
             return ""
 
     def _read_gpus(self, hung: Sequence[Hung], partial: Callable[[tuple[GpuFacts, ...]], None]) -> tuple[GpuFacts, ...]:
-        """Read all GPUs but those at which a call hung. Raises NVMLError if the library cannot even count."""
+        """Raises NVMLError if the library cannot even count."""
         count = min(self._nvml.nvmlDeviceGetCount(), _MOST_GPUS)
         avoided = {each.number: each for each in hung if each.total == count}  # another count, other indices
         self._time.add(_ALL)

@@ -40,7 +40,7 @@ class ReadingTime:
         return _rounded(self._parts.get(part, 0.0))
 
     def total(self) -> float:
-        """Return the seconds since the pass began, without those in which others had the CPU."""
+        """Seconds since the pass began."""
         seconds = time.monotonic() - self._begin
         return _rounded(seconds - (_waited() - self._waited_before if seconds >= _MOMENT else 0.0))
 

@@ -33,7 +33,7 @@ OUTSIDE = Group()
 
 
 def group_in(text: str, folders: RootFolders) -> Group:
-    """Return the job or container that the content of /proc/PID/cgroup names."""
+    """Parses the content of /proc/PID/cgroup."""
     slurm = job_cgroup_in(text, folders)
     if slurm != NO_JOB:
         return Group(job=slurm.job, sluid=slurm.sluid, step=slurm.step, task=slurm.task, owner=slurm.owner)

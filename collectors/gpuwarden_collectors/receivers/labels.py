@@ -96,7 +96,7 @@ def _ask(path: Path, container: str, left: Callable[[], float]) -> bytes:
 
 
 def _labels(body: bytes) -> ContainerLabels:
-    """Parse the answer about a container. Raises ConnectionError for what is no answer of a runtime, or not all of one."""
+    """Raises ConnectionError for what is no answer of a runtime, or not all of one."""
     try:
         document = json.loads(body or b"{}")
     except (ValueError, RecursionError) as error:

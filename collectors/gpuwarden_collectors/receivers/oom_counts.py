@@ -44,7 +44,7 @@ class OomCounts:
         self._reads: TimedReads[str, dict[str, int]] = TimedReads()
 
     def read(self, counts: list[OomCount]) -> None:
-        """Read the counts of these folders anew. Raises nothing: what hangs or cannot be read stays as it was."""
+        """Raises nothing: what hangs or cannot be read stays as it was."""
         answers = self._reads.all(_counted, [count.folder for count in counts])
         for count in counts:
             count.take(answers.get(count.folder, {}))

@@ -68,7 +68,7 @@ def read(folder: int | None, name: str, most: int) -> bytes:
 
 
 def stat(folder: int) -> ProcessStat:
-    """Read the state of a process. Raises OSError, and ValueError for a line of another form."""
+    """Raises OSError; ValueError for a line of another form."""
     return parse_stat(read(folder, "stat", 4096))
 
 

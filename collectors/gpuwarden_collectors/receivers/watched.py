@@ -46,7 +46,7 @@ class WatchedReader:
         self._known: dict[tuple[int, float], tuple[str, bool, int | None]] = {}
 
     def read(self) -> ContainersFacts:
-        """Read the containers that opted in. Raises nothing: what cannot be read has not opted in."""
+        """Raises nothing: what cannot be read has not opted in."""
         users = [user for pid in sorted(self._pids())[:PROCESSES_MAX] if (user := process(self._proc, pid))]
         self._cpu.read(users, self._clock().boottime)
         folders = RootFolders(self._proc)

@@ -80,7 +80,7 @@ class WorkloadsReader:
         self._left_out = 0
 
     def read(self) -> WorkloadsFacts:
-        """Read what runs on the GPUs now, and what ended in the last minute. Raises nothing: what cannot be read is not there."""
+        """Raises nothing: what cannot be read is not there."""
         now = self._clock().boottime
         self._left_out = 0
         users = self._users()

@@ -183,7 +183,7 @@ class SlurmClient:
             raise
 
     def _refuse_beside_left(self, undone: str, most: int) -> None:
-        """Count the programs that cannot be ended. Raises Unreachable where they are `most`: another one would most likely not end either."""
+        """Raises Unreachable where `most` programs cannot be ended: another one would most likely not end either."""
         self._left = [process for process in self._left if not process.gone()]
         if len(self._left) >= most:
             raise Unreachable(

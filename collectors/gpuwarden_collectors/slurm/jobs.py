@@ -67,7 +67,7 @@ class JobsReader:
         self._node = self._controller.node = node
 
     def read(self) -> JobsFacts:
-        """Read the jobs of this node and their processes. Raises SourceAbsent on a host without Slurm."""
+        """Raises SourceAbsent on a host without Slurm."""
         if not self._conf.exists():
             raise SourceAbsent(f"no Slurm on this host: {self._conf} does not exist; slurm.conf says where it is")
         now = self._clock().boottime

@@ -25,7 +25,7 @@ class NodeName:
         """Empty until it is found."""
 
     async def find(self, commands: Commands) -> str:
-        """Return the name that Slurm has for this host, asked once. Raises SlurmError: UnknownNode if Slurm knows no such host, Refused if it has several names for it."""
+        """Raises SlurmError: UnknownNode if Slurm knows no such host, Refused if it has several names for it."""
         if not self.known:
             self.known = await find_name(commands, self.hostname)
         return self.known

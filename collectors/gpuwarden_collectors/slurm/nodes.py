@@ -46,7 +46,7 @@ def is_partition_name(name: str) -> bool:
 
 
 async def read_node(commands: Commands, name: str) -> NodeFacts:
-    """Read a node from the controller. Raises UnknownNode if Slurm has no such node, another SlurmError if it cannot be read."""
+    """Raises UnknownNode if Slurm has no such node, another SlurmError if it cannot be read."""
     undone = f"cannot read node {name}"
     text = await commands.ask(
         undone, "sinfo", "--local", "--all", "--noheader", "--Node", f"--nodes={name}", f"--Format={NODE_FORMAT}"

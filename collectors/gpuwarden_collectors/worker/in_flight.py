@@ -41,7 +41,7 @@ class Page:
     """The page of one worker. Without a descriptor it is shared with nobody."""
 
     def __init__(self, descriptor: int = -1) -> None:
-        """Map the page that two processes share; without a descriptor one of its own. Raises OSError if the descriptor cannot be mapped."""
+        """Raises OSError if the descriptor cannot be mapped."""
         self._page = mmap.mmap(descriptor, mmap.PAGESIZE)
 
     @classmethod

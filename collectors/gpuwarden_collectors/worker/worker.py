@@ -62,7 +62,7 @@ class Worker(Generic[Facts]):
         python: str = sys.executable,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
-        """Keep what the process is started with, later. Raises ValueError if the options are too long to be sent."""
+        """Raises ValueError if the options are too long to be sent."""
         self._name = name
         self._facts_type = facts_type
         self._limits = limits

@@ -98,7 +98,7 @@ class MarkerFile:
     # --- in a thread
 
     def _read(self) -> Marker | None:
-        """Read the marker; None if there is none. Raises ActuatorRefused for a file that this actuator did not write."""
+        """Raises ActuatorRefused for a file that this actuator did not write."""
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:

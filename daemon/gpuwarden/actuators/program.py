@@ -138,7 +138,7 @@ _SHAPE = 'expected {"excluded":false}, or {"excluded":true,"reason":"...","since
 
 
 def _object(output: bytes) -> Mapping[str, Any]:
-    """Parse the output of the program. Raises ActuatorUnavailable for anything but a JSON object."""
+    """Raises ActuatorUnavailable for anything but a JSON object."""
     try:
         found = json.loads(output)
     except (ValueError, RecursionError):

@@ -234,7 +234,7 @@ class Reconciler:
         return Outcome(result=Result.DONE, since=outcome.since) if outcome.result is Result.ALREADY else outcome
 
     async def _fleet_count(self) -> FleetCount:
-        """Count the excluded nodes of the fleet. Raises BudgetUnknown where this node can be read and the fleet cannot be counted."""
+        """Raises BudgetUnknown where this node can be read and the fleet cannot be counted."""
         try:
             return await self._bounded(self.actuator.fleet_count())
         except BudgetUnknown:

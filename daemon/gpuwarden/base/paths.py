@@ -74,7 +74,7 @@ def make_private(folder: Path) -> None:
 
 
 def check_private(folder: Path) -> None:
-    """Check the owner and mode of a folder. Raises UnsafeFolder if others could have put something into `folder`. One that does not exist is fine."""
+    """Raises UnsafeFolder if others could have put something into `folder`. One that does not exist is fine."""
     try:
         status = folder.lstat()
     except FileNotFoundError:

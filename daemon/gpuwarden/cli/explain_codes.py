@@ -111,7 +111,7 @@ def _then(escalation: Advice, advice: Advice) -> str:
 
 
 def dcgm(text: str) -> DcgmCode:
-    """Find a code of DCGM by its number or name. Raises CommandError for what is neither the number nor the name of a code."""
+    """Raises CommandError for what is neither the number nor the name of a code."""
     row = dcgm_named(text) or dcgm_named(f"dcgm {text}")  # DCGM_API is the name of one
     if row is not None:
         return row

@@ -150,7 +150,7 @@ def _combined(options: argparse.Namespace) -> None:
 
 
 def _show(reached: Access, options: argparse.Namespace) -> int:
-    """Print the table once. Raises CommandError when Prometheus cannot be queried or has no such node."""
+    """Raises CommandError when Prometheus cannot be queried or has no such node."""
     try:
         wide = options.why or options.drift
         results = query(reached, QUERIES | WHY_QUERIES if wide else QUERIES, options.timeout)

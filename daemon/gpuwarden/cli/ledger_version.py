@@ -14,7 +14,7 @@ WITHIN = 2.0
 
 
 def refuse_another_major(path: Path) -> None:
-    """Raise CommandError for a ledger of another major version. With any other error of the ledger the daemon runs."""
+    """Raises CommandError. With any other error of the ledger the daemon runs."""
     refused: list[LedgerOfAnotherMajor] = []
     thread = threading.Thread(target=_check, args=(path, refused), name="ledger version", daemon=True)
     thread.start()

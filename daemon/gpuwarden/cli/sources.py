@@ -32,7 +32,7 @@ _OPTIONS = (
 def configuration(
     options: argparse.Namespace, environment: Mapping[str, str], secure: Callable[[Path], None] = check_private
 ) -> Config:
-    """Load the configuration that the command line selects. Raises CommandError with every fault. `secure` is called with the folder of the simulation, if it is used."""
+    """Raises CommandError with every fault. `secure` is called with the folder of the simulation, if it is used."""
     try:
         if options.simulate is None:
             return loaded(sources(options, environment))

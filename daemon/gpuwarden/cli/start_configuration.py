@@ -17,7 +17,7 @@ from gpuwarden.config.sources import Sources
 
 
 def start_configuration(options: argparse.Namespace, environment: MutableMapping[str, str]) -> Config:
-    """Load the configuration that the daemon starts with. Raises CommandError: a command that a person typed fails at a fault; so does a pod, whose rollout stops then."""
+    """Raises CommandError. A command that a person typed fails at a fault; so does a pod, whose rollout stops then."""
     if options.simulate is not None or not environment.get("NOTIFY_SOCKET"):
         config = configuration(options, environment, secure=make_private)
         check_web_config(config)

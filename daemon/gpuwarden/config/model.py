@@ -219,7 +219,7 @@ class ConfigError(Exception):
 
 
 def load(sources: Sources, series: Collection[str] | None = None) -> Config:
-    """Load the configuration from its sources. Raises ConfigError with every fault. `series`: the names of the metrics that `publish.series` may name; None: it is not checked."""
+    """Raises ConfigError. `series`: the names of the metrics that `publish.series` may name; None: it is not checked."""
     layers, faults = sources.read()
     tree, origins = merge(layers)
     config, unfit = structure(tree, Config, parsers=PARSERS)

@@ -43,7 +43,7 @@ class SecretFile:
         return self.where
 
     def path(self, environment: Mapping[str, str] = os.environ) -> Path:
-        """Return where the secret is. Raises SecretError for a credential where systemd gave this process none."""
+        """Raises SecretError for a credential where systemd gave this process none."""
         if self.where.startswith("/"):
             return Path(self.where)
         folder = environment.get(VARIABLE, "")

@@ -64,7 +64,7 @@ class TerminationOptions:
     container: ContainerOptions = field(default_factory=ContainerOptions)
 
     def of(self, cloud: CloudSpec[Options]) -> Options:
-        """Return the options of a cloud."""
+        """The table of a cloud."""
         options: Options = getattr(self, cloud.name)
         return options
 

@@ -21,7 +21,7 @@ Raises = Mapping[Key, tuple[float, ...]]
 
 
 def raised_once_more(raises: Raises, key: Key, at: float) -> Raises:
-    """Return the raises with one more of `key` at `at`. Beyond `KEYS_KEPT` conditions, the one raised longest ago is forgotten."""
+    """Raises with one more of `key` at `at`. Beyond `KEYS_KEPT` conditions, the one raised longest ago is forgotten."""
     times = (*raises.get(key, ()), at)[-RAISES_KEPT:]
     rest = {k: t for k, t in raises.items() if k != key}
     return dict(list({**rest, key: times}.items())[-KEYS_KEPT:])

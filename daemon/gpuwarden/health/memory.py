@@ -216,7 +216,7 @@ class State:
     """What is of the moment."""
 
     def tracks_of(self, code: str) -> Sequence[Track]:
-        """Return the tracks of one condition, on all subjects."""
+        """The tracks of one condition."""
         return [track for track in self.tracks.values() if track.key.code == code]
 
 

@@ -118,7 +118,7 @@ def this_boot(path: Path = BOOT_ID) -> str:
 
 
 def parse_verdict(data: bytes, *, boot_id: str) -> Verdict:
-    """Parse the verdict file. Raises ValueError for anything but a verdict of this boot."""
+    """Raises ValueError for anything but a verdict of this boot."""
     lines = (line.partition("=") for line in data.decode("utf-8", "replace").splitlines())
     fields = {key: value for key, separator, value in lines if separator}
     mode, state = fields.get("mode", ""), fields.get("state", "")
@@ -158,7 +158,7 @@ def _text(value: object) -> str:
 
 
 def _read(path: Path, most: int) -> bytes:
-    """Read a file that the daemon publishes. Raises OSError, and ValueError if it is not a file or has more than `most` bytes. Never waits."""
+    """Raises OSError, and ValueError if it is not a file or has more than `most` bytes. Never waits."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -59,7 +59,7 @@ def row_of(event: Event) -> Row:
 
 
 def event_of(row: Row) -> Event:
-    """Return the event that a row is. Raises ValueError for a row that was not written so: SQLite accepts any value in any column."""
+    """Raises ValueError for a row that was not written so: SQLite accepts any value in any column."""
     kind, boot_id, boottime, wall, code, subject, detail, data = row
     texts = all(isinstance(text, str) for text in (kind, boot_id, code, subject, detail))
     if not texts or not all(isinstance(time, float) and math.isfinite(time) for time in (boottime, wall)):

@@ -42,4 +42,4 @@ class ProgramReceiver:
         return Delivery(Result.LATER if done.exit_code is None or done.exit_code in NOT_NOW else Result.REFUSED, text)
 
     def release(self) -> None:
-        """Do nothing: between two calls of the program nothing is open."""
+        """No-op: nothing is kept open."""

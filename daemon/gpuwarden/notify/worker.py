@@ -101,5 +101,5 @@ class DeliveryWorker:
             )
 
     def _pause(self, delivery: Delivery) -> float:
-        """Return the seconds until the next attempt, at least those that the target asked for."""
+        """Seconds until the next attempt."""
         return max(self._backoff.failed(), delivery.after * self._chance.uniform(1.0, 1.25))

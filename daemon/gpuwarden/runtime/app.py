@@ -157,7 +157,7 @@ class Daemon:
         )
 
     async def start(self) -> None:
-        """Start all that answers and all that reads. Raises ListenError or ControlError if another process is in the way, OSError where simulated GPUs have no directory.
+        """Raises ListenError or ControlError if another process is in the way, OSError where simulated GPUs have no directory.
 
         A run directory that cannot be written is reported by those that need it: heartbeat and metrics do not.
         """

@@ -96,4 +96,4 @@ class Part:
         return snapshot
 
     def publish(self, snapshot: Snapshot) -> None:
-        """Take the snapshot after it was published."""
+        """Take the snapshot, as published."""

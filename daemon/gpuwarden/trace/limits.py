@@ -20,7 +20,7 @@ MEMORY_MOST = 16_384
 
 
 def bounded(change: Any, name: str = "") -> None:
-    """Check the size of a change. Raises CodecError for facts, or a change of some, that are more than any host has. `name` is of the field."""
+    """Raises CodecError for facts, or a change of some, that are more than any host has. `name` is of the field."""
     if isinstance(change, list):
         most = ITEMS_MOST.get(name, OTHERS_MOST)
         if len(change) > most:
@@ -43,7 +43,7 @@ class Slots:
         self._known: set[str] = set()
 
     def add(self, slots: Iterable[str]) -> None:
-        """Count these addresses. Raises CodecError when there are more than any host ever had."""
+        """Raises CodecError when there are more than any host ever had."""
         self._known.update(slots)
         if len(self._known) > SLOTS_MOST:
             raise CodecError(f"more than {SLOTS_MOST} PCI addresses, and no host has had as many")

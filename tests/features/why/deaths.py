@@ -40,8 +40,6 @@ class Stage:
     def play(self, death: Death, jobs: Sequence[Job]) -> Played:
         """Play it. If it goes wrong, the rows that wait for it do not wait for ever."""
         try:
-            for job in jobs:
-                self.knows(job)  # a busy machine would have it die before a pass has seen its processes
             return death.play(self, *jobs)
         except BaseException:
             if death.meets:
@@ -66,7 +64,7 @@ class Stage:
 
     def knows(self, job: Job) -> None:
         """Wait until the daemon knows of the job."""
-        self.node.its_daemon.wait(lambda: self.node.tells(job.name), f"it to know {job.name}", every=1.0)
+        self.node.its_daemon.wait(lambda: self.node.tells(job.name), f"it to know {job.name}")
 
     def remembers(self, job: Job) -> None:
         """Wait until the ledger of the daemon has the job, as from its first minute on."""

@@ -34,6 +34,8 @@ GETTER(nvmlDeviceGetComputeMode, nvmlComputeMode_t, compute_mode)
 GETTER(nvmlDeviceGetInforomConfigurationChecksum, unsigned int, inforom_checksum)
 GETTER(nvmlDeviceGetSupportedEventTypes, unsigned long long, event_types)
 GETTER(nvmlDeviceGetModuleId, unsigned int, module_id)
+GETTER(nvmlDeviceGetArchitecture, nvmlDeviceArchitecture_t, architecture)
+GETTER(nvmlDeviceGetVirtualizationMode, nvmlGpuVirtualizationMode_t, virtualization_mode)
 
 /* `call(device, one, other)` gives two. */
 #define PAIR_GETTER(call, type, first, second)                                                                         \

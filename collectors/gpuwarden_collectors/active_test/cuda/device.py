@@ -42,7 +42,7 @@ class Device:
     """
 
     def __init__(self, driver: Driver, ordinal: int, expected: str) -> None:
-        """Open the GPU with this number. Raises HostError also if it is another than `expected`."""
+        """Raises HostError also if the GPU with this number is another than `expected`."""
         self._driver = driver
         handle, given, context = c_int(), CUuuid(), c_void_p()
         driver.call("cuDeviceGet", byref(handle), ordinal)

@@ -110,7 +110,7 @@ class Acknowledge:
         return {"job": job}
 
     def _may_acknowledge(self, caller: Caller, membership: Membership, *, all_ranks: bool) -> None:
-        """Check the right of the caller to acknowledge. Raises VerbError unless the caller is the job's user or root, and one of its ranks if it speaks for all."""
+        """Raises VerbError unless the caller is the job's user or root, and one of its ranks if it speaks for all."""
         if caller.uid not in (0, membership.user):
             if membership.user is None:
                 raise VerbError(

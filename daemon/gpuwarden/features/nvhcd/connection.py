@@ -122,7 +122,7 @@ class Connection(asyncio.Protocol):
             self._send(conversation)
 
     def _answer(self, conversation: h2.connection.H2Connection, request: h2.events.RequestReceived) -> None:
-        """Answer a request of the client. Raises ProtocolError if the client has reset its request already."""
+        """Raises ProtocolError if the client has reset its request already."""
         self.answered = True
         stream = request.stream_id
         if dict(request.headers).get(b":path") == METHOD:

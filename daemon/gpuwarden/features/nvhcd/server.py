@@ -109,7 +109,7 @@ class Service:
         self._connections.end()
 
     async def _accept(self, listener: socket.socket) -> None:
-        """Accept connections until cancelled, and open each in a task of its own."""
+        """Accept connections until cancelled."""
         loop = asyncio.get_running_loop()
         async for sock, _ in accepted(listener):
             task = loop.create_task(self._open(sock))

@@ -103,7 +103,7 @@ class Answering:
         )
 
     async def _named(self, text: str, may: May) -> Found | None:
-        """Return the newest job of a name that the asker may see; None if there is none. Raises VerbError if the ledger cannot be read and memory has no such job."""
+        """Raises VerbError if the ledger cannot be read and memory has no such job."""
         try:
             names = names_of(text)
         except ValueError as error:
@@ -128,7 +128,7 @@ class Answering:
         return None if self._reading.exception() is not None else self._reading.result()
 
     def _shown(self, found: Found | None, text: str | None) -> dict[str, Any]:
-        """Return the document about what was found. Raises VerbError if nothing was found."""
+        """Raises VerbError if nothing was found."""
         if found is None:
             raise VerbError(_none_of(text), NO_SUCH_JOB)
         node, older = self._snapshot().service.node, found.older

@@ -145,7 +145,7 @@ def _touches(data: Evidence) -> Iterator[Touch]:
 
 
 def _touch(text: str) -> Touch:
-    """Parse one touch. Raises ValueError for a text that was not written so."""
+    """Raises ValueError for a text that was not written so."""
     what, detail, boottime, wall, until, until_wall, slot, pid, count, follows = text.split("\t")
     what, detail, slot, follows = (printable(NAME_MOST)(value) for value in (what, detail, slot, follows))
     return Touch(

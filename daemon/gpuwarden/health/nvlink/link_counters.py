@@ -120,7 +120,7 @@ def _text(pairs: list[str]) -> str | None:
 
 
 def remembered(links: Links, event: Event) -> Links:
-    """Return what is remembered of links after an event COUNTED."""
+    """Memory after an event COUNTED."""
     if event.key is None or event.key.code != COUNTED:
         return links
     data, cell = read(Counted, event), cell_at(event.at)

@@ -17,7 +17,7 @@ _OTHERS = (Owner.FOREIGN.value, Flag.MAINTENANCE.value)
 
 
 def document(snapshot: Snapshot) -> Document:
-    """Return what the status document has of enforcement."""
+    """Enforcement in the status document."""
     enforced = snapshot.enforced
     return {
         "schedulers": [_scheduler(name, enforced.node_states.get(name)) for name in enforced.actuators],

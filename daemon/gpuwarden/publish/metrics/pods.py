@@ -36,7 +36,7 @@ _UNREAD = {
 
 
 def pod_labels(one: PodContainer) -> tuple[str, str, str]:
-    """Return the values of the labels `POD`."""
+    """The values of `POD`."""
     return one.pod, one.namespace, one.container
 
 

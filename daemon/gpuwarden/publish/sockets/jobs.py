@@ -207,7 +207,7 @@ class JobSocket:
         return {"tag": self._notices.tag, "notice": json.loads(self._notices.body)}
 
     async def _wait(self, client: _Client, seconds: float, tag: str) -> None:
-        """Wait for a change of the notices on behalf of a client. Raises VerbError if too many do already."""
+        """Raises VerbError if too many do already."""
         others = [other for other in self._clients if other.waits and other.caller.uid == client.caller.uid]
         if len(others) >= _WAITERS_OF_USER:
             raise VerbError(f"{_WAITERS_OF_USER} clients of this user wait already; try again", TRY_AGAIN)

@@ -76,7 +76,7 @@ def read(path: Path) -> WebConfig:
 
 
 def _structured(files: Files, fault: AddFault) -> WebConfigFile:
-    """Parse the file. Faulty keys have their default."""
+    """Faulty keys have their default."""
     from gpuwarden.publish.web import yaml as web_yaml  # noqa: PLC0415 - 3 MB that most daemons do not need
 
     try:

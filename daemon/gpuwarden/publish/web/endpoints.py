@@ -54,5 +54,5 @@ ENDPOINTS = (
 
 
 def listing() -> str:
-    """Return the index of all pages as text, a line for each."""
+    """The rows of the index."""
     return "".join(f"{e.path + e.query:<24}{e.about}\n" for e in ENDPOINTS if e.path != "/")

@@ -32,7 +32,7 @@ def order_of(
     *,
     nobody_here: bool,
 ) -> Order:
-    """Make the order of a test on this host. Raises NoSuchOrder. The client of Slurm, if there is one, is the caller's to close."""
+    """Raises NoSuchOrder. The client of Slurm, if there is one, is the caller's to close."""
     asked = Asked(
         slurm=_slurm(config),
         excluded_by=lambda: excluded_by(call),

@@ -131,7 +131,7 @@ def _is_test(peer: Peer, run_dir: Path) -> bool:
 
 
 def _is_lock_file(file: Path, locked: Collection[str]) -> bool:
-    """Return True for our lock file, open and locked. Raises PermissionError if what a process has open is not shown to this one."""
+    """Raises PermissionError if what a process has open is not shown to this one."""
     try:
         return file.readlink().name == NAME and str(file.stat().st_ino) in locked
     except FileNotFoundError:  # closed meanwhile

@@ -80,7 +80,7 @@ class ActiveTest:
         self._ending.end(why)
 
     async def run(self) -> Report:
-        """Test the GPUs that the order names, and report. Raises UnknownGpu if `gpus` names one that is not here, and what `choose` raises."""
+        """Raises UnknownGpu if `gpus` names one that is not here, and what `choose` raises."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, self._ending.end, f"ended by {number.name}")
         try:

@@ -1,0 +1,124 @@
+"""The commands of the steps, and what their output says."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import syslog
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+from gpuwarden.features.repair.helper.host import Host
+from gpuwarden.features.repair.helper.programs import Ended
+from gpuwarden.features.repair.helper.settings import Settings
+from gpuwarden_collectors.facts import slot_of
+from gpuwarden_collectors.slurm.client import SlurmClient, slurm_environment
+from gpuwarden_collectors.slurm.errors import SlurmError
+
+Run = Callable[..., Ended]
+_RESET = re.compile(r"GPU ([0-9A-Fa-f:.]{7,16})\s?(?:was|:)? ?(?:was )?successfully reset")
+_REASON = "GPUWARDEN_REASON"
+
+
+class CommandFailed(Exception):  # noqa: N818 - a result
+    """A command did not do what it should. The message says which and why."""
+
+
+def _checked(ended: Ended, what: str) -> Ended:
+    if ended.code != 0:
+        raise CommandFailed(f"{what}: {ended.why}")
+    return ended
+
+
+def _program(host: Host, name: str) -> str:
+    if path := host.program(name):
+        return path
+    raise CommandFailed(f"{name} is not in {host.path}: install it")
+
+
+# --- a reset
+
+
+def bus_id(slot: str) -> str:
+    """Return the address as nvidia-smi prints it."""
+    domain, _, rest = slot.partition(":")
+    return f"{int(domain, 16):08X}:{rest.upper()}"
+
+
+def persistence(host: Host, slot: str, *, on: bool) -> tuple[str, ...]:
+    """Return the command that switches the persistence mode of one GPU."""
+    return (host.program("nvidia-smi") or "nvidia-smi", "-i", bus_id(slot), "-pm", str(int(on)))
+
+
+def reset(host: Host, slots: Sequence[str], run: Run, *, alone: bool) -> str:
+    """Reset one GPU, or all in one command. Raises CommandFailed, also if nvidia-smi says that it reset others than it should."""
+    chosen = ("-i", bus_id(slots[0])) if alone else ()
+    ended = _checked(run(_program(host, "nvidia-smi"), "--gpu-reset", *chosen), "nvidia-smi --gpu-reset")
+    were = {slot_of(address) for address in _RESET.findall(ended.output)}
+    if alone and were and were != set(slots):
+        raise CommandFailed(f"nvidia-smi was to reset {slots[0]} and says that it reset {', '.join(sorted(were))}")
+    if were and (missing := set(slots) - were):
+        raise CommandFailed(f"nvidia-smi did not reset {', '.join(sorted(missing))}")
+    return f"the GPU at {slots[0]} was reset" if alone else f"{len(slots)} GPUs were reset"
+
+
+# --- the driver
+
+
+def loaded(host: Host, modules: Sequence[str]) -> tuple[str, ...]:
+    """Return those that are loaded."""
+    return tuple(name for name in modules if (host.sysfs / "module" / name / "initstate").exists())
+
+
+def users_of_driver(host: Host, known: Collection[str]) -> list[str]:
+    """Return the modules that use the driver's and are not known here."""
+    folder = host.sysfs / "module"
+    users = [entry.name for module in ("nvidia", "nvidia_uvm") for entry in _listed(folder / module / "holders")]
+    return sorted(set(users) - set(known))
+
+
+def reload(host: Host, modules: Sequence[str], run: Run) -> str:
+    """Unload these modules, in their order, and load them again; the driver alone if none was loaded. Raises CommandFailed."""
+    modprobe = _program(host, "modprobe")
+    for name in modules:
+        _checked(run(modprobe, "-r", name), f"cannot unload {name}: modprobe -r")
+    for name in reversed(modules or ("nvidia",)):
+        _checked(run(modprobe, name), f"cannot load {name}: modprobe")
+    return "the driver was loaded again" if modules else "the driver was loaded"
+
+
+def _listed(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.is_dir() else []
+
+
+# --- a reboot
+
+
+def reboot(host: Host, settings: Settings, reason: str, run: Run) -> str:
+    """Order the reboot, by the site's command or else by Slurm, once its reason is in the system's log. Raises CommandFailed.
+
+    `ASAP` drains the node and waits for its jobs; `nextstate=resume` lets Slurm use it again once it has booted, also if it was drained
+    before, which our own drain is (`scontrol(1)`; tried with 22.05 and 24.11: the reason replaces that of the drain).
+    """
+    syslog.openlog("gpuwarden-repair", syslog.LOG_PID, syslog.LOG_DAEMON)
+    syslog.syslog(syslog.LOG_CRIT, f"reboots this node: {reason}")
+    if settings.reboot_command:
+        _checked(run("/usr/bin/env", f"{_REASON}={reason}", *settings.reboot_command), "the site's reboot command")
+        return "the site's command has ordered a reboot"
+    if not settings.slurm:
+        raise CommandFailed("nothing reboots this node: set repair.reboot_command, or enable [slurm]")
+    node = _node(host, settings)
+    words = ("reboot", "ASAP", "nextstate=resume", f"reason={reason}", node)
+    variables = slurm_environment(host.variables, settings.slurm_conf)
+    given = [f"{name}={value}" for name, value in variables.items() if host.variables.get(name) != value]
+    ended = run("/usr/bin/env", *given, _program(host, "scontrol"), *words)
+    _checked(ended, f"scontrol reboot of {node}")
+    return f"Slurm reboots {node} once its jobs have ended"
+
+
+def _node(host: Host, settings: Settings) -> str:
+    client = SlurmClient(conf=settings.slurm_conf, node=settings.node, inherited=host.variables)
+    try:
+        return asyncio.run(client.routine.node_name())
+    except SlurmError as error:
+        raise CommandFailed(str(error)) from error

@@ -1,0 +1,54 @@
+"""What the helper needs of this host and of the configuration. Production has the defaults; a test has folders and programs of its own."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpuwarden.features.repair.helper.programs import Ended, run
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def _boot(proc: Path) -> str:
+    return (proc / "sys/kernel/random/boot_id").read_text("ascii").strip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A host. `deadlines`: other ones, in seconds, than the tables have, by program or by what is read."""
+
+    folder: Path = Path("/var/lib/gpuwarden-repair")
+    """The notebook and the locks, root's alone. Not below the daemon's state directory, which the daemon can write."""
+    proc: Path = Path("/proc")
+    sysfs: Path = Path("/sys")
+    path: str = PATH
+    """Where programs are searched. Fixed: the environment of the helper decides nothing."""
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    deadlines: Mapping[str, float] = field(default_factory=dict)
+    grace: float = 3.0
+    """Seconds for the end of a program after SIGTERM, and again after SIGKILL."""
+    now: Callable[[], float] = time.time
+    """Wall clock: limits hold over reboots."""
+    boot: Callable[[], str] = field(default_factory=lambda: lambda: _boot(Path("/proc")))
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Return the environment of programs."""
+        return {**self.environment, "PATH": self.path, "LC_ALL": "C"}
+
+    def within(self, name: str, seconds: float) -> float:
+        """Return the deadline of a program, or of a reading."""
+        return self.deadlines.get(name, seconds)
+
+    def run(self, command: Sequence[str], seconds: float, held: int | None = None) -> Ended:
+        """Run a program within its deadline. It keeps `held`, an open lock, for as long as it lives."""
+        return run(command, self.within(Path(command[0]).name, seconds), self.variables, held, self.grace)
+
+    def program(self, name: str) -> str:
+        """Return the path of a program, or "" if there is none."""
+        folders = (Path(folder) for folder in self.path.split(":"))
+        return next((str(path) for folder in folders if os.access(path := folder / name, os.X_OK)), "")

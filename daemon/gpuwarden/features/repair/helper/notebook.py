@@ -1,0 +1,160 @@
+"""What the helper remembers of its steps, in a folder of root's, and the limits that follow from it.
+
+An entry is on the disk before anything of its step is done, and after each part of it: a helper that is killed anywhere leaves what was
+done, what was not, and what is to be put back. Two locks say who works: `helper.lock` is held by a helper while it carries out a step;
+`commands.lock` by its commands, too, so that one that outlives its helper is known. The kernel gives both back with their holders.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+HOUR = 3600.0
+STEPS_MOST, STEPS_WITHIN = 10, 24 * HOUR
+REBOOTS_MOST, REBOOTS_WITHIN = 1, 6 * HOUR
+"""Steps that are begun, whatever the daemon asks for: as many as `repair.per_day` allows by default. The daemon has budgets of its own, too; these
+bound somebody who got into it."""
+_KEPT = 64
+_BYTES_MOST = 1 << 20
+_TEXT_MOST = 500
+_AGAIN = 0.05
+_FRESH = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+
+State = Literal["running", "done", "failed"]
+Stage = Literal["before", "command", "after"]
+
+
+class NotebookError(Exception):
+    """The notebook cannot be used, and so no step is carried out. The message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One step. `start`, `load` and `persist` are what is to be put back: units, modules, and slots of GPUs with persistence mode."""
+
+    id: str
+    step: str
+    subject: str
+    begun: float
+    boot: str
+    state: State = "running"
+    stage: Stage = "before"
+    """How far it got: its command has not begun, may run, or has ended."""
+    succeeded: bool = False
+    """The command has ended and did what it should."""
+    refused: bool = False
+    text: str = ""
+    ended: float = 0.0
+    start: tuple[str, ...] = ()
+    load: tuple[str, ...] = ()
+    persist: tuple[str, ...] = ()
+
+
+class Notebook:
+    """Entries, oldest first. `add` and `change` are for who holds the lock of the helper; both raise NotebookError."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file = folder / "notebook.json"
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Raises NotebookError: a notebook that cannot be read limits nothing, so that nothing is done."""
+        try:
+            with self._file.open("rb") as file:
+                rows = json.loads(file.read(_BYTES_MOST))
+            return [_entry(row) for row in rows]
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+            raise NotebookError(f"cannot read {self._file} ({error}): move it away, if you know its steps") from error
+
+    def find(self, wanted: str) -> Entry | None:
+        return next((entry for entry in self.entries if entry.id == wanted), None)
+
+    def add(self, entry: Entry) -> Entry:
+        self._write([*self.entries, entry][-_KEPT:])
+        return entry
+
+    def change(self, entry: Entry) -> Entry:
+        self._write([entry if one.id == entry.id else one for one in self.entries])
+        return entry
+
+    def end(self, entry: Entry, state: State, text: str, now: float, *, refused: bool = False) -> Entry:
+        return self.change(replace(entry, state=state, text=text[:_TEXT_MOST], ended=now, refused=refused))
+
+    def over_limit(self, step: str, now: float) -> str:
+        """Return why no further step may begin, or "". An entry of the future counts: the clock was set back."""
+        entries = self.entries
+        begun = [entry for entry in entries if entry.begun > now - STEPS_WITHIN]
+        if len(begun) >= STEPS_MOST:
+            return f"{len(begun)} steps were begun on this node within 24 h, and no more than {STEPS_MOST} are"
+        reboots = [entry for entry in entries if entry.step == "reboot" and entry.begun > now - REBOOTS_WITHIN]
+        if step == "reboot" and len(reboots) >= REBOOTS_MOST:
+            return "a reboot of this node was begun within 6 h, and no more than one is"
+        return ""
+
+    def _write(self, entries: list[Entry]) -> None:
+        fresh = self._file.with_suffix(".new")
+        try:
+            with os.fdopen(os.open(fresh, _FRESH, 0o600), "w") as file:
+                json.dump([asdict(entry) for entry in entries], file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(self._file)
+            folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise NotebookError(
+                f"cannot write {self._file}: {error.strerror}, and no step is carried out without"
+            ) from error
+
+    def check(self) -> None:
+        """Make the folder, if it is missing. Raises NotebookError if others than this user can write it."""
+        try:
+            with suppress(FileExistsError):
+                self._folder.mkdir(mode=0o700)
+            status = self._folder.lstat()
+        except OSError as error:
+            raise NotebookError(f"cannot use {self._folder}: {error.strerror}") from error
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            raise NotebookError(f"{self._folder} is not a folder that root alone writes: remove it")
+
+    @contextmanager
+    def lock(self, name: Literal["helper", "commands"], within: float = 0.0) -> Iterator[int | None]:
+        """The open file of the lock, until the end of the block; None if another has it for so many seconds."""
+        file = os.open(self._folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            yield file if _locked(file, within) else None
+        finally:
+            os.close(file)
+
+
+def _locked(file: int, within: float) -> bool:
+    end = time.monotonic() + within
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                return False
+            time.sleep(_AGAIN)
+        else:
+            return True
+
+
+def _entry(row: dict[str, Any]) -> Entry:
+    """Raises TypeError for a row of another form."""
+    return Entry(**{**row, **{name: tuple(row[name]) for name in ("start", "load", "persist")}})

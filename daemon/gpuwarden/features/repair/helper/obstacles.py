@@ -1,0 +1,106 @@
+"""Why a step must not be taken here, from what was read of the host. Pure; each obstacle says what to do instead.
+
+Which GPUs can be reset alone is as in the manual of nvidia-smi (nvidia-smi(1), `--gpu-reset`): from Ampere on each can, on a system with
+NVSwitches only while the fabric manager runs; older ones that NVLink connects are reset in one command, all together. The manual says in
+one place that Hopper no longer depends on the fabric manager and in its table that it does: the table counts here. A GPU in a virtual
+machine, MIG and confidential computing are refused, since what a reset does to them was never tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from gpuwarden.features.repair.helper.gpus import Driver, Function, Gpu, Holder
+from gpuwarden_collectors.pci_facts import PciKind
+
+_AMPERE = 7
+"""nvmlDeviceArchitecture_t."""
+_VIRTUAL = {
+    1: "belongs to a virtual machine (passthrough)",
+    2: "is a vGPU",
+    3: "is shared as vGPUs",
+    4: "is shared as vSGAs",
+}
+"""nvmlGpuVirtualizationMode_t."""
+_SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What was read of the host. `driver`: None if NVML does not answer. `fabric_manager`: whether it runs."""
+
+    driver: Driver | None
+    bus: tuple[Function, ...]
+    fabric_manager: bool
+
+    def gpu(self, slot: str) -> Gpu | None:
+        gpus = self.driver.gpus if self.driver else ()
+        return next((gpu for gpu in gpus if gpu.slot == slot), None)
+
+    @property
+    def switches(self) -> bool:
+        return any(function.kind == PciKind.SWITCH for function in self.bus)
+
+
+def mismatch(slot: str, uuid: str, seen: Seen) -> str:
+    """Return why `slot` and `uuid` do not name one GPU of this host, or ""."""
+    if not any(function.slot == slot and function.kind == PciKind.GPU for function in seen.bus):
+        return f"there is no NVIDIA GPU at {slot} on the PCI bus"
+    gpu = seen.gpu(slot)
+    if gpu is not None and gpu.uuid and gpu.uuid != uuid:
+        return f"the GPU at {slot} has UUID {gpu.uuid}, not {uuid or 'an unknown one'}"
+    others = [one.slot for one in seen.driver.gpus if uuid and one.uuid == uuid] if seen.driver else []
+    return f"the GPU with UUID {uuid} is at {others[0]}" if others and others[0] != slot else ""
+
+
+def by_setup(slots: Collection[str], seen: Seen, *, reset: bool) -> str:
+    """Return why GPUs as they are set up cannot be reset, or their driver not be reloaded, or ""."""
+    if seen.driver is not None and seen.driver.confidential:
+        return "confidential computing is on, where this was never tried: reboot the node"
+    for slot in sorted(slots):
+        gpu = seen.gpu(slot)
+        if gpu is not None and gpu.mig:
+            return f"MIG is on at the GPU at {slot}, whose instances this would delete: reboot the node"
+        if reset and (bound := [one.driver for one in seen.bus if one.slot == slot and one.driver.startswith("vfio")]):
+            return f"the GPU at {slot} is passed through to a virtual machine (driver {bound[0]}): reset it there"
+        if reset and gpu is not None and gpu.virtualization in _VIRTUAL:
+            return (
+                f"the GPU at {slot} {_VIRTUAL[gpu.virtualization]}: reset it where it is shared out, or reboot the node"
+            )
+    return ""
+
+
+def not_alone(slot: str, seen: Seen) -> str:
+    """Return why the GPU cannot be reset without the others, or ""."""
+    gpu = seen.gpu(slot)
+    old = gpu is not None and gpu.architecture is not None and gpu.architecture < _AMPERE
+    if old and gpu is not None and (gpu.linked or seen.switches):
+        return "GPUs before Ampere that NVLink connects are reset together: reset_all"
+    if seen.switches and not seen.fabric_manager:
+        return "without a fabric manager all GPUs of an NVSwitch system are reset together: restart it, or reset_all"
+    if seen.switches and (gpu is None or gpu.architecture is None):
+        return f"the driver does not say of which generation the GPU at {slot} is, and on an NVSwitch system the old are reset together: reset_all"
+    return ""
+
+
+def in_use(slots: Collection[str] | None, seen: Seen, holders: Sequence[Holder], aside: Collection[str]) -> str:
+    """Return who uses the GPUs at `slots`, or any if that is None, or "". `aside`: units whose processes do not count."""
+    gpus = [gpu for gpu in (seen.driver.gpus if seen.driver else ()) if slots is None or gpu.slot in slots]
+    found = [str(one) for one in _holding(gpus, slots, seen, holders) if one.unit not in aside]
+    shown = {one.pid for one in holders}
+    found += [f"process {pid}" for gpu in gpus for pid in gpu.pids if pid not in shown]
+    if not found:
+        return ""
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return f"in use by {', '.join(found[:_SHOWN])}{more}"
+
+
+def _holding(
+    gpus: Sequence[Gpu], slots: Collection[str] | None, seen: Seen, holders: Sequence[Holder]
+) -> Iterator[Holder]:
+    minors = {gpu.minor for gpu in gpus}
+    known = slots is not None and seen.driver is not None and len(gpus) == len(slots) and None not in minors
+    for holder in holders:
+        if slots is None or (set(holder.minors) & minors if known else holder.minors):
+            yield holder

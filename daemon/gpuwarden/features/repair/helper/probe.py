@@ -1,0 +1,68 @@
+"""What the helper could do here now, for the daemon and for `gpuwarden doctor`: nothing is changed to find it out."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from gpuwarden.features.repair.helper import obstacles
+from gpuwarden.features.repair.helper.children import NoReading
+from gpuwarden.features.repair.helper.gpus import read_bus, read_driver
+from gpuwarden.features.repair.helper.host import Host
+from gpuwarden.features.repair.helper.obstacles import Seen
+from gpuwarden.features.repair.helper.services import ServiceError, Services
+from gpuwarden.features.repair.helper.settings import Settings
+from gpuwarden.features.repair.helper.table import STEPS
+from gpuwarden.features.repair.model import ALLOWED_BY, StepKind
+from gpuwarden_collectors.pci_facts import PciKind
+
+RESETS: tuple[str, ...] = (StepKind.RESET_GPU, StepKind.RESET_ALL)
+
+
+def probe(host: Host, settings: Settings) -> dict[str, object]:
+    """Return the steps that can be taken, and why each other cannot."""
+    unable = {step: why for step in STEPS if (why := not_allowed(step, settings) or lacking(step, host, settings))}
+    resets = [step for step in RESETS if step not in unable]
+    if resets:
+        unable |= _unable_to_reset(resets, host, settings)
+    return {"able": [step for step in STEPS if step not in unable], "unable": unable}
+
+
+def not_allowed(step: str, settings: Settings) -> str:
+    """Return why the configuration does not let this step be taken, or ""."""
+    if not settings.steps:
+        return "repair is off: repair.steps is empty"
+    if (word := ALLOWED_BY.get(StepKind(step), step)) not in settings.steps:
+        return f"repair.steps does not name {word}"
+    if not settings.enforce:
+        return 'the configuration has mode = "observe", in which nothing is repaired'
+    return ""
+
+
+def lacking(step: str, host: Host, settings: Settings) -> str:
+    """Return what this host lacks for a step, or ""."""
+    program = STEPS[step].program
+    if program and not host.program(program):
+        return f"{program} is not in {host.path}: install it"
+    if step == "reboot" and not settings.reboot_command:
+        if not settings.slurm:
+            return "nothing reboots this node: set repair.reboot_command, or enable [slurm]"
+        return "" if host.program("scontrol") else f"scontrol is not in {host.path}: install it"
+    return ""
+
+
+def _unable_to_reset(steps: list[str], host: Host, settings: Settings) -> dict[str, str]:
+    """A driver that does not answer is no reason: a reset may be what it needs."""
+    try:
+        bus, driver = read_bus(host), None
+        with suppress(NoReading):
+            driver = read_driver(host, settings.library)
+        running = Services(host, None).running(("fabric_manager",))
+    except (NoReading, ServiceError) as error:
+        return dict.fromkeys(steps, str(error))
+    seen = Seen(driver=driver, bus=bus, fabric_manager=bool(running))
+    slots = [function.slot for function in bus if function.kind == PciKind.GPU]
+    if not slots:
+        return dict.fromkeys(steps, "there is no NVIDIA GPU on the PCI bus")
+    single = [obstacles.by_setup((slot,), seen, reset=True) or obstacles.not_alone(slot, seen) for slot in slots]
+    found = {"reset_gpu": single[0] if all(single) else "", "reset_all": obstacles.by_setup(slots, seen, reset=True)}
+    return {step: found[step] for step in steps if found[step]}

@@ -1,0 +1,36 @@
+"""What the configuration lets the helper do. It is read anew, as root, for each request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuwarden.config.model import Config
+from gpuwarden.features.repair.options import RepairOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """`steps`: those that are allowed. `node`: Slurm's name of this host, "" if it is to be found."""
+
+    enforce: bool = True
+    steps: tuple[str, ...] = ()
+    reboot_command: tuple[str, ...] = ()
+    slurm: bool = False
+    slurm_conf: Path | None = None
+    node: str = ""
+    library: str = ""
+
+
+def settings_of(config: Config) -> Settings:
+    """Return what the configuration says."""
+    repair = config.of(RepairOptions)
+    return Settings(
+        enforce=config.mode == "enforce",
+        steps=repair.steps,
+        reboot_command=repair.reboot_command,
+        slurm=config.slurm.enabled,
+        slurm_conf=config.slurm.conf,
+        node=config.slurm.node,
+        library=config.collectors.nvml.library,
+    )

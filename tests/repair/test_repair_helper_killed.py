@@ -1,0 +1,103 @@
+"""Root's helper is killed -9 before, in and after each thing that it does: a look tells the truth, and what was stopped runs again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from support.quick import first_quick
+from support.repair_helper import BEFORE, PATIENCE, Helpers, RepairHost, helpers
+from support.repair_kills import DOES, HOW, calls_of, killed_at, request
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[Helpers]:
+    with helpers() as one:
+        yield one
+
+
+@pytest.fixture
+def host(tmp_path: Path, made: Helpers) -> RepairHost:
+    return RepairHost(tmp_path, made)
+
+
+CASES = [
+    *((step, how) for step in ("restart_service", "reboot") for how in HOW),
+    *(
+        ("reset_gpu", "alone"),
+        ("reset_gpu", "both"),
+        ("reset_gpu", "after"),
+        ("reset_all", "both"),
+        ("reload_driver", "alone"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("step", "how"), first_quick(7, CASES))
+def test_a_helper_killed_at_any_of_its_programs_leaves_the_truth(host: RepairHost, step: str, how: str) -> None:
+    for call in range(1, calls_of(host, step) + 1):
+        killed_at(host, step, call, how)
+
+
+def test_a_command_that_outlives_its_helper_is_running_and_nothing_but_a_reboot_goes_on_beside_it(
+    host: RepairHost,
+) -> None:
+    calls = calls_of(host, "reset_gpu")
+    command = next(at for at, call in enumerate(host.calls, 1) if call.startswith("nvidia-smi"))
+    assert command < calls
+    host.forget()
+    host.reset_mode("waits")
+    host.kill(command, "alone")
+    assert host.ask(request("reset_gpu")) == {}
+    assert host.look()["state"] == "running"
+    other = host.ask({**request("restart_service"), "id": "try-2"})
+    assert (other["refused"], other["why"]) == (
+        True,
+        "a command of an earlier step has not ended: if it hangs in the kernel, only a reboot ends it",
+    )
+    assert host.ask({**request("reboot"), "id": "try-3"})["done"]
+    host.set("go")
+    assert host.settled()["text"].startswith(
+        "the helper was killed while its command ran: whether it was done is not known"
+    )
+    assert host.running == BEFORE
+
+
+def test_a_boot_ends_what_was_running_and_a_reboot_was_done_then(host: RepairHost) -> None:
+    for step, state in (("reboot", "done"), ("reset_gpu", "failed")):
+        calls = calls_of(host, step)
+        host.forget()
+        host.kill(calls, "both")
+        assert host.ask(request(step)) == {}
+        host.set("boot", "boot-2")
+        host.set("calls")
+        said = host.settled()
+        assert said["state"] == state
+        assert said["text"].endswith("the node has booted since")
+        assert host.calls == [], "the boot has started the services"
+        host.forget()
+
+
+def test_two_requests_for_a_step_are_one_and_another_step_waits_for_its_turn(host: RepairHost) -> None:
+    host.reset_mode("waits")
+    host.deadlines = {"turn": 0.1}
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(host.ask, request("reset_gpu"))
+        host.wait((host.folder / "waiting").exists)
+        assert host.ask({**request("reboot"), "id": "try-2"})["why"] == "another step runs on this node"
+        assert host.look()["state"] == "running"
+        second = pool.submit(host.ask, request("reset_gpu"))
+        host.set("go")
+        assert first.result(PATIENCE) == second.result(PATIENCE)
+    assert host.effects.count(DOES["reset_gpu"]) == 1
+
+
+def test_a_step_goes_on_if_nobody_waits_for_its_answer(host: RepairHost) -> None:
+    with host.connected() as connection:
+        connection.sendall(json.dumps(request("reset_gpu")).encode() + b"\n")
+    host.wait(lambda: host.look()["state"] == "done")
+    assert host.running == BEFORE

@@ -1,0 +1,44 @@
+"""Root's helper has a real Slurm reboot a node that gpuwarden drained: it takes the order, its reason, and uses the node after the boot."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from support.repair_helper import RepairHost, helpers
+from support.slurm import SLURM, Slurm, running
+
+pytestmark = [*SLURM, pytest.mark.slow]
+DRAINED = "gpuwarden: failure gpu=3 xid=79"
+REASON = "gpuwarden: repair: xid 79 of GPU 3"
+
+
+def test_a_node_that_we_drained_is_rebooted_with_our_reason_and_used_again(tmp_path: Path) -> None:
+    folder, rebooted = tmp_path / "slurm", tmp_path / "rebooted"
+    folder.mkdir()
+    program = tmp_path / "reboot.sh"
+    program.write_text(f"#!/bin/sh\n: > {rebooted}\n")
+    program.chmod(0o755)
+    tmp_path.chmod(0o755)
+    (tmp_path / "host").mkdir()
+    with running(Slurm(folder, nodes=1, more=f"RebootProgram={program}")) as slurm, helpers() as made:
+        host = RepairHost(tmp_path / "host", made)
+        scontrol = host.folder / "bin/scontrol"
+        scontrol.unlink()
+        scontrol.symlink_to(shutil.which("scontrol") or "")
+        host.settings |= {"slurm_conf": str(slurm.conf)}
+        slurm.drain("n1", DRAINED)
+        request = {"verb": "step", "id": "try-1", "step": "reboot", "reason": REASON}
+        assert host.ask(request) == {"done": True, "text": "Slurm reboots n1 once its jobs have ended"}
+        assert slurm.reason("n1").startswith(REASON), (
+            "the drain's reason is replaced, so that Slurm itself resumes the node"
+        )
+        slurm.wait(rebooted.exists, "slurmd to run RebootProgram")
+        slurm.stop("n1")
+        slurm.start("n1", booted=True)
+        slurm.wait(lambda: slurm.state("n1") == {"IDLE"}, "the node to be used again")
+        host.settings |= {"node": "n9"}
+        host.set("now", "2000000")
+        assert "scontrol reboot of n9" in host.ask({**request, "id": "try-2"})["why"]
