@@ -98,7 +98,7 @@ def test_a_service_is_restarted(host: RepairHost, service: str, unit: str) -> No
 def test_slurm_reboots_the_node_with_the_reason(host: RepairHost) -> None:
     answer = host.ask(step("reboot", reason="gpuwarden: xid 79 of GPU 3 §"))
     assert answer == {"done": True, "text": "Slurm reboots n1 once its jobs have ended"}
-    assert host.effects == ["reboot ASAP nextstate=resume reason=gpuwarden: xid 79 of GPU 3 § n1"]
+    assert host.effects == ["reboot reason=gpuwarden: xid 79 of GPU 3 § n1"]
 
 
 def test_the_site_s_command_reboots_where_it_is_configured_and_gets_the_reason(host: RepairHost) -> None:

@@ -1,4 +1,4 @@
-"""Root's helper has a real Slurm reboot a node that gpuwarden drained: it takes the order, its reason, and uses the node after the boot."""
+"""Root's helper has a real Slurm reboot a node that gpuwarden drained: it takes the order and its reason, and the drain stays after the boot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DRAINED = "gpuwarden: failure gpu=3 xid=79"
 REASON = "gpuwarden: repair: xid 79 of GPU 3"
 
 
-def test_a_node_that_we_drained_is_rebooted_with_our_reason_and_used_again(tmp_path: Path) -> None:
+def test_a_node_that_we_drained_is_rebooted_with_our_reason_and_stays_drained(tmp_path: Path) -> None:
     folder, rebooted = tmp_path / "slurm", tmp_path / "rebooted"
     folder.mkdir()
     program = tmp_path / "reboot.sh"
@@ -32,13 +32,12 @@ def test_a_node_that_we_drained_is_rebooted_with_our_reason_and_used_again(tmp_p
         slurm.drain("n1", DRAINED)
         request = {"verb": "step", "id": "try-1", "step": "reboot", "reason": REASON}
         assert host.ask(request) == {"done": True, "text": "Slurm reboots n1 once its jobs have ended"}
-        assert slurm.reason("n1").startswith(REASON), (
-            "the drain's reason is replaced, so that Slurm itself resumes the node"
-        )
+        assert slurm.reason("n1").startswith(REASON), "the reason of the drain is replaced"
         slurm.wait(rebooted.exists, "slurmd to run RebootProgram")
         slurm.stop("n1")
         slurm.start("n1", booted=True)
-        slurm.wait(lambda: slurm.state("n1") == {"IDLE"}, "the node to be used again")
+        slurm.wait(lambda: slurm.state("n1") == {"IDLE", "DRAIN"}, "the node to be back, for a test before its return")
+        assert slurm.reason("n1").startswith(REASON)
         host.settings |= {"node": "n9"}
         host.set("now", "2000000")
         assert "scontrol reboot of n9" in host.ask({**request, "id": "try-2"})["why"]

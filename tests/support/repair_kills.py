@@ -21,7 +21,7 @@ DOES = {
     "reset_gpu": "reset 00000000:1B:00.0",
     "reset_all": "reset all",
     "reload_driver": "unload nvidia",
-    "reboot": "reboot ASAP nextstate=resume reason=xid 79 n1",
+    "reboot": "reboot reason=xid 79 n1",
 }
 """The effect of the step's command, once."""
 HOW = ("both", "alone", "after")

@@ -97,8 +97,8 @@ def _listed(folder: Path) -> list[Path]:
 def reboot(host: Host, settings: Settings, reason: str, run: Run) -> str:
     """Order the reboot, by the site's command or else by Slurm, once its reason is in the system's log. Raises CommandFailed.
 
-    `ASAP` drains the node and waits for its jobs; `nextstate=resume` lets Slurm use it again once it has booted, also if it was drained
-    before, which our own drain is (`scontrol(1)`; tried with 22.05 and 24.11: the reason replaces that of the drain).
+    Without `ASAP` and `nextstate=resume`, with which Slurm would use the node again before any test: a node that is drained and empty boots at
+    once, and the drain stays. The reason replaces that of the drain, so that it is the same text (`scontrol(1)`; tried with a real Slurm).
     """
     syslog.openlog("gpuwarden-repair", syslog.LOG_PID, syslog.LOG_DAEMON)
     syslog.syslog(syslog.LOG_CRIT, f"reboots this node: {reason}")
@@ -108,7 +108,7 @@ def reboot(host: Host, settings: Settings, reason: str, run: Run) -> str:
     if not settings.slurm:
         raise CommandFailed("nothing reboots this node: set repair.reboot_command, or enable [slurm]")
     node = _node(host, settings)
-    words = ("reboot", "ASAP", "nextstate=resume", f"reason={reason}", node)
+    words = ("reboot", f"reason={reason}", node)
     variables = slurm_environment(host.variables, settings.slurm_conf)
     given = [f"{name}={value}" for name, value in variables.items() if host.variables.get(name) != value]
     ended = run("/usr/bin/env", *given, _program(host, "scontrol"), *words)
