@@ -34,6 +34,7 @@ METRICS: tuple[Metric, ...] = (
         "Steps of repairs by what came of them, since the ledger began: done, rebooted, failed, refused (nothing was done), unknown, and observed (mode "
         "observe: the step would have been begun). No series while repair.steps is empty.",
         zeros=False,
+        default=False,
     ),
     Metric(
         "gpuwarden_repair_state",
