@@ -97,7 +97,7 @@ def _listed(folder: Path) -> list[Path]:
 def reboot(host: Host, settings: Settings, reason: str, run: Run) -> str:
     """Order the reboot, by the site's command or else by Slurm, once its reason is in the system's log. Raises CommandFailed.
 
-    Without `ASAP` and `nextstate=resume`, with which Slurm would use the node again before any test: a node that is drained and empty boots at
+    Neither "ASAP" nor "nextstate=resume" is asked for, since Slurm would use the node again before any test: a node that is drained and empty boots at
     once, and the drain stays. The reason replaces that of the drain, so that it is the same text (`scontrol(1)`; tried with a real Slurm).
     """
     syslog.openlog("gpuwarden-repair", syslog.LOG_PID, syslog.LOG_DAEMON)
