@@ -140,8 +140,14 @@ class Archive:
             plain = folder / "plain.tar"
             subprocess.run(["zstd", "-q", "-d", str(file), "-o", str(plain)], check=True)
             file = plain
-        with tarfile.open(file) as tar:
-            tar.extractall(folder, filter="data")
+        with tarfile.open(file) as tar:  # not extractall(): its filters are newer than Debian 12's Python
+            for member in tar:
+                assert member.isfile() or member.isdir(), member.name
+                assert ".." not in Path(member.name).parts
+                where = folder / member.name
+                (where if member.isdir() else where.parent).mkdir(parents=True, exist_ok=True)
+                if content := tar.extractfile(member):
+                    where.write_bytes(content.read())
         (self.top,) = (one for one in folder.iterdir() if one.is_dir())
         self.manifest: dict[str, Any] = json.loads(self.read("manifest.json"))
         self.files = {one["name"]: one for one in self.manifest["files"]}
