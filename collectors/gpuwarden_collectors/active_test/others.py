@@ -75,7 +75,7 @@ class Others:
             )
 
     def check_view(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Raises Obstructed if NVML does not list this process itself, which has a context by now: then it would list no other either."""
+        """Wait until NVML lists this process itself, which has a context by now. Raises Obstructed if it never does: it would list no other either."""
         until = clock() + _LISTED_WITHIN
         while os.getpid() not in self._processes():
             if clock() > until:
