@@ -37,20 +37,33 @@ NO_ZSTD = "zstd is not installed: the archive is compressed with gzip"
 def work_folder(beside: Path) -> Iterator[Path]:
     """Make a temporary folder for this user alone, in the folder of the archive, and remove it at the end. Raises OSError.
 
-    Those of killed processes are removed first: nobody holds their lock.
+    Those of killed processes are removed first: nobody holds their lock. The path goes by the descriptor: the owner of `beside` may put
+    a link in the place of the name, and root would write where that leads.
     """
     _remove_old(beside)
     folder = Path(tempfile.mkdtemp(prefix=WORK, dir=beside))
-    lock = -1
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    work, lock = Path(f"/proc/{os.getpid()}/fd/{opened}"), -1
     try:
-        lock = os.open(folder / _UNLOCKED, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, _MODE)
+        _check_own(opened)
+        lock = os.open(work / _UNLOCKED, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        (folder / _UNLOCKED).rename(folder / _LOCK)  # under this name it is locked as long as its process lives
-        yield folder
+        (work / _UNLOCKED).rename(work / _LOCK)  # under this name it is locked as long as its process lives
+        yield work
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        if lock >= 0:
-            os.close(lock)
+        with contextlib.suppress(OSError):
+            if os.path.samestat(folder.lstat(), os.fstat(opened)):
+                shutil.rmtree(folder, ignore_errors=True)
+        for one in (lock, opened):
+            if one >= 0:
+                os.close(one)
+
+
+def _check_own(folder: int) -> None:
+    """Raise PermissionError if others may enter an open folder."""
+    status = os.fstat(folder)
+    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise PermissionError(errno.EPERM, "another user replaces what is made there")
 
 
 def _remove_old(beside: Path) -> None:
