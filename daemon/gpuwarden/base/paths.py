@@ -44,6 +44,11 @@ def bundles(state_dir: Path) -> Path:
     return state_dir.with_name(f"{state_dir.name}-bundles")
 
 
+def black_box(state_dir: Path) -> Path:
+    """Folder of the black box: the ring that is written, and what was frozen of it."""
+    return state_dir / "black-box"
+
+
 def kernel_cache(state_dir: Path) -> Path:
     """Folder in which the driver keeps what it compiles for the workers of `gpuwarden test`.
 

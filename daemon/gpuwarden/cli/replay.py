@@ -27,7 +27,7 @@ MAIN = "gpuwarden.cli.replay_main"
 
 
 def arguments(parser: Parser) -> None:
-    parser.add_argument("trace", metavar="F", type=Path, help="a trace, written by `gpuwarden record`")
+    parser.add_argument("trace", metavar="F", type=Path, help="a trace, written by `gpuwarden record`, or a black box")
     parser.add_argument("--config", metavar="F", type=Path, help="judge with this configuration")
     parser.add_argument(
         "--diff",

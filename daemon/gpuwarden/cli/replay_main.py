@@ -64,17 +64,19 @@ def main(options: argparse.Namespace) -> int:
     line = _json_line if options.json else _text_line
     sides = [before] if after is None else [before, after]
     tallies = [side.tally for side in sides]
+    box: dict[str, Any] | None = None
     try:
         with TraceReader(options.trace) as trace:
+            box = trace.box
             for side, event in _printed(trace, before, after):
                 print(line(side, event))
     except OSError as error:
         raise CommandError(f"cannot read {options.trace}: {error.strerror}", NO_INPUT) from error
     except TraceError as error:
-        _conclude(tallies, as_json=options.json)
+        _conclude(tallies, box, as_json=options.json)
         judged = "; what was before it is judged above" if error.line > 1 else ""
         raise CommandError(f"{error}{judged}", DAMAGED) from error
-    _conclude(tallies, as_json=options.json)
+    _conclude(tallies, box, as_json=options.json)
     if any(side.replay.is_coarse for side in sides):
         print("the trace has more than 28 hours without any reading: later gaps were judged once each", file=sys.stderr)
     return 0
@@ -124,7 +126,9 @@ def _intent(event: Event) -> str:
     return f"would {intent}: {reason}" if reason else f"would {intent}"
 
 
-def _conclude(tallies: Sequence[Tally], *, as_json: bool) -> None:
+def _conclude(tallies: Sequence[Tally], box: dict[str, Any] | None, *, as_json: bool) -> None:
+    if box is not None:
+        print(json.dumps({"box": box}) if as_json else _box_text(box), file=sys.stdout if as_json else sys.stderr)
     sides = ("<", ">") if len(tallies) > 1 else ("",)
     for side, tally in zip(sides, tallies, strict=True):
         summary = _summary(tally)
@@ -142,6 +146,15 @@ def _conclude(tallies: Sequence[Tally], *, as_json: bool) -> None:
                 f"{side:<2}still present at the end: {clean(finding['severity'])} {clean(finding['id'])}".strip(),
                 file=sys.stderr,
             )
+
+
+def _box_text(box: dict[str, Any]) -> str:
+    """Text of what a black box says of itself. Its values are whatever the file has."""
+    names = box.get("findings")
+    findings = ", ".join(clean(str(name)) for name in names) if isinstance(names, list) else ""
+    missing = f"; missing: {clean(str(box['missing']))}" if box.get("missing") else ""
+    verdict = f"verdict then: {clean(str(box.get('health')))} ({findings})"
+    return f"black box, frozen for {clean(str(box.get('finding')))}; {verdict}{missing}"
 
 
 def _summary(tally: Tally) -> dict[str, Any]:

@@ -52,6 +52,7 @@ FEATURES: Mapping[str, frozenset[str]] = {
         "conditions", "memory", "detectors", "log_lines", "events", "snapshot", "verbs", "metrics", "status", "status_text", "daemon",
     }),
     "bundle": frozenset({"memory", "options", "verbs", "log_lines", "snapshot", "status", "status_text", "doctor", "daemon"}),
+    "black_box": frozenset({"options", "log_lines", "metrics", "status", "status_text", "daemon"}),
 }  # fmt: skip
 """Feature: the modules of the table above that it has. Their order is that of rows in documents, and that in which parts of the daemon stop:
 evacuation is first, since a machine that ends leaves little time."""

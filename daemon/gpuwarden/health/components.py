@@ -26,6 +26,7 @@ class Component(StrEnum):
     NOTIFY = "notify"
     WEB = "web"
     CONFIG_FAULTY = "config_faulty"
+    BLACK_BOX = "black_box"  # the ring and the frozen boxes on disk
     FEATURE = "feature"  # an internal error of a feature
 
 
@@ -43,6 +44,7 @@ CONDITION_OF: Mapping[Component, str] = {
     Component.NOTIFY: "notification_refused",
     Component.WEB: "web_config_faulty",
     Component.CONFIG_FAULTY: "config_faulty",
+    Component.BLACK_BOX: "output_failed",
     Component.FEATURE: "feature_failed",
 }
 NAMED = ("collector_failed", "output_failed")

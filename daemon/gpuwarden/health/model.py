@@ -263,6 +263,7 @@ class EventKind(StrEnum):
     JOB_ENDED = "job_ended"  # its record: what touched it, what it used, and why it ended
     BUNDLE_MADE = "bundle_made"  # an archive for the vendor of a failed part
     BUNDLE_FAILED = "bundle_failed"  # none could be made
+    BOX_FROZEN = "box_frozen"  # a copy of the black box was made for a new failure
     RELEASED = "released"  # what a latch waits for was done
     ANSWERED = "answered"  # in checkpoints only: how many jobs gave each answer
     REPAIR_TRIED = "repair_tried"  # in checkpoints only: a step of a repair, and what came of it

@@ -70,6 +70,8 @@ class Replay:
         memory = self._events if record.memory is None else list(record.memory)
         self._events, self._now = memory, record.at
         self.engine = Engine(record.boot_id, self._rules or record.rules, memory)
+        for observation in record.passes:
+            self.engine.observed(observation)
         return self._step(record.at)
 
     def _arrives(self, record: Record) -> bool:

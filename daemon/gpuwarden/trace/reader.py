@@ -6,7 +6,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BufferedIOBase
 from pathlib import Path
 from types import TracebackType
@@ -62,7 +62,8 @@ class TraceReader:
     """An open trace; iterating gives its records, and raises TraceError at the first line that cannot be read.
 
     The constructor raises OSError, and TraceError for what is no trace or one of a newer format.
-    `version`: of the gpuwarden that wrote it. `skipped`: lines so far of kinds that this version does not know.
+    Several traces one after another are read as one. `version`: of the gpuwarden that wrote the first. `skipped`: lines so far of kinds
+    that this version does not know. `box`: of a frozen black box, what it says of itself.
     """
 
     def __init__(self, path: Path) -> None:
@@ -74,9 +75,12 @@ class TraceReader:
         self._offset = 0.0
         self._last: dict[str, _Last] = {}
         self._slots = Slots()
+        self._part: tuple[str, int] | None = None
+        self._until = -1.0
         self.skipped = 0
+        self.box: Line | None = None
         try:
-            self.version = self._header()
+            self.version = self._header(self._next() or {})
         except TraceError:
             self.close()
             raise
@@ -95,25 +99,41 @@ class TraceReader:
 
     def __iter__(self) -> Iterator[Record]:
         while (line := self._next()) is not None:
+            if "trace" in line:  # another one follows, as in a black box
+                self._header(line)
+                continue
             try:
                 record = self._record(line)
             except CodecError as error:
                 raise self._error(str(error)) from error
             if record is None:
                 self.skipped += 1
-            else:
+            elif not (isinstance(record, Began) and self._goes_on(record)):
                 yield record
+        self._whole()
+
+    def _goes_on(self, began: Began) -> bool:
+        """True if the record only begins the next part of what was read until here. The facts of its passes count from now on."""
+        before, self._part = self._part, (began.life, began.part)
+        return bool(began.life) and before == (began.life, began.part - 1)
+
+    def _whole(self) -> None:
+        """Raises TraceError for a black box that has less than it was frozen with: a cut between two flushes looks like a proper end."""
+        frozen = None if self.box is None else self.box.get("at")
+        if frozen is not None and not (isinstance(frozen, float | int) and abs(self._until - frozen) < 0.001):
+            raise self._error("the black box ends before the time at which it was frozen: its copy was cut short")
 
     # --- lines
 
-    def _header(self) -> str:
-        line = self._next() or {}
+    def _header(self, line: Line) -> str:
         if type(line.get("trace")) is not int:
             raise self._error('this is no gpuwarden trace: the first line of one begins with {"trace":')
         written_by = str(line.get("gpuwarden"))[:40]
         if line["trace"] > FORMAT:
             newer = f"gpuwarden {written_by} wrote this trace in format {line['trace']}"
             raise self._error(f"{newer}, and this version reads formats up to {FORMAT}: use a newer one")
+        if isinstance(line.get("box"), dict) and self.box is None:
+            self.box = line["box"]
         return written_by
 
     def _next(self) -> Line | None:
@@ -148,6 +168,7 @@ class TraceReader:
         if "wall" in line:
             self._offset = from_wire(float, line["wall"]) - boottime
         at = _sane(Stamp(boottime, boottime + self._offset))
+        self._until = boottime
         for kind, record in _KINDS.items():
             if kind in line:
                 return record(line, at)
@@ -155,10 +176,19 @@ class TraceReader:
             return self._pass(line, at)
         if "began" in line:
             self._last.clear()
-            began = _began(line, at)
+            began = replace(_began(line, at), passes=tuple(self._passes(line)))
             self._slots.add(event.key.subject.slot for event in began.memory or () if event.key is not None)
             return began
         return None
+
+    def _passes(self, line: Line) -> Iterator[Observation[Any]]:
+        lines = _list(line.get("passes", []))
+        if len(lines) > 2 * len(FACTS):
+            raise CodecError(f"{len(lines)} passes, and no daemon has more than {2 * len(FACTS)} newest ones", "passes")
+        for one in map(_object, lines):
+            boottime = from_wire(float, one.get("at"))
+            if (passed := self._pass(one, _sane(Stamp(boottime, max(0.0, boottime + self._offset))))) is not None:
+                yield passed.observation
 
     def _pass(self, line: Line, at: Stamp) -> Passed | None:
         name = from_wire(str, line["pass"])
@@ -209,7 +239,8 @@ def _began(line: Line, at: Stamp) -> Began:
         raise CodecError(f"{len(lines)} earlier events; a summary of a ledger has at most {MEMORY_MOST}", "memory")
     memory = None if lines is None else tuple(_event(event) for event in _list(lines))
     rules = from_wire(Rules, line.get("rules", {}))
-    return Began(at=at, boot_id=from_wire(str, line["began"]), rules=rules, memory=memory)
+    life, part = from_wire(str, line.get("life", "")), from_wire(int, line.get("part", 0))
+    return Began(at=at, boot_id=from_wire(str, line["began"]), rules=rules, memory=memory, life=life, part=part)
 
 
 def _host_events(line: Line, at: Stamp) -> HostEventsSeen:

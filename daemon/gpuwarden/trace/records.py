@@ -50,6 +50,12 @@ class Began:
     """The rules in force."""
     memory: tuple[Event, ...] | None = None
     """The events of its ledger; None: those before, in this trace."""
+    passes: tuple[Observation[Any], ...] = ()
+    """Of a recording that begins while the daemon runs: the newest pass of each collector, after the one that its facts are of."""
+    life: str = ""
+    """Of a part of a recording that is made in parts: its name, the same for all parts."""
+    part: int = 0
+    """The number of this part. A reader that has just read the part before it passes over this record: nothing began."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,10 +111,8 @@ class TraceWriter:
 
     def _content(self, record: Record) -> dict[str, Any]:
         match record:
-            case Began(boot_id=boot_id, rules=rules, memory=memory):
-                self._last.clear()
-                memory_lines = {} if memory is None else {"memory": [_event_line(event) for event in memory]}
-                return {"began": boot_id, "rules": to_wire(rules), **memory_lines}
+            case Began():
+                return self._began(record)
             case Passed(observation):
                 return self._pass(observation)
             case HostEventsSeen(events=events):
@@ -122,6 +120,18 @@ class TraceWriter:
             case ActiveTested(events=taken):
                 return {"tested": [_event_line(event) for event in taken]}
         return _single_key(record)
+
+    def _began(self, record: Began) -> dict[str, Any]:
+        self._last.clear()
+        content: dict[str, Any] = {"began": record.boot_id}
+        if record.life:
+            content |= {"life": record.life, "part": record.part}
+        content["rules"] = to_wire(record.rules)
+        if record.memory is not None:
+            content["memory"] = [_event_line(event) for event in record.memory]
+        if record.passes:
+            content["passes"] = [self._pass(one) | {"at": round(one.finished.boottime, 6)} for one in record.passes]
+        return content
 
     def _pass(self, observation: Observation[Any]) -> dict[str, Any]:
         name, at = observation.collector, observation.finished.boottime

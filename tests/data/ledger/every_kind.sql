@@ -299,6 +299,7 @@ INSERT INTO "events" VALUES(220,2,'repair_begun','1b4e28ba-2fa1-11d2-883f-0016d3
 INSERT INTO "events" VALUES(221,2,'repair_ended','1b4e28ba-2fa1-11d2-883f-0016d3cca427',3010.0,1700003010.0,'xid','gpu/0000:4e:00.0','95','{"id":"a1b2c3d4e5f60718","step":"reset_gpu","outcome":"refused","text":"a process is on the GPU","board":"GPU-1"}');
 INSERT INTO "events" VALUES(222,2,'bundle_made','1b4e28ba-2fa1-11d2-883f-0016d3cca427',100080.0,1700100080.0,'xid','gpu/0000:4e:00.0','95','{"finding":"xid.95@gpu/0000:4e:00.0","file":"/var/lib/gpuwarden-bundles/gpuwarden-bundle-n1-20231115T220000Z.tar.zst","missing":"nvidia-bug-report.log.gz"}');
 INSERT INTO "events" VALUES(223,2,'bundle_failed','1b4e28ba-2fa1-11d2-883f-0016d3cca427',100090.0,1700100090.0,'gpu_missing','gpu/0000:10:00.0','','{"finding":"gpu_missing@gpu/0000:10:00.0","why":"/run/gpuwarden-bundle.sock does not exist: systemctl enable --now gpuwarden-bundle.socket"}');
+INSERT INTO "events" VALUES(224,2,'box_frozen','1b4e28ba-2fa1-11d2-883f-0016d3cca427',1170.0,1700001170.0,'','','','{"finding":"xid.79@gpu/0000:4e:00.0","file":"/var/lib/gpuwarden/black-box/frozen-20231114T223250Z-xid.79-0000-4e-00.0.trace.gz","from":"2023-11-14T22:02:50.000Z","until":"2023-11-14T22:32:50.000Z","missing":""}');
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 INSERT INTO "meta" VALUES('checkpoint_through','107');
 INSERT INTO "meta" VALUES('checkpoints','1');
@@ -309,5 +310,5 @@ INSERT INTO "meta" VALUES('kernel_log_sequence','77');
 INSERT INTO "meta" VALUES('machine','{"dmi": "4c4c4544-0000-0000-0000-000000000001", "machine_id": "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "instance": ""}');
 INSERT INTO "meta" VALUES('schema','1.0');
 DELETE FROM "sqlite_sequence";
-INSERT INTO "sqlite_sequence" VALUES('events',223);
+INSERT INTO "sqlite_sequence" VALUES('events',224);
 COMMIT;

@@ -1,0 +1,28 @@
+"""What is published of the black box: a part of the snapshot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuwarden.features.black_box.boxes import Box
+from gpuwarden.publish.snapshot import Snapshot
+
+NAME = "black_box"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    seconds: float = 0.0
+    """Time that the ring holds."""
+    size: int = 0
+    """Bytes of the ring."""
+    lost: int = 0
+    """Records since the daemon started that are in no segment."""
+    boxes: tuple[Box, ...] = ()
+    """The frozen ones that are kept, the oldest first."""
+
+
+def of(snapshot: Snapshot) -> Shown | None:
+    """Return what a snapshot has of the black box; None where there is none."""
+    found: Shown | None = snapshot.features.get(NAME)
+    return found
