@@ -119,7 +119,7 @@ class TraceReader:
 
     def _whole(self) -> None:
         """Raises TraceError for a black box that has less than it was frozen with: a cut between two flushes looks like a proper end."""
-        frozen = None if self.box is None else self.box.get("at")
+        frozen = None if self.box is None else self.box.get("ends")
         if frozen is not None and not (isinstance(frozen, float | int) and abs(self._until - frozen) < 0.001):
             raise self._error("the black box ends before the time at which it was frozen: its copy was cut short")
 

@@ -69,12 +69,13 @@ class Box:
         }
 
 
-def header(failure: Failure, box: Box) -> bytes:
-    """Return the first line of a box, as a member of its file."""
+def header(failure: Failure, box: Box, ends: float) -> bytes:
+    """Return the first line of a box, as a member of its file. `ends`: the time of its last record, seconds after boot."""
     content = {
         "finding": box.finding,
         "boot_id": box.boot_id,
         "at": round(box.at, 6),
+        "ends": round(ends, 6),
         "from": box.begun,
         "until": box.until,
         "missing": box.missing,

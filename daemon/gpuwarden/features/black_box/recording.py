@@ -91,7 +91,7 @@ class Recording:
         """Begin another segment if one is due: after a step, when nothing waits to be judged. `anew`: the judge's memory was replaced."""
         failed = self._hole or self._broken == self._part
         if self.begun is None or anew or failed:
-            waits = self._given > self._done or (self.begun and now.boottime - self.begun.boottime < AGAIN_AFTER)
+            waits = self.waiting > 0 or (self.begun and now.boottime - self.begun.boottime < AGAIN_AFTER)
             if not (failed and waits):
                 self._begin(now, secrets.token_hex(8))
         elif now.boottime - self.begun.boottime >= SEGMENT_SECONDS or self._is_large():
@@ -145,8 +145,7 @@ class Recording:
         self._lines.seek(0)
         self._lines.truncate()
         self._records = 0
-        waiting = self._given - self._done
-        if (waiting and waiting + len(lines) > WAITING_MOST) or not self._writer.submit(
+        if (self.waiting and self.waiting + len(lines) > WAITING_MOST) or not self._writer.submit(
             lambda: self._write(job, lines, part, records)
         ):
             self._hole = True
@@ -194,11 +193,21 @@ class Recording:
             return f"writing to {self.ring.folder} hangs for {seconds:.0f} s: no black box of what happens now; check the disk"
         return ""
 
+    @property
+    def waiting(self) -> int:
+        """Bytes of lines that the thread has not written yet."""
+        return self._given - self._done
+
     async def close(self, timeout: float) -> None:  # noqa: ASYNC109 - it gives up then, which is no error
         """Write what waits, and end the thread."""
         self.flush()
         await self._writer.flush(timeout)
-        self._writer.close(0.0)
+        self.end(0.0)
+
+    def end(self, timeout: float) -> None:
+        """As `close`, where no loop runs: it blocks."""
+        self.flush()
+        self._writer.close(timeout)
 
 
 def _bounded(record: Record) -> Iterator[Record]:

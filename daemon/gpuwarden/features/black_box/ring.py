@@ -115,12 +115,12 @@ class Ring:
         if not self.segments or is_repeated(failure, self.boxes):
             return None
         path = self.folder / name_of(failure)
-        box = Box(path=path, finding=failure.finding, boot_id=failure.boot_id)
+        box = Box(path=path, finding=failure.finding, boot_id=failure.boot_id, at=failure.at.boottime)
         while box.size == 0:
             first, last = self.segments[0].begun, self.segments[-1].until
-            box = replace(box, at=last.boottime, begun=first.wall, until=last.wall, missing=self._missing(failure))
+            box = replace(box, begun=first.wall, until=last.wall, missing=self._missing(failure))
             try:
-                box = replace(box, size=self._copied(header(failure, box), path))
+                box = replace(box, size=self._copied(header(failure, box, last.boottime), path))
             except OSError as error:
                 self._give_way(error, self.segments[-1])
         boxes = (*(one for one in self.boxes if one.path != path and one.path.exists()), box)
@@ -163,6 +163,8 @@ class Ring:
             if (held := held + segment.seconds) >= PROMISED:
                 return
             after = segment
+        if after.lost:
+            yield _lost(after)
         why = "records took too much room" if self._squeezed else "nothing was recorded before"
         yield f"{_time(PROMISED - held)} before {rfc3339(after.begun.wall)} ({why})"
 
@@ -204,7 +206,11 @@ def _between(before: Segment, after: Segment) -> Iterator[str]:
     elif (gap := after.begun.boottime - before.until.boottime) >= GAP:
         yield f"{_time(gap)} from {rfc3339(before.until.wall)} (nothing was recorded)"
     if after.lost:
-        yield f"{after.lost} records before {rfc3339(after.begun.wall)} (too many, or the disk was too slow)"
+        yield _lost(after)
+
+
+def _lost(segment: Segment) -> str:
+    return f"{segment.lost} records before {rfc3339(segment.begun.wall)} (too many, or the disk was too slow)"
 
 
 def _time(seconds: float) -> str:
