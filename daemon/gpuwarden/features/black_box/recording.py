@@ -205,7 +205,7 @@ class Recording:
         self.end(0.0)
 
     def end(self, timeout: float) -> None:
-        """As `close`, where no loop runs: it blocks."""
+        """Do what `close` does where no loop runs. It blocks for `timeout` seconds at most."""
         self.flush()
         self._writer.close(timeout)
 
