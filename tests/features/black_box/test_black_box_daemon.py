@@ -73,7 +73,7 @@ def test_a_box_that_cannot_be_written_is_a_warning_and_watching_goes_on(tmp_path
     folder.write_text("a file, and no folder")
     with host.daemon() as daemon:
         daemon.wait_status("warning", "output_failed.black_box")
-        assert f"black box: cannot write {folder}: Not a directory" in " ".join(daemon.status()["errors"])
+        assert f"black box: cannot write {folder}: File exists" in " ".join(daemon.status()["errors"])
         host.xid(1, 95)
         daemon.wait_status("failure", "xid.95")
 
