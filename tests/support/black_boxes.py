@@ -35,7 +35,7 @@ def failure(
     )
 
 
-def story(fault: str, before: float, after: float = 300.0) -> list[Record]:
+def story(fault: str, before: float, after: float = 2400.0) -> list[Record]:
     """Return `before` seconds of health of a node with two GPUs, then the fault (a name of CLASSES)."""
     records: list[Record] = []
     node = Node(records.append, Random(fault), gpus=2)
