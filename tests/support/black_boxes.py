@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from random import Random
@@ -46,6 +47,14 @@ def story(fault: str, before: float, after: float = 2400.0) -> list[Record]:
     return records
 
 
+def drained(recording: Recording) -> None:
+    """Wait until everything that was handed over is written: a story is told faster than a disk writes."""
+    end = time.monotonic() + PATIENCE
+    while recording.waiting:
+        assert time.monotonic() < end, "the thread does not write"
+        time.sleep(0)
+
+
 class LiveNode:
     """Judges records as they come, with a black box that freezes at the first failure. `given`: the verdict of that step."""
 
@@ -63,6 +72,7 @@ class LiveNode:
                 self._recording = Recording(self.folder, self._live.engine, lambda _: None)
                 self._live.engine.listeners.append(self._recording.take)
             self._recording.tend(record.at)
+            drained(self._recording)
             for step in steps:
                 if self._freezes(step, self._recording):
                     return

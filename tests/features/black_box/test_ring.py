@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,7 @@ from gpuwarden.trace.reader import TraceError, TraceReader
 from gpuwarden.trace.records import HostEventsSeen
 from gpuwarden_collectors.event_facts import Source, XidEvent
 from gpuwarden_collectors.facts import Stamp
-from support.black_boxes import BOOT, PATIENCE, LiveNode, failure, frozen_of, story
+from support.black_boxes import BOOT, LiveNode, drained, failure, frozen_of, story
 from support.mounts import tmpfs
 from support.quick import first_quick
 
@@ -60,13 +59,6 @@ def frozen(ring: Ring, failed: Failure) -> str:
     box = ring.freeze(failed)
     assert box is not None
     return box.missing
-
-
-def drained(recording: Recording) -> None:
-    end = time.monotonic() + PATIENCE
-    while recording.waiting:
-        assert time.monotonic() < end, "the thread does not write"
-        time.sleep(0)
 
 
 # --- what a daemon leaves
