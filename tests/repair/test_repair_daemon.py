@@ -57,6 +57,12 @@ def repairs(daemon: RunningDaemon) -> list[str]:
     ]
 
 
+def outcome(daemon: RunningDaemon) -> str | None:
+    """Return the outcome of the last pass of the GPUs."""
+    found: str | None = next(one["outcome"] for one in daemon.status()["collectors"] if one["name"] == "nvml")
+    return found
+
+
 def finding(daemon: RunningDaemon) -> str:
     """Return the id of the failure."""
     name: str = next(one["id"] for one in daemon.status()["findings"] if one["severity"] == "failure")
@@ -88,16 +94,25 @@ def test_a_failed_gpu_is_reset_once_and_the_node_waits_for_a_look(host: Repaired
 
 
 @pytest.mark.slow
-def test_a_daemon_that_is_killed_in_a_step_looks_and_does_not_do_it_again(host: RepairedHost) -> None:
+def test_daemons_that_end_in_a_step_open_no_gpu_and_do_not_do_it_again(host: RepairedHost) -> None:
+    """The first is stopped, the second is killed while the step still runs, and the third learns what came of it."""
     host.helper.on_step = lambda _: None
+    host.helper.looks = {"state": "running", "text": ""}
     with host.acting() as daemon:
         daemon.wait_status("healthy")
         host.fails()
         daemon.wait(lambda: host.helper.steps, "the step")
+        opened = host.fake.marks_init()
+        assert daemon.stop() == 0
+        assert not opened.exists()
+    opened = host.fake.marks_init()
+    with host.acting() as daemon:
+        daemon.wait(host.helper.looked.is_set, "the look")
+        daemon.wait(lambda: outcome(daemon) == "paused", "a pass that asks nothing")
+        assert not opened.exists()
     host.helper.looks = {"state": "done", "text": "the GPU was reset"}
     with host.acting() as daemon:
         daemon.wait(lambda: repairs(daemon) == ["repair_begun", "repair_ended done"], "the look")
-        assert host.helper.looked.is_set()
         assert len(host.helper.steps) == 1
 
 

@@ -12,7 +12,7 @@ from gpuwarden.features.repair.model import Outcome, StepKind
 from gpuwarden.features.repair.preconditions import Precondition
 from gpuwarden.health.model import Advice
 from support.repair_rig import World, world
-from support.repair_scenes import FINDING, OTHER_BOOT, REASON, UUID, begun, drained, ended
+from support.repair_scenes import FINDING, OTHER_BOOT, REASON, UUID, begun, drained, ended, hold
 from support.snapshots import slot
 
 ONCE = [
@@ -175,6 +175,35 @@ async def test_where_no_gpu_can_be_reset_alone_all_are(tmp_path: Path) -> None:
         host.helper.probe = {"able": ["reset_all", "reboot"], "unable": {"reset_gpu": "NVSwitch"}}
         await host.turn()
         assert [one["step"] for one in host.helper.steps] == ["reset_all"]
+
+
+async def test_an_operator_who_takes_the_node_back_while_the_disk_writes_has_the_last_word(tmp_path: Path) -> None:
+    """A reboot would have no text to stand beside an exclusion either."""
+    async with world(tmp_path, before=[begun("t0", 3_700.0), ended("t0", 3_600.0)]) as host:
+        host.on_append = lambda: setattr(host.enforcement, "state", replace(host.enforcement.state, holds={}))
+        await host.turn()
+        assert not host.helper.steps
+        assert host.outcomes == [Outcome.DONE, Outcome.REFUSED]
+        assert host.memory.tries[-1].text == "gpuwarden has not excluded this node for a failure"
+        assert host.log[-1] == "leave"
+
+
+async def test_the_last_repair_that_a_node_alone_may_begin_in_a_day_is_carried_out(tmp_path: Path) -> None:
+    async with world(tmp_path, alone=True, per_day=1) as host:
+        await host.turn()
+        assert host.outcomes == [Outcome.DONE]
+
+
+async def test_a_reboot_takes_the_text_that_stands_in_slurm(tmp_path: Path) -> None:
+    """Another actuator may have an older one."""
+    async with world(tmp_path, before=[begun("t0", 3_700.0), ended("t0", 3_600.0)]) as host:
+        holds = {"file": hold("gpuwarden: failure gpu=3 xid=95 gpu=4 xid=95"), **host.enforcement.state.holds}
+        host.enforcement.state = replace(host.enforcement.state, holds=holds)
+        host.enforcement.node_states = {"file": drained(holds["file"].reason), **host.enforcement.node_states}
+        host.helper.looks = [{"state": "done", "text": "ordered"}]
+        host.runner.step(host.plan())
+        await host.until(lambda: host.helper.steps)
+        assert host.helper.steps[0]["reason"] == REASON
 
 
 @pytest.mark.parametrize(

@@ -213,6 +213,11 @@ class FakeNvml:
         """9: driver not loaded, 18: library and driver of different versions, 4: no permission."""
         return self.error("*", "nvmlInitWithFlags", code)
 
+    def marks_init(self) -> Path:
+        """Return the file that the next process to initialise the library makes."""
+        self.slow("*", "nvmlInitWithFlags", 0, once=True)
+        return Path(f"{self.control}.{self._markers}")
+
     def lost(self, gpu: Gpu, code: int = 15) -> Self:
         """Every call about the GPU fails; 15: GPU is lost, 16: reset required, 10: timeout, 999: unknown error."""
         return self.error(gpu, "*", code)

@@ -98,7 +98,9 @@ class _Journal:
 class World:
     """What the runner sees of the daemon, and does to it. `log` has all of it in its order."""
 
-    def __init__(self, socket: Path, boot_id: str = BOOT, before: Iterable[Event] = (), **options: Any) -> None:
+    def __init__(
+        self, socket: Path, boot_id: str = BOOT, before: Iterable[Event] = (), *, alone: bool = False, **options: Any
+    ) -> None:
         self.log: list[str] = []
         self.engine, self.enforcement, self.journal = _Engine(), _Enforcement(), _Journal()
         self.verdict = verdict(FINDING)
@@ -108,11 +110,12 @@ class World:
         self.gone = True
         self.read = True
         self.on_off: Callable[[], None] = lambda: None
+        self.on_append: Callable[[], None] = lambda: None
         for event in before:
             self.engine.state = fold(self.engine.state, event)
         self.options = RepairOptions(steps=ALL, socket=socket, **options)
         sight = Sight(
-            cast("Service", self), self.options, enforce=True, bundles=False, alone=False, clock=lambda: self.now
+            cast("Service", self), self.options, enforce=True, bundles=False, alone=alone, clock=lambda: self.now
         )
         self.sight = sight
         hands = Hands(
@@ -159,6 +162,7 @@ class World:
         for event in events:
             self.log.append(" ".join(filter(None, (event.kind, str(event.data.get("outcome", ""))))))
             self.engine.state = fold(self.engine.state, event)
+        self.on_append()
 
     async def _committed(self) -> bool:
         return next(self.commits, True)

@@ -202,16 +202,32 @@ class Readers:
     async def off_the_gpus(self, why: str) -> AsyncIterator[bool]:
         """Keep the reader off the GPUs, and yield whether no process of it has one open. All else is read meanwhile.
 
-        Passes go on, and say that nothing was asked: what was read before grows old, and no failure follows from it.
+        Passes go on, and say that nothing was asked: what was read before grows old, and no failure follows from it. Cancelled, it stays off: the
+        daemon ends, and what it keeps the GPUs free for goes on without it.
         """
         self._kept_off = why
         try:
             async with self._gpu_pass:
                 gone = await self._nvml.rest()
             yield gone
-        finally:
-            self._kept_off = ""
-            self.read_gpus.set()
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            self._back_on_the_gpus()
+            raise
+        else:
+            self._back_on_the_gpus()
+
+    def _back_on_the_gpus(self) -> None:
+        self._kept_off = ""
+        self.read_gpus.set()
+
+    async def hold_gpu_passes(self) -> None:
+        """Begin no pass of the GPUs until `let_go`."""
+        await self._gpu_pass.acquire()
+
+    def let_go(self) -> None:
+        self._gpu_pass.release()
 
     def _gpu_pids(self) -> Collection[int]:
         return self._gpu_users or ()

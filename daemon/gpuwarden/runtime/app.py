@@ -166,6 +166,9 @@ class Daemon:
             self._site.config.run.dir.mkdir(mode=0o755, parents=True, exist_ok=True)
         if self._site.simulation is not None:
             self._site.simulation.prepare()
+        repairs = self._site.config.repairs
+        if repairs:  # an earlier daemon may have begun a step for which no process may open a GPU: the ledger knows
+            await self.readers.hold_gpu_passes()
         self.readers.run(self._observed)  # first, since a driver takes its time
         listen = self._site.config.publish.listen
         await self._web.start(listen.host, listen.port, or_later=self.manager.present)
@@ -186,6 +189,8 @@ class Daemon:
         self._notifications.run(lambda: self.journal.checkpoint(self._clock()))
         self._switch.run()
         self._parts.run()
+        if repairs:  # after the first turn of what `run` began, which keeps the reader off
+            asyncio.get_running_loop().call_soon(self.readers.let_go)
         self._notice_sources.run()
         self.manager.run()
         log.info("serving", listen=self._web.addresses, **about)

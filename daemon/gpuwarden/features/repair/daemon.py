@@ -82,6 +82,8 @@ class Repairs(Part):
         )
         memory = lambda: memory_of(service.engine.state)  # noqa: E731 - asked anew each time
         self._runner = Runner(self._options.socket, self._sight, hands, memory, boot_id=site.boot_id, clock=self._clock)
+        if service.journal.recalled:
+            self._runner.step(None)  # at once: no pass of the GPUs comes before what an earlier daemon began is known
 
     async def stop(self) -> None:
         if self._runner is not None:

@@ -50,6 +50,8 @@ AFTER_FAULT = 60.0
 STOPS_WITHIN = 2.0
 UNWRITTEN = "the ledger cannot be written: nothing is begun meanwhile"
 BOOTED = "the machine booted since"
+SLURM = "slurm"
+"""The actuator whose scheduler reboots the node."""
 
 log = get_logger()
 
@@ -210,6 +212,7 @@ class Runner:
                     return (Obstacle(Precondition.PROCESSES, "gpuwarden's own reader cannot be ended"),)
             if barred := self._obstacles(planned, by, unable):
                 return barred
+            before = self._memory()
             begun = Try(
                 id=secrets.token_hex(8),
                 step=step.kind,
@@ -227,18 +230,19 @@ class Runner:
             if not await self._hands.committed():
                 self._ended(begun, Result(Outcome.REFUSED, UNWRITTEN))
                 return (Obstacle(Precondition.LEDGER, UNWRITTEN),)
-            result = await self._result(begun, self._sight.scene())
+            scene = replace(self._sight.scene(ordered=bool(by)), memory=before, fleet="")  # its own beginning is none
+            if barred := obstacles(scene, planned):  # a disk may take long to write
+                self._ended(begun, Result(Outcome.REFUSED, barred[0].text))
+                return barred
+            result = await self._result(begun, _reason(scene))
             if begun.step is StepKind.REBOOT and result.outcome is Outcome.DONE:
                 log.warning("repair: the node is about to reboot", finding=begun.finding, text=result.text)
             else:
                 self._ended(begun, result)
         return ()
 
-    async def _result(self, begun: Try, scene: Scene) -> Result:
+    async def _result(self, begun: Try, reason: str) -> Result:
         """Ask for the step, and where that has no answer what became of it."""
-        reason = next(
-            (hold.reason for hold in scene.policy.holds.values()), ""
-        )  # so that the exclusion stands after it
         try:
             return await client.request(
                 self._socket,
@@ -333,6 +337,6 @@ class Runner:
 
 
 def _reason(scene: Scene) -> str:
-    """Return the text that stands beside the exclusion: the scheduler writes that of a reboot over it, and it is to stand after the boot."""
-    text = next((hold.reason for hold in scene.policy.holds.values()), "gpuwarden repairs this node")
-    return text.encode("ascii", "replace").decode()
+    """Return the text that stands beside the exclusion: Slurm writes that of a reboot over it, and it is to stand after the boot."""
+    holds = scene.policy.holds
+    return (holds.get(SLURM) or next(iter(holds.values()))).reason
