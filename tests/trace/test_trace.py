@@ -472,6 +472,21 @@ def _boards_as_one(events: list[tuple[float, str, str]]) -> list[tuple[float, st
     return [(at, kind, re.sub(r"board/GPU-[\w-]+", "board", key)) for at, kind, key in events]
 
 
+def test_addresses_and_what_site_checks_say_are_in_no_anonymised_trace() -> None:
+    names = Pseudonyms(["node7"])
+    lines = (
+        {"errors": {"dcgm": "cannot connect to 192.0.2.77:5555, nor to [2001:db8::77]:5555"}},
+        {
+            "pass": "plugin",
+            "facts": {"results": [{"name": "storage", "text": "nas.corp is slow", "output": "nas.corp"}]},
+        },
+        {"memory": [{"kind": "raised", "key": "plugin_storage@node", "data": {"text": "nas.corp is slow"}}]},
+    )
+    assert not re.search("192.0|db8|corp", str([names(line) for line in lines]))
+    kept = {"text": "0000:4e:00.0 and 96.00.5E.00.01, as on 127.0.0.1"}
+    assert names(kept) == kept
+
+
 def test_a_name_keeps_its_pseudonym_within_a_trace_and_loses_it_in_the_next() -> None:
     names, other = Pseudonyms([]), Pseudonyms([])
     uuid = "GPU-01234567-89ab-cdef-0123-456789abcdef"

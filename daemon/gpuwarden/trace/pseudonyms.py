@@ -7,6 +7,7 @@ pids and serial numbers are few enough to be tried one by one against a hash wit
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping
@@ -15,12 +16,18 @@ from typing import Any
 
 from gpuwarden.health.xid.bursts import as_text, from_text
 from gpuwarden_collectors.event_facts import Source
+from gpuwarden_collectors.host_facts import PluginFacts
 
 _PIDS = 4_194_304  # Linux gives pids below this
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _OUR_SOURCES = frozenset(source.value for source in Source)
 _JOB = re.compile(r"\bjob/((?:slurm|container|pod|session)/[\w./-]{1,400}|(?:container-)?[0-9a-f]{1,12}\b)", re.ASCII)
-_PID = re.compile(r"\bpid=?'?\s*(\d{1,10})")
+_PID = re.compile(r"\bpid[=:]?'?\s*(\d{1,10})", re.IGNORECASE)
+_V4 = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.]*\w)")
+_V6 = re.compile(r"(?<![\w:.])[0-9a-fA-F:]*:[0-9a-fA-F:]*:[0-9a-fA-F:.]*(?![\w:])")
+_SITE_CHECK = "plugin_"
+_WORDS = ("text", "output")
+"""Keys of what a site check says: it is any text of the host."""
 
 
 class Pseudonyms:
@@ -59,7 +66,8 @@ class Pseudonyms:
     def __call__(self, content: Any) -> Any:
         match content:
             case dict():
-                return {name: self._value(name, value) for name, value in content.items()}
+                told = _wordless(content) if _is_of_site_check(content) else content
+                return {name: self._value(name, value) for name, value in told.items()}
             case list():
                 return [self(item) for item in content]
             case str():
@@ -102,11 +110,21 @@ class Pseudonyms:
         text = _JOB.sub(lambda found: f"job/{self._job(found[1])}", text)  # the name of a pod may be a UUID
         text = _UUID.sub(lambda found: self._uuid(found[0]), text)
         text = _PID.sub(lambda found: f"pid={self._pid(int(found[1]))}", text)
+        for form in (_V4, _V6):
+            text = form.sub(lambda found: self._address(found[0]), text)
         return text if self._hosts is None else self._hosts.sub("host", text)
 
     def _uuid(self, name: str) -> str:
         digest = self._digest(name.lower()).hex()
         return "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]))
+
+    def _address(self, text: str) -> str:
+        """Replace an IP address, but not what only looks like one, as a PCI address, nor one of every host."""
+        try:
+            found = ipaddress.ip_address(text.rstrip(".:") if not text.endswith("::") else text)
+        except ValueError:
+            return text
+        return text if found.is_loopback or found.is_unspecified else self._pseudonym(str(found))
 
     def _serial(self, name: str) -> str:
         return f"{int.from_bytes(self._digest(name)) % 10**13:013d}"
@@ -153,3 +171,23 @@ class Pseudonyms:
 
     def _digest(self, name: str) -> bytes:
         return hashlib.blake2b(name.encode("utf-8", "replace"), key=self._key, digest_size=16).digest()
+
+
+def _is_of_site_check(content: Mapping[str, Any]) -> bool:
+    """Return True for a pass of the site checks, and for what is about one of them: a finding, an event."""
+    names = (content.get(key) for key in ("id", "key"))
+    return content.get("pass") == PluginFacts.collector or any(
+        str(name or "").startswith(_SITE_CHECK) for name in names
+    )
+
+
+def _wordless(content: Any) -> Any:
+    match content:
+        case dict():
+            return {
+                name: "" if name in _WORDS and isinstance(value, str) else _wordless(value)
+                for name, value in content.items()
+            }
+        case list():
+            return [_wordless(item) for item in content]
+    return content

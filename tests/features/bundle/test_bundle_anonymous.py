@@ -106,3 +106,30 @@ def test_the_same_name_gives_the_same_word_and_serial_numbers_stay() -> None:
     assert found["text"].endswith("on host")
     assert "192.0.2.77" not in found["text"]
     assert found["uuid"] in NAMES.text(f"GPU UUID : {UUID}")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "INFO: task train of bob:4242 blocked for more than 120 seconds.",
+        "watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [of-bob:4242]",
+        "NVRM: Xid (PCI:0000:4e:00): 43, pid=4242, name=of-bob",
+        "CPU: 3 PID: 4242 Comm: of-bob Tainted: P 6.1.0 nvidia",
+        "[    5.000000] of-bob[4242]: segfault at 0 ip 00007f in libnvidia-ml.so.550.54.15",
+        'audit: type=1400 apparmor="DENIED" name="/of-bob" pid=4242 comm="of-bob" nvidia',
+    ],
+)
+def test_a_line_of_the_kernel_names_no_process_and_keeps_the_rest(line: str) -> None:
+    beside = "NVRM: GPU at PCI:0000:4e:00: a board, of 8"
+    first, hidden, last = NAMES.text(f"{beside}\n{line}\n{beside}").split("\n")
+    assert (first, last) == (beside, beside)
+    assert not re.search(r"bob|\b4242\b", hidden)
+    assert hidden[:6] == line[:6]
+
+
+def test_what_a_site_check_says_is_left_out() -> None:
+    finding = {"id": "plugin_storage@node", "evidence": {"text": "nas.corp is slow for bob", "exit_code": 2}}
+    event = {"id": "plugin_storage@node", "kind": "raised", "data": {"text": "nas.corp is slow for bob"}}
+    assert NAMES(finding)["evidence"] == {"text": "", "exit_code": 2}
+    assert NAMES([event])[0]["data"] == {"text": ""}
+    assert NAMES({"id": FINDING, "evidence": {"text": "something broke"}})["evidence"]["text"] == "something broke"

@@ -7,7 +7,6 @@ archive and kept nowhere.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -53,10 +52,20 @@ _COMMON = frozenset(
 _OF_JOB = "@job/"
 """In the id of an event that is about a job."""
 _SHORTEST, _NAMES_MOST = 3, 4096
-_V4 = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.]*\w)")
-_V6 = re.compile(r"(?<![\w:.])[0-9a-fA-F:]*:[0-9a-fA-F:]*:[0-9a-fA-F:.]*(?![\w:])")
-_NAME = re.compile(r"\bname=([^,\s][^,]*)")
-"""The name of a process in a line of the driver: `Xid (PCI:…): 31, pid=1234, name=python, …`."""
+_PROCESS_IN_LINE = (
+    re.compile(r"\b(?P<before>(?:name|comm)=\"?)(?P<name>[^,\s\"][^,\"\n]*)"),
+    re.compile(r"\b(?P<before>Comm: )(?P<name>\S+)"),
+    re.compile(
+        r"\b(?P<before>task )(?P<name>[^\n]{1,15}):(?P<pid>\d{1,10})(?= (?:blocked for more than|is blocked on))"
+    ),
+    re.compile(r"(?P<before>stuck for \d{1,6}s! \[)(?P<name>[^\n]{1,15}):(?P<pid>\d{1,10})(?=\])"),
+    re.compile(
+        r"(?P<before>^(?:\[[^\]\n]*\] ?)?(?:traps: )?)(?P<name>[^\n]{1,15}?)\[(?P<pid>\d{1,10})(?=\]:? (?:segfault|trap|general protection))",
+        re.MULTILINE,
+    ),
+)
+"""Where the kernel and the driver name a process: `Xid (PCI:…): 31, pid=1234, name=python, …`, `INFO: task python:1234 blocked for more than
+120 seconds`, `soft lockup - CPU#1 stuck for 22s! [python:1234]`, `CPU: 1 PID: 1234 Comm: python`, `python[1234]: segfault at …`."""
 _PROCESS = re.compile(r"^(\s+(?:Process )?Name\s*:\s+)(\S.*)$", re.MULTILINE)
 _PROCESS_ID = re.compile(r"^(\s+Process ID\s*:\s+)(\d+)$", re.MULTILINE)
 """Of the processes in `nvidia-smi -q`."""
@@ -78,18 +87,15 @@ class Names(Pseudonyms):
 
     def _text(self, text: str) -> str:
         text = super()._text(text)
-        text = _NAME.sub(lambda found: f"name={self._comm(found[1])}", text)
+        for form in _PROCESS_IN_LINE:
+            text = form.sub(self._process, text)
         text = _HOME.sub(lambda found: f"/{self._pseudonym(found[0])}", text)
-        for form in (_V4, _V6):
-            text = form.sub(lambda found: self._address(found[0]), text)
         return text if self._people is None else self._people.sub(lambda found: self._pseudonym(found[0]), text)
 
-    def _address(self, text: str) -> str:
-        try:
-            found = ipaddress.ip_address(text.rstrip(".:") if not text.endswith("::") else text)
-        except ValueError:
-            return text
-        return text if found.is_loopback or found.is_unspecified else self._pseudonym(str(found))
+    def _process(self, found: re.Match[str]) -> str:
+        pid = found.groupdict().get("pid")
+        joint = "[" if found.string[found.end("name")] == "[" else ":" if pid else ""
+        return f"{found['before']}{self._comm(found['name'])}" + (f"{joint}{self._pid(int(pid))}" if pid else "")
 
     def _serial(self, name: str) -> str:
         return name
