@@ -42,6 +42,7 @@ def test_root_follows_no_link_there_and_takes_no_file_of_another_name(tmp_path: 
     (folder / "frozen-1.trace.gz").symlink_to(secret)
     os.link(secret, folder / "frozen-2.trace.gz")
     os.mkfifo(folder / "frozen-3.trace.gz")
+    (folder / "frozen-\x1b[2J.trace.gz").write_text("x")
     with pytest.raises(NoBox, match="has no traces"):
         traces(tmp_path, 1000)
     linked = tmp_path / "other"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import signal
 import subprocess
 import time
@@ -138,19 +139,30 @@ def test_without_a_ledger_a_configuration_and_every_program_it_is_made_all_the_s
     assert archive.state("configuration.toml") == ("missing", "it has 1 faults: gpuwarden config check lists them")
     assert "ledger" in archive.state("events.jsonl")[1]
     assert archive.state("nvidia-smi-q.txt") == ("missing", "nvidia-smi is not installed")
-    assert "No failure is in force." in archive.read("index.html")
+    for said in (done.stdout, archive.read("index.html"), archive.read("rma.txt")):
+        assert "neither the daemon nor the ledger could be read" in said
+        assert not re.search(r"(?i)\bno(?:ne)?(?: failure)?(?: is)? in force", said)
 
 
 @pytest.mark.slow
-def test_a_damaged_ledger_costs_its_part_alone(host: BundleHost) -> None:
+def test_a_damaged_ledger_and_a_refused_log_cost_their_parts_alone(host: BundleHost) -> None:
     ledger = host.state_dir / "ledger.db"
     ledger.write_bytes(b"\xff" * ledger.stat().st_size)
+    (host.bin / "dmesg").unlink()
+    (host.bin / "dmesg").write_text(
+        "#!/bin/sh\necho 'dmesg: read kernel buffer failed: Operation not permitted' >&2\nexit 1\n"
+    )
+    (host.bin / "dmesg").chmod(0o755)
     done = host.bundle()
     assert done.returncode == 0, done.stderr
     archive = only_archive(host)
     state, why = archive.state("events.jsonl")
     assert (state, "ledger" in why) == ("missing", True)
     assert archive.state("nvidia-smi-q.txt")[0] == "complete"
+    assert archive.state("dmesg.txt") == (
+        "missing",
+        "it wrote nothing: dmesg: read kernel buffer failed: Operation not permitted",
+    )
 
 
 @pytest.mark.slow

@@ -75,6 +75,7 @@ def contents(text: str, *, plotted: bool = True) -> Contents:
         made_at="2026-11-03T02:15:12Z",
         host={"node": text, "sys_vendor": f"Dell {text}", "product_serial": text},
         failures=[failure],
+        unknown="",
         boards=documents([board]),
         lines=[text],
         tried=[tried],
@@ -98,6 +99,12 @@ def test_nothing_that_others_wrote_becomes_markup_and_nothing_is_loaded() -> Non
     assert policies == ["default-src 'none'; style-src 'unsafe-inline'"]
     assert "".join(page.texts).count(HOSTILE) > 10, "it is all shown, as text"
     assert sum(tag == "svg" for tag, _ in page.elements) == len(METRICS)
+
+
+def test_a_name_that_is_no_text_costs_no_page() -> None:
+    odd = contents("\udcff of another coding")
+    assert b"? of another coding" in index_page.page(odd)
+    assert b"REQUEST FOR A REPLACEMENT" in rma.text(odd)
 
 
 def test_it_tells_what_failed_which_board_and_what_is_missing() -> None:

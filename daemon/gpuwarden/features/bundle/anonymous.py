@@ -15,6 +15,7 @@ from gpuwarden.features.bundle.entry import Completeness, Entry
 from gpuwarden.features.bundle.gathering import ANONYMOUS
 from gpuwarden.features.bundle.items import PROGRAMS
 from gpuwarden.features.bundle.names import Names, people
+from gpuwarden.trace.reader import LINE_MAX
 
 _LEFT_OUT = frozenset({one.name for one in PROGRAMS if not one.anonymous} | {"configuration.toml"})
 _TRACE = ".trace.gz"
@@ -33,6 +34,7 @@ def renamed(contents: Contents, hosts: Iterable[str]) -> Contents:
             told,
             host={**names(told.host), "node": "host", "hostname": "host"},
             failures=[{**names(one), "slot": one["slot"]} for one in told.failures],
+            unknown=names.text(told.unknown),
             boards=names(told.boards),
             lines=[names.text(line) for line in told.lines],
             tried=names(told.tried),
@@ -86,7 +88,7 @@ def _trace(entry: Entry, names: Names) -> Entry:
     why, size = entry.why, 0
     with gzip.GzipFile(fileobj=io.BytesIO(entry.content)) as source, gzip.GzipFile(fileobj=packed, mode="wb") as target:
         try:
-            for line in source:
+            while line := source.readline(LINE_MAX + 1):
                 document = _parsed(line)
                 size += len(line)
                 if document is None or size > _UNPACKED_MOST:

@@ -62,7 +62,7 @@ def _found(folder: int) -> Iterator[tuple[bool, float, str, int]]:
     """Yield whether it is frozen, when it was written, its name and size."""
     names = sorted(os.listdir(folder))[:_FILES_MOST]
     for name in names:
-        if name.startswith((_FROZEN, _RING)) and name.endswith(_END):
+        if name.startswith((_FROZEN, _RING)) and name.endswith(_END) and name.isprintable():
             status = os.stat(name, dir_fd=folder, follow_symlinks=False)
             if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
                 yield name.startswith(_FROZEN), status.st_mtime, name, status.st_size

@@ -81,7 +81,8 @@ async def _until_terminated(order: Order, output: Path) -> Made:
 def _shown(made: Made) -> Iterator[str]:
     yield f"{made.file} ({made.size / (1 << 20):.1f} MiB)"
     yield f"sha256: {made.sha256}"
-    yield f"about: {', '.join(map(clean, made.findings)) or 'no failure in force'}"
+    none = f"not known what fails: {clean(made.unknown)}" if made.unknown else "no failure in force"
+    yield f"about: {', '.join(map(clean, made.findings)) or none}"
     if made.note:
         yield f"note: {clean(made.note)}"
     yield from (f"missing: {clean(name)}: {clean(why)}" for name, why in made.missing)

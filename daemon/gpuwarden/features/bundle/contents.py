@@ -55,6 +55,8 @@ class Told:
     """Facts of `host.py`."""
     failures: list[Document]
     """What failed: id, title, since, to_do, evidence, over, slot."""
+    unknown: str
+    """Why it is not known what failed; empty if it is."""
     boards: list[dict[str, str]]
     """Rows of `boards.py`."""
     lines: list[str]
@@ -88,6 +90,7 @@ def contents_of(found: Gathered, *, node: str, rules: Rules, now: float, anonymi
         made_at=rfc3339(now),
         host={"node": node, **(found.host.value or {})},
         failures=[_failure(one) for one in found.failures],
+        unknown=found.unknown,
         boards=boards.documents(_boards(found, series)),
         lines=lines,
         tried=[one for one in events if one["kind"] not in _UNTOLD][-_TOLD_MOST:],

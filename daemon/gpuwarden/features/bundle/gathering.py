@@ -64,6 +64,8 @@ class Gathered:
     """The ledger's part."""
     failures: list[ledger.Failure]
     """What the archive is about."""
+    unknown: str
+    """Why it is not known what fails; empty if it is."""
     host: Got[dict[str, str]]
     """Facts of the machine."""
     box: Got[Box]
@@ -85,6 +87,7 @@ async def gathered(order: Order, work: Path) -> Gathered:
         got("ledger", lambda: ledger.slice_of(order.state_dir, order.findings, time.time()), _READ_WITHIN),
     )
     failures = _failures(order, status, cut)
+    is_known = status.value is not None or cut.value is not None
     programs = asyncio.gather(*(_of_program(one, order, work) for one in PROGRAMS))
     facts, traces, log, settings = await asyncio.gather(
         got("host", lambda: host.facts(paths.sysfs, paths.proc, order.config.node), _READ_WITHIN),
@@ -97,6 +100,7 @@ async def gathered(order: Order, work: Path) -> Gathered:
         inventory=inventory,
         slice=cut,
         failures=failures,
+        unknown="" if is_known else f"neither the daemon nor the ledger could be read: {status.why}; {cut.why}",
         host=facts,
         box=traces,
         kernel_log=log,
@@ -155,7 +159,7 @@ async def _of_program(row: Program, order: Order, work: Path) -> Entry:
         content, lacks = _written(file, row.most)
         why = "; ".join(filter(None, (why, lacks)))
     state = Completeness.MISSING if not content else Completeness.CUT if why else Completeness.COMPLETE
-    why = why or ("" if content else "it wrote nothing")
+    why = why or ("" if content else f"it wrote nothing{done.said}")
     return replace(entry, state=state, why=why, content=content, seconds=done.seconds)
 
 

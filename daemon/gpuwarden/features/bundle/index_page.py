@@ -48,7 +48,7 @@ _MACHINE = (
 def page(contents: Contents) -> bytes:
     told = contents.told
     title = f"GPU failure on {told.host['node']}, {told.made_at[:19].replace('T', ' ')} UTC"
-    return html_page.page(title, "\n".join(_body(contents))).encode()
+    return html_page.page(title, "\n".join(_body(contents))).encode(errors="replace")
 
 
 def _body(contents: Contents) -> Iterator[str]:
@@ -56,7 +56,8 @@ def _body(contents: Contents) -> Iterator[str]:
     failed = frozenset(one["slot"] for one in told.failures if one["slot"])
     yield "<h2>What failed</h2>"
     if not told.failures:
-        yield "<p>No failure is in force.</p>"
+        unknown = f"What fails is not known: {told.unknown}."
+        yield f"<p>{escape(unknown) if told.unknown else 'No failure is in force.'}</p>"
     for one in told.failures:
         yield from _failure(one, told)
     yield f"<h2>This machine</h2>{_table(('', ''), [(label, told.host.get(key, '')) for key, label in _MACHINE if told.host.get(key)])}"

@@ -40,6 +40,8 @@ class Made:
     """Its hash."""
     findings: tuple[str, ...]
     """Ids of the findings that it is about."""
+    unknown: str
+    """Why it is not known what fails; empty if it is."""
     missing: tuple[tuple[str, str], ...]
     """Names of what is not in it, or not whole, each with the reason."""
     note: str
@@ -95,6 +97,7 @@ async def _make(order: Order, output: Path) -> Made:
         size=size,
         sha256=digest,
         findings=tuple(str(one.key) for one in found.failures),
+        unknown=found.unknown,
         missing=tuple((one.name, one.why) for one in entries if one.state is not Completeness.COMPLETE),
         note=note,
     )

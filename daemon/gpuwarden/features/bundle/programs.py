@@ -47,6 +47,8 @@ class Done:
     """The first bytes that it wrote to its standard output."""
     why: str = ""
     """Why that is not all; empty if it is."""
+    said: str = ""
+    """What it wrote to its standard error, behind a colon; empty if nothing."""
     absent: bool = False
     """There is no such program."""
     seconds: float = 0.0
@@ -68,14 +70,14 @@ async def program(
         done = await run((*scope, *limited), environment, deadline, kept=most + 1, whole=True, left=LEFT.append)
         if not (scope and done.exit_code and done.stderr.startswith(_NO_SCOPE)):
             break
-    why = done.error
+    why, said = done.error, _said(done.stderr)
     if done.left is not None:
         why = f"{why}: it is left behind, in state {_state(done.left.pid)}"
     elif done.exit_code is not None and done.exit_code not in fine:
-        why = f"exit code {done.exit_code}{_said(done.stderr)}"
+        why = f"exit code {done.exit_code}{said}"
     if len(done.stdout) > most:
         why = "; ".join(filter(None, (f"only the first {most} bytes are kept", why)))
-    return Done(output=done.stdout[:most], why=why, seconds=time.monotonic() - began)
+    return Done(output=done.stdout[:most], why=why, said=said, seconds=time.monotonic() - began)
 
 
 def surroundings(environment: Mapping[str, str]) -> dict[str, str]:

@@ -46,7 +46,7 @@ _UNKNOWN = "(not known: read it from the label, or from the BMC)"
 
 
 def text(contents: Contents) -> bytes:
-    return ("\n".join(_lines(contents)) + "\n").encode()
+    return ("\n".join(_lines(contents)) + "\n").encode(errors="replace")
 
 
 def _lines(contents: Contents) -> Iterator[str]:
@@ -62,7 +62,8 @@ def _lines(contents: Contents) -> Iterator[str]:
     yield from _parts(told)
     yield ""
     yield "3. Failure"
-    for one in told.failures or [{"title": "none is in force", "id": "-", "since": "-"}]:
+    none = f"not known: {told.unknown}" if told.unknown else "none is in force"
+    for one in told.failures or [{"title": none, "id": "-", "since": "-"}]:
         yield f"  {clean(one['title'])} ({clean(one['id'])}), first seen {clean(one['since'])}"
     yield ""
     yield "4. What the kernel logged (all lines: kernel.txt, meanings: xids.txt)"
