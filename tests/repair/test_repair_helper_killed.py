@@ -96,6 +96,19 @@ def test_two_requests_for_a_step_are_one_and_another_step_waits_for_its_turn(hos
     assert host.effects.count(DOES["reset_gpu"]) == 1
 
 
+def test_a_step_that_is_only_checked_yet_is_no_unknown_one(host: RepairHost) -> None:
+    """It goes on without who asked for it, and who asks what came of it must not take it for undone."""
+    hangs = host.fake.hangs_once("nvmlDeviceGetCount_v2")
+    with ThreadPoolExecutor() as pool:
+        step = pool.submit(host.ask, request("reset_gpu"))
+        host.wait(hangs.exists)
+        assert host.effects == []
+        assert host.look()["state"] == "running"
+        host.fake.clear()
+        step.result(PATIENCE)
+    assert host.look("another")["state"] == "unknown"
+
+
 def test_a_step_goes_on_if_nobody_waits_for_its_answer(host: RepairHost) -> None:
     with host.connected() as connection:
         connection.sendall(json.dumps(request("reset_gpu")).encode() + b"\n")

@@ -218,6 +218,11 @@ class FakeNvml:
         self.slow("*", "nvmlInitWithFlags", 0, once=True)
         return Path(f"{self.control}.{self._markers}")
 
+    def hangs_once(self, call: str) -> Path:
+        """Return the file that the next process to make this call makes; the call hangs until `clear`."""
+        self.hang("*", call, once=True)
+        return Path(f"{self.control}.{self._markers}")
+
     def lost(self, gpu: Gpu, code: int = 15) -> Self:
         """Every call about the GPU fails; 15: GPU is lost, 16: reset required, 10: timeout, 999: unknown error."""
         return self.error(gpu, "*", code)

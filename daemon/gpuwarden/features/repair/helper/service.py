@@ -91,7 +91,7 @@ def _answered(host: Host, settings: Settings, request: Request, say: Callable[[s
     notebook.check()
     settle(host, notebook, boots_only=request.verb == "look")
     if request.verb == "look":
-        return _state(notebook.find(request.id))
+        return _state(notebook, request.id)
     if (entry := notebook.find(request.id)) is None:
         return _step(host, settings, request, notebook, say)
     end = time.monotonic() + FOLLOWS
@@ -133,10 +133,14 @@ def _result(entry: Entry) -> Answer:
     return {"done": False, "refused": entry.refused, "why": entry.text or "it still runs: look again"}
 
 
-def _state(entry: Entry | None) -> Answer:
-    if entry is None:
-        return {"state": "unknown", "text": "nothing was begun under this id"}
-    return {"state": entry.state, "text": entry.text}
+def _state(notebook: Notebook, wanted: str) -> Answer:
+    with notebook.lock("helper") as alone:  # before the entry is searched: a helper checks first, and then writes it
+        busy = alone is None
+    if (entry := notebook.find(wanted)) is not None:
+        return {"state": entry.state, "text": entry.text}
+    if busy:
+        return {"state": "running", "text": "a helper checks a step, which may be this one"}
+    return {"state": "unknown", "text": "nothing was begun under this id"}
 
 
 def _refused(why: str) -> Answer:
