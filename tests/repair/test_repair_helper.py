@@ -224,7 +224,7 @@ def _passed_through(host: RepairHost) -> None:
 OBSTACLES = {
     "MIG": (_mig, "MIG is on at the GPU at 0000:1b:00.0"),
     "confidential": (_confidential, "confidential computing is on"),
-    "guest": (_virtual(1), "belongs to a virtual machine"),
+    "fabric of the hypervisor": (_virtual(1), "are of a fabric outside of this virtual machine"),
     "vgpu": (_virtual(2), "is a vGPU"),
     "vgpu host": (_virtual(3), "is shared as vGPUs"),
     "vfio": (_passed_through, "passed through to a virtual machine (driver vfio-pci)"),
@@ -232,6 +232,19 @@ OBSTACLES = {
     "open file": (_holder, "the GPU is in use by process 4711 (python3)"),
     "own reader": (_own_reader, "the GPU is in use by process 4711 (python3, gpuwarden.service)"),
 }
+
+
+@pytest.mark.parametrize("fabric", ["none", "its own"])
+def test_a_gpu_is_reset_in_the_virtual_machine_that_has_it(host: RepairHost, fabric: str) -> None:
+    """NVML says passthrough there; on the hypervisor it does not list the GPU."""
+    host.fake.reading("*", "virtualization_mode", 1)
+    if fabric == "none":
+        for link in range(18):
+            host.fake.link("*", link, "active", 0)
+    else:
+        host.switch()
+        host.unit(FABRIC, "active")
+    assert host.ask(host.reset())["done"]
 
 
 @pytest.mark.parametrize("name", OBSTACLES)

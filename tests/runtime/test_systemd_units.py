@@ -13,7 +13,10 @@ from gpuwarden.base.paths import STATE_DIR, bundles
 from gpuwarden.features.active_test.gate.client import PROBE_WITHIN
 from gpuwarden.features.bundle.daemon import ANSWERED_WITHIN
 from gpuwarden.features.bundle.options import BundleOptions
+from gpuwarden.features.repair.helper import services
+from gpuwarden.features.repair.helper.gpus import DRIVER_WITHIN, HOST_WITHIN
 from gpuwarden.features.repair.helper.host import Host
+from gpuwarden.features.repair.helper.table import LOADED_WITHIN, MODULES, PERSISTENCE_WITHIN, STEPS
 from support.needs import needed
 
 UNITS = Path(__file__).parents[2] / "systemd"
@@ -218,6 +221,18 @@ def test_the_timer_of_idle_tests_spreads_a_fleet_and_is_not_enabled_by_itself(tm
     shutil.copy(UNITS / "gpuwarden-test-submit.service", folder)
     assert exposure("gpuwarden-test-submit.service", tmp_path) <= 4.3
     assert settings(UNITS / "gpuwarden-test-submit.service")["SuccessExitStatus"] == ["3 69 75"]
+
+
+def test_all_deadlines_of_a_repair_together_are_less_than_its_unit_is_given() -> None:
+    units, most_gpus = sum(map(len, services.UNITS.values())), 16
+    reads = DRIVER_WITHIN + 2 * HOST_WITHIN + 4 * services.ASK_WITHIN
+    stops, starts = units * services.STOP_WITHIN, units * services.START_WITHIN
+    persistence = 2 * most_gpus * PERSISTENCE_WITHIN
+    reload = len(MODULES) * (2 * STEPS["reload_driver"].within + LOADED_WITHIN)
+    looks = HOST_WITHIN + DRIVER_WITHIN
+    longest = reads + stops + max(persistence + STEPS["reset_all"].within, reload) + starts + looks
+    assert round(longest / 60) == 92
+    assert settings(UNITS / "gpuwarden-repair@.service")["RuntimeMaxSec"] == ["2h"]
 
 
 def test_the_service_of_archives_is_root_s_has_a_folder_of_root_s_own_and_waits_no_longer_than_the_daemon(

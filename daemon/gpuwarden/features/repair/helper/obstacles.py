@@ -2,8 +2,11 @@
 
 Which GPUs can be reset alone is as in the manual of nvidia-smi (nvidia-smi(1), `--gpu-reset`): from Ampere on each can, on a system with
 NVSwitches only while the fabric manager runs; older ones that NVLink connects are reset in one command, all together. The manual says in
-one place that Hopper no longer depends on the fabric manager and in its table that it does: the table counts here. A GPU in a virtual
-machine, MIG and confidential computing are refused, since what a reset does to them was never tried.
+one place that Hopper no longer depends on the fabric manager and in its table that it does: the table counts here. A vGPU, MIG and
+confidential computing are refused, since what a reset does to them was never tried.
+
+Mode passthrough is what NVML says inside the virtual machine that has the whole GPU, as most of a cloud's do: it is reset there. Where its
+NVLinks lead to switches that the machine does not have, the fabric is the hypervisor's, which a reset here would surprise.
 """
 
 from __future__ import annotations
@@ -16,8 +19,8 @@ from gpuwarden_collectors.pci_facts import PciKind
 
 _AMPERE = 7
 """nvmlDeviceArchitecture_t."""
+_PASSED_THROUGH = 1
 _VIRTUAL = {
-    1: "belongs to a virtual machine (passthrough)",
     2: "is a vGPU",
     3: "is shared as vGPUs",
     4: "is shared as vSGAs",
@@ -68,6 +71,8 @@ def by_setup(slots: Collection[str], seen: Seen, *, reset: bool) -> str:
             return (
                 f"the GPU at {slot} {_VIRTUAL[gpu.virtualization]}: reset it where it is shared out, or reboot the node"
             )
+        if reset and gpu is not None and gpu.virtualization == _PASSED_THROUGH and gpu.linked and not seen.switches:
+            return f"the NVLinks of the GPU at {slot} are of a fabric outside of this virtual machine: reboot the node"
     return ""
 
 

@@ -9,8 +9,8 @@ from gpuwarden.features.repair.helper import commands
 from gpuwarden.features.repair.helper.host import Host
 from gpuwarden.features.repair.helper.notebook import Entry, Notebook
 from gpuwarden.features.repair.helper.services import ServiceError, Services
+from gpuwarden.features.repair.helper.table import LOADED_WITHIN, PERSISTENCE_WITHIN
 
-_WITHIN = 120.0
 KILLED = {
     "before": "the helper was killed before its command: it was not run",
     "command": "the helper was killed while its command ran: whether it was done is not known",
@@ -22,11 +22,11 @@ def put_back(entry: Entry, services: Services, host: Host, held: int | None, say
     """Load the modules, set persistence mode and start the units of an entry. Returns what could not be, or "": it tries each."""
     missing = []
     for name in reversed(entry.load):
-        ended = host.run((host.program("modprobe") or "modprobe", name), _WITHIN, held)
+        ended = host.run((host.program("modprobe") or "modprobe", name), LOADED_WITHIN, held)
         if ended.code != 0:
             missing.append(f"modprobe {name}: {ended.why}")
     for slot in entry.persist:
-        ended = host.run(commands.persistence(host, slot, on=True), _WITHIN, held)
+        ended = host.run(commands.persistence(host, slot, on=True), PERSISTENCE_WITHIN, held)
         if ended.code != 0:
             missing.append(f"persistence mode of {slot}: {ended.why}")
     for unit in reversed(entry.start):

@@ -20,7 +20,7 @@ STOP_WITHIN = 95.0
 """Seconds: systemd itself kills a service after 90."""
 START_WITHIN = 300.0
 """Seconds: the fabric manager trains the links of 16 GPUs before it is started."""
-_ASK_WITHIN = 20.0
+ASK_WITHIN = 20.0
 _RUNNING = ("active", "activating", "reloading")
 _DEPENDENT = ("RequiredBy", "BoundBy", "ConsistsOf")
 """Units that systemd stops with a unit and does not start with it again."""
@@ -68,7 +68,7 @@ class Services:
         if not units:
             return
         keys = ",".join(("Id", "LoadState", "ActiveState", *_DEPENDENT))
-        ended = self._systemctl(_ASK_WITHIN, "show", f"--property={keys}", *units)
+        ended = self._systemctl(ASK_WITHIN, "show", f"--property={keys}", *units)
         blocks = [dict(line.partition("=")[::2] for line in block.splitlines()) for block in ended.output.split("\n\n")]
         if ended.code != 0 or len(blocks) != len(units) or not all("ActiveState" in block for block in blocks):
             raise ServiceError(f"cannot read the states of {', '.join(units)}: systemctl show: {ended.why}")

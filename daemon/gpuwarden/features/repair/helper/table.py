@@ -33,6 +33,10 @@ STEPS: Mapping[str, Step] = {
     # scontrol waits 10 s for a controller, and the site's command answers when it has taken the order.
     StepKind.REBOOT: Step(program="", within=60.0),
 }
+PERSISTENCE_WITHIN = 30.0
+"""Seconds to switch the persistence mode of one GPU."""
+LOADED_WITHIN = 120.0
+"""Seconds to load a module that a step has left unloaded."""
 ON_ALL_GPUS = frozenset({StepKind.RESET_ALL, StepKind.RELOAD_DRIVER})
 """Steps for which no process may be on any GPU."""
 DISTURBS_JOBS = frozenset({Service.FABRIC_MANAGER, Service.IMEX})

@@ -17,7 +17,7 @@ from gpuwarden.features.repair.helper.request import Request
 from gpuwarden.features.repair.helper.restore import put_back
 from gpuwarden.features.repair.helper.services import UNITS, ServiceError, Services
 from gpuwarden.features.repair.helper.settings import Settings
-from gpuwarden.features.repair.helper.table import STEPS
+from gpuwarden.features.repair.helper.table import PERSISTENCE_WITHIN, STEPS
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class Work:
             self.say(f"stops {unit}")
             self.services.stop(unit)
         for slot in self.entry.persist:
-            self._run(*commands.persistence(self.host, slot, on=False))
+            self.host.run(commands.persistence(self.host, slot, on=False), PERSISTENCE_WITHIN, self.held)
         if STEPS[self.request.step].stops:
             self.checks.unused()
         self.entry = self.notebook.change(replace(self.entry, stage="command"))
