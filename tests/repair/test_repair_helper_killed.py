@@ -97,7 +97,6 @@ def test_two_requests_for_a_step_are_one_and_another_step_waits_for_its_turn(hos
 
 
 def test_a_step_that_is_only_checked_yet_is_no_unknown_one(host: RepairHost) -> None:
-    """It goes on without who asked for it, and who asks what came of it must not take it for undone."""
     hangs = host.fake.hangs_once("nvmlDeviceGetCount_v2")
     with ThreadPoolExecutor() as pool:
         step = pool.submit(host.ask, request("reset_gpu"))

@@ -40,7 +40,7 @@ FEATURES: Mapping[str, frozenset[str]] = {
         "status_text", "reasons", "daemon",
     }),
     "repair": frozenset({
-        "memory", "options", "verbs", "log_lines", "events", "metrics", "status", "status_text", "reasons", "daemon",
+        "memory", "options", "verbs", "doctor", "log_lines", "events", "metrics", "status", "status_text", "reasons", "daemon",
     }),
     "job_stall": frozenset({"conditions", "memory", "detectors"}),
     "slurm": frozenset({"options", "register", "daemon", "doctor", "verbs"}),

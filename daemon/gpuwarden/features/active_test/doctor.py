@@ -62,14 +62,16 @@ async def active_test(config: Config) -> list[Row]:
 
 
 def gate(config: Config) -> Iterator[Row]:
-    """Row about the return gate; empty if no test comes before a return."""
+    """Row about the return gate; empty if no test comes before a return. Where repairs are allowed, one comes after each."""
     test = config.of(ActiveTestOptions)
-    if not (test.enabled and test.return_gate):
+    always = test.enabled and test.return_gate
+    if not (always or config.repairs):
         return
+    when = "" if always else "after a repair "
     if test.gate_socket.is_socket():
-        yield ok("return gate", f"level {test.level}, through {test.gate_socket}")
+        yield ok("return gate", f"{when}level {test.level}, through {test.gate_socket}")
     else:
-        to_do = "systemctl enable --now gpuwarden-test.socket: otherwise this node returns without a test"
+        to_do = f"systemctl enable --now gpuwarden-test.socket: otherwise {when}this node returns without a test"
         yield warn("return gate", f"{test.gate_socket} does not exist", to_do)
 
 

@@ -13,6 +13,6 @@ REASONS = {
     "test_impossible": {
         "meaning": "this host never could test its GPUs, so the node returns without a test: status shows the reason; each such return is a warning, and an event gate_ended with the result void",
         "because": "no gpuwarden-test.socket, libcuda.so.1, PTX compiler or /dev/nvidia-uvm; or MIG, another compute mode or confidential computing is on for every GPU, or for every GPU that the exclusion is about; other GPUs that cannot be tested are left out",
-        "to do": "gpuwarden doctor names what is missing; or set test.return_gate = false for this host",
+        "to do": "gpuwarden doctor names what is missing; or set test.return_gate = false for this host, after whose repairs (repair.steps) only readings decide then",
     },
 }
