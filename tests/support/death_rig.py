@@ -248,6 +248,11 @@ class DyingNode(FakeHost):
     def tells(self, name: str) -> bool:
         return self.why(name) is not None
 
+    def has_process(self, name: str) -> bool:
+        """Return True once a pass has found a process of this job on a GPU: before, a line about the process may be of another job's."""
+        document = self.why(name)
+        return document is not None and document["use"]["observed_gpu_seconds"] > document["use"]["idle_gpu_seconds"]
+
     def runs_before(self, name: str) -> int:
         """Return how often it knows that a job of this name has ended before the newest one."""
         document = self.why(name)

@@ -63,8 +63,8 @@ class Stage:
         self.node.its_daemon.wait(lambda: self.node.finds(code, slot), f"finding {code} {slot}")
 
     def knows(self, job: Job) -> None:
-        """Wait until the daemon knows of the job."""
-        self.node.its_daemon.wait(lambda: self.node.tells(job.name), f"it to know {job.name}")
+        """Wait until the daemon knows of the job and of its process."""
+        self.node.its_daemon.wait(lambda: self.node.has_process(job.name), f"it to know {job.name}", every=0.5)
 
     def remembers(self, job: Job) -> None:
         """Wait until the ledger of the daemon has the job, as from its first minute on."""

@@ -19,6 +19,8 @@ def by_xids(*numbers: int, order: str = "exit 1", named: bool = True, blamed: in
     """Its GPU has these, and it ends by the order a moment later."""
 
     def play(stage: Stage, job: Job) -> Played:
+        if named:
+            stage.knows(job)
         stage.xid(job, *numbers, named=named, gpu=blamed or 0)
         return stage.of(stage.ends(job, order), blamed)
 
@@ -73,6 +75,7 @@ def beside(number: int, order: str) -> Play:
     """The job of another GPU has the Xid, and dies first."""
 
     def play(stage: Stage, job: Job, other: Job) -> Played:
+        stage.knows(other)
         stage.xid(other, number, named=number in (13, 31, 43))
         stage.ends(other, "kill -ABRT $$")
         return stage.of(stage.ends(job, order))

@@ -93,6 +93,7 @@ def task_of_array(order: str, *xids: int) -> Play:
     def play(stage: Stage) -> Played:
         first = stage.rig.submit(stage.node, options=("--array=0-1",))
         tasks = stage.rig.tasks(first, stage.node)
+        stage.knows(tasks[0])
         stage.xid(tasks[0], *xids)
         stage.ends(tasks[0], order)
         stage.ends(tasks[1], "exit 0")
@@ -112,6 +113,7 @@ def away(order: str, *xids: int) -> Play:
     """The controller is away when it dies, and comes back."""
 
     def play(stage: Stage, job: Job) -> Played:
+        stage.knows(job)
         stage.together(lambda: stage.rig.slurm.stop(CONTROLLER))
         stage.xid(job, *xids)
         pid = job.pid()
