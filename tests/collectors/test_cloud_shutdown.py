@@ -41,7 +41,8 @@ def logind_on(bus: Path, *, refuse: bool = False, delay: float = 5.0, going_down
 
 @pytest.fixture
 async def source(bus: Path) -> AsyncIterator[Shutdown]:
-    source = Shutdown(host_clock, path=str(bus), hold=0.2)
+    """One that holds a shutdown up for longer than any test takes."""
+    source = Shutdown(host_clock, path=str(bus), hold=PATIENCE, timeout=PATIENCE)
     yield source
     await source.close()
 
@@ -55,7 +56,8 @@ def descriptors() -> set[str]:
     return {entry.name for entry in Path("/proc/self/fd").iterdir()}
 
 
-async def test_a_shutdown_is_inhibited_reported_and_released(bus: Path, source: Shutdown) -> None:
+async def test_a_shutdown_is_inhibited_reported_and_released(bus: Path) -> None:
+    source = Shutdown(host_clock, path=str(bus), hold=0.2, timeout=PATIENCE)
     with logind_on(bus, delay=20.0) as logind:
         assert (await asked(source)).kind is AnswerKind.NONE
         await until(lambda: logind.inhibited() == 1)
@@ -66,6 +68,7 @@ async def test_a_shutdown_is_inhibited_reported_and_released(bus: Path, source: 
         assert (notice.kind, notice.hard, notice.estimated) == (Kind.SHUTDOWN, True, True)
         assert notice.deadline.boottime - host_clock().boottime <= source._hold  # of 20 s that logind would allow
         await until(lambda: logind.inhibited() == 0)
+    await source.close()
 
 
 async def test_one_that_is_called_off_is_over_and_the_next_one_is_held_up_again(bus: Path, source: Shutdown) -> None:
@@ -81,16 +84,15 @@ async def test_one_that_is_called_off_is_over_and_the_next_one_is_held_up_again(
 
 async def test_the_hold_of_one_that_was_called_off_does_not_end_that_of_the_next(bus: Path) -> None:
     """A shutdown may fail or be cancelled before `hold` is over, if that is longer than logind waits."""
-    source = Shutdown(host_clock, path=str(bus), hold=1.0)
+    source = Shutdown(host_clock, path=str(bus), hold=1.0, timeout=PATIENCE)
     with logind_on(bus) as logind:
         await asked(source)
         logind.prepare_for_shutdown()
         assert (await asked(source)).kind is AnswerKind.NOTICE
-        release = source._release
+        over = asyncio.get_running_loop().time() + source._hold
         logind.prepare_for_shutdown(going_down=False)
         await until_called_off(source)
-        assert release is not None
-        await until(lambda: asyncio.get_running_loop().time() > release.when() + 0.1)
+        await until(lambda: asyncio.get_running_loop().time() > over + 0.1)
         assert logind.inhibited() == 1
     await source.close()
 
@@ -111,7 +113,7 @@ async def test_without_an_inhibitor_the_notice_still_comes(bus: Path, source: Sh
 async def test_without_logind_or_without_a_bus_it_is_unknown_and_found_once_it_is_there(
     bus: Path, source: Shutdown, tmp_path: Path
 ) -> None:
-    nowhere = Shutdown(host_clock, path=str(tmp_path / "none"))
+    nowhere = Shutdown(host_clock, path=str(tmp_path / "none"), timeout=PATIENCE)
     assert (await asked(nowhere)).kind is AnswerKind.UNKNOWN
     assert (await asked(source)).kind is AnswerKind.UNKNOWN
     with logind_on(bus):
@@ -119,7 +121,7 @@ async def test_without_logind_or_without_a_bus_it_is_unknown_and_found_once_it_i
 
 
 async def test_a_bus_that_goes_away_is_unknown_and_no_shutdown(tmp_path: Path) -> None:
-    source = Shutdown(host_clock, path=str(tmp_path / "bus"))
+    source = Shutdown(host_clock, path=str(tmp_path / "bus"), timeout=PATIENCE)
     for _ in range(2):
         with message_bus(tmp_path) as bus, logind_on(bus):
             assert (await asked(source)).kind is AnswerKind.NONE
@@ -194,7 +196,7 @@ async def test_no_message_is_so_odd_that_reading_it_does_more_than_fail() -> Non
 
 
 async def test_where_systemd_waits_for_us_too_the_end_is_later_and_a_stop_may_take_until_then(bus: Path) -> None:
-    source = Shutdown(host_clock, path=str(bus), hold=0.2, stop=45.0)
+    source = Shutdown(host_clock, path=str(bus), hold=0.2, stop=45.0, timeout=PATIENCE)
     with logind_on(bus) as logind:
         assert (await asked(source)).kind is AnswerKind.NONE
         assert source.ends_in() == 0.0  # a stop by itself is none of a machine

@@ -55,7 +55,7 @@ def why(host: FakeHost, uid: int, **asked: str) -> dict[str, Any]:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
         answer = json.loads(done.stdout)
         if answer["ok"] or answer["code"] == NO_SUCH_JOB:
-            return answer.get("result", {})
+            return dict(answer.get("result", {}))
         assert answer["code"] == TRY_AGAIN, answer
         assert time.monotonic() < end, answer
         time.sleep(1.0)
