@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.pending_drains import Obstacle, SlowHost, drains, holds_back, log_size, obstacle
-from support.repairs import SLURMD_TIMEOUT, RepairedHost
+from support.repairs import RepairedHost
 from support.slurm import SLURM_BESIDE, Slurm, require_slurm, running
 from support.slurm_hosts import REASON, acting_of
 
@@ -18,39 +18,39 @@ pytestmark = SLURM_BESIDE
 
 
 @pytest.fixture
-def short(request: pytest.FixtureRequest) -> Iterator[Slurm]:
-    """A Slurm that soon finds a node down."""
+def of_one(request: pytest.FixtureRequest) -> Iterator[Slurm]:
+    """A Slurm of one node."""
     require_slurm()
     with (
         tempfile.TemporaryDirectory(prefix="gw-slurm-", ignore_cleanup_errors=True) as folder,
-        running(Slurm(Path(folder), nodes=1, slurmd_timeout=SLURMD_TIMEOUT, return_to_service=request.param)) as slurm,
+        running(Slurm(Path(folder), nodes=1, return_to_service=request.param)) as slurm,
     ):
         yield slurm
 
 
 @pytest.fixture
-def host(tmp_path: Path, short: Slurm) -> RepairedHost:
-    return RepairedHost(tmp_path, short)
+def host(tmp_path: Path, of_one: Slurm) -> RepairedHost:
+    return RepairedHost(tmp_path, of_one)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("short", "first"), [(0, "gpuwarden"), (2, "slurmd")], indirect=["short"])
-def test_a_repaired_machine_takes_work_again(host: RepairedHost, short: Slurm, first: str) -> None:
+@pytest.mark.parametrize(("of_one", "first"), [(0, "gpuwarden"), (2, "slurmd")], indirect=["of_one"])
+def test_a_repaired_machine_takes_work_again(host: RepairedHost, of_one: Slurm, first: str) -> None:
     with host.drained_and_off():
         pass
     host.boots_again()
     if first == "slurmd":
-        short.start("n1", booted=True)
+        of_one.start("n1", booted=True)
     with host.acting() as daemon:
         daemon.wait_status("healthy")
         if first == "gpuwarden":
             daemon.wait(lambda: "not responding" in str(acting_of(daemon)), "status to say what it waits for")
-            assert "DOWN" in short.state("n1")
-            short.start("n1", booted=True)
+            assert "DOWN" in of_one.state("n1")
+            of_one.start("n1", booted=True)
         host.waits_restored(daemon)
-    assert short.reason("n1") != REASON
-    job = short.submit("true", "-w", "n1")
-    short.wait(lambda: short.job_state(job) == "COMPLETED", "a job to run there")
+    assert of_one.reason("n1") != REASON
+    job = of_one.submit("true", "-w", "n1")
+    of_one.wait(lambda: of_one.job_state(job) == "COMPLETED", "a job to run there")
 
 
 @pytest.mark.slow

@@ -10,8 +10,8 @@ from support.daemons import RunningDaemon
 from support.slurm import Slurm
 from support.slurm_hosts import REASON, SlurmHost
 
-SLURMD_TIMEOUT = 5
-"""Seconds: as short as lets a busy machine answer in time."""
+OFF_AFTER = 5
+"""Seconds without an answer after which Slurm sets a node down, while its machine is off. At other times a busy machine has longer."""
 BOOTS = ("aaaaaaaa-0000-4000-8000-000000000001", "bbbbbbbb-0000-4000-8000-000000000002")
 
 
@@ -31,8 +31,16 @@ class RepairedHost(SlurmHost):
             self.breaks()
             daemon.wait(lambda: self.slurm.reason(self.node) == REASON, "the drain")
         self.slurm.stop(self.node)
+        patient = self.slurm.slurmd_timeout
+        self._sets_down_after(OFF_AFTER)
         self.slurm.wait(lambda: "DOWN" in self.slurm.state(self.node), f"Slurm to find that {self.node} is off")
+        self._sets_down_after(patient)
         yield
+
+    def _sets_down_after(self, seconds: int) -> None:
+        self.slurm.slurmd_timeout = seconds
+        self.slurm.configure()
+        self.slurm.scontrol("reconfigure")
 
     def boots_again(self) -> None:
         """All that the kernel logged is gone with the boot."""
