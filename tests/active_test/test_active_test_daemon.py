@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from support.active_test_hosts import LONG, PASSES, WRONG_ONCE, ActiveHost, ended, gone, wait
-from support.daemons import RunningDaemon
+from support.daemons import PATIENCE, RunningDaemon
 from support.fake_nvml_library import uuid_of
 
 
@@ -70,15 +70,14 @@ def test_a_test_goes_on_when_the_daemon_is_killed_and_says_that_nothing_was_kept
 def test_a_result_is_not_lost_when_the_daemon_restarts_as_it_is_handed_in(
     host: ActiveHost, daemon: RunningDaemon
 ) -> None:
-    host.script(
-        {
-            "*": PASSES,
-            uuid_of(1): [{"write": {"phase": "int8"}}, {"sleep": 3}, *PASSES[:-1], {"write": {"measured": WRONG_ONCE}}],
-        }
-    )
+    host.more["ACTIVE_TEST_RESTART"] = str(PATIENCE)  # a busy host takes its time to start a daemon
+    killed = host.folder / "killed"
+    wrong = [*PASSES[:-1], {"write": {"measured": WRONG_ONCE}}]
+    host.script({"*": PASSES, uuid_of(1): [{"write": {"phase": "int8"}}, {"wait": str(killed)}, *wrong]})
     process = host.begin("--json", "--i-know-nobody-is-here")
     host.wait_note(1)
     daemon.kill()
+    killed.touch()
     wait(lambda: host.note(1)["answers"], "the last phase, without a daemon")
     with host.daemon() as next_daemon:
         code, document = ended(process)

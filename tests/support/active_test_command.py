@@ -5,6 +5,7 @@ ACTIVE_TEST_KEEP      names of variables that a worker gets all the same: fake l
 ACTIVE_TEST_KUBELET   the folder of a pretended kubelet
 ACTIVE_TEST_WITHIN    seconds that a worker has at each level
 ACTIVE_TEST_APART     seconds between the starts of two workers
+ACTIVE_TEST_RESTART   seconds for which a daemon that restarts is asked again to take the results
 ACTIVE_TEST_NAME      the name of workers that were left behind: one of another host's, beside which this one runs, is none of this one's
 ACTIVE_TEST_NODE      the name of the node's lock: hosts of tests are none of each other's
 ACTIVE_TEST_USER      the user that workers run as
@@ -21,7 +22,7 @@ from typing import Any
 
 from gpuwarden.cli.main import main
 from gpuwarden.features.active_test.idle import job
-from gpuwarden.features.active_test.tester import gpu_test, left_behind, lock, pods, run, surroundings, worker
+from gpuwarden.features.active_test.tester import gpu_test, lease, left_behind, lock, pods, run, surroundings, worker
 from gpuwarden_collectors.active_test import level
 
 
@@ -32,6 +33,7 @@ def change() -> None:
         level.WITHIN.update(dict.fromkeys(level.WITHIN, float(within)))
     changed: Any = gpu_test
     changed.APART = float(os.environ.get("ACTIVE_TEST_APART", changed.APART))
+    lease.RESTART_WITHIN = float(os.environ.get("ACTIVE_TEST_RESTART", lease.RESTART_WITHIN))
     changed = left_behind
     changed.TESTER = os.environ.get("ACTIVE_TEST_NAME", changed.TESTER)
     lock.NODE = os.environ.get("ACTIVE_TEST_NODE", lock.NODE)
