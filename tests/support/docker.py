@@ -6,7 +6,7 @@
         container = docker.start(image, "run", "--simulate", "8", flags=["--read-only"])
 
 It lives in mount and PID namespaces of its own, so that all it starts ends with it, and as long as the session. It makes no
-network: containers have none, or the host's.
+network: containers have none, or the host's. It has a higher priority than tests: the daemon waits for its answers for a second only.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _START = """
 mount --make-rshared / # in its own namespace: a container may ask for later mounts of the host
 mkdir "$FOLDER/memory"
 mount -t tmpfs -o size=1g tmpfs "$FOLDER/memory"
-exec dockerd --data-root "$FOLDER/memory/data" --exec-root "$FOLDER/memory/exec" --pidfile "$FOLDER/memory/pid" -H "unix://$FOLDER/docker.sock" \
+exec nice -n -10 dockerd --data-root "$FOLDER/memory/data" --exec-root "$FOLDER/memory/exec" --pidfile "$FOLDER/memory/pid" -H "unix://$FOLDER/docker.sock" \
   --iptables=false --bridge=none --ip-forward=false --ip-masq=false
 """
 
