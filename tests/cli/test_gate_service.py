@@ -14,7 +14,7 @@ import pytest
 from gpuwarden.config.model import Config
 from gpuwarden.features.active_test.gate import service as gate_service
 
-SOON = 20.0
+SOON = 60.0
 TAKEN = 4_096
 """Bytes that the kernel is to take at once, about."""
 LONG = 40_000

@@ -41,7 +41,7 @@ def logind_on(bus: Path, *, refuse: bool = False, delay: float = 5.0, going_down
 
 @pytest.fixture
 async def source(bus: Path) -> AsyncIterator[Shutdown]:
-    """One that holds a shutdown up for longer than any test takes."""
+    """Yield one that holds a shutdown up for longer than any test takes."""
     source = Shutdown(host_clock, path=str(bus), hold=PATIENCE, timeout=PATIENCE)
     yield source
     await source.close()

@@ -23,7 +23,7 @@ from support.hung_mounts import hung_mount
 from support.waiting import until
 
 ENVIRONMENT = plugin_environment(os.environ)
-SOON = 2.0  # seconds, for a check that is to run out of time, once it has begun on a busy machine
+SOON = 4.0  # seconds, for a check that is to run out of time, once it has begun on a busy machine
 LATE = 60.0  # for one that is not
 
 
@@ -183,7 +183,7 @@ async def test_a_check_that_never_ends_is_ended(tmp_path: Path) -> None:
     assert (outcome.state, outcome.exit_code, outcome.text) == (
         PluginState.UNKNOWN,
         None,
-        "has not ended within 2 s: working",
+        f"has not ended within {SOON:g} s: working",
     )
     assert not alive(int((tmp_path / "pid").read_text()))
 
@@ -262,7 +262,7 @@ async def test_what_runs_is_killed_when_the_daemon_ends(tmp_path: Path) -> None:
 @pytest.mark.disposable
 @pytest.mark.parametrize(
     ("killable", "message"),
-    [(True, "has not ended within 2 s"), (False, "of an earlier run is still stuck in the kernel")],
+    [(True, f"has not ended within {SOON:g} s"), (False, "of an earlier run is still stuck in the kernel")],
 )
 async def test_a_check_on_a_dead_file_system_holds_nobody_up_and_runs_again_when_it_can(
     tmp_path: Path, message: str, *, killable: bool

@@ -23,7 +23,7 @@ from gpuwarden_collectors.facts import Stamp
 from support.snapshots import gpu_verdict, slot
 
 NOW = Stamp(1_000.0, 2_000_000.0)
-SOON = 20.0
+SOON = 60.0
 
 
 class GateHost:

@@ -151,7 +151,7 @@ def test_a_daemon_serves_the_default_set_unless_it_is_told_otherwise(tmp_path: P
 
 
 def _page(node: SimulatedNode) -> Scrape:
-    with urlopen(f"http://127.0.0.1:{node.port}/metrics", timeout=10) as answer:
+    with urlopen(f"http://127.0.0.1:{node.port}/metrics", timeout=60) as answer:
         return Scrape(answer.read())
 
 

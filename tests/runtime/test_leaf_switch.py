@@ -45,11 +45,11 @@ def test_the_daemon_has_the_switch_of_slurm_s_topology(with_topology: Slurm, tmp
 
 
 async def test_it_is_read_once_and_soon_again_only_after_no_answer(with_topology: Slurm) -> None:
-    client = SlurmClient(conf=with_topology.conf, timeout=1.0, node="n1")
+    client = SlurmClient(conf=with_topology.conf, timeout=3.0, node="n1")
     leaf = LeafSwitch("", client, soon=0.1)
     with_topology.pause(CONTROLLER)
     leaf.run()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(150):
         while client.calls < 2:
             await asyncio.sleep(0.05)
         assert leaf.known == ""
@@ -67,7 +67,7 @@ async def test_a_slurm_without_a_topology_names_none(slurm: Slurm) -> None:
     client = SlurmClient(conf=slurm.conf, timeout=60.0, node="n1")
     leaf = LeafSwitch("", client)
     leaf.run()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(150):
         while client.calls < 1 or client.in_flight:
             await asyncio.sleep(0.05)
     await leaf.stop()

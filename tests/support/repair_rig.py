@@ -25,7 +25,7 @@ from gpuwarden.runtime.part import Service
 from gpuwarden_collectors.facts import Stamp
 from support.repair_scenes import ALL, BOOT, FINDING, NOW, drained, hold, state, verdict
 
-SOON = 30.0
+SOON = 60.0
 ABLE: Mapping[str, Any] = {"able": ["restart_service", "reset_gpu", "reload_driver", "reboot"], "unable": {}}
 DONE: Mapping[str, Any] = {"done": True, "text": "GPU was reset"}
 

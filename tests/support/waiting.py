@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-PATIENCE = 60.0
+PATIENCE = 150.0
 """Seconds, for what takes milliseconds on an idle machine."""
 
 

@@ -19,7 +19,7 @@ from gpuwarden.publish.web.pages import Web
 from gpuwarden_collectors.facts import Stamp
 from support.snapshots import UPTIME, at, snapshot
 
-PATIENCE = 60.0
+PATIENCE = 150.0
 
 
 @dataclass
