@@ -8,8 +8,10 @@ from structlog.testing import capture_logs
 from gpuwarden.engine.log_lines import LINE_SPACING, SPACED_MOST, EventLines, write_line
 from gpuwarden.features.evacuation.policy.events import saved
 from gpuwarden.features.evacuation.policy.model import BY_EXIT, BY_STEP
+from gpuwarden.features.repair.model import Outcome, StepKind
 from gpuwarden.health.model import Event, EventKind, Key, Subject
 from gpuwarden_collectors.facts import Stamp
+from support.repair_scenes import FINDING, begun, ended
 
 NOW = Stamp(boottime=1.0, wall=1.0)
 
@@ -29,6 +31,16 @@ def test_a_log_line_says_whether_a_job_acknowledged_a_checkpoint_or_ended(by: st
     with capture_logs() as lines:
         write_line(saved("slurm/7", by, saved=has_saved, boot_id="b", now=NOW))
     assert [line["event"] for line in lines] == [text]
+
+
+def test_a_repair_is_in_the_log_before_and_after_it() -> None:
+    """The line before a reboot is what tells syslog why the machine goes down."""
+    with capture_logs() as lines:
+        EventLines().write([begun("t0", 60.0, StepKind.REBOOT), ended("t0", 0.0, Outcome.REBOOTED, StepKind.REBOOT)])
+    assert [(line["event"], line["id"], line["try_id"]) for line in lines] == [
+        ("repair: step begins", str(FINDING.key), "t0"),
+        ("repair: step done", str(FINDING.key), "t0"),
+    ]
 
 
 def killed(job: int, boottime: float) -> Event:

@@ -234,6 +234,13 @@ OBSTACLES = {
 }
 
 
+def test_a_lost_gpu_has_no_address_before_the_reset_that_brings_it_back(host: RepairHost) -> None:
+    host.fake.lost(0)
+    host.after_reset()
+    answer = host.ask(host.reset())
+    assert (answer["done"], "NVML lists 2 GPUs with their UUIDs" in answer["text"]) == (True, True)
+
+
 @pytest.mark.parametrize("fabric", ["none", "its own"])
 def test_a_gpu_is_reset_in_the_virtual_machine_that_has_it(host: RepairHost, fabric: str) -> None:
     """NVML says passthrough there; on the hypervisor it does not list the GPU."""

@@ -189,8 +189,8 @@ class RepairHost:
             connection.sendall(data)
             return _all_of(connection)
 
-    @contextmanager
-    def connected(self) -> Iterator[socket.socket]:
+    def tell(self) -> Path:
+        """Have the helpers work on this host from now on. Returns their socket."""
         given: dict[str, Any] = {
             "folder": str(self.folder),
             "deadlines": self.deadlines,
@@ -201,9 +201,14 @@ class RepairHost:
         fresh = self._helpers.host.with_name(f"host.{threading.get_ident()}")
         fresh.write_text(json.dumps(given))
         fresh.replace(self._helpers.host)
+        return self._helpers.socket
+
+    @contextmanager
+    def connected(self) -> Iterator[socket.socket]:
+        path = self.tell()
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(PATIENCE)
-            connection.connect(str(self._helpers.socket))
+            connection.connect(str(path))
             yield connection
 
 

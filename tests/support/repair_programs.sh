@@ -45,7 +45,7 @@ reset() {
     case $mode in
     in_use) echo "GPU $1: In use by another client"; exit 255 ;;
     hangs) trap '' TERM; sleep 600; exit 1 ;;
-    waits) touch waiting; while [ ! -e go ]; do sleep 0.01; done; one=$1 ;;
+    waits) echo "$PPID" > waiting.new; mv waiting.new waiting; while [ ! -e go ]; do sleep 0.01; done; one=$1 ;;
     wrong) one=00000000:28:00.0 ;;
     *) one=$1 ;;
     esac

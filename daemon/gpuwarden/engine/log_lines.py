@@ -96,8 +96,8 @@ HIDDEN = (*OF_TESTS, *OF_GATES, *OF_FINDINGS)
 SEEN = ("healthy", "warning", "failure")
 """Health of a node that can be judged. A node that was never judged, as at a start, has lost nothing."""
 
-_OTHER_NAMES = {"level": "test_level"}
-"""Names in log lines for keys of events that every log line has already."""
+_OTHER_NAMES = {"level": "test_level", "id": "try_id"}
+"""Names in log lines for keys of events that a log line has already: a level, and the id of what the event is about."""
 
 
 def write_line(event: Event, *, shadow: bool = False) -> None:
@@ -118,5 +118,10 @@ def write_line(event: Event, *, shadow: bool = False) -> None:
         about["title"] = row.title if row else event.key.code
         about["to_do"] = of_raised(event.key, event.data)
     hidden = (*HIDDEN, "advice") if "to_do" in about else HIDDEN
-    details = {_OTHER_NAMES.get(name, name): value for name, value in event.data.items() if name not in hidden}
+    taken = {"level", *about}
+    details = {
+        _OTHER_NAMES.get(name, f"event_{name}") if name in taken else name: value
+        for name, value in event.data.items()
+        if name not in hidden
+    }
     getattr(log, level)(text, **about, **details)

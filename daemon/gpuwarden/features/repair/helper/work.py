@@ -116,8 +116,11 @@ class Work:
             driver = read_driver(self.host, self.settings.library)
         except NoReading as error:
             return f"{text}, and now {error}", False
-        before = {gpu.slot: gpu.uuid for gpu in (self.checks.seen.driver.gpus if self.checks.seen.driver else ())}
-        after = {gpu.slot: gpu.uuid for gpu in driver.gpus if gpu.answers or gpu.slot not in self.checks.slots}
+        seen = self.checks.seen.driver
+        before = {gpu.slot: gpu.uuid for gpu in (seen.gpus if seen else ()) if gpu.slot}  # one that is lost has none
+        after = {
+            gpu.slot: gpu.uuid for gpu in driver.gpus if gpu.slot and (gpu.answers or gpu.slot not in self.checks.slots)
+        }
         wanted = dict.fromkeys(self.checks.slots, "") | before
         if gone := sorted(slot for slot, uuid in wanted.items() if slot not in after or (uuid and after[slot] != uuid)):
             return f"{text}, and NVML does not list what it should: {', '.join(gone)} with its UUID", False

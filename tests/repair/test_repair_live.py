@@ -1,0 +1,111 @@
+"""The real daemon and root's real helper: from a failure through the drain and the reset to the verdict after it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.daemons import FakeHost, RunningDaemon
+from support.needs import host_pid_namespace
+from support.repair_helper import BEFORE, Helpers, RepairHost, helpers
+
+BAD = 1
+RESET = "reset 00000000:28:00.0"
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[Helpers]:
+    with helpers() as one:
+        yield one
+
+
+class LiveHost(FakeHost):
+    """A daemon and a helper that see the same two GPUs; a file is the actuator. `root`: what the helper sees of the host."""
+
+    def __init__(self, folder: Path, made: Helpers) -> None:
+        host_pid_namespace()
+        for name in ("daemon", "root"):
+            (folder / name).mkdir()
+        super().__init__(folder / "daemon", gpus=2)
+        self.root = RepairHost(folder / "root", made)
+        self.fake = self.root.fake
+        self.marker = folder / "out"
+        self.configure(
+            f'[policy]\nrestore_passes = 2\nrestore_after = "0s"\nlook_often = "5s"\n'
+            f'[breaker]\nuncounted = "allow"\n[file]\npath = "{self.marker}"\n'
+            f'[test]\ngate_socket = "{folder}/nobody.sock"\n'
+            f'[repair]\nsteps = ["reset_gpu"]\nsocket = "{self.root.tell()}"\n'
+        )
+
+    def acting(self) -> Any:
+        return self.daemon(more={"GPUWARDEN_MODE": "enforce"})
+
+    def waits_in_reset(self, daemon: RunningDaemon) -> int:
+        """Return the helper, once the GPU has failed and its reset runs, which does not end before `resets`."""
+        self.root.reset_mode("waits")
+        self.xid(BAD, 95)
+        waiting = self.root.folder / "waiting"
+        daemon.wait(waiting.exists, "the reset")
+        assert self.marker.exists()
+        return int(waiting.read_text())
+
+    def resets(self) -> None:
+        self.kernel_line("nvidia 0000:28:00.0: reset done")
+        self.root.set("go")
+
+
+@pytest.fixture
+def host(tmp_path: Path, made: Helpers) -> LiveHost:
+    return LiveHost(tmp_path, made)
+
+
+def events(daemon: RunningDaemon, kind: str) -> list[dict[str, Any]]:
+    """Return what the daemon recorded of repairs."""
+    found = json.loads(daemon.get("/v1/events?since=0")[1])["events"]
+    return [event["data"] for event in found if event["kind"] == kind]
+
+
+def ended(daemon: RunningDaemon) -> list[tuple[str, str]]:
+    """Return outcome and text of each step that has ended."""
+    return [(data["outcome"], data.get("text", "")) for data in events(daemon, "repair_ended")]
+
+
+def stays_out_and_is_healthy(host: LiveHost, daemon: RunningDaemon) -> None:
+    daemon.wait_status("healthy")
+    assert host.marker.exists()
+    assert "repair: step begins" in daemon.lines()
+    assert "events not handed on" not in daemon.lines()
+    assert host.root.effects.count(RESET) == 1
+    assert host.root.running == BEFORE
+
+
+def test_a_failed_gpu_is_reset_and_the_node_waits_for_a_look(host: LiveHost) -> None:
+    with host.acting() as daemon:
+        daemon.wait_status("healthy")
+        host.waits_in_reset(daemon)
+        host.resets()
+        daemon.wait(lambda: ended(daemon), "the repair")
+        assert ended(daemon) == [("done", "the GPU at 0000:28:00.0 was reset, and NVML lists 2 GPUs with their UUIDs")]
+        stays_out_and_is_healthy(host, daemon)
+
+
+def test_a_helper_that_is_killed_in_the_reset_leaves_the_truth_and_no_second_reset(host: LiveHost) -> None:
+    with host.acting() as daemon:
+        daemon.wait_status("healthy")
+        os.kill(host.waits_in_reset(daemon), signal.SIGKILL)
+        daemon.wait(lambda: "asked what it does" in daemon.lines(), "the daemon to notice")
+        assert not ended(daemon), "the reset still runs"
+        host.resets()
+        host.root.settled(events(daemon, "repair_begun")[0]["id"])  # systemd would, once the helper is gone
+        daemon.wait(lambda: ended(daemon), "the look")
+        ((outcome, text),) = ended(daemon)
+        assert (outcome, "whether it was done is not known; what it had stopped runs again" in text) == ("failed", True)
+        stays_out_and_is_healthy(host, daemon)
