@@ -174,6 +174,16 @@ def test_one_gpu_is_reset_beside_a_busy_one_and_all_of_them_are_not() -> None:
     assert barred(replace(alone, step=Step(StepKind.REBOOT)), processes=processes) == {P.PROCESSES}
 
 
+def test_a_node_of_which_nobody_says_what_runs_there_is_rebooted_only_for_an_operator() -> None:
+    """A driver that hangs says nothing, and a job may live on."""
+    silent = {"processes": None, "node_states": {"slurm": drained(empty=None)}}
+    reboot = replace(planned(), step=Step(StepKind.REBOOT))
+    assert barred(reboot, **silent) == {P.JOBS}
+    assert not barred(reboot, ordered=True, **silent)
+    assert not barred(reboot, processes=None), "Slurm names none"
+    assert not barred(**silent), "the helper of a reset looks for itself"
+
+
 def test_where_no_gpu_can_be_reset_alone_all_are_together() -> None:
     step = planned().step
     assert step is not None

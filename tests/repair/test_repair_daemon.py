@@ -59,7 +59,7 @@ def repairs(daemon: RunningDaemon) -> list[str]:
 
 def outcome(daemon: RunningDaemon) -> str | None:
     """Return the outcome of the last pass of the GPUs."""
-    found: str | None = next(one["outcome"] for one in daemon.status()["collectors"] if one["name"] == "nvml")
+    found: str | None = next((one["outcome"] for one in daemon.status()["collectors"] if one["name"] == "nvml"), None)
     return found
 
 

@@ -11,9 +11,10 @@ from gpuwarden.features.repair import runner
 from gpuwarden.features.repair.model import Outcome, StepKind
 from gpuwarden.features.repair.preconditions import Precondition
 from gpuwarden.health.model import Advice
+from gpuwarden_collectors.facts import GpuProcess, Stamp
 from support.repair_rig import World, world
-from support.repair_scenes import FINDING, OTHER_BOOT, REASON, UUID, begun, drained, ended, hold
-from support.snapshots import slot
+from support.repair_scenes import FINDING, NOW, OTHER_BOOT, REASON, UUID, begun, drained, ended, hold
+from support.snapshots import gpu_facts, slot
 
 ONCE = [
     "probe", "enter", "off", "repair_begun", "step reset_gpu", "repair_ended done", "on", "leave",
@@ -131,6 +132,15 @@ async def test_a_job_that_came_meanwhile_is_not_harmed(tmp_path: Path) -> None:
         assert not host.helper.steps
 
 
+async def test_a_process_that_nvml_listed_before_it_hung_forbids_no_reboot_for_ever(tmp_path: Path) -> None:
+    """Slurm says that no job is here, and no pass of the GPUs ends any more."""
+    busy = replace(gpu_facts(3), processes=(GpuProcess(pid=7, memory_bytes=1),))
+    async with world(tmp_path) as host:
+        for age, expected in ((1.0, {slot(3): 1}), (600.0, None)):
+            host.reads([busy], Stamp(NOW.boottime - age, NOW.wall - age))
+            assert host.sight.scene().processes == expected
+
+
 async def test_our_own_reader_that_cannot_be_ended_forbids_a_reset(tmp_path: Path) -> None:
     async with world(tmp_path) as host:
         host.gone = False
@@ -145,6 +155,14 @@ async def test_a_scheduler_that_was_not_read_right_before_forbids_it(tmp_path: P
         await host.turn()
         assert forbidden(host) == [Precondition.SCHEDULER]
         assert host.log == ["probe"]
+
+
+async def test_a_scheduler_that_is_away_by_the_time_it_is_this_node_s_turn_forbids_it(tmp_path: Path) -> None:
+    async with world(tmp_path) as host:
+        host.on_off = lambda: setattr(host, "read", False)
+        await host.turn()
+        assert forbidden(host) == [Precondition.SCHEDULER]
+        assert host.log == ["probe", "enter", "off", "on", "leave"]
 
 
 async def test_it_is_another_node_s_turn(tmp_path: Path) -> None:

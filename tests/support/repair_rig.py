@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +18,12 @@ from gpuwarden.features.repair.runner import Hands, Runner
 from gpuwarden.features.repair.scene import Sight
 from gpuwarden.health.model import Event
 from gpuwarden.health.state import fold
-from gpuwarden.health.view import View
+from gpuwarden.health.view import Rules, View
 from gpuwarden.policy.model import NodeState
 from gpuwarden.policy.state import PolicyState
 from gpuwarden.runtime.part import Service
-from gpuwarden_collectors.facts import Stamp
+from gpuwarden_collectors.base import Observation, PassOutcome
+from gpuwarden_collectors.facts import GpuFacts, NvmlFacts, Stamp
 from support.repair_scenes import ALL, BOOT, FINDING, NOW, drained, hold, state, verdict
 
 SOON = 60.0
@@ -82,6 +83,7 @@ class _Engine:
     def __init__(self) -> None:
         self.state = state()
         self.view = View(boot_id=BOOT)
+        self.rules = Rules()
 
 
 class _Enforcement:
@@ -154,6 +156,13 @@ class World:
         async with asyncio.timeout(SOON):
             while not self.runner.barred and len([one for one in self.outcomes if one]) == ended:
                 await asyncio.sleep(0.005)
+
+    def reads(self, gpus: Sequence[GpuFacts], at: Stamp) -> None:
+        """Have the last pass of the GPUs that was answered be of this time."""
+        seen = Observation(
+            collector=NvmlFacts.collector, outcome=PassOutcome.OBSERVED, facts=NvmlFacts(gpus=tuple(gpus)), started=at, finished=at
+        )  # fmt: skip
+        self.engine.view = self.engine.view.after(seen)
 
     def heals(self) -> None:
         self.verdict = replace(self.verdict, findings=())

@@ -74,7 +74,7 @@ class Scene:
     breaker: str = ""
     """Why the breaker is open; empty: it is not."""
     processes: Mapping[str, int] | None = None
-    """By slot, how many processes are on the GPU; None: NVML does not say. The helper looks for itself."""
+    """By slot, how many processes are on the GPU; None: NVML does not say, or has hung since it did. The helper looks for itself."""
     set_up: Mapping[str, str] = field(default_factory=dict)
     """By slot, why a GPU cannot be reset as it is set up."""
     bundles: bool = False
@@ -174,8 +174,18 @@ def _scheduler(scene: Scene, _: Plan) -> str:
     return ""
 
 
-def _jobs(scene: Scene, _: Plan) -> str:
-    return occupied(scene.node_states, gpus_used=bool(scene.processes and any(scene.processes.values())))
+def _jobs(scene: Scene, plan: Plan) -> str:
+    if why := occupied(scene.node_states, gpus_used=bool(scene.processes and any(scene.processes.values()))):
+        return why
+    named = any(state.empty is not None for state in scene.node_states.values())
+    reboots = (
+        plan.step is not None and plan.step.kind is StepKind.REBOOT
+    )  # before other steps the helper looks for itself
+    if reboots and not named and scene.processes is None and not scene.ordered:
+        return (
+            "no scheduler names jobs here, and NVML does not say what is on the GPUs: only an operator orders a reboot"
+        )
+    return ""
 
 
 def _processes(scene: Scene, plan: Plan) -> str:

@@ -1,6 +1,8 @@
 """Carries out a step: one at a time. The ledger has its beginning before the helper is asked, and what came of it.
 
-    look afresh -> preconditions -> the fleet's turn -> our reader leaves the GPUs -> preconditions -> REPAIR_BEGUN, on disk -> the helper -> REPAIR_ENDED
+    look afresh -> the fleet's turn -> our reader leaves the GPUs -> look afresh -> REPAIR_BEGUN, on disk -> the helper -> REPAIR_ENDED
+
+The preconditions are asked after each look, and again when the beginning is on disk.
 
 A daemon that is killed leaves REPAIR_BEGUN without REPAIR_ENDED. The next one asks the helper what became of that step, by its name, and
 does nothing before that is known; a boot since then is the one that was ordered, or ended the step.
@@ -49,6 +51,7 @@ AGAIN = 60.0
 AFTER_FAULT = 60.0
 STOPS_WITHIN = 2.0
 UNWRITTEN = "the ledger cannot be written: nothing is begun meanwhile"
+UNREAD = "the scheduler could not be read right before the step"
 BOOTED = "the machine booted since"
 SLURM = "slurm"
 """The actuator whose scheduler reboots the node."""
@@ -181,9 +184,7 @@ class Runner:
             return (Obstacle(Precondition.HELPER, str(error)),)
         if planned.step is not None:
             planned = replace(planned, step=fitted(planned.step, host.able))
-        if not await self._hands.afresh():
-            return (Obstacle(Precondition.SCHEDULER, "the scheduler could not be read right before the step"),)
-        if barred := self._obstacles(planned, by, host.unable):
+        if barred := await self._obstacles(planned, by, host.unable):
             return barred
         if why := await self._entered():
             return (Obstacle(Precondition.FLEET, why),)
@@ -194,7 +195,10 @@ class Runner:
             if self._memory().open is None:
                 await self._leave()
 
-    def _obstacles(self, planned: Plan, by: str, unable: Mapping[str, str]) -> tuple[Obstacle, ...]:
+    async def _obstacles(self, planned: Plan, by: str, unable: Mapping[str, str]) -> tuple[Obstacle, ...]:
+        """Look afresh. Returns what forbids the step."""
+        if not await self._hands.afresh():
+            return (Obstacle(Precondition.SCHEDULER, UNREAD),)
         scene = self._sight.scene(ordered=bool(by))
         again = self._sight.again(planned)
         if again is None:
@@ -210,7 +214,7 @@ class Runner:
                 gone = await stack.enter_async_context(self._hands.off_the_gpus(f"{step} repairs it"))
                 if not gone:
                     return (Obstacle(Precondition.PROCESSES, "gpuwarden's own reader cannot be ended"),)
-            if barred := self._obstacles(planned, by, unable):
+            if barred := await self._obstacles(planned, by, unable):  # the turn of the fleet took its time
                 return barred
             before = self._memory()
             begun = Try(

@@ -34,8 +34,10 @@ class Sight:
 
     def scene(self, *, ordered: bool = False) -> Scene:
         service, now = self._service, self._clock()
-        nvml = service.engine.view.nvml.facts
+        seen = service.engine.view.nvml
+        nvml = seen.facts
         gpus = () if nvml is None or nvml.problem is not None else nvml.gpus
+        fresh = seen.fresh(now, service.engine.rules.nvml_fresh_for) is not None
         local = time.localtime(now.wall)
         return Scene(
             now=now,
@@ -46,7 +48,7 @@ class Sight:
             memory=memory_of(service.engine.state),
             node_states=service.enforcement.node_states,
             breaker=service.enforcement.breaker,
-            processes={gpu.slot: len(gpu.processes) for gpu in gpus} if gpus else None,
+            processes={gpu.slot: len(gpu.processes) for gpu in gpus} if gpus and fresh else None,
             set_up={gpu.slot: f"GPU {gpu.slot}: {why}" for gpu in gpus if (why := _not_reset(gpu))},
             bundles=self._bundles,
             quiet=self.options.quiet(local.tm_hour * 60 + local.tm_min),
