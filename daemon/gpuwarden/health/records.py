@@ -1,6 +1,7 @@
 """Host events become records: counted once, though several sources may report them, and coalesced, though they may storm.
 
-All lines of one kind about one subject that come in one step are one event with a count. A report that another source
+All lines of one kind about one subject that come in one step are one event with a count; of a log that is read late, as after a restart,
+those of some seconds, since what jobs there were meanwhile had only those of their time. A report that another source
 made already is not counted (`pairing.py`); if it is the first that brings the line itself, it is an event with the count
 0, which carries the text. So is NVML's own report of an Xid 79, which no witness can deny (`xid/witnesses.py`).
 """
@@ -41,6 +42,9 @@ RECORDS_KEPT = 4096
 """More (subject, number) pairs than any host has; beyond it new ones are dropped, so that garbage cannot fill memory: all but
 Xids that the vendor describes, of GPUs that belong here."""
 
+APART, APART_MOST = 5.0, 64
+"""Seconds that the lines of one event may span, and how many events more one step may have for that."""
+
 _SET_ASIDE = parts("set_aside")
 _NO_SUBJECT = Key("", NODE)
 _RECORDED = (EventKind.XID, EventKind.SXID, EventKind.AER, EventKind.KERNEL_LINE)
@@ -49,9 +53,13 @@ _Line = XidEvent | SxidEvent | AerEvent | KernelLineEvent
 
 @dataclass(slots=True)
 class _Batch:
-    """The lines of one kind about one subject in one step. `newest`: the last event; of Xids, the last one that has a text."""
+    """The lines of one kind about one subject in one step. `newest`: the last event; of Xids, the last one that has a text.
+
+    `began`: when the first came, seconds of CLOCK_BOOTTIME.
+    """
 
     newest: HostEvent
+    began: float
     count: int = 0
     history: bool = True
     sequence: int = -1
@@ -60,6 +68,10 @@ class _Batch:
     nonfatal: bool = True
     ports: Ports = field(default_factory=dict)
     nvml: float | None = None
+
+    def is_over(self, event: HostEvent) -> bool:
+        """Return True if this event came so much later that it is one of its own. What is history touches no job."""
+        return not isinstance(event, LogGap) and not event.history and event.at.boottime - self.began > APART
 
     def add(self, event: HostEvent, *, counted: bool) -> None:
         self.count += counted
@@ -99,11 +111,12 @@ def _fatal(event: SxidEvent) -> bool | None:
 
 
 def records(state: State, host_events: Sequence[HostEvent], boot_id: str) -> tuple[State, list[Event]]:
-    """The events for these host events, one for each kind and subject of the batch, and the state with its pairing updated."""
+    """The events for these host events, one for each kind, subject and `APART` of the batch, and the state with its pairing updated."""
     if not host_events:
         return state, []
     unpaired = dict(state.moments.unpaired)
     batches: dict[tuple[EventKind, Key], _Batch] = {}
+    over: list[tuple[tuple[EventKind, Key], _Batch]] = []
     for event in _with_recoveries(host_events):
         if (target := target_of(event)) is None or _elsewhere(state, event) or _overflows(state, batches, target):
             continue
@@ -114,9 +127,11 @@ def records(state: State, host_events: Sequence[HostEvent], boot_id: str) -> tup
             continue
         counted = not (isinstance(event, XidEvent) and paired(unpaired, target[1], event.source, event.at.boottime))
         if counted or _of_nvml(event) or _adds_text(state, batches, target, event):
-            batches.setdefault(target, _Batch(event)).add(event, counted=counted)
+            if target in batches and len(over) < APART_MOST and batches[target].is_over(event):
+                over.append((target, batches.pop(target)))
+            batches.setdefault(target, _Batch(event, event.at.boottime)).add(event, counted=counted)
     newest = max(event.at.boottime for event in host_events)
-    made = [_event(kind, key, batch, boot_id) for (kind, key), batch in batches.items()]
+    made = [_event(kind, key, batch, boot_id) for (kind, key), batch in (*over, *batches.items())]
     return replace(state, moments=replace(state.moments, unpaired=young(unpaired, newest))), [
         *made,
         *_cancelled(state, made),

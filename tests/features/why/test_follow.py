@@ -13,7 +13,7 @@ from gpuwarden.features.why.snapshot import Shown
 from gpuwarden.health.model import EventKind
 from gpuwarden.health.view import View
 from gpuwarden_collectors.event_facts import LogOrigin, OomKillEvent
-from gpuwarden_collectors.facts import GpuProcess
+from gpuwarden_collectors.facts import GpuProcess, Stamp
 from gpuwarden_collectors.receivers.workloads_facts import WorkloadProcess, WorkloadsFacts
 from gpuwarden_collectors.slurm.jobs_facts import Job, JobProcess, JobsFacts
 from support.hosts import slot
@@ -100,6 +100,7 @@ def test_what_touched_it_is_in_its_record_and_names_the_cause(host: WhyHost) -> 
 def test_a_line_that_bus_and_nvml_contradict_accuses_nobody(host: WhyHost) -> None:
     host.step(host.xid(1, 79))
     host.run(10)
+    assert host.shown().denied == {f"xid.79@gpu/{slot(1)}"}
     host.ends()
     assert host.settles().answer.cause is Cause.NOT_SEEN
 
@@ -197,6 +198,20 @@ def test_a_job_that_died_long_before_the_daemon_was_started_again_waits_for_the_
     host.step(line)
     (record,) = host.records
     assert (record.answer.cause, record.answer.code) == (Cause.HARDWARE, "xid.119")
+
+
+def test_of_lines_that_are_read_late_and_at_once_each_counts_at_its_own_time(host: WhyHost) -> None:
+    """The driver goes on to complain after the job has died, and the next job has the same error."""
+    died = host.now
+    at = [Stamp(died.boottime + late, died.wall + late) for late in (-1, 12, 24, 36)]
+    lines = [replace(host.xid(1, 119), at=one, pid=pid) for one, pid in zip(at, (101, None, None, 900), strict=True)]
+    host.ends()
+    host.uptime += 2 * SETTLES
+    host.restart_daemon()
+    host.step(*lines)
+    (record,) = host.records
+    assert (record.answer.cause, record.answer.certainty) == (Cause.HARDWARE, Certainty.CERTAIN)
+    assert [touch.at.boottime - died.boottime for touch in record.epoch.touches if touch.pid == 101] == [-1]
 
 
 def test_a_kernel_log_that_is_never_read_to_its_end_is_waited_for_for_a_minute(host: WhyHost) -> None:
