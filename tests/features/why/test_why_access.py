@@ -414,6 +414,20 @@ async def test_a_job_that_asks_at_its_end_gets_the_answer_that_it_would_have(fol
     assert "memory" in found["answer"]["sentence"]
 
 
+async def test_a_job_that_asks_at_its_end_hears_nothing_of_what_was_another_s_or_is_contradicted(folder: Path) -> None:
+    other = replace(job("slurm/72", BOB), pids=(200,))
+    xids = [
+        Touch(what="xid", detail=number, at=stamp(3), slot=slot(3), pid=pid)
+        for number, pid in (("94", 200), ("79", None))
+    ]
+    mine = replace(job("slurm/71", ALICE), touches=tuple(xids), pids=(77,))
+    known = Shown(running=(mine, other), denied=frozenset({f"xid.79@gpu/{slot(3)}"}))
+    async with site(folder, known=known) as here:
+        found = (await ask(here.run_dir / "control.sock", {"verb": "why", "job": "71"}))["result"]
+    assert found["answer"] is None
+    assert len(found["touches"]) == 2
+
+
 async def test_callers_whose_control_group_cannot_be_read_take_a_few_threads_only(tmp_path: Path) -> None:
     """A read of /proc/PID/cgroup waits while the kernel's lock of all control groups is held."""
     (tmp_path / "77").mkdir()

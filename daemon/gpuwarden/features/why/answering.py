@@ -20,6 +20,7 @@ from gpuwarden.control.rate_limit import Pushes
 from gpuwarden.features.why.asking import Asker, Folders, asker
 from gpuwarden.features.why.causes import Around, answer
 from gpuwarden.features.why.document import of_record, of_running
+from gpuwarden.features.why.ending import pids_of_others
 from gpuwarden.features.why.history import ended_of
 from gpuwarden.features.why.lookup import Found, May, newest
 from gpuwarden.features.why.model import Answer, Cause, End, Epoch, Record
@@ -142,7 +143,9 @@ class Answering:
         """Return the answer if the job ended now, as a script does that asks at its end; None if nothing would be its cause."""
         gpus = self._snapshot().verdict.gpus
         boards = {gpu.slot: Board(index=self._indices.get(gpu.slot), serial=gpu.serial) for gpu in gpus}
-        found = answer(epoch, End(at=now, known_from="processes"), Around(boards=boards))
+        known = of(self._snapshot())
+        around = Around(boards=boards, pids=pids_of_others(epoch, known.running, known.ended), denied=known.denied)
+        found = answer(epoch, End(at=now, known_from="processes"), around)
         return None if found.cause in (Cause.NONE, Cause.NOT_SEEN) else found
 
 

@@ -30,13 +30,24 @@ def recorded(
     touches += _suspected(touches, raised)
     follows = {str(key): str(cause) for key, (cause, _) in state.moments.follows.items()}
     epoch = replace(epoch, touches=with_follows(touches, follows)[:TOUCHES_MOST])
-    beside = [r.epoch for r in before if r.end.at.wall >= epoch.began.wall and r.epoch.name != epoch.name]
     around = Around(
         boards=_boards(epoch.slots, state, sight),
-        pids={pid for other in (*(one.epoch for one in others), *beside) for pid in other.pids} - {*epoch.pids},
-        denied={name for name, key in raised.items() if contradicted(state, key)},
+        pids=pids_of_others(epoch, (one.epoch for one in others), before),
+        denied=denied(state),
     )
     return Record(epoch=epoch, end=end, answer=answer(epoch, end, around))
+
+
+def pids_of_others(epoch: Epoch, running: Iterable[Epoch], ended: Iterable[Record]) -> frozenset[int]:
+    """Return the processes of the jobs that were here beside this one."""
+    beside = (record.epoch for record in ended if record.end.at.wall >= epoch.began.wall)
+    others = (other for other in (*running, *beside) if other.name != epoch.name)
+    return frozenset(pid for other in others for pid in other.pids) - {*epoch.pids}
+
+
+def denied(state: State) -> frozenset[str]:
+    """Return the ids of the findings that other readings contradict."""
+    return frozenset(str(key) for key, track in state.tracks.items() if track.raised and contradicted(state, key))
 
 
 def _whole(one: Live, end: End, state: State, now: Stamp) -> Epoch:

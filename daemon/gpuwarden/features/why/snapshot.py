@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 
+from gpuwarden.features.why.ending import denied
 from gpuwarden.features.why.following import Live, following_of
 from gpuwarden.features.why.kept import kept
 from gpuwarden.features.why.memory import RECORDS_FOR, RECORDS_MOST, memory_of
@@ -23,6 +24,8 @@ class Shown:
     """In the order in which they began, with what touched them and what they used until now."""
     ended: tuple[Record, ...] = ()
     """Of the last day, at most `RECORDS_MOST` (`kept.py`), the newest last. Older ones are in the ledger."""
+    denied: frozenset[str] = frozenset()
+    """Ids of findings that other readings contradict."""
     left_out: int = 0
     """Short jobs since the daemon started that left no record in the ledger, since they ended well or were too many."""
 
@@ -40,7 +43,7 @@ def shown(state: State, now: Stamp) -> Shown:
     ended = sorted((*memory.records, *following.unwritten), key=lambda one: one.end.at.wall)
     since = now.wall - RECORDS_FOR
     newest = kept((one for one in ended if one.end.at.wall >= since), RECORDS_MOST)
-    return Shown(running=tuple(running), ended=newest, left_out=following.left_out)
+    return Shown(running=tuple(running), ended=newest, denied=denied(state), left_out=following.left_out)
 
 
 def _until_now(one: Live, known: Epoch | None, metered: float) -> Epoch:
