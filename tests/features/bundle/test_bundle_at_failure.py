@@ -14,7 +14,8 @@ from gpuwarden.cli.text import when
 from gpuwarden.config.model import load
 from gpuwarden.config.sources import Layer, Sources
 from gpuwarden.engine.journal import Step
-from gpuwarden.features.bundle.daemon import ANSWERED_WITHIN, TOGETHER, Bundles, new_failures
+from gpuwarden.features.bundle.client import FINDINGS_MOST
+from gpuwarden.features.bundle.daemon import ANSWERED_WITHIN, TOGETHER, Bundles, unanswered
 from gpuwarden.features.bundle.memory import ANSWERS_MOST, BundleFailed, BundleMade, answered, answers_of
 from gpuwarden.features.bundle.snapshot import shown
 from gpuwarden.features.bundle.status_text import sections
@@ -44,17 +45,17 @@ def made(ident: str, second: float, missing: str = "") -> Event:
 
 
 @pytest.mark.parametrize(
-    ("one", "is_new"),
+    ("one", "counts"),
     [
         (ONE, True),
         (replace(ONE, severity=Severity.WARNING), False),
         (replace(ONE, shadow=True), False),
         (replace(ONE, confirmed=False), False),
-        (replace(ONE, first_seen=at(UPTIME - ANSWERED_WITHIN)), False),
+        (replace(ONE, first_seen=at(UPTIME - 2 * ANSWERED_WITHIN)), True),
     ],
 )
-def test_only_a_failure_that_is_new_and_counts_has_an_archive(one: Finding, is_new: bool) -> None:
-    assert new_failures([one], {}, NOW) == ([ID] if is_new else [])
+def test_only_a_failure_that_counts_has_an_archive(one: Finding, counts: bool) -> None:
+    assert [name for name, _ in unanswered([one], {}, ())] == ([ID] if counts else [])
 
 
 def test_one_that_has_an_answer_is_asked_for_again_only_after_it_ended_and_came_back() -> None:
@@ -62,8 +63,8 @@ def test_one_that_has_an_answer_is_asked_for_again_only_after_it_ended_and_came_
         folded(made(ID, UPTIME - 100)),
         folded(answered(BundleFailed(finding=ID, why="no"), at(UPTIME - 10), "b")),
     )
-    assert new_failures([ONE], answers_of(before), NOW) == [ID]
-    assert new_failures([ONE], answers_of(after), NOW) == []
+    assert [name for name, _ in unanswered([ONE], answers_of(before), ())] == [ID]
+    assert unanswered([ONE], answers_of(after), ()) == []
 
 
 def test_answers_survive_rows_and_checkpoints_and_the_oldest_is_forgotten() -> None:
@@ -121,6 +122,25 @@ async def test_failures_of_one_minute_are_one_archive_which_names_all_and_each_g
     assert [(event.kind, str(event.key), event.data) for event in events] == [
         (EventKind.BUNDLE_MADE, ident, {"finding": ident, **data}) for ident in (ID, str(two.key))
     ]
+
+
+async def test_one_that_was_a_warning_for_an_hour_and_those_beyond_one_request_have_their_answer_once(
+    tmp_path: Path,
+) -> None:
+    many = [replace(ONE, key=replace(ONE.key, detail=str(number))) for number in range(ANSWERS_MOST + 4)]
+    late = [replace(one, first_seen=at(UPTIME - 3600)) for one in many]
+    with answering(tmp_path / "s", *[b'{"file": "/var/x.tar.zst", "missing": []}'] * 5) as asked:
+        node = Node(tmp_path / "s")
+        node.fails(*(replace(one, severity=Severity.WARNING) for one in late), at_second=UPTIME - 60)
+        for turn, count in enumerate((FINDINGS_MOST, FINDINGS_MOST, len(many) - 2 * FINDINGS_MOST, 0)):
+            node.fails(*late, at_second=UPTIME + 1000 * turn)
+            node.fails(*late, at_second=UPTIME + 1000 * turn + TOGETHER)
+            for _ in range(count):
+                await node.event()
+            await asyncio.sleep(0.05)
+        await node.part.stop()
+    names = [name for one in asked for name in json.loads(one)["findings"]]
+    assert sorted(names) == sorted(str(one.key) for one in many)
 
 
 async def test_a_service_that_gives_none_is_an_event_with_the_reason(tmp_path: Path) -> None:

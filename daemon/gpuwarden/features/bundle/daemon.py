@@ -7,7 +7,7 @@ service outside (`service.py`): nothing here waits for a driver that hangs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from contextlib import suppress
 
 from gpuwarden.base.log import get_logger
@@ -19,26 +19,31 @@ from gpuwarden.health.model import Finding, Severity
 from gpuwarden.runtime.part import Part, Service
 from gpuwarden.runtime.wiring import Site
 from gpuwarden_collectors.base import Clock
-from gpuwarden_collectors.facts import Stamp
 
 TOGETHER = 60.0
 """Seconds from the first failure on in which others join it."""
 ANSWERED_WITHIN = 900.0
-"""Seconds after which an archive that was asked for counts as failed, and from which on a failure is no new one any more."""
+"""Seconds after which an archive that was asked for counts as failed."""
 _LEAVES_WITHIN = 1.0
+
+Failing = tuple[str, float]
+"""Id of a failure, and since when it is there, wall time."""
 
 log = get_logger()
 
 
-def new_failures(findings: Iterable[Finding], answers: Answers, now: Stamp) -> list[str]:
-    """Return the ids of failures of the last 15 minutes for which no archive was made, and none failed."""
+def unanswered(findings: Iterable[Finding], answers: Answers, asked: Container[Failing]) -> list[Failing]:
+    """Return the failures in force for which no archive was asked: none was made, and none failed, since they are there.
+
+    Those that were warnings for long, or waited while another archive was made, are among them: repairs wait for the answer.
+    """
     found = []
     for one in findings:
-        answer = answers.get(str(one.key))
+        name, since = str(one.key), one.first_seen.wall
+        answer = answers.get(name)
         counts = one.severity is Severity.FAILURE and one.confirmed and not one.shadow
-        is_new = now.wall - one.first_seen.wall < ANSWERED_WITHIN
-        if counts and is_new and (answer is None or answer.at.wall < one.first_seen.wall):
-            found.append(str(one.key))
+        if counts and (name, since) not in asked and (answer is None or answer.at.wall < since):
+            found.append((name, since))
     return found[:FINDINGS_MOST]
 
 
@@ -50,19 +55,24 @@ class Bundles(Part):
         self._boot_id, self._service, self._clock = site.boot_id, service, clock
         self._since: float | None = None
         self._task: asyncio.Task[None] | None = None
+        self._asked: frozenset[Failing] = frozenset()
 
     def step(self) -> None:
         if self._task is not None and not self._task.done():
             return
         now = self._clock()
-        wanted = new_failures(self._service.verdict.findings, answers_of(self._service.engine.state), now)
+        findings = self._service.verdict.findings
+        self._asked &= {(str(one.key), one.first_seen.wall) for one in findings}
+        wanted = unanswered(findings, answers_of(self._service.engine.state), self._asked)
         if not wanted:
             self._since = None
             return
         self._since = now.boottime if self._since is None else self._since
         if now.boottime - self._since >= TOGETHER:
             self._since = None
-            self._task = asyncio.create_task(self._made(wanted))
+            self._asked |= frozenset(wanted)
+            names = [name for name, _ in wanted]
+            self._task = asyncio.create_task(self._made(names))
 
     async def _made(self, findings: Sequence[str]) -> None:
         log.info("archive for the vendor begins", findings=", ".join(findings))
