@@ -30,19 +30,22 @@ def made() -> Iterator[Helpers]:
 class LiveHost(FakeHost):
     """A daemon and a helper that see the same two GPUs; a file is the actuator. `root`: what the helper sees of the host."""
 
-    def __init__(self, folder: Path, made: Helpers) -> None:
+    def __init__(self, folder: Path, made: Helpers, step: str = "reset_gpu") -> None:
         host_pid_namespace()
         for name in ("daemon", "root"):
             (folder / name).mkdir()
         super().__init__(folder / "daemon", gpus=2)
         self.root = RepairHost(folder / "root", made)
         self.fake = self.root.fake
+        self.seclude()
+        rebooter = str(self.root.folder / "bin/rebooter")
+        self.root.settings |= {"reboot_command": (rebooter,), "slurm": False}
         self.marker = folder / "out"
         self.configure(
             f'[policy]\nrestore_passes = 2\nrestore_after = "0s"\nlook_often = "5s"\n'
             f'[breaker]\nuncounted = "allow"\n[file]\npath = "{self.marker}"\n'
             f'[test]\ngate_socket = "{folder}/nobody.sock"\n'
-            f'[repair]\nsteps = ["reset_gpu"]\nsocket = "{self.root.tell()}"\n'
+            f'[repair]\nsteps = ["{step}"]\nreboot_command = ["{rebooter}"]\nsocket = "{self.root.tell()}"\n'
         )
 
     def acting(self) -> Any:
@@ -109,3 +112,28 @@ def test_a_helper_that_is_killed_in_the_reset_leaves_the_truth_and_no_second_res
         ((outcome, text),) = ended(daemon)
         assert (outcome, "whether it was done is not known; what it had stopped runs again" in text) == ("failed", True)
         stays_out_and_is_healthy(host, daemon)
+
+
+def test_a_reboot_says_why_to_the_log_and_to_the_site_s_command_and_is_recognised_after_it(
+    tmp_path: Path, made: Helpers
+) -> None:
+    host = LiveHost(tmp_path, made, step="reboot")
+    boot_id = host.boots("aaaaaaaa-0000-4000-8000-000000000001")
+    reason = "gpuwarden: failure gpu=1 xid=95 - reset the GPU when it is empty"
+    with host.acting() as daemon:
+        daemon.wait_status("healthy")
+        host.xid(BAD, 95)
+        daemon.wait(lambda: host.root.effects, "the order")
+        assert host.root.effects == [f"reboot: {reason}"]
+        assert "repair: step begins" in daemon.lines()
+        assert not ended(daemon)
+        assert daemon.stop() == 0
+    boot_id.write_text("bbbbbbbb-0000-4000-8000-000000000002\n")
+    host.root.set("boot", "boot-2")
+    host.kmsg.write_text("")
+    with host.acting() as daemon:
+        daemon.wait(lambda: ended(daemon), "the look")
+        assert ended(daemon) == [("rebooted", "")]
+        daemon.wait_status("healthy")
+        assert host.marker.exists()
+        assert len(host.root.effects) == 1

@@ -135,11 +135,25 @@ class Notebook:
     @contextmanager
     def lock(self, name: Literal["helper", "commands"], within: float = 0.0) -> Iterator[int | None]:
         """The open file of the lock, until the end of the block; None if another has it for so many seconds."""
-        file = os.open(self._folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        file = self._lock_file(name)
         try:
             yield file if _locked(file, within) else None
         finally:
             os.close(file)
+
+    def is_locked(self, name: Literal["helper", "commands"]) -> bool:
+        """Return True if somebody has the lock. Those who only ask do not stand in each other's way."""
+        file = self._lock_file(name)
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(file)
+        return False
+
+    def _lock_file(self, name: str) -> int:
+        return os.open(self._folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 def _locked(file: int, within: float) -> bool:

@@ -11,6 +11,8 @@ from gpuwarden.features.repair.helper.notebook import Entry, Notebook
 from gpuwarden.features.repair.helper.services import ServiceError, Services
 from gpuwarden.features.repair.helper.table import LOADED_WITHIN, PERSISTENCE_WITHIN
 
+_TURN_WITHIN = 0.2
+"""Seconds: who only looks has the lock for a moment."""
 KILLED = {
     "before": "the helper was killed before its command: it was not run",
     "command": "the helper was killed while its command ran: whether it was done is not known",
@@ -45,7 +47,7 @@ def settle(host: Host, notebook: Notebook, *, boots_only: bool = False) -> None:
     """
     if not _running(notebook):
         return  # without a lock, which a step may want meanwhile
-    with notebook.lock("helper") as alone:
+    with notebook.lock("helper", 0.0 if boots_only else _TURN_WITHIN) as alone:
         if alone is None:
             return
         with notebook.lock("commands") as held:

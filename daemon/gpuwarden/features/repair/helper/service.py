@@ -134,8 +134,7 @@ def _result(entry: Entry) -> Answer:
 
 
 def _state(notebook: Notebook, wanted: str) -> Answer:
-    with notebook.lock("helper") as alone:  # before the entry is searched: a helper checks first, and then writes it
-        busy = alone is None
+    busy = notebook.is_locked("helper")  # before the entry is searched: a helper checks first, and then writes it
     if (entry := notebook.find(wanted)) is not None:
         return {"state": entry.state, "text": entry.text}
     if busy:
