@@ -36,7 +36,7 @@ class Pseudonyms:
     def __init__(self, hosts: Iterable[str], key: bytes | None = None) -> None:
         self._key = key or secrets.token_bytes(32)
         named = sorted((re.escape(host) for host in hosts if host), key=len, reverse=True)
-        self._hosts = re.compile(rf"\b(?:{'|'.join(named)})\b") if named else None
+        self._hosts = re.compile(rf"\b(?:{'|'.join(named)})\b(-[\w-]+)?(?:\.[A-Za-z][\w-]*)*") if named else None
         self._by_name: Mapping[str, Callable[[Any], Any]] = {
             "uuid": self._text,
             "serial": self._serial,
@@ -112,7 +112,7 @@ class Pseudonyms:
         text = _PID.sub(lambda found: f"pid={self._pid(int(found[1]))}", text)
         for form in (_V4, _V6):
             text = form.sub(lambda found: self._address(found[0]), text)
-        return text if self._hosts is None else self._hosts.sub("host", text)
+        return text if self._hosts is None else self._hosts.sub(lambda found: f"host{found[1] or ''}", text)
 
     def _uuid(self, name: str) -> str:
         digest = self._digest(name.lower()).hex()

@@ -127,6 +127,18 @@ def test_a_line_of_the_kernel_names_no_process_and_keeps_the_rest(line: str) -> 
     assert hidden[:6] == line[:6]
 
 
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("nfs: gpu-17.corp.test:/x on gpu-17.", "nfs: host:/x on host."),
+        ("gpu-17-bmc.corp.test", "host-bmc"),
+        ("gpu-170 is another one, and gpu-17 is 1.5 m away", "gpu-170 is another one, and host is 1.5 m away"),
+    ],
+)
+def test_the_domain_goes_with_the_name_of_this_host(text: str, hidden: str) -> None:
+    assert NAMES.text(text) == hidden
+
+
 def test_what_a_site_check_says_is_left_out() -> None:
     finding = {"id": "plugin_storage@node", "evidence": {"text": "nas.corp is slow for bob", "exit_code": 2}}
     event = {"id": "plugin_storage@node", "kind": "raised", "data": {"text": "nas.corp is slow for bob"}}
