@@ -15,10 +15,14 @@ from grpclib.const import Status
 
 from gpuwarden.collect.schedule import LoopCollector
 from gpuwarden_collectors.base import CollectorError, PassOutcome, SourceAbsent, host_clock
+from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.kubelet.client import ANSWER_MOST, PodsReader
 from gpuwarden_collectors.kubelet.facts import PodContainer, PodsFacts
 from gpuwarden_collectors.kubelet.wire import CONTAINERS_MOST, Malformed, decoded
-from support.kubelet import Kubelet, answer, container, devices, kubelet, pod, training
+from support.kubelet import Kubelet, answer, container, devices, kubelet, pod, together, training
+
+RECORDED = Path(__file__).parents[1] / "data/kubelet"
+
 
 GPU, MIG = "GPU-8f2c1d90-3e5a-4b17-9c2e-5da9abb51763", "MIG-2ce7a541-c516-5dbc-a76e-26cc100d9b55"
 
@@ -34,6 +38,7 @@ def test_only_gpus_are_read_of_all_that_kubelet_lists() -> None:
         training("shared", "nvidia0/vgpu1", resource="nvidia.com/gpu.shared"),
         training("renamed", f"{GPU}::7", resource="example.org/half-a-gpu"),
         training("network", "0000:3b:00.1", resource="nvidia.com/hostdev"),
+        pod("team-b", "together", container("main", together("nvidia.com/gpu", GPU, MIG))),
         training("cards", "card0", resource="example.org/cards"),
         pod("kube-system", "plain", container("main")),
         pod("team-b", "claimed", container("main", claims=2), container("other", claims=1)),
@@ -44,9 +49,39 @@ def test_only_gpus_are_read_of_all_that_kubelet_lists() -> None:
         "team-a/b/main": (GPU, f"{GPU}::1"),
         "team-a/renamed/main": (f"{GPU}::7",),
         "team-a/shared/main": ("nvidia0/vgpu1",),
+        "team-b/together/main": (GPU, MIG),
     }
     assert facts.claims == 2
     assert decoded(b"") == PodsFacts()
+
+
+def recorded(number: int) -> bytes:
+    return (RECORDED / f"list-{number}.bin").read_bytes()
+
+
+def test_what_a_kubelet_answered_is_read() -> None:
+    def gpu(first: str) -> str:
+        return f"GPU-{first}3c9e1a-7d42-4b8f-a1c6-5e0f2d9b8a37"
+
+    assert given(decoded(recorded(1))) == {
+        "team-b/two-node7/left": (gpu("4f"), gpu("5c")),
+        "team-b/two-node7/right": (gpu("69"),),
+        "team-c/migs-node7/main": ("MIG-0701004d-8e15-5f3a-b7c2-604d9e1a83f7",),
+        "team-g/best-node7/main": (gpu("76"),),
+        "team-g/guar.with-dots-node7/main": (gpu("1b"),),
+        "team-i/init-node7/main": (gpu("28"),),
+        "team-i/init-node7/sidecar": ("MIG-0702004d-8e15-5f3a-b7c2-604d9e1a83f7",),
+    }
+
+
+async def test_the_order_in_which_kubelet_lists_means_nothing(asked: Kubelet, path: Path) -> None:
+    """Kubelet walks through Go's maps, so that each answer has another order."""
+    asked.response, other = recorded(1), recorded(2)
+    reader = PodsReader(path)
+    first = await reader.read()
+    assert asked.response != other
+    asked.response = other
+    assert await reader.read() is first
 
 
 def test_names_and_numbers_of_containers_are_bounded() -> None:
@@ -107,6 +142,34 @@ async def test_a_socket_that_is_replaced_is_found_and_a_dead_kubelet_is_no_host_
     assert not isinstance(gone.value, SourceAbsent)
     asked.start()
     assert await reader.read() == ALONE
+
+
+async def test_a_kubelet_that_has_just_started_does_not_know_its_pods_yet(asked: Kubelet, path: Path) -> None:
+    """Kubelet 1.36 serves this socket before it has the pods from its sources."""
+    now = 1000.0
+    reader = PodsReader(path, lambda: Stamp(now, now))
+    assert await reader.read() == ALONE
+    asked.stop()
+    asked.response = answer(pod("kube-system", "static", container("main")))
+    asked.start()
+    assert await reader.read() == ALONE
+    now += 59
+    assert await reader.read() == ALONE
+    now += 1
+    assert await reader.read() == PodsFacts(), "a minute later it knows"
+    asked.response = answer(training("b", GPU))
+    assert given(await reader.read()) == {"team-a/b/main": (GPU,)}
+    asked.response = b""
+    assert await reader.read() == PodsFacts(), "and it has not started again"
+
+
+async def test_pods_that_a_new_kubelet_names_count_at_once(asked: Kubelet, path: Path) -> None:
+    reader = PodsReader(path)
+    assert await reader.read() == ALONE
+    asked.stop()
+    asked.response = answer(training("b", GPU))
+    asked.start()
+    assert given(await reader.read()) == {"team-a/b/main": (GPU,)}
 
 
 @pytest.mark.parametrize(

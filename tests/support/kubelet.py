@@ -1,7 +1,8 @@
-"""kubelet's PodResourcesLister: grpclib's server on a Unix socket, with answers as the proto of v1 describes them. No kubelet was at hand.
+"""kubelet's PodResourcesLister: grpclib's server on a Unix socket, with answers as kubelet 1.36.2 gives them (tests/data/kubelet) and as
+the proto of v1 allows.
 
 Answers are written here byte by byte, with what gpuwarden does not read beside what it does: topology, packed CPU numbers, memory, and
-fields that no version has yet.
+fields that no version has yet. Each device is in a message of its own, as kubelet's are.
 """
 
 from __future__ import annotations
@@ -44,15 +45,20 @@ UNKNOWN = part(90, "of tomorrow") + number(91, 2**63) + b"\xe1\x05" + b"\0" * 8 
 """A text, a number, 64 and 32 bits (fields 92 and 93), as a later kubelet may send."""
 
 
-def devices(resource: str, *ids: str) -> bytes:
-    return part(1, resource) + b"".join(part(2, one) for one in ids) + part(3, TOPOLOGY) + UNKNOWN
+def devices(resource: str, *ids: str) -> list[bytes]:
+    return [part(1, resource) + part(2, one) + part(3, TOPOLOGY) + UNKNOWN for one in ids]
 
 
-def container(name: str, *given: bytes, claims: int = 0) -> bytes:
+def together(resource: str, *ids: str) -> list[bytes]:
+    """Devices in one message, which the proto allows."""
+    return [part(1, resource) + b"".join(part(2, one) for one in ids) + part(3, TOPOLOGY) + UNKNOWN]
+
+
+def container(name: str, *given: list[bytes], claims: int = 0) -> bytes:
     cpus = part(3, b"".join(varint(n) for n in range(300)))
     memory = part(4, part(1, "memory") + number(2, 1 << 34) + part(3, TOPOLOGY))
     claimed = b"".join(part(5, part(2, f"claim-{n}")) for n in range(claims))
-    return part(1, name) + b"".join(part(2, one) for one in given) + cpus + memory + claimed + UNKNOWN
+    return part(1, name) + b"".join(part(2, one) for some in given for one in some) + cpus + memory + claimed + UNKNOWN
 
 
 def pod(namespace: str, name: str, *containers: bytes) -> bytes:

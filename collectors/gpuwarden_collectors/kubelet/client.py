@@ -17,7 +17,7 @@ from grpclib.encoding.base import CodecBase
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from grpclib.protocol import H2Protocol
 
-from gpuwarden_collectors.base import CollectorError, SourceAbsent
+from gpuwarden_collectors.base import Clock, CollectorError, SourceAbsent, host_clock
 from gpuwarden_collectors.kubelet.facts import PodsFacts
 from gpuwarden_collectors.kubelet.wire import METHOD, Malformed, decoded
 
@@ -27,28 +27,48 @@ _ELSEWHERE = 64 << 10
 """Bytes from which on an answer is decoded in a thread: on the loop it would take more than 5 ms."""
 _WINDOW = 256 << 10  # bytes that kubelet may send unread
 _KEY = "kubernetes.kubelet_socket"
+_YOUNG_FOR = 60.0
+"""Seconds since kubelet made a new socket for which it may not know its pods: it answers before it has them from the API server."""
 
 
 class PodsReader:
     """Reads the pods from kubelet.
 
-    Once kubelet has answered, a missing socket means that it restarts, not that the host has none.
+    Once kubelet has answered, a missing socket means that it restarts, not that the host has none, and an answer without GPUs
+    right after its start does not mean that their pods are gone.
     """
 
-    def __init__(self, socket: Path) -> None:
+    def __init__(self, socket: Path, clock: Clock = host_clock) -> None:
         self._socket = socket
+        self._clock = clock
         self._answered = False
         self._last = PodsFacts()
+        self._made: tuple[int, int] | None = None
+        self._young_until = 0.0
 
     async def read(self) -> PodsFacts:
         """Returns the pods, as the same object if nothing has changed.
 
         Raises CollectorError, or SourceAbsent where no kubelet was ever seen.
         """
+        made = self._socket_made()
         facts = await self._facts(await self._asked())
         self._answered = True
-        self._last = self._last if facts == self._last else facts
+        now = self._clock().boottime
+        if made != self._made:
+            self._young_until = 0.0 if self._made is None else now + _YOUNG_FOR
+            self._made = made
+        is_unknown = not facts.containers and now < self._young_until
+        self._last = self._last if is_unknown or facts == self._last else facts
         return self._last
+
+    def _socket_made(self) -> tuple[int, int] | None:
+        """Returns what no later socket has; its number alone may be given again."""
+        try:
+            found = self._socket.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_ctime_ns
 
     async def _asked(self) -> bytes:
         channel = _BoundedChannel(path=str(self._socket), codec=_Codec(), config=_CONFIGURATION)

@@ -13,7 +13,6 @@ Everything else in it (CPUs, memory, topology, what later versions add) is skipp
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 
 from gpuwarden_collectors.kubelet import VENDOR
 from gpuwarden_collectors.kubelet.facts import PodContainer, PodsFacts
@@ -45,7 +44,7 @@ def decoded(response: bytes) -> PodsFacts:
         name, namespace = _text(pod, 1), _text(pod, 2)
         for container in _messages(pod, 3):
             claims += any(True for _ in _messages(container, 5))
-            devices = tuple(dict.fromkeys(islice(_gpus(container), DEVICES_MOST)))
+            devices = tuple(sorted(set(_gpus(container)))[:DEVICES_MOST])  # kubelet's order is another each time
             if devices:
                 found.append(
                     PodContainer(namespace=namespace, pod=name, container=_text(container, 1), devices=devices)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gpuwarden.collect.schedule import LoopCollector, Source, polled
 from gpuwarden.config.model import Config
 from gpuwarden.features.kubernetes.options import KubernetesOptions
-from gpuwarden_collectors.base import Clock
+from gpuwarden_collectors.base import Clock, host_clock
 from gpuwarden_collectors.kubelet.facts import PodsFacts
 
 if TYPE_CHECKING:  # loaded only with pods
@@ -21,12 +21,12 @@ def source(config: Config, clock: Clock) -> Source | None:
     options = config.of(KubernetesOptions)
     if not options.pod_labels:
         return None
-    pods = LoopCollector(PodsFacts.collector, pods_reader(options).read, PODS_DEADLINE, clock)
+    pods = LoopCollector(PodsFacts.collector, pods_reader(options, clock).read, PODS_DEADLINE, clock)
     return polled(pods.name, PODS_EVERY, PODS_DEADLINE, pods.observe)
 
 
-def pods_reader(options: KubernetesOptions) -> PodsReader:
+def pods_reader(options: KubernetesOptions, clock: Clock = host_clock) -> PodsReader:
     """Make the reader of kubelet's socket."""
     from gpuwarden_collectors.kubelet.client import PodsReader  # noqa: PLC0415 - gRPC: 5 MiB, only with pods
 
-    return PodsReader(options.kubelet_socket)
+    return PodsReader(options.kubelet_socket, clock)
