@@ -135,6 +135,34 @@ def test_a_pod_has_the_name_that_kubelet_has_written(proc: Proc, tmp_path: Path)
     assert list(proc.read()) == ["pod/research/train-0"]
 
 
+_BURSTABLE = "b787881eab72720af02b9b405aa3e44b"
+_GUARANTEED = "139ff4e89c3da4bc68b5b6b0b5b4291a"
+_BEST_EFFORT = "53cdf212c537b17589cdd47299df1761"
+
+
+@pytest.mark.parametrize(
+    ("pod", "uid", "folder"),
+    [
+        ("team-b_two-node7", _BURSTABLE, f"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{_BURSTABLE}.slice"),
+        ("team-g_guar.with-dots-node7", _GUARANTEED, f"kubepods.slice/kubepods-pod{_GUARANTEED}.slice"),
+        ("team-c_migs-node7", _BEST_EFFORT, f"kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{_BEST_EFFORT}.slice"),
+        ("team-b_two-node7", _BURSTABLE, f"kubepods/burstable/pod{_BURSTABLE}"),
+        ("team-g_guar.with-dots-node7", _GUARANTEED, f"kubepods/pod{_GUARANTEED}"),
+        ("team-c_migs-node7", _BEST_EFFORT, f"kubepods/besteffort/pod{_BEST_EFFORT}"),
+    ],
+)  # fmt: skip
+def test_a_static_pod_of_kubelet_1_36_is_known_by_its_name(
+    proc: Proc, tmp_path: Path, pod: str, uid: str, folder: str
+) -> None:
+    """The UID of a static pod has no dashes. Folders as kubelet 1.36.2 makes them with systemd and with cgroupfs."""
+    (tmp_path / f"var/log/pods/{pod}_{uid}").mkdir(parents=True)
+    proc.group(f"/{folder}")
+    proc.add(30, f"/{folder}/cri-containerd-{OTHER}.scope" if ".slice" in folder else f"/{folder}/{OTHER}")
+    found = proc.read()
+    assert list(found) == [f"pod/{pod.replace('_', '/')}"]
+    assert found[f"pod/{pod.replace('_', '/')}"].also == ("container/abababababab", f"pod/{uid}")
+
+
 def test_services_of_roots_and_our_own_processes_are_none(proc: Proc) -> None:
     proc.group(f"/system.slice/docker-{ID}.scope")
     proc.add(20, f"/system.slice/docker-{ID}.scope")  # root in a container
