@@ -53,6 +53,7 @@ def test_no_planted_name_is_left_in_any_file_and_serial_numbers_are(tmp_path: Pa
     )
     (host.state_dir / "black-box").mkdir()
     write(host.state_dir / "black-box/frozen-1.trace.gz", story("Xid 95", 30.0))
+    write(host.state_dir / "black-box/frozen-20261103T021412Z-job_hung-slurm-4711.trace.gz", story("Xid 95", 30.0))
     done = host.bundle("--anonymise")
     assert done.returncode == 0, done.stderr
     (file,) = host.archives
@@ -125,6 +126,15 @@ def test_a_line_of_the_kernel_names_no_process_and_keeps_the_rest(line: str) -> 
     assert (first, last) == (beside, beside)
     assert not re.search(r"bob|\b4242\b", hidden)
     assert hidden[:6] == line[:6]
+
+
+def test_a_black_box_is_not_named_by_a_job() -> None:
+    name = "black-box/frozen-20261103T021412Z-{}.trace.gz"
+    hidden = NAMES.text(name.format("job_hung-pod-team-a-trainer-7"))
+    assert hidden.startswith("black-box/frozen-20261103T021412Z-job_hung-x")
+    assert "trainer" not in hidden
+    for kept in ("xid.95-0000-4e-00.0", "plugin_x-node"):
+        assert NAMES.text(name.format(kept)) == name.format(kept)
 
 
 @pytest.mark.parametrize(

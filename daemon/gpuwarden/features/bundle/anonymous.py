@@ -57,7 +57,7 @@ def _renamed(entry: Entry, names: Names) -> Entry:
     if entry.name in _LEFT_OUT:
         return replace(entry, content=b"", state=Completeness.LEFT_OUT, why=ANONYMOUS, how=how)
     if entry.name.endswith(_TRACE):
-        return replace(_trace(entry, names), how=how)
+        return replace(_trace(entry, names), name=names.text(entry.name), how=how)
     if entry.name.endswith(".jsonl"):
         lines = (json.dumps(names(_parsed(line))).encode() for line in entry.content.splitlines())
         content = b"".join(line + b"\n" for line in lines)

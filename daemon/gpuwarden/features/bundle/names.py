@@ -69,6 +69,10 @@ _PROCESS_IN_LINE = (
 _PROCESS = re.compile(r"^(\s+(?:Process )?Name\s*:\s+)(\S.*)$", re.MULTILINE)
 _PROCESS_ID = re.compile(r"^(\s+Process ID\s*:\s+)(\d+)$", re.MULTILINE)
 """Of the processes in `nvidia-smi -q`."""
+_BOX = re.compile(
+    r"\b(frozen-\d{8}T\d{6}Z-[^-/\s]+-)(?![0-9a-f]{4}-[0-9a-f]{2}-[0-9a-f]{2}\.[0-7]|node\.trace)([^/\s]+?)(?=\.trace\.gz)"
+)
+"""The name of a black box ends with what failed, which may be a job."""
 _HOME = re.compile(r"/(?:home|Users|root|scratch|users)/[^\s,;\"']+")
 
 
@@ -86,6 +90,7 @@ class Names(Pseudonyms):
         return self._text(_PROCESS.sub(lambda found: f"{found[1]}{self._pseudonym(found[2])}", text))
 
     def _text(self, text: str) -> str:
+        text = _BOX.sub(lambda found: f"{found[1]}{self._pseudonym(found[2])}", text)
         text = super()._text(text)
         for form in _PROCESS_IN_LINE:
             text = form.sub(self._process, text)
