@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.features.repair import client
-from gpuwarden.features.repair.client import LINE_MOST, NoAnswer, NoHelper, Result, look, probe, request
+from gpuwarden.features.repair.client import LINE_MOST, PROBE_WITHIN, NoAnswer, NoHelper, Result, look, probe, request
+from gpuwarden.features.repair.helper.gpus import DRIVER_WITHIN, HOST_WITHIN
+from gpuwarden.features.repair.helper.services import ASK_WITHIN
 from gpuwarden.features.repair.model import Outcome, Step, StepKind
 
 REBOOT = Step(StepKind.REBOOT)
@@ -101,3 +103,8 @@ async def test_what_it_can_do_and_why_not_the_rest(tmp_path: Path) -> None:
     assert host == client.Probed(able=frozenset({"reboot"}), unable={"reset_gpu": "nvidia-smi is  missing"})
     async with answering(tmp_path / "t", b'{"able": null, "unable": []}\n') as path:
         assert await probe(path) == client.Probed()
+
+
+def test_the_daemon_waits_for_a_probe_longer_than_the_helper_for_a_driver_that_hangs() -> None:
+    killed = 2 * 3.0
+    assert DRIVER_WITHIN + killed + HOST_WITHIN + ASK_WITHIN < PROBE_WITHIN

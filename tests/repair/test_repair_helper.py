@@ -353,6 +353,7 @@ def test_what_the_configuration_does_not_allow_is_refused(host: RepairHost, sett
 REQUESTS = {
     b"": "one line",
     b"{}\n": "verb: expected probe, step or look",
+    b'{"verb": "probe", "step": "dance"}\n': "step: expected one of",
     b"[]\n": "not an object",
     b"7\n": "not an object",
     b"\xff\n": "not one line of JSON",
@@ -426,6 +427,15 @@ def test_a_folder_that_others_can_write_is_not_used(host: RepairHost) -> None:
     (host.folder / "state").chmod(0o777)
     assert "root alone writes" in host.ask(host.reset())["why"]
     assert host.calls == []
+
+
+def test_a_driver_that_hangs_is_not_asked_whether_it_can_be_rebooted(host: RepairHost) -> None:
+    hangs = host.fake.hangs_once("nvmlDeviceGetCount_v2")
+    assert "reboot" in host.ask({"verb": "probe", "step": "reboot"})["able"]
+    assert not hangs.exists()
+    host.deadlines = {"NVML": 0.1}
+    assert "reset_gpu" in host.ask({"verb": "probe", "step": "reset_gpu"})["able"], "a reset may be what it needs"
+    assert hangs.exists()
 
 
 def test_a_probe_says_what_can_be_done_and_changes_nothing(host: RepairHost) -> None:

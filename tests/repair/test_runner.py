@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.features.repair import runner
+from gpuwarden.base.peer import Peer
+from gpuwarden.features.repair import asked, runner
 from gpuwarden.features.repair.model import Outcome, StepKind
 from gpuwarden.features.repair.preconditions import Precondition
 from gpuwarden.health.model import Advice
@@ -298,6 +299,22 @@ async def test_an_operator_s_order_ends_the_wait(tmp_path: Path) -> None:
         await host.turn()
         host.helper.probe = {"able": ["reset_gpu"], "unable": {}}
         await host.until(lambda: not host.runner.order(host.plan(), "root"))
+        await host.until(lambda: host.outcomes == [Outcome.DONE])
+        assert host.memory.tries[0].by == "root"
+
+
+async def test_an_operator_s_order_does_not_wait_for_a_driver_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The helper reads it for longer than a command waits; the step is looked at again before it begins."""
+    monkeypatch.setattr(asked, "PROBED_WITHIN", 0.05)
+    async with world(tmp_path) as host:
+        host.helper.probe_hangs = True
+        order = asked.Asking(host.sight, host.runner.order).verbs()["repair"]
+        answer = await order({"finding": str(FINDING.key)}, Peer(pid=1, uid=0, groups=frozenset()))
+        assert (answer["ordered"], answer["forbidden_by"]) == (True, [])
+        assert any("has not answered" in note for note in answer["notes"])
+        host.helper.probe_hangs = False
         await host.until(lambda: host.outcomes == [Outcome.DONE])
         assert host.memory.tries[0].by == "root"
 

@@ -41,15 +41,18 @@ class Helper:
         self.looks: list[Mapping[str, Any]] = [{"state": "unknown"}]
         self.asked: list[dict[str, Any]] = []
         self.hangs = False
+        self.probe_hangs = False
         self.on_probe: Callable[[], None] = lambda: None
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked = json.loads(await reader.readline())
         self.asked.append(asked)
-        self.log.append(" ".join(filter(None, (asked["verb"], asked.get("step")))))
+        self.log.append(f"step {asked['step']}" if asked["verb"] == "step" else asked["verb"])
         lines: Iterable[Mapping[str, Any]] = self.answers
         if asked["verb"] == "probe":
             self.on_probe()
+            if self.probe_hangs:
+                await reader.read()
             lines = (self.probe,)
         elif asked["verb"] == "look":
             lines = (self.looks.pop(0) if len(self.looks) > 1 else self.looks[0],)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpuwarden.base.peer import Peer
-from gpuwarden.features.repair.client import NoAnswer, probe
+from gpuwarden.features.repair.client import NoAnswer, NoHelper, probe
 from gpuwarden.features.repair.ladder import ladder
 from gpuwarden.features.repair.plan import Plan
 from gpuwarden.features.repair.preconditions import Obstacle, Scene, fitted, notes, obstacles
@@ -38,7 +38,7 @@ class Asking:
         found = self._sight.plan_for(name)
         if found is None:
             raise VerbError(f"there is no finding {name[:100]!r} now{self._others()}")
-        planned, scene = await self._fitted(found, self._sight.scene(ordered=True))
+        planned, scene, slow = await self._fitted(found, self._sight.scene(ordered=True))
         barred = obstacles(scene, planned)
         begun = ""
         if not dry_run and not barred:
@@ -50,20 +50,22 @@ class Asking:
             "step": None if planned.step is None else str(planned.step),
             "try": planned.number,
             "forbidden_by": [_obstacle(one) for one in barred],
-            "notes": [*notes(scene, planned), *([FLEET] if dry_run and not barred else [])],
+            "notes": [*notes(scene, planned), *slow, *([FLEET] if dry_run and not barred else [])],
             "ordered": not dry_run and not barred and not begun,
             "not_ordered": begun,
         }
 
-    async def _fitted(self, planned: Plan, scene: Scene) -> tuple[Plan, Scene]:
-        """Return both with what the helper can do here."""
+    async def _fitted(self, planned: Plan, scene: Scene) -> tuple[Plan, Scene, tuple[str, ...]]:
+        """Return both with what the helper can do here, and a note where it takes its time: a driver that hangs must not bar what cures it."""
         if planned.step is None:
-            return planned, scene
+            return planned, scene, ()
         try:
-            host = await probe(self._sight.options.socket, PROBED_WITHIN)
+            host = await probe(self._sight.options.socket, planned.step, within=PROBED_WITHIN)
+        except NoHelper as error:
+            return planned, replace(scene, helper=str(error)), ()
         except NoAnswer as error:
-            return planned, replace(scene, helper=str(error))
-        return replace(planned, step=fitted(planned.step, host.able)), replace(scene, unable=host.unable)
+            return planned, scene, (f"{error}: the helper is asked again right before the step",)
+        return replace(planned, step=fitted(planned.step, host.able)), replace(scene, unable=host.unable), ()
 
     def _others(self) -> str:
         names = [str(one.finding.key) for one in self._sight.plans()][:SHOWN_MOST]

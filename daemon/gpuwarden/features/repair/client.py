@@ -1,6 +1,6 @@
 r"""The daemon's end of root's helper, which carries out the steps; `helper/` is the other end.
 
-    {"verb": "probe"}\n                    ->  {"able": ["reset_gpu", ...], "unable": {"step": "why it cannot be done here"}}
+    {"verb": "probe", "step": "..."}\n     ->  {"able": ["reset_gpu", ...], "unable": {"step": "why it cannot be done here"}}
     {"verb": "step", "id": "...", "step": "reset_gpu", "slot": "...", "uuid": "..."}\n
                                            ->  any number of {"progress": "text"}, then {"done": true, "text": "..."},
                                                or {"done": false, "refused": true or false, "why": "..."}
@@ -23,8 +23,8 @@ from gpuwarden.features.repair.model import TEXT_MOST, Outcome, Step
 
 LINE_MOST = 64 << 10
 LINES_MOST = 10_000
-PROBE_WITHIN = 60.0
-"""Seconds: a driver without persistence mode takes many for its first answer."""
+PROBE_WITHIN = 120.0
+"""Seconds: more than the helper itself waits for a driver that hangs, for the bus and for systemd (`helper/gpus.py`)."""
 LOOK_WITHIN = 10.0
 CONNECTED_WITHIN = 5.0
 
@@ -54,9 +54,10 @@ class Result:
     text: str = ""
 
 
-async def probe(path: Path, within: float = PROBE_WITHIN) -> Probed:
-    """Return what the helper can do here. Raises NoAnswer."""
-    answer = await _one(path, {"verb": "probe"}, within)
+async def probe(path: Path, wanted: Step | None = None, *, within: float = PROBE_WITHIN) -> Probed:
+    """Return what the helper can do here; of what `wanted` is not about, only what needs no answer of the driver. Raises NoAnswer."""
+    asked = {"verb": "probe", **({} if wanted is None else {"step": wanted.kind.value})}
+    answer = await _one(path, asked, within)
     able, unable = answer.get("able"), answer.get("unable")
     texts = unable.items() if isinstance(unable, dict) else ()
     return Probed(

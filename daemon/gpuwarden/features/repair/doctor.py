@@ -12,7 +12,7 @@ from gpuwarden.config.model import Config
 from gpuwarden.doctor.check import Check
 from gpuwarden.doctor.row import Row, fail, ok, warn
 from gpuwarden.doctor.running import Running
-from gpuwarden.features.repair.client import PROBE_WITHIN, NoAnswer, Probed, probe
+from gpuwarden.features.repair.client import NoAnswer, Probed, probe
 from gpuwarden.features.repair.model import StepKind
 from gpuwarden.features.repair.options import RepairOptions
 
@@ -22,6 +22,8 @@ FOLDERS = tuple(
         Path, ("/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system")
     )
 )
+PROBED_WITHIN = 75.0
+"""Seconds: the helper itself waits a minute for a driver that hangs."""
 _ENABLE = "systemctl enable --now gpuwarden-repair.socket"
 
 
@@ -31,7 +33,7 @@ async def repair(daemon: Running, config: Config, folders: Sequence[Path] = FOLD
     if not options.steps:
         return []
     try:
-        host = await probe(options.socket)
+        host = await probe(options.socket, within=PROBED_WITHIN)
     except NoAnswer as error:
         return [no_answer(options, str(error), folders)]
     local = time.localtime()
@@ -94,4 +96,4 @@ def now(shown: dict[str, Any], mode: str, *, quiet: bool) -> Iterator[Row]:
             yield ok("repair now", f"nothing is to be repaired{forbids}")
 
 
-CHECKS = {"repair": Check(repair, PROBE_WITHIN + 5.0, "repair")}
+CHECKS = {"repair": Check(repair, PROBED_WITHIN + 5.0, "repair")}

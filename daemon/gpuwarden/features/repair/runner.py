@@ -179,7 +179,7 @@ class Runner:
         if not await self._hands.committed():
             return (Obstacle(Precondition.LEDGER, UNWRITTEN),)
         try:
-            host = await client.probe(self._socket)
+            host = await client.probe(self._socket, planned.step)
         except NoAnswer as error:
             return (Obstacle(Precondition.HELPER, str(error)),)
         if planned.step is not None:

@@ -18,11 +18,14 @@ from gpuwarden_collectors.pci_facts import PciKind
 RESETS: tuple[str, ...] = (StepKind.RESET_GPU, StepKind.RESET_ALL)
 
 
-def probe(host: Host, settings: Settings) -> dict[str, object]:
-    """Return the steps that can be taken, and why each other cannot."""
+def probe(host: Host, settings: Settings, wanted: str = "") -> dict[str, object]:
+    """Return the steps that can be taken, and why each other cannot. `wanted`: the step that it is about; "": all.
+
+    Before any but a reset the driver is not asked: one that hangs would delay the reboot that it needs, and keep a process each time.
+    """
     unable = {step: why for step in STEPS if (why := not_allowed(step, settings) or lacking(step, host, settings))}
     resets = [step for step in RESETS if step not in unable]
-    if resets:
+    if resets and wanted in ("", *RESETS):
         unable |= _unable_to_reset(resets, host, settings)
     return {"able": [step for step in STEPS if step not in unable], "unable": unable}
 

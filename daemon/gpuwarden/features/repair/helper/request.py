@@ -61,16 +61,22 @@ def request_of(line: bytes) -> Request:
 def _checked(document: Mapping[str, str]) -> Request:
     verb = document.get("verb")
     if verb == "probe":
-        return Request(verb=verb, fields=_exactly(document, {}, ("verb",)))
+        fields = _exactly(document, {}, ("verb", "step"))
+        return Request(verb=verb, step=_step(document) if "step" in document else "", fields=fields)
     if verb == "look":
         return Request(verb=verb, id=_id(document), fields=_exactly(document, {}, ("verb", "id")))
     if verb != "step":
         raise BadRequest("verb: expected probe, step or look")
+    step = _step(document)
+    fields = _exactly(document, _FIELDS[step], ("verb", "id", "step"))
+    return Request(verb=verb, id=_id(document), step=step, fields=fields)
+
+
+def _step(document: Mapping[str, str]) -> str:
     step = document.get("step", "")
     if step not in _FIELDS:
         raise BadRequest(f"step: expected one of {', '.join(STEPS)}")
-    fields = _exactly(document, _FIELDS[step], ("verb", "id", "step"))
-    return Request(verb=verb, id=_id(document), step=step, fields=fields)
+    return step
 
 
 def _id(document: Mapping[str, str]) -> str:

@@ -1,6 +1,6 @@
 r"""The helper's side of `gpuwarden-repair.sock`: one request a connection, one JSON object a line, answers likewise.
 
-    {"verb": "probe"}                   ->  {"able": ["reset_gpu", …], "unable": {"reboot": "why not"}}
+    {"verb": "probe", "step": "…"}      ->  {"able": ["reset_gpu", …], "unable": {"reboot": "why not"}}
     {"verb": "step", "id": "…", "step": "restart_service", "service": "fabric_manager"}
     {… "step": "reset_gpu", "slot": "0000:4e:00.0", "uuid": "GPU-…"}, {… "step": "reset_all"}, {… "step": "reload_driver"},
     {… "step": "reboot", "reason": "…"}
@@ -87,7 +87,7 @@ def _send(connection: socket.socket, answer: Answer) -> None:
 def _answered(host: Host, settings: Settings, request: Request, say: Callable[[str], None]) -> Answer:
     notebook = Notebook(host.folder)
     if request.verb == "probe":
-        return probe(host, settings)
+        return probe(host, settings, request.step)
     notebook.check()
     settle(host, notebook, boots_only=request.verb == "look")
     if request.verb == "look":
