@@ -118,6 +118,7 @@ class DyingNode(FakeHost):
         super().__init__(folder, GPUS)
         self.rig, self.name, self.mode = rig, name, mode
         self.more, self.reads = more, reads
+        self.deadline = "60s"  # on a busy machine a pass is late, which is no driver that hangs
         self.run_dir = rig.folder / f"run-{name}"
         self.prefix: tuple[str, ...] = ()
         self.running: RunningDaemon | None = None
@@ -135,7 +136,7 @@ class DyingNode(FakeHost):
             if f"[collectors.{name}]" not in self.reads and name != "workloads"
         )
         slurm = f'[slurm]\nenabled = true\nnode = "{self.name}"\nconf = "{self.rig.slurm.conf}"\njobs_interval = "2s"\n'
-        self.configure(self.reads + slurm + self.more, interval="2s", beside=quiet)
+        self.configure(self.reads + slurm + self.more, interval="2s", deadline=self.deadline, init="120s", beside=quiet)
         self.fake.add(f"contexts {self.folder}/contexts")
 
     # --- its daemon
@@ -195,6 +196,10 @@ class DyingNode(FakeHost):
             "pgtables:44kB oom_score_adj:0"
         )
         os.kill(pid, signal.SIGKILL)
+
+    def has_kill(self, group: str) -> bool:
+        """Return True once its kernel log has that the kernel ended a process of this control group for its memory."""
+        return "Killed process" in self.kmsg.read_text().partition(group)[2]
 
     def finds(self, code: str, slot: str = "") -> bool:
         """True if the daemon has a finding of this code, on that GPU."""

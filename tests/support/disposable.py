@@ -60,5 +60,13 @@ def kernel_log_writer() -> Iterator[Callable[[str], None]]:
             PRINTK_DEVKMSG.write_text(f"{before}\n")
 
 
+@contextmanager
+def kernel_log_kept() -> Iterator[None]:
+    """Take a turn as a writer does, so that meanwhile nobody fills the ring, which loses the kernel's own lines to whoever reads it."""
+    with Path("/dev/kmsg").open("wb", buffering=0) as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        yield
+
+
 def _write(log: FileIO, message: str) -> None:
     log.write(message.encode())

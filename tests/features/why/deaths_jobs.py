@@ -9,6 +9,7 @@ from features.why.deaths import UNEXPLAINED, Death, Play, Played, Stage
 from gpuwarden.features.why.model import Cause
 from support.daemons import alive
 from support.death_rig import Job
+from support.disposable import kernel_log_kept
 from support.slurm import CONTROLLER
 
 OOM = "tail /dev/zero"
@@ -19,6 +20,18 @@ LIMITED = ("--mem=40",)
 def by_itself(order: str) -> Play:
     def play(stage: Stage, job: Job) -> Played:
         return stage.of(stage.ends(job, order))
+
+    return play
+
+
+def beyond_limit(order: str) -> Play:
+    """It takes more memory than it may, while nobody spoils the log of this host's kernel, which says so."""
+
+    def play(stage: Stage, job: Job) -> Played:
+        with kernel_log_kept():
+            job.does(order)
+            stage.rig.wait(lambda: stage.node.has_kill(f"/job_{job.id}/"), f"the kernel to tell of {job.name}")
+        return stage.of(stage.gone(job))
 
     return play
 
@@ -131,8 +144,8 @@ JOB_DEATHS = (
     Death("SIGABRT", by_itself("kill -ABRT $$"), UNEXPLAINED, alike=True),
     Death("exit code 127", by_itself("no-such-command; exit $?"), UNEXPLAINED, alike=True),
     Death("ended well", by_itself("exit 0"), Cause.NONE),
-    Death("memory beyond its limit", by_itself(f"exec {OOM}"), Cause.JOB, ("oom_limit",), options=LIMITED),
-    Death("memory of a child beyond its limit", by_itself(f"{OOM} | cat >/dev/null; exit 1"), Cause.JOB, ("oom_limit",), options=LIMITED, alike=True),
+    Death("memory beyond its limit", beyond_limit(f"exec {OOM}"), Cause.JOB, ("oom_limit",), options=LIMITED),
+    Death("memory of a child beyond its limit", beyond_limit(f"{OOM} | cat >/dev/null; exit 1"), Cause.JOB, ("oom_limit",), options=LIMITED, alike=True),
     Death("memory of the node is full", memory_of_node_full, Cause.HOST, ("oom_node",)),
     Death("memory of the node is full, another is killed", memory_taken_from_another, UNEXPLAINED, jobs=(1, 1)),
     Death("cancelled by its owner", cancelled("nobody"), Cause.SCHEDULER),

@@ -15,6 +15,7 @@ from gpuwarden.features.why.model import Cause
 from support.commands import environment
 from support.daemons import slots
 from support.death_rig import GPUS, DyingNode, Job
+from support.disposable import kernel_log_kept
 from support.evacuation_rig import catches_term
 from support.slurm import step_daemons
 from support.trees import plant
@@ -43,6 +44,8 @@ _LEFT = 30.0
 def set_up(node: DyingNode, kind: str) -> None:
     """Make what the daemon of such a node reads."""
     match kind:
+        case "hung":
+            node.deadline = "10s"
         case "mount":
             node.reads = f'[collectors.storage]\ninterval = "1s"\npatience = "1s"\nexpected = ["{node.folder}/mount"]\n'
             node.more = '[checks.mount_hung]\nrise = "2s"\n'
@@ -265,7 +268,7 @@ def instance(gpu: int, *, own: bool) -> Play:
 
 
 def container(gpu: int, order: str, *xids: int) -> Play:
-    """A container with a memory limit."""
+    """A container that ends by this order."""
 
     def play(stage: Stage) -> Played:
         with stage.node.container(gpu, 40 << 20) as (ident, process):
@@ -274,6 +277,21 @@ def container(gpu: int, order: str, *xids: int) -> Play:
             for number in xids:
                 stage.node.xid_at(gpu, number, process.pid)
             process.communicate(f"{order}\n".encode())
+        return Played(name, stage.node)
+
+    return play
+
+
+def container_beyond_limit(gpu: int) -> Play:
+    """A container that takes more memory than it may, as `beyond_limit` of a job."""
+
+    def play(stage: Stage) -> Played:
+        with stage.node.container(gpu, 40 << 20) as (ident, process):
+            name = f"container/{ident[:12]}"
+            _knows(stage.node, name)
+            with kernel_log_kept():
+                process.communicate(b"exec tail /dev/zero\n")
+                stage.rig.wait(lambda: stage.node.has_kill(ident), f"the kernel to tell of {name}")
         return Played(name, stage.node)
 
     return play
@@ -306,6 +324,6 @@ NODE_DEATHS = (
     Death("SIGSEGV in a session", session(13, signal.SIGSEGV), UNEXPLAINED, jobs=(), node="other", alike=True),
     Death("Xid 31 in its instance of a GPU", instance(12, own=True), Cause.JOB, ("xid.31",), jobs=(), node="instances", alike=True),
     Death("Xid 31 in the other instance of its GPU", instance(11, own=False), UNEXPLAINED, jobs=(), node="instances"),
-    Death("memory beyond the limit of its container", container(10, "exec tail /dev/zero"), Cause.JOB, ("oom_limit",), jobs=(), node="instances"),
+    Death("memory beyond the limit of its container", container_beyond_limit(10), Cause.JOB, ("oom_limit",), jobs=(), node="instances"),
     Death("Xid 31 in a container", container(9, "exit 1", 31), Cause.JOB, ("xid.31",), jobs=(), node="instances", alike=True),
 )  # fmt: skip
