@@ -188,6 +188,13 @@ async def site(folder: Path, past: Sequence[Record] = (), known: Shown = KNOWN) 
         await jobs.stop()
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give a busy host the time that it needs: told to try again, nobody here does."""
+    for limit in ("CALLER_READ_WITHIN", "LEDGER_READ_WITHIN"):
+        monkeypatch.setattr(f"gpuwarden.features.why.answering.{limit}", PATIENCE)
+
+
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A folder that other users reach, which pytest's own are not."""
