@@ -168,7 +168,7 @@ def test_once_the_job_has_ended_its_machine_s_event_is_approved_and_a_killed_dae
             daemon.wait(lambda: cloud.approved == ["E1", "E1"], "the service to take it at last")
             daemon.wait(lambda: approval(daemon)["result"] == "done", "the status to show it")
             assert approval(daemon)["tries"] == 2
-            assert "approval of the end, attempt 2: done" in host.command("status", "--run-dir", host.run_dir).stdout
+            assert "approval of the end, attempt 2: done" in host.order("status").stdout
             daemon.wait(lambda: b'"approved"' in daemon.get("/v1/events")[1], "it to be on disk, too")
             daemon.kill()
         with host.daemon() as daemon:

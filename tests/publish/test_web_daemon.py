@@ -49,7 +49,7 @@ def test_a_fault_in_the_file_is_a_finding_while_scrapes_go_on(host: FakeHost, si
         assert running.get("/heartbeat")[0] == 400
         site.write("basic_auth_users: {alice: hunter2}")
         running.wait(lambda: heartbeat(running)["reasons"] == ["web_config_faulty"], "the fault")
-        output = host.command("status", "--run-dir", host.run_dir).stdout
+        output = host.order("status").stdout
         assert "basic_auth_users.alice: expected a bcrypt hash" in output
         site.write(site.serve(), users(alice="hunter2"))
         running.wait(lambda: heartbeat(running)["status"] == "healthy", "the end of the fault")
@@ -69,7 +69,7 @@ def test_a_fault_in_the_file_at_a_start_closes_the_port_until_it_is_mended(
             return RunningDaemon(host, more=service)
 
         def status() -> str:
-            return host.command("status", "--run-dir", host.run_dir).stdout
+            return host.order("status").stdout
 
         site.write("basic_auth_users: {alice: hunter2}")
         assert daemon().process.wait(60) == 64, "the first start ever"

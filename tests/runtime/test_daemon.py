@@ -52,7 +52,7 @@ def test_a_healthy_host_is_healthy_everywhere_it_is_asked(host: FakeHost) -> Non
         assert labels["switch"] == "rack 7 leaf 2", "what the site has configured"
         verdict = host.run_dir / "verdict"
         daemon.wait(lambda: verdict.exists() and "\nstate=healthy\n" in verdict.read_text(), "the verdict file")
-        shown = host.command("status", "--run-dir", host.run_dir)
+        shown = host.order("status")
         assert (shown.returncode, "healthy" in shown.stdout) == (0, True)
 
 
@@ -112,7 +112,7 @@ def test_a_driver_that_hangs_is_a_failure_while_everything_keeps_answering(host:
         lines = [json.loads(line) for line in running.lines().splitlines() if line.startswith("{")]
         changes = [line for line in lines if line["event"] == "node health changed" and line["to"] == "unknown"]
         assert {(line["from"], line["level"]) for line in changes} == {("healthy", "warning")}
-        shown = host.command("status", "--run-dir", host.run_dir)
+        shown = host.order("status")
         assert (shown.returncode, "driver_unresponsive" in shown.stdout) == (2, True)
         host.fake.clear()
         running.wait(lambda: running.heartbeat()["status"] != "failure", "the driver's return")
@@ -130,7 +130,7 @@ def test_one_gpu_that_hangs_is_named_and_the_others_are_judged_meanwhile(host: F
         running.wait(lambda: "row_remap_failed" in running.heartbeat()["reasons"], "the fault of another GPU")
         gpus = {gpu["index"]: gpu["health"] for gpu in running.status()["gpus"]}
         assert gpus == {0: "healthy", 1: "failure", 2: "failure", 3: "healthy"}
-        shown = host.command("status", "--run-dir", host.run_dir).stdout
+        shown = host.order("status").stdout
         assert f"no answer from {slot} in nvmlDeviceGetFieldValues" in " ".join(shown.split())
         host.fake.clear()
 
@@ -155,7 +155,7 @@ def test_a_driver_that_becomes_slow_is_a_warning_that_names_the_gpu(host: FakeHo
         (finding,) = running.status()["findings"]
         assert (finding["evidence"]["slowest_gpu"], finding["gpu"]) == (slots(4)[2], None)
         assert finding["evidence"]["slowest_gpu_seconds"] >= 1.7
-        shown = " ".join(host.command("status", "--run-dir", host.run_dir).stdout.split())
+        shown = " ".join(host.order("status").stdout.split())
         assert "reading the GPUs takes: " in shown
         host.fake.clear()
         running.wait_status("healthy")

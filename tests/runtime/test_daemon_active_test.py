@@ -117,7 +117,7 @@ def test_a_test_is_announced_judged_and_kept_over_a_kill(host: FakeHost) -> None
         status = daemon.status()
         assert [one["result"] for one in status["tests"]["results"]] == ["nothing_found", "failure"]
         assert "level that found it" in next(f for f in status["findings"] if f["check"] == "test_failed")["ends_when"]
-        text = host.command("status", "--run-dir", host.run_dir).stdout
+        text = host.order("status").stdout
         assert "active tests:" in text
         assert "GPU 1: failure (level quick" in text
         lines = metrics(daemon)

@@ -158,11 +158,11 @@ def test_a_run_directory_that_is_read_only_at_the_start_leaves_heartbeat_and_met
             host.xid(0, 95)
             running.wait_status("failure", "xid.95")
             assert running.get("/heartbeat")[0] == 503
-            shown = host.command("status", "--run-dir", host.run_dir)
+            shown = host.order("status")
             assert (shown.returncode, "no daemon answers" in shown.stderr) == (3, True)
             remount(disk, "rw")
             running.wait(lambda: component_up(running, "control") == 1.0, "the socket")
-            assert host.command("status", "--run-dir", host.run_dir).returncode == 2
+            assert host.order("status").returncode == 2
             assert running.stop() == 0
 
 

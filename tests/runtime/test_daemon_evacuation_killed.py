@@ -110,7 +110,7 @@ def test_a_job_whose_daemon_was_killed_in_the_send_is_left_to_the_operator(in_th
     with killed.host.acting() as daemon:
         daemon.wait(lambda: "killed while it sent" in killed.job(daemon).get("text", ""), "the status to show it")
         assert killed.job(daemon)["result"] == "unknown"
-        shown = killed.host.command("status", "--run-dir", killed.host.run_dir).stdout
+        shown = killed.host.order("status").stdout
         assert f"scancel --signal={OWN_SIGNAL} {killed.training.job}.STEP" in shown
         daemon.wait_passes(10)
     assert killed.signals() == [0, 0]

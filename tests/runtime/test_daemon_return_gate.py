@@ -82,7 +82,7 @@ def test_a_host_that_cannot_test_says_so_from_the_start_and_returns_as_without_a
     with host.acting() as daemon:
         daemon.wait(lambda: gate_of(daemon)["state"] == "impossible", "the probe")
         assert "systemctl enable --now gpuwarden-test.socket" in gate_of(daemon)["text"]
-        assert "test_impossible" in host.command("status", "--run-dir", host.run_dir).stdout
+        assert "test_impossible" in host.order("status").stdout
         daemon.wait_status("healthy")
         is_excluded(host, daemon)
         host.is_mended()
@@ -98,7 +98,7 @@ def test_a_gpu_that_cannot_be_tested_is_named_and_left_out_when_another_one_retu
     with host.acting() as daemon:
         daemon.wait(lambda: "GPU 0: its compute mode is exclusive process" in gate_of(daemon)["text"], "the probe")
         assert gate_of(daemon)["state"] == "clear"
-        assert "GPU 0: its compute mode" in host.command("status", "--run-dir", host.run_dir).stdout
+        assert "GPU 0: its compute mode" in host.order("status").stdout
         is_excluded(host, daemon)
         host.is_mended()
         is_back(host, daemon)

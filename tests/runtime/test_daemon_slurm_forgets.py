@@ -96,7 +96,7 @@ def test_a_drain_that_a_lost_ledger_held_is_said_and_lifted_by_a_person(host: Sl
     with host.acting() as daemon:
         daemon.wait_status("healthy")
         daemon.wait(lambda: "gpuwarden restore" in str(acting_of(daemon)["blocked"]), "status to say it")
-        assert "the ledger does not know" in host.command("status", "--run-dir", host.run_dir).stdout
+        assert "the ledger does not know" in host.order("status").stdout
         assert host.is_drained()
         assert host.order("restore").returncode == 0
         daemon.wait(lambda: slurm.state("n1") == {"IDLE"}, "the node to come back")

@@ -6,10 +6,15 @@ import os
 import pwd
 import subprocess
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from gpuwarden.cli.parser import TRY_AGAIN
+
+PATIENCE = 150.0
+"""Seconds after which a test gives up on a command; nothing is asserted about how much of it is used."""
 USER = pwd.getpwuid(os.geteuid()).pw_name
 """Who gives the commands of a test."""
 COMMAND = (sys.executable, "-m", "gpuwarden")
@@ -35,8 +40,18 @@ def gpuwarden(
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*command, *map(str, words)],
-        env=environment(temporary, more), capture_output=True, text=True, timeout=150, check=False, cwd=cwd,
+        env=environment(temporary, more), capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=cwd,
     )  # fmt: skip
+
+
+def answered(
+    *words: str | Path, temporary: Path, more: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Give an order to a daemon, or ask it. What a busy daemon or disk did not take in time is given again, as the answer says."""
+    end = time.monotonic() + PATIENCE
+    while (done := gpuwarden(*words, temporary=temporary, more=more)).returncode == TRY_AGAIN:
+        assert time.monotonic() < end, done.stderr
+    return done
 
 
 def options(**given: object) -> Namespace:

@@ -13,10 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from gpuwarden.cli.parser import TRY_AGAIN
 from gpuwarden_collectors.registry import HOST_COLLECTORS
 from gpuwarden_collectors.simulated_pci import h100, write_tree
-from support.commands import COMMAND, environment, gpuwarden
+from support.commands import COMMAND, answered, environment, gpuwarden
 from support.fake_nvml_library import FakeNvml
 from support.whole_lines import whole_lines
 
@@ -126,11 +125,8 @@ class FakeHost:
         return gpuwarden(*words, temporary=self.folder, more=self.fake.environment)
 
     def order(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Give an order to the daemon. One that a busy disk did not take in time is given again, as the answer to it says."""
-        end = time.monotonic() + PATIENCE
-        while (done := self.command(*words, "--run-dir", self.run_dir)).returncode == TRY_AGAIN:
-            assert time.monotonic() < end, done.stderr
-        return done
+        """Give an order to the daemon, or ask it, as `answered` does."""
+        return answered(*words, "--run-dir", self.run_dir, temporary=self.folder, more=self.fake.environment)
 
     @contextmanager
     def daemon(self, **streams: Any) -> Iterator[RunningDaemon]:

@@ -15,7 +15,7 @@ import pytest
 from gpuwarden.features.why.fleet import headline, lines, nodes_of
 from gpuwarden.features.why.model import Cause
 from gpuwarden.prometheus.client import Sample
-from support.commands import gpuwarden
+from support.commands import answered, gpuwarden
 from support.jobs_ended import job_ended
 from support.prometheus import prometheus, wait
 from support.quick import first_quick
@@ -40,7 +40,7 @@ def page(node: SimulatedNode, path: str) -> str:
 
 
 def why(node: SimulatedNode, *words: str) -> subprocess.CompletedProcess[str]:
-    return gpuwarden("why", "--run-dir", node.folder / "run", *words, temporary=node.folder)
+    return answered("why", "--run-dir", node.folder / "run", *words, temporary=node.folder)
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["names kept", "names published"])
@@ -96,7 +96,7 @@ def test_status_names_the_last_jobs_that_ended_with_a_cause(node: SimulatedNode)
     first, pod, last = [(one["job"], one["cause"], one["code"]) for one in status["why"]["ended"]]
     assert (first, last) == (("slurm/4711", "hardware", "xid.79"), ("slurm/4712", "not_seen", ""))
     assert (pod[0] == "pod/team-a/secret-0", pod[0].startswith("pod/")) == (published(node), True)
-    text = gpuwarden("status", "--run-dir", node.folder / "run", temporary=node.folder).stdout
+    text = answered("status", "--run-dir", node.folder / "run", temporary=node.folder).stdout
     assert "gpuwarden why JOB" in text
     assert any("slurm/4711 ended" in line and "hardware, xid.79, likely" in line for line in text.splitlines())
 
