@@ -67,7 +67,7 @@ def uuids(daemon: RunningDaemon) -> list[str]:
 
 
 def begin(daemon: RunningDaemon, **more: Any) -> dict[str, Any]:
-    request = {"verb": "test-begin", "pid": os.getpid(), "level": "quick", "gpus": uuids(daemon), "seconds": 60}
+    request = {"verb": "test-begin", "pid": os.getpid(), "level": "quick", "gpus": uuids(daemon), "seconds": 1800}
     return send(daemon.host, {**request, **more})
 
 
