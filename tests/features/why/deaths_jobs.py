@@ -25,7 +25,7 @@ def by_itself(order: str) -> Play:
 
 
 def beyond_limit(order: str) -> Play:
-    """It takes more memory than it may, while nobody spoils the log of this host's kernel, which says so."""
+    """Return how a job takes more memory than it may, while nobody fills the ring of this host's kernel, which tells of it."""
 
     def play(stage: Stage, job: Job) -> Played:
         with kernel_log_kept():

@@ -268,7 +268,7 @@ def instance(gpu: int, *, own: bool) -> Play:
 
 
 def container(gpu: int, order: str, *xids: int) -> Play:
-    """A container that ends by this order."""
+    """Return how a container with a memory limit ends by this order."""
 
     def play(stage: Stage) -> Played:
         with stage.node.container(gpu, 40 << 20) as (ident, process):
@@ -283,7 +283,7 @@ def container(gpu: int, order: str, *xids: int) -> Play:
 
 
 def container_beyond_limit(gpu: int) -> Play:
-    """A container that takes more memory than it may, as `beyond_limit` of a job."""
+    """Return how a container takes more memory than it may, as `beyond_limit` of a job."""
 
     def play(stage: Stage) -> Played:
         with stage.node.container(gpu, 40 << 20) as (ident, process):
