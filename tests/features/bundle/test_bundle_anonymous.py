@@ -126,6 +126,7 @@ def test_a_line_of_the_kernel_names_no_process_and_keeps_the_rest(line: str) -> 
     assert (first, last) == (beside, beside)
     assert not re.search(r"bob|\b4242\b", hidden)
     assert hidden[:6] == line[:6]
+    assert NAMES.text(line) == hidden
 
 
 def test_a_black_box_is_not_named_by_a_job() -> None:

@@ -99,8 +99,8 @@ class Names(Pseudonyms):
 
     def _process(self, found: re.Match[str]) -> str:
         pid = found.groupdict().get("pid")
-        joint = "[" if found.string[found.end("name")] == "[" else ":" if pid else ""
-        return f"{found['before']}{self._comm(found['name'])}" + (f"{joint}{self._pid(int(pid))}" if pid else "")
+        name = f"{found['before']}{self._comm(found['name'])}"
+        return name if pid is None else f"{name}{found.string[found.end('name')]}{self._pid(int(pid))}"
 
     def _serial(self, name: str) -> str:
         return name
