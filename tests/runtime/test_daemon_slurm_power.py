@@ -39,7 +39,7 @@ def test_a_node_that_is_switched_off_and_on_is_not_drained_and_its_end_is_as_pla
     with host.acting() as daemon:
         daemon.wait_status("healthy")
         host.powers_down()
-        done = host.command("notify-termination", "--in", "60", "--run-dir", host.run_dir)  # SuspendProgram does
+        done = host.order("notify-termination", "--in", "60")  # SuspendProgram does
         assert done.returncode == 0, done.stderr
         daemon.wait(lambda: daemon.heartbeat()["notice"] is not None, "the notice")
         daemon.wait(lambda: "power" in state_of(daemon), "the daemon to see that the node is switched off")
@@ -89,7 +89,7 @@ def test_a_failed_node_that_slurm_switches_off_is_drained_again_when_it_is_on(
 def test_an_operators_exclusion_outlives_a_power_cycle(host: SwitchedHost, saving: Slurm) -> None:
     with host.acting() as daemon:
         daemon.wait_status("healthy")
-        done = host.command("exclude", "--reason", "new fan", "--run-dir", host.run_dir)
+        done = host.order("exclude", "--reason", "new fan")
         assert done.returncode == 0, done.stderr
         daemon.wait(host.is_drained, "the drain")
         host.powers_down()
