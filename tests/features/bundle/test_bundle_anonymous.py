@@ -150,6 +150,11 @@ def test_the_domain_goes_with_the_name_of_this_host(text: str, hidden: str) -> N
     assert NAMES.text(text) == hidden
 
 
+def test_no_text_takes_more_than_its_length_to_read() -> None:
+    for part in ("\n  ", "frozen-20261103T021412Z-a-", "task x:1", "name=", "1.2.3."):
+        assert NAMES.text(part * (300_000 // len(part)))
+
+
 def test_what_a_site_check_says_is_left_out() -> None:
     finding = {"id": "plugin_storage@node", "evidence": {"text": "nas.corp is slow for bob", "exit_code": 2}}
     event = {"id": "plugin_storage@node", "kind": "raised", "data": {"text": "nas.corp is slow for bob"}}

@@ -66,11 +66,11 @@ _PROCESS_IN_LINE = (
 )
 """Where the kernel and the driver name a process: `Xid (PCI:…): 31, pid=1234, name=python, …`, `INFO: task python:1234 blocked for more than
 120 seconds`, `soft lockup - CPU#1 stuck for 22s! [python:1234]`, `CPU: 1 PID: 1234 Comm: python`, `python[1234]: segfault at …`."""
-_PROCESS = re.compile(r"^(\s+(?:Process )?Name\s*:\s+)(\S.*)$", re.MULTILINE)
-_PROCESS_ID = re.compile(r"^(\s+Process ID\s*:\s+)(\d+)$", re.MULTILINE)
+_PROCESS = re.compile(r"^([ \t]+(?:Process )?Name[ \t]*:[ \t]+)(\S.*)$", re.MULTILINE)
+_PROCESS_ID = re.compile(r"^([ \t]+Process ID[ \t]*:[ \t]+)(\d+)$", re.MULTILINE)
 """Of the processes in `nvidia-smi -q`."""
 _BOX = re.compile(
-    r"\b(frozen-\d{8}T\d{6}Z-[^-/\s]+-)(?![0-9a-f]{4}-[0-9a-f]{2}-[0-9a-f]{2}\.[0-7]|node\.trace)([^/\s]+?)(?=\.trace\.gz)"
+    r"\b(frozen-\d{8}T\d{6}Z-[^-/\s]{1,60}-)(?![0-9a-f]{4}-[0-9a-f]{2}-[0-9a-f]{2}\.[0-7]|node\.trace)([^/\s]{1,130}?)(?=\.trace\.gz)"
 )
 """The name of a black box ends with what failed, which may be a job."""
 _HOME = re.compile(r"/(?:home|Users|root|scratch|users)/[^\s,;\"']+")
