@@ -6,13 +6,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_BEYOND_MEMORY = 1 << 46
+_BEYOND_ADDRESSES = 1 << 50
+"""Bytes. What only exceeds the memory is granted where vm.overcommit_memory is 1, as kubelet sets it."""
 
 
 @contextmanager
 def no_thread_can_be_started() -> Iterator[None]:
     """The kernel refuses each one, for the size of its stack."""
-    before = threading.stack_size(_BEYOND_MEMORY)
+    before = threading.stack_size(_BEYOND_ADDRESSES)
     try:
         yield
     finally:
