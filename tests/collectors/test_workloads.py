@@ -384,6 +384,7 @@ async def test_real_processes_in_real_control_groups(trees: Forest) -> None:
     assert [one.pid for one in found[f"slurm/{trees.job}"].processes] == [pids["job"]]
     assert all(one.ended is None for one in found.values())
     trees.clear()
+    await until(lambda: (stat := process_stat("/proc", pids["free"])) is None or stat.over)  # killed, by nobody awaited
     ended = {one.name for one in reader.read().workloads if one.ended is not None}
     assert ended == set(found)
 
