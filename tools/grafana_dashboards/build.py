@@ -29,7 +29,7 @@ POINTS_MOST = 300
 
 
 def document(page: Page) -> str:
-    """The dashboard as JSON."""
+    """Return the JSON that Grafana imports, with sorted keys, so that only a change of the page changes the file."""
     return JSONEncoder(indent=2, sort_keys=True).encode(dashboard(page)) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Replacing a file as a whole."""
+"""Replacing a file as a whole, and writing it to disk."""
 
 from __future__ import annotations
 
@@ -29,8 +29,13 @@ def replace_file(path: Path, content: str | bytes, *, mode: int, synced: bool = 
             temporary.unlink()
         raise
     if synced:
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Write the names in the folder to disk. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

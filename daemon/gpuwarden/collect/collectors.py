@@ -205,22 +205,18 @@ class Readers:
         Passes go on, and say that nothing was asked: what was read before grows old, and no failure follows from it. Cancelled, it stays off: the
         daemon ends, and what it keeps the GPUs free for goes on without it.
         """
-        self._kept_off = why
+        self._kept_off, ends = why, False
         try:
             async with self._gpu_pass:
                 gone = await self._nvml.rest()
             yield gone
         except asyncio.CancelledError:
+            ends = True
             raise
-        except BaseException:
-            self._back_on_the_gpus()
-            raise
-        else:
-            self._back_on_the_gpus()
-
-    def _back_on_the_gpus(self) -> None:
-        self._kept_off = ""
-        self.read_gpus.set()
+        finally:
+            if not ends:
+                self._kept_off = ""
+                self.read_gpus.set()
 
     async def hold_gpu_passes(self) -> None:
         """Begin no pass of the GPUs until `let_go`."""

@@ -43,7 +43,8 @@ RECORDS_KEPT = 4096
 Xids that the vendor describes, of GPUs that belong here."""
 
 APART, APART_MOST = 5.0, 64
-"""Seconds that the lines of one event may span, and how many events more one step may have for that."""
+"""Seconds that the lines of one event may span, and how many events more one step may have for that. Our choice: a running daemon makes a
+step within a second of a line, so that only lines which are read late span more."""
 
 _SET_ASIDE = parts("set_aside")
 _NO_SUBJECT = Key("", NODE)

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 from gpuwarden.features.bundle import index_page, rma
 from gpuwarden.features.bundle.boards import Board, documents
-from gpuwarden.features.bundle.contents import Contents, Told
+from gpuwarden.features.bundle.contents import Contents, Overview
 from gpuwarden.features.bundle.entry import Completeness, Entry
 from gpuwarden.features.bundle.series import METRICS, SPAN, Series, thinned
 from support.bundling import SERIAL, SLOT
@@ -71,7 +71,7 @@ def contents(text: str, *, plotted: bool = True) -> Contents:
         "boot_id": text,
         "data": {text: text},
     }
-    told = Told(
+    overview = Overview(
         made_at="2026-11-03T02:15:12Z",
         host={"node": text, "sys_vendor": f"Dell {text}", "product_serial": text},
         failures=[failure],
@@ -86,7 +86,7 @@ def contents(text: str, *, plotted: bool = True) -> Contents:
         Entry(name=text, about=text, how=text, content=b"x"),
         Entry(name=text, about=text, how=text, state=Completeness.MISSING, why=text),
     )
-    return Contents(told=told, series=Series(lines=lines), entries=entries)
+    return Contents(overview=overview, series=Series(lines=lines), entries=entries)
 
 
 def test_nothing_that_others_wrote_becomes_markup_and_nothing_is_loaded() -> None:

@@ -123,7 +123,7 @@ class BlackBox(Part):
             self._recording.tend(self._clock(), anew=anew)
 
     def _frozen(self, box: Box) -> None:
-        """Called in the thread."""
+        """Announce the box in the loop: the thread calls this, and the ledger is the loop's."""
         with suppress(RuntimeError):  # the loop is closed: the file is there all the same
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._announce, box)

@@ -51,15 +51,6 @@ def write_at(path: Path, offset: int, data: bytes) -> None:
         os.close(descriptor)
 
 
-def sync_folder(folder: Path) -> None:
-    """Write the names in the folder to disk. Raises OSError."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def find(path: Path) -> Found | None:
     """Return what is whole in a file of the ring; None if that is nothing that could be judged. Raises OSError."""
     first, last, size = b"", b"", 0

@@ -60,7 +60,7 @@ class Recording:
         self._records = 0
         self._lost = 0
         self._lost_written = 0  # by the thread
-        self._lost_told = 0
+        self._lost_reported = 0
         self._given = 0
         self._done = 0
         self._hole = False
@@ -132,7 +132,7 @@ class Recording:
         )
         self._trace.write(ErrorsChanged(at=now, errors=dict(engine.view.errors)))
         self.begun, self._last, self._hole = now, now, False
-        lost, self._lost_told = self.lost - self._lost_told, self.lost
+        lost, self._lost_reported = self.lost - self._lost_reported, self.lost
         boot_id = engine.view.boot_id
         self._submit(lambda lines: self.ring.begin(lines, boot_id, now, lost), self._part)
 

@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gpuwarden.base.files import sync_folder
 from gpuwarden.features.black_box.boxes import Box, Failure, header, is_repeated, kept, name_of, superfluous
-from gpuwarden.features.black_box.members import find, member, sync_folder, write_at
+from gpuwarden.features.black_box.members import find, member, write_at
 from gpuwarden.publish.times import rfc3339
 from gpuwarden_collectors.facts import Stamp
 

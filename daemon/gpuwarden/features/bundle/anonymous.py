@@ -27,17 +27,17 @@ def renamed(contents: Contents, hosts: Iterable[str]) -> Contents:
     """Return the archive with other names. What holds any text of the host is left out of it."""
     documents = [document for one in contents.entries for document in _documents(one)]
     names = Names(hosts, [name for document in documents for name in people(document)])
-    told = contents.told
+    overview = contents.overview
     return replace(
         contents,
-        told=replace(
-            told,
-            host={**names(told.host), "node": "host", "hostname": "host"},
-            failures=[{**names(one), "slot": one["slot"]} for one in told.failures],
-            unknown=names.text(told.unknown),
-            boards=names(told.boards),
-            lines=[names.text(line) for line in told.lines],
-            tried=names(told.tried),
+        overview=replace(
+            overview,
+            host={**names(overview.host), "node": "host", "hostname": "host"},
+            failures=[{**names(one), "slot": one["slot"]} for one in overview.failures],
+            unknown=names.text(overview.unknown),
+            boards=names(overview.boards),
+            lines=[names.text(line) for line in overview.lines],
+            tried=names(overview.tried),
         ),
         entries=tuple(_renamed(one, names) for one in contents.entries),
     )

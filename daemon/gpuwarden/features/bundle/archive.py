@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from gpuwarden.base.files import sync_folder
 from gpuwarden.features.bundle.entry import Entry
 from gpuwarden.features.bundle.programs import surroundings
 from gpuwarden_collectors.plugin.run import run
@@ -117,20 +118,20 @@ async def written(entries: Iterable[Entry], top: str, work: Path) -> tuple[Path,
                 row.size, row.mode, row.mtime = len(one.content), _MODE, int(time.time())
                 tar.addfile(row, io.BytesIO(one.content))
     environment = surroundings(os.environ)
-    zstd, said = shutil.which("zstd", path=environment["PATH"]), ""
+    zstd, why = shutil.which("zstd", path=environment["PATH"]), ""
     if zstd is not None:
         packed = work / "archive.tar.zst"
         done = await run((zstd, "-q", "-f", "-o", str(packed), str(plain)), environment, _COMPRESSED_WITHIN)
         if done.exit_code == 0:
             return packed, ".tar.zst", ""
         packed.unlink(missing_ok=True)
-        said = done.stderr.decode("utf-8", "replace").strip()[:200] or done.error
-        if "No space left" in said:
+        why = done.stderr.decode("utf-8", "replace").strip()[:200] or done.error
+        if "No space left" in why:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     packed = work / "archive.tar.gz"
     with plain.open("rb") as source, gzip.open(packed, "wb", compresslevel=6) as target:
         shutil.copyfileobj(source, target)
-    return packed, ".tar.gz", f"zstd failed ({said}): the archive is compressed with gzip" if said else NO_ZSTD
+    return packed, ".tar.gz", f"zstd failed ({why}): the archive is compressed with gzip" if why else NO_ZSTD
 
 
 def published(packed: Path, name: Path) -> str:
@@ -145,9 +146,5 @@ def published(packed: Path, name: Path) -> str:
         if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS) or name.exists():
             raise
         packed.rename(name)  # a file system without links
-    folder = os.open(name.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(name.parent)
     return digest

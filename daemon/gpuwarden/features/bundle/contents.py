@@ -15,7 +15,7 @@ from gpuwarden.health.view import Rules
 from gpuwarden.publish.times import rfc3339
 
 Document = dict[str, Any]
-_UNTOLD = frozenset(
+_NOT_SHOWN = frozenset(
     {
         "rising",
         "subsided",
@@ -41,13 +41,13 @@ _UNTOLD = frozenset(
     }
 )
 """Kinds of events that are neither an action nor a change of the node: events.jsonl has them."""
-_TOLD_MOST = 200
+_SHOWN_MOST = 200
 _BOX = "black-box"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What the pages tell, as plain values in which names may be replaced."""
+class Overview:
+    """What the pages show, as plain values in which names may be replaced."""
 
     made_at: str
     """When, RFC 3339."""
@@ -71,7 +71,7 @@ class Told:
 class Contents:
     """All of an archive but its pages."""
 
-    told: Told
+    overview: Overview
     """For the pages."""
     series: Series
     """For the plots."""
@@ -81,28 +81,33 @@ class Contents:
 
 def contents_of(found: Gathered, *, node: str, rules: Rules, now: float, anonymise: bool) -> Contents:
     """Return the files, with the names as they are."""
-    cut, dmesg = found.slice.value, found.outputs[items.DMESG]
-    events = [] if cut is None else list(cut.events)
+    events = [] if found.slice.value is None else list(found.slice.value.events)
     series = Series() if found.box.value is None else found.box.value.series
-    log = found.kernel_log.value or _text(dmesg)
+    log = found.kernel_log.value or _text(found.outputs[items.DMESG])
     lines = kernel.about_gpus(log).splitlines()
-    told = Told(
+    overview = Overview(
         made_at=rfc3339(now),
         host={"node": node, **(found.host.value or {})},
         failures=[_failure(one) for one in found.failures],
         unknown=found.unknown,
         boards=boards.documents(_boards(found, series)),
         lines=lines,
-        tried=[one for one in events if one["kind"] not in _UNTOLD][-_TOLD_MOST:],
+        tried=[one for one in events if one["kind"] not in _NOT_SHOWN][-_SHOWN_MOST:],
         anonymised=anonymise,
     )
     meant = kernel.explained(lines, rules, series.driver)
-    entries = (
+    return Contents(overview=overview, series=series, entries=_entries(found, overview, events, meant))
+
+
+def _entries(found: Gathered, overview: Overview, events: list[Document], meant: str) -> tuple[Entry, ...]:
+    """Return the files in the order of the index page. `meant`: what the Xids and SXids mean."""
+    cut = found.slice.value
+    return (
         _made(
             "boards.json",
             "the boards in this machine",
             "black box, nvidia-smi -q, daemon, ledger",
-            _indented(told.boards),
+            _indented(overview.boards),
         ),
         _json(
             "host.json",
@@ -134,7 +139,7 @@ def contents_of(found: Gathered, *, node: str, rules: Rules, now: float, anonymi
             found.inventory,
             items.INVENTORY_MOST,
         ),
-        _kernel(lines, found.kernel_log, dmesg),
+        _kernel(overview.lines, found.kernel_log, found.outputs[items.DMESG]),
         _made(
             "xids.txt",
             "what the Xids and SXids in kernel.txt mean",
@@ -145,7 +150,6 @@ def contents_of(found: Gathered, *, node: str, rules: Rules, now: float, anonymi
         *_traces(found),
         *found.outputs.values(),
     )
-    return Contents(told=told, series=series, entries=entries)
 
 
 def _boards(found: Gathered, series: Series) -> list[boards.Board]:

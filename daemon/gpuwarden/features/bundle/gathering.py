@@ -135,9 +135,11 @@ def _inventory(daemon: Daemon) -> list[dict[str, Any]]:
 
 def _failures(order: Order, status: Got[dict[str, Any]], cut: Got[ledger.Slice]) -> list[ledger.Failure]:
     """Return the findings that were asked for, else all failures in force: as the daemon knows them, else as the ledger does."""
-    told = {} if status.value is None else {str(one.key): one for one in ledger.of_status(status.value, order.findings)}
+    shown = (
+        {} if status.value is None else {str(one.key): one for one in ledger.of_status(status.value, order.findings)}
+    )
     kept = {} if cut.value is None else {str(one.key): one for one in cut.value.failures}
-    known = told if status.value is not None and not order.findings else {**kept, **told}
+    known = shown if status.value is not None and not order.findings else {**kept, **shown}
     lacking = [finding for finding in order.findings if finding not in known]
     if lacking and cut.value is not None:
         lists = "gpuwarden status lists those in force, gpuwarden events --json all"
@@ -159,7 +161,7 @@ async def _of_program(row: Program, order: Order, work: Path) -> Entry:
         content, lacks = _written(file, row.most)
         why = "; ".join(filter(None, (why, lacks)))
     state = Completeness.MISSING if not content else Completeness.CUT if why else Completeness.COMPLETE
-    why = why or ("" if content else f"it wrote nothing{done.said}")
+    why = why or ("" if content else f"it wrote nothing{done.stderr}")
     return replace(entry, state=state, why=why, content=content, seconds=done.seconds)
 
 

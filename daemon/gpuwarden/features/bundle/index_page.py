@@ -8,7 +8,7 @@ from html import escape
 
 from gpuwarden.cli import html_page
 from gpuwarden.cli.text import event_data
-from gpuwarden.features.bundle.contents import Contents, Document, Told
+from gpuwarden.features.bundle.contents import Contents, Document, Overview
 from gpuwarden.features.bundle.entry import Completeness, Entry
 from gpuwarden.features.bundle.plots import plots
 
@@ -46,37 +46,41 @@ _MACHINE = (
 
 
 def page(contents: Contents) -> bytes:
-    told = contents.told
-    title = f"GPU failure on {told.host['node']}, {told.made_at[:19].replace('T', ' ')} UTC"
+    overview = contents.overview
+    title = f"GPU failure on {overview.host['node']}, {overview.made_at[:19].replace('T', ' ')} UTC"
     return html_page.page(title, "\n".join(_body(contents))).encode(errors="replace")
 
 
 def _body(contents: Contents) -> Iterator[str]:
-    told = contents.told
-    failed = frozenset(one["slot"] for one in told.failures if one["slot"])
+    overview = contents.overview
+    failed = frozenset(one["slot"] for one in overview.failures if one["slot"])
     yield "<h2>What failed</h2>"
-    if not told.failures:
-        unknown = f"What fails is not known: {told.unknown}."
-        yield f"<p>{escape(unknown) if told.unknown else 'No failure is in force.'}</p>"
-    for one in told.failures:
-        yield from _failure(one, told)
-    yield f"<h2>This machine</h2>{_table(('', ''), [(label, told.host.get(key, '')) for key, label in _MACHINE if told.host.get(key)])}"
+    if not overview.failures:
+        none = f"What fails is not known: {overview.unknown}." if overview.unknown else "No failure is in force."
+        yield f"<p>{escape(none)}</p>"
+    for one in overview.failures:
+        yield from _failure(one, overview)
+    yield f"<h2>This machine</h2>{_table(('', ''), [(label, overview.host.get(key, '')) for key, label in _MACHINE if overview.host.get(key)])}"
     yield "<h2>Its boards</h2>"
-    shown = [(key, label) for key, label in BOARD if any(board[key] for board in told.boards)]
-    yield _table([label for _, label in shown], [[board[key] for key, _ in shown] for board in told.boards])
+    shown = [(key, label) for key, label in BOARD if any(board[key] for board in overview.boards)]
+    yield _table([label for _, label in shown], [[board[key] for key, _ in shown] for board in overview.boards])
     yield "<h2>What the kernel said</h2>"
-    yield f"<pre>{escape(_last_lines(told.lines))}</pre>" if told.lines else "<p>No line about GPUs or their bus.</p>"
+    yield (
+        f"<pre>{escape(_last_lines(overview.lines))}</pre>"
+        if overview.lines
+        else "<p>No line about GPUs or their bus.</p>"
+    )
     yield "<p>What the codes mean is in xids.txt.</p>"
     yield "<h2>What was tried, and what happened to the node</h2>"
     yield _table(
         ("Time", "What", "About", ""),
         [
             (one["at"][:19].replace("T", " "), one["kind"], one["id"] or "", event_data(one["data"])[:_LINE_MOST])
-            for one in told.tried
+            for one in overview.tried
         ],
     )
     yield "<h2>The last 30 minutes</h2>"
-    names = {board["slot"]: f"GPU {board['index'] or board['slot']}" for board in told.boards}
+    names = {board["slot"]: f"GPU {board['index'] or board['slot']}" for board in overview.boards}
     drawn = list(plots(contents.series, failed, names))
     if not drawn:
         yield "<p>There is no black box to draw them from: see below.</p>"
@@ -84,12 +88,12 @@ def _body(contents: Contents) -> Iterator[str]:
         yield "<p>One line for each GPU, red where it failed. Hold the pointer over a line for its GPU.</p>"
     yield from (f"<h3>{escape(name)}</h3>{plot}" for name, plot in drawn)
     yield from _archive(contents.entries)
-    if told.anonymised:
+    if overview.anonymised:
         yield "<p>Names of hosts, users, jobs, processes and addresses, and UUIDs, were replaced. Serial numbers are the real ones.</p>"
 
 
-def _failure(one: Document, told: Told) -> Iterator[str]:
-    board = next((board for board in told.boards if board["slot"] == one["slot"]), None)
+def _failure(one: Document, overview: Overview) -> Iterator[str]:
+    board = next((board for board in overview.boards if board["slot"] == one["slot"]), None)
     over = " It has ended meanwhile." if one["over"] else ""
     yield f"<h3>{escape(one['title'])}</h3><p><b>{escape(one['id'])}</b>, since {escape(one['since'])}.{over}</p>"
     if board is not None:

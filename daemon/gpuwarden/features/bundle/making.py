@@ -77,10 +77,10 @@ async def _make(order: Order, output: Path) -> Made:
             contents = renamed(contents, _hosts(order))
         entries = list(_with_pages(contents))
         about: dict[str, object] = {
-            "made_at": contents.told.made_at,
+            "made_at": contents.overview.made_at,
             "by": f"gpuwarden {__version__}",
-            "node": contents.told.host["node"],
-            "findings": [one["id"] for one in contents.told.failures],
+            "node": contents.overview.host["node"],
+            "findings": [one["id"] for one in contents.overview.failures],
             "anonymised": order.anonymise,
         }
         entries.append(Entry(name="manifest.json", about="", how="", content=manifest(entries, about)))

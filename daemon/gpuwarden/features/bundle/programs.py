@@ -47,7 +47,7 @@ class Done:
     """The first bytes that it wrote to its standard output."""
     why: str = ""
     """Why that is not all; empty if it is."""
-    said: str = ""
+    stderr: str = ""
     """What it wrote to its standard error, behind a colon; empty if nothing."""
     absent: bool = False
     """There is no such program."""
@@ -70,14 +70,14 @@ async def program(
         done = await run((*scope, *limited), environment, deadline, kept=most + 1, whole=True, left=LEFT.append)
         if not (scope and done.exit_code and done.stderr.startswith(_NO_SCOPE)):
             break
-    why, said = done.error, _said(done.stderr)
+    why, stderr = done.error, _text_of(done.stderr)
     if done.left is not None:
         why = f"{why}: it is left behind, in state {_state(done.left.pid)}"
     elif done.exit_code is not None and done.exit_code not in fine:
-        why = f"exit code {done.exit_code}{said}"
+        why = f"exit code {done.exit_code}{stderr}"
     if len(done.stdout) > most:
         why = "; ".join(filter(None, (f"only the first {most} bytes are kept", why)))
-    return Done(output=done.stdout[:most], why=why, said=said, seconds=time.monotonic() - began)
+    return Done(output=done.stdout[:most], why=why, stderr=stderr, seconds=time.monotonic() - began)
 
 
 def surroundings(environment: Mapping[str, str]) -> dict[str, str]:
@@ -108,6 +108,6 @@ def _state(pid: int) -> str:
     return text_or_empty(Path(f"/proc/{pid}/stat")).rpartition(") ")[2][:1] or "?"
 
 
-def _said(stderr: bytes) -> str:
+def _text_of(stderr: bytes) -> str:
     text = " ".join(stderr.decode("utf-8", "replace").split())[:_STDERR_SHOWN]
     return f": {text}" if text else ""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuwarden.cli.text import clean, event_data
-from gpuwarden.features.bundle.contents import Contents, Document, Told
+from gpuwarden.features.bundle.contents import Contents, Document, Overview
 from gpuwarden.features.bundle.index_page import BOARD
 
 VENDORS = (
@@ -50,28 +50,28 @@ def text(contents: Contents) -> bytes:
 
 
 def _lines(contents: Contents) -> Iterator[str]:
-    told = contents.told
+    overview = contents.overview
     yield "REQUEST FOR A REPLACEMENT"
     yield ""
     yield "1. System"
     for label, key in _SYSTEM:
-        if told.host.get(key) or "serial" in key:
-            yield f"  {label + ':':<24}{clean(told.host.get(key) or _UNKNOWN)}"
+        if overview.host.get(key) or "serial" in key:
+            yield f"  {label + ':':<24}{clean(overview.host.get(key) or _UNKNOWN)}"
     yield ""
     yield "2. Failed part"
-    yield from _parts(told)
+    yield from _parts(overview)
     yield ""
     yield "3. Failure"
-    none = f"not known: {told.unknown}" if told.unknown else "none is in force"
-    for one in told.failures or [{"title": none, "id": "-", "since": "-"}]:
+    none = f"not known: {overview.unknown}" if overview.unknown else "none is in force"
+    for one in overview.failures or [{"title": none, "id": "-", "since": "-"}]:
         yield f"  {clean(one['title'])} ({clean(one['id'])}), first seen {clean(one['since'])}"
     yield ""
     yield "4. What the kernel logged (all lines: kernel.txt, meanings: xids.txt)"
-    yield from (f"  {clean(line.strip())[:_LINE_MOST]}" for line in told.lines[-_LINES_MOST:])
+    yield from (f"  {clean(line.strip())[:_LINE_MOST]}" for line in overview.lines[-_LINES_MOST:])
     yield ""
     yield "5. What was tried"
-    yield from (_tried(one) for one in told.tried[-_TRIED_MOST:])
-    if not told.tried:
+    yield from (_tried(one) for one in overview.tried[-_TRIED_MOST:])
+    if not overview.tried:
         yield "  nothing that gpuwarden saw"
     yield ""
     yield "6. Please answer before you send this"
@@ -86,13 +86,13 @@ def _lines(contents: Contents) -> Iterator[str]:
         why = "" if report is None else f" ({clean(report.why)})"
         yield f"  nvidia-bug-report.log.gz is MISSING{why}: run nvidia-bug-report.sh after a power cycle and attach it"
     yield "  this archive: manifest.json lists its files with their hashes"
-    vendor = told.host.get("sys_vendor", "").lower()
+    vendor = overview.host.get("sys_vendor", "").lower()
     yield from (f"  {name} also asks for: {what}" for word, name, what in VENDORS if word in vendor)
 
 
-def _parts(told: Told) -> Iterator[str]:
-    failed = {one["slot"] for one in told.failures if one["slot"]}
-    boards = [board for board in told.boards if board["slot"] in failed]
+def _parts(overview: Overview) -> Iterator[str]:
+    failed = {one["slot"] for one in overview.failures if one["slot"]}
+    boards = [board for board in overview.boards if board["slot"] in failed]
     if not boards:
         yield "  not a GPU that is known here: see 3"
     for board in boards:

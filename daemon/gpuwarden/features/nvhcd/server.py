@@ -109,7 +109,7 @@ class Service:
         self._connections.end()
 
     async def _accept(self, listener: socket.socket) -> None:
-        """Accept connections until cancelled."""
+        """Open each connection in a task of its own: a handshake that takes long keeps nobody else waiting."""
         loop = asyncio.get_running_loop()
         async for sock, _ in accepted(listener):
             task = loop.create_task(self._open(sock))

@@ -60,7 +60,7 @@ def plan(finding: Finding, state: State, verdict: Verdict, allowed: Collection[s
     tried = max((strength(one.step) for one in done), default=-1)
     left = [step for step in usable if strength(step.kind) > tried]
     if number > TRIES_MOST or not left:
-        return person(f"{number - 1} of its steps within a day did not help ({_told(done)}): it is for a person")
+        return person(f"{number - 1} of its steps within a day did not help ({_listed(done)}): it is for a person")
     if len(refused) >= REFUSALS_MOST:
         return person(f"the helper refused {len(refused)} times within a day ({refused[-1].text}): it is for a person")
     return Plan(finding=finding, board=board, step=left[0], number=number)
@@ -93,5 +93,5 @@ def _gpu(kind: StepKind, key: Key, verdict: Verdict) -> tuple[str, str]:
     return slot, next((gpu.uuid for gpu in verdict.gpus if gpu.slot == slot), "")
 
 
-def _told(tries: Collection[Try]) -> str:
+def _listed(tries: Collection[Try]) -> str:
     return ", ".join(f"{one.what} ({one.outcome or 'not ended'})" for one in tries)

@@ -36,7 +36,7 @@ _UNREAD = {
 
 
 def pod_labels(one: PodContainer) -> tuple[str, str, str]:
-    """The values of `POD`."""
+    """Return the pod, namespace and container, in the order of the labels `POD`."""
     return one.pod, one.namespace, one.container
 
 

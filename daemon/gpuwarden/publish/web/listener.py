@@ -136,7 +136,7 @@ class Listener:
     # --- connections
 
     async def _accept(self, listener: socket.socket, server: Server) -> None:
-        """Accept connections until cancelled."""
+        """Open each connection in a task of its own: a handshake that takes long keeps nobody else waiting."""
         loop = asyncio.get_running_loop()
         async for sock, peer in accepted(listener):
             task = loop.create_task(self._open(sock, peer, server))

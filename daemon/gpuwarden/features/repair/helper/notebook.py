@@ -18,6 +18,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from gpuwarden.base.files import replace_file
+
 HOUR = 3600.0
 STEPS_MOST, STEPS_WITHIN = 10, 24 * HOUR
 REBOOTS_MOST, REBOOTS_WITHIN = 1, 6 * HOUR
@@ -27,7 +29,6 @@ _KEPT = 64
 _BYTES_MOST = 1 << 20
 _TEXT_MOST = 500
 _AGAIN = 0.05
-_FRESH = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 State = Literal["running", "done", "failed"]
 Stage = Literal["before", "command", "after"]
@@ -104,18 +105,9 @@ class Notebook:
         return ""
 
     def _write(self, entries: list[Entry]) -> None:
-        fresh = self._file.with_suffix(".new")
+        content = json.dumps([asdict(entry) for entry in entries], indent=1)
         try:
-            with os.fdopen(os.open(fresh, _FRESH, 0o600), "w") as file:
-                json.dump([asdict(entry) for entry in entries], file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self._file)
-            folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            replace_file(self._file, content, mode=0o600, synced=True)
         except OSError as error:
             raise NotebookError(
                 f"cannot write {self._file}: {error.strerror}, and no step is carried out without"
