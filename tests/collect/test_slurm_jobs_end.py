@@ -169,10 +169,10 @@ class Node:
         return {job.id: job for job in jobs}
 
 
-def answer(number: int, state: str, code: str = "0:0") -> str:
+def answer(number: int, state: str, code: str = "0:0", started: float = 0.0) -> str:
     return (
         f"JobId={number} JobName=x\n   UserId=a(1001) GroupId=a(1001)\n   JobState={state} Reason=None Dependency=(null)\n"
-        f"   Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode={code}\n   DerivedExitCode=0:0\n   NumNodes=2 NumCPUs=2\n\n"
+        f"   Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode={code}\n   DerivedExitCode=0:0\n   StartTime={started:.0f} EndTime=Unknown Deadline=N/A\n   NumNodes=2 NumCPUs=2\n\n"
     )
 
 
@@ -225,6 +225,21 @@ def test_a_requeued_job_is_said_to_be_one_and_keeps_the_exit_of_its_script(node:
     node.ran(60, code="85:0")
     job = node.pass_by(60)[60]
     assert (job.state, job.exit_code) == ("REQUEUED", 85)
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "CANCELLED", "COMPLETING"])
+def test_of_a_requeued_job_the_end_of_its_next_run_is_not_that_of_its_first(node: Node, state: str) -> None:
+    """The second run may be over by the time at which the controller answers."""
+    node.ran(60, code="85:0")
+    node.answers = {60: answer(60, state, started=node.now + 2)}
+    job = node.pass_by(60)[60]
+    assert (job.state, job.exit_code) == ("REQUEUED", 85)
+
+
+def test_a_job_that_started_in_the_second_of_its_end_is_that_job(node: Node) -> None:
+    node.ran(60, length=0.0)
+    node.answers = {60: answer(60, "TIMEOUT", started=node.now + 0.9)}
+    assert node.pass_by(60)[60].state == "TIMEOUT"
 
 
 def test_many_short_jobs_cost_no_more_than_the_bound_and_the_longest_are_asked_for(node: Node) -> None:

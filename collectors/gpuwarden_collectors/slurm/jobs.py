@@ -70,7 +70,8 @@ class JobsReader:
         """Raises SourceAbsent on a host without Slurm."""
         if not self._conf.exists():
             raise SourceAbsent(f"no Slurm on this host: {self._conf} does not exist; slurm.conf says where it is")
-        now = self._clock().boottime
+        at = self._clock()
+        now = at.boottime
         notes = self._noted(now)
         jobs = dict(notes)
         users = [user for pid in sorted(self._pids())[:PROCESSES_MAX] if (user := process(self._proc, pid))]
@@ -81,7 +82,7 @@ class JobsReader:
         self._cpu.read(users, now)
         processes = tuple(replace(self._owners.belongs(user, jobs), cpu_seconds=self._cpu.of(user)) for user in users)
         self._settle(processes, jobs, now)
-        self._ends.learn(jobs.values(), now)
+        self._ends.learn(jobs.values(), at)
         self._over |= {number: note for number, note in notes.items() if number not in jobs}
         return JobsFacts(
             jobs=tuple(self._ends.of(self._marked(jobs[number], users)) for number in sorted(jobs)),

@@ -9,12 +9,14 @@ twice is not believed.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from gpuwarden_collectors.base import CollectorError
+from gpuwarden_collectors.facts import Stamp
 from gpuwarden_collectors.slurm.jobs_facts import Job
 from gpuwarden_collectors.slurm.jobs_owners import Ask
 from gpuwarden_collectors.slurm.jobs_text import ENDING
@@ -48,6 +50,7 @@ _RECORD = re.compile(r"^JobId=(?=\d)", re.MULTILINE)
 _KEY = re.compile(
     r"^ +(?:UserId=[^()\n]{0,256}\((?P<uid>\d{1,10})\)"
     r"|JobState=(?P<state>[A-Z_]{1,32}) (?:.* FailedNode=(?P<failed>[\w.-]{1,64}) )?"
+    r"|StartTime=(?P<start>\d{1,12}) EndTime="
     r"|NumNodes=(?P<nodes>\d{1,6})\b"
     r"|DerivedExitCode=(?P<step>\d{1,3}:\d{1,3})"
     r"|.*\bReboot=\d+ ExitCode=(?P<code>\d{1,3}:\d{1,3}))",
@@ -68,10 +71,11 @@ class End:
     nodes: int | None = None
 
 
-def end_of(text: str, number: int, uid: int | None) -> End | None:
-    """Parses `scontrol show job -d NUMBER`. None while the job completes, and for an answer that is no other job's, or not believed.
+def end_of(text: str, number: int, uid: int | None, ended: float = math.inf) -> End | None:
+    """Parses `scontrol show job -d NUMBER`. None while the job completes, and for an answer that is of another job, or not believed.
 
-    `uid`: the user of the job that ended; of another user's it is another job, with the number that comes again.
+    `uid`: the user of the job that ended; of another user's it is another job, with the number that comes again. `ended`: when it ended here,
+    seconds of wall time: what started later is its next run, which may be over, too.
     """
     found = dict[str, str]()
     records = [one for one in _RECORD.split(text) if re.match(rf"{number}\b", one)]
@@ -85,7 +89,7 @@ def end_of(text: str, number: int, uid: int | None) -> End | None:
     if len(records) != 1 or "state" not in found or (uid is not None and found.get("uid") != str(uid)):
         return None
     state, nodes = found["state"], found.get("nodes")
-    if state in _RUNS_AGAIN:
+    if state in _RUNS_AGAIN or int(found.get("start", 0)) > ended:
         return End(state=AGAIN, nodes=int(nodes) if nodes else None)
     if state not in ENDING:
         return None
@@ -123,11 +127,11 @@ class Ends:
         self._tried: dict[_Key, list[float]] = {}
         self._ends: dict[_Key, End] = {}
 
-    def learn(self, jobs: Collection[Job], now: float) -> None:
+    def learn(self, jobs: Collection[Job], now: Stamp) -> None:
         here = {_key(job) for job in jobs}
         self._tried = {key: tries for key, tries in self._tried.items() if key in here}
         self._ends = {key: end for key, end in self._ends.items() if key in here}
-        for job in sorted(self._due(jobs, now), key=_length, reverse=True)[:AT_ONCE]:
+        for job in sorted(self._due(jobs, now.boottime), key=_length, reverse=True)[:AT_ONCE]:
             if not self._one(job, now):
                 return
 
@@ -156,16 +160,17 @@ class Ends:
             if again and AFTER + job.id % SPREAD <= now - job.ended <= UNTIL:
                 yield job
 
-    def _one(self, job: Job, now: float) -> bool:
+    def _one(self, job: Job, now: Stamp) -> bool:
         """Asks of one job. False if no more are to be asked in this pass."""
-        while self._asked and now - self._asked[0] >= SPAN:
+        while self._asked and now.boottime - self._asked[0] >= SPAN:
             self._asked.popleft()
         if self._ask is None or len(self._asked) >= MOST:
             return False
-        self._asked.append(now)
-        self._tried.setdefault(_key(job), []).append(now)
+        self._asked.append(now.boottime)
+        self._tried.setdefault(_key(job), []).append(now.boottime)
+        ended = now.wall - now.boottime + _second_after(job)
         try:
-            end = end_of(self._ask(("scontrol", "show", "job", "-d", str(job.id))), job.id, job.uid)
+            end = end_of(self._ask(("scontrol", "show", "job", "-d", str(job.id))), job.id, job.uid, ended)
         except CollectorError:
             return False
         if end is not None:
@@ -176,6 +181,11 @@ class Ends:
 def _key(job: Job) -> _Key:
     """A number may come again, when the controller's counter begins anew, or the job is requeued."""
     return job.id, job.started, job.ended
+
+
+def _second_after(job: Job) -> float:
+    """A note has whole seconds, cut off, as the controller's times are."""
+    return (job.ended or 0.0) + 1.0
 
 
 def _length(job: Job) -> float:
