@@ -97,6 +97,33 @@ def test_what_touched_it_is_in_its_record_and_names_the_cause(host: WhyHost) -> 
     )
 
 
+def test_where_many_jobs_fail_at_once_what_touched_one_that_is_not_written_down_yet_is_kept_to_its_record() -> None:
+    host = WhyHost(4)
+    host.job_facts = JobsFacts()
+    host.run(10)
+    for number in range(1, 60):
+        host.job_facts = JobsFacts(jobs=(Job(id=number, uid=UID, gpus=(1,), started=host.uptime),))
+        host.step(replace(host.xid(1, 31), pid=900 + number))
+    began = host.uptime
+    young = Job(id=9_000, uid=UID, gpus=(0,), started=began)
+    host.job_facts = JobsFacts(jobs=(young,))
+    host.processes(JobProcess(pid=100, uid=UID, job=9_000))
+    host.run(5)
+    host.step(replace(host.xid(0, 31), pid=100))
+    host.run(50)
+    assert "slurm/9000" not in memory_of(host.state).epochs, "the budget is spent"
+    ended = replace(young, ended=host.uptime, batch=True)
+    host.processes()
+    host.free()
+    for _ in range(12):
+        host.job_facts = JobsFacts(jobs=(ended,))
+        host.step(replace(host.xid(1, 31), pid=2_000))
+        host.run(10)
+    records = [*following_of(host.state).unwritten, *host.records]
+    (record,) = [one for one in records if one.epoch.name == "slurm/9000"]
+    assert record.answer.code == "xid.31"
+
+
 def test_a_line_that_bus_and_nvml_contradict_accuses_nobody(host: WhyHost) -> None:
     host.step(host.xid(1, 79))
     host.run(10)
