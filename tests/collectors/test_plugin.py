@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from gpuwarden_collectors.host_facts import PluginFacts, PluginResult, PluginSta
 from gpuwarden_collectors.host_files import text_or_empty
 from gpuwarden_collectors.plugin.options import SiteCheck
 from gpuwarden_collectors.plugin.plugin import PluginRunner, plugin_environment
+from gpuwarden_collectors.plugin.run import Process, run
 from support import job_world
 from support.daemons import children
 from support.hung_mounts import hung_mount
@@ -306,3 +308,14 @@ def test_the_documented_script_for_a_program_that_needs_the_node_keeps_its_newes
     assert diag()[0] == 1
     assert diag("run")[0] == 0
     assert diag()[0] == 0
+
+
+async def test_what_has_not_ended_when_it_is_given_up_is_reaped_by_the_next_run() -> None:
+    process = Process(("sleep", "600"), ENVIRONMENT)
+    assert process.reap() is None
+    process.signal(signal.SIGKILL)
+    await until(process.gone)
+    number = process.pid
+    del process
+    await run(("true",), ENVIRONMENT, LATE)
+    assert number not in children(os.getpid())

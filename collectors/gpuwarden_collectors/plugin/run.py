@@ -39,6 +39,8 @@ _SEARCHES = 3
 _SEARCHED_WITHIN = 2.0
 """Seconds for all searches. An environment is read under a lock of its process's, which another one may hold for long."""
 _ENVIRONMENT_MOST = 128 << 10  # bytes
+_unreaped: list[subprocess.Popen[bytes]] = []
+"""What had not ended when its run was over, or was given up: the next start reaps those that have ended since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ class Process:
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], kept: int = _KEPT, given: bytes | int = b""
     ) -> None:
+        _unreaped[:] = [one for one in _unreaped if one.poll() is None]
         pipe = subprocess.PIPE
         with _input(given) as stdin:
             self._process = subprocess.Popen(  # noqa: S603 - to run what the site configured is the purpose
@@ -185,7 +188,10 @@ class Process:
         """Returns the exit code, negative for a signal; None if the process could not be ended. Reads nothing more."""
         self.stdout.close()
         self.stderr.close()
-        return self._process.poll()
+        code = self._process.poll()
+        if code is None:
+            _unreaped.append(self._process)
+        return code
 
 
 async def run(
