@@ -12,9 +12,10 @@ from gpuwarden.features.active_test.memory import NAME as TESTS
 from gpuwarden.features.repair.look import unwell
 from gpuwarden.features.repair.memory import NAME
 from gpuwarden.features.repair.model import Ended, Outcome, StepKind, Try
-from gpuwarden.features.repair.requirement import QUIET_FOR, ReadWell, Seen, look_of
+from gpuwarden.features.repair.requirement import QUIET_FOR, ReadWell, Seen
 from gpuwarden.health.event_data import write
 from gpuwarden.health.model import Event, EventKind, Pin
+from gpuwarden.policy.guarded import demand_of
 from gpuwarden.policy.model import Owner
 from gpuwarden.policy.requirement import Requirement
 from gpuwarden.policy.situation import Situation
@@ -88,7 +89,9 @@ def test_a_repaired_node_comes_back_once_no_xid_came_for_two_minutes() -> None:
     assert "no Xid must come for 120 s" in story.text()
     story.waits(QUIET_FOR)
     assert not story.is_out()
-    assert look_of(story.state) is None
+    demand = demand_of(story.state.requirements.get(NAME))
+    assert isinstance(demand, ReadWell)
+    assert demand.look is None
 
 
 def test_an_xid_begins_the_two_minutes_anew() -> None:

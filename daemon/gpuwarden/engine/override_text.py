@@ -63,7 +63,7 @@ def effect_on_jobs(finding: Finding, verdict: Verdict) -> str:
     if finding.key.code in _NO_GPU_WORKS:
         return "no job can use any GPU of this node"
     if finding.key.code == "gpu_missing":
-        return "the scheduler still gives this GPU to jobs, and they fail when they start"
+        return "jobs that are given this GPU fail when they start"
     if gpu is None:
         return "any job on this node may fail"
     name = "that GPU" if gpu.index is None else f"GPU {gpu.index}"

@@ -14,8 +14,6 @@ from gpuwarden.features.repair.memory import NAME
 from gpuwarden.features.repair.model import Try
 from gpuwarden.health.event_data import cut, no_key, read, write
 from gpuwarden.health.model import NODE, Event, EventKind, Json, Key, Verdict
-from gpuwarden.policy.guarded import demand_of
-from gpuwarden.policy.requirement import Requirement
 from gpuwarden.policy.situation import Situation
 from gpuwarden.policy.state import PolicyState
 from gpuwarden_collectors.facts import Stamp
@@ -120,9 +118,3 @@ def _after(look: Look | None, event: Event) -> Look | None:
         case EventKind.SUMMED if event.key == _LOOK:
             return read(Look, event)
     return look
-
-
-def look_of(state: PolicyState) -> Look | None:
-    """Return the look that is demanded before the return."""
-    demand: Requirement | None = demand_of(state.requirements.get(NAME))
-    return demand.look if isinstance(demand, ReadWell) else None
